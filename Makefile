@@ -1,0 +1,31 @@
+# make demo: set up and train a small Llama on real text.   make test: set up and run every check.
+PYTHON ?= python3
+BIN := .venv/bin
+
+.PHONY: demo test lint clean
+
+demo: .venv/installed
+	$(BIN)/rampcli pretrain --factory llama3_tiny
+
+test: lint
+	OMP_NUM_THREADS=1 $(BIN)/pytest
+
+lint: .venv/installed-dev
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+.venv/bin/python:
+	$(PYTHON) -m venv .venv
+
+.venv/installed: .venv/bin/python pyproject.toml constraints.txt
+	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable .
+	touch $@
+
+.venv/installed-dev: .venv/bin/python pyproject.toml constraints.txt
+	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
+	touch $@ .venv/installed
+
+clean:
+	rm -rf .venv dist .mypy_cache .pytest_cache .ruff_cache .hypothesis

@@ -1,0 +1,25 @@
+"""Pretrain language models with a batch size that is planned, exact and grows.
+
+`compose`, `run`, `llm`, `BatchPlan` and `RampSchedule` are imported when they are first used.
+"""
+
+import importlib
+from typing import Any
+
+__version__ = "0.1.0"
+
+_HOMES = {
+    "compose": "rampcli.config.compose",
+    "run": "rampcli.launch.run",
+    "BatchPlan": "rampcli.batch.plan",
+    "RampSchedule": "rampcli.batch.ramp",
+}
+__all__ = ["BatchPlan", "RampSchedule", "compose", "llm", "run"]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOMES:
+        return getattr(importlib.import_module(_HOMES[name]), name)
+    if name == "llm":
+        return importlib.import_module("rampcli.llm")
+    raise AttributeError(f"module 'rampcli' has no attribute {name!r}")

@@ -1,0 +1,1 @@
+"""Batch arithmetic: pure functions of numbers, exact, with neither torch nor hydra."""

@@ -1,0 +1,139 @@
+"""The identity of the batch: how one optimiser step is made of micro batches and ranks."""
+
+from dataclasses import dataclass
+
+from rampcli.errors import UsageError
+
+GLOBAL_KEY = "model.global_batch_size"
+MICRO_KEY = "data.micro_batch_size"
+ACCUMULATE_KEY = "trainer.accumulate_grad_batches"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ParallelSizes:
+    """How many ways the model itself is split; what is left of the world is data parallel."""
+
+    tensor: int = 1
+    pipeline: int = 1
+    context: int = 1
+
+    @property
+    def model_parallel_size(self) -> int:
+        """Ranks that work together on one sample."""
+        return self.tensor * self.pipeline * self.context
+
+    def data_parallel_size(self, world_size: int) -> int:
+        """Ranks that work on different samples, in a world of `world_size` ranks.
+
+        Raises:
+            UsageError: `world_size` is not a multiple of the model-parallel size.
+        """
+        if world_size % self.model_parallel_size:
+            raise UsageError(
+                f"{world_size} processes do not divide into tensor {self.tensor} x pipeline {self.pipeline} x context {self.context}"
+                f" = {self.model_parallel_size} model-parallel ranks",
+                keys=(
+                    "trainer.num_nodes",
+                    "trainer.devices",
+                    "parallel.tensor_parallel_size",
+                    "parallel.pipeline_parallel_size",
+                    "parallel.context_parallel_size",
+                ),
+                remedy=f"a number of processes that is a multiple of {self.model_parallel_size}",
+            )
+        return world_size // self.model_parallel_size
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class BatchPlan:
+    """One optimiser step: global_batch_size = micro_batch_size x data_parallel_size x accumulate_grad_batches, exactly.
+
+    Sizes are in samples; `accumulate_grad_batches` counts micro batches per rank and optimiser step.
+    """
+
+    global_batch_size: int
+    micro_batch_size: int
+    data_parallel_size: int
+    accumulate_grad_batches: int
+
+    @classmethod
+    def divide(cls, global_batch_size: int, *, micro_batch_size: int, data_parallel_size: int) -> "BatchPlan":
+        """Split a global batch over ranks and micro batches.
+
+        Raises:
+            UsageError: it does not divide. Nothing is rounded; the message names the nearest sizes that do.
+        """
+        _check_sizes({GLOBAL_KEY: global_batch_size, MICRO_KEY: micro_batch_size})
+        samples_per_micro_step = micro_batch_size * data_parallel_size
+        if global_batch_size % samples_per_micro_step:
+            raise UsageError(
+                f"{GLOBAL_KEY}={global_batch_size} does not divide into {MICRO_KEY}={micro_batch_size}"
+                f" x {data_parallel_size} data-parallel ranks = {samples_per_micro_step}",
+                keys=(GLOBAL_KEY, MICRO_KEY, "trainer.num_nodes", "trainer.devices"),
+                remedy=_what_divides(global_batch_size, micro_batch_size, data_parallel_size),
+            )
+        return cls(
+            global_batch_size=global_batch_size,
+            micro_batch_size=micro_batch_size,
+            data_parallel_size=data_parallel_size,
+            accumulate_grad_batches=global_batch_size // samples_per_micro_step,
+        )
+
+    @classmethod
+    def solve(
+        cls, *, global_batch_size: int | None, micro_batch_size: int | None, accumulate_grad_batches: int | None, data_parallel_size: int
+    ) -> "BatchPlan":
+        """Derive what is None from what is given; accumulation alone may be left open together with one of the sizes.
+
+        Raises:
+            UsageError: too little is given, or what is given contradicts itself; the message shows the whole product.
+        """
+        given = {GLOBAL_KEY: global_batch_size, MICRO_KEY: micro_batch_size, ACCUMULATE_KEY: accumulate_grad_batches}
+        _check_sizes({key: value for key, value in given.items() if value is not None})
+        if micro_batch_size is None:
+            if global_batch_size is None or accumulate_grad_batches is None:
+                raise UsageError(f"{MICRO_KEY} is not set", keys=(MICRO_KEY,), remedy=f"{MICRO_KEY}=1")
+            samples_per_unit = data_parallel_size * accumulate_grad_batches
+            if global_batch_size % samples_per_unit:
+                sizes = " or ".join(map(str, nearest_multiples(global_batch_size, samples_per_unit)))
+                raise UsageError(
+                    f"{GLOBAL_KEY}={global_batch_size} does not divide into {ACCUMULATE_KEY}={accumulate_grad_batches}"
+                    f" x {data_parallel_size} data-parallel ranks = {samples_per_unit}",
+                    keys=(GLOBAL_KEY, ACCUMULATE_KEY, "trainer.num_nodes", "trainer.devices"),
+                    remedy=f"{GLOBAL_KEY}={sizes}",
+                )
+            micro_batch_size = global_batch_size // samples_per_unit
+        if global_batch_size is None:
+            global_batch_size = micro_batch_size * data_parallel_size * (accumulate_grad_batches or 1)
+        plan = cls.divide(global_batch_size, micro_batch_size=micro_batch_size, data_parallel_size=data_parallel_size)
+        if accumulate_grad_batches not in (None, plan.accumulate_grad_batches):
+            product = micro_batch_size * data_parallel_size * accumulate_grad_batches
+            raise UsageError(
+                f"{MICRO_KEY}={micro_batch_size} x {data_parallel_size} data-parallel ranks x {ACCUMULATE_KEY}={accumulate_grad_batches}"
+                f" = {product}, but {GLOBAL_KEY}={global_batch_size}",
+                keys=(GLOBAL_KEY, MICRO_KEY, ACCUMULATE_KEY, "trainer.num_nodes", "trainer.devices"),
+                remedy=f"{GLOBAL_KEY}={product}, or {ACCUMULATE_KEY}={plan.accumulate_grad_batches}",
+            )
+        return plan
+
+
+def _check_sizes(sizes: dict[str, int]) -> None:
+    for key, size in sizes.items():
+        if size < 1:
+            raise UsageError(f"{key}={size} is less than one", keys=(key,), remedy=f"{key}=1 or more")
+
+
+def nearest_multiples(value: int, unit: int) -> list[int]:
+    """The positive multiples of `unit` next below and next above `value`, which is none itself."""
+    below = value // unit * unit
+    return [multiple for multiple in (below, below + unit) if multiple > 0]
+
+
+def _what_divides(global_batch_size: int, micro_batch_size: int, data_parallel_size: int) -> str:
+    sizes = " or ".join(str(size) for size in nearest_multiples(global_batch_size, micro_batch_size * data_parallel_size))
+    remedy = f"{GLOBAL_KEY}={sizes}"
+    if global_batch_size % data_parallel_size == 0:
+        samples_per_rank = global_batch_size // data_parallel_size
+        micro = next(size for size in range(min(micro_batch_size, samples_per_rank), 0, -1) if samples_per_rank % size == 0)
+        remedy += f", or {MICRO_KEY}={micro}"
+    return remedy

@@ -1,0 +1,43 @@
+"""`rampcli`: the entry point, and how errors leave it."""
+
+import sys
+from typing import Annotated
+
+import typer
+
+from rampcli import __version__
+from rampcli.cli.commands import plan, pretrain
+from rampcli.errors import EXIT_CTRL_C, RampcliError
+
+app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
+llm = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
+for commands in (app, llm):
+    commands.command("pretrain", context_settings={"allow_interspersed_args": True})(pretrain)
+app.command("plan")(plan)
+app.add_typer(llm, name="llm", help="The same commands, as NeMo's command lines name them.")
+
+
+@app.callback()
+def about(version: Annotated[bool, typer.Option("--version", help="Print the version and exit.", is_eager=True)] = False) -> None:
+    """Pretrain language models with a batch size that is planned, exact and grows."""
+    if version:
+        typer.echo(__version__)
+        raise typer.Exit
+
+
+def main() -> None:
+    """Run a command; an error of `rampcli.errors` is one message and its exit code."""
+    try:
+        app()
+    except RampcliError as error:
+        typer.echo(str(error), err=True)
+        sys.exit(error.exit_code)
+    except OSError as error:
+        typer.echo(f"error: {error}", err=True)
+        sys.exit(1)
+    except KeyboardInterrupt:
+        sys.exit(EXIT_CTRL_C)
+
+
+if __name__ == "__main__":
+    main()

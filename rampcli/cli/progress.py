@@ -1,0 +1,87 @@
+"""Progress of a run: one line that stays, or plain lines where the output is not a terminal."""
+
+import time
+from typing import Any
+
+from rich.console import Console
+from rich.live import Live
+from rich.text import Text
+
+from rampcli.batch.training_plan import StagePlan, TrainingPlan
+from rampcli.launch.local import Observer
+
+PLAIN_EVERY_S = 10.0
+RECENT_WEIGHT = 0.1
+
+
+class Progress(Observer):
+    """Shows where a run stands."""
+
+    def __init__(self, plan: TrainingPlan, console: Console) -> None:
+        self.plan = plan
+        self.console = console
+        self.samples_per_s: float | None = None
+        self.live: Live | None = Live(console=console, refresh_per_second=4, transient=True) if console.is_terminal else None
+        self._plain_at = 0.0
+
+    def __enter__(self) -> "Progress":
+        if self.live is not None:
+            self.live.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self.live is not None:
+            self.live.stop()
+
+    def on_start(self, stage: StagePlan, *, emulated_nodes: bool) -> None:
+        """A stage's processes are started."""
+        where = f"{stage.num_nodes} nodes emulated on this host" if emulated_nodes else "this host"
+        processes = f"{stage.world_size} process{'es' if stage.world_size > 1 else ''}"
+        self.samples_per_s = None
+        self._say(f"starting {self._name(stage)}: batch {stage.global_batch_size} on {processes} ({where})")
+
+    def on_row(self, row: dict[str, Any]) -> None:
+        """A step was taken."""
+        recent = self.samples_per_s or row["samples_per_s"]
+        self.samples_per_s = (1 - RECENT_WEIGHT) * recent + RECENT_WEIGHT * row["samples_per_s"]
+        line = self._line(row, self.samples_per_s)
+        if self.live is not None:
+            self.live.update(Text(line))
+        elif time.monotonic() >= self._plain_at:
+            self._plain_at = time.monotonic() + PLAIN_EVERY_S
+            self._say(line)
+
+    def on_event(self, row: dict[str, Any]) -> None:
+        """Something other than a step happened."""
+        if row["event"] == "validation":
+            self._say(f"validation loss {row['loss']:.4f} after {row['consumed_samples']:,} samples")
+        elif row["event"] == "fault":
+            self._say(f"warning: {row['reason']}")
+
+    def _line(self, row: dict[str, Any], samples_per_s: float) -> str:
+        stage = self.plan.stages[row["stage"]]
+        consumed = row["consumed_samples"]
+        of_all = "" if self.plan.end_sample is None else f"/{self.plan.end_sample:,}"
+        parts = [
+            self._name(stage),
+            f"batch {row['global_batch_size']}",
+            f"{consumed:,}{of_all} samples",
+            f"loss {row['loss']:.3f}",
+            f"{samples_per_s * self.plan.sequence_length:,.0f} tokens/s",
+        ]
+        for name, end in (("stage", stage.end_sample), ("run", self.plan.end_sample)):
+            if end is not None:
+                parts.append(f"{name} {_duration(max(0, end - consumed) / samples_per_s)} left")
+        return " · ".join(parts)
+
+    def _name(self, stage: StagePlan) -> str:
+        return f"stage {stage.stage + 1}/{len(self.plan.stages)}"
+
+    def _say(self, line: str) -> None:
+        self.console.print(Text(line))
+
+
+def _duration(seconds: float) -> str:
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"

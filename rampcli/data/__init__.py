@@ -1,0 +1,1 @@
+"""Samples: what they hold, in which order they come, and who reads which."""

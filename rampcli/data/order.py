@@ -1,0 +1,65 @@
+"""The order of samples: a pure function of the seed and the sample's index.
+
+Each epoch is a keyed pseudo-random permutation of the corpus's windows: a Feistel network over the next even number of bits, walked
+until it lands inside (Black and Rogaway, "Ciphers with Arbitrary Finite Domains", CT-RSA 2002). It needs neither memory nor start-up
+time, and no machine can change it.
+"""
+
+import hashlib
+
+import numpy as np
+from numpy.typing import NDArray
+
+ROUNDS = 6
+Indices = NDArray[np.uint64]
+
+
+class SampleOrder:
+    """Which window of a corpus sample `i` is, for every `i`.
+
+    Args:
+        windows: how many windows the corpus has; each epoch is a permutation of them.
+        seed: the run's seed.
+    """
+
+    def __init__(self, *, windows: int, seed: int) -> None:
+        if windows < 1:
+            raise ValueError(f"windows={windows} is less than one")
+        self.windows = windows
+        self.seed = seed
+        self._half_bits = max(1, ((windows - 1).bit_length() + 1) // 2)
+
+    def windows_of(self, samples: NDArray[np.int64]) -> NDArray[np.int64]:
+        """The windows of samples, element by element; any shape, values from 0."""
+        windows = np.empty_like(samples)
+        epochs, places = np.divmod(samples, self.windows)
+        for epoch in np.unique(epochs):
+            here = epochs == epoch
+            windows[here] = self._permute(places[here].astype(np.uint64), int(epoch)).astype(np.int64)
+        return windows
+
+    def _permute(self, places: Indices, epoch: int) -> Indices:
+        keys = self._round_keys(epoch)
+        landed = self._encrypt(places, keys)
+        while (outside := landed >= np.uint64(self.windows)).any():
+            landed[outside] = self._encrypt(landed[outside], keys)
+        return landed
+
+    def _round_keys(self, epoch: int) -> list[np.uint64]:
+        digest = hashlib.sha256(f"rampcli sample order {self.seed} {epoch}".encode()).digest() * 2
+        return [np.uint64(int.from_bytes(digest[8 * index : 8 * index + 8], "little")) for index in range(ROUNDS)]
+
+    def _encrypt(self, values: Indices, keys: list[np.uint64]) -> Indices:
+        bits = np.uint64(self._half_bits)
+        mask = np.uint64((1 << self._half_bits) - 1)
+        left, right = values >> bits, values & mask
+        for key in keys:
+            left, right = right, left ^ (_mix(right + key) & mask)
+        return (left << bits) | right
+
+
+def _mix(values: Indices) -> Indices:
+    """Scramble 64 bits (the finaliser of SplitMix64: Steele, Lea and Flood, OOPSLA 2014)."""
+    values = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    values = (values ^ (values >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return values ^ (values >> np.uint64(31))

@@ -1,0 +1,1 @@
+"""Training on torch.distributed: one worker program for one process or many."""

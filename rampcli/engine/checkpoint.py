@@ -1,0 +1,152 @@
+"""Checkpoints: tensors through torch.distributed.checkpoint's safetensors storage, the rest in a JSON manifest. No pickle.
+
+A checkpoint is written aside, flushed, given its manifest and renamed: it is complete or absent. It loads at any world size.
+"""
+
+import shutil
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.distributed.checkpoint.api import CheckpointException
+from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageReader, HuggingFaceStorageWriter
+from torch.distributed.checkpoint.state_dict import StateDictOptions, get_state_dict, set_state_dict
+from torch.distributed.checkpoint.state_dict_loader import load as load_tensors
+from torch.distributed.checkpoint.state_dict_saver import save as save_tensors
+
+from rampcli.errors import ForeignCheckpointError, NoCheckpointError, RampcliError
+from rampcli.models.decoder import Decoder
+from rampcli.run_directory import MANIFEST, RunDirectory, flush, sha256, write_json
+
+FORMAT = 1
+MODEL, OPTIMIZER = "model.", "optimizer."
+OPTIONS = StateDictOptions(flatten_optimizer_state_dict=True)
+
+
+@dataclass(slots=True)
+class TrainingState:
+    """Where a run is: optimiser steps, consumed samples, and the hash of the order in which they were read (None: not audited)."""
+
+    step: int = 0
+    consumed_samples: int = 0
+    order_hash: str | None = None
+
+
+class Checkpoints:
+    """Saves and loads one model and its optimiser. Every rank takes part in every call."""
+
+    def __init__(
+        self, run: RunDirectory, model: Decoder, optimizer: torch.optim.Optimizer, *, keep_last: int, facts: dict[str, Any]
+    ) -> None:
+        """`facts` go into every manifest: what the checkpoint belongs to."""
+        self.run = run
+        self.model = model
+        self.optimizer = optimizer
+        self.keep_last = keep_last
+        self.facts = facts
+
+    def save(self, state: TrainingState) -> None:
+        """Write the checkpoint of `state`, and delete those beyond the last `keep_last`.
+
+        Raises:
+            RampcliError: the disk is full, say. Older checkpoints are as they were.
+        """
+        final = self.run.checkpoint_folder(state.step)
+        if not _agreed(not (final / MANIFEST).is_file()):
+            return
+        aside = final.with_name(f"{final.name}.tmp")
+        try:
+            if dist.get_rank() == 0:
+                shutil.rmtree(aside, ignore_errors=True)
+                aside.mkdir(parents=True)
+            dist.barrier()
+            save_tensors(
+                _tensors(self.model, self.optimizer)[2], storage_writer=HuggingFaceStorageWriter(str(aside), save_distributed=True)
+            )
+            if dist.get_rank() == 0:
+                for path in aside.iterdir():
+                    flush(path)
+                files = {path.name: {"bytes": path.stat().st_size, "sha256": sha256(path)} for path in sorted(aside.iterdir())}
+                state_facts = {"step": state.step, "consumed_samples": state.consumed_samples, "order_hash": state.order_hash}
+                write_json(aside / MANIFEST, {"format": FORMAT, **state_facts, **self.facts, "files": files})
+                flush(aside)
+                aside.rename(final)
+                flush(final.parent)
+                self.run.remove_checkpoints(keep_last=self.keep_last)
+                self.run.append_event("checkpoint", step=state.step, consumed_samples=state.consumed_samples)
+        except (OSError, CheckpointException) as error:
+            raise RampcliError(
+                f"cannot save the checkpoint of step {state.step}: {_reason(error)}",
+                remedy="room and permission in the run directory; then the same command goes on from the last checkpoint",
+            ) from error
+        dist.barrier()
+
+    def load_newest(self) -> TrainingState:
+        """Load the newest checkpoint that is whole; the initial state where there is none at all.
+
+        Raises:
+            ForeignCheckpointError: it was trained on another corpus.
+            NoCheckpointError: there are checkpoints, but none is whole.
+        """
+        step = self._newest_whole_step()
+        if step is None:
+            return TrainingState()
+        checkpoint = next(found for found in self.run.complete_checkpoints() if found.step == step)
+        if checkpoint.manifest["corpus"] != self.facts["corpus"]:
+            raise ForeignCheckpointError(
+                f"{checkpoint.path} was trained on another corpus than this machine has", remedy="another name= or run_dir="
+            )
+        model_state, optimizer_state, tensors = _tensors(self.model, self.optimizer)
+        load_tensors(tensors, storage_reader=HuggingFaceStorageReader(str(checkpoint.path)))
+        model_state.update({name: tensors[MODEL + name] for name in model_state})
+        optimizer_state.update({name: tensors[OPTIMIZER + name] for name in optimizer_state if OPTIMIZER + name in tensors})
+        set_state_dict(self.model, self.optimizer, model_state_dict=model_state, optim_state_dict=optimizer_state, options=OPTIONS)
+        return TrainingState(step=step, consumed_samples=checkpoint.consumed_samples, order_hash=checkpoint.manifest["order_hash"])
+
+    def _newest_whole_step(self) -> int | None:
+        """Rank 0 reads and checks; the others are told."""
+        step = -1
+        if dist.get_rank() == 0:
+            found = self.run.complete_checkpoints()
+            for checkpoint in reversed(found):
+                damage = checkpoint.damage()
+                if damage is None:
+                    step = checkpoint.step
+                    break
+                self.run.append_event("fault", reason=f"{checkpoint.path.name} is damaged: {damage}")
+            else:
+                step = -2 if found else -1
+        step = _from_rank_0(step)
+        if step == -2:
+            raise NoCheckpointError(
+                f"every checkpoint in {self.run.checkpoints} is damaged", remedy="another name= or run_dir= to start anew"
+            )
+        return None if step == -1 else step
+
+
+def _tensors(model: Decoder, optimizer: torch.optim.Optimizer) -> tuple[dict[str, Any], dict[str, Any], dict[str, Tensor]]:
+    """The state of model and optimiser by parameter names, and the tensors of both under one prefix each."""
+    model_state, optimizer_state = get_state_dict(model, optimizer, options=OPTIONS)
+    named = {MODEL + name: value for name, value in model_state.items()} | {
+        OPTIMIZER + name: value for name, value in optimizer_state.items()
+    }
+    return model_state, optimizer_state, {name: value for name, value in named.items() if isinstance(value, Tensor)}
+
+
+def _from_rank_0(number: int) -> int:
+    device = torch.device("cuda", torch.cuda.current_device()) if dist.get_backend() == "nccl" else torch.device("cpu")
+    shared = torch.tensor(number, device=device)
+    dist.broadcast(shared, src=0)
+    return int(shared.item())
+
+
+def _agreed(flag: bool) -> bool:
+    return bool(_from_rank_0(int(flag)))
+
+
+def _reason(error: BaseException) -> str:
+    if isinstance(error, CheckpointException):
+        return "; ".join(sorted({str(failure[0]) for failure in error.failures.values()}))
+    return str(error)

@@ -1,0 +1,110 @@
+"""What a run writes down about itself: metrics.jsonl, events.jsonl and state.json, all by rank 0."""
+
+import hashlib
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from numpy.typing import NDArray
+
+from rampcli.batch.plan import BatchPlan
+from rampcli.batch.training_plan import StagePlan, TrainingPlan
+from rampcli.config.schema import Config
+from rampcli.engine.checkpoint import TrainingState
+from rampcli.engine.step import StepResult
+from rampcli.run_directory import RunDirectory, append_row
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StepTimes:
+    """Seconds of one optimiser step, reading included, and of reading alone."""
+
+    step_time_s: float
+    data_time_s: float
+
+
+class Journal:
+    """Writes rows and states; on ranks other than 0 it writes nothing."""
+
+    def __init__(self, run: RunDirectory, plan: TrainingPlan, config: Config, *, parameters: int) -> None:
+        self.run = run
+        self.plan = plan
+        self.writes = dist.get_rank() == 0
+        self.world_size = dist.get_world_size()
+        peak_tflops = config.trainer.peak_tflops
+        self.peak_flops_per_s = None if peak_tflops is None else peak_tflops * 1e12 * self.world_size
+        self.flops_per_token = flops_per_token(config, parameters=parameters)
+
+    def step(self, state: TrainingState, stage: StagePlan, batch: BatchPlan, result: StepResult, times: StepTimes, *, lr: float) -> None:
+        """Add a row to metrics.jsonl for a step that is done; `state` counts it already."""
+        if not self.writes:
+            return
+        tokens_per_s = batch.global_batch_size * self.plan.sequence_length / times.step_time_s
+        append_row(
+            self.run.metrics,
+            {
+                "step": state.step,
+                "stage": stage.stage,
+                "consumed_samples": state.consumed_samples,
+                "consumed_tokens": state.consumed_samples * self.plan.sequence_length,
+                "global_batch_size": batch.global_batch_size,
+                "accumulate_grad_batches": batch.accumulate_grad_batches,
+                "world_size": self.world_size,
+                "loss": result.loss,
+                "grad_norm": result.grad_norm,
+                "lr": lr,
+                "step_time_s": round(times.step_time_s, 6),
+                "data_time_s": round(times.data_time_s, 6),
+                "samples_per_s": round(batch.global_batch_size / times.step_time_s, 3),
+                "tokens_per_s": round(tokens_per_s, 1),
+                "mfu": None if self.peak_flops_per_s is None else tokens_per_s * self.flops_per_token / self.peak_flops_per_s,
+                "order_hash": state.order_hash,
+            },
+        )
+
+    def event(self, kind: str, state: TrainingState, **facts: Any) -> None:
+        """Add a row to events.jsonl."""
+        if self.writes:
+            self.run.append_event(kind, step=state.step, consumed_samples=state.consumed_samples, **facts)
+
+    def status(self, status: str, state: TrainingState) -> None:
+        """Replace state.json; the command that goes on is the one that started the run."""
+        if not self.writes:
+            return
+        before = (self.run.read_state() or {}).get("next") or {}
+        stage = self.plan.stage_at(state.consumed_samples)
+        ahead = {
+            "stage": stage.stage,
+            "global_batch_size": stage.global_batch_size,
+            "num_nodes": stage.num_nodes,
+            "command": before.get("command"),
+        }
+        self.run.write_state(
+            {
+                "status": status,
+                "step": state.step,
+                "consumed_samples": state.consumed_samples,
+                "stage": stage.stage,
+                "next": None if status == "complete" else ahead,
+            }
+        )
+
+
+def flops_per_token(config: Config, *, parameters: int) -> float:
+    """Floating-point operations that training one token takes: 6 per weight in a matrix product, and attention's
+    12 x layers x hidden size x sequence length (PaLM, arXiv 2204.02311, appendix B)."""
+    model = config.model
+    looked_up = 0 if model.tie_embeddings else model.vocab_size * model.hidden_size
+    attention = 12 * model.num_layers * model.hidden_size * config.data.sequence_length
+    return 6 * (parameters - looked_up) + attention
+
+
+def chain_order_hash(before: str | None, samples: NDArray[np.int64], *, device: torch.device) -> str:
+    """Chain the samples that all ranks really read in a step, sorted, to the hash of the steps before it."""
+    mine = torch.from_numpy(samples).to(device)
+    gathered = [torch.empty_like(mine) for _ in range(dist.get_world_size())]
+    dist.all_gather(gathered, mine)
+    everyones = torch.cat(gathered).cpu().numpy()
+    return hashlib.sha256((before or "").encode() + np.sort(everyones).astype("<i8").tobytes()).hexdigest()

@@ -1,0 +1,130 @@
+"""The story of training."""
+
+import time
+from dataclasses import dataclass, field
+
+import torch
+import torch.distributed as dist
+
+from rampcli.batch.learning_rate import CosineSchedule
+from rampcli.batch.plan import BatchPlan
+from rampcli.batch.training_plan import StagePlan, TrainingPlan
+from rampcli.config.schema import AtBoundary, Config
+from rampcli.data.loader import Loader, RankBatch
+from rampcli.engine.checkpoint import Checkpoints, TrainingState
+from rampcli.engine.metrics import Journal, StepTimes, chain_order_hash
+from rampcli.engine.step import train_step, validate
+from rampcli.models.decoder import Decoder
+
+STAGE_BOUNDARY, COMPLETE, PREEMPTED = "stage_boundary", "complete", "preempted"
+
+
+@dataclass(slots=True)
+class StopRequest:
+    """Set by a signal on any rank; all ranks learn of it together, before a step."""
+
+    asked: bool = False
+
+
+@dataclass(kw_only=True, slots=True)
+class Trainer:
+    """Trains a model through the stages of a plan, from where `state` stands."""
+
+    config: Config
+    plan: TrainingPlan
+    model: Decoder
+    optimizer: torch.optim.Optimizer
+    loader: Loader
+    validation_loader: Loader
+    checkpoints: Checkpoints
+    journal: Journal
+    device: torch.device
+    state: TrainingState
+    stop: StopRequest
+    learning_rate: CosineSchedule = field(init=False)
+
+    def __post_init__(self) -> None:
+        optim = self.config.optim
+        self.learning_rate = CosineSchedule.over(
+            self.plan, peak=optim.lr, floor=optim.min_lr, warmup_samples=optim.warmup_samples, warmup_steps=optim.warmup_steps
+        )
+
+    def run(self) -> str:
+        """Train until the run is complete, a stage ends that needs other processes, or a signal asks to stop; says which."""
+        if self.state.step == 0:
+            self._validate(self._batch_plan())
+        while not self.plan.is_complete(self.state.consumed_samples):
+            stage = self.plan.stage_at(self.state.consumed_samples)
+            batch_plan = self._batch_plan()
+            self.journal.event("stage", self.state, stage=stage.stage, world_size=dist.get_world_size())
+            while self.plan.stage_at(self.state.consumed_samples) is stage and not self.plan.is_complete(self.state.consumed_samples):
+                began = time.perf_counter()
+                batch = self.loader.read(self.state.consumed_samples, batch_plan)
+                data_time_s = time.perf_counter() - began
+                global_tokens, stop_asked = self._agree_on(batch)
+                if stop_asked:
+                    return self._end(PREEMPTED)
+                self._step(stage, batch_plan, batch, global_tokens=global_tokens, began=began, data_time_s=data_time_s)
+                self._after_step(batch_plan)
+            if self._needs_other_processes(stage):
+                return self._end(STAGE_BOUNDARY)
+        self._validate(self._batch_plan())
+        return self._end(COMPLETE)
+
+    def _step(
+        self, stage: StagePlan, batch_plan: BatchPlan, batch: RankBatch, *, global_tokens: int, began: float, data_time_s: float
+    ) -> None:
+        consumed_samples = self.state.consumed_samples + batch_plan.global_batch_size
+        lr = self.learning_rate.at(consumed_samples)
+        for group in self.optimizer.param_groups:
+            group["lr"] = lr
+        result = train_step(
+            self.model, self.optimizer, batch, global_tokens=global_tokens, gradient_clip_val=self.config.trainer.gradient_clip_val
+        )
+        self.state.step += 1
+        self.state.consumed_samples = consumed_samples
+        if self.config.data.audit_order:
+            self.state.order_hash = chain_order_hash(self.state.order_hash, batch.samples, device=self.device)
+        times = StepTimes(step_time_s=time.perf_counter() - began, data_time_s=data_time_s)
+        self.journal.step(self.state, stage, batch_plan, result, times, lr=lr)
+
+    def _after_step(self, batch_plan: BatchPlan) -> None:
+        if self.plan.is_complete(self.state.consumed_samples):
+            return
+        if _is_due(self.state.step, self.config.checkpoint.every_steps):
+            self.checkpoints.save(self.state)
+        if _is_due(self.state.step, self.config.trainer.val_every_steps):
+            self._validate(batch_plan)
+
+    def _agree_on(self, batch: RankBatch) -> tuple[int, bool]:
+        """Valid tokens of the global batch, and whether any rank was asked to stop."""
+        totals = torch.tensor([batch.valid_tokens, int(self.stop.asked)], device=self.device)
+        dist.all_reduce(totals)
+        tokens, askers = totals.tolist()
+        return tokens, askers > 0
+
+    def _needs_other_processes(self, stage: StagePlan) -> bool:
+        if self.plan.is_complete(self.state.consumed_samples):
+            return False
+        grows = self.plan.stage_at(self.state.consumed_samples).world_size != stage.world_size
+        return grows or self.config.rampup.at_boundary == AtBoundary("stop")
+
+    def _validate(self, batch_plan: BatchPlan) -> None:
+        samples = self.config.trainer.val_samples
+        if samples:
+            loss = validate(self.model, self.validation_loader.validation(samples, batch_plan), device=self.device)
+            self.journal.event("validation", self.state, loss=loss, samples=samples)
+
+    def _batch_plan(self) -> BatchPlan:
+        return self.plan.batch_on(self.plan.stage_at(self.state.consumed_samples), dist.get_world_size())
+
+    def _end(self, status: str) -> str:
+        if self.state.step > 0:
+            self.checkpoints.save(self.state)
+        self.journal.event("stop", self.state, status=status)
+        self.journal.status(status, self.state)
+        return status
+
+
+def _is_due(step: int, every_steps: int | None) -> bool:
+    return every_steps is not None and step % every_steps == 0

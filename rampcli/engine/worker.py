@@ -1,0 +1,126 @@
+"""One rank of a run: `python -m rampcli.engine.worker RUN_DIR` under torchrun, or alone."""
+
+import gc
+import os
+import signal
+import sys
+import traceback
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+
+from rampcli.config import snapshot
+from rampcli.config.resolve import Resolved, resolve
+from rampcli.config.runnable import check_parallel
+from rampcli.config.schema import Accelerator, Config
+from rampcli.data.loader import Loader
+from rampcli.data.sources import open_corpora
+from rampcli.engine.build import build_model, build_optimizer
+from rampcli.engine.checkpoint import Checkpoints
+from rampcli.engine.metrics import Journal
+from rampcli.engine.trainer import StopRequest, Trainer
+from rampcli.errors import RampcliError, UsageError
+from rampcli.parallel.mesh import build_mesh
+from rampcli.run_directory import RunDirectory
+
+STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)
+
+
+def main() -> None:
+    """Train, and leave with an exit code of `rampcli.errors`."""
+    stop = StopRequest()
+    for number in STOP_SIGNALS:
+        signal.signal(number, lambda *_: setattr(stop, "asked", True))
+    run = RunDirectory(Path(sys.argv[1]))
+    try:
+        train(run, stop)
+    except RampcliError as error:
+        report_failure(run, str(error), error.exit_code)
+        leave(error.exit_code)
+    except Exception:  # whatever it is, state.json says that the run failed, and the log says why
+        traceback.print_exc()
+        report_failure(run, traceback.format_exc(limit=-1).strip().splitlines()[-1], 1)
+        leave(1)
+    gc.collect()
+    dist.barrier()
+    dist.destroy_process_group()
+    leave(0)
+
+
+def train(run: RunDirectory, stop: StopRequest) -> None:
+    """Join the other ranks, build what training needs from the run directory's snapshot, and train.
+
+    Raises:
+        RampcliError: anything that a user can mend.
+    """
+    resolved = resolve(snapshot.read(run.config))
+    config = resolved.config
+    check_parallel(config)
+    device = join_ranks(config)
+    trainer = build_trainer(resolved, run, device, stop)
+    trainer.journal.event("start", trainer.state, world_size=dist.get_world_size(), device=str(device))
+    trainer.journal.status("running", trainer.state)
+    trainer.run()
+
+
+def join_ranks(config: Config) -> torch.device:
+    """Form the process group from the environment that torchrun sets; alone, a group of one. Returns this rank's device."""
+    for name, value in (("RANK", "0"), ("WORLD_SIZE", "1"), ("LOCAL_RANK", "0"), ("MASTER_ADDR", "127.0.0.1"), ("MASTER_PORT", "0")):
+        os.environ.setdefault(name, value)
+    if config.trainer.accelerator is Accelerator.cpu or not torch.cuda.is_available():
+        if config.trainer.accelerator is Accelerator.gpu:
+            raise UsageError("trainer.accelerator=gpu, but torch sees no GPU here", keys=("trainer.accelerator",))
+        dist.init_process_group("gloo")
+        return torch.device("cpu")
+    device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
+    torch.cuda.set_device(device)
+    dist.init_process_group("nccl", device_id=device)
+    return device
+
+
+def build_trainer(resolved: Resolved, run: RunDirectory, device: torch.device, stop: StopRequest) -> Trainer:
+    """Everything that a run needs, with the newest checkpoint loaded."""
+    config, plan = resolved.config, resolved.plan
+    training, validation = open_corpora(config)
+    mesh = build_mesh(device, data_parallel_size=dist.get_world_size())
+    model = build_model(config, mesh, device)
+    optimizer = build_optimizer(model, config.optim)
+    facts = {"settings": snapshot.identity(config), "corpus": training.fingerprint, "world_size": dist.get_world_size()}
+    checkpoints = Checkpoints(run, model, optimizer, keep_last=config.checkpoint.keep_last, facts=facts)
+    state = checkpoints.load_newest()
+    if dist.get_rank() == 0:
+        run.forget_after(state.step)
+    rank = dist.get_rank()
+    return Trainer(
+        config=config,
+        plan=plan,
+        model=model,
+        optimizer=optimizer,
+        loader=Loader(training, seed=config.seed, rank=rank, device=device),
+        validation_loader=Loader(validation, seed=config.seed, rank=rank, device=device),
+        checkpoints=checkpoints,
+        journal=Journal(run, plan, config, parameters=sum(parameter.numel() for parameter in model.parameters())),
+        device=device,
+        state=state,
+        stop=stop,
+    )
+
+
+def report_failure(run: RunDirectory, message: str, exit_code: int) -> None:
+    """Print why, and let state.json say that the run failed."""
+    print(message, file=sys.stderr)  # noqa: T201
+    if int(os.environ.get("RANK", "0")) == 0:
+        state = run.read_state() or {}
+        run.write_state({**state, "status": "failed", "error": {"message": message, "exit_code": exit_code}})
+
+
+def leave(code: int) -> None:
+    """End the process without its exit handlers: FSDP2 on gloo aborts in them, after all the work is done."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
+
+
+if __name__ == "__main__":
+    main()

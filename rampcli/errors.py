@@ -1,0 +1,59 @@
+"""What can go wrong, and the exit code that says so.
+
+Every error that a user can cause is a `RampcliError`: it is shown as one message, never as a traceback.
+"""
+
+from collections.abc import Sequence
+
+
+class RampcliError(Exception):
+    """An error with a message for the user.
+
+    Attributes:
+        message: what is wrong, in one sentence.
+        keys: the config keys that it is about, most important first.
+        remedy: what would work, or None.
+        set_by: where the values of `keys` came from; filled in by `rampcli.config`, which knows.
+    """
+
+    exit_code = 1
+
+    def __init__(self, message: str, *, keys: Sequence[str] = (), remedy: str | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.keys = tuple(keys)
+        self.remedy = remedy
+        self.set_by: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        lines = [f"error: {self.message}"]
+        if self.set_by:
+            lines.append(f"       set by: {' · '.join(self.set_by)}")
+        if self.remedy:
+            lines.append(f"       try:    {self.remedy}")
+        return "\n".join(lines)
+
+
+class UsageError(RampcliError):
+    """Bad usage, configuration or batch arithmetic."""
+
+    exit_code = 2
+
+
+class ForeignCheckpointError(RampcliError):
+    """The run directory's checkpoint belongs to another configuration."""
+
+    exit_code = 4
+
+
+class NoCheckpointError(RampcliError):
+    """No usable checkpoint where one was demanded."""
+
+    exit_code = 5
+
+
+EXIT_INTERRUPTED = 75
+"""Interrupted after a save: the same command goes on (sysexits.h, EX_TEMPFAIL)."""
+
+EXIT_CTRL_C = 130
+"""Interrupted by Ctrl-C (128 + SIGINT), as shells count it."""

@@ -1,0 +1,1 @@
+"""How workers start, stop and go on. No torch: the worker is named, not imported."""

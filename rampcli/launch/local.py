@@ -1,0 +1,138 @@
+"""Runs a ramp on this machine: a set of agents per stage, until the run is complete or somebody stops it."""
+
+import json
+import signal
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from rampcli.batch.training_plan import StagePlan
+from rampcli.config.resolve import Resolved
+from rampcli.errors import RampcliError
+from rampcli.launch.agents import Agents
+from rampcli.run_directory import RunDirectory
+
+POLL_S = 0.1
+
+
+class Observer:
+    """Is told what happens while a run goes on; this one does nothing."""
+
+    def on_start(self, stage: StagePlan, *, emulated_nodes: bool) -> None:
+        """A stage's processes are started."""
+
+    def on_row(self, row: dict[str, Any]) -> None:
+        """A row of metrics.jsonl was written."""
+
+    def on_event(self, row: dict[str, Any]) -> None:
+        """A row of events.jsonl was written."""
+
+
+@dataclass(slots=True)
+class Tail:
+    """Reads the rows that are added to a JSON lines file from now on, also across its replacement by a shorter one."""
+
+    path: Path
+    _offset: int = field(init=False, default=0)
+
+    def __post_init__(self) -> None:
+        self._offset = self.path.stat().st_size if self.path.exists() else 0
+
+    def rows(self) -> Iterator[dict[str, Any]]:
+        """The rows since the last call."""
+        if not self.path.exists():
+            return
+        with self.path.open("rb") as file:
+            size = file.seek(0, 2)
+            self._offset = min(self._offset, size)
+            file.seek(self._offset)
+            for line in file:
+                if line.endswith(b"\n"):
+                    self._offset += len(line)
+                    yield json.loads(line)
+
+
+@dataclass(slots=True)
+class Interrupt:
+    """The signal that asked the supervisor to stop, once one did."""
+
+    signal: int | None = None
+
+
+def supervise(
+    resolved: Resolved, run: RunDirectory, *, gpus: list[str], one_stage: bool, observer: Observer
+) -> tuple[dict[str, Any], Interrupt]:
+    """Run stage after stage, each with its scheduled processes; returns the last state.json and what interrupted it.
+
+    Raises:
+        RampcliError: the workers of a stage failed; with what they said.
+    """
+    with _interrupts() as interrupt:
+        while True:
+            consumed_samples = max((checkpoint.consumed_samples for checkpoint in run.complete_checkpoints()), default=0)
+            stage = resolved.plan.stage_at(consumed_samples)
+            _run_stage(resolved, run, stage, gpus=gpus, observer=observer, interrupt=interrupt)
+            state = run.read_state() or {}
+            if state["status"] != "stage_boundary" or one_stage or interrupt.signal is not None:
+                return state, interrupt
+
+
+def _run_stage(
+    resolved: Resolved, run: RunDirectory, stage: StagePlan, *, gpus: list[str], observer: Observer, interrupt: Interrupt
+) -> None:
+    metrics, events = Tail(run.metrics), Tail(run.events)
+    log = run.logs / f"stage_{stage.stage}.log"
+    observer.on_start(stage, emulated_nodes=stage.num_nodes > 1)
+    agents = Agents(run.path, log, num_nodes=stage.num_nodes, devices=resolved.config.trainer.devices, gpus=gpus)
+    try:
+        exit_code, asked = None, False
+        while exit_code is None:
+            time.sleep(POLL_S)
+            exit_code = agents.exit_code()
+            _tell(observer, metrics, events)
+            if interrupt.signal is not None and not asked:
+                agents.ask_to_stop()
+                asked = True
+    finally:
+        agents.end()
+    _tell(observer, metrics, events)
+    if exit_code != 0 and interrupt.signal is None:
+        raise _failure(run, log)
+
+
+def _tell(observer: Observer, metrics: Tail, events: Tail) -> None:
+    for event in events.rows():
+        observer.on_event(event)
+    for row in metrics.rows():
+        observer.on_row(row)
+
+
+def _failure(run: RunDirectory, log: Path) -> RampcliError:
+    said = (run.read_state() or {}).get("error")
+    if said is None:
+        failure = RampcliError(f"the workers ended without saying why; the log is {log}")
+    else:
+        failure = RampcliError(f"the workers failed: {said['message'].removeprefix('error: ')} (log: {log})")
+        failure.exit_code = said["exit_code"]
+    return failure
+
+
+@contextmanager
+def _interrupts() -> Iterator[Interrupt]:
+    """Note SIGINT and SIGTERM instead of dying of them."""
+    interrupt = Interrupt()
+
+    def note(number: int, _frame: object) -> None:
+        interrupt.signal = number
+
+    before: dict[int, Callable[..., Any] | int | None] = {}
+    for caught in (signal.SIGINT, signal.SIGTERM):
+        before[caught] = signal.signal(caught, note)
+    try:
+        yield interrupt
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

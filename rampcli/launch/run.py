@@ -1,0 +1,138 @@
+"""From a configuration to a finished run: checks, the run directory, the launcher."""
+
+import fcntl
+import shlex
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from rampcli.config import snapshot
+from rampcli.config.resolve import Resolved, resolve
+from rampcli.config.runnable import check_parallel
+from rampcli.config.schema import Config, Resume
+from rampcli.errors import EXIT_CTRL_C, EXIT_INTERRUPTED, ForeignCheckpointError, NoCheckpointError, UsageError
+from rampcli.launch.local import Observer, supervise
+from rampcli.launch.resources import gpus_for
+from rampcli.run_directory import Checkpoint, RunDirectory, replace_file, write_json
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Outcome:
+    """How a run ended.
+
+    Attributes:
+        run: its directory.
+        status: as in state.json.
+        state: state.json.
+        started: False where there was nothing left to do.
+        exit_code: 0, or why it was interrupted.
+    """
+
+    run: RunDirectory
+    status: str
+    state: dict[str, Any]
+    started: bool
+    exit_code: int
+
+
+def run(
+    config: Config,
+    *,
+    command: Sequence[str] | None = None,
+    overrides: Sequence[str] = (),
+    one_stage: bool = False,
+    observer: Observer | None = None,
+) -> Outcome:
+    """Train a configuration on this machine, from where its run directory stands.
+
+    Args:
+        config: from a recipe or `compose`.
+        command: the words that would do this again; the running script, if None.
+        overrides: what was typed, for overrides.txt.
+        one_stage: end at the next stage instead of starting it.
+        observer: is told about progress.
+
+    Raises:
+        RampcliError: nothing was started, or the workers failed.
+    """
+    resolved = resolve(config)
+    gpus = gpus_for(resolved.config, resolved.plan)
+    check_parallel(resolved.config)
+    directory = RunDirectory(resolved.run_dir)
+    newest = _newest_checkpoint(directory, resolved.config)
+    command_line = shlex.join(command or [sys.executable, *sys.argv])
+    with _locked(directory):
+        _describe(directory, resolved, overrides)
+        if newest is not None and resolved.plan.is_complete(newest.consumed_samples):
+            return Outcome(run=directory, status="complete", state=directory.read_state() or {}, started=False, exit_code=0)
+        _announce(directory, resolved, newest, command_line)
+        state, interrupt = supervise(resolved, directory, gpus=gpus, one_stage=one_stage, observer=observer or Observer())
+    exit_code = {None: 0, 2: EXIT_CTRL_C}.get(interrupt.signal, EXIT_INTERRUPTED)
+    if state["status"] == "preempted" and interrupt.signal is None:
+        exit_code = EXIT_INTERRUPTED
+    return Outcome(run=directory, status=state["status"], state=state, started=True, exit_code=exit_code)
+
+
+def _newest_checkpoint(directory: RunDirectory, config: Config) -> Checkpoint | None:
+    """The checkpoint that the run goes on from, as `resume` wants it.
+
+    Raises:
+        UsageError: `resume=never` and there is one.
+        NoCheckpointError: `resume=must` and there is none.
+        ForeignCheckpointError: it belongs to another configuration.
+    """
+    found = directory.complete_checkpoints()
+    if not found:
+        if config.resume is Resume.must:
+            raise NoCheckpointError(
+                f"resume=must, and {directory.path} holds no checkpoint", remedy="resume=auto, or the run_dir= of a run"
+            )
+        return None
+    if config.resume is Resume.never:
+        raise UsageError(
+            f"resume=never, and {directory.path} holds the checkpoint of step {found[-1].step}",
+            remedy="another name= or run_dir=, or resume=auto",
+        )
+    theirs, ours = found[-1].manifest["settings"], snapshot.identity(config)
+    if differing := [key for key in ours if theirs.get(key) != ours[key]]:
+        shown = ", ".join(f"{key}={theirs.get(key)} (here {ours[key]})" for key in differing[:3])
+        raise ForeignCheckpointError(
+            f"the checkpoints in {directory.path} belong to another configuration: {shown}{', ...' if len(differing) > 3 else ''}",
+            keys=tuple(differing),
+            remedy="the settings that it was trained with, or another name= or run_dir=",
+        )
+    return found[-1]
+
+
+def _describe(directory: RunDirectory, resolved: Resolved, overrides: Sequence[str]) -> None:
+    replace_file(directory.config, snapshot.to_yaml(resolved.config))
+    replace_file(directory.path / "overrides.txt", "".join(f"{override}\n" for override in overrides))
+    write_json(directory.path / "plan.json", resolved.plan.to_json())
+
+
+def _announce(directory: RunDirectory, resolved: Resolved, newest: Checkpoint | None, command: str) -> None:
+    consumed_samples = newest.consumed_samples if newest else 0
+    stage = resolved.plan.stage_at(consumed_samples)
+    directory.write_state(
+        {
+            "status": "running",
+            "step": newest.step if newest else 0,
+            "consumed_samples": consumed_samples,
+            "stage": stage.stage,
+            "next": {"stage": stage.stage, "global_batch_size": stage.global_batch_size, "num_nodes": stage.num_nodes, "command": command},
+        }
+    )
+
+
+@contextmanager
+def _locked(directory: RunDirectory) -> Iterator[None]:
+    """Hold the run directory against a second supervisor; the lock goes with the process, however it ends."""
+    directory.path.mkdir(parents=True, exist_ok=True)
+    with (directory.path / "lock").open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise UsageError(f"{directory.path} is in use by another rampcli", remedy="another name= or run_dir=") from error
+        yield

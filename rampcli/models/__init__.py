@@ -1,0 +1,1 @@
+"""Models. They know no collectives: what splits them over ranks is in `rampcli.parallel`."""

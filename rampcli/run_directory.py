@@ -1,0 +1,175 @@
+"""The run directory: the files of a run and how they are written. JSON only; every file is whole or absent."""
+
+import hashlib
+import json
+import os
+import re
+import shutil
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+MANIFEST = "manifest.json"
+_STEP_FOLDER = re.compile(r"step_(\d{8,})")
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """A checkpoint folder with a manifest, and what the manifest says."""
+
+    path: Path
+    manifest: dict[str, Any]
+
+    @property
+    def step(self) -> int:
+        """Optimiser steps taken."""
+        return int(self.manifest["step"])
+
+    @property
+    def consumed_samples(self) -> int:
+        """Samples consumed."""
+        return int(self.manifest["consumed_samples"])
+
+    def damage(self) -> str | None:
+        """What is wrong with the tensor files, by size and SHA-256; None where nothing is."""
+        for name, file in self.manifest["files"].items():
+            path = self.path / name
+            if not path.is_file():
+                return f"{name} is missing"
+            if path.stat().st_size != file["bytes"]:
+                return f"{name} has {path.stat().st_size} bytes instead of {file['bytes']}"
+            if sha256(path) != file["sha256"]:
+                return f"{name} has another checksum"
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class RunDirectory:
+    """`runs/NAME`, as design and documents lay it out."""
+
+    path: Path
+
+    @property
+    def config(self) -> Path:
+        """The snapshot that workers read."""
+        return self.path / "config.yaml"
+
+    @property
+    def metrics(self) -> Path:
+        """One row per optimiser step."""
+        return self.path / "metrics.jsonl"
+
+    @property
+    def events(self) -> Path:
+        """One row per start, stage, checkpoint, validation, stop and fault."""
+        return self.path / "events.jsonl"
+
+    @property
+    def checkpoints(self) -> Path:
+        """The folder of the checkpoint folders."""
+        return self.path / "checkpoints"
+
+    @property
+    def logs(self) -> Path:
+        """What the workers printed."""
+        return self.path / "logs"
+
+    def checkpoint_folder(self, step: int) -> Path:
+        """Where the checkpoint after `step` optimiser steps stands once it is complete."""
+        return self.checkpoints / f"step_{step:08d}"
+
+    def complete_checkpoints(self) -> list[Checkpoint]:
+        """Every checkpoint whose manifest is there, oldest first. Their tensors are not read."""
+        found = []
+        for path in self.checkpoints.glob("step_*"):
+            if _STEP_FOLDER.fullmatch(path.name) and (path / MANIFEST).is_file():
+                found.append(Checkpoint(path, json.loads((path / MANIFEST).read_text(encoding="utf-8"))))
+        return sorted(found, key=lambda checkpoint: checkpoint.step)
+
+    def write_state(self, state: dict[str, Any]) -> None:
+        """Replace state.json."""
+        write_json(self.path / "state.json", state)
+
+    def read_state(self) -> dict[str, Any] | None:
+        """state.json, or None where the run has not started."""
+        with suppress(FileNotFoundError):
+            state: dict[str, Any] = json.loads((self.path / "state.json").read_text(encoding="utf-8"))
+            return state
+        return None
+
+    def append_event(self, kind: str, **facts: Any) -> None:
+        """Add a row to events.jsonl."""
+        append_row(self.events, {"event": kind, "time": round(time.time(), 3), **facts})
+
+    def remove_checkpoints(self, *, keep_last: int) -> None:
+        """Delete what an interrupted save left behind, and all but the newest complete checkpoints.
+
+        A checkpoint loses its manifest first, so that one that is half deleted is none.
+        """
+        for path in self.checkpoints.glob("step_*"):
+            if not (_STEP_FOLDER.fullmatch(path.name) and (path / MANIFEST).is_file()):
+                shutil.rmtree(path)
+        for checkpoint in self.complete_checkpoints()[:-keep_last]:
+            (checkpoint.path / MANIFEST).unlink()
+            shutil.rmtree(checkpoint.path)
+
+    def forget_after(self, step: int) -> None:
+        """Drop the rows of metrics.jsonl after `step`, and a last line that was cut off: the steps will be taken again."""
+        rows = [row for row in read_rows(self.metrics) if row["step"] <= step]
+        replace_file(self.metrics, "".join(json.dumps(row) + "\n" for row in rows))
+
+
+def sha256(path: Path) -> str:
+    """The SHA-256 of a file, in hexadecimal."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def read_rows(path: Path) -> Iterator[dict[str, Any]]:
+    """The rows of a JSON lines file; a last line without its end was cut off in the middle and is no row."""
+    if not path.exists():
+        return
+    with path.open(encoding="utf-8") as file:
+        for line in file:
+            if line.endswith("\n"):
+                yield json.loads(line)
+
+
+def append_row(path: Path, row: dict[str, Any]) -> None:
+    """Add one row to a JSON lines file."""
+    with path.open("a", encoding="utf-8") as file:
+        file.write(json.dumps(row) + "\n")
+
+
+def write_json(path: Path, content: dict[str, Any]) -> None:
+    """Replace a JSON file."""
+    replace_file(path, json.dumps(content, indent=1) + "\n")
+
+
+def replace_file(path: Path, text: str) -> None:
+    """Write a file aside, flush it to disk and rename it over `path`."""
+    with _aside(path) as aside:
+        aside.write_text(text, encoding="utf-8")
+        flush(aside)
+        aside.rename(path)
+
+
+@contextmanager
+def _aside(path: Path) -> Iterator[Path]:
+    aside = path.with_name(f"{path.name}.{os.getpid()}.tmp")
+    try:
+        yield aside
+    finally:
+        aside.unlink(missing_ok=True)
+
+
+def flush(path: Path) -> None:
+    """Wait until a file, or the names in a folder, are on disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,21 @@
+"""A Llama of 1.0 million parameters that learns Python's own source on a laptop, in a minute or so."""
+
+from rampcli.config.compose import compose
+from rampcli.config.schema import Config
+
+
+def pretrain_recipe(num_nodes: int = 2, num_gpus_per_node: int = 1) -> Config:
+    """Pretrain on the standard library's bytes, through a ramp of three stages.
+
+    The model is the smallest at which a batch ramp still pays: large batches are wasted on the first thousand samples.
+    `vocab_size` and `data=stdlib` are coupled: the tokens are bytes. Two nodes of one process, so that the ramp has somewhere to grow.
+    """
+    return compose(
+        "model=llama3_tiny",
+        "data=stdlib",
+        "batch=llama3_tiny",
+        "optim=llama3_tiny",
+        "name=llama3_tiny",
+        f"trainer.num_nodes={num_nodes}",
+        f"trainer.devices={num_gpus_per_node}",
+    )
