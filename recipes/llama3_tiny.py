@@ -5,9 +5,9 @@ from rampcli.config.schema import Config
 
 
 def pretrain_recipe(num_nodes: int = 2, num_gpus_per_node: int = 1) -> Config:
-    """Pretrain on the standard library's bytes, through a ramp of three stages.
+    """Pretrain on the standard library's bytes, through a ramp of four stages.
 
-    The model is the smallest at which a batch ramp still pays: large batches are wasted on the first thousand samples.
+    Small batches come first: in the first thousand samples, more steps teach more than larger ones.
     `vocab_size` and `data=stdlib` are coupled: the tokens are bytes. Two nodes of one process, so that the ramp has somewhere to grow.
     """
     return compose(

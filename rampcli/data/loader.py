@@ -64,8 +64,8 @@ class Loader:
         for first in range(0, samples, per_round):
             mine = first + self.rank * plan.micro_batch_size + np.arange(plan.micro_batch_size)
             tokens, labels = self.corpus.read(np.minimum(mine, samples - 1))
-            labels[mine >= samples] = IGNORED
-            yield self._micro_batch(tokens, labels)
+            # A new array: labels may share their memory with tokens.
+            yield self._micro_batch(tokens, np.where((mine < samples)[:, None], labels, IGNORED))
 
     def _micro_batch(self, tokens: NDArray[np.int64], labels: NDArray[np.int64]) -> MicroBatch:
         return MicroBatch(torch.from_numpy(tokens).to(self.device), torch.from_numpy(labels).to(self.device))

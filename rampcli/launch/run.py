@@ -64,7 +64,7 @@ def run(
     newest = _newest_checkpoint(directory, resolved.config)
     command_line = shlex.join(command or [sys.executable, *sys.argv])
     with _locked(directory):
-        _describe(directory, resolved, overrides)
+        describe(directory, resolved, overrides)
         if newest is not None and resolved.plan.is_complete(newest.consumed_samples):
             return Outcome(run=directory, status="complete", state=directory.read_state() or {}, started=False, exit_code=0)
         _announce(directory, resolved, newest, command_line)
@@ -106,7 +106,7 @@ def _newest_checkpoint(directory: RunDirectory, config: Config) -> Checkpoint | 
     return found[-1]
 
 
-def _describe(directory: RunDirectory, resolved: Resolved, overrides: Sequence[str]) -> None:
+def describe(directory: RunDirectory, resolved: Resolved, overrides: Sequence[str]) -> None:
     replace_file(directory.config, snapshot.to_yaml(resolved.config))
     replace_file(directory.path / "overrides.txt", "".join(f"{override}\n" for override in overrides))
     write_json(directory.path / "plan.json", resolved.plan.to_json())

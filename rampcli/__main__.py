@@ -1,0 +1,5 @@
+"""`python -m rampcli`."""
+
+from rampcli.cli.main import main
+
+main()
