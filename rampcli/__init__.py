@@ -10,7 +10,7 @@ __version__ = "0.1.0"
 
 _HOMES = {
     "compose": "rampcli.config.compose",
-    "run": "rampcli.launch.run",
+    "run": "rampcli.cli.training",
     "BatchPlan": "rampcli.batch.plan",
     "RampSchedule": "rampcli.batch.ramp",
 }

@@ -61,13 +61,16 @@ def _parse(text: str) -> tuple[str, dict[str, Any]]:
     wrong = UsageError(f"--factory {text} is not a recipe's name", remedy="--factory llama3_8b or --factory 'llama3_8b(num_nodes=2)'")
     try:
         node = ast.parse(text.strip(), mode="eval").body
-    except (SyntaxError, ValueError) as error:
+    except (SyntaxError, ValueError, MemoryError, RecursionError) as error:
         raise wrong from error
     if isinstance(node, ast.Name):
         return node.id, {}
     if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Name) or node.args:
         raise wrong
+    names = [keyword.arg for keyword in node.keywords]
+    if len(set(names)) < len(names):
+        raise wrong
     try:
         return node.func.id, {keyword.arg or "": ast.literal_eval(keyword.value) for keyword in node.keywords}
-    except ValueError as error:
+    except (ValueError, TypeError, MemoryError, RecursionError) as error:
         raise wrong from error

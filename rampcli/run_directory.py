@@ -117,7 +117,7 @@ class RunDirectory:
             shutil.rmtree(checkpoint.path)
 
     def forget_after(self, step: int) -> None:
-        """Drop the rows of metrics.jsonl after `step`, and a last line that was cut off: the steps will be taken again."""
+        """Drop the rows of metrics.jsonl after `step`: the steps will be taken again."""
         rows = [row for row in read_rows(self.metrics) if row["step"] <= step]
         replace_file(self.metrics, "".join(json.dumps(row) + "\n" for row in rows))
 
@@ -139,9 +139,14 @@ def read_rows(path: Path) -> Iterator[dict[str, Any]]:
 
 
 def append_row(path: Path, row: dict[str, Any]) -> None:
-    """Add one row to a JSON lines file."""
-    with path.open("a", encoding="utf-8") as file:
-        file.write(json.dumps(row) + "\n")
+    """Add one row to a JSON lines file; a last line that was cut off gives way to it."""
+    with path.open("ab+") as file:
+        if file.tell() > 0:
+            file.seek(-1, os.SEEK_END)
+            if file.read(1) != b"\n":
+                file.seek(0)
+                file.truncate(file.read().rfind(b"\n") + 1)
+        file.write(json.dumps(row).encode() + b"\n")
 
 
 def write_json(path: Path, content: dict[str, Any]) -> None:

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 from rampcli.errors import UsageError
@@ -39,16 +40,17 @@ def fold_spellings(given: Mapping[str, Given]) -> dict[str, str]:
         UsageError: two spellings of one number, set equally near to the user, differ; the message names both.
     """
     winners: dict[str, str] = {}
-    for spelling, canonical in SPELLINGS.items():
-        if given[spelling].value is None:
-            continue
-        rival = winners.get(canonical, canonical)
-        if given[spelling].layer == given[rival].layer and given[spelling].value != given[rival].value:
-            raise UsageError(
-                f"{spelling}={given[spelling].value} and {rival}={given[rival].value} are two spellings of one number and differ",
-                keys=(spelling, rival),
-                remedy="one of them",
-            )
-        if given[spelling].layer >= given[rival].layer:
-            winners[canonical] = spelling
+    for canonical in dict.fromkeys(SPELLINGS.values()):
+        used = [key for key, home in SPELLINGS.items() if home == canonical and given[key].value is not None]
+        nearest = max(given[key].layer for key in (canonical, *used))
+        rivals = [key for key in (canonical, *used) if given[key].layer == nearest]
+        for one, other in pairwise(rivals):
+            if given[one].value != given[other].value:
+                raise UsageError(
+                    f"{other}={given[other].value} and {one}={given[one].value} are two spellings of one number and differ",
+                    keys=(other, one),
+                    remedy="one of them",
+                )
+        if canonical not in rivals:
+            winners[canonical] = rivals[0]
     return winners

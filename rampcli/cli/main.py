@@ -17,12 +17,18 @@ app.command("plan")(plan)
 app.add_typer(llm, name="llm", help="The same commands, as NeMo's command lines name them.")
 
 
-@app.callback()
-def about(version: Annotated[bool, typer.Option("--version", help="Print the version and exit.", is_eager=True)] = False) -> None:
-    """Pretrain language models with a batch size that is planned, exact and grows."""
-    if version:
+def _print_version(wanted: bool) -> None:
+    if wanted:
         typer.echo(__version__)
         raise typer.Exit
+
+
+Version = Annotated[bool, typer.Option("--version", help="Print the version and exit.", is_eager=True, callback=_print_version)]
+
+
+@app.callback()
+def about(version: Version = False) -> None:
+    """Pretrain language models with a batch size that is planned, exact and grows."""
 
 
 def main() -> None:

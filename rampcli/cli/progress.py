@@ -33,12 +33,12 @@ class Progress(Observer):
         if self.live is not None:
             self.live.stop()
 
-    def on_start(self, stage: StagePlan, *, emulated_nodes: bool) -> None:
+    def on_start(self, stage: StagePlan, *, gpus: int) -> None:
         """A stage's processes are started."""
-        where = f"{stage.num_nodes} nodes emulated on this host" if emulated_nodes else "this host"
-        processes = f"{stage.world_size} process{'es' if stage.world_size > 1 else ''}"
+        processes = f"{stage.world_size} process{'es' if stage.world_size > 1 else ''} on {'GPU' if gpus else 'CPU'}"
+        emulation = f", {stage.num_nodes} nodes emulated on this host" if stage.num_nodes > 1 else ""
         self.samples_per_s = None
-        self._say(f"starting {self._name(stage)}: batch {stage.global_batch_size} on {processes} ({where})")
+        self._say(f"starting {self._name(stage)}: batch {stage.global_batch_size}, {processes}{emulation}")
 
     def on_row(self, row: dict[str, Any]) -> None:
         """A step was taken."""

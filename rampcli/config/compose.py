@@ -3,6 +3,7 @@
 import sys
 from collections.abc import Iterable, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -53,16 +54,15 @@ def lay_over(config: Config, overrides: Sequence[str], *, config_dir: Path | Non
     values = {key: value for key, value in typed.items() if key not in groups}
     origin: Origin = config.origin
     edits = {key: value for key, value in leaves(config) if origin.composed.get(key) != value}
+    laid = {**origin.laid, **edits, **values}
+    sources = origin.sources | dict.fromkeys(edits, Source(Layer.RECIPE, "recipe")) | dict.fromkeys(values, COMMAND_LINE)
     if groups:
         chosen = [f"{group}={option}" for group, option in groups.items()]
         origin = _compose((*origin.choices, *chosen), caller=origin.caller, config_dir=config_dir).origin
-    sources = origin.sources | dict.fromkeys(edits, Source(Layer.RECIPE, "recipe")) | dict.fromkeys(values, COMMAND_LINE)
-    laid = build(
-        {**origin.composed, **edits, **values},
-        place=lambda key: sources[key].place if key in sources else COMMAND_LINE.place,
-    )
-    laid.origin = Origin(choices=origin.choices, caller=origin.caller, files=origin.files, composed=dict(leaves(laid)), sources=sources)
-    return laid
+        sources = origin.sources | {key: sources[key] for key in laid}
+    result = build({**origin.composed, **laid}, place=lambda key: sources[key].place)
+    result.origin = replace(origin, composed=dict(leaves(result)), sources=sources, laid=laid)
+    return result
 
 
 def _compose(choices: Sequence[str], *, caller: str, config_dir: Path | None) -> Config:
@@ -131,7 +131,7 @@ def _option_file(group: str, option: str, config_dir: Path | None) -> Path | Non
 
 
 def _check_option(group: str, option: Any, config_dir: Path | None) -> None:
-    if _option_file(group, str(option), config_dir) is None:
+    if Path(str(option)).name != str(option) or _option_file(group, str(option), config_dir) is None:
         options = sorted(path.stem for folder in _folders(config_dir) for path in (folder / group).glob("*.yaml"))
         raise UsageError(
             f"{group}={option}: there is no conf/{group}/{option}.yaml", keys=(group,), remedy=f"{group}={' or '.join(options)}"

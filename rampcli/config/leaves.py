@@ -1,5 +1,6 @@
 """A configuration as dotted keys and values, and back: the one place where values become typed."""
 
+import copy
 import dataclasses
 import difflib
 import math
@@ -9,7 +10,7 @@ from functools import cache
 from typing import Any, get_args
 
 from omegaconf import DictConfig, OmegaConf
-from omegaconf.errors import OmegaConfBaseException
+from omegaconf.errors import OmegaConfBaseException, ValidationError
 
 from rampcli.batch.quantities import parse_count
 from rampcli.config.schema import Config
@@ -75,7 +76,7 @@ def build(values: Mapping[str, Any], *, place: Callable[[str], str]) -> Config:
     Raises:
         UsageError: an unknown key, or a value of the wrong type.
     """
-    node = OmegaConf.structured(Config)
+    node = copy.deepcopy(_blank())
     for key, value in values.items():
         try:
             _set(node, key, value)
@@ -87,25 +88,32 @@ def build(values: Mapping[str, Any], *, place: Callable[[str], str]) -> Config:
     return config
 
 
+@cache
+def _blank() -> DictConfig:
+    blank: DictConfig = OmegaConf.structured(Config)
+    return blank
+
+
 def _set(node: DictConfig, key: str, value: Any) -> None:
     if key not in known_keys():
         raise unknown_key(key)
     expected = known_keys()[key]
-    if _holds_references(value):
-        raise UsageError(f"{key}={value}: references (${{...}}) are not resolved here", keys=(key,), remedy="the value itself")
+    items = value if isinstance(value, list) else [value]
+    if any(isinstance(item, str) and ("${" in item or item == "???") for item in items):
+        raise UsageError(
+            f"{key}={_shown(value)}: references (${{...}}) and ??? are not resolved here", keys=(key,), remedy="the value itself"
+        )
     if _takes_integers(expected):
         value = _count(value)
     try:
+        if any(isinstance(item, list | dict) for item in items):
+            raise ValidationError("a list in a list")
         OmegaConf.update(node, key, value.value if isinstance(value, Enum) else value)
     except OmegaConfBaseException as error:
         raise UsageError(f"{key}={_shown(value)} is not {_type_name(expected)}", keys=(key,), remedy=_example(key)) from error
     number = OmegaConf.select(node, key)
     if isinstance(number, float) and not math.isfinite(number):
         raise UsageError(f"{key}={_shown(value)} is not a finite number", keys=(key,), remedy=_example(key))
-
-
-def _holds_references(value: Any) -> bool:
-    return any("${" in item for item in (value if isinstance(value, list) else [value]) if isinstance(item, str))
 
 
 def _takes_integers(expected: Any) -> bool:

@@ -65,6 +65,7 @@ class Origin:
         files: the YAML files, in the order in which they override each other.
         composed: the leaves as composed; a leaf that differs now was set in Python.
         sources: sources of leaves that are known without reading files.
+        laid: the leaves that were laid over the choices.
     """
 
     choices: tuple[str, ...] = ()
@@ -72,6 +73,7 @@ class Origin:
     files: tuple[ConfFile, ...] = ()
     composed: Mapping[str, Any] = field(default_factory=dict)
     sources: dict[str, Source] = field(default_factory=dict)
+    laid: Mapping[str, Any] = field(default_factory=dict)
 
     def layer(self, key: str, value: Any) -> Layer:
         """The layer of a leaf whose value is now `value`."""

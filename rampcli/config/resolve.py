@@ -10,7 +10,7 @@ from rampcli.batch.plan import ParallelSizes
 from rampcli.batch.spellings import SPELLINGS, Given, fold_spellings
 from rampcli.batch.training_plan import LENGTH_KEYS, RunLength, TrainingPlan, plan_training
 from rampcli.config.leaves import build, leaves
-from rampcli.config.origin import Layer, Origin
+from rampcli.config.origin import DEFAULT, Layer, Origin
 from rampcli.config.schema import Config, PositionEmbedding
 from rampcli.errors import UsageError
 
@@ -36,6 +36,8 @@ AT_LEAST: dict[str, float] = {
     "checkpoint.every_steps": 1,
     "checkpoint.keep_last": 1,
 }
+AT_MOST: dict[str, float] = {"seed": 2**62}
+ONE_OF = (LENGTH_KEYS, ("optim.warmup_samples", "optim.warmup_steps"))
 ABOVE_ZERO = ("trainer.gradient_clip_val", "trainer.peak_tflops", "model.init_std", "model.norm_epsilon", "model.rotary_base", "optim.eps")
 
 
@@ -58,7 +60,7 @@ def resolve(config: Config) -> Resolved:
     Raises:
         UsageError: with the keys that it is about and where their values came from.
     """
-    origin: Origin = getattr(config, "origin", None) or Origin()
+    origin: Origin = getattr(config, "origin", None) or _by_hand()
     given = dict(leaves(config))
     try:
         values = _canonical(given, origin)
@@ -71,6 +73,12 @@ def resolve(config: Config) -> Resolved:
         raise
 
 
+def _by_hand() -> Origin:
+    """The origin of a `Config` that nobody composed: what differs from the defaults was set in Python."""
+    composed = dict(leaves(Config()))
+    return Origin(composed=composed, sources=dict.fromkeys(composed, DEFAULT))
+
+
 def _canonical(given: dict[str, Any], origin: Origin) -> dict[str, Any]:
     layered = {key: Given(value=value, layer=origin.layer(key, value)) for key, value in given.items()}
     values = dict(given)
@@ -78,12 +86,13 @@ def _canonical(given: dict[str, Any], origin: Origin) -> dict[str, Any]:
         values[canonical] = given[winner]
     for spelling in SPELLINGS:
         values[spelling] = None
-    # A recipe says where its run ends in one of three units; a user who says it in another replaces it.
-    ends = [key for key in LENGTH_KEYS if given[key] is not None]
-    nearest = max((layered[key].layer for key in ends), default=Layer.SCHEMA)
-    for key in ends:
-        if layered[key].layer < nearest:
-            values[key] = None
+    # A recipe chooses one of several keys that say the same in different units; a user who chooses another replaces it.
+    for keys in ONE_OF:
+        chosen = [key for key in keys if given[key] is not None]
+        nearest = max((layered[key].layer for key in chosen), default=Layer.SCHEMA)
+        for key in chosen:
+            if layered[key].layer < nearest:
+                values[key] = None
     return values
 
 
@@ -113,6 +122,9 @@ def _check_settings(config: Config) -> None:
     for key, least in AT_LEAST.items():
         if values[key] is not None and values[key] < least:
             raise UsageError(f"{key}={values[key]} is below {least}", keys=(key,), remedy=f"{key}={least} or more")
+    for key, most in AT_MOST.items():
+        if values[key] > most:
+            raise UsageError(f"{key}={values[key]} is above {most}", keys=(key,), remedy=f"{key}={most} or less")
     for key in ABOVE_ZERO:
         if values[key] is not None and values[key] <= 0:
             raise UsageError(f"{key}={values[key]} is not above zero", keys=(key,), remedy="a positive number")

@@ -44,7 +44,7 @@ class DocumentCorpus:
     @property
     def fingerprint(self) -> str:
         """A hash of the tokens and of how they are cut."""
-        return hashlib.sha256(f"{self.sequence_length}:".encode() + self.data.tobytes()).hexdigest()
+        return hashlib.sha256(f"{self.sequence_length}:".encode() + self.data.tobytes() + np.packbits(self.starts).tobytes()).hexdigest()
 
     def read(self, windows: NDArray[np.int64]) -> tuple[Tokens, Tokens]:
         """Tokens and labels, each [len(windows), sequence_length]; labels that start a document are IGNORED."""
@@ -78,9 +78,7 @@ class MockCorpus:
 
     def read(self, windows: NDArray[np.int64]) -> tuple[Tokens, Tokens]:
         """Tokens and labels, each [len(windows), sequence_length]."""
-        rows = [
-            np.random.Generator(np.random.Philox(key=[self.seed, int(window)])).integers(self.vocab_size, size=self.sequence_length + 1)
-            for window in windows
-        ]
-        tokens = np.stack(rows)
+        keys = [np.array([self.seed, window], dtype=np.uint64) for window in windows]
+        generators = [np.random.Generator(np.random.Philox(key=key)) for key in keys]
+        tokens = np.stack([generator.integers(self.vocab_size, size=self.sequence_length + 1) for generator in generators])
         return tokens[:, :-1], tokens[:, 1:]

@@ -56,16 +56,27 @@ class Loader:
         """
         shape = (plan.accumulate_grad_batches, plan.data_parallel_size, plan.micro_batch_size)
         samples = np.arange(first_sample, first_sample + plan.global_batch_size).reshape(shape)[:, self.rank]
-        return RankBatch([self._micro_batch(*self.corpus.read(self.order.windows_of(row))) for row in samples], samples.ravel())
+        windows = [self.order.windows_of(row) for row in samples]
+        return RankBatch([_micro_batch(*self.corpus.read(row), self.device) for row in windows], samples.ravel())
 
-    def validation(self, samples: int, plan: BatchPlan) -> Iterator[MicroBatch]:
+
+class ValidationLoader:
+    """Reads one data-parallel rank's share of the first windows of a corpus."""
+
+    def __init__(self, corpus: Corpus, *, rank: int, device: torch.device) -> None:
+        self.corpus = corpus
+        self.rank = rank
+        self.device = device
+
+    def read(self, samples: int, plan: BatchPlan) -> Iterator[MicroBatch]:
         """This rank's share of the first `samples` windows; every rank gets as many micro batches, the last ones with ignored labels."""
         per_round = plan.micro_batch_size * plan.data_parallel_size
         for first in range(0, samples, per_round):
             mine = first + self.rank * plan.micro_batch_size + np.arange(plan.micro_batch_size)
             tokens, labels = self.corpus.read(np.minimum(mine, samples - 1))
             # A new array: labels may share their memory with tokens.
-            yield self._micro_batch(tokens, np.where((mine < samples)[:, None], labels, IGNORED))
+            yield _micro_batch(tokens, np.where((mine < samples)[:, None], labels, IGNORED), self.device)
 
-    def _micro_batch(self, tokens: NDArray[np.int64], labels: NDArray[np.int64]) -> MicroBatch:
-        return MicroBatch(torch.from_numpy(tokens).to(self.device), torch.from_numpy(labels).to(self.device))
+
+def _micro_batch(tokens: NDArray[np.int64], labels: NDArray[np.int64], device: torch.device) -> MicroBatch:
+    return MicroBatch(torch.from_numpy(tokens).to(device), torch.from_numpy(labels).to(device))

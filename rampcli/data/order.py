@@ -46,7 +46,7 @@ class SampleOrder:
         return landed
 
     def _round_keys(self, epoch: int) -> list[np.uint64]:
-        digest = hashlib.sha256(f"rampcli sample order {self.seed} {epoch}".encode()).digest() * 2
+        digest = hashlib.sha512(f"rampcli sample order {self.seed} {epoch}".encode()).digest()
         return [np.uint64(int.from_bytes(digest[8 * index : 8 * index + 8], "little")) for index in range(ROUNDS)]
 
     def _encrypt(self, values: Indices, keys: list[np.uint64]) -> Indices:

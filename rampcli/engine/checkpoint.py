@@ -77,6 +77,7 @@ class Checkpoints:
                 self.run.remove_checkpoints(keep_last=self.keep_last)
                 self.run.append_event("checkpoint", step=state.step, consumed_samples=state.consumed_samples)
         except (OSError, CheckpointException) as error:
+            shutil.rmtree(aside, ignore_errors=True)  # on a full disk, this is the room in which to say so
             raise RampcliError(
                 f"cannot save the checkpoint of step {state.step}: {_reason(error)}",
                 remedy="room and permission in the run directory; then the same command goes on from the last checkpoint",
@@ -100,7 +101,7 @@ class Checkpoints:
             )
         model_state, optimizer_state, tensors = _tensors(self.model, self.optimizer)
         load_tensors(tensors, storage_reader=HuggingFaceStorageReader(str(checkpoint.path)))
-        model_state.update({name: tensors[MODEL + name] for name in model_state})
+        model_state.update({name: tensors[MODEL + name] for name in model_state if MODEL + name in tensors})
         optimizer_state.update({name: tensors[OPTIMIZER + name] for name in optimizer_state if OPTIMIZER + name in tensors})
         set_state_dict(self.model, self.optimizer, model_state_dict=model_state, optim_state_dict=optimizer_state, options=OPTIONS)
         return TrainingState(step=step, consumed_samples=checkpoint.consumed_samples, order_hash=checkpoint.manifest["order_hash"])
@@ -129,7 +130,9 @@ class Checkpoints:
 def _tensors(model: Decoder, optimizer: torch.optim.Optimizer) -> tuple[dict[str, Any], dict[str, Any], dict[str, Tensor]]:
     """The state of model and optimiser by parameter names, and the tensors of both under one prefix each."""
     model_state, optimizer_state = get_state_dict(model, optimizer, options=OPTIONS)
-    named = {MODEL + name: value for name, value in model_state.items()} | {
+    # A tied weight has two names and one memory, which a file may hold once.
+    once = {name for name, _ in model.named_parameters()}
+    named = {MODEL + name: value for name, value in model_state.items() if name in once} | {
         OPTIMIZER + name: value for name, value in optimizer_state.items()
     }
     return model_state, optimizer_state, {name: value for name, value in named.items() if isinstance(value, Tensor)}

@@ -10,7 +10,7 @@ from rampcli.batch.learning_rate import CosineSchedule
 from rampcli.batch.plan import BatchPlan
 from rampcli.batch.training_plan import StagePlan, TrainingPlan
 from rampcli.config.schema import AtBoundary, Config
-from rampcli.data.loader import Loader, RankBatch
+from rampcli.data.loader import Loader, RankBatch, ValidationLoader
 from rampcli.engine.checkpoint import Checkpoints, TrainingState
 from rampcli.engine.metrics import Journal, StepTimes, chain_order_hash
 from rampcli.engine.step import train_step, validate
@@ -35,7 +35,7 @@ class Trainer:
     model: Decoder
     optimizer: torch.optim.Optimizer
     loader: Loader
-    validation_loader: Loader
+    validation_loader: ValidationLoader
     checkpoints: Checkpoints
     journal: Journal
     device: torch.device
@@ -112,7 +112,7 @@ class Trainer:
     def _validate(self, batch_plan: BatchPlan) -> None:
         samples = self.config.trainer.val_samples
         if samples:
-            loss = validate(self.model, self.validation_loader.validation(samples, batch_plan), device=self.device)
+            loss = validate(self.model, self.validation_loader.read(samples, batch_plan), device=self.device)
             self.journal.event("validation", self.state, loss=loss, samples=samples)
 
     def _batch_plan(self) -> BatchPlan:

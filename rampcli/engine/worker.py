@@ -14,13 +14,14 @@ from rampcli.config import snapshot
 from rampcli.config.resolve import Resolved, resolve
 from rampcli.config.runnable import check_parallel
 from rampcli.config.schema import Accelerator, Config
-from rampcli.data.loader import Loader
+from rampcli.data.loader import Loader, ValidationLoader
 from rampcli.data.sources import open_corpora
 from rampcli.engine.build import build_model, build_optimizer
 from rampcli.engine.checkpoint import Checkpoints
 from rampcli.engine.metrics import Journal
 from rampcli.engine.trainer import StopRequest, Trainer
 from rampcli.errors import RampcliError, UsageError
+from rampcli.lifeline import die_with_parent
 from rampcli.parallel.mesh import build_mesh
 from rampcli.run_directory import RunDirectory
 
@@ -29,6 +30,8 @@ STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)
 
 def main() -> None:
     """Train, and leave with an exit code of `rampcli.errors`."""
+    if "TORCHELASTIC_RUN_ID" in os.environ:  # an agent's worker: without its agent nobody would end it
+        die_with_parent()
     stop = StopRequest()
     for number in STOP_SIGNALS:
         signal.signal(number, lambda *_: setattr(stop, "asked", True))
@@ -36,11 +39,11 @@ def main() -> None:
     try:
         train(run, stop)
     except RampcliError as error:
-        report_failure(run, str(error), error.exit_code)
+        report_failure(run, error)
         leave(error.exit_code)
     except Exception:  # whatever it is, state.json says that the run failed, and the log says why
         traceback.print_exc()
-        report_failure(run, traceback.format_exc(limit=-1).strip().splitlines()[-1], 1)
+        report_failure(run, RampcliError(traceback.format_exc(limit=-1).strip().splitlines()[-1]))
         leave(1)
     gc.collect()
     dist.barrier()
@@ -98,7 +101,7 @@ def build_trainer(resolved: Resolved, run: RunDirectory, device: torch.device, s
         model=model,
         optimizer=optimizer,
         loader=Loader(training, seed=config.seed, rank=rank, device=device),
-        validation_loader=Loader(validation, seed=config.seed, rank=rank, device=device),
+        validation_loader=ValidationLoader(validation, rank=rank, device=device),
         checkpoints=checkpoints,
         journal=Journal(run, plan, config, parameters=sum(parameter.numel() for parameter in model.parameters())),
         device=device,
@@ -107,12 +110,12 @@ def build_trainer(resolved: Resolved, run: RunDirectory, device: torch.device, s
     )
 
 
-def report_failure(run: RunDirectory, message: str, exit_code: int) -> None:
+def report_failure(run: RunDirectory, error: RampcliError) -> None:
     """Print why, and let state.json say that the run failed."""
-    print(message, file=sys.stderr)  # noqa: T201
+    print(error, file=sys.stderr)  # noqa: T201
     if int(os.environ.get("RANK", "0")) == 0:
-        state = run.read_state() or {}
-        run.write_state({**state, "status": "failed", "error": {"message": message, "exit_code": exit_code}})
+        said = {"message": error.message, "set_by": error.set_by, "remedy": error.remedy, "exit_code": error.exit_code}
+        run.write_state({**(run.read_state() or {}), "status": "failed", "error": said})
 
 
 def leave(code: int) -> None:

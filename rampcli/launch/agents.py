@@ -1,6 +1,5 @@
 """One elastic agent (torchrun) per node, all on this host; their workers die with them."""
 
-import ctypes
 import os
 import signal
 import socket
@@ -11,9 +10,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from rampcli.launch.resources import processors
+from rampcli.lifeline import die_with_parent
 
 WORKER = "rampcli.engine.worker"
-PR_SET_PDEATHSIG = 1
 KILL_AFTER_S = 40.0
 
 
@@ -42,7 +41,7 @@ class Agents:
                 self._processes.append(
                     subprocess.Popen(
                         command, env=environment, stdin=subprocess.DEVNULL, stdout=output, stderr=output,
-                        start_new_session=True, preexec_fn=_die_with_parent if sys.platform == "linux" else None,
+                        start_new_session=True, preexec_fn=die_with_parent,
                     )
                 )  # fmt: skip
 
@@ -78,11 +77,6 @@ def _environment(gpus: Sequence[str], *, workers_on_host: int) -> dict[str, str]
     # Ranks on one host share its processors; torchrun would give each one thread, and one rank alone all of them.
     environment.setdefault("OMP_NUM_THREADS", str(max(1, processors() // workers_on_host)))
     return environment
-
-
-def _die_with_parent() -> None:
-    """Linux: end this process when the supervisor ends, however it ends."""
-    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def _free_port() -> int:

@@ -21,8 +21,8 @@ POLL_S = 0.1
 class Observer:
     """Is told what happens while a run goes on; this one does nothing."""
 
-    def on_start(self, stage: StagePlan, *, emulated_nodes: bool) -> None:
-        """A stage's processes are started."""
+    def on_start(self, stage: StagePlan, *, gpus: int) -> None:
+        """A stage's processes are started; `gpus` is 0 on the CPU."""
 
     def on_row(self, row: dict[str, Any]) -> None:
         """A row of metrics.jsonl was written."""
@@ -85,7 +85,7 @@ def _run_stage(
 ) -> None:
     metrics, events = Tail(run.metrics), Tail(run.events)
     log = run.logs / f"stage_{stage.stage}.log"
-    observer.on_start(stage, emulated_nodes=stage.num_nodes > 1)
+    observer.on_start(stage, gpus=len(gpus))
     agents = Agents(run.path, log, num_nodes=stage.num_nodes, devices=resolved.config.trainer.devices, gpus=gpus)
     try:
         exit_code, asked = None, False
@@ -115,7 +115,8 @@ def _failure(run: RunDirectory, log: Path) -> RampcliError:
     if said is None:
         failure = RampcliError(f"the workers ended without saying why; the log is {log}")
     else:
-        failure = RampcliError(f"the workers failed: {said['message'].removeprefix('error: ')} (log: {log})")
+        failure = RampcliError(f"the workers failed: {said['message']} (log: {log})", remedy=said["remedy"])
+        failure.set_by = tuple(said["set_by"])
         failure.exit_code = said["exit_code"]
     return failure
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from rampcli.config import snapshot
-from rampcli.config.resolve import Resolved, resolve
+from rampcli.config.resolve import Resolved
 from rampcli.config.runnable import check_parallel
 from rampcli.config.schema import Config, Resume
 from rampcli.errors import EXIT_CTRL_C, EXIT_INTERRUPTED, ForeignCheckpointError, NoCheckpointError, UsageError
@@ -38,17 +38,17 @@ class Outcome:
 
 
 def run(
-    config: Config,
+    resolved: Resolved,
     *,
     command: Sequence[str] | None = None,
     overrides: Sequence[str] = (),
     one_stage: bool = False,
     observer: Observer | None = None,
 ) -> Outcome:
-    """Train a configuration on this machine, from where its run directory stands.
+    """Train on this machine, from where the run directory stands.
 
     Args:
-        config: from a recipe or `compose`.
+        resolved: what to train, and its plan.
         command: the words that would do this again; the running script, if None.
         overrides: what was typed, for overrides.txt.
         one_stage: end at the next stage instead of starting it.
@@ -57,7 +57,6 @@ def run(
     Raises:
         RampcliError: nothing was started, or the workers failed.
     """
-    resolved = resolve(config)
     gpus = gpus_for(resolved.config, resolved.plan)
     check_parallel(resolved.config)
     directory = RunDirectory(resolved.run_dir)
@@ -107,6 +106,7 @@ def _newest_checkpoint(directory: RunDirectory, config: Config) -> Checkpoint | 
 
 
 def describe(directory: RunDirectory, resolved: Resolved, overrides: Sequence[str]) -> None:
+    """Write down what the run is: what workers need to train it, and what people want to know of it."""
     replace_file(directory.config, snapshot.to_yaml(resolved.config))
     replace_file(directory.path / "overrides.txt", "".join(f"{override}\n" for override in overrides))
     write_json(directory.path / "plan.json", resolved.plan.to_json())

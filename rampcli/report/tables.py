@@ -10,10 +10,12 @@ from rampcli.run_directory import RunDirectory, read_rows
 
 
 def plan_table(plan: TrainingPlan, *, bars: bool) -> Table:
-    """The stages of a plan, one a row; `bars` draws the batch sizes beside them."""
-    table = _table(
-        "stage", "batch", "nodes", "ranks", "data-par.", "micro", "accum.", "first sample", "samples", "steps", *([""] if bars else [])
-    )
+    """The stages of a plan, one a row: `dp` is the data-parallel size, `from` the samples consumed before the stage.
+
+    `bars` draws the batch sizes beside them; without, the table fits into 80 columns.
+    """
+    columns = ["stage", "batch", "nodes", "ranks", "dp", "micro", "accum", "from", "samples", "steps"]
+    table = _table(*columns, *([""] if bars else []))
     for stage in plan.stages:
         table.add_row(
             str(stage.stage),

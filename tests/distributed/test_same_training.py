@@ -92,6 +92,14 @@ def test_a_second_supervisor_is_refused_and_a_terminated_one_saves(run):
     assert [checkpoint.consumed_samples for checkpoint in run.directory.complete_checkpoints()] == [run.state["consumed_samples"]]
 
 
+def test_workers_and_agents_end_with_a_supervisor_that_is_killed(run):
+    supervisor = run.start(*ENDLESS, "trainer.max_samples=8_000_000")
+    wait_for_rows(run, 1, supervisor)
+    supervisor.kill()
+    supervisor.communicate()
+    wait_until_all_have_ended(run.path)
+
+
 def wait_for_rows(run, count, supervisor) -> None:
     while len(run.rows) < count:
         assert supervisor.poll() is None, supervisor.communicate()
@@ -99,7 +107,6 @@ def wait_for_rows(run, count, supervisor) -> None:
 
 
 def wait_until_all_have_ended(run_dir: Path) -> None:
-    """Workers and agents die with their supervisor, however it ended."""
     deadline = time.monotonic() + 20
     while left := [command for command in commands_of_this_machine() if str(run_dir) in command]:
         assert time.monotonic() < deadline, f"still running: {left}"

@@ -1,0 +1,278 @@
+import json
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rampcli.batch.nodes import Fleet
+from rampcli.batch.plan import BatchPlan, ParallelSizes
+from rampcli.batch.ramp import RampSchedule
+from rampcli.batch.training_plan import RunLength, StagePlan, plan_training
+from rampcli.errors import UsageError
+
+ORACLES = Path(__file__).parent / "oracles"
+
+
+def oracle_input(file, name):
+    cases = json.loads((ORACLES / file).read_text(encoding="utf-8"))["cases"]
+    return next(case["input"] for case in cases if case["name"] == name)
+
+
+def fleet_of(num_nodes, devices, **parallel):
+    return Fleet(num_nodes=num_nodes, devices=devices, parallel=ParallelSizes(**parallel))
+
+
+def plan(rampup, target, *, fleet, micro=1, accumulate=None, policy="nemo", sequence_length=10, **length):
+    return plan_training(
+        rampup_batch_size=rampup,
+        global_batch_size=target,
+        micro_batch_size=micro,
+        accumulate_grad_batches=accumulate,
+        fleet=fleet,
+        node_policy=policy,
+        sequence_length=sequence_length,
+        length=RunLength(**length),
+    )
+
+
+@st.composite
+def runs(draw):
+    """Arguments of `plan` for a ramp that divides on its nodes, and an end."""
+    fleet = fleet_of(draw(st.integers(1, 4)), draw(st.sampled_from([1, 2, 4])), tensor=draw(st.sampled_from([1, 2])))
+    if fleet.devices % fleet.parallel.tensor:
+        fleet = fleet_of(fleet.num_nodes, fleet.devices)
+    micro = draw(st.integers(1, 3))
+    unit = micro * fleet.devices * fleet.num_nodes
+    start, increment, increments = unit * draw(st.integers(1, 3)), unit * draw(st.integers(1, 2)), draw(st.integers(0, 5))
+    end = draw(st.sampled_from(["max_steps", "max_samples", "max_tokens"]))
+    return {
+        "rampup": [start, increment, draw(st.integers(0, 60)) * unit],
+        "target": start + increment * increments,
+        "fleet": fleet,
+        "micro": micro,
+        "policy": draw(st.sampled_from(["nemo", "fixed"])),
+        end: draw(st.integers(1, 60)) * {"max_steps": 1, "max_samples": unit, "max_tokens": 10 * unit}[end] + draw(st.integers(0, 3)),
+    }
+
+
+def steps_from(planned, consumed):
+    """Consumed samples before each step and its batch, as a trainer that starts at `consumed` goes."""
+    steps = []
+    while not planned.is_complete(consumed):
+        batch = planned.stage_at(consumed).global_batch_size
+        steps.append((consumed, batch))
+        consumed += batch
+    return steps
+
+
+@given(run=runs())
+def test_every_stage_divides_on_its_own_nodes(run):
+    planned = plan(**run)
+    for stage in planned.stages:
+        assert stage.world_size == stage.num_nodes * run["fleet"].devices
+        assert stage.data_parallel_size * run["fleet"].parallel.tensor == stage.world_size
+        assert stage.micro_batch_size * stage.data_parallel_size * stage.accumulate_grad_batches == stage.global_batch_size
+        assert 1 <= stage.num_nodes <= run["fleet"].num_nodes
+
+
+@given(run=runs())
+def test_stages_follow_on_each_other_from_sample_and_step_zero(run):
+    planned = plan(**run)
+    sample = step = 0
+    for number, stage in enumerate(planned.stages):
+        assert (stage.stage, stage.first_sample, stage.first_step) == (number, sample, step)
+        assert stage.samples == stage.steps * stage.global_batch_size > 0
+        assert stage.end_sample == sample + stage.samples
+        sample, step = stage.end_sample, step + stage.steps
+    assert planned.end_sample == sample
+
+
+@given(run=runs())
+def test_a_trainer_takes_the_steps_of_the_ramp_until_the_end_and_no_more(run):
+    ramp = RampSchedule.from_rampup(run["rampup"], global_batch_size=run["target"])
+    steps = steps_from(plan(**run), 0)
+    consumed = 0
+    for step, (first, batch) in enumerate(steps):
+        assert (first, batch) == (consumed, ramp.global_batch_size_at(consumed))
+        assert "max_steps" not in run or step < run["max_steps"]
+        assert "max_samples" not in run or first < run["max_samples"]
+        assert "max_tokens" not in run or first * 10 < run["max_tokens"]
+        consumed += batch
+    assert consumed >= run.get("max_samples", 0)
+    assert consumed * 10 >= run.get("max_tokens", 0)
+    assert len(steps) >= run.get("max_steps", 0)
+
+
+@given(run=runs(), share=st.floats(0, 1, exclude_max=True))
+def test_resuming_mid_ramp_continues_at_the_same_sample(run, share):
+    planned = plan(**run)
+    whole = steps_from(planned, 0)
+    step = int(share * len(whole))
+    assert steps_from(planned, planned.ramp.samples_after(step)) == whole[step:]
+
+
+@given(run=runs(), nodes=st.integers(1, 4))
+def test_on_another_world_a_stage_keeps_its_global_batch_or_is_refused(run, nodes):
+    planned, world = plan(**run), nodes * run["fleet"].devices
+    for stage in planned.stages:
+        per_micro_step = stage.micro_batch_size * (world // run["fleet"].parallel.tensor)
+        if stage.global_batch_size % per_micro_step:
+            with pytest.raises(UsageError, match=f"model.global_batch_size={stage.global_batch_size} does not divide"):
+                planned.batch_on(stage, world)
+        else:
+            batch = planned.batch_on(stage, world)
+            assert batch.global_batch_size == stage.global_batch_size
+            assert batch.accumulate_grad_batches * per_micro_step == stage.global_batch_size
+
+
+@given(run=runs())
+def test_on_its_scheduled_world_a_stage_is_split_as_planned(run):
+    planned = plan(**run)
+    for stage in planned.stages:
+        assert planned.batch_on(stage, stage.world_size) == BatchPlan(
+            global_batch_size=stage.global_batch_size,
+            micro_batch_size=stage.micro_batch_size,
+            data_parallel_size=stage.data_parallel_size,
+            accumulate_grad_batches=stage.accumulate_grad_batches,
+        )
+
+
+def test_a_run_without_end_has_an_open_last_stage_and_is_never_complete():
+    planned = plan([4, 4, 24], 16, fleet=fleet_of(1, 1))
+    assert [(stage.global_batch_size, stage.steps, stage.samples) for stage in planned.stages] == [
+        (4, 2, 8),
+        (8, 1, 8),
+        (12, 1, 12),
+        (16, None, None),
+    ]
+    assert planned.end_sample is None
+    assert planned.stages[-1].end_sample is None
+    assert not planned.is_complete(10**30)
+
+
+def test_the_documented_ramp_of_gpt3_5b_runs_on_the_nodes_of_the_documentation():
+    planned = plan([256, 256, 10_000_000], 2048, micro=4, fleet=fleet_of(16, 8), max_steps=75_000)
+    assert [stage.num_nodes for stage in planned.stages] == [8, 8, 8, 8, 10, 12, 14, 16]
+    assert [stage.accumulate_grad_batches for stage in planned.stages] == [1, 2, 3, 4, 4, 4, 4, 4]
+    assert planned.stages[-1].steps == 75_000 - 14_470
+
+
+@pytest.mark.parametrize(
+    ("policy", "message"),
+    [
+        ("fixed", "model.global_batch_size=6 does not divide into data.micro_batch_size=2 x 2 data-parallel ranks = 4"),
+        ("nemo", "batch size 10 of the ramp divides on no number of nodes from 1 to 1"),
+    ],
+)
+def test_a_stage_that_megatron_fails_on_after_days_is_refused_before_the_start(policy, message):
+    given = oracle_input("rampup.json", "mbs_dp_not_dividing_mid")
+    fleet = fleet_of(1, given["data_parallel_size"])
+    with pytest.raises(UsageError) as refusal:
+        plan(given["rampup_batch_size"], given["global_batch_size"], micro=given["micro_batch_size"], fleet=fleet, policy=policy)
+    assert message in refusal.value.message
+
+
+@pytest.mark.parametrize(
+    ("name", "remedy"),
+    [("final_not_checked", "model.global_batch_size=2016 or 2240"), ("coprime_stage", "model.global_batch_size=512 or 1024")],
+)
+def test_a_last_stage_that_the_launcher_does_not_check_is_refused(name, remedy):
+    given = oracle_input("nodes.json", name)
+    fleet = fleet_of(given["num_nodes"], given["gpus_per_node"])
+    with pytest.raises(UsageError) as refusal:
+        plan(given["rampup_batch_size"], given["global_batch_size"], micro=given["micro_batch_size"], fleet=fleet)
+    assert refusal.value.remedy.startswith(remedy)
+
+
+def test_context_parallelism_that_nemo_does_not_count_is_still_checked():
+    with pytest.raises(UsageError, match="8 processes do not divide into tensor 1 x pipeline 1 x context 16"):
+        plan([8, 8, 100], 16, fleet=fleet_of(2, 8, context=16))
+    planned = plan([8, 8, 100], 16, fleet=fleet_of(2, 8, context=2))
+    assert [(stage.num_nodes, stage.data_parallel_size, stage.accumulate_grad_batches) for stage in planned.stages] == [
+        (1, 4, 2),
+        (2, 8, 2),
+    ]
+
+
+def test_an_accumulation_that_is_given_is_that_of_the_target():
+    planned = plan([8, 4, 100], 16, micro=2, accumulate=4, fleet=fleet_of(1, 2))
+    assert [stage.accumulate_grad_batches for stage in planned.stages] == [2, 3, 4]
+    with pytest.raises(UsageError, match=r"trainer.accumulate_grad_batches=2 = 8, but model.global_batch_size=16"):
+        plan([8, 4, 100], 16, micro=2, accumulate=2, fleet=fleet_of(1, 2))
+
+
+def test_a_target_is_derived_before_the_ramp_is_laid_out():
+    assert plan([4, 4, 100], None, micro=2, accumulate=4, fleet=fleet_of(1, 2)).global_batch_size == 16
+
+
+def test_stages_that_a_short_ramp_skips_are_named():
+    planned = plan([256, 256, 1000], 2048, fleet=fleet_of(1, 1))
+    assert [stage.global_batch_size for stage in planned.stages] == [256, 512, 1536, 2048]
+    assert planned.notes == ("skipped, because their share of the ramp is shorter than one batch: 768, 1024, 1280, 1792",)
+
+
+def test_a_run_that_ends_inside_its_ramp_says_so():
+    planned = plan([4, 4, 24], 16, fleet=fleet_of(1, 1), max_steps=3)
+    assert [(stage.global_batch_size, stage.steps) for stage in planned.stages] == [(4, 2), (8, 1)]
+    assert planned.notes == ("the run ends before the ramp reaches its target 16",)
+
+
+@pytest.mark.parametrize(
+    ("length", "notes"),
+    [
+        ({"max_samples": 64}, ()),
+        ({"max_samples": 60}, ("a run ends with a whole step: 64 samples, not trainer.max_samples=60",)),
+        ({"max_tokens": 640}, ()),
+        ({"max_tokens": 631}, ("a run ends with a whole step: 640 tokens, not trainer.max_tokens=631",)),
+        ({"max_steps": 4}, ()),
+    ],
+)
+def test_a_run_ends_with_a_whole_step_and_says_what_that_adds(length, notes):
+    planned = plan(None, 16, fleet=fleet_of(1, 1), **length)
+    assert (planned.stages[0].steps, planned.end_sample, planned.notes) == (4, 64, notes)
+
+
+def test_two_ends_are_refused_by_name():
+    with pytest.raises(UsageError) as refusal:
+        plan(None, 16, fleet=fleet_of(1, 1), max_steps=4, max_tokens=640)
+    assert refusal.value.message == "the run has two ends: trainer.max_steps=4 and trainer.max_tokens=640"
+    assert refusal.value.keys == ("trainer.max_steps", "trainer.max_tokens")
+
+
+@pytest.mark.parametrize("end", ["max_steps", "max_samples", "max_tokens"])
+@pytest.mark.parametrize("value", [0, -1])
+def test_an_end_below_one_is_refused(end, value):
+    with pytest.raises(UsageError) as refusal:
+        plan(None, 16, fleet=fleet_of(1, 1), **{end: value})
+    assert refusal.value.keys == (f"trainer.{end}",)
+
+
+def test_the_json_of_a_plan_holds_the_documented_keys_and_null_where_a_stage_is_open():
+    document = json.loads(json.dumps(plan([4, 4, 24], 16, fleet=fleet_of(1, 1)).to_json()))
+    assert list(document) == ["global_batch_size", "semantics", "sequence_length", "stages"]
+    assert (document["global_batch_size"], document["semantics"], document["sequence_length"]) == (16, "megatron", 10)
+    assert [list(stage) for stage in document["stages"]] == [
+        [
+            "stage",
+            "global_batch_size",
+            "first_sample",
+            "samples",
+            "first_step",
+            "steps",
+            "num_nodes",
+            "world_size",
+            "data_parallel_size",
+            "micro_batch_size",
+            "accumulate_grad_batches",
+        ]
+    ] * 4
+    assert (document["stages"][-1]["samples"], document["stages"][-1]["steps"]) == (None, None)
+
+
+@given(run=runs())
+def test_the_json_of_a_plan_loses_nothing_of_its_stages(run):
+    planned = plan(**run)
+    stages = json.loads(json.dumps(planned.to_json()))["stages"]
+    assert tuple(StagePlan(**{field.name: stage[field.name] for field in fields(StagePlan)}) for stage in stages) == planned.stages

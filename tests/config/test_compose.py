@@ -1,0 +1,180 @@
+import copy
+from pathlib import Path
+
+import pytest
+
+from rampcli.config.compose import compose, lay_over
+from rampcli.config.leaves import leaves
+from rampcli.config.resolve import resolve
+from rampcli.config.schema import DataSource
+from rampcli.config.snapshot import to_yaml
+from rampcli.errors import UsageError
+
+
+def snapshot(config):
+    return to_yaml(resolve(config).config)
+
+
+def option(folder: Path, name: str, text: str) -> Path:
+    path = folder / f"{name}.yaml"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text, encoding="utf-8")
+    return folder
+
+
+def test_later_choices_win_over_earlier_ones_and_values_over_files():
+    config = compose("optim=gpt3_5b", "data=stdlib", "data=mock", "seed=1", "optim.lr=0.5", "seed=2")
+    assert (config.data.source, config.seed, config.optim.lr) == (DataSource.mock, 2, 0.5)
+    assert config.optim.min_lr == 1.6e-5
+
+
+def test_a_recipe_that_chooses_what_does_not_exist_is_told_what_does():
+    with pytest.raises(UsageError) as refusal:
+        compose("model=llama4")
+    assert refusal.value.message == "model=llama4: there is no conf/model/llama4.yaml"
+    assert refusal.value.remedy == "model=gpt3_5b or llama3_8b or llama3_tiny"
+
+
+def test_a_recipe_that_sets_what_does_not_exist_is_told_where():
+    with pytest.raises(UsageError, match=r"there is no setting optim\.learning_rate") as refusal:
+        compose("optim.learning_rate=1")
+    assert refusal.value.set_by[0].startswith("config/test_compose.py:")
+
+
+def test_typing_settings_is_assigning_them(composed, recipe):
+    typed = [
+        "optim.lr=0.5",
+        "model.rampup_batch_size=[512,512,1K]",
+        "trainer.max_samples=2M",
+        "rampup.node_policy=fixed",
+        "model.bias=true",
+    ]
+    recipe.optim.lr = 0.5
+    recipe.model.rampup_batch_size = [512, 512, 1000]
+    recipe.trainer.max_samples = 2_000_000
+    recipe.rampup.node_policy = "fixed"
+    recipe.model.bias = True
+    assert snapshot(lay_over(composed, typed)) == snapshot(recipe)
+    assert snapshot(lay_over(composed, typed[::-1])) == snapshot(recipe)
+
+
+def test_what_is_typed_wins_over_what_the_recipe_assigned(recipe):
+    recipe.optim.lr, recipe.seed = 0.5, 5
+    laid = lay_over(recipe, ["optim.lr=0.25"])
+    assert (laid.optim.lr, laid.seed) == (0.25, 5)
+
+
+def test_laying_over_leaves_the_recipes_configuration_as_it_was(composed):
+    before, origin = copy.deepcopy(composed), copy.deepcopy(composed.origin)
+    lay_over(composed, ["data=stdlib", "optim.lr=0.5"])
+    assert composed == before
+    assert composed.origin == origin
+
+
+def test_another_option_keeps_what_the_recipe_chose_and_assigned(recipe):
+    recipe.trainer.max_steps = 5000
+    laid = lay_over(recipe, ["data=stdlib", "optim=llama3_8b", "optim.warmup_steps=7"])
+    assert laid.data.source is DataSource.stdlib
+    assert (laid.optim.lr, laid.optim.eps, laid.optim.warmup_steps) == (3e-4, 1e-5, 7)
+    assert (laid.name, laid.trainer.num_nodes, laid.trainer.max_steps) == ("gpt3_5b", 16, 5000)
+    assert laid.model == recipe.model
+
+
+@pytest.mark.parametrize("second", ["seed=5", "data=stdlib"])
+def test_laying_over_twice_is_laying_over_once_with_both(composed, second):
+    first = ["optim.lr=0.5", "model.init_std=0.5"]
+    assert dict(leaves(lay_over(lay_over(composed, first), [second]))) == dict(leaves(lay_over(composed, [*first, second])))
+
+
+def test_laying_nothing_over_changes_nothing(composed):
+    laid = lay_over(composed, [])
+    assert laid == composed
+    assert laid is not composed
+
+
+@pytest.mark.parametrize(
+    ("word", "message"),
+    [
+        ("seed", "'seed' is not KEY=VALUE"),
+        ("=5", "'=5' is not KEY=VALUE"),
+        ("", "'' is not KEY=VALUE"),
+        ("+seed=5", "settings are neither added nor deleted"),
+        ("++seed=5", "settings are neither added nor deleted"),
+        ("~seed=5", "settings are neither added nor deleted"),
+        ("seed=1,2", "one run has one value"),
+        ("seed=range(1,3)", "one run has one value"),
+        ("seed=choice(1,2)", "one run has one value"),
+        ("model.rampup_batch_size=[1,2", "cannot read the value in model.rampup_batch_size=[1,2"),
+        ("name='a", "cannot read the value in name='a"),
+        ("seed=many", "seed=many is not an integer"),
+        ("seeed=5", "there is no setting seeed"),
+        ("model=llama4", "there is no conf/model/llama4.yaml"),
+        ("data=null", "there is no conf/data/"),
+        ("data=[mock,stdlib]", "there is no conf/data/"),
+        ("trainer.strategy={tensor_model_parallel_size: 2}", "trainer.strategy is a section"),
+        ("hydra.run.dir=elsewhere", "there is no setting hydra.run.dir"),
+        ("model@data=llama3_8b", "there is no setting model@data"),
+        ("name=${oc.env:HOME}", "are not resolved here"),
+    ],
+)
+def test_a_word_that_sets_nothing_is_refused_with_a_message(composed, word, message):
+    with pytest.raises(UsageError) as refusal:
+        lay_over(composed, [word])
+    assert message in refusal.value.message
+
+
+def test_one_key_with_two_values_is_refused_and_with_one_value_twice_is_not(composed):
+    with pytest.raises(UsageError, match="seed is given twice: 1 and 2"):
+        lay_over(composed, ["seed=1", "seed=2"])
+    assert lay_over(composed, ["seed=1", "seed=1"]).seed == 1
+
+
+@pytest.mark.parametrize("folder", ["mine", "it's, a [folder]=1"])
+def test_a_folder_of_the_users_adds_options_beside_those_there_are(composed, tmp_path, folder):
+    mine = option(tmp_path / folder, "optim/mine", "lr: 0.5\nbeta1: 0.8\n")
+    laid = lay_over(composed, ["optim=mine", "data=stdlib"], config_dir=mine)
+    assert (laid.optim.lr, laid.optim.beta1, laid.optim.warmup_steps, laid.data.source) == (0.5, 0.8, None, DataSource.stdlib)
+    assert laid.origin.place("optim.beta1", 0.8) == "optim/mine.yaml:2"
+
+
+def test_an_option_that_does_not_exist_is_refused_with_the_users_own_among_those_that_do(composed, tmp_path):
+    mine = option(tmp_path, "optim/mine", "lr: 0.5\n")
+    with pytest.raises(UsageError) as refusal:
+        lay_over(composed, ["optim=min"], config_dir=mine)
+    assert refusal.value.remedy == "optim=gpt3_5b or llama3_8b or llama3_tiny or mine"
+
+
+def test_an_option_over_the_whole_tree_sets_several_sections(composed, tmp_path):
+    mine = option(tmp_path, "batch/mine", "# @package _global_\ndata:\n  micro_batch_size: 2\nmodel:\n  global_batch_size: 32\n")
+    laid = lay_over(composed, ["batch=mine"], config_dir=mine)
+    assert (laid.data.micro_batch_size, laid.model.global_batch_size, laid.model.rampup_batch_size) == (2, 32, None)
+    assert laid.origin.place("model.global_batch_size", 32) == "batch/mine.yaml:5"
+
+
+@pytest.mark.parametrize(
+    ("text", "message", "place"),
+    [
+        ("lr: 0.5\nlearning_rate: 1\n", "there is no setting optim.learning_rate", "optim/mine.yaml:2"),
+        ("lr: fast\n", "optim.lr=fast is not a number", "optim/mine.yaml:1"),
+        ("_target_: os.system\n", "there is no setting optim._target_", "optim/mine.yaml:1"),
+        ("lr: ${oc.env:HOME}\n", "are not resolved here", "optim/mine.yaml:1"),
+        ("lr: ???\n", "optim.lr=???", "optim/mine.yaml:1"),
+        ("lr: [\n", "the configuration files do not compose", None),
+        ("- 1\n", "optim is a section, not a setting", None),
+        ("defaults:\n  - nothing_here\n", "the configuration files do not compose", None),
+    ],
+)
+def test_a_users_file_that_does_not_fit_is_refused_by_its_line(composed, tmp_path, text, message, place):
+    mine = option(tmp_path, "optim/mine", text)
+    with pytest.raises(UsageError) as refusal:
+        lay_over(composed, ["optim=mine"], config_dir=mine)
+    assert message in refusal.value.message
+    assert place is None or refusal.value.set_by == (place,)
+
+
+def test_a_users_file_runs_no_code(composed, tmp_path):
+    proof = tmp_path / "ran"
+    mine = option(tmp_path, "optim/mine", f"lr: !!python/object/apply:os.mkdir ['{proof}']\n")
+    with pytest.raises(UsageError, match="do not compose"):
+        lay_over(composed, ["optim=mine"], config_dir=mine)
+    assert not proof.exists()

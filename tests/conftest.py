@@ -1,0 +1,47 @@
+import socket
+
+import pytest
+import torch.distributed as dist
+from hypothesis import settings
+
+from rampcli.config.schema import Activation, Config, ModelConfig, Normalization, PositionEmbedding
+
+# A busy machine takes its time over an example; that is no failure.
+settings.register_profile("rampcli", deadline=None, max_examples=60)
+settings.load_profile("rampcli")
+
+
+@pytest.fixture(scope="session")
+def alone():
+    """A process group of one, so that code for many ranks runs in this process."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=0, world_size=1)
+    yield
+    dist.destroy_process_group()
+
+
+@pytest.fixture
+def small_llama() -> Config:
+    return Config(
+        model=ModelConfig(num_layers=2, hidden_size=32, ffn_hidden_size=48, num_attention_heads=4, num_query_groups=2, vocab_size=64)
+    )
+
+
+@pytest.fixture
+def small_gpt() -> Config:
+    return Config(
+        model=ModelConfig(
+            num_layers=2,
+            hidden_size=32,
+            ffn_hidden_size=128,
+            num_attention_heads=4,
+            vocab_size=64,
+            normalization=Normalization.layernorm,
+            activation=Activation.gelu,
+            position_embedding=PositionEmbedding.learned,
+            bias=True,
+            tie_embeddings=True,
+        )
+    )

@@ -1,0 +1,46 @@
+import pytest
+import torch
+
+from rampcli.engine.build import fill_weights
+from rampcli.models.decoder import Decoder, residual_init_std
+from rampcli.models.initialize import initial_value
+
+
+def build(config, seed: int = 1) -> Decoder:
+    model = Decoder(config.model, sequence_length=16)
+    fill_weights(model, seed=seed)
+    return model
+
+
+@pytest.mark.parametrize("family", ["small_llama", "small_gpt"])
+def test_weights_are_a_function_of_the_seed_alone(family, request):
+    config = request.getfixturevalue(family)
+    first, again, other = build(config), build(config), build(config, seed=2)
+    for name, value in first.state_dict().items():
+        assert torch.equal(value, again.state_dict()[name])
+    assert not torch.equal(first.embedding.weight, other.embedding.weight)
+
+
+def test_adding_a_layer_leaves_the_others_as_they_were(small_llama):
+    before = build(small_llama).state_dict()
+    small_llama.model.num_layers = 3
+    small_llama.model.init_std = 0.02
+    after = build(small_llama).state_dict()
+    assert torch.equal(before["layers.1.attention.query.weight"], after["layers.1.attention.query.weight"])
+
+
+def test_projections_into_the_residual_stream_are_drawn_smaller(small_llama):
+    small_llama.model.hidden_size = 256
+    model = build(small_llama)
+    assert model.layers[0].attention.query.weight.std().item() == pytest.approx(0.02, rel=0.03)
+    for projection in (model.layers[0].attention.output, model.layers[1].ffn.output):
+        assert projection.weight.std().item() == pytest.approx(residual_init_std(small_llama.model), rel=0.03)
+    assert model.output.weight.std().item() == pytest.approx(0.02, rel=0.03)
+
+
+def test_norms_start_at_one_and_biases_at_zero(small_gpt):
+    model = build(small_gpt)
+    assert initial_value(model, "layers.0.attention_norm.weight", torch.Size([32]), seed=1).eq(1).all()
+    for name, value in model.named_parameters():
+        if name.endswith("bias"):
+            assert value.eq(0).all()

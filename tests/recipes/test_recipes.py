@@ -1,0 +1,81 @@
+import pytest
+
+from rampcli import llm
+from rampcli.config.compose import lay_over
+from rampcli.config.resolve import resolve
+from rampcli.config.schema import DataSource
+from rampcli.config.snapshot import read, to_yaml
+
+NAMES = llm.recipe_names()
+
+
+@pytest.fixture(scope="module")
+def resolved():
+    return {name: resolve(getattr(llm, name).pretrain_recipe()) for name in NAMES}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_recipe_composes_and_plans_under_its_own_name(resolved, name):
+    plan = resolved[name].plan
+    assert resolved[name].config.name == name
+    assert plan.end_sample == plan.ramp.samples_after(sum(stage.steps for stage in plan.stages))
+    assert plan.stages[-1].global_batch_size == plan.global_batch_size
+    assert plan.notes == ()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_snapshot_of_every_recipe_is_read_as_it_was_written(resolved, name, tmp_path):
+    (tmp_path / "config.yaml").write_text(to_yaml(resolved[name].config), encoding="utf-8")
+    assert read(tmp_path / "config.yaml") == resolved[name].config
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_recipe_is_made_of_its_own_files_and_a_source_of_data(resolved, name):
+    options = dict(file.name.split("/") for file in resolved[name].config.origin.files)
+    data = options.pop("data")
+    assert options == dict.fromkeys(("model", "batch", "optim"), f"{name}.yaml")
+    assert data == f"{resolved[name].config.data.source}.yaml"
+
+
+def test_the_nodes_of_gpt3_5b_are_those_of_nemos_documentation(resolved):
+    plan = resolved["gpt3_5b"].plan
+    assert [stage.global_batch_size for stage in plan.stages] == [256, 512, 768, 1024, 1280, 1536, 1792, 2048]
+    assert [stage.num_nodes for stage in plan.stages] == [8, 8, 8, 8, 10, 12, 14, 16]
+
+
+def test_llama3_8b_leaves_four_data_parallel_ranks_on_a_node_of_eight(resolved):
+    (stage,) = resolved["llama3_8b"].plan.stages
+    assert (stage.global_batch_size, stage.data_parallel_size, stage.accumulate_grad_batches) == (512, 4, 128)
+
+
+def test_llama3_tiny_grows_from_one_process_to_two_over_the_librarys_bytes(resolved):
+    worlds = [stage.world_size for stage in resolved["llama3_tiny"].plan.stages]
+    assert worlds == sorted(worlds)
+    assert (worlds[0], worlds[-1]) == (1, 2)
+    assert resolved["llama3_tiny"].config.data.source is DataSource.stdlib
+    assert resolved["llama3_tiny"].config.model.vocab_size == 256
+
+
+def test_llama3_8b_typed_and_written_in_python_give_the_same_snapshot():
+    typed = lay_over(
+        llm.from_factory("llama3_8b"),
+        ["data.micro_batch_size=4", "model.global_batch_size=1024", "model.rampup_batch_size=[256,128,50000000]", "trainer.num_nodes=16"],
+    )
+    written = llm.llama3_8b.pretrain_recipe()
+    written.data.micro_batch_size = 4
+    written.model.global_batch_size = 1024
+    written.model.rampup_batch_size = [256, 128, 50_000_000]
+    written.trainer.num_nodes = 16
+    called = lay_over(
+        llm.llama3_8b.pretrain_recipe(num_nodes=16),
+        ["model.micro_batch_size=4", "data.global_batch_size=1024", "model.rampup_batch_size=[256,128,50M]"],
+    )
+    snapshots = [to_yaml(resolve(config).config) for config in (typed, written, called)]
+    assert snapshots[0] == snapshots[1] == snapshots[2]
+    assert [stage.num_nodes for stage in resolve(typed).plan.stages] == [stage.num_nodes for stage in resolve(written).plan.stages]
+
+
+def test_a_recipe_takes_its_nodes_and_processes_as_arguments():
+    config = llm.llama3_8b.pretrain_recipe(num_nodes=4, num_gpus_per_node=2)
+    assert (config.trainer.num_nodes, config.trainer.devices) == (4, 2)
+    assert resolve(config).plan.stages[0].data_parallel_size == 4

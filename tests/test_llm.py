@@ -1,0 +1,110 @@
+import importlib
+from pathlib import Path
+
+import pytest
+
+from rampcli import llm
+from rampcli.config.schema import Config
+from rampcli.errors import UsageError
+
+RECIPES = sorted(path.stem for path in (Path(__file__).parents[1] / "recipes").glob("*.py"))
+ALL = f"--factory {' or '.join(RECIPES)}"
+
+
+def test_every_file_among_the_recipes_is_a_recipe_by_its_name():
+    assert llm.recipe_names() == RECIPES
+    for name in RECIPES:
+        assert callable(getattr(llm, name).pretrain_recipe)
+        assert getattr(llm, name) is importlib.import_module(f"rampcli.llm.{name}")
+    assert set(RECIPES) <= set(dir(llm))
+
+
+def test_a_recipe_that_does_not_exist_is_an_attribute_error_that_names_those_that_do():
+    with pytest.raises(AttributeError, match=f"there is no recipe llama4; there are: {', '.join(RECIPES)}"):
+        _ = llm.llama4
+
+
+@pytest.mark.parametrize(
+    ("text", "nodes", "devices"),
+    [
+        ("llama3_8b", 1, 8),
+        (" llama3_8b() ", 1, 8),
+        ("llama3_8b(num_gpus_per_node=4, num_nodes=3,)", 3, 4),
+    ],
+)
+def test_a_factory_is_the_recipe_called_with_its_arguments(text, nodes, devices):
+    config = llm.from_factory(text)
+    assert isinstance(config, Config)
+    assert (config.name, config.trainer.num_nodes, config.trainer.devices) == ("llama3_8b", nodes, devices)
+
+
+@pytest.mark.parametrize(
+    ("text", "remedy"),
+    [
+        ("llama3_tny", "--factory llama3_tiny"),
+        ("gpt3", "--factory gpt3_5b"),
+        ("zzz", ALL),
+        ("os", ALL),
+        ("__init__", ALL),
+    ],
+)
+def test_a_name_that_is_no_recipe_is_refused_with_the_nearest_that_are(text, remedy):
+    with pytest.raises(UsageError) as refusal:
+        llm.from_factory(text)
+    assert refusal.value.message == f"--factory {text}: there is no recipe {text}"
+    assert refusal.value.remedy == remedy
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("llama3_tiny(nodes=2)", "llama3_tiny takes no argument nodes"),
+        ("llama3_tiny(num_nodes='2')", "num_nodes='2' is not an integer"),
+        ("llama3_tiny(num_nodes=True)", "num_nodes=True is not an integer"),
+        ("llama3_tiny(num_nodes=2.0)", "num_nodes=2.0 is not an integer"),
+        ("llama3_tiny(num_nodes=None)", "num_nodes=None is not an integer"),
+        ("llama3_tiny(num_nodes=[2])", "num_nodes=[2] is not an integer"),
+    ],
+)
+def test_an_argument_that_a_recipe_does_not_take_is_refused(text, message):
+    with pytest.raises(UsageError) as refusal:
+        llm.from_factory(text)
+    assert refusal.value.message == f"--factory {text}: {message}"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "llama3_tiny(",
+        "llama3_tiny(2)",
+        "llama3_tiny(*[2])",
+        "llama3_tiny(num_nodes=1 + 1)",
+        "llama3_tiny(num_nodes=n)",
+        "llama3_tiny(num_nodes={[]: 1})",
+        "llama3_tiny(num_nodes=1, num_nodes=2)",
+        "llama3_tiny.pretrain_recipe",
+        "llama3_tiny()()",
+        "lambda: 1",
+        "llama3_tiny; gpt3_5b",
+        "llama3 tiny",
+        "a\0b",
+        pytest.param("(" * 5000, id="deep brackets"),
+        pytest.param("-" * 100_000 + "1", id="deep signs"),
+        pytest.param(f"llama3_tiny(num_nodes={'-' * 5000}1)", id="deep argument"),
+        pytest.param(f"llama3_tiny(num_nodes={'9' * 5000})", id="endless number"),
+    ],
+)
+def test_a_text_that_is_no_call_with_literal_arguments_is_refused(text):
+    with pytest.raises(UsageError, match="--factory"):
+        llm.from_factory(text)
+
+
+@pytest.mark.parametrize(
+    "text", ["__import__('os').mkdir({!r})", "llama3_tiny(num_nodes=__import__('os').mkdir({!r}))", "[__import__('os').mkdir({!r})]"]
+)
+def test_a_factory_runs_nothing_but_the_recipe(text, tmp_path):
+    proof = tmp_path / "ran"
+    with pytest.raises(UsageError):
+        llm.from_factory(text.format(str(proof)))
+    assert not proof.exists()

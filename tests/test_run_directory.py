@@ -1,0 +1,208 @@
+import json
+import subprocess
+import sys
+from itertools import islice
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rampcli.run_directory import MANIFEST, RunDirectory, append_row, read_rows, replace_file, sha256, write_json
+
+ROWS = st.lists(st.dictionaries(st.text(max_size=4), st.integers() | st.text(max_size=8) | st.none(), max_size=3), max_size=6)
+
+
+@pytest.fixture
+def run(tmp_path):
+    directory = RunDirectory(tmp_path / "run")
+    directory.path.mkdir()
+    directory.checkpoints.mkdir()
+    return directory
+
+
+def save(run, step, *, samples=None, complete=True):
+    folder = run.checkpoint_folder(step)
+    folder.mkdir()
+    (folder / "model.safetensors").write_bytes(bytes([step % 256]) * 100)
+    if complete:
+        files = {"model.safetensors": {"bytes": 100, "sha256": sha256(folder / "model.safetensors")}}
+        write_json(folder / MANIFEST, {"step": step, "consumed_samples": 8 * step if samples is None else samples, "files": files})
+    return folder
+
+
+def steps(run):
+    return [checkpoint.step for checkpoint in run.complete_checkpoints()]
+
+
+def test_the_files_of_a_run_are_where_the_documents_say(tmp_path):
+    run = RunDirectory(tmp_path)
+    names = [path.relative_to(tmp_path).as_posix() for path in (run.config, run.metrics, run.events, run.checkpoints, run.logs)]
+    assert names == ["config.yaml", "metrics.jsonl", "events.jsonl", "checkpoints", "logs"]
+    assert run.checkpoint_folder(123) == tmp_path / "checkpoints" / "step_00000123"
+
+
+def test_the_state_is_read_as_it_was_written_and_is_none_before(run):
+    assert run.read_state() is None
+    for step in (1, 2):
+        state = {"status": "running", "step": step, "next": {"command": "rampcli ‹ü›"}}
+        run.write_state(state)
+        assert run.read_state() == state
+
+
+def test_replacing_a_file_leaves_no_other_file_behind(tmp_path):
+    for text in ("first", "second"):
+        replace_file(tmp_path / "file", text)
+        assert (tmp_path / "file").read_text(encoding="utf-8") == text
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
+
+
+def test_a_file_that_cannot_be_written_stays_as_it_was(tmp_path):
+    replace_file(tmp_path / "file", "first")
+    with pytest.raises(UnicodeEncodeError):
+        replace_file(tmp_path / "file", "second \ud800")
+    with pytest.raises(TypeError):
+        write_json(tmp_path / "file", {"third": object()})
+    assert (tmp_path / "file").read_text(encoding="utf-8") == "first"
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
+
+
+def test_a_reader_sees_a_whole_file_while_it_is_replaced_and_after_the_writer_is_killed(run):
+    program = (
+        "import sys, itertools; from pathlib import Path; from rampcli.run_directory import RunDirectory\n"
+        "run = RunDirectory(Path(sys.argv[1]))\n"
+        "for turn in itertools.count():\n"
+        "    run.write_state({'first': turn, 'padding': 'x' * 100_000, 'last': turn})\n"
+        "    print(turn, flush=True)\n"
+    )
+    writer = subprocess.Popen([sys.executable, "-c", program, str(run.path)], stdout=subprocess.PIPE, cwd=Path(__file__).parents[1])
+    try:
+        states = [run.read_state() for _ in islice(writer.stdout, 30) for _ in range(10)]
+    finally:
+        writer.kill()
+        writer.wait()
+        writer.stdout.close()
+    states.append(run.read_state())
+    assert len(states) == 301
+    assert all(state["first"] == state["last"] for state in states)
+    assert states[-1]["first"] >= 29
+
+
+@given(rows=ROWS)
+def test_rows_are_read_in_the_order_and_as_they_were_added(rows, tmp_path_factory):
+    path = tmp_path_factory.mktemp("rows") / "rows.jsonl"
+    for row in rows:
+        append_row(path, row)
+    assert list(read_rows(path)) == rows
+
+
+def test_a_file_of_rows_that_is_not_there_has_none(tmp_path):
+    assert list(read_rows(tmp_path / "rows.jsonl")) == []
+
+
+@pytest.mark.parametrize("kept", range(16))
+def test_a_last_row_that_was_cut_off_is_no_row(tmp_path, kept):
+    path = tmp_path / "rows.jsonl"
+    append_row(path, {"step": 1})
+    whole = path.read_bytes()
+    append_row(path, {"step": 25})
+    path.write_bytes(path.read_bytes()[: len(whole) + min(kept, len(b'{"step": 25}'))])
+    assert list(read_rows(path)) == [{"step": 1}]
+
+
+def test_a_row_added_after_one_that_was_cut_off_is_read(tmp_path):
+    path = tmp_path / "rows.jsonl"
+    append_row(path, {"step": 1})
+    path.write_bytes(path.read_bytes() + b'{"st')
+    append_row(path, {"step": 2})
+    assert list(read_rows(path)) == [{"step": 1}, {"step": 2}]
+
+
+def test_an_event_carries_its_kind_its_facts_and_its_time(run):
+    run.append_event("start", world_size=2)
+    run.append_event("stop")
+    start, stop = read_rows(run.events)
+    assert start == {"event": "start", "time": start["time"], "world_size": 2}
+    assert stop == {"event": "stop", "time": stop["time"]}
+    assert 1.7e9 < start["time"] <= stop["time"]
+
+
+def test_checkpoints_are_found_in_the_order_of_their_steps(run):
+    for step in (90, 7, 123_456_789, 100):
+        save(run, step)
+    assert steps(run) == [7, 90, 100, 123_456_789]
+    assert [checkpoint.consumed_samples for checkpoint in run.complete_checkpoints()] == [56, 720, 800, 987_654_312]
+    assert run.complete_checkpoints()[0].path == run.checkpoint_folder(7)
+
+
+def test_a_folder_without_a_manifest_or_of_another_name_is_no_checkpoint(run):
+    save(run, 5)
+    save(run, 6, complete=False)
+    save(run, 7).rename(run.checkpoints / "step_00000007.tmp")
+    save(run, 8).rename(run.checkpoints / "step_8")
+    assert steps(run) == [5]
+
+
+def test_a_run_that_has_not_started_has_no_checkpoints(tmp_path):
+    assert RunDirectory(tmp_path / "nowhere").complete_checkpoints() == []
+
+
+def test_a_whole_checkpoint_has_no_damage(run):
+    save(run, 5)
+    assert run.complete_checkpoints()[0].damage() is None
+
+
+@pytest.mark.parametrize(
+    ("content", "damage"),
+    [
+        (None, "model.safetensors is missing"),
+        (bytes([5]) * 99, "model.safetensors has 99 bytes instead of 100"),
+        (bytes([5]) * 99 + bytes([4]), "model.safetensors has another checksum"),
+    ],
+)
+def test_a_damaged_checkpoint_says_what_is_wrong(run, content, damage):
+    file = save(run, 5) / "model.safetensors"
+    if content is None:
+        file.unlink()
+    else:
+        file.write_bytes(content)
+    assert run.complete_checkpoints()[0].damage() == damage
+
+
+@pytest.mark.parametrize(("keep", "left"), [(1, [30]), (2, [20, 30]), (3, [10, 20, 30]), (9, [10, 20, 30])])
+def test_the_newest_complete_checkpoints_are_kept_and_the_rest_is_gone(run, keep, left):
+    for step in (10, 20, 30):
+        save(run, step)
+    save(run, 40, complete=False)
+    run.remove_checkpoints(keep_last=keep)
+    assert steps(run) == left
+    assert sorted(path.name for path in run.checkpoints.iterdir()) == [f"step_{step:08d}" for step in left]
+    assert all(checkpoint.damage() is None for checkpoint in run.complete_checkpoints())
+
+
+def test_steps_that_will_be_taken_again_leave_the_metrics(run):
+    for step in range(1, 6):
+        append_row(run.metrics, {"step": step, "loss": 1 / step})
+    before = run.metrics.read_text(encoding="utf-8").splitlines(keepends=True)
+    run.metrics.write_text("".join(before) + '{"step": 6, "lo', encoding="utf-8")
+    run.forget_after(3)
+    assert run.metrics.read_text(encoding="utf-8") == "".join(before[:3])
+    append_row(run.metrics, {"step": 4})
+    assert [row["step"] for row in read_rows(run.metrics)] == [1, 2, 3, 4]
+
+
+def test_forgetting_in_a_run_without_metrics_leaves_none(run):
+    run.forget_after(3)
+    assert list(read_rows(run.metrics)) == []
+
+
+def test_a_checksum_is_that_of_the_content(tmp_path):
+    (tmp_path / "file").write_bytes(b"abc")
+    assert sha256(tmp_path / "file") == "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
+
+
+@given(content=st.dictionaries(st.text(max_size=4), st.integers() | st.text(max_size=8) | st.lists(st.booleans(), max_size=3), max_size=4))
+def test_json_is_read_as_it_was_written(content, tmp_path_factory):
+    path = tmp_path_factory.getbasetemp() / "content.json"
+    write_json(path, content)
+    assert json.loads(path.read_text(encoding="utf-8")) == content
