@@ -28,4 +28,4 @@ lint: .venv/installed-dev
 	touch $@ .venv/installed
 
 clean:
-	rm -rf .venv dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf .venv dist .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache

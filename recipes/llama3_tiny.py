@@ -1,4 +1,4 @@
-"""A Llama of 1.0 million parameters that learns Python's own source on a laptop, in a minute or so."""
+"""A Llama of 1.0 million parameters that learns Python's own source on a laptop, in about two minutes."""
 
 from rampcli.config.compose import compose
 from rampcli.config.schema import Config

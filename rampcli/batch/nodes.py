@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from rampcli.batch.plan import BatchPlan, ParallelSizes
+from rampcli.batch.plan import ParallelSizes
 from rampcli.errors import UsageError
 
 
@@ -19,18 +19,6 @@ class Fleet:
         for key, value in (("trainer.num_nodes", self.num_nodes), ("trainer.devices", self.devices)):
             if value < 1:
                 raise UsageError(f"{key}={value} is less than one", keys=(key,), remedy=f"{key}=1 or more")
-
-    def batch_plan(self, global_batch_size: int, *, micro_batch_size: int, num_nodes: int) -> BatchPlan:
-        """How `global_batch_size` runs on `num_nodes` of these nodes.
-
-        Raises:
-            UsageError: it does not divide.
-        """
-        return BatchPlan.divide(
-            global_batch_size,
-            micro_batch_size=micro_batch_size,
-            data_parallel_size=self.parallel.data_parallel_size(num_nodes * self.devices),
-        )
 
 
 def fixed_nodes(sizes: Sequence[int], *, micro_batch_size: int, fleet: Fleet) -> dict[int, int]:  # noqa: ARG001

@@ -7,8 +7,8 @@ from functools import cached_property
 from typing import Any
 
 from rampcli.batch.nodes import Fleet, NodeSchedule
-from rampcli.batch.plan import BatchPlan
-from rampcli.batch.ramp import RampSchedule
+from rampcli.batch.plan import MICRO_KEY, BatchPlan
+from rampcli.batch.ramp import RAMP_KEY, RampSchedule, RampStage
 from rampcli.errors import UsageError
 
 LENGTH_KEYS = ("trainer.max_steps", "trainer.max_samples", "trainer.max_tokens")
@@ -149,7 +149,7 @@ def plan_training(
         if end_step is not None and (steps is None or ramp_stage.first_step + steps > end_step):
             steps = end_step - ramp_stage.first_step
         num_nodes = nodes.nodes_for(ramp_stage.global_batch_size)
-        batch = fleet.batch_plan(ramp_stage.global_batch_size, micro_batch_size=target.micro_batch_size, num_nodes=num_nodes)
+        batch = _stage_batch(ramp_stage, len(stages), micro_batch_size=target.micro_batch_size, fleet=fleet, num_nodes=num_nodes)
         stages.append(
             StagePlan(
                 stage=len(stages),
@@ -174,6 +174,20 @@ def plan_training(
         fleet=fleet,
         notes=_notes(ramp, stages, length, sequence_length),
     )
+
+
+def _stage_batch(ramp_stage: RampStage, index: int, *, micro_batch_size: int, fleet: Fleet, num_nodes: int) -> BatchPlan:
+    data_parallel_size = fleet.parallel.data_parallel_size(num_nodes * fleet.devices)
+    samples_per_micro_step = micro_batch_size * data_parallel_size
+    size = ramp_stage.global_batch_size
+    if size % samples_per_micro_step and ramp_stage.steps is not None:
+        raise UsageError(
+            f"stage {index} of the ramp, batch size {size}, does not divide into {MICRO_KEY}={micro_batch_size}"
+            f" x {data_parallel_size} data-parallel ranks = {samples_per_micro_step} on {num_nodes} node{'s' if num_nodes > 1 else ''}",
+            keys=(RAMP_KEY, MICRO_KEY, "rampup.node_policy", "trainer.num_nodes", "trainer.devices"),
+            remedy=f"batch sizes that are multiples of {samples_per_micro_step}, or another rampup.node_policy",
+        )
+    return BatchPlan.divide(size, micro_batch_size=micro_batch_size, data_parallel_size=data_parallel_size)
 
 
 def _notes(ramp: RampSchedule, stages: Sequence[StagePlan], length: RunLength, sequence_length: int) -> tuple[str, ...]:

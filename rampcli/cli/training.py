@@ -28,6 +28,8 @@ def run(config: Config, *, one_stage: bool = False, command: Sequence[str] | Non
     """
     console = build_console()
     resolved = resolve(config)
+    for note in resolved.plan.notes:
+        _say(console, f"note: {note}")
     with Progress(resolved.plan, console) as progress:
         outcome = launch.run(resolved, command=command, overrides=overrides, one_stage=one_stage, observer=progress)
     _tell(outcome, console)
@@ -53,10 +55,10 @@ def _tell(outcome: launch.Outcome, console: Console) -> None:
     if outcome.status == "stage_boundary":
         stage, batch, nodes = ahead["stage"] + 1, ahead["global_batch_size"], ahead["num_nodes"]
         _say(console, f"stopped after {consumed}, before stage {stage}: batch {batch} on {nodes} node{'s' if nodes > 1 else ''}")
-    elif outcome.status == "preempted":
+    elif outcome.run.complete_checkpoints():
         _say(console, f"stopped after {consumed}, with a checkpoint in {outcome.run.checkpoints}")
     else:
-        _say(console, f"interrupted while the workers started; the run stands at {consumed}")
+        _say(console, "stopped before there was anything to save")
     _say(console, f"go on with:\n  {ahead['command']}")
 
 

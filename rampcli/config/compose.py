@@ -1,7 +1,7 @@
 """From conf/ and a recipe's choices to one typed configuration, and the command line laid over it."""
 
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -76,7 +76,13 @@ def _compose(choices: Sequence[str], *, caller: str, config_dir: Path | None) ->
     tree = OmegaConf.to_container(OmegaConf.masked_copy(composed, [str(key) for key in composed if key != "hydra"]), resolve=False)
     assert isinstance(tree, dict)
     from_files = flatten({str(name): value for name, value in tree.items()})
-    values = {key: value for key, value in typed.items() if not _is_group(key, config_dir)}
+    values: dict[str, Any] = {}
+    for key, value in typed.items():
+        if _is_group(key, config_dir):  # a group that is chosen after a value says what it says
+            for file in _files({key: value}, config_dir):
+                values = {leaf: kept for leaf, kept in values.items() if leaf not in file.places()}
+        else:
+            values[key] = value
     origin = Origin(choices=tuple(choices), caller=caller, files=files)
     origin.sources = (
         dict.fromkeys(known_keys(), DEFAULT)
@@ -109,7 +115,7 @@ def _hydra_errors() -> Any:
         raise UsageError(f"the configuration files do not compose: {reason}") from error
 
 
-def _files(choices: DictConfig, config_dir: Path | None) -> Iterable[ConfFile]:
+def _files(choices: Mapping[Any, Any], config_dir: Path | None) -> Iterable[ConfFile]:
     for group, option in ((str(group), str(option)) for group, option in choices.items()):
         path = _option_file(group, option, config_dir)
         if path is not None:
@@ -154,7 +160,7 @@ def _parse(words: Sequence[str], *, unique: bool = True) -> dict[str, Any]:
             raise UsageError(
                 f"{word}: settings are neither added nor deleted, they all exist",
                 keys=(key.lstrip("+~"),),
-                remedy=f"{key.lstrip('+~')}={text}",
+                remedy=f"{key.lstrip('+~')}={text}" if key.lstrip("+~") in known_keys() else None,
             )
         try:
             override = parser.parse_override(word)
@@ -162,9 +168,10 @@ def _parse(words: Sequence[str], *, unique: bool = True) -> dict[str, Any]:
         except HydraException as error:
             raise UsageError(f"cannot read the value in {word}", keys=(key,), remedy=_readable(key, text)) from error
         if override.is_sweep_override():
-            raise UsageError(f"{word}: one run has one value", keys=(key,), remedy=f"{key}=[{text}] for a list")
+            raise UsageError(f"{word}: one run has one value", keys=(key,), remedy=f"{key}={text.partition(',')[0]}")
         if unique and key in values and values[key] != value:
             raise UsageError(f"{key} is given twice: {values[key]} and {value}", keys=(key,), remedy="one of them")
+        values.pop(key, None)  # the last one stands last
         values[key] = value
     return values
 

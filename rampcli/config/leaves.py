@@ -151,13 +151,11 @@ def _example(key: str) -> str | None:
 
 def unknown_key(key: str) -> UsageError:
     """The error for a key that does not exist, with the nearest that do."""
-    nearest = nearest_keys(key)
-    if any(known.startswith(f"{key}.") for known in known_keys()):
-        sections = [known for known in known_keys() if known.startswith(f"{key}.")]
+    sections = [known for known in known_keys() if known.startswith(f"{key}.")]
+    if sections:
         return UsageError(f"{key} is a section, not a setting", keys=(key,), remedy=", ".join(sections[:3]) + ", ...")
-    return UsageError(
-        f"there is no setting {key}", keys=(key,), remedy=" or ".join(nearest) if nearest else "rampcli pretrain --cfg lists all"
-    )
+    remedy = " or ".join(nearest_keys(key)) or "rampcli pretrain --factory NAME --cfg lists all"
+    return UsageError(f"there is no setting {key}", keys=(key,), remedy=remedy)
 
 
 def nearest_keys(key: str) -> list[str]:

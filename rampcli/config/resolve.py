@@ -1,6 +1,7 @@
 """The one place where settings are checked against each other: the command line and Python both come through `resolve`."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ from rampcli.batch.training_plan import LENGTH_KEYS, RunLength, TrainingPlan, pl
 from rampcli.config.leaves import build, leaves
 from rampcli.config.origin import DEFAULT, Layer, Origin
 from rampcli.config.schema import Config, PositionEmbedding
-from rampcli.errors import UsageError
+from rampcli.errors import RampcliError, UsageError
 
 AT_LEAST: dict[str, float] = {
     "seed": 0,
@@ -62,14 +63,22 @@ def resolve(config: Config) -> Resolved:
     """
     origin: Origin = getattr(config, "origin", None) or _by_hand()
     given = dict(leaves(config))
-    try:
+    with sources_named(config):
         values = _canonical(given, origin)
         typed = build(values, place=lambda key: origin.place(key, values[key]))
         typed.origin = origin
         _check_settings(typed)
         return Resolved(config=typed, plan=_plan(typed))
-    except UsageError as error:
-        error.set_by = error.set_by or _places(error.keys, given, origin)
+
+
+@contextmanager
+def sources_named(config: Config) -> Iterator[None]:
+    """Let an error about settings say where the values of `config` came from."""
+    try:
+        yield
+    except RampcliError as error:
+        origin: Origin = getattr(config, "origin", None) or _by_hand()
+        error.set_by = error.set_by or _places(error.keys, dict(leaves(config)), origin)
         raise
 
 

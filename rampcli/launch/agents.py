@@ -14,6 +14,7 @@ from rampcli.lifeline import die_with_parent
 
 WORKER = "rampcli.engine.worker"
 KILL_AFTER_S = 40.0
+OPENMP_SPINS = "3000"
 
 
 class Agents:
@@ -76,6 +77,8 @@ def _environment(gpus: Sequence[str], *, workers_on_host: int) -> dict[str, str]
     environment["CUDA_VISIBLE_DEVICES"] = ",".join(gpus)
     # Ranks on one host share its processors; torchrun would give each one thread, and one rank alone all of them.
     environment.setdefault("OMP_NUM_THREADS", str(max(1, processors() // workers_on_host)))
+    # OpenMP threads wait by spinning, for long. On a machine that others use too, those that spin take the time of those that work.
+    environment.setdefault("GOMP_SPINCOUNT", OPENMP_SPINS)
     return environment
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from rampcli.config import snapshot
-from rampcli.config.resolve import Resolved
+from rampcli.config.resolve import Resolved, sources_named
 from rampcli.config.runnable import check_parallel
 from rampcli.config.schema import Config, Resume
 from rampcli.errors import EXIT_CTRL_C, EXIT_INTERRUPTED, ForeignCheckpointError, NoCheckpointError, UsageError
@@ -57,17 +57,21 @@ def run(
     Raises:
         RampcliError: nothing was started, or the workers failed.
     """
-    gpus = gpus_for(resolved.config, resolved.plan)
-    check_parallel(resolved.config)
     directory = RunDirectory(resolved.run_dir)
-    newest = _newest_checkpoint(directory, resolved.config)
+    with sources_named(resolved.config):
+        gpus = gpus_for(resolved.config, resolved.plan)
+        check_parallel(resolved.config)
+        newest = _newest_checkpoint(directory, resolved.config)
     command_line = shlex.join(command or [sys.executable, *sys.argv])
     with _locked(directory):
-        describe(directory, resolved, overrides)
         if newest is not None and resolved.plan.is_complete(newest.consumed_samples):
             return Outcome(run=directory, status="complete", state=directory.read_state() or {}, started=False, exit_code=0)
+        describe(directory, resolved, overrides)
         _announce(directory, resolved, newest, command_line)
         state, interrupt = supervise(resolved, directory, gpus=gpus, one_stage=one_stage, observer=observer or Observer())
+    if interrupt.signal is not None and state["status"] == "running":  # while the workers started: there was nothing to save yet
+        state["status"] = "preempted"
+        directory.write_state(state)
     exit_code = {None: 0, 2: EXIT_CTRL_C}.get(interrupt.signal, EXIT_INTERRUPTED)
     if state["status"] == "preempted" and interrupt.signal is None:
         exit_code = EXIT_INTERRUPTED
@@ -92,6 +96,7 @@ def _newest_checkpoint(directory: RunDirectory, config: Config) -> Checkpoint | 
     if config.resume is Resume.never:
         raise UsageError(
             f"resume=never, and {directory.path} holds the checkpoint of step {found[-1].step}",
+            keys=("resume",),
             remedy="another name= or run_dir=, or resume=auto",
         )
     theirs, ours = found[-1].manifest["settings"], snapshot.identity(config)

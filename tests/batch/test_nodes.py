@@ -110,12 +110,11 @@ def test_a_fleet_without_processes_is_refused(num_nodes, devices, key):
     assert refusal.value.keys == (key,)
 
 
-@given(fleet=FLEETS, num_nodes=st.integers(1, 20), micro=MICRO, accumulate=st.integers(1, 9))
-def test_a_batch_is_split_over_the_processes_of_just_the_nodes_it_runs_on(fleet, num_nodes, micro, accumulate):
+@given(fleet=FLEETS, num_nodes=st.integers(1, 20))
+def test_the_model_parallel_ranks_of_a_world_are_its_processes_over_the_data_parallel_ones(fleet, num_nodes):
     world, model = num_nodes * fleet.devices, fleet.parallel.model_parallel_size
     if world % model:
         with pytest.raises(UsageError, match="model-parallel ranks"):
-            fleet.batch_plan(micro, micro_batch_size=micro, num_nodes=num_nodes)
-        return
-    plan = fleet.batch_plan(micro * (world // model) * accumulate, micro_batch_size=micro, num_nodes=num_nodes)
-    assert (plan.data_parallel_size, plan.accumulate_grad_batches) == (world // model, accumulate)
+            fleet.parallel.data_parallel_size(world)
+    else:
+        assert fleet.parallel.data_parallel_size(world) == world // model

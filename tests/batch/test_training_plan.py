@@ -162,7 +162,7 @@ def test_the_documented_ramp_of_gpt3_5b_runs_on_the_nodes_of_the_documentation()
 @pytest.mark.parametrize(
     ("policy", "message"),
     [
-        ("fixed", "model.global_batch_size=6 does not divide into data.micro_batch_size=2 x 2 data-parallel ranks = 4"),
+        ("fixed", "stage 1 of the ramp, batch size 6, does not divide into data.micro_batch_size=2 x 2 data-parallel ranks = 4 on 1 node"),
         ("nemo", "batch size 10 of the ramp divides on no number of nodes from 1 to 1"),
     ],
 )

@@ -12,8 +12,10 @@ def row(consumed: int, stage: int = 0, **more) -> dict:
 
 
 def shown(act, *, terminal: bool) -> str:
+    config = llm.llama3_tiny.pretrain_recipe()
+    config.model.rampup_batch_size, config.trainer.max_samples = [4, 4, 2700], 3600
     console = Console(file=io.StringIO(), force_terminal=terminal, width=160, highlight=False)
-    with Progress(resolve(llm.llama3_tiny.pretrain_recipe()).plan, console) as progress:
+    with Progress(resolve(config).plan, console) as progress:
         act(progress)
     return console.file.getvalue()
 

@@ -178,3 +178,10 @@ def test_a_users_file_runs_no_code(composed, tmp_path):
     with pytest.raises(UsageError, match="do not compose"):
         lay_over(composed, ["optim=mine"], config_dir=mine)
     assert not proof.exists()
+
+
+def test_a_group_that_is_chosen_later_overrides_what_was_chosen_before(tmp_path):
+    (tmp_path / "batch").mkdir()
+    (tmp_path / "batch" / "mine.yaml").write_text("# @package _global_\ntrainer:\n  num_nodes: 3\n")
+    config = lay_over(compose("batch=gpt3_5b", "trainer.num_nodes=16", "trainer.devices=4"), ["batch=mine"], config_dir=tmp_path)
+    assert (config.trainer.num_nodes, config.trainer.devices) == (3, 4)
