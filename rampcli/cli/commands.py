@@ -64,7 +64,7 @@ def _compose(factory: str, words: list[str], config_dir: Path | None) -> "Config
 
 
 def _show(config: "Config", *, cfg: bool) -> None:
-    from rampcli.cli.training import build_console
+    from rampcli.cli.console import build_console
     from rampcli.config import snapshot
     from rampcli.config.resolve import resolve
     from rampcli.report.tables import plan_table

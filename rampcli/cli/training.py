@@ -5,13 +5,12 @@ from collections.abc import Sequence
 from rich.console import Console
 from rich.text import Text
 
+from rampcli.cli.console import build_console
 from rampcli.cli.progress import Progress
 from rampcli.config.resolve import resolve
 from rampcli.config.schema import Config
 from rampcli.launch import run as launch
 from rampcli.report.tables import run_table, validations
-
-PIPE_WIDTH = 160
 
 
 def run(config: Config, *, one_stage: bool = False, command: Sequence[str] | None = None, overrides: Sequence[str] = ()) -> launch.Outcome:
@@ -34,12 +33,6 @@ def run(config: Config, *, one_stage: bool = False, command: Sequence[str] | Non
         outcome = launch.run(resolved, command=command, overrides=overrides, one_stage=one_stage, observer=progress)
     _tell(outcome, console)
     return outcome
-
-
-def build_console() -> Console:
-    """Standard output; a file or a pipe has no width to fit into."""
-    console = Console(highlight=False)
-    return console if console.is_terminal else Console(highlight=False, width=PIPE_WIDTH)
 
 
 def _tell(outcome: launch.Outcome, console: Console) -> None:

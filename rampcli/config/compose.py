@@ -79,8 +79,8 @@ def _compose(choices: Sequence[str], *, caller: str, config_dir: Path | None) ->
     values: dict[str, Any] = {}
     for key, value in typed.items():
         if _is_group(key, config_dir):  # a group that is chosen after a value says what it says
-            for file in _files({key: value}, config_dir):
-                values = {leaf: kept for leaf, kept in values.items() if leaf not in file.places()}
+            said = {leaf for file in _files({key: value}, config_dir) for leaf in file.places()} if values else set()
+            values = {leaf: kept for leaf, kept in values.items() if leaf not in said}
         else:
             values[key] = value
     origin = Origin(choices=tuple(choices), caller=caller, files=files)

@@ -69,9 +69,9 @@ def run(
         describe(directory, resolved, overrides)
         _announce(directory, resolved, newest, command_line)
         state, interrupt = supervise(resolved, directory, gpus=gpus, one_stage=one_stage, observer=observer or Observer())
-    if interrupt.signal is not None and state["status"] == "running":  # while the workers started: there was nothing to save yet
-        state["status"] = "preempted"
-        directory.write_state(state)
+        if interrupt.signal is not None and state["status"] == "running":  # while the workers started: there was nothing to save yet
+            state["status"] = "preempted"
+            directory.write_state(state)
     exit_code = {None: 0, 2: EXIT_CTRL_C}.get(interrupt.signal, EXIT_INTERRUPTED)
     if state["status"] == "preempted" and interrupt.signal is None:
         exit_code = EXIT_INTERRUPTED
