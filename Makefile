@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test lint clean
+.PHONY: demo test lint docs clean
 
 demo: .venv/installed
 	$(BIN)/rampcli pretrain --factory llama3_tiny
@@ -15,6 +15,9 @@ lint: .venv/installed-dev
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+
+docs: .venv/installed-dev
+	$(BIN)/python docs/generate.py
 
 .venv/bin/python:
 	$(PYTHON) -m venv .venv

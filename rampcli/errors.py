@@ -3,7 +3,8 @@
 Every error that a user can cause is a `RampcliError`: it is shown as one message, never as a traceback.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 
 class RampcliError(Exception):
@@ -38,6 +39,43 @@ class UsageError(RampcliError):
     """Bad usage, configuration or batch arithmetic."""
 
     exit_code = 2
+
+
+class UsageErrors(UsageError):
+    """Several of them, shown one below the other."""
+
+    def __init__(self, errors: Sequence[UsageError]) -> None:
+        super().__init__("; ".join(error.message for error in errors), keys=[key for error in errors for key in error.keys])
+        self.errors = tuple(errors)
+
+    def __str__(self) -> str:
+        return "\n".join(map(str, self.errors))
+
+
+class Report:
+    """Collects errors, so that a user sees all of them at once."""
+
+    def __init__(self) -> None:
+        self.errors: list[UsageError] = []
+
+    @contextmanager
+    def noting(self) -> Iterator[None]:
+        """Note a usage error of the block and go on after it."""
+        try:
+            yield
+        except UsageErrors as error:
+            self.errors += error.errors
+        except UsageError as error:
+            self.errors.append(error)
+
+    def close(self) -> None:
+        """Raise what was noted.
+
+        Raises:
+            UsageError: the only one, or a `UsageErrors` of all.
+        """
+        if self.errors:
+            raise self.errors[0] if len(self.errors) == 1 else UsageErrors(self.errors)
 
 
 class ForeignCheckpointError(RampcliError):

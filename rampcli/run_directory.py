@@ -89,6 +89,10 @@ class RunDirectory:
                 found.append(Checkpoint(path, json.loads((path / MANIFEST).read_text(encoding="utf-8"))))
         return sorted(found, key=lambda checkpoint: checkpoint.step)
 
+    def consumed_samples(self) -> int:
+        """Samples that are consumed where the newest complete checkpoint stands; 0 without one."""
+        return max((checkpoint.consumed_samples for checkpoint in self.complete_checkpoints()), default=0)
+
     def write_state(self, state: dict[str, Any]) -> None:
         """Replace state.json."""
         write_json(self.path / "state.json", state)

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from rampcli.batch.division import divisors, nearest_multiples
 from rampcli.errors import UsageError
 
 GLOBAL_KEY = "model.global_batch_size"
@@ -88,33 +89,59 @@ class BatchPlan:
         Raises:
             UsageError: too little is given, or what is given contradicts itself; the message shows the whole product.
         """
-        given = {GLOBAL_KEY: global_batch_size, MICRO_KEY: micro_batch_size, ACCUMULATE_KEY: accumulate_grad_batches}
-        _check_sizes({key: value for key, value in given.items() if value is not None})
-        if micro_batch_size is None:
-            if global_batch_size is None or accumulate_grad_batches is None:
-                raise UsageError(f"{MICRO_KEY} is not set", keys=(MICRO_KEY,), remedy=f"{MICRO_KEY}=1")
-            samples_per_unit = data_parallel_size * accumulate_grad_batches
-            if global_batch_size % samples_per_unit:
-                sizes = " or ".join(map(str, nearest_multiples(global_batch_size, samples_per_unit)))
-                raise UsageError(
-                    f"{GLOBAL_KEY}={global_batch_size} does not divide into {ACCUMULATE_KEY}={accumulate_grad_batches}"
-                    f" x {data_parallel_size} data-parallel ranks = {samples_per_unit}",
-                    keys=(GLOBAL_KEY, ACCUMULATE_KEY, "trainer.num_nodes", "trainer.devices"),
-                    remedy=f"{GLOBAL_KEY}={sizes}",
-                )
-            micro_batch_size = global_batch_size // samples_per_unit
-        if global_batch_size is None:
-            global_batch_size = micro_batch_size * data_parallel_size * (accumulate_grad_batches or 1)
+        global_batch_size, micro_batch_size = complete_sizes(
+            global_batch_size=global_batch_size,
+            micro_batch_size=micro_batch_size,
+            accumulate_grad_batches=accumulate_grad_batches,
+            data_parallel_size=data_parallel_size,
+        )
         plan = cls.divide(global_batch_size, micro_batch_size=micro_batch_size, data_parallel_size=data_parallel_size)
-        if accumulate_grad_batches not in (None, plan.accumulate_grad_batches):
-            product = micro_batch_size * data_parallel_size * accumulate_grad_batches
-            raise UsageError(
-                f"{MICRO_KEY}={micro_batch_size} x {data_parallel_size} data-parallel ranks x {ACCUMULATE_KEY}={accumulate_grad_batches}"
-                f" = {product}, but {GLOBAL_KEY}={global_batch_size}",
-                keys=(GLOBAL_KEY, MICRO_KEY, ACCUMULATE_KEY, "trainer.num_nodes", "trainer.devices"),
-                remedy=f"{GLOBAL_KEY}={product}, or {ACCUMULATE_KEY}={plan.accumulate_grad_batches}",
-            )
+        plan.check_accumulation(accumulate_grad_batches)
         return plan
+
+    def check_accumulation(self, accumulate_grad_batches: int | None) -> None:
+        """Compare with what was asked for.
+
+        Raises:
+            UsageError: another number of micro batches was; the message shows the whole product.
+        """
+        if accumulate_grad_batches in (None, self.accumulate_grad_batches):
+            return
+        product = self.micro_batch_size * self.data_parallel_size * accumulate_grad_batches
+        raise UsageError(
+            f"{MICRO_KEY}={self.micro_batch_size} x {self.data_parallel_size} data-parallel ranks"
+            f" x {ACCUMULATE_KEY}={accumulate_grad_batches} = {product}, but {GLOBAL_KEY}={self.global_batch_size}",
+            keys=(GLOBAL_KEY, MICRO_KEY, ACCUMULATE_KEY, "trainer.num_nodes", "trainer.devices"),
+            remedy=f"{GLOBAL_KEY}={product}, or {ACCUMULATE_KEY}={self.accumulate_grad_batches}",
+        )
+
+
+def complete_sizes(
+    *, global_batch_size: int | None, micro_batch_size: int | None, accumulate_grad_batches: int | None, data_parallel_size: int
+) -> tuple[int, int]:
+    """The global and the micro batch size, in samples; one that is None is derived from the rest.
+
+    Raises:
+        UsageError: too little is given, a size below one, or a micro batch that would not be whole.
+    """
+    given = {GLOBAL_KEY: global_batch_size, MICRO_KEY: micro_batch_size, ACCUMULATE_KEY: accumulate_grad_batches}
+    _check_sizes({key: value for key, value in given.items() if value is not None})
+    if micro_batch_size is None:
+        if global_batch_size is None or accumulate_grad_batches is None:
+            raise UsageError(f"{MICRO_KEY} is not set", keys=(MICRO_KEY,), remedy=f"{MICRO_KEY}=1")
+        samples_per_unit = data_parallel_size * accumulate_grad_batches
+        if global_batch_size % samples_per_unit:
+            sizes = " or ".join(map(str, nearest_multiples(global_batch_size, samples_per_unit)))
+            raise UsageError(
+                f"{GLOBAL_KEY}={global_batch_size} does not divide into {ACCUMULATE_KEY}={accumulate_grad_batches}"
+                f" x {data_parallel_size} data-parallel ranks = {samples_per_unit}",
+                keys=(GLOBAL_KEY, ACCUMULATE_KEY, "trainer.num_nodes", "trainer.devices"),
+                remedy=f"{GLOBAL_KEY}={sizes}",
+            )
+        micro_batch_size = global_batch_size // samples_per_unit
+    if global_batch_size is None:
+        global_batch_size = micro_batch_size * data_parallel_size * (accumulate_grad_batches or 1)
+    return global_batch_size, micro_batch_size
 
 
 def _check_sizes(sizes: dict[str, int]) -> None:
@@ -123,17 +150,9 @@ def _check_sizes(sizes: dict[str, int]) -> None:
             raise UsageError(f"{key}={size} is less than one", keys=(key,), remedy=f"{key}=1 or more")
 
 
-def nearest_multiples(value: int, unit: int) -> list[int]:
-    """The positive multiples of `unit` next below and next above `value`, which is none itself."""
-    below = value // unit * unit
-    return [multiple for multiple in (below, below + unit) if multiple > 0]
-
-
 def _what_divides(global_batch_size: int, micro_batch_size: int, data_parallel_size: int) -> str:
     sizes = " or ".join(str(size) for size in nearest_multiples(global_batch_size, micro_batch_size * data_parallel_size))
     remedy = f"{GLOBAL_KEY}={sizes}"
     if global_batch_size % data_parallel_size == 0:
-        samples_per_rank = global_batch_size // data_parallel_size
-        micro = next(size for size in range(min(micro_batch_size, samples_per_rank), 0, -1) if samples_per_rank % size == 0)
-        remedy += f", or {MICRO_KEY}={micro}"
+        remedy += f", or {MICRO_KEY}={divisors(global_batch_size // data_parallel_size, most=micro_batch_size)[-1]}"
     return remedy

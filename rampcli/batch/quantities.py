@@ -2,18 +2,27 @@
 
 import re
 
-_COUNT = re.compile(r"(?P<digits>\d[\d_]*(?:\.\d+)?)(?P<unit>[KMBT])")
-_UNITS = {"K": 10**3, "M": 10**6, "B": 10**9, "T": 10**12}
+_COUNT = re.compile(r"(?P<digits>\d[\d_]*(?:\.\d+)?)(?P<unit>[KMBT]?)")
+_UNITS = {"": 1, "K": 10**3, "M": 10**6, "B": 10**9, "T": 10**12}
 
 
 def parse_count(text: str) -> int | None:
-    """The integer that a count with a decimal unit stands for (`1.5M` is 1500000), or None where `text` is none.
+    """The integer that a count stands for (`1.5M` is 1500000, `12` is 12), or None where `text` is none.
 
-    A count that is not whole, like `1.5` or `0.0001K`, is none.
+    Units are decimal. A count that is not whole, like `1.5` or `0.0001K`, is none.
     """
     match = _COUNT.fullmatch(text.strip())
-    if match is None:
+    if match is None or len(text) > 80:
         return None
     whole, _, fraction = match["digits"].replace("_", "").partition(".")
     numerator, denominator = int(whole + fraction) * _UNITS[match["unit"]], 10 ** len(fraction)
     return None if numerator % denominator else numerator // denominator
+
+
+def shorten(count: float, digits: int = 3) -> str:
+    """A count as a person reads it: `2.93B`, `134M`, `804`."""
+    for unit, size in reversed(_UNITS.items()):
+        if unit and count >= size:
+            scaled = count / size
+            return f"{scaled:.{max(0, digits - len(str(int(scaled))))}f}{unit}"
+    return f"{count:.{digits}g}" if count != int(count) else str(int(count))

@@ -2,16 +2,21 @@
 
 from bisect import bisect_right
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields, replace
 from functools import cached_property
+from itertools import pairwise
 from typing import Any
 
-from rampcli.batch.nodes import Fleet, NodeSchedule
-from rampcli.batch.plan import MICRO_KEY, BatchPlan
-from rampcli.batch.ramp import RAMP_KEY, RampSchedule, RampStage
-from rampcli.errors import UsageError
+from rampcli.batch.nodes import POLICY_KEY, Clock, Fleet, Work, schedule_nodes
+from rampcli.batch.plan import BatchPlan, complete_sizes
+from rampcli.batch.ramp import RAMP_KEY, SEMANTICS_KEY, RampSchedule, RampStage
+from rampcli.batch.remedies import Layout, refuse_stages
+from rampcli.batch.step_schedule import SCHEDULE_KEY, from_step_schedule
+from rampcli.batch.throughput import Throughput
+from rampcli.errors import Report, UsageError
 
 LENGTH_KEYS = ("trainer.max_steps", "trainer.max_samples", "trainer.max_tokens")
+DECREASE_KEY = "rampup.decrease_batch_size_if_needed"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -22,12 +27,8 @@ class RunLength:
     max_samples: int | None = None
     max_tokens: int | None = None
 
-    def steps(self, ramp: RampSchedule, *, sequence_length: int) -> int | None:
-        """Optimiser steps of the whole run, or None where it has no end.
-
-        Raises:
-            UsageError: two ends are given, or one that is less than one.
-        """
+    def check(self) -> None:
+        """Raises a UsageError where two ends are given, or one that is less than one."""
         values = (self.max_steps, self.max_samples, self.max_tokens)
         given = {key: value for key, value in zip(LENGTH_KEYS, values, strict=True) if value is not None}
         if len(given) > 1:
@@ -36,14 +37,36 @@ class RunLength:
         for key, value in given.items():
             if value < 1:
                 raise UsageError(f"{key}={value} is less than one", keys=(key,), remedy=f"{key}=1 or more")
+
+    def steps(self, ramp: RampSchedule, *, sequence_length: int) -> int | None:
+        """Optimiser steps of the whole run, or None where it has no end."""
         if self.max_tokens is not None:
             return ramp.steps_to(-(-self.max_tokens // sequence_length))
         return self.max_steps if self.max_samples is None else ramp.steps_to(self.max_samples)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class StagePlan:
-    """One stage of the run. `samples` and `steps` are None in an open last stage; the rest are counts from the start of the run."""
+class RampSettings:
+    """How the batch changes: `[start, increment, samples]` or a step schedule, or neither."""
+
+    rampup_batch_size: Sequence[int] | None = None
+    step_batch_size_schedule: str | None = None
+    semantics: str = "megatron"
+    decrease_batch_size_if_needed: bool = False
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class BatchSettings:
+    """Samples per step and per rank, and micro batches per step, where the batch is largest; one that is None is derived."""
+
+    global_batch_size: int | None = None
+    micro_batch_size: int | None = None
+    accumulate_grad_batches: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PassedStage:
+    """A stage that was trained before, by a fleet that may not be today's. Counts are from the start of the run."""
 
     stage: int
     global_batch_size: int
@@ -51,11 +74,6 @@ class StagePlan:
     samples: int | None
     first_step: int
     steps: int | None
-    num_nodes: int
-    world_size: int
-    data_parallel_size: int
-    micro_batch_size: int
-    accumulate_grad_batches: int
 
     @property
     def end_sample(self) -> int | None:
@@ -63,9 +81,26 @@ class StagePlan:
         return None if self.samples is None else self.first_sample + self.samples
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StagePlan(PassedStage):
+    """One stage of the run, and what it runs on. `samples` and `steps` are None in an open last stage."""
+
+    num_nodes: int
+    world_size: int
+    data_parallel_size: int
+    micro_batch_size: int
+    accumulate_grad_batches: int
+
+
 @dataclass(frozen=True, kw_only=True)
 class TrainingPlan:
-    """The stages that run, in order. Sizes in samples, `sequence_length` in tokens."""
+    """The stages that run, in order. Sizes in samples, `sequence_length` in tokens.
+
+    Attributes:
+        passed: stages that are wholly consumed and do not fit today's fleet; empty at the start of a run.
+        stages: the others.
+        clock: how long stages and restarts take; None where no throughput is known.
+    """
 
     global_batch_size: int
     semantics: str
@@ -73,6 +108,8 @@ class TrainingPlan:
     stages: tuple[StagePlan, ...]
     ramp: RampSchedule
     fleet: Fleet
+    passed: tuple[PassedStage, ...] = ()
+    clock: Clock | None = None
     notes: tuple[str, ...] = ()
 
     @property
@@ -80,13 +117,39 @@ class TrainingPlan:
         """Consumed samples at the end of the run; None where it has no end."""
         return self.stages[-1].end_sample
 
+    @property
+    def end_step(self) -> int | None:
+        """Optimiser steps of the whole run; None where it has no end."""
+        last = self.stages[-1]
+        return None if last.steps is None else last.first_step + last.steps
+
+    @property
+    def number_of_stages(self) -> int:
+        """Stages of the whole run, passed ones too."""
+        return len(self.passed) + len(self.stages)
+
     @cached_property
     def _first_samples(self) -> list[int]:
         return [stage.first_sample for stage in self.stages]
 
     def stage_at(self, consumed_samples: int) -> StagePlan:
-        """The stage of the step that starts after `consumed_samples`. O(log stages)."""
-        return self.stages[bisect_right(self._first_samples, consumed_samples) - 1]
+        """The stage of the step that starts after `consumed_samples`. O(log stages).
+
+        Raises:
+            UsageError: that stage does not fit today's fleet.
+        """
+        index = bisect_right(self._first_samples, consumed_samples) - 1
+        if index < 0:
+            raise UsageError(
+                f"the stage after {consumed_samples} samples does not fit {self.fleet.num_nodes} nodes of {self.fleet.devices} processes",
+                keys=("trainer.num_nodes", "trainer.devices"),
+                remedy="the nodes and the micro batch that it was trained with",
+            )
+        return self.stages[index]
+
+    def stage_number(self, number: int) -> PassedStage:
+        """A stage by its number, from 0."""
+        return (*self.passed, *self.stages)[number]
 
     def is_complete(self, consumed_samples: int) -> bool:
         """Whether the run is over once `consumed_samples` are consumed."""
@@ -104,99 +167,239 @@ class TrainingPlan:
             data_parallel_size=self.fleet.parallel.data_parallel_size(world_size),
         )
 
+    def stage_s(self, stage: StagePlan) -> float | None:
+        """Seconds that a stage takes; None where it has no end or no throughput is known."""
+        if self.clock is None or stage.samples is None:
+            return None
+        work = Work(global_batch_size=stage.global_batch_size, samples=stage.samples)
+        return self.clock.stage_s(work, stage.num_nodes, micro_batch_size=stage.micro_batch_size, fleet=self.fleet)
+
+    def restarts(self) -> int:
+        """Boundaries at which processes start anew."""
+        return 0 if self.clock is None else self.clock.restarts([stage.num_nodes for stage in self.stages])
+
     def to_json(self) -> dict[str, Any]:
-        """The contract of `rampcli plan --json`."""
+        """The contract of `rampcli plan --json`. A passed stage has null where another fleet trained it."""
+        nothing = {field.name: None for field in fields(StagePlan)}
         return {
             "global_batch_size": self.global_batch_size,
             "semantics": self.semantics,
             "sequence_length": self.sequence_length,
-            "stages": [asdict(stage) for stage in self.stages],
+            "stages": [*(nothing | asdict(stage) for stage in self.passed), *(asdict(stage) for stage in self.stages)],
         }
 
 
 def plan_training(
     *,
-    rampup_batch_size: Sequence[int] | None,
-    global_batch_size: int | None,
-    micro_batch_size: int | None,
-    accumulate_grad_batches: int | None,
+    batch: BatchSettings,
+    ramp: RampSettings,
     fleet: Fleet,
     node_policy: str,
     sequence_length: int,
     length: RunLength,
+    throughput: Throughput | None = None,
+    restart_s: float = 0.0,
+    restarts_always: bool = True,
+    consumed_samples: int = 0,
 ) -> TrainingPlan:
-    """Plan a run and check every stage of it against its own nodes.
+    """Plan a run and check every stage that is still to come against its own nodes.
+
+    Args:
+        batch: the batch where it is largest.
+        ramp: how it gets there.
+        fleet: what there is to run on.
+        node_policy: how many nodes each stage gets (`rampcli.batch.nodes`).
+        sequence_length: tokens per sample.
+        length: where the run ends.
+        throughput: of one GPU, where it is known.
+        restart_s: seconds that a restart of the processes takes.
+        restarts_always: at every boundary, not only where the number of nodes changes.
+        consumed_samples: where a resumed run stands; stages before that are not checked.
 
     Raises:
-        UsageError: the first thing that does not fit.
+        UsageError: all that does not fit, together.
     """
-    target = BatchPlan.solve(
-        global_batch_size=global_batch_size,
-        micro_batch_size=micro_batch_size,
-        accumulate_grad_batches=accumulate_grad_batches,
-        data_parallel_size=fleet.parallel.data_parallel_size(fleet.num_nodes * fleet.devices),
-    )
-    ramp = RampSchedule.from_rampup(rampup_batch_size, global_batch_size=target.global_batch_size)
-    sizes = ramp.nominal_sizes()
-    nodes = NodeSchedule.for_ramp(sizes, policy=node_policy, micro_batch_size=target.micro_batch_size, fleet=fleet)
-    end_step = length.steps(ramp, sequence_length=sequence_length)
+    report = Report()
+    with report.noting():
+        length.check()
+    with report.noting():
+        layout, schedule = _lay_out(batch, ramp, fleet=fleet, node_policy=node_policy, sequence_length=sequence_length)
+    report.close()
+    sizes = schedule.scheduled_sizes()
+    if node_policy != "best" and not ramp.decrease_batch_size_if_needed:  # these give the largest batch all the nodes
+        with report.noting():
+            try:
+                BatchPlan.solve(
+                    global_batch_size=sizes[-1],
+                    micro_batch_size=layout.micro_batch_size,
+                    accumulate_grad_batches=batch.accumulate_grad_batches,
+                    data_parallel_size=fleet.parallel.data_parallel_size(fleet.num_nodes * fleet.devices),
+                )
+            except UsageError as error:
+                if not layout.fits(sizes) and replace(layout, node_policy="best").fits(sizes):
+                    error.remedy = f"{error.remedy}, or {POLICY_KEY}=best"
+                raise
+    refused = {sizes[-1]} if report.errors else set()
 
-    stages: list[StagePlan] = []
-    for ramp_stage in ramp.stages:
-        if end_step is not None and ramp_stage.first_step >= end_step:
-            break
-        steps = ramp_stage.steps
-        if end_step is not None and (steps is None or ramp_stage.first_step + steps > end_step):
-            steps = end_step - ramp_stage.first_step
-        num_nodes = nodes.nodes_for(ramp_stage.global_batch_size)
-        batch = _stage_batch(ramp_stage, len(stages), micro_batch_size=target.micro_batch_size, fleet=fleet, num_nodes=num_nodes)
-        stages.append(
-            StagePlan(
-                stage=len(stages),
-                global_batch_size=batch.global_batch_size,
-                first_sample=ramp_stage.first_sample,
-                samples=None if steps is None else steps * batch.global_batch_size,
-                first_step=ramp_stage.first_step,
-                steps=steps,
-                num_nodes=num_nodes,
-                world_size=num_nodes * fleet.devices,
-                data_parallel_size=batch.data_parallel_size,
-                micro_batch_size=batch.micro_batch_size,
-                accumulate_grad_batches=batch.accumulate_grad_batches,
-            )
-        )
+    unit_clock = Clock(
+        throughput=throughput or Throughput(points=((1, 1.0),), basis=""),
+        sequence_length=sequence_length,
+        restart_s=restart_s if throughput else 0.0,
+        restarts_always=restarts_always,
+    )
+    walked = _until(schedule, length.steps(schedule, sequence_length=sequence_length))
+    works = [Work(global_batch_size=stage.scheduled_batch_size, samples=stage.samples) for stage in walked]
+    nodes = schedule_nodes(node_policy, works, sizes, micro_batch_size=layout.micro_batch_size, fleet=fleet, clock=unit_clock)
+    nodes = [layout.decreased_nodes.get(stage.scheduled_batch_size, n) for stage, n in zip(walked, nodes, strict=True)]
+    behind = sum(stage.end_sample is not None and stage.end_sample <= consumed_samples for stage in walked[:-1])
+    with report.noting():
+        refuse_stages(walked, nodes, ahead=range(behind, len(walked)), sizes=sizes, already=refused, layout=layout)
+    report.close()
+    passed = max((index + 1 for index in range(behind) if nodes[index] is None), default=0)
+    stages = [
+        _stage(index, stage, num_nodes=n, micro_batch_size=layout.micro_batch_size, fleet=fleet)
+        for index, (stage, n) in enumerate(zip(walked, nodes, strict=True))
+        if index >= passed and n is not None
+    ]
+    _check_accumulation(batch, stages, schedule)
     return TrainingPlan(
-        global_batch_size=target.global_batch_size,
-        semantics="megatron",
+        global_batch_size=schedule.target,
+        semantics=ramp.semantics,
         sequence_length=sequence_length,
         stages=tuple(stages),
-        ramp=ramp,
+        ramp=schedule,
         fleet=fleet,
-        notes=_notes(ramp, stages, length, sequence_length),
+        passed=tuple(PassedStage(**_counts(index, stage)) for index, stage in enumerate(walked[:passed])),
+        clock=unit_clock if throughput else None,
+        notes=_notes(schedule, walked, length, sequence_length),
     )
 
 
-def _stage_batch(ramp_stage: RampStage, index: int, *, micro_batch_size: int, fleet: Fleet, num_nodes: int) -> BatchPlan:
-    data_parallel_size = fleet.parallel.data_parallel_size(num_nodes * fleet.devices)
-    samples_per_micro_step = micro_batch_size * data_parallel_size
-    size = ramp_stage.global_batch_size
-    if size % samples_per_micro_step and ramp_stage.steps is not None:
+def _lay_out(
+    batch: BatchSettings, ramp: RampSettings, *, fleet: Fleet, node_policy: str, sequence_length: int
+) -> tuple[Layout, RampSchedule]:
+    """The micro batch and the schedule, with decreased batch sizes where that was asked for."""
+    report = Report()
+    schedule = None
+    largest = batch.global_batch_size
+    if ramp.step_batch_size_schedule is not None:
+        _check_step_schedule(ramp)
+        schedule = from_step_schedule(ramp.step_batch_size_schedule, sequence_length=sequence_length)
+        _check_last_size(schedule, batch)
+        largest = schedule.scheduled_sizes()[-1]
+    with report.noting():
+        data_parallel_size = fleet.parallel.data_parallel_size(fleet.num_nodes * fleet.devices)
+        given = {"micro_batch_size": batch.micro_batch_size, "accumulate_grad_batches": batch.accumulate_grad_batches}
+        largest, micro_batch_size = complete_sizes(global_batch_size=largest, data_parallel_size=data_parallel_size, **given)
+    if schedule is None and largest is not None:
+        with report.noting():
+            schedule = RampSchedule.from_rampup(ramp.rampup_batch_size, global_batch_size=largest, semantics=ramp.semantics)
+    report.close()
+    assert schedule is not None
+    layout = Layout(
+        ramp=ramp.rampup_batch_size, target=schedule.target, micro_batch_size=micro_batch_size, fleet=fleet, node_policy=node_policy
+    )
+    if ramp.decrease_batch_size_if_needed:
+        if ramp.semantics != "megatron":
+            raise UsageError(
+                f"{DECREASE_KEY}=true is Megatron's, and {SEMANTICS_KEY}={ramp.semantics} knows no decreased batch",
+                keys=(DECREASE_KEY, SEMANTICS_KEY),
+                remedy=f"{DECREASE_KEY}=false, or {SEMANTICS_KEY}=megatron",
+            )
+        layout, decreased = layout.decreasing(schedule.scheduled_sizes())
+        schedule = schedule.with_decreased(decreased)
+    return layout, schedule
+
+
+def _check_step_schedule(ramp: RampSettings) -> None:
+    if ramp.rampup_batch_size is not None:
         raise UsageError(
-            f"stage {index} of the ramp, batch size {size}, does not divide into {MICRO_KEY}={micro_batch_size}"
-            f" x {data_parallel_size} data-parallel ranks = {samples_per_micro_step} on {num_nodes} node{'s' if num_nodes > 1 else ''}",
-            keys=(RAMP_KEY, MICRO_KEY, "rampup.node_policy", "trainer.num_nodes", "trainer.devices"),
-            remedy=f"batch sizes that are multiples of {samples_per_micro_step}, or another rampup.node_policy",
+            f"the batch is scheduled twice: {RAMP_KEY} and {SCHEDULE_KEY}", keys=(RAMP_KEY, SCHEDULE_KEY), remedy="null for one of them"
         )
-    return BatchPlan.divide(size, micro_batch_size=micro_batch_size, data_parallel_size=data_parallel_size)
+    if ramp.decrease_batch_size_if_needed:
+        raise UsageError(
+            f"{DECREASE_KEY}=true does not go with {SCHEDULE_KEY}: its sizes are written down",
+            keys=(DECREASE_KEY, SCHEDULE_KEY),
+            remedy=f"{DECREASE_KEY}=false",
+        )
 
 
-def _notes(ramp: RampSchedule, stages: Sequence[StagePlan], length: RunLength, sequence_length: int) -> tuple[str, ...]:
+def _check_last_size(schedule: RampSchedule, batch: BatchSettings) -> None:
+    if batch.global_batch_size not in (None, schedule.target):
+        raise UsageError(
+            f"{SCHEDULE_KEY} ends at {schedule.target}, and model.global_batch_size={batch.global_batch_size}",
+            keys=(SCHEDULE_KEY, "model.global_batch_size"),
+            remedy=f"model.global_batch_size={schedule.target}, or null",
+        )
+
+
+def _until(schedule: RampSchedule, end_step: int | None) -> list[RampStage]:
+    """The stages that start before the run ends, the last one cut there."""
+    if end_step is None:
+        return list(schedule.stages)
+    stages = [stage for stage in schedule.stages if stage.first_step < end_step]
+    last = stages[-1]
+    stages[-1] = RampStage(
+        global_batch_size=last.global_batch_size,
+        scheduled_batch_size=last.scheduled_batch_size,
+        first_sample=last.first_sample,
+        first_step=last.first_step,
+        steps=end_step - last.first_step if last.steps is None else min(last.steps, end_step - last.first_step),
+    )
+    return stages
+
+
+def _counts(index: int, stage: RampStage) -> dict[str, Any]:
+    return {
+        "stage": index,
+        "global_batch_size": stage.global_batch_size,
+        "first_sample": stage.first_sample,
+        "samples": stage.samples,
+        "first_step": stage.first_step,
+        "steps": stage.steps,
+    }
+
+
+def _stage(index: int, stage: RampStage, *, num_nodes: int, micro_batch_size: int, fleet: Fleet) -> StagePlan:
+    world_size = num_nodes * fleet.devices
+    batch = BatchPlan.divide(
+        stage.global_batch_size, micro_batch_size=micro_batch_size, data_parallel_size=fleet.parallel.data_parallel_size(world_size)
+    )
+    return StagePlan(
+        **_counts(index, stage),
+        num_nodes=num_nodes,
+        world_size=world_size,
+        data_parallel_size=batch.data_parallel_size,
+        micro_batch_size=micro_batch_size,
+        accumulate_grad_batches=batch.accumulate_grad_batches,
+    )
+
+
+def _check_accumulation(batch: BatchSettings, stages: Sequence[StagePlan], schedule: RampSchedule) -> None:
+    largest = max(stages, key=lambda stage: stage.global_batch_size)
+    if largest.global_batch_size == schedule.global_batch_size_at(schedule.stages[-1].first_sample):
+        BatchPlan(
+            global_batch_size=largest.global_batch_size,
+            micro_batch_size=largest.micro_batch_size,
+            data_parallel_size=largest.data_parallel_size,
+            accumulate_grad_batches=largest.accumulate_grad_batches,
+        ).check_accumulation(batch.accumulate_grad_batches)
+
+
+def _notes(ramp: RampSchedule, stages: Sequence[RampStage], length: RunLength, sequence_length: int) -> tuple[str, ...]:
     notes = []
-    walked = {stage.global_batch_size for stage in ramp.stages}
-    if skipped := [size for size in ramp.nominal_sizes() if size not in walked]:
+    walked = {stage.scheduled_batch_size for stage in ramp.stages}
+    if skipped := [size for size in ramp.scheduled_sizes() if size not in walked]:
         notes.append(f"skipped, because their share of the ramp is shorter than one batch: {', '.join(map(str, skipped))}")
+    if decreased := [stage for stage in stages if stage.global_batch_size != stage.scheduled_batch_size]:
+        shown = ", ".join(f"{stage.scheduled_batch_size} to {stage.global_batch_size}" for stage in decreased)
+        notes.append(f"decreased to whole micro batches on every rank ({DECREASE_KEY}): {shown}")
+    falls = [(one, other) for one, other in pairwise(stages) if other.global_batch_size < one.global_batch_size]
+    if falls and not decreased:
+        shown = ", ".join(f"{one.global_batch_size} to {other.global_batch_size} at sample {other.first_sample}" for one, other in falls)
+        notes.append(f"the batch shrinks, as scheduled: {shown}")
     end = stages[-1].end_sample
-    if end is not None and stages[-1].global_batch_size < ramp.target:
+    if end is not None and stages[-1].scheduled_batch_size != ramp.target:
         notes.append(f"the run ends before the ramp reaches its target {ramp.target}")
     if end is not None and length.max_samples is not None and end > length.max_samples:
         notes.append(f"a run ends with a whole step: {end} samples, not trainer.max_samples={length.max_samples}")

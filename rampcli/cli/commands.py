@@ -1,23 +1,25 @@
 """The commands. What they need is imported when they run, so that `--help` is fast and needs neither torch nor hydra."""
 
-import json
+import gc
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
-from rampcli.cli.words import join_split_lists
+from rampcli.cli.completion import SCRIPTS
+from rampcli.errors import UsageError
 
-if TYPE_CHECKING:
-    from rampcli.config.schema import Config
-
-Factory = Annotated[str, typer.Option("--factory", "-f", help="A recipe: llama3_8b, or 'llama3_8b(num_nodes=2)'.", show_default=False)]
-Overrides = Annotated[list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="Settings laid over the recipe.", show_default=False)]
+Factory = Annotated[
+    str,
+    typer.Option("--factory", "-f", help="A recipe: llama3_8b, or 'llama3_8b(num_nodes=2)'.", show_default=False),
+]
+Overrides = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="[KEY=VALUE]...", help="Settings laid over the recipe.", show_default=False),
+]
 ConfigDir = Annotated[Path | None, typer.Option("--config-dir", help="A folder of further config groups.", exists=True, file_okay=False)]
-
-
-BARS_FROM_WIDTH = 100
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.")]
 
 
 def pretrain(
@@ -25,62 +27,90 @@ def pretrain(
     overrides: Overrides = None,
     config_dir: ConfigDir = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Compose, check and print the plan; start nothing.")] = False,
-    cfg: Annotated[bool, typer.Option("--cfg", help="Print the composed configuration and exit.")] = False,
+    cfg: Annotated[bool, typer.Option("--cfg", help="Print the composed configuration, with who set what, and exit.")] = False,
     one_stage: Annotated[bool, typer.Option("--one-stage", help="End at the next stage, and say how to go on.")] = False,
 ) -> None:
     """Train a recipe through its ramp. The same command on the same run directory goes on where it stopped."""
-    words = join_split_lists(overrides or [])
-    config = _compose(factory, words, config_dir)
-    if cfg or dry_run:
-        _show(config, cfg=cfg)
-        return
-    from rampcli.cli.training import run
+    from rampcli.cli.composing import compose_words
 
-    outcome = run(config, one_stage=one_stage, command=["rampcli", *sys.argv[1:]], overrides=words)
-    raise typer.Exit(outcome.exit_code)
+    resolved = compose_words(factory, overrides or [], config_dir=config_dir, resumes=True)
+    if cfg:
+        from rampcli.config.explain import with_provenance
+
+        typer.echo(with_provenance(resolved), nl=False)
+    elif dry_run:
+        from rampcli.cli.console import show_plan
+
+        show_plan(resolved)
+    else:
+        from rampcli.cli.training import train
+
+        gc.enable()
+        outcome = train(resolved, one_stage=one_stage, command=["rampcli", *sys.argv[1:]], overrides=overrides or [])
+        raise typer.Exit(outcome.exit_code)
 
 
 def plan(
     factory: Factory,
     overrides: Overrides = None,
     config_dir: ConfigDir = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.")] = False,
+    as_json: AsJson = False,
+    what_if: Annotated[str | None, typer.Option(metavar="KEY=A,B,C", help="Compare the plans for several values of a setting.")] = None,
+    plot: Annotated[Path | None, typer.Option(metavar="FILE", help="Draw batch size and nodes: an .svg or .png file.")] = None,
+    measured: Annotated[Path | None, typer.Option(metavar="RUN_DIR", help="Take the throughput from an earlier run.", exists=True)] = None,
+    show_dialects: Annotated[
+        bool, typer.Option("--dialects", help="Print the batch in the words of NeMo, Megatron-LM and MaxText.")
+    ] = False,
+    show_seesaw: Annotated[bool, typer.Option("--seesaw", help="Let the batch grow instead of the learning rate's decay.")] = False,
+    seesaw_factor: Annotated[float, typer.Option(metavar="A", help="By which a batch of --seesaw grows.")] = 2.0,
 ) -> None:
-    """Show the stages of a run: batch, nodes, accumulation, samples and steps. Takes the arguments of pretrain."""
-    config = _compose(factory, join_split_lists(overrides or []), config_dir)
-    if as_json:
-        from rampcli.config.resolve import resolve
+    """Show the stages of a run: batch, nodes, accumulation, samples, steps, hours and learning rate. Takes the arguments of pretrain."""
+    from rampcli.cli import planning
+    from rampcli.cli.composing import compose_words
 
-        typer.echo(json.dumps(resolve(config).plan.to_json(), indent=1))
-    else:
-        _show(config, cfg=False)
-
-
-def _compose(factory: str, words: list[str], config_dir: Path | None) -> "Config":
-    from rampcli import llm
-    from rampcli.config.compose import lay_over
-
-    return lay_over(llm.from_factory(factory), words, config_dir=config_dir)
-
-
-def _show(config: "Config", *, cfg: bool) -> None:
-    from rampcli.cli.console import build_console
-    from rampcli.config import snapshot
-    from rampcli.config.resolve import resolve
-    from rampcli.report.tables import plan_table
-
-    resolved = resolve(config)
-    if cfg:
-        typer.echo(snapshot.to_yaml(resolved.config), nl=False)
+    words = overrides or []
+    if what_if is not None:
+        for name, given in (("--plot", plot), ("--dialects", show_dialects), ("--seesaw", show_seesaw)):
+            if given:
+                raise UsageError(f"--what-if compares plans, and {name} is about one", remedy=f"{name} without --what-if")
+        if not planning.compare(factory, words, what_if, config_dir=config_dir, measured=measured, json_wanted=as_json):
+            raise typer.Exit(2)
         return
-    console = build_console()
-    console.print(plan_table(resolved.plan, bars=console.width >= BARS_FROM_WIDTH))
-    end = resolved.plan.end_sample
-    if end is not None:
-        last = resolved.plan.stages[-1]
-        steps = last.first_step + (last.steps or 0)
-        console.print(
-            f"\n{end:,} samples, {steps:,} steps, {end * resolved.plan.sequence_length:,} tokens; run directory {resolved.run_dir}"
-        )
-    for note in resolved.plan.notes:
-        console.print(f"note: {note}")
+    resolved = compose_words(factory, words, config_dir=config_dir)
+    if measured is not None:
+        resolved = planning.with_measured(resolved, measured)
+    lines: list[str] = []
+    if show_seesaw:
+        resolved, lines = planning.seesaw(resolved, seesaw_factor)
+    if plot is not None:
+        planning.draw(resolved, plot)
+        lines.append(f"wrote {plot}")
+    if show_dialects:
+        planning.translate(resolved, json_wanted=as_json)
+    elif as_json:
+        typer.echo(planning.as_json(resolved.plan.to_json()))
+    else:
+        from rampcli.cli.console import show_plan
+
+        show_plan(resolved)
+        for line in lines:
+            typer.echo(line)
+
+
+def explain(
+    keys: Annotated[list[str], typer.Argument(metavar="KEY...", help="Settings; KEY=VALUE words are laid over the recipe.")],
+    factory: Annotated[str | None, typer.Option("--factory", "-f", help="The recipe.", show_default=False)] = None,
+    config_dir: ConfigDir = None,
+    as_json: AsJson = False,
+) -> None:
+    """Say what a setting is, what it is set to, and who said so."""
+    from rampcli.cli.explaining import explain_keys
+
+    explain_keys(keys, factory=factory, config_dir=config_dir, as_json=as_json)
+
+
+def completion(shell: Annotated[str, typer.Argument(help=f"One of {', '.join(SCRIPTS)}.")]) -> None:
+    """Print the script that lets a shell complete words of rampcli."""
+    if shell not in SCRIPTS:
+        raise UsageError(f"there is no completion for {shell}", remedy=" or ".join(f"rampcli completion {name}" for name in SCRIPTS))
+    typer.echo(SCRIPTS[shell], nl=False)

@@ -1,6 +1,11 @@
 """Standard output, as tables and progress are printed to it."""
 
 from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from rampcli.config.resolve import Resolved
+from rampcli.report.plan_tables import plan_summary, plan_table
 
 PIPE_WIDTH = 160
 
@@ -9,3 +14,23 @@ def build_console() -> Console:
     """Standard output; a file or a pipe has no width to fit into."""
     console = Console(highlight=False)
     return console if console.is_terminal else Console(highlight=False, width=PIPE_WIDTH)
+
+
+def print_table(console: Console, table: Table) -> None:
+    """A table as wide as it is: where it does not fit the terminal wraps its lines, and no figure is cut."""
+    natural = console.measure(table, options=console.options.update(width=10_000)).maximum
+    Console(highlight=False, width=max(console.width, natural)).print(table)
+
+
+def say(console: Console, text: str) -> None:
+    """One line, however long: paths and commands are there to be copied."""
+    console.print(Text(text), soft_wrap=True)
+
+
+def show_plan(resolved: Resolved) -> None:
+    """Print a plan for a person."""
+    console = build_console()
+    print_table(console, plan_table(resolved, width=console.width))
+    console.print()
+    for line in plan_summary(resolved):
+        say(console, line)

@@ -1,12 +1,14 @@
 """`rampcli`: the entry point, and how errors leave it."""
 
+import gc
 import sys
 from typing import Annotated
 
 import typer
 
 from rampcli import __version__
-from rampcli.cli.commands import plan, pretrain
+from rampcli.cli.commands import completion, explain, plan, pretrain
+from rampcli.cli.completion import candidates
 from rampcli.errors import EXIT_CTRL_C, RampcliError
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
@@ -14,6 +16,8 @@ llm = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
 for commands in (app, llm):
     commands.command("pretrain", context_settings={"allow_interspersed_args": True})(pretrain)
 app.command("plan")(plan)
+app.command("explain")(explain)
+app.command("completion")(completion)
 app.add_typer(llm, name="llm", help="The same commands, as NeMo's command lines name them.")
 
 
@@ -33,6 +37,10 @@ def about(version: Version = False) -> None:
 
 def main() -> None:
     """Run a command; an error of `rampcli.errors` is one message and its exit code."""
+    gc.disable()  # importing fills the heap with what stays: looking through it again and again takes a twentieth of a short command
+    if sys.argv[1:2] == ["__complete"]:
+        typer.echo("\n".join(candidates(sys.argv[2:], typer.main.get_command(app))))
+        return
     try:
         app()
     except RampcliError as error:

@@ -7,7 +7,7 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
-from rampcli.batch.training_plan import StagePlan, TrainingPlan
+from rampcli.batch.training_plan import PassedStage, StagePlan, TrainingPlan
 from rampcli.launch.local import Observer
 
 PLAIN_EVERY_S = 10.0
@@ -59,7 +59,7 @@ class Progress(Observer):
             self._say(f"warning: {row['reason']}")
 
     def _line(self, row: dict[str, Any], samples_per_s: float) -> str:
-        stage = self.plan.stages[row["stage"]]
+        stage = self.plan.stage_number(row["stage"])
         consumed = row["consumed_samples"]
         of_all = "" if self.plan.end_sample is None else f"/{self.plan.end_sample:,}"
         parts = [
@@ -74,8 +74,8 @@ class Progress(Observer):
                 parts.append(f"{name} {_duration(max(0, end - consumed) / samples_per_s)} left")
         return " · ".join(parts)
 
-    def _name(self, stage: StagePlan) -> str:
-        return f"stage {stage.stage + 1}/{len(self.plan.stages)}"
+    def _name(self, stage: PassedStage) -> str:
+        return f"stage {stage.stage + 1}/{self.plan.number_of_stages}"
 
     def _say(self, line: str) -> None:
         self.console.print(Text(line))

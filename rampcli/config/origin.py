@@ -1,12 +1,15 @@
 """Where a setting came from, so that an error can say it."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
-from enum import IntEnum
+from dataclasses import dataclass, field, replace
+from enum import Enum, IntEnum
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import yaml
+
+from rampcli.config.settings import settings, shown
 
 
 class Layer(IntEnum):
@@ -26,12 +29,20 @@ class Source:
     place: str
 
 
+@dataclass(frozen=True, slots=True)
+class Said:
+    """What one place says of a setting."""
+
+    place: str
+    value: Any
+
+
 DEFAULT = Source(Layer.SCHEMA, "default")
 PYTHON = Source(Layer.USER, "Python")
-COMMAND_LINE = Source(Layer.USER, "command line")
+COMMAND_LINE = "command line"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class ConfFile:
     """A YAML file that a configuration is made of, and the dotted key that its top level hangs on."""
 
@@ -39,13 +50,14 @@ class ConfFile:
     name: str
     package: str
 
-    def places(self) -> dict[str, str]:
-        """`{dotted key: "group/option.yaml:line"}` for every leaf in the file."""
+    @cached_property
+    def says(self) -> dict[str, Said]:
+        """What every leaf in the file says, by dotted key; the place is `group/option.yaml:line`."""
         root = yaml.compose(self.path.read_text(encoding="utf-8"), Loader=yaml.SafeLoader)
-        return {key: f"{self.name}:{line}" for key, line in _leaf_lines(root, self.package)}
+        return {key: Said(f"{self.name}:{line}", text) for key, line, text in _leaf_lines(root, self.package)}
 
 
-def _leaf_lines(node: yaml.Node | None, prefix: str) -> Iterable[tuple[str, int]]:
+def _leaf_lines(node: yaml.Node | None, prefix: str) -> Iterable[tuple[str, int, str]]:
     if not isinstance(node, yaml.MappingNode):
         return
     for key_node, value_node in node.value:
@@ -53,7 +65,13 @@ def _leaf_lines(node: yaml.Node | None, prefix: str) -> Iterable[tuple[str, int]
         if isinstance(value_node, yaml.MappingNode):
             yield from _leaf_lines(value_node, key)
         else:
-            yield key, key_node.start_mark.line + 1
+            yield key, key_node.start_mark.line + 1, _text(value_node)
+
+
+def _text(node: yaml.Node) -> str:
+    if isinstance(node, yaml.SequenceNode):
+        return f"[{', '.join(_text(item) for item in node.value)}]"
+    return str(node.value)
 
 
 @dataclass(slots=True)
@@ -63,6 +81,7 @@ class Origin:
     Attributes:
         choices: the arguments of `compose`, and the place that called it.
         files: the YAML files, in the order in which they override each other.
+        recipe: what the arguments of `compose` set, and `outdone` those of them that a later choice of a file replaced.
         composed: the leaves as composed; a leaf that differs now was set in Python.
         sources: sources of leaves that are known without reading files.
         laid: the leaves that were laid over the choices.
@@ -71,6 +90,8 @@ class Origin:
     choices: tuple[str, ...] = ()
     caller: str = "Python"
     files: tuple[ConfFile, ...] = ()
+    recipe: Mapping[str, Any] = field(default_factory=dict)
+    outdone: Mapping[str, Any] = field(default_factory=dict)
     composed: Mapping[str, Any] = field(default_factory=dict)
     sources: dict[str, Source] = field(default_factory=dict)
     laid: Mapping[str, Any] = field(default_factory=dict)
@@ -86,12 +107,36 @@ class Origin:
         if key not in self.composed or self.composed[key] != value:
             return PYTHON.place
         source = self.sources[key]
-        if source.layer is Layer.CONF:
-            return self._file_places().get(key, source.place)
-        return source.place
+        said = self._files_say(key) if source.layer is Layer.CONF else []
+        return said[-1].place if said else source.place
 
-    def _file_places(self) -> dict[str, str]:
-        places: dict[str, str] = {}
-        for file in self.files:
-            places |= file.places()
-        return places
+    def history(self, key: str, value: Any) -> list[Said]:
+        """Everything that was said of a leaf whose value is now `value`; the last one holds."""
+        default = settings()[key].default
+        said = [Said(DEFAULT.place, default.value if isinstance(default, Enum) else default), *self._files_say(key)]
+        if key in self.outdone:
+            said.insert(-1, Said(self.caller, self.outdone[key]))
+        if key in self.recipe:
+            said.append(Said(self.caller, self.recipe[key]))
+        if key in self.laid:
+            said.append(Said(self.sources[key].place, self.laid[key]))
+        if key not in self.composed or self.composed[key] != value:
+            said.append(Said(PYTHON.place, value))
+        return said
+
+    def settled(self, given: Mapping[str, Any], decided: Mapping[str, tuple[str, Any]]) -> "Origin":
+        """The origin of a configuration in canonical keys.
+
+        Args:
+            given: the leaves before, other systems' words among them.
+            decided: by canonical key, the key that decided it, and the value.
+        """
+        edits = {key: value for key, value in given.items() if key not in self.composed or self.composed[key] != value}
+        sources = self.sources | dict.fromkeys(edits, PYTHON)
+        for key, (word, _) in decided.items():
+            sources[key] = Source(self.layer(word, given[word]), f"{word}={shown(given[word])} ({self.place(word, given[word])})")
+        values = {key: value for key, (_, value) in decided.items()}
+        return replace(self, composed={**given, **values}, sources=sources, laid={**self.laid, **edits, **values})
+
+    def _files_say(self, key: str) -> list[Said]:
+        return [file.says[key] for file in self.files if key in file.says]

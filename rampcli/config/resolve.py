@@ -1,45 +1,25 @@
 """The one place where settings are checked against each other: the command line and Python both come through `resolve`."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from fractions import Fraction
 from pathlib import Path
-from typing import Any
 
+from rampcli.batch.learning_rate import LearningRate
+from rampcli.batch.maxtext import LoadedBatch, check_pipeline, loading_hosts
 from rampcli.batch.nodes import Fleet
 from rampcli.batch.plan import ParallelSizes
-from rampcli.batch.spellings import SPELLINGS, Given, fold_spellings
-from rampcli.batch.training_plan import LENGTH_KEYS, RunLength, TrainingPlan, plan_training
-from rampcli.config.leaves import build, leaves
-from rampcli.config.origin import DEFAULT, Layer, Origin
-from rampcli.config.schema import Config, PositionEmbedding
-from rampcli.errors import RampcliError, UsageError
-
-AT_LEAST: dict[str, float] = {
-    "seed": 0,
-    "data.sequence_length": 1,
-    "model.num_layers": 1,
-    "model.hidden_size": 1,
-    "model.ffn_hidden_size": 1,
-    "model.num_attention_heads": 1,
-    "model.num_query_groups": 1,
-    "model.vocab_size": 1,
-    "parallel.tensor_parallel_size": 1,
-    "parallel.pipeline_parallel_size": 1,
-    "parallel.context_parallel_size": 1,
-    "trainer.val_every_steps": 1,
-    "trainer.val_samples": 0,
-    "optim.lr": 0,
-    "optim.min_lr": 0,
-    "optim.warmup_samples": 0,
-    "optim.warmup_steps": 0,
-    "optim.weight_decay": 0,
-    "checkpoint.every_steps": 1,
-    "checkpoint.keep_last": 1,
-}
-AT_MOST: dict[str, float] = {"seed": 2**62}
-ONE_OF = (LENGTH_KEYS, ("optim.warmup_samples", "optim.warmup_steps"))
-ABOVE_ZERO = ("trainer.gradient_clip_val", "trainer.peak_tflops", "model.init_std", "model.norm_epsilon", "model.rotary_base", "optim.eps")
+from rampcli.batch.throughput import Throughput, parse_points
+from rampcli.batch.training_plan import BatchSettings, RampSettings, RunLength, StagePlan, TrainingPlan, plan_training
+from rampcli.config.canonical import Canonical, canonicalize
+from rampcli.config.checks import SETTING_CHECKS
+from rampcli.config.model_size import flops_per_token
+from rampcli.config.origin import DEFAULT, Origin
+from rampcli.config.schema import AtBoundary, Config
+from rampcli.config.settings import leaves, shown
+from rampcli.config.values import build
+from rampcli.errors import RampcliError, Report, UsageError, UsageErrors
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -48,27 +28,87 @@ class Resolved:
 
     config: Config
     plan: TrainingPlan
+    notes: tuple[str, ...] = ()
 
     @property
     def run_dir(self) -> Path:
         """Where the run lives, relative to the working directory unless it was given absolute."""
-        return Path(self.config.run_dir or f"runs/{self.config.name}")
+        return run_dir_of(self.config)
+
+    def learning_rate(self) -> LearningRate:
+        """The learning rate over the run."""
+        optim, schedule = self.config.optim, self.config.schedule
+        return LearningRate.over(
+            self.plan,
+            decay_style=schedule.decay_style,
+            peak=optim.lr,
+            floor=optim.min_lr,
+            warmup_samples=optim.warmup_samples,
+            warmup_steps=optim.warmup_steps,
+            wsd_decay_samples=schedule.wsd_decay_samples,
+            batch_coupling=schedule.batch_coupling,
+        )
+
+    def loading(self, stage: StagePlan) -> tuple[LoadedBatch, int] | None:
+        """What a step of a stage loads, and how many hosts read it; None where every host reads its own.
+
+        Raises:
+            UsageError: it is not whole.
+        """
+        factor = self.config.data.expansion_factor_real_data
+        if factor is None or factor <= 0:
+            return None
+        devices_per_rank = stage.world_size // stage.data_parallel_size
+        expansion = Fraction(str(factor))
+        loaded = LoadedBatch.of(
+            per_device_batch_size=Fraction(stage.micro_batch_size, devices_per_rank),
+            expansion_factor=expansion,
+            num_devices=stage.world_size,
+            gradient_accumulation_steps=stage.accumulate_grad_batches,
+        )
+        return loaded, loading_hosts(stage.num_nodes, expansion)
 
 
-def resolve(config: Config) -> Resolved:
+def run_dir_of(config: Config) -> Path:
+    """Where a run lives."""
+    return Path(config.run_dir or f"runs/{config.name}")
+
+
+def resolve(config: Config, *, consumed_samples_in: Callable[[Path], int] = lambda _: 0, report: Report | None = None) -> Resolved:
     """Check a configuration and plan its run. `config` itself is left as it is.
 
+    Args:
+        config: from a recipe or `compose`.
+        consumed_samples_in: tells where a run directory stands; stages before that are not checked.
+        report: holds errors that were found before; they are raised together with those found here.
+
     Raises:
-        UsageError: with the keys that it is about and where their values came from.
+        UsageError: all that is wrong, with the keys that it is about and where their values came from.
     """
+    report = report or Report()
     origin: Origin = getattr(config, "origin", None) or _by_hand()
-    given = dict(leaves(config))
-    with sources_named(config):
-        values = _canonical(given, origin)
-        typed = build(values, place=lambda key: origin.place(key, values[key]))
-        typed.origin = origin
-        _check_settings(typed)
-        return Resolved(config=typed, plan=_plan(typed))
+    raw = dict(leaves(config))
+    given = dict(leaves(build(raw, place=lambda key: origin.place(key, raw[key]), report=report)))
+    canon = Canonical(values=given, decided={}, notes=())
+    with _fresh(report, origin.settled(given, canon.decided)):
+        canon = canonicalize(given, origin)
+    settled = origin.settled(given, canon.decided)
+    typed = build(canon.values, place=lambda key: settled.place(key, canon.values[key]), report=report)
+    typed.origin = settled
+    for check in SETTING_CHECKS:
+        with _fresh(report, settled):
+            check(typed)
+    plan = None
+    with _fresh(report, settled):
+        names_wrong = any({"name", "run_dir"} & set(error.keys) for error in report.errors)
+        plan = _plan(typed, 0 if names_wrong else consumed_samples_in(run_dir_of(typed)))
+    resolved = Resolved(config=typed, plan=plan, notes=canon.notes) if plan else None
+    if resolved is not None:
+        with _fresh(report, settled):
+            _check_stages(resolved)
+    report.close()
+    assert resolved is not None
+    return resolved
 
 
 @contextmanager
@@ -77,9 +117,35 @@ def sources_named(config: Config) -> Iterator[None]:
     try:
         yield
     except RampcliError as error:
-        origin: Origin = getattr(config, "origin", None) or _by_hand()
-        error.set_by = error.set_by or _places(error.keys, dict(leaves(config)), origin)
+        _name_sources(error, getattr(config, "origin", None) or _by_hand())
         raise
+
+
+@contextmanager
+def _fresh(report: Report, origin: Origin) -> Iterator[None]:
+    """Note the errors of a block, with their sources; not those about keys that were found wrong before: they would follow from it."""
+    wrong = {key for error in report.errors for key in error.keys}
+    found = Report()
+    with found.noting():
+        yield
+    for error in found.errors:
+        _name_sources(error, origin)
+    report.errors += [error for error in found.errors if wrong.isdisjoint(error.keys)]
+
+
+def _name_sources(error: RampcliError, origin: Origin) -> None:
+    for one in error.errors if isinstance(error, UsageErrors) else (error,):
+        one.set_by = one.set_by or _places(one.keys, origin)
+
+
+def _places(keys: Sequence[str], origin: Origin) -> tuple[str, ...]:
+    """Where the values of `keys` came from; a key whose place says little is named with its value."""
+    places = []
+    for key in keys:
+        value = origin.composed.get(key)
+        place = origin.place(key, value)
+        places.append(place if ":" in place or "=" in place else f"{key}={shown(value)} ({place})")
+    return tuple(dict.fromkeys(places))
 
 
 def _by_hand() -> Origin:
@@ -88,113 +154,70 @@ def _by_hand() -> Origin:
     return Origin(composed=composed, sources=dict.fromkeys(composed, DEFAULT))
 
 
-def _canonical(given: dict[str, Any], origin: Origin) -> dict[str, Any]:
-    layered = {key: Given(value=value, layer=origin.layer(key, value)) for key, value in given.items()}
-    values = dict(given)
-    for canonical, winner in fold_spellings(layered).items():
-        values[canonical] = given[winner]
-    for spelling in SPELLINGS:
-        values[spelling] = None
-    # A recipe chooses one of several keys that say the same in different units; a user who chooses another replaces it.
-    for keys in ONE_OF:
-        chosen = [key for key in keys if given[key] is not None]
-        nearest = max((layered[key].layer for key in chosen), default=Layer.SCHEMA)
-        for key in chosen:
-            if layered[key].layer < nearest:
-                values[key] = None
-    return values
-
-
-def _plan(config: Config) -> TrainingPlan:
+def _plan(config: Config, consumed_samples: int) -> TrainingPlan:
+    model, trainer, parallel, rampup = config.model, config.trainer, config.parallel, config.rampup
     return plan_training(
-        rampup_batch_size=config.model.rampup_batch_size,
-        global_batch_size=config.model.global_batch_size,
-        micro_batch_size=config.data.micro_batch_size,
-        accumulate_grad_batches=config.trainer.accumulate_grad_batches,
+        batch=BatchSettings(
+            global_batch_size=model.global_batch_size,
+            micro_batch_size=config.data.micro_batch_size,
+            accumulate_grad_batches=trainer.accumulate_grad_batches,
+        ),
+        ramp=RampSettings(
+            rampup_batch_size=model.rampup_batch_size,
+            step_batch_size_schedule=model.step_batch_size_schedule,
+            semantics=rampup.semantics,
+            decrease_batch_size_if_needed=rampup.decrease_batch_size_if_needed,
+        ),
         fleet=Fleet(
-            num_nodes=config.trainer.num_nodes,
-            devices=config.trainer.devices,
+            num_nodes=trainer.num_nodes,
+            devices=trainer.devices,
             parallel=ParallelSizes(
-                tensor=config.parallel.tensor_parallel_size,
-                pipeline=config.parallel.pipeline_parallel_size,
-                context=config.parallel.context_parallel_size,
+                tensor=parallel.tensor_parallel_size,
+                pipeline=parallel.pipeline_parallel_size,
+                context=parallel.context_parallel_size,
             ),
         ),
-        node_policy=config.rampup.node_policy,
+        node_policy=rampup.node_policy,
         sequence_length=config.data.sequence_length,
-        length=RunLength(max_steps=config.trainer.max_steps, max_samples=config.trainer.max_samples, max_tokens=config.trainer.max_tokens),
+        length=RunLength(max_steps=trainer.max_steps, max_samples=trainer.max_samples, max_tokens=trainer.max_tokens),
+        throughput=throughput_of(config),
+        restart_s=rampup.restart_s,
+        restarts_always=rampup.at_boundary is AtBoundary("stop"),
+        consumed_samples=consumed_samples,
     )
 
 
-def _check_settings(config: Config) -> None:
-    values = dict(leaves(config))
-    for key, least in AT_LEAST.items():
-        if values[key] is not None and values[key] < least:
-            raise UsageError(f"{key}={values[key]} is below {least}", keys=(key,), remedy=f"{key}={least} or more")
-    for key, most in AT_MOST.items():
-        if values[key] > most:
-            raise UsageError(f"{key}={values[key]} is above {most}", keys=(key,), remedy=f"{key}={most} or less")
-    for key in ABOVE_ZERO:
-        if values[key] is not None and values[key] <= 0:
-            raise UsageError(f"{key}={values[key]} is not above zero", keys=(key,), remedy="a positive number")
-    for check in (_check_name, _check_heads, _check_warmup):
-        check(config)
+def throughput_of(config: Config) -> Throughput | None:
+    """What one GPU does, by the settings; None where they say nothing of it."""
+    sequence_length = config.data.sequence_length
+    if config.rampup.efficiency is not None:
+        place = config.origin.place("rampup.efficiency", config.rampup.efficiency)
+        return Throughput(points=parse_points(config.rampup.efficiency), basis=f"rampup.efficiency ({place})")
+    samples_per_s, mfu, peak = config.throughput.samples_per_s_per_gpu, config.throughput.mfu, config.trainer.peak_tflops
+    if samples_per_s is not None:
+        return Throughput(points=((1, samples_per_s * sequence_length),), basis=f"{samples_per_s:g} samples/s per GPU, as declared")
+    if mfu is None or peak is None:
+        return None
+    tokens_per_s = mfu * peak * 1e12 / flops_per_token(config.model, sequence_length=sequence_length)
+    return Throughput(points=((1, tokens_per_s),), basis=f"an estimate from FLOPs, at {mfu:.0%} of {peak:g} TFLOP/s per GPU, as declared")
 
 
-def _check_name(config: Config) -> None:
-    name = config.name
-    if not name or name in (".", "..") or "/" in name or not name.isprintable():
-        raise UsageError(f"name={name!r} cannot name a folder", keys=("name",), remedy="letters, digits, - and _")
-
-
-def _check_heads(config: Config) -> None:
-    model = config.model
-    groups = model.num_query_groups or model.num_attention_heads
-    if model.hidden_size % model.num_attention_heads:
-        raise UsageError(
-            f"model.hidden_size={model.hidden_size} does not divide into model.num_attention_heads={model.num_attention_heads}",
-            keys=("model.hidden_size", "model.num_attention_heads"),
-            remedy=f"model.num_attention_heads={_largest_divisor(model.hidden_size, model.num_attention_heads)}",
+def _check_stages(resolved: Resolved) -> None:
+    report = Report()
+    parallel = resolved.config.parallel
+    stage = resolved.plan.stages[-1]
+    with report.noting():
+        check_pipeline(
+            num_pipeline_microbatches=parallel.num_pipeline_microbatches,
+            stages=parallel.pipeline_parallel_size,
+            micro_batch_to_train=stage.micro_batch_size * stage.data_parallel_size,
+            num_layers=resolved.config.model.num_layers,
         )
-    if model.num_attention_heads % groups:
-        raise UsageError(
-            f"model.num_attention_heads={model.num_attention_heads} does not divide into model.num_query_groups={groups}",
-            keys=("model.num_attention_heads", "model.num_query_groups"),
-            remedy=f"model.num_query_groups={_largest_divisor(model.num_attention_heads, groups)}",
-        )
-    head_size = model.hidden_size // model.num_attention_heads
-    if model.position_embedding is PositionEmbedding.rope and head_size % 2:
-        raise UsageError(
-            f"model.hidden_size={model.hidden_size} over model.num_attention_heads={model.num_attention_heads} gives heads of {head_size};"
-            " rotary positions need an even size",
-            keys=("model.hidden_size", "model.num_attention_heads"),
-            remedy="model.position_embedding=learned, or an even head size",
-        )
-
-
-def _check_warmup(config: Config) -> None:
-    if config.optim.warmup_samples is not None and config.optim.warmup_steps is not None:
-        raise UsageError(
-            "the warm-up is given twice:"
-            f" optim.warmup_samples={config.optim.warmup_samples} and optim.warmup_steps={config.optim.warmup_steps}",
-            keys=("optim.warmup_samples", "optim.warmup_steps"),
-            remedy="null for one of them",
-        )
-
-
-def _largest_divisor(number: int, most: int) -> int:
-    return next(divisor for divisor in range(min(most, number), 0, -1) if number % divisor == 0)
-
-
-def _places(keys: Sequence[str], given: dict[str, Any], origin: Origin) -> tuple[str, ...]:
-    """Where the values of `keys` came from; a key whose place says little is named with its value."""
-
-    def spoken_for(key: str) -> str:
-        aliases = [spelling for spelling, canonical in SPELLINGS.items() if canonical == key and given[spelling] is not None]
-        return max([key, *aliases], key=lambda name: origin.layer(name, given[name]))
-
-    places = []
-    for key in map(spoken_for, keys):
-        place = origin.place(key, given[key])
-        places.append(place if ":" in place else f"{key}={given[key]} ({place})")
-    return tuple(dict.fromkeys(places))
+    with report.noting():
+        for stage in resolved.plan.stages:
+            try:
+                resolved.loading(stage)
+            except UsageError as error:
+                error.message = f"stage {stage.stage}: {error.message}"
+                raise
+    report.close()

@@ -1,12 +1,38 @@
 """The settings of a run: mutable plain data. Derived facts are frozen and live in `rampcli.batch`.
 
-A comment beside a field says what it is and its unit; conf/ owns the numbers. Fields that only take other systems' spellings
+Each setting says what it is, its unit and its range; conf/ owns the numbers. Fields that only take other systems' spellings
 (`rampcli.batch.spellings`) stand last in their class: they are None in a resolved configuration and in the run directory.
 """
 
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
+
+
+def setting(
+    default: Any,
+    doc: str,
+    *,
+    unit: str | None = None,
+    at_least: float | None = None,
+    at_most: float | None = None,
+    above: float | None = None,
+) -> Any:
+    """A field with what people want to know of it.
+
+    Args:
+        default: where neither conf/ nor a recipe says otherwise.
+        doc: what it is; `null` in it means the absence of a value.
+        unit: of the value, in words.
+        at_least, at_most, above: the range that is accepted.
+    """
+    about = {"doc": doc, "unit": unit, "at_least": at_least, "at_most": at_most, "above": above}
+    return field(default=default, metadata=about)
+
+
+def spelling() -> Any:
+    """A field that takes another system's word for a setting."""
+    return field(default=None)
 
 
 class Resume(StrEnum):
@@ -25,7 +51,7 @@ class DataSource(StrEnum):
 
 
 class Accelerator(StrEnum):
-    """What the workers compute on; `auto` takes GPUs where this machine has enough of them, else the CPU."""
+    """What the workers compute on."""
 
     auto = "auto"
     cpu = "cpu"
@@ -33,7 +59,7 @@ class Accelerator(StrEnum):
 
 
 class Precision(StrEnum):
-    """`bf16`: parameters are gathered and used in bf16, gradients reduced and weights kept in fp32."""
+    """Of parameters in the forward and backward pass; gradients are reduced and weights kept in fp32."""
 
     fp32 = "fp32"
     bf16 = "bf16"
@@ -43,21 +69,43 @@ class RampSemantics(StrEnum):
     """Whose rule turns `[start, increment, samples]` into batch sizes."""
 
     megatron = "megatron"
+    maxtext = "maxtext"
 
 
 AtBoundary = StrEnum("AtBoundary", {"stop": "stop", "continue": "continue"})  # `continue` is a keyword: no class body can hold it
-AtBoundary.__doc__ = "`stop`: end the processes at every stage; `continue`: grow in place where the world size stays."
+AtBoundary.__doc__ = "What happens where the batch size changes."
 
 
 class NodePolicy(StrEnum):
     """How many nodes each batch size gets; see `rampcli.batch.nodes`."""
 
     nemo = "nemo"
+    best = "best"
     fixed = "fixed"
 
 
+class DecayStyle(StrEnum):
+    """How the learning rate falls; see `rampcli.batch.learning_rate`."""
+
+    constant = "constant"
+    linear = "linear"
+    cosine = "cosine"
+    quarter_cosine = "quarter_cosine"
+    wsd = "wsd"
+    inverse_sqrt = "inverse_sqrt"
+    seesaw = "seesaw"
+
+
+class BatchCoupling(StrEnum):
+    """How a batch below the target scales the learning rate."""
+
+    none = "none"
+    sqrt = "sqrt"
+    linear = "linear"
+
+
 class Normalization(StrEnum):
-    """Which normalisation stands before attention, before the feed-forward layer and at the end."""
+    """Which normalisation."""
 
     rmsnorm = "rmsnorm"
     layernorm = "layernorm"
@@ -81,108 +129,188 @@ class PositionEmbedding(StrEnum):
 class ModelConfig:
     """The decoder's shape, and the batch that it is trained with."""
 
-    num_layers: int = 6
-    hidden_size: int = 128
-    ffn_hidden_size: int = 344
-    num_attention_heads: int = 4
-    num_query_groups: int | None = None  # heads of keys and values; null = one for each attention head
-    vocab_size: int = 256
-    normalization: Normalization = Normalization.rmsnorm
-    norm_epsilon: float = 1e-5
-    activation: Activation = Activation.swiglu
-    position_embedding: PositionEmbedding = PositionEmbedding.rope
-    rotary_base: float = 10_000.0
-    bias: bool = False  # in the linear layers
-    tie_embeddings: bool = False  # the output projection is the token embedding
-    init_std: float = 0.02  # of the normal distribution that weights are drawn from
-    global_batch_size: int | None = None  # samples per optimiser step, at the end of a ramp; null = derived
-    rampup_batch_size: list[int] | None = None  # [start, increment, samples] or null
+    num_layers: int = setting(6, "layers", at_least=1)
+    hidden_size: int = setting(128, "width of the residual stream", at_least=1)
+    ffn_hidden_size: int = setting(344, "width inside the feed-forward layers", at_least=1)
+    num_attention_heads: int = setting(4, "heads of queries; divides `hidden_size`", at_least=1)
+    num_query_groups: int | None = setting(
+        None, "heads of keys and values; divides `num_attention_heads`. `null`: one for each attention head", at_least=1
+    )
+    vocab_size: int = setting(256, "tokens in the vocabulary", at_least=1)
+    normalization: Normalization = setting(
+        Normalization.rmsnorm, "the normalisation before attention, before the feed-forward layer and at the end"
+    )
+    norm_epsilon: float = setting(1e-5, "in the normalisation", above=0)
+    activation: Activation = setting(Activation.swiglu, "the feed-forward layer")
+    position_embedding: PositionEmbedding = setting(
+        PositionEmbedding.rope, "how a token knows its place; `rope` wants heads of an even size"
+    )
+    rotary_base: float = setting(10_000.0, "of `rope`", above=0)
+    bias: bool = setting(False, "biases in the linear layers")
+    tie_embeddings: bool = setting(False, "the output projection is the token embedding")
+    init_std: float = setting(0.02, "standard deviation of the initial weights", above=0)
+    global_batch_size: int | None = setting(
+        None, "samples per optimiser step, at the end of a ramp. `null`: derived", unit="samples", at_least=1
+    )
+    rampup_batch_size: list[int] | None = setting(None, "`[start, increment, samples]`. `null`: no ramp", unit="samples")
+    step_batch_size_schedule: str | None = setting(
+        None,
+        "batch sizes at thresholds, `'0:768 250B:1536'`: thresholds in tokens, or in samples with `samples:` in front. `null`: none",
+        unit="tokens or samples : samples",
+    )
 
-    micro_batch_size: int | None = None
-    tensor_model_parallel_size: int | None = None
-    pipeline_model_parallel_size: int | None = None
-    context_parallel_size: int | None = None
+    micro_batch_size: int | None = spelling()
+    tensor_model_parallel_size: int | None = spelling()
+    pipeline_model_parallel_size: int | None = spelling()
+    context_parallel_size: int | None = spelling()
 
 
 @dataclass(kw_only=True, slots=True)
 class DataConfig:
     """The samples."""
 
-    source: DataSource = DataSource.stdlib
-    sequence_length: int = 128  # tokens per sample
-    micro_batch_size: int | None = None  # samples per data-parallel rank per forward/backward; null = derived
-    audit_order: bool = False  # gather the indices that the ranks really read, for order_hash
+    source: DataSource = setting(DataSource.stdlib, "`stdlib`: the source of Python's standard library as bytes. `mock`: random tokens")
+    sequence_length: int = setting(128, "tokens per sample", unit="tokens", at_least=1)
+    micro_batch_size: int | None = setting(
+        None, "samples per data-parallel rank and forward/backward pass. `null`: derived", unit="samples", at_least=1
+    )
+    expansion_factor_real_data: float | None = setting(
+        None,
+        "above 1: one host in so many reads, for all of them; below 1: a larger job's data on fewer hosts. `null`, or MaxText's -1: every"
+        " host reads its own. Planned, not trained",
+    )
+    audit_order: bool = setting(False, "gather what the ranks really read, for `order_hash` in `metrics.jsonl`")
 
-    global_batch_size: int | None = None
+    global_batch_size: int | None = spelling()
+    rampup_batch_size: list[int] | None = spelling()
 
 
 @dataclass(kw_only=True, slots=True)
 class StrategySpellings:
     """NeMo 2's `trainer.strategy`: spellings only."""
 
-    tensor_model_parallel_size: int | None = None
-    pipeline_model_parallel_size: int | None = None
-    context_parallel_size: int | None = None
+    tensor_model_parallel_size: int | None = spelling()
+    pipeline_model_parallel_size: int | None = spelling()
+    context_parallel_size: int | None = spelling()
 
 
 @dataclass(kw_only=True, slots=True)
 class TrainerConfig:
-    """How long, on what, and how a step is taken."""
+    """How long, on what, and how a step is taken. At most one of `max_steps`, `max_samples` and `max_tokens` is given."""
 
-    num_nodes: int = 1  # the most nodes; a ramp may use fewer
-    devices: int = 1  # processes (GPUs) per node
-    accelerator: Accelerator = Accelerator.auto
-    precision: Precision = Precision.fp32
-    accumulate_grad_batches: int | None = None  # micro batches per optimiser step, at the end of a ramp; null = derived
-    max_steps: int | None = None  # optimiser steps
-    max_samples: int | None = None
-    max_tokens: int | None = None
-    gradient_clip_val: float | None = 1.0  # largest norm of the gradient; null = no clipping
-    val_every_steps: int | None = None  # optimiser steps between validations; null = only before the first step and after the last
-    val_samples: int = 0  # samples per validation; 0 = no validation
-    peak_tflops: float | None = None  # of one process's device, for mfu; null = mfu is not reported
+    num_nodes: int = setting(1, "the most nodes; a ramp may use fewer", unit="nodes", at_least=1, at_most=100_000)
+    devices: int = setting(1, "processes (GPUs) per node", unit="processes", at_least=1, at_most=10_000)
+    accelerator: Accelerator = setting(Accelerator.auto, "`auto`: GPUs where this machine has enough for the largest stage, else the CPU")
+    precision: Precision = setting(
+        Precision.fp32, "`bf16`: parameters are gathered and used in bf16, gradients reduced and weights kept in fp32"
+    )
+    accumulate_grad_batches: int | None = setting(
+        None, "micro batches per optimiser step, where the batch is largest. `null`: derived", unit="micro batches", at_least=1
+    )
+    max_steps: int | None = setting(None, "the run's end. `null`: another end, or none", unit="optimiser steps", at_least=1)
+    max_samples: int | None = setting(None, "the run's end. `null`: another end, or none", unit="samples", at_least=1)
+    max_tokens: int | None = setting(None, "the run's end. `null`: another end, or none", unit="tokens", at_least=1)
+    gradient_clip_val: float | None = setting(1.0, "largest norm of the gradient. `null`: no clipping", above=0)
+    val_every_steps: int | None = setting(
+        None, "between validations. `null`: only before the first step and after the last", unit="optimiser steps", at_least=1
+    )
+    val_samples: int = setting(0, "per validation. `0`: no validation", unit="samples", at_least=0)
+    peak_tflops: float | None = setting(
+        None, "peak of one process's device, for `mfu` and for the hours in a plan. `null`: unknown", unit="TFLOP/s", above=0
+    )
 
     strategy: StrategySpellings = field(default_factory=StrategySpellings)
 
 
 @dataclass(kw_only=True, slots=True)
 class ParallelConfig:
-    """How many ways the model is split; the rest of the processes are data parallel."""
+    """How many ways the model is split; the processes that are left are data parallel. Larger sizes than 1 are planned, not trained."""
 
-    tensor_parallel_size: int = 1
-    pipeline_parallel_size: int = 1
-    context_parallel_size: int = 1
+    tensor_parallel_size: int = setting(1, "ways that each layer is split", at_least=1)
+    pipeline_parallel_size: int = setting(1, "ways that the layers are divided up", at_least=1)
+    context_parallel_size: int = setting(1, "ways that each sequence is split", at_least=1)
+    num_pipeline_microbatches: int | None = setting(
+        None,
+        "parts of a micro batch that go through the pipeline one after another; a multiple of the stages. `null`: the accumulated micro"
+        " batches do",
+        at_least=1,
+    )
 
 
 @dataclass(kw_only=True, slots=True)
 class OptimConfig:
-    """AdamW, and a learning rate that is a function of consumed samples: linear warm-up, then a cosine down to `min_lr` at the end."""
+    """AdamW, and the learning rate. At most one of the two warm-ups is given."""
 
-    lr: float = 1e-3
-    min_lr: float = 0.0
-    warmup_samples: int | None = None  # one of the two, or neither
-    warmup_steps: int | None = None  # optimiser steps, converted to samples through the plan
-    weight_decay: float = 0.1  # on matrices only
-    beta1: float = 0.9
-    beta2: float = 0.95
-    eps: float = 1e-8
+    lr: float = setting(1e-3, "highest learning rate", at_least=0)
+    min_lr: float = setting(0.0, "learning rate at the end", at_least=0)
+    warmup_samples: int | None = setting(None, "warm-up. `null`: the other one, or none", unit="samples", at_least=0)
+    warmup_steps: int | None = setting(
+        None, "warm-up, converted to samples through the plan. `null`: the other one, or none", unit="optimiser steps", at_least=0
+    )
+    weight_decay: float = setting(0.1, "on matrices and embeddings only", at_least=0)
+    beta1: float = setting(0.9, "AdamW's first decay rate", at_least=0, at_most=1)
+    beta2: float = setting(0.95, "AdamW's second decay rate", at_least=0, at_most=1)
+    eps: float = setting(1e-8, "AdamW's epsilon", above=0)
+
+
+@dataclass(kw_only=True, slots=True)
+class ScheduleConfig:
+    """How the learning rate falls over the samples, after a linear warm-up to `optim.lr`."""
+
+    decay_style: DecayStyle = setting(
+        DecayStyle.cosine,
+        "`linear`, `cosine`, `quarter_cosine` (a cosine's first quarter) and `wsd` (constant, then linear over the last samples) end at"
+        " `optim.min_lr`; `inverse_sqrt` falls with the root of the samples from the warm-up on, `seesaw` with the root of the batch",
+    )
+    wsd_decay_samples: int | None = setting(None, "of `wsd`. `null`: the last tenth of the run", unit="samples", at_least=1)
+    batch_coupling: BatchCoupling = setting(
+        BatchCoupling.none, "what a batch below the target scales the rate by: nothing, the root of its share, or its share"
+    )
 
 
 @dataclass(kw_only=True, slots=True)
 class RampupConfig:
     """What a ramp means and what happens at its stages."""
 
-    semantics: RampSemantics = RampSemantics.megatron
-    at_boundary: AtBoundary = AtBoundary["stop"]
-    node_policy: NodePolicy = NodePolicy.nemo
+    semantics: RampSemantics = setting(RampSemantics.megatron, "whose rule turns `model.rampup_batch_size` into batch sizes")
+    at_boundary: AtBoundary = setting(
+        AtBoundary["stop"], "`stop`: new processes at every stage. `continue`: the same ones where their number stays"
+    )
+    node_policy: NodePolicy = setting(NodePolicy.nemo, "how many nodes each batch size gets")
+    decrease_batch_size_if_needed: bool = setting(
+        False, "make a batch that fits nowhere smaller, down to whole micro batches on every rank, instead of refusing it"
+    )
+    efficiency: str | None = setting(
+        None,
+        "`'1:9000 4:11500'`: what one GPU does at 1 and at 4 micro batches per rank and step. `null`: the same at any",
+        unit="micro batches : tokens/s",
+    )
+    restart_s: float = setting(
+        60.0, "that new processes at a stage take to start, for `best` and for the hours in a plan", unit="seconds", at_least=0
+    )
+
+
+@dataclass(kw_only=True, slots=True)
+class ThroughputConfig:
+    """What one GPU does, for the hours in a plan. `rampup.efficiency` comes first, then the first of these."""
+
+    samples_per_s_per_gpu: float | None = setting(None, "`null`: estimated from `mfu`", unit="samples/s", above=0)
+    mfu: float | None = setting(
+        None, "share of `trainer.peak_tflops` that training reaches, for an estimate. `null`: no estimate", above=0, at_most=1
+    )
 
 
 @dataclass(kw_only=True, slots=True)
 class CheckpointConfig:
-    """Checkpoints besides those at boundaries, on signals and at the end."""
+    """Checkpoints."""
 
-    every_steps: int | None = None  # optimiser steps; null = only at boundaries, on signals and at the end
-    keep_last: int = 2  # checkpoints
+    every_steps: int | None = setting(
+        None,
+        "between checkpoints, besides those at the end of each stage's processes, on signals and at the end. `null`: only those",
+        unit="optimiser steps",
+        at_least=1,
+    )
+    keep_last: int = setting(2, "how many are kept", unit="checkpoints", at_least=1)
 
 
 class Traced:
@@ -196,14 +324,30 @@ class Traced:
 class Config(Traced):
     """A run."""
 
-    name: str = "run"
-    run_dir: str | None = None  # null = runs/NAME
-    seed: int = 1234
-    resume: Resume = Resume.auto
+    name: str = setting("run", "names the run directory")
+    run_dir: str | None = setting(None, "the run directory; `null` is `runs/NAME`")
+    seed: int = setting(
+        1234, "of the initial weights, the order of samples and the random tokens of `data.source=mock`", at_least=0, at_most=2**62
+    )
+    resume: Resume = setting(
+        Resume.auto,
+        "`auto` goes on from a checkpoint where there is one; `never` refuses a run directory that has one; `must` one that has none",
+    )
     model: ModelConfig = field(default_factory=ModelConfig)
     data: DataConfig = field(default_factory=DataConfig)
     trainer: TrainerConfig = field(default_factory=TrainerConfig)
     parallel: ParallelConfig = field(default_factory=ParallelConfig)
     optim: OptimConfig = field(default_factory=OptimConfig)
+    schedule: ScheduleConfig = field(default_factory=ScheduleConfig)
     rampup: RampupConfig = field(default_factory=RampupConfig)
+    throughput: ThroughputConfig = field(default_factory=ThroughputConfig)
     checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
+
+    per_device_batch_size: float | None = spelling()
+    gradient_accumulation_steps: int | None = spelling()
+    expansion_factor_real_data: float | None = spelling()
+    num_pipeline_microbatches: int | None = spelling()
+    enable_rampup_batch_size: bool | None = spelling()
+    per_device_batch_size_start: float | None = spelling()
+    per_device_batch_size_increment: float | None = spelling()
+    global_rampup_samples: int | None = spelling()

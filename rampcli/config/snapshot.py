@@ -6,17 +6,17 @@ from typing import Any
 
 from omegaconf import OmegaConf
 
-from rampcli.batch.spellings import SPELLINGS
-from rampcli.config.leaves import build, flatten, leaves, nest
 from rampcli.config.schema import Config
+from rampcli.config.settings import FOREIGN, flatten, leaves, nest
+from rampcli.config.values import build
 from rampcli.errors import UsageError
 
-IDENTITY = ("seed", "model.", "data.source", "data.sequence_length", "rampup.semantics")
+IDENTITY = ("seed", "model.", "data.source", "data.sequence_length", "rampup.semantics", "rampup.decrease_batch_size_if_needed")
 
 
 def settings(config: Config) -> dict[str, Any]:
-    """The leaves of a resolved configuration as plain data, in the order of the schema, without the spellings."""
-    return {key: value.value if isinstance(value, Enum) else value for key, value in leaves(config) if key not in SPELLINGS}
+    """The leaves of a resolved configuration as plain data, in the order of the schema, without other systems' words."""
+    return {key: value.value if isinstance(value, Enum) else value for key, value in leaves(config) if key not in FOREIGN}
 
 
 def identity(config: Config) -> dict[str, Any]:

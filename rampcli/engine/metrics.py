@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from rampcli.batch.plan import BatchPlan
 from rampcli.batch.training_plan import StagePlan, TrainingPlan
+from rampcli.config.model_size import flops_per_token
 from rampcli.config.schema import Config
 from rampcli.engine.checkpoint import TrainingState
 from rampcli.engine.step import StepResult
@@ -28,14 +29,14 @@ class StepTimes:
 class Journal:
     """Writes rows and states; on ranks other than 0 it writes nothing."""
 
-    def __init__(self, run: RunDirectory, plan: TrainingPlan, config: Config, *, parameters: int) -> None:
+    def __init__(self, run: RunDirectory, plan: TrainingPlan, config: Config) -> None:
         self.run = run
         self.plan = plan
         self.writes = dist.get_rank() == 0
         self.world_size = dist.get_world_size()
         peak_tflops = config.trainer.peak_tflops
         self.peak_flops_per_s = None if peak_tflops is None else peak_tflops * 1e12 * self.world_size
-        self.flops_per_token = flops_per_token(config, parameters=parameters)
+        self.flops_per_token = flops_per_token(config.model, sequence_length=config.data.sequence_length)
 
     def step(self, state: TrainingState, stage: StagePlan, batch: BatchPlan, result: StepResult, times: StepTimes, *, lr: float) -> None:
         """Add a row to metrics.jsonl for a step that is done; `state` counts it already."""
@@ -90,15 +91,6 @@ class Journal:
                 "next": None if status == "complete" else ahead,
             }
         )
-
-
-def flops_per_token(config: Config, *, parameters: int) -> float:
-    """Floating-point operations that training one token takes: 6 per weight in a matrix product, and attention's
-    12 x layers x hidden size x sequence length (PaLM, arXiv 2204.02311, appendix B)."""
-    model = config.model
-    looked_up = 0 if model.tie_embeddings else model.vocab_size * model.hidden_size
-    attention = 12 * model.num_layers * model.hidden_size * config.data.sequence_length
-    return 6 * (parameters - looked_up) + attention
 
 
 def chain_order_hash(before: str | None, samples: NDArray[np.int64], *, device: torch.device) -> str:

@@ -1,12 +1,12 @@
 """The story of training."""
 
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import torch
 import torch.distributed as dist
 
-from rampcli.batch.learning_rate import CosineSchedule
+from rampcli.batch.learning_rate import LearningRate
 from rampcli.batch.plan import BatchPlan
 from rampcli.batch.training_plan import StagePlan, TrainingPlan
 from rampcli.config.schema import AtBoundary, Config
@@ -32,6 +32,7 @@ class Trainer:
 
     config: Config
     plan: TrainingPlan
+    learning_rate: LearningRate
     model: Decoder
     optimizer: torch.optim.Optimizer
     loader: Loader
@@ -41,13 +42,6 @@ class Trainer:
     device: torch.device
     state: TrainingState
     stop: StopRequest
-    learning_rate: CosineSchedule = field(init=False)
-
-    def __post_init__(self) -> None:
-        optim = self.config.optim
-        self.learning_rate = CosineSchedule.over(
-            self.plan, peak=optim.lr, floor=optim.min_lr, warmup_samples=optim.warmup_samples, warmup_steps=optim.warmup_steps
-        )
 
     def run(self) -> str:
         """Train until the run is complete, a stage ends that needs other processes, or a signal asks to stop; says which."""
@@ -75,7 +69,7 @@ class Trainer:
         self, stage: StagePlan, batch_plan: BatchPlan, batch: RankBatch, *, global_tokens: int, began: float, data_time_s: float
     ) -> None:
         consumed_samples = self.state.consumed_samples + batch_plan.global_batch_size
-        lr = self.learning_rate.at(consumed_samples)
+        lr = self.learning_rate.at(consumed_samples, global_batch_size=batch_plan.global_batch_size)
         for group in self.optimizer.param_groups:
             group["lr"] = lr
         result = train_step(

@@ -12,7 +12,7 @@ import torch.distributed as dist
 
 from rampcli.config import snapshot
 from rampcli.config.resolve import Resolved, resolve
-from rampcli.config.runnable import check_parallel
+from rampcli.config.runnable import check_runnable
 from rampcli.config.schema import Accelerator, Config
 from rampcli.data.loader import Loader, ValidationLoader
 from rampcli.data.sources import open_corpora
@@ -57,9 +57,9 @@ def train(run: RunDirectory, stop: StopRequest) -> None:
     Raises:
         RampcliError: anything that a user can mend.
     """
-    resolved = resolve(snapshot.read(run.config))
+    resolved = resolve(snapshot.read(run.config), consumed_samples_in=lambda _: run.consumed_samples())
     config = resolved.config
-    check_parallel(config)
+    check_runnable(config)
     device = join_ranks(config)
     trainer = build_trainer(resolved, run, device, stop)
     trainer.journal.event("start", trainer.state, world_size=dist.get_world_size(), device=str(device))
@@ -98,12 +98,13 @@ def build_trainer(resolved: Resolved, run: RunDirectory, device: torch.device, s
     return Trainer(
         config=config,
         plan=plan,
+        learning_rate=resolved.learning_rate(),
         model=model,
         optimizer=optimizer,
         loader=Loader(training, seed=config.seed, rank=rank, device=device),
         validation_loader=ValidationLoader(validation, rank=rank, device=device),
         checkpoints=checkpoints,
-        journal=Journal(run, plan, config, parameters=sum(parameter.numel() for parameter in model.parameters())),
+        journal=Journal(run, plan, config),
         device=device,
         state=state,
         stop=stop,

@@ -72,8 +72,7 @@ def supervise(
     """
     with _interrupts() as interrupt:
         while True:
-            consumed_samples = max((checkpoint.consumed_samples for checkpoint in run.complete_checkpoints()), default=0)
-            stage = resolved.plan.stage_at(consumed_samples)
+            stage = resolved.plan.stage_at(run.consumed_samples())
             _run_stage(resolved, run, stage, gpus=gpus, observer=observer, interrupt=interrupt)
             state = run.read_state() or {}
             if state["status"] != "stage_boundary" or one_stage or interrupt.signal is not None:

@@ -10,7 +10,7 @@ from typing import Any
 
 from rampcli.config import snapshot
 from rampcli.config.resolve import Resolved, sources_named
-from rampcli.config.runnable import check_parallel
+from rampcli.config.runnable import check_runnable
 from rampcli.config.schema import Config, Resume
 from rampcli.errors import EXIT_CTRL_C, EXIT_INTERRUPTED, ForeignCheckpointError, NoCheckpointError, UsageError
 from rampcli.launch.local import Observer, supervise
@@ -60,7 +60,7 @@ def run(
     directory = RunDirectory(resolved.run_dir)
     with sources_named(resolved.config):
         gpus = gpus_for(resolved.config, resolved.plan)
-        check_parallel(resolved.config)
+        check_runnable(resolved.config)
         newest = _newest_checkpoint(directory, resolved.config)
     command_line = shlex.join(command or [sys.executable, *sys.argv])
     with _locked(directory):
@@ -99,9 +99,10 @@ def _newest_checkpoint(directory: RunDirectory, config: Config) -> Checkpoint | 
             keys=("resume",),
             remedy="another name= or run_dir=, or resume=auto",
         )
-    theirs, ours = found[-1].manifest["settings"], snapshot.identity(config)
-    if differing := [key for key in ours if theirs.get(key) != ours[key]]:
-        shown = ", ".join(f"{key}={theirs.get(key)} (here {ours[key]})" for key in differing[:3])
+    # A setting that is newer than the checkpoint had its default.
+    theirs, ours = snapshot.identity(Config()) | found[-1].manifest["settings"], snapshot.identity(config)
+    if differing := [key for key in ours if theirs[key] != ours[key]]:
+        shown = ", ".join(f"{key}={theirs[key]} (here {ours[key]})" for key in differing[:3])
         raise ForeignCheckpointError(
             f"the checkpoints in {directory.path} belong to another configuration: {shown}{', ...' if len(differing) > 3 else ''}",
             keys=tuple(differing),

@@ -4,7 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rampcli.batch.plan import BatchPlan, ParallelSizes, nearest_multiples
+from rampcli.batch.division import nearest_multiples
+from rampcli.batch.plan import BatchPlan, ParallelSizes, complete_sizes
 from rampcli.errors import UsageError
 
 SIZE = st.integers(1, 24)
@@ -127,11 +128,38 @@ def test_a_micro_batch_is_derived_exactly_or_the_nearest_global_sizes_are_offere
     assert all(solve(size).global_batch_size == size for size in offered)
 
 
-@given(value=st.integers(1, 2000), unit=st.integers(2, 300))
-def test_nearest_multiples_are_the_closest_positive_ones_on_either_side(value, unit):
-    if value % unit:
-        below, above = range(unit, value, unit), range(unit, value + unit + 1, unit)
-        assert nearest_multiples(value, unit) == [*below[-1:], above[-1]]
+@given(global_batch_size=GLOBAL, micro=SIZE, ranks=SIZE, accumulate=SIZE)
+def test_sizes_that_are_given_are_completed_to_themselves_whether_they_divide_or_not(global_batch_size, micro, ranks, accumulate):
+    for count in (accumulate, None):
+        assert complete_sizes(
+            global_batch_size=global_batch_size, micro_batch_size=micro, accumulate_grad_batches=count, data_parallel_size=ranks
+        ) == (global_batch_size, micro)
+
+
+@given(micro=SIZE, ranks=SIZE, accumulate=SIZE)
+def test_a_size_that_is_left_open_is_completed_from_the_rest(micro, ranks, accumulate):
+    whole = micro * ranks * accumulate
+    for given_whole, given_micro in ((None, micro), (whole, None)):
+        assert complete_sizes(
+            global_batch_size=given_whole, micro_batch_size=given_micro, accumulate_grad_batches=accumulate, data_parallel_size=ranks
+        ) == (whole, micro)
+
+
+@given(micro=SIZE, ranks=SIZE, accumulate=SIZE, asked=st.none() | SIZE)
+def test_an_accumulation_is_the_one_asked_for_or_refused_with_both_ways_out(micro, ranks, accumulate, asked):
+    plan = BatchPlan.divide(micro * ranks * accumulate, micro_batch_size=micro, data_parallel_size=ranks)
+    if asked in (None, accumulate):
+        plan.check_accumulation(asked)
+        return
+    with pytest.raises(UsageError) as refusal:
+        plan.check_accumulation(asked)
+    product = micro * ranks * asked
+    assert refusal.value.message == (
+        f"data.micro_batch_size={micro} x {ranks} data-parallel ranks x trainer.accumulate_grad_batches={asked} = {product},"
+        f" but model.global_batch_size={plan.global_batch_size}"
+    )
+    assert refusal.value.remedy == f"model.global_batch_size={product}, or trainer.accumulate_grad_batches={accumulate}"
+    BatchPlan.divide(product, micro_batch_size=micro, data_parallel_size=ranks).check_accumulation(asked)
 
 
 @pytest.mark.parametrize("size", [0, -1])

@@ -1,4 +1,5 @@
 import json
+import re
 from fractions import Fraction
 from itertools import groupby, pairwise
 from math import floor
@@ -9,20 +10,26 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from rampcli.batch.plan import BatchPlan
-from rampcli.batch.ramp import RampSchedule
+from rampcli.batch.ramp import MOST_SIZES, RampSchedule
 from rampcli.errors import UsageError
 
 ORACLE = json.loads((Path(__file__).parent / "oracles" / "rampup.json").read_text(encoding="utf-8"))
 CASES = {case["name"]: case for case in ORACLE["cases"]}
-WITH_STAGES = [name for name, case in CASES.items() if case["error"] is None]
+MEGATRON = {name: case["megatron_legacy"] for name, case in CASES.items()}
+MAXTEXT = {name: case["maxtext"] for name, case in CASES.items() if "maxtext" in case}
+WITH_STAGES = [name for name, megatron in MEGATRON.items() if megatron["error"] is None]
+FAILS_ON_THE_WAY = [name for name, megatron in MEGATRON.items() if megatron["error"] and megatron["error"]["phase"] == "step"]
+DRIFTS = {str(run["rampup_batch_size"]): run for run in ORACLE["nemo2_drift"]["runs"]}
 
 RAMPS = st.tuples(st.integers(1, 24), st.integers(1, 12), st.integers(1, 12), st.integers(1, 400))
 """Start, increment, number of increments, samples."""
+LONG_RAMPS = st.tuples(st.integers(1, 4096), st.integers(1, 1024), st.integers(1, 40), st.integers(10**12, 10**24))
+SEMANTICS = st.sampled_from(["megatron", "maxtext"])
 
 
-def schedule(ramp):
+def schedule(ramp, semantics="megatron"):
     start, increment, increments, samples = ramp
-    return RampSchedule.from_rampup([start, increment, samples], global_batch_size=start + increment * increments)
+    return RampSchedule.from_rampup([start, increment, samples], global_batch_size=start + increment * increments, semantics=semantics)
 
 
 def batch_by_the_rule(ramp, consumed):
@@ -32,7 +39,8 @@ def batch_by_the_rule(ramp, consumed):
     return start + floor(Fraction(consumed * increments, samples)) * increment
 
 
-def steps_by_the_rule(ramp, beyond=3):
+def megatron_walk(ramp, beyond=3):
+    """Consumed samples before each step and its batch, until some steps at the target."""
     start, increment, increments, _ = ramp
     consumed, at_target, steps = 0, 0, []
     while at_target < beyond:
@@ -43,15 +51,62 @@ def steps_by_the_rule(ramp, beyond=3):
     return steps
 
 
-def from_case(name):
+def maxtext_walk(ramp, beyond=3):
+    """The same, as MaxText counts: what a stage reads too much does not count for the next."""
+    start, increment, increments, samples = ramp
+    consumed, counter, batch, at_target, steps = 0, 0, start, 0, []
+    while at_target < beyond:
+        steps.append((consumed, batch))
+        consumed, counter = consumed + batch, counter + batch
+        at_target += batch == start + increments * increment
+        if batch < start + increments * increment and counter >= Fraction(samples, increments):
+            batch, counter = batch + increment, 0
+    return steps
+
+
+def walk(ramp, semantics):
+    return {"megatron": megatron_walk, "maxtext": maxtext_walk}[semantics](ramp)
+
+
+def runs_of(steps):
+    """Batch, first sample, first step and steps of each run of equal batches."""
+    runs, first_step = [], 0
+    for batch, group in groupby(steps, key=lambda step: step[1]):
+        run = list(group)
+        runs.append((batch, run[0][0], first_step, len(run)))
+        first_step += len(run)
+    return runs
+
+
+def from_case(name, semantics="megatron"):
     given = CASES[name]["input"]
-    return RampSchedule.from_rampup(given["rampup_batch_size"], global_batch_size=given["global_batch_size"])
+    ramp = RampSchedule.from_rampup(given["rampup_batch_size"], global_batch_size=given["global_batch_size"], semantics=semantics)
+    if given["decrease_batch_size_if_needed"]:
+        unit = given["micro_batch_size"] * given["data_parallel_size"]
+        ramp = ramp.with_decreased({size: size - size % unit for size in ramp.scheduled_sizes() if size > size % unit})
+    return ramp
+
+
+def stages_in_the_words_of_megatron(name):
+    given = CASES[name]["input"]
+    for stage in from_case(name).stages:
+        batch = BatchPlan.divide(
+            stage.global_batch_size, micro_batch_size=given["micro_batch_size"], data_parallel_size=given["data_parallel_size"]
+        )
+        yield {
+            "global_batch_size": stage.scheduled_batch_size,
+            "running_global_batch_size": stage.global_batch_size,
+            "num_microbatches": batch.accumulate_grad_batches,
+            "first_consumed_samples": stage.first_sample,
+            "first_iteration": stage.first_step,
+            "steps": stage.steps,
+        }
 
 
 @given(ramp=RAMPS, consumed=st.integers(0, 10_000))
 @example(ramp=(1, 4, 7, 58), consumed=58)
 @example(ramp=(1, 1, 11, 50_000_000), consumed=50_000_000)
-def test_the_batch_follows_the_rule_at_every_sample(ramp, consumed):
+def test_the_batch_follows_megatrons_rule_at_every_sample(ramp, consumed):
     assert schedule(ramp).global_batch_size_at(consumed) == batch_by_the_rule(ramp, consumed)
 
 
@@ -66,69 +121,123 @@ def test_the_batch_grows_exactly_at_its_share_of_the_samples(increments, index, 
     assert ramp.global_batch_size_at(first - 1) < 5 + 3 * share
 
 
-@given(ramp=RAMPS)
-def test_stages_are_the_runs_of_a_walk_step_by_step(ramp):
-    steps = steps_by_the_rule(ramp)
-    walked, first_step = [], 0
-    for batch, run in groupby(steps, key=lambda step: step[1]):
-        run = list(run)
-        walked.append((batch, run[0][0], first_step, len(run)))
-        first_step += len(run)
-    stages = schedule(ramp).stages
+@given(ramp=RAMPS, semantics=SEMANTICS)
+def test_stages_are_the_runs_of_a_walk_step_by_step(ramp, semantics):
+    walked = runs_of(walk(ramp, semantics))
+    stages = schedule(ramp, semantics).stages
     closed = [(stage.global_batch_size, stage.first_sample, stage.first_step, stage.steps) for stage in stages[:-1]]
     assert closed == walked[:-1]
     assert (stages[-1].global_batch_size, stages[-1].first_sample, stages[-1].first_step) == walked[-1][:3]
-    assert (stages[-1].steps, stages[-1].samples) == (None, None)
+    assert (stages[-1].steps, stages[-1].samples, stages[-1].end_sample) == (None, None, None)
 
 
-@given(ramp=RAMPS)
-def test_each_stage_begins_where_the_one_before_has_consumed_its_samples(ramp):
-    stages = schedule(ramp).stages
+@given(ramp=RAMPS | LONG_RAMPS, semantics=SEMANTICS)
+def test_each_stage_begins_where_the_one_before_has_consumed_its_samples(ramp, semantics):
+    stages = schedule(ramp, semantics).stages
+    assert (stages[0].first_sample, stages[0].first_step) == (0, 0)
     for stage, following in pairwise(stages):
         assert stage.steps >= 1
-        assert stage.first_sample + stage.samples == following.first_sample
+        assert stage.samples == stage.steps * stage.global_batch_size
+        assert stage.end_sample == stage.first_sample + stage.samples == following.first_sample
         assert stage.first_step + stage.steps == following.first_step
         assert stage.global_batch_size < following.global_batch_size
 
 
-@given(ramp=RAMPS)
-def test_looking_up_a_stage_gives_the_batch_of_that_step(ramp):
-    planned = schedule(ramp)
-    for consumed, batch in steps_by_the_rule(ramp):
-        assert planned.stages[planned.stage_index_at(consumed)].global_batch_size == batch
+@given(ramp=LONG_RAMPS)
+def test_after_any_number_of_samples_a_stage_ends_with_the_very_step_that_reaches_its_share(ramp):
+    stages = schedule(ramp).stages
+    for stage, following in pairwise(stages):
+        assert batch_by_the_rule(ramp, stage.end_sample - stage.global_batch_size) == stage.global_batch_size
+        assert batch_by_the_rule(ramp, stage.end_sample) == following.global_batch_size
+    assert batch_by_the_rule(ramp, stages[-1].first_sample) == stages[-1].global_batch_size == schedule(ramp).target
 
 
-@given(ramp=RAMPS)
-def test_samples_after_so_many_steps_are_those_of_the_walk(ramp):
-    planned = schedule(ramp)
-    assert [planned.samples_after(step) for step in range(len(steps_by_the_rule(ramp)))] == [
-        consumed for consumed, _ in steps_by_the_rule(ramp)
-    ]
+@given(ramp=RAMPS, semantics=SEMANTICS)
+def test_one_look_up_tells_the_batch_the_stage_and_its_bounds_of_every_step(ramp, semantics):
+    planned = schedule(ramp, semantics)
+    for step, (consumed, batch) in enumerate(walk(ramp, semantics)):
+        stage = planned.stage_at(consumed)
+        assert stage is planned.stages[planned.stage_index_at(consumed)]
+        assert stage.global_batch_size == planned.global_batch_size_at(consumed) == batch
+        assert stage.first_sample + (step - stage.first_step) * batch == consumed
+        assert stage.first_step <= step
+        assert stage.steps is None or step < stage.first_step + stage.steps
+        assert stage.end_sample is None or consumed + batch <= stage.end_sample
 
 
-@given(ramp=RAMPS, share=st.floats(0, 1))
-def test_steps_to_a_sample_are_the_fewest_that_consume_it(ramp, share):
-    planned = schedule(ramp)
-    consumed = [consumed for consumed, _ in steps_by_the_rule(ramp)]
+@given(ramp=LONG_RAMPS, semantics=SEMANTICS, data=st.data())
+def test_beyond_what_floats_can_count_a_look_up_is_still_exact(ramp, semantics, data):
+    planned = schedule(ramp, semantics)
+    stage = data.draw(st.sampled_from(planned.stages))
+    step = data.draw(st.integers(0, 10**30 if stage.steps is None else stage.steps - 1))
+    consumed = stage.first_sample + step * stage.global_batch_size
+    assert planned.stage_at(consumed) is stage
+    assert planned.samples_after(stage.first_step + step) == consumed
+    assert planned.steps_to(consumed) == stage.first_step + step
+    assert planned.steps_to(consumed + 1) == stage.first_step + step + 1
+
+
+@given(ramp=RAMPS, semantics=SEMANTICS)
+def test_samples_after_so_many_steps_are_those_of_the_walk(ramp, semantics):
+    planned = schedule(ramp, semantics)
+    steps = walk(ramp, semantics)
+    assert [planned.samples_after(step) for step in range(len(steps))] == [consumed for consumed, _ in steps]
+
+
+@given(ramp=RAMPS, semantics=SEMANTICS)
+def test_a_resume_after_any_step_goes_on_with_the_batch_of_the_walk_where_a_replay_of_steps_is_off_by_one(ramp, semantics):
+    """MaxText recovers by replaying as many updates as there were steps, one of which it has already done at its start."""
+    planned = schedule(ramp, semantics)
+    for step, (_, batch) in enumerate(walk(ramp, semantics)):
+        assert planned.stage_at(planned.samples_after(step)).global_batch_size == batch
+
+
+@given(ramp=RAMPS, semantics=SEMANTICS, share=st.floats(0, 1))
+def test_steps_to_a_sample_are_the_fewest_that_consume_it(ramp, semantics, share):
+    planned = schedule(ramp, semantics)
+    consumed = [consumed for consumed, _ in walk(ramp, semantics)]
     wanted = int(share * consumed[-1])
     assert planned.steps_to(wanted) == next(step for step, reached in enumerate(consumed) if reached >= wanted)
 
 
-@given(ramp=RAMPS)
-def test_nominal_sizes_hold_every_size_that_runs_and_end_at_the_target(ramp):
+@given(ramp=RAMPS, semantics=SEMANTICS)
+def test_scheduled_sizes_hold_every_size_that_runs_and_end_at_the_target(ramp, semantics):
     start, increment, increments, _ = ramp
-    planned = schedule(ramp)
-    assert planned.nominal_sizes() == list(range(start, start + increment * increments + 1, increment))
-    assert planned.nominal_sizes()[-1] == planned.target
-    assert {stage.global_batch_size for stage in planned.stages} <= set(planned.nominal_sizes())
+    planned = schedule(ramp, semantics)
+    running = {stage.global_batch_size for stage in planned.stages}
+    whole = list(range(start, start + increment * increments + 1, increment))
+    assert running <= set(planned.scheduled_sizes()) <= set(whole)
+    assert planned.scheduled_sizes() == sorted(planned.scheduled_sizes())
+    assert planned.scheduled_sizes()[-1] == planned.target == whole[-1]
 
 
-def test_a_ramp_of_any_length_is_planned_exactly():
-    samples = 6 * 10**24
-    stages = RampSchedule.from_rampup([256, 128, samples], global_batch_size=1024).stages
-    assert [stage.global_batch_size for stage in stages] == [256, 384, 512, 640, 768, 896, 1024]
-    assert stages[0].steps == -(-(10**24) // 256)
-    assert 0 <= stages[-1].first_sample - samples < 896
+@given(ramp=RAMPS)
+def test_every_size_of_a_maxtext_ramp_takes_at_least_one_step(ramp):
+    start, increment, increments, _ = ramp
+    stages = schedule(ramp, "maxtext").stages
+    assert [stage.global_batch_size for stage in stages] == list(range(start, start + increment * increments + 1, increment))
+
+
+def test_a_maxtext_ramp_of_no_samples_takes_one_step_of_every_size():
+    stages = RampSchedule.from_rampup([4, 4, 0], global_batch_size=16, semantics="maxtext").stages
+    assert [(stage.global_batch_size, stage.steps) for stage in stages] == [(4, 1), (8, 1), (12, 1), (16, None)]
+
+
+@given(ramp=RAMPS)
+def test_a_maxtext_ramp_never_reaches_a_size_before_megatrons_because_it_forgets_what_a_stage_read_too_much(ramp):
+    megatron = {stage.global_batch_size: stage.first_sample for stage in schedule(ramp).stages}
+    maxtext = {stage.global_batch_size: stage.first_sample for stage in schedule(ramp, "maxtext").stages}
+    assert all(maxtext[size] >= first_sample for size, first_sample in megatron.items())
+
+
+@pytest.mark.parametrize("semantics", ["megatron", "maxtext"])
+@pytest.mark.parametrize("samples", [10**6, 50 * 10**6, 10**12, 6 * 10**24])
+def test_a_ramp_is_planned_in_as_many_stages_as_it_has_sizes_whatever_its_samples(samples, semantics):
+    planned = RampSchedule.from_rampup([256, 128, samples], global_batch_size=1024, semantics=semantics)
+    assert [stage.global_batch_size for stage in planned.stages] == [256, 384, 512, 640, 768, 896, 1024]
+    assert len(planned.thresholds) == 7
+    assert planned.stages[0].steps == -(-samples // (6 * 256))
+    assert 0 <= planned.stages[-1].first_sample - samples < sum(planned.scheduled_sizes())
 
 
 @pytest.mark.parametrize("rampup", [None, [16, 4, 100], [4, 4, 0]], ids=["no ramp", "start at the target", "no samples"])
@@ -141,38 +250,35 @@ def test_a_ramp_of_no_steps_is_one_open_stage_at_the_target(rampup):
 
 
 @pytest.mark.parametrize("name", WITH_STAGES)
-def test_stages_are_those_of_megatron(name):
-    given = CASES[name]["input"]
-    ours = [
-        {
-            "global_batch_size": stage.global_batch_size,
-            "num_microbatches": BatchPlan.divide(
-                stage.global_batch_size, micro_batch_size=given["micro_batch_size"], data_parallel_size=given["data_parallel_size"]
-            ).accumulate_grad_batches,
-            "first_consumed_samples": stage.first_sample,
-            "first_iteration": stage.first_step,
-            "steps": stage.steps,
-        }
-        for stage in from_case(name).stages
-    ]
-    assert ours == CASES[name]["stages"]
+def test_stages_are_those_of_megatron_decreased_ones_too(name):
+    assert list(stages_in_the_words_of_megatron(name)) == MEGATRON[name]["stages"]
 
 
-@pytest.mark.parametrize("name", [name for name, case in CASES.items() if "train_iters" in case])
+@pytest.mark.parametrize("name", [name for name, megatron in MEGATRON.items() if "train_iters" in megatron])
 def test_the_whole_steps_that_so_many_samples_hold_are_those_of_megatron(name):
-    ramp, samples, steps = from_case(name), CASES[name]["train_samples"], CASES[name]["train_iters"]
+    ramp, samples, steps = from_case(name), MEGATRON[name]["train_samples"], MEGATRON[name]["train_iters"]
     assert ramp.samples_after(steps) <= samples < ramp.samples_after(steps + 1)
 
 
+@pytest.mark.parametrize("name", FAILS_ON_THE_WAY)
+def test_megatron_reaches_the_stage_that_it_fails_on_where_ours_has_it(name):
+    """What we do with such a ramp, before its start, is a law of the training plan."""
+    failed = MEGATRON[name]["error"]
+    stage = from_case(name).stage_at(failed["consumed_samples"])
+    assert (stage.first_sample, stage.first_step) == (failed["consumed_samples"], failed["iteration"])
+
+
 def test_where_megatron_divides_by_zero_the_target_holds_from_the_start():
-    assert CASES["start_equals_gbs"]["error"]["type"] == "ZeroDivisionError"
+    assert MEGATRON["start_equals_gbs"]["error"]["type"] == "ZeroDivisionError"
     assert from_case("start_equals_gbs") == RampSchedule.constant(16)
 
 
 def test_where_megatron_rounds_a_float_down_the_answer_is_exact():
-    walk = ORACLE["megatron_float_natural_walk"]
-    planned = RampSchedule.from_rampup(walk["rampup_batch_size"], global_batch_size=walk["global_batch_size"])
-    assert planned.global_batch_size_at(walk["consumed_samples"]) == walk["exact_rational_gbs"] == walk["megatron_gbs"] + 4
+    floats = ORACLE["megatron_float_natural_walk"]
+    planned = RampSchedule.from_rampup(floats["rampup_batch_size"], global_batch_size=floats["global_batch_size"])
+    assert (floats["megatron_gbs"], floats["exact_rational_gbs"]) == (25, 29)
+    assert planned.global_batch_size_at(floats["consumed_samples"]) == 29
+    assert planned.stage_at(floats["consumed_samples"]).first_sample == floats["consumed_samples"]
 
 
 @pytest.mark.parametrize(
@@ -184,12 +290,79 @@ def test_where_megatron_rounds_a_float_down_the_answer_is_exact():
         ("two_values", "has 2 values; it takes three"),
     ],
 )
-def test_what_megatron_asserts_is_a_usage_error(name, message):
-    assert CASES[name]["error"]["type"] == "AssertionError"
+@pytest.mark.parametrize("semantics", ["megatron", "maxtext"])
+def test_what_the_others_assert_or_divide_by_zero_is_a_usage_error(name, message, semantics):
     with pytest.raises(UsageError) as refusal:
-        from_case(name)
+        from_case(name, semantics)
     assert message in refusal.value.message
     assert refusal.value.keys[0] == "model.rampup_batch_size"
+    assert refusal.value.remedy
+
+
+def test_every_case_of_the_oracles_is_held_to_one_of_the_laws():
+    refused = {"start_equals_gbs", "start_greater_than_gbs", "increment_not_dividing", "zero_increment", "two_values"}
+    assert {*WITH_STAGES, *FAILS_ON_THE_WAY, *refused} == set(CASES)
+    assert {name for name, maxtext in MAXTEXT.items() if maxtext["error"]} == refused - {"two_values"}
+
+
+@pytest.mark.parametrize("name", [name for name, maxtext in MAXTEXT.items() if maxtext["error"] is None])
+def test_stages_under_maxtext_semantics_are_those_of_maxtext(name):
+    given = CASES[name]["input"]
+    planned = RampSchedule.from_rampup(given["rampup_batch_size"], global_batch_size=given["global_batch_size"], semantics="maxtext")
+    ours = [
+        {
+            "global_batch_size": stage.global_batch_size,
+            "first_consumed_samples": stage.first_sample,
+            "first_iteration": stage.first_step,
+            "steps": stage.steps,
+        }
+        for stage in planned.stages
+    ]
+    assert ours == MAXTEXT[name]["stages"]
+    assert planned.stages[-1].first_step == MAXTEXT[name]["total_rampup_steps"]
+
+
+def test_a_maxtext_ramp_that_starts_at_its_target_is_refused_as_it_is_there():
+    assert MAXTEXT["start_equals_gbs"]["error"]["type"] == "ValueError"
+    with pytest.raises(UsageError) as refusal:
+        from_case("start_equals_gbs", "maxtext")
+    assert "starts at model.global_batch_size=16 itself, and rampup.semantics=maxtext wants it below" in refusal.value.message
+
+
+@pytest.mark.parametrize("name", DRIFTS)
+def test_a_stage_ends_at_the_samples_that_its_steps_read_where_the_counter_of_nemo_2_drifts_ahead(name):
+    """NeMo 2 also takes one step of the next size before it stops, and so its stages end elsewhere than ours."""
+    run = DRIFTS[name]
+    read = 0
+    for start in run["starts"]:
+        read += sum(batch * steps for batch, steps in start["gbs_steps"])
+        assert start["true_cumulative_samples"] == read
+        assert start["checkpoint_consumed_samples"] == read + start["drift"]
+        assert start["drift"] > 0
+    planned = RampSchedule.from_rampup(run["rampup_batch_size"], global_batch_size=run["global_batch_size"])
+    consumed = 0
+    for stage, following in pairwise(planned.stages):
+        checkpoint = consumed + stage.steps * stage.global_batch_size
+        assert checkpoint == stage.end_sample
+        assert planned.stage_at(checkpoint - stage.global_batch_size) is stage  # the last step has the batch of its stage
+        assert planned.stage_at(checkpoint) is following
+        assert following.first_sample == checkpoint  # and a resume there reads on at the very next sample
+        consumed = checkpoint
+
+
+@given(ramp=RAMPS, unit=st.integers(1, 12))
+def test_decreased_batches_count_the_samples_that_they_really_run(ramp, unit):
+    planned = schedule(ramp)
+    decreased = {size: size - size % unit for size in planned.scheduled_sizes() if size % unit and size > unit}
+    consumed, stages = 0, planned.with_decreased(decreased).stages
+    for _ in range(60):
+        scheduled = batch_by_the_rule(ramp, consumed)
+        running = decreased.get(scheduled, scheduled)
+        assert planned.with_decreased(decreased).global_batch_size_at(consumed) == running
+        stage = planned.with_decreased(decreased).stage_at(consumed)
+        assert (stage.scheduled_batch_size, stage.global_batch_size) == (scheduled, running)
+        assert stage in stages
+        consumed += running
 
 
 @pytest.mark.parametrize(
@@ -202,16 +375,33 @@ def test_a_ramp_with_a_missing_or_impossible_value_is_refused_as_it_was_written(
 
 
 @given(start=st.integers(1, 60), increment=st.integers(2, 40), rise=st.integers(1, 200))
-def test_targets_offered_for_an_increment_that_does_not_divide_are_the_nearest_that_work(start, increment, rise):
+def test_targets_and_increments_offered_for_a_ramp_that_does_not_divide_are_the_nearest_that_work(start, increment, rise):
     if rise % increment == 0:
         return
     with pytest.raises(UsageError) as refusal:
         RampSchedule.from_rampup([start, increment, 100], global_batch_size=start + rise)
-    offered = refusal.value.remedy.partition(",")[0].removeprefix("model.global_batch_size=").split(" or ")
+    targets, increments = (
+        [int(count) for count in re.findall(r"\d+", part)] for part in refusal.value.remedy.split(", or an increment of ")
+    )
     below, above = start + rise - rise % increment, start + rise - rise % increment + increment
-    assert [int(target) for target in offered] == ([below, above] if below > start else [above])
-    for target in offered:
-        assert RampSchedule.from_rampup([start, increment, 100], global_batch_size=int(target)).target == int(target)
+    assert targets == ([below, above] if below > start else [above])
+    for target in targets:
+        assert RampSchedule.from_rampup([start, increment, 100], global_batch_size=target).target == target
+    dividing = [other for other in range(1, rise + 1) if rise % other == 0]
+    assert increments == [other for other in dividing if other < increment][-1:] + [other for other in dividing if other > increment][:1]
+    for other in increments:
+        assert RampSchedule.from_rampup([start, other, 100], global_batch_size=start + rise).target == start + rise
+
+
+def test_a_ramp_of_more_sizes_than_anybody_means_is_refused_with_an_increment_that_works():
+    assert len(RampSchedule.from_rampup([1, 1, 10**12], global_batch_size=MOST_SIZES).stages) == MOST_SIZES
+    with pytest.raises(UsageError, match=f"are {MOST_SIZES + 1} batch sizes"):
+        RampSchedule.from_rampup([1, 1, 10**12], global_batch_size=MOST_SIZES + 1)
+    with pytest.raises(UsageError) as refusal:
+        RampSchedule.from_rampup([1, 1, 10**12], global_batch_size=3 * MOST_SIZES - 2)
+    assert f"are {3 * MOST_SIZES - 2} batch sizes, and {MOST_SIZES} are the most" in refusal.value.message
+    assert refusal.value.remedy == "an increment of at least 3"
+    assert len(RampSchedule.from_rampup([1, 3, 10**12], global_batch_size=3 * MOST_SIZES - 2).stages) == MOST_SIZES
 
 
 @pytest.mark.parametrize("target", [0, -16])

@@ -2,8 +2,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rampcli.batch.spellings import SPELLINGS, Given, fold_spellings
-from rampcli.errors import UsageError
+from rampcli.batch.maxtext import WORDS
+from rampcli.batch.spellings import SPELLINGS, Given, check_same, fold_spellings
+from rampcli.errors import UsageError, UsageErrors
 
 UNUSED = {key: Given(value=None, layer=0) for key in (*SPELLINGS, *SPELLINGS.values())}
 TENSOR = "parallel.tensor_parallel_size"
@@ -15,6 +16,7 @@ USES = st.builds(Given, value=st.none() | st.integers(1, 3), layer=st.integers(1
     ("spelling", "canonical"),
     [
         ("data.global_batch_size", "model.global_batch_size"),
+        ("data.rampup_batch_size", "model.rampup_batch_size"),
         ("model.micro_batch_size", "data.micro_batch_size"),
         ("model.tensor_model_parallel_size", "parallel.tensor_parallel_size"),
         ("model.pipeline_model_parallel_size", "parallel.pipeline_parallel_size"),
@@ -22,6 +24,9 @@ USES = st.builds(Given, value=st.none() | st.integers(1, 3), layer=st.integers(1
         ("trainer.strategy.tensor_model_parallel_size", "parallel.tensor_parallel_size"),
         ("trainer.strategy.pipeline_model_parallel_size", "parallel.pipeline_parallel_size"),
         ("trainer.strategy.context_parallel_size", "parallel.context_parallel_size"),
+        ("gradient_accumulation_steps", "trainer.accumulate_grad_batches"),
+        ("expansion_factor_real_data", "data.expansion_factor_real_data"),
+        ("num_pipeline_microbatches", "parallel.num_pipeline_microbatches"),
     ],
 )
 def test_a_spelling_speaks_for_its_canonical_key(spelling, canonical):
@@ -34,6 +39,10 @@ def test_spellings_that_are_not_used_speak_for_nothing():
 
 def test_a_spelling_is_never_itself_a_canonical_key():
     assert not set(SPELLINGS) & set(SPELLINGS.values())
+
+
+def test_words_that_count_per_device_are_no_plain_spellings():
+    assert not set(SPELLINGS) & set(WORDS)
 
 
 @given(canonical=st.builds(Given, value=st.integers(1, 3), layer=st.integers(0, 3)), first=USES, second=USES)
@@ -60,3 +69,37 @@ def test_two_spellings_set_equally_near_that_differ_are_both_named():
 def test_two_spellings_of_the_same_value_agree():
     given = {spelling: Given(value=2, layer=3) for spelling in TENSOR_SPELLINGS}
     assert given[fold_spellings(UNUSED | given)[TENSOR]].value == 2
+
+
+def test_every_number_whose_spellings_differ_is_named_at_once():
+    given = {
+        "data.global_batch_size": Given(value=64, layer=3),
+        "model.global_batch_size": Given(value=32, layer=3),
+        TENSOR_SPELLINGS[0]: Given(value=2, layer=2),
+        TENSOR_SPELLINGS[1]: Given(value=4, layer=2),
+    }
+    with pytest.raises(UsageErrors) as refusal:
+        fold_spellings(UNUSED | given)
+    assert [error.keys for error in refusal.value.errors] == [
+        ("data.global_batch_size", "model.global_batch_size"),
+        (TENSOR_SPELLINGS[1], TENSOR_SPELLINGS[0]),
+    ]
+
+
+@given(spellings=st.dictionaries(st.sampled_from(sorted(SPELLINGS)), st.integers(1, 9), max_size=6))
+def test_only_keys_that_a_spelling_was_used_for_are_spoken_for_and_by_a_spelling_of_theirs(spellings):
+    used = {key: Given(value=10 * list(SPELLINGS.values()).index(SPELLINGS[key]), layer=2) for key in spellings}
+    folded = fold_spellings(UNUSED | used)
+    assert set(folded) == {SPELLINGS[key] for key in used}
+    assert all(SPELLINGS[word] == canonical and word in used for canonical, word in folded.items())
+
+
+@given(value=st.integers(0, 2), other=st.integers(0, 2))
+def test_two_values_of_one_number_are_compared_and_both_are_shown(value, other):
+    if value == other:
+        check_same("one", value, "other", other)
+        return
+    with pytest.raises(UsageError) as refusal:
+        check_same("one", value, "other", other)
+    assert refusal.value.message == f"one={value} and other={other} are two spellings of one number and differ"
+    assert (refusal.value.keys, refusal.value.remedy) == (("one", "other"), "one of them")

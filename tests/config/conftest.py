@@ -1,4 +1,5 @@
 import copy
+from pathlib import Path
 
 import pytest
 
@@ -15,3 +16,27 @@ def composed():
 def recipe(composed):
     """A recipe's configuration of the test's own."""
     return copy.deepcopy(composed)
+
+
+@pytest.fixture(scope="session")
+def line_of():
+    """The number of the line of a file of this repository that holds a text."""
+
+    def number(file: str, text: str) -> int:
+        lines = (Path(__file__).parents[2] / file).read_text(encoding="utf-8").splitlines()
+        return 1 + next(index for index, line in enumerate(lines) if line.strip() == text)
+
+    return number
+
+
+@pytest.fixture
+def option(tmp_path):
+    """Writes an option of the user's own; gives the folder for `config_dir`."""
+
+    def write(name: str, content: str | bytes) -> Path:
+        path = tmp_path / f"{name}.yaml"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content if isinstance(content, bytes) else content.encode())
+        return tmp_path
+
+    return write

@@ -4,22 +4,16 @@ from pathlib import Path
 import pytest
 
 from rampcli.config.compose import compose, lay_over
-from rampcli.config.leaves import leaves
+from rampcli.config.groups import option_names
 from rampcli.config.resolve import resolve
 from rampcli.config.schema import DataSource
+from rampcli.config.settings import leaves
 from rampcli.config.snapshot import to_yaml
-from rampcli.errors import UsageError
+from rampcli.errors import Report, UsageError, UsageErrors
 
 
 def snapshot(config):
     return to_yaml(resolve(config).config)
-
-
-def option(folder: Path, name: str, text: str) -> Path:
-    path = folder / f"{name}.yaml"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(text, encoding="utf-8")
-    return folder
 
 
 def test_later_choices_win_over_earlier_ones_and_values_over_files():
@@ -32,7 +26,7 @@ def test_a_recipe_that_chooses_what_does_not_exist_is_told_what_does():
     with pytest.raises(UsageError) as refusal:
         compose("model=llama4")
     assert refusal.value.message == "model=llama4: there is no conf/model/llama4.yaml"
-    assert refusal.value.remedy == "model=gpt3_5b or llama3_8b or llama3_tiny"
+    assert refusal.value.remedy == "model=llama3_8b or llama3_tiny"
 
 
 def test_a_recipe_that_sets_what_does_not_exist_is_told_where():
@@ -111,7 +105,8 @@ def test_laying_nothing_over_changes_nothing(composed):
         ("model=llama4", "there is no conf/model/llama4.yaml"),
         ("data=null", "there is no conf/data/"),
         ("data=[mock,stdlib]", "there is no conf/data/"),
-        ("trainer.strategy={tensor_model_parallel_size: 2}", "trainer.strategy is a section"),
+        ("trainer.strategy={tensor_model_parallel_size: 2}", "there is no setting trainer.strategy"),
+        ("rampup={semantics: maxtext}", "rampup is a section, not a setting"),
         ("hydra.run.dir=elsewhere", "there is no setting hydra.run.dir"),
         ("model@data=llama3_8b", "there is no setting model@data"),
         ("name=${oc.env:HOME}", "are not resolved here"),
@@ -129,23 +124,51 @@ def test_one_key_with_two_values_is_refused_and_with_one_value_twice_is_not(comp
     assert lay_over(composed, ["seed=1", "seed=1"]).seed == 1
 
 
-@pytest.mark.parametrize("folder", ["mine", "it's, a [folder]=1"])
-def test_a_folder_of_the_users_adds_options_beside_those_there_are(composed, tmp_path, folder):
-    mine = option(tmp_path / folder, "optim/mine", "lr: 0.5\nbeta1: 0.8\n")
+def test_everything_that_is_wrong_is_said_at_once_and_a_report_takes_it(composed):
+    words = ["seed=many", "seeed=5", "data=nothing", "optim.lr=0.25", "model.bias"]
+    with pytest.raises(UsageErrors) as refusal:
+        lay_over(composed, words)
+    report = Report()
+    laid = lay_over(composed, words, report=report)
+    assert [str(error) for error in refusal.value.errors] == [str(error) for error in report.errors]
+    assert [error.keys[:1] for error in report.errors] == [("seeed",), (), ("data",), ("seed",)]
+    assert {error.set_by for error in report.errors} == {("command line",)}
+    assert (laid.optim.lr, laid.seed, laid.data.source) == (0.25, 1234, DataSource.mock)
+
+
+def test_words_from_elsewhere_are_placed_there(composed):
+    laid = lay_over(composed, ["optim.lr=0.25"], place="measured in runs/a")
+    assert laid.origin.place("optim.lr", 0.25) == "measured in runs/a"
+    with pytest.raises(UsageError) as refusal:
+        lay_over(composed, ["seed=many"], place="measured in runs/a")
+    assert refusal.value.set_by == ("measured in runs/a",)
+
+
+@pytest.mark.parametrize("folder", ["mine", "it's, a [folder]=1", "modèle 🚀", "${x}"])
+def test_a_folder_of_the_users_adds_options_beside_those_there_are(composed, option, folder):
+    mine = option(f"{folder}/optim/mine", "lr: 0.5\nbeta1: 0.8\n") / folder
     laid = lay_over(composed, ["optim=mine", "data=stdlib"], config_dir=mine)
     assert (laid.optim.lr, laid.optim.beta1, laid.optim.warmup_steps, laid.data.source) == (0.5, 0.8, None, DataSource.stdlib)
     assert laid.origin.place("optim.beta1", 0.8) == "optim/mine.yaml:2"
 
 
-def test_an_option_that_does_not_exist_is_refused_with_the_users_own_among_those_that_do(composed, tmp_path):
-    mine = option(tmp_path, "optim/mine", "lr: 0.5\n")
+def test_a_folder_may_be_named_from_where_one_stands(composed, option, monkeypatch):
+    monkeypatch.chdir(option("conf/optim/mine", "lr: 0.5\n"))
+    assert lay_over(composed, ["optim=mine"], config_dir=Path("conf")).optim.lr == 0.5
+
+
+def test_an_option_that_does_not_exist_is_refused_with_the_users_own_among_those_that_do(composed, option):
+    mine = option("optim/mine", "lr: 0.5\n")
+    with pytest.raises(UsageError) as refusal:
+        lay_over(composed, ["optim=zzz"], config_dir=mine)
+    assert refusal.value.remedy == "optim=gpt3_5b or llama3_8b or llama3_tiny or mine"
     with pytest.raises(UsageError) as refusal:
         lay_over(composed, ["optim=min"], config_dir=mine)
-    assert refusal.value.remedy == "optim=gpt3_5b or llama3_8b or llama3_tiny or mine"
+    assert refusal.value.remedy == "optim=mine"
 
 
-def test_an_option_over_the_whole_tree_sets_several_sections(composed, tmp_path):
-    mine = option(tmp_path, "batch/mine", "# @package _global_\ndata:\n  micro_batch_size: 2\nmodel:\n  global_batch_size: 32\n")
+def test_an_option_over_the_whole_tree_sets_several_sections(composed, option):
+    mine = option("batch/mine", "# @package _global_\ndata:\n  micro_batch_size: 2\nmodel:\n  global_batch_size: 32\n")
     laid = lay_over(composed, ["batch=mine"], config_dir=mine)
     assert (laid.data.micro_batch_size, laid.model.global_batch_size, laid.model.rampup_batch_size) == (2, 32, None)
     assert laid.origin.place("model.global_batch_size", 32) == "batch/mine.yaml:5"
@@ -156,32 +179,57 @@ def test_an_option_over_the_whole_tree_sets_several_sections(composed, tmp_path)
     [
         ("lr: 0.5\nlearning_rate: 1\n", "there is no setting optim.learning_rate", "optim/mine.yaml:2"),
         ("lr: fast\n", "optim.lr=fast is not a number", "optim/mine.yaml:1"),
+        ("lr: 2020-01-01\n", "optim.lr=2020-01-01 is not a number", "optim/mine.yaml:1"),
+        ("warmup_steps: 0o17\n", "optim.warmup_steps=0o17 is not an integer", "optim/mine.yaml:1"),
         ("_target_: os.system\n", "there is no setting optim._target_", "optim/mine.yaml:1"),
         ("lr: ${oc.env:HOME}\n", "are not resolved here", "optim/mine.yaml:1"),
+        ("lr: 0.5\nmin_lr: ${.lr}\n", "are not resolved here", "optim/mine.yaml:2"),
         ("lr: ???\n", "optim.lr=???", "optim/mine.yaml:1"),
-        ("lr: [\n", "the configuration files do not compose", None),
-        ("- 1\n", "optim is a section, not a setting", None),
-        ("defaults:\n  - nothing_here\n", "the configuration files do not compose", None),
+        ("lr: [\n", "is not YAML", "optim/mine.yaml:2"),
+        ("- 1\n", "holds no settings", "optim/mine.yaml"),
+        ("lr: 1\ndefaults:\n  - nothing_here\n", "defaults is no setting", "optim/mine.yaml:2"),
+        ("lr: !!python/object/apply:os.getpid []\n", "tags are not read", "optim/mine.yaml:1"),
     ],
 )
-def test_a_users_file_that_does_not_fit_is_refused_by_its_line(composed, tmp_path, text, message, place):
-    mine = option(tmp_path, "optim/mine", text)
+def test_a_users_file_that_does_not_fit_is_refused_by_its_line(composed, option, text, message, place):
     with pytest.raises(UsageError) as refusal:
-        lay_over(composed, ["optim=mine"], config_dir=mine)
+        lay_over(composed, ["optim=mine"], config_dir=option("optim/mine", text))
     assert message in refusal.value.message
-    assert place is None or refusal.value.set_by == (place,)
+    assert refusal.value.set_by == (place,)
 
 
-def test_a_users_file_runs_no_code(composed, tmp_path):
+def test_all_lines_of_a_users_file_that_do_not_fit_are_said(composed, option):
+    with pytest.raises(UsageErrors) as refusal:
+        lay_over(composed, ["optim=mine"], config_dir=option("optim/mine", "lr: fast\nbeta1: 0.5\nbeta2: slow\nfoo: 1\n"))
+    assert [error.set_by for error in refusal.value.errors] == [(f"optim/mine.yaml:{line}",) for line in (1, 3, 4)]
+
+
+def test_a_users_file_runs_no_code(composed, option, tmp_path):
     proof = tmp_path / "ran"
-    mine = option(tmp_path, "optim/mine", f"lr: !!python/object/apply:os.mkdir ['{proof}']\n")
-    with pytest.raises(UsageError, match="do not compose"):
+    mine = option("optim/mine", f"lr: !!python/object/apply:os.mkdir ['{proof}']\n")
+    with pytest.raises(UsageError, match="tags are not read"):
         lay_over(composed, ["optim=mine"], config_dir=mine)
     assert not proof.exists()
 
 
-def test_a_group_that_is_chosen_later_overrides_what_was_chosen_before(tmp_path):
-    (tmp_path / "batch").mkdir()
-    (tmp_path / "batch" / "mine.yaml").write_text("# @package _global_\ntrainer:\n  num_nodes: 3\n")
-    config = lay_over(compose("batch=gpt3_5b", "trainer.num_nodes=16", "trainer.devices=4"), ["batch=mine"], config_dir=tmp_path)
+def test_a_group_that_is_chosen_later_overrides_what_was_chosen_before(option):
+    mine = option("batch/mine", "# @package _global_\ntrainer:\n  num_nodes: 3\n")
+    config = lay_over(compose("batch=gpt3_5b", "trainer.num_nodes=16", "trainer.devices=4"), ["batch=mine"], config_dir=mine)
     assert (config.trainer.num_nodes, config.trainer.devices) == (3, 4)
+
+
+def test_a_recipe_that_says_several_wrong_things_is_told_all_of_them():
+    with pytest.raises(UsageErrors) as refusal:
+        compose("model=llama4", "optim.learning_rate=1", "seed=many")
+    assert [error.message for error in refusal.value.errors] == [
+        "there is no setting optim.learning_rate",
+        "model=llama4: there is no conf/model/llama4.yaml",
+        "seed=many is not an integer",
+    ]
+    assert {error.set_by[0].rpartition(":")[0] for error in refusal.value.errors} == {"config/test_compose.py"}
+
+
+@pytest.mark.parametrize("root", ["model", "batch", "optim", "data"])
+def test_every_option_of_conf_composes(root):
+    for name in option_names(root):
+        assert f"{root}/{name}.yaml" in [file.name for file in compose(f"{root}={name}").origin.files]

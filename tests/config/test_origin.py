@@ -2,9 +2,9 @@ from pathlib import Path
 
 import pytest
 
-from rampcli.config.compose import lay_over
-from rampcli.config.leaves import leaves
-from rampcli.config.origin import ConfFile, Layer
+from rampcli.config.compose import compose, lay_over
+from rampcli.config.origin import DEFAULT, ConfFile, Layer, Origin, Said, Source
+from rampcli.config.settings import leaves
 
 REPOSITORY = Path(__file__).parents[2]
 
@@ -59,21 +59,62 @@ def test_what_a_recipe_assigns_in_python_is_the_recipes_once_the_command_line_is
     assert layer_of(laid, "seed") is Layer.USER
 
 
-@pytest.mark.parametrize(
-    ("package", "places"),
-    [
-        ("", {"a": "g/o.yaml:2", "b.c": "g/o.yaml:4", "b.d": "g/o.yaml:5"}),
-        ("g", {"g.a": "g/o.yaml:2", "g.b.c": "g/o.yaml:4", "g.b.d": "g/o.yaml:5"}),
-    ],
-)
-def test_lines_of_a_file_are_those_of_its_leaves_under_the_package(tmp_path, package, places):
+@pytest.mark.parametrize("package", ["", "g"])
+def test_lines_of_a_file_are_those_of_its_leaves_under_the_package(tmp_path, package):
     path = tmp_path / "o.yaml"
     path.write_text("# a comment\na: 1\nb:\n  c: [1,\n  2]\n  d:\n", encoding="utf-8")
-    places = {key: place if key[-1] != "d" else "g/o.yaml:6" for key, place in places.items()}
-    assert ConfFile(path=path, name="g/o.yaml", package=package).places() == places
+    said = {"a": Said("g/o.yaml:2", "1"), "b.c": Said("g/o.yaml:4", "[1, 2]"), "b.d": Said("g/o.yaml:6", "")}
+    expected = {f"{package}.{key}" if package else key: what for key, what in said.items()}
+    assert ConfFile(path=path, name="g/o.yaml", package=package).says == expected
 
 
 def test_an_empty_file_sets_nothing(tmp_path):
     path = tmp_path / "o.yaml"
     path.write_text("# nothing\n", encoding="utf-8")
-    assert ConfFile(path=path, name="g/o.yaml", package="g").places() == {}
+    assert ConfFile(path=path, name="g/o.yaml", package="g").says == {}
+
+
+def history_of(config, key):
+    return [(said.place, str(said.value)) for said in config.origin.history(key, dict(leaves(config))[key])]
+
+
+def test_a_history_tells_every_layer_that_spoke_and_the_last_one_holds(composed, line_of):
+    file = f"batch/gpt3_5b.yaml:{line_of('conf/batch/gpt3_5b.yaml', 'num_nodes: 16')}"
+    recipe = f"recipes/gpt3_5b.py:{line_of('recipes/gpt3_5b.py', 'return compose(')}"
+    assert history_of(composed, "trainer.num_nodes") == [("default", "1"), (file, "16"), (recipe, "16")]
+    laid = lay_over(composed, ["trainer.num_nodes=4"])
+    assert history_of(laid, "trainer.num_nodes") == [("default", "1"), (file, "16"), (recipe, "16"), ("command line", "4")]
+    laid.trainer.num_nodes = 2
+    assert history_of(laid, "trainer.num_nodes")[-2:] == [("command line", "4"), ("Python", "2")]
+
+
+def test_the_history_of_what_nobody_set_is_its_default(composed):
+    assert history_of(composed, "seed") == [("default", "1234")]
+    assert history_of(composed, "rampup.node_policy") == [("default", "nemo")]
+
+
+def test_an_option_that_is_chosen_after_a_value_outdoes_it_and_the_history_says_so(option):
+    mine = option("batch/mine", "# @package _global_\ntrainer:\n  num_nodes: 3\n")
+    laid = lay_over(compose("batch=gpt3_5b", "trainer.num_nodes=16"), ["batch=mine"], config_dir=mine)
+    assert place_of(laid, "trainer.num_nodes") == "batch/mine.yaml:3"
+    assert [value for _, value in history_of(laid, "trainer.num_nodes")] == ["1", "16", "3"]
+    assert layer_of(laid, "trainer.num_nodes") is Layer.CONF
+
+
+def test_what_decided_a_canonical_key_is_named_with_its_own_place_and_layer():
+    origin = Origin(
+        composed={"a": 1, "word": 2, "other": None},
+        sources={"a": Source(Layer.CONF, "conf"), "word": Source(Layer.USER, "command line"), "other": DEFAULT},
+    )
+    settled = origin.settled({"a": 1, "word": 2, "other": None}, {"a": ("word", 4)})
+    assert settled.place("a", 4) == "word=2 (command line)"
+    assert settled.layer("a", 4) is Layer.USER
+    assert settled.layer("other", None) is Layer.SCHEMA
+
+
+def test_an_edit_stays_pythons_when_a_configuration_is_settled(recipe):
+    recipe.seed = 5
+    given = dict(leaves(recipe))
+    settled = recipe.origin.settled(given, {})
+    assert (settled.place("seed", 5), settled.layer("seed", 5)) == ("Python", Layer.USER)
+    assert settled.layer("optim.lr", given["optim.lr"]) is Layer.CONF

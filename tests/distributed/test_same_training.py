@@ -1,3 +1,4 @@
+import json
 import os
 import signal
 import time
@@ -33,6 +34,41 @@ def test_going_on_by_hand_with_twice_the_processes_at_every_stage_changes_nothin
             }  # fmt: skip
             assert run.state["next"]["command"] in done.stdout
     assert {row["stage"]: row["world_size"] for row in run.rows} == {0: 1, 1: 2, 2: 4}
+    assert_same_training(run, alone)
+
+
+def test_stages_that_are_behind_do_not_have_to_fit_the_processes_that_go_on(run, undisturbed, assert_same_training):
+    words = ["rampup.node_policy=fixed", "data.micro_batch_size=1"]
+    grown = [*words, "trainer.num_nodes=4"]
+    refused = run.pretrain(*grown)
+    assert refused.returncode == 2
+    assert "stages 0 (batch size 2), 2 (batch size 6) of the ramp do not divide" in refused.stderr
+    for _ in range(3):
+        assert run.pretrain("--one-stage", *words, "trainer.num_nodes=1").returncode == 0
+    planned = run.pretrain("--dry-run", *grown)
+    assert planned.returncode == 0, planned.stderr
+    assert "note: stages 0 to 2 are behind and do not fit today's nodes" in planned.stdout
+    done = run.pretrain(*grown)
+    assert done.returncode == 0, done.stderr
+    assert {row["stage"]: row["world_size"] for row in run.rows} == {0: 1, 1: 1, 2: 1, 3: 4}
+    assert [stage["num_nodes"] for stage in json.loads((run.path / "plan.json").read_text())["stages"]] == [None, None, None, 4]
+    assert_same_training(run, undisturbed)
+
+
+def test_a_step_schedule_that_shrinks_trains_the_same_on_any_number_of_processes(run, assert_same_training):
+    words = [
+        "model.rampup_batch_size=null",
+        "model.global_batch_size=null",
+        "model.step_batch_size_schedule='samples: 0:2 20:6 50:4'",
+        "data.micro_batch_size=1",
+        "schedule.decay_style=wsd",
+        "schedule.batch_coupling=sqrt",
+    ]
+    alone = type(run)(run.path.with_name("alone"))
+    alone.workers(1, "rampup.at_boundary=continue", "rampup.node_policy=fixed", *words)
+    done = run.pretrain("rampup.node_policy=best", "trainer.num_nodes=3", *words)
+    assert done.returncode == 0, done.stderr
+    assert {row["stage"]: (row["global_batch_size"], row["world_size"]) for row in run.rows} == {0: (2, 2), 1: (6, 3), 2: (4, 2)}
     assert_same_training(run, alone)
 
 

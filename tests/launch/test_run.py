@@ -7,7 +7,7 @@ from rampcli.config import snapshot
 from rampcli.config.compose import lay_over
 from rampcli.config.resolve import Resolved, resolve
 from rampcli.errors import ForeignCheckpointError, NoCheckpointError, UsageError
-from rampcli.launch.run import run
+from rampcli.launch.run import describe, run
 from rampcli.run_directory import MANIFEST, RunDirectory
 
 
@@ -20,11 +20,12 @@ def resolved(tmp_path) -> Resolved:
     return tiny(tmp_path)
 
 
-def leave_checkpoint(resolved: Resolved, *, consumed_samples: int, **changed) -> RunDirectory:
+def leave_checkpoint(resolved: Resolved, *, consumed_samples: int, without: tuple[str, ...] = (), **changed) -> RunDirectory:
     directory = RunDirectory(resolved.run_dir)
     folder = directory.checkpoint_folder(7)
     folder.mkdir(parents=True)
     settings = snapshot.identity(resolved.config) | changed
+    settings = {key: value for key, value in settings.items() if key not in without}
     manifest = {"step": 7, "consumed_samples": consumed_samples, "settings": settings, "files": {}}
     (folder / MANIFEST).write_text(json.dumps(manifest))
     return directory
@@ -45,6 +46,58 @@ def test_a_checkpoint_of_another_configuration_is_refused_with_the_difference(re
     with pytest.raises(ForeignCheckpointError, match=f"{key}={theirs}") as refused:
         run(resolved)
     assert refused.value.exit_code == 4
+
+
+def test_a_setting_that_is_newer_than_the_checkpoint_had_its_default(tmp_path):
+    newer = ("model.step_batch_size_schedule", "rampup.decrease_batch_size_if_needed")
+    resolved = tiny(tmp_path)
+    leave_checkpoint(resolved, consumed_samples=resolved.plan.end_sample, without=newer)
+    assert run(resolved).status == "complete"
+    with pytest.raises(ForeignCheckpointError, match=r"rampup\.decrease_batch_size_if_needed=False \(here True\)"):
+        run(tiny(tmp_path, "rampup.decrease_batch_size_if_needed=true"))
+
+
+def test_what_does_not_decide_the_tensors_or_the_samples_may_change_when_a_run_goes_on(tmp_path):
+    resolved = tiny(tmp_path)
+    leave_checkpoint(resolved, consumed_samples=resolved.plan.end_sample)
+    words = ["optim.lr=0.5", "trainer.num_nodes=4", "rampup.node_policy=best", "data.micro_batch_size=1", "schedule.decay_style=wsd"]
+    assert run(tiny(tmp_path, *words)).status == "complete"
+
+
+def going_on(tmp_path, *words: str) -> Resolved:
+    """The same, from where the run directory stands."""
+    config = lay_over(llm.from_factory("llama3_tiny"), [f"run_dir={tmp_path}/run", "trainer.accelerator=cpu", *words])
+    return resolve(config, consumed_samples_in=lambda path: RunDirectory(path).consumed_samples())
+
+
+def test_a_run_goes_on_where_its_newest_checkpoint_stands_whatever_was_before(tmp_path):
+    words = ["rampup.node_policy=fixed", "trainer.num_nodes=4"]
+    with pytest.raises(UsageError, match=r"stages 0 \(batch size 4\), 1 \(batch size 8\), 2 \(batch size 12\)"):
+        going_on(tmp_path, *words)
+    last = tiny(tmp_path).plan.stages[-1]
+    leave_checkpoint(tiny(tmp_path), consumed_samples=last.first_sample)
+    resolved = going_on(tmp_path, *words)
+    assert [stage.global_batch_size for stage in resolved.plan.passed] == [4, 8, 12]
+    assert resolved.plan.stage_at(last.first_sample).num_nodes == 4
+    assert [stage.global_batch_size for stage in resolved.plan.stages] == [16]
+
+
+def test_a_run_is_described_for_workers_and_for_people_before_it_starts(tmp_path):
+    directory = leave_checkpoint(tiny(tmp_path), consumed_samples=tiny(tmp_path).plan.stages[-1].first_sample)
+    resolved = going_on(tmp_path, "rampup.node_policy=fixed", "trainer.num_nodes=4")
+    describe(directory, resolved, ["trainer.num_nodes=4", "name=a b"])
+    assert snapshot.read(directory.config) == resolved.config
+    assert (directory.path / "overrides.txt").read_text() == "trainer.num_nodes=4\nname=a b\n"
+    plan = json.loads((directory.path / "plan.json").read_text())
+    assert plan == resolved.plan.to_json()
+    assert [stage["num_nodes"] for stage in plan["stages"]] == [None, None, None, 4]
+
+
+def test_hosts_that_read_for_others_are_refused_before_anything_is_written(tmp_path):
+    with pytest.raises(UsageError, match="every rank reads its own samples") as refused:
+        run(tiny(tmp_path, "data.expansion_factor_real_data=0.5"))
+    assert refused.value.set_by == ("data.expansion_factor_real_data=0.5 (command line)",)
+    assert not (tmp_path / "run").exists()
 
 
 def test_resume_must_wants_a_checkpoint(tmp_path):
@@ -70,6 +123,7 @@ def test_parallelism_that_the_engine_lacks_is_refused_before_anything_is_written
         "trainer.num_nodes=1",
         f"parallel.{axis}_parallel_size=2",
         "rampup.node_policy=fixed",
+        "model.num_layers=4",
     ]
     with pytest.raises(UsageError, match="data-parallel only"):
         run(resolve(lay_over(llm.from_factory("llama3_tiny"), words)))

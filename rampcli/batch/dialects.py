@@ -1,0 +1,139 @@
+"""One batch in the words of each system that people know, ready to be pasted there."""
+
+import shlex
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from fractions import Fraction
+
+from rampcli.batch.step_schedule import to_text
+from rampcli.batch.training_plan import StagePlan, TrainingPlan
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Dialect:
+    """The words for one system, and what its words cannot say."""
+
+    words: tuple[str, ...]
+    unsaid: tuple[str, ...]
+
+    def __str__(self) -> str:
+        return shlex.join(self.words)
+
+
+def dialects(plan: TrainingPlan, *, rampup_batch_size: list[int] | None, step_batch_size_schedule: str | None) -> dict[str, Dialect]:
+    """The batch of a plan, by the name of the system.
+
+    Args:
+        plan: its largest stage is the batch.
+        rampup_batch_size: `[start, increment, samples]`, or None.
+        step_batch_size_schedule: as it was written, or None.
+    """
+    stage = max(plan.stages, key=lambda stage: stage.global_batch_size)
+    ramp = None if len(plan.ramp.thresholds) == 1 else rampup_batch_size
+    steps = None if step_batch_size_schedule is None else to_text(plan.ramp.thresholds).removeprefix("samples: ")
+    return {name: write(plan, stage, ramp, steps) for name, write in DIALECTS.items()}
+
+
+def _nemo_1(plan: TrainingPlan, stage: StagePlan, ramp: list[int] | None, steps: str | None) -> Dialect:
+    return _nemo(plan, stage, ramp, steps, data="model", strategy="model", sequence_length="model.encoder_seq_length")
+
+
+def _nemo_2(plan: TrainingPlan, stage: StagePlan, ramp: list[int] | None, steps: str | None) -> Dialect:
+    return _nemo(plan, stage, ramp, steps, data="data", strategy="trainer.strategy", sequence_length="data.seq_length")
+
+
+def _nemo(
+    plan: TrainingPlan, stage: StagePlan, ramp: list[int] | None, steps: str | None, *, data: str, strategy: str, sequence_length: str
+) -> Dialect:
+    words = {
+        f"{data}.micro_batch_size": stage.micro_batch_size,
+        f"{data}.global_batch_size": stage.global_batch_size,
+        f"{data}.rampup_batch_size": None if ramp is None else f"[{','.join(map(str, ramp))}]",
+        sequence_length: plan.sequence_length,
+        f"{strategy}.tensor_model_parallel_size": plan.fleet.parallel.tensor,
+        f"{strategy}.pipeline_model_parallel_size": plan.fleet.parallel.pipeline,
+        f"{strategy}.context_parallel_size": plan.fleet.parallel.context,
+        "trainer.num_nodes": stage.num_nodes,
+        "trainer.devices": plan.fleet.devices,
+        "trainer.max_steps": plan.end_step,
+    }
+    unsaid = [*_no_step_schedule(steps, "NeMo"), *_other_ramp(plan, ramp, "megatron", "NeMo")]
+    return Dialect(words=_assignments(words), unsaid=tuple(unsaid))
+
+
+def _megatron(plan: TrainingPlan, stage: StagePlan, ramp: list[int] | None, steps: str | None) -> Dialect:
+    changes = ramp is not None or steps is not None
+    words = {
+        "micro-batch-size": stage.micro_batch_size,
+        "global-batch-size": None if steps else stage.global_batch_size,
+        "rampup-batch-size": ramp,
+        "step-batch-size-schedule": None if steps is None else _in_tokens(plan),
+        "decrease-batch-size-if-needed": [] if plan.ramp.decreased else None,
+        "seq-length": plan.sequence_length,
+        "tensor-model-parallel-size": plan.fleet.parallel.tensor,
+        "pipeline-model-parallel-size": plan.fleet.parallel.pipeline,
+        "context-parallel-size": plan.fleet.parallel.context,
+        "train-samples": plan.end_sample if changes else None,
+        "train-iters": None if changes else plan.end_step,
+    }
+    flags: list[str] = []
+    for name, value in words.items():
+        if value is not None:
+            flags += [f"--{name}", *map(str, value if isinstance(value, list) else [value])]
+    unsaid = _other_ramp(plan, ramp, "megatron", "Megatron-LM")
+    if ramp is not None:
+        unsaid.append(f"after core 0.17 --rampup-batch-size is gone; in its place --step-batch-size-schedule {_in_tokens(plan)!r}")
+    return Dialect(words=tuple(flags), unsaid=tuple(unsaid))
+
+
+def _maxtext(plan: TrainingPlan, stage: StagePlan, ramp: list[int] | None, steps: str | None) -> Dialect:
+    devices = stage.world_size
+    per_device = Fraction(stage.global_batch_size, devices)
+    accumulate = 1 if ramp else stage.accumulate_grad_batches
+    words = {
+        "per_device_batch_size": per_device / accumulate,
+        "gradient_accumulation_steps": accumulate,
+        "enable_rampup_batch_size": "true" if ramp else None,
+        "per_device_batch_size_start": Fraction(ramp[0], devices) if ramp else None,
+        "per_device_batch_size_increment": Fraction(ramp[1], devices) if ramp else None,
+        "global_rampup_samples": ramp[2] if ramp else None,
+        "max_target_length": plan.sequence_length,
+        "steps": plan.end_step,
+    }
+    axes = {"tensor": plan.fleet.parallel.tensor, "pipeline": plan.fleet.parallel.pipeline, "context": plan.fleet.parallel.context}
+    words |= {f"ici_{axis}_parallelism": size for axis, size in axes.items() if size > 1}
+    unsaid = [*_no_step_schedule(steps, "MaxText"), *_other_ramp(plan, ramp, "maxtext", "MaxText")]
+    if ramp and stage.accumulate_grad_batches > 1:
+        unsaid.append(f"MaxText takes a step's samples in one pass; here each rank takes {stage.accumulate_grad_batches} micro batches")
+    inexact = [name for name, value in words.items() if isinstance(value, Fraction) and Fraction(str(float(value))) != value]
+    unsaid += [f"{name} is exactly {words[name]}, which has no decimal" for name in inexact]
+    return Dialect(
+        words=_assignments({name: float(value) if isinstance(value, Fraction) else value for name, value in words.items()}),
+        unsaid=tuple(unsaid),
+    )
+
+
+DIALECTS: dict[str, Callable[[TrainingPlan, StagePlan, list[int] | None, str | None], Dialect]] = {
+    "NeMo 1": _nemo_1,
+    "NeMo 2": _nemo_2,
+    "Megatron-LM": _megatron,
+    "MaxText": _maxtext,
+}
+
+
+def _assignments(words: Mapping[str, object]) -> tuple[str, ...]:
+    return tuple(f"{name}={value}" for name, value in words.items() if value is not None)
+
+
+def _in_tokens(plan: TrainingPlan) -> str:
+    return " ".join(f"{threshold.first_sample * plan.sequence_length}:{threshold.global_batch_size}" for threshold in plan.ramp.thresholds)
+
+
+def _no_step_schedule(steps: str | None, system: str) -> list[str]:
+    return [] if steps is None else [f"{system} has no step schedule; in samples it is {steps}"]
+
+
+def _other_ramp(plan: TrainingPlan, ramp: list[int] | None, semantics: str, system: str) -> list[str]:
+    if ramp is None or plan.semantics == semantics:
+        return []
+    return [f"{system} counts its ramp by the rule {semantics}: its stages begin at other samples"]

@@ -1,0 +1,40 @@
+"""From the words of a command line to a resolved configuration, with everything that is wrong in one report."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from rampcli import llm
+from rampcli.config.compose import lay_over
+from rampcli.config.groups import group_names
+from rampcli.config.origin import COMMAND_LINE
+from rampcli.config.resolve import Resolved, resolve
+from rampcli.config.words import join_split_lists, parse
+from rampcli.errors import Report
+from rampcli.run_directory import RunDirectory
+
+
+def compose_words(factory: str, words: Sequence[str], *, config_dir: Path | None, resumes: bool = False) -> Resolved:
+    """A recipe with words laid over it, checked and planned.
+
+    Args:
+        factory: as it is typed, `llama3_8b` or `'llama3_8b(num_nodes=2)'`.
+        words: `KEY=VALUE` and `GROUP=OPTION`.
+        config_dir: a folder of further group options.
+        resumes: whether the run directory's checkpoint counts: the stages before it are not checked.
+
+    Raises:
+        UsageError: all that is wrong.
+    """
+    report = Report()
+    joined = join_split_lists(words, report=report)
+    config = None
+    with report.noting():
+        config = llm.from_factory(factory)
+    if config is None:
+        parse(joined, groups=group_names(config_dir), place=COMMAND_LINE, report=report)
+        report.close()
+    assert config is not None
+    config = lay_over(config, joined, config_dir=config_dir, report=report)
+    if resumes:
+        return resolve(config, consumed_samples_in=lambda path: RunDirectory(path).consumed_samples(), report=report)
+    return resolve(config, report=report)

@@ -1,0 +1,56 @@
+"""`rampcli explain`: settings, and who set them."""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import typer
+
+from rampcli.cli.composing import compose_words
+from rampcli.config.explain import explain
+from rampcli.config.settings import shown
+from rampcli.errors import Report, UsageError
+
+NO_RECIPE = "llama3_tiny"
+
+
+def explain_keys(arguments: Sequence[str], *, factory: str | None, config_dir: Path | None, as_json: bool) -> None:
+    """Print what settings are, for a person or as JSON.
+
+    Raises:
+        UsageError: no key is asked for, or there is no such setting.
+    """
+    keys = [argument for argument in arguments if "=" not in argument]
+    if not keys:
+        raise UsageError("explain wants the key of a setting", remedy="rampcli explain model.global_batch_size")
+    resolved = compose_words(factory or NO_RECIPE, [word for word in arguments if "=" in word], config_dir=config_dir)
+    report, found = Report(), []
+    for key in keys:
+        with report.noting():
+            found.append(explain(key, resolved))
+    report.close()
+    if as_json:
+        typer.echo(json.dumps(found, indent=1))
+    else:
+        if factory is None:
+            typer.echo(f"in the recipe {NO_RECIPE} (--factory chooses another)\n")
+        typer.echo("\n\n".join(map(_tell, found)))
+
+
+def _tell(fact: dict[str, Any]) -> str:
+    rows = {
+        "is": fact["doc"],
+        "value": shown(fact["value"]) + (f", which comes to {fact['derived']}" if fact["derived"] is not None else ""),
+        "set by": fact["set_by"],
+        "instead of": "\n".join(f"{shown(said['value'])} ({said['set_by']})" for said in fact["overrode"]),
+        "type": fact["type"],
+        "unit": fact["unit"],
+        "range": fact["range"],
+        "default": shown(fact["default"]),
+    }
+    lines = [fact["key"]]
+    for name, text in rows.items():
+        for index, line in enumerate(str(text).splitlines() if text else []):
+            lines.append(f"  {name if index == 0 else '':<12}{line}")
+    return "\n".join(lines)

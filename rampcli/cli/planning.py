@@ -1,0 +1,167 @@
+"""`rampcli plan`: a plan as a table, as a picture, compared, measured, and in other systems' words."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from rampcli.batch.dialects import dialects
+from rampcli.batch.seesaw import staircase, steps_in_the_limit
+from rampcli.batch.step_schedule import SCHEDULE_KEY, to_text
+from rampcli.batch.throughput import EFFICIENCY_KEY
+from rampcli.batch.throughput import to_text as points_to_text
+from rampcli.cli.composing import compose_words
+from rampcli.cli.console import build_console, print_table, say
+from rampcli.config.compose import lay_over
+from rampcli.config.groups import group_names
+from rampcli.config.resolve import Resolved, resolve, sources_named
+from rampcli.config.schema import NodePolicy
+from rampcli.config.words import read_values
+from rampcli.errors import UsageError
+from rampcli.report.measured import measured_points
+from rampcli.report.plan_tables import comparison_table
+from rampcli.run_directory import RunDirectory
+
+PICTURES = (".svg", ".png")
+
+
+def as_json(content: Any) -> str:
+    """What `--json` prints."""
+    return json.dumps(content, indent=1)
+
+
+def with_measured(resolved: Resolved, directory: Path) -> Resolved:
+    """The plan with the throughput that an earlier run had."""
+    with sources_named(resolved.config):
+        points = measured_points(RunDirectory(directory), resolved.config)
+    words = [f"{EFFICIENCY_KEY}='{points_to_text(points)}'"]
+    return resolve(lay_over(resolved.config, words, place=f"measured in {directory}"))
+
+
+def compare(factory: str, words: Sequence[str], what_if: str, *, config_dir: Path | None, measured: Path | None, json_wanted: bool) -> bool:
+    """Print a plan for each value of a setting, side by side; whether one of them fits."""
+    try:
+        key, texts = read_values(what_if, group_names(config_dir))
+    except UsageError as error:
+        error.set_by, error.remedy = ("--what-if",), error.remedy if "=" in what_if else "--what-if trainer.num_nodes=8,16,32"
+        raise
+    others = [word for word in words if word.partition("=")[0] != key]
+    variants: list[tuple[str, Resolved | str]] = []
+    for text in texts:
+        word = f"{key}={text}"
+        try:
+            resolved = compose_words(factory, [*others, word], config_dir=config_dir)
+            variants.append((word, with_measured(resolved, measured) if measured else resolved))
+        except UsageError as error:
+            variants.append((word, error.message))
+    if json_wanted:
+        rows = [
+            {"words": word, "plan": None, "error": found}
+            if isinstance(found, str)
+            else {"words": word, "plan": found.plan.to_json(), "error": None}
+            for word, found in variants
+        ]
+        print(as_json(rows))  # noqa: T201
+    else:
+        console = build_console()
+        print_table(console, comparison_table(variants))
+        for word, found in variants:
+            if isinstance(found, str):
+                say(console, f"\n{word} does not fit: {found}")
+    return any(not isinstance(found, str) for _, found in variants)
+
+
+def draw(resolved: Resolved, path: Path) -> None:
+    """Write a picture of a plan.
+
+    Raises:
+        UsageError: the file would be of another kind.
+    """
+    if path.suffix not in PICTURES:
+        raise UsageError(f"--plot {path}: the name ends in neither {' nor '.join(PICTURES)}", remedy=f"--plot {path.with_suffix('.svg')}")
+    from rampcli.report.plots import plot_plan
+
+    plot_plan(resolved.plan, path, title=resolved.config.name)
+
+
+def translate(resolved: Resolved, *, json_wanted: bool) -> None:
+    """Print the batch in the words of each system."""
+    model = resolved.config.model
+    found = dialects(resolved.plan, rampup_batch_size=model.rampup_batch_size, step_batch_size_schedule=model.step_batch_size_schedule)
+    if json_wanted:
+        print(as_json({name: asdict(dialect) for name, dialect in found.items()}))  # noqa: T201
+        return
+    console = build_console()
+    for name, dialect in found.items():
+        say(console, f"# {name}")
+        say(console, str(dialect))
+        for reason in dialect.unsaid:
+            say(console, f"#   not the same: {reason}")
+
+
+def seesaw(resolved: Resolved, factor: float) -> tuple[Resolved, list[str]]:
+    """The plan whose batch grows where the learning rate of this one would fall; and what to say of it.
+
+    Raises:
+        UsageError: the batch changes already, the run has no end, or the factor does not let it grow.
+    """
+    with sources_named(resolved.config):
+        _check_seesaw(resolved, factor)
+    plan, config = resolved.plan, resolved.config
+    assert plan.end_sample is not None
+    assert plan.end_step is not None
+    stage, rate, end = plan.stages[0], resolved.learning_rate(), plan.end_sample
+    peak = config.optim.lr or 1.0
+
+    def relative_rate(consumed_samples: int) -> float:
+        if consumed_samples < rate.warmup_samples:
+            return 1.0
+        return rate.at(consumed_samples, global_batch_size=stage.global_batch_size) / peak
+
+    gpus = stage.world_size if config.rampup.node_policy is NodePolicy.nemo else stage.data_parallel_size
+    stairs = staircase(
+        relative_rate,
+        global_batch_size=stage.global_batch_size,
+        unit=stage.micro_batch_size * gpus,  # nemo divides by all processes, whatever the model takes of them
+        factor=factor,
+        first_sample=rate.warmup_samples,
+        end_sample=end,
+    )
+    words = [
+        f"{SCHEDULE_KEY}='{to_text(stairs.thresholds)}'",
+        "model.rampup_batch_size=null",
+        "model.global_batch_size=null",
+        "trainer.accumulate_grad_batches=null",
+        f"data.micro_batch_size={stage.micro_batch_size}",
+        "schedule.decay_style=seesaw",
+        f"optim.warmup_samples={rate.warmup_samples}",
+        "optim.warmup_steps=null",
+        "trainer.max_steps=null",
+        "trainer.max_tokens=null",
+        f"trainer.max_samples={end}",
+    ]
+    grown = resolve(lay_over(config, words, place="--seesaw"))
+    saved = 1 - (grown.plan.end_step or 0) / plan.end_step
+    limit = 1 - steps_in_the_limit(relative_rate, global_batch_size=stage.global_batch_size, end_sample=end) / plan.end_step
+    lines = [
+        f"seesaw (arXiv 2510.14717): {plan.end_step:,} steps become {grown.plan.end_step:,}, {saved:.1%} fewer;"
+        f" {limit:.1%} in the limit of small stairs",
+        "train it with:",
+        "  " + " ".join(f'"{word}"' if " " in word else word for word in words),
+    ]
+    return grown, lines
+
+
+def _check_seesaw(resolved: Resolved, factor: float) -> None:
+    plan, config = resolved.plan, resolved.config
+    if factor <= 1:
+        raise UsageError(f"--seesaw-factor {factor:g} does not let the batch grow", remedy="--seesaw-factor 2")
+    if len(plan.ramp.thresholds) > 1:
+        raise UsageError(
+            "--seesaw derives the batch sizes, and this run has a schedule of its own",
+            keys=("model.rampup_batch_size",) if config.model.rampup_batch_size else (SCHEDULE_KEY,),
+            remedy="model.rampup_batch_size=null",
+        )
+    if plan.end_sample is None or plan.end_step is None:
+        raise UsageError("--seesaw needs the end of the run", keys=("trainer.max_samples",), remedy="trainer.max_samples=10M")

@@ -1,0 +1,106 @@
+"""Checks of settings on their own and against each other, before anything is planned."""
+
+from collections.abc import Callable
+from typing import Any
+
+from rampcli.batch.division import divisors
+from rampcli.config.schema import Config, DecayStyle, PositionEmbedding
+from rampcli.config.settings import Setting, leaves, settings, shown
+from rampcli.errors import Report, UsageError
+
+
+def check_ranges(config: Config) -> None:
+    """Every number is in its range.
+
+    Raises:
+        UsageError: all that are not, together.
+    """
+    report = Report()
+    for key, value in leaves(config):
+        if isinstance(value, int | float) and not isinstance(value, bool):
+            with report.noting():
+                _check_range(settings()[key], value)
+    report.close()
+
+
+def _check_range(setting: Setting, value: float) -> None:
+    key, text = setting.key, f"{setting.key}={shown(value)}"
+    if setting.at_least is not None and value < setting.at_least:
+        raise UsageError(f"{text} is below {setting.at_least:g}", keys=(key,), remedy=f"{key}={setting.at_least:g} or more")
+    if setting.above is not None and value <= setting.above:
+        raise UsageError(f"{text} is not above {setting.above:g}", keys=(key,), remedy="a positive number")
+    if setting.at_most is not None and value > setting.at_most:
+        most = shown(setting.at_most)
+        raise UsageError(f"{text} is above {most}", keys=(key,), remedy=f"{key}={most} or less")
+
+
+def check_name(config: Config) -> None:
+    """The name can name a folder, and the run directory can be one."""
+    name = config.name
+    if not name or name in (".", "..") or "/" in name or not name.isprintable() or len(name.encode(errors="replace")) > 200:
+        raise UsageError(f"name={name[:100]!r} cannot name a folder", keys=("name",), remedy="letters, digits, - and _")
+    if config.run_dir is not None and (not config.run_dir or "\0" in config.run_dir):
+        raise UsageError(f"run_dir={config.run_dir!r} is no path", keys=("run_dir",), remedy="run_dir=runs/NAME")
+
+
+def check_heads(config: Config) -> None:
+    """Heads divide the width, and groups the heads."""
+    model = config.model
+    groups = model.num_query_groups or model.num_attention_heads
+    if model.hidden_size % model.num_attention_heads:
+        raise UsageError(
+            f"model.hidden_size={model.hidden_size} does not divide into model.num_attention_heads={model.num_attention_heads}",
+            keys=("model.hidden_size", "model.num_attention_heads"),
+            remedy=f"model.num_attention_heads={divisors(model.hidden_size, most=model.num_attention_heads)[-1]}",
+        )
+    if model.num_attention_heads % groups:
+        raise UsageError(
+            f"model.num_attention_heads={model.num_attention_heads} does not divide into model.num_query_groups={groups}",
+            keys=("model.num_attention_heads", "model.num_query_groups"),
+            remedy=f"model.num_query_groups={divisors(model.num_attention_heads, most=groups)[-1]}",
+        )
+    head_size = model.hidden_size // model.num_attention_heads
+    if model.position_embedding is PositionEmbedding.rope and head_size % 2:
+        raise UsageError(
+            f"model.hidden_size={model.hidden_size} over model.num_attention_heads={model.num_attention_heads} gives heads of {head_size};"
+            " rotary positions need an even size",
+            keys=("model.hidden_size", "model.num_attention_heads"),
+            remedy="model.position_embedding=learned, or an even head size",
+        )
+
+
+def check_warmup(config: Config) -> None:
+    """One warm-up."""
+    optim = config.optim
+    if optim.warmup_samples is not None and optim.warmup_steps is not None:
+        raise UsageError(
+            f"the warm-up is given twice: optim.warmup_samples={optim.warmup_samples} and optim.warmup_steps={optim.warmup_steps}",
+            keys=("optim.warmup_samples", "optim.warmup_steps"),
+            remedy="null for one of them",
+        )
+
+
+def check_schedule(config: Config) -> None:
+    """The learning rate's schedule has what it needs, and nothing that it would pass over."""
+    optim, schedule = config.optim, config.schedule
+    if optim.min_lr > optim.lr:
+        raise UsageError(
+            f"optim.min_lr={optim.min_lr} is above optim.lr={optim.lr}",
+            keys=("optim.min_lr", "optim.lr"),
+            remedy=f"optim.min_lr={optim.lr}",
+        )
+    if schedule.decay_style is DecayStyle.inverse_sqrt and not (optim.warmup_samples or optim.warmup_steps):
+        raise UsageError(
+            "schedule.decay_style=inverse_sqrt falls from the end of the warm-up on, and there is none",
+            keys=("schedule.decay_style", "optim.warmup_samples", "optim.warmup_steps"),
+            remedy="optim.warmup_samples=10000",
+        )
+    if schedule.wsd_decay_samples is not None and schedule.decay_style is not DecayStyle.wsd:
+        raise UsageError(
+            f"schedule.wsd_decay_samples={schedule.wsd_decay_samples} is for wsd, and schedule.decay_style={schedule.decay_style}",
+            keys=("schedule.wsd_decay_samples", "schedule.decay_style"),
+            remedy="schedule.decay_style=wsd, or schedule.wsd_decay_samples=null",
+        )
+
+
+SETTING_CHECKS: tuple[Callable[[Config], Any], ...] = (check_ranges, check_name, check_heads, check_warmup, check_schedule)

@@ -1,0 +1,109 @@
+"""What a setting is, what it is set to, and who said so."""
+
+from collections.abc import Mapping
+from enum import Enum
+from typing import Any
+
+from rampcli.batch.plan import ACCUMULATE_KEY, GLOBAL_KEY, MICRO_KEY
+from rampcli.batch.spellings import SPELLINGS
+from rampcli.config.origin import Origin, Said
+from rampcli.config.resolve import Resolved
+from rampcli.config.settings import FOREIGN, Setting, leaves, nest, settings, shown, unknown_key
+
+
+def explain(key: str, resolved: Resolved) -> dict[str, Any]:
+    """A setting, its value and its history.
+
+    Args:
+        key: dotted; another system's word is explained by the key that it reaches.
+        resolved: the configuration.
+
+    Returns:
+        `key`, `value`, `derived` (what a null comes to, or None), `type`, `unit`, `default`, `range`, `doc`, `set_by`, and `overrode`,
+        a list of `{"set_by", "value"}`, nearest first.
+
+    Raises:
+        UsageError: there is no such setting.
+    """
+    if key not in settings():
+        raise unknown_key(key)
+    setting = settings()[key]
+    origin: Origin = resolved.config.origin
+    value = origin.composed[key] if key in FOREIGN else dict(leaves(resolved.config))[key]
+    history = origin.history(key, value)
+    return {
+        "key": key,
+        "value": _plain(value),
+        "derived": derived(resolved).get(key) if value is None else None,
+        "type": setting.type_name() + (" or null" if setting.optional else ""),
+        "unit": setting.unit,
+        "default": _plain(setting.default),
+        "range": setting.range_name() or None,
+        "doc": setting.doc or f"another system's word for {SPELLINGS.get(key, 'the batch, counted per device (MaxText)')}",
+        "set_by": history[-1].place,
+        "overrode": [{"set_by": said.place, "value": _plain(said.value)} for said in reversed(history[:-1])],
+    }
+
+
+def derived(resolved: Resolved) -> dict[str, Any]:
+    """What settings that were left open come to, where the batch is largest."""
+    stage = max(resolved.plan.stages, key=lambda stage: stage.global_batch_size)
+    return {
+        GLOBAL_KEY: resolved.plan.global_batch_size,
+        MICRO_KEY: stage.micro_batch_size,
+        ACCUMULATE_KEY: stage.accumulate_grad_batches,
+        "run_dir": str(resolved.run_dir),
+    }
+
+
+def with_provenance(resolved: Resolved) -> str:
+    """The whole configuration as YAML, with who said so beside each line."""
+    origin: Origin = resolved.config.origin
+    known = derived(resolved)
+    values = {key: value for key, value in leaves(resolved.config) if key not in FOREIGN}
+    lines = []
+    for key, text, depth in _lines(nest(values), "", 0):
+        if key in values:
+            comment = _provenance(settings()[key], values[key], origin.history(key, values[key]), known)
+            lines.append((f"{'  ' * depth}{text}", comment))
+        else:
+            lines.append((f"{'  ' * depth}{text}", ""))
+    width = max(len(text) for text, _ in lines)
+    return "".join(f"{text:<{width}}  # {comment}\n" if comment else f"{text}\n" for text, comment in lines)
+
+
+def _lines(tree: Mapping[str, Any], prefix: str, depth: int) -> list[tuple[str, str, int]]:
+    lines = []
+    for name, value in tree.items():
+        key = f"{prefix}{name}"
+        if isinstance(value, Mapping):
+            lines += [(key, f"{name}:", depth), *_lines(value, f"{key}.", depth + 1)]
+        else:
+            lines.append((key, f"{name}: {_yaml(value)}", depth))
+    return lines
+
+
+def _yaml(value: Any) -> str:
+    if not isinstance(value, str) or isinstance(value, Enum):
+        return shown(value)
+    plain = value and all(character.isalnum() or character in "_./-" for character in value) and not value[0].isdigit()
+    return (
+        value
+        if plain and value.lower() not in ("null", "true", "false", "yes", "no", "on", "off")
+        else f"'{value.replace(chr(39), chr(39) * 2)}'"
+    )
+
+
+def _provenance(setting: Setting, value: Any, history: list[Said], known: Mapping[str, Any]) -> str:
+    parts = [history[-1].place]
+    if value is None and setting.key in known:
+        parts.append(f"comes to {known[setting.key]}")
+    now = shown(_plain(value))
+    overrode = [f"{text} ({said.place})" for said in reversed(history[1:-1]) if (text := shown(_plain(said.value))) != now]
+    if overrode:
+        parts.append(f"not {', '.join(overrode)}")
+    return "; ".join(parts)
+
+
+def _plain(value: Any) -> Any:
+    return value.value if isinstance(value, Enum) else value

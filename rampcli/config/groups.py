@@ -1,0 +1,85 @@
+"""The folders of conf/: which groups and options there are, and what a stranger's file may hold."""
+
+import difflib
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from rampcli.bundled import bundled
+from rampcli.errors import UsageError
+
+LARGEST_FILE_BYTES = 1_000_000
+
+
+def folders(config_dir: Path | None) -> list[Path]:
+    """The folders that options are looked for in, in this order."""
+    return [bundled("conf")] if config_dir is None else [bundled("conf"), config_dir]
+
+
+def group_names(config_dir: Path | None = None) -> set[str]:
+    """The groups that an option can be chosen of."""
+    return {path.name for folder in folders(config_dir) for path in folder.iterdir() if path.is_dir() and path.name.isidentifier()}
+
+
+def option_names(group: str, config_dir: Path | None = None) -> list[str]:
+    """The options of a group, sorted."""
+    return sorted({path.stem for folder in folders(config_dir) for path in (folder / group).glob("*.yaml")})
+
+
+def option_file(group: str, option: str, among: list[Path]) -> Path | None:
+    """The file of an option; None where there is none."""
+    return next((path for folder in among if (path := folder / group / f"{option}.yaml").is_file()), None)
+
+
+def check_option(group: str, option: Any, config_dir: Path | None) -> None:
+    """Refuse an option that does not exist, or whose file is not plain settings.
+
+    Raises:
+        UsageError: names the option, or the place in its file.
+    """
+    name = str(option)
+    path = option_file(group, name, folders(config_dir)) if Path(name).name == name else None
+    if path is None:
+        options = option_names(group, config_dir)
+        near = difflib.get_close_matches(name, options, n=2, cutoff=0.5) or options
+        raise UsageError(
+            f"{group}={name[:200]}: there is no conf/{group}/{name[:200]}.yaml", keys=(group,), remedy=f"{group}={' or '.join(near)}"
+        )
+    if not path.is_relative_to(bundled("conf")):
+        _check_file(path, place=f"{group}/{name}.yaml", key=group)
+
+
+def _check_file(path: Path, *, place: str, key: str) -> None:
+    """A file from a stranger is read here first, without building anything from it."""
+
+    def refuse(reason: str, line: int | None = None) -> UsageError:
+        error = UsageError(f"{path}: {reason}", keys=(key,), remedy="plain KEY: VALUE lines")
+        error.set_by = (place if line is None else f"{place}:{line}",)
+        return error
+
+    if path.stat().st_size > LARGEST_FILE_BYTES:
+        raise refuse(f"larger than {LARGEST_FILE_BYTES} bytes")
+    try:
+        text = path.read_text(encoding="utf-8")
+        for token in yaml.scan(text, Loader=yaml.SafeLoader):
+            if isinstance(token, yaml.AnchorToken | yaml.AliasToken | yaml.TagToken):
+                raise refuse("anchors, aliases and tags are not read", token.start_mark.line + 1)
+        root = yaml.compose(text, Loader=yaml.SafeLoader)
+    except yaml.MarkedYAMLError as error:
+        line = None if error.problem_mark is None else error.problem_mark.line + 1
+        raise refuse(f"is not YAML: {error.problem}", line) from error
+    except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
+        raise refuse(f"is not YAML: {' '.join(str(error).split())}") from error
+    if not isinstance(root, yaml.MappingNode):
+        raise refuse("holds no settings")
+    header = text.partition("\n")[0]
+    if "@package" in header and "_global_" not in header:
+        raise refuse("its package is neither its group nor _global_", 1)
+    seen: set[str] = set()
+    for name, _ in root.value:
+        if name.value in ("defaults", "hydra"):
+            raise refuse(f"{name.value} is no setting: an option holds settings only", name.start_mark.line + 1)
+        if name.value in seen:
+            raise refuse(f"{name.value} stands there twice", name.start_mark.line + 1)
+        seen.add(name.value)

@@ -1,0 +1,145 @@
+"""The settings as dotted keys: which there are, what they take, and a configuration as such keys and back. Neither hydra nor omegaconf."""
+
+import dataclasses
+import difflib
+from collections.abc import Iterator, Mapping
+from enum import Enum
+from functools import cache
+from types import UnionType
+from typing import Any, get_args, get_origin
+
+from rampcli.batch.maxtext import WORDS
+from rampcli.batch.spellings import SPELLINGS
+from rampcli.config.schema import Config
+from rampcli.errors import UsageError
+
+FOREIGN = frozenset({*SPELLINGS, *WORDS})
+"""Keys that only take other systems' words."""
+MOST = 10**18
+"""No count is larger, so that none overflows on the way."""
+KNOWN_ELSEWHERE = {
+    "max_target_length": "data.sequence_length",
+    "seq_length": "data.sequence_length",
+    "encoder_seq_length": "data.sequence_length",
+    "steps": "trainer.max_steps",
+    "train_iters": "trainer.max_steps",
+    "train_samples": "trainer.max_samples",
+}
+"""The last part of other systems' keys that are not accepted: what they are here."""
+_TYPE_NAMES = {int: "an integer", float: "a number", bool: "true or false", str: "a text", list[int]: "a list of integers"}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class Setting:
+    """What a setting takes. `doc`, `unit` and the range are empty for other systems' words."""
+
+    key: str
+    type: Any
+    optional: bool
+    default: Any
+    doc: str = ""
+    unit: str | None = None
+    at_least: float | None = None
+    at_most: float | None = None
+    above: float | None = None
+
+    @property
+    def choices(self) -> list[str]:
+        """The values of an enum or a switch, as they are typed."""
+        if self.type is bool:
+            return ["true", "false"]
+        return [member.value for member in self.type] if isinstance(self.type, type) and issubclass(self.type, Enum) else []
+
+    def type_name(self) -> str:
+        """`an integer`, `one of nemo, best, fixed`, ..."""
+        return _TYPE_NAMES.get(self.type) or f"one of {', '.join(self.choices)}"
+
+    def range_name(self) -> str:
+        """`from 1`, `above 0 up to 1`, ...; empty where everything of the type is allowed."""
+        parts = [f"{word} {bound:g}" for word, bound in (("from", self.at_least), ("above", self.above)) if bound is not None]
+        if self.at_most is not None:
+            parts.append(f"up to {self.at_most:g}" if self.at_most != 2**62 else "up to 2^62")
+        return " ".join(parts)
+
+
+@cache
+def settings() -> dict[str, Setting]:
+    """Every setting there is, by dotted key, other systems' words included, in the order of the schema."""
+    return {setting.key: setting for setting in _settings(Config, "")}
+
+
+def _settings(schema: type, prefix: str) -> Iterator[Setting]:
+    for field in dataclasses.fields(schema):
+        key = f"{prefix}{field.name}"
+        if dataclasses.is_dataclass(field.type):
+            yield from _settings(field.type, f"{key}.")  # type: ignore[arg-type]
+        else:
+            options = get_args(field.type) if get_origin(field.type) in (UnionType,) else (field.type,)
+            kinds = [option for option in options if option is not type(None)]
+            yield Setting(key=key, type=kinds[0], optional=len(kinds) < len(options), default=field.default, **field.metadata)
+
+
+def leaves(config: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Every leaf of a configuration, as (dotted key, value), in the order of the schema."""
+    for field in dataclasses.fields(config):
+        key, value = f"{prefix}{field.name}", getattr(config, field.name)
+        if dataclasses.is_dataclass(value):
+            yield from leaves(value, f"{key}.")
+        else:
+            yield key, value
+
+
+def flatten(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """A nested mapping as dotted keys. An empty mapping stays a leaf, so that a wrong one is seen."""
+    flat: dict[str, Any] = {}
+    for name, value in tree.items():
+        key = f"{prefix}{name}"
+        if isinstance(value, Mapping) and value:
+            flat |= flatten(value, f"{key}.")
+        else:
+            flat[key] = value
+    return flat
+
+
+def nest(flat: Mapping[str, Any]) -> dict[str, Any]:
+    """Dotted keys as a nested mapping."""
+    tree: dict[str, Any] = {}
+    for key, value in flat.items():
+        *parents, name = key.split(".")
+        branch = tree
+        for parent in parents:
+            branch = branch.setdefault(parent, {})
+        branch[name] = value
+    return tree
+
+
+def shown(value: Any) -> str:
+    """A value as it is typed on a command line."""
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return str(value).lower()
+    return f"[{','.join(map(str, value))}]" if isinstance(value, list) else str(value)
+
+
+def unknown_key(key: str, groups: Mapping[str, Any] | None = None) -> UsageError:
+    """The error for a key that does not exist, with the nearest that do; `groups` are the names of config groups."""
+    sections = [known for known in settings() if known.startswith(f"{key}.") and known not in FOREIGN]
+    if sections:
+        return UsageError(f"{key} is a section, not a setting", keys=(key,), remedy=", ".join(sections[:3]) + ", ...")
+    near_groups = [f"{group}=OPTION" for group in difflib.get_close_matches(key, groups or (), n=1, cutoff=0.6)]
+    near = nearest_keys(key)
+    remedy = " or ".join(near_groups + near) or "rampcli pretrain --factory NAME --cfg lists all"
+    return UsageError(f"there is no setting {key}", keys=(key, *near), remedy=remedy)
+
+
+def nearest_keys(key: str) -> list[str]:
+    """Up to three settings that a mistyped key may have meant: alike as a whole, or alike in their last word."""
+    if (name := key.rpartition(".")[2].replace("-", "_")) in KNOWN_ELSEWHERE:
+        return [KNOWN_ELSEWHERE[name]]
+    whole = difflib.get_close_matches(key, settings(), n=3, cutoff=0.75)
+    names: dict[str, list[str]] = {}
+    for known in settings():
+        names.setdefault(known.rpartition(".")[2], []).append(known)
+    by_name = [known for name in difflib.get_close_matches(key.rpartition(".")[2], names, n=2, cutoff=0.75) for known in names[name]]
+    return list(dict.fromkeys(whole + by_name))[:3]

@@ -1,0 +1,107 @@
+"""The one place where values become typed."""
+
+import math
+from collections.abc import Callable, Mapping
+from enum import Enum
+from typing import Any
+
+from omegaconf import BooleanNode, FloatNode, IntegerNode, StringNode
+from omegaconf.errors import OmegaConfBaseException
+
+from rampcli.batch.quantities import parse_count
+from rampcli.config.schema import Config
+from rampcli.config.settings import MOST, Setting, settings, shown, unknown_key
+from rampcli.errors import Report, UsageError
+
+NODES: dict[Any, Any] = {int: IntegerNode, float: FloatNode, bool: BooleanNode, str: StringNode}
+EXAMPLES = {
+    "model.rampup_batch_size": "[256,128,50000000]",
+    "model.step_batch_size_schedule": "'0:768 250B:1536'",
+    "rampup.efficiency": "'1:9000 4:11500'",
+}
+
+
+def build(values: Mapping[str, Any], *, place: Callable[[str], str], report: Report | None = None) -> Config:
+    """The typed configuration with these leaves; the rest are defaults.
+
+    Args:
+        values: by dotted key. Counts may be written `50M`.
+        place: names where the value of a key came from, for errors.
+        report: takes the errors; such a leaf keeps its default.
+
+    Raises:
+        UsageError: unknown keys and values of the wrong type, together, where there is no `report`.
+    """
+    config = Config()
+    own = report or Report()
+    for key, value in values.items():
+        with own.noting():
+            try:
+                put(config, key, typed(key, value))
+            except UsageError as error:
+                error.set_by = error.set_by or (place(key),)
+                raise
+    if report is None:
+        own.close()
+    return config
+
+
+def put(config: Config, key: str, value: Any) -> None:
+    """Set a leaf."""
+    *sections, name = key.split(".")
+    section: Any = config
+    for part in sections:
+        section = getattr(section, part)
+    setattr(section, name, value)
+
+
+def typed(key: str, value: Any) -> Any:
+    """A value as the type of its setting.
+
+    Raises:
+        UsageError: there is no such setting, or the value is of another type.
+    """
+    setting = settings().get(key)
+    if setting is None:
+        raise unknown_key(key)
+    items = value if isinstance(value, list) else [value]
+    if any(isinstance(item, str) and ("${" in item or item == "???") for item in items):
+        raise UsageError(
+            f"{key}={shown(value)}: references (${{...}}) and ??? are not resolved here", keys=(key,), remedy="the value itself"
+        )
+    if value is None and setting.optional:
+        return None
+    try:
+        number = _convert(setting.type, value)
+    except (OmegaConfBaseException, ValueError, TypeError) as error:
+        raise UsageError(f"{key}={shown(value)[:200]} is not {setting.type_name()}", keys=(key,), remedy=_example(setting)) from error
+    if isinstance(number, float) and not math.isfinite(number):
+        raise UsageError(f"{key}={shown(value)[:200]} is not a finite number", keys=(key,), remedy=_example(setting))
+    bounded = setting.at_most is not None and not isinstance(number, list)
+    numbers = [item for item in (number if isinstance(number, list) else [number]) if isinstance(item, int | float)]
+    if not bounded and any(abs(item) > MOST for item in numbers):
+        raise UsageError(f"{key}={shown(value)[:200]} is beyond {MOST:.0e}", keys=(key,), remedy=_example(setting))
+    return number
+
+
+def _convert(kind: Any, value: Any) -> Any:
+    if kind == list[int]:
+        if not isinstance(value, list | tuple):
+            raise ValueError("not a list")
+        return [_convert(int, item) for item in value]
+    if value is None or isinstance(value, list | dict):
+        raise ValueError("not a single value")
+    if isinstance(kind, type) and issubclass(kind, Enum):
+        return kind(value)
+    if kind is int and isinstance(value, str):
+        count = parse_count(value)
+        value = value if count is None else count
+    return NODES[kind](value=value, is_optional=False)._value()
+
+
+def _example(setting: Setting) -> str | None:
+    if setting.key in EXAMPLES:
+        return f"{setting.key}={EXAMPLES[setting.key]}"
+    if setting.default is None:
+        return f"{setting.key}=null" if setting.optional and setting.doc else None
+    return f"{setting.key}={shown(setting.default)}"

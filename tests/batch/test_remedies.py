@@ -1,0 +1,265 @@
+import re
+
+import pytest
+from hypothesis import assume, example, given
+from hypothesis import strategies as st
+
+from rampcli.batch.nodes import Fleet
+from rampcli.batch.plan import ParallelSizes
+from rampcli.batch.ramp import MOST_SIZES, RampSchedule
+from rampcli.batch.remedies import Layout
+from rampcli.batch.training_plan import BatchSettings, RampSettings, RunLength, plan_training
+from rampcli.errors import UsageError, UsageErrors
+
+REFUSED = re.compile(r"stages? (?P<shown>.*) of the ramp (do|does) not divide (into|on)")
+SHOWN = re.compile(r"(\d+) \(batch size (\d+)\)")
+NO_SMALL_CHANGE = re.compile(r"batch sizes that are multiples of (\d+)")
+
+
+def fleet_of(num_nodes, devices, **parallel):
+    return Fleet(num_nodes=num_nodes, devices=devices, parallel=ParallelSizes(**parallel))
+
+
+def plan(rampup, target, *, micro, fleet, policy, schedule=None, **rest):
+    return plan_training(
+        batch=BatchSettings(global_batch_size=target, micro_batch_size=micro),
+        ramp=RampSettings(rampup_batch_size=rampup, step_batch_size_schedule=schedule),
+        fleet=fleet,
+        node_policy=policy,
+        sequence_length=10,
+        length=RunLength(),
+        **rest,
+    )
+
+
+def refusal_of_stages(**run):
+    """The refusal of the stages of a ramp, alone or beside that of its target; None where there is none."""
+    try:
+        plan(**run)
+    except UsageErrors as several:
+        return next((error for error in several.errors if REFUSED.match(error.message)), None)
+    except UsageError as error:
+        return error if REFUSED.match(error.message) else None
+    return None
+
+
+def ramp_of(run):
+    return RampSchedule.from_rampup(run["rampup"], global_batch_size=run["target"])
+
+
+def changes(remedy):
+    """What a remedy offers, each as arguments of `plan`."""
+    for offer in remedy.split(", or "):
+        key, _, value = offer.strip("'").partition("=")
+        if key == "data.micro_batch_size":
+            yield "micro", lambda run, value=value: run | {"micro": int(value)}
+        elif key == "model.rampup_batch_size":
+            yield "increment", lambda run, value=value: run | {"rampup": [int(count) for count in value.strip("[]").split(",")]}
+        elif key == "trainer.num_nodes":
+            yield "nodes", lambda run, value=value: run | {"fleet": with_nodes(run["fleet"], int(value))}
+        elif key == "rampup.node_policy":
+            yield "policy", lambda run, value=value: run | {"policy": value}
+        else:
+            assert NO_SMALL_CHANGE.fullmatch(offer), offer
+
+
+def with_nodes(fleet, num_nodes):
+    return Fleet(num_nodes=num_nodes, devices=fleet.devices, parallel=fleet.parallel)
+
+
+def changed(run):
+    """The runs that the refusal of a run's stages offers, by what they change."""
+    refusal = refusal_of_stages(**run)
+    assume(refusal is not None)
+    return {kind: change(run) for kind, change in changes(refusal.remedy)}
+
+
+@st.composite
+def runs(draw):
+    """Arguments of `plan`: ramps that seldom divide on their fleet, or whose start and target do and whose way between them need not."""
+    fleet = fleet_of(draw(st.integers(1, 6)), draw(st.sampled_from([1, 2, 4])), tensor=draw(st.sampled_from([1, 1, 2])))
+    micro = draw(st.integers(1, 8))
+    if draw(st.booleans()):
+        unit = draw(st.sampled_from([1, 2, 4, 8]))
+        start, increment = unit * draw(st.integers(1, 12)), unit * draw(st.integers(1, 6))
+        target = start + increment * draw(st.integers(1, 6))
+    else:
+        unit = micro * fleet.devices * draw(st.sampled_from([1, fleet.num_nodes]))
+        start, rise = unit * draw(st.integers(1, 3)), unit * draw(st.integers(1, 4))
+        target = start + rise
+        increment = draw(st.sampled_from([size for size in range(1, rise + 1) if rise % size == 0]))
+    return {
+        "rampup": [start, increment, draw(st.integers(0, 5000))],
+        "target": target,
+        "micro": micro,
+        "fleet": fleet,
+        "policy": draw(st.sampled_from(["nemo", "best", "fixed"])),
+    }
+
+
+NEMO_BUT_NOT_FIXED = {"rampup": [4, 4, 100], "target": 16, "micro": 1, "fleet": fleet_of(4, 2), "policy": "fixed"}
+AWKWARD = {"rampup": [352, 96, 10_000], "target": 640, "micro": 4, "fleet": fleet_of(16, 8), "policy": "nemo"}
+
+
+@given(run=runs())
+@example(run=NEMO_BUT_NOT_FIXED)
+@example(run=AWKWARD)
+def test_every_change_that_is_offered_makes_all_stages_fit(run):
+    for kind, mended in changed(run).items():
+        assert plan(**mended).stages, kind
+
+
+@given(run=runs())
+@example(run=NEMO_BUT_NOT_FIXED)
+@example(run=AWKWARD)
+def test_the_micro_batch_that_is_offered_is_the_largest_smaller_one_that_works_and_one_that_works_is_offered(run):
+    offered = changed(run).get("micro", {"micro": None})["micro"]
+    sizes = ramp_of(run).scheduled_sizes()
+    working = [micro for micro in range(1, run["micro"]) if all(NODES[run["policy"]](size, sizes, micro, run["fleet"]) for size in sizes)]
+    assert offered == max(working, default=None)
+
+
+@given(run=runs())
+@example(run=NEMO_BUT_NOT_FIXED)
+def test_the_increment_that_is_offered_is_the_nearest_whose_every_size_fits(run):
+    mended = changed(run)
+    start, increment, samples = run["rampup"]
+    rise = run["target"] - start
+    if "increment" in mended:
+        assert (mended["increment"]["rampup"][0], mended["increment"]["rampup"][2]) == (start, samples)
+        distance = abs(mended["increment"]["rampup"][1] - increment)
+        nearer = [other for other in range(1, rise + 1) if rise % other == 0 and 0 < abs(other - increment) < distance]
+    else:
+        nearer = [other for other in range(1, rise + 1) if rise % other == 0 and other != increment]
+    for other in nearer:
+        sizes = list(range(start, run["target"] + 1, other))
+        assert not all(NODES[run["policy"]](size, sizes, run["micro"], run["fleet"]) for size in sizes)
+
+
+def best_has_nodes(size, sizes, micro, fleet):  # noqa: ARG001
+    return any(whole(size, n, micro, fleet) for n in range(1, fleet.num_nodes + 1))
+
+
+def fixed_has_nodes(size, sizes, micro, fleet):  # noqa: ARG001
+    return whole(size, fleet.num_nodes, micro, fleet)
+
+
+def nemo_has_nodes(size, sizes, micro, fleet):
+    """By the launcher's loop from the largest size down."""
+    nodes = fleet.num_nodes
+    if size == sizes[-1]:
+        return whole(size, nodes, micro, fleet)
+    found = None
+    for below in sizes[-2::-1]:
+        found = None
+        for n in range(1, nodes + 1):
+            ranks = fleet.devices * n // (fleet.parallel.tensor * fleet.parallel.pipeline)
+            if ranks > 0 and below % (micro * ranks) == 0 and below % (micro * fleet.devices * n) == 0:
+                found = n
+        nodes = found or nodes
+        if below == size:
+            break
+    return found is not None and whole(size, found, micro, fleet)
+
+
+def whole(size, nodes, micro, fleet):
+    ranks, rest = divmod(nodes * fleet.devices, fleet.parallel.model_parallel_size)
+    return rest == 0 and size % (micro * ranks) == 0
+
+
+NODES = {"nemo": nemo_has_nodes, "best": best_has_nodes, "fixed": fixed_has_nodes}
+
+
+@given(run=runs())
+def test_where_no_small_change_helps_the_batch_sizes_that_would_work_are_named(run):
+    refusal = refusal_of_stages(**run)
+    assume(refusal is not None)
+    # NeMo's launcher asks more of a batch than that where the model is split.
+    if NO_SMALL_CHANGE.fullmatch(refusal.remedy) and (run["policy"] != "nemo" or run["fleet"].parallel.model_parallel_size == 1):
+        unit = int(NO_SMALL_CHANGE.fullmatch(refusal.remedy)[1])
+        units = [unit * count for count in (1, 2, 3, 5)]
+        assert all(NODES[run["policy"]](size, [*units, 5 * unit * run["fleet"].num_nodes], run["micro"], run["fleet"]) for size in units)
+
+
+@given(run=runs())
+@example(run=NEMO_BUT_NOT_FIXED)
+@example(run=AWKWARD)
+def test_a_refusal_names_the_stages_that_do_not_fit_with_their_batch_sizes(run):
+    refusal = refusal_of_stages(**run)
+    stages, sizes = ramp_of(run).stages, ramp_of(run).scheduled_sizes()
+    wrong = [
+        (number, stage.global_batch_size)
+        for number, stage in enumerate(stages)
+        if not NODES[run["policy"]](stage.global_batch_size, sizes, run["micro"], run["fleet"])
+    ]
+    if run["policy"] != "best":  # these refuse the target by itself
+        wrong = [(number, size) for number, size in wrong if size != run["target"]]
+    if run["fleet"].num_nodes * run["fleet"].devices % run["fleet"].parallel.model_parallel_size:
+        assert refusal is None  # nothing else is checked on a fleet that does not hold the model whole times
+    elif not wrong:
+        assert refusal is None
+    else:
+        shown = REFUSED.match(refusal.message)["shown"]
+        assert [(int(number), int(size)) for number, size in SHOWN.findall(shown)] == wrong[:5]
+        assert shown.endswith(", ...") == (len(wrong) > 5)
+        assert refusal.keys == (
+            "model.rampup_batch_size",
+            "data.micro_batch_size",
+            "rampup.node_policy",
+            "trainer.num_nodes",
+            "trainer.devices",
+        )
+
+
+def test_a_refusal_under_fixed_shows_the_product_and_the_ways_out():
+    refusal = refusal_of_stages(**NEMO_BUT_NOT_FIXED)
+    assert refusal.message == (
+        "stages 0 (batch size 4), 2 (batch size 12) of the ramp do not divide"
+        " into data.micro_batch_size=1 x 8 data-parallel ranks = 8 on 4 nodes"
+    )
+    assert refusal.remedy == "trainer.num_nodes=2, or rampup.node_policy=nemo"
+
+
+def test_a_refusal_under_another_policy_shows_the_fleet_and_the_ways_out():
+    refusal = refusal_of_stages(rampup=[12, 6, 100], target=24, micro=4, fleet=fleet_of(1, 2), policy="nemo")
+    assert refusal.message == (
+        "stages 0 (batch size 12), 1 (batch size 18) of the ramp do not divide"
+        " on any number of nodes from 1 to 1 with 2 processes each and data.micro_batch_size=4"
+    )
+    assert refusal.remedy == "data.micro_batch_size=3"
+
+
+def test_an_increment_is_offered_as_a_word_that_a_shell_takes_as_it_is():
+    refusal = refusal_of_stages(rampup=[8, 4, 100], target=16, micro=1, fleet=fleet_of(1, 8), policy="fixed")
+    assert refusal.remedy == "'model.rampup_batch_size=[8,8,100]'"
+
+
+def test_stages_of_a_step_schedule_are_refused_with_the_changes_that_a_schedule_can_take():
+    with pytest.raises(UsageError) as refusal:
+        plan(None, None, schedule="0:6 240:16", micro=2, fleet=fleet_of(2, 1), policy="fixed")
+    assert refusal.value.remedy == "data.micro_batch_size=1, or trainer.num_nodes=1, or rampup.node_policy=nemo"
+
+
+def test_of_many_wrong_stages_five_are_shown():
+    refusal = refusal_of_stages(rampup=[1, 2, 10**6], target=25, micro=1, fleet=fleet_of(1, 2), policy="best")
+    assert SHOWN.findall(refusal.message) == [("0", "1"), ("1", "3"), ("2", "5"), ("3", "7"), ("4", "9")]
+    assert "9), ... of the ramp" in refusal.message
+
+
+def test_a_ramp_of_the_most_sizes_still_gets_the_remedies_that_are_found_at_once():
+    refusal = refusal_of_stages(rampup=[1, 1, 10**6], target=MOST_SIZES, micro=2, fleet=fleet_of(1, 1), policy="fixed")
+    assert refusal.remedy == "data.micro_batch_size=1"
+
+
+def test_on_a_fleet_of_any_size_the_ways_out_are_found_without_trying_every_number_of_nodes():
+    refusal = refusal_of_stages(rampup=[8, 8, 100], target=16, micro=3, fleet=fleet_of(10**9, 1), policy="best")
+    assert refusal.remedy == "data.micro_batch_size=2"
+
+
+@given(run=runs())
+def test_a_layout_fits_exactly_where_every_batch_size_has_nodes(run):
+    layout = Layout(ramp=run["rampup"], target=run["target"], micro_batch_size=run["micro"], fleet=run["fleet"], node_policy=run["policy"])
+    sizes = list(range(run["rampup"][0], run["target"] + 1, run["rampup"][1]))
+    has_nodes = [NODES[run["policy"]](size, sizes, run["micro"], run["fleet"]) for size in sizes]
+    assert [nodes is not None for nodes in layout.nodes(sizes)] == has_nodes
+    assert layout.fits(sizes) == all(has_nodes)

@@ -1,0 +1,34 @@
+"""The least that a Typer command composing this project's conf/ with Hydra can be: what rampcli's own start is measured against."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+CONF = Path(__file__).resolve().parents[2] / "conf"
+app = typer.Typer(no_args_is_help=True)
+
+
+@app.command()
+def pretrain(
+    overrides: Annotated[list[str] | None, typer.Argument(help="Settings.")] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Start nothing.")] = False,
+) -> None:
+    """Compose and print."""
+    from hydra import compose, initialize_config_dir
+    from omegaconf import OmegaConf
+
+    with initialize_config_dir(str(CONF), version_base="1.3"):
+        config = compose("config", overrides=overrides or [])
+    if dry_run:
+        typer.echo(OmegaConf.to_yaml(config))
+
+
+@app.command()
+def plan(name: Annotated[str, typer.Argument(help="A name.")]) -> None:
+    """A second command, so that the first one has a name."""
+    typer.echo(name)
+
+
+if __name__ == "__main__":
+    app()

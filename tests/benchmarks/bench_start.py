@@ -1,0 +1,79 @@
+"""How long a command takes to start, as processor time, side by side with a bare Typer and Hydra application.
+
+    python tests/benchmarks/bench_start.py [ROUNDS]
+
+Prints, for each command of ours, the median seconds of processor time, those of the bare one, and the median ratio of pairs run one
+right after the other; then how long the slowest wrong inputs of tests/cli/bad_inputs.py take; then plans of 1e6 and 1e12 samples.
+"""
+
+import os
+import resource
+import statistics
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+BARE = str(Path(__file__).with_name("bare_app.py"))
+GROUPS = [f"{group}=llama3_8b" for group in ("model", "batch", "optim")] + ["data=mock"]
+OURS = [sys.executable, "-m", "rampcli"]
+PAIRS = {
+    "--help": ([*OURS, "--help"], [sys.executable, BARE, "--help"]),
+    "pretrain --help": ([*OURS, "pretrain", "--help"], [sys.executable, BARE, "pretrain", "--help"]),
+    "pretrain --factory llama3_8b --dry-run": (
+        [*OURS, "pretrain", "--factory", "llama3_8b", "--dry-run"],
+        [sys.executable, BARE, "pretrain", "--dry-run", *GROUPS],
+    ),
+    "pretrain --factory llama3_8b --dry-run model.num_layers=4": (
+        [*OURS, "pretrain", "--factory", "llama3_8b", "--dry-run", "model.num_layers=4"],
+        [sys.executable, BARE, "pretrain", "--dry-run", *GROUPS, "model.num_layers=4"],
+    ),
+}
+PLAN = [*OURS, "plan", "--factory", "gpt3_5b", "model.rampup_batch_size=[256,256,{samples}]", "trainer.max_steps=null"]
+
+
+def processor_seconds(command: list[str], *, cwd: str | None = None) -> float:
+    """User and system time of a command and its children."""
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    subprocess.run(command, cwd=cwd, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=False)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+
+
+def compare(ours: list[str], other: list[str], rounds: int) -> tuple[float, float, float]:
+    """Median seconds of both, and the median ratio of pairs."""
+    pairs = [(processor_seconds(ours), processor_seconds(other)) for _ in range(rounds)]
+    mine, others = zip(*pairs, strict=True)
+    return statistics.median(mine), statistics.median(others), statistics.median(one / two for one, two in pairs)
+
+
+def main() -> None:
+    """Print the tables."""
+    rounds = int(sys.argv[1]) if len(sys.argv) > 1 else 15
+    print(f"{'rampcli ...':<66} {'ours s':>7} {'bare s':>7} {'ratio':>6}")
+    for name, (ours, bare) in PAIRS.items():
+        mine, others, ratio = compare(ours, bare, rounds)
+        print(f"{name:<66} {mine:7.3f} {others:7.3f} {ratio:6.2f}")
+    small, large = ([word.format(samples=samples) for word in PLAN] for samples in ("1M", "1T"))
+    mine, others, ratio = compare(large, small, rounds)
+    print(f"{'plan of a ramp over 1e12 samples, against 1e6':<66} {mine:7.3f} {others:7.3f} {ratio:6.2f}")
+
+    sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "cli"))
+    from bad_inputs import BAD_INPUTS
+
+    os.environ["PYTHONPATH"] = str(Path(__file__).resolve().parents[2])
+    times = []
+    for wrong in BAD_INPUTS:
+        with tempfile.TemporaryDirectory() as folder:
+            for name, content in wrong.files.items():
+                path = Path(folder) / name
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.write_bytes(content if isinstance(content, bytes) else content.encode())
+            times.append((processor_seconds([*OURS, *wrong.words], cwd=folder), wrong.title))
+    print(f"\n{len(times)} wrong inputs: median {statistics.median(time for time, _ in times):.3f} s; the slowest")
+    for seconds, title in sorted(times, reverse=True)[:3]:
+        print(f"  {seconds:.3f} s  {title}")
+
+
+if __name__ == "__main__":
+    main()

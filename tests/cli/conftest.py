@@ -1,0 +1,52 @@
+import gc
+import sys
+import time
+from dataclasses import dataclass
+
+import pytest
+
+from rampcli.cli.main import main
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """A command that has ended, and the processor's seconds that it took."""
+
+    exit_code: int
+    stdout: str
+    stderr: str
+    cpu_s: float
+
+
+@pytest.fixture
+def rampcli(tmp_path, monkeypatch, capsys):
+    """Runs a command in this process, in an empty folder and without GPUs."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+
+    def run(*words: str) -> Ended:
+        monkeypatch.setattr(sys, "argv", ["rampcli", *words])
+        began = time.process_time()
+        try:
+            main()
+            exit_code = 0
+        except SystemExit as end:
+            exit_code = end.code or 0
+        finally:
+            gc.enable()  # main() disables it for a short command; this process goes on
+        printed = capsys.readouterr()
+        return Ended(exit_code, printed.out, printed.err, time.process_time() - began)
+
+    return run
+
+
+@pytest.fixture
+def succeed(rampcli):
+    """Runs a command that has to end well; gives what it printed."""
+
+    def run(*words: str) -> str:
+        ended = rampcli(*words)
+        assert (ended.exit_code, ended.stderr) == (0, "")
+        return ended.stdout
+
+    return run

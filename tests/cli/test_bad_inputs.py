@@ -1,0 +1,150 @@
+"""Bad input gets one clear message and exit code 2, in under a second."""
+
+import os
+import re
+import subprocess
+import sys
+
+import pytest
+
+from tests.cli.bad_inputs import BAD_INPUTS, BadInput
+
+SECRET = "hunter2-treasure"
+LIBRARIES = ("hydra", "omegaconf", "antlr")
+LINE = re.compile(r"error: \S.*|       set by: \S.*|       try:    \S.*")
+MOST_CPU_S = 5.0
+"""A message takes a quarter of a second; what runs away takes minutes. The machine that tests may be slow."""
+MOST_CHARACTERS = 1500
+"""A line of a message, however long the input."""
+REAL = {
+    "a batch that does not divide",
+    "a mistyped key",
+    "a file with an object to build",
+    "a variable of the environment in a file",
+    "a run on more GPUs than there are",
+    "no recipe",
+}
+"""Those that are tried as processes of their own too."""
+
+
+def give_files(row, folder):
+    for name, content in row.files.items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content if isinstance(content, bytes) else content.encode())
+
+
+def files_in(folder):
+    return {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
+
+
+def check_message(row, exit_code, stdout, stderr):
+    assert exit_code == 2, stderr
+    assert stdout == ""
+    assert [part for part in row.said if part not in stderr] == [], stderr
+    assert SECRET not in stderr
+    typed = " ".join((*row.words, *map(str, row.files.values()))).lower()
+    assert [name for name in ("traceback", *LIBRARIES) if name in stderr.lower() and name not in typed] == []
+    if row.from_typer:
+        assert stderr.splitlines()[-1].startswith("Error: ")
+        return
+    lines = stderr.splitlines()
+    assert [line for line in lines if not LINE.fullmatch(line)] == []
+    assert lines[0].startswith("error: ")
+    assert max(map(len, lines)) <= MOST_CHARACTERS
+
+
+@pytest.mark.parametrize("row", BAD_INPUTS, ids=lambda row: row.title)
+def test_bad_input_gets_one_clear_message_and_exit_code_2_and_writes_nothing(row: BadInput, rampcli, tmp_path, monkeypatch):
+    monkeypatch.setenv("SECRET", SECRET)
+    give_files(row, tmp_path)
+    ended = rampcli(*row.words)
+    check_message(row, ended.exit_code, ended.stdout, ended.stderr)
+    assert files_in(tmp_path) == set(row.files)
+    assert ended.cpu_s < MOST_CPU_S
+
+
+@pytest.mark.parametrize("row", [row for row in BAD_INPUTS if row.title in REAL], ids=lambda row: row.title)
+def test_a_process_of_its_own_says_the_same(row: BadInput, tmp_path):
+    give_files(row, tmp_path)
+    environment = {**os.environ, "SECRET": SECRET, "CUDA_VISIBLE_DEVICES": ""}
+    command = [sys.executable, "-m", "rampcli", *row.words]
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+    check_message(row, done.returncode, done.stdout, done.stderr)
+    assert files_in(tmp_path) == set(row.files)
+
+
+def test_the_table_is_long_and_each_row_is_its_own():
+    titles = {row.title for row in BAD_INPUTS}
+    assert len(titles) == len(BAD_INPUTS) >= 60
+    assert len({(row.words, str(row.files)) for row in BAD_INPUTS}) == len(BAD_INPUTS)
+    assert all(row.said and all(row.said) for row in BAD_INPUTS)
+    assert titles >= REAL
+
+
+@pytest.fixture
+def errors_of(rampcli):
+    """The first lines of the errors of a plan, without `error: `."""
+
+    def run(*words, factory="llama3_8b"):
+        ended = rampcli("plan", "--factory", factory, *words)
+        assert (ended.exit_code, ended.stdout) == (2, "")
+        return [line.removeprefix("error: ") for line in ended.stderr.splitlines() if line.startswith("error: ")]
+
+    return run
+
+
+def test_everything_that_is_wrong_stands_in_one_report_each_once(errors_of, tmp_path):
+    (tmp_path / "optim").mkdir()
+    (tmp_path / "optim" / "mine.yaml").write_text("lr: fast\nbeta1: 5\nlearning_rate: 1\n")
+    said = errors_of("--config-dir", ".", "optim=mine", "modle.bias=1", "model.global_batch_size=510", "data=nothing")
+    assert said == [
+        "there is no setting modle.bias",
+        "data=nothing: there is no conf/data/nothing.yaml",
+        "optim.lr=fast is not a number",
+        "there is no setting optim.learning_rate",
+        "optim.beta1=5.0 is above 1",
+        "model.global_batch_size=510 does not divide into data.micro_batch_size=1 x 4 data-parallel ranks = 4",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("words", "errors"),
+    [
+        (["model.global_batch_size=many", "trainer.accumulate_grad_batches=3"], ["model.global_batch_size=many is not an integer"]),
+        (["trainer.num_nodes=0", "model.global_batch_size=510"], ["trainer.num_nodes=0 is below 1"]),
+        (["optim.lr=fast", "optim.min_lr=5"], ["optim.lr=fast is not a number"]),
+        (["trainer.max_steps=many", "trainer.max_tokens=5"], ["trainer.max_steps=many is not an integer"]),
+        (
+            ["data.global_batch_size=1024", "model.global_batch_size=510"],
+            ["data.global_batch_size=1024 and model.global_batch_size=510 are two spellings of one number and differ"],
+        ),
+        (
+            ["model.rampup_batch_size=[256,100]", "model.global_batch_size=1000"],
+            ["model.rampup_batch_size=[256,100] has 2 values; it takes three: [start batch size, increment, ramp-up samples]"],
+        ),
+        (["seed=1", "seed=2", "seed=-1"], ["seed is given twice: 1 and 2", "seed is given twice: 1 and -1"]),
+    ],
+)
+def test_a_key_that_is_wrong_is_not_blamed_again_for_what_follows(words, errors, errors_of):
+    assert errors_of(*words) == errors
+
+
+def test_errors_about_other_keys_stand_beside_each_other(errors_of):
+    words = ["trainer.max_steps=1", "trainer.max_samples=2", "trainer.devices=3", "name=a/b", "optim.min_lr=5", "model.num_query_groups=5"]
+    said = errors_of(*words)
+    assert [error.split()[0] for error in said] == ["name='a/b'", "model.num_attention_heads=32", "optim.min_lr=5.0", "the", "3"]
+
+
+def test_wrong_words_are_said_even_where_the_recipe_is_wrong_too(errors_of):
+    assert errors_of("modle.bias=1", "seed=[1", factory="llama3_9b") == [
+        "the bracket in seed=[1 is never closed",
+        "--factory llama3_9b: there is no recipe llama3_9b",
+        "there is no setting modle.bias",
+    ]
+
+
+def test_a_message_stays_short_where_long_words_are_wrong(errors_of):
+    said = errors_of(f"seed={'x' * 5000}", f"optim.lr={'9' * 5000}")
+    assert len(said) == 2
+    assert max(map(len, said)) < 300

@@ -1,0 +1,192 @@
+"""Completion as the shells do it: their own scripts, in real shells, with what a person has typed before <TAB>."""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import typer
+
+from rampcli.cli.completion import SCRIPTS, candidates
+from rampcli.cli.main import app
+
+COMMAND = typer.main.get_command(app)
+SHELLS = [shell for shell in ("zsh", "fish") if shutil.which(shell)]
+"""bash is everywhere; the others are tested where they are installed, as in CI."""
+
+BASH = r"""
+set -e
+{script}
+compopt() {{ :; }}
+# What readline does: COMP_LINE as it was typed, COMP_WORDS split at blanks and at the characters of COMP_WORDBREAKS.
+COMP_LINE=$1
+COMP_POINT=${{#1}}
+shift
+COMP_WORDS=("$@")
+COMP_CWORD=$(($# - 1))
+_rampcli_complete
+printf '%s\n' "${{COMPREPLY[@]}}"
+"""
+
+
+@pytest.fixture
+def on_path(tmp_path, monkeypatch):
+    """`rampcli` as a command of this interpreter, whatever else is installed."""
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    program = folder / "rampcli"
+    program.write_text(f'#!/bin/sh\nexec {sys.executable} -m rampcli "$@"\n', encoding="utf-8")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    return folder
+
+
+def offered(*words):
+    return candidates(words, COMMAND)
+
+
+def test_the_first_word_is_a_command():
+    assert offered("") == list(COMMAND.commands)
+    assert offered("pl") == ["plan"]
+    assert offered("llm", "") == ["pretrain"]
+
+
+def test_every_option_of_a_command_is_offered():
+    options = {name for option in COMMAND.commands["plan"].params for name in option.opts if name.startswith("-")}
+    assert set(offered("plan", "-")) == options | {"--help"}
+
+
+@pytest.mark.parametrize("option", ["--factory", "-f"])
+def test_a_factory_is_completed_to_the_recipes_there_are(option):
+    assert offered("pretrain", option, "llama3") == sorted(path.stem for path in Path("recipes").glob("llama3*.py"))
+
+
+def test_a_group_is_completed_to_its_options():
+    assert offered("plan", "-f", "gpt3_5b", "model=") == [f"model={path.stem}" for path in sorted(Path("conf/model").glob("*.yaml"))]
+
+
+def test_keys_are_completed_section_by_section():
+    assert {"model=", "model.", "name=", "rampup."} <= set(offered("plan", ""))
+    assert offered("plan", "model.gl") == ["model.global_batch_size="]
+    assert offered("explain", "model.gl") == ["model.global_batch_size"]
+
+
+def test_an_enum_and_a_switch_are_completed_to_their_values():
+    assert offered("plan", "rampup.node_policy=") == [f"rampup.node_policy={name}" for name in ("nemo", "best", "fixed")]
+    assert offered("plan", "data.audit_order=t") == ["data.audit_order=true"]
+
+
+def test_other_systems_words_are_understood_but_not_offered():
+    assert "per_device_batch_size=" not in offered("plan", "")
+
+
+@pytest.mark.parametrize("words", [("plan", "--plot", ""), ("plan", "--config-dir", "x"), ("plan", "data.sequence_length=")])
+def test_where_we_know_nothing_the_shell_offers_files(words):
+    assert offered(*words) == []
+
+
+def in_bash(line, *pieces):
+    script = BASH.format(script=SCRIPTS["bash"])
+    done = subprocess.run(["bash", "-c", script, "bash", line, *pieces], capture_output=True, text=True, check=True, timeout=60)
+    return done.stdout.split()
+
+
+@pytest.mark.usefixtures("on_path")
+@pytest.mark.parametrize(
+    ("line", "pieces", "replies"),
+    [
+        ("rampcli plan model.gl", ["rampcli", "plan", "model.gl"], ["model.global_batch_size="]),
+        ("rampcli plan rampup.node_policy=", ["rampcli", "plan", "rampup.node_policy", "="], ["nemo", "best", "fixed"]),
+        ("rampcli plan rampup.node_policy=b", ["rampcli", "plan", "rampup.node_policy", "=", "b"], ["best"]),
+        ("rampcli plan data=mock model=gpt", ["rampcli", "plan", "data", "=", "mock", "model", "=", "gpt"], ["gpt3_5b"]),
+        ("rampcli plan -f  gp", ["rampcli", "plan", "-f", "gp"], ["gpt3_5b"]),
+        ("rampcli llm ", ["rampcli", "llm", ""], ["pretrain"]),
+    ],
+)
+def test_bash_splits_words_at_equals_and_they_are_put_together_again(line, pieces, replies):
+    assert in_bash(line, *pieces) == replies
+
+
+@pytest.mark.usefixtures("on_path")
+def test_an_interactive_bash_completes_a_value_after_tab(tmp_path):
+    """A real readline in a real pty: <TAB> after `=` writes the rest of the value into the line."""
+    import pty
+    import select
+    import time
+
+    (tmp_path / "rc").write_text(
+        'PS1="$ "\nbind "set enable-bracketed-paste off"\neval "$(rampcli completion bash)"\necho ready\n', encoding="utf-8"
+    )
+    pid, terminal = pty.fork()
+    if pid == 0:
+        os.execvp("bash", ["bash", "--norc", "--rcfile", str(tmp_path / "rc"), "-i"])
+    seen = b""
+
+    def read_until(text):
+        nonlocal seen
+        deadline = time.monotonic() + 60
+        while text not in seen and time.monotonic() < deadline:
+            if select.select([terminal], [], [], 0.5)[0]:
+                seen += os.read(terminal, 4096)
+        return text in seen
+
+    try:
+        os.write(terminal, f". {tmp_path}/rc\n".encode())
+        assert read_until(b"ready")
+        os.write(terminal, b"echo rampcli plan; rampcli plan rampup.node_policy=be\t")
+        assert read_until(b"rampup.node_policy=best "), seen
+    finally:
+        os.kill(pid, 9)
+        os.waitpid(pid, 0)
+        os.close(terminal)
+
+
+ZSH = r"""
+autoload -Uz compinit && compinit -u -d {dump}
+{script}
+# compadd as completion calls it, but shown; the rest of the function is run as it is.
+compadd() {{ while [[ $1 != -- ]]; do shift; done; shift; print -l -- "$@"; }}
+_files() {{ print FILES; }}
+words=("$@")
+CURRENT=$#
+_rampcli_complete
+"""
+
+
+def in_zsh(tmp_path, *words):
+    script = ZSH.format(script=SCRIPTS["zsh"], dump=tmp_path / "zcompdump")
+    done = subprocess.run(["zsh", "-f", "-c", script, "zsh", *words], capture_output=True, text=True, check=True, timeout=60)
+    return done.stdout.split()
+
+
+def in_fish(tmp_path, *words):  # noqa: ARG001
+    line = " ".join(words)
+    script = f"{SCRIPTS['fish']}\ncomplete -C '{line}'\n"
+    done = subprocess.run(["fish", "--no-config", "-c", script], capture_output=True, text=True, check=True, timeout=60)
+    return done.stdout.split()
+
+
+IN = {"zsh": in_zsh, "fish": in_fish}
+
+
+@pytest.mark.usefixtures("on_path")
+@pytest.mark.parametrize("shell", SHELLS)
+@pytest.mark.parametrize(
+    ("words", "replies"),
+    [
+        (["rampcli", "plan", "model.gl"], ["model.global_batch_size="]),
+        (["rampcli", "plan", "-f", "gpt3_5b", "rampup.node_policy="], [f"rampup.node_policy={name}" for name in ("nemo", "best", "fixed")]),
+        (["rampcli", "plan", "-f", "gp"], ["gpt3_5b"]),
+    ],
+)
+def test_zsh_and_fish_offer_the_same(shell, words, replies, tmp_path):
+    assert sorted(IN[shell](tmp_path, *words)) == sorted(replies)
+
+
+@pytest.mark.parametrize("shell", sorted(SCRIPTS))
+def test_a_script_is_printed_as_it_is(shell):
+    done = subprocess.run([sys.executable, "-m", "rampcli", "completion", shell], capture_output=True, text=True, check=True, timeout=60)
+    assert done.stdout == SCRIPTS[shell]

@@ -1,0 +1,46 @@
+import json
+
+import pytest
+
+from rampcli import llm
+from rampcli.cli.composing import compose_words
+from rampcli.config.compose import lay_over
+from rampcli.config.resolve import resolve
+from rampcli.config.snapshot import to_yaml
+from rampcli.errors import UsageError
+from rampcli.run_directory import MANIFEST, RunDirectory
+
+FIXED = ["rampup.node_policy=fixed", "model.rampup_batch_size=[256,1792,10M]"]
+"""A first stage that does not fit its nodes, before one that does."""
+
+
+@pytest.fixture
+def behind(tmp_path):
+    """A run directory that stands after the first stage."""
+    run = RunDirectory(tmp_path / "run")
+    folder = run.checkpoint_folder(39063)
+    folder.mkdir(parents=True)
+    (folder / MANIFEST).write_text(json.dumps({"step": 39063, "consumed_samples": 10_000_128, "settings": {}, "files": {}}))
+    return run
+
+
+def test_words_are_laid_over_the_recipe_and_resolved():
+    words = ["trainer.num_nodes=8", "model.rampup_batch_size=[256,", "256,", "10M]"]
+    typed = compose_words("gpt3_5b", words, config_dir=None)
+    written = resolve(lay_over(llm.gpt3_5b.pretrain_recipe(), ["trainer.num_nodes=8", "model.rampup_batch_size=[256,256,10M]"]))
+    assert to_yaml(typed.config) == to_yaml(written.config)
+    assert typed.plan == written.plan
+
+
+def test_what_is_behind_a_checkpoint_is_not_checked_where_the_run_goes_on(behind):
+    words = [*FIXED, f"run_dir={behind.path}"]
+    resolved = compose_words("gpt3_5b", words, config_dir=None, resumes=True)
+    assert [stage.global_batch_size for stage in resolved.plan.passed] == [256]
+    assert [stage.global_batch_size for stage in resolved.plan.stages] == [2048]
+    with pytest.raises(UsageError, match=r"stage 0 \(batch size 256\)"):
+        compose_words("gpt3_5b", words, config_dir=None)
+
+
+def test_a_run_directory_that_is_not_there_stands_at_the_beginning(tmp_path):
+    with pytest.raises(UsageError, match=r"stage 0 \(batch size 256\)"):
+        compose_words("gpt3_5b", [*FIXED, f"run_dir={tmp_path}/nothing"], config_dir=None, resumes=True)

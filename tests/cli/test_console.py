@@ -1,0 +1,40 @@
+import io
+
+import pytest
+from rich.console import Console
+
+from rampcli import llm
+from rampcli.cli.console import PIPE_WIDTH, build_console, print_table, say, show_plan
+from rampcli.config.resolve import resolve
+from rampcli.report.tables import build_table
+
+LONG = "/a path/" + "x" * 300
+
+
+def test_a_pipe_is_as_wide_as_a_wide_terminal_and_has_no_colours(capsys):
+    assert build_console().width == PIPE_WIDTH
+    say(build_console(), "[bold]2,048[/bold]")
+    assert capsys.readouterr().out == "[bold]2,048[/bold]\n"
+
+
+def test_a_path_is_one_line_however_long(capsys):
+    say(build_console(), LONG)
+    assert capsys.readouterr().out == f"{LONG}\n"
+
+
+@pytest.mark.parametrize("width", [20, 80])
+def test_a_table_that_does_not_fit_is_printed_as_wide_as_it_is(capsys, width):
+    table = build_table("a column", "another", "and a third")
+    table.add_row("1" * 30, "2" * 30, "3" * 30)
+    print_table(Console(file=io.StringIO(), width=width), table)
+    printed = capsys.readouterr().out
+    assert [len(line) for line in printed.splitlines()] == [94, 94]
+    assert "1" * 30 + "  " + "2" * 30 + "  " + "3" * 30 in printed
+
+
+def test_a_plan_is_shown_with_its_summary_below(capsys):
+    resolved = resolve(llm.gpt3_5b.pretrain_recipe())
+    show_plan(resolved)
+    table, _, summary = capsys.readouterr().out.partition("\n\n")
+    assert len(table.splitlines()) == 1 + 8 + 1
+    assert summary.startswith("133,965,568 samples, 75,000 steps")

@@ -1,0 +1,64 @@
+import json
+
+import pytest
+
+from rampcli import llm
+from rampcli.config.explain import explain
+from rampcli.config.resolve import resolve
+
+
+def test_a_setting_is_explained_in_words(succeed):
+    printed = succeed("explain", "--factory", "gpt3_5b", "model.global_batch_size", "data.global_batch_size=4096")
+    assert printed.splitlines() == [
+        "model.global_batch_size",
+        "  is          samples per optimiser step, at the end of a ramp. `null`: derived",
+        "  value       4096",
+        "  set by      data.global_batch_size=4096 (command line)",
+        "  instead of  2048 (batch/gpt3_5b.yaml:7)",
+        "              null (default)",
+        "  type        an integer or null",
+        "  unit        samples",
+        "  range       from 1",
+        "  default     null",
+    ]
+
+
+def test_what_is_left_open_is_explained_with_what_it_comes_to(succeed):
+    printed = succeed("explain", "-f", "gpt3_5b", "trainer.accumulate_grad_batches")
+    assert "  value       null, which comes to 4\n" in printed
+
+
+def test_several_settings_stand_below_each_other_in_the_order_in_which_they_were_asked_for(succeed):
+    printed = succeed("explain", "-f", "gpt3_5b", "seed", "optim.lr=0.5", "optim.lr", "rampup.node_policy")
+    assert [block.splitlines()[0] for block in printed.split("\n\n")] == ["seed", "optim.lr", "rampup.node_policy"]
+    assert "  set by      command line\n  instead of  1.6e-4 (optim/gpt3_5b.yaml:2)\n" in printed
+
+
+def test_without_a_recipe_it_is_said_which_one_is_meant(succeed):
+    with_recipe = succeed("explain", "-f", "llama3_tiny", "data.source")
+    without = succeed("explain", "data.source")
+    assert without.endswith(with_recipe)
+    assert "llama3_tiny" in without.removesuffix(with_recipe)
+
+
+@pytest.mark.parametrize("keys", [["seed"], ["seed", "optim.lr", "data.global_batch_size"]])
+def test_json_is_what_is_known_and_nothing_else_is_printed(succeed, keys):
+    resolved = resolve(llm.llama3_tiny.pretrain_recipe())
+    assert json.loads(succeed("explain", "--json", *keys)) == [explain(key, resolved) for key in keys]
+
+
+def test_a_setting_of_the_users_own_option_names_the_line_in_it(succeed, tmp_path):
+    (tmp_path / "optim").mkdir()
+    (tmp_path / "optim" / "mine.yaml").write_text("# mine\nlr: 0.25\n")
+    (fact,) = json.loads(succeed("explain", "--json", "--config-dir", ".", "optim=mine", "optim.lr"))
+    assert (fact["value"], fact["set_by"]) == (0.25, "optim/mine.yaml:2")
+
+
+def test_every_key_that_there_is_not_is_said(rampcli):
+    ended = rampcli("explain", "seed", "foo", "optim.learning_rate", "data")
+    assert (ended.exit_code, ended.stdout) == (2, "")
+    assert [line for line in ended.stderr.splitlines() if line.startswith("error: ")] == [
+        "error: there is no setting foo",
+        "error: there is no setting optim.learning_rate",
+        "error: data is a section, not a setting",
+    ]

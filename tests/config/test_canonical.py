@@ -1,0 +1,331 @@
+"""Other systems' words in the place where all settings meet: which of them holds, and what gives way to it."""
+
+from fractions import Fraction
+
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from rampcli import llm
+from rampcli.config.canonical import canonicalize
+from rampcli.config.compose import compose, lay_over
+from rampcli.config.origin import Origin, Source
+from rampcli.config.resolve import resolve
+from rampcli.config.schema import Config, NodePolicy, RampSemantics
+from rampcli.config.settings import FOREIGN, leaves
+from rampcli.config.snapshot import to_yaml
+from rampcli.config.values import build
+from rampcli.errors import UsageError
+
+RAMP = {
+    "per_device_batch_size": 16.0,
+    "enable_rampup_batch_size": True,
+    "per_device_batch_size_start": 4.0,
+    "per_device_batch_size_increment": 2.0,
+    "global_rampup_samples": 500,
+}
+"""On 128 devices: from 512 in steps of 256 to 2048."""
+
+
+def words(settings):
+    return [f"{key}={str(value).lower() if isinstance(value, bool) else value}" for key, value in settings.items()]
+
+
+@pytest.fixture(scope="session")
+def llama():
+    """One node of eight, every sample on two of them; 512 samples a step, without a ramp."""
+    return llm.llama3_8b.pretrain_recipe()
+
+
+def by_hand(**values):
+    """A configuration in which every value was set in Python."""
+    return build({key.replace("__", "."): value for key, value in values.items()}, place=str)
+
+
+def refusal_of(config):
+    with pytest.raises(UsageError) as refusal:
+        resolve(config)
+    return refusal.value
+
+
+def laid(config, *typed):
+    return resolve(lay_over(config, typed))
+
+
+def test_no_word_of_another_system_is_left(composed):
+    config = laid(composed, *words(RAMP), "expansion_factor_real_data=2", "model.tensor_model_parallel_size=1").config
+    assert [key for key, value in leaves(config) if key in FOREIGN and value is not None] == []
+
+
+def test_canonicalizing_leaves_what_was_given_as_it_was(composed):
+    given_leaves = dict(leaves(lay_over(composed, words(RAMP))))
+    before = dict(given_leaves)
+    canonicalize(given_leaves, lay_over(composed, words(RAMP)).origin)
+    assert given_leaves == before
+
+
+# Samples per device
+
+
+@given(
+    nodes=st.integers(1, 6),
+    devices=st.integers(1, 8),
+    context=st.sampled_from([1, 2, 4]),
+    parts=st.integers(1, 40),
+    accumulate=st.none() | st.integers(1, 5),
+)
+def test_samples_per_device_are_those_of_all_devices_and_of_a_rank_of_several(nodes, devices, context, parts, accumulate):
+    assume(nodes * devices % context == 0)
+    per_device = Fraction(parts, context)
+    resolved = resolve(
+        by_hand(
+            per_device_batch_size=float(per_device),
+            gradient_accumulation_steps=accumulate,
+            trainer__num_nodes=nodes,
+            trainer__devices=devices,
+            parallel__context_parallel_size=context,
+            rampup__node_policy="fixed",
+        )
+    )
+    assert resolved.config.model.global_batch_size == nodes * devices * per_device * (accumulate or 1)
+    assert resolved.config.data.micro_batch_size == per_device * context
+    (stage,) = resolved.plan.stages
+    assert stage.accumulate_grad_batches == (accumulate or 1)
+
+
+@given(nodes=st.integers(1, 6), devices=st.integers(1, 8), hundredths=st.integers(1, 300))
+def test_a_part_of_a_sample_is_refused_with_the_numbers_next_to_it(nodes, devices, hundredths):
+    world, per_device = nodes * devices, hundredths / 100
+    assume(world * hundredths % 100)
+    refusal = refusal_of(
+        by_hand(
+            per_device_batch_size=per_device,
+            trainer__num_nodes=nodes,
+            trainer__devices=devices,
+            data__micro_batch_size=1,
+            model__global_batch_size=world,
+        )
+    )
+    assert f"x {world} devices is " in refusal.message
+    assert refusal.set_by[0] == f"per_device_batch_size={per_device} (Python)"
+    below, above = (float(offered) for offered in refusal.remedy.removeprefix("per_device_batch_size=").split(" or "))
+    assert (above - below) * world == pytest.approx(1, abs=1e-3)
+    assert below * world == pytest.approx(max(1, world * hundredths // 100), abs=1e-3)
+
+
+def test_a_batch_of_the_files_gives_way_to_samples_per_device_and_that_is_noted(llama, line_of):
+    resolved = laid(llama, "per_device_batch_size=4")
+    assert (resolved.config.model.global_batch_size, resolved.config.data.micro_batch_size) == (32, 8)
+    line = line_of("conf/batch/llama3_8b.yaml", "global_batch_size: 512")
+    note = f"model.global_batch_size=512 (batch/llama3_8b.yaml:{line}) gives way to per_device_batch_size=4.0: 32 samples"
+    assert resolved.notes == (note,)
+
+
+def test_a_batch_that_is_the_same_gives_way_in_silence(composed):
+    resolved = laid(composed, "per_device_batch_size=16")
+    assert resolved.config.model.global_batch_size == 2048
+    assert resolved.notes == ()
+
+
+def test_a_batch_that_is_typed_beside_samples_per_device_is_reached_by_accumulation(llama):
+    resolved = laid(llama, "per_device_batch_size=4", "model.global_batch_size=64")
+    assert resolved.config.model.global_batch_size == 64
+    assert [stage.accumulate_grad_batches for stage in resolved.plan.stages] == [2]
+    assert resolved.notes == ()
+
+
+def test_a_micro_batch_that_is_typed_beside_samples_per_device_holds(llama):
+    resolved = laid(llama, "per_device_batch_size=4", "data.micro_batch_size=2")
+    assert [(stage.micro_batch_size, stage.accumulate_grad_batches) for stage in resolved.plan.stages] == [(2, 4)]
+
+
+def test_samples_per_device_are_counted_with_the_accumulation_that_is_typed(llama):
+    spelt = laid(llama, "per_device_batch_size=4", "gradient_accumulation_steps=8")
+    assert spelt.config.model.global_batch_size == 256
+    assert to_yaml(spelt.config) == to_yaml(laid(llama, "per_device_batch_size=4", "trainer.accumulate_grad_batches=8").config)
+
+
+def test_a_pipeline_of_maxtexts_gets_its_default_microbatches(composed):
+    typed = ("per_device_batch_size=4", "parallel.pipeline_parallel_size=2")
+    assert laid(composed, *typed).config.parallel.num_pipeline_microbatches == 2
+    assert laid(composed, *typed, "num_pipeline_microbatches=4").config.parallel.num_pipeline_microbatches == 4
+    assert laid(composed, "parallel.pipeline_parallel_size=2").config.parallel.num_pipeline_microbatches is None
+
+
+# MaxText's ramp
+
+
+def test_maxtexts_words_for_a_ramp_are_its_ramp(composed):
+    resolved = laid(composed, *words(RAMP))
+    model, rampup = resolved.config.model, resolved.config.rampup
+    assert (model.global_batch_size, model.rampup_batch_size) == (2048, [512, 256, 500])
+    assert (rampup.semantics, rampup.node_policy) == (RampSemantics.maxtext, NodePolicy.fixed)
+    sizes = range(512, 2049, 256)
+    assert [(stage.global_batch_size, stage.num_nodes, stage.micro_batch_size) for stage in resolved.plan.stages] == [
+        (size, 16, 2) for size in sizes
+    ]
+    assert [stage.steps for stage in resolved.plan.stages[:-1]] == [1] * 6  # 500 / 6 samples a stage, and a step is more
+    assert resolved.notes == ()
+
+
+def test_maxtexts_ramp_in_words_is_that_in_our_keys(composed):
+    ours = ["model.rampup_batch_size=[512,256,500]", "rampup.semantics=maxtext", "rampup.node_policy=fixed", "data.micro_batch_size=2"]
+    assert to_yaml(laid(composed, *words(RAMP)).config) == to_yaml(laid(composed, *ours).config)
+
+
+def test_the_target_of_maxtexts_ramp_may_be_said_in_samples(composed):
+    without = {word: value for word, value in RAMP.items() if word != "per_device_batch_size"}
+    assert to_yaml(laid(composed, *words(without)).config) == to_yaml(laid(composed, *words(RAMP)).config)
+
+
+def test_a_ramp_of_the_files_is_switched_off_by_maxtexts_word(composed, line_of):
+    config = laid(composed, "enable_rampup_batch_size=false").config
+    assert config.model.rampup_batch_size is None
+    assert config.origin.place("model.rampup_batch_size", None) == "enable_rampup_batch_size=false (command line)"
+    line = line_of("conf/batch/gpt3_5b.yaml", "rampup_batch_size: [256, 256, 10_000_000]")
+    assert config.origin.history("model.rampup_batch_size", None)[-2].place == f"batch/gpt3_5b.yaml:{line}"
+
+
+@pytest.mark.parametrize("key", ["rampup.semantics=megatron", "rampup.node_policy=best", "data.micro_batch_size=1"])
+def test_what_maxtexts_ramp_only_suggests_gives_way_to_what_is_typed(composed, key):
+    config = laid(composed, *words(RAMP), key).config
+    name, _, value = key.partition("=")
+    assert str(dict(leaves(config))[name]) == value
+    assert config.origin.place(name, dict(leaves(config))[name]) == "command line"
+
+
+@pytest.mark.parametrize(
+    ("typed", "said"),
+    [
+        ("model.rampup_batch_size=[256,256,10M]", "model.rampup_batch_size=[256, 256, 10000000]"),
+        ("model.global_batch_size=4096", "model.global_batch_size=4096"),
+    ],
+)
+def test_a_ramp_that_is_said_twice_and_differs_is_refused(composed, typed, said):
+    refusal = refusal_of(lay_over(composed, [*words(RAMP), typed]))
+    assert refusal.message.endswith(f"{said} are two spellings of one number and differ")
+    assert refusal.set_by[0] == "per_device_batch_size=16.0 (command line)"
+    assert refusal.set_by[1].endswith("(command line)")
+
+
+def test_a_ramp_that_is_said_twice_and_does_not_differ_is_taken(composed):
+    typed = ["model.rampup_batch_size=[512,256,500]", "model.global_batch_size=2048"]
+    assert to_yaml(laid(composed, *words(RAMP), *typed).config) == to_yaml(laid(composed, *words(RAMP)).config)
+
+
+@pytest.mark.parametrize("missing", [word for word in RAMP if word not in ("enable_rampup_batch_size", "per_device_batch_size")])
+def test_a_ramp_of_maxtexts_without_one_of_its_words_is_refused_with_maxtexts_default(composed, missing):
+    refusal = refusal_of(lay_over(composed, words({word: value for word, value in RAMP.items() if word != missing})))
+    assert f"enable_rampup_batch_size=true, and {missing} is not given" in refusal.message
+    assert refusal.remedy.startswith(f"{missing}=")
+    assert refusal.remedy.endswith("(MaxText's default)")
+
+
+@pytest.mark.parametrize("word", ["per_device_batch_size_start", "per_device_batch_size_increment", "global_rampup_samples"])
+def test_a_word_of_a_ramp_that_is_not_switched_on_is_refused_where_maxtext_passes_over_it(composed, word):
+    refusal = refusal_of(lay_over(composed, words({word: RAMP[word]})))
+    assert f"{word}={RAMP[word]} without enable_rampup_batch_size" in refusal.message
+
+
+# What replaces what
+
+
+ENDS = {"max_steps": 10, "max_samples": 5000, "max_tokens": 9_000_000}
+
+
+@pytest.mark.parametrize("typed", ENDS)
+@pytest.mark.parametrize("from_recipe", ENDS)
+def test_the_users_end_replaces_that_of_the_recipe_in_whatever_unit(from_recipe, typed):
+    recipe = compose("batch=gpt3_5b", "trainer.max_steps=null", f"trainer.{from_recipe}={ENDS[from_recipe]}")
+    trainer = laid(recipe, f"trainer.{typed}={ENDS[typed] + 1}").config.trainer
+    assert {end: getattr(trainer, end) for end in ENDS} == {end: ENDS[end] + 1 if end == typed else None for end in ENDS}
+
+
+def test_the_users_warm_up_replaces_that_of_the_recipe(composed):
+    optim = laid(composed, "optim.warmup_samples=1K").config.optim
+    assert (composed.optim.warmup_steps, optim.warmup_steps, optim.warmup_samples) == (115, None, 1000)
+
+
+def test_a_warm_up_of_nothing_replaces_that_of_the_recipe_too(composed):
+    optim = laid(composed, "optim.warmup_samples=0").config.optim
+    assert (optim.warmup_steps, optim.warmup_samples) == (None, 0)
+
+
+def test_a_step_schedule_replaces_the_ramp_and_the_batch_of_the_files(composed):
+    resolved = laid(composed, "model.step_batch_size_schedule='0:768 1B:1536'")
+    model = resolved.config.model
+    assert (model.rampup_batch_size, model.global_batch_size) == (None, None)
+    assert resolved.plan.global_batch_size == 1536
+    assert [stage.global_batch_size for stage in resolved.plan.stages] == [768, 1536]
+    place = resolved.config.origin.place("model.rampup_batch_size", None)
+    assert place == "model.step_batch_size_schedule=0:768 1B:1536 (command line)"
+
+
+def test_a_batch_that_is_typed_beside_a_step_schedule_has_to_be_its_last(composed):
+    typed = "model.step_batch_size_schedule='0:768 1B:1536'"
+    assert laid(composed, typed, "model.global_batch_size=1536").plan.stages[-1].global_batch_size == 1536
+    refusal = refusal_of(lay_over(composed, [typed, "model.global_batch_size=2048"]))
+    assert "model.step_batch_size_schedule ends at 1536, and model.global_batch_size=2048" in refusal.message
+
+
+def test_a_ramp_that_is_typed_replaces_the_step_schedule_of_a_recipe():
+    recipe = compose("batch=gpt3_5b", "model.rampup_batch_size=null", "model.step_batch_size_schedule='0:768 1B:2048'")
+    config = laid(recipe, "model.rampup_batch_size=[256,256,10M]", "model.global_batch_size=2048").config
+    assert (config.model.step_batch_size_schedule, config.model.rampup_batch_size) == (None, [256, 256, 10_000_000])
+
+
+def test_a_ramp_and_a_step_schedule_that_are_both_typed_are_refused(composed):
+    refusal = refusal_of(lay_over(composed, ["model.step_batch_size_schedule='0:768'", "model.rampup_batch_size=[256,256,10M]"]))
+    assert "the batch is scheduled twice" in refusal.message
+
+
+# Layers
+
+
+def test_a_spelling_on_the_command_line_wins_over_a_recipe(composed):
+    config = laid(composed, "data.global_batch_size=4096").config
+    assert config.model.global_batch_size == 4096
+    assert config.origin.place("model.global_batch_size", 4096) == "data.global_batch_size=4096 (command line)"
+
+
+def test_a_canonical_key_on_the_command_line_wins_over_a_spelling_of_the_recipe():
+    recipe = compose("batch=gpt3_5b", "data.global_batch_size=4096")
+    assert resolve(recipe).config.model.global_batch_size == 4096
+    assert laid(recipe, "model.global_batch_size=1024").config.model.global_batch_size == 1024
+
+
+def test_spellings_of_one_layer_that_differ_are_refused_by_both_names():
+    origin = Origin()
+    settings = {key: None for key, _ in leaves(Config())} | dict(leaves(Config()))
+    settings |= {"data.global_batch_size": 8, "model.global_batch_size": 16}
+    origin.composed = dict(settings)
+    origin.sources = {key: Source(2, "recipe") for key in settings}
+    with pytest.raises(UsageError, match=r"data\.global_batch_size=8 and model\.global_batch_size=16 are two spellings"):
+        canonicalize(settings, origin)
+    origin.sources["data.global_batch_size"] = Source(3, "command line")
+    assert canonicalize(settings, origin).decided["model.global_batch_size"] == ("data.global_batch_size", 8)
+
+
+@pytest.mark.parametrize(
+    "typed",
+    [
+        words(RAMP),
+        ["per_device_batch_size=4", "gradient_accumulation_steps=2"],
+        ["enable_rampup_batch_size=false"],
+        ["model.step_batch_size_schedule='0:768 1B:1536'"],
+        ["data.global_batch_size=1024", "trainer.strategy.tensor_model_parallel_size=2"],
+        ["expansion_factor_real_data=2", "optim.warmup_samples=5K", "trainer.max_tokens=5B"],
+    ],
+    ids=lambda typed: typed[0],
+)
+def test_words_on_the_command_line_and_assignments_in_python_give_the_same_snapshot_and_plan(composed, recipe, typed):
+    for word in typed:
+        key, _, value = word.partition("=")
+        *sections, name = key.split(".")
+        section = recipe
+        for part in sections:
+            section = getattr(section, part)
+        setattr(section, name, {"true": True, "false": False}.get(value, value.strip("'")))
+    on_the_line, in_python = laid(composed, *typed), resolve(recipe)
+    assert to_yaml(on_the_line.config) == to_yaml(in_python.config)
+    assert on_the_line.plan == in_python.plan

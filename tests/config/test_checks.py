@@ -1,0 +1,130 @@
+import pytest
+from hypothesis import example, given
+from hypothesis import settings as run
+from hypothesis import strategies as st
+
+from rampcli.config.checks import SETTING_CHECKS, check_heads, check_name, check_ranges, check_schedule, check_warmup
+from rampcli.config.schema import Config, DecayStyle, PositionEmbedding
+from rampcli.config.settings import FOREIGN, settings
+from rampcli.config.values import build
+from rampcli.errors import UsageError, UsageErrors
+
+BOUNDED = [setting for key, setting in settings().items() if key not in FOREIGN and setting.range_name()]
+
+
+def config_of(**values) -> Config:
+    return build({key.replace("__", "."): value for key, value in values.items()}, place=str)
+
+
+def refusal_or_none(check, config):
+    try:
+        check(config)
+    except UsageError as refusal:
+        return refusal
+    return None
+
+
+def test_the_defaults_pass_every_check():
+    for check in SETTING_CHECKS:
+        check(Config())
+
+
+def as_typed(setting, number):
+    return int(number) if setting.type is int else float(number)
+
+
+@pytest.mark.parametrize("setting", BOUNDED, ids=lambda setting: setting.key)
+def test_a_number_at_the_edge_of_its_range_is_taken_and_the_next_one_is_refused(setting):
+    step = 1 if setting.type is int else 1e-6
+    edges = []
+    if setting.at_least is not None:
+        edges.append((as_typed(setting, setting.at_least), as_typed(setting, setting.at_least - step), f"below {setting.at_least:g}"))
+    if setting.above is not None:
+        edges.append((as_typed(setting, setting.above + step), as_typed(setting, setting.above), f"not above {setting.above:g}"))
+    if setting.at_most is not None:
+        edges.append((as_typed(setting, setting.at_most), as_typed(setting, setting.at_most + step), f"above {setting.at_most}"))
+    assert edges
+    for inside, outside, reason in edges:
+        assert refusal_or_none(check_ranges, build({setting.key: inside}, place=str)) is None
+        refusal = refusal_or_none(check_ranges, build({setting.key: outside}, place=str))
+        assert refusal.keys == (setting.key,)
+        assert reason in refusal.message
+
+
+def test_every_number_out_of_its_range_is_said():
+    with pytest.raises(UsageErrors) as refused:
+        check_ranges(config_of(seed=-1, trainer__num_nodes=0, optim__beta1=2.0))
+    assert [error.keys for error in refused.value.errors] == [("seed",), ("trainer.num_nodes",), ("optim.beta1",)]
+
+
+@pytest.mark.parametrize("name", ["run", "a b", "a-b_c.1", "Größe", "モデル", "🚀", "x" * 200, "...", "-x", "a:b"])
+def test_a_name_that_can_name_a_folder_is_taken(name, tmp_path):
+    check_name(Config(name=name))
+    (tmp_path / name).mkdir()
+
+
+@pytest.mark.parametrize("name", ["", ".", "..", "a/b", "/", "a\nb", "a\0b", "a\x1bb", "\u202ea", "x" * 201, "ü" * 101, "\ud800"])
+def test_a_name_that_cannot_name_a_folder_is_refused(name):
+    with pytest.raises(UsageError, match="cannot name a folder") as refused:
+        check_name(Config(name=name))
+    assert refused.value.keys == ("name",)
+    assert len(refused.value.message.splitlines()) == 1
+
+
+@pytest.mark.parametrize("run_dir", ["", "a\0b"])
+def test_a_run_directory_that_is_no_path_is_refused(run_dir):
+    with pytest.raises(UsageError, match="is no path") as refused:
+        check_name(Config(run_dir=run_dir))
+    assert refused.value.keys == ("run_dir",)
+
+
+@run(max_examples=60)
+@given(hidden=st.integers(1, 40), heads=st.integers(1, 12), groups=st.none() | st.integers(1, 12), rope=st.booleans())
+@example(hidden=40, heads=12, groups=None, rope=False)
+@example(hidden=24, heads=12, groups=9, rope=False)
+@example(hidden=12, heads=4, groups=None, rope=True)
+def test_heads_are_taken_where_they_divide_and_else_the_largest_number_below_that_does_is_offered(hidden, heads, groups, rope):
+    config = Config()
+    config.model.position_embedding = PositionEmbedding.rope if rope else PositionEmbedding.learned
+    config.model.hidden_size, config.model.num_attention_heads, config.model.num_query_groups = hidden, heads, groups
+    refusal = refusal_or_none(check_heads, config)
+    if hidden % heads:
+        largest = max(number for number in range(1, heads) if hidden % number == 0)
+        assert refusal.remedy == f"model.num_attention_heads={largest}"
+    elif groups is not None and heads % groups:
+        largest = max(number for number in range(1, groups) if heads % number == 0)
+        assert refusal.remedy == f"model.num_query_groups={largest}"
+    elif rope and hidden // heads % 2:
+        assert "rotary positions need an even size" in refusal.message
+    else:
+        assert refusal is None
+
+
+def test_one_warm_up_is_taken_and_two_are_refused():
+    check_warmup(config_of(optim__warmup_samples=0))
+    check_warmup(config_of(optim__warmup_steps=5))
+    with pytest.raises(UsageError, match=r"the warm-up is given twice: optim\.warmup_samples=8 and optim\.warmup_steps=0"):
+        check_warmup(config_of(optim__warmup_samples=8, optim__warmup_steps=0))
+
+
+def test_the_lowest_learning_rate_may_be_the_highest_and_no_higher():
+    check_schedule(config_of(optim__lr=0.5, optim__min_lr=0.5))
+    with pytest.raises(UsageError, match=r"optim\.min_lr=0\.6 is above optim\.lr=0\.5") as refused:
+        check_schedule(config_of(optim__lr=0.5, optim__min_lr=0.6))
+    assert refused.value.remedy == "optim.min_lr=0.5"
+
+
+@pytest.mark.parametrize("warmup", [{}, {"optim__warmup_samples": 0}, {"optim__warmup_steps": 0}])
+def test_an_inverse_root_wants_a_warm_up_to_fall_from(warmup):
+    with pytest.raises(UsageError, match="there is none"):
+        check_schedule(config_of(schedule__decay_style="inverse_sqrt", **warmup))
+    check_schedule(config_of(schedule__decay_style="inverse_sqrt", optim__warmup_steps=1))
+    check_schedule(config_of(schedule__decay_style="inverse_sqrt", optim__warmup_samples=1))
+
+
+@pytest.mark.parametrize("style", DecayStyle)
+def test_a_length_of_the_last_decay_belongs_to_the_style_that_has_one(style):
+    config = config_of(schedule__decay_style=style, schedule__wsd_decay_samples=5, optim__warmup_steps=1)
+    refusal = refusal_or_none(check_schedule, config)
+    assert (refusal is None) == (style is DecayStyle.wsd)
+    assert refusal is None or refusal.keys == ("schedule.wsd_decay_samples", "schedule.decay_style")

@@ -1,0 +1,214 @@
+import copy
+import json
+
+import pytest
+import yaml
+
+from rampcli.config import snapshot
+from rampcli.config.compose import lay_over
+from rampcli.config.explain import derived, explain, with_provenance
+from rampcli.config.resolve import resolve
+from rampcli.config.schema import Config
+from rampcli.config.settings import FOREIGN, flatten, settings
+from rampcli.config.values import put
+from rampcli.config.words import quoted
+from rampcli.errors import UsageError
+
+NUMBERS = ["model.norm_epsilon=0.001", "optim.eps=0.001", "optim.min_lr=0.0001"]
+"""Numbers that every version of YAML reads as such."""
+
+
+@pytest.fixture
+def said_of(composed):
+    """What is said of a key, with words laid over the recipe."""
+    return lambda key, *words: explain(key, resolve(lay_over(composed, words)))
+
+
+def told(fact):
+    """Who set it, and what it overrode."""
+    return fact["set_by"], [(said["set_by"], str(said["value"])) for said in fact["overrode"]]
+
+
+def test_a_setting_is_explained_in_full(said_of, line_of):
+    line = line_of("conf/optim/gpt3_5b.yaml", "lr: 1.6e-4")
+    assert said_of("optim.lr", "optim.lr=0.5") == {
+        "key": "optim.lr",
+        "value": 0.5,
+        "derived": None,
+        "type": "a number",
+        "unit": None,
+        "default": 0.001,
+        "range": "from 0",
+        "doc": "highest learning rate",
+        "set_by": "command line",
+        "overrode": [{"set_by": f"optim/gpt3_5b.yaml:{line}", "value": "1.6e-4"}, {"set_by": "default", "value": 0.001}],
+    }
+
+
+@pytest.mark.parametrize(
+    ("key", "type_name", "unit", "default", "range_name"),
+    [
+        ("trainer.num_nodes", "an integer", "nodes", 1, "from 1 up to 100000"),
+        ("trainer.max_tokens", "an integer or null", "tokens", None, "from 1"),
+        ("model.rampup_batch_size", "a list of integers or null", "samples", None, None),
+        ("rampup.restart_s", "a number", "seconds", 60.0, "from 0"),
+        ("throughput.mfu", "a number or null", None, None, "above 0 up to 1"),
+        ("rampup.node_policy", "one of nemo, best, fixed", None, "nemo", None),
+        ("model.bias", "true or false", None, False, None),
+        ("name", "a text", None, "run", None),
+        ("per_device_batch_size", "a number or null", None, None, None),
+    ],
+)
+def test_type_unit_default_and_range_are_those_of_the_schema(said_of, key, type_name, unit, default, range_name):
+    fact = said_of(key)
+    assert (fact["type"], fact["unit"], fact["default"], fact["range"]) == (type_name, unit, default, range_name)
+
+
+def test_every_setting_can_be_explained_and_written_as_json(composed):
+    resolved = resolve(composed)
+    for key in settings():
+        fact = explain(key, resolved)
+        assert json.loads(json.dumps(fact)) == fact
+        assert fact["doc"]
+
+
+def test_a_value_from_the_schema_is_a_default_and_overrode_nothing(said_of):
+    assert told(said_of("seed")) == ("default", [])
+
+
+def test_a_value_from_a_file_names_its_line(said_of, line_of):
+    line = line_of("conf/batch/gpt3_5b.yaml", "global_batch_size: 2048")
+    assert told(said_of("model.global_batch_size")) == (f"batch/gpt3_5b.yaml:{line}", [("default", "None")])
+
+
+def test_a_value_from_a_recipe_names_the_line_that_composes(said_of, line_of):
+    file = f"batch/gpt3_5b.yaml:{line_of('conf/batch/gpt3_5b.yaml', 'num_nodes: 16')}"
+    recipe = f"recipes/gpt3_5b.py:{line_of('recipes/gpt3_5b.py', 'return compose(')}"
+    assert told(said_of("trainer.num_nodes")) == (recipe, [(file, "16"), ("default", "1")])
+
+
+def test_a_typed_value_overrode_the_recipe_the_file_and_the_default_nearest_first(said_of, line_of):
+    file = f"batch/gpt3_5b.yaml:{line_of('conf/batch/gpt3_5b.yaml', 'num_nodes: 16')}"
+    recipe = f"recipes/gpt3_5b.py:{line_of('recipes/gpt3_5b.py', 'return compose(')}"
+    fact = said_of("trainer.num_nodes", "trainer.num_nodes=8", "rampup.node_policy=best")
+    assert fact["value"] == 8
+    assert told(fact) == ("command line", [(recipe, "16"), (file, "16"), ("default", "1")])
+
+
+def test_a_spelling_is_named_as_what_set_the_key_that_it_reaches(said_of, line_of):
+    file = f"batch/gpt3_5b.yaml:{line_of('conf/batch/gpt3_5b.yaml', 'global_batch_size: 2048')}"
+    fact = said_of("model.global_batch_size", "data.global_batch_size=4096")
+    assert fact["value"] == 4096
+    assert told(fact) == ("data.global_batch_size=4096 (command line)", [(file, "2048"), ("default", "None")])
+
+
+def test_maxtexts_words_are_named_as_what_set_the_ramp(said_of, line_of):
+    words = (
+        "per_device_batch_size=16",
+        "enable_rampup_batch_size=true",
+        "per_device_batch_size_start=4",
+        "per_device_batch_size_increment=2",
+        "global_rampup_samples=500",
+    )
+    file = f"batch/gpt3_5b.yaml:{line_of('conf/batch/gpt3_5b.yaml', 'rampup_batch_size: [256, 256, 10_000_000]')}"
+    fact = said_of("model.rampup_batch_size", *words)
+    assert fact["value"] == [512, 256, 500]
+    place, overrode = told(fact)
+    assert place == "per_device_batch_size=16.0 (command line)"
+    assert overrode[0] == (file, "[256, 256, 10_000_000]")
+    assert told(said_of("rampup.semantics", *words)) == (place, [("default", "megatron")])
+
+
+def test_an_edit_in_python_is_named_so(recipe):
+    recipe.optim.lr = 0.5
+    fact = explain("optim.lr", resolve(recipe))
+    assert (fact["value"], fact["set_by"]) == (0.5, "Python")
+    laid = explain("optim.lr", resolve(lay_over(recipe, ["seed=1"])))
+    assert (laid["value"], laid["set_by"]) == (0.5, "recipe")
+
+
+def test_what_is_left_open_is_explained_with_what_it_comes_to(said_of):
+    assert (said_of("trainer.accumulate_grad_batches")["value"], said_of("trainer.accumulate_grad_batches")["derived"]) == (None, 4)
+    assert said_of("run_dir", "name=first")["derived"] == "runs/first"
+    assert said_of("model.global_batch_size")["derived"] is None
+
+
+def test_what_is_derived_is_that_of_the_largest_batch(composed):
+    resolved = resolve(lay_over(composed, ["model.step_batch_size_schedule='0:1024 1B:512'"]))
+    assert derived(resolved)["model.global_batch_size"] == resolved.plan.global_batch_size
+    largest = max(resolved.plan.stages, key=lambda stage: stage.global_batch_size)
+    assert largest.stage == 0
+    assert derived(resolved)["trainer.accumulate_grad_batches"] == largest.accumulate_grad_batches
+
+
+def test_another_systems_word_is_explained_by_its_own_value(said_of):
+    fact = said_of("data.global_batch_size", "data.global_batch_size=4096")
+    assert (fact["value"], fact["set_by"]) == (4096, "command line")
+    assert said_of("data.global_batch_size")["value"] is None
+
+
+@pytest.mark.parametrize("key", ["optim.learning_rate", "optim", "", "model.", "_target_"])
+def test_what_there_is_not_is_not_explained(composed, key):
+    with pytest.raises(UsageError):
+        explain(key, resolve(composed))
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        [],
+        ["per_device_batch_size=4", "gradient_accumulation_steps=2", "enable_rampup_batch_size=false"],
+        ["model.step_batch_size_schedule='samples: 0:768 1M:1536'", "rampup.efficiency='1:9000 4:11500'"],
+        ["run_dir='/a b/#c: d'", "trainer.gradient_clip_val=null", "model.num_query_groups=4"],
+    ],
+)
+def test_the_configuration_with_who_said_it_is_read_back_as_the_settings(composed, words):
+    resolved = resolve(lay_over(composed, [*NUMBERS, *words]))
+    text = with_provenance(resolved)
+    assert flatten(yaml.safe_load(text)) == snapshot.settings(resolved.config)
+
+
+def test_workers_could_read_the_configuration_with_who_said_it(composed, tmp_path):
+    resolved = resolve(composed)
+    (tmp_path / "config.yaml").write_text(with_provenance(resolved), encoding="utf-8")
+    assert snapshot.read(tmp_path / "config.yaml") == resolved.config
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["on", "null", "1e3", "007", "yes", "No", "y", "a: b", "#x", "a #b", "it's", "=", "~", "2020-01-01", "ü🚀", "@a", "{}", "["],
+)
+def test_any_name_is_read_back_as_it_was(composed, name):
+    resolved = resolve(lay_over(composed, [f"name={quoted(name)}"]))
+    assert yaml.safe_load(with_provenance(resolved))["name"] == name
+
+
+def test_every_line_says_who_set_it(composed):
+    resolved = resolve(lay_over(composed, ["data.global_batch_size=4096", "trainer.num_nodes=8", "rampup.node_policy=best"]))
+    lines = with_provenance(resolved).splitlines()
+    sections = {key.rpartition(".")[0] for key in settings() if "." in key and key not in FOREIGN}
+    said = {line.partition(":")[0].strip(): line.partition("  # ")[2] for line in lines if "  # " in line}
+    assert [line for line in lines if "  # " not in line and line.strip(":") not in sections] == []
+    assert len([line for line in lines if "  # " in line]) == len(snapshot.settings(resolved.config))
+    assert said["seed"] == "default"
+    assert said["global_batch_size"].startswith("data.global_batch_size=4096 (command line); not 2048 (batch/gpt3_5b.yaml:")
+    assert said["num_nodes"].startswith("command line; not 16 (recipes/gpt3_5b.py:")
+    assert said["node_policy"] == "command line"
+    assert said["accumulate_grad_batches"] == "default; comes to 16"
+    assert said["run_dir"] == "default; comes to runs/gpt3_5b"
+
+
+def test_the_lines_stand_in_the_order_of_the_schema_and_the_comments_below_each_other(composed):
+    text = with_provenance(resolve(composed))
+    assert list(flatten(yaml.safe_load(text))) == [key for key in settings() if key not in FOREIGN]
+    assert len({line.index("  # ") for line in text.splitlines() if "  # " in line}) == 1
+
+
+def test_a_configuration_made_by_hand_can_be_explained():
+    config = Config()
+    for key, value in {"model.global_batch_size": 16, "data.micro_batch_size": 4}.items():
+        put(config, key, value)
+    before = copy.deepcopy(config)
+    resolved = resolve(config)
+    assert told(explain("model.global_batch_size", resolved)) == ("Python", [("default", "None")])
+    assert config == before

@@ -1,0 +1,136 @@
+from pathlib import Path
+
+import pytest
+
+from rampcli.bundled import bundled
+from rampcli.config.groups import LARGEST_FILE_BYTES, check_option, folders, group_names, option_file, option_names
+from rampcli.errors import UsageError
+
+BUNDLED = {"batch", "data", "model", "optim"}
+
+
+def refusal(group, option, config_dir):
+    with pytest.raises(UsageError) as refused:
+        check_option(group, option, config_dir)
+    return refused.value
+
+
+def test_the_groups_are_the_folders_of_conf_and_of_the_users_own_folder(option):
+    mine = option("schedule/fast", "decay_style: linear\n")
+    (mine / ".hidden").mkdir()
+    (mine / "not a group").mkdir()
+    assert group_names() == BUNDLED
+    assert group_names(mine) == {*BUNDLED, "schedule"}
+
+
+def test_the_options_are_the_files_of_both_folders_sorted(option):
+    mine = option("optim/abc", "lr: 1\n")
+    (mine / "optim" / "notes.txt").write_text("no option")
+    assert option_names("optim") == ["gpt3_5b", "llama3_8b", "llama3_tiny"]
+    assert option_names("optim", mine) == ["abc", "gpt3_5b", "llama3_8b", "llama3_tiny"]
+    assert option_names("nothing", mine) == []
+
+
+def test_an_option_is_found_in_the_first_folder_that_has_it(option):
+    mine = option("optim/abc", "lr: 1\n")
+    assert option_file("optim", "abc", folders(mine)) == mine / "optim" / "abc.yaml"
+    assert option_file("optim", "gpt3_5b", folders(mine)) == bundled("conf") / "optim" / "gpt3_5b.yaml"
+    assert option_file("optim", "abc", folders(None)) is None
+
+
+@pytest.mark.parametrize("group", sorted(BUNDLED))
+def test_every_option_of_conf_is_plain_settings(group):
+    for name in option_names(group):
+        check_option(group, name, None)
+
+
+@pytest.mark.parametrize(
+    ("option", "remedy"),
+    [
+        ("llama4", "model=llama3_8b or llama3_tiny"),
+        ("zzz", "model=gpt3_5b or llama3_8b or llama3_tiny"),
+        (None, "model=gpt3_5b or llama3_8b or llama3_tiny"),
+        ("../optim/llama3_8b", "model=llama3_8b"),
+        ("/etc/passwd", "model=gpt3_5b or llama3_8b or llama3_tiny"),
+        (".", "model=gpt3_5b or llama3_8b or llama3_tiny"),
+        ("", "model=gpt3_5b or llama3_8b or llama3_tiny"),
+        ("${oc.env:HOME}", "model=gpt3_5b or llama3_8b or llama3_tiny"),
+    ],
+)
+def test_an_option_that_there_is_not_is_refused_with_those_that_there_are(option, remedy):
+    refused = refusal("model", option, None)
+    assert refused.message == f"model={option}: there is no conf/model/{option}.yaml"
+    assert (refused.keys, refused.remedy) == (("model",), remedy)
+
+
+def test_no_path_leads_out_of_the_folder_of_the_group(option):
+    mine = option("secret", "lr: 1\n")
+    (mine / "optim").mkdir()
+    for path in ("../secret", str(mine / "secret")):
+        assert "there is no conf/optim/" in refusal("optim", path, mine).message
+
+
+@pytest.mark.parametrize(
+    "text", ["lr: 1\n", "# lr\nlr: 1\n", "---\nlr: 1\n", "lr: 1 # 2\nbetas: {beta1: 0.5}\n", "\ufefflr: 1\n", "{lr: 1}\n"]
+)
+def test_a_file_of_plain_settings_is_read(option, text):
+    check_option("optim", "mine", option("optim/mine", text))
+
+
+@pytest.mark.parametrize("header", ["# @package _global_", "#@package _global_", "# @package: _global_"])
+def test_a_file_may_set_several_sections(option, header):
+    check_option("batch", "mine", option("batch/mine", f"{header}\ntrainer:\n  max_steps: 5\n"))
+
+
+@pytest.mark.parametrize(
+    ("content", "reason", "line"),
+    [
+        ("", "holds no settings", None),
+        ("# nothing\n", "holds no settings", None),
+        ("- 1\n", "holds no settings", None),
+        ("0.5\n", "holds no settings", None),
+        ("null\n", "holds no settings", None),
+        ("lr: 1\nmin_lr: 0\nlr: 2\n", "lr stands there twice", 3),
+        ("lr: [\n", "is not YAML: expected the node content", 2),
+        ("lr: 1\n\tmin_lr: 2\n", "is not YAML", 2),
+        ("lr: 1\n  min_lr: 2\n", "is not YAML", 2),
+        ("lr: 1\n---\nlr: 2\n", "is not YAML: but found another document", 2),
+        (b"lr: \xff\n", "is not YAML", None),
+        ("lr: 1\n".encode("utf-16"), "is not YAML", None),
+        ("lr: \0\n", "is not YAML", None),
+        ("a: &a 1\nlr: 1\n", "anchors, aliases and tags are not read", 1),
+        ("lr: 1\na: *b\n", "anchors, aliases and tags are not read", 2),
+        ("lr: 1\n\na: !!float 1\n", "anchors, aliases and tags are not read", 3),
+        ("lr: !!python/object/apply:os.getpid []\n", "anchors, aliases and tags are not read", 1),
+        ("lr: !mine 1\n", "anchors, aliases and tags are not read", 1),
+        ("lr: 1\ndefaults: [llama3_8b]\n", "defaults is no setting: an option holds settings only", 2),
+        ("hydra: {}\n", "hydra is no setting: an option holds settings only", 1),
+        ("# @package hydra\nrun: {}\n", "its package is neither its group nor _global_", 1),
+        ("# @package hydra.job\nname: x\n", "its package is neither its group nor _global_", 1),
+        ("# @package model\nbias: true\n", "its package is neither its group nor _global_", 1),
+    ],
+)
+def test_a_strangers_file_is_refused_by_its_line_before_anything_is_built_from_it(option, content, reason, line):
+    refused = refusal("optim", "mine", option("optim/mine", content))
+    assert reason in refused.message
+    assert refused.set_by == (f"optim/mine.yaml{'' if line is None else f':{line}'}",)
+    assert refused.keys == ("optim",)
+
+
+def test_a_file_may_be_as_large_as_it_may_and_no_larger(option):
+    line = "lr: 1\n"
+    check_option("optim", "mine", option("optim/mine", line + "#" * (LARGEST_FILE_BYTES - len(line))))
+    refused = refusal("optim", "mine", option("optim/mine", line + "#" * (LARGEST_FILE_BYTES - len(line) + 1)))
+    assert f"larger than {LARGEST_FILE_BYTES} bytes" in refused.message
+
+
+def test_a_file_that_nests_deep_is_refused_and_no_crash(option):
+    check_option("optim", "mine", option("optim/mine", f"lr: {'[' * 100}{']' * 100}\n"))
+    refused = refusal("optim", "mine", option("optim/mine", f"lr: {'[' * 600}{']' * 600}\n"))
+    assert "is not YAML" in refused.message
+    assert len(refused.message) < 300
+
+
+def test_a_folder_with_the_name_of_an_option_is_none(tmp_path):
+    (tmp_path / "optim" / "mine.yaml").mkdir(parents=True)
+    assert "there is no conf/optim/mine.yaml" in refusal("optim", "mine", Path(tmp_path)).message

@@ -1,0 +1,87 @@
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rampcli.config.compose import compose
+from rampcli.config.groups import option_names
+from rampcli.config.model_size import count_parameters, flops_per_token
+from rampcli.config.schema import Activation, ModelConfig, Normalization, PositionEmbedding
+from rampcli.models.decoder import Decoder
+
+LLAMA3_8B = 8_030_261_248
+"""As Meta's and Hugging Face's checkpoints of it have."""
+
+
+@st.composite
+def shapes(draw):
+    groups, heads_per_group, half_head = draw(st.integers(1, 3)), draw(st.integers(1, 3)), draw(st.integers(1, 4))
+    heads = groups * heads_per_group
+    return ModelConfig(
+        num_layers=draw(st.integers(1, 3)),
+        hidden_size=heads * half_head * 2,
+        ffn_hidden_size=draw(st.integers(1, 20)),
+        num_attention_heads=heads,
+        num_query_groups=draw(st.sampled_from([None, groups])),
+        vocab_size=draw(st.integers(1, 20)),
+        normalization=draw(st.sampled_from(Normalization)),
+        activation=draw(st.sampled_from(Activation)),
+        position_embedding=draw(st.sampled_from(PositionEmbedding)),
+        bias=draw(st.booleans()),
+        tie_embeddings=draw(st.booleans()),
+    )
+
+
+def built(model, sequence_length):
+    with torch.device("meta"):
+        return Decoder(model, sequence_length=sequence_length)
+
+
+def parameters(model, sequence_length):
+    return sum(parameter.numel() for parameter in built(model, sequence_length).parameters())
+
+
+def matrix_weights(model, sequence_length):
+    """Weights that a token is multiplied with: those of the linear layers, tied or not."""
+    decoder = built(model, sequence_length)
+    linears = [module for module in decoder.modules() if isinstance(module, torch.nn.Linear)]
+    return sum(linear.weight.numel() for linear in linears)
+
+
+@given(model=shapes(), sequence_length=st.integers(1, 12))
+def test_the_arithmetic_counts_what_the_decoder_has(model, sequence_length):
+    assert count_parameters(model, sequence_length=sequence_length) == parameters(model, sequence_length)
+
+
+@pytest.mark.parametrize("name", option_names("model"))
+def test_every_model_of_conf_has_the_parameters_that_are_counted(name):
+    config = compose(f"model={name}", f"batch={name}")
+    sequence_length = config.data.sequence_length
+    assert count_parameters(config.model, sequence_length=sequence_length) == parameters(config.model, sequence_length)
+
+
+def test_llama3_8b_has_the_parameters_that_its_file_says():
+    assert count_parameters(compose("model=llama3_8b").model, sequence_length=8192) == LLAMA3_8B
+    text = (Path(__file__).parents[2] / "conf" / "model" / "llama3_8b.yaml").read_text(encoding="utf-8")
+    assert f"{LLAMA3_8B:,} parameters" in text
+
+
+@given(model=shapes(), sequence_length=st.integers(1, 12))
+def test_the_operations_of_a_token_are_those_of_its_matrices_and_of_attention(model, sequence_length):
+    flops = flops_per_token(model, sequence_length=sequence_length)
+    attention = 12 * model.num_layers * model.hidden_size * sequence_length
+    vectors = parameters(model, sequence_length) - matrix_weights(model, sequence_length)
+    looked_up = sum(module.weight.numel() for module in built(model, sequence_length).modules() if isinstance(module, torch.nn.Embedding))
+    tied = model.vocab_size * model.hidden_size if model.tie_embeddings else 0
+    small = vectors - looked_up + tied  # norms and biases, which are counted as if they were matrices
+    assert flops == 6 * (matrix_weights(model, sequence_length) + small) + attention
+    assert small >= 0
+
+
+def test_a_longer_sequence_costs_each_token_more_and_a_parameter_nothing():
+    model = ModelConfig()
+    short, long = (flops_per_token(model, sequence_length=length) for length in (128, 256))
+    assert long - short == 12 * model.num_layers * model.hidden_size * 128
+    assert count_parameters(model, sequence_length=128) == count_parameters(model, sequence_length=256)

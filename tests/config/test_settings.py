@@ -1,0 +1,148 @@
+import subprocess
+import sys
+from enum import Enum
+
+import pytest
+from hypothesis import given
+from hypothesis import settings as run
+from hypothesis import strategies as st
+
+from rampcli.config.schema import Config
+from rampcli.config.settings import FOREIGN, flatten, leaves, nearest_keys, nest, settings, shown, unknown_key
+
+NAMES = st.text("abcdefgh_", min_size=1, max_size=4)
+TREES = st.dictionaries(
+    NAMES, st.recursive(st.integers(), lambda inner: st.dictionaries(NAMES, inner, min_size=1, max_size=3), max_leaves=8)
+)
+OWN = {key: setting for key, setting in settings().items() if key not in FOREIGN}
+
+
+def test_the_settings_are_the_leaves_of_a_configuration_in_order_with_their_defaults():
+    assert {key: setting.default for key, setting in settings().items()} == dict(leaves(Config()))
+    assert list(settings()) == [key for key, _ in leaves(Config())]
+
+
+def test_every_leaf_is_found_under_its_dotted_key():
+    config = Config()
+    config.trainer.strategy.context_parallel_size = 7
+    assert dict(leaves(config))["trainer.strategy.context_parallel_size"] == 7
+
+
+def test_every_setting_says_what_it_is_and_what_its_absence_means():
+    silent = [key for key, setting in OWN.items() if not setting.doc or (setting.optional and "`null`" not in setting.doc)]
+    assert silent == []
+
+
+def test_every_default_lies_in_its_own_range():
+    ranges = [(key, s.default, s.at_least, s.above, s.at_most) for key, s in OWN.items() if type(s.default) in (int, float)]
+    assert len(ranges) > 20
+    for key, default, at_least, above, at_most in ranges:
+        assert at_least is None or default >= at_least, key
+        assert above is None or default > above, key
+        assert at_most is None or default <= at_most, key
+
+
+def test_every_number_says_from_where_it_counts():
+    numbers = [key for key, setting in OWN.items() if setting.type in (int, float)]
+    endless = [key for key in numbers if not settings()[key].range_name().startswith(("from ", "above "))]
+    assert endless == ["data.expansion_factor_real_data"]  # below zero it means none, as MaxText has it
+
+
+def test_another_systems_word_has_no_value_and_no_text_of_its_own():
+    words = [settings()[key] for key in FOREIGN]
+    facts = {(word.default, word.optional, word.doc, word.unit, word.range_name()) for word in words}
+    assert facts == {(None, True, "", None, "")}
+
+
+@pytest.mark.parametrize(
+    ("key", "type_name", "range_name", "choices"),
+    [
+        ("seed", "an integer", "from 0 up to 2^62", []),
+        ("optim.lr", "a number", "from 0", []),
+        ("optim.beta1", "a number", "from 0 up to 1", []),
+        ("throughput.mfu", "a number", "above 0 up to 1", []),
+        ("trainer.num_nodes", "an integer", "from 1 up to 100000", []),
+        ("name", "a text", "", []),
+        ("model.rampup_batch_size", "a list of integers", "", []),
+        ("model.bias", "true or false", "", ["true", "false"]),
+        ("rampup.node_policy", "one of nemo, best, fixed", "", ["nemo", "best", "fixed"]),
+        ("rampup.at_boundary", "one of stop, continue", "", ["stop", "continue"]),
+    ],
+)
+def test_a_setting_says_its_type_its_range_and_its_choices(key, type_name, range_name, choices):
+    setting = settings()[key]
+    assert (setting.type_name(), setting.range_name(), setting.choices) == (type_name, range_name, choices)
+
+
+@run(max_examples=30)
+@given(tree=TREES)
+def test_nesting_undoes_flattening(tree):
+    flat = flatten(tree)
+    assert nest(flat) == tree
+    assert not any(isinstance(value, dict) for value in flat.values())
+
+
+def test_an_empty_section_stays_a_leaf_so_that_a_wrong_one_is_seen():
+    assert flatten({"model": {"nothing": {}}}) == {"model.nothing": {}}
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(None, "null"), (True, "true"), (False, "false"), ([256, 128, 50], "[256,128,50]"), (0.5, "0.5"), ("a b", "a b"), ([], "[]")],
+)
+def test_a_value_is_shown_as_it_is_typed(value, text):
+    assert shown(value) == text
+
+
+def test_a_choice_is_shown_as_it_is_typed():
+    for setting in OWN.values():
+        if isinstance(setting.default, Enum):
+            assert shown(setting.default) in setting.choices
+
+
+@pytest.mark.parametrize(
+    ("mistyped", "meant"),
+    [
+        ("model.global_batchsize", "model.global_batch_size"),
+        ("data.rampup_batchsize", "model.rampup_batch_size"),
+        ("trainer.lr", "optim.lr"),
+        ("seeed", "seed"),
+        ("checkpoint.keep_lasts", "checkpoint.keep_last"),
+        ("per_device_batchsize", "per_device_batch_size"),
+    ],
+)
+def test_a_mistyped_key_is_refused_with_the_key_that_was_meant(mistyped, meant):
+    error = unknown_key(mistyped)
+    assert error.message == f"there is no setting {mistyped}"
+    assert error.keys[0] == mistyped
+    assert meant in error.remedy.split(" or ")
+
+
+def test_a_mistyped_group_is_refused_with_the_group_that_was_meant():
+    assert unknown_key("modell", {"model": None, "data": None}).remedy.startswith("model=OPTION")
+
+
+def test_a_key_like_no_other_points_to_the_list_of_all():
+    assert nearest_keys("zzzzzzzz") == []
+    assert "--cfg" in unknown_key("zzzzzzzz").remedy
+
+
+@given(key=st.text("abcdefglmnorstz._", max_size=24))
+def test_at_most_three_keys_are_suggested_and_all_of_them_exist(key):
+    suggested = nearest_keys(key)
+    assert len(suggested) == len(set(suggested)) <= 3
+    assert set(suggested) <= set(settings())
+
+
+@pytest.mark.parametrize("section", ["model", "trainer", "throughput"])
+def test_a_section_is_no_setting_and_the_first_in_it_are_offered(section):
+    error = unknown_key(section)
+    assert error.message == f"{section} is a section, not a setting"
+    offered = error.remedy.removesuffix(", ...").split(", ")
+    assert offered == [key for key in OWN if key.startswith(f"{section}.")][: len(offered)]
+
+
+def test_keys_are_known_without_the_libraries_that_compose():
+    code = "import sys, rampcli.config.settings as s; s.settings(); print([n for n in ('hydra', 'omegaconf', 'torch') if n in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"

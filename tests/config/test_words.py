@@ -1,0 +1,180 @@
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rampcli.config.values import build
+from rampcli.config.words import join_split_lists, parse, quoted, read_values
+from rampcli.errors import Report, UsageError
+
+GROUPS = {"model", "optim"}
+
+
+def joined(words):
+    report = Report()
+    return join_split_lists(words, report=report), report.errors
+
+
+def parsed(*words, **options):
+    report = Report()
+    return parse(words, groups=GROUPS, place="here", report=report, **options), report.errors
+
+
+def only_error(*words):
+    values, (error,) = parsed(*words)
+    assert values == {}
+    return error
+
+
+@pytest.mark.parametrize(
+    ("typed", "meant"),
+    [
+        (["model.rampup_batch_size=[256,", "128,", "50000000]"], ["model.rampup_batch_size=[256, 128, 50000000]"]),
+        (["a=1", "b=[1,", "2]", "c=3"], ["a=1", "b=[1, 2]", "c=3"]),
+        (["b=[1,2]", "c=3"], ["b=[1,2]", "c=3"]),
+        (["b=[[1,", "2],", "[3]]"], ["b=[[1, 2], [3]]"]),
+        ([], []),
+    ],
+)
+def test_a_list_that_the_shell_split_is_one_word(typed, meant):
+    assert joined(typed) == (meant, [])
+
+
+@pytest.mark.parametrize(("words", "kept"), [(["b=[1,", "2", "c=3"], ["c=3"]), (["a=1", "b=[1"], ["a=1"]), (["b=[1,", "c=[2]"], ["c=[2]"])])
+def test_a_bracket_that_is_never_closed_is_said_and_the_words_after_it_are_read(words, kept):
+    left, (error,) = joined(words)
+    assert left == kept
+    assert error.message.startswith("the bracket in b=[1")
+    assert error.message.endswith("is never closed")
+    assert (error.keys, error.set_by) == (("b",), ("command line",))
+
+
+@given(words=st.lists(st.text("ab=[], .", max_size=6), max_size=6))
+def test_joining_loses_no_word_but_those_of_an_open_bracket(words):
+    left, errors = joined(words)
+    assert [word for word in left if word.count("[") > word.count("]")] == []
+    if not errors:
+        assert " ".join(left) == " ".join(words)
+
+
+@pytest.mark.parametrize(
+    ("word", "key", "value"),
+    [
+        ("seed=5", "seed", 5),
+        ("seed=50M", "seed", "50M"),
+        ("optim.lr=3e-4", "optim.lr", 3e-4),
+        ("model.bias=true", "model.bias", True),
+        ("model.rampup_batch_size=[1, 2,3]", "model.rampup_batch_size", [1, 2, 3]),
+        ("model.rampup_batch_size=null", "model.rampup_batch_size", None),
+        ("name=", "name", ""),
+        ("name='a b'", "name", "a b"),
+        ("name='a=b'", "name", "a=b"),
+        ("model=llama3_8b", "model", "llama3_8b"),
+        ("model.step_batch_size_schedule=0:768 250B:1536", "model.step_batch_size_schedule", "0:768 250B:1536"),
+        ("model.step_batch_size_schedule=0:768,250B:1536", "model.step_batch_size_schedule", "0:768,250B:1536"),
+        ("rampup.efficiency='1:9000,4:11500'", "rampup.efficiency", "1:9000,4:11500"),
+    ],
+)
+def test_a_word_is_read_as_it_is_meant(word, key, value):
+    assert parsed(word) == ({key: value}, [])
+
+
+@pytest.mark.parametrize(
+    ("word", "message"),
+    [
+        ("seed", "'seed' is not KEY=VALUE"),
+        ("=5", "'=5' is not KEY=VALUE"),
+        ("", "'' is not KEY=VALUE"),
+        ("+seed=5", "+seed=5: settings are neither added nor deleted, they all exist"),
+        ("++seed=5", "++seed=5: settings are neither added nor deleted, they all exist"),
+        ("~seed=5", "~seed=5: settings are neither added nor deleted, they all exist"),
+        ("~seed", "~seed: settings are neither added nor deleted, they all exist"),
+        ("seed=1,2", "seed=1,2: one run has one value"),
+        ("seed=range(1,3)", "seed=range(1,3): one run has one value"),
+        ("seed=choice(1,2)", "seed=choice(1,2): one run has one value"),
+        ("model=llama3_8b,gpt3_5b", "model=llama3_8b,gpt3_5b: one run has one value"),
+        ("name='a", "cannot read the value in name='a"),
+        ("seed={a: 1", "cannot read the value in seed={a: 1"),
+        ("seed=１６", "cannot read the value in seed=１６"),
+        ("name=a=b", "cannot read the value in name=a=b"),
+        ("seed=int(x)", "cannot read the value in seed=int(x)"),
+        ("seeed=5", "there is no setting seeed"),
+        ("model@data=llama3_8b", "there is no setting model@data"),
+        ("hydra.run.dir=x", "there is no setting hydra.run.dir"),
+        ("batch=x", "there is no setting batch"),
+        ("trainer=1", "trainer is a section, not a setting"),
+    ],
+)
+def test_a_word_that_sets_nothing_is_refused_by_its_place(word, message):
+    error = only_error(word)
+    assert error.message == message
+    assert error.set_by == ("here",)
+
+
+@pytest.mark.parametrize(
+    ("word", "remedy"),
+    [
+        ("+seed=5", "seed=5"),
+        ("~seed", "seed=null"),
+        ("seed=1,2", "seed=1"),
+        ("--seed", "seed=VALUE"),
+        ("name=a=b", "quotes: \"name='a=b'\""),
+        ("seed={a: 1", "closing the bracket: 'seed={a: 1}'"),
+        ("modell=x", "model=OPTION or model.bias or model.init_std"),
+    ],
+)
+def test_a_refused_word_is_answered_with_the_one_that_was_meant(word, remedy):
+    assert only_error(word).remedy.startswith(remedy.partition(" or ")[0])
+
+
+def test_one_key_with_two_values_is_refused_and_with_one_value_twice_is_not():
+    values, (error,) = parsed("seed=1", "optim.lr=1", "seed=2")
+    assert values == {"seed": 1, "optim.lr": 1}
+    assert error.message == "seed is given twice: 1 and 2"
+    assert parsed("seed=1", "seed=1") == ({"seed": 1}, [])
+
+
+def test_the_last_of_several_values_holds_where_that_is_allowed_and_stands_last():
+    values, errors = parsed("seed=1", "optim.lr=1", "seed=2", unique=False)
+    assert (list(values.items()), errors) == ([("optim.lr", 1), ("seed", 2)], [])
+
+
+def test_every_wrong_word_is_said_and_the_others_are_read():
+    values, errors = parsed("seed=5", "foo=1", "seed", "optim.lr=1,2", "model=gpt3_5b")
+    assert values == {"seed": 5, "model": "gpt3_5b"}
+    assert len(errors) == 3
+
+
+@pytest.mark.parametrize("text", ["x" * 5000, "9" * 5000, "[" * 100 + "]" * 90, "(" * 3000])
+def test_an_endless_word_is_answered_shortly(text):
+    error = only_error(f"seed={text}") if text[0] != "x" else only_error(f"+seed={text}")
+    assert len(error.message) < 300
+
+
+@pytest.mark.parametrize(
+    ("word", "key", "values"),
+    [
+        ("seed=1,2,3", "seed", ["1", "2", "3"]),
+        ("seed=7", "seed", ["7"]),
+        ("seed=range(1,4)", "seed", ["1", "2", "3"]),
+        ("model=llama3_8b,gpt3_5b", "model", ["llama3_8b", "gpt3_5b"]),
+        ("model.rampup_batch_size=[8,8,100],[4,4,100],null", "model.rampup_batch_size", ["[8,8,100]", "[4,4,100]", "null"]),
+        ("optim.lr=1e-3,2e-3", "optim.lr", ["0.001", "0.002"]),
+    ],
+)
+def test_several_values_of_a_key_are_read_one_by_one(word, key, values):
+    assert read_values(word, GROUPS) == (key, values)
+
+
+@pytest.mark.parametrize("word", ["seed", "foo=1,2", "seed=[1,2", "+seed=1,2"])
+def test_several_values_of_nothing_are_refused(word):
+    with pytest.raises(UsageError):
+        read_values(word, GROUPS)
+
+
+@given(text=st.text(st.characters(exclude_categories=["Cs", "Cc"], exclude_characters="\\"), max_size=20))
+def test_any_text_that_is_quoted_is_read_as_it_was(text):
+    if "${" in text or "???" in text:
+        return
+    values, errors = parsed(f"name={quoted(text)}")
+    assert (values, errors) == ({"name": text}, [])
+    assert build(values, place=str).name == text

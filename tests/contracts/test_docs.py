@@ -1,0 +1,49 @@
+import importlib.util
+import re
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+DOCS = ROOT / "docs"
+
+
+@pytest.fixture(scope="module")
+def generate():
+    spec = importlib.util.spec_from_file_location("generate", DOCS / "generate.py")
+    module = importlib.util.module_from_spec(spec)
+    before = list(sys.path)
+    spec.loader.exec_module(module)
+    sys.path[:] = before
+    return module
+
+
+def test_the_page_of_settings_says_what_the_schema_says(generate):
+    page = (DOCS / "reference" / "config.md").read_text(encoding="utf-8")
+    assert page == generate.config_page(), "run `make docs` and commit what it writes"
+
+
+def test_the_page_of_bad_input_has_every_row_of_the_table_and_what_it_is_answered_today(generate):
+    page = (DOCS / "reference" / "bad-input.md").read_text(encoding="utf-8")
+    assert re.findall(r"^### (.*)$", page, flags=re.MULTILINE) == [wrong.title for wrong in generate.BAD_INPUTS]
+    for wrong in generate.BAD_INPUTS[::8]:
+        assert generate.section(wrong) in page, "run `make docs` and commit what it writes"
+
+
+@pytest.mark.parametrize("page", [ROOT / "README.md", *sorted(DOCS.rglob("*.md"))], ids=lambda path: str(path.relative_to(ROOT)))
+def test_every_link_between_pages_leads_somewhere(page):
+    text = re.sub(r"```.*?```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL)
+    for target in re.findall(r"\]\(([^)#\s]+)(?:#[^)]*)?\)", text):
+        if "://" not in target:
+            assert (page.parent / target).exists(), target
+
+
+def test_no_page_is_an_orphan():
+    linked = {
+        (page.parent / target).resolve()
+        for page in (ROOT / "README.md", *DOCS.rglob("*.md"))
+        for target in re.findall(r"\]\(([^)#\s]+)", page.read_text(encoding="utf-8"))
+        if "://" not in target
+    }
+    assert {page.resolve() for page in DOCS.rglob("*.md")} - linked == {(DOCS / "README.md").resolve()} - linked

@@ -1,0 +1,19 @@
+import pytest
+
+from rampcli import llm
+from rampcli.config.compose import lay_over
+from rampcli.config.resolve import Resolved, resolve
+from rampcli.config.schema import Config
+
+
+@pytest.fixture(scope="session")
+def planned():
+    """The plan of a recipe with words laid over it."""
+    composed: dict[str, Config] = {}
+
+    def plan(name: str, *words: str) -> Resolved:
+        if name not in composed:
+            composed[name] = llm.from_factory(name)
+        return resolve(lay_over(composed[name], words))
+
+    return plan

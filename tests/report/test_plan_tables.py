@@ -1,0 +1,274 @@
+from itertools import pairwise
+
+import pytest
+from rich.console import Console
+
+from rampcli.config.settings import leaves
+from rampcli.report.plan_tables import BAR_WIDTH, MOST_ROWS, ROWS_AT_THE_ENDS, comparison_table, plan_summary, plan_table, plan_totals
+
+NEVER_DROPPED = {"stage", "batch", "nodes", "GPUs", "accum", "samples", "steps"}
+RAMP_UP_PAGE = (
+    "llama3_8b",
+    "data.micro_batch_size=4",
+    "model.global_batch_size=1024",
+    "model.rampup_batch_size=[256,128,50000000]",
+    "trainer.num_nodes=16",
+)
+"""The example of NeMo's page on the ramp-up of the batch size."""
+PLANS = [
+    ("gpt3_5b",),
+    ("llama3_8b",),
+    ("llama3_tiny",),
+    RAMP_UP_PAGE,
+    ("gpt3_5b", "trainer.max_steps=null"),
+    ("gpt3_5b", "throughput.mfu=null"),
+    ("gpt3_5b", "data.expansion_factor_real_data=2"),
+    ("gpt3_5b", "model.step_batch_size_schedule='0:1024 1B:512'"),
+]
+
+
+def cells(table) -> dict[str, list[str]]:
+    """The columns of a table by their names."""
+    return {str(column.header): [str(cell) for cell in column.cells] for column in table.columns}
+
+
+def rows(table, *names: str) -> list[tuple[str, ...]]:
+    columns = cells(table)
+    return list(zip(*(columns[name] for name in names), strict=True))
+
+
+def printed(table, width: int) -> list[str]:
+    console = Console(width=width, force_terminal=False)
+    with console.capture() as capture:
+        console.print(table)
+    return capture.get().splitlines()
+
+
+def number(text: str) -> float:
+    return float(text.replace(",", ""))
+
+
+def test_the_plan_of_nemos_ramp_up_page_is_the_table_that_its_rule_gives(planned):
+    assert rows(plan_table(planned(*RAMP_UP_PAGE), width=160), "batch", "from", "steps")[:-1] == [
+        ("256", "0", "32,553"),
+        ("384", "8,333,568", "21,701"),
+        ("512", "16,666,752", "16,276"),
+        ("640", "25,000,064", "13,021"),
+        ("768", "33,333,504", "10,851"),
+        ("896", "41,667,072", "9,301"),
+        ("1024", "50,000,768", "1,064,548"),
+    ]
+
+
+def test_the_plan_of_nemos_gpt3_5b_example_is_its_node_schedule(planned):
+    nodes = [8, 8, 8, 8, 10, 12, 14, 16]
+    assert rows(plan_table(planned("gpt3_5b"), width=160), "batch", "nodes")[:-1] == [
+        (str(batch), str(count)) for batch, count in zip(range(256, 2049, 256), nodes, strict=True)
+    ]
+
+
+@pytest.mark.parametrize("width", [80, 100, 160])
+@pytest.mark.parametrize("words", PLANS, ids=" ".join)
+def test_a_plan_fits_the_terminal_and_keeps_batch_and_nodes(planned, words, width):
+    table = plan_table(planned(*words), width=width)
+    lines = printed(table, width)
+    assert "…" not in "".join(lines)
+    assert max(map(len, lines)) <= width
+    assert len(lines) == len(table.rows) + 1
+    assert set(cells(table)) >= NEVER_DROPPED
+
+
+@pytest.mark.parametrize("words", PLANS, ids=" ".join)
+def test_a_wider_terminal_shows_what_a_narrower_one_shows_and_more(planned, words):
+    resolved = planned(*words)
+    shown = [cells(plan_table(resolved, width=width)) for width in (1, 60, 80, 100, 120, 160, 1000)]
+    for narrower, wider in pairwise(shown):
+        assert narrower.items() <= wider.items()
+    assert set(shown[0]) >= NEVER_DROPPED
+    assert set(shown[-1]) >= NEVER_DROPPED | {"dp", "micro", "from", "tokens", "first lr", "last lr", ""}
+
+
+def test_the_bars_go_first_and_the_learning_rates_next(planned):
+    resolved = planned("gpt3_5b")
+    dropped, width = [], 200
+    while len(cells(plan_table(resolved, width=width))) > 8 and width > 0:
+        gone = cells(plan_table(resolved, width=width)).keys() - cells(plan_table(resolved, width=width - 1)).keys()
+        dropped += sorted(gone)
+        width -= 1
+    assert dropped[:5] == ["", "first lr", "last lr", "micro", "from"]
+
+
+def test_a_bar_is_as_long_as_its_batch_is_large(planned):
+    bars = cells(plan_table(planned("gpt3_5b"), width=160))[""]
+    assert [len(bar) for bar in bars] == [BAR_WIDTH * stage // 8 for stage in range(1, 9)] + [0]
+    falling = cells(plan_table(planned("gpt3_5b", "model.step_batch_size_schedule='0:1024 1B:512'"), width=160))[""]
+    assert [len(bar) for bar in falling] == [BAR_WIDTH, BAR_WIDTH // 2, 0]
+
+
+@pytest.mark.parametrize("words", [("gpt3_5b",), ("llama3_tiny",), RAMP_UP_PAGE], ids=" ".join)
+def test_the_totals_are_the_sums_of_the_stages(planned, words):
+    resolved = planned(*words)
+    columns = cells(plan_table(resolved, width=1000))
+    assert columns["stage"][-1] == "total"
+    for name in ("samples", "steps"):
+        *stages, total = map(number, columns[name])
+        assert total == sum(stages)
+    assert number(columns["samples"][-1]) == resolved.plan.end_sample
+    assert [columns[name][-1] for name in ("batch", "nodes", "GPUs", "dp", "micro", "accum", "from", "first lr", "last lr")] == [""] * 9
+
+
+def test_a_plan_of_one_stage_is_its_own_total(planned):
+    table = plan_table(planned("llama3_8b"), width=160)
+    assert len(table.rows) == 1
+    assert "total" not in cells(table)["stage"]
+
+
+def test_hours_are_samples_over_what_the_gpus_do_and_the_total_counts_the_restarts(planned):
+    words = ["throughput.samples_per_s_per_gpu=2", "rampup.restart_s=1800", "trainer.max_samples=11M"]
+    resolved = planned("gpt3_5b", *words)
+    columns = cells(plan_table(resolved, width=1000))
+    seconds = [stage.samples / (2 * stage.world_size) for stage in resolved.plan.stages]
+    gpu_seconds = [stage.samples / 2 for stage in resolved.plan.stages]
+    assert [number(cell) for cell in columns["hours"]] == pytest.approx(
+        [s / 3600 for s in seconds] + [sum(seconds) / 3600 + 7 * 0.5], rel=0.05
+    )
+    assert [number(cell) for cell in columns["GPU-hours"]] == pytest.approx(
+        [s / 3600 for s in gpu_seconds] + [sum(gpu_seconds) / 3600], rel=0.05
+    )
+
+
+@pytest.mark.parametrize(("samples_per_s", "hours"), [(0.001, "6,250"), (0.01, "625"), (1, "6.2"), (100, "0.062")])
+def test_hours_are_written_as_precisely_as_one_reads_them(planned, samples_per_s, hours):
+    words = ["model.rampup_batch_size=null", "model.global_batch_size=2560", "trainer.max_samples=2880000"]
+    resolved = planned("gpt3_5b", *words, f"throughput.samples_per_s_per_gpu={samples_per_s}")
+    assert resolved.plan.end_sample == 2_880_000
+    assert cells(plan_table(resolved, width=160))["hours"] == [hours]
+
+
+def test_fewer_micro_batches_are_slower_where_the_efficiency_says_so(planned):
+    resolved = planned("gpt3_5b", "rampup.efficiency='1:1000 4:4000'", "rampup.restart_s=0")
+    columns = cells(plan_table(resolved, width=1000))
+    rates = {"1": 1000, "2": 2000, "3": 3000, "4": 4000}
+    for accum, gpu_hours, stage in zip(columns["accum"], columns["GPU-hours"], resolved.plan.stages, strict=False):
+        assert number(gpu_hours) == pytest.approx(stage.samples * 2048 / rates[accum] / 3600, rel=0.05)
+
+
+def test_without_figures_there_are_no_hours(planned):
+    resolved = planned("gpt3_5b", "throughput.mfu=null")
+    assert not {"hours", "GPU-hours"} & cells(plan_table(resolved, width=160)).keys()
+    assert (plan_totals(resolved.plan).hours, plan_totals(resolved.plan).gpu_hours) == ("-", "-")
+    assert [line for line in plan_summary(resolved) if "hours" in line] == []
+
+
+def test_a_run_without_end_has_no_totals(planned):
+    resolved = planned("gpt3_5b", "trainer.max_steps=null")
+    columns = cells(plan_table(resolved, width=160))
+    for name in ("samples", "steps", "tokens", "hours", "GPU-hours"):
+        assert columns[name][-2:] == ["-", "-"]
+    assert columns["last lr"][-2] == "-"
+    assert plan_summary(resolved)[0] == "a run without end; run directory runs/gpt3_5b"
+
+
+def test_the_learning_rates_are_those_of_the_first_and_the_last_step_of_a_stage(planned):
+    resolved = planned("gpt3_5b")
+    rate, columns = resolved.learning_rate(), cells(plan_table(resolved, width=160))
+    for first, last, stage in zip(columns["first lr"], columns["last lr"], resolved.plan.stages, strict=False):
+        size = stage.global_batch_size
+        assert first == f"{rate.at(stage.first_sample + size, global_batch_size=size):.2e}"
+        assert last == f"{rate.at(stage.end_sample, global_batch_size=size):.2e}"
+    assert columns["last lr"][-2] == f"{resolved.config.optim.min_lr:.2e}"
+
+
+def test_what_is_loaded_stands_beside_what_is_trained_where_hosts_read_for_others(planned):
+    columns = cells(plan_table(planned("gpt3_5b", "data.expansion_factor_real_data=2"), width=160))
+    assert [number(cell) for cell in columns["load"][:-1]] == [2 * batch for batch in range(256, 2049, 256)]
+    assert [number(cell) for cell in columns["hosts"][:-1]] == [4, 4, 4, 4, 5, 6, 7, 8]
+    assert not {"load", "hosts"} & cells(plan_table(planned("gpt3_5b"), width=160)).keys()
+
+
+def test_of_very_many_stages_the_first_and_the_last_are_shown(planned):
+    few = ["llama3_8b", "model.global_batch_size=480", "model.rampup_batch_size=[8,8,50M]"]
+    many = ["llama3_8b", "model.global_batch_size=488", "model.rampup_batch_size=[8,8,50M]"]
+    assert len(plan_table(planned(*few), width=160).rows) == MOST_ROWS + 1
+    stages = cells(plan_table(planned(*many), width=160))["stage"]
+    first, last = range(ROWS_AT_THE_ENDS), range(MOST_ROWS + 1 - ROWS_AT_THE_ENDS, MOST_ROWS + 1)
+    assert stages == [*map(str, first), "...", *map(str, last), "total"]
+    samples = cells(plan_table(planned(*many), width=160))["samples"]
+    assert number(samples[-1]) == planned(*many).plan.end_sample
+
+
+def test_the_summary_says_how_much_and_where_and_how_hours_are_known(planned):
+    said = plan_summary(planned("gpt3_5b", "name=first"))
+    assert said == [
+        "133,965,568 samples, 75,000 steps, 274,361,483,264 tokens; run directory runs/first",
+        "hours: an estimate from FLOPs, at 40% of 989 TFLOP/s per GPU, as declared; the total counts 7 restarts of 60 s",
+    ]
+
+
+def test_the_total_counts_only_restarts_that_happen(planned):
+    grown = plan_summary(planned("gpt3_5b", "rampup.at_boundary=continue"))[1]
+    assert grown.endswith("; the total counts 4 restarts of 60 s")
+    assert "restart" not in plan_summary(planned("llama3_8b"))[1]
+
+
+@pytest.mark.parametrize(
+    ("words", "note"),
+    [
+        (("gpt3_5b", "trainer.max_samples=1M"), "note: the run ends before the ramp reaches its target 2048"),
+        (
+            ("gpt3_5b", "trainer.max_samples=10_000_129"),
+            "note: a run ends with a whole step: 10002176 samples, not trainer.max_samples=10000129",
+        ),
+        (
+            ("gpt3_5b", "model.step_batch_size_schedule='0:1024 1B:512'"),
+            "note: the batch shrinks, as scheduled: 1024 to 512 at sample 488448",
+        ),
+        (
+            ("gpt3_5b", "parallel.pipeline_parallel_size=2", "num_pipeline_microbatches=4"),
+            "note: the pipeline takes a micro batch of 256 samples in 4 parts of 64",
+        ),
+        (
+            ("gpt3_5b", "rampup.node_policy=best", "throughput.mfu=null"),
+            "note: no throughput is known, so rampup.node_policy=best does not weigh restarts",
+        ),
+        (
+            ("llama3_8b", "per_device_batch_size=4"),
+            "note: model.global_batch_size=512 (batch/llama3_8b.yaml:7) gives way to per_device_batch_size=4.0: 32 samples",
+        ),
+    ],
+    ids=lambda value: value[1] if isinstance(value, tuple) else "",
+)
+def test_what_one_may_not_expect_is_noted(planned, words, note):
+    assert note in plan_summary(planned(*words))
+
+
+def test_a_plan_as_one_expects_has_no_notes(planned):
+    for name in ("gpt3_5b", "llama3_8b", "llama3_tiny"):
+        assert [line for line in plan_summary(planned(name)) if line.startswith("note:")] == []
+
+
+def test_plans_side_by_side_have_the_figures_of_each_and_none_for_what_does_not_fit(planned):
+    small, large = planned("gpt3_5b", "trainer.num_nodes=8"), planned("gpt3_5b")
+    columns = cells(comparison_table([("small", small), ("large", large), ("wrong", "12 does not divide")]))
+    assert columns[""] == ["small", "large", "wrong"]
+    assert columns["nodes"] == ["8 8 8 8 8 8 8 8", "8 8 8 8 10 12 14 16", "does not fit"]
+    assert columns["GPUs"] == ["64", "128", ""]
+    assert columns["steps"] == ["75,000", "75,000", ""]
+    assert columns["hours"][:2] == [plan_totals(small.plan).hours, plan_totals(large.plan).hours]
+    assert columns["GPU-hours"][:2] == [plan_totals(small.plan).gpu_hours, plan_totals(large.plan).gpu_hours]
+    assert [columns[name][2] for name in ("batch", "accum", "samples", "tokens", "hours", "GPU-hours")] == [""] * 6
+
+
+def test_the_nodes_of_many_stages_are_the_first_and_the_last(planned):
+    many = planned("llama3_8b", "model.rampup_batch_size=[32,32,50M]", "trainer.num_nodes=4")
+    assert len(many.plan.stages) > 10
+    nodes = [stage.num_nodes for stage in many.plan.stages]
+    assert cells(comparison_table([("many", many)]))["nodes"] == [f"{nodes[0]} ... {nodes[-1]}"]
+
+
+def test_a_table_changes_nothing(planned):
+    resolved = planned("gpt3_5b")
+    before = dict(leaves(resolved.config))
+    plan_table(resolved, width=80)
+    plan_summary(resolved)
+    assert dict(leaves(resolved.config)) == before

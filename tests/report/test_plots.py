@@ -1,0 +1,83 @@
+import subprocess
+import sys
+import xml.etree.ElementTree as ElementTree
+
+import pytest
+
+from rampcli.report.plots import plot_plan
+
+TEXT = "{http://www.w3.org/2000/svg}text"
+RAMPS = [
+    ("gpt3_5b",),
+    ("llama3_8b",),
+    ("llama3_tiny",),
+    ("gpt3_5b", "trainer.max_steps=null"),
+    ("llama3_8b", "trainer.max_steps=null"),
+    ("gpt3_5b", "trainer.max_steps=1"),
+    ("gpt3_5b", "model.step_batch_size_schedule='0:1024 1B:512'"),
+]
+
+
+def drawn(resolved, path, title="a plan"):
+    plot_plan(resolved.plan, path, title=title)
+    return path.read_bytes()
+
+
+def texts(svg: bytes) -> list[str]:
+    return [element.text for element in ElementTree.fromstring(svg).iter(TEXT)]
+
+
+@pytest.mark.parametrize("words", RAMPS, ids=" ".join)
+def test_a_picture_is_xml_with_every_batch_size_and_the_title_as_text(planned, tmp_path, words):
+    resolved = planned(*words)
+    said = texts(drawn(resolved, tmp_path / "x.svg"))
+    assert {str(stage.global_batch_size) for stage in resolved.plan.stages} | {"a plan", "nodes"} <= set(said)
+
+
+def test_batch_sizes_are_written_from_left_to_right_and_from_below(planned, tmp_path):
+    root = ElementTree.fromstring(drawn(planned("gpt3_5b"), tmp_path / "x.svg"))
+    places = {element.text: (float(element.get("x")), -float(element.get("y"))) for element in root.iter(TEXT) if element.get("x")}
+    steps = [places[str(size)] for size in range(256, 2049, 256)]
+    assert [x for x, _ in steps] == sorted(x for x, _ in steps)
+    assert [y for _, y in steps] == sorted(y for _, y in steps)
+
+
+def test_very_many_batch_sizes_are_drawn_without_their_numbers(planned, tmp_path):
+    resolved = planned("llama3_8b", "model.rampup_batch_size=[32,32,50M]")
+    said = texts(drawn(resolved, tmp_path / "x.svg"))
+    assert [stage.global_batch_size for stage in resolved.plan.stages][:2] == [32, 64]
+    assert not {"32", "64"} & set(said)
+
+
+@pytest.mark.parametrize("suffix", [".svg", ".png"])
+def test_the_same_plan_gives_the_same_bytes_and_another_plan_others(planned, tmp_path, suffix):
+    first, again = (drawn(planned("gpt3_5b"), tmp_path / f"{name}{suffix}") for name in ("first", "again"))
+    assert first == again
+    assert drawn(planned("gpt3_5b", "trainer.num_nodes=8"), tmp_path / f"other{suffix}") != first
+
+
+def test_another_process_gives_the_same_bytes(planned, tmp_path):
+    here = drawn(planned("gpt3_5b"), tmp_path / "here.svg", title="gpt3_5b")
+    words = ["plan", "-f", "gpt3_5b", "--plot", str(tmp_path / "there.svg")]
+    subprocess.run([sys.executable, "-m", "rampcli", *words], cwd=tmp_path, check=True, capture_output=True)
+    assert (tmp_path / "there.svg").read_bytes() == here
+
+
+def test_a_png_is_one(planned, tmp_path):
+    content = drawn(planned("gpt3_5b"), tmp_path / "x.png")
+    assert content.startswith(b"\x89PNG\r\n\x1a\n")
+    assert content.rstrip().endswith(b"IEND\xaeB`\x82")
+
+
+def test_a_picture_says_that_the_last_stage_goes_on_where_it_is_cut(planned, tmp_path):
+    going_on = "consumed samples; the last stage goes on"
+    assert going_on in texts(drawn(planned("gpt3_5b"), tmp_path / "x.svg"))
+    assert going_on in texts(drawn(planned("gpt3_5b", "trainer.max_steps=null"), tmp_path / "x.svg"))
+    ended = texts(drawn(planned("gpt3_5b", "trainer.max_samples=11M"), tmp_path / "x.svg"))
+    assert going_on not in ended
+    assert "consumed samples" in ended
+
+
+@pytest.mark.parametrize("title", ["<&>\"'", "a & b", "100%", "a_b^c"])
+def test_any_title_is_written_as_it_is(planned, tmp_path, title):
+    assert title in texts(drawn(planned("llama3_8b"), tmp_path / "x.svg", title=title))
