@@ -2,7 +2,7 @@
 
 import shlex
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 
 from rampcli.batch.step_schedule import to_text
@@ -24,11 +24,15 @@ def dialects(plan: TrainingPlan, *, rampup_batch_size: list[int] | None, step_ba
     """The batch of a plan, by the name of the system.
 
     Args:
-        plan: its largest stage is the batch.
+        plan: the batch is the one at the end of its schedule.
         rampup_batch_size: `[start, increment, samples]`, or None.
         step_batch_size_schedule: as it was written, or None.
     """
     stage = max(plan.stages, key=lambda stage: stage.global_batch_size)
+    if not plan.ramp.decreased and stage.global_batch_size < max(plan.ramp.scheduled_sizes()):  # the run ends before it gets there
+        nodes = plan.fleet.num_nodes
+        ranks = plan.fleet.parallel.data_parallel_size(nodes * plan.fleet.devices)
+        stage = replace(stage, num_nodes=nodes, world_size=nodes * plan.fleet.devices, data_parallel_size=ranks)
     ramp = None if len(plan.ramp.thresholds) == 1 else rampup_batch_size
     steps = None if step_batch_size_schedule is None else to_text(plan.ramp.thresholds).removeprefix("samples: ")
     return {name: write(plan, stage, ramp, steps) for name, write in DIALECTS.items()}
@@ -47,7 +51,7 @@ def _nemo(
 ) -> Dialect:
     words = {
         f"{data}.micro_batch_size": stage.micro_batch_size,
-        f"{data}.global_batch_size": stage.global_batch_size,
+        f"{data}.global_batch_size": plan.global_batch_size,
         f"{data}.rampup_batch_size": None if ramp is None else f"[{','.join(map(str, ramp))}]",
         sequence_length: plan.sequence_length,
         f"{strategy}.tensor_model_parallel_size": plan.fleet.parallel.tensor,
@@ -65,7 +69,7 @@ def _megatron(plan: TrainingPlan, stage: StagePlan, ramp: list[int] | None, step
     changes = ramp is not None or steps is not None
     words = {
         "micro-batch-size": stage.micro_batch_size,
-        "global-batch-size": None if steps else stage.global_batch_size,
+        "global-batch-size": None if steps else plan.global_batch_size,
         "rampup-batch-size": ramp,
         "step-batch-size-schedule": None if steps is None else _in_tokens(plan),
         "decrease-batch-size-if-needed": [] if plan.ramp.decreased else None,
@@ -81,15 +85,16 @@ def _megatron(plan: TrainingPlan, stage: StagePlan, ramp: list[int] | None, step
         if value is not None:
             flags += [f"--{name}", *map(str, value if isinstance(value, list) else [value])]
     unsaid = _other_ramp(plan, ramp, "megatron", "Megatron-LM")
-    if ramp is not None:
+    if ramp is not None and not plan.ramp.decreased:
         unsaid.append(f"after core 0.17 --rampup-batch-size is gone; in its place --step-batch-size-schedule {_in_tokens(plan)!r}")
     return Dialect(words=tuple(flags), unsaid=tuple(unsaid))
 
 
 def _maxtext(plan: TrainingPlan, stage: StagePlan, ramp: list[int] | None, steps: str | None) -> Dialect:
     devices = stage.world_size
-    per_device = Fraction(stage.global_batch_size, devices)
-    accumulate = 1 if ramp else stage.accumulate_grad_batches
+    per_device = Fraction(plan.global_batch_size, devices)
+    micro_batches = max(1, plan.global_batch_size // (stage.micro_batch_size * stage.data_parallel_size))
+    accumulate = 1 if ramp else micro_batches
     words = {
         "per_device_batch_size": per_device / accumulate,
         "gradient_accumulation_steps": accumulate,
@@ -103,8 +108,10 @@ def _maxtext(plan: TrainingPlan, stage: StagePlan, ramp: list[int] | None, steps
     axes = {"tensor": plan.fleet.parallel.tensor, "pipeline": plan.fleet.parallel.pipeline, "context": plan.fleet.parallel.context}
     words |= {f"ici_{axis}_parallelism": size for axis, size in axes.items() if size > 1}
     unsaid = [*_no_step_schedule(steps, "MaxText"), *_other_ramp(plan, ramp, "maxtext", "MaxText")]
-    if ramp and stage.accumulate_grad_batches > 1:
-        unsaid.append(f"MaxText takes a step's samples in one pass; here each rank takes {stage.accumulate_grad_batches} micro batches")
+    if ramp and micro_batches > 1:
+        unsaid.append(f"MaxText takes a step's samples in one pass; here each rank takes {micro_batches} micro batches")
+    if plan.ramp.decreased:
+        unsaid.append("MaxText decreases no batch that does not fit")
     inexact = [name for name, value in words.items() if isinstance(value, Fraction) and Fraction(str(float(value))) != value]
     unsaid += [f"{name} is exactly {words[name]}, which has no decimal" for name in inexact]
     return Dialect(

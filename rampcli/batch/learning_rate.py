@@ -68,7 +68,7 @@ class LearningRate:
             wsd_decay_samples=wsd_decay_samples,
             batch_coupling=batch_coupling,
             first_batch_size=plan.ramp.stages[0].global_batch_size,
-            target_batch_size=plan.global_batch_size,
+            target_batch_size=plan.ramp.stages[-1].global_batch_size,
         )
 
     def at(self, consumed_samples: int, *, global_batch_size: int) -> float:

@@ -58,7 +58,7 @@ class LoadedBatch:
         Raises:
             UsageError: a batch would not be whole.
         """
-        expansion = expansion_factor or Fraction(1)
+        expansion = expansion_factor if expansion_factor is not None and expansion_factor > 0 else Fraction(1)
         train = num_devices * per_device_batch_size
         load = num_devices * expansion * max(per_device_batch_size, Fraction(1))
         _check_whole(PER_DEVICE, per_device_batch_size, train, num_devices)
@@ -145,6 +145,8 @@ def translate(words: Mapping[str, Any], *, num_devices: int, model_parallel_size
     Raises:
         UsageError: a word is missing, or a batch would not be whole.
     """
+    if num_devices < 1 or num_devices % max(1, model_parallel_size):  # the plan refuses such a fleet, and by its own keys
+        return {}
     per_device, accumulate = words.get(PER_DEVICE), settings[ACCUMULATE_KEY]
     meant: dict[str, Any] = {}
     target = settings[GLOBAL_KEY]
@@ -230,9 +232,12 @@ def _check_whole(word: str, per_device: Fraction, samples: Fraction, num_devices
 
 
 def _nearest_per_device(per_rank: Fraction, model_parallel_size: int) -> str:
-    """The per-device sizes next to it that are whole on every data-parallel rank."""
+    """The per-device sizes next to it that are whole on every data-parallel rank, and can be written as a decimal."""
     below = max(1, int(per_rank))
-    return " or ".join(_decimal(Fraction(count, model_parallel_size)) for count in (below, below + 1))
+    sizes = [Fraction(count, model_parallel_size) for count in (*range(below, 0, -1), *range(below + 1, below + 1 + model_parallel_size))]
+    exact = [size for size in sizes if _is_decimal(size)]
+    lower, upper = [s for s in exact if s * model_parallel_size <= below], [s for s in exact if s * model_parallel_size > below]
+    return " or ".join(_decimal(size) for size in lower[:1] + upper[:1])
 
 
 def _fraction(number: float) -> Fraction:
@@ -240,5 +245,11 @@ def _fraction(number: float) -> Fraction:
     return Fraction(str(number))
 
 
+def _is_decimal(number: Fraction) -> bool:
+    return Fraction(str(float(number))) == number
+
+
 def _decimal(number: Fraction) -> str:
-    return str(number.numerator) if number.denominator == 1 else f"{float(number):.6g}"
+    if number.denominator == 1:
+        return str(number.numerator)
+    return str(float(number)) if _is_decimal(number) else str(number)

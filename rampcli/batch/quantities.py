@@ -19,10 +19,11 @@ def parse_count(text: str) -> int | None:
     return None if numerator % denominator else numerator // denominator
 
 
-def shorten(count: float, digits: int = 3) -> str:
-    """A count as a person reads it: `2.93B`, `134M`, `804`."""
+def shorten(count: float) -> str:
+    """A count in three digits, as a person reads it: `2.93B`, `134M`, `804`."""
+    rounded = float(f"{count:.3g}")
     for unit, size in reversed(_UNITS.items()):
-        if unit and count >= size:
-            scaled = count / size
-            return f"{scaled:.{max(0, digits - len(str(int(scaled))))}f}{unit}"
-    return f"{count:.{digits}g}" if count != int(count) else str(int(count))
+        if unit and rounded >= size:
+            scaled = rounded / size
+            return f"{scaled:.{max(0, 3 - len(str(int(scaled))))}f}{unit}"
+    return f"{rounded:g}"

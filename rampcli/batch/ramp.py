@@ -56,7 +56,7 @@ class RampSchedule:
     """The global batch size as a pure function of consumed samples.
 
     Attributes:
-        thresholds: in rising order, the first at sample 0.
+        thresholds: in rising order, the first at sample 0; of several at one sample the last one holds.
         decreased: the batch size that runs instead of a scheduled one.
     """
 
@@ -172,8 +172,7 @@ def megatron_thresholds(start: int, increment: int, samples: int, target: int) -
     if increments == 0 or samples == 0:
         return [Threshold(0, target)]
     # `k` increments are due at the first c with floor(c * n / samples) >= k; several may be due at one sample, and the last counts.
-    due = {-(-index * samples // increments): start + index * increment for index in range(increments + 1)}
-    return [Threshold(first_sample, size) for first_sample, size in due.items()]
+    return [Threshold(-(-index * samples // increments), start + index * increment) for index in range(increments + 1)]
 
 
 def maxtext_thresholds(start: int, increment: int, samples: int, target: int) -> list[Threshold]:

@@ -6,7 +6,7 @@ from itertools import islice
 
 from rampcli.batch.division import divisors
 from rampcli.batch.nodes import POLICY_KEY, Clock, Fleet, Work, schedule_nodes
-from rampcli.batch.plan import MICRO_KEY
+from rampcli.batch.plan import GLOBAL_KEY, MICRO_KEY
 from rampcli.batch.ramp import RAMP_KEY, RampStage
 from rampcli.batch.step_schedule import SCHEDULE_KEY
 from rampcli.batch.throughput import Throughput
@@ -24,6 +24,7 @@ class Layout:
     Attributes:
         ramp: `[start, increment, samples]`, or None.
         target: the scheduled batch size at the end, in samples.
+        decreases: whether batch sizes that do not fit are made smaller.
         decreased_nodes: nodes of the batch sizes that were decreased to fit.
     """
 
@@ -32,6 +33,7 @@ class Layout:
     micro_batch_size: int
     fleet: Fleet
     node_policy: str
+    decreases: bool = False
     decreased_nodes: dict[int, int] = field(default_factory=dict)
 
     def nodes(self, sizes: Sequence[int]) -> list[int | None]:
@@ -46,32 +48,25 @@ class Layout:
     def decreasing(self, sizes: Sequence[int]) -> tuple["Layout", dict[int, int]]:
         """Batch sizes that fit nowhere, decreased where the least is lost: the layout, and the sizes that run instead.
 
-        Raises:
-            UsageError: one would be decreased to nothing.
+        A size that would be decreased to nothing is left as it is, and has no nodes.
         """
         runs_on: dict[int, int] = {}
         decreased: dict[int, int] = {}
+        candidates = [self.fleet.num_nodes] if self.node_policy == "fixed" else self.fleet.nodes_that_hold_the_model()
         for size, planned in zip(sizes, self.nodes(sizes), strict=True):
-            if planned is not None:
-                continue
-            candidates = [self.fleet.num_nodes] if self.node_policy == "fixed" else self.fleet.nodes_that_hold_the_model()
             nodes = max(candidates, key=lambda n: (self._whole(size, n), n))
-            if self._whole(size, nodes) == 0:
-                unit = self.least_unit()
-                raise UsageError(
-                    f"batch size {size} would be decreased to nothing: {MICRO_KEY}={self.micro_batch_size}"
-                    f" on {_nodes(candidates[0])} takes {unit}",
-                    keys=(RAMP_KEY, MICRO_KEY, POLICY_KEY, "trainer.num_nodes", "trainer.devices"),
-                    remedy=f"batch sizes of at least {unit}, or a smaller {MICRO_KEY}",
-                )
-            runs_on[size] = nodes
-            decreased[size] = self._whole(size, nodes)
-        return replace(self, decreased_nodes=runs_on), decreased
+            if planned is None and self._whole(size, nodes):
+                runs_on[size], decreased[size] = nodes, self._whole(size, nodes)
+        return replace(self, decreases=True, decreased_nodes=runs_on), decreased
 
     def least_unit(self) -> int:
         """Samples that all ranks take at a time on the fewest nodes that the policy may choose."""
-        nodes = [self.fleet.num_nodes] if self.node_policy == "fixed" else self.fleet.nodes_that_hold_the_model()
-        return self._unit(nodes[0])
+        nodes = self.fewest_nodes()
+        return self.micro_batch_size * self.fleet.devices * nodes if self.node_policy == "nemo" else self._unit(nodes)
+
+    def fewest_nodes(self) -> int:
+        """The fewest nodes that the policy may choose."""
+        return self.fleet.num_nodes if self.node_policy == "fixed" else self.fleet.nodes_that_hold_the_model()[0]
 
     def _unit(self, nodes: int) -> int:
         """Samples that all ranks take at a time."""
@@ -102,6 +97,14 @@ def refuse_stages(
     if not wrong:
         return
     fleet, micro = layout.fleet, layout.micro_batch_size
+    keys = (_schedule_key(sizes, layout), MICRO_KEY, POLICY_KEY, "trainer.num_nodes", "trainer.devices")
+    if layout.decreases:
+        unit = layout.least_unit()
+        raise UsageError(
+            f"batch size {wrong[0][1]} would be decreased to nothing: {MICRO_KEY}={micro} on {_nodes(layout.fewest_nodes())} takes {unit}",
+            keys=keys,
+            remedy=f"batch sizes of at least {unit}, or a smaller {MICRO_KEY}",
+        )
     shown = ", ".join(f"{number} (batch size {size})" for number, size in wrong[:5]) + (", ..." if len(wrong) > 5 else "")
     plural = "s" if len(wrong) > 1 else ""
     if layout.node_policy == "fixed":
@@ -110,10 +113,18 @@ def refuse_stages(
     else:
         why = f"on any number of nodes from 1 to {fleet.num_nodes} with {fleet.devices} processes each and {MICRO_KEY}={micro}"
     raise UsageError(
-        f"stage{plural} {shown} of the ramp {'do' if plural else 'does'} not divide {why}",
-        keys=(RAMP_KEY if layout.ramp else SCHEDULE_KEY, MICRO_KEY, POLICY_KEY, "trainer.num_nodes", "trainer.devices"),
+        f"stage{plural} {shown} of the ramp {'do' if plural else 'does'} not divide {why}"
+        if len(sizes) > 1
+        else f"{GLOBAL_KEY}={sizes[0]} does not divide {why}",
+        keys=keys,
         remedy=", or ".join(_remedies(sizes, layout)) or f"batch sizes that are multiples of {layout.least_unit()}",
     )
+
+
+def _schedule_key(sizes: Sequence[int], layout: Layout) -> str:
+    if len(sizes) == 1:
+        return GLOBAL_KEY
+    return RAMP_KEY if layout.ramp else SCHEDULE_KEY
 
 
 def _remedies(sizes: Sequence[int], layout: Layout) -> Iterator[str]:

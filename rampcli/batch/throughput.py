@@ -62,7 +62,7 @@ def parse_points(text: str) -> tuple[tuple[int, float], ...]:
 
 def to_text(points: Sequence[tuple[int, float]]) -> str:
     """The text of points."""
-    return " ".join(f"{micro_batches}:{rate:g}" for micro_batches, rate in points)
+    return " ".join(f"{micro_batches}:{rate:.12g}" for micro_batches, rate in points)
 
 
 def _positive(text: str) -> float | None:

@@ -226,7 +226,19 @@ def plan_training(
         layout, schedule = _lay_out(batch, ramp, fleet=fleet, node_policy=node_policy, sequence_length=sequence_length)
     report.close()
     sizes = schedule.scheduled_sizes()
-    if node_policy != "best" and not ramp.decrease_batch_size_if_needed:  # these give the largest batch all the nodes
+    unit_clock = Clock(
+        throughput=throughput or Throughput(points=((1, 1.0),), basis=""),
+        sequence_length=sequence_length,
+        restart_s=restart_s if throughput else 0.0,
+        restarts_always=restarts_always,
+    )
+    walked = _until(schedule, length.steps(schedule, sequence_length=sequence_length))
+    works = [Work(global_batch_size=stage.scheduled_batch_size, samples=stage.samples) for stage in walked]
+    nodes = schedule_nodes(node_policy, works, sizes, micro_batch_size=layout.micro_batch_size, fleet=fleet, clock=unit_clock)
+    nodes = [layout.decreased_nodes.get(stage.scheduled_batch_size, n) for stage, n in zip(walked, nodes, strict=True)]
+    behind = sum(stage.end_sample is not None and stage.end_sample <= consumed_samples for stage in walked[:-1])
+    largest_is_behind = sizes[-1] in _sizes_of(walked[:behind]) and sizes[-1] not in _sizes_of(walked[behind:])
+    if node_policy != "best" and not layout.decreases and not largest_is_behind:  # these give the largest batch all the nodes
         with report.noting():
             try:
                 BatchPlan.solve(
@@ -240,18 +252,6 @@ def plan_training(
                     error.remedy = f"{error.remedy}, or {POLICY_KEY}=best"
                 raise
     refused = {sizes[-1]} if report.errors else set()
-
-    unit_clock = Clock(
-        throughput=throughput or Throughput(points=((1, 1.0),), basis=""),
-        sequence_length=sequence_length,
-        restart_s=restart_s if throughput else 0.0,
-        restarts_always=restarts_always,
-    )
-    walked = _until(schedule, length.steps(schedule, sequence_length=sequence_length))
-    works = [Work(global_batch_size=stage.scheduled_batch_size, samples=stage.samples) for stage in walked]
-    nodes = schedule_nodes(node_policy, works, sizes, micro_batch_size=layout.micro_batch_size, fleet=fleet, clock=unit_clock)
-    nodes = [layout.decreased_nodes.get(stage.scheduled_batch_size, n) for stage, n in zip(walked, nodes, strict=True)]
-    behind = sum(stage.end_sample is not None and stage.end_sample <= consumed_samples for stage in walked[:-1])
     with report.noting():
         refuse_stages(walked, nodes, ahead=range(behind, len(walked)), sizes=sizes, already=refused, layout=layout)
     report.close()
@@ -349,6 +349,10 @@ def _until(schedule: RampSchedule, end_step: int | None) -> list[RampStage]:
     return stages
 
 
+def _sizes_of(stages: Sequence[RampStage]) -> set[int]:
+    return {stage.scheduled_batch_size for stage in stages}
+
+
 def _counts(index: int, stage: RampStage) -> dict[str, Any]:
     return {
         "stage": index,
@@ -377,7 +381,7 @@ def _stage(index: int, stage: RampStage, *, num_nodes: int, micro_batch_size: in
 
 def _check_accumulation(batch: BatchSettings, stages: Sequence[StagePlan], schedule: RampSchedule) -> None:
     largest = max(stages, key=lambda stage: stage.global_batch_size)
-    if largest.global_batch_size == schedule.global_batch_size_at(schedule.stages[-1].first_sample):
+    if largest.global_batch_size == max(stage.global_batch_size for stage in schedule.stages):
         BatchPlan(
             global_batch_size=largest.global_batch_size,
             micro_batch_size=largest.micro_batch_size,

@@ -62,7 +62,9 @@ def plan(
         bool, typer.Option("--dialects", help="Print the batch in the words of NeMo, Megatron-LM and MaxText.")
     ] = False,
     show_seesaw: Annotated[bool, typer.Option("--seesaw", help="Let the batch grow instead of the learning rate's decay.")] = False,
-    seesaw_factor: Annotated[float, typer.Option(metavar="A", help="By which a batch of --seesaw grows.")] = 2.0,
+    seesaw_factor: Annotated[
+        float | None, typer.Option(metavar="A", help="By which a batch of --seesaw grows: 2, unless given.", show_default=False)
+    ] = None,
 ) -> None:
     """Show the stages of a run: batch, nodes, accumulation, samples, steps, hours and learning rate. Takes the arguments of pretrain."""
     from rampcli.cli import planning
@@ -80,8 +82,10 @@ def plan(
     if measured is not None:
         resolved = planning.with_measured(resolved, measured)
     lines: list[str] = []
+    if seesaw_factor is not None and not show_seesaw:
+        raise UsageError("--seesaw-factor is for --seesaw", remedy=f"--seesaw --seesaw-factor {seesaw_factor:g}")
     if show_seesaw:
-        resolved, lines = planning.seesaw(resolved, seesaw_factor)
+        resolved, lines = planning.seesaw(resolved, 2.0 if seesaw_factor is None else seesaw_factor)
     if plot is not None:
         planning.draw(resolved, plot)
         lines.append(f"wrote {plot}")

@@ -78,6 +78,8 @@ def draw(resolved: Resolved, path: Path) -> None:
     Raises:
         UsageError: the file would be of another kind.
     """
+    if not path.parent.is_dir():
+        raise UsageError(f"--plot {path}: there is no folder {path.parent}", remedy=f"--plot {path.name}")
     if path.suffix not in PICTURES:
         raise UsageError(f"--plot {path}: the name ends in neither {' nor '.join(PICTURES)}", remedy=f"--plot {path.with_suffix('.svg')}")
     from rampcli.report.plots import plot_plan
@@ -155,7 +157,7 @@ def seesaw(resolved: Resolved, factor: float) -> tuple[Resolved, list[str]]:
 
 def _check_seesaw(resolved: Resolved, factor: float) -> None:
     plan, config = resolved.plan, resolved.config
-    if factor <= 1:
+    if not 1 < factor < float("inf"):
         raise UsageError(f"--seesaw-factor {factor:g} does not let the batch grow", remedy="--seesaw-factor 2")
     if len(plan.ramp.thresholds) > 1:
         raise UsageError(

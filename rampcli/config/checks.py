@@ -103,4 +103,4 @@ def check_schedule(config: Config) -> None:
         )
 
 
-SETTING_CHECKS: tuple[Callable[[Config], Any], ...] = (check_ranges, check_name, check_heads, check_warmup, check_schedule)
+SETTING_CHECKS: tuple[Callable[[Config], Any], ...] = (check_name, check_heads, check_warmup, check_schedule)

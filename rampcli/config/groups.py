@@ -9,7 +9,9 @@ import yaml
 from rampcli.bundled import bundled
 from rampcli.errors import UsageError
 
-LARGEST_FILE_BYTES = 1_000_000
+LARGEST_FILE_BYTES = 20_000
+DEEPEST_LEVEL = 20
+"""Settings are two levels deep; deeper nesting is no file of settings."""
 
 
 def folders(config_dir: Path | None) -> list[Path]:
@@ -50,6 +52,10 @@ def check_option(group: str, option: Any, config_dir: Path | None) -> None:
         _check_file(path, place=f"{group}/{name}.yaml", key=group)
 
 
+OPENING = (yaml.FlowSequenceStartToken, yaml.FlowMappingStartToken, yaml.BlockSequenceStartToken, yaml.BlockMappingStartToken)
+CLOSING = (yaml.FlowSequenceEndToken, yaml.FlowMappingEndToken, yaml.BlockEndToken)
+
+
 def _check_file(path: Path, *, place: str, key: str) -> None:
     """A file from a stranger is read here first, without building anything from it."""
 
@@ -62,9 +68,13 @@ def _check_file(path: Path, *, place: str, key: str) -> None:
         raise refuse(f"larger than {LARGEST_FILE_BYTES} bytes")
     try:
         text = path.read_text(encoding="utf-8")
+        depth = 0
         for token in yaml.scan(text, Loader=yaml.SafeLoader):
             if isinstance(token, yaml.AnchorToken | yaml.AliasToken | yaml.TagToken):
                 raise refuse("anchors, aliases and tags are not read", token.start_mark.line + 1)
+            depth += isinstance(token, OPENING) - isinstance(token, CLOSING)
+            if depth > DEEPEST_LEVEL:
+                raise refuse(f"more than {DEEPEST_LEVEL} levels", token.start_mark.line + 1)
         root = yaml.compose(text, Loader=yaml.SafeLoader)
     except yaml.MarkedYAMLError as error:
         line = None if error.problem_mark is None else error.problem_mark.line + 1
@@ -73,11 +83,14 @@ def _check_file(path: Path, *, place: str, key: str) -> None:
         raise refuse(f"is not YAML: {' '.join(str(error).split())}") from error
     if not isinstance(root, yaml.MappingNode):
         raise refuse("holds no settings")
-    header = text.partition("\n")[0]
-    if "@package" in header and "_global_" not in header:
-        raise refuse("its package is neither its group nor _global_", 1)
+    for number, text_line in enumerate(text.splitlines(), start=1):
+        package = text_line.partition("@package")[2] if text_line.lstrip().startswith("#") else ""
+        if package and package.strip(": ") != "_global_":
+            raise refuse("its package is neither its group nor _global_", number)
     seen: set[str] = set()
     for name, _ in root.value:
+        if not isinstance(name, yaml.ScalarNode):
+            raise refuse("a key is not a word", name.start_mark.line + 1)
         if name.value in ("defaults", "hydra"):
             raise refuse(f"{name.value} is no setting: an option holds settings only", name.start_mark.line + 1)
         if name.value in seen:

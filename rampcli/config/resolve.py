@@ -13,12 +13,12 @@ from rampcli.batch.plan import ParallelSizes
 from rampcli.batch.throughput import Throughput, parse_points
 from rampcli.batch.training_plan import BatchSettings, RampSettings, RunLength, StagePlan, TrainingPlan, plan_training
 from rampcli.config.canonical import Canonical, canonicalize
-from rampcli.config.checks import SETTING_CHECKS
+from rampcli.config.checks import SETTING_CHECKS, check_ranges
 from rampcli.config.model_size import flops_per_token
 from rampcli.config.origin import DEFAULT, Origin
 from rampcli.config.schema import AtBoundary, Config
-from rampcli.config.settings import leaves, shown
-from rampcli.config.values import build
+from rampcli.config.settings import leaves, settings, shown
+from rampcli.config.values import build, put
 from rampcli.errors import RampcliError, Report, UsageError, UsageErrors
 
 
@@ -95,6 +95,11 @@ def resolve(config: Config, *, consumed_samples_in: Callable[[Path], int] = lamb
     settled = origin.settled(given, canon.decided)
     typed = build(canon.values, place=lambda key: settled.place(key, canon.values[key]), report=report)
     typed.origin = settled
+    known = len(report.errors)
+    with _fresh(report, settled):
+        check_ranges(typed)
+    for error in report.errors[known:]:  # what is checked next is worked out with the default in its place
+        put(typed, error.keys[0], settings()[error.keys[0]].default)
     for check in SETTING_CHECKS:
         with _fresh(report, settled):
             check(typed)

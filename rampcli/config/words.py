@@ -12,6 +12,8 @@ from rampcli.config.settings import settings, shown, unknown_key
 from rampcli.errors import Report, UsageError
 
 LONGEST_SHOWN = 200
+LONGEST_VALUE = 5000
+MOST_BRACKETS = 300
 _ASSIGNMENT = re.compile(r"[+~]*[A-Za-z_][\w.]*=")
 
 
@@ -100,7 +102,9 @@ def _override(word: str, groups: Collection[str]) -> tuple[str, Any]:
             remedy=f"{name}={text or 'null'}" if name in settings() else None,
         )
     if key not in settings() and key not in groups:
-        raise unknown_key(key, dict.fromkeys(groups))
+        raise unknown_key(_cut(key), dict.fromkeys(groups))
+    if len(text) > LONGEST_VALUE or max(map(text.count, "[{(")) > MOST_BRACKETS:
+        raise UsageError(f"{_cut(word)} is too long to be a value", keys=(key,), remedy="a file in --config-dir")
     try:
         return key, OverridesParser.create().parse_override(word)
     except (HydraException, ValueError, RecursionError) as error:

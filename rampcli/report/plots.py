@@ -36,7 +36,7 @@ def plot_plan(plan: TrainingPlan, path: Path, *, title: str) -> None:
             batch.annotate(str(size), ((left + right) / 2, size), xytext=(0, 3), textcoords="offset points", ha="center", fontsize=9)
     batch.set_ylim(0, max(sizes) * 1.15)
     batch.set_ylabel("global batch size\n(samples)")
-    batch.set_title(title, fontsize=11, loc="left")
+    batch.set_title(title, fontsize=11, loc="left", parse_math=False)
     counts = [stage.num_nodes for stage in plan.stages]
     nodes.stairs(counts, edges, baseline=0, fill=True, color="0.6")
     nodes.stairs(counts, edges, baseline=None, color="black", linewidth=1.2)

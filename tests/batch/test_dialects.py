@@ -266,3 +266,10 @@ def test_a_batch_per_device_without_a_decimal_is_said_exactly():
         "per_device_batch_size_start is exactly 2/3, which has no decimal",
         "per_device_batch_size_increment is exactly 2/3, which has no decimal",
     )
+
+
+def test_a_run_that_ends_inside_its_ramp_is_said_with_the_ramps_own_target():
+    run = {"rampup": [4, 4, 24], "target": 16, "fleet": fleet_of(1, 1), "micro": 1, "max_steps": 3}
+    words = assignments(said(run, "NeMo 2"))
+    assert (words["data.global_batch_size"], words["data.rampup_batch_size"]) == ("16", "[4,4,24]")
+    assert flags(said(run, "Megatron-LM"))["global-batch-size"] == ["16"]

@@ -386,3 +386,14 @@ def test_a_ramp_of_maxtext_does_not_go_with_accumulation():
 
 def test_without_maxtexts_words_nothing_is_meant():
     assert meaning({}, num_devices=8) == {}
+
+
+@pytest.mark.parametrize(("devices", "model"), [(0, 1), (1, 2), (6, 4)])
+def test_a_fleet_that_the_model_does_not_divide_is_left_to_the_plan_to_refuse(devices, model):
+    assert meaning({PER_DEVICE: 4, "enable_rampup_batch_size": True}, num_devices=devices, model_parallel_size=model) == {}
+
+
+def test_only_sizes_that_can_be_written_as_a_decimal_are_offered():
+    with pytest.raises(UsageError) as refusal:
+        meaning({PER_DEVICE: 0.5}, num_devices=6, model_parallel_size=3)
+    assert offered(refusal.value.remedy, PER_DEVICE) == [1]

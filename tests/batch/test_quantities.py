@@ -72,3 +72,20 @@ def test_a_count_that_is_short_stays_as_it_is(count):
 )
 def test_a_shortened_count_has_three_digits_and_the_unit_in_which_it_is_at_least_one(count, text):
     assert shorten(count) == text
+
+
+@pytest.mark.parametrize(
+    ("count", "shown"),
+    [
+        (0, "0"),
+        (804, "804"),
+        (999.9, "1.00K"),
+        (9996, "10.0K"),
+        (999_999, "1.00M"),
+        (133_965_568, "134M"),
+        (2.93e9, "2.93B"),
+        (9.34e12, "9.34T"),
+    ],
+)
+def test_a_count_is_shortened_to_three_digits_also_where_rounding_carries(count, shown):
+    assert shorten(count) == shown

@@ -281,3 +281,43 @@ def test_every_size_of_a_step_schedule_must_divide_and_the_refusal_is_about_the_
     with pytest.raises(UsageError, match=r"stage 1 \(batch size 6\) of the ramp does not divide") as refusal:
         scheduled("0:4 240:6 480:16", micro=2, fleet=fleet_of(1, 2))
     assert refusal.value.keys[0] == "model.step_batch_size_schedule"
+
+
+@pytest.mark.parametrize("policy", ["nemo", "fixed", "best"])
+def test_a_largest_batch_that_is_behind_does_not_have_to_fit_the_nodes_that_go_on(policy):
+    planned = scheduled("samples:0:12 24:8", fleet=fleet_of(1, 8), policy=policy, consumed_samples=24)
+    assert [stage.global_batch_size for stage in planned.passed] == [12]
+    assert [stage.global_batch_size for stage in planned.stages] == [8]
+
+
+def test_a_batch_that_today_would_be_decreased_to_nothing_does_not_fail_a_resume_once_it_is_behind():
+    planned = plan([2, 2, 60], 16, micro=4, fleet=fleet_of(1, 1), decrease_batch_size_if_needed=True, consumed_samples=10**6)
+    assert [stage.global_batch_size for stage in planned.passed] == [2]
+    assert planned.stages[-1].global_batch_size == 16
+
+
+@pytest.mark.parametrize("policy", ["nemo", "best"])
+def test_an_accumulation_that_is_given_is_that_of_the_largest_batch_wherever_it_stands(policy):
+    with pytest.raises(UsageError, match=r"trainer\.accumulate_grad_batches=7 = 7, but model\.global_batch_size=16"):
+        scheduled("samples:0:16 64:8", fleet=fleet_of(1, 1), accumulate=7, policy=policy)
+    assert scheduled("samples:0:16 64:8", fleet=fleet_of(1, 1), accumulate=16, policy=policy).stages[0].accumulate_grad_batches == 16
+
+
+def test_sizes_that_are_skipped_because_several_increments_fall_on_one_sample_count_for_nemo_and_are_named():
+    planned = plan([352, 96, 2], 1024, micro=4, fleet=fleet_of(16, 8), max_samples=10**6)
+    assert [(stage.global_batch_size, stage.num_nodes) for stage in planned.stages] == [(352, 1), (1024, 16)]
+    assert "448, 544, 640, 736, 832, 928" in planned.notes[0]
+
+
+def test_multiples_that_are_offered_where_nothing_else_helps_are_those_that_the_launcher_takes():
+    with pytest.raises(UsageError) as refusal:
+        plan([1, 1, 10], 2, fleet=fleet_of(1, 4, tensor=2))
+    assert refusal.value.remedy == "batch sizes that are multiples of 4"
+    assert plan([4, 4, 10], 8, fleet=fleet_of(1, 4, tensor=2)).stages
+
+
+def test_a_single_batch_that_fits_nowhere_is_named_by_its_own_key():
+    with pytest.raises(UsageError) as refusal:
+        plan(None, 15, fleet=fleet_of(1, 2), policy="best")
+    assert refusal.value.keys[0] == "model.global_batch_size"
+    assert "model.global_batch_size=15 does not divide on any number of nodes" in refusal.value.message

@@ -93,24 +93,24 @@ def test_samples_per_device_are_those_of_all_devices_and_of_a_rank_of_several(no
     assert stage.accumulate_grad_batches == (accumulate or 1)
 
 
-@given(nodes=st.integers(1, 6), devices=st.integers(1, 8), hundredths=st.integers(1, 300))
-def test_a_part_of_a_sample_is_refused_with_the_numbers_next_to_it(nodes, devices, hundredths):
+@given(nodes=st.integers(1, 6), devices=st.integers(1, 8), context=st.sampled_from([1, 2, 4]), hundredths=st.integers(1, 300))
+def test_a_part_of_a_sample_is_refused_and_what_is_offered_instead_works(nodes, devices, context, hundredths):
     world, per_device = nodes * devices, hundredths / 100
+    assume(world % context == 0)
     assume(world * hundredths % 100)
+    fleet = {"trainer__num_nodes": nodes, "trainer__devices": devices, "parallel__context_parallel_size": context}
     refusal = refusal_of(
-        by_hand(
-            per_device_batch_size=per_device,
-            trainer__num_nodes=nodes,
-            trainer__devices=devices,
-            data__micro_batch_size=1,
-            model__global_batch_size=world,
-        )
+        by_hand(per_device_batch_size=per_device, data__micro_batch_size=1, model__global_batch_size=world // context, **fleet)
     )
     assert f"x {world} devices is " in refusal.message
     assert refusal.set_by[0] == f"per_device_batch_size={per_device} (Python)"
-    below, above = (float(offered) for offered in refusal.remedy.removeprefix("per_device_batch_size=").split(" or "))
-    assert (above - below) * world == pytest.approx(1, abs=1e-3)
-    assert below * world == pytest.approx(max(1, world * hundredths // 100), abs=1e-3)
+    word, _, offered = refusal.remedy.partition("=")
+    assert word == "per_device_batch_size"
+    sizes = [float(size) for size in offered.split(" or ")]
+    assert sizes == sorted(sizes)
+    assert sizes[0] < per_device < sizes[-1] or per_device < sizes[0]
+    for size in sizes:
+        assert resolve(by_hand(per_device_batch_size=size, **fleet)).config.model.global_batch_size == size * world
 
 
 def test_a_batch_of_the_files_gives_way_to_samples_per_device_and_that_is_noted(llama, line_of):

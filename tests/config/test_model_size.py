@@ -3,6 +3,7 @@ from pathlib import Path
 import pytest
 import torch
 from hypothesis import given
+from hypothesis import settings as run
 from hypothesis import strategies as st
 
 from rampcli.config.compose import compose
@@ -50,6 +51,7 @@ def matrix_weights(model, sequence_length):
     return sum(linear.weight.numel() for linear in linears)
 
 
+@run(max_examples=25)
 @given(model=shapes(), sequence_length=st.integers(1, 12))
 def test_the_arithmetic_counts_what_the_decoder_has(model, sequence_length):
     assert count_parameters(model, sequence_length=sequence_length) == parameters(model, sequence_length)
@@ -68,6 +70,7 @@ def test_llama3_8b_has_the_parameters_that_its_file_says():
     assert f"{LLAMA3_8B:,} parameters" in text
 
 
+@run(max_examples=25)
 @given(model=shapes(), sequence_length=st.integers(1, 12))
 def test_the_operations_of_a_token_are_those_of_its_matrices_and_of_attention(model, sequence_length):
     flops = flops_per_token(model, sequence_length=sequence_length)
