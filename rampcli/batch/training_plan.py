@@ -339,13 +339,8 @@ def _until(schedule: RampSchedule, end_step: int | None) -> list[RampStage]:
         return list(schedule.stages)
     stages = [stage for stage in schedule.stages if stage.first_step < end_step]
     last = stages[-1]
-    stages[-1] = RampStage(
-        global_batch_size=last.global_batch_size,
-        scheduled_batch_size=last.scheduled_batch_size,
-        first_sample=last.first_sample,
-        first_step=last.first_step,
-        steps=end_step - last.first_step if last.steps is None else min(last.steps, end_step - last.first_step),
-    )
+    steps_left = end_step - last.first_step
+    stages[-1] = replace(last, steps=steps_left if last.steps is None else min(last.steps, steps_left))
     return stages
 
 
