@@ -1,11 +1,11 @@
-"""The least that a Typer command composing this project's conf/ with Hydra can be: what rampcli's own start is measured against."""
+"""The least that a Typer command composing this project's groups with Hydra can be: what rampcli's own start is measured against."""
 
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-CONF = Path(__file__).resolve().parents[2] / "conf"
+HERE = Path(__file__).resolve().parent
 app = typer.Typer(no_args_is_help=True)
 
 
@@ -18,8 +18,8 @@ def pretrain(
     from hydra import compose, initialize_config_dir
     from omegaconf import OmegaConf
 
-    with initialize_config_dir(str(CONF), version_base="1.3"):
-        config = compose("config", overrides=overrides or [])
+    with initialize_config_dir(str(HERE), version_base="1.3"):
+        config = compose("bare_config", overrides=[f"hydra.searchpath=[file://{HERE.parents[1] / 'conf'}]", *(overrides or [])])
     if dry_run:
         typer.echo(OmegaConf.to_yaml(config))
 
