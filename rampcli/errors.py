@@ -6,6 +6,14 @@ Every error that a user can cause is a `RampcliError`: it is shown as one messag
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
+LONGEST_SHOWN = 300
+
+
+def printable(text: str) -> str:
+    """What was typed, as one line that a terminal can show: no control characters, and the middle of a long text left out."""
+    line = text if text.isprintable() else "".join(one if one.isprintable() else ascii(one)[1:-1] for one in text)
+    return line if len(line) <= LONGEST_SHOWN else f"{line[: LONGEST_SHOWN * 2 // 3]} ... {line[-LONGEST_SHOWN // 4 :]}"
+
 
 class RampcliError(Exception):
     """An error with a message for the user.
@@ -21,15 +29,15 @@ class RampcliError(Exception):
 
     def __init__(self, message: str, *, keys: Sequence[str] = (), remedy: str | None = None) -> None:
         super().__init__(message)
-        self.message = message
+        self.message = printable(message)
         self.keys = tuple(keys)
-        self.remedy = remedy
+        self.remedy = None if remedy is None else printable(remedy)
         self.set_by: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         lines = [f"error: {self.message}"]
         if self.set_by:
-            lines.append(f"       set by: {' · '.join(self.set_by)}")
+            lines.append(f"       set by: {' · '.join(map(printable, self.set_by))}")
         if self.remedy:
             lines.append(f"       try:    {self.remedy}")
         return "\n".join(lines)

@@ -192,6 +192,8 @@ def _translate_ramp(
             remedy=" ".join(f"{word}={examples[word]}" for word in wanted)
             + (" (MaxText's default)" if len(wanted) == 1 else " (MaxText's defaults)"),
         )
+    if words[RAMP_SAMPLES] < 0:
+        raise UsageError(f"{RAMP_SAMPLES}={words[RAMP_SAMPLES]} is below 0", keys=(RAMP_SAMPLES,), remedy=f"{RAMP_SAMPLES}=500")
     if (settings[ACCUMULATE_KEY] or 1) > 1:
         raise UsageError(
             f"{ENABLE}=true counts without accumulation, and {ACCUMULATE_KEY}={settings[ACCUMULATE_KEY]}",

@@ -212,9 +212,9 @@ def _check(rampup_batch_size: Sequence[int], target: int) -> tuple[int, int, int
             remedy=f"{RAMP_KEY}=[256,128,50000000]",
         )
     start, increment, samples = values
-    for name, value, least in (("start", start, 1), ("increment", increment, 1), ("samples", samples, 0)):
+    for name, value, least in (("the start", start, 1), ("the increment", increment, 1), ("the number of samples", samples, 0)):
         if value < least:
-            raise UsageError(f"{shown}: {name} {value} is below {least}", keys=(RAMP_KEY,), remedy=f"a {name} of at least {least}")
+            raise UsageError(f"{shown}: {name} {value} is below {least}", keys=(RAMP_KEY,), remedy=f"{name} at least {least}")
     if start > target:
         raise UsageError(
             f"{shown} starts at {start}, above {TARGET_KEY}={target}",

@@ -111,7 +111,8 @@ def refuse_stages(
         ranks = fleet.parallel.data_parallel_size(fleet.num_nodes * fleet.devices)
         why = f"into {MICRO_KEY}={micro} x {ranks} data-parallel ranks = {micro * ranks} on {_nodes(fleet.num_nodes)}"
     else:
-        why = f"on any number of nodes from 1 to {fleet.num_nodes} with {fleet.devices} processes each and {MICRO_KEY}={micro}"
+        up_to = f"from 1 to {fleet.num_nodes}" if layout.node_policy == "best" else "up to that of the next larger batch"
+        why = f"on any number of nodes {up_to}, with {fleet.devices} processes each and {MICRO_KEY}={micro}"
     raise UsageError(
         f"stage{plural} {shown} of the ramp {'do' if plural else 'does'} not divide {why}"
         if len(sizes) > 1

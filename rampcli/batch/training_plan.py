@@ -395,13 +395,13 @@ def _notes(ramp: RampSchedule, stages: Sequence[RampStage], length: RunLength, s
         notes.append(f"decreased to whole micro batches on every rank ({DECREASE_KEY}): {shown}")
     falls = [(one, other) for one, other in pairwise(stages) if other.global_batch_size < one.global_batch_size]
     if falls and not decreased:
-        shown = ", ".join(f"{one.global_batch_size} to {other.global_batch_size} at sample {other.first_sample}" for one, other in falls)
+        shown = ", ".join(f"{one.global_batch_size} to {other.global_batch_size} at sample {other.first_sample:,}" for one, other in falls)
         notes.append(f"the batch shrinks, as scheduled: {shown}")
     end = stages[-1].end_sample
     if end is not None and stages[-1].scheduled_batch_size != ramp.target:
         notes.append(f"the run ends before the ramp reaches its target {ramp.target}")
     if end is not None and length.max_samples is not None and end > length.max_samples:
-        notes.append(f"a run ends with a whole step: {end} samples, not trainer.max_samples={length.max_samples}")
+        notes.append(f"a run ends with a whole step: {end:,} samples, not trainer.max_samples={length.max_samples}")
     if end is not None and length.max_tokens is not None and end * sequence_length > length.max_tokens:
-        notes.append(f"a run ends with a whole step: {end * sequence_length} tokens, not trainer.max_tokens={length.max_tokens}")
+        notes.append(f"a run ends with a whole step: {end * sequence_length:,} tokens, not trainer.max_tokens={length.max_tokens}")
     return tuple(notes)

@@ -10,6 +10,7 @@ import typer
 from rampcli.cli.composing import compose_words
 from rampcli.config.explain import explain
 from rampcli.config.settings import shown
+from rampcli.config.words import join_split_lists
 from rampcli.errors import Report, UsageError
 
 NO_RECIPE = "llama3_tiny"
@@ -21,11 +22,13 @@ def explain_keys(arguments: Sequence[str], *, factory: str | None, config_dir: P
     Raises:
         UsageError: no key is asked for, or there is no such setting.
     """
-    keys = [argument for argument in arguments if "=" not in argument]
+    report, found = Report(), []
+    joined = join_split_lists(arguments, report=report)
+    report.close()
+    keys = [argument for argument in joined if "=" not in argument]
     if not keys:
         raise UsageError("explain wants the key of a setting", remedy="rampcli explain model.global_batch_size")
-    resolved = compose_words(factory or NO_RECIPE, [word for word in arguments if "=" in word], config_dir=config_dir)
-    report, found = Report(), []
+    resolved = compose_words(factory or NO_RECIPE, [word for word in joined if "=" in word], config_dir=config_dir)
     for key in keys:
         with report.noting():
             found.append(explain(key, resolved))

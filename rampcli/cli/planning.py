@@ -18,7 +18,7 @@ from rampcli.config.groups import group_names
 from rampcli.config.resolve import Resolved, resolve, sources_named
 from rampcli.config.schema import NodePolicy
 from rampcli.config.words import read_values
-from rampcli.errors import UsageError
+from rampcli.errors import Report, UsageError, UsageErrors
 from rampcli.report.measured import measured_points
 from rampcli.report.plan_tables import comparison_table
 from rampcli.run_directory import RunDirectory
@@ -47,18 +47,19 @@ def compare(factory: str, words: Sequence[str], what_if: str, *, config_dir: Pat
         error.set_by, error.remedy = ("--what-if",), error.remedy if "=" in what_if else "--what-if trainer.num_nodes=8,16,32"
         raise
     others = [word for word in words if word.partition("=")[0] != key]
-    variants: list[tuple[str, Resolved | str]] = []
+    variants: list[tuple[str, Resolved | UsageError]] = []
     for text in texts:
         word = f"{key}={text}"
         try:
             resolved = compose_words(factory, [*others, word], config_dir=config_dir)
             variants.append((word, with_measured(resolved, measured) if measured else resolved))
         except UsageError as error:
-            variants.append((word, error.message))
+            variants.append((word, error))
+    _raise_what_all_share([found for _, found in variants])
     if json_wanted:
         rows = [
-            {"words": word, "plan": None, "error": found}
-            if isinstance(found, str)
+            {"words": word, "plan": None, "error": found.message}
+            if isinstance(found, UsageError)
             else {"words": word, "plan": found.plan.to_json(), "error": None}
             for word, found in variants
         ]
@@ -67,9 +68,19 @@ def compare(factory: str, words: Sequence[str], what_if: str, *, config_dir: Pat
         console = build_console()
         print_table(console, comparison_table(variants))
         for word, found in variants:
-            if isinstance(found, str):
-                say(console, f"\n{word} does not fit: {found}")
-    return any(not isinstance(found, str) for _, found in variants)
+            if isinstance(found, UsageError):
+                say(console, f"\n{word} does not fit: {found.message}")
+    return any(isinstance(found, Resolved) for _, found in variants)
+
+
+def _raise_what_all_share(found: Sequence[Resolved | UsageError]) -> None:
+    """What is wrong whatever the value is no answer for one of the values."""
+    each = [{str(one): one for one in error.errors} for error in found if isinstance(error, UsageErrors)]
+    each += [{str(error): error} for error in found if isinstance(error, UsageError) and not isinstance(error, UsageErrors)]
+    if len(each) == len(found):
+        report = Report()
+        report.errors = [error for text, error in each[0].items() if all(text in other for other in each)]
+        report.close()
 
 
 def draw(resolved: Resolved, path: Path) -> None:

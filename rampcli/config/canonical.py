@@ -7,7 +7,7 @@ from typing import Any
 from rampcli.batch.maxtext import ENABLE, PER_DEVICE, WORDS, translate
 from rampcli.batch.plan import ACCUMULATE_KEY, GLOBAL_KEY, MICRO_KEY
 from rampcli.batch.ramp import RAMP_KEY, SEMANTICS_KEY
-from rampcli.batch.spellings import Given, check_same, fold_spellings
+from rampcli.batch.spellings import Given, fold_spellings
 from rampcli.batch.step_schedule import SCHEDULE_KEY
 from rampcli.batch.training_plan import LENGTH_KEYS
 from rampcli.config.origin import Layer, Origin
@@ -52,7 +52,11 @@ def canonicalize(given: Mapping[str, Any], origin: Origin) -> Canonical:
 
     for key, word in fold_spellings({key: Given(value=value, layer=layers[key]) for key, value in given.items()}).items():
         decide(key, word, given[word])
-    notes = _fold_maxtext(values, layers, decide, origin)
+    try:
+        notes = _fold_maxtext(values, layers, decide, origin)
+    except UsageError as error:
+        origin.settled(given, decided).name_sources(error)
+        raise
     for keys in ONE_OF:
         chosen = [key for key in keys if values[key] is not None]
         nearest = max(chosen, key=lambda key: layers[key], default=None)
@@ -68,14 +72,15 @@ def _fold_maxtext(values: dict[str, Any], layers: dict[str, int], decide: Any, o
     words = {word: values[word] for word in WORDS if values[word] is not None}
     if not words:
         return ()
-    speaker = max(words, key=lambda word: (layers[word], word in (ENABLE, PER_DEVICE)))
+    speakers = [word for word in words if word != PER_DEVICE] or [PER_DEVICE]
+    speaker = max(speakers, key=lambda word: (layers[word], word == ENABLE))
     devices = values["trainer.num_nodes"] * values["trainer.devices"]
     model_ranks = 1
     for key in PARALLEL_KEYS:
         model_ranks *= max(1, values[key])
     notes = []
     for key, value in translate(words, num_devices=devices, model_parallel_size=model_ranks, settings=values).items():
-        word = PER_DEVICE if key in (GLOBAL_KEY, MICRO_KEY) and PER_DEVICE in words and ENABLE not in words else speaker
+        word = PER_DEVICE if PER_DEVICE in words and (key == GLOBAL_KEY or not words.get(ENABLE)) else speaker
         outright = layers[key] >= layers[word] and layers[key] > Layer.SCHEMA and values[key] not in (None, value)
         outright = outright and key != ACCUMULATE_KEY  # that it is 1 was checked, and the micro batch is another now
         if not outright:
@@ -86,11 +91,9 @@ def _fold_maxtext(values: dict[str, Any], layers: dict[str, int], decide: Any, o
                 )
             decide(key, word, value)
         elif key not in ONES_OWN and not (key == GLOBAL_KEY and ENABLE not in words):
-            if key == RAMP_KEY:
-                raise UsageError(
-                    f"{key}={value} (by {ENABLE}) and {key}={values[key]} are two spellings of one number and differ",
-                    keys=(word, key),
-                    remedy="one of them",
-                )
-            check_same(word, value, key, values[key])
+            raise UsageError(
+                f"{word}={shown(words[word])} makes {key}={shown(value)}, and {shown(values[key])} is given",
+                keys=(word, key),
+                remedy="one of them",
+            )
     return tuple(notes)

@@ -12,12 +12,12 @@ from hydra import initialize_config_dir
 from omegaconf import DictConfig, OmegaConf
 
 from rampcli.bundled import bundled
-from rampcli.config.groups import check_option, folders, group_names, option_file
+from rampcli.config.groups import check_folder, check_option, folders, group_names, option_file
 from rampcli.config.origin import COMMAND_LINE, DEFAULT, ConfFile, Layer, Origin, Source
 from rampcli.config.schema import Config
 from rampcli.config.settings import flatten, leaves, settings
 from rampcli.config.values import build
-from rampcli.config.words import parse, quoted
+from rampcli.config.words import as_option, parse, quoted
 from rampcli.errors import Report, UsageError
 
 ROOT = "config"
@@ -64,15 +64,19 @@ def lay_over(
             `report`.
     """
     own = report or Report()
+    if config_dir is not None:
+        with own.noting():
+            check_folder(config_dir)
     groups = group_names(config_dir)
     typed = parse(overrides, groups=groups, place=place, report=own)
     values = {key: value for key, value in typed.items() if key not in groups}
-    chosen = [f"{group}={option}" for group, option in typed.items() if group in groups and _exists(group, option, config_dir, place, own)]
+    options = {group: option for group, option in typed.items() if group in groups and _exists(group, option, config_dir, place, own)}
     origin: Origin = config.origin
     edits = {key: value for key, value in leaves(config) if origin.composed.get(key) != value}
     laid = {**origin.laid, **edits, **values}
     sources = origin.sources | dict.fromkeys(edits, Source(Layer.RECIPE, "recipe")) | dict.fromkeys(values, Source(Layer.USER, place))
-    if chosen:
+    if options:
+        chosen = [as_option(group, option) for group, option in options.items()]
         origin = _compose((*origin.choices, *chosen), caller=origin.caller, config_dir=config_dir, report=own).origin
         sources = origin.sources | {key: sources[key] for key in laid}
     result = build({**origin.composed, **laid}, place=lambda key: sources[key].place, report=own)
@@ -89,7 +93,8 @@ def _compose(choices: Sequence[str], *, caller: str, config_dir: Path | None, re
     chosen = {key: option for key, option in typed.items() if key in groups and _exists(key, option, config_dir, caller, report)}
     composed = None
     with report.noting():
-        composed = _hydra([f"{group}={option}" for group, option in chosen.items()], config_dir)
+        known = group_names()  # the root names an option of each of these; another group is added
+        composed = _hydra([f"{'' if group in known else '+'}{as_option(group, option)}" for group, option in chosen.items()], config_dir)
     if composed is None:
         report.close()
     assert composed is not None

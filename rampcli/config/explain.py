@@ -4,11 +4,14 @@ from collections.abc import Mapping
 from enum import Enum
 from typing import Any
 
+import yaml
+
 from rampcli.batch.plan import ACCUMULATE_KEY, GLOBAL_KEY, MICRO_KEY
 from rampcli.batch.spellings import SPELLINGS
 from rampcli.config.origin import Origin, Said
 from rampcli.config.resolve import Resolved
 from rampcli.config.settings import FOREIGN, Setting, leaves, nest, settings, shown, unknown_key
+from rampcli.config.values import typed
 
 
 def explain(key: str, resolved: Resolved) -> dict[str, Any]:
@@ -41,7 +44,7 @@ def explain(key: str, resolved: Resolved) -> dict[str, Any]:
         "range": setting.range_name() or None,
         "doc": setting.doc or f"another system's word for {SPELLINGS.get(key, 'the batch, counted per device (MaxText)')}",
         "set_by": history[-1].place,
-        "overrode": [{"set_by": said.place, "value": _plain(said.value)} for said in reversed(history[:-1])],
+        "overrode": [{"set_by": said.place, "value": _plain(typed(key, said.value))} for said in reversed(history[:-1])],
     }
 
 
@@ -84,14 +87,8 @@ def _lines(tree: Mapping[str, Any], prefix: str, depth: int) -> list[tuple[str, 
 
 
 def _yaml(value: Any) -> str:
-    if not isinstance(value, str) or isinstance(value, Enum):
-        return shown(value)
-    plain = value and all(character.isalnum() or character in "_./-" for character in value) and not value[0].isdigit()
-    return (
-        value
-        if plain and value.lower() not in ("null", "true", "false", "yes", "no", "on", "off")
-        else f"'{value.replace(chr(39), chr(39) * 2)}'"
-    )
+    text: str = yaml.safe_dump(_plain(value), default_flow_style=True, allow_unicode=True, width=float("inf"))
+    return text.removesuffix("\n...\n").rstrip("\n")
 
 
 def _provenance(setting: Setting, value: Any, history: list[Said], known: Mapping[str, Any]) -> str:
@@ -99,7 +96,8 @@ def _provenance(setting: Setting, value: Any, history: list[Said], known: Mappin
     if value is None and setting.key in known:
         parts.append(f"comes to {known[setting.key]}")
     now = shown(_plain(value))
-    overrode = [f"{text} ({said.place})" for said in reversed(history[1:-1]) if (text := shown(_plain(said.value))) != now]
+    said_before = [(shown(_plain(typed(setting.key, said.value))), said.place) for said in reversed(history[1:-1])]
+    overrode = [f"{text} ({place})" for text, place in said_before if text != now]
     if overrode:
         parts.append(f"not {', '.join(overrode)}")
     return "; ".join(parts)

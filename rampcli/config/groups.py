@@ -1,17 +1,23 @@
 """The folders of conf/: which groups and options there are, and what a stranger's file may hold."""
 
 import difflib
+import filecmp
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import yaml
 
 from rampcli.bundled import bundled
+from rampcli.config.settings import shown
 from rampcli.errors import UsageError
 
 LARGEST_FILE_BYTES = 20_000
 DEEPEST_LEVEL = 20
 """Settings are two levels deep; deeper nesting is no file of settings."""
+LONGEST_NUMBER = 100
+WORD = "tag:yaml.org,2002:str"
+NUMBERS = ("tag:yaml.org,2002:int", "tag:yaml.org,2002:float")
 
 
 def folders(config_dir: Path | None) -> list[Path]:
@@ -40,20 +46,35 @@ def check_option(group: str, option: Any, config_dir: Path | None) -> None:
     Raises:
         UsageError: names the option, or the place in its file.
     """
-    name = str(option)
+    name = shown(option)
     path = option_file(group, name, folders(config_dir)) if Path(name).name == name else None
     if path is None:
         options = option_names(group, config_dir)
         near = difflib.get_close_matches(name, options, n=2, cutoff=0.5) or options
-        raise UsageError(
-            f"{group}={name[:200]}: there is no conf/{group}/{name[:200]}.yaml", keys=(group,), remedy=f"{group}={' or '.join(near)}"
-        )
+        raise UsageError(f"{group}={name}: there is no conf/{group}/{name}.yaml", keys=(group,), remedy=f"{group}={' or '.join(near)}")
     if not path.is_relative_to(bundled("conf")):
         _check_file(path, place=f"{group}/{name}.yaml", key=group)
 
 
 OPENING = (yaml.FlowSequenceStartToken, yaml.FlowMappingStartToken, yaml.BlockSequenceStartToken, yaml.BlockMappingStartToken)
 CLOSING = (yaml.FlowSequenceEndToken, yaml.FlowMappingEndToken, yaml.BlockEndToken)
+
+
+def check_folder(config_dir: Path) -> None:
+    """Refuse a folder of options with one that is named as a bundled one and says something else: which of them a recipe means is open.
+
+    Raises:
+        UsageError: names the file.
+    """
+    for group in sorted(group_names()):
+        for option in option_names(group):
+            mine, ours = config_dir / group / f"{option}.yaml", bundled("conf") / group / f"{option}.yaml"
+            if mine.is_file() and ours.is_file() and not filecmp.cmp(mine, ours, shallow=False):
+                error = UsageError(
+                    f"{mine}: {group}={option} is one of rampcli's own", keys=(group,), remedy=f"another name: {group}/my_{option}.yaml"
+                )
+                error.set_by = ("--config-dir",)
+                raise error
 
 
 def _check_file(path: Path, *, place: str, key: str) -> None:
@@ -87,12 +108,26 @@ def _check_file(path: Path, *, place: str, key: str) -> None:
         package = text_line.partition("@package")[2] if text_line.lstrip().startswith("#") else ""
         if package and package.strip(": ") != "_global_":
             raise refuse("its package is neither its group nor _global_", number)
-    seen: set[str] = set()
     for name, _ in root.value:
-        if not isinstance(name, yaml.ScalarNode):
-            raise refuse("a key is not a word", name.start_mark.line + 1)
         if name.value in ("defaults", "hydra"):
             raise refuse(f"{name.value} is no setting: an option holds settings only", name.start_mark.line + 1)
-        if name.value in seen:
-            raise refuse(f"{name.value} stands there twice", name.start_mark.line + 1)
-        seen.add(name.value)
+    for reason, line in _misfits(root):
+        raise refuse(reason, line)
+
+
+def _misfits(node: yaml.Node) -> Iterator[tuple[str, int]]:
+    """What in a file is not plain settings, with its line."""
+    if isinstance(node, yaml.ScalarNode) and node.tag in NUMBERS and len(node.value) > LONGEST_NUMBER:
+        yield f"a number of {len(node.value)} characters", node.start_mark.line + 1
+    for child in node.value if isinstance(node, yaml.SequenceNode) else ():
+        yield from _misfits(child)
+    seen: set[str] = set()
+    for name, value in node.value if isinstance(node, yaml.MappingNode) else ():
+        line = name.start_mark.line + 1
+        if not isinstance(name, yaml.ScalarNode) or name.tag != WORD:
+            yield "a key is not a word", line
+        elif name.value in seen:
+            yield f"{name.value} stands there twice", line
+        else:
+            seen.add(name.value)
+        yield from _misfits(value)

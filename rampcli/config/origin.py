@@ -1,6 +1,6 @@
 """Where a setting came from, so that an error can say it."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum, IntEnum
 from functools import cached_property
@@ -8,8 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from yaml.constructor import SafeConstructor
 
 from rampcli.config.settings import settings, shown
+from rampcli.errors import RampcliError, UsageErrors
 
 
 class Layer(IntEnum):
@@ -54,10 +56,10 @@ class ConfFile:
     def says(self) -> dict[str, Said]:
         """What every leaf in the file says, by dotted key; the place is `group/option.yaml:line`."""
         root = yaml.compose(self.path.read_text(encoding="utf-8"), Loader=yaml.SafeLoader)
-        return {key: Said(f"{self.name}:{line}", text) for key, line, text in _leaf_lines(root, self.package)}
+        return {key: Said(f"{self.name}:{line}", value) for key, line, value in _leaf_lines(root, self.package)}
 
 
-def _leaf_lines(node: yaml.Node | None, prefix: str) -> Iterable[tuple[str, int, str]]:
+def _leaf_lines(node: yaml.Node | None, prefix: str) -> Iterable[tuple[str, int, Any]]:
     if not isinstance(node, yaml.MappingNode):
         return
     for key_node, value_node in node.value:
@@ -65,13 +67,7 @@ def _leaf_lines(node: yaml.Node | None, prefix: str) -> Iterable[tuple[str, int,
         if isinstance(value_node, yaml.MappingNode):
             yield from _leaf_lines(value_node, key)
         else:
-            yield key, key_node.start_mark.line + 1, _text(value_node)
-
-
-def _text(node: yaml.Node) -> str:
-    if isinstance(node, yaml.SequenceNode):
-        return f"[{', '.join(_text(item) for item in node.value)}]"
-    return str(node.value)
+            yield key, key_node.start_mark.line + 1, SafeConstructor().construct_document(value_node)
 
 
 @dataclass(slots=True)
@@ -98,13 +94,11 @@ class Origin:
 
     def layer(self, key: str, value: Any) -> Layer:
         """The layer of a leaf whose value is now `value`."""
-        if key not in self.composed or self.composed[key] != value:
-            return Layer.USER
-        return self.sources[key].layer
+        return self.sources[key].layer if self._is_as_composed(key, value) else Layer.USER
 
     def place(self, key: str, value: Any) -> str:
         """The place that set a leaf whose value is now `value`: `command line`, `data/mock.yaml:4`, ..."""
-        if key not in self.composed or self.composed[key] != value:
+        if not self._is_as_composed(key, value):
             return PYTHON.place
         source = self.sources[key]
         said = self._files_say(key) if source.layer is Layer.CONF else []
@@ -120,7 +114,7 @@ class Origin:
             said.append(Said(self.caller, self.recipe[key]))
         if key in self.laid:
             said.append(Said(self.sources[key].place, self.laid[key]))
-        if key not in self.composed or self.composed[key] != value:
+        if not self._is_as_composed(key, value):
             said.append(Said(PYTHON.place, value))
         return said
 
@@ -131,12 +125,30 @@ class Origin:
             given: the leaves before, other systems' words among them.
             decided: by canonical key, the key that decided it, and the value.
         """
-        edits = {key: value for key, value in given.items() if key not in self.composed or self.composed[key] != value}
+        edits = {key: value for key, value in given.items() if not self._is_as_composed(key, value)}
         sources = self.sources | dict.fromkeys(edits, PYTHON)
         for key, (word, _) in decided.items():
             sources[key] = Source(self.layer(word, given[word]), f"{word}={shown(given[word])} ({self.place(word, given[word])})")
         values = {key: value for key, (_, value) in decided.items()}
         return replace(self, composed={**given, **values}, sources=sources, laid={**self.laid, **edits, **values})
+
+    def name_sources(self, error: RampcliError) -> None:
+        """Let an error about settings say where their values came from, where it does not yet."""
+        for one in error.errors if isinstance(error, UsageErrors) else (error,):
+            one.set_by = one.set_by or self._places(one.keys)
+
+    def _places(self, keys: Sequence[str]) -> tuple[str, ...]:
+        """Where the values of `keys` came from; a key whose place says little is named with its value."""
+        places = []
+        for key in keys:
+            value = self.composed.get(key)
+            place = self.place(key, value)
+            places.append(place if ":" in place or "=" in place else f"{key}={shown(value)} ({place})")
+        return tuple(dict.fromkeys(places))
+
+    def _is_as_composed(self, key: str, value: Any) -> bool:
+        composed = self.composed.get(key, self)
+        return composed is value or bool(composed == value)  # a value that is not a number equals nothing
 
     def _files_say(self, key: str) -> list[Said]:
         return [file.says[key] for file in self.files if key in file.says]

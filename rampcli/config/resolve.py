@@ -1,13 +1,13 @@
 """The one place where settings are checked against each other: the command line and Python both come through `resolve`."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
 
 from rampcli.batch.learning_rate import LearningRate
-from rampcli.batch.maxtext import LoadedBatch, check_pipeline, loading_hosts
+from rampcli.batch.maxtext import WORDS, LoadedBatch, check_pipeline, loading_hosts
 from rampcli.batch.nodes import Fleet
 from rampcli.batch.plan import ParallelSizes
 from rampcli.batch.throughput import Throughput, parse_points
@@ -17,9 +17,9 @@ from rampcli.config.checks import SETTING_CHECKS, check_ranges
 from rampcli.config.model_size import flops_per_token
 from rampcli.config.origin import DEFAULT, Origin
 from rampcli.config.schema import AtBoundary, Config
-from rampcli.config.settings import leaves, settings, shown
+from rampcli.config.settings import leaves, settings
 from rampcli.config.values import build, put
-from rampcli.errors import RampcliError, Report, UsageError, UsageErrors
+from rampcli.errors import RampcliError, Report, UsageError
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -89,9 +89,11 @@ def resolve(config: Config, *, consumed_samples_in: Callable[[Path], int] = lamb
     origin: Origin = getattr(config, "origin", None) or _by_hand()
     raw = dict(leaves(config))
     given = dict(leaves(build(raw, place=lambda key: origin.place(key, raw[key]), report=report)))
-    canon = Canonical(values=given, decided={}, notes=())
-    with _fresh(report, origin.settled(given, canon.decided)):
+    canon = None
+    with _fresh(report, origin.settled(given, {})):
         canon = canonicalize(given, origin)
+    untranslated = canon is None and any(given[word] is not None for word in WORDS)
+    canon = canon or Canonical(values=given, decided={}, notes=())
     settled = origin.settled(given, canon.decided)
     typed = build(canon.values, place=lambda key: settled.place(key, canon.values[key]), report=report)
     typed.origin = settled
@@ -104,9 +106,10 @@ def resolve(config: Config, *, consumed_samples_in: Callable[[Path], int] = lamb
         with _fresh(report, settled):
             check(typed)
     plan = None
-    with _fresh(report, settled):
-        names_wrong = any({"name", "run_dir"} & set(error.keys) for error in report.errors)
-        plan = _plan(typed, 0 if names_wrong else consumed_samples_in(run_dir_of(typed)))
+    if not untranslated:
+        with _fresh(report, settled):
+            names_wrong = any({"name", "run_dir"} & set(error.keys) for error in report.errors)
+            plan = _plan(typed, 0 if names_wrong else consumed_samples_in(run_dir_of(typed)))
     resolved = Resolved(config=typed, plan=plan, notes=canon.notes) if plan else None
     if resolved is not None:
         with _fresh(report, settled):
@@ -122,7 +125,8 @@ def sources_named(config: Config) -> Iterator[None]:
     try:
         yield
     except RampcliError as error:
-        _name_sources(error, getattr(config, "origin", None) or _by_hand())
+        origin: Origin = getattr(config, "origin", None) or _by_hand()
+        origin.name_sources(error)
         raise
 
 
@@ -134,23 +138,8 @@ def _fresh(report: Report, origin: Origin) -> Iterator[None]:
     with found.noting():
         yield
     for error in found.errors:
-        _name_sources(error, origin)
+        origin.name_sources(error)
     report.errors += [error for error in found.errors if wrong.isdisjoint(error.keys)]
-
-
-def _name_sources(error: RampcliError, origin: Origin) -> None:
-    for one in error.errors if isinstance(error, UsageErrors) else (error,):
-        one.set_by = one.set_by or _places(one.keys, origin)
-
-
-def _places(keys: Sequence[str], origin: Origin) -> tuple[str, ...]:
-    """Where the values of `keys` came from; a key whose place says little is named with its value."""
-    places = []
-    for key in keys:
-        value = origin.composed.get(key)
-        place = origin.place(key, value)
-        places.append(place if ":" in place or "=" in place else f"{key}={shown(value)} ({place})")
-    return tuple(dict.fromkeys(places))
 
 
 def _by_hand() -> Origin:

@@ -26,6 +26,11 @@ KNOWN_ELSEWHERE = {
     "train_samples": "trainer.max_samples",
 }
 """The last part of other systems' keys that are not accepted: what they are here."""
+EXAMPLES = {
+    "model.rampup_batch_size": "[256,128,50000000]",
+    "model.step_batch_size_schedule": "'0:768 250B:1536'",
+    "rampup.efficiency": "'1:9000 4:11500'",
+}
 _TYPE_NAMES = {int: "an integer", float: "a number", bool: "true or false", str: "a text", list[int]: "a list of integers"}
 
 
@@ -53,6 +58,14 @@ class Setting:
     def type_name(self) -> str:
         """`an integer`, `one of nemo, best, fixed`, ..."""
         return _TYPE_NAMES.get(self.type) or f"one of {', '.join(self.choices)}"
+
+    def example(self) -> str | None:
+        """A word that gives it a value; None where nothing is known of it."""
+        if self.key in EXAMPLES:
+            return f"{self.key}={EXAMPLES[self.key]}"
+        if self.default is None:
+            return f"{self.key}=null" if self.optional and self.doc else None
+        return f"{self.key}={shown(self.default)}"
 
     def range_name(self) -> str:
         """`from 1`, `above 0 up to 1`, ...; empty where everything of the type is allowed."""

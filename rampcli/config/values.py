@@ -10,15 +10,10 @@ from omegaconf.errors import OmegaConfBaseException
 
 from rampcli.batch.quantities import parse_count
 from rampcli.config.schema import Config
-from rampcli.config.settings import MOST, Setting, settings, shown, unknown_key
+from rampcli.config.settings import MOST, settings, shown, unknown_key
 from rampcli.errors import Report, UsageError
 
 NODES: dict[Any, Any] = {int: IntegerNode, float: FloatNode, bool: BooleanNode, str: StringNode}
-EXAMPLES = {
-    "model.rampup_batch_size": "[256,128,50000000]",
-    "model.step_batch_size_schedule": "'0:768 250B:1536'",
-    "rampup.efficiency": "'1:9000 4:11500'",
-}
 
 
 def build(values: Mapping[str, Any], *, place: Callable[[str], str], report: Report | None = None) -> Config:
@@ -74,13 +69,13 @@ def typed(key: str, value: Any) -> Any:
     try:
         number = _convert(setting.type, value)
     except (OmegaConfBaseException, ValueError, TypeError) as error:
-        raise UsageError(f"{key}={shown(value)[:200]} is not {setting.type_name()}", keys=(key,), remedy=_example(setting)) from error
+        raise UsageError(f"{key}={shown(value)} is not {setting.type_name()}", keys=(key,), remedy=setting.example()) from error
     if isinstance(number, float) and not math.isfinite(number):
-        raise UsageError(f"{key}={shown(value)[:200]} is not a finite number", keys=(key,), remedy=_example(setting))
+        raise UsageError(f"{key}={shown(value)} is not a finite number", keys=(key,), remedy=setting.example())
     bounded = setting.at_most is not None and not isinstance(number, list)
     numbers = [item for item in (number if isinstance(number, list) else [number]) if isinstance(item, int | float)]
     if not bounded and any(abs(item) > MOST for item in numbers):
-        raise UsageError(f"{key}={shown(value)[:200]} is beyond {MOST:.0e}", keys=(key,), remedy=_example(setting))
+        raise UsageError(f"{key}={shown(value)} is beyond {MOST:.0e}", keys=(key,), remedy=setting.example())
     return number
 
 
@@ -93,15 +88,9 @@ def _convert(kind: Any, value: Any) -> Any:
         raise ValueError("not a single value")
     if isinstance(kind, type) and issubclass(kind, Enum):
         return kind(value)
+    if kind in (int, float) and isinstance(value, str) and not value.isascii():
+        raise ValueError("not an ASCII number")
     if kind is int and isinstance(value, str):
         count = parse_count(value)
         value = value if count is None else count
     return NODES[kind](value=value, is_optional=False)._value()
-
-
-def _example(setting: Setting) -> str | None:
-    if setting.key in EXAMPLES:
-        return f"{setting.key}={EXAMPLES[setting.key]}"
-    if setting.default is None:
-        return f"{setting.key}=null" if setting.optional and setting.doc else None
-    return f"{setting.key}={shown(setting.default)}"

@@ -1,7 +1,9 @@
 """`KEY=VALUE` words, as they are typed on a command line and in a recipe."""
 
 import re
+import shlex
 from collections.abc import Collection, Iterable, Sequence
+from itertools import islice
 from typing import Any
 
 from hydra.core.override_parser.overrides_parser import OverridesParser
@@ -11,9 +13,9 @@ from hydra.errors import HydraException
 from rampcli.config.settings import settings, shown, unknown_key
 from rampcli.errors import Report, UsageError
 
-LONGEST_SHOWN = 200
 LONGEST_VALUE = 5000
 MOST_BRACKETS = 300
+MOST_VALUES = 100
 _ASSIGNMENT = re.compile(r"[+~]*[A-Za-z_][\w.]*=")
 
 
@@ -38,7 +40,7 @@ def join_split_lists(words: Iterable[str], *, report: Report) -> list[str]:
 
 
 def _unclosed(word: str) -> UsageError:
-    error = UsageError(f"the bracket in {_cut(word)} is never closed", keys=(word.partition("=")[0],), remedy=f"'{_cut(word)}]'")
+    error = UsageError(f"the bracket in {word} is never closed", keys=(word.partition("=")[0],), remedy=typeable(f"{word}]"))
     error.set_by = ("command line",)
     return error
 
@@ -75,10 +77,19 @@ def read_values(word: str, groups: Collection[str]) -> tuple[str, list[Any]]:
         UsageError: as `parse`.
     """
     key, override = _override(word, groups)
-    if not override.is_sweep_override():
-        return key, [shown(override.value())]
-    values = override.sweep_iterator(transformer=Transformer.identity)
-    return key, [value.text if isinstance(value, QuotedString) else shown(value) for value in values]
+    values = _sweep(override) if override.is_sweep_override() else [shown(override.value())]
+    if not values or len(values) > MOST_VALUES:
+        raise UsageError(f"{word}: wants from 1 to {MOST_VALUES} values", keys=(key,), remedy=f"{key}=A,B,C")
+    return key, values
+
+
+def _sweep(override: Any) -> list[str]:
+    """The first values of `8,16,32` or `range(8,32,8)`, as they are typed; none where they are not listed, as in `interval(0,1)`."""
+    try:
+        values = islice(override.sweep_iterator(transformer=Transformer.identity), MOST_VALUES + 1)
+        return [value.text if isinstance(value, QuotedString) else shown(value) for value in values]
+    except HydraException:
+        return []
 
 
 def _read(word: str, groups: Collection[str]) -> tuple[str, Any]:
@@ -87,28 +98,29 @@ def _read(word: str, groups: Collection[str]) -> tuple[str, Any]:
         return key, override.value()
     if key in settings() and settings()[key].type is str:  # a comma in a text is a comma
         return key, word.partition("=")[2]
-    raise UsageError(f"{_cut(word)}: one run has one value", keys=(key,), remedy=f"{key}={word.partition('=')[2].partition(',')[0]}")
+    one = next(iter(_sweep(override)), None)
+    raise UsageError(f"{word}: one run has one value", keys=(key,), remedy=_example(key) if one is None else typeable(f"{key}={one}"))
 
 
 def _override(word: str, groups: Collection[str]) -> tuple[str, Any]:
     key, equals, text = word.partition("=")
     name = key.lstrip("+~")
     if (not equals or not key) and key == name:
-        raise UsageError(f"{_cut(word)!r} is not KEY=VALUE", remedy=_as_assignment(word))
+        raise UsageError(f"{word!r} is not KEY=VALUE", remedy=_as_assignment(word))
     if key != name:
         raise UsageError(
-            f"{_cut(word)}: settings are neither added nor deleted, they all exist",
+            f"{word}: settings are neither added nor deleted, they all exist",
             keys=(name,),
             remedy=f"{name}={text or 'null'}" if name in settings() else None,
         )
     if key not in settings() and key not in groups:
-        raise unknown_key(_cut(key), dict.fromkeys(groups))
+        raise unknown_key(key, dict.fromkeys(groups))
     if len(text) > LONGEST_VALUE or max(map(text.count, "[{(")) > MOST_BRACKETS:
-        raise UsageError(f"{_cut(word)} is too long to be a value", keys=(key,), remedy="a file in --config-dir")
+        raise UsageError(f"{word} is too long to be a value", keys=(key,), remedy="a file in --config-dir")
     try:
         return key, OverridesParser.create().parse_override(word)
     except (HydraException, ValueError, RecursionError) as error:
-        raise UsageError(f"cannot read the value in {_cut(word)}", keys=(key,), remedy=_cut(_readable(key, text))) from error
+        raise UsageError(f"cannot read the value in {word}", keys=(key,), remedy=_readable(key, text)) from error
 
 
 def _as_assignment(word: str) -> str:
@@ -117,18 +129,30 @@ def _as_assignment(word: str) -> str:
     return "rampcli pretrain --factory NAME KEY=VALUE"
 
 
-def _readable(key: str, text: str) -> str:
+def _readable(key: str, text: str) -> str | None:
     for opening, closing in ("[]", "{}", "()"):
         if text.count(opening) > text.count(closing):
-            return f"closing the bracket: '{key}={text}{closing}'"
-    return f"quotes: \"{key}='{text}'\""
+            return f"closing the bracket: {typeable(f'{key}={text}{closing}')}"
+    if key in settings() and settings()[key].type is not str:
+        return _example(key)
+    return f"quotes: {typeable(f'{key}={quoted(text)}')}"
 
 
-def _cut(text: str) -> str:
-    return text if len(text) <= LONGEST_SHOWN else f"{text[:LONGEST_SHOWN]}..."
+def _example(key: str) -> str | None:
+    return settings()[key].example() if key in settings() else None
 
 
 def quoted(text: str) -> str:
-    """`text` as a string in Hydra's grammar."""
-    escaped = text.replace("\\", "\\\\").replace("'", "\\'")
+    """`text` as a string in Hydra's grammar, which reads a backslash as itself unless a quote follows."""
+    escaped = re.sub(r"(\\*)('|$)", lambda match: match[1] * 2 + ("\\'" if match[2] else ""), text)
     return f"'{escaped}'"
+
+
+def as_option(group: str, option: Any) -> str:
+    """`GROUP=OPTION` in Hydra's grammar, whatever the name of the option looks like."""
+    return f"{group}={quoted(shown(option))}"
+
+
+def typeable(word: str) -> str:
+    """A word as a shell takes it."""
+    return f'"{word}"' if "'" in word and not re.search(r"""["$`!]|\\(?!')""", word) else shlex.quote(word)

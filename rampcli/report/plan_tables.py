@@ -8,6 +8,7 @@ from rich.table import Table
 from rampcli.batch.quantities import shorten
 from rampcli.batch.training_plan import StagePlan, TrainingPlan
 from rampcli.config.resolve import Resolved
+from rampcli.errors import UsageError
 from rampcli.report.tables import build_table
 
 BAR_WIDTH = 16
@@ -155,11 +156,11 @@ def plan_summary(resolved: Resolved) -> list[str]:
     return lines + [f"note: {note}" for note in (*plan.notes, *resolved.notes)]
 
 
-def comparison_table(variants: Sequence[tuple[str, Resolved | str]]) -> Table:
+def comparison_table(variants: Sequence[tuple[str, Resolved | UsageError]]) -> Table:
     """Plans side by side, one a row; a variant that does not fit has no figures."""
     table = build_table("", "nodes", "GPUs", "batch", "accum", "samples", "steps", "tokens", "hours", "GPU-hours", left=("", "nodes"))
     for name, resolved in variants:
-        if isinstance(resolved, str):
+        if isinstance(resolved, UsageError):
             table.add_row(name, "does not fit")
             continue
         plan, totals = resolved.plan, plan_totals(resolved.plan)

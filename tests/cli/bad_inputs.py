@@ -140,8 +140,12 @@ CHARACTERS = (
     BadInput("an emoji in a key", plan("trainer.🚀=1"), ("there is no setting trainer.🚀", TYPED)),
     BadInput("a control character in the name", plan("name='a\x07b'"), (r"name='a\x07b' cannot name a folder", "(command line)")),
     BadInput("a change of direction in the name", plan("name='a\u202eb'"), (r"name='a\u202eb' cannot name a folder", "(command line)")),
-    BadInput("a change of direction in a key", plan("\u202eseed=1"), ("there is no setting \u202eseed", "try:    seed", TYPED)),
-    BadInput("a blank without width in a key", plan("se\u200bed=1"), ("there is no setting se\u200bed", "try:    seed", TYPED)),
+    BadInput("a change of direction in a key", plan("\u202eseed=1"), (r"there is no setting \u202eseed", "try:    seed", TYPED)),
+    BadInput("a blank without width in a key", plan("se\u200bed=1"), (r"there is no setting se\u200bed", "try:    seed", TYPED)),
+    BadInput("full-width digits in quotes", plan("seed='１２'"), ("seed=１２ is not an integer", "seed=1234", TYPED)),
+    BadInput("a colour in a key", plan("\x1b31mseed=1"), (r"there is no setting \x1b31mseed", TYPED)),
+    BadInput("a colour in a recipe", plan(factory="\x1b[31mllama3_8b"), (r"--factory \x1b[31mllama3_8b is not a recipe's name",)),
+    BadInput("an endless recipe", plan(factory="l" * 5000), ("--factory lll", "lll ... lll", "--factory gpt3_5b")),
     BadInput("an emoji for a recipe", plan(factory="🦙"), ("--factory 🦙 is not a recipe's name",)),
 )
 TWICE = (
@@ -169,7 +173,7 @@ TWICE = (
     BadInput(
         "MaxText's ramp and NeMo's",
         (*maxtext_ramp(), "model.rampup_batch_size=[256,256,10M]"),
-        ("model.rampup_batch_size=[256, 256, 10000000] are two spellings of one number and differ", "(command line)"),
+        ("enable_rampup_batch_size=true makes model.rampup_batch_size=[512,256,500]", "and [256,256,10000000] is given", "(command line)"),
     ),
     BadInput(
         "two ends", plan("trainer.max_steps=10", "trainer.max_samples=100"), ("the run has two ends", "trainer.max_steps=10 (command line)")
@@ -248,6 +252,23 @@ FILES = (
     in_file("a negative number in a file", "lr: -1\n", "optim.lr=-1.0 is below 0"),
     in_file("infinity in a file", "lr: .inf\n", "optim.lr=inf is not a finite number"),
     in_file("one key twice in a file", "lr: 0.5\nmin_lr: 0\nlr: 0.25\n", "lr stands there twice", line=3),
+    over_everything("one key twice in a section of a file", "optim:\n  lr: 0.5\n  lr: 0.25\n", "lr stands there twice", line=4),
+    in_file("no key at all in a file", "lr: 0.5\n~: 2\n", "a key is not a word", line=2),
+    in_file("a number for a key in a file", "2: 0.5\n", "a key is not a word"),
+    in_file("five thousand digits in a file", f"lr: {LONG_INTEGER}\n", "a number of 5000 characters"),
+    in_file("no number in a file", "lr: .nan\n", "optim.lr=nan is not a finite number"),
+    BadInput(
+        "an unknown key in a group of one's own",
+        plan("--config-dir", ".", "mygroup=a"),
+        ("there is no setting mygroup.x", "set by: mygroup/a.yaml:1"),
+        {"mygroup/a.yaml": "x: 1\n"},
+    ),
+    BadInput(
+        "an option named as one of ours",
+        plan("--config-dir", "."),
+        ("optim/llama3_8b.yaml: optim=llama3_8b is one of rampcli's own", "set by: --config-dir", "optim/my_llama3_8b.yaml"),
+        {"optim/llama3_8b.yaml": "lr: 1\n"},
+    ),
     in_file("a section of another group in a file", "hidden_size: 1\n", "there is no setting optim.hidden_size", "model.hidden_size"),
     over_everything(
         "an empty section in a file", "trainer:\ndata:\n  micro_batch_size: 1\n", "trainer is a section, not a setting", line=2
@@ -334,6 +355,16 @@ MAXTEXT = (
         maxtext_ramp(enable_rampup_batch_size=None),
         ("per_device_batch_size_start=4.0 without enable_rampup_batch_size", "enable_rampup_batch_size=true", "(command line)"),
     ),
+    BadInput(
+        "MaxText's ramp over fewer than no samples",
+        maxtext_ramp(global_rampup_samples="-500"),
+        ("global_rampup_samples=-500 is below 0", "set by: global_rampup_samples=-500 (command line)"),
+    ),
+    BadInput(
+        "MaxText's ramp and NeMo's batch",
+        (*maxtext_ramp(), "model.global_batch_size=4096"),
+        ("per_device_batch_size=16.0 makes model.global_batch_size=2048, and 4096 is given", "(command line)"),
+    ),
     BadInput("MaxText's ramp from a fraction", maxtext_ramp(per_device_batch_size_start="4.001"), ("512.128 samples, which is not whole",)),
     BadInput(
         "MaxText's ramp from its end on",
@@ -343,7 +374,7 @@ MAXTEXT = (
     BadInput(
         "MaxText's ramp with accumulation",
         (*maxtext_ramp(), "gradient_accumulation_steps=2"),
-        ("enable_rampup_batch_size=true counts without accumulation", "trainer.accumulate_grad_batches=2"),
+        ("counts without accumulation, and trainer.accumulate_grad_batches=2", "gradient_accumulation_steps=2 (command line)"),
     ),
     BadInput(
         "hosts that do not divide by the expansion factor",

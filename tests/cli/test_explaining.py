@@ -31,7 +31,12 @@ def test_what_is_left_open_is_explained_with_what_it_comes_to(succeed):
 def test_several_settings_stand_below_each_other_in_the_order_in_which_they_were_asked_for(succeed):
     printed = succeed("explain", "-f", "gpt3_5b", "seed", "optim.lr=0.5", "optim.lr", "rampup.node_policy")
     assert [block.splitlines()[0] for block in printed.split("\n\n")] == ["seed", "optim.lr", "rampup.node_policy"]
-    assert "  set by      command line\n  instead of  1.6e-4 (optim/gpt3_5b.yaml:2)\n" in printed
+    assert "  set by      command line\n  instead of  0.00016 (optim/gpt3_5b.yaml:2)\n" in printed
+
+
+def test_a_list_that_the_shell_split_is_laid_over_the_recipe(succeed):
+    printed = succeed("explain", "model.rampup_batch_size", "model.rampup_batch_size=[4,", "4,", "1000]")
+    assert "  value       [4,4,1000]\n  set by      command line\n" in printed
 
 
 def test_without_a_recipe_it_is_said_which_one_is_meant(succeed):

@@ -103,6 +103,16 @@ def test_plans_none_of_which_fits_are_bad_input(rampcli, json_wanted):
     assert ended.stdout.count("does not divide into") == 2
 
 
+@pytest.mark.parametrize("json_wanted", [[], ["--json"]])
+def test_what_is_wrong_with_every_plan_is_said_once(rampcli, json_wanted):
+    ended = rampcli("plan", "-f", "llama3_8b", "--what-if", "trainer.num_nodes=1,3", "modle.x=3", "seed=-1", *json_wanted)
+    assert (ended.exit_code, ended.stdout) == (2, "")
+    assert [line for line in ended.stderr.splitlines() if line.startswith("error: ")] == [
+        "error: there is no setting modle.x",
+        "error: seed=-1 is below 0",
+    ]
+
+
 def test_one_of_the_values_takes_the_place_of_what_was_typed(succeed, stages):
     words = ["-f", "gpt3_5b", "trainer.num_nodes=4", "--what-if", "trainer.num_nodes=8", "--json"]
     (only,) = json.loads(succeed("plan", *words))

@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 
 from rampcli.bundled import bundled
-from rampcli.config.groups import check_option, folders, group_names, option_file, option_names
+from rampcli.config.groups import check_folder, check_option, folders, group_names, option_file, option_names
 from rampcli.errors import UsageError
 
 BUNDLED = {"batch", "data", "model", "optim"}
@@ -49,7 +49,7 @@ def test_every_option_of_conf_is_plain_settings(group):
     [
         ("llama4", "model=llama3_8b or llama3_tiny"),
         ("zzz", "model=gpt3_5b or llama3_8b or llama3_tiny"),
-        (None, "model=gpt3_5b or llama3_8b or llama3_tiny"),
+        ("null", "model=gpt3_5b or llama3_8b or llama3_tiny"),
         ("../optim/llama3_8b", "model=llama3_8b"),
         ("/etc/passwd", "model=gpt3_5b or llama3_8b or llama3_tiny"),
         (".", "model=gpt3_5b or llama3_8b or llama3_tiny"),
@@ -61,6 +61,16 @@ def test_an_option_that_there_is_not_is_refused_with_those_that_there_are(option
     refused = refusal("model", option, None)
     assert refused.message == f"model={option}: there is no conf/model/{option}.yaml"
     assert (refused.keys, refused.remedy) == (("model",), remedy)
+
+
+def test_a_name_of_ours_with_other_settings_is_refused_and_a_copy_is_not(option):
+    mine = option("optim/gpt3_5b", (bundled("conf") / "optim" / "gpt3_5b.yaml").read_bytes())
+    check_folder(mine)
+    option("optim/llama3_8b", "lr: 1\n")
+    with pytest.raises(UsageError) as refused:
+        check_folder(mine)
+    assert refused.value.message == f"{mine}/optim/llama3_8b.yaml: optim=llama3_8b is one of rampcli's own"
+    assert refused.value.remedy == "another name: optim/my_llama3_8b.yaml"
 
 
 def test_no_path_leads_out_of_the_folder_of_the_group(option):

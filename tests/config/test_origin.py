@@ -5,6 +5,7 @@ import pytest
 from rampcli.config.compose import compose, lay_over
 from rampcli.config.origin import DEFAULT, ConfFile, Layer, Origin, Said, Source
 from rampcli.config.settings import leaves
+from rampcli.errors import UsageError
 
 REPOSITORY = Path(__file__).parents[2]
 
@@ -63,7 +64,7 @@ def test_what_a_recipe_assigns_in_python_is_the_recipes_once_the_command_line_is
 def test_lines_of_a_file_are_those_of_its_leaves_under_the_package(tmp_path, package):
     path = tmp_path / "o.yaml"
     path.write_text("# a comment\na: 1\nb:\n  c: [1,\n  2]\n  d:\n", encoding="utf-8")
-    said = {"a": Said("g/o.yaml:2", "1"), "b.c": Said("g/o.yaml:4", "[1, 2]"), "b.d": Said("g/o.yaml:6", "")}
+    said = {"a": Said("g/o.yaml:2", 1), "b.c": Said("g/o.yaml:4", [1, 2]), "b.d": Said("g/o.yaml:6", None)}
     expected = {f"{package}.{key}" if package else key: what for key, what in said.items()}
     assert ConfFile(path=path, name="g/o.yaml", package=package).says == expected
 
@@ -86,6 +87,12 @@ def test_a_history_tells_every_layer_that_spoke_and_the_last_one_holds(composed,
     assert history_of(laid, "trainer.num_nodes") == [("default", "1"), (file, "16"), (recipe, "16"), ("command line", "4")]
     laid.trainer.num_nodes = 2
     assert history_of(laid, "trainer.num_nodes")[-2:] == [("command line", "4"), ("Python", "2")]
+
+
+def test_a_number_that_is_none_keeps_its_place(option):
+    with pytest.raises(UsageError) as refused:
+        lay_over(compose("optim=gpt3_5b"), ["optim=mine"], config_dir=option("optim/mine", "lr: .nan\n"))
+    assert refused.value.set_by == ("optim/mine.yaml:1",)
 
 
 def test_the_history_of_what_nobody_set_is_its_default(composed):

@@ -7,8 +7,8 @@ from hypothesis import settings as run
 from hypothesis import strategies as st
 
 from rampcli.config.schema import Config, NodePolicy, Precision
-from rampcli.config.settings import MOST, flatten, leaves, settings
-from rampcli.config.values import EXAMPLES, build, typed
+from rampcli.config.settings import EXAMPLES, MOST, flatten, leaves, settings
+from rampcli.config.values import build, typed
 from rampcli.config.words import parse
 from rampcli.errors import Report, UsageError, UsageErrors
 

@@ -1,9 +1,12 @@
+import shlex
+import subprocess
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from rampcli.config.values import build
-from rampcli.config.words import join_split_lists, parse, quoted, read_values
+from rampcli.config.words import as_option, join_split_lists, parse, quoted, read_values, typeable
 from rampcli.errors import Report, UsageError
 
 GROUPS = {"model", "optim"}
@@ -178,3 +181,33 @@ def test_any_text_that_is_quoted_is_read_as_it_was(text):
     values, errors = parsed(f"name={quoted(text)}")
     assert (values, errors) == ({"name": text}, [])
     assert build(values, place=str).name == text
+
+
+@given(st.lists(st.sampled_from(["a", "'", '"', "\\", "$HOME", "`id`", " ", "!", "[", "]", "\n", "é"])).map("".join))
+def test_a_typeable_word_is_itself_once_a_shell_has_read_it(text):
+    word = f"name={quoted(text)}"
+    printed = subprocess.run(["sh", "-c", f"printf %s {typeable(word)}"], capture_output=True, check=True, text=True).stdout
+    assert printed == word
+
+
+@pytest.mark.parametrize(
+    "word",
+    ["name='a", "name='a'b", 'name=a"b', "name=$x`", "name=a\\'", "seed=range(1,3)", "seed=glob(*)", "seed=１２", "seed=[1", "seed=1,2"],
+)
+def test_what_a_word_that_cannot_be_read_is_told_to_try_can_be_read(word):
+    remedy = only_error(word).remedy.partition(": ")[2] or only_error(word).remedy
+    (tried,) = shlex.split(remedy)
+    values, errors = parsed(tried)
+    assert (len(values), errors) == (1, [])
+
+
+@pytest.mark.parametrize("option", ["mine", "nan", "null", "1", "a b", "[x"])
+def test_an_option_is_chosen_by_its_name_whatever_it_looks_like(option):
+    values, errors = parsed(as_option("optim", option))
+    assert (values, errors) == ({"optim": option}, [])
+
+
+@pytest.mark.parametrize("word", ["seed=range(1,1000000000)", "seed=interval(1,9)", "seed=glob(*)"])
+def test_values_that_cannot_be_listed_are_refused(word):
+    with pytest.raises(UsageError, match="wants from 1 to 100 values"):
+        read_values(word, GROUPS)

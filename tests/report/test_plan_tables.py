@@ -4,6 +4,7 @@ import pytest
 from rich.console import Console
 
 from rampcli.config.settings import leaves
+from rampcli.errors import UsageError
 from rampcli.report.plan_tables import BAR_WIDTH, MOST_ROWS, ROWS_AT_THE_ENDS, comparison_table, plan_summary, plan_table, plan_totals
 
 NEVER_DROPPED = {"stage", "batch", "nodes", "GPUs", "accum", "samples", "steps"}
@@ -217,11 +218,11 @@ def test_the_total_counts_only_restarts_that_happen(planned):
         (("gpt3_5b", "trainer.max_samples=1M"), "note: the run ends before the ramp reaches its target 2048"),
         (
             ("gpt3_5b", "trainer.max_samples=10_000_129"),
-            "note: a run ends with a whole step: 10002176 samples, not trainer.max_samples=10000129",
+            "note: a run ends with a whole step: 10,002,176 samples, not trainer.max_samples=10000129",
         ),
         (
             ("gpt3_5b", "model.step_batch_size_schedule='0:1024 1B:512'"),
-            "note: the batch shrinks, as scheduled: 1024 to 512 at sample 488448",
+            "note: the batch shrinks, as scheduled: 1024 to 512 at sample 488,448",
         ),
         (
             ("gpt3_5b", "parallel.pipeline_parallel_size=2", "num_pipeline_microbatches=4"),
@@ -249,7 +250,7 @@ def test_a_plan_as_one_expects_has_no_notes(planned):
 
 def test_plans_side_by_side_have_the_figures_of_each_and_none_for_what_does_not_fit(planned):
     small, large = planned("gpt3_5b", "trainer.num_nodes=8"), planned("gpt3_5b")
-    columns = cells(comparison_table([("small", small), ("large", large), ("wrong", "12 does not divide")]))
+    columns = cells(comparison_table([("small", small), ("large", large), ("wrong", UsageError("12 does not divide"))]))
     assert columns[""] == ["small", "large", "wrong"]
     assert columns["nodes"] == ["8 8 8 8 8 8 8 8", "8 8 8 8 10 12 14 16", "does not fit"]
     assert columns["GPUs"] == ["64", "128", ""]
