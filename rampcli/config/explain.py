@@ -87,6 +87,8 @@ def _lines(tree: Mapping[str, Any], prefix: str, depth: int) -> list[tuple[str, 
 
 
 def _yaml(value: Any) -> str:
+    if isinstance(value, list):
+        return shown(value)
     text: str = yaml.safe_dump(_plain(value), default_flow_style=True, allow_unicode=True, width=float("inf"))
     return text.removesuffix("\n...\n").rstrip("\n")
 
