@@ -156,7 +156,8 @@ def best_nodes(works: Sequence[Work], sizes: Sequence[int], *, micro_batch_size:
             continue
         if work.samples is None:
             stage_s = {min(stage_s, key=lambda n: (stage_s[n], n)): 0.0}
-        ways = {n: _end_stage(n, seconds, ways, clock) for n, seconds in stage_s.items()}
+        cheapest = min(ways.values(), key=lambda way: way.cost, default=None)
+        ways = {n: _end_stage(n, seconds, ways.get(n), cheapest, clock) for n, seconds in stage_s.items()}
         planned.append(index)
     nodes: list[int | None] = [None] * len(works)
     way = min(ways.values(), key=lambda way: way.cost, default=None)
@@ -166,14 +167,13 @@ def best_nodes(works: Sequence[Work], sizes: Sequence[int], *, micro_batch_size:
     return nodes
 
 
-def _end_stage(nodes: int, seconds: float, ways: dict[int, _Way], clock: Clock) -> _Way:
-    """The best way to end a stage that takes `seconds` on `nodes`, where the one before can end in `ways`."""
-    if not ways:
+def _end_stage(nodes: int, seconds: float, same: _Way | None, cheapest: _Way | None, clock: Clock) -> _Way:
+    """The best way to end a stage that takes `seconds` on `nodes`: after the one before ended on as many, or as cheaply as it can."""
+    if cheapest is None:
         return _Way(seconds, nodes * seconds, nodes, None)
-    cheapest = min(ways.values(), key=lambda way: way.cost)
     candidates = [(clock.restart_s, cheapest)]
-    if nodes in ways:
-        candidates.append((clock.restart_s if clock.restarts_always else 0.0, ways[nodes]))
+    if same is not None:
+        candidates.append((clock.restart_s if clock.restarts_always else 0.0, same))
     restart_s, before = min(candidates, key=lambda candidate: (candidate[0] + candidate[1].seconds, candidate[1].node_seconds))
     return _Way(before.seconds + restart_s + seconds, before.node_seconds + nodes * seconds, nodes, before)
 

@@ -43,6 +43,8 @@ class Layout:
 
     def fits(self, sizes: Sequence[int]) -> bool:
         """Whether every batch size does."""
+        if self.node_policy == "best":  # which nodes are best takes longer than whether there are any
+            return all(self.fleet.nodes_that_divide(size, micro_batch_size=self.micro_batch_size) for size in sizes)
         return None not in self.nodes(sizes)
 
     def decreasing(self, sizes: Sequence[int]) -> tuple["Layout", dict[int, int]]:

@@ -4,64 +4,17 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from functools import cached_property
-from itertools import pairwise
 from typing import Any
 
 from rampcli.batch.nodes import POLICY_KEY, Clock, Fleet, Work, schedule_nodes
+from rampcli.batch.notes import plan_notes
 from rampcli.batch.plan import BatchPlan, complete_sizes
 from rampcli.batch.ramp import RAMP_KEY, SEMANTICS_KEY, RampSchedule, RampStage
 from rampcli.batch.remedies import Layout, refuse_stages
+from rampcli.batch.run_settings import DECREASE_KEY, BatchSettings, RampSettings, RunLength
 from rampcli.batch.step_schedule import SCHEDULE_KEY, from_step_schedule
 from rampcli.batch.throughput import Throughput
 from rampcli.errors import Report, UsageError
-
-LENGTH_KEYS = ("trainer.max_steps", "trainer.max_samples", "trainer.max_tokens")
-DECREASE_KEY = "rampup.decrease_batch_size_if_needed"
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class RunLength:
-    """Where the run ends: at most one of the three is given; none is a run without end. A run ends with a whole step."""
-
-    max_steps: int | None = None
-    max_samples: int | None = None
-    max_tokens: int | None = None
-
-    def check(self) -> None:
-        """Raises a UsageError where two ends are given, or one that is less than one."""
-        values = (self.max_steps, self.max_samples, self.max_tokens)
-        given = {key: value for key, value in zip(LENGTH_KEYS, values, strict=True) if value is not None}
-        if len(given) > 1:
-            shown = " and ".join(f"{key}={value}" for key, value in given.items())
-            raise UsageError(f"the run has two ends: {shown}", keys=tuple(given), remedy="one of them")
-        for key, value in given.items():
-            if value < 1:
-                raise UsageError(f"{key}={value} is less than one", keys=(key,), remedy=f"{key}=1 or more")
-
-    def steps(self, ramp: RampSchedule, *, sequence_length: int) -> int | None:
-        """Optimiser steps of the whole run, or None where it has no end."""
-        if self.max_tokens is not None:
-            return ramp.steps_to(-(-self.max_tokens // sequence_length))
-        return self.max_steps if self.max_samples is None else ramp.steps_to(self.max_samples)
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class RampSettings:
-    """How the batch changes: `[start, increment, samples]` or a step schedule, or neither."""
-
-    rampup_batch_size: Sequence[int] | None = None
-    step_batch_size_schedule: str | None = None
-    semantics: str = "megatron"
-    decrease_batch_size_if_needed: bool = False
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class BatchSettings:
-    """Samples per step and per rank, and micro batches per step, where the batch is largest; one that is None is derived."""
-
-    global_batch_size: int | None = None
-    micro_batch_size: int | None = None
-    accumulate_grad_batches: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -237,24 +190,7 @@ def plan_training(
     nodes = schedule_nodes(node_policy, works, sizes, micro_batch_size=layout.micro_batch_size, fleet=fleet, clock=unit_clock)
     nodes = [layout.decreased_nodes.get(stage.scheduled_batch_size, n) for stage, n in zip(walked, nodes, strict=True)]
     behind = sum(stage.end_sample is not None and stage.end_sample <= consumed_samples for stage in walked[:-1])
-    largest_is_behind = sizes[-1] in _sizes_of(walked[:behind]) and sizes[-1] not in _sizes_of(walked[behind:])
-    if node_policy != "best" and not layout.decreases and not largest_is_behind:  # these give the largest batch all the nodes
-        with report.noting():
-            try:
-                BatchPlan.solve(
-                    global_batch_size=sizes[-1],
-                    micro_batch_size=layout.micro_batch_size,
-                    accumulate_grad_batches=batch.accumulate_grad_batches,
-                    data_parallel_size=fleet.parallel.data_parallel_size(fleet.num_nodes * fleet.devices),
-                )
-            except UsageError as error:
-                if not layout.fits(sizes) and replace(layout, node_policy="best").fits(sizes):
-                    error.remedy = f"{error.remedy}, or {POLICY_KEY}=best"
-                raise
-    refused = {sizes[-1]} if report.errors else set()
-    with report.noting():
-        refuse_stages(walked, nodes, ahead=range(behind, len(walked)), sizes=sizes, already=refused, layout=layout)
-    report.close()
+    _check_fit(batch, layout, walked, nodes, behind=behind, sizes=sizes)
     passed = max((index + 1 for index in range(behind) if nodes[index] is None), default=0)
     stages = [
         _stage(index, stage, num_nodes=n, micro_batch_size=layout.micro_batch_size, fleet=fleet)
@@ -271,8 +207,33 @@ def plan_training(
         fleet=fleet,
         passed=tuple(PassedStage(**_counts(index, stage)) for index, stage in enumerate(walked[:passed])),
         clock=unit_clock if throughput else None,
-        notes=_notes(schedule, walked, length, sequence_length),
+        notes=plan_notes(schedule, walked, length, sequence_length),
     )
+
+
+def _check_fit(
+    batch: BatchSettings, layout: Layout, walked: Sequence[RampStage], nodes: Sequence[int | None], *, behind: int, sizes: Sequence[int]
+) -> None:
+    """The largest batch is what was asked for on all the nodes, and every stage still to come has nodes."""
+    report, fleet = Report(), layout.fleet
+    largest_is_behind = sizes[-1] in _sizes_of(walked[:behind]) and sizes[-1] not in _sizes_of(walked[behind:])
+    if layout.node_policy != "best" and not layout.decreases and not largest_is_behind:  # these give the largest batch all the nodes
+        with report.noting():
+            try:
+                BatchPlan.solve(
+                    global_batch_size=sizes[-1],
+                    micro_batch_size=layout.micro_batch_size,
+                    accumulate_grad_batches=batch.accumulate_grad_batches,
+                    data_parallel_size=fleet.parallel.data_parallel_size(fleet.num_nodes * fleet.devices),
+                )
+            except UsageError as error:
+                if not layout.fits(sizes) and replace(layout, node_policy="best").fits(sizes):
+                    error.remedy = f"{error.remedy}, or {POLICY_KEY}=best"
+                raise
+    refused = {sizes[-1]} if report.errors else set()
+    with report.noting():
+        refuse_stages(walked, nodes, ahead=range(behind, len(walked)), sizes=sizes, already=refused, layout=layout)
+    report.close()
 
 
 def _lay_out(
@@ -383,25 +344,3 @@ def _check_accumulation(batch: BatchSettings, stages: Sequence[StagePlan], sched
             data_parallel_size=largest.data_parallel_size,
             accumulate_grad_batches=largest.accumulate_grad_batches,
         ).check_accumulation(batch.accumulate_grad_batches)
-
-
-def _notes(ramp: RampSchedule, stages: Sequence[RampStage], length: RunLength, sequence_length: int) -> tuple[str, ...]:
-    notes = []
-    walked = {stage.scheduled_batch_size for stage in ramp.stages}
-    if skipped := [size for size in ramp.scheduled_sizes() if size not in walked]:
-        notes.append(f"skipped, because their share of the ramp is shorter than one batch: {', '.join(map(str, skipped))}")
-    if decreased := [stage for stage in stages if stage.global_batch_size != stage.scheduled_batch_size]:
-        shown = ", ".join(f"{stage.scheduled_batch_size} to {stage.global_batch_size}" for stage in decreased)
-        notes.append(f"decreased to whole micro batches on every rank ({DECREASE_KEY}): {shown}")
-    falls = [(one, other) for one, other in pairwise(stages) if other.global_batch_size < one.global_batch_size]
-    if falls and not decreased:
-        shown = ", ".join(f"{one.global_batch_size} to {other.global_batch_size} at sample {other.first_sample:,}" for one, other in falls)
-        notes.append(f"the batch shrinks, as scheduled: {shown}")
-    end = stages[-1].end_sample
-    if end is not None and stages[-1].scheduled_batch_size != ramp.target:
-        notes.append(f"the run ends before the ramp reaches its target {ramp.target}")
-    if end is not None and length.max_samples is not None and end > length.max_samples:
-        notes.append(f"a run ends with a whole step: {end:,} samples, not trainer.max_samples={length.max_samples}")
-    if end is not None and length.max_tokens is not None and end * sequence_length > length.max_tokens:
-        notes.append(f"a run ends with a whole step: {end * sequence_length:,} tokens, not trainer.max_tokens={length.max_tokens}")
-    return tuple(notes)

@@ -7,9 +7,9 @@ from typing import Any
 from rampcli.batch.maxtext import ENABLE, PER_DEVICE, WORDS, translate
 from rampcli.batch.plan import ACCUMULATE_KEY, GLOBAL_KEY, MICRO_KEY
 from rampcli.batch.ramp import RAMP_KEY, SEMANTICS_KEY
+from rampcli.batch.run_settings import LENGTH_KEYS
 from rampcli.batch.spellings import Given, fold_spellings
 from rampcli.batch.step_schedule import SCHEDULE_KEY
-from rampcli.batch.training_plan import LENGTH_KEYS
 from rampcli.config.origin import Layer, Origin
 from rampcli.config.settings import FOREIGN, shown
 from rampcli.errors import UsageError

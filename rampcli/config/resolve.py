@@ -10,8 +10,9 @@ from rampcli.batch.learning_rate import LearningRate
 from rampcli.batch.maxtext import WORDS, LoadedBatch, check_pipeline, loading_hosts
 from rampcli.batch.nodes import Fleet
 from rampcli.batch.plan import ParallelSizes
+from rampcli.batch.run_settings import BatchSettings, RampSettings, RunLength
 from rampcli.batch.throughput import Throughput, parse_points
-from rampcli.batch.training_plan import BatchSettings, RampSettings, RunLength, StagePlan, TrainingPlan, plan_training
+from rampcli.batch.training_plan import StagePlan, TrainingPlan, plan_training
 from rampcli.config.canonical import Canonical, canonicalize
 from rampcli.config.checks import SETTING_CHECKS, check_ranges
 from rampcli.config.model_size import flops_per_token

@@ -14,7 +14,7 @@ from rampcli.config.settings import settings, shown, unknown_key
 from rampcli.errors import Report, UsageError
 
 LONGEST_VALUE = 5000
-MOST_BRACKETS = 300
+MOST_PARTS = 300
 MOST_VALUES = 100
 _ASSIGNMENT = re.compile(r"[+~]*[A-Za-z_][\w.]*=")
 
@@ -115,7 +115,7 @@ def _override(word: str, groups: Collection[str]) -> tuple[str, Any]:
         )
     if key not in settings() and key not in groups:
         raise unknown_key(key, dict.fromkeys(groups))
-    if len(text) > LONGEST_VALUE or max(map(text.count, "[{(")) > MOST_BRACKETS:
+    if len(text) > LONGEST_VALUE or max(map(text.count, "[{(,")) > MOST_PARTS:
         raise UsageError(f"{word} is too long to be a value", keys=(key,), remedy="a file in --config-dir")
     try:
         return key, OverridesParser.create().parse_override(word)

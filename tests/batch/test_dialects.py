@@ -11,9 +11,10 @@ from rampcli.batch.maxtext import translate
 from rampcli.batch.nodes import Fleet
 from rampcli.batch.plan import ParallelSizes
 from rampcli.batch.ramp import RampSchedule
+from rampcli.batch.run_settings import BatchSettings, RampSettings, RunLength
 from rampcli.batch.spellings import SPELLINGS
 from rampcli.batch.step_schedule import from_step_schedule
-from rampcli.batch.training_plan import BatchSettings, RampSettings, RunLength, plan_training
+from rampcli.batch.training_plan import plan_training
 
 SEQUENCE_LENGTH = 10
 SEQUENCE_WORDS = {"NeMo 1": "model.encoder_seq_length", "NeMo 2": "data.seq_length"}

@@ -7,7 +7,8 @@ from hypothesis import strategies as st
 from rampcli.batch.learning_rate import BATCH_COUPLINGS, DECAYS, WSD_SHARE, LearningRate
 from rampcli.batch.nodes import Fleet
 from rampcli.batch.plan import ParallelSizes
-from rampcli.batch.training_plan import BatchSettings, RampSettings, RunLength, plan_training
+from rampcli.batch.run_settings import BatchSettings, RampSettings, RunLength
+from rampcli.batch.training_plan import plan_training
 
 FALLING = ["linear", "cosine", "quarter_cosine", "wsd"]
 STYLES = ["constant", *FALLING, "inverse_sqrt", "seesaw"]

@@ -8,7 +8,8 @@ from rampcli.batch.nodes import Fleet
 from rampcli.batch.plan import ParallelSizes
 from rampcli.batch.ramp import MOST_SIZES, RampSchedule
 from rampcli.batch.remedies import Layout
-from rampcli.batch.training_plan import BatchSettings, RampSettings, RunLength, plan_training
+from rampcli.batch.run_settings import BatchSettings, RampSettings, RunLength
+from rampcli.batch.training_plan import plan_training
 from rampcli.errors import UsageError, UsageErrors
 
 REFUSED = re.compile(r"stages? (?P<shown>.*) of the ramp (do|does) not divide (into|on)")

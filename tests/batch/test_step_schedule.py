@@ -9,8 +9,9 @@ from hypothesis import strategies as st
 from rampcli.batch.nodes import Fleet
 from rampcli.batch.plan import BatchPlan, ParallelSizes
 from rampcli.batch.ramp import MOST_SIZES, RampSchedule, Threshold
+from rampcli.batch.run_settings import BatchSettings, RampSettings, RunLength
 from rampcli.batch.step_schedule import from_step_schedule, to_text
-from rampcli.batch.training_plan import BatchSettings, RampSettings, RunLength, plan_training
+from rampcli.batch.training_plan import plan_training
 from rampcli.errors import UsageError
 
 CASES = json.loads((Path(__file__).parent / "oracles" / "rampup.json").read_text(encoding="utf-8"))["step_schedule"]

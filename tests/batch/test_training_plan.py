@@ -9,8 +9,9 @@ from hypothesis import strategies as st
 from rampcli.batch.nodes import Fleet
 from rampcli.batch.plan import BatchPlan, ParallelSizes
 from rampcli.batch.ramp import RampSchedule
+from rampcli.batch.run_settings import BatchSettings, RampSettings, RunLength
 from rampcli.batch.throughput import Throughput
-from rampcli.batch.training_plan import BatchSettings, RampSettings, RunLength, StagePlan, plan_training
+from rampcli.batch.training_plan import StagePlan, plan_training
 from rampcli.errors import UsageError, UsageErrors
 
 ORACLES = Path(__file__).parent / "oracles"

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from rampcli.batch.nodes import Fleet
 from rampcli.batch.plan import ParallelSizes
 from rampcli.batch.ramp import RampSchedule
-from rampcli.batch.training_plan import BatchSettings, PassedStage, RampSettings, RunLength, plan_training
+from rampcli.batch.run_settings import BatchSettings, RampSettings, RunLength
+from rampcli.batch.training_plan import PassedStage, plan_training
 from rampcli.errors import UsageError
 
 ORACLE = Path(__file__).parent / "oracles" / "rampup.json"
