@@ -98,8 +98,11 @@ def _read(word: str, groups: Collection[str]) -> tuple[str, Any]:
         return key, override.value()
     if key in settings() and settings()[key].type is str:  # a comma in a text is a comma
         return key, word.partition("=")[2]
-    one = next(iter(_sweep(override)), None)
-    raise UsageError(f"{word}: one run has one value", keys=(key,), remedy=_example(key) if one is None else typeable(f"{key}={one}"))
+    text, one = word.partition("=")[2], next(iter(_sweep(override)), None)
+    remedy = _example(key) if one is None else typeable(f"{key}={one}")
+    if key in settings() and settings()[key].type == list[int] and "[" not in word:
+        remedy = f"brackets: {typeable(f'{key}=[{text}]')}"
+    raise UsageError(f"{word}: one run has one value", keys=(key,), remedy=remedy)
 
 
 def _override(word: str, groups: Collection[str]) -> tuple[str, Any]:

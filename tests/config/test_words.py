@@ -192,7 +192,19 @@ def test_a_typeable_word_is_itself_once_a_shell_has_read_it(text):
 
 @pytest.mark.parametrize(
     "word",
-    ["name='a", "name='a'b", 'name=a"b', "name=$x`", "name=a\\'", "seed=range(1,3)", "seed=glob(*)", "seed=１２", "seed=[1", "seed=1,2"],
+    [
+        "name='a",
+        "name='a'b",
+        'name=a"b',
+        "name=$x`",
+        "name=a\\'",
+        "seed=range(1,3)",
+        "seed=glob(*)",
+        "seed=１２",
+        "seed=[1",
+        "seed=1,2",
+        "model.rampup_batch_size=256,128,50M",
+    ],
 )
 def test_what_a_word_that_cannot_be_read_is_told_to_try_can_be_read(word):
     remedy = only_error(word).remedy.partition(": ")[2] or only_error(word).remedy
