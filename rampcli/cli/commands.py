@@ -67,11 +67,12 @@ def plan(
     ] = None,
 ) -> None:
     """Show the stages of a run: batch, nodes, accumulation, samples, steps, hours and learning rate. Takes the arguments of pretrain."""
-    from rampcli.cli import planning
     from rampcli.cli.composing import compose_words
 
     words = overrides or []
     if what_if is not None:
+        from rampcli.cli import planning
+
         for name, given in (("--plot", plot), ("--dialects", show_dialects), ("--seesaw", show_seesaw)):
             if given:
                 raise UsageError(f"--what-if compares plans, and {name} is about one", remedy=f"{name} without --what-if")
@@ -79,6 +80,8 @@ def plan(
             raise typer.Exit(2)
         return
     resolved = compose_words(factory, words, config_dir=config_dir)
+    from rampcli.cli import planning  # and with it rich, once there is something to show
+
     if measured is not None:
         resolved = planning.with_measured(resolved, measured)
     lines: list[str] = []
