@@ -96,11 +96,12 @@ def _read(word: str, groups: Collection[str]) -> tuple[str, Any]:
     key, override = _override(word, groups)
     if not override.is_sweep_override():
         return key, override.value()
-    if key in settings() and settings()[key].type is str:  # a comma in a text is a comma
-        return key, word.partition("=")[2]
-    text, one = word.partition("=")[2], next(iter(_sweep(override)), None)
+    text, kind = word.partition("=")[2], settings()[key].type if key in settings() else None
+    if kind is str:  # a comma in a text is a comma
+        return key, text
+    one = next(iter(_sweep(override)), None)
     remedy = _example(key) if one is None else typeable(f"{key}={one}")
-    if key in settings() and settings()[key].type == list[int] and "[" not in word:
+    if kind == list[int] and "[" not in text:
         remedy = f"brackets: {typeable(f'{key}=[{text}]')}"
     raise UsageError(f"{word}: one run has one value", keys=(key,), remedy=remedy)
 
