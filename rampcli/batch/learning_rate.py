@@ -27,8 +27,8 @@ class LearningRate:
         decay_style: a name in `DECAYS`; or `wsd`, constant and then linear over the last `wsd_decay_samples` (warm-up, stable, decay);
             `inverse_sqrt`, peak x sqrt(warm-up / consumed), never below `floor` (arXiv 1706.03762);
             `seesaw`, peak x sqrt(first batch / batch), the rate that goes with a staircase of `rampcli.batch.seesaw`.
-        batch_coupling: a name in `BATCH_COUPLINGS`: how a batch below the target scales the rate.
-        first_batch_size, target_batch_size: of the run, in samples.
+        batch_coupling: a name in `BATCH_COUPLINGS`: how a batch below the largest scales the rate.
+        first_batch_size, largest_batch_size: of the schedule, in samples.
     """
 
     decay_style: str
@@ -39,7 +39,7 @@ class LearningRate:
     wsd_decay_samples: int | None
     batch_coupling: str
     first_batch_size: int
-    target_batch_size: int
+    largest_batch_size: int
 
     @classmethod
     def over(
@@ -68,13 +68,13 @@ class LearningRate:
             wsd_decay_samples=wsd_decay_samples,
             batch_coupling=batch_coupling,
             first_batch_size=plan.ramp.stages[0].global_batch_size,
-            target_batch_size=plan.ramp.stages[-1].global_batch_size,
+            largest_batch_size=max(stage.global_batch_size for stage in plan.ramp.stages),
         )
 
     def at(self, consumed_samples: int, *, global_batch_size: int) -> float:
         """The learning rate of a step with this batch, after which `consumed_samples` are consumed."""
         return self._scheduled(consumed_samples, global_batch_size) * BATCH_COUPLINGS[self.batch_coupling](
-            global_batch_size / self.target_batch_size
+            global_batch_size / self.largest_batch_size
         )
 
     def _scheduled(self, consumed_samples: int, global_batch_size: int) -> float:

@@ -3,15 +3,15 @@
 Numbers follow MaxText's `types.py` and `rampup_batch.py`, except that a fraction which MaxText truncates is refused.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from math import gcd
 from typing import Any
 
-from rampcli.batch.division import nearest_multiples
+from rampcli.batch.division import divisors, nearest_multiples
 from rampcli.batch.plan import ACCUMULATE_KEY, GLOBAL_KEY, MICRO_KEY
-from rampcli.batch.ramp import RAMP_KEY
+from rampcli.batch.ramp import RAMP_KEY, SEMANTICS_KEY
 from rampcli.errors import UsageError
 
 PER_DEVICE = "per_device_batch_size"
@@ -28,6 +28,8 @@ EXPANSION_KEY = "data.expansion_factor_real_data"
 PIPELINE_KEY = "parallel.num_pipeline_microbatches"
 STAGES_KEY = "parallel.pipeline_parallel_size"
 FLEET_KEYS = ("trainer.num_nodes", "trainer.devices")
+SUGGESTED = (MICRO_KEY, SEMANTICS_KEY, "rampup.node_policy", PIPELINE_KEY)
+"""What these words only suggest: said outright, a setting of these holds."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -94,8 +96,8 @@ def loading_hosts(num_nodes: int, expansion_factor: Fraction | None) -> int:
     return int(hosts)
 
 
-def check_pipeline(*, num_pipeline_microbatches: int | None, stages: int, micro_batch_to_train: int, num_layers: int) -> None:
-    """Check a pipeline's arithmetic: layers over stages, and the micro batch of all ranks over its microbatches.
+def check_pipeline(*, num_pipeline_microbatches: int | None, stages: int, micro_batches_to_train: Sequence[int], num_layers: int) -> None:
+    """Check a pipeline's arithmetic: layers over stages, and the micro batch of all ranks, in every stage, over its microbatches.
 
     Raises:
         UsageError: something does not divide.
@@ -121,13 +123,17 @@ def check_pipeline(*, num_pipeline_microbatches: int | None, stages: int, micro_
             keys=(PIPELINE_KEY, STAGES_KEY),
             remedy=f"{PIPELINE_KEY}={offered}",
         )
-    if micro_batch_to_train % num_pipeline_microbatches:
-        offered = " or ".join(map(str, nearest_multiples(micro_batch_to_train, num_pipeline_microbatches)))
-        raise UsageError(
-            f"a micro batch of {micro_batch_to_train} samples on all ranks does not divide into {PIPELINE_KEY}={num_pipeline_microbatches}",
-            keys=(PIPELINE_KEY, MICRO_KEY, *FLEET_KEYS),
-            remedy=f"a {MICRO_KEY} that makes it {offered}",
-        )
+    for micro_batch_to_train in micro_batches_to_train:
+        if micro_batch_to_train % num_pipeline_microbatches:
+            common = gcd(*micro_batches_to_train)
+            fitting = [count for count in divisors(common, most=common) if count % stages == 0]
+            nearest = min(fitting, key=lambda count: abs(count - num_pipeline_microbatches), default=None)
+            raise UsageError(
+                f"a micro batch of {micro_batch_to_train} samples on all ranks does not divide into"
+                f" {PIPELINE_KEY}={num_pipeline_microbatches}",
+                keys=(PIPELINE_KEY, MICRO_KEY, *FLEET_KEYS),
+                remedy=f"{PIPELINE_KEY}={nearest or 'null'}",
+            )
 
 
 def translate(words: Mapping[str, Any], *, num_devices: int, model_parallel_size: int, settings: Mapping[str, Any]) -> dict[str, Any]:

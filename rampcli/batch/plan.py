@@ -95,9 +95,9 @@ class BatchPlan:
             accumulate_grad_batches=accumulate_grad_batches,
             data_parallel_size=data_parallel_size,
         )
-        plan = cls.divide(global_batch_size, micro_batch_size=micro_batch_size, data_parallel_size=data_parallel_size)
-        plan.check_accumulation(accumulate_grad_batches)
-        return plan
+        if accumulate_grad_batches is not None:
+            _check_product(global_batch_size, micro_batch_size, data_parallel_size, accumulate_grad_batches)
+        return cls.divide(global_batch_size, micro_batch_size=micro_batch_size, data_parallel_size=data_parallel_size)
 
     def check_accumulation(self, accumulate_grad_batches: int | None) -> None:
         """Compare with what was asked for.
@@ -105,14 +105,20 @@ class BatchPlan:
         Raises:
             UsageError: another number of micro batches was; the message shows the whole product.
         """
-        if accumulate_grad_batches in (None, self.accumulate_grad_batches):
-            return
-        product = self.micro_batch_size * self.data_parallel_size * accumulate_grad_batches
+        if accumulate_grad_batches is not None:
+            _check_product(self.global_batch_size, self.micro_batch_size, self.data_parallel_size, accumulate_grad_batches)
+
+
+def _check_product(global_batch_size: int, micro_batch_size: int, data_parallel_size: int, accumulate_grad_batches: int) -> None:
+    unit = micro_batch_size * data_parallel_size
+    product = unit * accumulate_grad_batches
+    if product != global_batch_size:
+        instead = "" if global_batch_size % unit else f", or {ACCUMULATE_KEY}={global_batch_size // unit}"
         raise UsageError(
-            f"{MICRO_KEY}={self.micro_batch_size} x {self.data_parallel_size} data-parallel ranks"
-            f" x {ACCUMULATE_KEY}={accumulate_grad_batches} = {product}, but {GLOBAL_KEY}={self.global_batch_size}",
+            f"{MICRO_KEY}={micro_batch_size} x {data_parallel_size} data-parallel ranks"
+            f" x {ACCUMULATE_KEY}={accumulate_grad_batches} = {product}, but {GLOBAL_KEY}={global_batch_size}",
             keys=(GLOBAL_KEY, MICRO_KEY, ACCUMULATE_KEY, "trainer.num_nodes", "trainer.devices"),
-            remedy=f"{GLOBAL_KEY}={product}, or {ACCUMULATE_KEY}={self.accumulate_grad_batches}",
+            remedy=f"{GLOBAL_KEY}={product}{instead}",
         )
 
 

@@ -24,6 +24,7 @@ class Layout:
     Attributes:
         ramp: `[start, increment, samples]`, or None.
         target: the scheduled batch size at the end, in samples.
+        accumulate_grad_batches: of the largest batch, where it was given.
         decreases: whether batch sizes that do not fit are made smaller.
         decreased_nodes: nodes of the batch sizes that were decreased to fit.
     """
@@ -33,6 +34,7 @@ class Layout:
     micro_batch_size: int
     fleet: Fleet
     node_policy: str
+    accumulate_grad_batches: int | None = None
     decreases: bool = False
     decreased_nodes: dict[int, int] = field(default_factory=dict)
 
@@ -42,7 +44,10 @@ class Layout:
         return schedule_nodes(self.node_policy, works, sizes, micro_batch_size=self.micro_batch_size, fleet=self.fleet, clock=INDIFFERENT)
 
     def fits(self, sizes: Sequence[int]) -> bool:
-        """Whether every batch size does."""
+        """Whether every batch size does, and the largest with the accumulation that was given."""
+        accumulate = self.accumulate_grad_batches
+        if accumulate is not None and self.node_policy != "best" and sizes[-1] != self._unit(self.fleet.num_nodes) * accumulate:
+            return False
         if self.node_policy == "best":  # which nodes are best takes longer than whether there are any
             return all(self.fleet.nodes_that_divide(size, micro_batch_size=self.micro_batch_size) for size in sizes)
         return None not in self.nodes(sizes)
@@ -58,8 +63,14 @@ class Layout:
         for size, planned in zip(sizes, self.nodes(sizes), strict=True):
             nodes = max(candidates, key=lambda n: (self._whole(size, n), n))
             if planned is None and self._whole(size, nodes):
-                runs_on[size], decreased[size] = nodes, self._whole(size, nodes)
+                decreased[size] = self._whole(size, nodes)
+                if self.node_policy != "best":  # which chooses among all that divide the size that runs
+                    runs_on[size] = nodes
         return replace(self, decreases=True, decreased_nodes=runs_on), decreased
+
+    def scheduled_by(self, stage: RampStage) -> int:
+        """The batch size that a stage gets its nodes by: for `best` the one that runs, for the others the one of the schedule."""
+        return stage.global_batch_size if self.node_policy == "best" else stage.scheduled_batch_size
 
     def least_unit(self) -> int:
         """Samples that all ranks take at a time on the fewest nodes that the policy may choose."""
@@ -113,14 +124,14 @@ def refuse_stages(
         ranks = fleet.parallel.data_parallel_size(fleet.num_nodes * fleet.devices)
         why = f"into {MICRO_KEY}={micro} x {ranks} data-parallel ranks = {micro * ranks} on {_nodes(fleet.num_nodes)}"
     else:
-        up_to = f"from 1 to {fleet.num_nodes}" if layout.node_policy == "best" else "up to that of the next larger batch"
-        why = f"on any number of nodes {up_to}, with {fleet.devices} processes each and {MICRO_KEY}={micro}"
+        may = f"that {layout.node_policy} may choose, up to {fleet.num_nodes}"
+        why = f"on any number of nodes {may}, with {fleet.devices} processes each and {MICRO_KEY}={micro}"
     raise UsageError(
         f"stage{plural} {shown} of the ramp {'do' if plural else 'does'} not divide {why}"
         if len(sizes) > 1
         else f"{GLOBAL_KEY}={sizes[0]} does not divide {why}",
         keys=keys,
-        remedy=", or ".join(_remedies(sizes, layout)) or f"batch sizes that are multiples of {layout.least_unit()}",
+        remedy=", or ".join(remedies(sizes, layout)) or f"batch sizes that are multiples of {layout.least_unit()}",
     )
 
 
@@ -130,7 +141,7 @@ def _schedule_key(sizes: Sequence[int], layout: Layout) -> str:
     return RAMP_KEY if layout.ramp else SCHEDULE_KEY
 
 
-def _remedies(sizes: Sequence[int], layout: Layout) -> Iterator[str]:
+def remedies(sizes: Sequence[int], layout: Layout) -> Iterator[str]:
     """The smallest change of each kind after which every size fits."""
     tries = MOST_SCHEDULED // len(sizes)
     micro_batch_sizes = islice(range(layout.micro_batch_size - 1, 0, -1), tries)
@@ -145,6 +156,19 @@ def _remedies(sizes: Sequence[int], layout: Layout) -> Iterator[str]:
         yield f"trainer.num_nodes={nodes}"
     for policy in _first(p for p in ("nemo", "best") if p != layout.node_policy and replace(layout, node_policy=p).fits(sizes)):
         yield f"{POLICY_KEY}={policy}"
+
+
+def targets(layout: Layout) -> Iterator[str]:
+    """The targets of a ramp next below and next above after which every size fits."""
+    assert layout.ramp is not None
+    start, increment, _ = layout.ramp
+    found = []
+    for direction in (-1, 1):
+        near = range(layout.target + direction * increment, start if direction < 0 else 2 * layout.target + 1, direction * increment)
+        ramps = _affordable((target, range(start, target + 1, increment)) for target in near)
+        found += _first(target for target, sizes in ramps if replace(layout, target=target).fits(sizes))
+    if found:
+        yield f"{GLOBAL_KEY}={' or '.join(map(str, found))}"
 
 
 def _first(candidates: Iterable[int] | Iterable[str]) -> list[int | str]:

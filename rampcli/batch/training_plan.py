@@ -10,7 +10,7 @@ from rampcli.batch.nodes import POLICY_KEY, Clock, Fleet, Work, schedule_nodes
 from rampcli.batch.notes import plan_notes
 from rampcli.batch.plan import BatchPlan, complete_sizes
 from rampcli.batch.ramp import RAMP_KEY, SEMANTICS_KEY, RampSchedule, RampStage
-from rampcli.batch.remedies import Layout, refuse_stages
+from rampcli.batch.remedies import Layout, refuse_stages, remedies, targets
 from rampcli.batch.run_settings import DECREASE_KEY, BatchSettings, RampSettings, RunLength
 from rampcli.batch.step_schedule import SCHEDULE_KEY, from_step_schedule
 from rampcli.batch.throughput import Throughput
@@ -186,7 +186,7 @@ def plan_training(
         restarts_always=restarts_always,
     )
     walked = _until(schedule, length.steps(schedule, sequence_length=sequence_length))
-    works = [Work(global_batch_size=stage.scheduled_batch_size, samples=stage.samples) for stage in walked]
+    works = [Work(global_batch_size=layout.scheduled_by(stage), samples=stage.samples) for stage in walked]
     nodes = schedule_nodes(node_policy, works, sizes, micro_batch_size=layout.micro_batch_size, fleet=fleet, clock=unit_clock)
     nodes = [layout.decreased_nodes.get(stage.scheduled_batch_size, n) for stage, n in zip(walked, nodes, strict=True)]
     behind = sum(stage.end_sample is not None and stage.end_sample <= consumed_samples for stage in walked[:-1])
@@ -216,8 +216,9 @@ def _check_fit(
 ) -> None:
     """The largest batch is what was asked for on all the nodes, and every stage still to come has nodes."""
     report, fleet = Report(), layout.fleet
-    largest_is_behind = sizes[-1] in _sizes_of(walked[:behind]) and sizes[-1] not in _sizes_of(walked[behind:])
-    if layout.node_policy != "best" and not layout.decreases and not largest_is_behind:  # these give the largest batch all the nodes
+    runs = sizes[-1] in {stage.scheduled_batch_size for stage in walked[behind:]}
+    of_target = layout.ramp is not None or len(sizes) == 1  # else the sizes are written down, and each is a stage's
+    if runs and of_target and layout.node_policy != "best" and not layout.decreases:  # these give the largest batch all the nodes
         with report.noting():
             try:
                 BatchPlan.solve(
@@ -227,7 +228,11 @@ def _check_fit(
                     data_parallel_size=fleet.parallel.data_parallel_size(fleet.num_nodes * fleet.devices),
                 )
             except UsageError as error:
-                if not layout.fits(sizes) and replace(layout, node_policy="best").fits(sizes):
+                if batch.accumulate_grad_batches is not None:
+                    raise
+                if len(sizes) > 1:
+                    error.remedy = ", or ".join([*targets(layout), *remedies(sizes, layout)]) or error.remedy
+                elif replace(layout, node_policy="best").fits(sizes):
                     error.remedy = f"{error.remedy}, or {POLICY_KEY}=best"
                 raise
     refused = {sizes[-1]} if report.errors else set()
@@ -258,7 +263,12 @@ def _lay_out(
     report.close()
     assert schedule is not None
     layout = Layout(
-        ramp=ramp.rampup_batch_size, target=schedule.target, micro_batch_size=micro_batch_size, fleet=fleet, node_policy=node_policy
+        ramp=ramp.rampup_batch_size,
+        target=schedule.target,
+        micro_batch_size=micro_batch_size,
+        accumulate_grad_batches=batch.accumulate_grad_batches,
+        fleet=fleet,
+        node_policy=node_policy,
     )
     if ramp.decrease_batch_size_if_needed:
         if ramp.semantics != "megatron":
@@ -303,10 +313,6 @@ def _until(schedule: RampSchedule, end_step: int | None) -> list[RampStage]:
     steps_left = end_step - last.first_step
     stages[-1] = replace(last, steps=steps_left if last.steps is None else min(last.steps, steps_left))
     return stages
-
-
-def _sizes_of(stages: Sequence[RampStage]) -> set[int]:
-    return {stage.scheduled_batch_size for stage in stages}
 
 
 def _counts(index: int, stage: RampStage) -> dict[str, Any]:

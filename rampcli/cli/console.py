@@ -30,7 +30,8 @@ def say(console: Console, text: str) -> None:
 def show_plan(resolved: Resolved) -> None:
     """Print a plan for a person."""
     console = build_console()
-    print_table(console, plan_table(resolved, width=console.width))
+    plain = console.options.ascii_only  # bars are none of its characters
+    print_table(console, plan_table(resolved, width=console.width, bars=not plain))
     console.print()
     for line in plan_summary(resolved):
         say(console, line)

@@ -1,7 +1,9 @@
 """`rampcli`: the entry point, and how errors leave it."""
 
 import gc
+import io
 import sys
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -9,7 +11,7 @@ import typer
 from rampcli import __version__
 from rampcli.cli.commands import completion, explain, plan, pretrain
 from rampcli.cli.completion import candidates
-from rampcli.errors import EXIT_CTRL_C, RampcliError
+from rampcli.errors import EXIT_CTRL_C, RampcliError, UsageError
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
 llm = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
@@ -35,13 +37,24 @@ def about(version: Version = False) -> None:
     """Pretrain language models with a batch size that is planned, exact and grows."""
 
 
+def check_working_directory() -> None:
+    """Raises a UsageError where the folder that the shell stands in was deleted."""
+    try:
+        Path.cwd()
+    except FileNotFoundError as error:
+        raise UsageError("the working directory does not exist any more", remedy="cd to another one") from error
+
+
 def main() -> None:
     """Run a command; an error of `rampcli.errors` is one message and its exit code."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")  # a terminal without a character shows ? for it
     gc.disable()  # importing fills the heap with what stays: looking through it again and again takes a twentieth of a short command
     if sys.argv[1:2] == ["__complete"]:
         typer.echo("\n".join(candidates(sys.argv[2:], typer.main.get_command(app))))
         return
     try:
+        check_working_directory()
         app()
     except RampcliError as error:
         typer.echo(str(error), err=True)

@@ -89,19 +89,29 @@ def draw(resolved: Resolved, path: Path) -> None:
     Raises:
         UsageError: the file would be of another kind.
     """
+    if path.suffix not in PICTURES:
+        remedy = path.with_suffix(".svg") if path.name else "plan.svg"
+        raise UsageError(f"--plot {path}: the name ends in neither {' nor '.join(PICTURES)}", remedy=f"--plot {remedy}")
     if not path.parent.is_dir():
         raise UsageError(f"--plot {path}: there is no folder {path.parent}", remedy=f"--plot {path.name}")
-    if path.suffix not in PICTURES:
-        raise UsageError(f"--plot {path}: the name ends in neither {' nor '.join(PICTURES)}", remedy=f"--plot {path.with_suffix('.svg')}")
     from rampcli.report.plots import plot_plan
 
-    plot_plan(resolved.plan, path, title=resolved.config.name)
+    try:
+        plot_plan(resolved.plan, path, title=resolved.config.name)
+    except OSError as error:
+        raise UsageError(f"--plot {path}: {error.strerror}", remedy="--plot plan.svg") from error
 
 
 def translate(resolved: Resolved, *, json_wanted: bool) -> None:
     """Print the batch in the words of each system."""
     model = resolved.config.model
-    found = dialects(resolved.plan, rampup_batch_size=model.rampup_batch_size, step_batch_size_schedule=model.step_batch_size_schedule)
+    found = dialects(
+        resolved.plan,
+        rampup_batch_size=model.rampup_batch_size,
+        step_batch_size_schedule=model.step_batch_size_schedule,
+        num_pipeline_microbatches=resolved.config.parallel.num_pipeline_microbatches,
+        expansion_factor_real_data=resolved.config.data.expansion_factor_real_data,
+    )
     if json_wanted:
         print(as_json({name: asdict(dialect) for name, dialect in found.items()}))  # noqa: T201
         return
@@ -141,6 +151,13 @@ def seesaw(resolved: Resolved, factor: float) -> tuple[Resolved, list[str]]:
         first_sample=rate.warmup_samples,
         end_sample=end,
     )
+    if len(stairs.thresholds) == 1:
+        with sources_named(config):
+            raise UsageError(
+                "--seesaw lets the batch grow where the learning rate falls, and this one falls too little for one stair",
+                keys=("schedule.decay_style", "optim.lr", "optim.min_lr"),
+                remedy="schedule.decay_style=cosine, a smaller optim.min_lr or a smaller --seesaw-factor",
+            )
     words = [
         f"{SCHEDULE_KEY}='{to_text(stairs.thresholds)}'",
         "model.rampup_batch_size=null",
@@ -148,6 +165,8 @@ def seesaw(resolved: Resolved, factor: float) -> tuple[Resolved, list[str]]:
         "trainer.accumulate_grad_batches=null",
         f"data.micro_batch_size={stage.micro_batch_size}",
         "schedule.decay_style=seesaw",
+        "schedule.wsd_decay_samples=null",
+        "schedule.batch_coupling=none",
         f"optim.warmup_samples={rate.warmup_samples}",
         "optim.warmup_steps=null",
         "trainer.max_steps=null",

@@ -4,9 +4,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from rampcli.batch.maxtext import ENABLE, PER_DEVICE, WORDS, translate
-from rampcli.batch.plan import ACCUMULATE_KEY, GLOBAL_KEY, MICRO_KEY
-from rampcli.batch.ramp import RAMP_KEY, SEMANTICS_KEY
+from rampcli.batch.maxtext import ENABLE, PER_DEVICE, SUGGESTED, WORDS, translate
+from rampcli.batch.plan import ACCUMULATE_KEY, GLOBAL_KEY
+from rampcli.batch.ramp import RAMP_KEY
 from rampcli.batch.run_settings import LENGTH_KEYS
 from rampcli.batch.spellings import Given, fold_spellings
 from rampcli.batch.step_schedule import SCHEDULE_KEY
@@ -17,8 +17,6 @@ from rampcli.errors import UsageError
 WARMUP_KEYS = ("optim.warmup_samples", "optim.warmup_steps")
 ONE_OF = (LENGTH_KEYS, WARMUP_KEYS, (RAMP_KEY, SCHEDULE_KEY))
 """Keys that say the same in different ways: who chooses another than the recipe replaces it."""
-ONES_OWN = (MICRO_KEY, SEMANTICS_KEY, "rampup.node_policy", "parallel.num_pipeline_microbatches")
-"""What MaxText's words only suggest, where it is said outright."""
 PARALLEL_KEYS = tuple(f"parallel.{axis}_parallel_size" for axis in ("tensor", "pipeline", "context"))
 
 
@@ -90,7 +88,7 @@ def _fold_maxtext(values: dict[str, Any], layers: dict[str, int], decide: Any, o
                     f"{GLOBAL_KEY}={shown(values[key])} ({place}) gives way to {PER_DEVICE}={shown(words[PER_DEVICE])}: {value} samples"
                 )
             decide(key, word, value)
-        elif key not in ONES_OWN and not (key == GLOBAL_KEY and ENABLE not in words):
+        elif key not in SUGGESTED and not (key == GLOBAL_KEY and ENABLE not in words):
             raise UsageError(
                 f"{word}={shown(words[word])} makes {key}={shown(value)}, and {shown(values[key])} is given",
                 keys=(word, key),

@@ -29,6 +29,8 @@ def _check_range(setting: Setting, value: float) -> None:
         raise UsageError(f"{text} is below {setting.at_least:g}", keys=(key,), remedy=f"{key}={setting.at_least:g} or more")
     if setting.above is not None and value <= setting.above:
         raise UsageError(f"{text} is not above {setting.above:g}", keys=(key,), remedy="a positive number")
+    if setting.below is not None and value >= setting.below:
+        raise UsageError(f"{text} is not below {setting.below:g}", keys=(key,), remedy=f"{key}={shown(setting.default)}")
     if setting.at_most is not None and value > setting.at_most:
         most = shown(setting.at_most)
         raise UsageError(f"{text} is above {most}", keys=(key,), remedy=f"{key}={most} or less")

@@ -2,6 +2,7 @@
 
 import difflib
 import filecmp
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,8 @@ LARGEST_FILE_BYTES = 20_000
 DEEPEST_LEVEL = 20
 """Settings are two levels deep; deeper nesting is no file of settings."""
 LONGEST_NUMBER = 100
+AMBIGUOUS = re.compile(r"[-+]?0[0-7_]+$|[^:]+:")
+"""Octal and sexagesimal numbers of YAML 1.1."""
 WORD = "tag:yaml.org,2002:str"
 NUMBERS = ("tag:yaml.org,2002:int", "tag:yaml.org,2002:float")
 
@@ -32,7 +35,7 @@ def group_names(config_dir: Path | None = None) -> set[str]:
 
 def option_names(group: str, config_dir: Path | None = None) -> list[str]:
     """The options of a group, sorted."""
-    return sorted({path.stem for folder in folders(config_dir) for path in (folder / group).glob("*.yaml")})
+    return sorted({path.stem for folder in folders(config_dir) for path in (folder / group).glob("*.yaml") if path.is_file()})
 
 
 def option_file(group: str, option: str, among: list[Path]) -> Path | None:
@@ -102,11 +105,11 @@ def _check_file(path: Path, *, place: str, key: str) -> None:
         raise refuse(f"is not YAML: {error.problem}", line) from error
     except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
         raise refuse(f"is not YAML: {' '.join(str(error).split())}") from error
-    if not isinstance(root, yaml.MappingNode):
+    if not isinstance(root, yaml.MappingNode) or not root.value:
         raise refuse("holds no settings")
     for number, text_line in enumerate(text.splitlines(), start=1):
-        package = text_line.partition("@package")[2] if text_line.lstrip().startswith("#") else ""
-        if package and package.strip(": ") != "_global_":
+        comment, header, package = text_line.partition("@package")
+        if header and comment.lstrip().startswith("#") and package.strip(": ") != "_global_":
             raise refuse("its package is neither its group nor _global_", number)
     for name, _ in root.value:
         if name.value in ("defaults", "hydra"):
@@ -119,6 +122,10 @@ def _misfits(node: yaml.Node) -> Iterator[tuple[str, int]]:
     """What in a file is not plain settings, with its line."""
     if isinstance(node, yaml.ScalarNode) and node.tag in NUMBERS and len(node.value) > LONGEST_NUMBER:
         yield f"a number of {len(node.value)} characters", node.start_mark.line + 1
+    if isinstance(node, yaml.ScalarNode) and node.tag in NUMBERS and AMBIGUOUS.match(node.value):
+        yield f"{node.value} is another number in YAML than it looks like", node.start_mark.line + 1
+    if isinstance(node, yaml.ScalarNode) and "${" in node.value:
+        yield f"{node.value}: references (${{...}}) are not resolved here", node.start_mark.line + 1
     for child in node.value if isinstance(node, yaml.SequenceNode) else ():
         yield from _misfits(child)
     seen: set[str] = set()

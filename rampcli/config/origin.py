@@ -10,7 +10,9 @@ from typing import Any
 import yaml
 from yaml.constructor import SafeConstructor
 
-from rampcli.config.settings import settings, shown
+from rampcli.batch.maxtext import SUGGESTED
+from rampcli.batch.spellings import SPELLINGS
+from rampcli.config.settings import FOREIGN, settings, shown
 from rampcli.errors import RampcliError, UsageErrors
 
 
@@ -81,6 +83,7 @@ class Origin:
         composed: the leaves as composed; a leaf that differs now was set in Python.
         sources: sources of leaves that are known without reading files.
         laid: the leaves that were laid over the choices.
+        words: by canonical key, another system's word that decided it.
     """
 
     choices: tuple[str, ...] = ()
@@ -91,6 +94,7 @@ class Origin:
     composed: Mapping[str, Any] = field(default_factory=dict)
     sources: dict[str, Source] = field(default_factory=dict)
     laid: Mapping[str, Any] = field(default_factory=dict)
+    words: Mapping[str, str] = field(default_factory=dict)
 
     def layer(self, key: str, value: Any) -> Layer:
         """The layer of a leaf whose value is now `value`."""
@@ -130,12 +134,25 @@ class Origin:
         for key, (word, _) in decided.items():
             sources[key] = Source(self.layer(word, given[word]), f"{word}={shown(given[word])} ({self.place(word, given[word])})")
         values = {key: value for key, (_, value) in decided.items()}
-        return replace(self, composed={**given, **values}, sources=sources, laid={**self.laid, **edits, **values})
+        words = {key: word for key, (word, _) in decided.items() if word in FOREIGN}
+        return replace(self, composed={**given, **values}, sources=sources, laid={**self.laid, **edits, **values}, words=words)
 
     def name_sources(self, error: RampcliError) -> None:
         """Let an error about settings say where their values came from, where it does not yet."""
         for one in error.errors if isinstance(error, UsageErrors) else (error,):
-            one.set_by = one.set_by or self._places(one.keys)
+            if not one.set_by:
+                one.set_by = self._places(one.keys)
+                one.remedy = one.remedy and self._in_words(one.remedy)
+
+    def _in_words(self, remedy: str) -> str:
+        """A remedy in the words that were used, since two words for one number collide; what they do not say so is left out."""
+        ways = remedy.split(", or ")
+        for key, word in self.words.items():
+            if word in SPELLINGS:
+                ways = [way.replace(f"{key}=", f"{word}=") for way in ways]
+            elif key not in SUGGESTED:
+                ways = [way for way in ways if f"{key}=" not in way]
+        return ", or ".join(ways) or f"another {' or '.join(dict.fromkeys(self.words.values()))}"
 
     def _places(self, keys: Sequence[str]) -> tuple[str, ...]:
         """Where the values of `keys` came from; a key whose place says little is named with its value."""

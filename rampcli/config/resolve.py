@@ -59,13 +59,13 @@ class Resolved:
         factor = self.config.data.expansion_factor_real_data
         if factor is None or factor <= 0:
             return None
-        devices_per_rank = stage.world_size // stage.data_parallel_size
         expansion = Fraction(str(factor))
+        passes = 1 if self.plan.semantics == "maxtext" else stage.accumulate_grad_batches  # MaxText's ramp takes a step in one pass
         loaded = LoadedBatch.of(
-            per_device_batch_size=Fraction(stage.micro_batch_size, devices_per_rank),
+            per_device_batch_size=Fraction(stage.global_batch_size, stage.world_size * passes),
             expansion_factor=expansion,
             num_devices=stage.world_size,
-            gradient_accumulation_steps=stage.accumulate_grad_batches,
+            gradient_accumulation_steps=passes,
         )
         return loaded, loading_hosts(stage.num_nodes, expansion)
 
@@ -200,12 +200,11 @@ def throughput_of(config: Config) -> Throughput | None:
 def _check_stages(resolved: Resolved) -> None:
     report = Report()
     parallel = resolved.config.parallel
-    stage = resolved.plan.stages[-1]
     with report.noting():
         check_pipeline(
             num_pipeline_microbatches=parallel.num_pipeline_microbatches,
             stages=parallel.pipeline_parallel_size,
-            micro_batch_to_train=stage.micro_batch_size * stage.data_parallel_size,
+            micro_batches_to_train=[stage.micro_batch_size * stage.data_parallel_size for stage in resolved.plan.stages],
             num_layers=resolved.config.model.num_layers,
         )
     with report.noting():

@@ -17,6 +17,7 @@ def setting(
     at_least: float | None = None,
     at_most: float | None = None,
     above: float | None = None,
+    below: float | None = None,
 ) -> Any:
     """A field with what people want to know of it.
 
@@ -24,9 +25,9 @@ def setting(
         default: where neither conf/ nor a recipe says otherwise.
         doc: what it is; `null` in it means the absence of a value.
         unit: of the value, in words.
-        at_least, at_most, above: the range that is accepted.
+        at_least, at_most, above, below: the range that is accepted.
     """
-    about = {"doc": doc, "unit": unit, "at_least": at_least, "at_most": at_most, "above": above}
+    about = {"doc": doc, "unit": unit, "at_least": at_least, "at_most": at_most, "above": above, "below": below}
     return field(default=default, metadata=about)
 
 
@@ -248,8 +249,8 @@ class OptimConfig:
         None, "warm-up, converted to samples through the plan. `null`: the other one, or none", unit="optimiser steps", at_least=0
     )
     weight_decay: float = setting(0.1, "on matrices and embeddings only", at_least=0)
-    beta1: float = setting(0.9, "AdamW's first decay rate", at_least=0, at_most=1)
-    beta2: float = setting(0.95, "AdamW's second decay rate", at_least=0, at_most=1)
+    beta1: float = setting(0.9, "AdamW's first decay rate", at_least=0, below=1)
+    beta2: float = setting(0.95, "AdamW's second decay rate", at_least=0, below=1)
     eps: float = setting(1e-8, "AdamW's epsilon", above=0)
 
 
@@ -264,7 +265,7 @@ class ScheduleConfig:
     )
     wsd_decay_samples: int | None = setting(None, "of `wsd`. `null`: the last tenth of the run", unit="samples", at_least=1)
     batch_coupling: BatchCoupling = setting(
-        BatchCoupling.none, "what a batch below the target scales the rate by: nothing, the root of its share, or its share"
+        BatchCoupling.none, "what a batch below the largest scales the rate by: nothing, the root of its share, or its share"
     )
 
 

@@ -30,6 +30,11 @@ EXAMPLES = {
     "model.rampup_batch_size": "[256,128,50000000]",
     "model.step_batch_size_schedule": "'0:768 250B:1536'",
     "rampup.efficiency": "'1:9000 4:11500'",
+    "per_device_batch_size": "4",
+    "per_device_batch_size_start": "4",
+    "per_device_batch_size_increment": "2",
+    "enable_rampup_batch_size": "true",
+    "global_rampup_samples": "500",
 }
 _TYPE_NAMES = {int: "an integer", float: "a number", bool: "true or false", str: "a text", list[int]: "a list of integers"}
 
@@ -47,6 +52,7 @@ class Setting:
     at_least: float | None = None
     at_most: float | None = None
     above: float | None = None
+    below: float | None = None
 
     @property
     def choices(self) -> list[str]:
@@ -59,12 +65,13 @@ class Setting:
         """`an integer`, `one of nemo, best, fixed`, ..."""
         return _TYPE_NAMES.get(self.type) or f"one of {', '.join(self.choices)}"
 
-    def example(self) -> str | None:
-        """A word that gives it a value; None where nothing is known of it."""
+    def example(self) -> str:
+        """A word that gives it a value."""
         if self.key in EXAMPLES:
             return f"{self.key}={EXAMPLES[self.key]}"
-        if self.default is None:
-            return f"{self.key}=null" if self.optional and self.doc else None
+        if self.key in SPELLINGS:
+            _, _, value = (settings()[SPELLINGS[self.key]].example() or "=null").partition("=")
+            return f"{self.key}={value}"
         return f"{self.key}={shown(self.default)}"
 
     def range_name(self) -> str:
@@ -72,6 +79,8 @@ class Setting:
         parts = [f"{word} {bound:g}" for word, bound in (("from", self.at_least), ("above", self.above)) if bound is not None]
         if self.at_most is not None:
             parts.append(f"up to {self.at_most:g}" if self.at_most != 2**62 else "up to 2^62")
+        if self.below is not None:
+            parts.append(f"below {self.below:g}")
         return " ".join(parts)
 
 

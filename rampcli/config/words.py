@@ -16,6 +16,7 @@ from rampcli.errors import Report, UsageError
 LONGEST_VALUE = 5000
 MOST_PARTS = 300
 MOST_VALUES = 100
+_CAST = re.compile(r"\b(int|float|bool|str|json_str)\(")
 _ASSIGNMENT = re.compile(r"[+~]*[A-Za-z_][\w.]*=")
 
 
@@ -112,15 +113,18 @@ def _override(word: str, groups: Collection[str]) -> tuple[str, Any]:
     if (not equals or not key) and key == name:
         raise UsageError(f"{word!r} is not KEY=VALUE", remedy=_as_assignment(word))
     if key != name:
+        known = {name: "null"} if name in settings() else {group: "OPTION" for group in groups if group == name}
         raise UsageError(
             f"{word}: settings are neither added nor deleted, they all exist",
             keys=(name,),
-            remedy=f"{name}={text or 'null'}" if name in settings() else None,
+            remedy=f"{name}={text or known[name]}" if known else None,
         )
     if key not in settings() and key not in groups:
         raise unknown_key(key, dict.fromkeys(groups))
     if len(text) > LONGEST_VALUE or max(map(text.count, "[{(,")) > MOST_PARTS:
         raise UsageError(f"{word} is too long to be a value", keys=(key,), remedy="a file in --config-dir")
+    if _CAST.search(text) and key in settings() and settings()[key].type is not str:
+        raise UsageError(f"{word}: a value is not converted", keys=(key,), remedy=_example(key))
     try:
         return key, OverridesParser.create().parse_override(word)
     except (HydraException, ValueError, RecursionError) as error:

@@ -27,13 +27,13 @@ class Column:
     rank: int = 0
 
 
-def plan_table(resolved: Resolved, *, width: int) -> Table:
+def plan_table(resolved: Resolved, *, width: int, bars: bool = True) -> Table:
     """The stages of a plan, one a row, and the totals.
 
     `dp` is the data-parallel size, `accum` the micro batches per rank and step, `from` the samples consumed before the stage, `lr` the
     learning rate of the stage's first and last step. Columns that do not fit into `width` characters are left out, the bars first.
     """
-    columns = _columns(resolved)
+    columns = _columns(resolved)[: None if bars else -1]
     while _width(resolved.plan, columns) > width and any(column.rank for column in columns):
         columns.remove(max(columns, key=lambda column: column.rank))
     return _fill(resolved.plan, columns)
@@ -142,7 +142,7 @@ def plan_summary(resolved: Resolved) -> list[str]:
     else:
         lines.append(f"a run without end; run directory {resolved.run_dir}")
     if plan.clock is not None:
-        restarts = plan.restarts()
+        restarts = 0 if plan.end_sample is None else plan.restarts()
         took = f"; the total counts {restarts} restart{'s' if restarts != 1 else ''} of {plan.clock.restart_s:g} s" if restarts else ""
         lines.append(f"hours: {plan.clock.throughput.basis}{took}")
     if plan.passed:

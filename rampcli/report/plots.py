@@ -9,6 +9,8 @@ from rampcli.batch.training_plan import TrainingPlan
 
 OPEN_SHARE = 0.25
 """An open last stage is drawn this much of the others' length."""
+CHARACTER_SHARE = 0.013
+"""Of the width of the axes, that a digit takes."""
 
 
 def plot_plan(plan: TrainingPlan, path: Path, *, title: str) -> None:
@@ -31,8 +33,9 @@ def plot_plan(plan: TrainingPlan, path: Path, *, title: str) -> None:
     sizes = [stage.global_batch_size for stage in plan.stages]
     batch.stairs(sizes, edges, baseline=None, color="black", linewidth=1.8)
     batch.fill_between(edges, [*sizes, sizes[-1]], step="post", color="0.88")
-    if len(sizes) <= 12:
-        for left, right, size in zip(edges, edges[1:], sizes, strict=False):
+    for left, right, size in zip(edges, edges[1:], sizes, strict=False):
+        wide_enough = (right - left) / (last - first[0]) >= len(str(size)) * CHARACTER_SHARE
+        if wide_enough and len(sizes) <= 12:  # else it would lie over its neighbour's
             batch.annotate(str(size), ((left + right) / 2, size), xytext=(0, 3), textcoords="offset points", ha="center", fontsize=9)
     batch.set_ylim(0, max(sizes) * 1.15)
     batch.set_ylabel("global batch size\n(samples)")

@@ -253,6 +253,40 @@ def test_megatron_is_told_to_decrease_what_does_not_divide_only_where_something_
     assert "decrease-batch-size-if-needed" not in flags(said(run | {"micro": 1, "fleet": fleet_of(1, 1)}, "Megatron-LM"))
 
 
+def test_a_decrease_is_not_said_to_nemo_nor_to_megatron_where_stages_have_nodes_of_their_own():
+    run = {
+        "rampup": [16, 2, 200],
+        "target": 24,
+        "micro": 2,
+        "fleet": fleet_of(6, 2),
+        "policy": "best",
+        "decrease": True,
+        "max_samples": 800,
+    }
+    for system in ("NeMo 1", "NeMo 2"):
+        assert "NeMo decreases no batch that does not fit" in said(run, system).unsaid
+    assert any("on all the GPUs of a job" in reason for reason in said(run, "Megatron-LM").unsaid)
+    one_node = run | {"rampup": [4, 2, 60], "target": 12, "fleet": fleet_of(1, 2)}
+    assert not any("on all the GPUs of a job" in reason for reason in said(one_node, "Megatron-LM").unsaid)
+
+
+def test_maxtexts_own_words_are_printed_and_what_its_pipeline_would_refuse_is_said():
+    planned = plan(None, 64, fleet=fleet_of(1, 8, pipeline=4), micro=4)
+    words = {"rampup_batch_size": None, "step_batch_size_schedule": None}
+    dialect = dialects(planned, **words, num_pipeline_microbatches=8, expansion_factor_real_data=2)["MaxText"]
+    assert {"num_pipeline_microbatches=8", "expansion_factor_real_data=2"} <= {*dialect.words}
+    assert dialect.unsaid == ()
+    single = plan(None, 64, fleet=fleet_of(1, 8, pipeline=4), micro=1)
+    assert dialects(single, **words)["MaxText"].unsaid == (
+        "MaxText's pipeline takes a pass in 4 parts, and 2 samples do not divide into them",
+    )
+
+
+def test_a_size_per_device_that_maxtext_truncates_is_said():
+    dialect = said({"rampup": None, "target": 230, "fleet": fleet_of(10, 10, tensor=10), "micro": 23}, "MaxText")
+    assert dialect.unsaid == ("MaxText truncates 100 x per_device_batch_size=2.3 to 229",)
+
+
 def test_the_words_are_those_of_the_largest_stage():
     run = {"rampup": [256, 256, 10_000_000], "target": 2048, "fleet": fleet_of(16, 8), "micro": 4}
     words = assignments(said(run, "NeMo 2"))

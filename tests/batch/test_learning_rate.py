@@ -26,7 +26,7 @@ def rate(decay_style="constant", **settings):
         "wsd_decay_samples": None,
         "batch_coupling": "none",
         "first_batch_size": 16,
-        "target_batch_size": 16,
+        "largest_batch_size": 16,
     }
     return LearningRate(decay_style=decay_style, **(defaults | settings))
 
@@ -169,11 +169,25 @@ def test_a_run_that_ends_within_its_warmup_never_falls(style):
 @pytest.mark.parametrize(("coupling", "factors"), [("none", (1.0, 1.0, 1.0)), ("sqrt", (0.25, 0.5, 1.0)), ("linear", (1 / 16, 0.25, 1.0))])
 @pytest.mark.parametrize("style", ["constant", "cosine", "inverse_sqrt"])
 def test_a_batch_below_the_target_scales_the_rate_by_its_coupling(coupling, factors, style):
-    settings = {"warmup_samples": 100, "end_sample": 10_000, "target_batch_size": 256}
+    settings = {"warmup_samples": 100, "end_sample": 10_000, "largest_batch_size": 256}
     coupled, free = rate(style, batch_coupling=coupling, **settings), rate(style, **settings)
     for batch, factor in zip((16, 64, 256), factors, strict=True):
         for consumed in (50, 100, 3000):
             assert coupled.at(consumed, global_batch_size=batch) == pytest.approx(factor * free.at(consumed, global_batch_size=batch))
+
+
+def test_a_coupling_never_raises_the_rate_above_its_peak_where_the_batch_shrinks():
+    planned = plan_training(
+        batch=BatchSettings(micro_batch_size=1),
+        ramp=RampSettings(step_batch_size_schedule="samples: 0:16 160:64 800:8"),
+        fleet=Fleet(num_nodes=1, devices=1, parallel=ParallelSizes()),
+        node_policy="fixed",
+        sequence_length=10,
+        length=RunLength(max_samples=1600),
+    )
+    schedule = over(planned, "constant", batch_coupling="linear")
+    rates = [schedule.at(stage.end_sample, global_batch_size=stage.global_batch_size) for stage in planned.stages]
+    assert rates == pytest.approx([schedule.peak * share for share in (1 / 4, 1, 1 / 8)])
 
 
 def test_a_coupling_leaves_the_target_batch_alone():
@@ -183,7 +197,7 @@ def test_a_coupling_leaves_the_target_batch_alone():
 @pytest.mark.parametrize("style", ["constant", *FALLING, "inverse_sqrt"])
 @given(consumed=SAMPLES, one=st.integers(1, 4096), other=st.integers(1, 4096))
 def test_without_coupling_the_rate_at_a_sample_does_not_depend_on_the_batch_that_reaches_it(style, consumed, one, other):
-    schedule = rate(style, warmup_samples=1000, end_sample=10**9, wsd_decay_samples=10**8, target_batch_size=512)
+    schedule = rate(style, warmup_samples=1000, end_sample=10**9, wsd_decay_samples=10**8, largest_batch_size=512)
     assert schedule.at(consumed, global_batch_size=one) == schedule.at(consumed, global_batch_size=other)
 
 
@@ -201,14 +215,14 @@ def test_a_ramp_does_not_stretch_a_schedule_that_is_counted_in_samples(style):
 
 @given(first=st.integers(1, 512), stairs=st.integers(1, 64), peak=PEAKS, consumed=st.integers(100, 10**9))
 def test_seesaw_falls_with_the_root_of_the_batch_and_with_nothing_else(first, stairs, peak, consumed):
-    schedule = rate("seesaw", peak=peak, floor=0.0, warmup_samples=100, end_sample=10**9, first_batch_size=first, target_batch_size=10**6)
+    schedule = rate("seesaw", peak=peak, floor=0.0, warmup_samples=100, end_sample=10**9, first_batch_size=first, largest_batch_size=10**6)
     assert schedule.at(consumed, global_batch_size=first) == pytest.approx(peak)
     assert schedule.at(consumed, global_batch_size=first * stairs) == pytest.approx(peak / math.sqrt(stairs))
 
 
 def test_over_a_run_seesaw_starts_from_the_first_batch_of_its_plan():
     schedule = over(plan([4, 4, 24], 16, max_samples=160), "seesaw")
-    assert (schedule.first_batch_size, schedule.target_batch_size) == (4, 16)
+    assert (schedule.first_batch_size, schedule.largest_batch_size) == (4, 16)
     assert [schedule.at(40, global_batch_size=size) for size in (4, 16)] == [1.0, 0.5]
 
 

@@ -225,7 +225,7 @@ def test_a_refusal_under_another_policy_shows_the_fleet_and_the_ways_out():
     refusal = refusal_of_stages(rampup=[12, 6, 100], target=24, micro=4, fleet=fleet_of(1, 2), policy="nemo")
     assert refusal.message == (
         "stages 0 (batch size 12), 1 (batch size 18) of the ramp do not divide"
-        " on any number of nodes up to that of the next larger batch, with 2 processes each and data.micro_batch_size=4"
+        " on any number of nodes that nemo may choose, up to 1, with 2 processes each and data.micro_batch_size=4"
     )
     assert refusal.remedy == "data.micro_batch_size=3"
 

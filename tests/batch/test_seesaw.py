@@ -144,7 +144,7 @@ def test_the_rate_of_a_stair_over_the_root_of_its_growth_is_the_rate_that_the_de
         wsd_decay_samples=None,
         batch_coupling="none",
         first_batch_size=decay["global_batch_size"],
-        target_batch_size=ramp.target,
+        largest_batch_size=ramp.target,
     )
     for threshold in ramp.thresholds:
         batch = threshold.global_batch_size

@@ -78,7 +78,7 @@ def test_the_batch_at_a_sample_is_that_of_megatron(case):
 def test_a_batch_that_megatron_finds_not_to_divide_once_it_is_reached_is_refused_before_the_start():
     [(case, probe)] = [(case, probe) for case in READ for probe in case["probes"] if "error" in probe]
     assert probe["error"]["phase"] == "update"
-    with pytest.raises(UsageError, match=r"model.global_batch_size=6 does not divide"):
+    with pytest.raises(UsageError, match=r"stage 1 \(batch size 6\) of the ramp does not divide"):
         plan_of(case)
 
 

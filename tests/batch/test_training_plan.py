@@ -1,4 +1,5 @@
 import json
+import re
 from dataclasses import fields
 from pathlib import Path
 
@@ -203,14 +204,16 @@ def test_a_stage_that_megatron_fails_on_once_it_is_reached_is_refused_before_the
 
 @pytest.mark.parametrize(
     ("name", "remedy"),
-    [("final_not_checked", "model.global_batch_size=2016 or 2240"), ("coprime_stage", "model.global_batch_size=512 or 1024")],
+    [("final_not_checked", "model.global_batch_size=1792 or 3584, or "), ("coprime_stage", "model.global_batch_size=1024, or ")],
 )
-def test_a_last_stage_that_the_launcher_does_not_check_is_refused(name, remedy):
+def test_a_last_stage_that_the_launcher_does_not_check_is_refused_and_targets_that_suit_the_ramp_are_offered(name, remedy):
     given = oracle_case("nodes.json", name)["input"]
     fleet = fleet_of(given["num_nodes"], given["gpus_per_node"])
     with pytest.raises(UsageError) as refusal:
         plan(given["rampup_batch_size"], given["global_batch_size"], micro=given["micro_batch_size"], fleet=fleet)
     assert refusal.value.remedy.startswith(remedy)
+    for target in re.findall(r"\d+", remedy):
+        plan(given["rampup_batch_size"], int(target), micro=given["micro_batch_size"], fleet=fleet)
 
 
 def test_best_is_offered_for_a_target_that_does_not_divide_on_all_the_nodes_exactly_where_it_finds_others():

@@ -11,6 +11,7 @@ from rampcli.batch.nodes import Fleet
 from rampcli.batch.plan import ParallelSizes
 from rampcli.batch.ramp import RampSchedule
 from rampcli.batch.run_settings import BatchSettings, RampSettings, RunLength
+from rampcli.batch.throughput import Throughput
 from rampcli.batch.training_plan import PassedStage, plan_training
 from rampcli.errors import UsageError
 
@@ -220,6 +221,17 @@ def test_a_batch_is_decreased_only_where_it_fits_nowhere_and_as_little_as_can_be
         assert stage.micro_batch_size * stage.data_parallel_size * stage.accumulate_grad_batches == stage.global_batch_size
 
 
+@given(run=decreased_runs(), restart_s=st.floats(0, 100), always=st.booleans())
+def test_with_decreased_batches_too_best_is_never_slower_than_nemo(run, restart_s, always):
+    settings = {"throughput": Throughput(points=((1, 10.0),), basis=""), "restart_s": restart_s, "restarts_always": always}
+    best, nemo = (
+        plan(**run | {"policy": policy}, decrease_batch_size_if_needed=True, max_samples=5000, **settings) for policy in ("best", "nemo")
+    )
+    seconds = [sum(map(one.stage_s, one.stages)) + restart_s * one.restarts() for one in (best, nemo)]
+    if [stage.global_batch_size for stage in best.stages] == [stage.global_batch_size for stage in nemo.stages]:
+        assert seconds[0] <= seconds[1] * (1 + 1e-9)
+
+
 @given(run=decreased_runs())
 def test_samples_of_decreased_stages_are_counted_as_they_are_run_and_each_is_noted(run):
     planned = plan(**run, decrease_batch_size_if_needed=True)
@@ -289,6 +301,40 @@ def test_a_largest_batch_that_is_behind_does_not_have_to_fit_the_nodes_that_go_o
     planned = scheduled("samples:0:12 24:8", fleet=fleet_of(1, 8), policy=policy, consumed_samples=24)
     assert [stage.global_batch_size for stage in planned.passed] == [12]
     assert [stage.global_batch_size for stage in planned.stages] == [8]
+
+
+@pytest.mark.parametrize("consumed_samples", [0, 960])
+def test_a_size_that_never_runs_does_not_have_to_fit(consumed_samples):
+    text = "samples: 0:96 903:176 926:32 3263:64"
+    planned = scheduled(text, micro=2, fleet=fleet_of(2, 8), policy="fixed", max_samples=9000, consumed_samples=consumed_samples)
+    assert [stage.global_batch_size for stage in planned.stages] == [96, 32, 64]
+    assert [note for note in planned.notes if note.startswith("skipped")]
+
+
+def test_a_size_that_is_written_down_is_refused_as_a_stage_with_a_way_out():
+    with pytest.raises(UsageError) as refusal:
+        scheduled("samples: 0:16 1000:128", micro=4, fleet=fleet_of(9, 2))
+    assert refusal.value.message.startswith("stage 1 (batch size 128) of the ramp does not divide ")
+    assert refusal.value.keys[0] == "model.step_batch_size_schedule"
+    assert "model.global_batch_size" not in refusal.value.remedy
+
+
+@given(micro=st.integers(1, 6), ranks=st.integers(1, 20), accumulate=st.integers(1, 6), target=st.integers(1, 400))
+def test_what_is_offered_for_an_accumulation_that_does_not_fit_does(micro, ranks, accumulate, target):
+    given_ = {"micro": micro, "fleet": fleet_of(ranks, 1), "policy": "fixed"}
+    if target == micro * ranks * accumulate:
+        plan(None, target, accumulate=accumulate, **given_)
+        return
+    with pytest.raises(UsageError) as refusal:
+        plan(None, target, accumulate=accumulate, **given_)
+    for way in refusal.value.remedy.split(", or "):
+        key, _, number = way.partition("=")
+        plan(
+            None,
+            int(number) if key == "model.global_batch_size" else target,
+            accumulate=int(number) if key == "trainer.accumulate_grad_batches" else accumulate,
+            **given_,
+        )
 
 
 def test_a_batch_that_today_would_be_decreased_to_nothing_does_not_fail_a_resume_once_it_is_behind():

@@ -62,6 +62,7 @@ def over_everything(title: str, text: str, *said: str, line: int) -> BadInput:
 TYPED = "set by: command line"
 TYPES = (
     BadInput("a word for an integer", plan("trainer.devices=eight"), ("trainer.devices=eight is not an integer", TYPED)),
+    BadInput("a conversion", plan("trainer.num_nodes=int(1.9)"), ("trainer.num_nodes=int(1.9): a value is not converted", TYPED)),
     BadInput("a fraction for an integer", plan("trainer.max_steps=1.5"), ("trainer.max_steps=1.5 is not an integer", TYPED)),
     BadInput("a float for an integer", plan("seed=1e3"), ("seed=1000.0 is not an integer", "seed=1234")),
     BadInput("true for an integer", plan("trainer.num_nodes=true"), ("trainer.num_nodes=true is not an integer", TYPED)),
@@ -206,6 +207,8 @@ GRAMMAR = (
     BadInput("a word without a value", plan("global_batch_size"), ("'global_batch_size' is not KEY=VALUE", TYPED)),
     BadInput("a value without a key", plan("=5"), ("'=5' is not KEY=VALUE", TYPED)),
     BadInput("an empty word", plan(""), ("'' is not KEY=VALUE", TYPED)),
+    BadInput("an option added with +", plan("+model=llama3_8b"), ("settings are neither added nor deleted", "try:    model=llama3_8b")),
+    BadInput("a group deleted with ~", plan("~model"), ("~model: settings are neither added nor deleted", "try:    model=OPTION")),
     BadInput("a setting added with +", plan("+seed=5"), ("+seed=5: settings are neither added nor deleted", "try:    seed=5", TYPED)),
     BadInput("a setting deleted with ~", plan("~seed"), ("~seed: settings are neither added nor deleted", "try:    seed=null", TYPED)),
     BadInput(
@@ -287,8 +290,19 @@ FILES = (
     in_file("a file with a name of Python's", "lr: 1\neps: !!python/name:os.system\n", "tags are not read", line=2),
     in_file("a file with a target", "_target_: os.system\nlr: 0.5\n", "there is no setting optim._target_"),
     over_everything("a file with a target inside", "model:\n  _target_: os.system\n", "there is no setting model._target_", line=3),
-    in_file("a variable of the environment in a file", "lr: ${oc.env:SECRET}\n", "optim.lr=${oc.env:SECRET}", "are not resolved here"),
-    in_file("a reference in a file", "lr: 0.5\nmin_lr: ${.lr}\n", "optim.min_lr=${.lr}: references", line=2),
+    in_file("a variable of the environment in a file", "lr: ${oc.env:SECRET}\n", "${oc.env:SECRET}: references", "are not resolved here"),
+    in_file("a reference in a file", "lr: 0.5\nmin_lr: ${.lr}\n", "${.lr}: references", line=2),
+    in_file("half a reference in a file", "lr: '${x'\n", "${x: references (${...}) are not resolved here"),
+    in_file("a package without a name", "# @package\nlr: 0.5\n", "its package is neither its group nor _global_"),
+    in_file("an empty mapping for a file", "{}\n", "holds no settings", line=None),
+    in_file("a number that YAML reads in octal", "warmup_steps: 010\n", "010 is another number in YAML than it looks like"),
+    in_file("a number that YAML reads in base 60", "lr: 1:30\n", "1:30 is another number in YAML than it looks like"),
+    BadInput(
+        "a folder for an option",
+        plan("--config-dir", ".", "optim=mine"),
+        ("optim=mine: there is no conf/optim/mine.yaml", "try:    optim=gpt3_5b or llama3_8b or llama3_tiny"),
+        {"optim/mine.yaml/x": ""},
+    ),
     in_file("a file with a list of defaults", "defaults:\n  - llama3_8b\nlr: 0.5\n", "defaults is no setting"),
     in_file("a file with settings of the machinery", "lr: 1\nhydra:\n  run: {dir: elsewhere}\n", "hydra is no setting", line=2),
     in_file(
@@ -365,6 +379,11 @@ MAXTEXT = (
         (*maxtext_ramp(), "model.global_batch_size=4096"),
         ("per_device_batch_size=16.0 makes model.global_batch_size=2048, and 4096 is given", "(command line)"),
     ),
+    BadInput(
+        "a size per device that is no number",
+        gpt3("per_device_batch_size=4K"),
+        ("per_device_batch_size=4K is not a number", "try:    per_device_batch_size=4", TYPED),
+    ),
     BadInput("MaxText's ramp from a fraction", maxtext_ramp(per_device_batch_size_start="4.001"), ("512.128 samples, which is not whole",)),
     BadInput(
         "MaxText's ramp from its end on",
@@ -379,7 +398,7 @@ MAXTEXT = (
     BadInput(
         "hosts that do not divide by the expansion factor",
         gpt3("expansion_factor_real_data=3"),
-        ("lets one host in 3 read", "expansion_factor_real_data=3.0 (command line)", "data.expansion_factor_real_data=2"),
+        ("lets one host in 3 read", "expansion_factor_real_data=3.0 (command line)", "try:    expansion_factor_real_data=2"),
     ),
     BadInput(
         "pipeline microbatches that the stages do not divide",
@@ -463,6 +482,9 @@ COMMANDS = (
         "a word for a recipe's argument", plan(factory="llama3_8b(num_nodes='x')"), ("num_nodes='x' is not an integer", "num_nodes=1")
     ),
     BadInput("an argument that a recipe does not take", plan(factory="llama3_8b(nodes=2)"), ("takes no argument nodes", "num_nodes")),
+    BadInput("a picture without a name", plan("--plot", ""), ("--plot .: the name ends in neither .svg nor .png", "--plot plan.svg")),
+    BadInput("a folder for a picture", plan("--plot", "d.svg"), ("--plot d.svg: Is a directory",), {"d.svg/x": ""}),
+    BadInput("a seesaw of what does not fall", plan("--seesaw", "schedule.decay_style=constant"), ("falls too little for one stair",)),
     BadInput("a picture of another kind", plan("--plot", "x.pdf"), ("--plot x.pdf", "--plot x.svg")),
     BadInput("seesaw beside a ramp", gpt3("--seesaw"), ("this run has a schedule of its own", "model.rampup_batch_size=null")),
     BadInput("seesaw that does not grow", plan("--seesaw", "--seesaw-factor", "1"), ("--seesaw-factor 1", "--seesaw-factor 2")),

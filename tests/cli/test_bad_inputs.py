@@ -103,7 +103,7 @@ def test_everything_that_is_wrong_stands_in_one_report_each_once(errors_of, tmp_
         "data=nothing: there is no conf/data/nothing.yaml",
         "optim.lr=fast is not a number",
         "there is no setting optim.learning_rate",
-        "optim.beta1=5.0 is above 1",
+        "optim.beta1=5.0 is not below 1",
         "model.global_batch_size=510 does not divide into data.micro_batch_size=1 x 4 data-parallel ranks = 4",
     ]
 

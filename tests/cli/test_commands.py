@@ -112,3 +112,22 @@ def test_a_failure_of_the_workers_is_said_with_its_own_exit_code_and_the_log(tmp
     assert done.returncode == 2
     assert "the training corpus of data.source=stdlib has" in done.stderr
     assert str(Path("runs/llama3_tiny/logs/stage_0.log")) in done.stderr
+
+
+def test_a_terminal_without_the_characters_of_a_plan_shows_the_table_all_the_same(tmp_path):
+    environment = os.environ | {"PYTHONIOENCODING": "ascii"}
+    command = [sys.executable, "-m", "rampcli", "plan", "-f", "gpt3_5b", "name='naïve'"]
+    ended = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, check=True)
+    printed = ended.stdout.decode("ascii")
+    assert printed.splitlines()[1].split()[:3] == ["0", "256", "8"]
+    assert "runs/na?ve" in printed
+    assert ended.stderr == b""
+
+
+def test_a_folder_that_was_deleted_is_named_as_what_is_wrong(tmp_path):
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    command = ["sh", "-c", 'rmdir "$0" && exec "$@"', gone, sys.executable, "-m", "rampcli", "plan", "-f", "gpt3_5b"]
+    ended = subprocess.run(command, cwd=gone, capture_output=True, text=True, check=False)
+    assert (ended.returncode, ended.stdout) == (2, "")
+    assert ended.stderr.startswith("error: the working directory does not exist any more\n")

@@ -337,6 +337,32 @@ def test_the_learning_rate_is_that_of_the_settings(composed):
     assert rate.at(30 * 2048, global_batch_size=2048) == pytest.approx(0.1)
 
 
+def test_what_is_loaded_in_a_ramp_of_maxtexts_words_is_counted_on_all_devices(composed):
+    words = {"per_device_batch_size": 2, "per_device_batch_size_start": 0.5, "per_device_batch_size_increment": 0.5}
+    given = [f"{word}={value}" for word, value in words.items()] + ["enable_rampup_batch_size=true", "global_rampup_samples=3000"]
+    more = ["trainer.num_nodes=1", "parallel.tensor_parallel_size=2", "expansion_factor_real_data=1"]
+    resolved = resolve(lay_over(composed, [*given, *more]))
+    assert [resolved.loading(stage)[0].global_batch_to_load for stage in resolved.plan.stages] == [8, 8, 12, 16]
+
+
+@pytest.mark.parametrize(
+    ("words", "remedy"),
+    [
+        (["gradient_accumulation_steps=3"], "model.global_batch_size=1536, or gradient_accumulation_steps=4"),
+        (["per_device_batch_size=16", "data.micro_batch_size=5", "model.rampup_batch_size=null"], "data.micro_batch_size=4"),
+        (
+            [*["per_device_batch_size=16", "data.micro_batch_size=4", "trainer.accumulate_grad_batches=3"], "model.rampup_batch_size=null"],
+            "trainer.accumulate_grad_batches=12",
+        ),
+    ],
+)
+def test_what_would_work_is_said_in_the_words_that_were_used(composed, words, remedy):
+    with pytest.raises(UsageError) as refused:
+        resolve(lay_over(composed, words))
+    assert remedy in refused.value.remedy
+    assert refused.value.remedy.count("model.global_batch_size=") == remedy.count("model.global_batch_size=")
+
+
 @pytest.mark.parametrize(
     ("factor", "load", "hosts"), [(2, 4096, 8), (4, 8192, 4), (0.5, 1024, 16), (1, 2048, 16)], ids=["2", "4", "half", "1"]
 )

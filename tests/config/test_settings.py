@@ -59,7 +59,7 @@ def test_another_systems_word_has_no_value_and_no_text_of_its_own():
     [
         ("seed", "an integer", "from 0 up to 2^62", []),
         ("optim.lr", "a number", "from 0", []),
-        ("optim.beta1", "a number", "from 0 up to 1", []),
+        ("optim.beta1", "a number", "from 0 below 1", []),
         ("throughput.mfu", "a number", "above 0 up to 1", []),
         ("trainer.num_nodes", "an integer", "from 1 up to 100000", []),
         ("name", "a text", "", []),

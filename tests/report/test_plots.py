@@ -42,6 +42,13 @@ def test_batch_sizes_are_written_from_left_to_right_and_from_below(planned, tmp_
     assert [y for _, y in steps] == sorted(y for _, y in steps)
 
 
+def test_sizes_of_stages_too_narrow_for_their_number_are_left_out(planned, tmp_path):
+    schedule = "model.step_batch_size_schedule='samples: 0:256 100000:512 200000:768 20000000:2048'"
+    said = texts(drawn(planned("gpt3_5b", schedule, "model.rampup_batch_size=null"), tmp_path / "x.svg"))
+    assert {"768", "2048"} <= {*said}
+    assert not {"256", "512"} & {*said}
+
+
 def test_very_many_batch_sizes_are_drawn_without_their_numbers(planned, tmp_path):
     resolved = planned("llama3_8b", "model.rampup_batch_size=[32,32,50M]")
     said = texts(drawn(resolved, tmp_path / "x.svg"))
