@@ -94,6 +94,8 @@ def draw(resolved: Resolved, path: Path) -> None:
         raise UsageError(f"--plot {path}: the name ends in neither {' nor '.join(PICTURES)}", remedy=f"--plot {remedy}")
     if not path.parent.is_dir():
         raise UsageError(f"--plot {path}: there is no folder {path.parent}", remedy=f"--plot {path.name}")
+    if path.is_dir():
+        raise UsageError(f"--plot {path} is a folder", remedy=f"--plot {path / 'plan.svg'}")
     from rampcli.report.plots import plot_plan
 
     try:

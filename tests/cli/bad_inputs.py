@@ -483,7 +483,7 @@ COMMANDS = (
     ),
     BadInput("an argument that a recipe does not take", plan(factory="llama3_8b(nodes=2)"), ("takes no argument nodes", "num_nodes")),
     BadInput("a picture without a name", plan("--plot", ""), ("--plot .: the name ends in neither .svg nor .png", "--plot plan.svg")),
-    BadInput("a folder for a picture", plan("--plot", "d.svg"), ("--plot d.svg: Is a directory",), {"d.svg/x": ""}),
+    BadInput("a folder for a picture", plan("--plot", "d.svg"), ("--plot d.svg is a folder", "--plot d.svg/plan.svg"), {"d.svg/x": ""}),
     BadInput("a seesaw of what does not fall", plan("--seesaw", "schedule.decay_style=constant"), ("falls too little for one stair",)),
     BadInput("a picture of another kind", plan("--plot", "x.pdf"), ("--plot x.pdf", "--plot x.svg")),
     BadInput("seesaw beside a ramp", gpt3("--seesaw"), ("this run has a schedule of its own", "model.rampup_batch_size=null")),
