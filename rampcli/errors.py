@@ -22,17 +22,17 @@ class RampcliError(Exception):
         message: what is wrong, in one sentence.
         keys: the config keys that it is about, most important first.
         remedy: what would work, or None.
-        set_by: where the values of `keys` came from; filled in by `rampcli.config`, which knows.
+        set_by: where the values of `keys` came from; filled in by `rampcli.config`, where whoever raises does not know.
     """
 
     exit_code = 1
 
-    def __init__(self, message: str, *, keys: Sequence[str] = (), remedy: str | None = None) -> None:
+    def __init__(self, message: str, *, keys: Sequence[str] = (), remedy: str | None = None, set_by: Sequence[str] = ()) -> None:
         super().__init__(message)
         self.message = printable(message)
         self.keys = tuple(keys)
         self.remedy = None if remedy is None else printable(remedy)
-        self.set_by: tuple[str, ...] = ()
+        self.set_by = tuple(set_by)
 
     def __str__(self) -> str:
         lines = [f"error: {self.message}"]

@@ -50,7 +50,7 @@ def dialects(
     stage = max(plan.stages, key=lambda stage: stage.global_batch_size)
     if not plan.ramp.decreased and stage.global_batch_size < max(plan.ramp.scheduled_sizes()):  # the run ends before it gets there
         nodes = plan.fleet.num_nodes
-        ranks = plan.fleet.parallel.data_parallel_size(nodes * plan.fleet.devices)
+        ranks = plan.fleet.data_parallel_size(nodes)
         stage = replace(stage, num_nodes=nodes, world_size=nodes * plan.fleet.devices, data_parallel_size=ranks)
     said = Said(
         ramp=None if len(plan.ramp.thresholds) == 1 else rampup_batch_size,

@@ -25,6 +25,14 @@ class Fleet:
             if value < 1:
                 raise UsageError(f"{key}={value} is less than one", keys=(key,), remedy=f"{key}=1 or more")
 
+    def data_parallel_size(self, num_nodes: int) -> int:
+        """Data-parallel ranks of so many nodes.
+
+        Raises:
+            UsageError: their processes are no multiple of the model-parallel ranks.
+        """
+        return self.parallel.data_parallel_size(num_nodes * self.devices)
+
     def nodes_that_hold_the_model(self) -> list[int]:
         """Numbers of nodes whose processes are a multiple of the model-parallel ranks."""
         return [n for n in range(1, self.num_nodes + 1) if n * self.devices % self.parallel.model_parallel_size == 0]

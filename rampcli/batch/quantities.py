@@ -21,9 +21,11 @@ def parse_count(text: str) -> int | None:
 
 def shorten(count: float) -> str:
     """A count in three digits, as a person reads it: `2.93B`, `134M`, `804`."""
-    rounded = float(f"{count:.3g}")
-    for unit, size in reversed(_UNITS.items()):
-        if unit and rounded >= size:
-            scaled = rounded / size
-            return f"{scaled:.{max(0, 3 - len(str(int(scaled))))}f}{unit}"
-    return f"{rounded:g}"
+    scaled, unit = scale(float(f"{count:.3g}"))
+    return f"{scaled:.{max(0, 3 - len(str(int(scaled))))}f}{unit}" if unit else f"{scaled:g}"
+
+
+def scale(count: float) -> tuple[float, str]:
+    """A count in the largest unit that it reaches: 2.5 and `M`; the count itself and nothing below a thousand."""
+    unit = max((unit for unit, size in _UNITS.items() if count >= size), key=lambda unit: _UNITS[unit], default="")
+    return count / _UNITS[unit], unit

@@ -45,11 +45,11 @@ class Layout:
 
     def fits(self, sizes: Sequence[int]) -> bool:
         """Whether every batch size does, and the largest with the accumulation that was given."""
-        accumulate = self.accumulate_grad_batches
-        if accumulate is not None and self.node_policy != "best" and sizes[-1] != self._unit(self.fleet.num_nodes) * accumulate:
-            return False
         if self.node_policy == "best":  # which nodes are best takes longer than whether there are any
             return all(self.fleet.nodes_that_divide(size, micro_batch_size=self.micro_batch_size) for size in sizes)
+        accumulate = self.accumulate_grad_batches
+        if accumulate is not None and sizes[-1] != self._unit(self.fleet.num_nodes) * accumulate:
+            return False
         return None not in self.nodes(sizes)
 
     def decreasing(self, sizes: Sequence[int]) -> tuple["Layout", dict[int, int]]:
@@ -83,7 +83,7 @@ class Layout:
 
     def _unit(self, nodes: int) -> int:
         """Samples that all ranks take at a time."""
-        return self.micro_batch_size * self.fleet.parallel.data_parallel_size(nodes * self.fleet.devices)
+        return self.micro_batch_size * self.fleet.data_parallel_size(nodes)
 
     def _whole(self, size: int, nodes: int) -> int:
         return size - size % self._unit(nodes)
@@ -121,7 +121,7 @@ def refuse_stages(
     shown = ", ".join(f"{number} (batch size {size})" for number, size in wrong[:5]) + (", ..." if len(wrong) > 5 else "")
     plural = "s" if len(wrong) > 1 else ""
     if layout.node_policy == "fixed":
-        ranks = fleet.parallel.data_parallel_size(fleet.num_nodes * fleet.devices)
+        ranks = fleet.data_parallel_size(fleet.num_nodes)
         why = f"into {MICRO_KEY}={micro} x {ranks} data-parallel ranks = {micro * ranks} on {_nodes(fleet.num_nodes)}"
     else:
         may = f"that {layout.node_policy} may choose, up to {fleet.num_nodes}"

@@ -190,7 +190,7 @@ def plan_training(
     nodes = schedule_nodes(node_policy, works, sizes, micro_batch_size=layout.micro_batch_size, fleet=fleet, clock=unit_clock)
     nodes = [layout.decreased_nodes.get(stage.scheduled_batch_size, n) for stage, n in zip(walked, nodes, strict=True)]
     behind = sum(stage.end_sample is not None and stage.end_sample <= consumed_samples for stage in walked[:-1])
-    _check_fit(batch, layout, walked, nodes, behind=behind, sizes=sizes)
+    _check_fit(layout, walked, nodes, behind=behind, sizes=sizes)
     passed = max((index + 1 for index in range(behind) if nodes[index] is None), default=0)
     stages = [
         _stage(index, stage, num_nodes=n, micro_batch_size=layout.micro_batch_size, fleet=fleet)
@@ -211,9 +211,7 @@ def plan_training(
     )
 
 
-def _check_fit(
-    batch: BatchSettings, layout: Layout, walked: Sequence[RampStage], nodes: Sequence[int | None], *, behind: int, sizes: Sequence[int]
-) -> None:
+def _check_fit(layout: Layout, walked: Sequence[RampStage], nodes: Sequence[int | None], *, behind: int, sizes: Sequence[int]) -> None:
     """The largest batch is what was asked for on all the nodes, and every stage still to come has nodes."""
     report, fleet = Report(), layout.fleet
     runs = sizes[-1] in {stage.scheduled_batch_size for stage in walked[behind:]}
@@ -224,11 +222,11 @@ def _check_fit(
                 BatchPlan.solve(
                     global_batch_size=sizes[-1],
                     micro_batch_size=layout.micro_batch_size,
-                    accumulate_grad_batches=batch.accumulate_grad_batches,
-                    data_parallel_size=fleet.parallel.data_parallel_size(fleet.num_nodes * fleet.devices),
+                    accumulate_grad_batches=layout.accumulate_grad_batches,
+                    data_parallel_size=fleet.data_parallel_size(fleet.num_nodes),
                 )
             except UsageError as error:
-                if batch.accumulate_grad_batches is not None:
+                if layout.accumulate_grad_batches is not None:
                     raise
                 if len(sizes) > 1:
                     error.remedy = ", or ".join([*targets(layout), *remedies(sizes, layout)]) or error.remedy
@@ -254,7 +252,7 @@ def _lay_out(
         _check_last_size(schedule, batch)
         largest = schedule.scheduled_sizes()[-1]
     with report.noting():
-        data_parallel_size = fleet.parallel.data_parallel_size(fleet.num_nodes * fleet.devices)
+        data_parallel_size = fleet.data_parallel_size(fleet.num_nodes)
         given = {"micro_batch_size": batch.micro_batch_size, "accumulate_grad_batches": batch.accumulate_grad_batches}
         largest, micro_batch_size = complete_sizes(global_batch_size=largest, data_parallel_size=data_parallel_size, **given)
     if schedule is None and largest is not None:
@@ -327,14 +325,13 @@ def _counts(index: int, stage: RampStage) -> dict[str, Any]:
 
 
 def _stage(index: int, stage: RampStage, *, num_nodes: int, micro_batch_size: int, fleet: Fleet) -> StagePlan:
-    world_size = num_nodes * fleet.devices
     batch = BatchPlan.divide(
-        stage.global_batch_size, micro_batch_size=micro_batch_size, data_parallel_size=fleet.parallel.data_parallel_size(world_size)
+        stage.global_batch_size, micro_batch_size=micro_batch_size, data_parallel_size=fleet.data_parallel_size(num_nodes)
     )
     return StagePlan(
         **_counts(index, stage),
         num_nodes=num_nodes,
-        world_size=world_size,
+        world_size=num_nodes * fleet.devices,
         data_parallel_size=batch.data_parallel_size,
         micro_batch_size=micro_batch_size,
         accumulate_grad_batches=batch.accumulate_grad_batches,

@@ -72,7 +72,7 @@ def lay_over(
     values = {key: value for key, value in typed.items() if key not in groups}
     options = {group: option for group, option in typed.items() if group in groups and _exists(group, option, config_dir, place, own)}
     origin: Origin = config.origin
-    edits = {key: value for key, value in leaves(config) if origin.composed.get(key) != value}
+    edits = origin.edits(dict(leaves(config)))
     laid = {**origin.laid, **edits, **values}
     sources = origin.sources | dict.fromkeys(edits, Source(Layer.RECIPE, "recipe")) | dict.fromkeys(values, Source(Layer.USER, place))
     if options:

@@ -71,22 +71,22 @@ def check_folder(config_dir: Path) -> None:
     """
     for group in sorted(group_names()):
         for option in option_names(group):
-            mine, ours = config_dir / group / f"{option}.yaml", bundled("conf") / group / f"{option}.yaml"
-            if mine.is_file() and ours.is_file() and not filecmp.cmp(mine, ours, shallow=False):
-                error = UsageError(
-                    f"{mine}: {group}={option} is one of rampcli's own", keys=(group,), remedy=f"another name: {group}/my_{option}.yaml"
+            ours, mine = (option_file(group, option, [folder]) for folder in folders(config_dir))
+            if ours and mine and not filecmp.cmp(mine, ours, shallow=False):
+                raise UsageError(
+                    f"{mine}: {group}={option} is one of rampcli's own",
+                    keys=(group,),
+                    remedy=f"another name: {group}/my_{option}.yaml",
+                    set_by=("--config-dir",),
                 )
-                error.set_by = ("--config-dir",)
-                raise error
 
 
 def _check_file(path: Path, *, place: str, key: str) -> None:
     """A file from a stranger is read here first, without building anything from it."""
 
     def refuse(reason: str, line: int | None = None) -> UsageError:
-        error = UsageError(f"{path}: {reason}", keys=(key,), remedy="plain KEY: VALUE lines")
-        error.set_by = (place if line is None else f"{place}:{line}",)
-        return error
+        at = place if line is None else f"{place}:{line}"
+        return UsageError(f"{path}: {reason}", keys=(key,), remedy="plain KEY: VALUE lines", set_by=(at,))
 
     if path.stat().st_size > LARGEST_FILE_BYTES:
         raise refuse(f"larger than {LARGEST_FILE_BYTES} bytes")
@@ -120,12 +120,14 @@ def _check_file(path: Path, *, place: str, key: str) -> None:
 
 def _misfits(node: yaml.Node) -> Iterator[tuple[str, int]]:
     """What in a file is not plain settings, with its line."""
-    if isinstance(node, yaml.ScalarNode) and node.tag in NUMBERS and len(node.value) > LONGEST_NUMBER:
-        yield f"a number of {len(node.value)} characters", node.start_mark.line + 1
-    if isinstance(node, yaml.ScalarNode) and node.tag in NUMBERS and AMBIGUOUS.match(node.value):
-        yield f"{node.value} is another number in YAML than it looks like", node.start_mark.line + 1
-    if isinstance(node, yaml.ScalarNode) and "${" in node.value:
-        yield f"{node.value}: references (${{...}}) are not resolved here", node.start_mark.line + 1
+    if isinstance(node, yaml.ScalarNode):
+        line, is_number = node.start_mark.line + 1, node.tag in NUMBERS
+        if is_number and len(node.value) > LONGEST_NUMBER:
+            yield f"a number of {len(node.value)} characters", line
+        elif is_number and AMBIGUOUS.match(node.value):
+            yield f"{node.value} is another number in YAML than it looks like", line
+        elif "${" in node.value:
+            yield f"{node.value}: references (${{...}}) are not resolved here", line
     for child in node.value if isinstance(node, yaml.SequenceNode) else ():
         yield from _misfits(child)
     seen: set[str] = set()

@@ -122,6 +122,10 @@ class Origin:
             said.append(Said(PYTHON.place, value))
         return said
 
+    def edits(self, given: Mapping[str, Any]) -> dict[str, Any]:
+        """Of the leaves as they are now, those that were set in Python."""
+        return {key: value for key, value in given.items() if not self._is_as_composed(key, value)}
+
     def settled(self, given: Mapping[str, Any], decided: Mapping[str, tuple[str, Any]]) -> "Origin":
         """The origin of a configuration in canonical keys.
 
@@ -129,7 +133,7 @@ class Origin:
             given: the leaves before, other systems' words among them.
             decided: by canonical key, the key that decided it, and the value.
         """
-        edits = {key: value for key, value in given.items() if not self._is_as_composed(key, value)}
+        edits = self.edits(given)
         sources = self.sources | dict.fromkeys(edits, PYTHON)
         for key, (word, _) in decided.items():
             sources[key] = Source(self.layer(word, given[word]), f"{word}={shown(given[word])} ({self.place(word, given[word])})")

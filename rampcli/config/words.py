@@ -30,7 +30,12 @@ def join_split_lists(words: Iterable[str], *, report: Report) -> list[str]:
     for word in (*words, None):
         if open_word and (word is None or _ASSIGNMENT.match(word)):
             with report.noting():
-                raise _unclosed(open_word)
+                raise UsageError(
+                    f"the bracket in {open_word} is never closed",
+                    keys=(open_word.partition("=")[0],),
+                    remedy=typeable(f"{open_word}]"),
+                    set_by=("command line",),
+                )
             open_word = ""
         if word is not None:
             open_word = f"{open_word} {word}" if open_word else word
@@ -38,12 +43,6 @@ def join_split_lists(words: Iterable[str], *, report: Report) -> list[str]:
                 joined.append(open_word)
                 open_word = ""
     return joined
-
-
-def _unclosed(word: str) -> UsageError:
-    error = UsageError(f"the bracket in {word} is never closed", keys=(word.partition("=")[0],), remedy=typeable(f"{word}]"))
-    error.set_by = ("command line",)
-    return error
 
 
 def parse(words: Sequence[str], *, groups: Collection[str], place: str, report: Report, unique: bool = True) -> dict[str, Any]:

@@ -5,6 +5,7 @@ from pathlib import Path
 import matplotlib as mpl
 from matplotlib.figure import Figure
 
+from rampcli.batch.quantities import scale
 from rampcli.batch.training_plan import TrainingPlan
 
 OPEN_SHARE = 0.25
@@ -57,7 +58,5 @@ def plot_plan(plan: TrainingPlan, path: Path, *, title: str) -> None:
 
 
 def _short(samples: float) -> str:
-    for unit, size in (("T", 1e12), ("B", 1e9), ("M", 1e6), ("K", 1e3)):
-        if samples >= size:
-            return f"{samples / size:g}{unit}"
-    return f"{samples:g}"
+    scaled, unit = scale(samples)
+    return f"{scaled:g}{unit}"
