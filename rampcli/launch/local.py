@@ -5,7 +5,7 @@ import signal
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -33,26 +33,52 @@ class Observer:
 
 @dataclass(slots=True)
 class Tail:
-    """Reads the rows that are added to a JSON lines file from now on, also across its replacement by a shorter one."""
+    """Reads the whole rows of a JSON lines file as they are added, from byte `offset` on."""
 
     path: Path
-    _offset: int = field(init=False, default=0)
+    offset: int = 0
 
-    def __post_init__(self) -> None:
-        self._offset = self.path.stat().st_size if self.path.exists() else 0
+    def skip(self) -> None:
+        """Pass over what is there. A last line that was cut off is not: the next row takes its place."""
+        if self.path.exists():
+            self.offset = self.path.read_bytes().rfind(b"\n") + 1
 
     def rows(self) -> Iterator[dict[str, Any]]:
         """The rows since the last call."""
         if not self.path.exists():
             return
         with self.path.open("rb") as file:
-            size = file.seek(0, 2)
-            self._offset = min(self._offset, size)
-            file.seek(self._offset)
+            file.seek(self.offset)
             for line in file:
                 if line.endswith(b"\n"):
-                    self._offset += len(line)
+                    self.offset += len(line)
                     yield json.loads(line)
+
+
+class Feed:
+    """What the workers of a stage write down from now on, told to an observer.
+
+    Workers first drop the rows of the steps that they will take again, then say that they start, then add rows. So the steps are read
+    only after a start, from the first row on: where the file was cut is no byte that anybody knows beforehand.
+    """
+
+    def __init__(self, run: RunDirectory, observer: Observer) -> None:
+        self.observer = observer
+        self.events = Tail(run.events)
+        self.events.skip()
+        self.metrics = Tail(run.metrics)
+        self.started_at_step: int | None = None
+
+    def tell(self) -> None:
+        """Pass on what was written since the last call."""
+        for event in self.events.rows():
+            if event["event"] == "start":
+                self.started_at_step = event["step"]
+            self.observer.on_event(event)
+        if self.started_at_step is not None:
+            for row in self.metrics.rows():
+                if row["step"] > self.started_at_step:
+                    self.observer.on_row(row)
 
 
 @dataclass(slots=True)
@@ -82,7 +108,7 @@ def supervise(
 def _run_stage(
     resolved: Resolved, run: RunDirectory, stage: StagePlan, *, gpus: list[str], observer: Observer, interrupt: Interrupt
 ) -> None:
-    metrics, events = Tail(run.metrics), Tail(run.events)
+    feed = Feed(run, observer)
     log = run.logs / f"stage_{stage.stage}.log"
     observer.on_start(stage, gpus=len(gpus))
     agents = Agents(run.path, log, num_nodes=stage.num_nodes, devices=resolved.config.trainer.devices, gpus=gpus)
@@ -91,22 +117,15 @@ def _run_stage(
         while exit_code is None:
             time.sleep(POLL_S)
             exit_code = agents.exit_code()
-            _tell(observer, metrics, events)
+            feed.tell()
             if interrupt.signal is not None and not asked:
                 agents.ask_to_stop()
                 asked = True
     finally:
         agents.end()
-    _tell(observer, metrics, events)
+    feed.tell()
     if exit_code != 0 and interrupt.signal is None:
         raise _failure(run, log)
-
-
-def _tell(observer: Observer, metrics: Tail, events: Tail) -> None:
-    for event in events.rows():
-        observer.on_event(event)
-    for row in metrics.rows():
-        observer.on_row(row)
 
 
 def _failure(run: RunDirectory, log: Path) -> RampcliError:
