@@ -133,13 +133,32 @@ def sha256(path: Path) -> str:
 
 
 def read_rows(path: Path) -> Iterator[dict[str, Any]]:
-    """The rows of a JSON lines file; a last line without its end was cut off in the middle and is no row."""
-    if not path.exists():
-        return
-    with path.open(encoding="utf-8") as file:
-        for line in file:
-            if line.endswith("\n"):
-                yield json.loads(line)
+    """The rows of a JSON lines file."""
+    return Tail(path).rows()
+
+
+@dataclass(slots=True)
+class Tail:
+    """Reads the rows of a JSON lines file as they are added, from byte `offset` on; a last line without its end is no row yet."""
+
+    path: Path
+    offset: int = 0
+
+    def skip(self) -> None:
+        """Pass over the rows that are there. A last line that was cut off is not passed over: the next row takes its place."""
+        if self.path.exists():
+            self.offset = self.path.read_bytes().rfind(b"\n") + 1
+
+    def rows(self) -> Iterator[dict[str, Any]]:
+        """The rows since the last call."""
+        if not self.path.exists():
+            return
+        with self.path.open("rb") as file:
+            file.seek(self.offset)
+            for line in file:
+                if line.endswith(b"\n"):
+                    self.offset += len(line)
+                    yield json.loads(line)
 
 
 def append_row(path: Path, row: dict[str, Any]) -> None:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rampcli.run_directory import MANIFEST, RunDirectory, append_row, read_rows, replace_file, sha256, write_json
+from rampcli.run_directory import MANIFEST, RunDirectory, Tail, append_row, read_rows, replace_file, sha256, write_json
 
 ROWS = st.lists(st.dictionaries(st.text(max_size=4), st.integers() | st.text(max_size=8) | st.none(), max_size=3), max_size=6)
 
@@ -206,3 +206,35 @@ def test_json_is_read_as_it_was_written(content, tmp_path_factory):
     path = tmp_path_factory.getbasetemp() / "content.json"
     write_json(path, content)
     assert json.loads(path.read_text(encoding="utf-8")) == content
+
+
+def test_a_tail_gives_each_new_row_once_and_waits_for_the_end_of_a_line(tmp_path):
+    path = tmp_path / "rows.jsonl"
+    path.write_text('{"old": 1}\n')
+    tail = Tail(path)
+    tail.skip()
+    assert list(tail.rows()) == []
+    with path.open("a") as file:
+        file.write('{"a": 1}\n{"b"')
+    assert list(tail.rows()) == [{"a": 1}]
+    with path.open("a") as file:
+        file.write(": 2}\n")
+    assert list(tail.rows()) == [{"b": 2}]
+    assert list(tail.rows()) == []
+
+
+def test_a_row_that_replaces_one_that_was_cut_off_is_read_whole(tmp_path):
+    path = tmp_path / "rows.jsonl"
+    path.write_text('{"old": 1}\n{"cut o')
+    tail = Tail(path)
+    tail.skip()
+    append_row(path, {"new": "longer than what was cut off"})
+    assert list(tail.rows()) == [{"new": "longer than what was cut off"}]
+
+
+def test_a_file_that_does_not_exist_yet_has_no_rows(tmp_path):
+    tail = Tail(tmp_path / "rows.jsonl")
+    tail.skip()
+    assert list(tail.rows()) == []
+    (tmp_path / "rows.jsonl").write_text('{"step": 1}\n')
+    assert list(tail.rows()) == [{"step": 1}]

@@ -1,6 +1,5 @@
 """Runs a ramp on this machine: a set of agents per stage, until the run is complete or somebody stops it."""
 
-import json
 import signal
 import time
 from collections.abc import Callable, Iterator
@@ -13,7 +12,7 @@ from rampcli.batch.training_plan import StagePlan
 from rampcli.config.resolve import Resolved
 from rampcli.errors import RampcliError
 from rampcli.launch.agents import Agents
-from rampcli.run_directory import RunDirectory
+from rampcli.run_directory import RunDirectory, Tail
 
 POLL_S = 0.1
 
@@ -29,30 +28,6 @@ class Observer:
 
     def on_event(self, row: dict[str, Any]) -> None:
         """A row of events.jsonl was written."""
-
-
-@dataclass(slots=True)
-class Tail:
-    """Reads the whole rows of a JSON lines file as they are added, from byte `offset` on."""
-
-    path: Path
-    offset: int = 0
-
-    def skip(self) -> None:
-        """Pass over what is there. A last line that was cut off is not: the next row takes its place."""
-        if self.path.exists():
-            self.offset = self.path.read_bytes().rfind(b"\n") + 1
-
-    def rows(self) -> Iterator[dict[str, Any]]:
-        """The rows since the last call."""
-        if not self.path.exists():
-            return
-        with self.path.open("rb") as file:
-            file.seek(self.offset)
-            for line in file:
-                if line.endswith(b"\n"):
-                    self.offset += len(line)
-                    yield json.loads(line)
 
 
 class Feed:
