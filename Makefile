@@ -2,10 +2,11 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test lint docs clean
+.PHONY: demo test lint docs goldens clean
 
 demo: .venv/installed
 	$(BIN)/rampcli pretrain --factory llama3_tiny
+	$(BIN)/rampcli generate runs/llama3_tiny --prompt 'def '
 
 test: lint
 	OMP_NUM_THREADS=1 $(BIN)/pytest
@@ -29,6 +30,9 @@ docs: .venv/installed-dev
 .venv/installed-dev: .venv/bin/python pyproject.toml constraints.txt
 	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
 	touch $@ .venv/installed
+
+goldens: .venv/installed-dev
+	$(BIN)/python tests/numerics/goldens.py
 
 clean:
 	rm -rf .venv dist .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache

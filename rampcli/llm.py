@@ -11,6 +11,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from rampcli.bundled import bundled
+from rampcli.config.groups import some_of
 from rampcli.errors import UsageError
 
 if TYPE_CHECKING:
@@ -43,7 +44,7 @@ def from_factory(text: str) -> "Config":
     name, arguments = _parse(text)
     if name not in recipe_names():
         near = difflib.get_close_matches(name, recipe_names(), n=1, cutoff=0.5) or recipe_names()
-        raise UsageError(f"--factory {text}: there is no recipe {name}", remedy=f"--factory {' or '.join(near)}")
+        raise UsageError(f"--factory {text}: there is no recipe {name}", remedy=f"--factory {some_of(near)}")
     recipe = importlib.import_module(f"{__name__}.{name}").pretrain_recipe
     parameters = inspect.signature(recipe).parameters
     for argument, value in arguments.items():

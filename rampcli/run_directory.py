@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import math
 import os
 import re
 import shutil
@@ -135,6 +136,11 @@ def sha256(path: Path) -> str:
 def read_rows(path: Path) -> Iterator[dict[str, Any]]:
     """The rows of a JSON lines file."""
     return Tail(path).rows()
+
+
+def loss_of(row: dict[str, Any]) -> float:
+    """The loss of a row, for showing; one that is not finite stands there as null."""
+    return math.nan if row["loss"] is None else float(row["loss"])
 
 
 @dataclass(slots=True)

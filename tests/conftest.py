@@ -1,6 +1,7 @@
 import socket
 
 import pytest
+import torch
 import torch.distributed as dist
 from hypothesis import settings
 
@@ -20,6 +21,22 @@ def alone():
     dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=0, world_size=1)
     yield
     dist.destroy_process_group()
+
+
+@pytest.fixture
+def build_passes(alone):  # noqa: ARG001
+    """Builds a model with its initial weights in this process, as a worker does."""
+    # The engine is for those tests that use it: others do without torch.
+    from rampcli.engine.build import build_parts
+    from rampcli.engine.passes import Passes
+    from rampcli.parallel.mesh import build_meshes
+
+    def build(config: Config) -> Passes:
+        device = torch.device("cpu")
+        meshes = build_meshes(device, config.parallel)
+        return Passes(config, build_parts(config, meshes, device), meshes, device)
+
+    return build
 
 
 @pytest.fixture

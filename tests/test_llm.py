@@ -4,11 +4,12 @@ from pathlib import Path
 import pytest
 
 from rampcli import llm
+from rampcli.config.groups import some_of
 from rampcli.config.schema import Config
 from rampcli.errors import UsageError
 
 RECIPES = sorted(path.stem for path in (Path(__file__).parents[1] / "recipes").glob("*.py"))
-ALL = f"--factory {' or '.join(RECIPES)}"
+ALL = f"--factory {some_of(RECIPES)}"
 
 
 def test_every_file_among_the_recipes_is_a_recipe_by_its_name():

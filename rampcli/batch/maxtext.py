@@ -3,13 +3,13 @@
 Numbers follow MaxText's `types.py` and `rampup_batch.py`, except that a fraction which MaxText truncates is refused.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 from math import gcd
 from typing import Any
 
-from rampcli.batch.division import divisors, nearest_multiples
+from rampcli.batch.division import nearest_multiples
 from rampcli.batch.plan import ACCUMULATE_KEY, GLOBAL_KEY, MICRO_KEY
 from rampcli.batch.ramp import RAMP_KEY, SEMANTICS_KEY
 from rampcli.errors import UsageError
@@ -96,8 +96,8 @@ def loading_hosts(num_nodes: int, expansion_factor: Fraction | None) -> int:
     return int(hosts)
 
 
-def check_pipeline(*, num_pipeline_microbatches: int | None, stages: int, micro_batches_to_train: Sequence[int], num_layers: int) -> None:
-    """Check a pipeline's arithmetic: layers over stages, and the micro batch of all ranks, in every stage, over its microbatches.
+def check_pipeline(*, num_pipeline_microbatches: int | None, stages: int, num_layers: int) -> None:
+    """Check a pipeline's arithmetic: layers over stages, and microbatches that fill it.
 
     Raises:
         UsageError: something does not divide.
@@ -123,17 +123,6 @@ def check_pipeline(*, num_pipeline_microbatches: int | None, stages: int, micro_
             keys=(PIPELINE_KEY, STAGES_KEY),
             remedy=f"{PIPELINE_KEY}={offered}",
         )
-    for micro_batch_to_train in micro_batches_to_train:
-        if micro_batch_to_train % num_pipeline_microbatches:
-            common = gcd(*micro_batches_to_train)
-            fitting = [count for count in divisors(common, most=common) if count % stages == 0]
-            nearest = min(fitting, key=lambda count: abs(count - num_pipeline_microbatches), default=None)
-            raise UsageError(
-                f"a micro batch of {micro_batch_to_train} samples on all ranks does not divide into"
-                f" {PIPELINE_KEY}={num_pipeline_microbatches}",
-                keys=(PIPELINE_KEY, MICRO_KEY, *FLEET_KEYS),
-                remedy=f"{PIPELINE_KEY}={nearest or 'null'}",
-            )
 
 
 def translate(words: Mapping[str, Any], *, num_devices: int, model_parallel_size: int, settings: Mapping[str, Any]) -> dict[str, Any]:

@@ -116,6 +116,53 @@ def explain(
     explain_keys(keys, factory=factory, config_dir=config_dir, as_json=as_json)
 
 
+RunDir = Annotated[Path, typer.Argument(metavar="RUN_DIR", help="The run directory, runs/NAME.", show_default=False)]
+Step = Annotated[int | None, typer.Option(metavar="N", help="The checkpoint after N steps: the newest, unless given.", show_default=False)]
+
+
+def generate(
+    run_dir: RunDir,
+    prompt: Annotated[str, typer.Option("--prompt", "-p", help="What to continue.", show_default=False)],
+    max_tokens: Annotated[int | None, typer.Option(min=1, help="As many as there is room for, unless given.", show_default=False)] = None,
+    temperature: Annotated[float, typer.Option(min=0.0, help="0 takes the likeliest token every time.")] = 0.8,
+    top_k: Annotated[int | None, typer.Option(min=1, help="Draw from the K likeliest tokens.", show_default=False)] = None,
+    seed: Annotated[int, typer.Option(min=0, max=2**62, help="Of the draws.")] = 0,
+    step: Step = None,
+    as_json: AsJson = False,
+) -> None:
+    """Let a trained model continue a text."""
+    from rampcli.cli.weights import run_on_checkpoint
+
+    options = {"prompt": prompt, "max-tokens": max_tokens, "temperature": temperature, "top-k": top_k, "seed": seed, "step": step}
+    run_on_checkpoint("rampcli.engine.generate", run_dir, [], options, as_json=as_json)
+
+
+def export(
+    run_dir: RunDir,
+    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="Where to write; it is made.", show_default=False)],
+    dtype: Annotated[str | None, typer.Option(help="fp32 or bf16: what the run computes with, unless given.", show_default=False)] = None,
+    step: Step = None,
+    as_json: AsJson = False,
+) -> None:
+    """Write a trained model as a folder that Hugging Face's transformers loads."""
+    from rampcli.cli.weights import run_on_checkpoint
+
+    if dtype not in (None, "fp32", "bf16"):
+        raise UsageError(f"--dtype {dtype}: there is fp32 and bf16", remedy="--dtype fp32 or --dtype bf16")
+    run_on_checkpoint("rampcli.engine.export", run_dir, [str(folder)], {"dtype": dtype, "step": step}, as_json=as_json)
+
+
+def import_(
+    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="As save_pretrained writes it.", show_default=False)],
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="The settings: CONF/model/NAME.yaml.", show_default=False)],
+    as_json: AsJson = False,
+) -> None:
+    """Write a Hugging Face model's settings as a model to train, which starts from its weights."""
+    from rampcli.cli.weights import import_settings
+
+    import_settings(folder, file, as_json=as_json)
+
+
 def completion(shell: Annotated[str, typer.Argument(help=f"One of {', '.join(SCRIPTS)}.")]) -> None:
     """Print the script that lets a shell complete words of rampcli."""
     if shell not in SCRIPTS:

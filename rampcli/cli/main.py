@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from rampcli import __version__
-from rampcli.cli.commands import completion, explain, plan, pretrain
+from rampcli.cli.commands import completion, explain, export, generate, import_, plan, pretrain
 from rampcli.cli.completion import candidates
 from rampcli.errors import EXIT_CTRL_C, RampcliError, UsageError
 
@@ -19,6 +19,9 @@ for commands in (app, llm):
     commands.command("pretrain", context_settings={"allow_interspersed_args": True})(pretrain)
 app.command("plan")(plan)
 app.command("explain")(explain)
+app.command("generate")(generate)
+app.command("export")(export)
+app.command("import")(import_)
 app.command("completion")(completion)
 app.add_typer(llm, name="llm", help="The same commands, as NeMo's command lines name them.")
 

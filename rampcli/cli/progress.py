@@ -9,6 +9,7 @@ from rich.text import Text
 
 from rampcli.batch.training_plan import PassedStage, StagePlan, TrainingPlan
 from rampcli.launch.local import Observer
+from rampcli.run_directory import loss_of
 
 PLAIN_EVERY_S = 10.0
 RECENT_WEIGHT = 0.1
@@ -54,7 +55,7 @@ class Progress(Observer):
     def on_event(self, row: dict[str, Any]) -> None:
         """Something other than a step happened."""
         if row["event"] == "validation":
-            self._say(f"validation loss {row['loss']:.4f} after {row['consumed_samples']:,} samples")
+            self._say(f"validation loss {loss_of(row):.4f} after {row['consumed_samples']:,} samples")
         elif row["event"] == "fault":
             self._say(f"warning: {row['reason']}")
 
@@ -66,7 +67,7 @@ class Progress(Observer):
             self._name(stage),
             f"batch {row['global_batch_size']}",
             f"{consumed:,}{of_all} samples",
-            f"loss {row['loss']:.3f}",
+            f"loss {loss_of(row):.3f}",
             f"{samples_per_s * self.plan.sequence_length:,.0f} tokens/s",
         ]
         for name, end in (("stage", stage.end_sample), ("run", self.plan.end_sample)):

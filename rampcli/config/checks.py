@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 from rampcli.batch.division import divisors
+from rampcli.config.model_size import head_size_of
 from rampcli.config.schema import Config, DecayStyle, PositionEmbedding
 from rampcli.config.settings import Setting, leaves, settings, shown
 from rampcli.errors import Report, UsageError
@@ -49,11 +50,11 @@ def check_heads(config: Config) -> None:
     """Heads divide the width, and groups the heads."""
     model = config.model
     groups = model.num_query_groups or model.num_attention_heads
-    if model.hidden_size % model.num_attention_heads:
+    if model.head_size is None and model.hidden_size % model.num_attention_heads:
         raise UsageError(
             f"model.hidden_size={model.hidden_size} does not divide into model.num_attention_heads={model.num_attention_heads}",
             keys=("model.hidden_size", "model.num_attention_heads"),
-            remedy=f"model.num_attention_heads={divisors(model.hidden_size, most=model.num_attention_heads)[-1]}",
+            remedy=f"model.num_attention_heads={divisors(model.hidden_size, most=model.num_attention_heads)[-1]}, or model.head_size=64",
         )
     if model.num_attention_heads % groups:
         raise UsageError(
@@ -61,13 +62,35 @@ def check_heads(config: Config) -> None:
             keys=("model.num_attention_heads", "model.num_query_groups"),
             remedy=f"model.num_query_groups={divisors(model.num_attention_heads, most=groups)[-1]}",
         )
-    head_size = model.hidden_size // model.num_attention_heads
+    head_size = head_size_of(model)
     if model.position_embedding is PositionEmbedding.rope and head_size % 2:
         raise UsageError(
             f"model.hidden_size={model.hidden_size} over model.num_attention_heads={model.num_attention_heads} gives heads of {head_size};"
-            " rotary positions need an even size",
-            keys=("model.hidden_size", "model.num_attention_heads"),
+            " rotary positions need an even size"
+            if model.head_size is None
+            else f"model.head_size={head_size}: rotary positions need an even size",
+            keys=("model.hidden_size", "model.num_attention_heads") if model.head_size is None else ("model.head_size",),
             remedy="model.position_embedding=learned, or an even head size",
+        )
+
+
+def check_rotary(config: Config) -> None:
+    """A scaling of rotary positions has somewhere to blend, and positions to scale."""
+    model = config.model
+    if model.rotary_scale_factor is None:
+        return
+    if model.position_embedding is not PositionEmbedding.rope:
+        raise UsageError(
+            f"model.rotary_scale_factor={model.rotary_scale_factor:g}, and model.position_embedding={model.position_embedding}",
+            keys=("model.rotary_scale_factor", "model.position_embedding"),
+            remedy="model.rotary_scale_factor=null",
+        )
+    if model.rotary_low_freq_factor >= model.rotary_high_freq_factor:
+        raise UsageError(
+            f"model.rotary_low_freq_factor={model.rotary_low_freq_factor:g} is not below"
+            f" model.rotary_high_freq_factor={model.rotary_high_freq_factor:g}",
+            keys=("model.rotary_low_freq_factor", "model.rotary_high_freq_factor"),
+            remedy="model.rotary_low_freq_factor=1.0 model.rotary_high_freq_factor=4.0",
         )
 
 
@@ -105,4 +128,4 @@ def check_schedule(config: Config) -> None:
         )
 
 
-SETTING_CHECKS: tuple[Callable[[Config], Any], ...] = (check_name, check_heads, check_warmup, check_schedule)
+SETTING_CHECKS: tuple[Callable[[Config], Any], ...] = (check_name, check_heads, check_rotary, check_warmup, check_schedule)

@@ -19,6 +19,8 @@ DEEPEST_LEVEL = 20
 LONGEST_NUMBER = 100
 AMBIGUOUS = re.compile(r"[-+]?0[0-7_]+$|[^:]+:")
 """Octal and sexagesimal numbers of YAML 1.1."""
+MOST_OFFERED = 4
+"""Names that a remedy lists; of more it has all but the last of these."""
 WORD = "tag:yaml.org,2002:str"
 NUMBERS = ("tag:yaml.org,2002:int", "tag:yaml.org,2002:float")
 
@@ -38,6 +40,13 @@ def option_names(group: str, config_dir: Path | None = None) -> list[str]:
     return sorted({path.stem for folder in folders(config_dir) for path in (folder / group).glob("*.yaml") if path.is_file()})
 
 
+def some_of(names: list[str]) -> str:
+    """Names to choose from, as a remedy lists them: all of a few, the first of many."""
+    if len(names) <= MOST_OFFERED:
+        return " or ".join(names)
+    return f"{' or '.join(names[: MOST_OFFERED - 1])} or ... ({len(names)} in all)"
+
+
 def option_file(group: str, option: str, among: list[Path]) -> Path | None:
     """The file of an option; None where there is none."""
     return next((path for folder in among if (path := folder / group / f"{option}.yaml").is_file()), None)
@@ -52,9 +61,10 @@ def check_option(group: str, option: Any, config_dir: Path | None) -> None:
     name = shown(option)
     path = option_file(group, name, folders(config_dir)) if Path(name).name == name else None
     if path is None:
-        options = option_names(group, config_dir)
+        ours = option_names(group)
+        options = sorted(option_names(group, config_dir), key=ours.__contains__)  # the user's own come first
         near = difflib.get_close_matches(name, options, n=2, cutoff=0.5) or options
-        raise UsageError(f"{group}={name}: there is no conf/{group}/{name}.yaml", keys=(group,), remedy=f"{group}={' or '.join(near)}")
+        raise UsageError(f"{group}={name}: there is no conf/{group}/{name}.yaml", keys=(group,), remedy=f"{group}={some_of(near)}")
     if not path.is_relative_to(bundled("conf")):
         _check_file(path, place=f"{group}/{name}.yaml", key=group)
 

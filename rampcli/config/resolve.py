@@ -19,6 +19,7 @@ from rampcli.config.model_size import flops_per_token
 from rampcli.config.origin import DEFAULT, Origin
 from rampcli.config.schema import AtBoundary, Config
 from rampcli.config.settings import leaves, settings
+from rampcli.config.splits import SPLIT_CHECKS, check_stages
 from rampcli.config.values import build, put
 from rampcli.errors import RampcliError, Report, UsageError
 
@@ -103,7 +104,7 @@ def resolve(config: Config, *, consumed_samples_in: Callable[[Path], int] = lamb
         check_ranges(typed)
     for error in report.errors[known:]:  # what is checked next is worked out with the default in its place
         put(typed, error.keys[0], settings()[error.keys[0]].default)
-    for check in SETTING_CHECKS:
+    for check in (*SETTING_CHECKS, *SPLIT_CHECKS):
         with _fresh(report, settled):
             check(typed)
     plan = None
@@ -204,9 +205,10 @@ def _check_stages(resolved: Resolved) -> None:
         check_pipeline(
             num_pipeline_microbatches=parallel.num_pipeline_microbatches,
             stages=parallel.pipeline_parallel_size,
-            micro_batches_to_train=[stage.micro_batch_size * stage.data_parallel_size for stage in resolved.plan.stages],
             num_layers=resolved.config.model.num_layers,
         )
+    with report.noting():
+        check_stages(resolved.config, resolved.plan.stages)
     with report.noting():
         for stage in resolved.plan.stages:
             try:

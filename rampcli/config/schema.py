@@ -85,6 +85,35 @@ class NodePolicy(StrEnum):
     fixed = "fixed"
 
 
+class ActivationCheckpointing(StrEnum):
+    """What of a forward pass is computed again for the backward pass, instead of being kept."""
+
+    none = "none"
+    selective = "selective"
+    full = "full"
+
+
+class AccumulateReduce(StrEnum):
+    """When gradients are reduced over the ranks."""
+
+    last = "last"
+    each = "each"
+
+
+class OnNonfinite(StrEnum):
+    """What to do about a loss or a gradient that is not finite."""
+
+    stop = "stop"
+    skip = "skip"
+
+
+class Optimizer(StrEnum):
+    """Which optimiser; see `rampcli.engine.optimizers`."""
+
+    adamw = "adamw"
+    muon = "muon"
+
+
 class DecayStyle(StrEnum):
     """How the learning rate falls; see `rampcli.batch.learning_rate`."""
 
@@ -133,7 +162,10 @@ class ModelConfig:
     num_layers: int = setting(6, "layers", at_least=1)
     hidden_size: int = setting(128, "width of the residual stream", at_least=1)
     ffn_hidden_size: int = setting(344, "width inside the feed-forward layers", at_least=1)
-    num_attention_heads: int = setting(4, "heads of queries; divides `hidden_size`", at_least=1)
+    num_attention_heads: int = setting(4, "heads of queries", at_least=1)
+    head_size: int | None = setting(
+        None, "width of a head. `null`: `hidden_size` over `num_attention_heads`, which then has to divide it", at_least=1
+    )
     num_query_groups: int | None = setting(
         None, "heads of keys and values; divides `num_attention_heads`. `null`: one for each attention head", at_least=1
     )
@@ -147,9 +179,22 @@ class ModelConfig:
         PositionEmbedding.rope, "how a token knows its place; `rope` wants heads of an even size"
     )
     rotary_base: float = setting(10_000.0, "of `rope`", above=0)
+    rotary_scale_factor: float | None = setting(
+        None, "Llama 3.1's scaling of `rope`: slow rotations are slowed by this. `null`: none", at_least=1
+    )
+    rotary_low_freq_factor: float = setting(
+        1.0, "of that scaling: rotations that turn fewer times than this in `rotary_original_length` are slowed wholly", above=0
+    )
+    rotary_high_freq_factor: float = setting(4.0, "those that turn more often than this are left as they are", above=0)
+    rotary_original_length: int = setting(8192, "the length that `rope` was trained for before its scaling", unit="tokens", at_least=1)
+    qk_norm: bool = setting(False, "RMSNorm of each head's queries and keys, as Qwen3 has it")
+    sliding_window: int | None = setting(
+        None, "tokens that a token sees, itself included, as Mistral has it. `null`: all before it", unit="tokens", at_least=1
+    )
     bias: bool = setting(False, "biases in the linear layers")
     tie_embeddings: bool = setting(False, "the output projection is the token embedding")
     init_std: float = setting(0.02, "standard deviation of the initial weights", above=0)
+    init_from: str | None = setting(None, "a Hugging Face folder that the weights are taken from instead. `null`: none")
     global_batch_size: int | None = setting(
         None, "samples per optimiser step, at the end of a ramp. `null`: derived", unit="samples", at_least=1
     )
@@ -211,7 +256,18 @@ class TrainerConfig:
     max_steps: int | None = setting(None, "the run's end. `null`: another end, or none", unit="optimiser steps", at_least=1)
     max_samples: int | None = setting(None, "the run's end. `null`: another end, or none", unit="samples", at_least=1)
     max_tokens: int | None = setting(None, "the run's end. `null`: another end, or none", unit="tokens", at_least=1)
+    accumulate_reduce: AccumulateReduce = setting(
+        AccumulateReduce.last,
+        "gradients are reduced over the ranks once per step (`last`), or after each micro batch, which needs less memory (`each`)",
+    )
+    activation_checkpointing: ActivationCheckpointing = setting(
+        ActivationCheckpointing.none,
+        "`full`: of each layer only the input is kept for the backward pass; `selective`: also what its matrix products gave",
+    )
     gradient_clip_val: float | None = setting(1.0, "largest norm of the gradient. `null`: no clipping", above=0)
+    on_nonfinite: OnNonfinite = setting(
+        OnNonfinite.stop, "a loss or gradient that is not finite ends the run (`stop`), or its step changes no weight (`skip`)"
+    )
     val_every_steps: int | None = setting(
         None, "between validations. `null`: only before the first step and after the last", unit="optimiser steps", at_least=1
     )
@@ -225,11 +281,19 @@ class TrainerConfig:
 
 @dataclass(kw_only=True, slots=True)
 class ParallelConfig:
-    """How many ways the model is split; the processes that are left are data parallel. Larger sizes than 1 are planned, not trained."""
+    """How many ways the model is split; the processes that are left are data parallel."""
 
     tensor_parallel_size: int = setting(1, "ways that each layer is split", at_least=1)
     pipeline_parallel_size: int = setting(1, "ways that the layers are divided up", at_least=1)
     context_parallel_size: int = setting(1, "ways that each sequence is split", at_least=1)
+    data_parallel_shard_size: int | None = setting(
+        None,
+        "data-parallel ranks that share one copy of the weights; they divide them all. `1`: every rank has its own. `null`: all share one",
+        at_least=1,
+    )
+    virtual_pipeline_parallel_size: int = setting(
+        1, "parts of the layers that each pipeline rank has, for the interleaved schedule. `1`: 1F1B", at_least=1
+    )
     num_pipeline_microbatches: int | None = setting(
         None,
         "parts of a micro batch that go through the pipeline one after another; a multiple of the stages. `null`: the accumulated micro"
@@ -240,8 +304,11 @@ class ParallelConfig:
 
 @dataclass(kw_only=True, slots=True)
 class OptimConfig:
-    """AdamW, and the learning rate. At most one of the two warm-ups is given."""
+    """The optimiser, and the learning rate. At most one of the two warm-ups is given."""
 
+    optimizer: Optimizer = setting(
+        Optimizer.adamw, "`muon`: Muon for the matrices of the layers, scaled so that AdamW's learning rate fits, and AdamW for the rest"
+    )
     lr: float = setting(1e-3, "highest learning rate", at_least=0)
     min_lr: float = setting(0.0, "learning rate at the end", at_least=0)
     warmup_samples: int | None = setting(None, "warm-up. `null`: the other one, or none", unit="samples", at_least=0)
@@ -252,6 +319,13 @@ class OptimConfig:
     beta1: float = setting(0.9, "AdamW's first decay rate", at_least=0, below=1)
     beta2: float = setting(0.95, "AdamW's second decay rate", at_least=0, below=1)
     eps: float = setting(1e-8, "AdamW's epsilon", above=0)
+    muon_momentum: float = setting(0.95, "Muon's momentum", at_least=0, below=1)
+    skip_step_sigma: float | None = setting(
+        None,
+        "a step whose loss or gradient norm lies more than so many standard deviations above the last 128 changes no weight. `null`: all"
+        " steps count",
+        above=0,
+    )
 
 
 @dataclass(kw_only=True, slots=True)

@@ -1,43 +1,77 @@
-"""From settings to a model on its ranks, and its optimiser."""
+"""From settings to a model on its ranks."""
+
+from collections.abc import Callable
 
 import torch
-from torch import nn
-from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.tensor import DTensor, distribute_tensor
+from torch import Tensor
+from torch.distributed.tensor import DTensor
 
-from rampcli.config.schema import Config, OptimConfig
+from rampcli.config.schema import Config
 from rampcli.models.decoder import Decoder
-from rampcli.models.initialize import initial_value
+from rampcli.models.initialize import initial_rows
+from rampcli.models.recompute import recompute_activations
+from rampcli.parallel.context import pieces_of, split_sequence
 from rampcli.parallel.fsdp import shard_over_data_ranks
+from rampcli.parallel.mesh import CONTEXT, PIPELINE, TENSOR, Meshes
+from rampcli.parallel.pipeline import layers_of_rank
+from rampcli.parallel.tensor import split_layers
+
+RowsOf = Callable[[Decoder, str, int, int], Tensor]
+"""Of a model, a parameter's name, a first row and a number of rows: these rows with all their columns."""
 
 
-def build_model(config: Config, mesh: DeviceMesh, device: torch.device) -> Decoder:
-    """A model with its initial weights, sharded before it is given memory, so that no rank holds it whole."""
-    with torch.device("meta"):
-        model = Decoder(config.model, sequence_length=config.data.sequence_length)
-    shard_over_data_ranks(model, model.layers, mesh, config.trainer.precision)
-    model.to_empty(device=device)
-    fill_weights(model, seed=config.seed)
-    return model
+def build_parts(config: Config, meshes: Meshes, device: torch.device, rows_of: RowsOf | None = None) -> list[Decoder]:
+    """This rank's parts of the model, split before they are given memory, so that no rank holds the model whole.
+
+    Args:
+        config: what to build.
+        meshes: the ranks that it is split over.
+        device: where this rank's part lives.
+        rows_of: where the weights come from; the initial weights of `config.seed`, if None.
+    """
+    parallel = config.parallel
+    layers = layers_of_rank(
+        config.model.num_layers,
+        ranks=parallel.pipeline_parallel_size,
+        rank=meshes.rank(PIPELINE),
+        parts=parallel.virtual_pipeline_parallel_size,
+    )
+    parts = []
+    for here in layers:
+        with torch.device("meta"):
+            part = Decoder(config.model, sequence_length=config.data.sequence_length, layers=here)
+        split_layers(part, meshes.data[TENSOR])
+        part.tie()
+        split_sequence(part, meshes.data[CONTEXT])
+        recompute_activations(part.layers.values(), config.trainer.activation_checkpointing)
+        shard_over_data_ranks(part, part.layers.values(), meshes.weights, config.trainer.precision)
+        part.to_empty(device=device)
+        part.tie()  # memory was given to each of two names
+        fill_weights(part, rows_of or initial_weights(config.seed))
+        part.positions = pieces_of(part.positions, meshes.data[CONTEXT], dim=0)
+        parts.append(part)
+    return parts
+
+
+def initial_weights(seed: int) -> RowsOf:
+    """The weights of a model that has not been trained."""
+
+    def rows_of(model: Decoder, name: str, first: int, rows: int) -> Tensor:
+        return initial_rows(model, name, first=first, rows=rows, seed=seed)
+
+    return rows_of
 
 
 @torch.no_grad()
-def fill_weights(model: Decoder, *, seed: int) -> None:
-    """Give every parameter its initial value; one whole parameter at a time is held on the CPU."""
+def fill_weights(model: Decoder, rows_of: RowsOf) -> None:
+    """Give every parameter its value, and compute the buffers. Of a sharded parameter only the rows that this rank has are asked for."""
     for name, parameter in model.named_parameters():
-        value = initial_value(model, name, parameter.shape, seed=seed).to(parameter.device)
         if isinstance(parameter, DTensor):
-            value = distribute_tensor(value, parameter.device_mesh, parameter.placements, src_data_rank=None)
-        parameter.copy_(value)
-    if model.rotary is not None:
-        model.rotary.fill()
-
-
-def build_optimizer(model: nn.Module, optim: OptimConfig) -> torch.optim.AdamW:
-    """AdamW (arXiv 1711.05101) with weight decay on matrices and embeddings only; the learning rate is set before each step."""
-    parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    groups = [
-        {"params": [parameter for parameter in parameters if parameter.ndim >= 2], "weight_decay": optim.weight_decay},
-        {"params": [parameter for parameter in parameters if parameter.ndim < 2], "weight_decay": 0.0},
-    ]
-    return torch.optim.AdamW(groups, lr=optim.lr, betas=(optim.beta1, optim.beta2), eps=optim.eps, fused=True)
+            local = parameter.to_local()
+            (block,) = parameter.__create_chunk_list__()  # type: ignore[no-untyped-call]  # how distributed checkpoints ask for its place
+            inside = tuple(slice(offset, offset + size) for offset, size in zip(block.offsets, block.sizes, strict=True))
+            if local.numel():
+                local.copy_(rows_of(model, name, block.offsets[0], block.sizes[0])[(slice(None), *inside[1:])])
+        else:
+            parameter.copy_(rows_of(model, name, 0, parameter.shape[0]))
+    model.fill_buffers()

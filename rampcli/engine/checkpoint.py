@@ -4,7 +4,8 @@ A checkpoint is written aside, flushed, given its manifest and renamed: it is co
 """
 
 import shutil
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import torch
@@ -12,7 +13,6 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageReader, HuggingFaceStorageWriter
-from torch.distributed.checkpoint.state_dict import StateDictOptions, get_state_dict, set_state_dict
 from torch.distributed.checkpoint.state_dict_loader import load as load_tensors
 from torch.distributed.checkpoint.state_dict_saver import save as save_tensors
 
@@ -21,29 +21,42 @@ from rampcli.models.decoder import Decoder
 from rampcli.run_directory import MANIFEST, RunDirectory, flush, sha256, write_json
 
 FORMAT = 1
-MODEL, OPTIMIZER = "model.", "optimizer."
-OPTIONS = StateDictOptions(flatten_optimizer_state_dict=True)
+MODEL, OPTIMIZER = "model.", "optimizer.state."
 
 
 @dataclass(slots=True)
 class TrainingState:
-    """Where a run is: optimiser steps, consumed samples, and the hash of the order in which they were read (None: not audited)."""
+    """Where a run is.
+
+    Attributes:
+        step: optimiser steps.
+        consumed_samples: samples that they have read.
+        order_hash: hash of the order in which they were read; None: not audited.
+        recent: loss and gradient norm of the last steps, where later ones are compared with them.
+    """
 
     step: int = 0
     consumed_samples: int = 0
     order_hash: str | None = None
+    recent: list[tuple[float, float]] = field(default_factory=list)
 
 
 class Checkpoints:
-    """Saves and loads one model and its optimiser. Every rank takes part in every call."""
+    """Saves and loads a model, of which each rank has its parts, and its optimisers. Every rank takes part in every call."""
 
     def __init__(
-        self, run: RunDirectory, model: Decoder, optimizer: torch.optim.Optimizer, *, keep_last: int, facts: dict[str, Any]
+        self,
+        run: RunDirectory,
+        parts: Sequence[Decoder],
+        optimizers: Sequence[torch.optim.Optimizer],
+        *,
+        keep_last: int,
+        facts: dict[str, Any],
     ) -> None:
         """`facts` go into every manifest: what the checkpoint belongs to."""
         self.run = run
-        self.model = model
-        self.optimizer = optimizer
+        self.parts = parts
+        self.optimizers = optimizers
         self.keep_last = keep_last
         self.facts = facts
 
@@ -62,15 +75,12 @@ class Checkpoints:
                 shutil.rmtree(aside, ignore_errors=True)
                 aside.mkdir(parents=True)
             dist.barrier()
-            save_tensors(
-                _tensors(self.model, self.optimizer)[2], storage_writer=HuggingFaceStorageWriter(str(aside), save_distributed=True)
-            )
+            save_tensors(self._tensors(copies=False), storage_writer=HuggingFaceStorageWriter(str(aside), save_distributed=True))
             if dist.get_rank() == 0:
                 for path in aside.iterdir():
                     flush(path)
                 files = {path.name: {"bytes": path.stat().st_size, "sha256": sha256(path)} for path in sorted(aside.iterdir())}
-                state_facts = {"step": state.step, "consumed_samples": state.consumed_samples, "order_hash": state.order_hash}
-                write_json(aside / MANIFEST, {"format": FORMAT, **state_facts, **self.facts, "files": files})
+                write_json(aside / MANIFEST, {"format": FORMAT, **asdict(state), **self.facts, "files": files})
                 flush(aside)
                 aside.rename(final)
                 flush(final.parent)
@@ -99,12 +109,40 @@ class Checkpoints:
             raise ForeignCheckpointError(
                 f"{checkpoint.path} was trained on another corpus than this machine has", remedy="another name= or run_dir="
             )
-        model_state, optimizer_state, tensors = _tensors(self.model, self.optimizer)
-        load_tensors(tensors, storage_reader=HuggingFaceStorageReader(str(checkpoint.path)))
-        model_state.update({name: tensors[MODEL + name] for name in model_state if MODEL + name in tensors})
-        optimizer_state.update({name: tensors[OPTIMIZER + name] for name in optimizer_state if OPTIMIZER + name in tensors})
-        set_state_dict(self.model, self.optimizer, model_state_dict=model_state, optim_state_dict=optimizer_state, options=OPTIONS)
-        return TrainingState(step=step, consumed_samples=checkpoint.consumed_samples, order_hash=checkpoint.manifest["order_hash"])
+        if step > 0:
+            self._make_optimizer_state()
+        load_tensors(self._tensors(copies=True), storage_reader=HuggingFaceStorageReader(str(checkpoint.path)))  # in place
+        recent = [(loss, norm) for loss, norm in checkpoint.manifest.get("recent", [])]
+        return TrainingState(
+            step=step, consumed_samples=checkpoint.consumed_samples, order_hash=checkpoint.manifest["order_hash"], recent=recent
+        )
+
+    def _tensors(self, *, copies: bool) -> dict[str, Tensor]:
+        """The weights and the state of the optimisers, by names that do not depend on how the model is split.
+
+        Args:
+            copies: also those that another part of the model has, and saves.
+        """
+        states = {parameter: state for optimizer in self.optimizers for parameter, state in optimizer.state.items()}
+        tensors = {}
+        for part in self.parts:
+            for name, parameter in part.named_parameters() if copies else part.own_parameters().items():
+                tensors[f"{MODEL}{name}"] = parameter.detach()
+                tensors |= {f"{OPTIMIZER}{name}.{key}": value for key, value in states.get(parameter, {}).items()}
+        return tensors
+
+    def _make_optimizer_state(self) -> None:
+        """Optimisers have no state before their first step; one along no gradient, of no size, makes it."""
+        for optimizer in self.optimizers:
+            rates = [group["lr"] for group in optimizer.param_groups]
+            for group in optimizer.param_groups:
+                group["lr"] = 0.0
+                for parameter in group["params"]:
+                    parameter.grad = torch.zeros_like(parameter)
+            optimizer.step()
+            optimizer.zero_grad()
+            for group, rate in zip(optimizer.param_groups, rates, strict=True):
+                group["lr"] = rate
 
     def _newest_whole_step(self) -> int | None:
         """Rank 0 reads and checks; the others are told."""
@@ -125,17 +163,6 @@ class Checkpoints:
                 f"every checkpoint in {self.run.checkpoints} is damaged", remedy="another name= or run_dir= to start anew"
             )
         return None if step == -1 else step
-
-
-def _tensors(model: Decoder, optimizer: torch.optim.Optimizer) -> tuple[dict[str, Any], dict[str, Any], dict[str, Tensor]]:
-    """The state of model and optimiser by parameter names, and the tensors of both under one prefix each."""
-    model_state, optimizer_state = get_state_dict(model, optimizer, options=OPTIONS)
-    # A tied weight has two names and one memory, which a file may hold once.
-    once = {name for name, _ in model.named_parameters()}
-    named = {MODEL + name: value for name, value in model_state.items() if name in once} | {
-        OPTIMIZER + name: value for name, value in optimizer_state.items()
-    }
-    return model_state, optimizer_state, {name: value for name, value in named.items() if isinstance(value, Tensor)}
 
 
 def _from_rank_0(number: int) -> int:

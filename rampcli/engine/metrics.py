@@ -1,6 +1,7 @@
 """What a run writes down about itself: metrics.jsonl, events.jsonl and state.json, all by rank 0."""
 
 import hashlib
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -8,6 +9,7 @@ import numpy as np
 import torch
 import torch.distributed as dist
 from numpy.typing import NDArray
+from torch.distributed.device_mesh import DeviceMesh
 
 from rampcli.batch.plan import BatchPlan
 from rampcli.batch.training_plan import StagePlan, TrainingPlan
@@ -53,8 +55,8 @@ class Journal:
                 "global_batch_size": batch.global_batch_size,
                 "accumulate_grad_batches": batch.accumulate_grad_batches,
                 "world_size": self.world_size,
-                "loss": result.loss,
-                "grad_norm": result.grad_norm,
+                "loss": finite(result.loss),
+                "grad_norm": finite(result.grad_norm),
                 "lr": lr,
                 "step_time_s": round(times.step_time_s, 6),
                 "data_time_s": round(times.data_time_s, 6),
@@ -93,10 +95,15 @@ class Journal:
         )
 
 
-def chain_order_hash(before: str | None, samples: NDArray[np.int64], *, device: torch.device) -> str:
-    """Chain the samples that all ranks really read in a step, sorted, to the hash of the steps before it."""
+def finite(value: float) -> float | None:
+    """A value as JSON has it, which knows neither NaN nor infinity."""
+    return value if math.isfinite(value) else None
+
+
+def chain_order_hash(before: str | None, samples: NDArray[np.int64], data: DeviceMesh, *, device: torch.device) -> str:
+    """Chain the samples that all data-parallel ranks really read in a step, sorted, to the hash of the steps before it."""
     mine = torch.from_numpy(samples).to(device)
-    gathered = [torch.empty_like(mine) for _ in range(dist.get_world_size())]
-    dist.all_gather(gathered, mine)
+    gathered = [torch.empty_like(mine) for _ in range(data.size())]
+    dist.all_gather(gathered, mine, group=data.get_group())
     everyones = torch.cat(gathered).cpu().numpy()
     return hashlib.sha256((before or "").encode() + np.sort(everyones).astype("<i8").tobytes()).hexdigest()

@@ -1,18 +1,17 @@
-"""One optimiser step, and one validation."""
+"""The gradient of one step, and one validation."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import islice
 
 import torch
 import torch.distributed as dist
-import torch.nn.functional as F
 from torch import Tensor
 from torch.distributed.tensor import DTensor
 
-from rampcli.data.corpus import IGNORED
-from rampcli.data.loader import MicroBatch, RankBatch
+from rampcli.data.loader import MicroBatch
+from rampcli.engine.passes import Passes
 from rampcli.models.decoder import Decoder
-from rampcli.parallel.fsdp import reduce_gradients_on
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,48 +22,63 @@ class StepResult:
     grad_norm: float
 
 
-def train_step(
-    model: Decoder, optimizer: torch.optim.Optimizer, batch: RankBatch, *, global_tokens: int, gradient_clip_val: float | None
+def follow_gradient(
+    passes: Passes, micro_batches: Sequence[MicroBatch], *, global_tokens: int, gradient_clip_val: float | None
 ) -> StepResult:
-    """Take one step on the gradient of the mean loss over all valid tokens of the global batch.
+    """Leave the gradient of the mean loss over all valid tokens of the global batch, clipped, in the parameters.
 
     Args:
-        batch: this rank's share.
+        passes: the model.
+        micro_batches: this rank's share.
         global_tokens: valid tokens of the global batch, all ranks together.
         gradient_clip_val: the largest norm that the gradient is let through with; None lets all through.
     """
-    ranks = dist.get_world_size()
-    loss_sum = torch.zeros((), device=batch.micro_batches[0].tokens.device)
-    for index, micro_batch in enumerate(batch.micro_batches):
-        reduce_gradients_on(model, last_micro_batch=index == len(batch.micro_batches) - 1)
-        micro_loss_sum = summed_loss(model, micro_batch)
-        # Ranks and micro batches hold different token counts, so the mean is over the whole batch; FSDP divides by the ranks once more.
-        (micro_loss_sum * (ranks / global_tokens)).backward()  # type: ignore[no-untyped-call]
-        loss_sum += micro_loss_sum.detach()
-    grad_norm = clip_gradients(model, gradient_clip_val)
-    optimizer.step()
-    optimizer.zero_grad()
-    dist.all_reduce(loss_sum)
-    return StepResult(loss=loss_sum.item() / global_tokens, grad_norm=grad_norm)
+    ranks = passes.meshes.ranks_with_other_tokens
+    # Ranks and micro batches hold different token counts, so the mean is over the whole batch; FSDP divides by the ranks once more.
+    loss = passes.forward_backward(micro_batches, scale=ranks / global_tokens)
+    totals = torch.stack([loss.double() / ranks, squared_norm(passes.parts, device=passes.device)])
+    dist.all_reduce(totals)
+    mean_loss, grad_norm = totals[0].item(), totals[1].sqrt().item()
+    if gradient_clip_val is not None and grad_norm > gradient_clip_val:
+        for gradient in _own_gradients(passes.parts, copies=True):
+            gradient.mul_(gradient_clip_val / grad_norm)
+    return StepResult(loss=mean_loss, grad_norm=grad_norm)
 
 
-def summed_loss(model: Decoder, micro_batch: MicroBatch) -> Tensor:
-    """Cross entropy in nats, summed over the valid tokens of a micro batch; a scalar in fp32."""
-    logits = model(micro_batch.tokens)
-    return F.cross_entropy(logits.flatten(0, 1).float(), micro_batch.labels.flatten(), ignore_index=IGNORED, reduction="sum")
-
-
-def clip_gradients(model: Decoder, gradient_clip_val: float | None) -> float:
-    """Scale the gradient down to `gradient_clip_val`; the norm over all ranks before that."""
-    norm = torch.nn.utils.clip_grad_norm_(model.parameters(), float("inf") if gradient_clip_val is None else gradient_clip_val)
-    return (norm.full_tensor() if isinstance(norm, DTensor) else norm).item()
+def squared_norm(parts: Sequence[Decoder], *, device: torch.device) -> Tensor:
+    """What this rank adds to the squared norm of the whole gradient, a float64 scalar: each number of it is counted by one rank."""
+    total = torch.zeros((), dtype=torch.float64, device=device)
+    if gradients := _own_gradients(parts, copies=False):
+        total += torch.stack(torch._foreach_norm(gradients)).double().square().sum()
+    return total
 
 
 @torch.no_grad()
-def validate(model: Decoder, micro_batches: Iterable[MicroBatch], *, device: torch.device) -> float:
+def validate(passes: Passes, rounds: Iterable[MicroBatch]) -> float:
     """Mean loss in nats per valid token, over the micro batches of all ranks."""
-    totals = torch.zeros(2, dtype=torch.float64, device=device)
-    for micro_batch in micro_batches:
-        totals += torch.stack([summed_loss(model, micro_batch).double(), totals.new_tensor(micro_batch.valid_tokens)])
+    totals = torch.zeros(2, dtype=torch.float64, device=passes.device)
+    remaining = iter(rounds)
+    while micro_batches := list(islice(remaining, passes.at_a_time)):
+        loss = passes.forward(micro_batches)
+        totals += torch.stack([loss.double(), totals.new_tensor(passes.valid_tokens(micro_batches))])
     dist.all_reduce(totals)
     return (totals[0] / totals[1]).item()
+
+
+def _own_gradients(parts: Sequence[Decoder], *, copies: bool) -> list[Tensor]:
+    """The gradients that this rank has, and whether those too of which other ranks have the same."""
+    gradients = []
+    for part in parts:
+        parameters = part.parameters() if copies else part.own_parameters().values()
+        for gradient in (parameter.grad for parameter in parameters):
+            if isinstance(gradient, DTensor):
+                if copies or _is_first_copy(gradient):
+                    gradients.append(gradient.to_local())
+            elif gradient is not None:
+                gradients.append(gradient)
+    return gradients
+
+
+def _is_first_copy(gradient: DTensor) -> bool:
+    places = zip(gradient.placements, gradient.device_mesh.get_coordinate() or (), strict=True)
+    return all(place == 0 for placement, place in places if placement.is_replicate())

@@ -1,6 +1,7 @@
 """The story of training."""
 
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -9,12 +10,15 @@ import torch.distributed as dist
 from rampcli.batch.learning_rate import LearningRate
 from rampcli.batch.plan import BatchPlan
 from rampcli.batch.training_plan import StagePlan, TrainingPlan
-from rampcli.config.schema import AtBoundary, Config
+from rampcli.config.schema import AtBoundary, Config, OnNonfinite
 from rampcli.data.loader import Loader, RankBatch, ValidationLoader
 from rampcli.engine.checkpoint import Checkpoints, TrainingState
-from rampcli.engine.metrics import Journal, StepTimes, chain_order_hash
-from rampcli.engine.step import train_step, validate
-from rampcli.models.decoder import Decoder
+from rampcli.engine.guard import Outliers, not_finite
+from rampcli.engine.metrics import Journal, StepTimes, chain_order_hash, finite
+from rampcli.engine.passes import Passes
+from rampcli.engine.step import StepResult, follow_gradient, validate
+from rampcli.errors import RampcliError
+from rampcli.parallel.mesh import DATA
 
 STAGE_BOUNDARY, COMPLETE, PREEMPTED = "stage_boundary", "complete", "preempted"
 
@@ -33,12 +37,13 @@ class Trainer:
     config: Config
     plan: TrainingPlan
     learning_rate: LearningRate
-    model: Decoder
-    optimizer: torch.optim.Optimizer
+    passes: Passes
+    optimizers: Sequence[torch.optim.Optimizer]
     loader: Loader
     validation_loader: ValidationLoader
     checkpoints: Checkpoints
     journal: Journal
+    outliers: Outliers
     device: torch.device
     state: TrainingState
     stop: StopRequest
@@ -70,17 +75,45 @@ class Trainer:
     ) -> None:
         consumed_samples = self.state.consumed_samples + batch_plan.global_batch_size
         lr = self.learning_rate.at(consumed_samples, global_batch_size=batch_plan.global_batch_size)
-        for group in self.optimizer.param_groups:
-            group["lr"] = lr
-        result = train_step(
-            self.model, self.optimizer, batch, global_tokens=global_tokens, gradient_clip_val=self.config.trainer.gradient_clip_val
+        result = follow_gradient(
+            self.passes, batch.micro_batches, global_tokens=global_tokens, gradient_clip_val=self.config.trainer.gradient_clip_val
         )
+        skipped = self._reason_to_skip(result)
+        for optimizer in self.optimizers:
+            for group in optimizer.param_groups:
+                group["lr"] = lr
+            if skipped is None:
+                optimizer.step()
+            optimizer.zero_grad()
         self.state.step += 1
         self.state.consumed_samples = consumed_samples
+        self.state.recent = self.outliers.recent
         if self.config.data.audit_order:
-            self.state.order_hash = chain_order_hash(self.state.order_hash, batch.samples, device=self.device)
+            self.state.order_hash = chain_order_hash(
+                self.state.order_hash, batch.samples, self.passes.meshes.data[DATA], device=self.device
+            )
+        if skipped is not None:
+            self.journal.event("skip", self.state, reason=skipped)
         times = StepTimes(step_time_s=time.perf_counter() - began, data_time_s=data_time_s)
         self.journal.step(self.state, stage, batch_plan, result, times, lr=lr)
+
+    def _reason_to_skip(self, result: StepResult) -> str | None:
+        """Why a step is to change nothing: its samples count as consumed, but not for the weights and the optimiser; None lets it happen.
+
+        Raises:
+            RampcliError: something is not finite, and the run is to stop then.
+        """
+        reason = not_finite(result)
+        if reason is None:
+            return self.outliers.stands_out(result)
+        if self.config.trainer.on_nonfinite is OnNonfinite.stop:
+            saved = self.checkpoints.run.complete_checkpoints()
+            back = f"from step {saved[-1].step}" if saved else "from the beginning, since there is no checkpoint yet"
+            raise RampcliError(
+                f"step {self.state.step + 1}, after {self.state.consumed_samples:,} samples: {reason}",
+                remedy=f"trainer.on_nonfinite=skip to pass over such steps, or a smaller optim.lr; the same command goes on {back}",
+            )
+        return reason
 
     def _after_step(self, batch_plan: BatchPlan) -> None:
         if self.plan.is_complete(self.state.consumed_samples):
@@ -92,7 +125,8 @@ class Trainer:
 
     def _agree_on(self, batch: RankBatch) -> tuple[int, bool]:
         """Valid tokens of the global batch, and whether any rank was asked to stop."""
-        totals = torch.tensor([batch.valid_tokens, int(self.stop.asked)], device=self.device)
+        valid_tokens = batch.valid_tokens if self.passes.meshes.reads_first else 0
+        totals = torch.tensor([valid_tokens, int(self.stop.asked)], device=self.device)
         dist.all_reduce(totals)
         tokens, askers = totals.tolist()
         return tokens, askers > 0
@@ -106,8 +140,8 @@ class Trainer:
     def _validate(self, batch_plan: BatchPlan) -> None:
         samples = self.config.trainer.val_samples
         if samples:
-            loss = validate(self.model, self.validation_loader.read(samples, batch_plan), device=self.device)
-            self.journal.event("validation", self.state, loss=loss, samples=samples)
+            loss = validate(self.passes, self.validation_loader.read(samples, batch_plan))
+            self.journal.event("validation", self.state, loss=finite(loss), samples=samples)
 
     def _batch_plan(self) -> BatchPlan:
         return self.plan.batch_on(self.plan.stage_at(self.state.consumed_samples), dist.get_world_size())

@@ -11,18 +11,23 @@ import torch
 import torch.distributed as dist
 
 from rampcli.config import snapshot
+from rampcli.config.huggingface import check_init_from
 from rampcli.config.resolve import Resolved, resolve
 from rampcli.config.runnable import check_runnable
 from rampcli.config.schema import Accelerator, Config
 from rampcli.data.loader import Loader, ValidationLoader
 from rampcli.data.sources import open_corpora
-from rampcli.engine.build import build_model, build_optimizer
+from rampcli.engine.build import RowsOf, build_parts
 from rampcli.engine.checkpoint import Checkpoints
+from rampcli.engine.guard import Outliers
 from rampcli.engine.metrics import Journal
+from rampcli.engine.optimizers import build_optimizers
+from rampcli.engine.passes import Passes
 from rampcli.engine.trainer import StopRequest, Trainer
 from rampcli.errors import RampcliError, UsageError
 from rampcli.lifeline import die_with_parent
-from rampcli.parallel.mesh import build_mesh
+from rampcli.models.huggingface import Folder
+from rampcli.parallel.mesh import DATA, build_meshes
 from rampcli.run_directory import RunDirectory
 
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)
@@ -71,14 +76,12 @@ def join_ranks(config: Config) -> torch.device:
     """Form the process group from the environment that torchrun sets; alone, a group of one. Returns this rank's device."""
     for name, value in (("RANK", "0"), ("WORLD_SIZE", "1"), ("LOCAL_RANK", "0"), ("MASTER_ADDR", "127.0.0.1"), ("MASTER_PORT", "0")):
         os.environ.setdefault(name, value)
-    if config.trainer.accelerator is Accelerator.cpu or not torch.cuda.is_available():
-        if config.trainer.accelerator is Accelerator.gpu:
-            raise UsageError("trainer.accelerator=gpu, but torch sees no GPU here", keys=("trainer.accelerator",))
+    device = device_here(config.trainer.accelerator)
+    if device.type == "cpu":
         dist.init_process_group("gloo")
-        return torch.device("cpu")
-    device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
-    torch.cuda.set_device(device)
-    dist.init_process_group("nccl", device_id=device)
+    else:
+        torch.cuda.set_device(device)
+        dist.init_process_group("nccl", device_id=device)
     return device
 
 
@@ -86,29 +89,55 @@ def build_trainer(resolved: Resolved, run: RunDirectory, device: torch.device, s
     """Everything that a run needs, with the newest checkpoint loaded."""
     config, plan = resolved.config, resolved.plan
     training, validation = open_corpora(config)
-    mesh = build_mesh(device, data_parallel_size=dist.get_world_size())
-    model = build_model(config, mesh, device)
-    optimizer = build_optimizer(model, config.optim)
+    meshes = build_meshes(device, config.parallel)
+    parts = build_parts(config, meshes, device, None if run.complete_checkpoints() else given_weights(config))
+    optimizers = build_optimizers(parts, config.optim)
     facts = {"settings": snapshot.identity(config), "corpus": training.fingerprint, "world_size": dist.get_world_size()}
-    checkpoints = Checkpoints(run, model, optimizer, keep_last=config.checkpoint.keep_last, facts=facts)
+    checkpoints = Checkpoints(run, parts, optimizers, keep_last=config.checkpoint.keep_last, facts=facts)
     state = checkpoints.load_newest()
     if dist.get_rank() == 0:
         run.forget_after(state.step)
-    rank = dist.get_rank()
+    rank = meshes.rank(DATA)
     return Trainer(
         config=config,
         plan=plan,
         learning_rate=resolved.learning_rate(),
-        model=model,
-        optimizer=optimizer,
+        passes=Passes(config, parts, meshes, device),
+        optimizers=optimizers,
         loader=Loader(training, seed=config.seed, rank=rank, device=device),
         validation_loader=ValidationLoader(validation, rank=rank, device=device),
         checkpoints=checkpoints,
         journal=Journal(run, plan, config),
+        outliers=Outliers(sigma=config.optim.skip_step_sigma, recent=state.recent),
         device=device,
         state=state,
         stop=stop,
     )
+
+
+def device_here(accelerator: Accelerator) -> torch.device:
+    """Where this process computes; on a host with several GPUs, that of its local rank.
+
+    Raises:
+        UsageError: a GPU is wanted and there is none.
+    """
+    if accelerator is not Accelerator.cpu and torch.cuda.is_available():
+        return torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
+    if accelerator is Accelerator.gpu:
+        raise UsageError("trainer.accelerator=gpu, but torch sees no GPU here", keys=("trainer.accelerator",))
+    return torch.device("cpu")
+
+
+def given_weights(config: Config) -> RowsOf | None:
+    """The weights of `model.init_from`; None where there is none.
+
+    Raises:
+        UsageError: the folder holds another model.
+    """
+    if config.model.init_from is None:
+        return None
+    check_init_from(config)
+    return Folder(Path(config.model.init_from), config.model, sequence_length=config.data.sequence_length).rows_of
 
 
 def report_failure(run: RunDirectory, error: RampcliError) -> None:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from rampcli.config import snapshot
+from rampcli.config.huggingface import check_init_from
 from rampcli.config.resolve import Resolved, sources_named
 from rampcli.config.runnable import check_runnable
 from rampcli.config.schema import Config, Resume
@@ -62,6 +63,8 @@ def run(
         gpus = gpus_for(resolved.config, resolved.plan)
         check_runnable(resolved.config)
         newest = _newest_checkpoint(directory, resolved.config)
+        if newest is None:
+            check_init_from(resolved.config)
     command_line = shlex.join(command or [sys.executable, *sys.argv])
     with _locked(directory):
         if newest is not None and resolved.plan.is_complete(newest.consumed_samples):

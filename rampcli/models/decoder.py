@@ -1,51 +1,101 @@
-"""One decoder-only transformer; `ModelConfig` makes it a Llama or a GPT."""
-
-import math
+"""One decoder-only transformer; `ModelConfig` makes it a Llama, a Mistral, a Qwen3 or a GPT."""
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from rampcli.config.model_size import head_size_of
 from rampcli.config.schema import Activation, ModelConfig, Normalization, PositionEmbedding
+from rampcli.models.rotary import RotaryTable, rotate
 
 
 class Decoder(nn.Module):
     """Token ids int64 [batch, sequence] to logits [batch, sequence, vocab_size].
 
     Pre-normalised blocks with a causal mask. Llama: RMSNorm, rotary positions, SwiGLU (arXiv 2302.13971). GPT: LayerNorm, learned
-    positions, GELU, biases (Radford et al., 2019; arXiv 2005.14165).
+    positions, GELU, biases (Radford et al., 2019; arXiv 2005.14165). Mistral: a sliding window (arXiv 2310.06825). Qwen3: normalised
+    queries and keys (arXiv 2505.09388).
+
+    A part of the layers is a model too, with the names that its weights have in the whole: the first part begins with tokens, the others
+    with the hidden states [batch, sequence, hidden] of the part before, and all but the last end with such.
 
     Args:
         model: the shape.
         sequence_length: the longest sequence, in tokens.
+        layers: which of the model's layers; all, if None.
     """
 
-    def __init__(self, model: ModelConfig, *, sequence_length: int) -> None:
+    def __init__(self, model: ModelConfig, *, sequence_length: int, layers: range | None = None) -> None:
         super().__init__()
         self.model = model
-        self.embedding = nn.Embedding(model.vocab_size, model.hidden_size)
-        self.positions: nn.Embedding | None = None
+        here = range(model.num_layers) if layers is None else layers
+        self.is_first, self.is_last = here.start == 0, here.stop == model.num_layers
+        self.embedding: nn.Embedding | None = None
+        self.position_embedding: nn.Embedding | None = None
         self.rotary: RotaryTable | None = None
-        if model.position_embedding is PositionEmbedding.learned:
-            self.positions = nn.Embedding(sequence_length, model.hidden_size)
-        else:
-            head_size = model.hidden_size // model.num_attention_heads
-            self.rotary = RotaryTable(head_size=head_size, base=model.rotary_base, sequence_length=sequence_length)
-        self.layers = nn.ModuleList(Block(model) for _ in range(model.num_layers))
-        self.norm = build_norm(model)
-        self.output = nn.Linear(model.hidden_size, model.vocab_size, bias=False)
-        if model.tie_embeddings:
+        self.norm: nn.Module | None = None
+        self.output: nn.Linear | None = None
+        if self.is_first or (self.is_last and model.tie_embeddings):
+            self.embedding = nn.Embedding(model.vocab_size, model.hidden_size)
+        if self.is_first and model.position_embedding is PositionEmbedding.learned:
+            self.position_embedding = nn.Embedding(sequence_length, model.hidden_size)
+        if model.position_embedding is PositionEmbedding.rope:
+            self.rotary = RotaryTable(model, sequence_length=sequence_length)
+        self.layers = nn.ModuleDict({str(index): Block(model) for index in here})
+        if self.is_last:
+            self.norm = build_norm(model)
+            self.output = nn.Linear(model.hidden_size, model.vocab_size, bias=False)
+        self.tie()
+        self.register_buffer("positions", torch.empty(sequence_length, dtype=torch.int64), persistent=False)
+        self.positions: Tensor
+
+    def tie(self) -> None:
+        """Let the output projection be the token embedding, where it is."""
+        if self.model.tie_embeddings and self.output is not None and self.embedding is not None:
             self.output.weight = self.embedding.weight
 
-    def forward(self, tokens: Tensor) -> Tensor:  # noqa: D102
-        hidden = self.embedding(tokens)
-        if self.positions is not None:
-            hidden = hidden + self.positions(torch.arange(tokens.shape[1], device=tokens.device))
-        rotation = None if self.rotary is None else self.rotary(tokens.shape[1])
-        for layer in self.layers:
-            hidden = layer(hidden, rotation)
-        logits: Tensor = self.output(self.norm(hidden))
-        return logits
+    def weight_at_both_ends(self) -> nn.Parameter | None:
+        """The tied weight, where the first part and the last are not one and this is either."""
+        if self.model.tie_embeddings and self.is_first != self.is_last and self.embedding is not None:
+            return self.get_parameter("embedding.weight")
+        return None
+
+    def own_parameters(self) -> dict[str, nn.Parameter]:
+        """The parameters by name, each in one part of the model only: a tied weight in the first."""
+        copied = None if self.is_first else self.weight_at_both_ends()
+        return {name: parameter for name, parameter in self.named_parameters() if parameter is not copied}
+
+    def fill_buffers(self) -> None:
+        """Compute what is not learned, on the device where it lives; a model built on the meta device has none of it yet."""
+        self.positions.copy_(torch.arange(len(self.positions)))
+        if self.rotary is not None:
+            self.rotary.fill()
+
+    def forward(self, hidden: Tensor, positions: Tensor | None = None, cache: "Cache | None" = None) -> Tensor:
+        """Tokens or hidden states to logits or hidden states.
+
+        Args:
+            hidden: tokens for the first part, else hidden states.
+            positions: places of the tokens, int64 [sequence]; from 0 on, if None.
+            cache: keys and values of the tokens before, to which those of these are added.
+        """
+        places = self.positions if positions is None else positions
+        if self.is_first:
+            assert self.embedding is not None
+            tokens, places = hidden, places[: hidden.shape[1]]
+            hidden = self.embedding(tokens)
+            if self.position_embedding is not None:
+                hidden = hidden + self.position_embedding(places)
+        rotation = None if self.rotary is None else self.rotary(places)
+        for index, layer in self.layers.items():
+            hidden = layer(hidden, rotation, None if cache is None else cache.setdefault(index, []))
+        if self.norm is not None and self.output is not None:
+            hidden = self.output(self.norm(hidden))
+        return hidden
+
+
+Cache = dict[str, list[Tensor]]
+"""By layer: the keys and the values of the tokens so far, each [batch, groups, sequence, head_size]; empty before the first."""
 
 
 class Block(nn.Module):
@@ -58,42 +108,79 @@ class Block(nn.Module):
         self.ffn_norm = build_norm(model)
         self.ffn = SwiGLU(model) if model.activation is Activation.swiglu else GELU(model)
 
-    def forward(self, hidden: Tensor, rotation: Tensor | None) -> Tensor:  # noqa: D102
-        hidden = hidden + self.attention(self.attention_norm(hidden), rotation)
+    def forward(self, hidden: Tensor, rotation: Tensor | None, cache: list[Tensor] | None = None) -> Tensor:  # noqa: D102
+        hidden = hidden + self.attention(self.attention_norm(hidden), rotation, cache)
         output: Tensor = hidden + self.ffn(self.ffn_norm(hidden))
         return output
 
 
 class Attention(nn.Module):
-    """Causal grouped-query attention (arXiv 2305.13245); [batch, sequence, hidden] to the same."""
+    """Causal grouped-query attention (arXiv 2305.13245); [batch, sequence, hidden] to the same.
+
+    It works on the heads that its projections give, so that a rank may have some of them.
+    """
 
     def __init__(self, model: ModelConfig) -> None:
         super().__init__()
-        self.heads = model.num_attention_heads
-        self.groups = model.num_query_groups or model.num_attention_heads
-        self.head_size = model.hidden_size // model.num_attention_heads
-        self.query = nn.Linear(model.hidden_size, self.heads * self.head_size, bias=model.bias)
-        self.key = nn.Linear(model.hidden_size, self.groups * self.head_size, bias=model.bias)
-        self.value = nn.Linear(model.hidden_size, self.groups * self.head_size, bias=model.bias)
-        self.output = nn.Linear(self.heads * self.head_size, model.hidden_size, bias=model.bias)
+        self.head_size = head_size_of(model)
+        width = model.num_attention_heads * self.head_size
+        group_width = (model.num_query_groups or model.num_attention_heads) * self.head_size
+        self.query = nn.Linear(model.hidden_size, width, bias=model.bias)
+        self.key = nn.Linear(model.hidden_size, group_width, bias=model.bias)
+        self.value = nn.Linear(model.hidden_size, group_width, bias=model.bias)
+        self.output = nn.Linear(width, model.hidden_size, bias=model.bias)
+        self.query_norm = nn.RMSNorm(self.head_size, eps=model.norm_epsilon) if model.qk_norm else None
+        self.key_norm = nn.RMSNorm(self.head_size, eps=model.norm_epsilon) if model.qk_norm else None
+        self.core = CausalAttention(sliding_window=model.sliding_window)
 
-    def forward(self, hidden: Tensor, rotation: Tensor | None) -> Tensor:  # noqa: D102
-        query = self._split(self.query(hidden), self.heads)
-        key = self._split(self.key(hidden), self.groups)
-        value = self._split(self.value(hidden), self.groups)
+    def forward(self, hidden: Tensor, rotation: Tensor | None, cache: list[Tensor] | None = None) -> Tensor:  # noqa: D102
+        query, key, value = (self._split(projection(hidden)) for projection in (self.query, self.key, self.value))
+        if self.query_norm is not None and self.key_norm is not None:
+            query, key = self.query_norm(query), self.key_norm(key)
+        query, key, value = (heads.transpose(1, 2) for heads in (query, key, value))
         if rotation is not None:
             query, key = rotate(query, rotation), rotate(key, rotation)
-        if self.groups < self.heads:
-            key = key.repeat_interleave(self.heads // self.groups, dim=1)
-            value = value.repeat_interleave(self.heads // self.groups, dim=1)
-        mixed = F.scaled_dot_product_attention(query, key, value, is_causal=True)
+        if cache is not None:
+            if cache:
+                key, value = torch.cat([cache[0], key], dim=2), torch.cat([cache[1], value], dim=2)
+            cache[:] = key, value
+        mixed = self.core(query, key, value)
         output: Tensor = self.output(mixed.transpose(1, 2).flatten(2))
         return output
 
-    def _split(self, projected: Tensor, heads: int) -> Tensor:
-        """[batch, sequence, heads x head_size] to [batch, heads, sequence, head_size]."""
+    def _split(self, projected: Tensor) -> Tensor:
+        """[batch, sequence, heads x head_size] to [batch, sequence, heads, head_size]."""
         batch, sequence, _ = projected.shape
-        return projected.view(batch, sequence, heads, self.head_size).transpose(1, 2)
+        return projected.view(batch, sequence, -1, self.head_size)
+
+
+class CausalAttention(nn.Module):
+    """What heads take from the tokens up to their own; no weights.
+
+    Queries [batch, heads, some, head_size] of the last tokens, keys and values [batch, groups, sequence, head_size] of all of them;
+    [batch, heads, some, head_size].
+    """
+
+    def __init__(self, *, sliding_window: int | None) -> None:
+        super().__init__()
+        self.sliding_window = sliding_window
+
+    def forward(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:  # noqa: D102
+        some, sequence = query.shape[2], key.shape[2]
+        if key.shape[1] < query.shape[1]:
+            repeats = query.shape[1] // key.shape[1]
+            key, value = key.repeat_interleave(repeats, dim=1), value.repeat_interleave(repeats, dim=1)
+        if self.sliding_window is not None and self.sliding_window < sequence:
+            return F.scaled_dot_product_attention(query, key, value, attn_mask=self._mask(some, sequence, device=query.device))
+        if some == sequence:
+            return F.scaled_dot_product_attention(query, key, value, is_causal=True)
+        mask = None if some == 1 else self._mask(some, sequence, device=query.device)
+        return F.scaled_dot_product_attention(query, key, value, attn_mask=mask)
+
+    def _mask(self, some: int, sequence: int, *, device: torch.device) -> Tensor:
+        """Which tokens each query sees, bool [some, sequence]."""
+        behind = torch.arange(sequence - some, sequence, device=device)[:, None] - torch.arange(sequence, device=device)
+        return (behind >= 0) & (behind < (self.sliding_window or sequence))
 
 
 class SwiGLU(nn.Module):
@@ -123,40 +210,8 @@ class GELU(nn.Module):
         return output
 
 
-class RotaryTable(nn.Module):
-    """Cosines and sines of rotary positions (arXiv 2104.09864), fp32 [2, sequence_length, head_size]."""
-
-    def __init__(self, *, head_size: int, base: float, sequence_length: int) -> None:
-        super().__init__()
-        self.head_size, self.base, self.sequence_length = head_size, base, sequence_length
-        self.register_buffer("table", torch.empty(2, sequence_length, head_size), persistent=False)
-        self.table: Tensor
-
-    def fill(self) -> None:
-        """Compute the table on the device where it lives; a model built on the meta device has none yet."""
-        frequencies = self.base ** -(torch.arange(0, self.head_size, 2, dtype=torch.float64) / self.head_size)
-        angles = torch.outer(torch.arange(self.sequence_length, dtype=torch.float64), frequencies).repeat(1, 2)
-        self.table.copy_(torch.stack([angles.cos(), angles.sin()]))
-
-    def forward(self, sequence: int) -> Tensor:  # noqa: D102
-        return self.table[:, :sequence]
-
-
-def rotate(heads: Tensor, rotation: Tensor) -> Tensor:
-    """Turn queries or keys [batch, heads, sequence, head_size] by their positions; halves are paired, as Hugging Face's Llama has it."""
-    cos, sin = rotation.to(heads.dtype)
-    first, second = heads.chunk(2, dim=-1)
-    turned: Tensor = heads * cos + torch.cat([-second, first], dim=-1) * sin
-    return turned
-
-
 def build_norm(model: ModelConfig) -> nn.Module:
     """The normalisation of `model.normalization`, over the hidden size."""
     if model.normalization is Normalization.layernorm:
         return nn.LayerNorm(model.hidden_size, eps=model.norm_epsilon)
     return nn.RMSNorm(model.hidden_size, eps=model.norm_epsilon)
-
-
-def residual_init_std(model: ModelConfig) -> float:
-    """Standard deviation for projections that write into the residual stream: scaled by the number of them (Radford et al., 2019)."""
-    return model.init_std / math.sqrt(2 * model.num_layers)

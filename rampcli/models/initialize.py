@@ -1,28 +1,41 @@
-"""Initial weights: a pure function of the seed and the parameter's name, whatever the mesh."""
+"""Initial weights: each row is a pure function of the seed, the parameter's name and the row's number, whatever the mesh."""
 
 import hashlib
+import math
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
-from rampcli.models.decoder import Decoder, residual_init_std
+from rampcli.config.schema import ModelConfig
+from rampcli.models.decoder import Decoder
 
 
-def initial_value(model: Decoder, name: str, shape: torch.Size, *, seed: int) -> Tensor:
-    """The whole initial value of one parameter, fp32 on the CPU.
+def initial_rows(model: Decoder, name: str, *, first: int, rows: int, seed: int) -> Tensor:
+    """Rows first .. first + rows of the initial value of a parameter, all columns, fp32 on the CPU.
 
     Matrices and embeddings are drawn from a normal distribution; norms are ones and biases zeros.
     """
+    shape = (rows, *model.get_parameter(name).shape[1:])
     if name.endswith("bias"):
         return torch.zeros(shape)
-    owner = model.get_submodule(name.rpartition(".")[0])
-    if isinstance(owner, nn.RMSNorm | nn.LayerNorm):
+    if isinstance(model.get_submodule(name.rpartition(".")[0]), nn.RMSNorm | nn.LayerNorm):
         return torch.ones(shape)
     writes_residual = name.startswith("layers.") and name.endswith("output.weight")
-    std = residual_init_std(model.model) if writes_residual else model.model.init_std
-    generator = torch.Generator().manual_seed(_seed_of(name, seed))
-    return torch.randn(shape, generator=generator) * std
+    std = np.float32(residual_init_std(model.model) if writes_residual else model.model.init_std)
+    key = _key_of(name, seed)
+    drawn = np.empty(shape, dtype=np.float32)
+    for row in range(rows):
+        # A counter-based generator: every row has its own stream, so nobody draws the rows of others.
+        generator = np.random.Generator(np.random.Philox(key=key, counter=[0, 0, 0, first + row]))
+        generator.standard_normal(dtype=np.float32, out=drawn[row])
+    return torch.from_numpy(drawn * std)
 
 
-def _seed_of(name: str, seed: int) -> int:
-    return int.from_bytes(hashlib.sha256(f"{seed} {name}".encode()).digest()[:8], "big", signed=True)
+def residual_init_std(model: ModelConfig) -> float:
+    """Standard deviation for projections that write into the residual stream: scaled by the number of them (Radford et al., 2019)."""
+    return model.init_std / math.sqrt(2 * model.num_layers)
+
+
+def _key_of(name: str, seed: int) -> int:
+    return int.from_bytes(hashlib.sha256(f"{seed} {name}".encode()).digest()[:16], "big")

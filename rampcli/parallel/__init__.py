@@ -1,1 +1,1 @@
-"""Splitting a model over ranks: the mesh, and one file per axis with a function applied to a model."""
+"""Splitting a model over ranks: the meshes, and one file per axis with functions applied to a model."""

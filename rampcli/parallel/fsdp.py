@@ -1,4 +1,4 @@
-"""The data-parallel axis: parameters, gradients and optimiser state sharded over the ranks (FSDP2)."""
+"""The data-parallel axis: replicated, sharded (FSDP2), or sharded within groups that are replicated."""
 
 from collections.abc import Iterable
 
@@ -8,6 +8,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 
 from rampcli.config.schema import Precision
+from rampcli.parallel.mesh import PIPELINE, REPLICATE, SHARD, TENSOR
 
 POLICIES = {
     Precision.fp32: MixedPrecisionPolicy(),
@@ -15,17 +16,28 @@ POLICIES = {
 }
 
 
-def shard_over_data_ranks(model: nn.Module, blocks: Iterable[nn.Module], mesh: DeviceMesh, precision: Precision) -> None:
-    """Shard each block, and the rest of the model, in place. One rank in fp32 has nothing to shard and stays plain."""
-    if mesh.size() == 1 and precision is Precision.fp32:
+def shard_over_data_ranks(model: nn.Module, blocks: Iterable[nn.Module], weights: DeviceMesh, precision: Precision) -> None:
+    """Shard each block, and the rest of the model, in place. One rank in fp32 has nothing to share and stays plain.
+
+    Args:
+        model: of this rank's pipeline stage; split by the tensor axis already.
+        blocks: its layers, gathered one at a time.
+        weights: `Meshes.weights`. Replicated ranks are groups of one that shards, and a reduction over the groups.
+        precision: of what is gathered; gradients are reduced in fp32.
+    """
+    replicas, shards = weights[REPLICATE].size(), weights[SHARD].size()
+    # A tensor axis leaves partial gradients of the weights that its ranks share; reducing those is done here too.
+    if replicas * shards * weights[TENSOR].size() == 1 and precision is Precision.fp32:
         return
-    for block in blocks:
-        fully_shard(block, mesh=mesh, mp_policy=POLICIES[precision])
-    fully_shard(model, mesh=mesh, mp_policy=POLICIES[precision])
+    mesh = weights[SHARD] if replicas == 1 else weights[REPLICATE, SHARD]
+    # A pipeline stage comes back to its layers for every micro batch: gathering them once costs less than once for each.
+    reshard = weights[PIPELINE].size() == 1
+    for module in (*blocks, model):
+        fully_shard(module, mesh=mesh, mp_policy=POLICIES[precision], reshard_after_forward=reshard)
 
 
-def reduce_gradients_on(model: nn.Module, *, last_micro_batch: bool) -> None:
-    """Leave gradients unreduced until the last micro batch of a step: one reduction per step."""
+def reduce_gradients_on(model: nn.Module, *, last_micro_batch: bool, each: bool) -> None:
+    """Leave gradients unreduced until the last micro batch of a step, or reduce those of `each`."""
     if isinstance(model, FSDPModule):
-        model.set_requires_gradient_sync(last_micro_batch)
+        model.set_requires_gradient_sync(last_micro_batch or each)
         model.set_is_last_backward(last_micro_batch)

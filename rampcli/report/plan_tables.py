@@ -149,8 +149,8 @@ def plan_summary(resolved: Resolved) -> list[str]:
         lines.append(f"note: stages 0 to {len(plan.passed) - 1} are behind and do not fit today's nodes; they are not shown")
     if config.parallel.num_pipeline_microbatches is not None:
         microbatches = config.parallel.num_pipeline_microbatches
-        micro = plan.stages[-1].micro_batch_size * plan.stages[-1].data_parallel_size
-        lines.append(f"note: the pipeline takes a micro batch of {micro} samples in {microbatches} parts of {micro // microbatches}")
+        micro = plan.stages[-1].micro_batch_size
+        lines.append(f"note: the pipeline takes a rank's micro batch of {micro} samples in {microbatches} parts of {micro // microbatches}")
     if config.rampup.node_policy == "best" and plan.clock is None:
         lines.append("note: no throughput is known, so rampup.node_policy=best does not weigh restarts")
     return lines + [f"note: {note}" for note in (*plan.notes, *resolved.notes)]

@@ -6,7 +6,7 @@ from typing import Any
 
 from rich.table import Table
 
-from rampcli.run_directory import RunDirectory, read_rows
+from rampcli.run_directory import RunDirectory, loss_of, read_rows
 
 
 def run_table(run: RunDirectory) -> Table:
@@ -38,7 +38,7 @@ def stages_trained(run: RunDirectory) -> list[dict[str, Any]]:
                 "world_sizes": sorted({row["world_size"] for row in rows}),
                 "samples": sum(row["global_batch_size"] for row in rows),
                 "steps": len(rows),
-                "loss": rows[-1]["loss"],
+                "loss": loss_of(rows[-1]),
                 "tokens_per_s": tokens / sum(row["step_time_s"] for row in rows),
             }
         )
@@ -47,7 +47,7 @@ def stages_trained(run: RunDirectory) -> list[dict[str, Any]]:
 
 def validations(run: RunDirectory) -> list[float]:
     """Validation losses in nats per token, in the order in which they were measured."""
-    return [row["loss"] for row in read_rows(run.events) if row["event"] == "validation"]
+    return [loss_of(row) for row in read_rows(run.events) if row["event"] == "validation"]
 
 
 def build_table(*columns: str, left: Collection[str] = ("",)) -> Table:

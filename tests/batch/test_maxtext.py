@@ -135,18 +135,14 @@ def test_with_an_expansion_above_one_so_many_fewer_hosts_read_or_the_largest_fac
 @given(
     microbatches=st.integers(1, 24),
     stages=st.integers(2, 8),
-    micro_batch=st.integers(1, 64),
     layers=st.integers(1, 32),
     open_=st.booleans(),
 )
-def test_layers_divide_over_stages_and_the_micro_batch_over_pipeline_microbatches_or_what_would_divide_is_offered(
-    microbatches, stages, micro_batch, layers, open_
-):
+def test_layers_divide_over_stages_and_microbatches_fill_them_or_what_would_is_offered(microbatches, stages, layers, open_):
     def check(**changed):
         given = {
             "num_pipeline_microbatches": microbatches,
             "stages": stages,
-            "micro_batches_to_train": [2 * micro_batch, micro_batch],
             "num_layers": layers,
         }
         check_pipeline(**(given | ({"num_pipeline_microbatches": None} if open_ else {}) | changed))
@@ -166,24 +162,17 @@ def test_layers_divide_over_stages_and_the_micro_batch_over_pipeline_microbatche
         offers = [int(count) for count in offered(refusal.value.remedy, PIPELINE)]
         assert offers
         for count in offers:
-            check(num_pipeline_microbatches=count, micro_batches_to_train=[count])
-            assert abs(count - microbatches) < stages
-    elif micro_batch % microbatches:
-        with pytest.raises(UsageError, match="samples on all ranks does not divide") as refusal:
-            check()
-        offers = [int(count) for count in re.findall(r"\d+", refusal.value.remedy)]
-        assert bool(offers) == (micro_batch % stages == 0)
-        for count in offers:
             check(num_pipeline_microbatches=count)
+            assert abs(count - microbatches) < stages
     else:
         check()
 
 
 def test_pipeline_microbatches_without_a_pipeline_are_refused():
     with pytest.raises(UsageError, match="there is no pipeline") as refusal:
-        check_pipeline(num_pipeline_microbatches=4, stages=1, micro_batches_to_train=[8], num_layers=8)
+        check_pipeline(num_pipeline_microbatches=4, stages=1, num_layers=8)
     assert refusal.value.remedy == "parallel.num_pipeline_microbatches=null"
-    check_pipeline(num_pipeline_microbatches=None, stages=1, micro_batches_to_train=[8], num_layers=8)
+    check_pipeline(num_pipeline_microbatches=None, stages=1, num_layers=8)
 
 
 @given(

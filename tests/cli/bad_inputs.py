@@ -82,6 +82,18 @@ TYPES = (
     BadInput("a list in the ramp", plan("model.rampup_batch_size=[256,[128],50M]"), ("[256,[128],50M] is not a list of integers", TYPED)),
     BadInput("a choice that there is not", plan("rampup.node_policy=nemesis"), ("nemesis is not one of nemo, best, fixed", TYPED)),
     BadInput("a choice in capitals", plan("trainer.precision=BF16"), ("trainer.precision=BF16 is not one of fp32, bf16", TYPED)),
+    BadInput("an optimiser that there is not", plan("optim.optimizer=adam"), ("optim.optimizer=adam is not one of adamw, muon", TYPED)),
+    BadInput(
+        "a part of the activations that there is not",
+        plan("trainer.activation_checkpointing=all"),
+        ("trainer.activation_checkpointing=all is not one of none, selective, full", TYPED),
+    ),
+    BadInput(
+        "an answer to no number that there is not",
+        plan("trainer.on_nonfinite=ignore"),
+        ("trainer.on_nonfinite=ignore is not one of stop, skip", TYPED),
+    ),
+    BadInput("a number for a folder of weights", plan("model.init_from=[1]"), ("model.init_from=[1] is not a text", TYPED)),
     BadInput("a unit that there is not", plan("trainer.max_tokens=5G"), ("trainer.max_tokens=5G is not an integer", TYPED)),
     BadInput("a unit in small letters", plan("trainer.max_tokens=5m"), ("trainer.max_tokens=5m is not an integer", TYPED)),
 )
@@ -109,6 +121,10 @@ ZERO = (
     BadInput("a batch of nothing", plan("model.global_batch_size=0"), ("model.global_batch_size=0 is below 1", "(command line)")),
     BadInput("a run of no steps", plan("trainer.max_steps=0"), ("trainer.max_steps=0 is below 1", "(command line)")),
     BadInput("a gradient clipped to nothing", plan("trainer.gradient_clip_val=0"), ("trainer.gradient_clip_val=0.0 is not above 0",)),
+    BadInput("a window of nothing", plan("model.sliding_window=0"), ("model.sliding_window=0 is below 1", "(command line)")),
+    BadInput("no spread at all", plan("optim.skip_step_sigma=0"), ("optim.skip_step_sigma=0.0 is not above 0", "(command line)")),
+    BadInput("a model split no ways", plan("parallel.tensor_parallel_size=0"), ("parallel.tensor_parallel_size=0 is below 1",)),
+    BadInput("weights shared by nobody", plan("parallel.data_parallel_shard_size=0"), ("parallel.data_parallel_shard_size=0 is below 1",)),
     BadInput("a ramp that starts at nothing", plan("model.rampup_batch_size=[0,128,50M]"), ("start 0 is below 1", "(command line)")),
     BadInput("no checkpoint kept", plan("checkpoint.keep_last=0"), ("checkpoint.keep_last=0 is below 1", "(command line)")),
 )
@@ -146,7 +162,7 @@ CHARACTERS = (
     BadInput("full-width digits in quotes", plan("seed='１２'"), ("seed=１２ is not an integer", "seed=1234", TYPED)),
     BadInput("a colour in a key", plan("\x1b31mseed=1"), (r"there is no setting \x1b31mseed", TYPED)),
     BadInput("a colour in a recipe", plan(factory="\x1b[31mllama3_8b"), (r"--factory \x1b[31mllama3_8b is not a recipe's name",)),
-    BadInput("an endless recipe", plan(factory="l" * 5000), ("--factory lll", "lll ... lll", "--factory gpt3_5b")),
+    BadInput("an endless recipe", plan(factory="l" * 5000), ("--factory lll", "lll ... lll", "--factory gpt3_126m or", "in all)")),
     BadInput("an emoji for a recipe", plan(factory="🦙"), ("--factory 🦙 is not a recipe's name",)),
 )
 TWICE = (
@@ -300,7 +316,7 @@ FILES = (
     BadInput(
         "a folder for an option",
         plan("--config-dir", ".", "optim=mine"),
-        ("optim=mine: there is no conf/optim/mine.yaml", "try:    optim=gpt3_5b or llama3_8b or llama3_tiny"),
+        ("optim=mine: there is no conf/optim/mine.yaml", "try:    optim=gpt3_126m or", "or ... (", "in all)"),
         {"optim/mine.yaml/x": ""},
     ),
     in_file("a file with a list of defaults", "defaults:\n  - llama3_8b\nlr: 0.5\n", "defaults is no setting"),
@@ -416,6 +432,81 @@ MAXTEXT = (
         ("model.num_layers=24 does not divide into parallel.pipeline_parallel_size=16", "model/gpt3_5b.yaml:3"),
     ),
 )
+SPLITS = (
+    BadInput(
+        "heads that the tensor ranks do not divide",
+        plan("parallel.tensor_parallel_size=8", factory="gpt3_126m"),
+        ("model.num_attention_heads=12 does not divide into parallel.tensor_parallel_size=8", "model/gpt3_126m.yaml:", "_size=4"),
+    ),
+    BadInput(
+        "groups that the tensor ranks do not divide",
+        plan("parallel.tensor_parallel_size=16", "trainer.num_nodes=4"),
+        ("model.num_query_groups=8 does not divide into parallel.tensor_parallel_size=16", "try:    parallel.tensor_parallel_size=8"),
+    ),
+    BadInput(
+        "a model of which nothing divides by three",
+        plan("parallel.tensor_parallel_size=3", "trainer.devices=6"),
+        ("model.num_query_groups=8, model.ffn_hidden_size=14336 and model.hidden_size=4096 do not divide", "=3 (command line)", "=2"),
+    ),
+    BadInput(
+        "a vocabulary that the tensor ranks do not divide",
+        plan("parallel.tensor_parallel_size=2", "model.vocab_size=128255"),
+        ("model.vocab_size=128255 does not divide into parallel.tensor_parallel_size=2", "model.vocab_size=128255 (command line)"),
+    ),
+    BadInput(
+        "a sequence that the context ranks do not divide",
+        plan("data.sequence_length=8190"),
+        ("=8190 does not divide into 2 pieces x parallel.context_parallel_size=2", "recipes/llama3_8b.py:12", "=8188 or 8192"),
+    ),
+    BadInput(
+        "a sequence that the context and tensor ranks do not divide",
+        plan("data.sequence_length=8190", "parallel.tensor_parallel_size=4"),
+        ("2 pieces x parallel.context_parallel_size=2 x parallel.tensor_parallel_size=4", "data.sequence_length=8176 or 8192"),
+    ),
+    BadInput(
+        "parts of a pipeline that there is not",
+        plan("parallel.virtual_pipeline_parallel_size=2"),
+        ("parallel.virtual_pipeline_parallel_size=2, and parallel.pipeline_parallel_size=1: there is no pipeline", "(default)"),
+    ),
+    BadInput(
+        "layers that the parts of a pipeline do not divide",
+        plan("parallel.pipeline_parallel_size=2", "parallel.virtual_pipeline_parallel_size=3"),
+        ("model.num_layers=32 does not divide into", "=2 x parallel.virtual_pipeline_parallel_size=3", "model/llama3_8b.yaml:2", "size=2"),
+    ),
+    BadInput(
+        "a pipeline that is to reduce after each micro batch",
+        plan("parallel.pipeline_parallel_size=2", "trainer.accumulate_reduce=each"),
+        (
+            "a pipeline reduces after its last micro batch",
+            "trainer.accumulate_reduce=each (command line)",
+            "trainer.accumulate_reduce=last",
+        ),
+    ),
+    BadInput(
+        "micro batches that do not go round an interleaved pipeline",
+        plan("model.global_batch_size=510", factory="llama3_70b"),
+        (
+            "stage 0: the interleaved schedule takes micro batches 4 at a time, and a step has 510",
+            "model.global_batch_size=510 (command line)",
+            "virtual_pipeline_parallel_size=1",
+        ),
+    ),
+    BadInput(
+        "a micro batch that does not divide into the pipeline's",
+        gpt3("parallel.pipeline_parallel_size=2", "num_pipeline_microbatches=8"),
+        ("data.micro_batch_size=4 does not divide into parallel.num_pipeline_microbatches=8", "num_pipeline_microbatches=4"),
+    ),
+    BadInput(
+        "ranks that share weights and do not divide all ranks",
+        plan("parallel.data_parallel_shard_size=3"),
+        ("stage 0: 4 data-parallel ranks do not divide into", "=3 (command line)", "parallel.data_parallel_shard_size=2, or null"),
+    ),
+    BadInput(
+        "ranks that share weights and do not divide those of a later stage",
+        gpt3("parallel.data_parallel_shard_size=64"),
+        ("stage 4: 80 data-parallel ranks do not divide into parallel.data_parallel_shard_size=64", "=16, or null"),
+    ),
+)
 ARITHMETIC = (
     BadInput("a batch that does not divide", plan("model.global_batch_size=510"), ("does not divide", "508 or 512", "(command line)")),
     BadInput(
@@ -465,6 +556,25 @@ SHAPES = (
         plan("model.num_attention_heads=4096", "model.num_query_groups=null"),
         ("rotary positions need an even size", "model.position_embedding=learned"),
     ),
+    BadInput(
+        "heads of an odd size that are to be turned",
+        plan("model.head_size=65"),
+        ("model.head_size=65: rotary positions need an even size", "model.head_size=65 (command line)", "an even head size"),
+    ),
+    BadInput(
+        "a scaling of positions that do not turn",
+        gpt3("model.rotary_scale_factor=8"),
+        ("model.rotary_scale_factor=8, and model.position_embedding=learned", "model/gpt3_5b.yaml:12", "model.rotary_scale_factor=null"),
+    ),
+    BadInput(
+        "a scaling that speeds up", plan("model.rotary_scale_factor=0.5"), ("model.rotary_scale_factor=0.5 is below 1", "(command line)")
+    ),
+    BadInput(
+        "a scaling without a band to blend in",
+        plan("model.rotary_scale_factor=8", "model.rotary_low_freq_factor=4"),
+        ("model.rotary_low_freq_factor=4 is not below model.rotary_high_freq_factor=4", "(command line)", "(default)"),
+    ),
+    BadInput("a momentum that forgets nothing", plan("optim.muon_momentum=1"), ("optim.muon_momentum=1.0 is not below 1", "=0.95")),
     BadInput("a lowest learning rate above the highest", plan("optim.min_lr=0.1"), ("is above optim.lr=0.0003", "optim/llama3_8b.yaml:2")),
     BadInput(
         "a decay from a warm-up that there is not",
@@ -502,8 +612,8 @@ COMMANDS = (
     ),
     BadInput(
         "a run that the engine cannot train",
-        ("pretrain", "-f", "llama3_8b", "trainer.accelerator=cpu"),
-        ("parallel.context_parallel_size=2: this can be planned", "recipes/llama3_8b.py:12"),
+        ("pretrain", "-f", "llama3_8b(num_nodes=2)", "trainer.accelerator=cpu", "data.expansion_factor_real_data=2"),
+        ("data.expansion_factor_real_data=2: this can be planned, but here every rank reads its own samples", "(command line)"),
     ),
 )
 SECTIONS: dict[str, tuple[BadInput, ...]] = {
@@ -521,6 +631,7 @@ SECTIONS: dict[str, tuple[BadInput, ...]] = {
     "Files of one's own": FILES,
     "Step schedules": SCHEDULES,
     "MaxText's words": MAXTEXT,
+    "A split that does not divide": SPLITS,
     "Batch arithmetic": ARITHMETIC,
     "Names, shapes and learning rates": SHAPES,
     "Commands": COMMANDS,

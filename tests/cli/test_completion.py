@@ -12,6 +12,7 @@ import typer
 from rampcli.cli.completion import SCRIPTS, candidates
 from rampcli.cli.main import app
 
+GPTS = sorted(path.stem for path in (Path(__file__).parents[2] / "recipes").glob("gpt3_*.py"))
 COMMAND = typer.main.get_command(app)
 SHELLS = [shell for shell in ("zsh", "fish") if shutil.which(shell)]
 """bash is everywhere; the others are tested where they are installed, as in CI."""
@@ -101,8 +102,8 @@ def in_bash(line, *pieces):
         ("rampcli plan model.gl", ["rampcli", "plan", "model.gl"], ["model.global_batch_size="]),
         ("rampcli plan rampup.node_policy=", ["rampcli", "plan", "rampup.node_policy", "="], ["nemo", "best", "fixed"]),
         ("rampcli plan rampup.node_policy=b", ["rampcli", "plan", "rampup.node_policy", "=", "b"], ["best"]),
-        ("rampcli plan data=mock model=gpt", ["rampcli", "plan", "data", "=", "mock", "model", "=", "gpt"], ["gpt3_5b"]),
-        ("rampcli plan -f  gp", ["rampcli", "plan", "-f", "gp"], ["gpt3_5b"]),
+        ("rampcli plan data=mock model=gpt", ["rampcli", "plan", "data", "=", "mock", "model", "=", "gpt"], GPTS),
+        ("rampcli plan -f  gp", ["rampcli", "plan", "-f", "gp"], GPTS),
         ("rampcli llm ", ["rampcli", "llm", ""], ["pretrain"]),
     ],
 )
@@ -179,7 +180,7 @@ IN = {"zsh": in_zsh, "fish": in_fish}
     [
         (["rampcli", "plan", "model.gl"], ["model.global_batch_size="]),
         (["rampcli", "plan", "-f", "gpt3_5b", "rampup.node_policy="], [f"rampup.node_policy={name}" for name in ("nemo", "best", "fixed")]),
-        (["rampcli", "plan", "-f", "gp"], ["gpt3_5b"]),
+        (["rampcli", "plan", "-f", "gp"], GPTS),
     ],
 )
 def test_zsh_and_fish_offer_the_same(shell, words, replies, tmp_path):

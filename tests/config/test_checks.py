@@ -3,10 +3,10 @@ from hypothesis import example, given
 from hypothesis import settings as run
 from hypothesis import strategies as st
 
-from rampcli.config.checks import SETTING_CHECKS, check_heads, check_name, check_ranges, check_schedule, check_warmup
+from rampcli.config.checks import SETTING_CHECKS, check_heads, check_name, check_ranges, check_rotary, check_schedule, check_warmup
 from rampcli.config.schema import Config, DecayStyle, PositionEmbedding
 from rampcli.config.settings import FOREIGN, settings
-from rampcli.config.values import build
+from rampcli.config.values import build, put
 from rampcli.errors import UsageError, UsageErrors
 
 BOUNDED = [setting for key, setting in settings().items() if key not in FOREIGN and setting.range_name()]
@@ -90,7 +90,10 @@ def test_heads_are_taken_where_they_divide_and_else_the_largest_number_below_tha
     refusal = refusal_or_none(check_heads, config)
     if hidden % heads:
         largest = max(number for number in range(1, heads) if hidden % number == 0)
-        assert refusal.remedy == f"model.num_attention_heads={largest}"
+        assert refusal.remedy == f"model.num_attention_heads={largest}, or model.head_size=64"
+        config.model.head_size = 64
+        refusal = refusal_or_none(check_heads, config)
+        assert refusal is None or refusal.keys == ("model.num_attention_heads", "model.num_query_groups")
     elif groups is not None and heads % groups:
         largest = max(number for number in range(1, groups) if heads % number == 0)
         assert refusal.remedy == f"model.num_query_groups={largest}"
@@ -98,6 +101,47 @@ def test_heads_are_taken_where_they_divide_and_else_the_largest_number_below_tha
         assert "rotary positions need an even size" in refusal.message
     else:
         assert refusal is None
+
+
+@pytest.mark.parametrize("head_size", [1, 2, 63, 64, 129])
+@pytest.mark.parametrize("rope", [False, True])
+def test_a_head_size_that_is_given_may_be_any_and_is_even_where_positions_turn(head_size, rope):
+    position = PositionEmbedding.rope if rope else PositionEmbedding.learned
+    config = config_of(model__hidden_size=40, model__num_attention_heads=12, model__head_size=head_size, model__position_embedding=position)
+    refusal = refusal_or_none(check_heads, config)
+    assert (refusal is None) == (not rope or head_size % 2 == 0)
+    assert refusal is None or refusal.keys == ("model.head_size",)
+
+
+@run(max_examples=60)
+@given(
+    factor=st.none() | st.floats(1, 64),
+    low=st.floats(0.125, 8),
+    high=st.floats(0.125, 8),
+    position=st.sampled_from(list(PositionEmbedding)),
+)
+@example(factor=None, low=4.0, high=4.0, position=PositionEmbedding.learned)
+@example(factor=8.0, low=4.0, high=4.0, position=PositionEmbedding.rope)
+def test_a_scaling_of_rotary_positions_has_positions_to_turn_and_a_band_to_blend_in(factor, low, high, position):
+    config = config_of(
+        model__rotary_scale_factor=factor,
+        model__rotary_low_freq_factor=low,
+        model__rotary_high_freq_factor=high,
+        model__position_embedding=position,
+    )
+    refusal = refusal_or_none(check_rotary, config)
+    if factor is None:
+        assert refusal is None
+    elif position is PositionEmbedding.learned:
+        assert refusal.keys == ("model.rotary_scale_factor", "model.position_embedding")
+    elif low >= high:
+        assert refusal.keys == ("model.rotary_low_freq_factor", "model.rotary_high_freq_factor")
+    else:
+        assert refusal is None
+    for assignment in (refusal.remedy if refusal else "").split():
+        key, value = assignment.split("=")
+        put(config, key, None if value == "null" else float(value))
+    check_rotary(config)
 
 
 def test_one_warm_up_is_taken_and_two_are_refused():

@@ -3,10 +3,12 @@ from pathlib import Path
 import pytest
 
 from rampcli.bundled import bundled
-from rampcli.config.groups import check_folder, check_option, folders, group_names, option_file, option_names
+from rampcli.config.groups import MOST_OFFERED, check_folder, check_option, folders, group_names, option_file, option_names, some_of
 from rampcli.errors import UsageError
 
 BUNDLED = {"batch", "data", "model", "optim"}
+RECIPES = sorted(path.stem for path in (Path(__file__).parents[2] / "recipes").glob("*.py"))
+ALL = f"model={some_of(RECIPES)}"
 
 
 def refusal(group, option, config_dir):
@@ -26,8 +28,8 @@ def test_the_groups_are_the_folders_of_conf_and_of_the_users_own_folder(option):
 def test_the_options_are_the_files_of_both_folders_sorted(option):
     mine = option("optim/abc", "lr: 1\n")
     (mine / "optim" / "notes.txt").write_text("no option")
-    assert option_names("optim") == ["gpt3_5b", "llama3_8b", "llama3_tiny"]
-    assert option_names("optim", mine) == ["abc", "gpt3_5b", "llama3_8b", "llama3_tiny"]
+    assert option_names("optim") == RECIPES
+    assert option_names("optim", mine) == ["abc", *RECIPES]
     assert option_names("nothing", mine) == []
 
 
@@ -47,20 +49,32 @@ def test_every_option_of_conf_is_plain_settings(group):
 @pytest.mark.parametrize(
     ("option", "remedy"),
     [
-        ("llama4", "model=llama3_8b or llama3_tiny"),
-        ("zzz", "model=gpt3_5b or llama3_8b or llama3_tiny"),
-        ("null", "model=gpt3_5b or llama3_8b or llama3_tiny"),
-        ("../optim/llama3_8b", "model=llama3_8b"),
-        ("/etc/passwd", "model=gpt3_5b or llama3_8b or llama3_tiny"),
-        (".", "model=gpt3_5b or llama3_8b or llama3_tiny"),
-        ("", "model=gpt3_5b or llama3_8b or llama3_tiny"),
-        ("${oc.env:HOME}", "model=gpt3_5b or llama3_8b or llama3_tiny"),
+        ("llama3_tny", "model=llama3_tiny or llama3_8b"),
+        ("mistral", "model=mistral_7b"),
+        ("../optim/llama3_8b", "model=llama3_8b or llama3_70b"),
+        ("zzz", ALL),
+        ("null", ALL),
+        ("/etc/passwd", ALL),
+        (".", ALL),
+        ("", ALL),
+        ("${oc.env:HOME}", ALL),
     ],
 )
-def test_an_option_that_there_is_not_is_refused_with_those_that_there_are(option, remedy):
+def test_an_option_that_there_is_not_is_refused_with_the_nearest_that_there_are(option, remedy):
     refused = refusal("model", option, None)
     assert refused.message == f"model={option}: there is no conf/model/{option}.yaml"
     assert (refused.keys, refused.remedy) == (("model",), remedy)
+
+
+def test_a_model_a_batch_and_an_optimiser_belong_to_every_recipe():
+    assert {group: option_names(group) for group in ("model", "batch", "optim")} == dict.fromkeys(("model", "batch", "optim"), RECIPES)
+
+
+def test_of_many_names_the_first_are_offered_and_how_many_there_are_and_of_a_few_all():
+    names = [f"n{number}" for number in range(MOST_OFFERED + 1)]
+    assert some_of(names[:1]) == "n0"
+    assert some_of(names[:-1]) == " or ".join(names[:-1])
+    assert some_of(names) == f"{' or '.join(names[: MOST_OFFERED - 1])} or ... ({MOST_OFFERED + 1} in all)"
 
 
 def test_a_name_of_ours_with_other_settings_is_refused_and_a_copy_is_not(option):

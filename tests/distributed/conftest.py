@@ -1,13 +1,16 @@
 import hashlib
 import json
 import os
-import socket
 import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))  # for this process and the ranks that it starts
+
+from ranks import run_ranks
 
 from rampcli import llm
 from rampcli.config.compose import lay_over
@@ -59,33 +62,14 @@ class Run:
         return subprocess.run(self.command(*words), env=ENVIRONMENT, text=True, capture_output=True, check=False)
 
     def workers(self, processes: int, *words: str) -> None:
-        """Train with a fixed number of workers that nobody supervises, to the end."""
-        self.path.mkdir()
+        """Train with a fixed number of workers that nobody supervises, to the end, from where the run directory stands."""
+        self.path.mkdir(exist_ok=True)
         describe(
             self.directory,
             resolve(lay_over(llm.from_factory("llama3_tiny"), self.overrides([f"trainer.num_nodes={processes}", *words]))),
             [],
         )
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            group = {
-                "MASTER_ADDR": "127.0.0.1",
-                "MASTER_PORT": str(probe.getsockname()[1]),
-                "WORLD_SIZE": str(processes),
-                "LOCAL_RANK": "0",
-            }
-        ranks = [
-            subprocess.Popen(
-                [sys.executable, "-m", "rampcli.engine.worker", str(self.path)],
-                env={**ENVIRONMENT, **group, "RANK": str(rank)},
-                stderr=subprocess.PIPE,
-                text=True,
-            )
-            for rank in range(processes)
-        ]
-        for rank in ranks:
-            _, errors = rank.communicate()
-            assert rank.returncode == 0, errors
+        run_ranks(processes, "rampcli.engine.worker", str(self.path), logs=self.directory.logs)
 
     @property
     def rows(self) -> list[dict]:
@@ -138,7 +122,8 @@ def assert_same_training(assert_every_sample_is_read_once):
             for key in ("stage", "global_batch_size", "consumed_tokens", "order_hash", "lr"):
                 assert row[key] == reference[key]
             assert row["loss"] == pytest.approx(reference["loss"], abs=1e-5)
-            assert row["grad_norm"] == pytest.approx(reference["grad_norm"], abs=1e-4)
+            # An optimiser divides gradients by their size: where that is next to nothing, it enlarges rounding, step by step.
+            assert row["grad_norm"] == pytest.approx(reference["grad_norm"], rel=1e-5 if row["step"] == 1 else 2e-4)
         assert run.validations() == pytest.approx(undisturbed.validations(), abs=1e-5)
 
     return check

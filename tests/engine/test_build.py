@@ -1,22 +1,24 @@
 import torch
 
-from rampcli.engine.build import build_optimizer
+from rampcli.engine.build import fill_weights
 from rampcli.models.decoder import Decoder
-
-
-def test_weight_decay_touches_matrices_only(small_gpt):
-    model = Decoder(small_gpt.model, sequence_length=16)
-    decay_of = {
-        id(parameter): group["weight_decay"]
-        for group in build_optimizer(model, small_gpt.optim).param_groups
-        for parameter in group["params"]
-    }
-    assert len(decay_of) == len(list(model.parameters()))
-    for parameter in model.parameters():
-        assert decay_of[id(parameter)] == (small_gpt.optim.weight_decay if parameter.ndim == 2 else 0.0)
 
 
 def test_a_model_is_described_before_it_is_given_memory(small_llama):
     with torch.device("meta"):
         model = Decoder(small_llama.model, sequence_length=16)
     assert all(parameter.is_meta for parameter in model.parameters())
+
+
+def test_only_the_rows_that_a_rank_has_are_asked_for(small_llama):
+    model = Decoder(small_llama.model, sequence_length=16)
+    asked = {}
+
+    def rows_of(_, name, first, rows):
+        asked[name] = (first, rows)
+        return torch.full((rows, *model.get_parameter(name).shape[1:]), 2.0)
+
+    fill_weights(model, rows_of)
+    assert asked == {name: (0, len(parameter)) for name, parameter in model.named_parameters()}
+    assert all(parameter.eq(2).all() for parameter in model.parameters())
+    assert model.positions.tolist() == list(range(16))

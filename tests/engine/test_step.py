@@ -2,11 +2,10 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from rampcli.config.schema import ActivationCheckpointing
 from rampcli.data.corpus import IGNORED
-from rampcli.data.loader import MicroBatch, RankBatch
-from rampcli.engine.build import build_optimizer, fill_weights
-from rampcli.engine.step import clip_gradients, train_step, validate
-from rampcli.models.decoder import Decoder
+from rampcli.data.loader import MicroBatch
+from rampcli.engine.step import follow_gradient, validate
 
 SAMPLES, SEQUENCE = 8, 16
 
@@ -21,62 +20,64 @@ def samples() -> tuple[torch.Tensor, torch.Tensor]:
     return tokens, labels
 
 
-def split(samples, micro_batch_size: int) -> RankBatch:
+def split(samples, micro_batch_size: int) -> list[MicroBatch]:
     parts = [tensor.split(micro_batch_size) for tensor in samples]
-    return RankBatch([MicroBatch(tokens, labels) for tokens, labels in zip(*parts, strict=True)], None)
+    return [MicroBatch(tokens, labels) for tokens, labels in zip(*parts, strict=True)]
 
 
-def step_on(config, batch: RankBatch, gradient_clip_val: float | None = None):
-    """The result of one step of plain gradient descent with rate 1, and the gradient that it followed."""
-    model = Decoder(config.model, sequence_length=SEQUENCE)
-    fill_weights(model, seed=1)
-    before = {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
-    optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
-    result = train_step(model, optimizer, batch, global_tokens=batch.valid_tokens, gradient_clip_val=gradient_clip_val)
-    return result, {name: before[name] - parameter.detach() for name, parameter in model.named_parameters()}
+@pytest.fixture
+def gradient_on(build_passes):
+    """What a step sees on fresh weights, and the gradient that it is to follow."""
+
+    def follow(config, micro_batches: list[MicroBatch], gradient_clip_val: float | None = None):
+        passes = build_passes(config)
+        tokens = sum(micro_batch.valid_tokens for micro_batch in micro_batches)
+        result = follow_gradient(passes, micro_batches, global_tokens=tokens, gradient_clip_val=gradient_clip_val)
+        return result, {name: parameter.grad for name, parameter in passes.parts[0].named_parameters()}
+
+    return follow
 
 
-@pytest.mark.usefixtures("alone")
 @pytest.mark.parametrize("micro_batch_size", [1, 2, 4])
 @pytest.mark.parametrize("family", ["small_llama", "small_gpt"])
 def test_the_micro_batch_size_changes_no_gradient_even_where_samples_have_different_numbers_of_valid_tokens(
-    family, micro_batch_size, samples, request
+    family, micro_batch_size, samples, request, gradient_on
 ):
     config = request.getfixturevalue(family)
-    whole, gradient = step_on(config, split(samples, SAMPLES))
-    result, accumulated = step_on(config, split(samples, micro_batch_size))
+    whole, gradient = gradient_on(config, split(samples, SAMPLES))
+    result, accumulated = gradient_on(config, split(samples, micro_batch_size))
     assert result.loss == pytest.approx(whole.loss, abs=1e-6)
     assert result.grad_norm == pytest.approx(whole.grad_norm, rel=1e-5)
     for name, value in gradient.items():
         torch.testing.assert_close(accumulated[name], value, atol=1e-6, rtol=1e-4)
 
 
-@pytest.mark.usefixtures("alone")
-def test_the_loss_is_the_mean_over_all_valid_tokens(small_llama, samples):
-    model = Decoder(small_llama.model, sequence_length=SEQUENCE)
-    fill_weights(model, seed=1)
+@pytest.mark.parametrize("mode", ["selective", "full"])
+@pytest.mark.parametrize("family", ["small_llama", "small_gpt"])
+def test_activation_checkpointing_changes_no_bit_of_a_gradient(family, mode, samples, request, gradient_on):
+    config = request.getfixturevalue(family)
+    whole, gradient = gradient_on(config, split(samples, 4))
+    config.trainer.activation_checkpointing = ActivationCheckpointing(mode)
+    result, recomputed = gradient_on(config, split(samples, 4))
+    assert result == whole
+    for name, value in gradient.items():
+        assert torch.equal(recomputed[name], value)
+
+
+def test_the_loss_is_the_mean_over_all_valid_tokens(small_llama, samples, build_passes, gradient_on):
+    passes = build_passes(small_llama)
     tokens, labels = samples
-    mean = F.cross_entropy(model(tokens).flatten(0, 1), labels.flatten(), ignore_index=IGNORED).item()
-    assert step_on(small_llama, split(samples, 2))[0].loss == pytest.approx(mean, abs=1e-6)
-    assert validate(model, split(samples, 2).micro_batches, device=torch.device("cpu")) == pytest.approx(mean, abs=1e-6)
+    mean = F.cross_entropy(passes.parts[0](tokens).flatten(0, 1), labels.flatten(), ignore_index=IGNORED).item()
+    assert gradient_on(small_llama, split(samples, 2))[0].loss == pytest.approx(mean, abs=1e-6)
+    assert validate(passes, split(samples, 2)) == pytest.approx(mean, abs=1e-6)
 
 
-@pytest.mark.usefixtures("alone")
-def test_clipping_scales_the_gradient_to_the_largest_norm_and_reports_the_norm_before(small_llama, samples):
-    free, gradient = step_on(small_llama, split(samples, 4))
-    clipped, scaled = step_on(small_llama, split(samples, 4), gradient_clip_val=free.grad_norm / 2)
+def test_clipping_scales_the_gradient_to_the_largest_norm_and_reports_the_norm_before(small_llama, samples, gradient_on):
+    free, gradient = gradient_on(small_llama, split(samples, 4))
+    assert free.grad_norm == pytest.approx(sum(value.double().square().sum() for value in gradient.values()).sqrt().item(), rel=1e-6)
+    clipped, scaled = gradient_on(small_llama, split(samples, 4), gradient_clip_val=free.grad_norm / 2)
     assert clipped.grad_norm == pytest.approx(free.grad_norm)
-    assert sum(value.square().sum() for value in scaled.values()).sqrt().item() == pytest.approx(free.grad_norm / 2, rel=1e-3)
-    unclipped, same = step_on(small_llama, split(samples, 4), gradient_clip_val=free.grad_norm * 2)
+    assert sum(value.square().sum() for value in scaled.values()).sqrt().item() == pytest.approx(free.grad_norm / 2, rel=1e-5)
+    unclipped, same = gradient_on(small_llama, split(samples, 4), gradient_clip_val=free.grad_norm * 2)
     torch.testing.assert_close(same, gradient)
     assert unclipped.grad_norm == free.grad_norm
-
-
-@pytest.mark.usefixtures("alone")
-def test_a_step_leaves_no_gradient_behind(small_llama, samples):
-    model = Decoder(small_llama.model, sequence_length=SEQUENCE)
-    fill_weights(model, seed=1)
-    batch = split(samples, 4)
-    train_step(model, build_optimizer(model, small_llama.optim), batch, global_tokens=batch.valid_tokens, gradient_clip_val=1.0)
-    assert all(parameter.grad is None for parameter in model.parameters())
-    assert clip_gradients(model, None) == 0.0

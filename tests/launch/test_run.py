@@ -114,17 +114,15 @@ def test_resume_never_wants_none(tmp_path):
         run(resolved)
 
 
-@pytest.mark.parametrize("axis", ["tensor", "pipeline", "context"])
-def test_parallelism_that_the_engine_lacks_is_refused_before_anything_is_written(tmp_path, axis):
+@pytest.mark.parametrize(("axis", "size"), [("tensor", 3), ("pipeline", 3), ("context", 3), ("virtual_pipeline", 2)])
+def test_a_split_that_does_not_divide_is_refused_before_anything_is_written(tmp_path, axis, size):
     words = [
-        f"run_dir={tmp_path}/run",
-        "trainer.accelerator=cpu",
-        "trainer.devices=2",
         "trainer.num_nodes=1",
-        f"parallel.{axis}_parallel_size=2",
-        "rampup.node_policy=fixed",
-        "model.num_layers=4",
+        "trainer.devices=3",
+        "trainer.max_samples=12",
+        "model.rampup_batch_size=null",
+        "model.global_batch_size=12",
     ]
-    with pytest.raises(UsageError, match="data-parallel only"):
-        run(resolve(lay_over(llm.from_factory("llama3_tiny"), words)))
+    with pytest.raises(UsageError, match=rf"parallel\.{axis}_parallel_size={size}"):
+        run(tiny(tmp_path, *words, f"parallel.{axis}_parallel_size={size}"))
     assert not (tmp_path / "run").exists()

@@ -3,16 +3,17 @@ import math
 import pytest
 import torch
 
-from rampcli import llm
-from rampcli.engine.build import fill_weights
-from rampcli.models.decoder import Decoder, RotaryTable, rotate
+from rampcli.config.schema import ModelConfig
+from rampcli.engine.build import fill_weights, initial_weights
+from rampcli.models.decoder import CausalAttention, Decoder
+from rampcli.models.rotary import RotaryTable, frequencies, rotate
 
 
 @pytest.fixture(params=["small_llama", "small_gpt"])
 def model(request) -> Decoder:
     config = request.getfixturevalue(request.param)
     model = Decoder(config.model, sequence_length=16)
-    fill_weights(model, seed=1)
+    fill_weights(model, initial_weights(1))
     return model
 
 
@@ -45,10 +46,10 @@ def test_fresh_weights_know_nothing_so_the_loss_is_that_of_guessing(model):
 
 
 def test_rotation_keeps_lengths_and_depends_on_distance_alone():
-    table = RotaryTable(head_size=8, base=10_000.0, sequence_length=12)
+    table = RotaryTable(ModelConfig(head_size=8), sequence_length=12)
     table.fill()
     query, key = torch.randn(2, 8, generator=torch.Generator().manual_seed(0))
-    queries, keys = (rotate(vector.expand(1, 1, 12, 8), table(12))[0, 0] for vector in (query, key))
+    queries, keys = (rotate(vector.expand(1, 1, 12, 8), table(torch.arange(12)))[0, 0] for vector in (query, key))
     torch.testing.assert_close(queries.norm(dim=-1), query.norm().expand(12))
     scores = queries @ keys.T
     for distance in range(11):
@@ -56,16 +57,50 @@ def test_rotation_keeps_lengths_and_depends_on_distance_alone():
         torch.testing.assert_close(diagonal, diagonal[:1].expand_as(diagonal), atol=1e-5, rtol=1e-5)
 
 
-@pytest.mark.parametrize(("recipe", "parameters"), [("llama3_8b", 8_030_261_248), ("llama3_tiny", 973_184)])
-def test_a_recipe_has_its_published_number_of_parameters(recipe, parameters):
-    config = getattr(llm, recipe).pretrain_recipe()
-    with torch.device("meta"):
-        model = Decoder(config.model, sequence_length=config.data.sequence_length)
-    assert sum(parameter.numel() for parameter in model.parameters()) == parameters
+def test_scaled_rotation_leaves_fast_turns_slows_slow_ones_and_blends_between():
+    model = ModelConfig(head_size=64, rotary_base=500_000.0)
+    plain = frequencies(model)
+    model.rotary_scale_factor, model.rotary_original_length = 8.0, 8192
+    scaled = frequencies(model)
+    turns = 8192 * plain / (2 * math.pi)
+    assert torch.equal(scaled[turns > 4], plain[turns > 4])
+    torch.testing.assert_close(scaled[turns < 1], plain[turns < 1] / 8)
+    between = (turns > 1) & (turns < 4)
+    assert between.any()
+    assert ((scaled < plain) & (scaled > plain / 8))[between].all()
 
 
-def test_gpt3_5b_has_five_billion_parameters():
-    config = llm.gpt3_5b.pretrain_recipe()
-    with torch.device("meta"):
-        model = Decoder(config.model, sequence_length=config.data.sequence_length)
-    assert 4.9e9 < sum(parameter.numel() for parameter in model.parameters()) < 5.2e9
+def test_a_window_hides_what_lies_further_back():
+    query, key, value = torch.randn(3, 1, 2, 12, 8, generator=torch.Generator().manual_seed(0))
+    window = CausalAttention(sliding_window=4)
+    whole = window(query, key, value)
+    torch.testing.assert_close(
+        whole[:, :, 9:10], CausalAttention(sliding_window=None)(query[:, :, 9:10], key[:, :, 6:10], value[:, :, 6:10])
+    )
+    torch.testing.assert_close(whole[:, :, :4], CausalAttention(sliding_window=None)(query[:, :, :4], key[:, :, :4], value[:, :, :4]))
+
+
+@pytest.mark.parametrize("sliding_window", [None, 5])
+def test_the_last_queries_see_as_much_as_if_all_were_asked(sliding_window):
+    query, key, value = torch.randn(3, 2, 4, 12, 8, generator=torch.Generator().manual_seed(0))
+    core = CausalAttention(sliding_window=sliding_window)
+    for some in (1, 5):
+        torch.testing.assert_close(
+            core(query[:, :, -some:], key[:, ::2], value[:, ::2]), core(query, key[:, ::2], value[:, ::2])[:, :, -some:]
+        )
+
+
+def test_parts_of_a_model_one_after_another_are_the_model(model):
+    parts = [Decoder(model.model, sequence_length=16, layers=layers) for layers in (range(1), range(1, 2))]
+    for part in parts:
+        fill_weights(part, initial_weights(1))
+    tokens = torch.randint(64, (2, 16), generator=torch.Generator().manual_seed(0))
+    assert torch.equal(parts[1](parts[0](tokens)), model(tokens))
+    names = [name for part in parts for name in part.own_parameters()]
+    assert sorted(names) == sorted(name for name, _ in model.named_parameters())
+
+
+def test_a_cache_gives_what_the_whole_forward_pass_gives(model):
+    tokens, cache = torch.randint(64, (2, 16), generator=torch.Generator().manual_seed(0)), {}
+    pieces = [model(tokens[:, first:last], torch.arange(first, last), cache) for first, last in ((0, 7), (7, 8), (8, 16))]
+    torch.testing.assert_close(torch.cat(pieces, dim=1), model(tokens))

@@ -1,14 +1,14 @@
 import pytest
 import torch
 
-from rampcli.engine.build import fill_weights
-from rampcli.models.decoder import Decoder, residual_init_std
-from rampcli.models.initialize import initial_value
+from rampcli.engine.build import fill_weights, initial_weights
+from rampcli.models.decoder import Decoder
+from rampcli.models.initialize import initial_rows, residual_init_std
 
 
 def build(config, seed: int = 1) -> Decoder:
     model = Decoder(config.model, sequence_length=16)
-    fill_weights(model, seed=seed)
+    fill_weights(model, initial_weights(seed))
     return model
 
 
@@ -32,15 +32,23 @@ def test_adding_a_layer_leaves_the_others_as_they_were(small_llama):
 def test_projections_into_the_residual_stream_are_drawn_smaller(small_llama):
     small_llama.model.hidden_size = 256
     model = build(small_llama)
-    assert model.layers[0].attention.query.weight.std().item() == pytest.approx(0.02, rel=0.03)
-    for projection in (model.layers[0].attention.output, model.layers[1].ffn.output):
+    assert model.layers["0"].attention.query.weight.std().item() == pytest.approx(0.02, rel=0.03)
+    for projection in (model.layers["0"].attention.output, model.layers["1"].ffn.output):
         assert projection.weight.std().item() == pytest.approx(residual_init_std(small_llama.model), rel=0.03)
     assert model.output.weight.std().item() == pytest.approx(0.02, rel=0.03)
 
 
 def test_norms_start_at_one_and_biases_at_zero(small_gpt):
     model = build(small_gpt)
-    assert initial_value(model, "layers.0.attention_norm.weight", torch.Size([32]), seed=1).eq(1).all()
+    assert initial_rows(model, "layers.0.attention_norm.weight", first=0, rows=32, seed=1).eq(1).all()
     for name, value in model.named_parameters():
         if name.endswith("bias"):
             assert value.eq(0).all()
+
+
+def test_a_row_is_the_same_whoever_draws_it(small_llama):
+    model = build(small_llama)
+    name = "layers.1.ffn.up.weight"
+    whole = initial_rows(model, name, first=0, rows=48, seed=1)
+    assert torch.equal(torch.cat([initial_rows(model, name, first=first, rows=rows, seed=1) for first, rows in ((0, 5), (5, 43))]), whole)
+    assert len(whole.unique()) > 0.99 * whole.numel()

@@ -226,7 +226,7 @@ def test_the_total_counts_only_restarts_that_happen(planned):
         ),
         (
             ("gpt3_5b", "parallel.pipeline_parallel_size=2", "num_pipeline_microbatches=4"),
-            "note: the pipeline takes a micro batch of 256 samples in 4 parts of 64",
+            "note: the pipeline takes a rank's micro batch of 4 samples in 4 parts of 1",
         ),
         (
             ("gpt3_5b", "rampup.node_policy=best", "throughput.mfu=null"),

@@ -1,0 +1,246 @@
+"""Models as Hugging Face's transformers describe them: `config.json` from our settings, and our settings from it."""
+
+import json
+from collections.abc import Mapping
+from enum import Enum
+from pathlib import Path
+from typing import Any
+
+from rampcli.config.model_size import head_size_of
+from rampcli.config.schema import Activation, Config, ModelConfig, Normalization, PositionEmbedding
+from rampcli.config.settings import shown
+from rampcli.errors import UsageError
+
+INIT_FROM_KEY = "model.init_from"
+ARCHITECTURES = {
+    "llama": "LlamaForCausalLM",
+    "mistral": "MistralForCausalLM",
+    "qwen3": "Qwen3ForCausalLM",
+    "gpt2": "GPT2LMHeadModel",
+}
+"""The classes of transformers that our decoder equals, by model type."""
+SHAPE = (
+    *("num_layers", "hidden_size", "ffn_hidden_size", "num_attention_heads", "head_size", "num_query_groups", "vocab_size"),
+    *("normalization", "norm_epsilon", "activation", "position_embedding", "rotary_base", "rotary_scale_factor"),
+    *("rotary_low_freq_factor", "rotary_high_freq_factor", "rotary_original_length", "qk_norm", "sliding_window", "bias"),
+    "tie_embeddings",
+)
+"""The settings that decide what a model computes from its weights."""
+
+
+def model_type(model: ModelConfig) -> str:
+    """Which of `ARCHITECTURES` a model is.
+
+    Raises:
+        UsageError: none.
+    """
+    of_llama = (model.normalization, model.activation, model.position_embedding) == (
+        Normalization.rmsnorm,
+        Activation.swiglu,
+        PositionEmbedding.rope,
+    )
+    of_gpt = (model.normalization, model.activation, model.position_embedding) == (
+        Normalization.layernorm,
+        Activation.gelu,
+        PositionEmbedding.learned,
+    )
+    whole_heads = model.num_query_groups in (None, model.num_attention_heads) and (
+        head_size_of(model) * model.num_attention_heads == model.hidden_size
+    )
+    if of_gpt and model.bias and whole_heads and not model.qk_norm and model.sliding_window is None:
+        return "gpt2"
+    if of_llama and model.qk_norm and not model.bias and model.sliding_window is None:
+        return "qwen3"
+    if of_llama and model.sliding_window is not None and not model.bias and not model.qk_norm:
+        return "mistral"
+    if of_llama and model.sliding_window is None and not model.qk_norm:
+        return "llama"
+    raise UsageError(
+        "transformers has no class for this model: Llama, Mistral and Qwen3 have rmsnorm, swiglu and rope, GPT-2 has layernorm, gelu,"
+        " learned positions and biases; only Mistral has a sliding window, only Qwen3 norms of queries and keys",
+        keys=("model.normalization", "model.activation", "model.position_embedding", "model.bias", "model.qk_norm", "model.sliding_window"),
+    )
+
+
+def to_huggingface(model: ModelConfig, *, sequence_length: int, dtype: str) -> dict[str, Any]:
+    """The content of `config.json`.
+
+    Args:
+        model: the shape.
+        sequence_length: tokens that the model was trained on at a time.
+        dtype: of the weights in the folder: `float32` or `bfloat16`.
+
+    Raises:
+        UsageError: transformers has no class for it.
+    """
+    kind = model_type(model)
+    told: dict[str, Any] = {
+        "architectures": [ARCHITECTURES[kind]],
+        "model_type": kind,
+        "vocab_size": model.vocab_size,
+        "initializer_range": model.init_std,
+        "tie_word_embeddings": model.tie_embeddings,
+        "torch_dtype": dtype,
+        "use_cache": True,
+        "bos_token_id": None,
+        "eos_token_id": None,
+    }
+    if kind == "gpt2":
+        return told | {
+            "n_layer": model.num_layers,
+            "n_embd": model.hidden_size,
+            "n_inner": model.ffn_hidden_size,
+            "n_head": model.num_attention_heads,
+            "n_positions": sequence_length,
+            "layer_norm_epsilon": model.norm_epsilon,
+            "activation_function": "gelu_new",
+            **dict.fromkeys(("attn_pdrop", "embd_pdrop", "resid_pdrop"), 0.0),
+        }
+    told |= {
+        "num_hidden_layers": model.num_layers,
+        "hidden_size": model.hidden_size,
+        "intermediate_size": model.ffn_hidden_size,
+        "num_attention_heads": model.num_attention_heads,
+        "num_key_value_heads": model.num_query_groups or model.num_attention_heads,
+        "head_dim": head_size_of(model),
+        "hidden_act": "silu",
+        "max_position_embeddings": sequence_length,
+        "rms_norm_eps": model.norm_epsilon,
+        "rope_theta": model.rotary_base,
+        "attention_bias": model.bias,
+        "attention_dropout": 0.0,
+    }
+    if model.rotary_scale_factor is not None:
+        told["rope_scaling"] = {
+            "rope_type": "llama3",
+            "factor": model.rotary_scale_factor,
+            "low_freq_factor": model.rotary_low_freq_factor,
+            "high_freq_factor": model.rotary_high_freq_factor,
+            "original_max_position_embeddings": model.rotary_original_length,
+        }
+    of_kind: dict[str, dict[str, Any]] = {
+        "llama": {"mlp_bias": model.bias},
+        "mistral": {"sliding_window": model.sliding_window},
+        "qwen3": {},
+    }
+    return told | of_kind[kind]
+
+
+def read_config(folder: Path) -> ModelConfig:
+    """The model of a Hugging Face folder.
+
+    Raises:
+        UsageError: there is no `config.json`, or one of a model that is not among `ARCHITECTURES`.
+    """
+    path = folder / "config.json"
+    try:
+        told = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise UsageError(
+            f"cannot read {path}: {error}", keys=(INIT_FROM_KEY,), remedy="a folder with config.json and *.safetensors"
+        ) from error
+    kind = told.get("model_type") if isinstance(told, dict) else None
+    if kind not in ARCHITECTURES:
+        raise UsageError(f"{path} is of model_type {kind!r}", keys=(INIT_FROM_KEY,), remedy=f"one of {', '.join(ARCHITECTURES)}")
+    try:
+        return _from_gpt2(told) if kind == "gpt2" else _from_llama(told, kind)
+    except KeyError as error:
+        raise UsageError(f"{path} has no {error}", keys=(INIT_FROM_KEY,)) from error
+
+
+def _from_gpt2(told: Mapping[str, Any]) -> ModelConfig:
+    if told.get("activation_function", "gelu_new") != "gelu_new":
+        raise UsageError(f"activation_function={told['activation_function']}: this decoder has gelu_new only", keys=(INIT_FROM_KEY,))
+    return ModelConfig(
+        num_layers=told["n_layer"],
+        hidden_size=told["n_embd"],
+        ffn_hidden_size=told.get("n_inner") or 4 * told["n_embd"],
+        num_attention_heads=told["n_head"],
+        vocab_size=told["vocab_size"],
+        normalization=Normalization.layernorm,
+        norm_epsilon=told.get("layer_norm_epsilon", 1e-5),
+        activation=Activation.gelu,
+        position_embedding=PositionEmbedding.learned,
+        bias=True,
+        tie_embeddings=told.get("tie_word_embeddings", True),
+        init_std=told.get("initializer_range", 0.02),
+    )
+
+
+def _from_llama(told: Mapping[str, Any], kind: str) -> ModelConfig:
+    # transformers 5 has one entry for what were two.
+    rope = {"rope_theta": told.get("rope_theta", 10_000.0), **(told.get("rope_scaling") or {}), **(told.get("rope_parameters") or {})}
+    if (rope_type := rope.get("rope_type", rope.get("type", "default"))) not in ("default", "llama3"):
+        raise UsageError(f"rotary positions of type {rope_type!r} are not known here", keys=(INIT_FROM_KEY,), remedy="default or llama3")
+    heads, head_size = told["num_attention_heads"], told.get("head_dim")
+    model = ModelConfig(
+        num_layers=told["num_hidden_layers"],
+        hidden_size=told["hidden_size"],
+        ffn_hidden_size=told["intermediate_size"],
+        num_attention_heads=heads,
+        head_size=None if head_size is None or head_size * heads == told["hidden_size"] else head_size,
+        num_query_groups=told.get("num_key_value_heads"),
+        vocab_size=told["vocab_size"],
+        norm_epsilon=told.get("rms_norm_eps", 1e-6),
+        rotary_base=float(rope["rope_theta"]),
+        qk_norm=kind == "qwen3",
+        sliding_window=told.get("sliding_window") if kind == "mistral" else None,
+        bias=bool(told.get("attention_bias", False)),
+        tie_embeddings=told.get("tie_word_embeddings", False),
+        init_std=told.get("initializer_range", 0.02),
+    )
+    if kind == "llama" and bool(told.get("mlp_bias", False)) != model.bias:
+        raise UsageError("attention_bias and mlp_bias differ; this decoder has both or none", keys=(INIT_FROM_KEY,))
+    if rope_type == "llama3":
+        model.rotary_scale_factor = float(rope["factor"])
+        model.rotary_low_freq_factor = float(rope["low_freq_factor"])
+        model.rotary_high_freq_factor = float(rope["high_freq_factor"])
+        model.rotary_original_length = int(rope["original_max_position_embeddings"])
+    return model
+
+
+def has_weights(folder: Path) -> bool:
+    """Whether a folder has weights of the kind that is read here; others, in pickles, could run code."""
+    return any(folder.glob("*.safetensors"))
+
+
+def as_settings(model: ModelConfig) -> dict[str, Any]:
+    """The settings of a folder's model as plain data, for a file of the group `model`."""
+    values = {name: getattr(model, name) for name in (*SHAPE, "init_std")}
+    return {name: value.value if isinstance(value, Enum) else value for name, value in values.items()}
+
+
+def check_init_from(config: Config) -> None:
+    """The folder that weights are to come from holds a model of the shape that the settings have.
+
+    Raises:
+        UsageError: it does not; with the settings that suit it.
+    """
+    if config.model.init_from is None:
+        return
+    folder = Path(config.model.init_from)
+    theirs = read_config(folder)
+    if not has_weights(folder):
+        raise UsageError(f"{folder} holds no *.safetensors", keys=(INIT_FROM_KEY,), remedy="a folder that save_pretrained wrote")
+    ours = config.model
+    different = [name for name in SHAPE if _meaning(ours, name) != _meaning(theirs, name)]
+    if different:
+        shown_ours = ", ".join(f"model.{name}={shown(_meaning(ours, name))}" for name in different)
+        raise UsageError(
+            f"{folder} holds another model than {shown_ours}",
+            keys=(INIT_FROM_KEY, *(f"model.{name}" for name in different)),
+            remedy=" ".join(f"model.{name}={shown(_meaning(theirs, name))}" for name in different),
+        )
+
+
+def _meaning(model: ModelConfig, name: str) -> Any:
+    """A setting with its default worked out, and None where it has no part."""
+    if name == "head_size":
+        return head_size_of(model)
+    if name == "num_query_groups":
+        return model.num_query_groups or model.num_attention_heads
+    if name.startswith("rotary_") and model.position_embedding is PositionEmbedding.learned:
+        return None
+    if name in ("rotary_low_freq_factor", "rotary_high_freq_factor", "rotary_original_length") and model.rotary_scale_factor is None:
+        return None
+    return getattr(model, name)

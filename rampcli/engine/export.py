@@ -1,0 +1,124 @@
+"""A checkpoint as a folder that transformers loads: `python -m rampcli.engine.export RUN_DIR FOLDER [--step N] [--dtype fp32|bf16]`."""
+
+import argparse
+import json
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import save_file
+from torch import Tensor
+
+from rampcli.config.huggingface import to_huggingface
+from rampcli.config.schema import Config, ModelConfig
+from rampcli.data.tokenizer import tokenizer_of
+from rampcli.engine.program import leave_after
+from rampcli.engine.trained import open_run, read_weights
+from rampcli.errors import UsageError
+from rampcli.models.decoder import Decoder
+from rampcli.models.huggingface import joined, places
+from rampcli.run_directory import Checkpoint, write_json
+
+MOST_BYTES = 5 * 10**9
+"""Of one file, as save_pretrained has it."""
+DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
+
+
+def main() -> None:
+    """Export as the command line says, and say what was written."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("run_dir", type=Path)
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--step", type=int)
+    parser.add_argument("--dtype", choices=DTYPES)
+    parser.add_argument("--json", action="store_true")
+    words = parser.parse_args()
+    written = export(words.run_dir, words.folder, step=words.step, dtype=words.dtype)
+    shown = ", ".join(f"{key} {value}" for key, value in written.items() if key != "folder")
+    print(json.dumps(written) if words.json else f"wrote {words.folder}: {shown}")  # noqa: T201
+
+
+def export(run_dir: Path, folder: Path, *, step: int | None = None, dtype: str | None = None) -> dict[str, Any]:
+    """Write weights, config.json and, where the run has one, the tokenizer; what was written.
+
+    Args:
+        run_dir: of the run.
+        folder: to be made.
+        step: of the checkpoint; the newest, if None.
+        dtype: of the weights; that which the run computes with, if None.
+
+    Raises:
+        RampcliError: there is nothing to export, transformers has no class for the model, or the folder is there already.
+    """
+    config, checkpoint = open_run(run_dir, step=step)
+    chosen = DTYPES[dtype or config.trainer.precision]
+    described = to_huggingface(config.model, sequence_length=config.data.sequence_length, dtype=str(chosen).removeprefix("torch."))
+    folder = folder.resolve()
+    aside = folder.with_name(f"{folder.name}.tmp")
+    if folder.exists() and any(folder.iterdir()):
+        raise UsageError(f"{folder} is not empty", remedy="another folder")
+    shutil.rmtree(aside, ignore_errors=True)
+    aside.mkdir(parents=True)
+    _write_weights(config, checkpoint, aside, dtype=chosen)
+    write_json(aside / "config.json", described)
+    tokenizer = tokenizer_of(config.data.source)
+    if tokenizer is not None:
+        tokenizer.save(str(aside / "tokenizer.json"))
+        write_json(
+            aside / "tokenizer_config.json",
+            {
+                "tokenizer_class": "PreTrainedTokenizerFast",
+                "model_max_length": config.data.sequence_length,
+                "clean_up_tokenization_spaces": False,
+            },
+        )
+    aside.replace(folder)
+    return {
+        "folder": str(folder),
+        "step": checkpoint.step,
+        "class": described["architectures"][0],
+        "dtype": described["torch_dtype"],
+        "tokenizer": "bytes" if tokenizer is not None else None,
+    }
+
+
+def _write_weights(config: Config, checkpoint: Checkpoint, folder: Path, *, dtype: torch.dtype) -> None:
+    """One file after another, so that one file's weights are held at a time."""
+    groups = list(_groups(config.model, sequence_length=config.data.sequence_length, bytes_per_number=dtype.itemsize))
+    files: dict[str, str] = {}
+    found = places(config.model, sequence_length=config.data.sequence_length)
+    for number, group in enumerate(groups, start=1):
+        name = "model.safetensors" if len(groups) == 1 else f"model-{number:05d}-of-{len(groups):05d}.safetensors"
+        weights = {ours: torch.empty(shape) for parts in group.values() for ours, shape in parts.items()}
+        read_weights(checkpoint, weights)
+        tensors: dict[str, Tensor] = {}
+        for tensor, parts in group.items():
+            whole = torch.cat([weights.pop(ours) for ours in parts]).to(dtype)
+            tensors[tensor] = (whole.T if found[next(iter(parts))].transposed else whole).contiguous()
+        save_file(tensors, folder / name, metadata={"format": "pt"})
+        (folder / name).chmod(0o644)  # safetensors lets nobody else read it
+        files |= dict.fromkeys(tensors, name)
+    if len(groups) > 1:
+        write_json(folder / "model.safetensors.index.json", {"metadata": {}, "weight_map": files})
+
+
+def _groups(model: ModelConfig, *, sequence_length: int, bytes_per_number: int) -> Iterator[dict[str, dict[str, torch.Size]]]:
+    """Their tensors, with ours that make each up and the shapes of those, file by file."""
+    with torch.device("meta"):
+        shapes = {name: parameter.shape for name, parameter in Decoder(model, sequence_length=sequence_length).named_parameters()}
+    group: dict[str, dict[str, torch.Size]] = {}
+    size = 0
+    for tensor, names in joined(places(model, sequence_length=sequence_length)).items():
+        bytes_of = sum(shapes[name].numel() for name in names) * bytes_per_number
+        if group and size + bytes_of > MOST_BYTES:
+            yield group
+            group, size = {}, 0
+        group[tensor] = {name: shapes[name] for name in names}
+        size += bytes_of
+    yield group
+
+
+if __name__ == "__main__":
+    leave_after(main)

@@ -1,0 +1,94 @@
+"""Forward and backward passes over micro batches, whatever the mesh."""
+
+from collections.abc import Sequence
+from functools import partial
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.distributed.tensor import DTensor
+
+from rampcli.config.schema import AccumulateReduce, Config
+from rampcli.data.corpus import IGNORED
+from rampcli.data.loader import MicroBatch
+from rampcli.models.decoder import Decoder
+from rampcli.parallel.context import pieces_of
+from rampcli.parallel.fsdp import reduce_gradients_on
+from rampcli.parallel.mesh import CONTEXT, PIPELINE, TENSOR, Meshes
+from rampcli.parallel.pipeline import Pipeline
+from rampcli.parallel.tensor import loss_over
+
+
+class Passes:
+    """What a rank does with its micro batches.
+
+    Losses are in nats, summed over valid tokens. Where several ranks know the same loss, one of them counts it and the others return 0.
+    """
+
+    def __init__(self, config: Config, parts: Sequence[Decoder], meshes: Meshes, device: torch.device) -> None:
+        self.parts = parts
+        self.meshes = meshes
+        self.device = device
+        self.tensor = meshes.data[TENSOR]
+        self.reduces_each = config.trainer.accumulate_reduce is AccumulateReduce.each
+        self.pieces = config.parallel.num_pipeline_microbatches or 1
+        self.pipeline: Pipeline | None = None
+        self.scale = 1.0
+        if meshes.size(PIPELINE) > 1:
+            self.pipeline = Pipeline(parts, meshes.data[PIPELINE], device, self._scaled_loss)
+        self.at_a_time = meshes.size(PIPELINE)
+        """Micro batches that are best run forward together."""
+        self.counts = meshes.rank(TENSOR) == 0 and parts[-1].is_last
+
+    def forward_backward(self, micro_batches: Sequence[MicroBatch], *, scale: float) -> Tensor:
+        """Add the gradient of the summed loss, times `scale`, to that of the parameters; returns that loss, a scalar."""
+        self.scale = scale
+        with loss_over(self.tensor):  # the backward pass of a loss that is sharded by vocabulary belongs in there too
+            if self.pipeline is not None:
+                tokens, labels = self._together(micro_batches)
+                total = self.pipeline.forward_backward(tokens, labels, micro_batches=len(micro_batches) * self.pieces)
+                for part in self.parts:
+                    if (tied := part.weight_at_both_ends()) is not None:
+                        self.pipeline.add_gradient_of_other_end(tied)
+                return self._once(total)
+            (model,) = self.parts
+            total = torch.zeros((), device=self.device)
+            for index, micro_batch in enumerate(micro_batches):
+                reduce_gradients_on(model, last_micro_batch=index == len(micro_batches) - 1, each=self.reduces_each)
+                tokens, labels = self._together([micro_batch])
+                loss = self._scaled_loss(model(tokens), labels)
+                loss.backward()  # type: ignore[no-untyped-call]
+                total += loss.detach()
+        return self._once(total)
+
+    @torch.no_grad()
+    def forward(self, micro_batches: Sequence[MicroBatch]) -> Tensor:
+        """The summed loss, a scalar."""
+        self.scale = 1.0
+        with loss_over(self.tensor):
+            tokens, labels = self._together(micro_batches)
+            if self.pipeline is not None:
+                return self._once(self.pipeline.forward(tokens, labels, micro_batches=len(micro_batches) * self.pieces))
+            (model,) = self.parts
+            return self._once(self._scaled_loss(model(tokens), labels))
+
+    def valid_tokens(self, micro_batches: Sequence[MicroBatch]) -> int:
+        """The tokens that these losses are summed over, as far as this rank counts them."""
+        return int((self._together(micro_batches)[1] != IGNORED).sum()) if self.counts else 0
+
+    def _together(self, micro_batches: Sequence[MicroBatch]) -> tuple[Tensor, Tensor]:
+        """This rank's pieces of the tokens and labels of micro batches, one after another."""
+        mine = partial(pieces_of, mesh=self.meshes.data[CONTEXT], dim=1)
+        return mine(torch.cat([batch.tokens for batch in micro_batches])), mine(torch.cat([batch.labels for batch in micro_batches]))
+
+    def _scaled_loss(self, logits: Tensor, labels: Tensor) -> Tensor:
+        return summed_loss(logits, labels) * self.scale
+
+    def _once(self, loss: Tensor) -> Tensor:
+        return loss if self.counts else torch.zeros_like(loss)
+
+
+def summed_loss(logits: Tensor, labels: Tensor) -> Tensor:
+    """Cross entropy in nats, summed over the valid labels; a scalar in fp32."""
+    loss = F.cross_entropy(logits.flatten(0, 1).float(), labels.flatten(), ignore_index=IGNORED, reduction="sum")
+    return loss.full_tensor() if isinstance(loss, DTensor) else loss

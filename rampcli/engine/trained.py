@@ -1,0 +1,56 @@
+"""What a run has trained, read by one process and without the others."""
+
+import warnings
+from collections.abc import Mapping
+from pathlib import Path
+
+import torch
+from torch import Tensor
+from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageReader
+from torch.distributed.checkpoint.state_dict_loader import load
+
+from rampcli.config import snapshot
+from rampcli.config.schema import Config
+from rampcli.engine.checkpoint import MODEL
+from rampcli.errors import NoCheckpointError
+from rampcli.models.decoder import Decoder
+from rampcli.run_directory import Checkpoint, RunDirectory
+
+
+def open_run(path: Path, *, step: int | None) -> tuple[Config, Checkpoint]:
+    """The settings of a run and one of its checkpoints: the newest that is whole, or that of `step`.
+
+    Raises:
+        UsageError: there is no run.
+        NoCheckpointError: there is no such checkpoint, or it is damaged.
+    """
+    run = RunDirectory(path)
+    config = snapshot.read(run.config)
+    found = run.complete_checkpoints()
+    chosen = [checkpoint for checkpoint in reversed(found) if step in (None, checkpoint.step)]
+    for checkpoint in chosen:
+        if checkpoint.damage() is None:
+            return config, checkpoint
+    which = "checkpoint" if step is None else f"checkpoint of step {step}"
+    steps = ", ".join(str(checkpoint.step) for checkpoint in found)
+    raise NoCheckpointError(
+        f"{path} has no {which} that is whole", remedy=f"--step, one of {steps}" if step is not None and steps else "training first"
+    )
+
+
+def load_model(config: Config, checkpoint: Checkpoint, *, sequence_length: int, device: torch.device) -> Decoder:
+    """The whole model, with room for sequences of `sequence_length` tokens."""
+    with torch.device("meta"):
+        model = Decoder(config.model, sequence_length=sequence_length)
+    model.to_empty(device=device)
+    model.tie()
+    model.fill_buffers()
+    read_weights(checkpoint, {name: parameter.detach() for name, parameter in model.named_parameters()})
+    return model
+
+
+def read_weights(checkpoint: Checkpoint, weights: Mapping[str, Tensor]) -> None:
+    """Read weights by their names into tensors of their shapes."""
+    tensors = {f"{MODEL}{name}": tensor for name, tensor in weights.items()}
+    with warnings.catch_warnings(action="ignore", category=UserWarning):  # it is meant to do without the other ranks
+        load(tensors, storage_reader=HuggingFaceStorageReader(str(checkpoint.path)), no_dist=True)

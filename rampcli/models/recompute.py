@@ -1,0 +1,32 @@
+"""Activation checkpointing: what a forward pass does not keep is computed again for the backward pass (arXiv 1604.06174)."""
+
+from collections.abc import Iterable
+from functools import partial
+from typing import Any
+
+import torch
+from torch import nn
+from torch.utils.checkpoint import checkpoint, create_selective_checkpoint_contexts
+
+from rampcli.config.schema import ActivationCheckpointing
+
+KEPT = [
+    torch.ops.aten.mm.default,
+    torch.ops.aten.addmm.default,
+    torch.ops.aten._scaled_dot_product_flash_attention.default,
+    torch.ops.aten._scaled_dot_product_efficient_attention.default,
+    torch.ops.aten._scaled_dot_product_cudnn_attention.default,
+    torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default,
+]
+"""What `selective` keeps: the costly operations, matrix products and attention (arXiv 2205.05198)."""
+
+
+def recompute_activations(blocks: Iterable[nn.Module], mode: ActivationCheckpointing) -> None:
+    """Let blocks keep less of their forward pass, in place. The gradients stay as they are."""
+    if mode is ActivationCheckpointing.none:
+        return
+    options: dict[str, Any] = {"use_reentrant": False, "preserve_rng_state": False}
+    if mode is ActivationCheckpointing.selective:
+        options["context_fn"] = partial(create_selective_checkpoint_contexts, KEPT)
+    for block in blocks:
+        block.forward = partial(checkpoint, block.forward, **options)

@@ -1,0 +1,48 @@
+"""Rotary positions (arXiv 2104.09864), and Llama 3.1's scaling of them."""
+
+import math
+
+import torch
+from torch import Tensor, nn
+
+from rampcli.config.model_size import head_size_of
+from rampcli.config.schema import ModelConfig
+
+
+class RotaryTable(nn.Module):
+    """Positions int64 [sequence] to their cosines and sines, fp32 [2, sequence, head_size]."""
+
+    def __init__(self, model: ModelConfig, *, sequence_length: int) -> None:
+        super().__init__()
+        self.model = model
+        self.register_buffer("table", torch.empty(2, sequence_length, head_size_of(model)), persistent=False)
+        self.table: Tensor
+
+    def fill(self) -> None:
+        """Compute the table, on the device where it lives."""
+        angles = torch.outer(torch.arange(self.table.shape[1], dtype=torch.float64), frequencies(self.model)).repeat(1, 2)
+        self.table.copy_(torch.stack([angles.cos(), angles.sin()]))
+
+    def forward(self, positions: Tensor) -> Tensor:  # noqa: D102
+        return self.table[:, positions]
+
+
+def frequencies(model: ModelConfig) -> Tensor:
+    """Radians per token of each pair of a head's dimensions, float64 [head_size / 2]."""
+    head_size = head_size_of(model)
+    turning = model.rotary_base ** -(torch.arange(0, head_size, 2, dtype=torch.float64) / head_size)
+    if model.rotary_scale_factor is None:
+        return turning
+    # Llama 3.1 (its `apply_scaling`): rotations that were seen to turn often in training stay, slow ones slow down, between them a blend.
+    turns = model.rotary_original_length * turning / (2 * math.pi)
+    low, high = model.rotary_low_freq_factor, model.rotary_high_freq_factor
+    kept = ((turns - low) / (high - low)).clamp(0, 1)
+    return kept * turning + (1 - kept) * turning / model.rotary_scale_factor
+
+
+def rotate(heads: Tensor, rotation: Tensor) -> Tensor:
+    """Turn queries or keys [batch, heads, sequence, head_size] by their positions; halves are paired, as Hugging Face's Llama has it."""
+    cos, sin = rotation.to(heads.dtype)
+    first, second = heads.chunk(2, dim=-1)
+    turned: Tensor = heads * cos + torch.cat([-second, first], dim=-1) * sin
+    return turned

@@ -1,0 +1,95 @@
+"""The pipeline axis: the layers divided up, and micro batches that follow each other through them (1F1B, arXiv 2104.04473)."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor import DTensor
+
+
+def layers_of_rank(num_layers: int, *, ranks: int, rank: int, parts: int) -> list[range]:
+    """The layers that a pipeline rank has, in `parts` pieces; between two of them are those of all other ranks."""
+    size = num_layers // (ranks * parts)
+    firsts = [(part * ranks + rank) * size for part in range(parts)]
+    return [range(first, first + size) for first in firsts]
+
+
+class Pipeline:
+    """Sends micro batches through the stages. Gradients are reduced over the data-parallel ranks after the last.
+
+    Args:
+        parts: this rank's parts of the model, from `layers_of_rank`.
+        mesh: the pipeline axis.
+        device: where this rank computes.
+        loss: of an output and its labels; called on the last stage.
+    """
+
+    def __init__(
+        self, parts: Sequence[nn.Module], mesh: DeviceMesh, device: torch.device, loss: Callable[[Tensor, Tensor], Tensor]
+    ) -> None:
+        self.parts = parts
+        self.mesh = mesh
+        self.device = device
+        self.loss = loss
+        self.is_last = mesh.get_local_rank() == mesh.size() - 1
+        self._schedules: dict[tuple[bool, int, torch.Size], Any] = {}
+
+    def forward_backward(self, tokens: Tensor, labels: Tensor, *, micro_batches: int) -> Tensor:
+        """Run all micro batches forward and backward; the sum of their losses on the last stage, elsewhere 0.
+
+        Args:
+            tokens: int64 [micro_batches x samples, sequence].
+            labels: like them.
+            micro_batches: how many they are split into.
+        """
+        return self._run(tokens, labels, micro_batches=micro_batches, trains=True)
+
+    def forward(self, tokens: Tensor, labels: Tensor, *, micro_batches: int) -> Tensor:
+        """The same without a backward pass."""
+        return self._run(tokens, labels, micro_batches=micro_batches, trains=False)
+
+    def add_gradient_of_other_end(self, weight: nn.Parameter) -> None:
+        """Add the gradient that the other end of the pipeline has for a weight that both ends use; both then hold the same sum."""
+        assert weight.grad is not None
+        gradient = weight.grad.to_local() if isinstance(weight.grad, DTensor) else weight.grad
+        received, group = torch.empty_like(gradient), self.mesh.get_group()
+        other = dist.get_global_rank(group, self.mesh.size() - 1 - self.mesh.get_local_rank())
+        exchange = [dist.P2POp(dist.isend, gradient.contiguous(), other, group), dist.P2POp(dist.irecv, received, other, group)]
+        for work in dist.batch_isend_irecv(exchange):
+            work.wait()
+        gradient.add_(received)
+
+    def _run(self, tokens: Tensor, labels: Tensor, *, micro_batches: int, trains: bool) -> Tensor:
+        schedule = self._schedule(tokens, micro_batches=micro_batches, trains=trains)
+        losses: list[Tensor] = []
+        inputs = (tokens,) if self.mesh.get_local_rank() == 0 else ()
+        target = labels if self.is_last else None
+        if trains:
+            schedule.step(*inputs, target=target, losses=losses, return_outputs=False)
+        else:
+            schedule.eval(*inputs, target=target, losses=losses)
+        return torch.stack(losses).detach().sum() if losses else torch.zeros((), device=self.device)
+
+    def _schedule(self, tokens: Tensor, *, micro_batches: int, trains: bool) -> Any:
+        """A schedule knows the number of micro batches and their shape, so each has its own, on the same parts."""
+        # It takes more than a second to import, for which runs without a pipeline need not wait.
+        from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe, ScheduleInterleaved1F1B
+
+        key = (trains, micro_batches, tokens.shape)
+        if key not in self._schedules:
+            ranks, rank = self.mesh.size(), self.mesh.get_local_rank()
+            stages: list[Any] = [
+                PipelineStage(part, index * ranks + rank, ranks * len(self.parts), self.device, group=self.mesh.get_group())
+                for index, part in enumerate(self.parts)
+            ]
+            options: dict[str, Any] = {"n_microbatches": micro_batches, "loss_fn": self.loss, "scale_grads": False}
+            if len(stages) > 1:
+                self._schedules[key] = ScheduleInterleaved1F1B(stages, **options)
+            elif micro_batches < ranks:  # too few for a steady state: 1F1B is GPipe then
+                self._schedules[key] = ScheduleGPipe(stages[0], **options)
+            else:
+                self._schedules[key] = Schedule1F1B(stages[0], **options)
+        return self._schedules[key]

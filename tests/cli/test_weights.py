@@ -1,0 +1,99 @@
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from rampcli.config.huggingface import to_huggingface
+from rampcli.config.schema import ModelConfig
+from rampcli.run_directory import RunDirectory, read_rows
+
+SMALL = [
+    "model.num_layers=1",
+    "model.hidden_size=32",
+    "model.ffn_hidden_size=48",
+    "data.sequence_length=32",
+    "model.rampup_batch_size=null",
+]
+SHORT = ["trainer.num_nodes=1", "trainer.max_samples=32", "trainer.val_samples=8", "trainer.accelerator=cpu"]
+
+
+def call(*words: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, "-m", "rampcli", *words], cwd=cwd, capture_output=True, text=True, check=False)
+
+
+def validation_losses(run: Path) -> list[float]:
+    return [row["loss"] for row in read_rows(RunDirectory(run).events) if row["event"] == "validation"]
+
+
+def test_what_was_trained_goes_out_to_transformers_comes_back_trains_further_and_continues_a_text(tmp_path):
+    trained = call("pretrain", "-f", "llama3_tiny", *SMALL, *SHORT, cwd=tmp_path)
+    assert trained.returncode == 0, trained.stderr
+    exported = call("export", "runs/llama3_tiny", "out", cwd=tmp_path)
+    assert (exported.returncode, exported.stderr) == (0, "")
+    assert exported.stdout == "wrote out: step 2, class LlamaForCausalLM, dtype float32, tokenizer bytes\n"
+    imported = call("import", "out", "mine/model/small.yaml", cwd=tmp_path)
+    assert (imported.returncode, imported.stderr) == (0, "")
+    assert "--config-dir mine model=small" in imported.stdout
+    words = ["--config-dir", "mine", "model=small", "name=second", "data.sequence_length=32", "model.rampup_batch_size=null"]
+    further = call("pretrain", "-f", "llama3_tiny", *words, "model.global_batch_size=16", *SHORT, cwd=tmp_path)
+    assert further.returncode == 0, further.stderr
+    first, second = validation_losses(tmp_path / "runs/llama3_tiny"), validation_losses(tmp_path / "runs/second")
+    assert second[0] == pytest.approx(first[-1], abs=1e-6)
+    assert second[-1] < second[0]
+    greedy = call("generate", "runs/llama3_tiny", "-p", "def é", "--temperature", "0", "--json", cwd=tmp_path)
+    told = json.loads(greedy.stdout)
+    assert (told["step"], len(told["tokens"])) == (2, 32 - len("def é".encode()))
+    shown = call("generate", "runs/llama3_tiny", "-p", "def é", "--temperature", "0", cwd=tmp_path)
+    assert (shown.stdout, shown.stderr) == (f"def é{told['text']}\n", "")
+    refused = call("generate", "runs/llama3_tiny", "-p", "x", "--step", "7", cwd=tmp_path)
+    assert (refused.returncode, refused.stdout) == (5, "")
+    assert refused.stderr == "error: runs/llama3_tiny has no checkpoint of step 7 that is whole\n       try:    --step, one of 2\n"
+
+
+def test_a_model_of_another_shape_is_refused_with_the_settings_that_suit_it(rampcli, tmp_path):
+    (tmp_path / "theirs").mkdir()
+    theirs = to_huggingface(ModelConfig(num_layers=1, hidden_size=32), sequence_length=32, dtype="float32")
+    (tmp_path / "theirs/config.json").write_text(json.dumps(theirs))
+    (tmp_path / "theirs/model.safetensors").touch()
+    ended = rampcli("pretrain", "-f", "llama3_tiny", "model.init_from=theirs")
+    assert ended.exit_code == 2
+    assert (
+        "theirs holds another model than model.num_layers=5, model.hidden_size=128, model.head_size=32, model.num_query_groups=2"
+        in ended.stderr
+    )
+    assert "try:    model.num_layers=1 model.hidden_size=32 model.head_size=8 model.num_query_groups=4" in ended.stderr
+    assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "said"),
+    [
+        (["generate", "nowhere", "-p", "x"], 2, "nowhere is no run directory"),
+        (["generate", "begun", "-p", "x"], 5, "begun has no checkpoint yet"),
+        (["export", "nowhere", "x"], 2, "nowhere is no run directory"),
+        (["export", "begun", "x", "--dtype", "fp8"], 2, "there is fp32 and bf16"),
+        (["import", "nowhere", "mine/model/x.yaml"], 2, "cannot read nowhere/config.json"),
+        (["import", "begun", "x.yaml"], 2, "x.yaml is no file of the group model"),
+    ],
+)
+def test_what_is_not_there_is_said_before_torch_is_loaded(rampcli, tmp_path, words, code, said):
+    (tmp_path / "begun").mkdir()
+    (tmp_path / "begun" / "config.yaml").touch()
+    ended = rampcli(*words)
+    assert (ended.exit_code, ended.stdout) == (code, "")
+    assert ended.stderr.startswith("error: ")
+    assert said in ended.stderr
+    assert [path.name for path in tmp_path.iterdir()] == ["begun"]
+
+
+def test_weights_in_a_pickle_are_not_read(tmp_path):
+    (tmp_path / "theirs").mkdir()
+    config = {"model_type": "gpt2", "n_layer": 1, "n_embd": 8, "n_head": 2, "vocab_size": 16}
+    (tmp_path / "theirs/config.json").write_text(json.dumps(config))
+    (tmp_path / "theirs/pytorch_model.bin").write_bytes(b"cos\nsystem\n(S'touch canary'\ntR.")
+    done = call("import", "theirs", "mine/model/x.yaml", cwd=tmp_path)
+    assert done.returncode == 2
+    assert "theirs holds no *.safetensors" in done.stderr
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["theirs"]

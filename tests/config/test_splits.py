@@ -1,0 +1,263 @@
+"""Laws of the splits: what has to divide, and that what is offered instead does."""
+
+import copy
+import re
+from math import gcd, lcm
+
+import pytest
+from hypothesis import assume, example, given
+from hypothesis import settings as run
+from hypothesis import strategies as st
+
+from rampcli import llm
+from rampcli.batch.training_plan import StagePlan
+from rampcli.config.compose import lay_over
+from rampcli.config.resolve import resolve
+from rampcli.config.schema import AccumulateReduce, Config
+from rampcli.config.splits import SPLIT_CHECKS, check_pipeline_parts, check_sequence, check_stages, check_tensor
+from rampcli.config.values import put
+from rampcli.errors import Report, UsageError, UsageErrors
+
+WIDTHS = ("num_attention_heads", "num_query_groups", "ffn_hidden_size", "vocab_size", "hidden_size")
+"""Sizes of a model that tensor ranks share out."""
+RANKS = st.sampled_from([1, 2, 3, 4, 6, 8])
+
+
+def refusals(check, *about):
+    """All that a check has to say."""
+    report = Report()
+    with report.noting():
+        check(*about)
+    return report.errors
+
+
+def value_of(text):
+    if text == "null":
+        return None
+    return int(text) if text.isdigit() else AccumulateReduce(text)
+
+
+def offers(refusal):
+    """What a refusal offers: values by key. `A=1 or 2` and `A=1, or null` are two offers, `A=1 B=2` is one."""
+    first, *others = re.split(r",? or ", refusal.remedy)
+    words = [word.split("=") for word in first.split()]
+    key = words[0][0]
+    assert key in refusal.keys
+    return [{key: value_of(text) for key, text in words}, *({key: value_of(text)} for text in others)]
+
+
+def check_offers(check, config, *about):
+    """Each offer, by itself, ends the refusal that it belongs to, and begins no other."""
+    refused = refusals(check, config, *about)
+    for refusal in refused:
+        others = {error.message for error in refused} - {refusal.message}
+        for offer in offers(refusal):
+            changed = copy.deepcopy(config)
+            for key, value in offer.items():
+                put(changed, key, value)
+            assert changed != config
+            assert {error.message for error in refusals(check, changed, *about)} <= others
+    return refused
+
+
+@st.composite
+def configs(draw):
+    """Splits and sizes that fit often enough, and not always."""
+    config = Config()
+    for name in WIDTHS:
+        setattr(config.model, name, draw(st.integers(1, 4)) * draw(RANKS))
+    config.model.num_query_groups = draw(st.none() | st.just(config.model.num_query_groups))
+    config.model.num_layers = draw(st.integers(1, 24))
+    config.data.sequence_length = draw(st.integers(1, 100))
+    config.trainer.num_nodes, config.trainer.devices = draw(st.integers(1, 4)), draw(RANKS)
+    config.trainer.accumulate_reduce = draw(st.sampled_from(list(AccumulateReduce)))
+    parallel = config.parallel
+    parallel.tensor_parallel_size, parallel.pipeline_parallel_size, parallel.context_parallel_size = draw(RANKS), draw(RANKS), draw(RANKS)
+    parallel.virtual_pipeline_parallel_size = draw(st.integers(1, 4))
+    parallel.data_parallel_shard_size = draw(st.none() | st.integers(1, 12))
+    parallel.num_pipeline_microbatches = draw(st.none() | st.integers(1, 12))
+    return config
+
+
+@st.composite
+def stages(draw):
+    """Stages of a ramp: any number of data-parallel ranks and micro batches in each, and one size of micro batch."""
+    micro = draw(st.integers(1, 24))
+    return [
+        stage_of(number, ranks=draw(st.integers(1, 24)), micro=micro, passes=draw(st.integers(1, 12))) for number in draw(st.just((0, 1)))
+    ]
+
+
+def stage_of(number=0, *, ranks=1, micro=1, passes=1):
+    return StagePlan(
+        stage=number,
+        global_batch_size=ranks * micro * passes,
+        first_sample=0,
+        samples=None,
+        first_step=0,
+        steps=None,
+        num_nodes=1,
+        world_size=ranks,
+        data_parallel_size=ranks,
+        micro_batch_size=micro,
+        accumulate_grad_batches=passes,
+    )
+
+
+def split(**sizes):
+    config = Config()
+    for name, size in sizes.items():
+        setattr(config.parallel, name, size)
+    return config
+
+
+@pytest.mark.parametrize("name", llm.recipe_names())
+def test_every_recipe_divides(name):
+    assert resolve(llm.from_factory(name)).plan.stages
+
+
+def test_a_model_that_is_not_split_divides_whatever_its_sizes():
+    config = Config()
+    for name in (*WIDTHS, "num_layers"):
+        setattr(config.model, name, 7)
+    config.data.sequence_length = 7
+    config.trainer.accumulate_reduce = AccumulateReduce.each
+    for check in SPLIT_CHECKS:
+        check(config)
+    check_stages(config, [stage_of(ranks=7, micro=7, passes=7)])
+
+
+@given(config=configs())
+def test_heads_groups_widths_and_vocabulary_divide_over_the_tensor_ranks(config):
+    sizes = {f"model.{name}": getattr(config.model, name) for name in WIDTHS}
+    ranks = config.parallel.tensor_parallel_size
+    wrong = [key for key, size in sizes.items() if size is not None and size % ranks]
+    refused = check_offers(check_tensor, config)
+    assert [error.keys for error in refused] == ([("parallel.tensor_parallel_size", *wrong)] if wrong else [])
+    assert all(f"{key}={sizes[key]}" in error.message for error in refused for key in wrong)
+
+
+@given(config=configs())
+def test_the_tensor_ranks_that_are_offered_divide_the_processes_and_are_the_most_that_divide_all(config):
+    refused = refusals(check_tensor, config)
+    assume(refused)
+    [offered] = offers(refused[0])
+    sizes = [size for name in WIDTHS if (size := getattr(config.model, name))]
+    common = gcd(config.trainer.num_nodes * config.trainer.devices, *sizes)
+    most = max(ranks for ranks in range(1, config.parallel.tensor_parallel_size) if common % ranks == 0)
+    assert offered == {"parallel.tensor_parallel_size": most}
+
+
+def test_groups_that_are_not_given_are_not_blamed():
+    config = split(tensor_parallel_size=3)
+    assert config.model.num_query_groups is None
+    [refusal] = refusals(check_tensor, config)
+    assert "num_query_groups" not in refusal.message
+    assert refusal.message.startswith(
+        "model.num_attention_heads=4, model.ffn_hidden_size=344, model.vocab_size=256 and model.hidden_size=128"
+    )
+
+
+@given(config=configs())
+@example(config=split(context_parallel_size=128))
+def test_a_sequence_divides_into_two_pieces_per_context_rank_and_each_over_the_tensor_ranks(config):
+    context, tensor, length = config.parallel.context_parallel_size, config.parallel.tensor_parallel_size, config.data.sequence_length
+    pieces = (2 * context if context > 1 else 1) * tensor
+    refused = check_offers(check_sequence, config)
+    assert len(refused) == (length % pieces > 0)
+    for refusal in refused:
+        assert all(0 < offer["data.sequence_length"] < length + pieces for offer in offers(refusal))
+        assert ("parallel.context_parallel_size" in refusal.keys) == (context > 1)
+        assert ("parallel.tensor_parallel_size" in refusal.keys) == (tensor > 1)
+
+
+@given(config=configs())
+def test_layers_divide_over_the_parts_of_a_pipeline_and_parts_want_a_pipeline(config):
+    config.trainer.accumulate_reduce = AccumulateReduce.last
+    ranks, parts, layers = config.parallel.pipeline_parallel_size, config.parallel.virtual_pipeline_parallel_size, config.model.num_layers
+    assume(layers % ranks == 0)  # `check_pipeline` sees to that
+    refused = check_offers(check_pipeline_parts, config)
+    if ranks == 1:
+        assert [error.message.endswith("there is no pipeline") for error in refused] == [True] * (parts > 1)
+    else:
+        assert [error.keys[0] for error in refused] == ["parallel.virtual_pipeline_parallel_size"] * (layers % (ranks * parts) > 0)
+
+
+@given(config=configs())
+def test_a_pipeline_reduces_once_a_step(config):
+    keys = [error.keys[0] for error in check_offers(check_pipeline_parts, config)]
+    each = config.trainer.accumulate_reduce is AccumulateReduce.each
+    assert ("trainer.accumulate_reduce" in keys) == (each and config.parallel.pipeline_parallel_size > 1)
+
+
+@given(config=configs(), stages=stages())
+@example(config=split(data_parallel_shard_size=4), stages=[stage_of(0, ranks=4), stage_of(1, ranks=6)])
+def test_the_ranks_that_share_weights_divide_those_of_every_stage(config, stages):
+    config.parallel.num_pipeline_microbatches, config.parallel.virtual_pipeline_parallel_size = None, 1
+    shard = config.parallel.data_parallel_shard_size
+    wrong = [stage for stage in stages if shard is not None and stage.data_parallel_size % shard]
+    refused = check_offers(check_stages, config, stages)
+    assert [error.message.split(":")[0] for error in refused] == [f"stage {stage.stage}" for stage in wrong[:1]]
+    assert all({error.keys[0]: None} in offers(error) for error in refused)
+
+
+@given(config=configs(), stages=stages())
+@example(config=split(pipeline_parallel_size=2, num_pipeline_microbatches=8), stages=[stage_of(micro=12)])
+@example(config=split(pipeline_parallel_size=2, num_pipeline_microbatches=8), stages=[stage_of(micro=9)])
+def test_the_pieces_of_a_micro_batch_divide_it_and_what_is_offered_are_rounds_of_the_pipeline(config, stages):
+    config.parallel.data_parallel_shard_size, config.parallel.virtual_pipeline_parallel_size = None, 1
+    ranks, pieces, micro = config.parallel.pipeline_parallel_size, config.parallel.num_pipeline_microbatches, stages[0].micro_batch_size
+    refused = check_offers(check_stages, config, stages)
+    goes_round = pieces is not None and ranks > 1 and pieces % ranks == 0  # `check_pipeline` refuses others
+    assert len(refused) == (goes_round and micro % pieces > 0)
+    for refusal in refused:
+        [offered] = (offer["parallel.num_pipeline_microbatches"] for offer in offers(refusal))
+        assert (offered is None) == (micro % ranks > 0)
+        assert offered is None or (micro % offered, offered % ranks) == (0, 0)
+
+
+@given(config=configs(), stages=stages())
+@example(config=split(pipeline_parallel_size=4, virtual_pipeline_parallel_size=2), stages=[stage_of(0, passes=8), stage_of(1, passes=6)])
+def test_the_interleaved_schedule_takes_the_micro_batches_of_every_stage_in_rounds_of_the_pipeline(config, stages):
+    config.parallel.data_parallel_shard_size = None
+    ranks, pieces = config.parallel.pipeline_parallel_size, config.parallel.num_pipeline_microbatches or 1
+    wrong = [stage for stage in stages if stage.accumulate_grad_batches * pieces % ranks]
+    refused = [error for error in check_offers(check_stages, config, stages) if "interleaved" in error.message]
+    expected = wrong[:1] if config.parallel.virtual_pipeline_parallel_size > 1 else []
+    assert [error.message.split(":")[0] for error in refused] == [f"stage {stage.stage}" for stage in expected]
+
+
+@run(max_examples=30)
+@given(ranks=RANKS, parts=st.integers(1, 3), pieces=st.none() | st.integers(1, 3), per_rank=st.integers(1, 2), passes=st.integers(1, 2))
+def test_a_split_that_is_built_to_divide_is_never_refused(ranks, parts, pieces, per_rank, passes):
+    config = Config()
+    parallel, model = config.parallel, config.model
+    parallel.pipeline_parallel_size, parallel.tensor_parallel_size, parallel.context_parallel_size = ranks, 2, 2
+    parallel.data_parallel_shard_size = per_rank
+    config.trainer.devices, config.trainer.num_nodes = 4 * ranks, 2 * per_rank
+    model.num_layers = ranks * parts * per_rank
+    parallel.virtual_pipeline_parallel_size = parts if ranks > 1 else 1
+    parallel.num_pipeline_microbatches = None if pieces is None or ranks == 1 else ranks * pieces
+    config.data.micro_batch_size = lcm(ranks, parallel.num_pipeline_microbatches or 1)
+    config.trainer.accumulate_grad_batches = ranks * passes
+    model.global_batch_size = config.data.micro_batch_size * config.trainer.accumulate_grad_batches * 2 * per_rank
+    config.trainer.max_steps = 10
+    [stage] = resolve(config).plan.stages
+    assert stage.data_parallel_size == 2 * per_rank
+
+
+def test_all_that_does_not_divide_stands_in_one_report_with_who_set_it():
+    words = ["data.sequence_length=8190", "parallel.virtual_pipeline_parallel_size=2", "parallel.data_parallel_shard_size=3"]
+    with pytest.raises(UsageErrors) as refused:
+        resolve(lay_over(llm.from_factory("llama3_8b"), words))
+    assert [f"{word} (command line)" for word in words] == [error.set_by[0] for error in refused.value.errors]
+
+
+@pytest.mark.parametrize("pieces", [3, 5])
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_pieces_that_do_not_suit_the_pipeline_are_refused_once(ranks, pieces):
+    words = [f"parallel.pipeline_parallel_size={ranks}", f"parallel.num_pipeline_microbatches={pieces}"]
+    with pytest.raises(UsageError) as refused:
+        resolve(lay_over(llm.from_factory("gpt3_5b"), words))
+    assert not isinstance(refused.value, UsageErrors)
+    assert refused.value.keys == ("parallel.num_pipeline_microbatches", "parallel.pipeline_parallel_size")

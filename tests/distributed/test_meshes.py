@@ -1,0 +1,151 @@
+"""One process and every mesh train the same."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from conftest import Run
+from ranks import run_ranks
+
+# Twenty steps through a ramp, with accumulation.
+WORDS = {
+    "data.micro_batch_size": "4",
+    "model.num_query_groups": "2",
+    "model.global_batch_size": "8",
+    "model.rampup_batch_size": "[4,4,38]",
+    "trainer.max_samples": "120",
+    "trainer.val_every_steps": "null",
+    "rampup.at_boundary": "continue",
+    "rampup.node_policy": "fixed",
+}
+TENSOR, PIPELINE, CONTEXT = (f"parallel.{axis}_parallel_size" for axis in ("tensor", "pipeline", "context"))
+SHARD, VIRTUAL = "parallel.data_parallel_shard_size", "parallel.virtual_pipeline_parallel_size"
+MICRO = "data.micro_batch_size"
+MESHES = {
+    "ddp2": ("llama", 2, {SHARD: 1, MICRO: 2}),
+    "fsdp2": ("llama", 2, {MICRO: 2}),
+    "hsdp2x2": ("llama", 4, {SHARD: 2, MICRO: 1}),
+    "tp2": ("llama", 2, {TENSOR: 2}),
+    "tp2 x fsdp2": ("llama", 4, {TENSOR: 2, MICRO: 2}),
+    "pp2": ("llama", 2, {PIPELINE: 2, MICRO: 1}),
+    "pp2 in four pieces of a micro batch": ("llama", 2, {PIPELINE: 2, "parallel.num_pipeline_microbatches": 4}),
+    "pp2 interleaved": ("deep llama", 2, {PIPELINE: 2, VIRTUAL: 2, MICRO: 2}),
+    "pp2 x fsdp2": ("llama", 4, {PIPELINE: 2, MICRO: 1}),
+    "pp2 x tp2": ("llama", 4, {PIPELINE: 2, TENSOR: 2}),
+    "cp2": ("llama", 2, {CONTEXT: 2}),
+    "8 = pp2 x fsdp2 x tp2": ("llama", 8, {PIPELINE: 2, TENSOR: 2, MICRO: 2}),
+    "8 = hsdp2x2 x cp2": ("llama", 8, {SHARD: 2, CONTEXT: 2, MICRO: 1}),
+    "gpt, pp2 x tp2": ("gpt", 4, {PIPELINE: 2, TENSOR: 2}),
+    "qwen, tp2": ("qwen", 2, {TENSOR: 2}),
+    "mistral, cp2 x fsdp2, layers recomputed": ("mistral", 4, {CONTEXT: 2, MICRO: 2, "trainer.activation_checkpointing": "full"}),
+}
+FAMILIES = {
+    "llama": {},
+    "deep llama": {"model.num_layers": 4},
+    "gpt": {
+        "model.normalization": "layernorm",
+        "model.activation": "gelu",
+        "model.position_embedding": "learned",
+        "model.bias": "true",
+        "model.tie_embeddings": "true",
+    },
+    "qwen": {"model.qk_norm": "true", "model.head_size": 16, "model.tie_embeddings": "true"},
+    "mistral": {"model.sliding_window": 5},
+    "muon": {"optim.optimizer": "muon"},
+}
+
+
+def words(*changes: dict) -> list[str]:
+    settings = dict(WORDS)
+    for change in changes:
+        settings |= change
+    return [f"{key}={value}" for key, value in settings.items()]
+
+
+@pytest.fixture(scope="session")
+def alone(tmp_path_factory):
+    """Runs on one process, by family of model."""
+    runs: dict[str, Run] = {}
+
+    def run_of(family: str) -> Run:
+        if family not in runs:
+            runs[family] = Run(tmp_path_factory.mktemp(family) / "run")
+            runs[family].workers(1, *words(FAMILIES[family]))
+            assert len(runs[family].rows) == 20
+        return runs[family]
+
+    return run_of
+
+
+@pytest.mark.parametrize("mesh", MESHES)
+def test_every_mesh_trains_as_one_process_does(mesh, run, alone, assert_same_training):
+    family, processes, settings = MESHES[mesh]
+    run.workers(processes, *words(FAMILIES[family], settings))
+    assert {row["world_size"] for row in run.rows} == {processes}
+    assert_same_training(run, alone(family))
+
+
+def test_muon_trains_the_same_on_a_mesh_up_to_its_bf16(run, alone):
+    """Its orthogonalisation runs in bf16, so a last bit of the gradient can be a last bit of bf16 in the step."""
+    run.workers(2, *words(FAMILIES["muon"], {TENSOR: 2}))
+    losses, expected = ([row["loss"] for row in each.rows] for each in (run, alone("muon")))
+    assert losses == pytest.approx(expected, abs=5e-4)
+    assert losses[:3] == pytest.approx(expected[:3], abs=1e-5)
+
+
+CHAINS = {
+    "llama": ["fsdp2", "tp2 x fsdp2", "one", "pp2", "8 = hsdp2x2 x cp2", "ddp2"],
+    "gpt": ["pp2", "one", "gpt, pp2 x tp2", "fsdp2"],
+}
+
+
+@pytest.mark.parametrize("family", CHAINS)
+def test_a_checkpoint_goes_on_on_any_other_mesh_in_the_middle_of_a_ramp(family, run, assert_every_sample_is_read_once):
+    """A run that changes its mesh every few steps, with and without tied weights, against one that never does."""
+    settled = {"schedule.decay_style": "constant"}
+    whole = Run(run.path.with_name("whole"))
+    whole.workers(1, *words(FAMILIES[family], settled))
+    for leg, mesh in enumerate(CHAINS[family], start=1):
+        _, processes, settings = MESHES.get(mesh, (family, 1, {}))
+        run.workers(processes, *words(FAMILIES[family], settled, settings, {"trainer.max_samples": 16 * leg}))
+        assert run.rows[-1]["world_size"] == processes
+    assert_every_sample_is_read_once(run)
+    assert run.rows[-1]["stage"] == 1
+    for row, expected in zip(run.rows, whole.rows, strict=False):
+        assert row["loss"] == pytest.approx(expected["loss"], abs=1e-5)
+        assert row["grad_norm"] == pytest.approx(expected["grad_norm"], rel=2e-4)
+
+
+def test_the_initial_weights_are_the_same_bit_for_bit_on_every_mesh(tmp_path):
+    program = Path(__file__).with_name("initial_weights_on_meshes.py")
+    alone = json.loads(run_ranks(1, str(program), logs=tmp_path).splitlines()[-1])
+    split = json.loads(run_ranks(8, str(program), logs=tmp_path).splitlines()[-1])
+    assert len(split) == 6
+    for mesh, hashes in split.items():
+        family = mesh.partition(":")[0]
+        assert hashes == alone[f"{family}: 1 x 1 x 1"]
+
+
+def test_a_rank_of_a_70b_model_never_holds_more_than_its_part():
+    program = Path(__file__).with_name("part_of_70b.py")
+    done = subprocess.run([sys.executable, str(program), "77"], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    printed = json.loads(done.stdout.splitlines()[-1])
+    assert printed["parameters"] == 70_553_706_496
+    assert printed["held"] == pytest.approx(printed["parameters"] / 512, rel=0.01)
+    assert printed["filled"]
+    assert printed["most_bytes"] < 1.5 * 4 * printed["held"]
+
+
+def test_bf16_on_a_mesh_stays_near_bf16_alone_and_both_near_fp32(run, alone):
+    """Parameters are used in bf16; gradients are reduced, and weights kept, in fp32."""
+    bf16 = {"trainer.precision": "bf16"}
+    single = Run(run.path.with_name("single"))
+    single.workers(1, *words(FAMILIES["llama"], bf16))
+    run.workers(2, *words(FAMILIES["llama"], bf16, {CONTEXT: 2}))
+    split, one, fp32 = ([row["loss"] for row in each.rows] for each in (run, single, alone("llama")))
+    assert split == pytest.approx(one, abs=3e-3)
+    assert one == pytest.approx(fp32, abs=2e-2)
+    assert max(abs(ours - exact) for ours, exact in zip(one, fp32, strict=True)) > 1e-5

@@ -1,0 +1,109 @@
+import json
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "models"))
+
+from families import FAMILIES
+
+import rampcli.engine.export as export_module
+from rampcli.config.huggingface import read_config
+from rampcli.config.schema import Config, DataSource
+from rampcli.config.snapshot import to_yaml
+from rampcli.engine.build import fill_weights
+from rampcli.engine.checkpoint import Checkpoints, TrainingState
+from rampcli.engine.export import export
+from rampcli.engine.trained import load_model, open_run
+from rampcli.errors import NoCheckpointError, UsageError
+from rampcli.models.decoder import Decoder
+from rampcli.models.huggingface import Folder
+from rampcli.run_directory import RunDirectory
+
+TOKENS = torch.randint(128, (2, 16), generator=torch.Generator().manual_seed(0))
+
+
+@pytest.fixture
+def trained(build_passes, tmp_path):
+    """A run directory with a checkpoint, and the model whose weights it holds."""
+
+    def run_of(family: str, source: DataSource = DataSource.mock) -> tuple[Path, Decoder]:
+        config = Config(model=FAMILIES[family])
+        config.data.sequence_length, config.data.source = 16, source
+        run = RunDirectory(tmp_path / "run")
+        run.path.mkdir()
+        run.config.write_text(to_yaml(config))
+        passes = build_passes(config)
+        for parameter in passes.parts[0].parameters():
+            torch.nn.init.normal_(parameter, std=0.2)
+        Checkpoints(run, passes.parts, [], keep_last=1, facts={"corpus": "corpus"}).save(TrainingState(step=3, consumed_samples=12))
+        return run.path, passes.parts[0]
+
+    return run_of
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("family", FAMILIES)
+def test_transformers_gives_the_same_logits_from_what_was_written(family, trained, tmp_path):
+    run, model = trained(family)
+    written = export(run, tmp_path / "out")
+    theirs = AutoModelForCausalLM.from_pretrained(tmp_path / "out")
+    assert (written["step"], written["class"], written["tokenizer"]) == (3, type(theirs).__name__, None)
+    torch.testing.assert_close(theirs(TOKENS).logits, model(TOKENS), atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("family", ["gpt3", "qwen3"])
+def test_what_was_exported_in_several_files_is_read_back_bit_for_bit(family, trained, tmp_path, monkeypatch):
+    monkeypatch.setattr(export_module, "MOST_BYTES", 50_000)
+    run, model = trained(family)
+    export(run, tmp_path / "out")
+    assert len(list((tmp_path / "out").glob("model-*.safetensors"))) > 2
+    again = Decoder(read_config(tmp_path / "out"), sequence_length=16)
+    fill_weights(again, Folder(tmp_path / "out", again.model, sequence_length=16).rows_of)
+    for name, parameter in model.named_parameters():
+        assert torch.equal(again.get_parameter(name), parameter)
+    torch.testing.assert_close(AutoModelForCausalLM.from_pretrained(tmp_path / "out")(TOKENS).logits, model(TOKENS), atol=1e-5, rtol=1e-5)
+
+
+def test_bf16_is_written_as_bf16(trained, tmp_path):
+    run, model = trained("llama31")
+    assert export(run, tmp_path / "out", dtype="bf16")["dtype"] == "bfloat16"
+    theirs = AutoModelForCausalLM.from_pretrained(tmp_path / "out")
+    assert theirs.dtype is torch.bfloat16
+    assert torch.equal(theirs.lm_head.weight, model.output.weight.bfloat16())
+
+
+def test_the_tokenizer_of_bytes_is_written_with_the_weights(trained, tmp_path):
+    run, _ = trained("llama3", DataSource.stdlib)
+    export(run, tmp_path / "out")
+    tokenizer, text = AutoTokenizer.from_pretrained(tmp_path / "out"), "def f(é):\n\treturn  '€' # \x00"
+    assert tokenizer(text)["input_ids"] == list(text.encode())
+    assert tokenizer.decode(list(text.encode())) == text
+
+
+def test_a_checkpoint_is_chosen_by_its_step_and_a_folder_is_never_written_over(trained, tmp_path):
+    run, model = trained("llama3")
+    export(run, tmp_path / "out", step=3)
+    with pytest.raises(UsageError, match="is not empty"):
+        export(run, tmp_path / "out")
+    with pytest.raises(NoCheckpointError, match="step 4"):
+        export(run, tmp_path / "other", step=4)
+    assert not (tmp_path / "other").exists()
+    config, checkpoint = open_run(run, step=None)
+    loaded = load_model(config, checkpoint, sequence_length=16, device=torch.device("cpu"))
+    assert torch.equal(loaded(TOKENS), model(TOKENS))
+
+
+def test_a_model_that_transformers_does_not_know_is_refused_before_anything_is_written(trained, tmp_path):
+    run, _ = trained("llama3")
+    config = Config(model=FAMILIES["mistral"])
+    config.model.qk_norm = True
+    (run / "config.yaml").write_text(to_yaml(config))
+    with pytest.raises(UsageError, match="transformers has no class"):
+        export(run, tmp_path / "out")
+    assert json.loads((run / "checkpoints" / "step_00000003" / "manifest.json").read_text())["step"] == 3
+    assert not (tmp_path / "out").exists()
+    config.model.qk_norm = False

@@ -1,0 +1,26 @@
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from goldens import FILE, RECIPES, train
+
+GOLDENS = json.loads(FILE.read_text(encoding="utf-8"))
+
+
+def test_there_is_a_golden_for_each_recipe_and_no_other():
+    assert list(GOLDENS) == list(RECIPES)
+
+
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_ten_steps_give_the_losses_that_they_gave(recipe):
+    """What is no change of computation changes no loss; another processor rounds otherwise, hence the tolerance."""
+    rows = train(recipe)
+    assert {row["global_batch_size"] for row in rows} == {4, 8}
+    for row, golden in zip(rows, GOLDENS[recipe], strict=True):
+        assert row["order_hash"] == golden["order_hash"]
+        assert row["loss"] == pytest.approx(golden["loss"], abs=1e-4)
+        assert row["grad_norm"] == pytest.approx(golden["grad_norm"], rel=1e-3)
