@@ -40,15 +40,14 @@ def follow_gradient(
     dist.all_reduce(totals)
     mean_loss, grad_norm = totals[0].item(), totals[1].sqrt().item()
     if gradient_clip_val is not None and grad_norm > gradient_clip_val:
-        for gradient in _own_gradients(passes.parts, copies=True):
-            gradient.mul_(gradient_clip_val / grad_norm)
+        torch._foreach_mul_(_gradients(passes.parts, copies=True), gradient_clip_val / grad_norm)
     return StepResult(loss=mean_loss, grad_norm=grad_norm)
 
 
 def squared_norm(parts: Sequence[Decoder], *, device: torch.device) -> Tensor:
     """What this rank adds to the squared norm of the whole gradient, a float64 scalar: each number of it is counted by one rank."""
     total = torch.zeros((), dtype=torch.float64, device=device)
-    if gradients := _own_gradients(parts, copies=False):
+    if gradients := _gradients(parts, copies=False):
         total += torch.stack(torch._foreach_norm(gradients)).double().square().sum()
     return total
 
@@ -65,8 +64,8 @@ def validate(passes: Passes, rounds: Iterable[MicroBatch]) -> float:
     return (totals[0] / totals[1]).item()
 
 
-def _own_gradients(parts: Sequence[Decoder], *, copies: bool) -> list[Tensor]:
-    """The gradients that this rank has, and whether those too of which other ranks have the same."""
+def _gradients(parts: Sequence[Decoder], *, copies: bool) -> list[Tensor]:
+    """This rank's part of every gradient; `copies`: also those that an earlier rank has too."""
     gradients = []
     for part in parts:
         parameters = part.parameters() if copies else part.own_parameters().values()

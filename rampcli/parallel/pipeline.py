@@ -67,10 +67,8 @@ class Pipeline:
         losses: list[Tensor] = []
         inputs = (tokens,) if self.mesh.get_local_rank() == 0 else ()
         target = labels if self.is_last else None
-        if trains:
-            schedule.step(*inputs, target=target, losses=losses, return_outputs=False)
-        else:
-            schedule.eval(*inputs, target=target, losses=losses)
+        run = schedule.step if trains else schedule.eval
+        run(*inputs, target=target, losses=losses, return_outputs=False)
         return torch.stack(losses).detach().sum() if losses else torch.zeros((), device=self.device)
 
     def _schedule(self, tokens: Tensor, *, micro_batches: int, trains: bool) -> Any:

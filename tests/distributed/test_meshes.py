@@ -28,7 +28,11 @@ MESHES = {
     "fsdp2": ("llama", 2, {MICRO: 2}),
     "hsdp2x2": ("llama", 4, {SHARD: 2, MICRO: 1}),
     "tp2": ("llama", 2, {TENSOR: 2}),
-    "tp2 x fsdp2": ("llama", 4, {TENSOR: 2, MICRO: 2}),
+    "tp2 x fsdp2, layers recomputed in part, gradients reduced after each micro batch": (
+        "llama",
+        4,
+        {TENSOR: 2, MICRO: 2, "trainer.activation_checkpointing": "selective", "trainer.accumulate_reduce": "each"},
+    ),
     "pp2": ("llama", 2, {PIPELINE: 2, MICRO: 1}),
     "pp2 in four pieces of a micro batch": ("llama", 2, {PIPELINE: 2, "parallel.num_pipeline_microbatches": 4}),
     "pp2 interleaved": ("deep llama", 2, {PIPELINE: 2, VIRTUAL: 2, MICRO: 2}),
@@ -96,7 +100,7 @@ def test_muon_trains_the_same_on_a_mesh_up_to_its_bf16(run, alone):
 
 
 CHAINS = {
-    "llama": ["fsdp2", "tp2 x fsdp2", "one", "pp2", "8 = hsdp2x2 x cp2", "ddp2"],
+    "llama": ["fsdp2", "8 = pp2 x fsdp2 x tp2", "one", "pp2", "8 = hsdp2x2 x cp2", "ddp2"],
     "gpt": ["pp2", "one", "gpt, pp2 x tp2", "fsdp2"],
 }
 
