@@ -144,7 +144,7 @@ def export(
     step: Step = None,
     as_json: AsJson = False,
 ) -> None:
-    """Write a trained model as a folder that Hugging Face's transformers loads."""
+    """Write a trained model as a folder that transformers loads."""
     from rampcli.cli.weights import run_on_checkpoint
 
     if dtype not in (None, "fp32", "bf16"):
@@ -157,7 +157,7 @@ def import_(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="The settings: CONF/model/NAME.yaml.", show_default=False)],
     as_json: AsJson = False,
 ) -> None:
-    """Write a Hugging Face model's settings as a model to train, which starts from its weights."""
+    """Write a Hugging Face model's settings as a model to train. It starts from that model's weights."""
     from rampcli.cli.weights import import_settings
 
     import_settings(folder, file, as_json=as_json)

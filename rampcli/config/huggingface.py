@@ -19,6 +19,13 @@ ARCHITECTURES = {
     "gpt2": "GPT2LMHeadModel",
 }
 """The classes of transformers that our decoder equals, by model type."""
+ASSUMED: dict[str, dict[str, Any]] = {
+    "llama": {"hidden_act": "silu"},
+    "mistral": {"hidden_act": "silu"},
+    "qwen3": {"hidden_act": "silu", "use_sliding_window": False},
+    "gpt2": {"activation_function": "gelu_new", "scale_attn_weights": True, "scale_attn_by_inverse_layer_idx": False},
+}
+"""What our decoder takes for granted of each type: the value, which is also transformers' default."""
 SHAPE = (
     *("num_layers", "hidden_size", "ffn_hidden_size", "num_attention_heads", "head_size", "num_query_groups", "vocab_size"),
     *("normalization", "norm_epsilon", "activation", "position_embedding", "rotary_base", "rotary_scale_factor"),
@@ -142,6 +149,9 @@ def read_config(folder: Path) -> ModelConfig:
     kind = told.get("model_type") if isinstance(told, dict) else None
     if kind not in ARCHITECTURES:
         raise UsageError(f"{path} is of model_type {kind!r}", keys=(INIT_FROM_KEY,), remedy=f"one of {', '.join(ARCHITECTURES)}")
+    for key, assumed in ASSUMED[kind].items():
+        if told.get(key, assumed) != assumed:
+            raise UsageError(f"{path} has {key}={told[key]}; this decoder has {assumed} only", keys=(INIT_FROM_KEY,))
     try:
         return _from_gpt2(told) if kind == "gpt2" else _from_llama(told, kind)
     except KeyError as error:
@@ -149,8 +159,6 @@ def read_config(folder: Path) -> ModelConfig:
 
 
 def _from_gpt2(told: Mapping[str, Any]) -> ModelConfig:
-    if told.get("activation_function", "gelu_new") != "gelu_new":
-        raise UsageError(f"activation_function={told['activation_function']}: this decoder has gelu_new only", keys=(INIT_FROM_KEY,))
     return ModelConfig(
         num_layers=told["n_layer"],
         hidden_size=told["n_embd"],
