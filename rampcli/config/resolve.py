@@ -107,15 +107,16 @@ def resolve(config: Config, *, consumed_samples_in: Callable[[Path], int] = lamb
     for check in (*SETTING_CHECKS, *SPLIT_CHECKS):
         with _fresh(report, settled):
             check(typed)
-    plan = None
+    plan, consumed_samples = None, 0
     if not untranslated:
         with _fresh(report, settled):
             names_wrong = any({"name", "run_dir"} & set(error.keys) for error in report.errors)
-            plan = _plan(typed, 0 if names_wrong else consumed_samples_in(run_dir_of(typed)))
+            consumed_samples = 0 if names_wrong else consumed_samples_in(run_dir_of(typed))
+            plan = _plan(typed, consumed_samples)
     resolved = Resolved(config=typed, plan=plan, notes=canon.notes) if plan else None
     if resolved is not None:
         with _fresh(report, settled):
-            _check_stages(resolved)
+            _check_stages(resolved, consumed_samples)
     report.close()
     assert resolved is not None
     return resolved
@@ -198,8 +199,10 @@ def throughput_of(config: Config) -> Throughput | None:
     return Throughput(points=((1, tokens_per_s),), basis=f"an estimate from FLOPs, at {mfu:.0%} of {peak:g} TFLOP/s per GPU, as declared")
 
 
-def _check_stages(resolved: Resolved) -> None:
+def _check_stages(resolved: Resolved, consumed_samples: int) -> None:
+    """Check the stages that are still to come."""
     report = Report()
+    stages = [stage for stage in resolved.plan.stages if stage.samples is None or stage.first_sample + stage.samples > consumed_samples]
     parallel = resolved.config.parallel
     with report.noting():
         check_pipeline(
@@ -208,9 +211,9 @@ def _check_stages(resolved: Resolved) -> None:
             num_layers=resolved.config.model.num_layers,
         )
     with report.noting():
-        check_stages(resolved.config, resolved.plan.stages)
+        check_stages(resolved.config, stages)
     with report.noting():
-        for stage in resolved.plan.stages:
+        for stage in stages:
             try:
                 resolved.loading(stage)
             except UsageError as error:

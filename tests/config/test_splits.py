@@ -261,3 +261,12 @@ def test_pieces_that_do_not_suit_the_pipeline_are_refused_once(ranks, pieces):
         resolve(lay_over(llm.from_factory("gpt3_5b"), words))
     assert not isinstance(refused.value, UsageErrors)
     assert refused.value.keys == ("parallel.num_pipeline_microbatches", "parallel.pipeline_parallel_size")
+
+
+def test_a_stage_that_is_behind_does_not_have_to_divide_any_more():
+    words = ["data=mock", "model.rampup_batch_size=[4,4,400]", "model.global_batch_size=8", "data.micro_batch_size=1"]
+    words += ["trainer.num_nodes=8", "trainer.max_samples=1000", "parallel.data_parallel_shard_size=8"]
+    config = lay_over(llm.from_factory("llama3_tiny"), words)
+    with pytest.raises(UsageError, match="stage 0: 4 data-parallel ranks do not divide"):
+        resolve(config)
+    assert [stage.num_nodes for stage in resolve(config, consumed_samples_in=lambda _: 400).plan.stages] == [4, 8]
