@@ -1,4 +1,4 @@
-"""One rank of 512 that build Llama 3 70B, without the others: what it holds, and the most memory that building took."""
+"""One rank of 1024 that build Llama 3 70B, without the others: what it holds, and the most memory that building took."""
 
 import json
 import resource
@@ -15,7 +15,7 @@ from rampcli.parallel.mesh import build_meshes
 config = llm.llama3_70b.pretrain_recipe()
 config.parallel.tensor_parallel_size, config.parallel.pipeline_parallel_size = 1, 1
 config.parallel.virtual_pipeline_parallel_size, config.parallel.context_parallel_size = 1, 1
-dist.init_process_group("fake", rank=int(sys.argv[1]), world_size=512, store=FakeStore())
+dist.init_process_group("fake", rank=int(sys.argv[1]), world_size=1024, store=FakeStore())
 meshes = build_meshes(torch.device("cpu"), config.parallel)
 before_bytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 (model,) = build_parts(config, meshes, torch.device("cpu"))

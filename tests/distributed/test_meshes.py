@@ -14,8 +14,9 @@ WORDS = {
     "data.micro_batch_size": "4",
     "model.num_query_groups": "2",
     "model.global_batch_size": "8",
-    "model.rampup_batch_size": "[4,4,38]",
-    "trainer.max_samples": "120",
+    "model.rampup_batch_size": "[4,4,62]",
+    "trainer.max_samples": "96",
+    "trainer.val_samples": "4",
     "trainer.val_every_steps": "null",
     "rampup.at_boundary": "continue",
     "rampup.node_policy": "fixed",
@@ -27,7 +28,6 @@ MESHES = {
     "ddp2": ("llama", 2, {SHARD: 1, MICRO: 2}),
     "fsdp2": ("llama", 2, {MICRO: 2}),
     "hsdp2x2": ("llama", 4, {SHARD: 2, MICRO: 1}),
-    "tp2": ("llama", 2, {TENSOR: 2}),
     "tp2 x fsdp2, layers recomputed in part, gradients reduced after each micro batch": (
         "llama",
         4,
@@ -37,12 +37,11 @@ MESHES = {
     "pp2 in four pieces of a micro batch": ("llama", 2, {PIPELINE: 2, "parallel.num_pipeline_microbatches": 4}),
     "pp2 interleaved": ("deep llama", 2, {PIPELINE: 2, VIRTUAL: 2, MICRO: 2}),
     "pp2 x fsdp2": ("llama", 4, {PIPELINE: 2, MICRO: 1}),
-    "pp2 x tp2": ("llama", 4, {PIPELINE: 2, TENSOR: 2}),
     "cp2": ("llama", 2, {CONTEXT: 2}),
     "8 = pp2 x fsdp2 x tp2": ("llama", 8, {PIPELINE: 2, TENSOR: 2, MICRO: 2}),
     "8 = hsdp2x2 x cp2": ("llama", 8, {SHARD: 2, CONTEXT: 2, MICRO: 1}),
-    "gpt, pp2 x tp2": ("gpt", 4, {PIPELINE: 2, TENSOR: 2}),
-    "qwen, tp2": ("qwen", 2, {TENSOR: 2}),
+    "pp2 x tp2, gpt": ("gpt", 4, {PIPELINE: 2, TENSOR: 2}),
+    "tp2, qwen": ("qwen", 2, {TENSOR: 2}),
     "mistral, cp2 x fsdp2, layers recomputed": ("mistral", 4, {CONTEXT: 2, MICRO: 2, "trainer.activation_checkpointing": "full"}),
 }
 FAMILIES = {
@@ -101,19 +100,19 @@ def test_muon_trains_the_same_on_a_mesh_up_to_its_bf16(run, alone):
 
 CHAINS = {
     "llama": ["fsdp2", "8 = pp2 x fsdp2 x tp2", "one", "pp2", "8 = hsdp2x2 x cp2", "ddp2"],
-    "gpt": ["pp2", "one", "gpt, pp2 x tp2", "fsdp2"],
+    "gpt": ["pp2", "one", "pp2 x tp2, gpt", "fsdp2"],
 }
 
 
 @pytest.mark.parametrize("family", CHAINS)
 def test_a_checkpoint_goes_on_on_any_other_mesh_in_the_middle_of_a_ramp(family, run, assert_every_sample_is_read_once):
     """A run that changes its mesh every few steps, with and without tied weights, against one that never does."""
-    settled = {"schedule.decay_style": "constant"}
+    settled, ramp = {"schedule.decay_style": "constant"}, {"model.rampup_batch_size": "[4,4,38]"}
     whole = Run(run.path.with_name("whole"))
-    whole.workers(1, *words(FAMILIES[family], settled))
+    whole.workers(1, *words(FAMILIES[family], settled, ramp))
     for leg, mesh in enumerate(CHAINS[family], start=1):
         _, processes, settings = MESHES.get(mesh, (family, 1, {}))
-        run.workers(processes, *words(FAMILIES[family], settled, settings, {"trainer.max_samples": 16 * leg}))
+        run.workers(processes, *words(FAMILIES[family], settled, ramp, settings, {"trainer.max_samples": 16 * leg}))
         assert run.rows[-1]["world_size"] == processes
     assert_every_sample_is_read_once(run)
     assert run.rows[-1]["stage"] == 1
@@ -138,7 +137,7 @@ def test_a_rank_of_a_70b_model_never_holds_more_than_its_part():
     assert done.returncode == 0, done.stderr
     printed = json.loads(done.stdout.splitlines()[-1])
     assert printed["parameters"] == 70_553_706_496
-    assert printed["held"] == pytest.approx(printed["parameters"] / 512, rel=0.01)
+    assert printed["held"] == pytest.approx(printed["parameters"] / 1024, rel=0.02)
     assert printed["filled"]
     assert printed["most_bytes"] < 1.5 * 4 * printed["held"]
 

@@ -1,3 +1,4 @@
+import json
 import sys
 from pathlib import Path
 
@@ -9,10 +10,13 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "models"))
 from families import FAMILIES
 
 from rampcli.config.schema import Config
+from rampcli.config.snapshot import to_yaml
 from rampcli.engine.build import fill_weights, initial_weights
-from rampcli.engine.generate import continuation, room
-from rampcli.errors import UsageError
+from rampcli.engine.checkpoint import Checkpoints, TrainingState
+from rampcli.engine.generate import continuation, main, room
+from rampcli.errors import NoCheckpointError, UsageError
 from rampcli.models.decoder import Decoder
+from rampcli.run_directory import RunDirectory
 
 PROMPT = [5, 17, 99, 3]
 
@@ -64,3 +68,24 @@ def test_a_continuation_is_as_long_as_was_asked_for_or_as_the_sequences_that_the
         with pytest.raises(UsageError) as refused:
             room(config, prompt, max_tokens)
         assert refused.value.remedy == remedy
+
+
+def test_the_program_prints_the_text_as_it_comes_or_as_json_from_the_step_that_was_asked_for(build_passes, tmp_path, monkeypatch, capsys):
+    config = Config()
+    config.model.hidden_size, config.model.ffn_hidden_size, config.data.sequence_length = 16, 16, 32
+    run = RunDirectory(tmp_path)
+    run.config.write_text(to_yaml(config))
+    Checkpoints(run, build_passes(config).parts, [], keep_last=1, facts={"corpus": ""}).save(TrainingState(step=2, consumed_samples=8))
+
+    def generate(*words: str) -> str:
+        monkeypatch.setattr(sys, "argv", ["generate", *words, "--prompt=def é", "--temperature=0", "--", str(tmp_path)])
+        main()
+        return capsys.readouterr().out
+
+    told = json.loads(generate("--json"))
+    assert (told["step"], told["prompt"], len(told["tokens"])) == (2, "def é", 32 - len("def é".encode()))
+    assert bytes(told["tokens"]).decode(errors="replace") == told["text"]
+    assert generate("--step=2") == f"def é{told['text']}\n"
+    with pytest.raises(NoCheckpointError, match="has no checkpoint of step 7 that is whole") as refused:
+        generate("--step=7")
+    assert refused.value.remedy == "--step, one of 2"
