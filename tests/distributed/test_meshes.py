@@ -9,6 +9,8 @@ import pytest
 from conftest import Run
 from ranks import run_ranks
 
+from rampcli.engine.export import export
+
 # Twenty steps through a ramp, with accumulation.
 WORDS = {
     "data.micro_batch_size": "4",
@@ -51,6 +53,7 @@ FAMILIES = {
         "model.normalization": "layernorm",
         "model.activation": "gelu",
         "model.position_embedding": "learned",
+        "model.num_query_groups": "null",
         "model.bias": "true",
         "model.tie_embeddings": "true",
     },
@@ -152,3 +155,14 @@ def test_bf16_on_a_mesh_stays_near_bf16_alone_and_both_near_fp32(run, alone):
     assert split == pytest.approx(one, abs=3e-3)
     assert one == pytest.approx(fp32, abs=2e-2)
     assert max(abs(ours - exact) for ours, exact in zip(one, fp32, strict=True)) > 1e-5
+
+
+def test_a_model_of_transformers_starts_the_same_on_a_mesh(run, alone, tmp_path):
+    """GPT-2's tensors are fused and transposed there, so a rank reads a part of the columns of a part of a tensor."""
+    export(alone("gpt").path, tmp_path / "theirs")
+    from_theirs = {"model.init_from": tmp_path / "theirs", "trainer.max_samples": 8}
+    single = Run(run.path.with_name("single"))
+    single.workers(1, *words(FAMILIES["gpt"], from_theirs))
+    run.workers(4, *words(FAMILIES["gpt"], from_theirs, {PIPELINE: 2, TENSOR: 2}))
+    assert run.validations() == pytest.approx(single.validations(), abs=1e-5)
+    assert single.validations()[0] == pytest.approx(alone("gpt").validations()[20], abs=1e-6)
