@@ -12,11 +12,6 @@ settings.register_profile("rampcli", deadline=None, max_examples=60)
 settings.load_profile("rampcli")
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The long tests first, so that no worker is left with one at the end."""
-    items.sort(key=lambda item: "distributed" not in item.path.parts)
-
-
 @pytest.fixture(scope="session")
 def alone():
     """A process group of one, so that code for many ranks runs in this process."""
