@@ -29,6 +29,7 @@ docs: .venv/installed-dev
 
 .venv/installed-dev: .venv/bin/python pyproject.toml constraints.txt
 	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
+	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --no-deps megatron-core
 	touch $@ .venv/installed
 
 goldens: .venv/installed-dev

@@ -96,6 +96,17 @@ def loading_hosts(num_nodes: int, expansion_factor: Fraction | None) -> int:
     return int(hosts)
 
 
+def reading_hosts(num_nodes: int, expansion_factor: float | None) -> list[int]:
+    """The host that reads for each host: itself, or the first of its group where one reads for several.
+
+    Raises:
+        UsageError: with an expansion factor above 1, the hosts do not divide by it.
+    """
+    readers = loading_hosts(num_nodes, None if expansion_factor is None else Fraction(str(expansion_factor)))
+    groups = [host * readers // num_nodes for host in range(num_nodes)]
+    return [groups.index(group) for group in groups]
+
+
 def check_pipeline(*, num_pipeline_microbatches: int | None, stages: int, num_layers: int) -> None:
     """Check a pipeline's arithmetic: layers over stages, and microbatches that fill it.
 

@@ -11,6 +11,7 @@ import typer
 from rampcli import __version__
 from rampcli.cli.commands import completion, explain, export, generate, import_, plan, pretrain
 from rampcli.cli.completion import candidates
+from rampcli.cli.data_commands import data
 from rampcli.errors import EXIT_CTRL_C, RampcliError, UsageError
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
@@ -23,6 +24,7 @@ app.command("generate")(generate)
 app.command("export")(export)
 app.command("import")(import_)
 app.command("completion")(completion)
+app.add_typer(data, name="data", help="Build a corpus from text, and look into one.")
 app.add_typer(llm, name="llm", help="The same commands, as NeMo's command lines name them.")
 
 

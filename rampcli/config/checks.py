@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 from rampcli.batch.division import divisors
+from rampcli.config.corpora import check_corpora
 from rampcli.config.model_size import head_size_of
 from rampcli.config.schema import Config, DecayStyle, PositionEmbedding
 from rampcli.config.settings import Setting, leaves, settings, shown
@@ -128,4 +129,4 @@ def check_schedule(config: Config) -> None:
         )
 
 
-SETTING_CHECKS: tuple[Callable[[Config], Any], ...] = (check_name, check_heads, check_rotary, check_warmup, check_schedule)
+SETTING_CHECKS: tuple[Callable[[Config], Any], ...] = (check_name, check_heads, check_rotary, check_warmup, check_schedule, check_corpora)

@@ -28,6 +28,8 @@ def setting(
         at_least, at_most, above, below: the range that is accepted.
     """
     about = {"doc": doc, "unit": unit, "at_least": at_least, "at_most": at_most, "above": above, "below": below}
+    if isinstance(default, list):
+        return field(default_factory=default.copy, metadata=about)
     return field(default=default, metadata=about)
 
 
@@ -49,6 +51,8 @@ class DataSource(StrEnum):
 
     stdlib = "stdlib"
     mock = "mock"
+    indexed = "indexed"
+    text = "text"
 
 
 class Accelerator(StrEnum):
@@ -215,15 +219,31 @@ class ModelConfig:
 class DataConfig:
     """The samples."""
 
-    source: DataSource = setting(DataSource.stdlib, "`stdlib`: the source of Python's standard library as bytes. `mock`: random tokens")
+    source: DataSource = setting(
+        DataSource.stdlib,
+        "`indexed`: tokens of `rampcli data build` or of Megatron's preprocessing. `text`: text files, read into memory. `stdlib`: the"
+        " source of Python's standard library as bytes. `mock`: random tokens",
+    )
     sequence_length: int = setting(128, "tokens per sample", unit="tokens", at_least=1)
     micro_batch_size: int | None = setting(
         None, "samples per data-parallel rank and forward/backward pass. `null`: derived", unit="samples", at_least=1
     )
+    path: str | None = setting(None, "`indexed`: what the names of the two files have in common. `text`: a file or folder. `null`: a blend")
+    blend: list[str] | None = setting(
+        None, "several corpora with their weights, `[0.7,data/wiki,0.3,data/code]`; each path as in `path`. `null`: one corpus"
+    )
+    split: list[float] = setting(
+        [99, 1, 0], "shares of each corpus's documents that are for training, validation and testing, in the order of the documents"
+    )
+    validation_path: str | None = setting(None, "a corpus for validation, all of it; `split` does not count then. `null`: `split` says")
+    tokenizer: str = setting("bytes", "of `text`: `bytes`, `chars` (those that the text has) or a `tokenizer.json`")
+    eod_mask_loss: bool = setting(False, "the first token of a document, which nothing in it comes before, is not asked for")
+    document_mask: bool = setting(False, "that, and attention and positions begin anew with every document")
+    pad_last_window: bool = setting(False, "tokens that are left over after the last whole sample are a sample too, padded")
     expansion_factor_real_data: float | None = setting(
         None,
         "above 1: one host in so many reads, for all of them; below 1: a larger job's data on fewer hosts. `null`, or MaxText's -1: every"
-        " host reads its own. Planned, not trained",
+        " host reads its own",
     )
     audit_order: bool = setting(False, "gather what the ranks really read, for `order_hash` in `metrics.jsonl`")
 

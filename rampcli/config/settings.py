@@ -21,6 +21,11 @@ KNOWN_ELSEWHERE = {
     "max_target_length": "data.sequence_length",
     "seq_length": "data.sequence_length",
     "encoder_seq_length": "data.sequence_length",
+    "data_path": "data.path",
+    "data_prefix": "data.blend",
+    "paths": "data.blend",
+    "splits_string": "data.split",
+    "reset_attention_mask": "data.document_mask",
     "steps": "trainer.max_steps",
     "train_iters": "trainer.max_steps",
     "train_samples": "trainer.max_samples",
@@ -29,6 +34,9 @@ KNOWN_ELSEWHERE = {
 EXAMPLES = {
     "model.rampup_batch_size": "[256,128,50000000]",
     "model.step_batch_size_schedule": "'0:768 250B:1536'",
+    "data.path": "data/wiki",
+    "data.blend": "[0.7,data/wiki,0.3,data/code]",
+    "data.split": "[98,1,1]",
     "rampup.efficiency": "'1:9000 4:11500'",
     "per_device_batch_size": "4",
     "per_device_batch_size_start": "4",
@@ -36,7 +44,15 @@ EXAMPLES = {
     "enable_rampup_batch_size": "true",
     "global_rampup_samples": "500",
 }
-_TYPE_NAMES = {int: "an integer", float: "a number", bool: "true or false", str: "a text", list[int]: "a list of integers"}
+_TYPE_NAMES = {
+    int: "an integer",
+    float: "a number",
+    bool: "true or false",
+    str: "a text",
+    list[int]: "a list of integers",
+    list[float]: "a list of numbers",
+    list[str]: "a list",
+}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -98,7 +114,11 @@ def _settings(schema: type, prefix: str) -> Iterator[Setting]:
         else:
             options = get_args(field.type) if get_origin(field.type) in (UnionType,) else (field.type,)
             kinds = [option for option in options if option is not type(None)]
-            yield Setting(key=key, type=kinds[0], optional=len(kinds) < len(options), default=field.default, **field.metadata)
+            yield Setting(key=key, type=kinds[0], optional=len(kinds) < len(options), default=_default(field), **field.metadata)
+
+
+def _default(field: "dataclasses.Field[Any]") -> Any:
+    return field.default if field.default_factory is dataclasses.MISSING else field.default_factory()
 
 
 def leaves(config: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:

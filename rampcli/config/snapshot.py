@@ -11,7 +11,16 @@ from rampcli.config.settings import FOREIGN, flatten, leaves, nest
 from rampcli.config.values import build
 from rampcli.errors import UsageError
 
-IDENTITY = ("seed", "model.", "data.source", "data.sequence_length", "rampup.semantics", "rampup.decrease_batch_size_if_needed")
+IDENTITY = (
+    "seed",
+    "model.",
+    "data.source",
+    "data.sequence_length",
+    "data.split",
+    "data.pad_last_window",
+    "rampup.semantics",
+    "rampup.decrease_batch_size_if_needed",
+)
 
 
 def settings(config: Config) -> dict[str, Any]:

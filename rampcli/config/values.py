@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable, Mapping
 from enum import Enum
-from typing import Any
+from typing import Any, get_args, get_origin
 
 from omegaconf import BooleanNode, FloatNode, IntegerNode, StringNode
 from omegaconf.errors import OmegaConfBaseException
@@ -80,10 +80,10 @@ def typed(key: str, value: Any) -> Any:
 
 
 def _convert(kind: Any, value: Any) -> Any:
-    if kind == list[int]:
+    if get_origin(kind) is list:
         if not isinstance(value, list | tuple):
             raise ValueError("not a list")
-        return [_convert(int, item) for item in value]
+        return [_convert(get_args(kind)[0], item) for item in value]
     if value is None or isinstance(value, list | dict):
         raise ValueError("not a single value")
     if isinstance(kind, type) and issubclass(kind, Enum):

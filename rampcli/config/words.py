@@ -4,7 +4,7 @@ import re
 import shlex
 from collections.abc import Collection, Iterable, Sequence
 from itertools import islice
-from typing import Any
+from typing import Any, get_origin
 
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import QuotedString, Transformer
@@ -101,7 +101,7 @@ def _read(word: str, groups: Collection[str]) -> tuple[str, Any]:
         return key, text
     one = next(iter(_sweep(override)), None)
     remedy = _example(key) if one is None else typeable(f"{key}={one}")
-    if kind == list[int] and "[" not in text:
+    if get_origin(kind) is list and "[" not in text:
         remedy = f"brackets: {typeable(f'{key}=[{text}]')}"
     raise UsageError(f"{word}: one run has one value", keys=(key,), remedy=remedy)
 

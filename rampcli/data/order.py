@@ -20,13 +20,14 @@ class SampleOrder:
     Args:
         windows: how many windows the corpus has; each epoch is a permutation of them.
         seed: the run's seed.
+        corpus: its number in a blend.
     """
 
-    def __init__(self, *, windows: int, seed: int) -> None:
+    def __init__(self, *, windows: int, seed: int, corpus: int = 0) -> None:
         if windows < 1:
             raise ValueError(f"windows={windows} is less than one")
         self.windows = windows
-        self.seed = seed
+        self.key = f"{seed}" if corpus == 0 else f"{seed} of corpus {corpus}"
         self._half_bits = max(1, ((windows - 1).bit_length() + 1) // 2)
 
     def windows_of(self, samples: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -46,7 +47,7 @@ class SampleOrder:
         return landed
 
     def _round_keys(self, epoch: int) -> list[np.uint64]:
-        digest = hashlib.sha512(f"rampcli sample order {self.seed} {epoch}".encode()).digest()
+        digest = hashlib.sha512(f"rampcli sample order {self.key} {epoch}".encode()).digest()
         return [np.uint64(int.from_bytes(digest[8 * index : 8 * index + 8], "little")) for index in range(ROUNDS)]
 
     def _encrypt(self, values: Indices, keys: list[np.uint64]) -> Indices:

@@ -1,56 +1,98 @@
-"""Corpora by `data.source`: a training and a validation corpus each."""
+"""Corpora by `data.source`: what is trained on, what is validated on, and what its tokens mean."""
 
 import hashlib
 import sysconfig
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from rampcli.config.schema import Config, DataSource
-from rampcli.data.corpus import Corpus, DocumentCorpus, MockCorpus
+from rampcli.data.blend import Blend
+from rampcli.data.corpus import Corpus, MockCorpus
+from rampcli.data.files import Opened, cut_of, in_memory, open_indexed, open_text, paths_of
+from rampcli.data.tokenizer import byte_tokenizer
 from rampcli.errors import UsageError
 
 LEFT_OUT = {"test", "tests", "idle_test", "site-packages", "dist-packages", "__pycache__"}
 HELD_OUT_ONE_IN = 10
-BYTES = 256
 
 
-def open_corpora(config: Config) -> tuple[Corpus, Corpus]:
-    """The training and the validation corpus of a configuration.
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Corpora:
+    """What a run reads.
+
+    Attributes:
+        training, validation: samples by their numbers.
+        tokenizer: the `tokenizer.json` that tells what tokens mean; None where nobody knows.
+    """
+
+    training: Blend
+    validation: Blend
+    tokenizer: str | None
+
+
+def open_corpora(config: Config) -> Corpora:
+    """Open what a configuration reads.
 
     Raises:
-        UsageError: the corpus does not fit the configuration.
+        UsageError: a file cannot be read, or does not fit the configuration.
     """
-    training, validation = SOURCES[config.data.source](config)
-    for name, corpus, wanted in (("training", training, 1), ("validation", validation, config.trainer.val_samples)):
-        if corpus.windows < wanted:
-            raise UsageError(
-                f"the {name} corpus of data.source={config.data.source} has {corpus.windows} samples of"
-                f" data.sequence_length={config.data.sequence_length}; {wanted} are wanted",
-                keys=("data.sequence_length", "trainer.val_samples"),
-                remedy="a shorter data.sequence_length, or fewer trainer.val_samples",
-            )
-    return training, validation
+    opened = SOURCES[config.data.source](config)
+    validation = _blend(opened.validation, seed=None)
+    for _, corpus in opened.training:
+        _check_windows(config, "training", corpus, 1)
+    for (_, corpus), wanted in zip(opened.validation, validation.counts(config.trainer.val_samples), strict=True):
+        _check_windows(config, "validation", corpus, wanted)
+    return Corpora(training=_blend(opened.training, seed=config.seed), validation=validation, tokenizer=opened.tokenizer)
 
 
-def _stdlib(config: Config) -> tuple[Corpus, Corpus]:
-    if config.model.vocab_size < BYTES:
-        raise UsageError(
-            f"model.vocab_size={config.model.vocab_size} is too small for bytes",
-            keys=("model.vocab_size",),
-            remedy=f"model.vocab_size={BYTES}",
-        )
+def check_files(config: Config) -> None:
+    """Refuse files that cannot be trained on, as far as can be seen at once: before any process is started.
+
+    Raises:
+        UsageError: an indexed file cannot be opened or is too short, or a text is not there.
+    """
+    if config.data.source is DataSource.indexed:
+        open_corpora(config)
+    for path, key in paths_of(config).items() if config.data.source is DataSource.text else ():
+        if not path.exists():
+            raise UsageError(f"there is no {path}", keys=(key,), remedy="a text file, or a folder of them")
+
+
+def _blend(corpora: Sequence[tuple[int, Corpus]], *, seed: int | None) -> Blend:
+    return Blend([corpus for _, corpus in corpora], [share for share, _ in corpora], seed=seed)
+
+
+def _check_windows(config: Config, use: str, corpus: Corpus, wanted: int) -> None:
+    if corpus.windows >= wanted:
+        return
+    remedies = ["a shorter data.sequence_length", "fewer trainer.val_samples" if use == "validation" else "data.pad_last_window=true"]
+    if use == "validation" and config.data.validation_path is None and config.data.source in (DataSource.indexed, DataSource.text):
+        remedies.append("data.validation_path=PATH")
+    raise UsageError(
+        f"the {use} corpus of {corpus.name} has {corpus.windows:,} samples of data.sequence_length={config.data.sequence_length};"
+        f" {wanted:,} are wanted",
+        keys=("data.sequence_length", "trainer.val_samples"),
+        remedy=", or ".join(remedies),
+    )
+
+
+def _stdlib(config: Config) -> Opened:
     root = Path(sysconfig.get_path("stdlib"))
     files = {
         path.relative_to(root).as_posix(): path for path in root.rglob("*.py") if not LEFT_OUT.intersection(path.relative_to(root).parts)
     }
-    training: list[bytes] = []
-    validation: list[bytes] = []
+    training: list[NDArray[Any]] = []
+    validation: list[NDArray[Any]] = []
     for name in sorted(files):
-        (validation if is_held_out(name) else training).append(files[name].read_bytes())
-    return (
-        DocumentCorpus.of(training, sequence_length=config.data.sequence_length),
-        DocumentCorpus.of(validation, sequence_length=config.data.sequence_length),
-    )
+        (validation if is_held_out(name) else training).append(np.frombuffer(files[name].read_bytes(), dtype=np.uint8))
+    tokenizer = byte_tokenizer()
+    parts = [in_memory("data.source=stdlib", documents, cut_of(config), tokenizer) for documents in (training, validation)]
+    return Opened(training=[(1, parts[0])], validation=[(1, parts[1])], tokenizer=tokenizer.to_str())
 
 
 def is_held_out(name: str) -> bool:
@@ -58,12 +100,14 @@ def is_held_out(name: str) -> bool:
     return int.from_bytes(hashlib.sha256(name.encode()).digest()[:8], "big") % HELD_OUT_ONE_IN == 0
 
 
-def _mock(config: Config) -> tuple[Corpus, Corpus]:
-    training, validation = (
-        MockCorpus(vocab_size=config.model.vocab_size, sequence_length=config.data.sequence_length, seed=seed)
-        for seed in (2 * config.seed, 2 * config.seed + 1)
-    )
-    return training, validation
+def _mock(config: Config) -> Opened:
+    training, validation = (MockCorpus(cut=cut_of(config), seed=seed) for seed in (2 * config.seed, 2 * config.seed + 1))
+    return Opened(training=[(1, training)], validation=[(1, validation)], tokenizer=None)
 
 
-SOURCES: dict[DataSource, Callable[[Config], tuple[Corpus, Corpus]]] = {DataSource.stdlib: _stdlib, DataSource.mock: _mock}
+SOURCES: dict[DataSource, Callable[[Config], Opened]] = {
+    DataSource.stdlib: _stdlib,
+    DataSource.mock: _mock,
+    DataSource.text: open_text,
+    DataSource.indexed: open_indexed,
+}

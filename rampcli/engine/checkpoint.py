@@ -22,6 +22,7 @@ from rampcli.run_directory import MANIFEST, RunDirectory, flush, sha256, write_j
 
 FORMAT = 1
 MODEL, OPTIMIZER = "model.", "optimizer.state."
+TOKENIZER = "tokenizer.json"
 
 
 @dataclass(slots=True)
@@ -52,13 +53,15 @@ class Checkpoints:
         *,
         keep_last: int,
         facts: dict[str, Any],
+        tokenizer: str | None = None,
     ) -> None:
-        """`facts` go into every manifest: what the checkpoint belongs to."""
+        """`facts` go into every manifest: what the checkpoint belongs to; the tokenizer's file into every checkpoint."""
         self.run = run
         self.parts = parts
         self.optimizers = optimizers
         self.keep_last = keep_last
         self.facts = facts
+        self.tokenizer = tokenizer
 
     def save(self, state: TrainingState) -> None:
         """Write the checkpoint of `state`, and delete those beyond the last `keep_last`.
@@ -77,6 +80,8 @@ class Checkpoints:
             dist.barrier()
             save_tensors(self._tensors(copies=False), storage_writer=HuggingFaceStorageWriter(str(aside), save_distributed=True))
             if dist.get_rank() == 0:
+                if self.tokenizer is not None:
+                    (aside / TOKENIZER).write_text(self.tokenizer, encoding="utf-8")
                 for path in aside.iterdir():
                     flush(path)
                 files = {path.name: {"bytes": path.stat().st_size, "sha256": sha256(path)} for path in sorted(aside.iterdir())}

@@ -13,9 +13,8 @@ from torch import Tensor
 
 from rampcli.config.huggingface import to_huggingface
 from rampcli.config.schema import Config, ModelConfig
-from rampcli.data.tokenizer import tokenizer_of
 from rampcli.engine.program import leave_after
-from rampcli.engine.trained import open_run, read_weights
+from rampcli.engine.trained import open_run, read_weights, tokenizer_of
 from rampcli.errors import UsageError
 from rampcli.models.decoder import Decoder
 from rampcli.models.huggingface import joined, places
@@ -63,7 +62,7 @@ def export(run_dir: Path, folder: Path, *, step: int | None = None, dtype: str |
     aside.mkdir(parents=True)
     _write_weights(config, checkpoint, aside, dtype=chosen)
     write_json(aside / "config.json", described)
-    tokenizer = tokenizer_of(config.data.source)
+    tokenizer = tokenizer_of(checkpoint)
     if tokenizer is not None:
         tokenizer.save(str(aside / "tokenizer.json"))
         write_json(
@@ -80,7 +79,7 @@ def export(run_dir: Path, folder: Path, *, step: int | None = None, dtype: str |
         "step": checkpoint.step,
         "class": described["architectures"][0],
         "dtype": described["torch_dtype"],
-        "tokenizer": "bytes" if tokenizer is not None else None,
+        "tokenizer": None if tokenizer is None else "tokenizer.json",
     }
 
 

@@ -11,9 +11,9 @@ from tokenizers.decoders import DecodeStream
 from torch import Tensor
 
 from rampcli.config.schema import Accelerator, Config
-from rampcli.data.tokenizer import tokenizer_of
+from rampcli.data.tokenizer import encoder_of
 from rampcli.engine.program import leave_after
-from rampcli.engine.trained import load_model, open_run
+from rampcli.engine.trained import load_model, open_run, tokenizer_of
 from rampcli.engine.worker import device_here
 from rampcli.errors import UsageError
 from rampcli.models.decoder import Cache, Decoder
@@ -23,10 +23,12 @@ def main() -> None:
     """Generate as the command line says; print the text as it comes."""
     words = _words()
     config, checkpoint = open_run(words.run_dir, step=words.step)
-    tokenizer = tokenizer_of(config.data.source)
+    tokenizer = tokenizer_of(checkpoint)
     if tokenizer is None:
-        raise UsageError(f"{words.run_dir} was trained on random tokens: they are no text", remedy="a run with data=stdlib")
-    prompt = tokenizer.encode(words.prompt).ids
+        raise UsageError(
+            f"{checkpoint.path} has no tokenizer: nothing says what its tokens mean", remedy="a run on text: data=stdlib, data=text, say"
+        )
+    prompt = encoder_of(tokenizer)([words.prompt])[0].tolist()
     max_tokens = room(config, prompt, words.max_tokens)
     model = load_model(config, checkpoint, sequence_length=config.data.sequence_length, device=device_here(Accelerator.auto))
     drawn = continuation(

@@ -2,6 +2,7 @@
 
 import hashlib
 import math
+from collections import deque
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,13 +20,41 @@ from rampcli.engine.checkpoint import TrainingState
 from rampcli.engine.step import StepResult
 from rampcli.run_directory import RunDirectory, append_row
 
+WAITS_OVER_STEPS = 50
+MOST_WAITED = 0.05
+"""Of the time of so many steps."""
+REMEDIES_FOR_WAITS = (
+    "`rampcli data build` makes files that are read fastest, a local disk or more memory for the page cache helps, and so do more hosts"
+    " that read where data.expansion_factor_real_data is above 1"
+)
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StepTimes:
-    """Seconds of one optimiser step, reading included, and of reading alone."""
+    """Seconds of one optimiser step, waiting for its samples included, and of that alone."""
 
     step_time_s: float
     data_time_s: float
+
+
+class DataWaits:
+    """Notices once that steps wait for their samples."""
+
+    def __init__(self) -> None:
+        self._recent: deque[StepTimes] | None = deque(maxlen=WAITS_OVER_STEPS)
+        self._is_first = True
+
+    def share(self, times: StepTimes) -> float | None:
+        """The share of the last steps' time that went into waiting, the first time that it is too much."""
+        if self._recent is None or self._is_first:  # the first step has nothing that it could have been read during
+            self._is_first = False
+            return None
+        self._recent.append(times)
+        share = sum(step.data_time_s for step in self._recent) / sum(step.step_time_s for step in self._recent)
+        if len(self._recent) < WAITS_OVER_STEPS or share <= MOST_WAITED:
+            return None
+        self._recent = None
+        return share
 
 
 class Journal:
@@ -38,6 +67,7 @@ class Journal:
         self.world_size = dist.get_world_size()
         peak_tflops = config.trainer.peak_tflops
         self.peak_flops_per_s = None if peak_tflops is None else peak_tflops * 1e12 * self.world_size
+        self.waits = DataWaits()
         self.flops_per_token = flops_per_token(config.model, sequence_length=config.data.sequence_length)
 
     def step(self, state: TrainingState, stage: StagePlan, batch: BatchPlan, result: StepResult, times: StepTimes, *, lr: float) -> None:
@@ -66,6 +96,10 @@ class Journal:
                 "order_hash": state.order_hash,
             },
         )
+
+        if (share := self.waits.share(times)) is not None:
+            reason = f"{share:.0%} of the last {WAITS_OVER_STEPS} steps' time was spent waiting for data; {REMEDIES_FOR_WAITS}"
+            self.event("slow_data", state, reason=reason)
 
     def event(self, kind: str, state: TrainingState, **facts: Any) -> None:
         """Add a row to events.jsonl."""

@@ -1,7 +1,6 @@
 """Forward and backward passes over micro batches, whatever the mesh."""
 
 from collections.abc import Sequence
-from functools import partial
 
 import torch
 import torch.nn.functional as F
@@ -45,8 +44,7 @@ class Passes:
         self.scale = scale
         with loss_over(self.tensor):  # the backward pass of a loss that is sharded by vocabulary belongs in there too
             if self.pipeline is not None:
-                tokens, labels = self._together(micro_batches)
-                total = self.pipeline.forward_backward(tokens, labels, micro_batches=len(micro_batches) * self.pieces)
+                total = self.pipeline.forward_backward(*self._together(micro_batches), micro_batches=len(micro_batches) * self.pieces)
                 for part in self.parts:
                     if (tied := part.weight_at_both_ends()) is not None:
                         self.pipeline.add_gradient_of_other_end(tied)
@@ -55,8 +53,8 @@ class Passes:
             total = torch.zeros((), device=self.device)
             for index, micro_batch in enumerate(micro_batches):
                 reduce_gradients_on(model, last_micro_batch=index == len(micro_batches) - 1, each=self.reduces_each)
-                tokens, labels = self._together([micro_batch])
-                loss = self._scaled_loss(model(tokens), labels)
+                tokens, labels, positions = self._together([micro_batch])
+                loss = self._scaled_loss(model(tokens, positions), labels)
                 loss.backward()  # type: ignore[no-untyped-call]
                 total += loss.detach()
         return self._once(total)
@@ -66,20 +64,28 @@ class Passes:
         """The summed loss, a scalar."""
         self.scale = 1.0
         with loss_over(self.tensor):
-            tokens, labels = self._together(micro_batches)
+            tokens, labels, positions = self._together(micro_batches)
             if self.pipeline is not None:
-                return self._once(self.pipeline.forward(tokens, labels, micro_batches=len(micro_batches) * self.pieces))
+                return self._once(self.pipeline.forward(tokens, labels, positions, micro_batches=len(micro_batches) * self.pieces))
             (model,) = self.parts
-            return self._once(self._scaled_loss(model(tokens), labels))
+            return self._once(self._scaled_loss(model(tokens, positions), labels))
 
     def valid_tokens(self, micro_batches: Sequence[MicroBatch]) -> int:
         """The tokens that these losses are summed over, as far as this rank counts them."""
         return int((self._together(micro_batches)[1] != IGNORED).sum()) if self.counts else 0
 
-    def _together(self, micro_batches: Sequence[MicroBatch]) -> tuple[Tensor, Tensor]:
-        """This rank's pieces of the tokens and labels of micro batches, one after another."""
-        mine = partial(pieces_of, mesh=self.meshes.data[CONTEXT], dim=1)
-        return mine(torch.cat([batch.tokens for batch in micro_batches])), mine(torch.cat([batch.labels for batch in micro_batches]))
+    def _together(self, micro_batches: Sequence[MicroBatch]) -> tuple[Tensor, Tensor, Tensor | None]:
+        """This rank's pieces of the tokens, labels and positions of micro batches, one after another."""
+
+        def mine(parts: list[Tensor]) -> Tensor:
+            return pieces_of(torch.cat(parts), self.meshes.data[CONTEXT], dim=1)
+
+        positions = [batch.positions for batch in micro_batches if batch.positions is not None]
+        return (
+            mine([batch.tokens for batch in micro_batches]),
+            mine([batch.labels for batch in micro_batches]),
+            mine(positions) if positions else None,
+        )
 
     def _scaled_loss(self, logits: Tensor, labels: Tensor) -> Tensor:
         return summed_loss(logits, labels) * self.scale

@@ -35,7 +35,7 @@ def follow_gradient(
     """
     ranks = passes.meshes.ranks_with_other_tokens
     # Ranks and micro batches hold different token counts, so the mean is over the whole batch; FSDP divides by the ranks once more.
-    loss = passes.forward_backward(micro_batches, scale=ranks / global_tokens)
+    loss = passes.forward_backward(micro_batches, scale=ranks / max(1, global_tokens))
     totals = torch.stack([loss.double() / ranks, squared_norm(passes.parts, device=passes.device)])
     dist.all_reduce(totals)
     mean_loss, grad_norm = totals[0].item(), totals[1].sqrt().item()

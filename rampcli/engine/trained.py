@@ -5,13 +5,14 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import torch
+from tokenizers import Tokenizer
 from torch import Tensor
 from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageReader
 from torch.distributed.checkpoint.state_dict_loader import load
 
 from rampcli.config import snapshot
 from rampcli.config.schema import Config
-from rampcli.engine.checkpoint import MODEL
+from rampcli.engine.checkpoint import MODEL, TOKENIZER
 from rampcli.errors import NoCheckpointError
 from rampcli.models.decoder import Decoder
 from rampcli.run_directory import Checkpoint, RunDirectory
@@ -47,6 +48,12 @@ def load_model(config: Config, checkpoint: Checkpoint, *, sequence_length: int, 
     model.fill_buffers()
     read_weights(checkpoint, {name: parameter.detach() for name, parameter in model.named_parameters()})
     return model
+
+
+def tokenizer_of(checkpoint: Checkpoint) -> Tokenizer | None:
+    """What tells the meaning of the tokens that a checkpoint was trained on; None where nobody knew."""
+    path = checkpoint.path / TOKENIZER
+    return Tokenizer.from_file(str(path)) if path.is_file() else None
 
 
 def read_weights(checkpoint: Checkpoint, weights: Mapping[str, Tensor]) -> None:

@@ -13,8 +13,8 @@ import torch.distributed as dist
 from rampcli.config import snapshot
 from rampcli.config.huggingface import check_init_from
 from rampcli.config.resolve import Resolved, resolve
-from rampcli.config.runnable import check_runnable
 from rampcli.config.schema import Accelerator, Config
+from rampcli.data.hosts import build_reading
 from rampcli.data.loader import Loader, ValidationLoader
 from rampcli.data.sources import open_corpora
 from rampcli.engine.build import RowsOf, build_parts
@@ -27,7 +27,7 @@ from rampcli.engine.trainer import StopRequest, Trainer
 from rampcli.errors import RampcliError, UsageError
 from rampcli.lifeline import die_with_parent
 from rampcli.models.huggingface import Folder
-from rampcli.parallel.mesh import DATA, build_meshes
+from rampcli.parallel.mesh import build_meshes
 from rampcli.run_directory import RunDirectory
 
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)
@@ -48,7 +48,7 @@ def main() -> None:
         leave(error.exit_code)
     except Exception:  # whatever it is, state.json says that the run failed, and the log says why
         traceback.print_exc()
-        report_failure(run, RampcliError(traceback.format_exc(limit=-1).strip().splitlines()[-1]))
+        report_failure(run, RampcliError(traceback.format_exc(limit=-1).strip().splitlines()[-1]), understood=False)
         leave(1)
     gc.collect()
     dist.barrier()
@@ -64,7 +64,6 @@ def train(run: RunDirectory, stop: StopRequest) -> None:
     """
     resolved = resolve(snapshot.read(run.config), consumed_samples_in=lambda _: run.consumed_samples())
     config = resolved.config
-    check_runnable(config)
     device = join_ranks(config)
     trainer = build_trainer(resolved, run, device, stop)
     trainer.journal.event("start", trainer.state, world_size=dist.get_world_size(), device=str(device))
@@ -88,24 +87,31 @@ def join_ranks(config: Config) -> torch.device:
 def build_trainer(resolved: Resolved, run: RunDirectory, device: torch.device, stop: StopRequest) -> Trainer:
     """Everything that a run needs, with the newest checkpoint loaded."""
     config, plan = resolved.config, resolved.plan
-    training, validation = open_corpora(config)
     meshes = build_meshes(device, config.parallel)
+    reading = build_reading(config, meshes.data_ranks)
+    corpora = open_corpora(config) if reading.reads else None
     parts = build_parts(config, meshes, device, None if run.complete_checkpoints() else given_weights(config))
     optimizers = build_optimizers(parts, config.optim)
-    facts = {"settings": snapshot.identity(config), "corpus": training.fingerprint, "world_size": dist.get_world_size()}
-    checkpoints = Checkpoints(run, parts, optimizers, keep_last=config.checkpoint.keep_last, facts=facts)
+    fingerprint = agreed_fingerprint(corpora.training.fingerprint if corpora else None, device=device)
+    checkpoints = Checkpoints(
+        run,
+        parts,
+        optimizers,
+        keep_last=config.checkpoint.keep_last,
+        facts={"settings": snapshot.identity(config), "corpus": fingerprint, "world_size": dist.get_world_size()},
+        tokenizer=corpora.tokenizer if corpora else None,
+    )
     state = checkpoints.load_newest()
     if dist.get_rank() == 0:
         run.forget_after(state.step)
-    rank = meshes.rank(DATA)
     return Trainer(
         config=config,
         plan=plan,
         learning_rate=resolved.learning_rate(),
         passes=Passes(config, parts, meshes, device),
         optimizers=optimizers,
-        loader=Loader(training, seed=config.seed, rank=rank, device=device),
-        validation_loader=ValidationLoader(validation, rank=rank, device=device),
+        loader=Loader(corpora.training if corpora else None, reading=reading, device=device),
+        validation_loader=ValidationLoader(corpora.validation if corpora else None, reading=reading, device=device),
         checkpoints=checkpoints,
         journal=Journal(run, plan, config),
         outliers=Outliers(sigma=config.optim.skip_step_sigma, recent=state.recent),
@@ -113,6 +119,23 @@ def build_trainer(resolved: Resolved, run: RunDirectory, device: torch.device, s
         state=state,
         stop=stop,
     )
+
+
+def agreed_fingerprint(mine: str | None, *, device: torch.device) -> str:
+    """The fingerprint of the corpora, which all ranks that read have to find the same; None from those that do not read.
+
+    Raises:
+        RampcliError: they found different ones.
+    """
+    lowest, highest = (torch.full((32,), rest, dtype=torch.uint8, device=device) for rest in (255, 0))
+    if mine is not None:
+        for found in (lowest, highest):
+            found.copy_(torch.tensor(list(bytes.fromhex(mine))))
+    dist.all_reduce(lowest, dist.ReduceOp.MIN)
+    dist.all_reduce(highest, dist.ReduceOp.MAX)
+    if not torch.equal(lowest, highest):
+        raise RampcliError("the hosts do not read the same corpora", remedy="the same files, with the same names, on all of them")
+    return bytes(lowest.tolist()).hex()
 
 
 def device_here(accelerator: Accelerator) -> torch.device:
@@ -140,10 +163,10 @@ def given_weights(config: Config) -> RowsOf | None:
     return Folder(Path(config.model.init_from), config.model, sequence_length=config.data.sequence_length).rows_of
 
 
-def report_failure(run: RunDirectory, error: RampcliError) -> None:
-    """Print why, and let state.json say that the run failed."""
+def report_failure(run: RunDirectory, error: RampcliError, *, understood: bool = True) -> None:
+    """Print why, and let state.json say that the run failed; where several ranks fail, it keeps what is understood."""
     print(error, file=sys.stderr)  # noqa: T201
-    if int(os.environ.get("RANK", "0")) == 0:
+    if understood or "error" not in (run.read_state() or {}):
         said = {"message": error.message, "set_by": error.set_by, "remedy": error.remedy, "exit_code": error.exit_code}
         run.write_state({**(run.read_state() or {}), "status": "failed", "error": said})
 

@@ -11,8 +11,8 @@ from typing import Any
 from rampcli.config import snapshot
 from rampcli.config.huggingface import check_init_from
 from rampcli.config.resolve import Resolved, sources_named
-from rampcli.config.runnable import check_runnable
 from rampcli.config.schema import Config, Resume
+from rampcli.data.sources import check_files
 from rampcli.errors import EXIT_CTRL_C, EXIT_INTERRUPTED, ForeignCheckpointError, NoCheckpointError, UsageError
 from rampcli.launch.local import Observer, supervise
 from rampcli.launch.resources import gpus_for
@@ -61,7 +61,7 @@ def run(
     directory = RunDirectory(resolved.run_dir)
     with sources_named(resolved.config):
         gpus = gpus_for(resolved.config, resolved.plan)
-        check_runnable(resolved.config)
+        check_files(resolved.config)
         newest = _newest_checkpoint(directory, resolved.config)
         if newest is None:
             check_init_from(resolved.config)

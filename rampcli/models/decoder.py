@@ -76,19 +76,21 @@ class Decoder(nn.Module):
 
         Args:
             hidden: tokens for the first part, else hidden states.
-            positions: places of the tokens, int64 [sequence]; from 0 on, if None.
+            positions: places of the tokens, int64 [sequence]; from 0 on, if None. [batch, sequence]: places in documents, which begin
+                anew with each, and no token sees another document.
             cache: keys and values of the tokens before, to which those of these are added.
         """
         places = self.positions if positions is None else positions
         if self.is_first:
             assert self.embedding is not None
-            tokens, places = hidden, places[: hidden.shape[1]]
+            tokens, places = hidden, places[..., : hidden.shape[1]]
             hidden = self.embedding(tokens)
             if self.position_embedding is not None:
                 hidden = hidden + self.position_embedding(places)
         rotation = None if self.rotary is None else self.rotary(places)
+        in_documents = places if places.dim() == 2 else None
         for index, layer in self.layers.items():
-            hidden = layer(hidden, rotation, None if cache is None else cache.setdefault(index, []))
+            hidden = layer(hidden, rotation, in_documents, None if cache is None else cache.setdefault(index, []))
         if self.norm is not None and self.output is not None:
             hidden = self.output(self.norm(hidden))
         return hidden
@@ -108,8 +110,10 @@ class Block(nn.Module):
         self.ffn_norm = build_norm(model)
         self.ffn = SwiGLU(model) if model.activation is Activation.swiglu else GELU(model)
 
-    def forward(self, hidden: Tensor, rotation: Tensor | None, cache: list[Tensor] | None = None) -> Tensor:  # noqa: D102
-        hidden = hidden + self.attention(self.attention_norm(hidden), rotation, cache)
+    def forward(  # noqa: D102
+        self, hidden: Tensor, rotation: Tensor | None, in_documents: Tensor | None = None, cache: list[Tensor] | None = None
+    ) -> Tensor:
+        hidden = hidden + self.attention(self.attention_norm(hidden), rotation, in_documents, cache)
         output: Tensor = hidden + self.ffn(self.ffn_norm(hidden))
         return output
 
@@ -133,7 +137,9 @@ class Attention(nn.Module):
         self.key_norm = nn.RMSNorm(self.head_size, eps=model.norm_epsilon) if model.qk_norm else None
         self.core = CausalAttention(sliding_window=model.sliding_window)
 
-    def forward(self, hidden: Tensor, rotation: Tensor | None, cache: list[Tensor] | None = None) -> Tensor:  # noqa: D102
+    def forward(  # noqa: D102
+        self, hidden: Tensor, rotation: Tensor | None, in_documents: Tensor | None = None, cache: list[Tensor] | None = None
+    ) -> Tensor:
         query, key, value = (self._split(projection(hidden)) for projection in (self.query, self.key, self.value))
         if self.query_norm is not None and self.key_norm is not None:
             query, key = self.query_norm(query), self.key_norm(key)
@@ -144,7 +150,7 @@ class Attention(nn.Module):
             if cache:
                 key, value = torch.cat([cache[0], key], dim=2), torch.cat([cache[1], value], dim=2)
             cache[:] = key, value
-        mixed = self.core(query, key, value)
+        mixed = self.core(query, key, value, in_documents)
         output: Tensor = self.output(mixed.transpose(1, 2).flatten(2))
         return output
 
@@ -157,30 +163,30 @@ class Attention(nn.Module):
 class CausalAttention(nn.Module):
     """What heads take from the tokens up to their own; no weights.
 
-    Queries [batch, heads, some, head_size] of the last tokens, keys and values [batch, groups, sequence, head_size] of all of them;
-    [batch, heads, some, head_size].
+    Queries [batch, heads, some, head_size] of the last tokens, keys and values [batch, groups, sequence, head_size] of all of them, and
+    these tokens' places in their documents [batch, some], if they see only those; [batch, heads, some, head_size].
     """
 
     def __init__(self, *, sliding_window: int | None) -> None:
         super().__init__()
         self.sliding_window = sliding_window
 
-    def forward(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:  # noqa: D102
+    def forward(self, query: Tensor, key: Tensor, value: Tensor, in_documents: Tensor | None = None) -> Tensor:  # noqa: D102
         some, sequence = query.shape[2], key.shape[2]
         if key.shape[1] < query.shape[1]:
             repeats = query.shape[1] // key.shape[1]
             key, value = key.repeat_interleave(repeats, dim=1), value.repeat_interleave(repeats, dim=1)
-        if self.sliding_window is not None and self.sliding_window < sequence:
-            return F.scaled_dot_product_attention(query, key, value, attn_mask=self._mask(some, sequence, device=query.device))
-        if some == sequence:
+        sees_all = in_documents is None and (self.sliding_window is None or self.sliding_window >= sequence)
+        if sees_all and some == sequence:
             return F.scaled_dot_product_attention(query, key, value, is_causal=True)
-        mask = None if some == 1 else self._mask(some, sequence, device=query.device)
+        mask = None if sees_all and some == 1 else self._mask(some, sequence, in_documents, device=query.device)
         return F.scaled_dot_product_attention(query, key, value, attn_mask=mask)
 
-    def _mask(self, some: int, sequence: int, *, device: torch.device) -> Tensor:
-        """Which tokens each query sees, bool [some, sequence]."""
+    def _mask(self, some: int, sequence: int, in_documents: Tensor | None, *, device: torch.device) -> Tensor:
+        """Which tokens each query sees, bool [some, sequence], or [batch, 1, some, sequence] where documents are told apart."""
         behind = torch.arange(sequence - some, sequence, device=device)[:, None] - torch.arange(sequence, device=device)
-        return (behind >= 0) & (behind < (self.sliding_window or sequence))
+        mask = (behind >= 0) & (behind < (self.sliding_window or sequence))
+        return mask if in_documents is None else mask & (behind <= in_documents[:, None, :, None])
 
 
 class SwiGLU(nn.Module):

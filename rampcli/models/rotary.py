@@ -10,7 +10,7 @@ from rampcli.config.schema import ModelConfig
 
 
 class RotaryTable(nn.Module):
-    """Positions int64 [sequence] to their cosines and sines, fp32 [2, sequence, head_size]."""
+    """Positions int64 [sequence] to their cosines and sines, fp32 [2, sequence, head_size]; [batch, sequence] to [2, batch, 1, ...]."""
 
     def __init__(self, model: ModelConfig, *, sequence_length: int) -> None:
         super().__init__()
@@ -24,7 +24,7 @@ class RotaryTable(nn.Module):
         self.table.copy_(torch.stack([angles.cos(), angles.sin()]))
 
     def forward(self, positions: Tensor) -> Tensor:  # noqa: D102
-        return self.table[:, positions]
+        return self.table[:, positions if positions.dim() == 1 else positions[:, None]]
 
 
 def frequencies(model: ModelConfig) -> Tensor:

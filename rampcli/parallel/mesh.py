@@ -34,6 +34,12 @@ class Meshes:
         return self.data[axis].size()
 
     @property
+    def data_ranks(self) -> list[int]:
+        """The data-parallel rank of each rank."""
+        ranks, axis = self.data.mesh, self.data.mesh_dim_names.index(DATA)  # type: ignore[union-attr]
+        return [int((ranks == rank).nonzero()[0, axis]) for rank in range(ranks.numel())]
+
+    @property
     def ranks_with_other_tokens(self) -> int:
         """Ranks whose gradients add up to that of the global batch."""
         return self.size(DATA) * self.size(CONTEXT)

@@ -37,19 +37,20 @@ class Pipeline:
         self.is_last = mesh.get_local_rank() == mesh.size() - 1
         self._schedules: dict[tuple[bool, int, torch.Size], Any] = {}
 
-    def forward_backward(self, tokens: Tensor, labels: Tensor, *, micro_batches: int) -> Tensor:
+    def forward_backward(self, tokens: Tensor, labels: Tensor, positions: Tensor | None, *, micro_batches: int) -> Tensor:
         """Run all micro batches forward and backward; the sum of their losses on the last stage, elsewhere 0.
 
         Args:
             tokens: int64 [micro_batches x samples, sequence].
             labels: like them.
+            positions: like them: places in documents; None where those are not told apart.
             micro_batches: how many they are split into.
         """
-        return self._run(tokens, labels, micro_batches=micro_batches, trains=True)
+        return self._run(tokens, labels, positions, micro_batches=micro_batches, trains=True)
 
-    def forward(self, tokens: Tensor, labels: Tensor, *, micro_batches: int) -> Tensor:
+    def forward(self, tokens: Tensor, labels: Tensor, positions: Tensor | None, *, micro_batches: int) -> Tensor:
         """The same without a backward pass."""
-        return self._run(tokens, labels, micro_batches=micro_batches, trains=False)
+        return self._run(tokens, labels, positions, micro_batches=micro_batches, trains=False)
 
     def add_gradient_of_other_end(self, weight: nn.Parameter) -> None:
         """Add the gradient that the other end of the pipeline has for a weight that both ends use; both then hold the same sum."""
@@ -62,13 +63,14 @@ class Pipeline:
             work.wait()
         gradient.add_(received)
 
-    def _run(self, tokens: Tensor, labels: Tensor, *, micro_batches: int, trains: bool) -> Tensor:
+    def _run(self, tokens: Tensor, labels: Tensor, positions: Tensor | None, *, micro_batches: int, trains: bool) -> Tensor:
         schedule = self._schedule(tokens, micro_batches=micro_batches, trains=trains)
         losses: list[Tensor] = []
         inputs = (tokens,) if self.mesh.get_local_rank() == 0 else ()
         target = labels if self.is_last else None
         run = schedule.step if trains else schedule.eval
-        run(*inputs, target=target, losses=losses, return_outputs=False)
+        named = {} if positions is None else {"positions": positions}
+        run(*inputs, target=target, losses=losses, return_outputs=False, **named)
         return torch.stack(losses).detach().sum() if losses else torch.zeros((), device=self.device)
 
     def _schedule(self, tokens: Tensor, *, micro_batches: int, trains: bool) -> Any:

@@ -25,9 +25,11 @@ def styles() -> dict[str, ParallelStyle]:
     gathered = PrepareModuleInput(input_layouts=(Shard(1),), desired_input_layouts=(Replicate(),))
     return {
         "embedding": RowwiseParallel(input_layouts=Replicate(), output_layouts=Shard(1)),
-        "position_embedding": ColwiseParallel(output_layouts=Shard(0)),
+        "position_embedding": ColwiseParallel(output_layouts=Shard(-2)),
         "layers.*.attention_norm": SequenceParallel(),
-        "layers.*.attention": PrepareModuleInput(input_layouts=(Shard(1), None, None), desired_input_layouts=(Replicate(), None, None)),
+        "layers.*.attention": PrepareModuleInput(
+            input_layouts=(Shard(1), None, None, None), desired_input_layouts=(Replicate(), None, None, None)
+        ),
         "layers.*.attention.query": ColwiseParallel(),
         "layers.*.attention.key": ColwiseParallel(),
         "layers.*.attention.value": ColwiseParallel(),

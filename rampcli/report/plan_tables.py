@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from rich.table import Table
 
+from rampcli.batch.maxtext import reading_hosts
 from rampcli.batch.quantities import shorten
 from rampcli.batch.training_plan import StagePlan, TrainingPlan
 from rampcli.config.resolve import Resolved
@@ -12,6 +13,7 @@ from rampcli.errors import UsageError
 from rampcli.report.tables import build_table
 
 BAR_WIDTH = 16
+MOST_READERS = 5
 MOST_ROWS = 60
 ROWS_AT_THE_ENDS = 20
 """Of more stages than `MOST_ROWS`, this many of the first and of the last are shown."""
@@ -145,6 +147,7 @@ def plan_summary(resolved: Resolved) -> list[str]:
         restarts = 0 if plan.end_sample is None else plan.restarts()
         took = f"; the total counts {restarts} restart{'s' if restarts != 1 else ''} of {plan.clock.restart_s:g} s" if restarts else ""
         lines.append(f"hours: {plan.clock.throughput.basis}{took}")
+    lines += _who_reads(resolved)
     if plan.passed:
         lines.append(f"note: stages 0 to {len(plan.passed) - 1} are behind and do not fit today's nodes; they are not shown")
     if config.parallel.num_pipeline_microbatches is not None:
@@ -154,6 +157,21 @@ def plan_summary(resolved: Resolved) -> list[str]:
     if config.rampup.node_policy == "best" and plan.clock is None:
         lines.append("note: no throughput is known, so rampup.node_policy=best does not weigh restarts")
     return lines + [f"note: {note}" for note in (*plan.notes, *resolved.notes)]
+
+
+def _who_reads(resolved: Resolved) -> list[str]:
+    """Which hosts read for which, in the largest stage; nothing where each reads its own samples and nobody asked."""
+    stage = max(resolved.plan.stages, key=lambda stage: stage.num_nodes)
+    if resolved.loading(stage) is None:
+        return []
+    readers = reading_hosts(stage.num_nodes, resolved.config.data.expansion_factor_real_data)
+    groups = [[host for host, reader in enumerate(readers) if reader == leader] for leader in sorted(set(readers))]
+    if len(groups) == stage.num_nodes:
+        return [f"data: each of {stage.num_nodes} hosts reads its own {stage.global_batch_size / stage.num_nodes:g} samples of a step"]
+    named = [f"host {group[0]} for {group[0]}-{group[-1]}" if len(group) > 1 else f"host {group[0]} for itself" for group in groups]
+    shown = named if len(named) <= MOST_READERS else [*named[: MOST_READERS - 1], "...", named[-1]]
+    most = max(map(len, groups)) * stage.global_batch_size / stage.num_nodes
+    return [f"data: {len(groups)} of {stage.num_nodes} hosts read, up to {most:g} samples of a step each: {', '.join(shown)}"]
 
 
 def comparison_table(variants: Sequence[tuple[str, Resolved | UsageError]]) -> Table:

@@ -17,6 +17,7 @@ from rampcli.batch.maxtext import (
     LoadedBatch,
     check_pipeline,
     loading_hosts,
+    reading_hosts,
     translate,
 )
 from rampcli.batch.plan import BatchPlan
@@ -130,6 +131,40 @@ def test_with_an_expansion_above_one_so_many_fewer_hosts_read_or_the_largest_fac
         [offer] = offered(refusal.value.remedy, "data.expansion_factor_real_data")
         assert offer == max(other for other in range(1, int(factor) + 1) if num_nodes % other == 0)
         assert loading_hosts(num_nodes, Fraction(offer)) * offer == num_nodes
+
+
+FACTORS = st.none() | st.sampled_from([-1.0, 0.25, 0.5, 1.0, 1.5, 2.0, 2.5, 3.0, 4.0, 1.1])
+
+
+@given(num_nodes=st.integers(1, 64), factor=FACTORS)
+def test_every_host_has_one_that_reads_for_it_and_those_read_for_themselves_and_their_neighbours(num_nodes, factor):
+    fewer = Fraction(str(factor)) if factor is not None and factor > 1 else Fraction(1)
+    if (num_nodes / fewer).denominator > 1:
+        with pytest.raises(UsageError) as refusal:
+            reading_hosts(num_nodes, factor)
+        assert refusal.value.keys == ("data.expansion_factor_real_data", "trainer.num_nodes")
+        return
+    readers = reading_hosts(num_nodes, factor)
+    assert len(readers) == num_nodes
+    assert all(readers[reader] == reader for reader in readers)
+    assert readers == sorted(readers)
+    reading = sorted(set(readers))
+    assert len(reading) == num_nodes / fewer
+    served = [readers.count(reader) for reader in reading]
+    assert max(served) - min(served) <= 1
+
+
+@pytest.mark.parametrize("factor", [None, -1, 0.5, 1])
+def test_without_an_expansion_above_one_every_host_reads(factor):
+    assert reading_hosts(5, factor) == [0, 1, 2, 3, 4]
+
+
+def test_one_host_in_so_many_reads():
+    assert reading_hosts(4, 4) == [0, 0, 0, 0]
+    assert reading_hosts(4, 2.0) == [0, 0, 2, 2]
+    assert reading_hosts(3, 1.5) == [0, 0, 2]
+    with pytest.raises(UsageError, match="3 nodes do not divide by it"):
+        reading_hosts(3, 2)
 
 
 @given(

@@ -1,5 +1,6 @@
 """Wrong inputs, and what rampcli has to say of each: the key, where its value came from, and what would work."""
 
+import struct
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -610,11 +611,59 @@ COMMANDS = (
     BadInput(
         "a run on more GPUs than there are", ("pretrain", "-f", "llama3_8b"), ("needs 8 GPUs", "--dry-run", "batch/llama3_8b.yaml:12")
     ),
+)
+
+
+def tiny(*words: str) -> tuple[str, ...]:
+    return ("pretrain", "-f", "llama3_tiny", *words)
+
+
+def index(version: int = 1, code: int = 8, tokens: int = 12) -> bytes:
+    """The index of one document."""
+    return struct.pack("<9sQBQQiqqq", b"MMIDIDX\0\0", version, code, 1, 2, tokens, 0, 0, 1)
+
+
+def indexed(title: str, *said: str, idx: bytes | None = None, tokens: int | None = 12) -> BadInput:
+    """A run on files that are not as they should be."""
+    files = {"d/wiki.idx": index() if idx is None else idx}
+    if tokens is not None:
+        files["d/wiki.bin"] = bytes(2 * tokens)
+    return BadInput(title, tiny("data=indexed", "data.path=d/wiki"), said, files)
+
+
+DATA = (
+    BadInput("indexed files without a path", plan("data=indexed"), ("data.path is not given", "data/indexed.yaml:2", "data.path=PREFIX")),
+    BadInput("text without a path", plan("data=text"), ("data.source=text, and data.path is not given",)),
+    BadInput("a path for a source that needs none", plan("data.path=d/wiki"), ("data.path is for corpora of files", "data=indexed")),
+    BadInput("a path and a blend", plan("data=indexed", "data.path=a", "data.blend=[1,a,2,b]"), ("both given", "one of them")),
+    BadInput("a blend without weights", plan("data=indexed", "data.blend=[d/wiki]"), ("is not a list of weights and paths in turn",)),
+    BadInput("a blend with a word for a weight", plan("data=indexed", "data.blend=[much,a]"), ("has much where a weight is wanted",)),
+    BadInput("a blend with nothing of a corpus", plan("data=indexed", "data.blend=[0,a,1,b]"), ("the weight 0, which is not above 0",)),
     BadInput(
-        "a run that the engine cannot train",
-        ("pretrain", "-f", "llama3_8b(num_nodes=2)", "trainer.accelerator=cpu", "data.expansion_factor_real_data=2"),
-        ("data.expansion_factor_real_data=2: this can be planned, but here every rank reads its own samples", "(command line)"),
+        "weights to the last digit",
+        plan("data=indexed", "data.blend=[0.12345678901,a,0.98765432109,b]"),
+        ("the weights of data.blend have too many digits", "weights of up to nine digits"),
     ),
+    BadInput("a split in two", plan("data=indexed", "data.path=a", "data.split=[9,1]"), ("is not three shares", "data.split=[98,1,1]")),
+    BadInput("a split without training", plan("data=indexed", "data.path=a", "data.split=[0,1,1]"), ("is not three shares",)),
+    BadInput(
+        "indexed files that are not there",
+        tiny("data=indexed", "data.path=d/wiki"),
+        ("cannot read d/wiki.idx: No such file or directory", "rampcli data build"),
+    ),
+    BadInput("text that is not there", tiny("data=text", "data.path=d/wiki"), ("there is no d/wiki",)),
+    indexed("an index without its tokens", "cannot read d/wiki.bin: No such file or directory", tokens=None),
+    indexed("tokens that were cut off", "d/wiki.bin has 20 bytes, and by wiki.idx it should have 24", tokens=10),
+    indexed("an index of another version", "d/wiki.idx is of version 2 of the format, and 1 is read here", idx=index(version=2)),
+    indexed("an index of fractions", "says that its tokens are of type 7, which is no integer", idx=index(code=7)),
+    indexed("an index that was cut off", "d/wiki.idx has 40 bytes, and 1 sequences", idx=index()[:40]),
+    indexed("an index that is none", "d/wiki.idx is no index of Megatron's format", idx=b"once upon a time there was a file of text"),
+    indexed(
+        "a corpus shorter than one sample",
+        "the training corpus of d/wiki has 0 samples of data.sequence_length=128; 1 are wanted",
+        "data.pad_last_window=true",
+    ),
+    indexed("a corpus of nothing", "the training corpus of d/wiki has 0 samples", idx=index(tokens=0), tokens=0),
 )
 SECTIONS: dict[str, tuple[BadInput, ...]] = {
     "Values of another type": TYPES,
@@ -635,5 +684,6 @@ SECTIONS: dict[str, tuple[BadInput, ...]] = {
     "Batch arithmetic": ARITHMETIC,
     "Names, shapes and learning rates": SHAPES,
     "Commands": COMMANDS,
+    "Data": DATA,
 }
 BAD_INPUTS = tuple(row for rows in SECTIONS.values() for row in rows)

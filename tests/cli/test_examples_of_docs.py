@@ -46,7 +46,7 @@ def examples_of(page):
 
 def runs_here(example):
     trains = "pretrain" in example.words and not {"--dry-run", "--cfg"} & {*example.words}
-    elsewhere = any(re.search(r"[A-Z]{4,}|\.\.\.|^(runs/|name=|completion|import)", word) for word in example.words)
+    elsewhere = any(re.search(r"[A-Z]{4,}|\.\.\.|^(runs/|name=|completion|import|data$)", word) for word in example.words)
     return not elsewhere and (not trains or any(line.startswith("error: ") for line in example.shown))
 
 

@@ -1,3 +1,7 @@
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+
 import numpy as np
 import pytest
 import torch
@@ -5,103 +9,253 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from rampcli.batch.plan import BatchPlan
-from rampcli.data.corpus import IGNORED, DocumentCorpus, MockCorpus
-from rampcli.data.loader import Loader, ValidationLoader
-from rampcli.data.order import SampleOrder
+from rampcli.data.blend import Blend
+from rampcli.data.corpus import IGNORED, Cut, MockCorpus, Samples, TokenCorpus
+from rampcli.data.hosts import Reading
+from rampcli.data.loader import STEPS_AHEAD, Loader, ValidationLoader
+from rampcli.errors import UsageError
 
-MOCK = MockCorpus(vocab_size=50, sequence_length=5, seed=3, windows=37)
-TEXT = DocumentCorpus.of([bytes([65 + number] * (3 + number)) for number in range(24)], sequence_length=5)
-CORPORA = st.sampled_from([MOCK, TEXT])
+LENGTH = 5
+CPU = torch.device("cpu")
+PATIENCE_S = 60
+
+
+def cut(**switches):
+    return Cut(sequence_length=LENGTH, vocab_size=256, **switches)
+
+
+def text(**switches):
+    documents = [np.full(3 + number, 65 + number, dtype=np.uint8) for number in range(24)]
+    tokens, starts = np.concatenate(documents), np.cumsum([0, *map(len, documents)])[:-1]
+    return TokenCorpus(name="text", tokens=tokens, documents=starts, first=0, end=len(tokens), cut=cut(**switches), contents="text")
+
+
+MOCK = MockCorpus(cut=cut(), seed=3, windows=37)
+BLENDS = {
+    "mock": Blend([MOCK], [1], seed=11),
+    "text": Blend([text(eod_mask_loss=True)], [1], seed=11),
+    "padded": Blend([text(pad_last_window=True)], [1], seed=11),
+    "masked": Blend([text(document_mask=True)], [1], seed=11),
+    "two": Blend([MOCK, text()], [3, 1], seed=11),
+    "two masked": Blend([text(document_mask=True), MockCorpus(cut=cut(document_mask=True), seed=4)], [3, 1], seed=11),
+}
+NAMES = st.sampled_from(sorted(BLENDS))
 SMALL = st.integers(1, 4)
+FIRST = st.integers(0, 300)
 
 
-def loaders(corpus, plan, seed=11):
-    return [Loader(corpus, seed=seed, rank=rank, device=torch.device("cpu")) for rank in range(plan.data_parallel_size)]
+def loaders(blend, plan):
+    return [Loader(blend, reading=Reading(rank=rank, ranks=(rank,)), device=CPU) for rank in range(plan.data_parallel_size)]
 
 
-def validation_loaders(corpus, plan):
-    return [ValidationLoader(corpus, rank=rank, device=torch.device("cpu")) for rank in range(plan.data_parallel_size)]
+def validation_loaders(blend, plan):
+    return [ValidationLoader(blend, reading=Reading(rank=rank, ranks=(rank,)), device=CPU) for rank in range(plan.data_parallel_size)]
 
 
 def plan_of(micro, ranks, accumulate):
     return BatchPlan.divide(micro * ranks * accumulate, micro_batch_size=micro, data_parallel_size=ranks)
 
 
-@given(micro=SMALL, ranks=SMALL, accumulate=SMALL, first=st.integers(0, 300))
+def together(micro_batches):
+    """The tokens, the labels and, where there are some, the positions of micro batches."""
+    planes = [(part.tokens, part.labels, part.positions) for part in micro_batches]
+    return [torch.cat(plane).numpy() for plane in zip(*planes, strict=True) if plane[0] is not None]
+
+
+def assert_holds(micro_batches, samples):
+    """Micro batches hold what a blend has read."""
+    wanted = [plane for plane in (samples.tokens, samples.labels, samples.positions) if plane is not None]
+    held = together(micro_batches)
+    assert len(held) == len(wanted)
+    for one, other in zip(held, wanted, strict=True):
+        assert np.array_equal(one, other)
+
+
+@settings(max_examples=20)
+@given(micro=SMALL, ranks=SMALL, accumulate=SMALL, first=FIRST)
 def test_the_ranks_together_read_each_sample_of_the_global_batch_once(micro, ranks, accumulate, first):
     plan = plan_of(micro, ranks, accumulate)
-    read = np.concatenate([loader.read(first, plan).samples for loader in loaders(MOCK, plan)])
+    read = np.concatenate([loader.read(first, plan).samples for loader in loaders(BLENDS["mock"], plan)])
     assert np.sort(read).tolist() == list(range(first, first + plan.global_batch_size))
 
 
-@settings(max_examples=40)
-@given(corpus=CORPORA, micro=SMALL, ranks=SMALL, accumulate=SMALL, first=st.integers(0, 300))
-def test_every_sample_is_the_window_that_the_order_gives_it(corpus, micro, ranks, accumulate, first):
-    plan, order = plan_of(micro, ranks, accumulate), SampleOrder(windows=corpus.windows, seed=11)
-    for loader in loaders(corpus, plan):
+@settings(max_examples=20)
+@given(name=NAMES, micro=SMALL, ranks=SMALL, accumulate=SMALL, first=FIRST)
+def test_every_sample_is_the_one_that_the_blend_gives_it(name, micro, ranks, accumulate, first):
+    plan = plan_of(micro, ranks, accumulate)
+    for loader in loaders(BLENDS[name], plan):
         batch = loader.read(first, plan)
-        tokens, labels = corpus.read(order.windows_of(batch.samples))
+        wanted = BLENDS[name].read(batch.samples)
         assert len(batch.micro_batches) == accumulate
-        assert all(part.tokens.shape == part.labels.shape == (micro, 5) for part in batch.micro_batches)
-        assert np.array_equal(torch.cat([part.tokens for part in batch.micro_batches]).numpy(), tokens)
-        assert np.array_equal(torch.cat([part.labels for part in batch.micro_batches]).numpy(), labels)
+        assert all(part.tokens.shape == part.labels.shape == (micro, LENGTH) for part in batch.micro_batches)
+        assert_holds(batch.micro_batches, wanted)
+        assert batch.valid_tokens == wanted.valid_tokens == sum(int((part.labels != IGNORED).sum()) for part in batch.micro_batches)
 
 
-@settings(max_examples=40)
-@given(corpus=CORPORA, micro=SMALL, ranks=SMALL, accumulate=SMALL, first=st.integers(0, 300))
-def test_a_global_batch_is_the_same_however_it_is_split(corpus, micro, ranks, accumulate, first):
+@settings(max_examples=15)
+@given(name=NAMES, micro=SMALL, ranks=SMALL, accumulate=SMALL, first=FIRST)
+def test_a_global_batch_is_the_same_however_it_is_split(name, micro, ranks, accumulate, first):
     def rows(plan):
-        parts = [loader.read(first, plan) for loader in loaders(corpus, plan)]
-        samples = np.concatenate([part.samples for part in parts])
-        tokens = torch.cat([micro_batch.tokens for part in parts for micro_batch in part.micro_batches])
-        return tokens[torch.from_numpy(np.argsort(samples))]
+        parts = [loader.read(first, plan) for loader in loaders(BLENDS[name], plan)]
+        order = np.argsort(np.concatenate([part.samples for part in parts]))
+        return [plane[order] for plane in together([micro_batch for part in parts for micro_batch in part.micro_batches])]
 
     plan = plan_of(micro, ranks, accumulate)
-    assert torch.equal(rows(plan), rows(plan_of(plan.global_batch_size, 1, 1)))
+    for one, other in zip(rows(plan), rows(plan_of(plan.global_batch_size, 1, 1)), strict=True):
+        assert np.array_equal(one, other)
 
 
-@settings(max_examples=40)
-@given(micro=SMALL, ranks=SMALL, accumulate=SMALL, first=st.integers(0, 300))
+@settings(max_examples=20)
+@given(micro=SMALL, ranks=SMALL, accumulate=SMALL, first=FIRST)
 def test_a_micro_batch_holds_consecutive_samples_rank_after_rank(micro, ranks, accumulate, first):
     plan = plan_of(micro, ranks, accumulate)
-    by_rank = [loader.read(first, plan).samples.reshape(accumulate, micro) for loader in loaders(MOCK, plan)]
+    by_rank = [loader.read(first, plan).samples.reshape(accumulate, micro) for loader in loaders(BLENDS["mock"], plan)]
     assert np.stack(by_rank, axis=1).ravel().tolist() == list(range(first, first + plan.global_batch_size))
 
 
-def test_another_seed_reads_other_windows():
+@settings(max_examples=15)
+@given(
+    name=NAMES,
+    stages=st.lists(st.tuples(SMALL, SMALL, st.integers(1, 4), st.none() | FIRST), min_size=1, max_size=4),
+    rank=st.integers(0, 3),
+)
+@example(name="two", stages=[(1, 2, 4, None), (2, 2, 3, None), (4, 2, 2, None)], rank=1)
+@example(name="masked", stages=[(2, 2, 4, None), (2, 2, 4, 2), (1, 1, 1, 0)], rank=0)
+@example(name="text", stages=[(4, 4, 1, 300), (4, 4, 2, 284), (4, 4, 1, 300)], rank=3)
+def test_a_ramp_and_jumps_back_read_what_each_step_alone_reads(name, stages, rank):
+    """Whatever was read ahead of another plan, or of another place, is not what is given."""
+    loader, first = Loader(BLENDS[name], reading=Reading(rank=rank, ranks=(rank,)), device=CPU), 0
+    for micro, accumulate, steps, jump in stages:
+        plan = plan_of(micro, 4, accumulate)
+        first = first if jump is None else jump
+        for _ in range(steps):
+            batch = loader.read(first, plan)
+            expected = np.arange(first, first + plan.global_batch_size).reshape(accumulate, 4, micro)[:, rank].ravel()
+            assert np.array_equal(batch.samples, expected)
+            assert_holds(batch.micro_batches, BLENDS[name].read(expected))
+            first += plan.global_batch_size
+
+
+def test_another_seed_reads_other_samples():
     plan = plan_of(4, 2, 2)
-    reads = [[loader.read(0, plan).micro_batches[0].tokens for loader in loaders(MOCK, plan, seed)] for seed in (11, 12)]
-    assert not torch.equal(torch.cat(reads[0]), torch.cat(reads[1]))
+    reads = [
+        torch.cat([loader.read(0, plan).micro_batches[0].tokens for loader in loaders(Blend([MOCK], [1], seed=seed), plan)])
+        for seed in (11, 12)
+    ]
+    assert not torch.equal(*reads)
 
 
-@settings(max_examples=40)
-@given(corpus=CORPORA, micro=SMALL, ranks=SMALL, samples=st.integers(0, 20))
-@example(corpus=MOCK, micro=4, ranks=3, samples=1)
-@example(corpus=TEXT, micro=3, ranks=2, samples=12)
-def test_validation_asks_each_of_the_first_windows_once_over_all_ranks(corpus, micro, ranks, samples):
+@pytest.mark.parametrize("name", sorted(BLENDS))
+def test_tensors_are_int64_and_positions_are_there_where_documents_are_told_apart(name):
+    plan = plan_of(2, 1, 2)
+    [loader], [validation] = loaders(BLENDS[name], plan), validation_loaders(BLENDS[name], plan)
+    for part in [*loader.read(0, plan).micro_batches, *validation.read(3, plan)]:
+        assert part.tokens.dtype == part.labels.dtype == torch.int64
+        assert (part.positions is not None) == name.endswith("masked")
+        assert part.positions is None or (part.positions.dtype, part.positions.shape) == (torch.int64, part.tokens.shape)
+
+
+@settings(max_examples=20)
+@given(name=NAMES, micro=SMALL, ranks=SMALL, samples=st.integers(0, 20))
+@example(name="mock", micro=4, ranks=3, samples=1)
+@example(name="masked", micro=3, ranks=2, samples=12)
+def test_validation_asks_each_of_the_first_samples_once_over_all_ranks(name, micro, ranks, samples):
     plan = plan_of(micro, ranks, 1)
-    shares = [list(loader.read(samples, plan)) for loader in validation_loaders(corpus, plan)]
+    shares = [list(loader.read(samples, plan)) for loader in validation_loaders(BLENDS[name], plan)]
     assert {len(share) for share in shares} == {-(-samples // (micro * ranks))}
     in_order = [share[turn] for turn in range(len(shares[0])) for share in shares]
     if samples:
-        tokens, labels = corpus.read(np.arange(samples))
-        assert np.array_equal(torch.cat([part.tokens for part in in_order])[:samples].numpy(), tokens)
-        assert np.array_equal(torch.cat([part.labels for part in in_order])[:samples].numpy(), labels)
-        assert (torch.cat([part.labels for part in in_order])[samples:] == IGNORED).all()
+        wanted = BLENDS[name].read(np.arange(samples))
+        tokens, labels, *positions = together(in_order)
+        assert np.array_equal(tokens[:samples], wanted.tokens)
+        assert np.array_equal(labels[:samples], wanted.labels)
+        assert (labels[samples:] == IGNORED).all()
+        assert [plane[:samples].tolist() for plane in positions] == ([] if wanted.positions is None else [wanted.positions.tolist()])
 
 
-@pytest.mark.parametrize("corpus", [MOCK, TEXT], ids=["mock", "documents"])
-def test_what_fills_up_the_last_micro_batches_of_a_validation_can_be_embedded(corpus):
+@pytest.mark.parametrize("name", sorted(BLENDS))
+def test_what_fills_up_the_last_micro_batches_of_a_validation_can_be_embedded(name):
     plan = plan_of(4, 3, 1)
-    for loader in validation_loaders(corpus, plan):
+    for loader in validation_loaders(BLENDS[name], plan):
         for part in loader.read(5, plan):
             assert part.tokens.min() >= 0
             assert part.tokens.max() < 256
 
 
-def test_valid_tokens_are_the_labels_that_are_not_ignored():
-    plan = plan_of(2, 1, 3)
-    batch = loaders(TEXT, plan)[0].read(0, plan)
-    counted = [sum(label != IGNORED for row in part.labels.tolist() for label in row) for part in batch.micro_batches]
-    assert [part.valid_tokens for part in batch.micro_batches] == counted
-    assert batch.valid_tokens == sum(counted) < 2 * 3 * 5
+def test_a_validation_is_the_same_each_time():
+    plan = plan_of(2, 1, 1)
+    [loader] = validation_loaders(BLENDS["text"], plan)
+    first, second = (together(loader.read(7, plan)) for _ in range(2))
+    assert all(np.array_equal(one, other) for one, other in zip(first, second, strict=True))
+
+
+@dataclass(kw_only=True)
+class Torn:
+    """A corpus that cannot be read from one window on, and notices how far it was read."""
+
+    whole: MockCorpus
+    torn_at: int
+    watched: int
+    windows: int = 1000
+    name: str = "torn"
+    fingerprint: str = "torn"
+    reached: threading.Event = field(default_factory=threading.Event)
+
+    def read(self, windows) -> Samples:
+        if windows.max() >= self.watched:
+            self.reached.set()
+        if windows.max() >= self.torn_at:
+            raise UsageError("torn")
+        return self.whole.read(windows)
+
+
+def torn_loader(torn_at, watched=0):
+    torn = Torn(whole=MOCK, torn_at=torn_at, watched=watched)
+    return Loader(Blend([torn], [1], seed=None), reading=Reading(rank=0, ranks=(0,)), device=CPU), torn.reached
+
+
+def in_time(function, *args):
+    """What a function gives or raises; it fails where it hangs."""
+    return ThreadPoolExecutor(max_workers=1).submit(function, *args).result(timeout=PATIENCE_S)
+
+
+def test_the_steps_that_follow_are_read_before_they_are_asked_for():
+    plan = plan_of(2, 1, 2)
+    loader, reached = torn_loader(torn_at=1000, watched=STEPS_AHEAD * plan.global_batch_size)
+    in_time(loader.read, 0, plan)
+    assert reached.wait(PATIENCE_S)
+
+
+def test_no_more_is_read_ahead_than_two_steps():
+    plan = plan_of(2, 1, 2)
+    loader, reached = torn_loader(torn_at=1000, watched=(1 + STEPS_AHEAD) * plan.global_batch_size)
+    in_time(loader.read, 0, plan)
+    loader._thread.shutdown()
+    assert not reached.is_set()
+
+
+def test_an_error_of_a_corpus_comes_from_the_read_that_asks_for_it_and_from_no_other():
+    plan = plan_of(2, 1, 2)
+    loader, reached = torn_loader(torn_at=8, watched=8)
+    for first in (0, 4):
+        assert in_time(loader.read, first, plan).samples.tolist() == list(range(first, first + 4))
+    assert reached.wait(PATIENCE_S)
+    for first in (8, 8, 12):
+        with pytest.raises(UsageError, match="torn"):
+            in_time(loader.read, first, plan)
+
+
+def test_an_error_of_what_was_read_ahead_in_vain_is_never_heard_of():
+    loader, reached = torn_loader(torn_at=8, watched=8)
+    in_time(loader.read, 0, plan_of(4, 1, 1))
+    assert reached.wait(PATIENCE_S)
+    for first in (4, 6):
+        assert in_time(loader.read, first, plan_of(2, 1, 1)).samples.tolist() == [first, first + 1]
+
+
+def test_after_an_error_what_is_not_torn_is_read_as_before():
+    plan = plan_of(2, 1, 2)
+    loader, _ = torn_loader(torn_at=8)
+    with pytest.raises(UsageError, match="torn"):
+        in_time(loader.read, 8, plan)
+    assert_holds(in_time(loader.read, 4, plan).micro_batches, MOCK.read(np.arange(4, 8)))

@@ -1,3 +1,5 @@
+import tracemalloc
+
 import numpy as np
 import pytest
 from hypothesis import example, given, settings
@@ -113,3 +115,58 @@ def test_neighbours_in_the_order_are_not_neighbours_in_the_corpus():
 def test_a_corpus_without_windows_has_no_order():
     with pytest.raises(ValueError, match="windows=0"):
         SampleOrder(windows=0, seed=1)
+
+
+@given(size=WINDOWS, seed=SEEDS, epoch=st.integers(0, 50), corpus=st.integers(1, 30))
+def test_every_corpus_of_a_blend_is_read_whole_in_each_epoch(size, seed, epoch, corpus):
+    read = windows(SampleOrder(windows=size, seed=seed, corpus=corpus), epoch * size, (epoch + 1) * size)
+    assert np.array_equal(np.sort(read), np.arange(size))
+
+
+@settings(max_examples=40)
+@given(size=st.integers(50, 700), seed=SEEDS, corpora=st.lists(st.integers(0, 30), min_size=2, max_size=2, unique=True))
+def test_corpora_of_a_blend_differ(size, seed, corpora):
+    one, other = (windows(SampleOrder(windows=size, seed=seed, corpus=corpus), 0, size) for corpus in corpora)
+    assert not np.array_equal(one, other)
+
+
+def test_the_first_corpus_of_a_blend_is_read_in_the_order_of_a_single_one():
+    for seed in (0, 1234):
+        assert SampleOrder(windows=1000, seed=seed, corpus=0).key == SampleOrder(windows=1000, seed=seed).key == str(seed)
+    assert windows(SampleOrder(windows=1000, seed=1234, corpus=0), 0, 4).tolist() == [219, 153, 214, 585]
+
+
+def stray(counts):
+    """Pearson's statistic against equal counts, in standard deviations above its mean."""
+    freedom, expected = counts.size - 1, counts.mean()
+    return (((counts - expected) ** 2 / expected).sum() - freedom) / np.sqrt(2 * freedom)
+
+
+@pytest.mark.parametrize("of", ["seeds", "corpora"])
+def test_every_window_is_as_likely_to_be_the_first(of):
+    orders = [SampleOrder(windows=50, **({"seed": n} if of == "seeds" else {"seed": 7, "corpus": n})) for n in range(2500)]
+    first = np.array([order.windows_of(np.array([0]))[0] for order in orders])
+    assert abs(stray(np.bincount(first, minlength=50))) < 5
+
+
+@pytest.mark.parametrize("place", [0, 4])
+def test_every_pair_of_windows_is_as_likely_to_come_one_after_the_other(place):
+    counts = np.zeros((9, 9))
+    for seed in range(3000):
+        one, next_one = windows(SampleOrder(windows=9, seed=seed), place, place + 2)
+        counts[one, next_one] += 1
+    assert not counts.diagonal().any()
+    assert abs(stray(counts[~np.eye(9, dtype=bool)])) < 5
+
+
+def test_an_order_takes_no_memory_however_many_windows_it_has():
+    def peak(size):
+        tracemalloc.start()
+        order = SampleOrder(windows=size, seed=5)
+        order.windows_of(np.array([size - 1, size, 3]))
+        used = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        return used
+
+    peak(1000)
+    assert peak(10**12) < 2 * peak(1000) + 10_000

@@ -3,8 +3,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tokenizers import Tokenizer
 
 from rampcli.config.schema import Config, DataSource
+from rampcli.data.corpus import Cut
+from rampcli.data.order import SampleOrder
 from rampcli.data.sources import is_held_out, open_corpora
 from rampcli.errors import UsageError
 
@@ -28,8 +31,14 @@ def source_of(name):
     return (LIBRARY / name).read_bytes()
 
 
+def corpora_in(library):
+    """The one corpus for training, and the one for validation."""
+    [training], [validation] = library.training.corpora, library.validation.corpora
+    return training, validation
+
+
 def test_the_librarys_source_is_read_and_a_tenth_of_it_held_out(library):
-    training, validation = (corpus.data.tobytes() for corpus in library)
+    training, validation = (corpus.tokens.tobytes() for corpus in corpora_in(library))
     for name in ("argparse.py", "json/decoder.py", "os.py", "typing.py", "ast.py"):
         inside, outside = (validation, training) if is_held_out(name) else (training, validation)
         assert source_of(name) in inside
@@ -47,16 +56,23 @@ def test_a_tenth_of_many_names_is_held_out_and_a_name_always_falls_alike():
 def test_tests_and_caches_of_the_library_are_left_out(library):
     folders = [LIBRARY / "test", LIBRARY / "site-packages"]
     left_out = [path for folder in folders for path in sorted(folder.glob("*/*.py"))[:200:40] if path.stat().st_size > 2000]
-    together = b"".join(corpus.data.tobytes() for corpus in library)
+    together = b"".join(corpus.tokens.tobytes() for corpus in corpora_in(library))
     assert not any(path.read_bytes() in together for path in left_out)
 
 
 def test_documents_of_the_library_are_whole_files(library):
     for name in ("argparse.py", "json/decoder.py", "os.py"):
-        corpus = library[is_held_out(name)]
-        first = corpus.data.tobytes().index(source_of(name))
-        assert corpus.starts[first]
-        assert not corpus.starts[first + 1 : first + len(source_of(name))].any()
+        corpus = corpora_in(library)[is_held_out(name)]
+        first = corpus.tokens.tobytes().index(source_of(name))
+        starts = set(corpus.documents.tolist())
+        assert first in starts
+        assert not starts.intersection(range(first + 1, first + len(source_of(name))))
+
+
+def test_the_librarys_tokens_are_bytes_and_its_tokenizer_says_so(library):
+    tokenizer = Tokenizer.from_str(library.tokenizer)
+    read = library.training.read(np.array([3])).tokens[0]
+    assert tokenizer.decode(read.tolist()).encode() == bytes(read.tolist())
 
 
 def test_a_vocabulary_too_small_for_bytes_is_refused():
@@ -64,7 +80,8 @@ def test_a_vocabulary_too_small_for_bytes_is_refused():
     made.model.vocab_size = 255
     with pytest.raises(UsageError) as refusal:
         open_corpora(made)
-    assert refusal.value.keys == ("model.vocab_size",)
+    assert refusal.value.message == "the tokenizer of data.source=stdlib has 256 tokens, and model.vocab_size=255"
+    assert "model.vocab_size" in refusal.value.keys
     assert refusal.value.remedy == "model.vocab_size=256"
 
 
@@ -74,7 +91,7 @@ def test_more_validation_samples_than_there_are_are_refused():
     with pytest.raises(UsageError) as refusal:
         open_corpora(made)
     assert refusal.value.message == (
-        f"the validation corpus of data.source=mock has {2**40} samples of data.sequence_length=128; {2**40 + 1} are wanted"
+        f"the validation corpus of data.source=mock has {2**40:,} samples of data.sequence_length=128; {2**40 + 1:,} are wanted"
     )
     assert refusal.value.keys == ("data.sequence_length", "trainer.val_samples")
 
@@ -87,10 +104,52 @@ def test_a_sample_longer_than_the_corpus_is_refused():
 def test_mock_corpora_follow_the_settings_and_validation_is_not_training():
     made = config(sequence_length=9)
     made.model.vocab_size = 77
-    training, validation = open_corpora(made)
-    assert (training.vocab_size, training.sequence_length) == (validation.vocab_size, validation.sequence_length) == (77, 9)
+    corpora = open_corpora(made)
+    training, validation = corpora_in(corpora)
+    assert training.cut == validation.cut == Cut(sequence_length=9, vocab_size=77)
     assert training.fingerprint != validation.fingerprint
-    assert not np.array_equal(training.read(np.arange(4))[0], validation.read(np.arange(4))[0])
+    assert not np.array_equal(training.read(np.arange(4)).tokens, validation.read(np.arange(4)).tokens)
+    assert corpora.tokenizer is None
+
+
+@pytest.mark.parametrize("source", [DataSource.mock, DataSource.stdlib])
+def test_every_source_is_cut_as_the_settings_say(source):
+    switches = {"eod_mask_loss": True, "document_mask": True, "pad_last_window": True}
+    for corpus in corpora_in(open_corpora(config(source=source, sequence_length=9, **switches))):
+        assert corpus.cut == Cut(sequence_length=9, vocab_size=Config().model.vocab_size, **switches)
+
+
+def test_training_is_shuffled_by_the_runs_seed_and_validation_is_not():
+    made = config()
+    made.seed = 5
+    corpora = open_corpora(made)
+    samples = np.arange(8)
+    assert np.array_equal(corpora.training.places(samples)[1], SampleOrder(windows=2**40, seed=5).windows_of(samples))
+    assert np.array_equal(corpora.validation.places(samples)[1], samples)
+
+
+def test_validation_samples_of_a_blend_are_counted_for_each_of_its_corpora(tmp_path):
+    (tmp_path / "held_out").mkdir()
+    for name, size in (("train", 100), ("validate", 41)):
+        (tmp_path / "held_out" / name).write_text("x" * size)
+    blend = ["1", str(tmp_path / "held_out"), "1", str(tmp_path / "held_out")]
+    made = config(source=DataSource.text, blend=blend, split=[1, 1, 0], sequence_length=10)
+    made.trainer.val_samples = 8
+    assert len(open_corpora(made).validation.read(np.arange(8)).tokens) == 8
+    made.trainer.val_samples = 9
+    with pytest.raises(UsageError, match=r"has 4 samples of data\.sequence_length=10; 5 are wanted") as refusal:
+        open_corpora(made)
+    assert refusal.value.remedy == "a shorter data.sequence_length, or fewer trainer.val_samples, or data.validation_path=PATH"
+
+
+def test_a_corpus_of_one_document_has_nothing_left_for_validation_and_needs_none_where_nothing_is_validated(tmp_path):
+    (tmp_path / "text").write_text("x" * 100)
+    made = config(source=DataSource.text, path=str(tmp_path / "text"), sequence_length=10)
+    made.trainer.val_samples = 1
+    with pytest.raises(UsageError, match=r"the validation corpus of .* has 0 samples"):
+        open_corpora(made)
+    made.trainer.val_samples = 0
+    assert open_corpora(made).training.corpora[0].windows == 9
 
 
 def test_no_two_seeds_share_a_mock_corpus():
@@ -98,5 +157,5 @@ def test_no_two_seeds_share_a_mock_corpus():
     for seed in range(20):
         made = config()
         made.seed = seed
-        prints += [corpus.fingerprint for corpus in open_corpora(made)]
+        prints += [corpus.fingerprint for corpus in corpora_in(open_corpora(made))]
     assert len(set(prints)) == 40

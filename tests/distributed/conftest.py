@@ -6,6 +6,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))  # for this process and the ranks that it starts
@@ -15,6 +16,7 @@ from ranks import run_ranks
 from rampcli import llm
 from rampcli.config.compose import lay_over
 from rampcli.config.resolve import resolve
+from rampcli.data.indexed import write_index
 from rampcli.launch.run import describe
 from rampcli.run_directory import RunDirectory, read_rows
 
@@ -61,7 +63,7 @@ class Run:
     def pretrain(self, *words: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(self.command(*words), env=ENVIRONMENT, text=True, capture_output=True, check=False)
 
-    def workers(self, processes: int, *words: str) -> None:
+    def workers(self, processes: int, *words: str, folders: Sequence[Path] | None = None) -> None:
         """Train with a fixed number of workers that nobody supervises, to the end, from where the run directory stands."""
         self.path.mkdir(exist_ok=True)
         describe(
@@ -69,7 +71,7 @@ class Run:
             resolve(lay_over(llm.from_factory("llama3_tiny"), self.overrides([f"trainer.num_nodes={processes}", *words]))),
             [],
         )
-        run_ranks(processes, "rampcli.engine.worker", str(self.path), logs=self.directory.logs)
+        run_ranks(processes, "rampcli.engine.worker", str(self.path), logs=self.directory.logs, folders=folders)
 
     @property
     def rows(self) -> list[dict]:
@@ -127,3 +129,14 @@ def assert_same_training(assert_every_sample_is_read_once):
         assert run.validations() == pytest.approx(undisturbed.validations(), abs=1e-5)
 
     return check
+
+
+@pytest.fixture(scope="session")
+def short_documents(tmp_path_factory):
+    """The prefix of an indexed corpus of 64 tokens, most of whose samples hold several documents."""
+    prefix = tmp_path_factory.mktemp("corpus") / "short"
+    numbers = np.random.default_rng(7)
+    lengths = numbers.integers(1, 12, size=600)
+    prefix.with_suffix(".bin").write_bytes(numbers.integers(64, size=lengths.sum()).astype("<u2").tobytes())
+    write_index(prefix.with_suffix(".idx"), np.dtype("<u2"), lambda: iter([lengths]))
+    return prefix

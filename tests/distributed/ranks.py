@@ -5,14 +5,15 @@ import os
 import runpy
 import socket
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 FORKS = multiprocessing.get_context("forkserver")
 FORKS.set_forkserver_preload(["rampcli.engine.worker"])
 
 
-def run_ranks(processes: int, program: str, *arguments: str, logs: Path) -> str:
-    """Run a module, or a file, as every rank of a group, to the end; what rank 0 printed.
+def run_ranks(processes: int, program: str, *arguments: str, logs: Path, folders: Sequence[Path] | None = None) -> str:
+    """Run a module, or a file, as every rank of a group, to the end, each in its folder if there are any; what rank 0 printed.
 
     Raises:
         AssertionError: a rank failed; with what it printed.
@@ -22,7 +23,11 @@ def run_ranks(processes: int, program: str, *arguments: str, logs: Path) -> str:
         port = str(probe.getsockname()[1])
     logs.mkdir(parents=True, exist_ok=True)
     outputs = [logs / f"rank_{rank}.txt" for rank in range(processes)]
-    ranks = [FORKS.Process(target=_rank, args=(rank, processes, port, output, program, arguments)) for rank, output in enumerate(outputs)]
+    places = folders or [Path.cwd()] * processes
+    ranks = [
+        FORKS.Process(target=_rank, args=(rank, processes, port, output, places[rank], program, arguments))
+        for rank, output in enumerate(outputs)
+    ]
     for process in ranks:
         process.start()
     failed = False
@@ -35,12 +40,13 @@ def run_ranks(processes: int, program: str, *arguments: str, logs: Path) -> str:
     return outputs[0].read_text()
 
 
-def _rank(rank: int, processes: int, port: str, output: Path, program: str, arguments: tuple[str, ...]) -> None:
+def _rank(rank: int, processes: int, port: str, output: Path, folder: Path, program: str, arguments: tuple[str, ...]) -> None:
     with output.open("w") as file:
         os.dup2(file.fileno(), 1)
         os.dup2(file.fileno(), 2)
     place = {"RANK": str(rank), "WORLD_SIZE": str(processes), "LOCAL_RANK": "0", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
     os.environ.update(place, OMP_NUM_THREADS="1")
+    os.chdir(folder)
     sys.argv = [program, *arguments]
     if program.endswith(".py"):
         runpy.run_path(program, run_name="__main__")

@@ -101,6 +101,19 @@ def test_muon_trains_the_same_on_a_mesh_up_to_its_bf16(run, alone):
     assert losses[:3] == pytest.approx(expected[:3], abs=1e-5)
 
 
+@pytest.mark.parametrize("mesh", ["cp2", "pp2 x tp2, gpt", "mistral, cp2 x fsdp2, layers recomputed", "pp2 interleaved"])
+def test_every_mesh_tells_documents_apart_as_one_process_does(mesh, run, short_documents, assert_same_training):
+    family, processes, settings = MESHES[mesh]
+    corpus = {"data": "indexed", "data.path": short_documents, "data.split": "[9,1,0]"}
+    whole, blurred = (Run(run.path.with_name(name)) for name in ("whole", "blurred"))
+    blurred.workers(1, *words(FAMILIES[family], corpus, {"trainer.max_samples": 4}))
+    corpus["data.document_mask"] = "true"
+    whole.workers(1, *words(FAMILIES[family], corpus))
+    run.workers(processes, *words(FAMILIES[family], corpus, settings))
+    assert_same_training(run, whole)
+    assert abs(whole.rows[0]["loss"] - blurred.rows[0]["loss"]) > 1e-3
+
+
 CHAINS = {
     "llama": ["fsdp2", "8 = pp2 x fsdp2 x tp2", "one", "pp2", "8 = hsdp2x2 x cp2", "ddp2"],
     "gpt": ["pp2", "one", "pp2 x tp2, gpt", "fsdp2"],

@@ -12,8 +12,9 @@ from families import FAMILIES
 
 import rampcli.engine.export as export_module
 from rampcli.config.huggingface import read_config
-from rampcli.config.schema import Config, DataSource
+from rampcli.config.schema import Config
 from rampcli.config.snapshot import to_yaml
+from rampcli.data.tokenizer import byte_tokenizer
 from rampcli.engine.build import fill_weights
 from rampcli.engine.checkpoint import Checkpoints, TrainingState
 from rampcli.engine.export import export
@@ -30,16 +31,17 @@ TOKENS = torch.randint(128, (2, 16), generator=torch.Generator().manual_seed(0))
 def trained(build_passes, tmp_path):
     """A run directory with a checkpoint, and the model whose weights it holds."""
 
-    def run_of(family: str, source: DataSource = DataSource.mock) -> tuple[Path, Decoder]:
+    def run_of(family: str, tokenizer: str | None = None) -> tuple[Path, Decoder]:
         config = Config(model=FAMILIES[family])
-        config.data.sequence_length, config.data.source = 16, source
+        config.data.sequence_length = 16
         run = RunDirectory(tmp_path / "run")
         run.path.mkdir()
         run.config.write_text(to_yaml(config))
         passes = build_passes(config)
         for parameter in passes.parts[0].parameters():
             torch.nn.init.normal_(parameter, std=0.2)
-        Checkpoints(run, passes.parts, [], keep_last=1, facts={"corpus": "corpus"}).save(TrainingState(step=3, consumed_samples=12))
+        checkpoints = Checkpoints(run, passes.parts, [], keep_last=1, facts={"corpus": "corpus"}, tokenizer=tokenizer)
+        checkpoints.save(TrainingState(step=3, consumed_samples=12))
         return run.path, passes.parts[0]
 
     return run_of
@@ -76,8 +78,8 @@ def test_bf16_is_written_as_bf16(trained, tmp_path):
     assert torch.equal(theirs.lm_head.weight, model.output.weight.bfloat16())
 
 
-def test_the_tokenizer_of_bytes_is_written_with_the_weights(trained, tmp_path):
-    run, _ = trained("llama3", DataSource.stdlib)
+def test_the_tokenizer_is_written_with_the_weights(trained, tmp_path):
+    run, _ = trained("llama3", byte_tokenizer().to_str())
     export(run, tmp_path / "out")
     tokenizer, text = AutoTokenizer.from_pretrained(tmp_path / "out"), "def f(é):\n\treturn  '€' # \x00"
     assert tokenizer(text)["input_ids"] == list(text.encode())

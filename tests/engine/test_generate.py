@@ -11,6 +11,7 @@ from families import FAMILIES
 
 from rampcli.config.schema import Config
 from rampcli.config.snapshot import to_yaml
+from rampcli.data.tokenizer import byte_tokenizer
 from rampcli.engine.build import fill_weights, initial_weights
 from rampcli.engine.checkpoint import Checkpoints, TrainingState
 from rampcli.engine.generate import continuation, main, room
@@ -75,7 +76,8 @@ def test_the_program_prints_the_text_as_it_comes_or_as_json_from_the_step_that_w
     config.model.hidden_size, config.model.ffn_hidden_size, config.data.sequence_length = 16, 16, 32
     run = RunDirectory(tmp_path)
     run.config.write_text(to_yaml(config))
-    Checkpoints(run, build_passes(config).parts, [], keep_last=1, facts={"corpus": ""}).save(TrainingState(step=2, consumed_samples=8))
+    checkpoints = Checkpoints(run, build_passes(config).parts, [], keep_last=1, facts={"corpus": ""}, tokenizer=byte_tokenizer().to_str())
+    checkpoints.save(TrainingState(step=2, consumed_samples=8))
 
     def generate(*words: str) -> str:
         monkeypatch.setattr(sys, "argv", ["generate", *words, "--prompt=def é", "--temperature=0", "--", str(tmp_path)])

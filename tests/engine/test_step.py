@@ -31,7 +31,7 @@ def gradient_on(build_passes):
 
     def follow(config, micro_batches: list[MicroBatch], gradient_clip_val: float | None = None):
         passes = build_passes(config)
-        tokens = sum(micro_batch.valid_tokens for micro_batch in micro_batches)
+        tokens = sum(int((micro_batch.labels != IGNORED).sum()) for micro_batch in micro_batches)
         result = follow_gradient(passes, micro_batches, global_tokens=tokens, gradient_clip_val=gradient_clip_val)
         return result, {name: parameter.grad for name, parameter in passes.parts[0].named_parameters()}
 

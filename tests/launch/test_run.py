@@ -93,10 +93,10 @@ def test_a_run_is_described_for_workers_and_for_people_before_it_starts(tmp_path
     assert [stage["num_nodes"] for stage in plan["stages"]] == [None, None, None, 4]
 
 
-def test_hosts_that_read_for_others_are_refused_before_anything_is_written(tmp_path):
-    with pytest.raises(UsageError, match="every rank reads its own samples") as refused:
-        run(tiny(tmp_path, "data.expansion_factor_real_data=0.5"))
-    assert refused.value.set_by == ("data.expansion_factor_real_data=0.5 (command line)",)
+@pytest.mark.parametrize("source", ["indexed", "text"])
+def test_files_that_are_not_there_are_refused_before_anything_is_written(source, tmp_path):
+    with pytest.raises(UsageError, match="nowhere"):
+        run(tiny(tmp_path, f"data={source}", f"data.path={tmp_path / 'nowhere'}"))
     assert not (tmp_path / "run").exists()
 
 

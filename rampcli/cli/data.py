@@ -1,0 +1,205 @@
+"""Corpora as a person sees them: how a build goes and what came of it, and what a corpus holds."""
+
+import gc
+import json
+import shlex
+import signal
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
+from rich.text import Text
+
+from rampcli.cli.console import build_console, say
+from rampcli.cli.progress import PLAIN_EVERY_S
+from rampcli.data.building.build import Built, Order, Watcher, build
+from rampcli.data.building.partial import Written
+from rampcli.data.indexed import bin_of, idx_of, manifest_of, tokenizer_of
+from rampcli.data.inspection import Inspection, faults_of, inspect
+from rampcli.errors import EXIT_CTRL_C, EXIT_INTERRUPTED, printable
+
+BAR_WIDTH = 40
+
+
+class Stopped(BaseException):
+    """A signal has asked to stop."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(number)
+        self.number = number
+
+
+class BuildProgress(Watcher):
+    """A bar on a terminal; elsewhere a line now and then. Between two chunks it does what a signal has asked for."""
+
+    def __init__(self, console: Console) -> None:
+        self.console = console
+        self.bar: Progress | None = None
+        if console.is_terminal:
+            columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TextColumn("{task.fields[facts]}"))
+            self.bar = Progress(*columns, console=console, transient=True)
+        self._phase = ""
+        self._total_bytes = 0
+        self._first: int | None = None
+        self._asked: int | None = None
+        self._began = self._plain_at = time.monotonic()
+
+    def __enter__(self) -> "BuildProgress":
+        if self.bar is not None:
+            self.bar.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self.bar is not None:
+            self.bar.stop()
+
+    def on_phase(self, name: str, total_bytes: int) -> None:
+        """Reading begins."""
+        self._phase, self._total_bytes, self._first = name, max(1, total_bytes), None
+        self._began = time.monotonic()
+        self._plain_at = self._began + PLAIN_EVERY_S
+        if self.bar is not None:
+            for task in self.bar.task_ids:
+                self.bar.remove_task(task)
+            self.bar.add_task(name, total=self._total_bytes, facts="")
+
+    @contextmanager
+    def heeding_signals(self) -> Iterator[None]:
+        """Note SIGINT and SIGTERM: raised anywhere, they could end up in the middle of a library. A second one is not waited with."""
+        before = {number: signal.signal(number, self._note) for number in (signal.SIGINT, signal.SIGTERM)}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+    def _note(self, number: int, _frame: object) -> None:
+        if self._asked is not None:
+            raise Stopped(number)
+        self._asked = number
+
+    def on_progress(self, consumed_bytes: int, written: Written | None) -> None:
+        """A chunk is done."""
+        if self._asked is not None:
+            raise Stopped(self._asked)
+        if self._first is None:
+            self._first = consumed_bytes  # a build that goes on has not read what is before it
+        facts = self._facts(consumed_bytes, written)
+        if self.bar is not None:
+            self.bar.update(self.bar.task_ids[0], completed=consumed_bytes, facts=facts)
+        elif time.monotonic() >= self._plain_at:
+            self._plain_at = time.monotonic() + PLAIN_EVERY_S
+            say(self.console, f"{self._phase}: {consumed_bytes / self._total_bytes:.0%} · {facts}")
+
+    def on_note(self, line: str) -> None:
+        """A line that stays."""
+        say(self.console, printable(line))
+
+    def _facts(self, consumed_bytes: int, written: Written | None) -> str:
+        speed = (consumed_bytes - (self._first or 0)) / max(1e-3, time.monotonic() - self._began)
+        parts = [] if written is None else [f"{written.documents:,} documents"]
+        if speed:
+            left = timedelta(seconds=round((self._total_bytes - consumed_bytes) / speed))
+            parts += [f"{speed / 1e6:.1f} MB/s", f"{left} left"]
+        return " · ".join(parts)
+
+
+def run_build(order: Order, *, as_json: bool) -> int:
+    """Build a corpus and say how it goes; gives the exit code.
+
+    Raises:
+        RampcliError: as `build`.
+    """
+    gc.enable()
+    console = Console(stderr=True, highlight=False, quiet=not sys.stderr.isatty()) if as_json else build_console()
+    try:
+        with BuildProgress(console) as progress, progress.heeding_signals():
+            built = build(order, progress)
+    except Stopped as stopped:
+        was_saved = order.partial.is_dir()
+        say(console, f"stopped; what is done stands in {order.partial}" if was_saved else "stopped before there was anything to save")
+        say(console, f"go on with:\n  {shlex.join(['rampcli', *sys.argv[1:]])}")
+        return EXIT_INTERRUPTED if stopped.number == signal.SIGTERM else EXIT_CTRL_C
+    if as_json:
+        typer.echo(json.dumps({**built.manifest, "seconds": round(built.seconds, 3)}))
+    else:
+        _tell(order, built, console)
+    return 0
+
+
+def _tell(order: Order, built: Built, console: Console) -> None:
+    manifest = built.manifest
+    tokens, text_bytes = manifest["tokens"], manifest["text_bytes"]
+    if built.was_there:
+        say(console, f"{idx_of(order.output)} is there already, from the same inputs and options")
+    counts = [f"{manifest['documents']:,} documents", f"{tokens:,} tokens", f"{text_bytes / tokens:.2f} bytes per token"]
+    counts += [f"{manifest['empty']:,} empty texts left out"] if manifest["empty"] else []
+    say(console, ", ".join(counts))
+    if not built.was_there:
+        speed = built.encoded_bytes / 1e6 / max(1e-3, built.seconds)
+        say(console, f"{built.encoded_bytes / 1e6:,.1f} MB of text in {built.seconds:.1f} s: {speed:.1f} MB/s")
+    written = [bin_of(order.output), idx_of(order.output), tokenizer_of(order.output), manifest_of(order.output)]
+    if manifest["skipped"]:
+        say(console, f"skipped {manifest['skipped']:,} bad records: {order.skipped}")
+        written.append(order.skipped)
+    if not built.was_there:
+        say(console, f"wrote {', '.join(map(str, written))}")
+    path = shlex.quote(f"data.path={order.output}")
+    say(console, f"train with it:\n  rampcli pretrain --factory NAME data=indexed {path} model.vocab_size={manifest['vocab_size']}")
+
+
+def run_inspection(prefix: Path, *, verify: bool, as_json: bool) -> int:
+    """Show a corpus; gives the exit code: 1 where `verify` finds something wrong.
+
+    Raises:
+        UsageError: there is none, or it cannot be read.
+    """
+    gc.enable()
+    faults = faults_of(prefix) if verify else []
+    found = None if faults else inspect(prefix)
+    if as_json:
+        shown: dict[str, Any] = {} if found is None else found.to_json()
+        typer.echo(json.dumps({**shown, **({"faults": faults} if verify else {})}))
+    else:
+        console = build_console()
+        if found is not None:
+            _show(found, console)
+            if verify:
+                say(console, "verified: nothing is wrong")
+        for fault in faults:
+            say(console, f"wrong: {fault}")
+    return 1 if faults else 0
+
+
+def _show(found: Inspection, console: Console) -> None:
+    rows = {
+        "documents": f"{found.documents:,}" + (f" in {found.sequences:,} sequences" if found.sequences != found.documents else ""),
+        "tokens": f"{found.tokens:,}",
+        "type": found.type,
+        "tokenizer": found.tokenizer or "not known",
+        "vocabulary": "not known" if found.vocab_size is None else f"{found.vocab_size:,}",
+        "largest token": "none" if found.largest_token is None else f"{found.largest_token:,}",
+        "after a document": "not known" if not found.is_ours else found.eod_token or "nothing",
+        "document length": f"mean {found.mean_length:,.1f}, median {found.median_length:,}, longest {found.longest:,} tokens",
+    }
+    if found.is_ours:
+        rows["left out"] = f"{found.empty:,} empty texts, {found.skipped:,} bad records"
+    for name, value in rows.items():
+        say(console, f"{name:<17} {value}")
+    if found.documents:
+        say(console, "\ndocuments by length in tokens")
+        most = max(count for _, _, count in found.histogram)
+        widths = [max(len(f"{number:,}") for number in column) for column in zip(*found.histogram, strict=True)]
+        full = "#" if console.options.ascii_only else "█"
+        for first, last, count in found.histogram:
+            bar = full * (-(-BAR_WIDTH * count // most))
+            say(console, f"  {first:>{widths[0]},} to {last:>{widths[1]},}  {count:>{widths[2]},}  {bar}".rstrip())
+        say(console, "\nbegins with")
+        console.print(Text(f"  {printable(found.sample)}"), soft_wrap=True)

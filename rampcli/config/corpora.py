@@ -1,0 +1,94 @@
+"""Which files the corpora are, and how much of each is read."""
+
+from collections.abc import Sequence
+from decimal import Decimal, InvalidOperation
+from fractions import Fraction
+from math import gcd, isfinite, lcm
+from pathlib import Path
+
+from rampcli.config.schema import Config, DataSource
+from rampcli.config.settings import shown
+from rampcli.errors import UsageError
+
+MOST_SHARES = 2**31
+"""Weights as whole shares of their sum are below it, so that products with counts of samples stay within 64 bits."""
+MOST_DIGITS = 30
+OF_FILES = {DataSource.indexed: "PREFIX, of `rampcli data build`", DataSource.text: "FILE, or a folder"}
+
+
+def corpora_of(config: Config) -> list[tuple[int, Path]]:
+    """The training corpora with their shares: whole numbers, in the proportion of their weights.
+
+    Raises:
+        UsageError: `data.blend` is not `[weight,path,weight,path,...]`.
+    """
+    blend = config.data.blend
+    if blend is None:
+        return [] if config.data.path is None else [(1, Path(config.data.path).expanduser())]
+    if len(blend) % 2 or not blend:
+        raise _no_blend(blend, "is not a list of weights and paths in turn")
+    weights = []
+    for word in blend[::2]:
+        try:
+            weight = Decimal(word)
+        except InvalidOperation:
+            weight = Decimal("nan")
+        if not weight.is_finite():
+            raise _no_blend(blend, f"has {word} where a weight is wanted")
+        if weight <= 0:
+            raise _no_blend(blend, f"has the weight {word}, which is not above 0")
+        if abs(weight.adjusted()) > MOST_DIGITS:
+            raise _too_many_digits()
+        weights.append(Fraction(weight))
+    return list(zip(shares_of(weights), (Path(path).expanduser() for path in blend[1::2]), strict=True))
+
+
+def shares_of(weights: Sequence[Fraction]) -> list[int]:
+    """Weights as the smallest whole numbers in the same proportion.
+
+    Raises:
+        UsageError: they have too many digits.
+    """
+    unit = lcm(*(weight.denominator for weight in weights))
+    whole = [int(weight * unit) for weight in weights]
+    shares = [share // gcd(*whole) for share in whole]
+    if sum(shares) > MOST_SHARES:
+        raise _too_many_digits()
+    return shares
+
+
+def _too_many_digits() -> UsageError:
+    return UsageError("the weights of data.blend have too many digits", keys=("data.blend",), remedy="weights of up to nine digits")
+
+
+def _no_blend(blend: list[str], reason: str) -> UsageError:
+    return UsageError(f"data.blend={shown(blend)} {reason}", keys=("data.blend",), remedy="data.blend=[0.7,data/wiki,0.3,data/code]")
+
+
+def check_corpora(config: Config) -> None:
+    """The source has the paths that it needs, and no others; the documents divide into parts."""
+    data = config.data
+    given = {key: value for key, value in (("data.path", data.path), ("data.blend", data.blend)) if value is not None}
+    if data.source in OF_FILES:
+        if not given:
+            raise UsageError(
+                f"data.source={data.source}, and data.path is not given",
+                keys=("data.source", "data.path"),
+                remedy=f"data.path={OF_FILES[data.source]}",
+            )
+        if len(given) > 1:
+            raise UsageError("data.path and data.blend are both given", keys=tuple(given), remedy="one of them")
+        trained = [path for _, path in corpora_of(config)]
+        if data.validation_path is not None and Path(data.validation_path).expanduser() in trained:
+            raise UsageError(
+                f"data.validation_path={data.validation_path} is trained on",
+                keys=("data.validation_path", *given),
+                remedy="data.validation_path=null, and data.split says which of its documents are for validation",
+            )
+    elif data.validation_path is not None or given:
+        key = next(iter(given), "data.validation_path")
+        raise UsageError(f"{key} is for corpora of files, and data.source={data.source}", keys=(key, "data.source"), remedy="data=indexed")
+    if len(data.split) != 3 or not all(isfinite(share) and share >= 0 for share in data.split) or data.split[0] <= 0:
+        raise UsageError(
+            f"data.split={shown(data.split)} is not three shares, the first above 0", keys=("data.split",), remedy="data.split=[98,1,1]"
+        )

@@ -1,0 +1,275 @@
+"""The files that a corpus is built from, cut into chunks of records.
+
+Reading is cheap and goes in order: files are cut at the ends of lines and nowhere decoded. `parsing` makes texts of a chunk.
+"""
+
+import os
+import stat
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from itertools import accumulate
+from pathlib import Path
+from typing import Any
+
+from rampcli.data.building.streams import PIECE_BYTES, Rows, Stream, cut_of
+from rampcli.errors import UsageError
+
+LONGEST_LINE_BYTES = 128 << 20
+BOM = b"\xef\xbb\xbf"
+
+
+class Kind(StrEnum):
+    """What a file holds: one text, texts in lines of JSON, or texts in a column of Parquet."""
+
+    text = "text"
+    json = "json"
+    parquet = "parquet"
+
+
+KINDS = {
+    ".txt": Kind.text,
+    ".md": Kind.text,
+    ".jsonl": Kind.json,
+    ".json": Kind.json,
+    ".ndjson": Kind.json,
+    ".parquet": Kind.parquet,
+}
+COMPRESSIONS = (".gz", ".zst")
+
+
+@dataclass(frozen=True, slots=True)
+class Input:
+    """A file to read, as it was found."""
+
+    path: Path
+    kind: Kind
+    compression: str | None
+    bytes: int
+    mtime_ns: int
+
+    @property
+    def name(self) -> str:
+        """As it was typed, or below the folder that was typed."""
+        return str(self.path)
+
+    def identity(self) -> dict[str, Any]:
+        """What tells it from the file of another day."""
+        return {"name": self.name, "bytes": self.bytes, "mtime_ns": self.mtime_ns}
+
+    def has_changed(self) -> bool:
+        """Whether somebody has replaced it, written to it or taken it away."""
+        try:
+            found = self.path.stat()
+        except OSError:
+            return True
+        return (found.st_size, found.st_mtime_ns) != (self.bytes, self.mtime_ns)
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """A place between two slices: bytes of an input, counted after decompression, or rows of Parquet; and the lines before it."""
+
+    input: int = 0
+    offset: int = 0
+    line: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Slice:
+    """Whole records of an input, or a piece of a text.
+
+    Attributes:
+        input: its number.
+        kind: what `content` is: bytes of a text, lines of JSON, or the texts of rows.
+        first_line: the line or row that it begins with, from 1.
+        content: what stands there; None as a row is a null of Parquet.
+        opens: a text begins with it.
+        closes: a text ends with it.
+        refused: why `content` was left out, or None.
+    """
+
+    input: int
+    kind: Kind
+    first_line: int
+    content: bytes | list[bytes | None]
+    opens: bool = True
+    closes: bool = True
+    refused: str | None = None
+
+    @property
+    def bytes(self) -> int:
+        """The length of what stands there."""
+        return len(self.content) if isinstance(self.content, bytes) else sum(len(row or b"") for row in self.content)
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """What is encoded at once: slices of whole records, or one piece of a text that is longer.
+
+    Attributes:
+        slices: in order.
+        end: where reading goes on after it.
+        consumed_bytes: of the files, as they are on the disk, up to there.
+    """
+
+    slices: tuple[Slice, ...]
+    end: Position
+    consumed_bytes: int
+
+    @property
+    def is_piece(self) -> bool:
+        """Whether it is a part of a text."""
+        return not (self.slices[0].opens and self.slices[0].closes)
+
+
+def find_inputs(paths: Sequence[Path], *, leave_out: Iterable[Path] = ()) -> list[Input]:
+    """The files that are meant: those that are named, and those with a known suffix in the folders that are named.
+
+    Args:
+        paths: files and folders. A folder stands for its files, those of its folders too, in the order of their paths.
+        leave_out: files that are never taken from a folder.
+
+    Raises:
+        UsageError: one does not exist, cannot be read or is there twice, or a folder holds nothing to read.
+    """
+    own = {path.resolve() for path in leave_out}
+    found: dict[Path, Input] = {}
+    for given in paths:
+        files = _files_in(given, own) if given.is_dir() else [given]
+        for path in files:
+            if (real := path.resolve()) in found:
+                raise UsageError(f"{path} is given twice", remedy="each file once; a folder stands for all files in it")
+            found[real] = _input(path)
+    return list(found.values())
+
+
+def _files_in(folder: Path, own: set[Path]) -> list[Path]:
+    def refuse(error: OSError) -> None:
+        raise UsageError(f"cannot read the folder {error.filename}: {error.strerror}") from error
+
+    paths = [Path(root, name) for root, _, names in os.walk(folder, onerror=refuse) for name in names]
+    known = [path for path in paths if _kind_of(path)[0] is not None and path.resolve() not in own and not own & {*path.resolve().parents}]
+    if not known:
+        endings = ", ".join(KINDS)
+        raise UsageError(f"{folder} holds no file to read", remedy=f"files that end in {endings}, also with .gz or .zst; or name the file")
+    return sorted(known, key=lambda path: path.relative_to(folder).parts)
+
+
+def _kind_of(path: Path) -> tuple[Kind | None, str | None]:
+    compression = path.suffix if path.suffix in COMPRESSIONS else None
+    kind = KINDS.get((path.with_suffix("") if compression else path).suffix)
+    return (None, None) if kind is Kind.parquet and compression else (kind, compression)
+
+
+def _input(path: Path) -> Input:
+    try:
+        found = path.stat()
+        with path.open("rb"):
+            pass
+    except OSError as error:
+        raise UsageError(f"cannot read {path}: {error.strerror}", remedy="a file or a folder that is there and may be read") from error
+    if not stat.S_ISREG(found.st_mode):
+        raise UsageError(f"{path} is no regular file, and a build that goes on has to read it again", remedy="write it to a file first")
+    kind, compression = _kind_of(path)
+    return Input(path, kind or Kind.text, compression, found.st_size, found.st_mtime_ns)
+
+
+@dataclass(slots=True)
+class Reader:
+    """Reads inputs in order, chunk by chunk.
+
+    Attributes:
+        inputs: the files.
+        text_key: the column of Parquet.
+        chunk_bytes: about as much goes into a chunk.
+    """
+
+    inputs: Sequence[Input]
+    text_key: str
+    chunk_bytes: int = PIECE_BYTES
+    _before: list[int] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._before = [0, *accumulate(one.bytes for one in self.inputs)]
+
+    @property
+    def bytes(self) -> int:
+        """Of all files, as they are on the disk."""
+        return self._before[-1]
+
+    def chunks(self, start: Position | None = None) -> Iterator[Chunk]:
+        """All chunks from a place on.
+
+        Raises:
+            UsageError: a file cannot be read, or is damaged.
+        """
+        gathered: list[Slice] = []
+        gathered_bytes, end, consumed = 0, start or Position(), 0
+        for piece, after, raw in self._slices(end):
+            chunk = Chunk((piece,), after, raw)
+            if gathered and (chunk.is_piece or gathered_bytes + piece.bytes > self.chunk_bytes):
+                yield Chunk(tuple(gathered), end, consumed)
+                gathered, gathered_bytes = [], 0
+            end, consumed = after, raw
+            if chunk.is_piece:
+                yield chunk
+            else:
+                gathered.append(piece)
+                gathered_bytes += piece.bytes
+        if gathered:
+            yield Chunk(tuple(gathered), end, consumed)
+
+    def _slices(self, start: Position) -> Iterator[tuple[Slice, Position, int]]:
+        """Slices, where reading goes on after each, and how much of the files is behind then."""
+        for number in range(start.input, len(self.inputs)):
+            source = self.inputs[number]
+            place = start if number == start.input else Position(number)
+            for piece, after, consumed in self._rows(source, place) if source.kind is Kind.parquet else self._bytes(source, place):
+                yield piece, after, self._before[number] + consumed
+
+    def _bytes(self, source: Input, place: Position) -> Iterator[tuple[Slice, Position, int]]:
+        read = _pieces_of_text if source.kind is Kind.text else _lines
+        with Stream(source.path, source.compression) as stream:
+            stream.skip(place.offset)
+            for piece, after in read(stream, place, self.chunk_bytes):
+                yield piece, after, stream.consumed_bytes()
+
+    def _rows(self, source: Input, place: Position) -> Iterator[tuple[Slice, Position, int]]:
+        rows = Rows(source.path, self.text_key)
+        for texts in rows.batches(place.offset, self.chunk_bytes):
+            row = place.offset + len(texts)
+            first, place = place.offset + 1, Position(place.input, row, row)
+            yield Slice(place.input, Kind.parquet, first, texts), place, source.bytes * row // rows.count
+
+
+def _pieces_of_text(stream: Stream, place: Position, size: int) -> Iterator[tuple[Slice, Position]]:
+    """A text, whole or in pieces. Where a piece ends depends on where it begins and on nothing else."""
+    data = b""
+    while True:
+        data += stream.read(size - len(data))
+        opens, closes = place.offset == 0, len(data) < size
+        cut = len(data) if closes else cut_of(data)
+        content, data = data[:cut], data[cut:]
+        end = Position(place.input, place.offset + cut, place.line + content.count(b"\n"))
+        after = Position(place.input + 1) if closes else end
+        yield Slice(place.input, Kind.text, place.line + 1, content.removeprefix(BOM) if opens else content, opens, closes), after
+        if closes:
+            return
+        place = end
+
+
+def _lines(stream: Stream, place: Position, size: int) -> Iterator[tuple[Slice, Position]]:
+    """Whole lines; one that is too long to be held is left out and refused."""
+    while data := stream.read(size):
+        rest = b"" if data.endswith(b"\n") else stream.read_line(LONGEST_LINE_BYTES)
+        too_long = len(rest) == LONGEST_LINE_BYTES and not rest.endswith(b"\n")
+        content = data[: data.rfind(b"\n") + 1] if too_long else data + rest
+        if content:
+            end = Position(place.input, place.offset + len(content), place.line + content.count(b"\n"))
+            yield Slice(place.input, Kind.json, place.line + 1, content.removeprefix(BOM) if not place.offset else content), end
+            place = end
+        if too_long:
+            end = Position(place.input, place.offset + len(data) + len(rest) - len(content) + stream.skip_line(), place.line + 1)
+            yield Slice(place.input, Kind.json, place.line + 1, b"", refused=f"a line of more than {LONGEST_LINE_BYTES >> 20} MB"), end
+            place = end

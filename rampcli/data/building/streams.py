@@ -1,0 +1,208 @@
+"""Files as streams of bytes and of rows, whatever they are packed in. An error names the file and what is wrong with it."""
+
+import gzip
+import io
+import re
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from rampcli.errors import UsageError
+
+PIECE_BYTES = 1 << 20
+"""A longer text is encoded in pieces."""
+ZSTD_BLOCK_BYTES = 4096
+"""What is decompressed at once: a file that is made to do harm makes 128 MB of it."""
+MOST_ROWS_AT_ONCE = 1024
+INSTALL_PARQUET = "pip install 'rampcli[parquet]'"
+
+# Best first. GPT-2's rule for words, and those after it, find the same words on both sides of the first, the second and the fourth.
+CUTS = tuple(re.compile(pattern, re.DOTALL) for pattern in (rb".*\S\n(?=\S)", rb".*\n(?=\S)", rb".*\n", rb".*\S(?= \S)", rb".*\s(?=\S)"))
+
+
+def cut_of(data: bytes) -> int:
+    """Where to cut a text that goes on: in the second half, after a line, else at a space, else between two characters."""
+    for pattern in CUTS:
+        if found := pattern.match(data, len(data) // 2):
+            return found.end()
+    cut = len(data) - 1
+    while cut > len(data) - 4 and 0x80 <= data[cut] < 0xC0:  # in the middle of a character
+        cut -= 1
+    return cut
+
+
+@contextmanager
+def reading(path: Path) -> Iterator[None]:
+    """Let an error of reading a file name the file.
+
+    Raises:
+        UsageError: instead of an error of the operating system, or of what the file is packed with.
+    """
+    try:
+        yield
+    except (OSError, EOFError, zlib.error) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise UsageError(f"cannot read {path}: {reason}", remedy="the file whole and undamaged, where it may be read") from error
+
+
+class Stream:
+    """The bytes of a file, decompressed."""
+
+    def __init__(self, path: Path, compression: str | None) -> None:
+        self.path = path
+        self.compressed = compression is not None
+        with reading(path):
+            self._raw: BinaryIO = path.open("rb")
+            self._content = self._unpacked(compression)
+
+    def _unpacked(self, compression: str | None) -> Any:
+        if compression == ".gz":
+            return gzip.GzipFile(fileobj=self._raw)
+        if compression == ".zst":
+            return io.BufferedReader(_Zstandard(self._raw), buffer_size=1 << 17)
+        return self._raw
+
+    def __enter__(self) -> "Stream":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._raw.close()
+
+    def read(self, size: int) -> bytes:
+        """As many bytes, or fewer at the end."""
+        with reading(self.path):
+            return bytes(self._content.read(size))
+
+    def read_line(self, limit: int) -> bytes:
+        """The rest of a line with its end, or `limit` bytes of it."""
+        with reading(self.path):
+            return bytes(self._content.readline(limit))
+
+    def skip_line(self) -> int:
+        """Pass over the rest of a line; how long it is."""
+        skipped = 0
+        while piece := self.read_line(PIECE_BYTES):
+            skipped += len(piece)
+            if piece.endswith(b"\n"):
+                break
+        return skipped
+
+    def skip(self, offset: int) -> None:
+        """Go on from a byte of the content; in a compressed file by decompressing what is before it."""
+        if not self.compressed:
+            self._content.seek(offset)
+            return
+        while offset and (piece := self.read(min(offset, PIECE_BYTES))):
+            offset -= len(piece)
+
+    def consumed_bytes(self) -> int:
+        """How much of the file, as it is on the disk, has been read."""
+        return self._raw.tell()
+
+
+class _Zstandard(io.RawIOBase):
+    """The content of one frame after another. zstandard's own reader takes a file that was cut off for one that ends there."""
+
+    def __init__(self, raw: BinaryIO) -> None:
+        import zstandard
+
+        self._raw = raw
+        self._library = zstandard
+        self._frame: Any = None
+        self._packed = b""
+        self._content = memoryview(b"")
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        while not self._content:
+            self._packed = self._packed or self._raw.read(ZSTD_BLOCK_BYTES)
+            if not self._packed:
+                if self._frame is not None:
+                    raise EOFError("the file was cut off")
+                return 0
+            self._decompress()
+        size = min(len(buffer), len(self._content))
+        buffer[:size], self._content = self._content[:size], self._content[size:]
+        return size
+
+    def _decompress(self) -> None:
+        if self._frame is None:
+            self._frame = self._library.ZstdDecompressor(max_window_size=1 << 27).decompressobj()
+        try:
+            self._content, self._packed = memoryview(self._frame.decompress(self._packed)), b""
+        except self._library.ZstdError as error:
+            raise OSError(str(error)) from error
+        if self._frame.eof:
+            self._packed, self._frame = self._frame.unused_data, None
+
+
+class Rows:
+    """The texts in a column of a Parquet file, as bytes; None for a null."""
+
+    def __init__(self, path: Path, column: str) -> None:
+        try:
+            import pyarrow  # type: ignore[import-untyped]
+            from pyarrow import parquet
+        except ImportError as error:
+            raise UsageError(f"reading {path} needs pyarrow", remedy=INSTALL_PARQUET) from error
+        self._arrow = pyarrow
+        self.path = path
+        self.column = column
+        with self._reading():
+            self._file = parquet.ParquetFile(path, pre_buffer=False, buffer_size=PIECE_BYTES)
+            schema = self._file.schema_arrow
+        if column not in schema.names:
+            raise UsageError(f"{path} has no column {column}", remedy=f"--text-key with one of {', '.join(schema.names)}")
+        kind = schema.field(column).type
+        if pyarrow.types.is_dictionary(kind):
+            kind = kind.value_type
+        if not (pyarrow.types.is_string(kind) or pyarrow.types.is_large_string(kind)):
+            raise UsageError(f"the column {column} of {path} holds {kind} and no text", remedy="--text-key with a column of text")
+        self.count: int = self._file.metadata.num_rows
+
+    def batches(self, first: int, size: int) -> Iterator[list[bytes | None]]:
+        """From a row on, a list of about `size` bytes at a time; row group by row group."""
+        metadata = self._file.metadata
+        for group in range(metadata.num_row_groups):
+            described = metadata.row_group(group)
+            if first >= described.num_rows:
+                first -= described.num_rows
+                continue
+            at_once = max(1, min(MOST_ROWS_AT_ONCE, size * described.num_rows // max(1, described.total_byte_size)))
+            for texts in self._texts(group, at_once):
+                if rest := texts[first:]:
+                    yield from _in_parts(rest, size)
+                first = max(0, first - len(texts))
+
+    def _texts(self, group: int, at_once: int) -> Iterator[list[bytes | None]]:
+        with self._reading():
+            for batch in self._file.iter_batches(at_once, row_groups=[group], columns=[self.column], use_threads=False):
+                column = batch.column(0)
+                if self._arrow.types.is_dictionary(column.type):
+                    column = column.dictionary_decode()
+                large = self._arrow.types.is_large_string(column.type)
+                yield column.cast(self._arrow.large_binary() if large else self._arrow.binary()).to_pylist()
+
+    @contextmanager
+    def _reading(self) -> Iterator[None]:
+        with reading(self.path):
+            try:
+                yield
+            except self._arrow.ArrowException as error:
+                raise OSError(" ".join(str(error).split())) from error
+
+
+def _in_parts(texts: list[bytes | None], size: int) -> Iterator[list[bytes | None]]:
+    """Rows of about `size` bytes together."""
+    first = length = 0
+    for row, text in enumerate(texts):
+        length += len(text or b"")
+        if length >= size:
+            yield texts[first : row + 1]
+            first, length = row + 1, 0
+    if first < len(texts):
+        yield texts[first:]

@@ -1,0 +1,215 @@
+"""Corpora of files: text that is read into memory, and indexed tokens that are mapped into it."""
+
+import hashlib
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from itertools import accumulate
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from tokenizers import Tokenizer
+
+from rampcli.config.corpora import corpora_of
+from rampcli.config.schema import Config
+from rampcli.data.corpus import Corpus, Cut, TokenCorpus
+from rampcli.data.indexed import IndexedFile, bin_of, manifest_of, tokenizer_of
+from rampcli.data.manifest import read_manifest
+from rampcli.data.tokenizer import byte_tokenizer, character_tokenizer, encoder_of, open_tokenizer, vocab_size_of
+from rampcli.errors import UsageError
+
+PROBES, PROBE_BYTES = 64, 4096
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Opened:
+    """Corpora with their shares, and the tokenizer's file."""
+
+    training: Sequence[tuple[int, Corpus]]
+    validation: Sequence[tuple[int, Corpus]]
+    tokenizer: str | None
+
+
+def cut_of(config: Config) -> Cut:
+    """How tokens become samples."""
+    data = config.data
+    return Cut(
+        sequence_length=data.sequence_length,
+        vocab_size=config.model.vocab_size,
+        eod_mask_loss=data.eod_mask_loss,
+        document_mask=data.document_mask,
+        pad_last_window=data.pad_last_window,
+    )
+
+
+def open_text(config: Config) -> Opened:
+    """Text files, whole.
+
+    Raises:
+        UsageError: one is no text, or the vocabulary is too small for it.
+    """
+    texts = {}
+    for path, key in paths_of(config).items():
+        with about(key):
+            texts[path] = texts_of(path)
+    if config.data.tokenizer == "bytes":
+        tokenizer = byte_tokenizer()
+    elif config.data.tokenizer == "chars":
+        tokenizer = character_tokenizer({character for documents in texts.values() for text in documents for character in set(text)})
+    else:
+        tokenizer = open_tokenizer(Path(config.data.tokenizer).expanduser())
+    meaning = tokenizer.to_str()
+    tokenizer.encode_special_tokens = True
+    encode, cut = encoder_of(tokenizer), cut_of(config)
+    return _opened(config, lambda path: in_memory(str(path), encode(texts[path]), cut, tokenizer), meaning)
+
+
+def texts_of(path: Path) -> list[str]:
+    """The text of a file, or of all files of a folder and those below it, by name; hidden ones are left out.
+
+    Raises:
+        UsageError: one cannot be read, or is no text.
+    """
+    texts, file = [], path
+    try:
+        files = [path] if not path.is_dir() else sorted(found for found in path.rglob("*") if found.is_file() and _is_shown(found, path))
+        for file in files:
+            texts.append(file.read_bytes().decode())
+    except UnicodeDecodeError as error:
+        raise UsageError(f"{file} is no text: byte {error.start:,} of it is not UTF-8", remedy="text files only") from error
+    except OSError as error:
+        raise UsageError(f"cannot read {file}: {error.strerror}", remedy="a text file, or a folder of them") from error
+    return texts
+
+
+def _is_shown(file: Path, folder: Path) -> bool:
+    return not any(part.startswith(".") for part in file.relative_to(folder).parts)
+
+
+def in_memory(name: str, documents: Sequence[NDArray[Any]], cut: Cut, tokenizer: Tokenizer) -> TokenCorpus:
+    """Documents of tokens, laid end to end; empty ones are left out.
+
+    Raises:
+        UsageError: the model's vocabulary is smaller than the tokenizer's.
+    """
+    _check_vocabulary(name, vocab_size_of(tokenizer), cut)
+    documents = [document for document in documents if len(document)]
+    tokens = np.concatenate(documents) if documents else np.empty(0, dtype=np.uint8)
+    starts = np.cumsum([0, *map(len, documents)])[:-1]
+    return TokenCorpus(
+        name=name,
+        tokens=tokens,
+        documents=starts,
+        first=0,
+        end=len(tokens),
+        cut=cut,
+        contents=hashlib.sha256(tokens.tobytes() + starts.tobytes()).hexdigest(),
+        is_checked=True,
+    )
+
+
+def open_indexed(config: Config) -> Opened:
+    """Indexed files: only their headers are read.
+
+    Raises:
+        UsageError: one cannot be read, was written by another tokenizer than the others, or is too much for the vocabulary.
+    """
+    cut = cut_of(config)
+    tokenizers = {path: open_tokenizer(tokenizer_of(path)).to_str() for path in paths_of(config) if tokenizer_of(path).is_file()}
+    first = next(iter(tokenizers), None)
+    for path, tokenizer in tokenizers.items():
+        if first is not None and tokenizer != tokenizers[first]:
+            raise UsageError(
+                f"{tokenizer_of(path)} is another tokenizer than {tokenizer_of(first)}",
+                remedy=f"rampcli data build --tokenizer {tokenizer_of(first)} for all of them",
+            )
+    return _opened(config, lambda path: _map(path, cut), None if first is None else tokenizers[first])
+
+
+def _map(prefix: Path, cut: Cut) -> TokenCorpus:
+    file = IndexedFile.open(prefix)
+    manifest = read_manifest(prefix)
+    if manifest is not None:
+        if manifest["files"]["bin"]["bytes"] != file.tokens.nbytes:
+            raise UsageError(f"{manifest_of(prefix)} is about other files than {bin_of(prefix)}", remedy="all files of one build")
+        _check_vocabulary(str(prefix), max(manifest["vocab_size"], 1 + (manifest["largest_token"] or 0)), cut)
+    return TokenCorpus(
+        name=str(prefix),
+        tokens=file.tokens,
+        documents=file.document_starts(),
+        unit=file.tokens.itemsize,
+        first=0,
+        end=len(file.tokens),
+        cut=cut,
+        contents=_probed(file),
+        is_checked=manifest is not None,
+        check_unchanged=file.check_unchanged,
+    )
+
+
+def _probed(file: IndexedFile) -> str:
+    """A hash of the size and of pieces from all over the tokens: what can be read at once of a file of any size."""
+    probe = hashlib.sha256(repr((file.identity[1], file.documents, file.tokens.dtype.str)).encode())
+    per_probe = PROBE_BYTES // file.tokens.itemsize
+    for place in np.linspace(0, max(0, len(file.tokens) - per_probe), PROBES, dtype=np.int64).tolist():
+        probe.update(file.tokens[place : place + per_probe].tobytes())
+    return probe.hexdigest()
+
+
+def paths_of(config: Config) -> dict[Path, str]:
+    """All corpora of files, each with the setting that names it."""
+    paths = dict.fromkeys((path for _, path in corpora_of(config)), "data.path" if config.data.blend is None else "data.blend")
+    validation = config.data.validation_path
+    return paths if validation is None else {Path(validation).expanduser(): "data.validation_path"} | paths
+
+
+@contextmanager
+def about(key: str) -> Iterator[None]:
+    """Let an error of the block be about a setting."""
+    try:
+        yield
+    except UsageError as error:
+        error.keys = error.keys or (key,)
+        raise
+
+
+def _opened(config: Config, open_path: Callable[[Path], TokenCorpus], tokenizer: str | None) -> Opened:
+    """Training and validation corpora: a corpus for each, or parts of the same."""
+    opened = {}
+    for path, key in paths_of(config).items():
+        with about(key):
+            opened[path] = open_path(path)
+    shares, paths = zip(*corpora_of(config), strict=True)
+    training = [opened[path] for path in paths]
+    if config.data.validation_path is not None:
+        held_out = [(1, opened[Path(config.data.validation_path).expanduser()])]
+    else:
+        parts = [parts_of(whole, config.data.split) for whole in training]
+        training = [first for first, _, _ in parts]
+        held_out = [(share, second) for share, (_, second, _) in zip(shares, parts, strict=True)]
+    return Opened(training=list(zip(shares, training, strict=True)), validation=held_out, tokenizer=tokenizer)
+
+
+def parts_of(whole: TokenCorpus, split: Sequence[float]) -> list[TokenCorpus]:
+    """A corpus in parts of whole documents, in their order.
+
+    Args:
+        whole: all of it.
+        split: the parts' shares of the documents; how many each has is rounded to the nearest.
+    """
+    shares = [Fraction(str(share)) for share in split]
+    counts = [round(len(whole.documents) * up_to / sum(shares)) for up_to in accumulate(shares)]
+    places = [int(whole.documents[count]) // whole.unit if count < len(whole.documents) else whole.end for count in counts]
+    return [replace(whole, first=first, end=end) for first, end in zip([whole.first, *places], places, strict=False)]
+
+
+def _check_vocabulary(name: str, vocab_size: int, cut: Cut) -> None:
+    if vocab_size > cut.vocab_size:
+        raise UsageError(
+            f"the tokenizer of {name} has {vocab_size:,} tokens, and model.vocab_size={cut.vocab_size}",
+            keys=("model.vocab_size",),
+            remedy=f"model.vocab_size={vocab_size}",
+        )

@@ -1,0 +1,217 @@
+"""Megatron's indexed format: PREFIX.bin holds tokens end to end, PREFIX.idx where sequences and documents of them start.
+
+The index is: MAGIC, a version (u64), the code of the tokens' type (u8), the numbers of sequences and of document boundaries (u64 each);
+then the sequences' lengths in tokens (i32), their places in PREFIX.bin in bytes (i64), and at which sequences documents start (i64), with
+the number of sequences at the end. Megatron-LM's `megatron/core/datasets/indexed_dataset.py` reads and writes the same.
+"""
+
+import os
+import struct
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rampcli.errors import UsageError
+
+MAGIC = b"MMIDIDX\x00\x00"
+VERSION = 1
+HEADER = struct.Struct("<9sQBQQ")
+TYPES: dict[int, str] = {1: "<u1", 2: "<i1", 3: "<i2", 4: "<i4", 5: "<i8", 8: "<u2"}
+"""By code; Megatron also has codes for two kinds of floats, which are no tokens."""
+MOST_OF_UINT16 = 65_500
+"""Vocabularies below it are stored in two bytes, as Megatron has it."""
+LONGEST_SEQUENCE = 2**31 - 1
+BLOCK = 1 << 20
+
+Places = NDArray[np.int64]
+
+
+def bin_of(prefix: Path) -> Path:
+    """The file of the tokens."""
+    return prefix.with_name(f"{prefix.name}.bin")
+
+
+def idx_of(prefix: Path) -> Path:
+    """The file of the index."""
+    return prefix.with_name(f"{prefix.name}.idx")
+
+
+def manifest_of(prefix: Path) -> Path:
+    """The file that says what the two others hold, where rampcli wrote them."""
+    return prefix.with_name(f"{prefix.name}.json")
+
+
+def tokenizer_of(prefix: Path) -> Path:
+    """The file that says what tokens mean, likewise."""
+    return prefix.with_name(f"{prefix.name}.tokenizer.json")
+
+
+def token_type(vocab_size: int) -> np.dtype[Any]:
+    """The type that tokens of a vocabulary are stored in."""
+    return np.dtype("<u2" if vocab_size < MOST_OF_UINT16 else "<i4")
+
+
+@dataclass(frozen=True, slots=True)
+class IndexedFile:
+    """A pair of files, mapped into memory: opening it reads the header only.
+
+    Attributes:
+        prefix: the files' common name.
+        tokens: of some integer type, [tokens].
+        lengths: of the sequences, in tokens, int32 [sequences].
+        pointers: where they start, in bytes, int64 [sequences].
+        document_indices: the sequences that documents start at, int64 [documents + 1]; at the end the number of sequences.
+        identity: of PREFIX.bin as it was opened.
+    """
+
+    prefix: Path
+    tokens: NDArray[Any]
+    lengths: NDArray[np.int32]
+    pointers: Places
+    document_indices: Places
+    identity: tuple[int, int, int]
+
+    @classmethod
+    def open(cls, prefix: Path) -> "IndexedFile":
+        """Open PREFIX.bin and PREFIX.idx.
+
+        Raises:
+            UsageError: one of them is missing, cannot be read, is no such file, or does not belong to the other.
+        """
+        if prefix.suffix in (".bin", ".idx") and prefix.is_file():
+            raise UsageError(f"{prefix} is one of two files, and the path is what their names have in common", remedy=f"{prefix.stem}")
+        with _naming(idx_of(prefix), missing=f"what `rampcli data build ... --output {prefix}` writes"):
+            index = _mapped(idx_of(prefix), "<u1")
+        lengths, pointers, document_indices, kind = _parts_of(index, idx_of(prefix))
+        with _naming(bin_of(prefix), missing=f"the file that belongs to {idx_of(prefix)}"):
+            identity = _identity(bin_of(prefix))
+            expected = int(pointers[-1]) + int(lengths[-1]) * kind.itemsize if len(lengths) else 0
+            if identity[1] != expected:
+                raise UsageError(
+                    f"{bin_of(prefix)} has {identity[1]:,} bytes, and by {idx_of(prefix).name} it should have {expected:,}",
+                    remedy="both files of one build, copied whole",
+                )
+            tokens = _mapped(bin_of(prefix), kind)
+        return cls(prefix, tokens, lengths, pointers, document_indices, identity)
+
+    @property
+    def documents(self) -> int:
+        """How many there are."""
+        return len(self.document_indices) - 1
+
+    def document_starts(self) -> Places:
+        """Where documents start, in bytes; no copy where every sequence is a document."""
+        blocks = (self.document_indices[first : first + BLOCK + 1] for first in range(0, self.documents, BLOCK))
+        if self.documents == len(self.pointers) and all((np.diff(block) == 1).all() for block in blocks):
+            return self.pointers
+        return self.pointers[self.document_indices[self.document_indices < len(self.pointers)]]
+
+    def first_token(self, document: int) -> int:
+        """Where a document starts; for the number of documents, where the last one ends."""
+        sequence = int(self.document_indices[document])
+        return int(self.pointers[sequence]) // self.tokens.itemsize if sequence < len(self.pointers) else len(self.tokens)
+
+    def check_unchanged(self) -> None:
+        """Refuse to read on in a file that somebody has replaced or written to.
+
+        Raises:
+            UsageError: it is another one than was opened, or gone.
+        """
+        path = bin_of(self.prefix)
+        with _naming(path, missing="the file as it was"):
+            if _identity(path) != self.identity:
+                raise UsageError(f"{path} has changed since it was opened", remedy="the file as it was; the same command goes on then")
+
+
+class _naming:
+    """Let an error of the operating system name the file, and say what is expected there."""
+
+    def __init__(self, path: Path, *, missing: str) -> None:
+        self.path = path
+        self.missing = missing
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
+        if isinstance(error, OSError):
+            raise UsageError(f"cannot read {self.path}: {error.strerror or error}", remedy=self.missing) from error
+
+
+def _mapped(path: Path, kind: Any) -> NDArray[Any]:
+    """A file as an array; of an empty one there is nothing to map."""
+    return np.memmap(path, dtype=kind, mode="r").view(np.ndarray) if path.stat().st_size else np.empty(0, dtype=kind)
+
+
+def _identity(path: Path) -> tuple[int, int, int]:
+    found = path.stat()
+    return found.st_ino, found.st_size, found.st_mtime_ns
+
+
+def _parts_of(index: NDArray[np.uint8], path: Path) -> tuple[NDArray[np.int32], Places, Places, np.dtype[Any]]:
+    def refuse(reason: str) -> UsageError:
+        return UsageError(f"{path} {reason}", remedy="an index that `rampcli data build` or Megatron's preprocessing wrote")
+
+    if len(index) < HEADER.size:
+        raise refuse(f"has {len(index)} bytes, too few for an index")
+    magic, version, code, sequences, boundaries = HEADER.unpack(index[: HEADER.size].tobytes())
+    if magic != MAGIC:
+        raise refuse("is no index of Megatron's format")
+    if version != VERSION:
+        raise refuse(f"is of version {version} of the format, and {VERSION} is read here")
+    if code not in TYPES:
+        raise refuse(f"says that its tokens are of type {code}, which is no integer")
+    places = HEADER.size + 4 * sequences
+    documents, end = places + 8 * sequences, places + 8 * sequences + 8 * boundaries
+    if len(index) not in (end, end + sequences):  # Megatron may add a mode of one byte for each sequence
+        raise refuse(f"has {len(index):,} bytes, and {sequences:,} sequences and {boundaries:,} boundaries take {end:,}")
+    lengths = index[HEADER.size : places].view("<i4")
+    pointers, document_indices = index[places:documents].view("<i8"), index[documents:end].view("<i8")
+    if not boundaries or document_indices[0] != 0 or document_indices[-1] != sequences or (sequences and pointers[0] != 0):
+        raise refuse("holds documents that are not its sequences")
+    return lengths, pointers, document_indices, np.dtype(TYPES[code])
+
+
+def write_index(path: Path, kind: np.dtype[Any], lengths: Callable[[], Iterator[Places]]) -> None:
+    """Write PREFIX.idx, in memory of one block.
+
+    Args:
+        path: where.
+        kind: the tokens' type.
+        lengths: gives the documents' lengths in tokens, block by block, from the first on each time. A document is one sequence, or
+            several where it is longer than a sequence can be.
+    """
+    code = next(code for code, name in TYPES.items() if np.dtype(name) == kind)
+
+    def sequences() -> Iterator[tuple[Places, Places]]:
+        """Blocks of the sequences' lengths, and of how many sequences each document has."""
+        for block in lengths():
+            pieces = np.maximum(1, -(-block // LONGEST_SEQUENCE))
+            of_sequences = np.full(pieces.sum(), LONGEST_SEQUENCE, dtype=np.int64)
+            of_sequences[np.cumsum(pieces) - 1] = block - (pieces - 1) * LONGEST_SEQUENCE
+            yield of_sequences, pieces
+
+    counts = [(len(of_sequences), len(pieces)) for of_sequences, pieces in sequences()]
+    total, documents = sum(count[0] for count in counts), sum(count[1] for count in counts)
+    with path.open("wb") as file:
+        file.write(HEADER.pack(MAGIC, VERSION, code, total, documents + 1))
+        for of_sequences, _ in sequences():
+            file.write(of_sequences.astype("<i4").tobytes())
+        _write_sums(file, (of_sequences * kind.itemsize for of_sequences, _ in sequences()), with_end=False)
+        _write_sums(file, (pieces for _, pieces in sequences()), with_end=True)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _write_sums(file: BinaryIO, blocks: Iterator[Places], *, with_end: bool) -> None:
+    """Write the sum of all numbers before each number, and at the end that of all."""
+    total = 0
+    for block in blocks:
+        file.write((total + np.cumsum(block) - block).astype("<i8").tobytes())
+        total += int(block.sum())
+    if with_end:
+        file.write(np.int64(total).astype("<i8").tobytes())

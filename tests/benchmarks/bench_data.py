@@ -1,0 +1,204 @@
+"""How fast samples are read from indexed files, side by side with a plain memmap and with Megatron-core's GPTDataset.
+
+    python tests/benchmarks/bench_data.py [--tokens 200_000_000] [--sequence-lengths 1024 4096] [--rounds 9] [--round-samples 4096]
+                                          [--folder FOLDER]
+
+Writes a corpus of uint16 tokens in documents of about 700, and reads random windows of it as int64 tokens and labels in one process, with
+the files in the page cache: each round reads as many samples in every way, one way after the other, and begins with another of them. What
+each round reads no round before it has read. Prints the median samples per second of each way, and the medians of the rounds' ratios.
+
+    memmap         one window after the other from an array that is mapped into memory, at random places that are drawn beforehand
+    GPTDataset     megatron-core's `__getitem__`, over its shuffled index in order
+    read, 1        whole steps of our loader, with the order: micro batches of 8, 1 of them a step, nothing read ahead
+    read, 32       32 of them a step
+    ahead, 32      the same as the trainer calls it, while a thread reads ahead
+"""
+
+import argparse
+import json
+import logging
+import os
+import statistics
+import tempfile
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from rampcli.batch.plan import BatchPlan
+from rampcli.config.schema import Config, DataSource
+from rampcli.data.hosts import Reading
+from rampcli.data.indexed import bin_of, idx_of, manifest_of, write_index
+from rampcli.data.loader import Loader
+from rampcli.data.sources import open_corpora
+
+VOCAB_SIZE = 50_257
+DOCUMENT_TOKENS = 700
+MICRO_BATCH_SIZE = 8
+BLOCK = 1 << 22
+Way = Callable[[int], None]
+"""Reads so many samples, from where it stopped."""
+
+
+def write_corpus(prefix: Path, tokens: int) -> None:
+    """Random tokens in documents of a random length, and a manifest that says that they are in the vocabulary."""
+    generator = np.random.default_rng(1)
+    lengths = generator.geometric(1 / DOCUMENT_TOKENS, size=2 * tokens // DOCUMENT_TOKENS + 2)
+    lengths = lengths[: int(np.searchsorted(np.cumsum(lengths), tokens)) + 1]
+    lengths[-1] -= lengths.sum() - tokens
+    largest = 0
+    with bin_of(prefix).open("wb") as file:
+        for first in range(0, tokens, BLOCK):
+            block = generator.integers(VOCAB_SIZE, size=min(BLOCK, tokens - first), dtype=np.uint16)
+            largest = max(largest, int(block.max()))
+            file.write(block.tobytes())
+    write_index(idx_of(prefix), np.dtype("<u2"), lambda: iter([lengths]))
+    files = {"bin": {"bytes": bin_of(prefix).stat().st_size}}
+    manifest = {"format": 1, "vocab_size": VOCAB_SIZE, "largest_token": largest, "files": files}
+    manifest_of(prefix).write_text(json.dumps(manifest))
+
+
+def read_memmap(prefix: Path, sequence_length: int) -> Way:
+    """Windows at random places."""
+    tokens = np.memmap(bin_of(prefix), dtype="<u2", mode="r")
+    generator = np.random.default_rng(2)
+
+    def read(samples: int) -> None:
+        for first in places(samples):
+            window = torch.from_numpy(tokens[first : first + sequence_length + 1].astype(np.int64))
+            _ = window[:-1], window[1:]
+
+    def places(samples: int) -> list[int]:
+        drawn: list[int] = generator.integers(len(tokens) - sequence_length - 1, size=samples).tolist()
+        return drawn
+
+    return read
+
+
+def read_megatron(prefix: Path, sequence_length: int, cache: Path) -> Way:
+    """Megatron-core's samples, as its loaders ask for them."""
+    logging.disable(logging.WARNING)
+    warnings.simplefilter("ignore")
+    from megatron.core.datasets.gpt_dataset import GPTDataset, GPTDatasetConfig
+    from megatron.core.datasets.utils import Split
+
+    class Words:
+        vocab_size, eod, pad, unique_identifiers = VOCAB_SIZE, 0, -1, {"class": "Words"}
+
+    config = GPTDatasetConfig(
+        random_seed=1,
+        sequence_length=sequence_length,
+        blend=([str(prefix)], None),
+        split="1,0,0",
+        path_to_cache=str(cache),
+        tokenizer=Words(),
+        reset_position_ids=False,
+        reset_attention_mask=False,
+        eod_mask_loss=False,
+        create_attention_mask=False,
+    )
+    low_level = GPTDataset.build_low_level_dataset(str(prefix), config)
+    documents = np.arange(GPTDataset.numel_low_level_dataset(low_level), dtype=np.int32)
+    dataset = GPTDataset(low_level, str(prefix), documents, None, Split.train, config)
+    ahead: Iterator[int] = iter(range(len(dataset)))
+
+    def read(samples: int) -> None:
+        for _ in range(samples):
+            dataset[next(ahead)]
+
+    return read
+
+
+def loader_of(prefix: Path, sequence_length: int) -> Loader:
+    """What a run of one process reads with."""
+    config = Config()
+    config.data.source, config.data.path, config.data.split = DataSource.indexed, str(prefix), [1, 0, 0]
+    config.data.sequence_length, config.trainer.val_samples = sequence_length, 0
+    config.model.vocab_size = VOCAB_SIZE
+    blend = open_corpora(config).training
+    assert all(corpus.is_checked for corpus in blend.corpora)  # type: ignore[attr-defined]
+    return Loader(blend, reading=Reading(rank=0, ranks=(0,)), device=torch.device("cpu"))
+
+
+def read_steps(loader: Loader, *, accumulate: int, ahead: bool) -> Way:
+    """Whole steps, with the order and as tensors."""
+    plan = BatchPlan.divide(MICRO_BATCH_SIZE * accumulate, micro_batch_size=MICRO_BATCH_SIZE, data_parallel_size=1)
+    consumed = 0
+
+    def read(samples: int) -> None:
+        nonlocal consumed
+        for _ in range(samples // plan.global_batch_size):
+            if ahead:
+                loader.read(consumed, plan)
+            else:
+                for share in loader._read(consumed, plan):
+                    torch.from_numpy(share.tokens), torch.from_numpy(share.labels)
+            consumed += plan.global_batch_size
+        for unread in loader._ahead.values():
+            unread.result()  # what comes next is not to be disturbed
+
+    return read
+
+
+def measure(ways: dict[str, Way], *, rounds: int, samples: int) -> dict[str, list[float]]:
+    """Samples per second of each way in each round."""
+    for read in ways.values():
+        read(samples)
+    speeds: dict[str, list[float]] = {name: [] for name in ways}
+    names = list(ways)
+    for turn in range(rounds):
+        for name in names[turn % len(names) :] + names[: turn % len(names)]:
+            began = time.perf_counter()
+            ways[name](samples)
+            speeds[name].append(samples / (time.perf_counter() - began))
+    return speeds
+
+
+def compare(prefix: Path, sequence_length: int, *, rounds: int, samples: int) -> None:
+    """Print the table of one sequence length."""
+    ways = {
+        "memmap": read_memmap(prefix, sequence_length),
+        "GPTDataset": read_megatron(prefix, sequence_length, prefix.parent / f"cache_{sequence_length}"),
+        "read, 1": read_steps(loader_of(prefix, sequence_length), accumulate=1, ahead=False),
+        "read, 32": read_steps(loader_of(prefix, sequence_length), accumulate=32, ahead=False),
+        "ahead, 32": read_steps(loader_of(prefix, sequence_length), accumulate=32, ahead=True),
+    }
+    speeds = measure(ways, rounds=rounds, samples=samples)
+    print(f"\nsequence length {sequence_length}: {rounds} rounds of {samples} samples\n")
+    print(f"{'':<12} {'samples/s':>10} {'of memmap':>10} {'of GPTDataset':>14}")
+    for name, mine in speeds.items():
+        ratios = [statistics.median(one / two for one, two in zip(mine, speeds[other], strict=True)) for other in ("memmap", "GPTDataset")]
+        print(f"{name:<12} {statistics.median(mine):10,.0f} {ratios[0]:10.2f} {ratios[1]:14.2f}", flush=True)
+
+
+def main() -> None:
+    """Write the corpus, and print a table for each sequence length."""
+    parser = argparse.ArgumentParser(description="How fast samples are read.")
+    parser.add_argument("--tokens", type=int, default=200_000_000)
+    parser.add_argument("--sequence-lengths", type=int, nargs="+", default=[1024, 4096])
+    parser.add_argument("--rounds", type=int, default=9)
+    parser.add_argument("--round-samples", type=int, default=4096, help="at 1024 tokens; fewer of longer ones; whole steps of 256")
+    parser.add_argument("--folder", help="where the corpus is written; a temporary one otherwise")
+    given = parser.parse_args()
+    torch.set_num_threads(1)
+    with tempfile.TemporaryDirectory(dir=given.folder) as folder:
+        prefix = Path(folder) / "corpus"
+        began = time.perf_counter()
+        write_corpus(prefix, given.tokens)
+        size = bin_of(prefix).stat().st_size
+        bin_of(prefix).read_bytes()  # into the page cache
+        processors = len(os.sched_getaffinity(0))
+        print(f"{given.tokens:,} tokens, {size:,} bytes, written in {time.perf_counter() - began:.1f} s; {processors} processors")
+        for sequence_length in given.sequence_lengths:
+            most = given.tokens // sequence_length // (given.rounds + 1)
+            samples = min(given.round_samples * 1024 // sequence_length, most) // 256 * 256
+            if samples < 256:
+                raise SystemExit(f"{given.tokens:,} tokens are too few for {given.rounds + 1} rounds of 256 samples of {sequence_length}")
+            compare(prefix, sequence_length, rounds=given.rounds, samples=samples)
+
+
+if __name__ == "__main__":
+    main()

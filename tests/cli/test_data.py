@@ -1,0 +1,126 @@
+"""`rampcli data` as a person types it."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+
+@pytest.fixture
+def corpus(tmp_path):
+    (tmp_path / "in.jsonl").write_text("".join(json.dumps({"text": f"text {number}\x1b"}) + "\n" for number in range(20)))
+    return "in.jsonl"
+
+
+def test_a_build_says_what_was_chosen_what_came_of_it_and_how_to_train_with_it(succeed, corpus):
+    lines = succeed("data", "build", corpus, "--output", "out/corpus", "--tokenizer", "bytes").splitlines()
+    assert lines[0] == "tokenizer bytes with 256 tokens; at the end of a document: nothing"
+    assert lines[1] == "20 documents, 150 tokens, 1.00 bytes per token"
+    assert lines[-1] == "  rampcli pretrain --factory NAME data=indexed data.path=out/corpus model.vocab_size=256"
+
+
+def test_the_same_command_again_says_that_it_is_there(succeed, corpus):
+    words = ["data", "build", corpus, "--output", "corpus", "--tokenizer", "chars"]
+    succeed(*words)
+    assert succeed(*words).startswith("corpus.idx is there already, from the same inputs and options\n20 documents")
+
+
+def test_json_is_the_manifest_and_nothing_else(succeed, corpus, tmp_path):
+    printed = json.loads(succeed("data", "build", corpus, "--output", "corpus", "--tokenizer", "bytes", "--json"))
+    assert printed.pop("seconds") >= 0
+    assert printed == json.loads((tmp_path / "corpus.json").read_text())
+
+
+def test_bad_records_are_shown_and_listed(succeed, rampcli, corpus, tmp_path):
+    with (tmp_path / corpus).open("a") as file:
+        file.write("{}\n" * 9)
+    words = ["data", "build", corpus, "--output", "corpus", "--tokenizer", "bytes"]
+    stopped = rampcli(*words)
+    assert stopped.exit_code == 2
+    assert stopped.stderr.startswith("error: in.jsonl, line 21: no text; it has no keys\n")
+    printed = succeed(*words, "--on-bad-record", "skip")
+    assert printed.count("skipped in.jsonl, line") == 5
+    assert "skipped 9 bad records: corpus.skipped.jsonl" in printed
+
+
+def test_inspecting_shows_a_corpus_in_characters_that_a_terminal_can_show(succeed, corpus):
+    succeed("data", "build", corpus, "--output", "corpus", "--tokenizer", "bytes")
+    printed = succeed("data", "inspect", "corpus", "--verify")
+    assert "documents         20\n" in printed
+    assert "  4 to  7  10  " + "█" * 40 in printed
+    assert r"text 0\x1btext 1\x1b" in printed
+    assert "\x1b" not in printed
+    assert printed.endswith("verified: nothing is wrong\n")
+    assert json.loads(succeed("data", "inspect", "corpus", "--json"))["documents"] == 20
+
+
+def test_what_is_wrong_with_a_corpus_is_listed_with_exit_code_1(succeed, rampcli, corpus, tmp_path):
+    succeed("data", "build", corpus, "--output", "corpus", "--tokenizer", "bytes")
+    (tmp_path / "corpus.bin").write_bytes(b"\xff" * 300)
+    ended = rampcli("data", "inspect", "corpus", "--verify")
+    assert (ended.exit_code, len(ended.stdout.splitlines())) == (1, 3)
+    assert all(line.startswith("wrong: ") for line in ended.stdout.splitlines())
+    assert len(json.loads(rampcli("data", "inspect", "corpus", "--verify", "--json").stdout)["faults"]) == 3
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("build in.jsonl --output corpus", "one of both is needed"),
+        ("build none --output corpus --tokenizer bytes", "cannot read none"),
+        ("build in.jsonl --output corpus.bin --tokenizer bytes", "--output corpus\n"),
+        ("inspect none", "rampcli data build ... --output none"),
+    ],
+)
+def test_wrong_words_are_one_error(rampcli, corpus, words, said):  # noqa: ARG001
+    ended = rampcli("data", *words.split())
+    assert (ended.exit_code, ended.stdout) == (2, "")
+    assert ended.stderr.startswith("error: ")
+    assert said in ended.stderr
+
+
+@pytest.mark.parametrize(("number", "exit_code"), [(signal.SIGINT, 130), (signal.SIGTERM, 75)])
+def test_a_signal_saves_says_how_to_go_on_and_the_same_command_does(tmp_path, number, exit_code):
+    (tmp_path / "in.jsonl").write_text((json.dumps({"text": "words and more words " * 3000}) + "\n") * 120)
+    (tmp_path / "small.txt").write_text("words and more words")
+    command = [sys.executable, "-m", "rampcli", "data", "build"]
+    subprocess.run([*command, "small.txt", "--output", "small", "--train-bpe", "257"], cwd=tmp_path, check=True, capture_output=True)
+    command += ["in.jsonl", "--output", "corpus", "--tokenizer", "small.tokenizer.json", "--workers", "2"]
+    running = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True)
+    tokens = tmp_path / "corpus.building" / "tokens.bin"
+    while not (tokens.exists() and tokens.stat().st_size > 2_500_000) and running.poll() is None:
+        time.sleep(0.02)
+    os.killpg(running.pid, number) if number == signal.SIGINT else running.send_signal(number)
+    printed, errors = running.communicate(timeout=60)
+    assert (running.returncode, errors) == (exit_code, "")
+    assert "stopped; what is done stands in corpus.building\ngo on with:\n  rampcli data build in.jsonl" in printed
+    assert not (tmp_path / "corpus.idx").exists()
+    assert json.loads((tmp_path / "corpus.building" / "progress.json").read_text())["documents"] > 0
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert done.stdout.startswith("going on after ")
+    assert "120 documents" in done.stdout
+
+
+@pytest.mark.parametrize("words", [["data"], ["data", "build"], ["data", "inspect"]])
+def test_the_commands_explain_themselves_without_numpy_and_tokenizers(words):
+    probe = (
+        "import sys; from rampcli.cli.main import main\n"
+        f"sys.argv = ['rampcli', *{words!r}, '--help']\n"
+        "try: main()\n"
+        "except SystemExit: pass\n"
+        "print([name for name in ('torch', 'hydra', 'numpy', 'tokenizers', 'rich.progress') if name in sys.modules], file=sys.stderr)"
+    )
+    done = subprocess.run([sys.executable, "-c", probe], capture_output=True, text=True, check=True)
+    assert "Usage: rampcli data" in done.stdout
+    assert done.stderr == "[]\n"
+
+
+def test_a_build_does_not_import_torch(corpus, tmp_path):
+    probe = "import sys, rampcli.cli.data; print('torch' in sys.modules)"
+    assert corpus
+    done = subprocess.run([sys.executable, "-c", probe], cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert done.stdout == "False\n"

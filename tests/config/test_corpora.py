@@ -1,0 +1,182 @@
+from fractions import Fraction
+from math import gcd
+from pathlib import Path
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from rampcli.config.compose import compose, lay_over
+from rampcli.config.corpora import MOST_SHARES, check_corpora, corpora_of, shares_of
+from rampcli.config.resolve import resolve
+from rampcli.config.schema import Config, DataSource
+from rampcli.config.settings import leaves
+from rampcli.errors import RampcliError, UsageError
+
+WEIGHTS = st.decimals(min_value="0.001", max_value=1000, places=3).map(Fraction)
+BLEND = ["0.7", "data/wiki", "0.3", "data/code"]
+OF_FILES = [DataSource.indexed, DataSource.text]
+
+
+def config(source=DataSource.indexed, **data):
+    made = Config()
+    made.data.source = source
+    for name, value in data.items():
+        setattr(made.data, name, value)
+    return made
+
+
+def refusal(function, *args):
+    with pytest.raises(UsageError) as refused:
+        function(*args)
+    return refused.value
+
+
+@given(weights=st.lists(WEIGHTS, min_size=1, max_size=3))
+@example(weights=[Fraction("0.7"), Fraction("0.3")])
+def test_shares_are_in_the_exact_proportion_of_the_weights_and_the_smallest_that_are(weights):
+    shares = shares_of(weights)
+    assert all(type(share) is int and share > 0 for share in shares)
+    assert gcd(*shares) == 1
+    assert [Fraction(share, sum(shares)) for share in shares] == [weight / sum(weights) for weight in weights]
+
+
+@given(weights=st.lists(WEIGHTS, min_size=1, max_size=3), scale=WEIGHTS)
+def test_weights_need_not_sum_to_one(weights, scale):
+    assert shares_of([scale * weight for weight in weights]) == shares_of(weights)
+
+
+def test_weights_of_too_many_digits_are_refused_where_their_shares_would_not_fit():
+    assert shares_of([Fraction(MOST_SHARES - 1), Fraction(1)]) == [MOST_SHARES - 1, 1]
+    refused = refusal(shares_of, [Fraction(MOST_SHARES), Fraction(1)])
+    assert refused.message == "the weights of data.blend have too many digits"
+    assert refused.keys == ("data.blend",)
+    refused = refusal(corpora_of, config(blend=["0.12345678901", "a", "0.3", "b"]))
+    assert refused.remedy == "weights of up to nine digits"
+
+
+@given(nine_digits=st.integers(1, 10**9 - 1))
+def test_weights_of_nine_digits_are_taken_as_the_remedy_says(nine_digits):
+    weight = Fraction(nine_digits, 10**9)
+    assert Fraction(shares_of([weight, 1 - weight])[0], sum(shares_of([weight, 1 - weight]))) == weight
+
+
+def test_a_blend_is_weights_and_paths_in_turn():
+    assert corpora_of(config(blend=BLEND)) == [(7, Path("data/wiki")), (3, Path("data/code"))]
+    assert corpora_of(config(blend=["5", "one"])) == [(1, Path("one"))]
+    assert corpora_of(config(blend=["1e-1", "a", "0.2", "b"])) == [(1, Path("a")), (2, Path("b"))]
+
+
+def test_one_path_is_the_whole_of_what_is_read():
+    assert corpora_of(config(path="data/wiki")) == [(1, Path("data/wiki"))]
+    assert corpora_of(config(DataSource.mock)) == []
+
+
+def test_a_home_folder_is_found_in_paths(monkeypatch):
+    monkeypatch.setenv("HOME", "/home/somebody")
+    assert corpora_of(config(path="~/wiki")) == [(1, Path("/home/somebody/wiki"))]
+    assert corpora_of(config(blend=["1", "~/wiki"])) == [(1, Path("/home/somebody/wiki"))]
+
+
+@pytest.mark.parametrize(
+    ("blend", "reason"),
+    [
+        (["0.7", "data/wiki", "0.3"], "is not a list of weights and paths in turn"),
+        ([], "is not a list of weights and paths in turn"),
+        (["data/wiki", "data/code"], "has data/wiki where a weight is wanted"),
+        (["data/wiki", "0.7"], "has data/wiki where a weight is wanted"),
+        (["1", "a", "b", "2"], "has b where a weight is wanted"),
+        (["nan", "a"], "has nan where a weight is wanted"),
+        (["inf", "a"], "has inf where a weight is wanted"),
+        (["1/0", "a"], "has 1/0 where a weight is wanted"),
+        (["", "a"], "has  where a weight is wanted"),
+        (["0", "a"], "has the weight 0, which is not above 0"),
+        (["1", "a", "-0.5", "b"], "has the weight -0.5, which is not above 0"),
+    ],
+    ids=str,
+)
+def test_what_is_no_blend_is_refused_with_the_word_that_is_wrong(blend, reason):
+    refused = refusal(check_corpora, config(blend=blend))
+    assert refused.message == f"data.blend=[{','.join(blend)}] {reason}"
+    assert refused.keys == ("data.blend",)
+    assert refused.remedy == "data.blend=[0.7,data/wiki,0.3,data/code]"
+
+
+@pytest.mark.parametrize("source", OF_FILES)
+def test_a_source_of_files_needs_one_of_path_and_blend(source):
+    check_corpora(config(source, path="data/wiki"))
+    check_corpora(config(source, blend=BLEND, validation_path="data/held_out"))
+    missing = refusal(check_corpora, config(source, validation_path="data/held_out"))
+    assert missing.message == f"data.source={source}, and data.path is not given"
+    assert missing.keys == ("data.source", "data.path")
+    both = refusal(check_corpora, config(source, path="data/wiki", blend=BLEND))
+    assert (both.message, both.keys) == ("data.path and data.blend are both given", ("data.path", "data.blend"))
+
+
+@pytest.mark.parametrize("source", [source for source in DataSource if source not in OF_FILES])
+@pytest.mark.parametrize(
+    ("key", "value"), [("path", "data/wiki"), ("blend", BLEND), ("blend", ["wrong"]), ("validation_path", "data/wiki")], ids=str
+)
+def test_a_path_that_nothing_would_be_read_from_is_refused(source, key, value):
+    check_corpora(config(source))
+    refused = refusal(check_corpora, config(source, **{key: value}))
+    assert refused.message == f"data.{key} is for corpora of files, and data.source={source}"
+    assert refused.keys == (f"data.{key}", "data.source")
+
+
+@pytest.mark.parametrize("split", [[99, 1, 0], [1, 0, 0], [0.98, 0.01, 0.01], [1e-9, 5, 5]], ids=str)
+def test_a_split_is_three_shares(split):
+    check_corpora(config(path="a", split=split))
+
+
+@pytest.mark.parametrize("split", [[], [99, 1], [1, 1, 1, 1], [0, 1, 1], [98, -1, 1], [98, float("nan"), 1], [float("inf"), 1, 1]], ids=str)
+def test_what_is_no_split_is_refused(split):
+    refused = refusal(check_corpora, config(path="a", split=split))
+    assert refused.message == f"data.split=[{','.join(map(str, split))}] is not three shares, the first above 0"
+    assert (refused.keys, refused.remedy) == (("data.split",), "data.split=[98,1,1]")
+
+
+@pytest.mark.parametrize(
+    ("word", "blend"),
+    [
+        ("data.blend=[0.7,data/wiki,0.3,data/code]", BLEND),
+        ("data.blend=[7,data/wiki,3,data/code]", ["7", "data/wiki", "3", "data/code"]),
+        ("data.blend=[1,/mnt/a-b_c.1/wiki]", ["1", "/mnt/a-b_c.1/wiki"]),
+        ("data.blend=[1,'with space, and comma']", ["1", "with space, and comma"]),
+        ("data.blend=null", None),
+    ],
+    ids=str,
+)
+def test_a_blend_is_typed_as_a_list(composed, word, blend):
+    assert lay_over(composed, [word]).data.blend == blend
+
+
+def test_numbers_that_are_paths_stay_as_they_were_typed(composed):
+    assert lay_over(composed, ["data.path=2024"]).data.path == "2024"
+    assert lay_over(composed, ["data.blend=[1,2024]"]).data.blend == ["1", "2024"]
+
+
+def test_a_recipe_may_write_weights_as_numbers(recipe):
+    recipe.data.blend = [0.7, "data/wiki", 0.3, "data/code"]
+    recipe.data.source = DataSource.indexed
+    assert corpora_of(resolve(recipe).config) == [(7, Path("data/wiki")), (3, Path("data/code"))]
+
+
+@pytest.mark.parametrize("typed", [["data.path=data/wiki"], ["data.blend=[0.7,data/wiki,0.3,data/code]"]], ids=str)
+@pytest.mark.parametrize("option", ["indexed", "text"])
+def test_a_recipe_reads_files_with_an_option_and_a_word(composed, option, typed):
+    read = resolve(lay_over(composed, [f"data={option}", *typed])).config
+    assert read.data.source == DataSource(option)
+    assert [path.parent for _, path in corpora_of(read)] == [Path("data")] * len(corpora_of(read)) != []
+
+
+def test_files_without_a_path_are_refused_before_anything_starts(composed):
+    with pytest.raises(RampcliError, match=r"data\.source=indexed, and data\.path is not given"):
+        resolve(lay_over(composed, ["data=indexed"]))
+
+
+def test_the_options_are_settings_of_corpora_that_pass_the_check():
+    for option in ("indexed", "text"):
+        made = compose(f"data={option}", "data.path=data/wiki")
+        check_corpora(made)
+        assert dict(leaves(made))["data.path"] == "data/wiki"

@@ -1,0 +1,222 @@
+import gzip
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import zstandard
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rampcli.data.building import records
+from rampcli.data.building.parsing import BadRecord, Text, texts_of
+from rampcli.data.building.records import Kind, Position, Reader, find_inputs
+from rampcli.data.building.streams import cut_of
+from rampcli.errors import UsageError
+
+
+def reader_of(*paths: Path, chunk_bytes: int = 64) -> Reader:
+    return Reader(find_inputs(paths), "text", chunk_bytes)
+
+
+def records_in(chunks) -> list[Text | BadRecord]:
+    return [found for chunk in chunks for one in chunk.slices for found in texts_of(one, "text")]
+
+
+def documents_of(reader: Reader, start: Position | None = None) -> list[str]:
+    """The texts, with those put together again that came in pieces."""
+    documents, begun = [], ""
+    for chunk in reader.chunks(start):
+        texts = [text.content for text in records_in([chunk])]
+        if chunk.is_piece:
+            begun += "".join(texts)
+            if chunk.slices[0].closes:
+                documents, begun = [*documents, begun], ""
+        else:
+            documents += texts
+    return documents
+
+
+def write(path: Path, texts: list[str]) -> Path:
+    """A file of the kind and packing that its name says, with a document for each text."""
+    if path.suffix == ".parquet":
+        pq.write_table(pa.table({"text": texts}), path, row_group_size=3)
+        return path
+    content = "".join(json.dumps({"text": text}) + "\n" for text in texts).encode()
+    half = len(content) // 2
+    pack = {".gz": gzip.compress, ".zst": zstandard.compress}.get(path.suffix, bytes)
+    path.write_bytes(pack(content[:half]) + pack(content[half:]))
+    return path
+
+
+SUFFIXES = [".jsonl", ".json", ".ndjson", ".jsonl.gz", ".jsonl.zst", ".parquet"]
+TEXTS = [f"text {number} " + "ü漢\n" * (number % 7) for number in range(40)] + [""]
+
+
+@pytest.mark.parametrize("suffix", SUFFIXES)
+def test_the_same_documents_come_out_of_every_kind_of_file(tmp_path, suffix):
+    assert documents_of(reader_of(write(tmp_path / f"corpus{suffix}", TEXTS))) == TEXTS
+
+
+@pytest.mark.parametrize("suffix", [*SUFFIXES, ".txt", ".txt.gz", ".txt.zst"])
+def test_reading_goes_on_from_the_end_of_any_chunk(tmp_path, suffix):
+    if ".txt" in suffix:
+        pack = {".gz": gzip.compress, ".zst": zstandard.compress}.get(suffix[4:], bytes)
+        (tmp_path / f"one{suffix}").write_bytes(pack("".join(TEXTS).encode()))
+    else:
+        write(tmp_path / f"one{suffix}", TEXTS)
+    (tmp_path / "two.txt").write_text("the last one")
+    reader = reader_of(tmp_path / f"one{suffix}", tmp_path / "two.txt")
+    chunks = list(reader.chunks())
+    assert len(chunks) > 5
+    for number, chunk in enumerate(chunks):
+        assert list(reader.chunks(chunk.end))[0:2] == chunks[number + 1 : number + 3]
+    assert chunks[-1].consumed_bytes == reader.bytes
+
+
+@settings(max_examples=40)
+@given(text=st.text(st.sampled_from("ab \n\t\r漢🙂"), max_size=400))
+def test_the_pieces_of_a_text_are_the_text_and_each_is_whole_characters(tmp_path_factory, text):
+    path = tmp_path_factory.mktemp("pieces") / "text.txt"
+    path.write_bytes(text.encode())
+    chunks = list(reader_of(path, chunk_bytes=32).chunks())
+    assert b"".join(one.content for chunk in chunks for one in chunk.slices).decode() == text
+    for chunk in chunks:
+        assert chunk.slices[0].content.decode().encode() == chunk.slices[0].content
+        assert len(chunk.slices[0].content) <= 32
+
+
+@pytest.mark.parametrize(
+    ("data", "left"),
+    [
+        (b"one two\nthree\n\nfour\n five", b"one two\nthree\n\n"),  # not in the first half, not before a blank
+        (b"no line here, words only", b"no line here, words"),
+        ("漢".encode() * 8 + b"\xe6", "漢".encode() * 8),
+        (b"x" * 20, b"x" * 19),
+    ],
+)
+def test_a_text_is_cut_after_a_line_else_at_a_space_else_between_characters(data, left):
+    assert data[: cut_of(data)] == left
+
+
+def test_a_mark_of_the_byte_order_is_left_out_at_the_start_of_a_file_only(tmp_path):
+    (tmp_path / "a.txt").write_bytes("\ufeffone \ufeff\r\ntwo".encode())
+    (tmp_path / "b.jsonl").write_bytes('\ufeff{"text": "\ufeffthree"}\n'.encode())
+    assert documents_of(reader_of(tmp_path)) == ["one \ufeff\r\ntwo", "\ufeffthree"]
+
+
+def test_a_folder_is_its_files_of_known_kinds_in_the_order_of_their_paths(tmp_path):
+    for name in ("b.txt", "a/z.md", "a/b/c.jsonl.gz", "a.txt.zst", "picture.png", "table.parquet.gz", "noextension", "own.json"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).touch()
+    found = find_inputs([tmp_path], leave_out=[tmp_path / "own.json"])
+    assert [one.path.relative_to(tmp_path).as_posix() for one in found] == ["a/b/c.jsonl.gz", "a/z.md", "a.txt.zst", "b.txt"]
+    assert [(one.kind, one.compression) for one in found][:2] == [(Kind.json, ".gz"), (Kind.text, None)]
+    (named,) = find_inputs([tmp_path / "noextension"])
+    assert named.kind is Kind.text
+
+
+def test_inputs_that_are_missing_twice_there_or_no_files_are_refused(tmp_path):
+    (tmp_path / "a.txt").touch()
+    (tmp_path / "link.txt").symlink_to(tmp_path / "a.txt")
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "empty").mkdir()
+    for paths, said in (
+        ([tmp_path / "none.txt"], "cannot read .*No such file"),
+        ([tmp_path, tmp_path / "a.txt"], "given twice"),
+        ([tmp_path / "a.txt", tmp_path / "link.txt"], "given twice"),
+        ([tmp_path / "empty"], "holds no file to read"),
+        ([Path("/dev/null")], "no regular file"),
+    ):
+        with pytest.raises(UsageError, match=said):
+            find_inputs(paths)
+
+
+BAD_LINES = {
+    "{": "not JSON",
+    "[" * 100_000: "not JSON",
+    '["text"]': "not a JSON object but a list",
+    '{"content": "x"}': "no text; it has content",
+    "{}": "no text; it has no keys",
+    '{"text": null}': "text is no string but a NoneType",
+    '{"text": 3}': "text is no string but a int",
+    '{"text": "\\ud800"}': "lone surrogate",
+    '{"text": ' + "9" * 5000 + "}": "not JSON",
+}
+
+
+def test_a_bad_line_is_named_by_its_number_and_the_others_are_read(tmp_path):
+    lines = [line for bad in BAD_LINES for line in (bad, "", '{"text": "good"}')]
+    (tmp_path / "a.jsonl").write_text("\n".join(lines))
+    found = records_in(reader_of(tmp_path).chunks())
+    bad = [one for one in found if isinstance(one, BadRecord)]
+    assert [one.line for one in bad] == [1 + 3 * number for number in range(len(BAD_LINES))]
+    for one, said in zip(bad, BAD_LINES.values(), strict=True):
+        assert said in one.reason
+    assert [one.content for one in found if isinstance(one, Text)] == ["good"] * len(BAD_LINES)
+
+
+def test_a_line_that_is_no_utf8_is_named_in_text_json_and_parquet(tmp_path):
+    (tmp_path / "a.txt").write_bytes(b"one\r\n\xffbad\nthree\n")
+    (tmp_path / "b.jsonl").write_bytes(b'{"text": "a"}\n{"text": "\xff"}\n')
+    strings = pa.Array.from_buffers(pa.string(), 2, [None, pa.py_buffer(b"\0\0\0\0\1\0\0\0\2\0\0\0"), pa.py_buffer(b"a\xff")])
+    pq.write_table(pa.table({"text": strings}), tmp_path / "c.parquet")
+    found = records_in(reader_of(tmp_path).chunks())
+    assert [one.content for one in found if isinstance(one, Text)] == ["one\r\nthree\n", "a", "a"]
+    assert [(one.input, one.line) for one in found if isinstance(one, BadRecord)] == [(0, 2), (1, 2), (2, 2)]
+    assert all("not UTF-8: byte 0xff" in one.reason for one in found if isinstance(one, BadRecord))
+
+
+def test_lines_are_counted_over_the_pieces_of_a_text(tmp_path):
+    (tmp_path / "a.txt").write_bytes(b"a line\n" * 50 + b"\xff\n" + b"a line\n" * 50)
+    (bad,) = [one for one in records_in(reader_of(tmp_path / "a.txt").chunks()) if isinstance(one, BadRecord)]
+    assert bad.line == 51
+
+
+def test_a_line_that_is_too_long_to_hold_is_passed_over(tmp_path, monkeypatch):
+    monkeypatch.setattr(records, "LONGEST_LINE_BYTES", 1000)
+    good = json.dumps({"text": "good"})
+    (tmp_path / "a.jsonl").write_text("\n".join([good, json.dumps({"text": "x" * 5000}), good, ""]))
+    found = records_in(reader_of(tmp_path).chunks())
+    assert [one.line if isinstance(one, BadRecord) else one.content for one in found] == ["good", 2, "good"]
+
+
+def test_columns_of_parquet_may_be_nullable_large_or_dictionaries_and_must_be_text(tmp_path):
+    for number, kind in enumerate((pa.string(), pa.large_string(), pa.dictionary(pa.int32(), pa.string()))):
+        pq.write_table(pa.table({"text": pa.array(["a", None, "b"]).cast(kind)}), tmp_path / f"{number}.parquet")
+    found = records_in(reader_of(tmp_path).chunks())
+    assert [one.line if isinstance(one, BadRecord) else one.content for one in found] == ["a", 2, "b"] * 3
+    pq.write_table(pa.table({"text": [1, 2]}), tmp_path / "n.parquet")
+    with pytest.raises(UsageError, match="holds int64 and no text"):
+        list(reader_of(tmp_path / "n.parquet").chunks())
+    with pytest.raises(UsageError, match="no column body"):
+        list(Reader(find_inputs([tmp_path / "n.parquet"]), "body").chunks())
+
+
+@pytest.mark.parametrize("suffix", [".jsonl.gz", ".jsonl.zst", ".parquet"])
+@pytest.mark.parametrize("damage", [lambda data: data[: len(data) * 2 // 3], lambda _: b"not what it says it is, but long enough for that"])
+def test_a_damaged_file_is_named(tmp_path, suffix, damage):
+    path = write(tmp_path / f"a{suffix}", TEXTS)
+    path.write_bytes(damage(path.read_bytes()))
+    with pytest.raises(UsageError, match=f"cannot read {path}"):
+        list(reader_of(path).chunks())
+
+
+def test_without_pyarrow_a_parquet_file_is_an_error_with_the_line_that_installs_it(tmp_path):
+    write(tmp_path / "a.parquet", TEXTS)
+    probe = f"""
+import sys
+sys.modules["pyarrow"] = None
+from pathlib import Path
+from rampcli.data.building.records import Reader, find_inputs
+try:
+    list(Reader(find_inputs([Path({str(tmp_path)!r})]), "text").chunks())
+except Exception as error:
+    print(error)
+"""
+    printed = subprocess.run([sys.executable, "-c", probe], capture_output=True, text=True, check=True).stdout
+    assert printed.endswith("try:    pip install 'rampcli[parquet]'\n")

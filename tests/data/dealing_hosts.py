@@ -1,0 +1,118 @@
+"""Ranks that read for each other: what each of them gets, beside what it would have read itself; rank 0 prints it for all ranks and cases.
+
+    dealing_hosts.py FOLDER
+
+FOLDER holds texts, one document in each file.
+"""
+
+import json
+import os
+import sys
+
+import numpy as np
+import torch
+import torch.distributed as dist
+
+from rampcli.batch.plan import BatchPlan
+from rampcli.config.schema import Config, DataSource
+from rampcli.data.hosts import Reading, build_reading
+from rampcli.data.loader import Loader, MicroBatch, ValidationLoader
+from rampcli.data.sources import open_corpora
+from rampcli.engine.worker import agreed_fingerprint
+from rampcli.errors import RampcliError
+
+CASES = [
+    {"factor": factor, "devices": devices, "data_ranks": data_ranks, "masked": masked}
+    for factor, devices, data_ranks, masked in [
+        (4, 1, [0, 1, 2, 3], True),
+        (4, 1, [0, 1, 2, 3], False),
+        (2, 1, [0, 1, 2, 3], True),
+        (2, 2, [0, 1, 2, 3], True),
+        (2, 1, [0, 0, 1, 1], True),
+        (None, 1, [0, 1, 2, 3], True),
+    ]
+]
+CPU = torch.device("cpu")
+dist.init_process_group("gloo")
+rank = dist.get_rank()
+
+
+def plans(ranks: int) -> list[tuple[int, BatchPlan]]:
+    """Steps of a ramp, a jump back, and one that nobody foresaw."""
+    small, large = (BatchPlan.divide(2 * ranks * steps, micro_batch_size=2, data_parallel_size=ranks) for steps in (1, 3))
+    size = small.global_batch_size
+    return [(0, small), (size, small), (2 * size, large), (5 * size, large), (size, small), (1000, large)]
+
+
+def planes(micro_batches: list[MicroBatch]) -> list[list[list[list[int]]] | None]:
+    """Everything that micro batches hold."""
+    return [None if plane is None else plane.tolist() for part in micro_batches for plane in (part.tokens, part.labels, part.positions)]
+
+
+def everything(loader: Loader, validation: ValidationLoader, ranks: int) -> list[object]:
+    """What a rank gets in some steps and in two validations."""
+    got: list[object] = []
+    for first, plan in plans(ranks):
+        batch = loader.read(first, plan)
+        got.append((batch.samples.tolist(), batch.valid_tokens, planes(batch.micro_batches)))
+    for samples in (5, 2 * ranks):
+        got.append(planes(list(validation.read(samples, plans(ranks)[0][1]))))
+    return got
+
+
+def fingerprints_agree(fingerprint: str | None) -> bool | str:
+    """What the ranks agree on, or how they disagree."""
+    try:
+        return agreed_fingerprint(fingerprint, device=CPU)
+    except RampcliError as error:
+        return error.message
+
+
+def report(case: dict) -> dict:
+    """What came of a case on this rank."""
+    config = Config()
+    config.data.source, config.data.path = DataSource.text, sys.argv[1]
+    config.data.split, config.data.sequence_length, config.trainer.val_samples = [1, 1, 0], 7, 8
+    config.data.document_mask, config.data.expansion_factor_real_data = case["masked"], case["factor"]
+    config.model.vocab_size, config.trainer.devices = 256, case["devices"]
+    data_ranks = case["data_ranks"]
+    reading = build_reading(config, data_ranks)
+    whole = open_corpora(config)
+    training, validation = (whole.training, whole.validation) if reading.reads else (None, None)
+    alone = Reading(rank=data_ranks[rank], ranks=(data_ranks[rank],))
+    ranks = 1 + max(data_ranks)
+    dealt, own = (
+        everything(Loader(one, reading=whom, device=CPU), ValidationLoader(other, reading=whom, device=CPU), ranks)
+        for one, other, whom in ((training, validation, reading), (whole.training, whole.validation, alone))
+    )
+    first = Loader(training, reading=reading, device=CPU).read(0, plans(ranks)[0][1])
+    return case | {
+        "reads_for": list(reading.ranks),
+        "is_equal": dealt == own,
+        "is_masked": first.micro_batches[0].positions is not None,
+        "types": sorted(
+            {str(plane.dtype) for part in first.micro_batches for plane in (part.tokens, part.labels, part.positions) if plane is not None}
+        ),
+        "samples": [first.samples.tolist(), np.unique(first.micro_batches[0].tokens.numpy()).tolist()],
+        "agreed": fingerprints_agree(whole.training.fingerprint if reading.reads else None) == whole.training.fingerprint,
+    }
+
+
+def disagreements() -> list[bool | str]:
+    """All read the same, only one reads, one reads something else."""
+    same, other = "5a" * 32, "5b" + "5a" * 31
+    return [
+        fingerprints_agree(same),
+        fingerprints_agree(same if rank == 2 else None),
+        fingerprints_agree(other if rank == 3 else same),
+        fingerprints_agree({0: same, 3: other}.get(rank)),
+    ]
+
+
+mine = {"cases": [report(case) for case in CASES], "fingerprints": disagreements()}
+gathered: list[dict] = [{} for _ in range(dist.get_world_size())]
+dist.all_gather_object(gathered, mine)
+if rank == 0:
+    print(json.dumps(gathered), flush=True)
+dist.barrier()
+os._exit(0)

@@ -1,0 +1,92 @@
+import json
+import sys
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "distributed"))  # for this process and the ranks that it starts
+
+from ranks import run_ranks
+
+from rampcli.data.hosts import Reading, readers_of
+from rampcli.errors import UsageError
+
+PROGRAM = Path(__file__).with_name("dealing_hosts.py")
+
+
+@given(hosts=st.integers(1, 12), devices=st.integers(1, 4), factor=st.sampled_from([1, 1.5, 2, 2.5, 3, 4, 0.5, -1, None]))
+def test_a_process_is_read_for_by_the_one_with_its_place_on_the_host_that_reads(hosts, devices, factor):
+    try:
+        readers = readers_of(hosts * devices, devices=devices, expansion_factor=factor)
+    except UsageError:
+        assert (hosts / factor) % 1 > 0
+        return
+    assert len(set(readers)) == (hosts * devices / factor if factor is not None and factor > 1 else hosts * devices)
+    for rank, reader in enumerate(readers):
+        assert reader <= rank
+        assert reader % devices == rank % devices
+        assert readers[reader] == reader
+    assert sorted(set(readers)) == sorted({readers[rank] for rank in range(hosts * devices)})
+
+
+def test_processes_of_one_host_read_for_themselves():
+    assert readers_of(3, devices=8, expansion_factor=None) == [0, 1, 2]
+
+
+def test_three_hosts_of_which_two_read():
+    assert readers_of(6, devices=2, expansion_factor=1.5) == [0, 1, 0, 1, 4, 5]
+
+
+def test_who_reads_for_nobody_opens_nothing():
+    assert not Reading(rank=1, ranks=()).reads
+    assert Reading(rank=1, ranks=(1,)).reads
+
+
+@pytest.fixture(scope="module")
+def ranks(tmp_path_factory):
+    """What each of four ranks has to say of each case."""
+    texts, logs = (tmp_path_factory.mktemp(name) for name in ("texts", "logs"))
+    for number in range(40):
+        (texts / f"{number:02}.txt").write_text(chr(65 + number) * (1 + number % 11))
+    return json.loads(run_ranks(4, str(PROGRAM), str(texts), logs=logs).splitlines()[-1])
+
+
+def test_every_rank_gets_what_it_would_have_read_itself(ranks):
+    """Tokens, labels and positions of steps, of a ramp and of jumps, and of validations."""
+    for rank in ranks:
+        for case in rank["cases"]:
+            assert case["is_equal"], case
+
+
+def test_one_in_so_many_hosts_reads_for_the_others(ranks):
+    def whom(factor, devices, data_ranks):
+        return [
+            case["reads_for"]
+            for rank in ranks
+            for case in rank["cases"]
+            if (case["factor"], case["devices"], case["data_ranks"], case["masked"]) == (factor, devices, data_ranks, True)
+        ]
+
+    assert whom(4, 1, [0, 1, 2, 3]) == [[0, 1, 2, 3], [], [], []]
+    assert whom(2, 1, [0, 1, 2, 3]) == [[0, 1], [], [2, 3], []]
+    assert whom(2, 2, [0, 1, 2, 3]) == [[0, 2], [1, 3], [], []]
+    assert whom(2, 1, [0, 0, 1, 1]) == [[0, 0], [], [1, 1], []]
+    assert whom(None, 1, [0, 1, 2, 3]) == [[0], [1], [2], [3]]
+
+
+def test_ranks_that_are_read_for_get_samples_of_their_own_with_positions_where_documents_are_told_apart(ranks):
+    for number, case in enumerate(ranks[0]["cases"]):
+        samples = [rank["cases"][number]["samples"] for rank in ranks]
+        different = len(set(case["data_ranks"]))
+        assert len({str(read) for read, _ in samples}) == len({str(tokens) for _, tokens in samples}) == different
+        assert [rank["cases"][number]["is_masked"] for rank in ranks] == [case["masked"]] * 4
+        assert all(rank["cases"][number]["types"] == ["torch.int64"] for rank in ranks)
+
+
+def test_all_ranks_know_the_corpora_that_some_of_them_read_and_notice_where_those_differ(ranks):
+    differ = "the hosts do not read the same corpora"
+    for rank in ranks:
+        assert all(case["agreed"] for case in rank["cases"])
+        assert rank["fingerprints"] == ["5a" * 32, "5a" * 32, differ, differ]

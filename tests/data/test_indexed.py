@@ -1,0 +1,140 @@
+import struct
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rampcli.data import indexed
+from rampcli.data.indexed import HEADER, MAGIC, IndexedFile, bin_of, idx_of, token_type, write_index
+from rampcli.errors import UsageError
+
+megatron = pytest.importorskip("megatron.core.datasets.indexed_dataset")
+
+DOCUMENTS = [[[1, 2, 3]], [[4], [5, 6]], [[65_000]]]
+"""Documents of sequences of tokens."""
+
+
+def write_by_megatron(prefix: Path, documents, kind=np.uint16) -> None:
+    builder = megatron.IndexedDatasetBuilder(str(bin_of(prefix)), dtype=kind)
+    for sequences in documents:
+        builder.add_document(torch.tensor([token for sequence in sequences for token in sequence]), [len(one) for one in sequences])
+    builder.finalize(str(idx_of(prefix)))
+
+
+def write_by_us(prefix: Path, documents, kind="<u2", *, block=None) -> None:
+    lengths = np.array([len(tokens) for tokens in documents], dtype=np.int64)
+    bin_of(prefix).write_bytes(b"".join(np.array(tokens, dtype=kind).tobytes() for tokens in documents))
+    block = block or max(1, len(lengths))
+    write_index(idx_of(prefix), np.dtype(kind), lambda: (lengths[at : at + block] for at in range(0, len(lengths), block)))
+
+
+@pytest.fixture
+def prefix(tmp_path):
+    write_by_megatron(tmp_path / "corpus", DOCUMENTS)
+    return tmp_path / "corpus"
+
+
+def test_a_file_of_megatron_is_read_as_it_was_written(prefix):
+    file = IndexedFile.open(prefix)
+    assert file.tokens.tolist() == [1, 2, 3, 4, 5, 6, 65_000]
+    assert file.lengths.tolist() == [3, 1, 2, 1]
+    assert [file.first_token(document) for document in range(file.documents + 1)] == [0, 3, 6, 7]
+
+
+@pytest.mark.parametrize("kind", ["<u2", "<i4", "<u1", "<i8"])
+def test_a_file_of_ours_is_read_the_same_by_megatron(tmp_path, kind):
+    documents = [[1, 2, 3], [4], [5, 6, 250 if kind == "<u1" else 60_000]]
+    write_by_us(tmp_path / "corpus", documents, kind)
+    read = megatron.IndexedDataset(str(tmp_path / "corpus"))
+    assert [read[number].tolist() for number in range(len(read))] == documents
+    assert read.document_indices.tolist() == [0, 1, 2, 3]
+
+
+@settings(max_examples=15)
+@given(lengths=st.lists(st.integers(1, 40), min_size=1, max_size=30), block=st.integers(1, 7), wide=st.booleans())
+def test_the_index_is_that_of_megatron_byte_for_byte_whatever_the_blocks(tmp_path_factory, lengths, block, wide):
+    folder, kind = tmp_path_factory.mktemp("index"), np.dtype("<i4" if wide else "<u2")
+    documents = [list(range(length)) for length in lengths]
+    write_by_megatron(folder / "theirs", [[tokens] for tokens in documents], kind.type)
+    write_by_us(folder / "ours", documents, kind, block=block)
+    assert idx_of(folder / "ours").read_bytes() == idx_of(folder / "theirs").read_bytes()
+    assert bin_of(folder / "ours").read_bytes() == bin_of(folder / "theirs").read_bytes()
+
+
+def test_a_document_that_is_longer_than_a_sequence_can_be_is_several(tmp_path, monkeypatch):
+    monkeypatch.setattr(indexed, "LONGEST_SEQUENCE", 4)
+    write_by_us(tmp_path / "corpus", [[1] * 9, [2] * 4, [3]])
+    file = IndexedFile.open(tmp_path / "corpus")
+    assert file.lengths.tolist() == [4, 4, 1, 4, 1]
+    assert file.document_indices.tolist() == [0, 3, 4, 5]
+    assert [file.first_token(document) for document in range(4)] == [0, 9, 13, 14]
+
+
+@pytest.mark.parametrize(("vocab_size", "kind"), [(256, "uint16"), (65_499, "uint16"), (65_500, "int32"), (128_256, "int32")])
+def test_tokens_have_the_type_that_megatron_gives_them(vocab_size, kind):
+    assert token_type(vocab_size).name == kind
+    assert megatron.DType.optimal_dtype(vocab_size) is token_type(vocab_size).type
+
+
+def header(**changes):
+    fields = {"magic": MAGIC, "version": 1, "code": 8, "sequences": 0, "boundaries": 1} | changes
+    return HEADER.pack(*fields.values()) + struct.pack("<q", 0)
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (b"", "too few for an index"),
+        (b"garbage" * 100, "no index of Megatron's format"),
+        (header(version=2), "of version 2"),
+        (header(code=6), "no integer"),
+        (header(code=99), "no integer"),
+        (header(sequences=10**12), "take"),
+        (header()[:-1], "take"),
+        (header(boundaries=0), "take"),
+        (header()[:-8] + struct.pack("<q", 7), "documents that are not its sequences"),
+    ],
+)
+def test_an_index_that_is_none_is_refused(prefix, content, said):
+    idx_of(prefix).write_bytes(content)
+    with pytest.raises(UsageError, match=said):
+        IndexedFile.open(prefix)
+
+
+@pytest.mark.parametrize("change", [lambda tokens: tokens[:-1], lambda tokens: tokens + b"\0\0", lambda _: b""])
+def test_tokens_that_do_not_belong_to_the_index_are_refused(prefix, change):
+    bin_of(prefix).write_bytes(change(bin_of(prefix).read_bytes()))
+    with pytest.raises(UsageError, match=r"by corpus\.idx it should have"):
+        IndexedFile.open(prefix)
+
+
+@pytest.mark.parametrize("path_of", [bin_of, idx_of])
+def test_a_missing_file_and_one_that_cannot_be_read_are_named(prefix, path_of):
+    path_of(prefix).unlink()
+    with pytest.raises(UsageError, match=f"cannot read {path_of(prefix)}: No such file"):
+        IndexedFile.open(prefix)
+    path_of(prefix).mkdir()
+    with pytest.raises(UsageError, match=rf"({path_of(prefix)}: Is a directory|it should have)"):
+        IndexedFile.open(prefix)
+
+
+def test_a_file_that_changes_while_it_is_open_is_noticed(prefix):
+    file = IndexedFile.open(prefix)
+    file.check_unchanged()
+    content = bin_of(prefix).read_bytes()
+    bin_of(prefix).unlink()
+    with pytest.raises(UsageError, match="cannot read"):
+        file.check_unchanged()
+    bin_of(prefix).with_suffix(".new").write_bytes(content)
+    bin_of(prefix).with_suffix(".new").rename(bin_of(prefix))
+    with pytest.raises(UsageError, match="has changed since it was opened"):
+        file.check_unchanged()
+
+
+def test_a_corpus_without_documents_is_one(tmp_path):
+    write_by_us(tmp_path / "corpus", [])
+    file = IndexedFile.open(tmp_path / "corpus")
+    assert (file.documents, len(file.tokens), file.first_token(0)) == (0, 0, 0)

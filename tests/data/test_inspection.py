@@ -1,0 +1,119 @@
+import json
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rampcli.data.building.build import Order, build
+from rampcli.data.indexed import HEADER, bin_of, idx_of, manifest_of, tokenizer_of, write_index
+from rampcli.data.inspection import faults_of, inspect
+from rampcli.errors import UsageError
+
+TEXTS = ["a", "bcd", "efghi\n" * 10, ""]
+
+
+@pytest.fixture
+def prefix(tmp_path):
+    (tmp_path / "in.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in TEXTS))
+    build(Order(inputs=(tmp_path / "in.jsonl",), output=tmp_path / "corpus", tokenizer="bytes", workers=1))
+    return tmp_path / "corpus"
+
+
+def write(prefix, lengths, kind="<u2"):
+    bin_of(prefix).write_bytes(np.arange(sum(lengths), dtype=kind).tobytes())
+    write_index(idx_of(prefix), np.dtype(kind), lambda: iter([np.array(lengths, dtype=np.int64)]))
+
+
+def test_a_corpus_of_ours_is_described(prefix):
+    found = inspect(prefix)
+    assert (found.documents, found.tokens, found.type, found.tokenizer, found.vocab_size) == (3, 64, "uint16", "bytes", 256)
+    assert (found.longest, found.median_length, found.largest_token, found.empty) == (60, 3, ord("i"), 1)
+    assert found.histogram == [(1, 1, 1), (2, 3, 1), (4, 7, 0), (8, 15, 0), (16, 31, 0), (32, 63, 1)]
+    assert found.sample == "abcd" + "efghi\n" * 10
+    assert faults_of(prefix) == []
+
+
+def test_a_corpus_of_megatron_is_described_as_far_as_anybody_knows(tmp_path):
+    megatron = pytest.importorskip("megatron.core.datasets.indexed_dataset")
+    builder = megatron.IndexedDatasetBuilder(str(tmp_path / "theirs.bin"), dtype=np.int32)
+    builder.add_document(np.array([7, 8, 9]), [1, 2])
+    builder.add_document(np.array([100_000]), [1])
+    builder.finalize(str(tmp_path / "theirs.idx"))
+    found = inspect(tmp_path / "theirs")
+    assert (found.documents, found.sequences, found.tokens, found.type) == (2, 3, 4, "int32")
+    assert (found.tokenizer, found.vocab_size, found.largest_token, found.longest) == (None, None, 100_000, 3)
+    assert found.sample == "7 8 9 100000"
+    assert faults_of(tmp_path / "theirs") == []
+
+
+@settings(max_examples=20)
+@given(lengths=st.lists(st.integers(1, 200_000) | st.integers(1, 9), min_size=1, max_size=12))
+def test_figures_of_lengths_are_those_of_the_lengths(tmp_path_factory, lengths):
+    prefix = tmp_path_factory.mktemp("lengths") / "corpus"
+    write(prefix, lengths)
+    found = inspect(prefix)
+    assert found.median_length == sorted(lengths)[(len(lengths) - 1) // 2]
+    assert (found.longest, found.mean_length) == (max(lengths), pytest.approx(np.mean(lengths)))
+    for first, last, count in found.histogram:
+        assert count == sum(first <= length <= last for length in lengths)
+    assert sum(count for _, _, count in found.histogram) == len(lengths)
+
+
+def test_a_corpus_without_documents_is_described(tmp_path):
+    write(tmp_path / "none", [])
+    found = inspect(tmp_path / "none")
+    assert (found.documents, found.histogram, found.median_length, found.largest_token, found.sample) == (0, [], 0, None, "")
+    assert faults_of(tmp_path / "none") == []
+
+
+def put(path, place, content):
+    with path.open("r+b") as file:
+        file.seek(place)
+        file.write(content)
+
+
+def number(value):
+    return np.int64(value).tobytes()
+
+
+def change_manifest(prefix, **changes):
+    manifest_of(prefix).write_text(json.dumps(json.loads(manifest_of(prefix).read_text()) | changes))
+
+
+POINTERS = HEADER.size + 3 * 4
+DOCUMENTS = POINTERS + 3 * 8
+
+FAULTS = {
+    "sequence 1 starts at byte 3, and by the lengths before it at 2": lambda prefix: put(idx_of(prefix), POINTERS + 8, number(3)),
+    "document 1 ends before it starts": lambda prefix: put(idx_of(prefix), DOCUMENTS + 8, number(3)),
+    "sequence 0 has a length of -1": lambda prefix: put(idx_of(prefix), HEADER.size, np.int32(-1).tobytes()),
+    "another checksum": lambda prefix: put(bin_of(prefix), 0, b"b"),
+    "there is a token 300, and the vocabulary has 256": lambda prefix: put(bin_of(prefix), 0, np.uint16(300).tobytes()),
+    "corpus.bin has 127 bytes": lambda prefix: bin_of(prefix).write_bytes(bin_of(prefix).read_bytes()[:-1]),
+    "tokenizer.json is missing": lambda prefix: tokenizer_of(prefix).unlink(),
+    "is no tokenizer": lambda prefix: tokenizer_of(prefix).write_text("{"),
+    "the manifest says 4": lambda prefix: change_manifest(prefix, documents=4),
+    "the manifest says 9": lambda prefix: change_manifest(prefix, largest_token=9),
+    "no manifest of format 1": lambda prefix: change_manifest(prefix, format=2),
+    "cannot read": lambda prefix: manifest_of(prefix).write_text("{"),
+    "no index of Megatron's format": lambda prefix: put(idx_of(prefix), 0, b"X"),
+}
+
+
+@pytest.mark.parametrize("said", FAULTS)
+def test_whatever_is_wrong_is_named(prefix, said):
+    FAULTS[said](prefix)
+    assert any(said in fault for fault in faults_of(prefix)), faults_of(prefix)
+
+
+def test_documents_that_are_not_in_order_are_no_figures(prefix):
+    FAULTS["document 1 ends before it starts"](prefix)
+    with pytest.raises(UsageError, match="not in order"):
+        inspect(prefix)
+
+
+def test_a_corpus_that_is_not_there_is_an_error(tmp_path):
+    for look in (inspect, faults_of):
+        with pytest.raises(UsageError, match=r"cannot read .*none\.idx"):
+            look(tmp_path / "none")

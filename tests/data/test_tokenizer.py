@@ -1,0 +1,132 @@
+import json
+import warnings
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tokenizers import Tokenizer, models, pre_tokenizers
+
+from rampcli.data.tokenizer import (
+    END_OF_TEXT,
+    byte_tokenizer,
+    character_tokenizer,
+    encoder_of,
+    open_tokenizer,
+    special_tokens_in_text,
+    train_bpe,
+    usual_end_of_document,
+    vocab_size_of,
+)
+from rampcli.errors import UsageError
+
+texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=60)
+
+
+@settings(max_examples=30)
+@given(text=texts)
+def test_the_fast_way_for_bytes_gives_what_the_tokenizer_gives(text):
+    tokenizer = byte_tokenizer()
+    (tokens,) = encoder_of(tokenizer)([text])
+    assert tokens.tolist() == tokenizer.encode(text, add_special_tokens=False).ids == list(text.encode())
+    assert tokenizer.decode(tokens.tolist()) == text
+
+
+@settings(max_examples=30)
+@given(text=texts, more=texts)
+def test_the_fast_way_for_characters_gives_what_the_tokenizer_gives(text, more):
+    tokenizer = character_tokenizer(text + more + "x")
+    (tokens,) = encoder_of(tokenizer)([text])
+    assert tokens.tolist() == tokenizer.encode(text, add_special_tokens=False).ids
+    assert tokenizer.decode(tokens.tolist()) == text
+
+
+def test_both_are_recognised_when_they_come_from_a_file(tmp_path):
+    for tokenizer in (byte_tokenizer(), character_tokenizer("ab\n ")):
+        tokenizer.save(str(tmp_path / "tokenizer.json"))
+        read = open_tokenizer(tmp_path / "tokenizer.json")
+        assert encoder_of(read).__qualname__ == encoder_of(tokenizer).__qualname__ != encoder_of(train_bpe(iter(["a"]), 257)).__qualname__
+
+
+def test_the_numbers_of_characters_are_in_the_order_of_code_points():
+    assert character_tokenizer("bca\nb").get_vocab() == {"\n": 0, "a": 1, "b": 2, "c": 3}
+
+
+def test_a_character_that_the_corpus_does_not_have_is_named():
+    with pytest.raises(UsageError, match="no character 'ü'"):
+        encoder_of(character_tokenizer("ab"))(["ab", "aüb"])
+
+
+def test_a_tokenizer_that_looks_like_characters_and_is_not_goes_the_slow_way():
+    tokenizer = character_tokenizer("ab ")
+    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+    tokenizer.model = models.WordLevel({"a": 0, "b": 1, "?": 2}, unk_token="?")
+    assert [tokens.tolist() for tokens in encoder_of(tokenizer)(["a b ab"])] == [[0, 1, 2]]
+
+
+def test_merges_are_the_same_whoever_learns_them_and_text_comes_back():
+    corpus = ["the cat sat on the mat\n" * 20, "é漢字 the end" * 9]
+    first, second = (train_bpe(iter(corpus), 300) for _ in range(2))
+    assert first.to_str() == second.to_str()
+    assert first.token_to_id(END_OF_TEXT) == 0
+    assert usual_end_of_document(first) == END_OF_TEXT
+    text = "a cat that was never there: \x00 ü 🙂\r\n"
+    (tokens,) = encoder_of(first)([text])
+    assert first.decode(tokens.tolist()) == text
+
+
+def test_a_file_that_cuts_or_fills_texts_does_neither(tmp_path):
+    tokenizer = byte_tokenizer()
+    tokenizer.enable_truncation(2)
+    tokenizer.enable_padding(length=10)
+    tokenizer.save(str(tmp_path / "tokenizer.json"))
+    read = open_tokenizer(tmp_path / "tokenizer.json")
+    assert read.encode("abc").ids == [97, 98, 99]
+
+
+def test_the_vocabulary_counts_gaps():
+    assert vocab_size_of(Tokenizer(models.WordLevel({"a": 0, "b": 41}))) == 42
+
+
+@pytest.mark.parametrize("tokens", [[], ["</s>", "<eos>"]])
+def test_the_end_of_a_document_is_not_guessed_among_none_or_several(tokens):
+    tokenizer = byte_tokenizer()
+    tokenizer.add_special_tokens(tokens)
+    assert usual_end_of_document(tokenizer) is None
+
+
+@pytest.mark.parametrize("content", [b"", b"{}", b"[1]", b"\xff\xfe", b'{"model": {"type": "BPE", "vocab": {"a": 0}, "merges": ["a b"]}}'])
+def test_a_broken_file_is_one_error(tmp_path, content):
+    (tmp_path / "tokenizer.json").write_bytes(content)
+    with pytest.raises(UsageError, match="is no tokenizer"):
+        open_tokenizer(tmp_path / "tokenizer.json")
+
+
+def test_a_missing_file_and_one_without_tokens_are_errors(tmp_path):
+    with pytest.raises(UsageError, match="cannot read the tokenizer"):
+        open_tokenizer(tmp_path / "none.json")
+    Tokenizer(models.BPE()).save(str(tmp_path / "empty.json"))
+    with pytest.raises(UsageError, match="without tokens"):
+        open_tokenizer(tmp_path / "empty.json")
+
+
+def test_transformers_reads_the_tokenizer_of_characters(tmp_path):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        from transformers import PreTrainedTokenizerFast
+    character_tokenizer("helo wrd").save(str(tmp_path / "tokenizer.json"))
+    read = PreTrainedTokenizerFast(tokenizer_file=str(tmp_path / "tokenizer.json"))
+    assert read.decode(read("hello world")["input_ids"], clean_up_tokenization_spaces=False) == "hello world"
+    assert json.loads((tmp_path / "tokenizer.json").read_text())["model"]["type"] == "WordLevel"
+
+
+def test_tokens_of_a_slow_tokenizer_are_integers_also_for_empty_texts():
+    empty, full = encoder_of(train_bpe(iter(["ab"]), 257))(["", "ab"])
+    assert (len(empty), empty.dtype, full.dtype) == (0, np.int64, np.int64)
+
+
+def test_a_model_that_has_special_tokens_among_its_words_is_noticed():
+    words = Tokenizer(models.WordLevel({"a": 0, "<eos>": 1}, unk_token="a"))
+    words.add_special_tokens(["<eos>"])
+    assert special_tokens_in_text(words) == ["<eos>"]
+    assert special_tokens_in_text(train_bpe(iter(["ab <|endoftext|>"] * 9), 280)) == []

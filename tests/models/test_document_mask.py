@@ -1,0 +1,97 @@
+"""Tokens see their own document only: a sequence of several documents gives what each of them alone gives."""
+
+import sys
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+import torch
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from families import FAMILIES
+
+from rampcli.engine.build import fill_weights, initial_weights
+from rampcli.models.decoder import CausalAttention, Decoder
+
+LENGTH = 24
+PACKED = [[0, 9, 10, 21], [0, 3, 4, 5], [0]]
+"""Where documents start in each sequence: some of them are a single token, some longer than Mistral's window of 7."""
+CLOSE = {"atol": 2e-5, "rtol": 1e-4}
+
+
+@pytest.fixture(params=FAMILIES, scope="module")
+def model(request):
+    return decoder(request.param)
+
+
+def decoder(family, layers=None):
+    model = Decoder(FAMILIES[family], sequence_length=LENGTH, layers=layers)
+    fill_weights(model, initial_weights(1))
+    return model.eval()
+
+
+def tokens_of(rows):
+    return torch.randint(128, (rows, LENGTH), generator=torch.Generator().manual_seed(4))
+
+
+def places():
+    positions = torch.arange(LENGTH).repeat(len(PACKED), 1)
+    for row, starts in zip(positions, PACKED, strict=True):
+        for start in starts:
+            row[start:] = torch.arange(LENGTH - start)
+    return positions
+
+
+@torch.no_grad()
+def test_documents_in_one_sequence_give_what_each_of_them_alone_gives(model):
+    tokens = tokens_of(len(PACKED))
+    packed = model(tokens, places())
+    for row, starts in enumerate(PACKED):
+        for start, end in pairwise([*starts, LENGTH]):
+            torch.testing.assert_close(packed[row, start:end], model(tokens[row : row + 1, start:end])[0], **CLOSE)
+
+
+@torch.no_grad()
+def test_without_the_mask_the_second_document_sees_the_first(model):
+    tokens, masked = tokens_of(len(PACKED)), places()
+    packed, unmasked = model(tokens, masked), model(tokens)
+    torch.testing.assert_close(packed[0, :9], unmasked[0, :9], **CLOSE)
+    assert not torch.allclose(packed[0, 10:14], unmasked[0, 10:14], atol=1e-2)
+
+
+@torch.no_grad()
+def test_a_document_does_not_change_with_what_lies_before_and_behind_it(model):
+    tokens = tokens_of(1)
+    changed = tokens.clone()
+    changed[0, :9], changed[0, 21:] = (tokens[0, :9] + 1) % 128, (tokens[0, 21:] + 1) % 128
+    before, after = (model(each, places()[:1])[0] for each in (tokens, changed))
+    assert torch.equal(before[9:21], after[9:21])
+    assert not torch.allclose(before[:9], after[:9], atol=1e-2)
+
+
+@torch.no_grad()
+def test_a_sequence_of_one_document_is_the_same_with_a_mask_and_without(model):
+    tokens, one = tokens_of(2), torch.arange(LENGTH)
+    assert torch.equal(model(tokens), model(tokens, one))
+    torch.testing.assert_close(model(tokens, one.repeat(2, 1)), model(tokens), **CLOSE)
+    torch.testing.assert_close(model(tokens[:, :11], one[:11].repeat(2, 1)), model(tokens[:, :11]), **CLOSE)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("family", ["llama3", "mistral", "gpt3"])
+def test_parts_of_a_model_one_after_another_are_the_model_with_a_mask_too(family):
+    first, last = (decoder(family, layers) for layers in (range(1), range(1, 2)))
+    tokens = tokens_of(len(PACKED))
+    assert torch.equal(last(first(tokens, places()), places()), decoder(family)(tokens, places()))
+
+
+@pytest.mark.parametrize("sliding_window", [None, 5])
+def test_each_query_sees_the_tokens_of_its_document_up_to_itself_and_no_others(sliding_window):
+    core, in_documents = CausalAttention(sliding_window=sliding_window), places()
+    mask = core._mask(LENGTH, LENGTH, in_documents, device=torch.device("cpu"))
+    for row, starts in enumerate(PACKED):
+        for query in range(LENGTH):
+            start = max(start for start in starts if start <= query)
+            seen = range(max(start, query + 1 - (sliding_window or LENGTH)), query + 1)
+            assert mask[row, 0, query].nonzero().ravel().tolist() == list(seen)
