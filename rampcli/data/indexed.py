@@ -24,6 +24,7 @@ TYPES: dict[int, str] = {1: "<u1", 2: "<i1", 3: "<i2", 4: "<i4", 5: "<i8", 8: "<
 """By code; Megatron also has codes for two kinds of floats, which are no tokens."""
 MOST_OF_UINT16 = 65_500
 """Vocabularies below it are stored in two bytes, as Megatron has it."""
+AS_IT_WAS = "the file as it was; the same command goes on then"
 LONGEST_SEQUENCE = 2**31 - 1
 BLOCK = 1 << 20
 
@@ -61,6 +62,7 @@ class IndexedFile:
 
     Attributes:
         prefix: the files' common name.
+        bin: the file of the tokens; a text, as it is looked at before each read.
         tokens: of some integer type, [tokens].
         lengths: of the sequences, in tokens, int32 [sequences].
         pointers: where they start, in bytes, int64 [sequences].
@@ -69,6 +71,7 @@ class IndexedFile:
     """
 
     prefix: Path
+    bin: str
     tokens: NDArray[Any]
     lengths: NDArray[np.int32]
     pointers: Places
@@ -88,7 +91,7 @@ class IndexedFile:
             index = _mapped(idx_of(prefix), "<u1")
         lengths, pointers, document_indices, kind = _parts_of(index, idx_of(prefix))
         with _naming(bin_of(prefix), missing=f"the file that belongs to {idx_of(prefix)}"):
-            identity = _identity(bin_of(prefix))
+            identity = _identity(str(bin_of(prefix)))
             expected = int(pointers[-1]) + int(lengths[-1]) * kind.itemsize if len(lengths) else 0
             if identity[1] != expected:
                 raise UsageError(
@@ -96,7 +99,7 @@ class IndexedFile:
                     remedy="both files of one build, copied whole",
                 )
             tokens = _mapped(bin_of(prefix), kind)
-        return cls(prefix, tokens, lengths, pointers, document_indices, identity)
+        return cls(prefix, str(bin_of(prefix)), tokens, lengths, pointers, document_indices, identity)
 
     @property
     def documents(self) -> int:
@@ -121,10 +124,12 @@ class IndexedFile:
         Raises:
             UsageError: it is another one than was opened, or gone.
         """
-        path = bin_of(self.prefix)
-        with _naming(path, missing="the file as it was"):
-            if _identity(path) != self.identity:
-                raise UsageError(f"{path} has changed since it was opened", remedy="the file as it was; the same command goes on then")
+        try:
+            if _identity(self.bin) == self.identity:
+                return
+        except OSError as error:
+            raise UsageError(f"cannot read {self.bin}: {error.strerror}", remedy=AS_IT_WAS) from error
+        raise UsageError(f"{self.bin} has changed since it was opened", remedy=AS_IT_WAS)
 
 
 class _naming:
@@ -147,8 +152,8 @@ def _mapped(path: Path, kind: Any) -> NDArray[Any]:
     return np.memmap(path, dtype=kind, mode="r").view(np.ndarray) if path.stat().st_size else np.empty(0, dtype=kind)
 
 
-def _identity(path: Path) -> tuple[int, int, int]:
-    found = path.stat()
+def _identity(path: str) -> tuple[int, int, int]:
+    found = os.stat(path)
     return found.st_ino, found.st_size, found.st_mtime_ns
 
 

@@ -79,7 +79,7 @@ def export(run_dir: Path, folder: Path, *, step: int | None = None, dtype: str |
         "step": checkpoint.step,
         "class": described["architectures"][0],
         "dtype": described["torch_dtype"],
-        "tokenizer": None if tokenizer is None else "tokenizer.json",
+        "tokenizer": None if tokenizer is None else f"{tokenizer.get_vocab_size()} tokens",
     }
 
 

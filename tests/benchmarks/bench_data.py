@@ -135,7 +135,8 @@ def read_steps(loader: Loader, *, accumulate: int, ahead: bool) -> Way:
                 loader.read(consumed, plan)
             else:
                 for share in loader._read(consumed, plan):
-                    torch.from_numpy(share.tokens), torch.from_numpy(share.labels)
+                    for each in share:
+                        torch.from_numpy(each.tokens), torch.from_numpy(each.labels)
             consumed += plan.global_batch_size
         for unread in loader._ahead.values():
             unread.result()  # what comes next is not to be disturbed

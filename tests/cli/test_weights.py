@@ -32,7 +32,7 @@ def test_what_was_trained_goes_out_to_transformers_comes_back_trains_further_and
     assert trained.returncode == 0, trained.stderr
     exported = call("export", "runs/llama3_tiny", "out", cwd=tmp_path)
     assert (exported.returncode, exported.stderr) == (0, "")
-    assert exported.stdout == "wrote out: step 2, class LlamaForCausalLM, dtype float32, tokenizer bytes\n"
+    assert exported.stdout == "wrote out: step 2, class LlamaForCausalLM, dtype float32, tokenizer 256 tokens\n"
     imported = call("import", "out", "mine/model/small.yaml", cwd=tmp_path)
     assert (imported.returncode, imported.stderr) == (0, "")
     assert "--config-dir mine model=small" in imported.stdout

@@ -11,6 +11,7 @@ from rampcli.data import indexed
 from rampcli.data.indexed import HEADER, MAGIC, IndexedFile, bin_of, idx_of, token_type, write_index
 from rampcli.errors import UsageError
 
+pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation")
 megatron = pytest.importorskip("megatron.core.datasets.indexed_dataset")
 
 DOCUMENTS = [[[1, 2, 3]], [[4], [5, 6]], [[65_000]]]
