@@ -5,7 +5,8 @@ import torch
 import torch.distributed as dist
 from hypothesis import settings
 
-from rampcli.config.schema import Activation, Config, ModelConfig, Normalization, PositionEmbedding
+from rampcli.config.choices import Activation, Normalization, PositionEmbedding
+from rampcli.config.schema import Config, ModelConfig
 
 # A busy machine takes its time over an example; that is no failure.
 settings.register_profile("rampcli", deadline=None, max_examples=60)

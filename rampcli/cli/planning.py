@@ -13,10 +13,10 @@ from rampcli.batch.throughput import EFFICIENCY_KEY
 from rampcli.batch.throughput import to_text as points_to_text
 from rampcli.cli.composing import compose_words
 from rampcli.cli.console import build_console, print_table, say
+from rampcli.config.choices import NodePolicy
 from rampcli.config.compose import lay_over
 from rampcli.config.groups import group_names
 from rampcli.config.resolve import Resolved, resolve, sources_named
-from rampcli.config.schema import NodePolicy
 from rampcli.config.words import read_values
 from rampcli.errors import Report, UsageError, UsageErrors
 from rampcli.report.measured import measured_points

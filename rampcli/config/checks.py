@@ -4,9 +4,10 @@ from collections.abc import Callable
 from typing import Any
 
 from rampcli.batch.division import divisors
+from rampcli.config.choices import DecayStyle, PositionEmbedding
 from rampcli.config.corpora import check_corpora
 from rampcli.config.model_size import head_size_of
-from rampcli.config.schema import Config, DecayStyle, PositionEmbedding
+from rampcli.config.schema import Config
 from rampcli.config.settings import Setting, leaves, settings, shown
 from rampcli.errors import Report, UsageError
 

@@ -6,7 +6,8 @@ from fractions import Fraction
 from math import gcd, isfinite, lcm
 from pathlib import Path
 
-from rampcli.config.schema import Config, DataSource
+from rampcli.config.choices import DataSource
+from rampcli.config.schema import Config
 from rampcli.config.settings import shown
 from rampcli.errors import UsageError
 

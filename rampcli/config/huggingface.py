@@ -6,8 +6,9 @@ from enum import Enum
 from pathlib import Path
 from typing import Any
 
+from rampcli.config.choices import Activation, Normalization, PositionEmbedding
 from rampcli.config.model_size import head_size_of
-from rampcli.config.schema import Activation, Config, ModelConfig, Normalization, PositionEmbedding
+from rampcli.config.schema import Config, ModelConfig
 from rampcli.config.settings import shown
 from rampcli.errors import UsageError
 

@@ -1,6 +1,7 @@
 """How large a model is, by arithmetic: no model is built."""
 
-from rampcli.config.schema import Activation, ModelConfig, Normalization, PositionEmbedding
+from rampcli.config.choices import Activation, Normalization, PositionEmbedding
+from rampcli.config.schema import ModelConfig
 
 
 def head_size_of(model: ModelConfig) -> int:

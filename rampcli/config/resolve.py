@@ -15,9 +15,10 @@ from rampcli.batch.throughput import Throughput, parse_points
 from rampcli.batch.training_plan import StagePlan, TrainingPlan, plan_training
 from rampcli.config.canonical import Canonical, canonicalize
 from rampcli.config.checks import SETTING_CHECKS, check_ranges
+from rampcli.config.choices import AtBoundary
 from rampcli.config.model_size import flops_per_token
 from rampcli.config.origin import DEFAULT, Origin
-from rampcli.config.schema import AtBoundary, Config
+from rampcli.config.schema import Config
 from rampcli.config.settings import leaves, settings
 from rampcli.config.splits import SPLIT_CHECKS, check_stages
 from rampcli.config.values import build, put

@@ -7,7 +7,8 @@ from rampcli.batch.division import divisors
 from rampcli.batch.maxtext import PIPELINE_KEY, STAGES_KEY
 from rampcli.batch.plan import ACCUMULATE_KEY, GLOBAL_KEY, MICRO_KEY
 from rampcli.batch.training_plan import StagePlan
-from rampcli.config.schema import AccumulateReduce, Config
+from rampcli.config.choices import AccumulateReduce
+from rampcli.config.schema import Config
 from rampcli.errors import Report, UsageError
 
 TENSOR_KEY, CONTEXT_KEY, SHARD_KEY = "parallel.tensor_parallel_size", "parallel.context_parallel_size", "parallel.data_parallel_shard_size"

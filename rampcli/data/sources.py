@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rampcli.config.schema import Config, DataSource
+from rampcli.config.choices import DataSource
+from rampcli.config.schema import Config
 from rampcli.data.blend import Blend
 from rampcli.data.corpus import Corpus, MockCorpus
 from rampcli.data.files import Opened, cut_of, in_memory, open_indexed, open_text, paths_of

@@ -10,7 +10,8 @@ from tokenizers import Tokenizer
 from tokenizers.decoders import DecodeStream
 from torch import Tensor
 
-from rampcli.config.schema import Accelerator, Config
+from rampcli.config.choices import Accelerator
+from rampcli.config.schema import Config
 from rampcli.data.tokenizer import encoder_of
 from rampcli.engine.program import leave_after
 from rampcli.engine.trained import load_model, open_run, tokenizer_of

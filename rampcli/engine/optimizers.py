@@ -9,7 +9,8 @@ from torch.distributed.tensor import DTensor, distribute_tensor
 from torch.optim import AdamW
 from torch.optim import Optimizer as TorchOptimizer
 
-from rampcli.config.schema import OptimConfig, Optimizer
+from rampcli.config.choices import Optimizer
+from rampcli.config.schema import OptimConfig
 from rampcli.models.decoder import Decoder
 
 

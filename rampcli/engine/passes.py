@@ -7,7 +7,8 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.distributed.tensor import DTensor
 
-from rampcli.config.schema import AccumulateReduce, Config
+from rampcli.config.choices import AccumulateReduce
+from rampcli.config.schema import Config
 from rampcli.data.corpus import IGNORED
 from rampcli.data.loader import MicroBatch
 from rampcli.models.decoder import Decoder

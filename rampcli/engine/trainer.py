@@ -10,7 +10,8 @@ import torch.distributed as dist
 from rampcli.batch.learning_rate import LearningRate
 from rampcli.batch.plan import BatchPlan
 from rampcli.batch.training_plan import StagePlan, TrainingPlan
-from rampcli.config.schema import AtBoundary, Config, OnNonfinite
+from rampcli.config.choices import AtBoundary, OnNonfinite
+from rampcli.config.schema import Config
 from rampcli.data.loader import Loader, RankBatch, ValidationLoader
 from rampcli.engine.checkpoint import Checkpoints, TrainingState
 from rampcli.engine.guard import Outliers, not_finite

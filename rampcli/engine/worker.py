@@ -11,9 +11,10 @@ import torch
 import torch.distributed as dist
 
 from rampcli.config import snapshot
+from rampcli.config.choices import Accelerator
 from rampcli.config.huggingface import check_init_from
 from rampcli.config.resolve import Resolved, resolve
-from rampcli.config.schema import Accelerator, Config
+from rampcli.config.schema import Config
 from rampcli.data.hosts import build_reading
 from rampcli.data.loader import Loader, ValidationLoader
 from rampcli.data.sources import open_corpora

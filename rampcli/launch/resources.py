@@ -4,7 +4,8 @@ import os
 from pathlib import Path
 
 from rampcli.batch.training_plan import TrainingPlan
-from rampcli.config.schema import Accelerator, Config
+from rampcli.config.choices import Accelerator
+from rampcli.config.schema import Config
 from rampcli.errors import UsageError
 
 

@@ -9,9 +9,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from rampcli.config import snapshot
+from rampcli.config.choices import Resume
 from rampcli.config.huggingface import check_init_from
 from rampcli.config.resolve import Resolved, sources_named
-from rampcli.config.schema import Config, Resume
+from rampcli.config.schema import Config
 from rampcli.data.sources import check_files
 from rampcli.errors import EXIT_CTRL_C, EXIT_INTERRUPTED, ForeignCheckpointError, NoCheckpointError, UsageError
 from rampcli.launch.local import Observer, supervise

@@ -4,8 +4,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from rampcli.config.choices import Activation, Normalization, PositionEmbedding
 from rampcli.config.model_size import head_size_of
-from rampcli.config.schema import Activation, ModelConfig, Normalization, PositionEmbedding
+from rampcli.config.schema import ModelConfig
 from rampcli.models.rotary import RotaryTable, rotate
 
 

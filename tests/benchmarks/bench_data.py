@@ -29,7 +29,8 @@ import numpy as np
 import torch
 
 from rampcli.batch.plan import BatchPlan
-from rampcli.config.schema import Config, DataSource
+from rampcli.config.choices import DataSource
+from rampcli.config.schema import Config
 from rampcli.data.hosts import Reading
 from rampcli.data.indexed import bin_of, idx_of, manifest_of, write_index
 from rampcli.data.loader import Loader

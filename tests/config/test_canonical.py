@@ -8,10 +8,11 @@ from hypothesis import strategies as st
 
 from rampcli import llm
 from rampcli.config.canonical import canonicalize
+from rampcli.config.choices import NodePolicy, RampSemantics
 from rampcli.config.compose import compose, lay_over
 from rampcli.config.origin import Origin, Source
 from rampcli.config.resolve import resolve
-from rampcli.config.schema import Config, NodePolicy, RampSemantics
+from rampcli.config.schema import Config
 from rampcli.config.settings import FOREIGN, leaves
 from rampcli.config.snapshot import to_yaml
 from rampcli.config.values import build

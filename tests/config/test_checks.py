@@ -4,7 +4,8 @@ from hypothesis import settings as run
 from hypothesis import strategies as st
 
 from rampcli.config.checks import SETTING_CHECKS, check_heads, check_name, check_ranges, check_rotary, check_schedule, check_warmup
-from rampcli.config.schema import Config, DecayStyle, PositionEmbedding
+from rampcli.config.choices import DecayStyle, PositionEmbedding
+from rampcli.config.schema import Config
 from rampcli.config.settings import FOREIGN, settings
 from rampcli.config.values import build, put
 from rampcli.errors import UsageError, UsageErrors

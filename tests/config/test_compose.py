@@ -3,10 +3,10 @@ from pathlib import Path
 
 import pytest
 
+from rampcli.config.choices import DataSource
 from rampcli.config.compose import compose, lay_over
 from rampcli.config.groups import option_names, some_of
 from rampcli.config.resolve import resolve
-from rampcli.config.schema import DataSource
 from rampcli.config.settings import leaves
 from rampcli.config.snapshot import to_yaml
 from rampcli.errors import Report, UsageError, UsageErrors

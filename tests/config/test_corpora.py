@@ -6,10 +6,11 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from rampcli.config.choices import DataSource
 from rampcli.config.compose import compose, lay_over
 from rampcli.config.corpora import MOST_SHARES, check_corpora, corpora_of, shares_of
 from rampcli.config.resolve import resolve
-from rampcli.config.schema import Config, DataSource
+from rampcli.config.schema import Config
 from rampcli.config.settings import leaves
 from rampcli.errors import RampcliError, UsageError
 

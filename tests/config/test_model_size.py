@@ -6,10 +6,11 @@ from hypothesis import given
 from hypothesis import settings as run
 from hypothesis import strategies as st
 
+from rampcli.config.choices import Activation, Normalization, PositionEmbedding
 from rampcli.config.compose import compose
 from rampcli.config.groups import option_names
 from rampcli.config.model_size import count_parameters, flops_per_token
-from rampcli.config.schema import Activation, ModelConfig, Normalization, PositionEmbedding
+from rampcli.config.schema import ModelConfig
 from rampcli.models.decoder import Decoder
 
 LLAMA3_8B = 8_030_261_248

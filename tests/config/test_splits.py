@@ -11,9 +11,10 @@ from hypothesis import strategies as st
 
 from rampcli import llm
 from rampcli.batch.training_plan import StagePlan
+from rampcli.config.choices import AccumulateReduce
 from rampcli.config.compose import lay_over
 from rampcli.config.resolve import resolve
-from rampcli.config.schema import AccumulateReduce, Config
+from rampcli.config.schema import Config
 from rampcli.config.splits import SPLIT_CHECKS, check_pipeline_parts, check_sequence, check_stages, check_tensor
 from rampcli.config.values import put
 from rampcli.errors import Report, UsageError, UsageErrors

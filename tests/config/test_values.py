@@ -6,7 +6,8 @@ from hypothesis import example, given
 from hypothesis import settings as run
 from hypothesis import strategies as st
 
-from rampcli.config.schema import Config, NodePolicy, Precision
+from rampcli.config.choices import NodePolicy, Precision
+from rampcli.config.schema import Config
 from rampcli.config.settings import EXAMPLES, MOST, flatten, leaves, settings
 from rampcli.config.values import build, typed
 from rampcli.config.words import parse

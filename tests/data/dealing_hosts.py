@@ -14,7 +14,8 @@ import torch
 import torch.distributed as dist
 
 from rampcli.batch.plan import BatchPlan
-from rampcli.config.schema import Config, DataSource
+from rampcli.config.choices import DataSource
+from rampcli.config.schema import Config
 from rampcli.data.hosts import Reading, build_reading
 from rampcli.data.loader import Loader, MicroBatch, ValidationLoader
 from rampcli.data.sources import open_corpora

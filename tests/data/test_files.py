@@ -10,7 +10,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from tokenizers import Tokenizer, models, pre_tokenizers
 
-from rampcli.config.schema import Config, DataSource
+from rampcli.config.choices import DataSource
+from rampcli.config.schema import Config
 from rampcli.data.corpus import IGNORED, Cut, TokenCorpus
 from rampcli.data.files import parts_of, texts_of
 from rampcli.data.indexed import HEADER, MAGIC, VERSION, bin_of, idx_of, manifest_of, tokenizer_of, write_index

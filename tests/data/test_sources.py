@@ -5,7 +5,8 @@ import numpy as np
 import pytest
 from tokenizers import Tokenizer
 
-from rampcli.config.schema import Config, DataSource
+from rampcli.config.choices import DataSource
+from rampcli.config.schema import Config
 from rampcli.data.corpus import Cut
 from rampcli.data.order import SampleOrder
 from rampcli.data.sources import is_held_out, open_corpora

@@ -8,7 +8,8 @@ import torch
 import torch.distributed as dist
 from torch.distributed.tensor import DTensor
 
-from rampcli.config.schema import AccumulateReduce, Config, ModelConfig
+from rampcli.config.choices import AccumulateReduce
+from rampcli.config.schema import Config, ModelConfig
 from rampcli.data.corpus import IGNORED
 from rampcli.data.loader import MicroBatch
 from rampcli.engine.build import build_parts

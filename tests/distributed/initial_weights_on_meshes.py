@@ -8,7 +8,8 @@ import torch
 import torch.distributed as dist
 from torch.distributed.tensor import DTensor
 
-from rampcli.config.schema import Activation, Config, ModelConfig, Normalization, ParallelConfig, PositionEmbedding
+from rampcli.config.choices import Activation, Normalization, PositionEmbedding
+from rampcli.config.schema import Config, ModelConfig, ParallelConfig
 from rampcli.engine.build import build_parts
 from rampcli.parallel.mesh import build_meshes
 

@@ -3,7 +3,7 @@ import json
 import pytest
 import torch
 
-from rampcli.config.schema import Optimizer
+from rampcli.config.choices import Optimizer
 from rampcli.data.loader import MicroBatch
 from rampcli.engine.checkpoint import Checkpoints, TrainingState
 from rampcli.engine.optimizers import build_optimizers

@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from rampcli.config.schema import Optimizer
+from rampcli.config.choices import Optimizer
 from rampcli.engine.optimizers import Muon, build_optimizers
 from rampcli.models.decoder import Decoder
 

@@ -2,7 +2,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from rampcli.config.schema import ActivationCheckpointing
+from rampcli.config.choices import ActivationCheckpointing
 from rampcli.data.corpus import IGNORED
 from rampcli.data.loader import MicroBatch
 from rampcli.engine.step import follow_gradient, validate

@@ -1,8 +1,8 @@
 import pytest
 
 from rampcli import llm
+from rampcli.config.choices import Accelerator
 from rampcli.config.resolve import resolve
-from rampcli.config.schema import Accelerator
 from rampcli.errors import UsageError
 from rampcli.launch.resources import gpus_for, visible_gpus
 

@@ -1,6 +1,7 @@
 """A small model of each family, and the class of transformers that it equals."""
 
-from rampcli.config.schema import Activation, ModelConfig, Normalization, PositionEmbedding
+from rampcli.config.choices import Activation, Normalization, PositionEmbedding
+from rampcli.config.schema import ModelConfig
 
 SMALL = {"num_layers": 2, "hidden_size": 64, "ffn_hidden_size": 96, "num_attention_heads": 4, "vocab_size": 128, "init_std": 0.2}
 LLAMA = SMALL | {"num_query_groups": 2}

@@ -1,7 +1,7 @@
 import torch
 from torch.distributed.fsdp import FSDPModule
 
-from rampcli.config.schema import Precision
+from rampcli.config.choices import Precision
 
 
 def test_bf16_computes_in_bf16_and_keeps_fp32_weights(small_llama, build_passes):

@@ -1,9 +1,9 @@
 import pytest
 
 from rampcli import llm
+from rampcli.config.choices import DataSource
 from rampcli.config.compose import lay_over
 from rampcli.config.resolve import resolve
-from rampcli.config.schema import DataSource
 from rampcli.config.snapshot import read, to_yaml
 
 NAMES = llm.recipe_names()
