@@ -10,10 +10,10 @@ from typing import Any
 
 from rampcli.config import snapshot
 from rampcli.config.choices import Resume
+from rampcli.config.corpora import OF_FILES
 from rampcli.config.huggingface import check_init_from
 from rampcli.config.resolve import Resolved, sources_named
 from rampcli.config.schema import Config
-from rampcli.data.sources import check_files
 from rampcli.errors import EXIT_CTRL_C, EXIT_INTERRUPTED, ForeignCheckpointError, NoCheckpointError, UsageError
 from rampcli.launch.local import Observer, supervise
 from rampcli.launch.resources import gpus_for
@@ -62,7 +62,10 @@ def run(
     directory = RunDirectory(resolved.run_dir)
     with sources_named(resolved.config):
         gpus = gpus_for(resolved.config, resolved.plan)
-        check_files(resolved.config)
+        if resolved.config.data.source in OF_FILES:
+            from rampcli.data.sources import check_files  # and with it numpy and tokenizers, which other sources can do without here
+
+            check_files(resolved.config)
         newest = _newest_checkpoint(directory, resolved.config)
         if newest is None:
             check_init_from(resolved.config)
