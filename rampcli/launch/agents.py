@@ -9,8 +9,8 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from rampcli.launch.resources import processors
 from rampcli.lifeline import die_with_parent
+from rampcli.processors import processors
 
 WORKER = "rampcli.engine.worker"
 KILL_AFTER_S = 40.0

@@ -17,11 +17,6 @@ def visible_gpus() -> list[str]:
     return [str(index) for index in range(sum(path.name[6:].isdigit() for path in Path("/dev").glob("nvidia*")))]
 
 
-def processors() -> int:
-    """Processors that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
 def gpus_for(config: Config, plan: TrainingPlan) -> list[str]:
     """The GPUs that the run will use on this machine, in order; none where it runs on the CPU.
 

@@ -16,13 +16,14 @@ import numpy as np
 from tokenizers import Tokenizer
 
 from rampcli.data import tokenizer as tokenizers
-from rampcli.data.building.encoding import Encoding, encode_in_order, environment, usable_cpus
+from rampcli.data.building.encoding import Encoding, encode_in_order, environment
 from rampcli.data.building.parsing import BadRecord, texts_of
 from rampcli.data.building.partial import PartialBuild, Written, take_name, writing
 from rampcli.data.building.records import Chunk, Input, Kind, Reader, find_inputs
 from rampcli.data.indexed import bin_of, idx_of, manifest_of, token_type, tokenizer_of, write_index
 from rampcli.data.manifest import FORMAT, read_manifest
 from rampcli.errors import UsageError
+from rampcli.processors import processors
 from rampcli.run_directory import replace_file, sha256, write_json
 
 SAVE_EVERY_S = 2.0
@@ -205,7 +206,7 @@ class _Work:
         self.partial = partial
         self.watcher = watcher
         self.reader = Reader(inputs, order.text_key)
-        self.workers = order.workers or min(usable_cpus(), 1 + self.reader.bytes // WORTH_A_PROCESS_BYTES)
+        self.workers = order.workers or min(processors(), 1 + self.reader.bytes // WORTH_A_PROCESS_BYTES)
         self.encoded_bytes = 0
 
     def do(self) -> dict[str, Any]:

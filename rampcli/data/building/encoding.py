@@ -97,11 +97,6 @@ class Encoding:
         return Encoded(tokens, lengths, empty, text_bytes, bad, failure)
 
 
-def usable_cpus() -> int:
-    """How many this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
 @contextmanager
 def environment(changes: dict[str, str]) -> Iterator[None]:
     """Variables of the environment for a while, and for the processes that are started in it."""
