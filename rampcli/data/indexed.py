@@ -8,6 +8,7 @@ the number of sequences at the end. Megatron-LM's `megatron/core/datasets/indexe
 import os
 import struct
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -113,10 +114,13 @@ class IndexedFile:
             return self.pointers
         return self.pointers[self.document_indices[self.document_indices < len(self.pointers)]]
 
-    def first_token(self, document: int) -> int:
-        """Where a document starts; for the number of documents, where the last one ends."""
-        sequence = int(self.document_indices[document])
-        return int(self.pointers[sequence]) // self.tokens.itemsize if sequence < len(self.pointers) else len(self.tokens)
+    def first_tokens(self, first: int, last: int) -> Places:
+        """Where documents start, from one to another with both; for the number of documents, where the last one ends."""
+        sequences = self.document_indices[first : last + 1]
+        inside = sequences < len(self.pointers)
+        places = np.full(len(sequences), len(self.tokens), dtype=np.int64)
+        places[inside] = self.pointers[sequences[inside]] // self.tokens.itemsize
+        return places
 
     def check_unchanged(self) -> None:
         """Refuse to read on in a file that somebody has replaced or written to.
@@ -124,27 +128,18 @@ class IndexedFile:
         Raises:
             UsageError: it is another one than was opened, or gone.
         """
-        try:
-            if _identity(self.bin) == self.identity:
-                return
-        except OSError as error:
-            raise UsageError(f"cannot read {self.bin}: {error.strerror}", remedy=AS_IT_WAS) from error
-        raise UsageError(f"{self.bin} has changed since it was opened", remedy=AS_IT_WAS)
+        with _naming(self.bin, missing=AS_IT_WAS):
+            if _identity(self.bin) != self.identity:
+                raise UsageError(f"{self.bin} has changed since it was opened", remedy=AS_IT_WAS)
 
 
-class _naming:
+@contextmanager
+def _naming(path: Path | str, *, missing: str) -> Iterator[None]:
     """Let an error of the operating system name the file, and say what is expected there."""
-
-    def __init__(self, path: Path, *, missing: str) -> None:
-        self.path = path
-        self.missing = missing
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
-        if isinstance(error, OSError):
-            raise UsageError(f"cannot read {self.path}: {error.strerror or error}", remedy=self.missing) from error
+    try:
+        yield
+    except OSError as error:
+        raise UsageError(f"cannot read {path}: {error.strerror or error}", remedy=missing) from error
 
 
 def _mapped(path: Path, kind: Any) -> NDArray[Any]:

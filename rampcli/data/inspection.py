@@ -9,13 +9,12 @@ import numpy as np
 from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
-from rampcli.data.indexed import IndexedFile, bin_of, idx_of, tokenizer_of
+from rampcli.data.indexed import BLOCK, IndexedFile, bin_of, idx_of, tokenizer_of
 from rampcli.data.manifest import read_manifest
 from rampcli.data.tokenizer import open_tokenizer, vocab_size_of
 from rampcli.errors import UsageError
 from rampcli.run_directory import sha256
 
-BLOCK = 1 << 20
 SAMPLE_TOKENS = 200
 LOW_BITS = 16
 
@@ -111,11 +110,7 @@ class _Lengths:
         """In order, some at a time."""
         file = self.file
         for first in range(0, file.documents, BLOCK):
-            sequences = file.document_indices[first : first + BLOCK + 1]
-            inside = sequences < len(file.pointers)
-            starts = np.full(len(sequences), len(file.tokens), dtype=np.int64)
-            starts[inside] = file.pointers[sequences[inside]] // file.tokens.itemsize
-            lengths = np.diff(starts)
+            lengths = np.diff(file.first_tokens(first, first + BLOCK))
             if lengths.min() < 0 or lengths.max() > len(file.tokens):
                 raise UsageError(
                     f"the documents of {idx_of(file.prefix)} are not in order", remedy=f"rampcli data inspect {file.prefix} --verify"

@@ -3,7 +3,7 @@
 import argparse
 import json
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from rampcli.config.huggingface import to_huggingface
-from rampcli.config.schema import Config, ModelConfig
+from rampcli.config.schema import Config
 from rampcli.engine.program import leave_after
 from rampcli.engine.trained import open_run, read_weights, tokenizer_of
 from rampcli.errors import UsageError
@@ -85,9 +85,11 @@ def export(run_dir: Path, folder: Path, *, step: int | None = None, dtype: str |
 
 def _write_weights(config: Config, checkpoint: Checkpoint, folder: Path, *, dtype: torch.dtype) -> None:
     """One file after another, so that one file's weights are held at a time."""
-    groups = list(_groups(config.model, sequence_length=config.data.sequence_length, bytes_per_number=dtype.itemsize))
-    files: dict[str, str] = {}
+    with torch.device("meta"):
+        model = Decoder(config.model, sequence_length=config.data.sequence_length)
     found = places(config.model, sequence_length=config.data.sequence_length)
+    groups = list(_groups(joined(found), model, bytes_per_number=dtype.itemsize))
+    files: dict[str, str] = {}
     for number, group in enumerate(groups, start=1):
         name = "model.safetensors" if len(groups) == 1 else f"model-{number:05d}-of-{len(groups):05d}.safetensors"
         weights = {ours: torch.empty(shape) for parts in group.values() for ours, shape in parts.items()}
@@ -103,13 +105,12 @@ def _write_weights(config: Config, checkpoint: Checkpoint, folder: Path, *, dtyp
         write_json(folder / "model.safetensors.index.json", {"metadata": {}, "weight_map": files})
 
 
-def _groups(model: ModelConfig, *, sequence_length: int, bytes_per_number: int) -> Iterator[dict[str, dict[str, torch.Size]]]:
+def _groups(tensors: Mapping[str, Sequence[str]], model: Decoder, *, bytes_per_number: int) -> Iterator[dict[str, dict[str, torch.Size]]]:
     """Their tensors, with ours that make each up and the shapes of those, file by file."""
-    with torch.device("meta"):
-        shapes = {name: parameter.shape for name, parameter in Decoder(model, sequence_length=sequence_length).named_parameters()}
+    shapes = {name: parameter.shape for name, parameter in model.named_parameters()}
     group: dict[str, dict[str, torch.Size]] = {}
     size = 0
-    for tensor, names in joined(places(model, sequence_length=sequence_length)).items():
+    for tensor, names in tensors.items():
         bytes_of = sum(shapes[name].numel() for name in names) * bytes_per_number
         if group and size + bytes_of > MOST_BYTES:
             yield group

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -41,7 +42,7 @@ def order(tmp_path):
 
 def documents_of(prefix: Path) -> list[list[int]]:
     file = IndexedFile.open(prefix)
-    return [file.tokens[file.first_token(number) : file.first_token(number + 1)].tolist() for number in range(file.documents)]
+    return [file.tokens[first:end].tolist() for first, end in pairwise(file.first_tokens(0, file.documents))]
 
 
 def texts_of(prefix: Path) -> list[str]:
