@@ -53,6 +53,7 @@ class TrainingPlan:
         passed: stages that are wholly consumed and do not fit today's fleet; empty at the start of a run.
         stages: the others.
         clock: how long stages and restarts take; None where no throughput is known.
+        restarts_always: whether processes end at every boundary, not only where the next stage needs more or fewer.
     """
 
     global_batch_size: int
@@ -63,6 +64,7 @@ class TrainingPlan:
     fleet: Fleet
     passed: tuple[PassedStage, ...] = ()
     clock: Clock | None = None
+    restarts_always: bool = True
     notes: tuple[str, ...] = ()
 
     @property
@@ -107,6 +109,21 @@ class TrainingPlan:
     def is_complete(self, consumed_samples: int) -> bool:
         """Whether the run is over once `consumed_samples` are consumed."""
         return self.end_sample is not None and consumed_samples >= self.end_sample
+
+    def ends_processes(self, stage: StagePlan, consumed_samples: int) -> bool:
+        """Whether the processes that train a stage end once so many samples are consumed, for others to go on."""
+        ahead = self.stage_at(consumed_samples)
+        return ahead is not stage and (self.restarts_always or ahead.world_size != stage.world_size)
+
+    def stages_by_processes(self) -> list[tuple[StagePlan, ...]]:
+        """The stages, in groups that the same processes train."""
+        groups: list[tuple[StagePlan, ...]] = []
+        for stage in self.stages:
+            if groups and not self.ends_processes(groups[-1][-1], stage.first_sample):
+                groups[-1] += (stage,)
+            else:
+                groups.append((stage,))
+        return groups
 
     def batch_on(self, stage: StagePlan, world_size: int) -> BatchPlan:
         """How a stage's batch runs on a world that is not the scheduled one.
@@ -207,6 +224,7 @@ def plan_training(
         fleet=fleet,
         passed=tuple(PassedStage(**_counts(index, stage)) for index, stage in enumerate(walked[:passed])),
         clock=unit_clock if throughput else None,
+        restarts_always=restarts_always,
         notes=plan_notes(schedule, walked, length, sequence_length),
     )
 

@@ -10,7 +10,7 @@ import torch.distributed as dist
 from rampcli.batch.learning_rate import LearningRate
 from rampcli.batch.plan import BatchPlan
 from rampcli.batch.training_plan import StagePlan, TrainingPlan
-from rampcli.config.choices import AtBoundary, OnNonfinite
+from rampcli.config.choices import OnNonfinite
 from rampcli.config.schema import Config
 from rampcli.data.loader import Loader, RankBatch, ValidationLoader
 from rampcli.engine.checkpoint import Checkpoints, TrainingState
@@ -66,7 +66,7 @@ class Trainer:
                     return self._end(PREEMPTED)
                 self._step(stage, batch_plan, batch, global_tokens=global_tokens, began=began, data_time_s=data_time_s)
                 self._after_step(batch_plan)
-            if self._needs_other_processes(stage):
+            if not self.plan.is_complete(self.state.consumed_samples) and self.plan.ends_processes(stage, self.state.consumed_samples):
                 return self._end(STAGE_BOUNDARY)
         self._validate(self._batch_plan())
         return self._end(COMPLETE)
@@ -131,12 +131,6 @@ class Trainer:
         dist.all_reduce(totals)
         tokens, askers = totals.tolist()
         return tokens, askers > 0
-
-    def _needs_other_processes(self, stage: StagePlan) -> bool:
-        if self.plan.is_complete(self.state.consumed_samples):
-            return False
-        grows = self.plan.stage_at(self.state.consumed_samples).world_size != stage.world_size
-        return grows or self.config.rampup.at_boundary == AtBoundary("stop")
 
     def _validate(self, batch_plan: BatchPlan) -> None:
         samples = self.config.trainer.val_samples

@@ -1,6 +1,7 @@
 import json
 import re
 from dataclasses import fields
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -365,6 +366,20 @@ def test_processes_restart_at_every_boundary_or_only_where_the_nodes_change():
     run = {"rampup": [256, 256, 10_000_000], "target": 2048, "micro": 4, "fleet": fleet_of(16, 8), "throughput": MEASURED}
     assert plan(**run, restarts_always=True).restarts() == 7
     assert plan(**run, restarts_always=False).restarts() == 4
+
+
+@given(run=runs())
+def test_processes_train_on_until_one_of_their_boundaries(run):
+    planned = plan(**run)
+    groups = planned.stages_by_processes()
+    assert [stage for group in groups for stage in group] == list(planned.stages)
+    for stage, ahead in pairwise(planned.stages):
+        apart = run["restarts_always"] or stage.world_size != ahead.world_size
+        assert planned.ends_processes(stage, ahead.first_sample) is apart
+        assert any({stage, ahead} <= set(group) for group in groups) is not apart
+        assert not planned.ends_processes(stage, ahead.first_sample - 1)
+        if planned.clock is not None:
+            assert planned.restarts() == len(groups) - 1
 
 
 def test_best_keeps_the_nodes_of_a_stage_where_a_restart_costs_more_than_it_saves():
