@@ -8,6 +8,7 @@ import sys
 import tempfile
 from contextlib import chdir, redirect_stderr, suppress
 from pathlib import Path
+from typing import Any
 
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE.parent), str(HERE.parent / "tests" / "cli")]
@@ -66,8 +67,10 @@ def config_page() -> str:
 
 
 def _section_doc(section: str) -> str:
-    field = next(field for field in Config.__dataclass_fields__.values() if field.name == section)
-    return str(field.type.__doc__)
+    schema: Any = Config
+    for name in section.split("."):
+        schema = schema.__dataclass_fields__[name].type
+    return str(schema.__doc__)
 
 
 def _row(setting: Setting) -> str:

@@ -74,6 +74,16 @@ class RunDirectory:
         return self.path / "checkpoints"
 
     @property
+    def lock(self) -> Path:
+        """Held by who supervises the run."""
+        return self.path / "lock"
+
+    @property
+    def workers_lock(self) -> Path:
+        """Shared by the run's workers while they live."""
+        return self.path / "workers.lock"
+
+    @property
     def logs(self) -> Path:
         """What the workers printed."""
         return self.path / "logs"

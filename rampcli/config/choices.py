@@ -46,6 +46,13 @@ AtBoundary = StrEnum("AtBoundary", {"stop": "stop", "continue": "continue"})  # 
 AtBoundary.__doc__ = "What happens where the batch size changes."
 
 
+class Launcher(StrEnum):
+    """Who starts the workers."""
+
+    local = "local"
+    slurm = "slurm"
+
+
 class NodePolicy(StrEnum):
     """How many nodes each batch size gets; see `rampcli.batch.nodes`."""
 

@@ -16,6 +16,7 @@ from rampcli.batch.training_plan import StagePlan, TrainingPlan, plan_training
 from rampcli.config.canonical import Canonical, canonicalize
 from rampcli.config.checks import SETTING_CHECKS, check_ranges
 from rampcli.config.choices import AtBoundary
+from rampcli.config.launch_checks import LAUNCH_CHECKS
 from rampcli.config.model_size import flops_per_token
 from rampcli.config.origin import DEFAULT, Origin
 from rampcli.config.schema import Config
@@ -105,7 +106,7 @@ def resolve(config: Config, *, consumed_samples_in: Callable[[Path], int] = lamb
         check_ranges(typed)
     for error in report.errors[known:]:  # what is checked next is worked out with the default in its place
         put(typed, error.keys[0], settings()[error.keys[0]].default)
-    for check in (*SETTING_CHECKS, *SPLIT_CHECKS):
+    for check in (*SETTING_CHECKS, *SPLIT_CHECKS, *LAUNCH_CHECKS):
         with _fresh(report, settled):
             check(typed)
     plan, consumed_samples = None, 0

@@ -25,35 +25,8 @@ from rampcli.config.choices import (
     RampSemantics,
     Resume,
 )
-
-
-def setting(
-    default: Any,
-    doc: str,
-    *,
-    unit: str | None = None,
-    at_least: float | None = None,
-    at_most: float | None = None,
-    above: float | None = None,
-    below: float | None = None,
-) -> Any:
-    """A field with what people want to know of it.
-
-    Args:
-        default: where neither conf/ nor a recipe says otherwise.
-        doc: what it is; `null` in it means the absence of a value.
-        unit: of the value, in words.
-        at_least, at_most, above, below: the range that is accepted.
-    """
-    about = {"doc": doc, "unit": unit, "at_least": at_least, "at_most": at_most, "above": above, "below": below}
-    if isinstance(default, list):
-        return field(default_factory=default.copy, metadata=about)
-    return field(default=default, metadata=about)
-
-
-def spelling() -> Any:
-    """A field that takes another system's word for a setting."""
-    return field(default=None)
+from rampcli.config.fields import setting, spelling
+from rampcli.config.launch_schema import LaunchConfig
 
 
 @dataclass(kw_only=True, slots=True)
@@ -334,6 +307,7 @@ class Config(Traced):
     rampup: RampupConfig = field(default_factory=RampupConfig)
     throughput: ThroughputConfig = field(default_factory=ThroughputConfig)
     checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
+    launch: LaunchConfig = field(default_factory=LaunchConfig)
 
     per_device_batch_size: float | None = spelling()
     gradient_accumulation_steps: int | None = spelling()

@@ -38,6 +38,8 @@ EXAMPLES = {
     "data.blend": "[0.7,data/wiki,0.3,data/code]",
     "data.split": "[98,1,1]",
     "rampup.efficiency": "'1:9000 4:11500'",
+    "launch.slurm.sbatch_args": "[--exclusive]",
+    "launch.slurm.time": "4:00:00",
     "per_device_batch_size": "4",
     "per_device_batch_size_start": "4",
     "per_device_batch_size_increment": "2",

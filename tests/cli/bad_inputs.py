@@ -665,6 +665,33 @@ DATA = (
     ),
     indexed("a corpus of nothing", "the training corpus of d/wiki has 0 samples", idx=index(tokens=0), tokens=0),
 )
+LAUNCHES = (
+    BadInput(
+        "an elastic job",
+        tiny("launch=slurm", "launch.elastic=true"),
+        ("launch.elastic=true is of launch=local", "launch/slurm.yaml:3", "launch.elastic=false"),
+    ),
+    BadInput(
+        "fewer nodes than the fewest",
+        plan("launch.elastic=true", "launch.min_nodes=2"),
+        ("launch.min_nodes=2 is above trainer.num_nodes=1",),
+    ),
+    BadInput(
+        "a partition with more behind it",
+        plan("launch.slurm.partition='gpu --uid=0'"),
+        ("launch.slurm.partition='gpu --uid=0' is nothing that sbatch takes",),
+    ),
+    BadInput("an account over two lines", plan('launch.slurm.account="a\n#SBATCH --uid=0"'), ("launch.slurm.account=",)),
+    BadInput(
+        "a time of words",
+        plan("launch.slurm.time='four hours'"),
+        ("launch.slurm.time='four hours' is nothing that sbatch takes", "launch.slurm.time=4:00:00"),
+    ),
+    BadInput("an option that is none", plan("launch.slurm.sbatch_args=[exclusive]"), ("'exclusive', which is no option", "[--exclusive]")),
+    BadInput("an option over two lines", plan('launch.slurm.sbatch_args=["--x\ny"]'), ("which is no option",)),
+    BadInput("a variable without a value", plan("launch.slurm.environment=[NCCL_DEBUG]"), ("'NCCL_DEBUG', which is not NAME=VALUE",)),
+    BadInput("a variable that is code", plan('launch.slurm.environment=["x;touch y=1"]'), ("which is not NAME=VALUE",)),
+)
 SECTIONS: dict[str, tuple[BadInput, ...]] = {
     "Values of another type": TYPES,
     "Too many values, or too few": ARITIES,
@@ -685,5 +712,6 @@ SECTIONS: dict[str, tuple[BadInput, ...]] = {
     "Names, shapes and learning rates": SHAPES,
     "Commands": COMMANDS,
     "Data": DATA,
+    "How workers start": LAUNCHES,
 }
 BAD_INPUTS = tuple(row for rows in SECTIONS.values() for row in rows)

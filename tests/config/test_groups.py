@@ -6,7 +6,7 @@ from rampcli.bundled import bundled
 from rampcli.config.groups import MOST_OFFERED, check_folder, check_option, folders, group_names, option_file, option_names, some_of
 from rampcli.errors import UsageError
 
-BUNDLED = {"batch", "data", "model", "optim"}
+BUNDLED = {"batch", "data", "launch", "model", "optim"}
 RECIPES = sorted(path.stem for path in (Path(__file__).parents[2] / "recipes").glob("*.py"))
 ALL = f"model={some_of(RECIPES)}"
 
