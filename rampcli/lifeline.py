@@ -1,9 +1,16 @@
-"""A process that must not outlive the one that started it."""
+"""Processes that must not outlive those that started them, and how they are asked to end."""
 
 import ctypes
+import os
 import signal
 import sys
+from contextlib import suppress
+from pathlib import Path
 
+SUPERVISOR = "RAMPCLI_SUPERVISOR"
+"""The variable that names the process whose agents start the workers."""
+SAME_SIGNAL_S = 0.5
+"""A signal that comes again so soon is the same request, on another way: programs between pass it on to a process and to its group."""
 PR_SET_PDEATHSIG = 1
 _LIBC = ctypes.CDLL(None) if sys.platform == "linux" else None
 
@@ -12,3 +19,14 @@ def die_with_parent() -> None:
     """Linux: have this process killed when its parent ends, however the parent ends. Elsewhere there is no such request."""
     if _LIBC is not None:
         _LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def is_orphan() -> bool:
+    """Linux: whether the agent that started this process for a supervisor has ended, before it could be asked to die with it."""
+    supervisor = os.environ.get(SUPERVISOR)
+    if _LIBC is None or supervisor is None:
+        return False
+    with suppress(OSError):
+        status = Path(f"/proc/{os.getppid()}/stat").read_text(encoding="utf-8")
+        return int(status.rpartition(")")[2].split()[1]) != int(supervisor)
+    return True

@@ -8,7 +8,7 @@ from rich.live import Live
 from rich.text import Text
 
 from rampcli.batch.training_plan import PassedStage, StagePlan, TrainingPlan
-from rampcli.launch.local import Observer
+from rampcli.launch.observer import Observer
 from rampcli.run_directory import loss_of
 
 PLAIN_EVERY_S = 10.0

@@ -16,6 +16,7 @@ from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageReader, Hu
 from torch.distributed.checkpoint.state_dict_loader import load as load_tensors
 from torch.distributed.checkpoint.state_dict_saver import save as save_tensors
 
+from rampcli.engine.ranks import from_rank_0
 from rampcli.errors import ForeignCheckpointError, NoCheckpointError, RampcliError
 from rampcli.models.decoder import Decoder
 from rampcli.run_directory import MANIFEST, RunDirectory, flush, sha256, write_json
@@ -70,7 +71,7 @@ class Checkpoints:
             RampcliError: the disk is full, say. Older checkpoints are as they were.
         """
         final = self.run.checkpoint_folder(state.step)
-        if not _agreed(not (final / MANIFEST).is_file()):
+        if from_rank_0((final / MANIFEST).is_file()):
             return
         aside = final.with_name(f"{final.name}.tmp")
         try:
@@ -162,23 +163,12 @@ class Checkpoints:
                 self.run.append_event("fault", reason=f"{checkpoint.path.name} is damaged: {damage}")
             else:
                 step = -2 if found else -1
-        step = _from_rank_0(step)
+        step = from_rank_0(step)
         if step == -2:
             raise NoCheckpointError(
                 f"every checkpoint in {self.run.checkpoints} is damaged", remedy="another name= or run_dir= to start anew"
             )
         return None if step == -1 else step
-
-
-def _from_rank_0(number: int) -> int:
-    device = torch.device("cuda", torch.cuda.current_device()) if dist.get_backend() == "nccl" else torch.device("cpu")
-    shared = torch.tensor(number, device=device)
-    dist.broadcast(shared, src=0)
-    return int(shared.item())
-
-
-def _agreed(flag: bool) -> bool:
-    return bool(_from_rank_0(int(flag)))
 
 
 def _reason(error: BaseException) -> str:

@@ -14,8 +14,8 @@ from rampcli.config.choices import Accelerator
 from rampcli.config.schema import Config
 from rampcli.data.tokenizer import encoder_of
 from rampcli.engine.program import leave_after
+from rampcli.engine.ranks import device_here
 from rampcli.engine.trained import load_model, open_run, tokenizer_of
-from rampcli.engine.worker import device_here
 from rampcli.errors import UsageError
 from rampcli.models.decoder import Cache, Decoder
 

@@ -2,6 +2,7 @@
 
 import hashlib
 import math
+import time
 from collections import deque
 from dataclasses import dataclass
 from typing import Any
@@ -16,9 +17,11 @@ from rampcli.batch.plan import BatchPlan
 from rampcli.batch.training_plan import StagePlan, TrainingPlan
 from rampcli.config.model_size import flops_per_token
 from rampcli.config.schema import Config
+from rampcli.engine.boundary import Arrival, boundary_costs
 from rampcli.engine.checkpoint import TrainingState
+from rampcli.engine.ranks import from_rank_0
 from rampcli.engine.step import StepResult
-from rampcli.run_directory import RunDirectory, append_row
+from rampcli.run_directory import RunDirectory, append_row, read_rows
 
 WAITS_OVER_STEPS = 50
 MOST_WAITED = 0.05
@@ -105,6 +108,19 @@ class Journal:
         """Add a row to events.jsonl."""
         if self.writes:
             self.run.append_event(kind, step=state.step, consumed_samples=state.consumed_samples, **facts)
+
+    def arrived(self, state: TrainingState, arrival: Arrival) -> None:
+        """The first step of these processes is done: say what it cost to get there from the processes before a boundary."""
+        if not self.writes:
+            return
+        now = time.time()
+        if costs := boundary_costs(self.run, step=state.step - 1, arrival=arrival, first_step_at=now):
+            self.event("boundary", state, **costs)
+
+    def has_validated(self, step: int) -> bool:
+        """Whether there is a validation after `step`; every rank asks."""
+        rows = read_rows(self.run.events) if self.writes else iter(())
+        return bool(from_rank_0(any(row["event"] == "validation" and row["step"] == step for row in rows)))
 
     def status(self, status: str, state: TrainingState) -> None:
         """Replace state.json; the command that goes on is the one that started the run."""

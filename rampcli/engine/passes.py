@@ -1,6 +1,6 @@
 """Forward and backward passes over micro batches, whatever the mesh."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 import torch.nn.functional as F
@@ -40,8 +40,11 @@ class Passes:
         """Micro batches that are best run forward together."""
         self.counts = meshes.rank(TENSOR) == 0 and parts[-1].is_last
 
-    def forward_backward(self, micro_batches: Sequence[MicroBatch], *, scale: float) -> Tensor:
-        """Add the gradient of the summed loss, times `scale`, to that of the parameters; returns that loss, a scalar."""
+    def forward_backward(self, micro_batches: Sequence[MicroBatch], *, scale: float, between: Callable[[], None] = lambda: None) -> Tensor:
+        """Add the gradient of the summed loss, times `scale`, to that of the parameters; returns that loss, a scalar.
+
+        `between` is called between micro batches; a pipeline, whose schedule has all of them under way at once, does not call it.
+        """
         self.scale = scale
         with loss_over(self.tensor):  # the backward pass of a loss that is sharded by vocabulary belongs in there too
             if self.pipeline is not None:
@@ -53,6 +56,8 @@ class Passes:
             (model,) = self.parts
             total = torch.zeros((), device=self.device)
             for index, micro_batch in enumerate(micro_batches):
+                if index > 0:
+                    between()
                 reduce_gradients_on(model, last_micro_batch=index == len(micro_batches) - 1, each=self.reduces_each)
                 tokens, labels, positions = self._together([micro_batch])
                 loss = self._scaled_loss(model(tokens, positions), labels)

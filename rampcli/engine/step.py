@@ -1,6 +1,6 @@
 """The gradient of one step, and one validation."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import islice
 
@@ -23,7 +23,12 @@ class StepResult:
 
 
 def follow_gradient(
-    passes: Passes, micro_batches: Sequence[MicroBatch], *, global_tokens: int, gradient_clip_val: float | None
+    passes: Passes,
+    micro_batches: Sequence[MicroBatch],
+    *,
+    global_tokens: int,
+    gradient_clip_val: float | None,
+    between: Callable[[], None] = lambda: None,
 ) -> StepResult:
     """Leave the gradient of the mean loss over all valid tokens of the global batch, clipped, in the parameters.
 
@@ -32,10 +37,12 @@ def follow_gradient(
         micro_batches: this rank's share.
         global_tokens: valid tokens of the global batch, all ranks together.
         gradient_clip_val: the largest norm that the gradient is let through with; None lets all through.
+        between: is called between micro batches, outside of a pipeline's schedule. What it raises ends the step, which then counts for
+            nothing.
     """
     ranks = passes.meshes.ranks_with_other_tokens
     # Ranks and micro batches hold different token counts, so the mean is over the whole batch; FSDP divides by the ranks once more.
-    loss = passes.forward_backward(micro_batches, scale=ranks / max(1, global_tokens))
+    loss = passes.forward_backward(micro_batches, scale=ranks / max(1, global_tokens), between=between)
     totals = torch.stack([loss.double() / ranks, squared_norm(passes.parts, device=passes.device)])
     dist.all_reduce(totals)
     mean_loss, grad_norm = totals[0].item(), totals[1].sqrt().item()
@@ -53,13 +60,14 @@ def squared_norm(parts: Sequence[Decoder], *, device: torch.device) -> Tensor:
 
 
 @torch.no_grad()
-def validate(passes: Passes, rounds: Iterable[MicroBatch]) -> float:
-    """Mean loss in nats per valid token, over the micro batches of all ranks."""
+def validate(passes: Passes, rounds: Iterable[MicroBatch], *, between: Callable[[], None] = lambda: None) -> float:
+    """Mean loss in nats per valid token, over the micro batches of all ranks; `between` as above."""
     totals = torch.zeros(2, dtype=torch.float64, device=passes.device)
     remaining = iter(rounds)
     while micro_batches := list(islice(remaining, passes.at_a_time)):
         loss = passes.forward(micro_batches)
         totals += torch.stack([loss.double(), totals.new_tensor(passes.valid_tokens(micro_batches))])
+        between()
     dist.all_reduce(totals)
     return (totals[0] / totals[1]).item()
 

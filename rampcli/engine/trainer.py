@@ -13,22 +13,17 @@ from rampcli.batch.training_plan import StagePlan, TrainingPlan
 from rampcli.config.choices import OnNonfinite
 from rampcli.config.schema import Config
 from rampcli.data.loader import Loader, RankBatch, ValidationLoader
+from rampcli.engine.boundary import Arrival
 from rampcli.engine.checkpoint import Checkpoints, TrainingState
 from rampcli.engine.guard import Outliers, not_finite
 from rampcli.engine.metrics import Journal, StepTimes, chain_order_hash, finite
 from rampcli.engine.passes import Passes
 from rampcli.engine.step import StepResult, follow_gradient, validate
+from rampcli.engine.stopping import StopAgreed, StopRequest
 from rampcli.errors import RampcliError
 from rampcli.parallel.mesh import DATA
 
 STAGE_BOUNDARY, COMPLETE, PREEMPTED = "stage_boundary", "complete", "preempted"
-
-
-@dataclass(slots=True)
-class StopRequest:
-    """Set by a signal on any rank; all ranks learn of it together, before a step."""
-
-    asked: bool = False
 
 
 @dataclass(kw_only=True, slots=True)
@@ -48,10 +43,21 @@ class Trainer:
     device: torch.device
     state: TrainingState
     stop: StopRequest
+    arrival: Arrival | None = None
+    micro_batch_s: float = 0.0
 
-    def run(self) -> str:
+    def run(self, arrival: Arrival) -> str:
         """Train until the run is complete, a stage ends that needs other processes, or a signal asks to stop; says which."""
-        if self.state.step == 0:
+        self.arrival = arrival
+        try:
+            status = self._train()
+        except StopAgreed:
+            status = PREEMPTED
+        self._end(status)
+        return status
+
+    def _train(self) -> str:
+        if self._owes_validation():
             self._validate(self._batch_plan())
         while not self.plan.is_complete(self.state.consumed_samples):
             stage = self.plan.stage_at(self.state.consumed_samples)
@@ -61,15 +67,13 @@ class Trainer:
                 began = time.perf_counter()
                 batch = self.loader.read(self.state.consumed_samples, batch_plan)
                 data_time_s = time.perf_counter() - began
-                global_tokens, stop_asked = self._agree_on(batch)
-                if stop_asked:
-                    return self._end(PREEMPTED)
+                global_tokens = self._agree_on(batch)
                 self._step(stage, batch_plan, batch, global_tokens=global_tokens, began=began, data_time_s=data_time_s)
                 self._after_step(batch_plan)
             if not self.plan.is_complete(self.state.consumed_samples) and self.plan.ends_processes(stage, self.state.consumed_samples):
-                return self._end(STAGE_BOUNDARY)
+                return STAGE_BOUNDARY
         self._validate(self._batch_plan())
-        return self._end(COMPLETE)
+        return COMPLETE
 
     def _step(
         self, stage: StagePlan, batch_plan: BatchPlan, batch: RankBatch, *, global_tokens: int, began: float, data_time_s: float
@@ -77,7 +81,11 @@ class Trainer:
         consumed_samples = self.state.consumed_samples + batch_plan.global_batch_size
         lr = self.learning_rate.at(consumed_samples, global_batch_size=batch_plan.global_batch_size)
         result = follow_gradient(
-            self.passes, batch.micro_batches, global_tokens=global_tokens, gradient_clip_val=self.config.trainer.gradient_clip_val
+            self.passes,
+            batch.micro_batches,
+            global_tokens=global_tokens,
+            gradient_clip_val=self.config.trainer.gradient_clip_val,
+            between=self._between_micro_batches,
         )
         skipped = self._reason_to_skip(result)
         for optimizer in self.optimizers:
@@ -97,6 +105,10 @@ class Trainer:
             self.journal.event("skip", self.state, reason=skipped)
         times = StepTimes(step_time_s=time.perf_counter() - began, data_time_s=data_time_s)
         self.journal.step(self.state, stage, batch_plan, result, times, lr=lr)
+        self.micro_batch_s = times.step_time_s / batch_plan.accumulate_grad_batches
+        if self.arrival is not None:
+            self.journal.arrived(self.state, self.arrival)
+            self.arrival = None
 
     def _reason_to_skip(self, result: StepResult) -> str | None:
         """Why a step is to change nothing: its samples count as consumed, but not for the weights and the optimiser; None lets it happen.
@@ -124,29 +136,50 @@ class Trainer:
         if _is_due(self.state.step, self.config.trainer.val_every_steps):
             self._validate(batch_plan)
 
-    def _agree_on(self, batch: RankBatch) -> tuple[int, bool]:
-        """Valid tokens of the global batch, and whether any rank was asked to stop."""
+    def _agree_on(self, batch: RankBatch) -> int:
+        """Valid tokens of the global batch.
+
+        Raises:
+            StopAgreed: a rank was asked to stop.
+        """
         valid_tokens = batch.valid_tokens if self.passes.meshes.reads_first else 0
-        totals = torch.tensor([valid_tokens, int(self.stop.asked)], device=self.device)
+        micro_batch_s = self.micro_batch_s if dist.get_rank() == 0 else 0.0  # ranks wait for each other in every step
+        totals = torch.tensor([valid_tokens, self.stop.asked, micro_batch_s], dtype=torch.float64, device=self.device)
         dist.all_reduce(totals)
-        tokens, askers = totals.tolist()
-        return tokens, askers > 0
+        tokens, askers, micro_batch_s = totals.tolist()
+        if askers:
+            raise StopAgreed
+        self.stop.expect(micro_batch_s)
+        return int(tokens)
+
+    def _between_micro_batches(self) -> None:
+        if self.stop.is_time_to_ask():
+            askers = torch.tensor(int(self.stop.asked), device=self.device)
+            dist.all_reduce(askers)
+            if askers.item():
+                raise StopAgreed
 
     def _validate(self, batch_plan: BatchPlan) -> None:
         samples = self.config.trainer.val_samples
         if samples:
-            loss = validate(self.passes, self.validation_loader.read(samples, batch_plan))
+            loss = validate(self.passes, self.validation_loader.read(samples, batch_plan), between=self._between_micro_batches)
             self.journal.event("validation", self.state, loss=finite(loss), samples=samples)
 
     def _batch_plan(self) -> BatchPlan:
         return self.plan.batch_on(self.plan.stage_at(self.state.consumed_samples), dist.get_world_size())
 
-    def _end(self, status: str) -> str:
+    def _owes_validation(self) -> bool:
+        """Whether the validation after the last step has not been done: there was none yet, or it was interrupted."""
+        step = self.state.step
+        is_due = step == 0 or _is_due(step, self.config.trainer.val_every_steps)
+        return is_due and not self.plan.is_complete(self.state.consumed_samples) and not self.journal.has_validated(step)
+
+    def _end(self, status: str) -> None:
+        began = time.perf_counter()
         if self.state.step > 0:
             self.checkpoints.save(self.state)
-        self.journal.event("stop", self.state, status=status)
+        self.journal.event("stop", self.state, status=status, save_s=round(time.perf_counter() - began, 3))
         self.journal.status(status, self.state)
-        return status
 
 
 def _is_due(step: int, every_steps: int | None) -> bool:

@@ -1,79 +1,71 @@
 """One elastic agent (torchrun) per node, all on this host; their workers die with them."""
 
 import os
-import signal
 import socket
 import subprocess
 import sys
-import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from rampcli.lifeline import die_with_parent
+from rampcli.launch.workers import Workers
+from rampcli.lifeline import SUPERVISOR, die_with_parent
 from rampcli.processors import processors
 
 WORKER = "rampcli.engine.worker"
-KILL_AFTER_S = 40.0
 OPENMP_SPINS = "3000"
 
 
-class Agents:
-    """The processes of one stage."""
+class Agents(Workers):
+    """The agents of one stage."""
 
-    def __init__(self, run_dir: Path, log: Path, *, num_nodes: int, devices: int, gpus: Sequence[str]) -> None:
+    def __init__(self, run_dir: Path, log: Path, *, num_nodes: int, devices: int, gpus: Sequence[str], grace_s: float) -> None:
         """Start `num_nodes` agents of `devices` workers each; what they print goes to `log`."""
         log.parent.mkdir(parents=True, exist_ok=True)
-        port = _free_port()
-        self._processes = []
+        self.port = reserve_port()
+        common = [
+            sys.executable,
+            *("-m", "torch.distributed.run"),
+            f"--nnodes={num_nodes}",
+            f"--nproc-per-node={devices}",
+            "--master-addr=127.0.0.1",
+            f"--master-port={self.port.getsockname()[1]}",
+        ]
+        processes = []
         with log.open("ab") as output:
             for node in range(num_nodes):
-                command = [
-                    sys.executable,
-                    *("-m", "torch.distributed.run"),
-                    f"--nnodes={num_nodes}",
-                    f"--nproc-per-node={devices}",
-                    f"--node-rank={node}",
-                    "--master-addr=127.0.0.1",
-                    f"--master-port={port}",
-                    *("-m", WORKER, str(run_dir)),
-                ]
-                environment = _environment(gpus[node * devices : (node + 1) * devices], workers_on_host=num_nodes * devices)
+                environment = environment_of(gpus[node * devices : (node + 1) * devices], workers_on_host=num_nodes * devices)
+                environment["TORCH_ELASTIC_SHUTDOWN_TIMEOUT"] = str(round(grace_s))
+                command = [*common, f"--node-rank={node}", "-m", WORKER, str(run_dir)]
                 # A session of its own: Ctrl-C in the terminal reaches the supervisor alone, which passes it on once.
-                self._processes.append(
+                processes.append(
                     subprocess.Popen(
                         command, env=environment, stdin=subprocess.DEVNULL, stdout=output, stderr=output,
-                        start_new_session=True, preexec_fn=die_with_parent,
+                        start_new_session=True, preexec_fn=dying_with(os.getpid()),
                     )
                 )  # fmt: skip
-
-    def exit_code(self) -> int | None:
-        """0 once all have ended well; the first other code once one has not; None while they run."""
-        codes = [process.poll() for process in self._processes]
-        failed = [code for code in codes if code not in (None, 0)]
-        if failed:
-            return failed[0]
-        return None if None in codes else 0
-
-    def ask_to_stop(self) -> None:
-        """Let the workers save and leave: an agent passes the signal on."""
-        for process in self._processes:
-            if process.poll() is None:
-                process.terminate()
+        super().__init__(processes)
 
     def end(self) -> None:
-        """Make sure that nothing is left, however the stage ended."""
-        self.ask_to_stop()
-        deadline = time.monotonic() + KILL_AFTER_S
-        for process in self._processes:
-            try:
-                process.wait(max(0.0, deadline - time.monotonic()))
-            except subprocess.TimeoutExpired:
-                os.killpg(process.pid, signal.SIGKILL)
-                process.wait()
+        """As it says there; the port is anybody's then."""
+        super().end()
+        self.port.close()
 
 
-def _environment(gpus: Sequence[str], *, workers_on_host: int) -> dict[str, str]:
+def dying_with(supervisor: int) -> Callable[[], None]:
+    """What a child has to do before it becomes a program, in order not to outlive its parent."""
+
+    def prepare() -> None:
+        die_with_parent()
+        if os.getppid() != supervisor:  # which ended before it could be said
+            os._exit(1)
+
+    return prepare
+
+
+def environment_of(gpus: Sequence[str], *, workers_on_host: int) -> dict[str, str]:
+    """The environment of workers on this machine: their GPUs, their share of the processors, and whom they belong to."""
     environment = dict(os.environ)
+    environment[SUPERVISOR] = str(os.getpid())
     environment["CUDA_VISIBLE_DEVICES"] = ",".join(gpus)
     # Ranks on one host share its processors; torchrun would give each one thread, and one rank alone all of them.
     environment.setdefault("OMP_NUM_THREADS", str(max(1, processors() // workers_on_host)))
@@ -82,8 +74,9 @@ def _environment(gpus: Sequence[str], *, workers_on_host: int) -> dict[str, str]
     return environment
 
 
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
+def reserve_port() -> socket.socket:
+    """A port of this machine that nobody else is given while the socket is open; who knows its number can listen there."""
+    reserved = socket.socket()
+    reserved.bind(("127.0.0.1", 0))
+    reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    return reserved

@@ -1,12 +1,16 @@
 """What this machine has to run on."""
 
 import os
+import tempfile
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from rampcli.batch.training_plan import TrainingPlan
 from rampcli.config.choices import Accelerator
 from rampcli.config.schema import Config
 from rampcli.errors import UsageError
+from rampcli.locks import hold
 
 
 def visible_gpus() -> list[str]:
@@ -17,20 +21,49 @@ def visible_gpus() -> list[str]:
     return [str(index) for index in range(sum(path.name[6:].isdigit() for path in Path("/dev").glob("nvidia*")))]
 
 
-def gpus_for(config: Config, plan: TrainingPlan) -> list[str]:
-    """The GPUs that the run will use on this machine, in order; none where it runs on the CPU.
+@contextmanager
+def claimed_gpus(config: Config, plan: TrainingPlan) -> Iterator[list[str]]:
+    """The GPUs that the run uses on this machine, which no other run of this user is given meanwhile; none where it runs on the CPU.
+
+    Raises:
+        UsageError: the run wants GPUs, and this machine has too few, or others use them.
+    """
+    wanted = gpus_wanted(config, plan)
+    with ExitStack() as claims:
+        gpus: list[str] = []
+        locks = Path(tempfile.gettempdir()) / f"rampcli-gpus-{os.getuid()}"
+        for gpu in visible_gpus() if wanted else []:
+            locks.mkdir(mode=0o700, exist_ok=True)
+            try:
+                claims.enter_context(hold(locks / gpu.replace("/", "_")))
+            except BlockingIOError:
+                continue
+            gpus.append(gpu)
+            if len(gpus) == wanted:
+                break
+        if len(gpus) < wanted:
+            raise UsageError(
+                f"this run needs {wanted} GPUs, and of the {len(visible_gpus())} here other runs use all but {len(gpus)}",
+                keys=("trainer.num_nodes", "trainer.devices", "trainer.accelerator"),
+                remedy="wait for them, or fewer GPUs",
+            )
+        yield gpus
+
+
+def gpus_wanted(config: Config, plan: TrainingPlan) -> int:
+    """How many GPUs of this machine the run's largest stage uses; 0 where it runs on the CPU.
 
     Raises:
         UsageError: the run wants GPUs, and this machine has too few.
     """
     if config.trainer.accelerator is Accelerator.cpu:
-        return []
+        return 0
     wanted = max(stage.world_size for stage in plan.stages)
     gpus = visible_gpus()
     if len(gpus) >= wanted:
-        return gpus[:wanted]
+        return wanted
     if config.trainer.accelerator is Accelerator.auto:
-        return []
+        return 0
     nodes, devices = max(stage.num_nodes for stage in plan.stages), config.trainer.devices
     raise UsageError(
         f"this run needs {wanted} GPUs ({nodes} node{'s' if nodes > 1 else ''} of {devices}), and this machine has {len(gpus)}",

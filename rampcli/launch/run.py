@@ -1,13 +1,18 @@
 """From a configuration to a finished run: checks, the run directory, the launcher."""
 
-import fcntl
+import json
+import os
 import shlex
+import signal
+import socket
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
+from rampcli.batch.training_plan import StagePlan
 from rampcli.config import snapshot
 from rampcli.config.choices import Resume
 from rampcli.config.corpora import OF_FILES
@@ -15,8 +20,13 @@ from rampcli.config.huggingface import check_init_from
 from rampcli.config.resolve import Resolved, sources_named
 from rampcli.config.schema import Config
 from rampcli.errors import EXIT_CTRL_C, EXIT_INTERRUPTED, ForeignCheckpointError, NoCheckpointError, UsageError
-from rampcli.launch.local import Observer, supervise
-from rampcli.launch.resources import gpus_for
+from rampcli.launch.agents import Agents
+from rampcli.launch.observer import Observer
+from rampcli.launch.resources import claimed_gpus, gpus_wanted
+from rampcli.launch.stop_signals import StopSignals, noting_stop_signals
+from rampcli.launch.supervise import Supervisor
+from rampcli.launch.workers import Workers
+from rampcli.locks import hold
 from rampcli.run_directory import Checkpoint, RunDirectory, replace_file, write_json
 
 
@@ -61,7 +71,6 @@ def run(
     """
     directory = RunDirectory(resolved.run_dir)
     with sources_named(resolved.config):
-        gpus = gpus_for(resolved.config, resolved.plan)
         if resolved.config.data.source in OF_FILES:
             from rampcli.data.sources import check_files  # and with it numpy and tokenizers, which other sources can do without here
 
@@ -69,20 +78,39 @@ def run(
         newest = _newest_checkpoint(directory, resolved.config)
         if newest is None:
             check_init_from(resolved.config)
+        gpus_wanted(resolved.config, resolved.plan)
     command_line = shlex.join(command or [sys.executable, *sys.argv])
-    with _locked(directory):
-        if newest is not None and resolved.plan.is_complete(newest.consumed_samples):
-            return Outcome(run=directory, status="complete", state=directory.read_state() or {}, started=False, exit_code=0)
+    state = directory.read_state() or {"status": "complete"}
+    if newest is not None and resolved.plan.is_complete(newest.consumed_samples) and state["status"] == "complete":
+        return Outcome(run=directory, status="complete", state=state, started=False, exit_code=0)
+    with locked(directory), claimed_gpus(resolved.config, resolved.plan) as gpus, noting_stop_signals() as signals:
         describe(directory, resolved, overrides)
         _announce(directory, resolved, newest, command_line)
-        state, interrupt = supervise(resolved, directory, gpus=gpus, one_stage=one_stage, observer=observer or Observer())
-        if interrupt.signal is not None and state["status"] == "running":  # while the workers started: there was nothing to save yet
-            state["status"] = "preempted"
-            directory.write_state(state)
-    exit_code = {None: 0, 2: EXIT_CTRL_C}.get(interrupt.signal, EXIT_INTERRUPTED)
-    if state["status"] == "preempted" and interrupt.signal is None:
-        exit_code = EXIT_INTERRUPTED
-    return Outcome(run=directory, status=state["status"], state=state, started=True, exit_code=exit_code)
+        supervisor = Supervisor(
+            resolved=resolved,
+            run=directory,
+            start=_starting_agents(resolved, directory, gpus),
+            observer=observer or Observer(),
+            signals=signals,
+            gpus=len(gpus),
+        )
+        state = supervisor.go_through(one_stage=one_stage)
+    return Outcome(run=directory, status=state["status"], state=state, started=True, exit_code=_exit_code(state, signals))
+
+
+def _starting_agents(resolved: Resolved, directory: RunDirectory, gpus: Sequence[str]) -> Callable[[StagePlan, Path], Workers]:
+    launch, devices = resolved.config.launch, resolved.config.trainer.devices
+
+    def start(stage: StagePlan, log: Path) -> Workers:
+        return Agents(directory.path, log, num_nodes=stage.num_nodes, devices=devices, gpus=gpus, grace_s=launch.grace_s)
+
+    return start
+
+
+def _exit_code(state: dict[str, Any], signals: StopSignals) -> int:
+    if signals.signal == signal.SIGINT:
+        return EXIT_CTRL_C
+    return 0 if signals.signal is None and state["status"] != "preempted" else EXIT_INTERRUPTED
 
 
 def _newest_checkpoint(directory: RunDirectory, config: Config) -> Checkpoint | None:
@@ -140,12 +168,28 @@ def _announce(directory: RunDirectory, resolved: Resolved, newest: Checkpoint | 
 
 
 @contextmanager
-def _locked(directory: RunDirectory) -> Iterator[None]:
-    """Hold the run directory against a second supervisor; the lock goes with the process, however it ends."""
+def locked(directory: RunDirectory) -> Iterator[None]:
+    """Hold the run directory against a second supervisor; the lock goes with the process, however it ends.
+
+    Raises:
+        UsageError: another one holds it.
+    """
     directory.path.mkdir(parents=True, exist_ok=True)
-    with (directory.path / "lock").open("w") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            raise UsageError(f"{directory.path} is in use by another rampcli", remedy="another name= or run_dir=") from error
+    try:
+        lock = hold(directory.lock)
+    except BlockingIOError as error:
+        raise UsageError(
+            f"{directory.path} is in use by another rampcli{_holder(directory)}", remedy="another name= or run_dir="
+        ) from error
+    with lock:
+        lock.truncate(0)
+        json.dump({"host": socket.gethostname(), "pid": os.getpid()}, lock)
+        lock.flush()
         yield
+
+
+def _holder(directory: RunDirectory) -> str:
+    with suppress(OSError, ValueError, KeyError):
+        holder = json.loads(directory.lock.read_text(encoding="utf-8"))
+        return f" (process {holder['pid']} on {holder['host']})"
+    return ""

@@ -19,7 +19,7 @@ from rampcli.config.schema import Config
 from rampcli.data.hosts import Reading, build_reading
 from rampcli.data.loader import Loader, MicroBatch, ValidationLoader
 from rampcli.data.sources import open_corpora
-from rampcli.engine.worker import agreed_fingerprint
+from rampcli.engine.training import agreed_fingerprint
 from rampcli.errors import RampcliError
 
 CASES = [

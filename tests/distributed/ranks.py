@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 FORKS = multiprocessing.get_context("forkserver")
-FORKS.set_forkserver_preload(["rampcli.engine.worker"])
+FORKS.set_forkserver_preload(["rampcli.engine.training"])
 
 
 def run_ranks(processes: int, program: str, *arguments: str, logs: Path, folders: Sequence[Path] | None = None) -> str:

@@ -4,7 +4,8 @@ from rampcli import llm
 from rampcli.config.choices import Accelerator
 from rampcli.config.resolve import resolve
 from rampcli.errors import UsageError
-from rampcli.launch.resources import gpus_for, visible_gpus
+from rampcli.launch import resources
+from rampcli.launch.resources import claimed_gpus, gpus_wanted, visible_gpus
 
 
 @pytest.mark.parametrize(("variable", "gpus"), [("0,1,2", ["0", "1", "2"]), ("", []), ("GPU-ab12", ["GPU-ab12"])])
@@ -13,20 +14,44 @@ def test_the_gpus_are_those_that_the_environment_leaves(monkeypatch, variable, g
     assert visible_gpus() == gpus
 
 
+@pytest.fixture
+def claims(monkeypatch, tmp_path):
+    """A folder for claims, so that nobody else's count."""
+    monkeypatch.setattr(resources.tempfile, "tempdir", str(tmp_path))
+
+
+def tiny(accelerator):
+    """A run of two processes, as `claimed_gpus` takes it."""
+    config = llm.llama3_tiny.pretrain_recipe()
+    config.trainer.accelerator = Accelerator(accelerator)
+    resolved = resolve(config)
+    return resolved.config, resolved.plan
+
+
 @pytest.mark.parametrize(
     ("accelerator", "variable", "used"),
     [("auto", "3,5,7", ["3", "5"]), ("auto", "3", []), ("cpu", "3,5", []), ("gpu", "3,5", ["3", "5"])],
 )
-def test_a_run_takes_the_gpus_of_its_largest_stage_or_none(monkeypatch, accelerator, variable, used):
+def test_a_run_takes_the_gpus_of_its_largest_stage_or_none(claims, monkeypatch, accelerator, variable, used):  # noqa: ARG001
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", variable)
-    config = llm.llama3_tiny.pretrain_recipe()
-    config.trainer.accelerator = Accelerator(accelerator)
-    resolved = resolve(config)
-    assert gpus_for(resolved.config, resolved.plan) == used
+    with claimed_gpus(*tiny(accelerator)) as gpus:
+        assert gpus == used
+
+
+def test_runs_that_go_on_at_once_have_other_gpus_until_there_are_too_few(claims, monkeypatch):  # noqa: ARG001
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1,2,GPU-a/b,4")
+    with claimed_gpus(*tiny("gpu")) as first, claimed_gpus(*tiny("auto")) as second:
+        assert (first, second) == (["0", "1"], ["2", "GPU-a/b"])
+        with pytest.raises(UsageError, match="needs 2 GPUs, and of the 5 here other runs use all but 1"), claimed_gpus(*tiny("auto")):
+            pass
+        with claimed_gpus(*tiny("cpu")) as none:
+            assert none == []
+    with claimed_gpus(*tiny("gpu")) as again:
+        assert again == ["0", "1"]
 
 
 def test_a_run_that_wants_more_gpus_than_there_are_says_how_many(monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
     resolved = resolve(llm.gpt3_5b.pretrain_recipe())
     with pytest.raises(UsageError, match=r"needs 128 GPUs \(16 nodes of 8\), and this machine has 1"):
-        gpus_for(resolved.config, resolved.plan)
+        gpus_wanted(resolved.config, resolved.plan)

@@ -35,7 +35,7 @@ def test_a_run_that_is_complete_is_not_started_again(resolved):
     leave_checkpoint(resolved, consumed_samples=resolved.plan.end_sample)
     outcome = run(resolved)
     assert (outcome.status, outcome.started, outcome.exit_code) == ("complete", False, 0)
-    assert sorted(path.name for path in resolved.run_dir.iterdir()) == ["checkpoints", "lock"]
+    assert sorted(path.name for path in resolved.run_dir.iterdir()) == ["checkpoints"]
 
 
 @pytest.mark.parametrize(

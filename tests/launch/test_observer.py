@@ -2,7 +2,7 @@ import json
 
 import pytest
 
-from rampcli.launch.local import Feed, Observer
+from rampcli.launch.observer import Feed, Observer
 from rampcli.run_directory import RunDirectory, append_row
 
 

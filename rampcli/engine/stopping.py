@@ -1,0 +1,52 @@
+"""How ranks that train are asked to stop, and stop together."""
+
+import os
+import signal
+import time
+
+from rampcli.lifeline import SAME_SIGNAL_S
+
+STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)
+ASK_EVERY_S = 1.0
+"""How long ranks go on within a step before they ask each other again, about."""
+
+
+class StopAgreed(Exception):  # nothing is wrong
+    """All ranks have learnt, at the same point, that one of them was asked to stop."""
+
+
+class StopRequest:
+    """Set by a signal on any rank.
+
+    Attributes:
+        asked: whether this rank was.
+    """
+
+    def __init__(self) -> None:
+        self.asked = False
+        self._asked_at = 0.0
+        self._micro_batches_between = 1
+        self._micro_batches = 0
+
+    def listen(self) -> None:
+        """Let signals ask from now on. A second one ends the process at once."""
+        for number in STOP_SIGNALS:
+            signal.signal(number, self._on_signal)
+
+    def _on_signal(self, *_: object) -> None:
+        if not self.asked:
+            self.asked, self._asked_at = True, time.monotonic()
+        elif time.monotonic() - self._asked_at > SAME_SIGNAL_S:
+            os._exit(1)
+
+    def expect(self, micro_batch_s: float) -> None:
+        """Take note of how long a micro batch takes; every rank is told the same."""
+        self._micro_batches_between = max(1, round(ASK_EVERY_S / micro_batch_s)) if micro_batch_s > 0 else 1
+
+    def is_time_to_ask(self) -> bool:
+        """Whether the ranks are to ask each other now. Every rank calls this between any two of its micro batches."""
+        self._micro_batches += 1
+        if self._micro_batches < self._micro_batches_between:
+            return False
+        self._micro_batches = 0
+        return True

@@ -1,0 +1,167 @@
+"""Runs a ramp: workers for stage after stage, until the run is complete or somebody stops it."""
+
+import signal
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NoReturn
+
+from rampcli.batch.training_plan import StagePlan
+from rampcli.config.resolve import Resolved
+from rampcli.errors import EXIT_CTRL_C, RampcliError
+from rampcli.launch.observer import Feed, Observer
+from rampcli.launch.restarts import Restarts
+from rampcli.launch.stop_signals import StopSignals
+from rampcli.launch.workers import Workers
+from rampcli.locks import hold
+from rampcli.run_directory import RunDirectory
+
+POLL_S = 0.1
+OLD_WORKERS_S = 60.0
+"""How long workers that nobody supervises any more may take to end."""
+ENDED = ("stage_boundary", "complete", "preempted")
+
+
+@dataclass(kw_only=True, slots=True)
+class Supervisor:
+    """Starts the workers of each stage, and starts them again where they crash.
+
+    Attributes:
+        resolved: what is trained.
+        run: where.
+        start: starts the workers of a stage, which print to a log.
+        observer: is told about progress.
+        signals: ask to stop.
+        gpus: how many are used on this machine.
+    """
+
+    resolved: Resolved
+    run: RunDirectory
+    start: Callable[[StagePlan, Path], Workers]
+    observer: Observer
+    signals: StopSignals
+    gpus: int = 0
+
+    def go_through(self, *, one_stage: bool) -> dict[str, Any]:
+        """Run stage after stage, or one set of processes; returns the last state.json.
+
+        Raises:
+            RampcliError: the workers failed; with what they said.
+        """
+        while True:
+            state = self._run_stage(self.resolved.plan.stage_at(self.run.consumed_samples()))
+            if state["status"] != "stage_boundary" or one_stage or self.signals.signal is not None:
+                return state
+
+    def _run_stage(self, stage: StagePlan) -> dict[str, Any]:
+        launch = self.resolved.config.launch
+        restarts = Restarts(max_restarts=launch.max_restarts, backoff_s=launch.backoff_s)
+        log = self.run.logs / f"stage_{stage.stage}.log"
+        while True:
+            self._wait_for_old_workers()
+            feed = Feed(self.run, self.observer)
+            exit_code = self._run_workers(stage, log, feed)
+            state = self.run.read_state() or {}
+            if state["status"] in ENDED:
+                return state
+            if state["status"] == "failed" and state["error"]["understood"]:
+                raise _as_said(state["error"], log)
+            if self.signals.signal is not None:
+                if feed.step is None:  # there was nothing to save yet
+                    self.run.write_state({**state, "status": "preempted"})
+                    return self.run.read_state() or {}
+                raise self._unsaved(log)
+            wait_s = restarts.after_crash(feed.step)
+            said = state["error"]["message"] if state["status"] == "failed" else f"exit code {exit_code}"
+            if isinstance(wait_s, str):
+                self._fail(state, why=wait_s, said=said, log=log)
+            self._tell_of_restart(stage, restarts, said=said, log=log)
+            self._sleep(wait_s)
+
+    def _run_workers(self, stage: StagePlan, log: Path, feed: Feed) -> int:
+        self.run.write_state({**_without_error(self.run.read_state() or {}), "status": "running"})
+        self.observer.on_start(stage, gpus=self.gpus)
+        self.run.append_event("launch", stage=stage.stage, num_nodes=stage.num_nodes, world_size=stage.world_size)
+        workers = self.start(stage, log)
+        try:
+            exit_code = self._watch(workers, feed)
+        finally:
+            workers.end()
+        self.run.append_event("exit", stage=stage.stage, exit_code=exit_code)
+        feed.tell()
+        return exit_code
+
+    def _watch(self, workers: Workers, feed: Feed) -> int:
+        """Follow the workers to their end, and pass on what asks to stop."""
+        kill_at = None
+        while (exit_code := workers.exit_code()) is None:
+            time.sleep(POLL_S)
+            feed.tell()
+            if self.signals.signal is not None and kill_at is None:
+                workers.ask_to_stop()
+                kill_at = time.monotonic() + self.resolved.config.launch.grace_s
+            if self.signals.at_once or (kill_at is not None and time.monotonic() > kill_at):
+                workers.kill()
+        return exit_code
+
+    def _wait_for_old_workers(self) -> None:
+        """Those of a supervisor that was killed die with it; but the dying of a large process takes its time.
+
+        Raises:
+            RampcliError: they live.
+        """
+        try:
+            hold(self.run.workers_lock, wait_s=OLD_WORKERS_S).close()
+        except BlockingIOError as error:
+            raise RampcliError(
+                f"workers still train in {self.run.path}, and they are not of this command", remedy="end them, or wait for them"
+            ) from error
+
+    def _sleep(self, wait_s: float) -> None:
+        until = time.monotonic() + wait_s
+        while time.monotonic() < until and self.signals.signal is None:
+            time.sleep(POLL_S)
+
+    def _tell_of_restart(self, stage: StagePlan, restarts: Restarts, *, said: str, log: Path) -> None:
+        saved = self.run.complete_checkpoints()
+        back = f"step {saved[-1].step}" if saved else "the beginning"
+        number = f"restart {restarts.crashes} of at most {restarts.max_restarts}"
+        reason = f"the workers of stage {stage.stage} crashed ({said}; log: {log}); they start again from {back}: {number}"
+        self.run.append_event("fault", reason=reason)
+        self.observer.on_event({"event": "fault", "reason": reason})
+
+    def _fail(self, state: dict[str, Any], *, why: str, said: str, log: Path) -> NoReturn:
+        error = {
+            "message": f"the workers are not started again: {why} ({said}; log: {log})",
+            "set_by": [],
+            "remedy": "what the log says; then the same command goes on from the last checkpoint",
+            "exit_code": 1,
+            "understood": True,
+        }
+        self.run.write_state({**state, "status": "failed", "error": error})
+        raise _error(error)
+
+    def _unsaved(self, log: Path) -> RampcliError:
+        if self.signals.at_once:
+            how = "were killed at the second signal"
+        else:
+            how = f"did not save within launch.grace_s={self.resolved.config.launch.grace_s:g} s, and were killed, or crashed"
+        error = RampcliError(f"the workers {how}; the same command goes on from the last checkpoint (log: {log})")
+        error.exit_code = EXIT_CTRL_C if self.signals.signal == signal.SIGINT else 1
+        return error
+
+
+def _without_error(state: dict[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in state.items() if key != "error"}
+
+
+def _as_said(said: dict[str, Any], log: Path) -> RampcliError:
+    """What a worker that failed said of it."""
+    return _error({**said, "message": f"the workers failed: {said['message']} (log: {log})"})
+
+
+def _error(said: dict[str, Any]) -> RampcliError:
+    error = RampcliError(said["message"], remedy=said["remedy"], set_by=said["set_by"])
+    error.exit_code = said["exit_code"]
+    return error

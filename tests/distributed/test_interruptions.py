@@ -1,0 +1,134 @@
+"""Signals, kills and workers that are started by hand: nothing is lost, nothing is read twice, nothing is left behind."""
+
+import signal
+import subprocess
+import sys
+import time
+
+from conftest import ENVIRONMENT
+from processes import wait_until_all_have_ended
+
+ENDLESS = ["model.rampup_batch_size=null", "trainer.val_samples=0", "trainer.devices=2", "trainer.num_nodes=1", "data.micro_batch_size=1"]
+
+
+def test_ctrl_c_saves_and_the_run_goes_on_from_there(run, assert_every_sample_is_read_once):
+    supervisor = run.start(*ENDLESS, "trainer.max_samples=8_000_000")
+    wait_for_rows(run, 3, supervisor)
+    supervisor.send_signal(signal.SIGINT)
+    output, errors = supervisor.communicate()
+    assert supervisor.returncode == 130, errors
+    assert run.state["status"] == "preempted"
+    consumed = run.state["consumed_samples"]
+    assert f"stopped after {consumed:,} samples" in output
+    assert run.state["next"]["command"] in output
+    assert [checkpoint.consumed_samples for checkpoint in run.directory.complete_checkpoints()] == [consumed]
+    done = run.pretrain(*ENDLESS, f"trainer.max_samples={consumed + 24}")
+    assert done.returncode == 0, done.stderr
+    assert run.rows[-1]["consumed_samples"] == consumed + 24
+    assert_every_sample_is_read_once(run)
+
+
+def test_a_second_supervisor_is_refused_and_a_terminated_one_saves(run):
+    words = [*ENDLESS, "trainer.devices=1", "trainer.max_samples=8_000_000"]
+    supervisor = run.start(*words)
+    wait_for_rows(run, 1, supervisor)
+    second = run.pretrain(*words)
+    assert (second.returncode, "is in use by another rampcli" in second.stderr) == (2, True)
+    assert f"(process {supervisor.pid} on " in second.stderr
+    supervisor.terminate()
+    _, errors = supervisor.communicate()
+    assert supervisor.returncode == 75, errors
+    assert [checkpoint.consumed_samples for checkpoint in run.directory.complete_checkpoints()] == [run.state["consumed_samples"]]
+
+
+def test_workers_and_agents_end_with_a_supervisor_that_is_killed(run):
+    supervisor = run.start(*ENDLESS, "trainer.max_samples=8_000_000")
+    wait_for_rows(run, 1, supervisor)
+    supervisor.kill()
+    supervisor.communicate()
+    wait_until_all_have_ended(run.path)
+
+
+def wait_for_rows(run, count, supervisor) -> None:
+    while len(run.rows) < count:
+        assert supervisor.poll() is None, supervisor.communicate()
+        time.sleep(0.01)
+
+
+# Its first step is short, its second and its validation take seconds.
+LONG = [
+    "trainer.num_nodes=2",
+    "model.rampup_batch_size=null",
+    "model.global_batch_size=null",
+    "model.step_batch_size_schedule='samples: 0:2 2:700'",
+    "rampup.at_boundary=continue",
+    "data.micro_batch_size=1",
+    "trainer.max_samples=702",
+    "trainer.val_samples=600",
+    "trainer.val_every_steps=1",
+]
+
+
+def test_a_signal_within_an_accumulation_or_a_validation_saves_and_that_is_done_anew(run, assert_every_sample_is_read_once):
+    def wait_for(event, count, supervisor):
+        while [row["event"] for row in run.events].count(event) < count:
+            assert supervisor.poll() is None, supervisor.communicate()
+            time.sleep(0.01)
+
+    for number, event, count in ((signal.SIGUSR1, "boundary", 0), (signal.SIGTERM, "validation", 2)):
+        supervisor = run.start(*LONG)
+        if count:
+            wait_for(event, count, supervisor)
+        else:
+            wait_for_rows(run, 1, supervisor)
+        time.sleep(0.5)
+        asked = time.monotonic()
+        supervisor.send_signal(number)
+        output, errors = supervisor.communicate()
+        assert supervisor.returncode == 75, errors
+        assert time.monotonic() - asked < 5
+        assert run.state["consumed_samples"] == 2
+        assert "stopped after 2 samples" in output
+    assert list(run.validations()) == [0, 1]
+    done = run.pretrain(*LONG)
+    assert done.returncode == 0, done.stderr
+    assert_every_sample_is_read_once(run)
+    undisturbed = type(run)(run.path.with_name("undisturbed"))
+    undisturbed.workers(2, "rampup.node_policy=fixed", *LONG)
+    assert [row["loss"] for row in run.rows] == [row["loss"] for row in undisturbed.rows]
+    assert run.validations() == undisturbed.validations()
+
+
+def test_torchrun_by_hand_trains_as_well_and_runs_that_go_on_at_once_do_not_disturb_each_other(run, undisturbed, assert_same_training):
+    words = ["rampup.at_boundary=continue", "rampup.node_policy=fixed", "data.micro_batch_size=1"]
+    twin = type(run)(run.path.with_name("twin"))
+    beside = twin.start("trainer.num_nodes=2", *words)
+    run.path.mkdir()
+    run.directory.config.write_text(run.pretrain("--cfg", *words).stdout)
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "-m", "rampcli.engine.worker"]
+    done = subprocess.run([*torchrun, run.path], env=ENVIRONMENT, text=True, capture_output=True, check=False)
+    assert done.returncode == 0, done.stderr
+    _, errors = beside.communicate()
+    assert beside.returncode == 0, errors
+    for each in (run, twin):
+        assert {row["world_size"] for row in each.rows} == {2}
+        assert_same_training(each, undisturbed)
+
+
+def test_workers_that_go_on_keep_a_supervisor_from_starting_others(run):
+    words = [*ENDLESS, "trainer.devices=1", "trainer.max_samples=8_000_000"]
+    run.path.mkdir()
+    run.directory.config.write_text(run.pretrain("--cfg", *words).stdout)
+    with subprocess.Popen([sys.executable, "-m", "rampcli.engine.worker", run.path], env=ENVIRONMENT) as worker:
+        wait_for_rows(run, 1, worker)
+        supervisor = run.start(*words)
+        while not (run.path / "lock").exists():
+            time.sleep(0.01)
+        assert not any(row["event"] == "launch" for row in run.events)
+        worker.send_signal(signal.SIGUSR1)
+        assert worker.wait() == 75
+        saved = len(run.rows)
+        wait_for_rows(run, saved + 1, supervisor)
+        supervisor.send_signal(signal.SIGUSR1)
+        assert supervisor.wait() == 75
+    assert [row["step"] for row in run.rows] == list(range(1, len(run.rows) + 1))

@@ -1,0 +1,24 @@
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rampcli.launch.restarts import LONGEST_BACKOFF_S, Restarts
+
+
+@given(max_restarts=st.integers(0, 20), backoff_s=st.floats(0, 100))
+def test_a_crash_is_followed_by_as_many_restarts_as_are_allowed_each_after_twice_the_wait(max_restarts, backoff_s):
+    restarts = Restarts(max_restarts=max_restarts, backoff_s=backoff_s)
+    waits = [restarts.after_crash(step) for step in range(max_restarts)]
+    assert waits == [min(LONGEST_BACKOFF_S, backoff_s * 2**number) for number in range(max_restarts)]
+    why = restarts.after_crash(max_restarts)
+    assert f"launch.max_restarts={max_restarts}" in why
+
+
+def test_a_crash_at_the_same_step_twice_in_a_row_is_not_followed_by_another():
+    restarts = Restarts(max_restarts=10, backoff_s=1.0)
+    assert [restarts.after_crash(step) for step in (4, 5, 4)] == [1.0, 2.0, 4.0]
+    assert restarts.after_crash(4) == "they crashed in step 5 twice, one start after the other"
+
+
+def test_workers_that_crash_before_they_train_are_at_no_step():
+    restarts = Restarts(max_restarts=10, backoff_s=1.0)
+    assert [restarts.after_crash(step) for step in (None, None, 4, None, 4)] == [1.0, 2.0, 4.0, 8.0, 16.0]

@@ -1,0 +1,38 @@
+import os
+import signal
+import time
+
+import pytest
+
+from rampcli.launch.stop_signals import STOPPING, noting_stop_signals
+from rampcli.lifeline import SAME_SIGNAL_S
+
+
+@pytest.mark.parametrize("number", STOPPING)
+def test_the_first_signal_asks_and_a_later_one_ends_at_once(number):
+    before = signal.getsignal(number)
+    with noting_stop_signals() as signals:
+        assert (signals.signal, signals.at_once) == (None, False)
+        os.kill(os.getpid(), number)
+        assert (signals.signal, signals.at_once) == (number, False)
+        time.sleep(SAME_SIGNAL_S + 0.01)
+        os.kill(os.getpid(), signal.SIGTERM)
+        assert (signals.signal, signals.at_once) == (number, True)
+    assert signal.getsignal(number) is before
+
+
+def test_a_signal_that_comes_on_two_ways_is_one():
+    with noting_stop_signals() as signals:
+        os.kill(os.getpid(), signal.SIGTERM)
+        os.kill(os.getpid(), signal.SIGTERM)
+        assert (signals.signal, signals.at_once) == (signal.SIGTERM, False)
+
+
+def test_under_nohup_a_hangup_stays_unheard():
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with noting_stop_signals() as signals:
+            os.kill(os.getpid(), signal.SIGHUP)
+            assert signals.signal is None
+    finally:
+        signal.signal(signal.SIGHUP, before)

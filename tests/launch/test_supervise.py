@@ -1,0 +1,141 @@
+import json
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from rampcli import llm
+from rampcli.config.compose import lay_over
+from rampcli.config.resolve import resolve
+from rampcli.errors import RampcliError
+from rampcli.launch.observer import Observer
+from rampcli.launch.stop_signals import StopSignals
+from rampcli.launch.supervise import Supervisor
+from rampcli.launch.workers import Workers
+from rampcli.locks import hold
+from rampcli.run_directory import RunDirectory, read_rows
+
+ACTOR = str(Path(__file__).with_name("actor.py"))
+
+
+class Listener(Observer):
+    """Hears events; at the first that it waits for it asks to stop, once or twice."""
+
+    def __init__(self, signals, stop_at, twice):
+        self.signals, self.stop_at, self.twice = signals, stop_at, twice
+        self.heard = []
+
+    def on_event(self, row):
+        self.heard.append(row["event"])
+        if row["event"] == self.stop_at and self.signals.signal is None:
+            self.signals.note(signal.SIGTERM)
+            if self.twice:
+                threading.Timer(0.7, self.signals.note, [signal.SIGTERM]).start()
+
+
+@pytest.fixture
+def play(tmp_path):
+    """Supervises actors that play scenes; returns the last state, or the error that came of them."""
+    run = RunDirectory(tmp_path)
+
+    def start(stage, log):  # noqa: ARG001
+        log.parent.mkdir(exist_ok=True)
+        with log.open("ab") as output:
+            return Workers([subprocess.Popen([sys.executable, ACTOR, tmp_path], stdout=output, stderr=output, start_new_session=True)])
+
+    def supervise(*scenes, words=(), stop_at=None, twice=False):
+        (tmp_path / "scenes.json").write_text(json.dumps(scenes))
+        run.write_state({"status": "running"})
+        resolved = resolve(lay_over(llm.from_factory("llama3_tiny"), [f"run_dir={tmp_path}", "launch.backoff_s=0", *words]))
+        signals = StopSignals()
+        listener = Listener(signals, stop_at, twice)
+        supervisor = Supervisor(resolved=resolved, run=run, start=start, observer=listener, signals=signals)
+        try:
+            return supervisor.go_through(one_stage=False)["status"], listener
+        except RampcliError as error:
+            return error, listener
+
+    supervise.run = run
+    return supervise
+
+
+def events(run, kind):
+    return [row for row in read_rows(run.events) if row["event"] == kind]
+
+
+COMPLETE = [["steps", 1, 9], ["say", "complete"]]
+
+
+def test_workers_that_crash_are_started_again_until_the_run_is_complete(play):
+    status, listener = play([["steps", 1, 3], ["die"]], [["die"]], [["die"]], COMPLETE)
+    assert status == "complete"
+    assert listener.heard.count("fault") == 3
+    faults = [row["reason"] for row in events(play.run, "fault")]
+    log = play.run.logs / "stage_0.log"
+    assert faults[0] == (
+        f"the workers of stage 0 crashed (exit code -9; log: {log}); they start again from the beginning: restart 1 of at most 3"
+    )
+    assert [row["exit_code"] for row in events(play.run, "exit")] == [-9, -9, -9, 0]
+    assert len(events(play.run, "launch")) == 4
+
+
+def test_more_crashes_than_there_are_restarts_end_the_run(play):
+    error, _ = play([["die"]], words=["launch.max_restarts=2"])
+    assert "the workers are not started again: they crashed 3 times, with launch.max_restarts=2 (exit code -9" in error.message
+    assert (error.exit_code, len(events(play.run, "launch"))) == (1, 3)
+    assert (play.run.read_state()["status"], play.run.read_state()["error"]["message"]) == ("failed", error.message)
+
+
+def test_a_crash_in_the_same_step_twice_ends_the_run(play):
+    error, _ = play([["steps", 1, 3], ["die"]], [["steps", 2, 3], ["fail", "RuntimeError: an address", False]], COMPLETE)
+    assert "they crashed in step 4 twice, one start after the other (RuntimeError: an address" in error.message
+    assert len(events(play.run, "launch")) == 2
+
+
+def test_an_error_that_a_user_has_to_mend_ends_the_run_at_once(play):
+    error, _ = play([["steps", 1, 3], ["fail", "the disk is full", True]])
+    assert error.message.startswith("the workers failed: the disk is full (log: ")
+    assert (error.exit_code, len(events(play.run, "launch"))) == (4, 1)
+
+
+@pytest.mark.parametrize("status", ["complete", "preempted"])
+def test_what_state_json_says_counts_and_not_how_the_processes_ended(play, status):
+    assert play([["steps", 1, 3], ["say", status], ["die"]])[0] == status
+
+
+def test_workers_that_are_asked_to_stop_save_and_the_run_is_preempted(play):
+    status, _ = play([["steps", 1, 3], ["save when asked"]], stop_at="listening")
+    assert status == "preempted"
+
+
+def test_before_there_is_anything_to_save_a_run_is_preempted_as_well(play):
+    assert play([["listen"]], stop_at="listening")[0] == "preempted"
+    assert play.run.read_state()["status"] == "preempted"
+
+
+def test_workers_that_do_not_save_in_time_are_killed_and_that_is_said(play):
+    began = time.monotonic()
+    error, _ = play([["steps", 1, 3], ["turn a deaf ear"]], words=["launch.grace_s=0.5"], stop_at="listening")
+    assert "the workers did not save within launch.grace_s=0.5 s" in error.message
+    assert error.exit_code == 1
+    assert time.monotonic() - began < 10
+
+
+def test_a_second_signal_ends_the_run_at_once(play):
+    began = time.monotonic()
+    error, _ = play([["steps", 1, 3], ["turn a deaf ear"]], stop_at="listening", twice=True)
+    assert "the workers were killed at the second signal; the same command goes on from the last checkpoint" in error.message
+    assert error.exit_code == 1
+    assert time.monotonic() - began < 10
+
+
+def test_beside_workers_that_live_no_others_are_started(play, monkeypatch):
+    monkeypatch.setattr("rampcli.launch.supervise.OLD_WORKERS_S", 0.1)
+    with hold(play.run.workers_lock, shared=True):
+        error, _ = play(COMPLETE)
+    assert "workers still train in" in error.message
+    assert events(play.run, "launch") == []

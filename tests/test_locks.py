@@ -1,0 +1,48 @@
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from rampcli.locks import hold
+
+HOLDER = """
+import sys, time
+from pathlib import Path
+from rampcli.locks import hold
+lock = hold(Path(sys.argv[1]))
+print("held", flush=True)
+time.sleep(60)
+"""
+
+
+def test_what_one_holds_no_other_does_until_it_is_let_go(tmp_path):
+    with hold(tmp_path / "lock"):
+        for shared in (False, True):
+            with pytest.raises(BlockingIOError):
+                hold(tmp_path / "lock", shared=shared)
+    hold(tmp_path / "lock").close()
+
+
+def test_holders_share_a_lock_and_keep_others_out(tmp_path):
+    with hold(tmp_path / "lock", shared=True), hold(tmp_path / "lock", shared=True), pytest.raises(BlockingIOError):
+        hold(tmp_path / "lock")
+
+
+def test_a_lock_goes_with_a_holder_that_is_killed_and_whoever_waits_gets_it(tmp_path):
+    with subprocess.Popen([sys.executable, "-c", HOLDER, tmp_path / "lock"], stdout=subprocess.PIPE) as holder:
+        holder.stdout.readline()
+        began = time.monotonic()
+        with pytest.raises(BlockingIOError):
+            hold(tmp_path / "lock", wait_s=0.2)
+        assert time.monotonic() - began >= 0.2
+        os.kill(holder.pid, signal.SIGKILL)
+        hold(tmp_path / "lock", wait_s=10).close()
+
+
+def test_a_lock_leaves_what_is_in_the_file(tmp_path):
+    (tmp_path / "lock").write_text("by me")
+    hold(tmp_path / "lock").close()
+    assert (tmp_path / "lock").read_text() == "by me"
