@@ -163,6 +163,19 @@ def import_(
     import_settings(folder, file, as_json=as_json)
 
 
+def doctor(
+    overrides: Overrides = None,
+    factory: Annotated[str | None, typer.Option("--factory", "-f", help="The recipe of a run.", show_default=False)] = None,
+    config_dir: ConfigDir = None,
+    as_json: AsJson = False,
+) -> None:
+    """Check what a launch needs of this machine; with a recipe, what that run needs."""
+    from rampcli.cli.doctor import examine
+
+    if not examine(factory, overrides or [], config_dir=config_dir, as_json=as_json):
+        raise typer.Exit(1)
+
+
 def completion(shell: Annotated[str, typer.Argument(help=f"One of {', '.join(SCRIPTS)}.")]) -> None:
     """Print the script that lets a shell complete words of rampcli."""
     if shell not in SCRIPTS:

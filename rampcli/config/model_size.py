@@ -1,7 +1,12 @@
 """How large a model is, by arithmetic: no model is built."""
 
-from rampcli.config.choices import Activation, Normalization, PositionEmbedding
-from rampcli.config.schema import ModelConfig
+from rampcli.config.choices import Activation, Normalization, Optimizer, PositionEmbedding
+from rampcli.config.schema import Config, ModelConfig
+
+BYTES_PER_NUMBER = 4
+"""Of weights and optimiser states, which are kept in fp32."""
+STATES = 2
+"""Numbers that AdamW keeps for each weight. Muon keeps one, for the matrices of the layers."""
 
 
 def head_size_of(model: ModelConfig) -> int:
@@ -12,18 +17,35 @@ def head_size_of(model: ModelConfig) -> int:
 def count_parameters(model: ModelConfig, *, sequence_length: int) -> int:
     """Parameters of the decoder that these settings describe."""
     width, head_size = model.hidden_size, head_size_of(model)
-    heads_width = model.num_attention_heads * head_size
-    query_key_value = heads_width + 2 * (model.num_query_groups or model.num_attention_heads) * head_size
+    query_key_value = _query_key_value(model)
     norm = width * (2 if model.normalization is Normalization.layernorm else 1)
-    weights = width * query_key_value + heads_width * width
-    biases = query_key_value + width
-    inner = 2 if model.activation is Activation.swiglu else 1
-    weights += (inner + 1) * width * model.ffn_hidden_size
-    biases += inner * model.ffn_hidden_size + width
-    layer = weights + 2 * norm + (biases if model.bias else 0) + (2 * head_size if model.qk_norm else 0)
+    biases = query_key_value + width + _inner(model) * model.ffn_hidden_size + width
+    layer = _matrices(model) + 2 * norm + (biases if model.bias else 0) + (2 * head_size if model.qk_norm else 0)
     embeddings = model.vocab_size * width * (1 if model.tie_embeddings else 2)
     positions = sequence_length * width if model.position_embedding is PositionEmbedding.learned else 0
     return model.num_layers * layer + norm + embeddings + positions
+
+
+def _query_key_value(model: ModelConfig) -> int:
+    return (model.num_attention_heads + 2 * (model.num_query_groups or model.num_attention_heads)) * head_size_of(model)
+
+
+def _inner(model: ModelConfig) -> int:
+    return 2 if model.activation is Activation.swiglu else 1
+
+
+def _matrices(model: ModelConfig) -> int:
+    """Weights in the matrices of a layer."""
+    attention = _query_key_value(model) + model.num_attention_heads * head_size_of(model)
+    return model.hidden_size * (attention + (_inner(model) + 1) * model.ffn_hidden_size)
+
+
+def checkpoint_bytes(config: Config) -> int:
+    """Bytes of a checkpoint's tensors: the weights, and what the optimiser keeps for each."""
+    numbers = (1 + STATES) * count_parameters(config.model, sequence_length=config.data.sequence_length)
+    if config.optim.optimizer is Optimizer.muon:
+        numbers -= config.model.num_layers * _matrices(config.model)
+    return BYTES_PER_NUMBER * numbers
 
 
 def flops_per_token(model: ModelConfig, *, sequence_length: int) -> float:

@@ -5,13 +5,18 @@ import torch
 from hypothesis import given
 from hypothesis import settings as run
 from hypothesis import strategies as st
+from safetensors.numpy import load_file
 
-from rampcli.config.choices import Activation, Normalization, PositionEmbedding
+from rampcli import llm
+from rampcli.config.choices import Activation, Normalization, Optimizer, PositionEmbedding
 from rampcli.config.compose import compose
 from rampcli.config.groups import option_names
-from rampcli.config.model_size import count_parameters, flops_per_token
+from rampcli.config.model_size import checkpoint_bytes, count_parameters, flops_per_token
 from rampcli.config.schema import ModelConfig
+from rampcli.engine.checkpoint import Checkpoints, TrainingState
+from rampcli.engine.optimizers import build_optimizers
 from rampcli.models.decoder import Decoder
+from rampcli.run_directory import RunDirectory
 
 LLAMA3_8B = 8_030_261_248
 """As Meta's and Hugging Face's checkpoints of it have."""
@@ -89,3 +94,27 @@ def test_a_longer_sequence_costs_each_token_more_and_a_parameter_nothing():
     short, long = (flops_per_token(model, sequence_length=length) for length in (128, 256))
     assert long - short == 12 * model.num_layers * model.hidden_size * 128
     assert count_parameters(model, sequence_length=128) == count_parameters(model, sequence_length=256)
+
+
+def checkpoint_of(config, passes, run):
+    """The checkpoint after one step."""
+    optimizers = build_optimizers(passes.parts, config.optim)
+    for parameter in (parameter for part in passes.parts for parameter in part.parameters()):
+        parameter.grad = torch.ones_like(parameter)
+    for optimizer in optimizers:
+        optimizer.step()
+    Checkpoints(run, passes.parts, optimizers, keep_last=1, facts={"corpus": "", "settings": {}}).save(TrainingState(step=1))
+    return run.checkpoint_folder(1)
+
+
+@pytest.mark.parametrize("optimizer", list(Optimizer))
+@pytest.mark.parametrize("model", ["llama3_tiny", "small_gpt"])
+def test_a_checkpoint_holds_the_bytes_that_are_counted(model, optimizer, build_passes, small_gpt, tmp_path):
+    config = small_gpt if model == "small_gpt" else llm.llama3_tiny.pretrain_recipe()
+    config.optim.optimizer = optimizer
+    folder = checkpoint_of(config, build_passes(config), RunDirectory(tmp_path))
+    tensors = {name: tensor for file in folder.glob("*.safetensors") for name, tensor in load_file(file).items()}
+    steps = [name for name in tensors if name.endswith(".step")]  # AdamW's, one number each
+    assert checkpoint_bytes(config) == sum(tensor.nbytes for name, tensor in tensors.items() if name not in steps)
+    if model == "llama3_tiny":
+        assert sum(path.stat().st_size for path in folder.iterdir()) < 1.02 * checkpoint_bytes(config)
