@@ -1,13 +1,9 @@
 import json
-import sys
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "distributed"))  # for this process and the ranks that it starts
-
 from ranks import run_ranks
 
 from rampcli.data.hosts import Reading, readers_of

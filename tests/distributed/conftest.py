@@ -1,92 +1,10 @@
-import hashlib
-import json
-import os
-import subprocess
-import sys
-from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 import pytest
+from runs import Run, assert_every_sample_is_read_once, assert_same_training
 
-sys.path.insert(0, str(Path(__file__).parent))  # for this process and the ranks that it starts
-
-from ranks import run_ranks
-
-from rampcli import llm
-from rampcli.config.compose import lay_over
-from rampcli.config.resolve import resolve
 from rampcli.data.indexed import write_index
-from rampcli.launch.run import describe
-from rampcli.run_directory import RunDirectory, read_rows
-
-# A model that takes a step in milliseconds, and a ramp 2 -> 4 -> 6 -> 8 whose node schedule is 1, 2, 3, 4 nodes of one process.
-TINY = {
-    "data": "mock",
-    "data.sequence_length": "16",
-    "data.micro_batch_size": "2",
-    "data.audit_order": "true",
-    "model.vocab_size": "64",
-    "model.hidden_size": "32",
-    "model.num_layers": "2",
-    "model.ffn_hidden_size": "64",
-    "model.global_batch_size": "8",
-    "model.rampup_batch_size": "[2,2,48]",
-    "optim.warmup_samples": "8",
-    "trainer.max_samples": "82",
-    "trainer.val_samples": "10",
-    "trainer.val_every_steps": "5",
-    "trainer.accelerator": "cpu",
-}
-ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1"}
-
-
-class Run:
-    """A run directory and the two ways to work on it: the command, and workers started by hand."""
-
-    def __init__(self, path: Path) -> None:
-        self.directory = RunDirectory(path)
-        self.path = path
-
-    def overrides(self, words: Sequence[str]) -> list[str]:
-        settings = TINY | {"run_dir": str(self.path)} | dict(word.split("=", 1) for word in words)
-        return [f"{key}={value}" for key, value in settings.items()]
-
-    def command(self, *words: str) -> list[str]:
-        options = [word for word in words if word.startswith("--")]
-        overrides = self.overrides([word for word in words if word not in options])
-        return [sys.executable, "-m", "rampcli", "pretrain", "--factory", "llama3_tiny", *options, *overrides]
-
-    def start(self, *words: str) -> subprocess.Popen[str]:
-        return subprocess.Popen(self.command(*words), env=ENVIRONMENT, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-
-    def pretrain(self, *words: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(self.command(*words), env=ENVIRONMENT, text=True, capture_output=True, check=False)
-
-    def workers(self, processes: int, *words: str, folders: Sequence[Path] | None = None) -> None:
-        """Train with a fixed number of workers that nobody supervises, to the end, from where the run directory stands."""
-        self.path.mkdir(exist_ok=True)
-        describe(
-            self.directory,
-            resolve(lay_over(llm.from_factory("llama3_tiny"), self.overrides([f"trainer.num_nodes={processes}", *words]))),
-            [],
-        )
-        run_ranks(processes, "rampcli.engine.worker", str(self.path), logs=self.directory.logs, folders=folders)
-
-    @property
-    def rows(self) -> list[dict]:
-        return list(read_rows(self.directory.metrics))
-
-    @property
-    def events(self) -> list[dict]:
-        return list(read_rows(self.directory.events))
-
-    @property
-    def state(self) -> dict:
-        return json.loads((self.path / "state.json").read_text())
-
-    def validations(self) -> dict[int, float]:
-        return {row["step"]: row["loss"] for row in self.events if row["event"] == "validation"}
 
 
 @pytest.fixture
@@ -102,33 +20,14 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Run:
     return run
 
 
-@pytest.fixture(scope="session")
-def assert_every_sample_is_read_once():
-    def check(run: Run) -> None:
-        """Every row counts exactly the samples that the ranks have read by then: each once, none ahead, none behind."""
-        chain, consumed = "", 0
-        for number, row in enumerate(run.rows, start=1):
-            samples = b"".join(sample.to_bytes(8, "little") for sample in range(consumed, consumed + row["global_batch_size"]))
-            chain, consumed = hashlib.sha256(chain.encode() + samples).hexdigest(), consumed + row["global_batch_size"]
-            assert (row["step"], row["consumed_samples"], row["order_hash"]) == (number, consumed, chain)
-
-    return check
+@pytest.fixture(scope="session", name="assert_every_sample_is_read_once")
+def _assert_every_sample_is_read_once():
+    return assert_every_sample_is_read_once
 
 
-@pytest.fixture(scope="session")
-def assert_same_training(assert_every_sample_is_read_once):
-    def check(run: Run, undisturbed: Run) -> None:
-        """The same steps on the same samples, to the same losses."""
-        assert_every_sample_is_read_once(run)
-        for row, reference in zip(run.rows, undisturbed.rows, strict=True):
-            for key in ("stage", "global_batch_size", "consumed_tokens", "order_hash", "lr"):
-                assert row[key] == reference[key]
-            assert row["loss"] == pytest.approx(reference["loss"], abs=1e-5)
-            # An optimiser divides gradients by their size: where that is next to nothing, it enlarges rounding, step by step.
-            assert row["grad_norm"] == pytest.approx(reference["grad_norm"], rel=1e-5 if row["step"] == 1 else 2e-4)
-        assert run.validations() == pytest.approx(undisturbed.validations(), abs=1e-5)
-
-    return check
+@pytest.fixture(scope="session", name="assert_same_training")
+def _assert_same_training():
+    return assert_same_training
 
 
 @pytest.fixture(scope="session")

@@ -5,8 +5,8 @@ import subprocess
 import sys
 import time
 
-from conftest import ENVIRONMENT
 from processes import wait_until_all_have_ended
+from runs import ENVIRONMENT
 
 ENDLESS = ["model.rampup_batch_size=null", "trainer.val_samples=0", "trainer.devices=2", "trainer.num_nodes=1", "data.micro_batch_size=1"]
 

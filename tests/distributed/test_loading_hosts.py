@@ -3,7 +3,7 @@
 import shutil
 
 import pytest
-from conftest import Run
+from runs import Run
 
 WORDS = [
     "data=indexed",

@@ -6,8 +6,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from conftest import Run
 from ranks import run_ranks
+from runs import Run
 
 from rampcli.engine.export import export
 

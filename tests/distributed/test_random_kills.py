@@ -9,8 +9,8 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
-from conftest import ENVIRONMENT, Run
 from processes import children_of, wait_until_all_have_ended
+from runs import ENVIRONMENT, Run
 
 KILLS = int(os.environ.get("KILLS", "5"))
 SEED = int(os.environ.get("SEED", "0"))

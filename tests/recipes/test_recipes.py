@@ -32,9 +32,9 @@ def test_the_snapshot_of_every_recipe_is_read_as_it_was_written(resolved, name, 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_recipe_is_made_of_its_own_files_and_a_source_of_data(resolved, name):
     options = dict(file.name.split("/") for file in resolved[name].config.origin.files)
-    data = options.pop("data")
+    data, launcher = options.pop("data"), options.pop("launch")
     assert options == dict.fromkeys(("model", "batch", "optim"), f"{name}.yaml")
-    assert data == f"{resolved[name].config.data.source}.yaml"
+    assert (data, launcher) == (f"{resolved[name].config.data.source}.yaml", "local.yaml")
 
 
 def test_the_nodes_of_gpt3_5b_are_those_of_nemos_documentation(resolved):
