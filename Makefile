@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test lint docs goldens clean
+.PHONY: demo test stress test-slurm lint docs goldens clean
 
 demo: .venv/installed
 	$(BIN)/rampcli pretrain --factory llama3_tiny
@@ -10,6 +10,18 @@ demo: .venv/installed
 
 test: lint
 	OMP_NUM_THREADS=1 $(BIN)/pytest
+
+# Kills a run's processes a hundred times at random instants; SEED=1 takes others.
+stress: .venv/installed-dev
+	OMP_NUM_THREADS=1 KILLS=$${KILLS:-100} $(BIN)/pytest -n 0 -s tests/distributed/test_random_kills.py
+
+SLURM := slurm-wlm munge openmpi-bin
+APT := DEBIAN_FRONTEND=noninteractive apt-get install -qq -y --no-install-recommends
+
+# Installs Slurm where it is not there, as root on Debian or Ubuntu, and tests with clusters of its own on this machine.
+test-slurm: .venv/installed-dev
+	type slurmctld slurmd munged mpirun >/dev/null 2>&1 || $(APT) $(SLURM) || { apt-get update -qq && $(APT) $(SLURM); }
+	OMP_NUM_THREADS=1 $(BIN)/pytest tests/slurm
 
 lint: .venv/installed-dev
 	$(BIN)/ruff check

@@ -5,6 +5,7 @@ Every error that a user can cause is a `RampcliError`: it is shown as one messag
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from typing import Any
 
 LONGEST_SHOWN = 300
 
@@ -33,6 +34,10 @@ class RampcliError(Exception):
         self.keys = tuple(keys)
         self.remedy = None if remedy is None else printable(remedy)
         self.set_by = tuple(set_by)
+
+    def facts(self) -> dict[str, Any]:
+        """What state.json says of it."""
+        return {"message": self.message, "set_by": self.set_by, "remedy": self.remedy, "exit_code": self.exit_code}
 
     def __str__(self) -> str:
         lines = [f"error: {self.message}"]

@@ -31,3 +31,14 @@ def hold(path: Path, *, shared: bool = False, wait_s: float = 0.0) -> IO[str]:
             time.sleep(POLL_S)
         else:
             return file
+
+
+def is_held(path: Path) -> bool:
+    """Whether somebody holds a lock, shared or not, right now."""
+    if not path.exists():
+        return False
+    try:
+        hold(path).close()
+    except BlockingIOError:
+        return True
+    return False

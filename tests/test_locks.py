@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from rampcli.locks import hold
+from rampcli.locks import hold, is_held
 
 HOLDER = """
 import sys, time
@@ -46,3 +46,12 @@ def test_a_lock_leaves_what_is_in_the_file(tmp_path):
     (tmp_path / "lock").write_text("by me")
     hold(tmp_path / "lock").close()
     assert (tmp_path / "lock").read_text() == "by me"
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_whether_a_lock_is_held_is_known_without_making_it(tmp_path, shared):
+    assert not is_held(tmp_path / "lock")
+    assert not (tmp_path / "lock").exists()
+    with hold(tmp_path / "lock", shared=shared):
+        assert is_held(tmp_path / "lock")
+    assert not is_held(tmp_path / "lock")

@@ -42,6 +42,10 @@ def pretrain(
         from rampcli.cli.console import show_plan
 
         show_plan(resolved)
+        if resolved.config.launch.launcher == "slurm":
+            from rampcli.cli.jobs import show_scripts
+
+            show_scripts(resolved)
     else:
         from rampcli.cli.training import train
 
@@ -117,6 +121,22 @@ def explain(
 
 
 RunDir = Annotated[Path, typer.Argument(metavar="RUN_DIR", help="The run directory, runs/NAME.", show_default=False)]
+
+
+def status(run_dir: RunDir, as_json: AsJson = False) -> None:
+    """Say where a run stands, who trains it, and how to go on."""
+    from rampcli.cli.jobs import tell_status
+
+    tell_status(run_dir, as_json=as_json)
+
+
+def cancel(run_dir: RunDir) -> None:
+    """Have a run save and end: its jobs, or the command that trains it on this machine."""
+    from rampcli.cli.jobs import cancel_run
+
+    cancel_run(run_dir)
+
+
 Step = Annotated[int | None, typer.Option(metavar="N", help="The checkpoint after N steps: the newest, unless given.", show_default=False)]
 
 

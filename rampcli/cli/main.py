@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from rampcli import __version__
-from rampcli.cli.commands import completion, doctor, explain, export, generate, import_, plan, pretrain
+from rampcli.cli.commands import cancel, completion, doctor, explain, export, generate, import_, plan, pretrain, status
 from rampcli.cli.completion import candidates
 from rampcli.cli.data_commands import data
 from rampcli.errors import EXIT_CTRL_C, RampcliError, UsageError
@@ -23,6 +23,8 @@ app.command("explain")(explain)
 app.command("generate")(generate)
 app.command("export")(export)
 app.command("import")(import_)
+app.command("status")(status)
+app.command("cancel")(cancel)
 app.command("doctor")(doctor)
 app.command("completion")(completion)
 app.add_typer(data, name="data", help="Build a corpus from text, and look into one.")

@@ -56,7 +56,7 @@ class Progress(Observer):
         """Something other than a step happened."""
         if row["event"] == "validation":
             self._say(f"validation loss {loss_of(row):.4f} after {row['consumed_samples']:,} samples")
-        elif row["event"] in ("fault", "slow_data"):
+        elif row["event"] in ("fault", "slow_data", "spare_ranks"):
             self._say(f"warning: {row['reason']}")
 
     def _line(self, row: dict[str, Any], samples_per_s: float) -> str:

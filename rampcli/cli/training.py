@@ -1,14 +1,17 @@
 """Training as a person sees it: progress while it runs, and at the end what came of it and how to go on."""
 
+import shlex
 from collections.abc import Sequence
 
 from rich.console import Console
 
 from rampcli.cli.console import build_console, say
+from rampcli.cli.jobs import show_jobs
 from rampcli.cli.progress import Progress
 from rampcli.config.resolve import Resolved, resolve
 from rampcli.config.schema import Config
 from rampcli.launch import run as launch
+from rampcli.launch.slurm import chain
 from rampcli.report.tables import run_table, validations
 from rampcli.run_directory import RunDirectory
 
@@ -54,6 +57,10 @@ def _tell(outcome: launch.Outcome, console: Console) -> None:
         say(console, f"run directory: {outcome.run.path}")
         if not outcome.started:
             say(console, "This run was complete already; another name= starts a new one.")
+        return
+    if outcome.status == "submitted":
+        show_jobs([chain.JobStatus(planned=job, job=job.job, state="PENDING", reason=None) for job in outcome.jobs], console)
+        say(console, f"run directory: {outcome.run.path}\nsee how it goes with:\n  rampcli status {shlex.quote(str(outcome.run.path))}")
         return
     consumed, ahead = f"{outcome.state['consumed_samples']:,} samples", outcome.state["next"]
     if outcome.status == "stage_boundary":

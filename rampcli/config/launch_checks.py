@@ -10,6 +10,8 @@ from rampcli.config.settings import EXAMPLES
 from rampcli.errors import UsageError
 
 NAMES = ("partition", "account", "qos", "time", "mem")
+OF_THE_CHAIN = ("--array", "--chdir", "--clusters", "--dependency", "--hold", "--job-name", "--parsable", "--wait", "--wrap")
+"""Options of sbatch's with which a chain would not be one, or its jobs not be found again."""
 _PLAIN = re.compile(r"[\w.,:+@/%*=-]+", re.ASCII)
 _ASSIGNMENT = re.compile(r"[A-Za-z_]\w*=[^\0]*", re.ASCII | re.DOTALL)
 
@@ -49,6 +51,12 @@ def check_slurm_words(config: Config) -> None:
         if not option.startswith("-") or not option.isprintable():
             raise UsageError(
                 f"launch.slurm.sbatch_args has {option!r}, which is no option",
+                keys=("launch.slurm.sbatch_args",),
+                remedy=f"launch.slurm.sbatch_args={EXAMPLES['launch.slurm.sbatch_args']}",
+            )
+        if option.partition("=")[0] in OF_THE_CHAIN:
+            raise UsageError(
+                f"launch.slurm.sbatch_args has {option}, which a chain of jobs sets itself, or cannot do with",
                 keys=("launch.slurm.sbatch_args",),
                 remedy=f"launch.slurm.sbatch_args={EXAMPLES['launch.slurm.sbatch_args']}",
             )

@@ -41,6 +41,7 @@ class Feed:
         for event in self.events.rows():
             if event["event"] == "start":
                 self.step = event["step"]
+                self.metrics = Tail(self.metrics.path)
             self.observer.on_event(event)
         if self.step is not None:
             for row in self.metrics.rows():

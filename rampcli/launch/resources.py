@@ -7,7 +7,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from rampcli.batch.training_plan import TrainingPlan
-from rampcli.config.choices import Accelerator
+from rampcli.config.choices import Accelerator, Launcher
 from rampcli.config.schema import Config
 from rampcli.errors import UsageError
 from rampcli.locks import hold
@@ -43,7 +43,7 @@ def claimed_gpus(config: Config, plan: TrainingPlan) -> Iterator[list[str]]:
                 break
         if len(gpus) < wanted:
             raise UsageError(
-                f"this run needs {wanted} GPUs, and of the {len(visible_gpus())} here other runs use all but {len(gpus)}",
+                f"this run needs {_count(wanted)}, and of the {len(visible_gpus())} here other runs use all but {len(gpus)}",
                 keys=("trainer.num_nodes", "trainer.devices", "trainer.accelerator"),
                 remedy="wait for them, or fewer GPUs",
             )
@@ -51,12 +51,12 @@ def claimed_gpus(config: Config, plan: TrainingPlan) -> Iterator[list[str]]:
 
 
 def gpus_wanted(config: Config, plan: TrainingPlan) -> int:
-    """How many GPUs of this machine the run's largest stage uses; 0 where it runs on the CPU.
+    """How many GPUs of this machine the run's largest stage uses; 0 where it runs on the CPU, or on other machines.
 
     Raises:
         UsageError: the run wants GPUs, and this machine has too few.
     """
-    if config.trainer.accelerator is Accelerator.cpu:
+    if config.trainer.accelerator is Accelerator.cpu or config.launch.launcher is not Launcher.local:
         return 0
     wanted = max(stage.world_size for stage in plan.stages)
     gpus = visible_gpus()
@@ -66,7 +66,11 @@ def gpus_wanted(config: Config, plan: TrainingPlan) -> int:
         return 0
     nodes, devices = max(stage.num_nodes for stage in plan.stages), config.trainer.devices
     raise UsageError(
-        f"this run needs {wanted} GPUs ({nodes} node{'s' if nodes > 1 else ''} of {devices}), and this machine has {len(gpus)}",
+        f"this run needs {_count(wanted)} ({nodes} node{'s' if nodes > 1 else ''} of {devices}), and this machine has {len(gpus)}",
         keys=("trainer.num_nodes", "trainer.devices", "trainer.accelerator"),
         remedy="--dry-run to see the plan, or a machine with the GPUs",
     )
+
+
+def _count(gpus: int) -> str:
+    return f"{gpus} GPU{'s' if gpus > 1 else ''}"

@@ -1,32 +1,34 @@
 """From a configuration to a finished run: checks, the run directory, the launcher."""
 
-import json
-import os
 import shlex
 import signal
-import socket
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from rampcli.batch.training_plan import StagePlan
 from rampcli.config import snapshot
-from rampcli.config.choices import Resume
+from rampcli.config.choices import Launcher, Resume
 from rampcli.config.corpora import OF_FILES
 from rampcli.config.huggingface import check_init_from
 from rampcli.config.resolve import Resolved, sources_named
 from rampcli.config.schema import Config
 from rampcli.errors import EXIT_CTRL_C, EXIT_INTERRUPTED, ForeignCheckpointError, NoCheckpointError, UsageError
 from rampcli.launch.agents import Agents
+from rampcli.launch.elastic import ElasticAgents
+from rampcli.launch.failures import noting_failure
 from rampcli.launch.observer import Observer
 from rampcli.launch.resources import claimed_gpus, gpus_wanted
+from rampcli.launch.run_lock import locked
+from rampcli.launch.slurm import chain
+from rampcli.launch.slurm.scripts import render
 from rampcli.launch.stop_signals import StopSignals, noting_stop_signals
 from rampcli.launch.supervise import Supervisor
 from rampcli.launch.workers import Workers
-from rampcli.locks import hold
 from rampcli.run_directory import Checkpoint, RunDirectory, replace_file, write_json
 
 
@@ -36,10 +38,11 @@ class Outcome:
 
     Attributes:
         run: its directory.
-        status: as in state.json.
+        status: as in state.json; "submitted" where jobs were.
         state: state.json.
         started: False where there was nothing left to do.
         exit_code: 0, or why it was interrupted.
+        jobs: that were submitted to train it.
     """
 
     run: RunDirectory
@@ -47,6 +50,7 @@ class Outcome:
     state: dict[str, Any]
     started: bool
     exit_code: int
+    jobs: tuple[chain.ChainedJob, ...] = ()
 
 
 def run(
@@ -57,7 +61,7 @@ def run(
     one_stage: bool = False,
     observer: Observer | None = None,
 ) -> Outcome:
-    """Train on this machine, from where the run directory stands.
+    """Train on this machine, from where the run directory stands, or submit the jobs that do.
 
     Args:
         resolved: what to train, and its plan.
@@ -83,9 +87,22 @@ def run(
     state = directory.read_state() or {"status": "complete"}
     if newest is not None and resolved.plan.is_complete(newest.consumed_samples) and state["status"] == "complete":
         return Outcome(run=directory, status="complete", state=state, started=False, exit_code=0)
-    with locked(directory), claimed_gpus(resolved.config, resolved.plan) as gpus, noting_stop_signals() as signals:
+    launches_jobs = resolved.config.launch.launcher is Launcher.slurm
+    with sources_named(resolved.config):
+        scripts = render(resolved, directory, consumed_samples=newest.consumed_samples if newest else 0) if launches_jobs else []
+    with ExitStack() as held:
+        held.enter_context(sources_named(resolved.config))
+        held.enter_context(locked(directory))
+        gpus = held.enter_context(claimed_gpus(resolved.config, resolved.plan))
+        chain.refuse_living(directory)
+        signals = held.enter_context(noting_stop_signals())
         describe(directory, resolved, overrides)
         _announce(directory, resolved, newest, command_line)
+        if launches_jobs:
+            with noting_failure(directory):
+                jobs = chain.submit(directory, scripts[:1] if one_stage else scripts).jobs
+            state = directory.read_state() or {}
+            return Outcome(run=directory, status="submitted", state=state, started=True, exit_code=0, jobs=jobs)
         supervisor = Supervisor(
             resolved=resolved,
             run=directory,
@@ -100,9 +117,10 @@ def run(
 
 def _starting_agents(resolved: Resolved, directory: RunDirectory, gpus: Sequence[str]) -> Callable[[StagePlan, Path], Workers]:
     launch, devices = resolved.config.launch, resolved.config.trainer.devices
+    agents = partial(ElasticAgents, min_nodes=launch.min_nodes, max_restarts=launch.max_restarts) if launch.elastic else Agents
 
     def start(stage: StagePlan, log: Path) -> Workers:
-        return Agents(directory.path, log, num_nodes=stage.num_nodes, devices=devices, gpus=gpus, grace_s=launch.grace_s)
+        return agents(directory.path, log, num_nodes=stage.num_nodes, devices=devices, gpus=gpus, grace_s=launch.grace_s)
 
     return start
 
@@ -165,31 +183,3 @@ def _announce(directory: RunDirectory, resolved: Resolved, newest: Checkpoint | 
             "next": {"stage": stage.stage, "global_batch_size": stage.global_batch_size, "num_nodes": stage.num_nodes, "command": command},
         }
     )
-
-
-@contextmanager
-def locked(directory: RunDirectory) -> Iterator[None]:
-    """Hold the run directory against a second supervisor; the lock goes with the process, however it ends.
-
-    Raises:
-        UsageError: another one holds it.
-    """
-    directory.path.mkdir(parents=True, exist_ok=True)
-    try:
-        lock = hold(directory.lock)
-    except BlockingIOError as error:
-        raise UsageError(
-            f"{directory.path} is in use by another rampcli{_holder(directory)}", remedy="another name= or run_dir="
-        ) from error
-    with lock:
-        lock.truncate(0)
-        json.dump({"host": socket.gethostname(), "pid": os.getpid()}, lock)
-        lock.flush()
-        yield
-
-
-def _holder(directory: RunDirectory) -> str:
-    with suppress(OSError, ValueError, KeyError):
-        holder = json.loads(directory.lock.read_text(encoding="utf-8"))
-        return f" (process {holder['pid']} on {holder['host']})"
-    return ""

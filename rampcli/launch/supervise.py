@@ -5,15 +5,16 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 from rampcli.batch.training_plan import StagePlan
 from rampcli.config.resolve import Resolved
 from rampcli.errors import EXIT_CTRL_C, RampcliError
+from rampcli.launch.failures import noting_failure
 from rampcli.launch.observer import Feed, Observer
 from rampcli.launch.restarts import Restarts
 from rampcli.launch.stop_signals import StopSignals
-from rampcli.launch.workers import Workers
+from rampcli.launch.workers import Change, Workers
 from rampcli.locks import hold
 from rampcli.run_directory import RunDirectory
 
@@ -21,6 +22,17 @@ POLL_S = 0.1
 OLD_WORKERS_S = 60.0
 """How long workers that nobody supervises any more may take to end."""
 ENDED = ("stage_boundary", "complete", "preempted")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Launched:
+    """The workers of a stage, what they print and tell, and how often some of them crashed."""
+
+    stage: StagePlan
+    log: Path
+    feed: Feed
+    restarts: Restarts
+    workers: Workers
 
 
 @dataclass(kw_only=True, slots=True)
@@ -49,10 +61,11 @@ class Supervisor:
         Raises:
             RampcliError: the workers failed; with what they said.
         """
-        while True:
-            state = self._run_stage(self.resolved.plan.stage_at(self.run.consumed_samples()))
-            if state["status"] != "stage_boundary" or one_stage or self.signals.signal is not None:
-                return state
+        with noting_failure(self.run):
+            while True:
+                state = self._run_stage(self.resolved.plan.stage_at(self.run.consumed_samples()))
+                if state["status"] != "stage_boundary" or one_stage or self.signals.signal is not None:
+                    return state
 
     def _run_stage(self, stage: StagePlan) -> dict[str, Any]:
         launch = self.resolved.config.launch
@@ -61,9 +74,9 @@ class Supervisor:
         while True:
             self._wait_for_old_workers()
             feed = Feed(self.run, self.observer)
-            exit_code = self._run_workers(stage, log, feed)
+            exit_code = self._run_workers(stage, log, feed, restarts)
             state = self.run.read_state() or {}
-            if state["status"] in ENDED:
+            if state["status"] in ENDED and not (launch.elastic and self._is_preempted_by_nobody(state)):
                 return state
             if state["status"] == "failed" and state["error"]["understood"]:
                 raise _as_said(state["error"], log)
@@ -75,35 +88,67 @@ class Supervisor:
             wait_s = restarts.after_crash(feed.step)
             said = state["error"]["message"] if state["status"] == "failed" else f"exit code {exit_code}"
             if isinstance(wait_s, str):
-                self._fail(state, why=wait_s, said=said, log=log)
-            self._tell_of_restart(stage, restarts, said=said, log=log)
+                raise _given_up(wait_s, said=said, log=log)
+            reason = self._of_restart(stage, restarts, said=said, log=log)
+            self.run.append_event("fault", reason=reason)
+            self.observer.on_event({"event": "fault", "reason": reason})
             self._sleep(wait_s)
 
-    def _run_workers(self, stage: StagePlan, log: Path, feed: Feed) -> int:
+    def _is_preempted_by_nobody(self, state: dict[str, Any]) -> bool:
+        """Whether it was a node that came or went for whom workers saved, and not the run that was to stop."""
+        return state["status"] == "preempted" and self.signals.signal is None
+
+    def _run_workers(self, stage: StagePlan, log: Path, feed: Feed, restarts: Restarts) -> int:
         self.run.write_state({**_without_error(self.run.read_state() or {}), "status": "running"})
         self.observer.on_start(stage, gpus=self.gpus)
         self.run.append_event("launch", stage=stage.stage, num_nodes=stage.num_nodes, world_size=stage.world_size)
         workers = self.start(stage, log)
         try:
-            exit_code = self._watch(workers, feed)
+            exit_code = self._watch(Launched(stage=stage, log=log, feed=feed, restarts=restarts, workers=workers))
         finally:
             workers.end()
         self.run.append_event("exit", stage=stage.stage, exit_code=exit_code)
         feed.tell()
         return exit_code
 
-    def _watch(self, workers: Workers, feed: Feed) -> int:
+    def _watch(self, launched: Launched) -> int:
         """Follow the workers to their end, and pass on what asks to stop."""
-        kill_at = None
+        workers, kill_at = launched.workers, None
         while (exit_code := workers.exit_code()) is None:
             time.sleep(POLL_S)
-            feed.tell()
+            if (change := workers.change()) is not None:
+                self._take_note(change, launched)
+            launched.feed.tell()
             if self.signals.signal is not None and kill_at is None:
                 workers.ask_to_stop()
                 kill_at = time.monotonic() + self.resolved.config.launch.grace_s
             if self.signals.at_once or (kill_at is not None and time.monotonic() > kill_at):
                 workers.kill()
         return exit_code
+
+    def _take_note(self, change: Change, launched: Launched) -> None:
+        """Count what was lost, and have it brought back.
+
+        Raises:
+            RampcliError: that has been done too often.
+        """
+        feed, restarts = launched.feed, launched.restarts
+        step = feed.step
+        if change.begin_anew:
+            feed.step = None
+        for said, in_step in ((change.lost, None), (change.crash, step)):  # that a node is lost says nothing against a step
+            if said is None:
+                continue
+            wait_s = restarts.after_crash(in_step)
+            if isinstance(wait_s, str):
+                launched.workers.end()  # before state.json says what they would write over
+                raise _given_up(wait_s, said=said, log=launched.log)
+            launched.workers.bring_back(wait_s)
+            if said is change.crash:
+                reason = self._of_restart(launched.stage, restarts, said=said, log=launched.log)
+            else:
+                reason = f"{said}; it is started again in {wait_s:g} s: {_number_of(restarts)} (log: {launched.log})"
+            self.run.append_event("fault", reason=reason)
 
     def _wait_for_old_workers(self) -> None:
         """Those of a supervisor that was killed die with it; but the dying of a large process takes its time.
@@ -123,24 +168,10 @@ class Supervisor:
         while time.monotonic() < until and self.signals.signal is None:
             time.sleep(POLL_S)
 
-    def _tell_of_restart(self, stage: StagePlan, restarts: Restarts, *, said: str, log: Path) -> None:
+    def _of_restart(self, stage: StagePlan, restarts: Restarts, *, said: str, log: Path) -> str:
         saved = self.run.complete_checkpoints()
         back = f"step {saved[-1].step}" if saved else "the beginning"
-        number = f"restart {restarts.crashes} of at most {restarts.max_restarts}"
-        reason = f"the workers of stage {stage.stage} crashed ({said}; log: {log}); they start again from {back}: {number}"
-        self.run.append_event("fault", reason=reason)
-        self.observer.on_event({"event": "fault", "reason": reason})
-
-    def _fail(self, state: dict[str, Any], *, why: str, said: str, log: Path) -> NoReturn:
-        error = {
-            "message": f"the workers are not started again: {why} ({said}; log: {log})",
-            "set_by": [],
-            "remedy": "what the log says; then the same command goes on from the last checkpoint",
-            "exit_code": 1,
-            "understood": True,
-        }
-        self.run.write_state({**state, "status": "failed", "error": error})
-        raise _error(error)
+        return f"the workers of stage {stage.stage} crashed ({said}; log: {log}); they start again from {back}: {_number_of(restarts)}"
 
     def _unsaved(self, log: Path) -> RampcliError:
         if self.signals.at_once:
@@ -152,16 +183,23 @@ class Supervisor:
         return error
 
 
+def _number_of(restarts: Restarts) -> str:
+    return f"restart {restarts.crashes} of at most {restarts.max_restarts}"
+
+
 def _without_error(state: dict[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in state.items() if key != "error"}
 
 
+def _given_up(why: str, *, said: str, log: Path) -> RampcliError:
+    return RampcliError(
+        f"the workers are not started again: {why} ({said}; log: {log})",
+        remedy="what the log says; then the same command goes on from the last checkpoint",
+    )
+
+
 def _as_said(said: dict[str, Any], log: Path) -> RampcliError:
     """What a worker that failed said of it."""
-    return _error({**said, "message": f"the workers failed: {said['message']} (log: {log})"})
-
-
-def _error(said: dict[str, Any]) -> RampcliError:
-    error = RampcliError(said["message"], remedy=said["remedy"], set_by=said["set_by"])
+    error = RampcliError(f"the workers failed: {said['message']} (log: {log})", remedy=said["remedy"], set_by=said["set_by"])
     error.exit_code = said["exit_code"]
     return error

@@ -6,6 +6,22 @@ import subprocess
 import time
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Change:
+    """What became of some workers while those who start them go on.
+
+    Attributes:
+        begin_anew: the workers begin anew from the last checkpoint, or have to.
+        crash: what they crashed of; None where they did not.
+        lost: nodes that went, and what the others do; None where none went.
+    """
+
+    begin_anew: bool
+    crash: str | None = None
+    lost: str | None = None
 
 
 class Workers:
@@ -18,7 +34,7 @@ class Workers:
     lost_s = 5.0
 
     def __init__(self, processes: Sequence[subprocess.Popen[bytes]]) -> None:
-        self.processes = processes
+        self.processes = list(processes)
 
     def exit_code(self) -> int | None:
         """0 once all have ended well; the first other code once one has not; None while they run."""
@@ -27,6 +43,13 @@ class Workers:
         if failed:
             return failed[0]
         return None if None in codes else 0
+
+    def change(self) -> Change | None:
+        """What has changed since the last call, while there is no exit code. Nothing does here: where one ends, all do."""
+        return None
+
+    def bring_back(self, wait_s: float) -> None:
+        """Start what was lost again, `wait_s` seconds from now."""
 
     def ask_to_stop(self) -> None:
         """Let the workers save and leave."""

@@ -688,6 +688,7 @@ LAUNCHES = (
         ("launch.slurm.time='four hours' is nothing that sbatch takes", "launch.slurm.time=4:00:00"),
     ),
     BadInput("an option that is none", plan("launch.slurm.sbatch_args=[exclusive]"), ("'exclusive', which is no option", "[--exclusive]")),
+    BadInput("an array of jobs", plan('launch.slurm.sbatch_args=["--array=1-4"]'), ("has --array=1-4, which a chain of jobs",)),
     BadInput("an option over two lines", plan('launch.slurm.sbatch_args=["--x\ny"]'), ("which is no option",)),
     BadInput("a variable without a value", plan("launch.slurm.environment=[NCCL_DEBUG]"), ("'NCCL_DEBUG', which is not NAME=VALUE",)),
     BadInput("a variable that is code", plan('launch.slurm.environment=["x;touch y=1"]'), ("which is not NAME=VALUE",)),

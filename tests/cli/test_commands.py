@@ -95,7 +95,9 @@ def test_the_version_is_that_of_the_package(succeed):
     assert succeed("--version") == f"{package.__version__}\n"
 
 
-@pytest.mark.parametrize("command", [[], ["pretrain"], ["plan"], ["explain"], ["completion"], ["llm"], ["llm", "pretrain"]])
+@pytest.mark.parametrize(
+    "command", [[], ["pretrain"], ["plan"], ["explain"], ["completion"], ["doctor"], ["status"], ["cancel"], ["llm"], ["llm", "pretrain"]]
+)
 def test_every_command_explains_itself(succeed, command):
     assert "Usage: rampcli" in succeed(*command, "--help")
 

@@ -15,7 +15,7 @@ from rampcli.errors import RampcliError
 from rampcli.launch.observer import Observer
 from rampcli.launch.stop_signals import StopSignals
 from rampcli.launch.supervise import Supervisor
-from rampcli.launch.workers import Workers
+from rampcli.launch.workers import Change, Workers
 from rampcli.locks import hold
 from rampcli.run_directory import RunDirectory, read_rows
 
@@ -37,6 +37,20 @@ class Listener(Observer):
                 threading.Timer(0.7, self.signals.note, [signal.SIGTERM]).start()
 
 
+class ElasticWorkers(Workers):
+    """Those whose starters go on while nodes are lost: one node after another, as soon as anybody looks."""
+
+    def __init__(self, processes):
+        super().__init__(processes)
+        self.waits_s = []
+
+    def change(self):
+        return Change(begin_anew=False, lost=f"lost node {len(self.waits_s)}")
+
+    def bring_back(self, wait_s):
+        self.waits_s.append(wait_s)
+
+
 @pytest.fixture
 def play(tmp_path):
     """Supervises actors that play scenes; returns the last state, or the error that came of them."""
@@ -45,12 +59,15 @@ def play(tmp_path):
     def start(stage, log):  # noqa: ARG001
         log.parent.mkdir(exist_ok=True)
         with log.open("ab") as output:
-            return Workers([subprocess.Popen([sys.executable, ACTOR, tmp_path], stdout=output, stderr=output, start_new_session=True)])
+            processes = [subprocess.Popen([sys.executable, ACTOR, tmp_path], stdout=output, stderr=output, start_new_session=True)]
+        supervise.workers.append(supervise.kind(processes))
+        return supervise.workers[-1]
 
-    def supervise(*scenes, words=(), stop_at=None, twice=False):
+    def supervise(*scenes, words=(), backoff_s=0.0, stop_at=None, twice=False):
         (tmp_path / "scenes.json").write_text(json.dumps(scenes))
         run.write_state({"status": "running"})
-        resolved = resolve(lay_over(llm.from_factory("llama3_tiny"), [f"run_dir={tmp_path}", "launch.backoff_s=0", *words]))
+        overrides = [f"run_dir={tmp_path}", f"launch.backoff_s={backoff_s}", *words]
+        resolved = resolve(lay_over(llm.from_factory("llama3_tiny"), overrides))
         signals = StopSignals()
         listener = Listener(signals, stop_at, twice)
         supervisor = Supervisor(resolved=resolved, run=run, start=start, observer=listener, signals=signals)
@@ -59,7 +76,7 @@ def play(tmp_path):
         except RampcliError as error:
             return error, listener
 
-    supervise.run = run
+    supervise.run, supervise.kind, supervise.workers = run, Workers, []
     return supervise
 
 
@@ -93,6 +110,7 @@ def test_more_crashes_than_there_are_restarts_end_the_run(play):
 def test_a_crash_in_the_same_step_twice_ends_the_run(play):
     error, _ = play([["steps", 1, 3], ["die"]], [["steps", 2, 3], ["fail", "RuntimeError: an address", False]], COMPLETE)
     assert "they crashed in step 4 twice, one start after the other (RuntimeError: an address" in error.message
+    assert play.run.read_state()["error"]["message"] == error.message
     assert len(events(play.run, "launch")) == 2
 
 
@@ -131,6 +149,22 @@ def test_a_second_signal_ends_the_run_at_once(play):
     assert "the workers were killed at the second signal; the same command goes on from the last checkpoint" in error.message
     assert error.exit_code == 1
     assert time.monotonic() - began < 10
+
+
+def test_nodes_that_are_lost_count_as_crashes_and_come_back_later_each_time(play):
+    play.kind = ElasticWorkers
+    error, _ = play([["listen"]], words=["launch.max_restarts=3"], backoff_s=0.5)
+    assert "they crashed 4 times, with launch.max_restarts=3 (lost node 3; log: " in error.message
+    assert [workers.waits_s for workers in play.workers] == [[0.5, 1.0, 2.0]]
+    assert events(play.run, "fault")[1]["reason"].startswith("lost node 1; it is started again in 1 s: restart 2 of at most 3 (log: ")
+    assert play.run.read_state()["status"] == "failed"
+    assert play.workers[0].exit_code() != 0
+
+
+@pytest.mark.parametrize(("elastic", "launches"), [(True, 2), (False, 1)])
+def test_an_elastic_run_goes_on_after_a_save_that_nobody_asked_the_supervisor_for(play, elastic, launches):
+    status, _ = play([["steps", 1, 3], ["say", "preempted"], ["die"]], COMPLETE, words=[f"launch.elastic={str(elastic).lower()}"])
+    assert (status, len(events(play.run, "launch"))) == ("complete" if elastic else "preempted", launches)
 
 
 def test_beside_workers_that_live_no_others_are_started(play, monkeypatch):

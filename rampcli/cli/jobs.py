@@ -1,0 +1,109 @@
+"""`rampcli status` and `rampcli cancel`, and what `pretrain` shows of a chain of jobs."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import typer
+from rich.console import Console
+
+from rampcli.cli.console import build_console, print_table, say
+from rampcli.config.resolve import Resolved
+from rampcli.errors import UsageError
+from rampcli.launch.cancelling import cancel
+from rampcli.launch.run_lock import Holder, holder_of
+from rampcli.launch.slurm import chain
+from rampcli.launch.slurm.scripts import render
+from rampcli.locks import is_held
+from rampcli.report.tables import build_table
+from rampcli.run_directory import RunDirectory, read_rows
+
+
+def show_scripts(resolved: Resolved) -> None:
+    """Print the scripts that would be submitted."""
+    directory = RunDirectory(resolved.run_dir)
+    for script in render(resolved, directory, consumed_samples=directory.consumed_samples()):
+        typer.echo(f"\n# ---- {script.path}\n{script.text}", nl=False)
+
+
+def show_jobs(jobs: Sequence[chain.JobStatus], console: Console) -> None:
+    """Print the jobs of a chain, one a row."""
+    table = build_table("stage", "batch", "nodes", "job", "after", "state", "reason", left=("state", "reason"))
+    for each in jobs:
+        planned = each.planned
+        lists = (planned.stages, planned.global_batch_sizes)
+        names = [", ".join(map(str, values)) for values in lists]
+        table.add_row(*names, str(planned.num_nodes), each.job or "", planned.dependency or "", each.state or "over", each.reason or "")
+    print_table(console, table)
+
+
+def tell_status(run_dir: Path, *, as_json: bool) -> None:
+    """Print where a run stands, who trains it, and how to go on.
+
+    Raises:
+        UsageError: there is no run.
+        RampcliError: Slurm does not answer.
+    """
+    directory = _existing(run_dir)
+    state = directory.read_state() or {"status": "not started", "step": 0, "consumed_samples": 0, "stage": 0, "next": None}
+    last: dict[str, Any] = {}
+    for row in read_rows(directory.metrics):
+        last = row
+    jobs, holder = chain.status(directory), holder_of(directory)
+    facts = {
+        "status": state["status"],
+        "step": max(state["step"], last.get("step", 0)),
+        "consumed_samples": max(state["consumed_samples"], last.get("consumed_samples", 0)),
+        "stage": max(state["stage"], last.get("stage", 0)),
+        "saved_step": max((checkpoint.step for checkpoint in directory.complete_checkpoints()), default=None),
+        "supervisor": None if holder is None else asdict(holder),
+        "jobs": [{**asdict(job.planned), "job": job.job, "state": job.state, "reason": job.reason} for job in jobs],
+        "error": state.get("error"),
+        "next": state["next"],
+    }
+    if as_json:
+        typer.echo(json.dumps(facts, indent=1))
+        return
+    console = build_console()
+    saved = "nothing saved" if facts["saved_step"] is None else f"saved after step {facts['saved_step']:,}"
+    say(console, f"{facts['status']}: step {facts['step']:,}, {facts['consumed_samples']:,} samples, stage {facts['stage']}; {saved}")
+    if facts["error"]:
+        say(console, f"error: {facts['error']['message']}")
+        if facts["error"]["remedy"]:
+            say(console, f"try:   {facts['error']['remedy']}")
+    if jobs:
+        show_jobs(jobs, console)
+    if holder is not None:
+        say(console, f"trained by {holder}")
+    elif is_held(directory.workers_lock):
+        say(console, "trained by workers that nobody supervises")
+    elif any(job.lives for job in jobs):
+        say(console, "waiting for Slurm")
+    elif state["status"] != "complete":
+        command = (state["next"] or {}).get("command")
+        say(console, "nobody trains it now" if command is None else f"nobody trains it now; go on with:\n  {command}")
+
+
+def cancel_run(run_dir: Path) -> None:
+    """Have a run save and end.
+
+    Raises:
+        UsageError: there is no run, or nobody trains it here.
+        RampcliError: Slurm does not answer.
+    """
+    asked = cancel(_existing(run_dir))
+    console = build_console()
+    if isinstance(asked, Holder):
+        say(console, f"asked {asked} to save and end")
+    else:
+        show_jobs(asked, console)
+        say(console, "what runs still saves, and ends then")
+
+
+def _existing(run_dir: Path) -> RunDirectory:
+    directory = RunDirectory(run_dir)
+    if not directory.config.is_file():
+        raise UsageError(f"{run_dir} is no run directory: it has no config.yaml", remedy="runs/NAME, of a run that was started")
+    return directory

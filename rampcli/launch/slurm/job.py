@@ -1,0 +1,163 @@
+"""What a job of the chain runs: `python -m rampcli.launch.slurm.job RUN_DIR STAGE...`. It supervises workers on all nodes of the job."""
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from rampcli.batch.training_plan import StagePlan
+from rampcli.config import snapshot
+from rampcli.config.resolve import Resolved, resolve
+from rampcli.errors import EXIT_INTERRUPTED, RampcliError
+from rampcli.launch.agents import OPENMP_SPINS, WORKER, dying_with, reserve_port
+from rampcli.launch.failures import noting_failure
+from rampcli.launch.observer import Observer
+from rampcli.launch.run_lock import locked
+from rampcli.launch.slurm import chain, commands
+from rampcli.launch.stop_signals import StopSignals, noting_stop_signals
+from rampcli.launch.supervise import Supervisor
+from rampcli.launch.workers import Workers
+from rampcli.run_directory import RunDirectory, read_rows
+
+OLD_SUPERVISOR_S = 120.0
+"""How long the same job, on a node that was lost, may take to let go of the run."""
+FRUITLESS_STARTS = 3
+"""So many without a checkpoint, and the job does not go back into the queue."""
+
+
+class Step(Workers):
+    """A srun, and the workers that it started on all nodes. Slurm takes its time (KillWait) to end them."""
+
+    lost_s = 60.0
+
+    def __init__(self, resolved: Resolved, directory: RunDirectory, stage: StagePlan, log: Path) -> None:
+        """Start one worker for each process of the stage; what they print goes to `log`."""
+        trainer, slurm = resolved.config.trainer, resolved.config.launch.slurm
+        self.port = reserve_port("")
+        environment = dict(os.environ)
+        environment["MASTER_ADDR"] = commands.address_of(environment["SLURMD_NODENAME"])  # this script runs on the first node
+        environment["MASTER_PORT"] = str(self.port.getsockname()[1])
+        environment.setdefault("OMP_NUM_THREADS", str(slurm.cpus_per_task or _threads(environment, trainer.devices)))
+        environment.setdefault("GOMP_SPINCOUNT", OPENMP_SPINS)
+        command = [
+            *("srun", "--kill-on-bad-exit=1", "--export=ALL"),
+            f"--nodes={stage.num_nodes}",
+            f"--ntasks={stage.world_size}",
+            f"--ntasks-per-node={trainer.devices}",
+            *([] if slurm.cpus_per_task is None else [f"--cpus-per-task={slurm.cpus_per_task}"]),
+            *slurm.srun_args,
+            *slurm.container,
+            *(slurm.python or sys.executable, "-m", WORKER, str(directory.path)),
+        ]
+        log.parent.mkdir(parents=True, exist_ok=True)
+        with log.open("ab") as output:
+            srun = subprocess.Popen(
+                command, env=environment, stdin=subprocess.DEVNULL, stdout=output, stderr=output,
+                start_new_session=True, preexec_fn=dying_with(os.getpid()),
+            )  # fmt: skip
+        super().__init__([srun])
+
+    def ask_to_stop(self) -> None:
+        """Let the workers save and leave: srun passes this signal on to them, where SIGTERM would end the step."""
+        for process in self.processes:
+            if process.poll() is None:
+                process.send_signal(signal.SIGUSR1)
+
+    def end(self) -> None:
+        """As it says there; the port is anybody's then."""
+        super().end()
+        self.port.close()
+
+
+def _threads(environment: dict[str, str], devices: int) -> int:
+    return max(1, int(environment.get("SLURM_CPUS_ON_NODE", "1")) // devices)
+
+
+def main() -> None:
+    """Train stages, and leave with an exit code that tells Slurm whether the next job may start."""
+    with noting_stop_signals() as signals:
+        try:
+            code = go_on(RunDirectory(Path(sys.argv[1])), [int(stage) for stage in sys.argv[2:]], signals)
+        except RampcliError as error:
+            print(error, file=sys.stderr, flush=True)  # noqa: T201
+            code = error.exit_code
+    sys.exit(code)
+
+
+def go_on(directory: RunDirectory, stages: Sequence[int], signals: StopSignals) -> int:
+    """Train what is left of the stages; the exit code. 0 at their end.
+
+    Raises:
+        RampcliError: the workers failed, or the run does not stand in these stages.
+    """
+    if chain.is_cancelled(directory):
+        return 0
+    with locked(directory, wait_s=OLD_SUPERVISOR_S), noting_failure(directory):
+        before = directory.consumed_samples()
+        resolved = resolve(snapshot.read(directory.config), consumed_samples_in=lambda _: before)
+        if _are_behind(resolved, stages, directory, before):
+            return 0
+        supervisor = Supervisor(
+            resolved=resolved,
+            run=directory,
+            start=lambda stage, log: Step(resolved, directory, stage, log),
+            observer=Observer(),
+            signals=signals,
+        )
+        state = supervisor.go_through(one_stage=True)
+        if state["status"] != "preempted":
+            return 0
+        if signals.signal == signal.SIGUSR1 and not chain.is_cancelled(directory):
+            check_progress(directory)
+    return _back_into_the_queue(directory)
+
+
+def _are_behind(resolved: Resolved, stages: Sequence[int], directory: RunDirectory, consumed_samples: int) -> bool:
+    """Whether the run has passed the stages already, as where a job is requeued after its work was done.
+
+    Raises:
+        RampcliError: it has not come to them yet.
+    """
+    if resolved.plan.is_complete(consumed_samples):
+        return (directory.read_state() or {}).get("status") == "complete"
+    current = resolved.plan.stage_at(consumed_samples).stage
+    if current < min(stages):
+        raise RampcliError(
+            f"{directory.path} stands in stage {current}, and this job is for stage {stages[0]}",
+            remedy=f"sbatch {directory.path}/slurm/stage_{current}.sbatch first, or rampcli pretrain, which submits what is left",
+        )
+    return current > max(stages)
+
+
+def check_progress(directory: RunDirectory) -> None:
+    """A job that gets no step saved in its time is not to go back into the queue for ever.
+
+    Raises:
+        RampcliError: it has been so several times.
+    """
+    starts = 0
+    for row in read_rows(directory.events):
+        starts = 0 if row["event"] == "checkpoint" else starts + (row["event"] == "launch")
+    if starts < FRUITLESS_STARTS:
+        return
+    raise RampcliError(
+        f"the job was asked to save {starts} times before there was a step to save: its time limit is too short",
+        keys=("launch.slurm.time",),
+        remedy="a longer launch.slurm.time, or a shorter launch.grace_s: the job is asked to save that and a minute before its end",
+    )
+
+
+def _back_into_the_queue(directory: RunDirectory) -> int:
+    """Have this job go on later, unless somebody cancelled it, or Slurm has ended it or put it back already; the exit code."""
+    if chain.is_cancelled(directory):
+        return 0
+    job = os.environ["SLURM_JOB_ID"]
+    if any(known.state == "RUNNING" for known in commands.jobs_by_id([job])):
+        commands.requeue(job)
+    return EXIT_INTERRUPTED
+
+
+if __name__ == "__main__":
+    main()

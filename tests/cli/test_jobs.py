@@ -1,0 +1,59 @@
+import json
+import subprocess
+import sys
+
+import pytest
+
+from rampcli.run_directory import RunDirectory, append_row
+
+COMMAND = [sys.executable, "-m", "rampcli"]
+
+
+@pytest.fixture
+def run(tmp_path):
+    directory = RunDirectory(tmp_path)
+    directory.config.write_text("name: run\n")
+    return directory
+
+
+def rampcli(*words):
+    return subprocess.run([*COMMAND, *words], text=True, capture_output=True, check=False)
+
+
+def test_status_counts_the_steps_since_the_last_word_and_says_how_to_go_on(run):
+    ahead = {"stage": 1, "global_batch_size": 8, "num_nodes": 1, "command": "rampcli pretrain --factory x"}
+    run.write_state({"status": "running", "step": 3, "consumed_samples": 12, "stage": 0, "next": ahead})
+    append_row(run.metrics, {"step": 5, "consumed_samples": 20, "stage": 1})
+    told = rampcli("status", run.path)
+    assert told.stdout == (
+        "running: step 5, 20 samples, stage 1; nothing saved\nnobody trains it now; go on with:\n  rampcli pretrain --factory x\n"
+    )
+    facts = json.loads(rampcli("status", run.path, "--json").stdout)
+    assert (facts["status"], facts["step"], facts["supervisor"], facts["jobs"]) == ("running", 5, None, [])
+
+
+def test_status_of_a_run_that_failed_says_why(run):
+    error = {"message": "the disk is full", "remedy": "a larger one"}
+    run.write_state({"status": "failed", "step": 3, "consumed_samples": 12, "stage": 0, "next": None, "error": error})
+    assert "error: the disk is full\ntry:   a larger one\n" in rampcli("status", run.path).stdout
+
+
+@pytest.mark.parametrize("command", ["status", "cancel"])
+def test_a_folder_that_is_no_run_is_refused(command, tmp_path):
+    done = rampcli(command, tmp_path / "nowhere")
+    assert (done.returncode, "is no run directory" in done.stderr) == (2, True)
+
+
+def test_a_dry_run_prints_the_scripts_and_submits_and_writes_nothing(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PATH", "")
+    done = rampcli("pretrain", "--factory", "gpt3_5b", "launch=slurm", "launch.slurm.partition=gpu", "--dry-run")
+    assert done.returncode == 0
+    assert done.stdout.count("#!/bin/bash") == done.stdout.count("#SBATCH --partition=gpu") == 8
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_without_slurm_a_chain_is_refused_and_the_remedy_is_named(tmp_path, monkeypatch):
+    monkeypatch.setenv("PATH", "")
+    done = rampcli("pretrain", "--factory", "llama3_tiny", f"run_dir={tmp_path}/run", "launch=slurm")
+    assert (done.returncode, "there is no sbatch on PATH" in done.stderr, "launch=local" in done.stderr) == (1, True, True)

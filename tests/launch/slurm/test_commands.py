@@ -1,0 +1,72 @@
+import pytest
+
+from rampcli.errors import RampcliError
+from rampcli.launch.slurm import commands
+
+
+@pytest.fixture
+def slurm_says(tmp_path, monkeypatch):
+    """Programs of Slurm's that fail with these words: of a cluster with accounting, limits or faults that no test has."""
+
+    def say(words: str) -> None:
+        for name in ("sbatch", "squeue", "scancel", "scontrol"):
+            (tmp_path / name).write_text(f"#!/bin/sh\necho '{name}: error: {words}' >&2\nexit 1\n")
+            (tmp_path / name).chmod(0o755)
+        monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+
+    return say
+
+
+@pytest.mark.parametrize(
+    ("words", "key"),
+    [
+        ("Batch job submission failed: Invalid account or account/partition combination specified", "launch.slurm.account"),
+        ("Batch job submission failed: Invalid partition name specified", "launch.slurm.partition"),
+        ("Batch job submission failed: Invalid qos specification", "launch.slurm.qos"),
+        ("Batch job submission failed: Requested time limit is invalid (missing or exceeds some limit)", "launch.slurm.time"),
+        ("Invalid --time specification", "launch.slurm.time"),
+        ("Batch job submission failed: Memory specification can not be satisfied", "launch.slurm.mem"),
+        ("Batch job submission failed: Invalid generic resource (gres) specification", "launch.slurm.gpus_per_node"),
+        ("Batch job submission failed: Requested node configuration is not available", "trainer.num_nodes"),
+    ],
+)
+def test_what_slurm_refuses_is_told_with_the_setting_that_it_is_about(tmp_path, slurm_says, words, key):
+    slurm_says(words)
+    (tmp_path / "script").write_text("#!/bin/bash\n")
+    with pytest.raises(RampcliError) as refused:
+        commands.submit(tmp_path / "script", folder=tmp_path)
+    assert refused.value.message == f"sbatch: {words}"
+    assert refused.value.keys[0] == key
+    assert refused.value.remedy
+    assert refused.value.exit_code == 1
+
+
+def test_a_controller_that_does_not_answer_is_told(slurm_says):
+    slurm_says("Unable to contact slurm controller (connect failure)")
+    for act in (
+        lambda: commands.jobs_by_id(["1"]),
+        commands.jobs_of_this_user,
+        lambda: commands.cancel(["1"]),
+        lambda: commands.requeue("1"),
+    ):
+        with pytest.raises(RampcliError, match="Unable to contact") as refused:
+            act()
+        assert "scontrol ping" in str(refused.value)
+
+
+def test_a_command_that_hangs_is_given_up(tmp_path, monkeypatch):
+    (tmp_path / "squeue").write_text("#!/bin/sh\nexec sleep 60\n")
+    (tmp_path / "squeue").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    monkeypatch.setattr(commands, "TIME_LIMIT_S", 0.2)
+    with pytest.raises(RampcliError, match=r"squeue gave no answer in 0\.2 s"):
+        commands.jobs_of_this_user()
+
+
+def test_where_there_is_no_slurm_that_is_what_is_said(tmp_path, monkeypatch):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    (tmp_path / "script").write_text("#!/bin/bash\n")
+    with pytest.raises(RampcliError, match="there is no sbatch") as refused:
+        commands.submit(tmp_path / "script", folder=tmp_path)
+    assert refused.value.keys == ("launch.launcher",)
+    assert "launch=local" in str(refused.value)

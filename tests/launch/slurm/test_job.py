@@ -1,0 +1,64 @@
+import json
+
+import pytest
+
+from rampcli import llm
+from rampcli.config.compose import lay_over
+from rampcli.config.resolve import resolve
+from rampcli.errors import RampcliError
+from rampcli.launch.run import describe
+from rampcli.launch.slurm.job import FRUITLESS_STARTS, check_progress, go_on
+from rampcli.launch.stop_signals import StopSignals
+from rampcli.run_directory import MANIFEST, RunDirectory
+
+
+@pytest.fixture
+def run(tmp_path):
+    """A run whose stages begin after 0, 800, 1600 and 2404 samples, described as `pretrain` does."""
+    directory = RunDirectory(tmp_path)
+    describe(directory, resolve(lay_over(llm.from_factory("llama3_tiny"), [f"run_dir={tmp_path}", "trainer.accelerator=cpu"])), [])
+    return directory
+
+
+def leave_checkpoint(run, consumed_samples):
+    folder = run.checkpoint_folder(1)
+    folder.mkdir(parents=True)
+    (folder / MANIFEST).write_text(json.dumps({"step": 1, "consumed_samples": consumed_samples}))
+
+
+def leave_chain(run, *, cancelled):
+    (run.path / "slurm").mkdir()
+    (run.path / "slurm/jobs.json").write_text(json.dumps({"jobs": [], "submitted": 1.0, "cancelled": cancelled}))
+
+
+@pytest.mark.parametrize(("consumed_samples", "stages"), [(800, [0]), (1600, [0, 1]), (3204, [3])])
+def test_a_job_whose_stages_were_trained_before_ends_well_at_once(run, consumed_samples, stages):
+    leave_checkpoint(run, consumed_samples)
+    run.write_state({"status": "complete" if consumed_samples == 3204 else "stage_boundary"})
+    assert go_on(run, stages, StopSignals()) == 0
+    assert not run.events.exists()
+
+
+def test_a_job_whose_stages_have_not_come_yet_fails_and_says_which_script_comes_first(run):
+    leave_checkpoint(run, 800)
+    with pytest.raises(RampcliError, match="stands in stage 1, and this job is for stage 2") as refused:
+        go_on(run, [2], StopSignals())
+    assert "stage_1.sbatch" in refused.value.remedy
+
+
+def test_a_job_of_a_chain_that_was_cancelled_trains_nothing(run):
+    leave_chain(run, cancelled=True)
+    assert go_on(run, [0], StopSignals()) == 0
+    assert not run.events.exists()
+
+
+def test_a_job_that_never_saves_a_step_in_its_time_fails_in_the_end(run):
+    run.append_event("launch")
+    run.append_event("checkpoint")
+    for _ in range(FRUITLESS_STARTS - 1):
+        run.append_event("launch")
+        check_progress(run)
+    run.append_event("launch")
+    with pytest.raises(RampcliError, match="its time limit is too short") as refused:
+        check_progress(run)
+    assert "longer launch.slurm.time" in refused.value.remedy

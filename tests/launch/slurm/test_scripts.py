@@ -1,0 +1,249 @@
+import contextlib
+import math
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rampcli import llm
+from rampcli.config.compose import lay_over
+from rampcli.config.resolve import resolve
+from rampcli.config.schema import Config
+from rampcli.errors import UsageError
+from rampcli.launch.slurm.scripts import SIGNAL_MARGIN_S, JobScript, render
+from rampcli.run_directory import RunDirectory
+
+# Batches 1, 2 and 3 on as many nodes, six samples for each of the first two.
+RAMP = {
+    "launch": "slurm",
+    "trainer.accelerator": "cpu",
+    "trainer.num_nodes": "3",
+    "trainer.devices": "1",
+    "data.micro_batch_size": "1",
+    "model.global_batch_size": "3",
+    "model.rampup_batch_size": "[1,1,12]",
+    "trainer.max_samples": "30",
+    "optim.warmup_samples": "2",
+}
+SAME_PROCESSES = ("rampup.at_boundary=continue", "rampup.node_policy=fixed", "trainer.num_nodes=1")
+RECORDER = '#!/bin/bash\nprintf "%s\\0" "$PWD" "$WORD" "$@" >"$(dirname "$0")/started"\n'
+LOADER = '#!/bin/bash\nprintf "%s\\0" "$@" >>"$(dirname "$0")/loaded"\n'
+
+hostile = st.text(alphabet=st.sampled_from(list(" \t\n'\"\\$`;&|()<>{}#*?!~=-%jéa\x01\x7f")), min_size=1, max_size=12)
+commands = st.sampled_from(
+    ["; touch canary #", "$(touch canary)", "`touch canary`", "' ; touch canary ; '", '" ; touch canary ; "', "\ntouch canary\n"]
+)
+anything = st.one_of(hostile, commands).filter(lambda text: "${" not in text and text != "???")  # settings may hold neither
+
+
+@cache
+def recipe() -> Config:
+    return llm.from_factory("llama3_tiny")
+
+
+def compose(**settings: str) -> Config:
+    return lay_over(recipe(), [f"{key}={value}" for key, value in (RAMP | settings).items()])
+
+
+def scripts(*words: str, consumed_samples: int = 0) -> list[JobScript]:
+    resolved = resolve(compose(**dict(word.split("=", 1) for word in words)))
+    return render(resolved, RunDirectory(resolved.run_dir), consumed_samples=consumed_samples)
+
+
+def directives(script: JobScript) -> list[str]:
+    return [line.removeprefix("#SBATCH ") for line in script.text.splitlines() if line.startswith("#SBATCH ")]
+
+
+def with_template(tmp_path: Path, text: str) -> str:
+    (tmp_path / "own.j2").write_text(text)
+    return f"launch.slurm.template={tmp_path}/own.j2"
+
+
+def test_each_group_of_stages_with_the_same_processes_is_a_job():
+    assert [([stage.stage for stage in script.stages], script.num_nodes) for script in scripts()] == [([0], 1), ([1], 2), ([2], 3)]
+    (together,) = scripts(*SAME_PROCESSES)
+    assert [stage.stage for stage in together.stages] == [0, 1, 2]
+    assert together.path == Path("runs/llama3_tiny/slurm/stage_0.sbatch")
+
+
+def test_what_was_trained_before_needs_no_job():
+    assert [script.path.name for script in scripts(consumed_samples=6)] == ["stage_1.sbatch", "stage_2.sbatch"]
+    (rest,) = scripts(*SAME_PROCESSES, consumed_samples=12)
+    assert [stage.stage for stage in rest.stages] == [2]
+    assert scripts(consumed_samples=30) == []
+
+
+def test_a_job_asks_for_the_nodes_and_processes_of_its_stages():
+    for number, script in enumerate(scripts("trainer.devices=2", "model.global_batch_size=6", "model.rampup_batch_size=[2,2,12]")):
+        assert directives(script)[:4] == [
+            f"--job-name=llama3_tiny.stage{number}",
+            f"--nodes={script.num_nodes}",
+            "--ntasks-per-node=2",
+            f"--output=logs/stage_{number}.%j.log",
+        ]
+
+
+@pytest.mark.parametrize(
+    ("words", "gpus"),
+    [
+        (["trainer.accelerator=gpu"], "--gpus-per-node=1"),
+        (["trainer.accelerator=auto", "launch.slurm.gpus_per_node=4"], "--gpus-per-node=4"),
+        (["trainer.accelerator=gpu", "launch.slurm.gpus_per_node=0"], None),
+        (["trainer.accelerator=cpu", "launch.slurm.gpus_per_node=4"], None),
+    ],
+)
+def test_a_job_asks_for_a_gpu_for_each_process_unless_told_otherwise_and_for_none_on_the_cpu(words, gpus):
+    found = [directive for directive in directives(scripts(*words)[0]) if "gpu" in directive]
+    assert found == ([gpus] if gpus else [])
+
+
+def test_settings_become_directives_and_options_of_the_users_come_last():
+    words = [f"launch.slurm.{name}" for name in ("partition=p", "account=a", "qos=q", "time=1-02:00:00", "mem=4G", "cpus_per_task=3")]
+    found = directives(scripts(*words, "launch.slurm.sbatch_args=['--mem=8G','--comment=it is $5']")[0])
+    for directive in ("--partition=p", "--account=a", "--qos=q", "--time=1-02:00:00", "--mem=4G", "--cpus-per-task=3"):
+        assert directive in found
+    assert found[-2:] == ["--mem=8G", '"--comment=it is \\$5"']
+
+
+def test_a_job_is_told_of_its_time_limit_with_time_to_save():
+    assert "--signal=B:USR1@150" in directives(scripts("launch.grace_s=89.5")[0])
+    assert math.ceil(89.5) + SIGNAL_MARGIN_S == 150
+
+
+def test_a_job_may_be_requeued_and_keeps_its_log():
+    assert {"--requeue", "--open-mode=append"} <= set(directives(scripts()[0]))
+
+
+@contextlib.contextmanager
+def empty_folder() -> Iterator[Path]:
+    with tempfile.TemporaryDirectory() as path:
+        yield Path(path).resolve()
+
+
+def named(folder: Path, name: str) -> Path:
+    """A folder below another, of any name."""
+    path = folder / "a" / (name.replace("/", "-") + "x")
+    path.mkdir(parents=True)
+    return path
+
+
+def run_bash(text: str, *, folder: Path, path: Path) -> None:
+    (folder / "script").write_text(text, encoding="utf-8")
+    environment = {"PATH": f"{path}:{os.environ['PATH']}", "LANG": "C.UTF-8"}
+    subprocess.run(["bash", "script"], cwd=folder, env=environment, capture_output=True, timeout=30, check=False)
+
+
+def fake_programs(folder: Path) -> Path:
+    """A folder with programs `python` and `module` that write down how they are called."""
+    folder.mkdir()
+    for name, text in (("python", RECORDER), ("module", LOADER)):
+        (folder / name).write_text(text)
+        (folder / name).chmod(0o755)
+    return folder
+
+
+def recorded(path: Path) -> list[str]:
+    return os.fsdecode(path.read_bytes()).split("\0")[:-1]
+
+
+@given(words=st.tuples(anything, anything, anything, anything, anything))
+def test_a_run_of_any_name_in_any_folder_starts_what_it_should_and_nothing_else(words):
+    typed, run, python, loaded, word = words
+    with empty_folder() as folder:
+        at, programs = named(folder, typed), fake_programs(folder / f"{python.replace('/', '-')}x")
+        config = compose()
+        config.name = f"{run}x".translate(dict.fromkeys((*range(32), 127, ord("/")), "?"))
+        config.run_dir = str(folder / f"{run}x".replace("%", "").replace("\\", ""))
+        config.launch.slurm.python = str(programs / "python")
+        config.launch.slurm.modules = [loaded, "plain"]
+        config.launch.slurm.environment = [f"WORD={word}"]
+        with contextlib.chdir(at):
+            script = render(resolve(config), RunDirectory(Path(config.run_dir)))[0]
+        run_bash(script.text, folder=folder, path=programs)
+        assert recorded(programs / "started") == [str(at), word, "-m", "rampcli.launch.slurm.job", config.run_dir, "0"]
+        assert recorded(programs / "loaded") == ["load", loaded, "load", "plain"]
+        assert sorted(folder.iterdir()) == sorted([folder / "a", folder / "script", programs])
+        assert list(at.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "echo {{ run_dir }}",
+        "echo '{{ run_dir }}'",
+        'echo "{{ run_dir }}"',
+        'echo "$(echo "{{ run_dir }}")"',
+        "echo `echo {{ run_dir }}`",
+        "# a comment: {{ run_dir }}",
+        "cat <<end\n{{ run_dir }}\nend",
+        "#SBATCH --comment={{ run_dir }}",
+        "#SBATCH --comment={{ slurm.environment[0][2:] | replace('\\n', '') | directive }}",
+        "echo {{ ['a', run_dir] }}",
+        "echo {{ run_dir | safe }}",
+        "echo {% set x %}{{ run_dir }}{% endset %}{{ x }}",
+        "echo {{ 'a' ~ run_dir }}",
+    ],
+)
+@pytest.mark.parametrize(
+    "word", ["; touch canary #", "$(touch canary)", "`touch canary`", "' ; touch canary ; '", '" ; touch canary ; "', "\ntouch canary\n"]
+)
+def test_a_value_is_never_a_command_wherever_a_template_puts_it(tmp_path, line, word):
+    config = compose()
+    config.run_dir, config.launch.slurm.environment = str(tmp_path / f"x{word}"), [f"A={word}"]
+    (tmp_path / "own.j2").write_text(f"#!/bin/bash\n{line}\necho done >done\n")
+    config.launch.slurm.template = str(tmp_path / "own.j2")
+    script = render(resolve(config), RunDirectory(Path(config.run_dir)))[0]
+    run_bash(script.text, folder=tmp_path, path=tmp_path)
+    assert (tmp_path / "done").exists()
+    assert not (tmp_path / "canary").exists()
+
+
+def test_a_template_of_ones_own_is_used_instead(tmp_path):
+    options = "{% for option in slurm.sbatch_args %}\n#SBATCH {{ option | directive }}\n{% endfor %}\n"
+    own = with_template(tmp_path, "#!/bin/bash\n" + options + "exec {{ python }} {{ stages }}\n")
+    (script,) = scripts(own, *SAME_PROCESSES, "launch.slurm.sbatch_args=[-C h100]")
+    assert script.text == f'#!/bin/bash\n#SBATCH "-C h100"\nexec {sys.executable} 0 1 2\n'
+
+
+@pytest.mark.parametrize(
+    ("text", "wrong"),
+    [
+        ("#!/bin/bash\n{% if %}\n", "line 2"),
+        ("#!/bin/bash\n\n{{ nodes }}\n", "line 3.*'nodes' is undefined.*num_nodes"),
+        ("#!/bin/bash\n{{ slurm.partitions }}\n", "line 2.*no attribute 'partitions'"),
+        ("{{ slurm.partition }}", "line 1.*None"),
+        ("{{ slurm }}", "line 1.*no value to print"),
+        ("{{ 1 // 0 }}", "line 1.*zero"),
+        ("{{ run_dir.__class__.__mro__ }}", "line 1.*unsafe"),
+        ("{% include '/etc/passwd' %}", "line 1"),
+        ("\n#SBATCH --comment={{ 'a\\nb' | directive }}", "line 2.*one line"),
+    ],
+)
+def test_a_template_that_cannot_be_rendered_is_refused_with_the_line(tmp_path, text, wrong):
+    with pytest.raises(UsageError, match=f"(?s){wrong}") as refused:
+        scripts(with_template(tmp_path, text))
+    assert refused.value.keys == ("launch.slurm.template",)
+
+
+def test_a_template_that_cannot_be_read_is_refused(tmp_path):
+    (tmp_path / "binary").write_bytes(b"\xff\xfe")
+    for name, wrong in (("nowhere", "No such file"), ("", "directory"), ("binary", "decode")):
+        with pytest.raises(UsageError, match=wrong) as refused:
+            scripts(f"launch.slurm.template={tmp_path}/{name}")
+        assert refused.value.keys == ("launch.slurm.template",)
+
+
+@pytest.mark.parametrize("name", ["50%", "a\\b"])
+def test_a_run_directory_that_slurm_cannot_write_logs_into_is_refused(tmp_path, name):
+    config = compose()
+    config.run_dir = str(tmp_path / name)
+    with pytest.raises(UsageError, match="Slurm cannot write logs") as refused:
+        render(resolve(config), RunDirectory(Path(config.run_dir)))
+    assert refused.value.keys == ("run_dir",)

@@ -1,0 +1,315 @@
+"""A real Slurm cluster on this machine, for tests: munged, slurmctld and a slurmd for every node, as root, without systemd and cgroups.
+
+Seen with Debian's Slurm 22.05 on it, where a test has to know:
+
+* A cluster is ready after about a second. A batch job starts at once when it is submitted, a job that waits for another
+  about a second after it.
+* A requeued job would wait for two minutes, the lifetime of a credential, which is the time of `CREDENTIAL_S` here. `release` has it
+  start at once.
+* A time limit is whole minutes, also when it is changed, and `--signal=B:USR1@SECONDS` comes up to a minute early: with `--time=1` and
+  60 seconds, within a second or two of the start.
+* Without accounting there is no sacct. `scontrol show job` knows an ended job for `MinJobAge`.
+"""
+
+import contextlib
+import ctypes
+import os
+import random
+import re
+import shutil
+import signal
+import socket
+import stat
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from rampcli.lifeline import die_with_parent
+
+PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "srun")
+KILL_WAIT_S = 15
+CREDENTIAL_S = 5  # the least there may be
+PR_SET_CHILD_SUBREAPER = 36
+# The values of these go on to the end of their line, and may hold anything.
+WHOLE_LINES = ("Command", "WorkDir", "StdErr", "StdIn", "StdOut", "Comment", "TresPerNode")
+
+CONFIGURATION = """\
+ClusterName=emulated
+SlurmctldHost={host}(127.0.0.1)
+SlurmctldPort={port}
+SlurmUser=root
+SlurmdUser=root
+AuthType=auth/munge
+CredType=cred/munge
+AuthInfo=socket={folder}/munge.sock,cred_expire={credential_s}
+MpiDefault=none
+ProctrackType=proctrack/linuxproc
+TaskPlugin=task/none
+JobAcctGatherType=jobacct_gather/none
+AccountingStorageType=accounting_storage/none
+SelectType=select/cons_tres
+SelectTypeParameters=CR_Core
+SlurmdParameters=config_overrides
+SchedulerType=sched/backfill
+SchedulerParameters=sched_interval=1,bf_interval=1,batch_sched_delay=0,sched_min_interval=0
+PreemptType=preempt/partition_prio
+PreemptMode=REQUEUE
+StateSaveLocation={folder}/state
+SlurmdSpoolDir={folder}/spool-%n
+SlurmctldPidFile={folder}/slurmctld.pid
+SlurmdPidFile={folder}/slurmd-%n.pid
+SlurmctldLogFile={folder}/log/slurmctld.log
+SlurmdLogFile={folder}/log/slurmd-%n.log
+ReturnToService=1
+JobRequeue=1
+KillWait={kill_wait_s}
+KillOnBadExit=0
+OverTimeLimit=0
+SlurmdTimeout=300
+MinJobAge=600
+GresTypes=gpu
+{nodes}
+PartitionName=main Nodes=ALL Default=YES PriorityTier=1 MaxTime=INFINITE DefaultTime=60 State=UP
+PartitionName=urgent Nodes=ALL PriorityTier=10 MaxTime=INFINITE DefaultTime=60 State=UP
+"""
+NODE = "NodeName={name} NodeHostname={host} NodeAddr=127.0.0.1 Port={port} CPUs={cpus} RealMemory=16000 Gres=gpu:{gpus} State=UNKNOWN"
+
+
+class Cluster:
+    """Nodes `node1`, `node2` ... with fake GPUs, and two partitions: `main`, and `urgent`, whose jobs requeue those of `main`."""
+
+    def __init__(self, folder: Path, *, nodes: int, cpus: int, gpus: int) -> None:
+        self.folder = folder
+        self.nodes = [f"node{number}" for number in range(1, nodes + 1)]
+        self.environment = {name: value for name, value in os.environ.items() if not name.startswith(("SLURM", "SBATCH", "SRUN"))}
+        self.environment["SLURM_CONF"] = str(folder / "slurm.conf")
+        self._configure(cpus, gpus)
+
+    def _configure(self, cpus: int, gpus: int) -> None:
+        for name in ("state", "log", "dev", *(f"spool-{node}" for node in self.nodes)):
+            (self.folder / name).mkdir()
+        for gpu in range(gpus):
+            os.mknod(self.folder / f"dev/nvidia{gpu}", stat.S_IFCHR | 0o666, os.makedev(1, 3))  # as /dev/null is
+        (self.folder / "gres.conf").write_text(f"AutoDetect=off\nName=gpu File={self.folder}/dev/nvidia[0-{gpus - 1}]\n")
+        key = self.folder / "munge.key"
+        key.write_bytes(os.urandom(1024))
+        key.chmod(0o400)
+        host = socket.gethostname().split(".")[0]
+        port, *ports = free_ports(1 + len(self.nodes))
+        nodes = [NODE.format(name=name, host=host, port=at, cpus=cpus, gpus=gpus) for name, at in zip(self.nodes, ports, strict=True)]
+        facts = {"host": host, "port": port, "folder": self.folder, "credential_s": CREDENTIAL_S, "kill_wait_s": KILL_WAIT_S}
+        (self.folder / "slurm.conf").write_text(CONFIGURATION.format(**facts, nodes="\n".join(nodes)))
+
+    def run(self, *words: str | Path, check: bool = True) -> subprocess.CompletedProcess[str]:
+        """A command of Slurm.
+
+        Raises:
+            AssertionError: it failed; with what it said.
+        """
+        done = subprocess.run(words, env=self.environment, text=True, capture_output=True, check=False)
+        assert not check or done.returncode == 0, f"{words}: {done.stderr}"
+        return done
+
+    def submit(self, *words: str | Path) -> str:
+        """The id of the job that sbatch makes of options, a script and its arguments."""
+        return self.run("sbatch", "--parsable", *words).stdout.strip()
+
+    def job(self, job: str) -> dict[str, str]:
+        """What Slurm knows of a job, also for ten minutes after its end: JobState, Reason, Dependency, Restarts, NodeList, ExitCode ..."""
+        return parse_job(self.run("scontrol", "show", "job", job).stdout)
+
+    def jobs(self) -> dict[str, str]:
+        """The states of the jobs that wait, run or have ended within ten minutes."""
+        return dict(line.split() for line in self.run("squeue", "--noheader", "--states=all", "--format=%A %T").stdout.splitlines())
+
+    def wait_for(self, job: str, *states: str, deadline_s: float = 20) -> dict[str, str]:
+        """The job, once it is in one of the states.
+
+        Raises:
+            AssertionError: it is not, within the time.
+        """
+        until = time.monotonic() + deadline_s
+        while (facts := self.job(job))["JobState"] not in states:
+            assert time.monotonic() < until, f"job {job} is {facts['JobState']} ({facts['Reason']}) and not {' or '.join(states)}"
+            time.sleep(0.05)
+        return facts
+
+    def release(self, job: str) -> None:
+        """Have a requeued job start as soon as there are nodes, and not after `CREDENTIAL_S`."""
+        self.run("scontrol", "update", f"jobid={job}", "StartTime=now")
+
+    def set_down(self, node: str) -> None:
+        """Take a node away as if it had failed: its jobs get SIGTERM and go back to the queue, even if they forbid that."""
+        self.run("scontrol", "update", f"nodename={node}", "state=DOWN", "reason=test")
+
+    def resume(self, node: str) -> None:
+        self.run("scontrol", "update", f"nodename={node}", "state=RESUME")
+
+    def preempt(self, *words: str | Path) -> str:
+        """A job that takes all nodes at once from the jobs of `main`, and ends after a second, unless words say otherwise."""
+        return self.submit(
+            "--partition=urgent", f"--nodes={len(self.nodes)}", "--exclusive", *(words or ("--output=/dev/null", "--wrap=sleep 1"))
+        )
+
+    def clear(self) -> None:
+        """Cancel what waits and kill what runs, and have all nodes idle again.
+
+        Raises:
+            AssertionError: they are not, within half a minute.
+        """
+        until = time.monotonic() + 30
+        while not self.wait_until_idle(0.2):
+            assert time.monotonic() < until, self.run("squeue").stdout + self.run("sinfo", "--Node", "--long").stdout
+            self._end_jobs()
+            for node, state in zip(self.nodes, self._states_of_nodes(), strict=True):
+                if state.startswith(("down", "drain")):
+                    self.resume(node)
+        self._end_jobs()
+
+    def _end_jobs(self) -> None:
+        if jobs := self.run("squeue", "--noheader", "--format=%A").stdout.split():
+            self.run("scancel", *jobs, check=False)
+            self.run("scancel", "--signal=KILL", "--full", *jobs, check=False)
+
+    def _states_of_nodes(self) -> list[str]:
+        return self.run("sinfo", "--noheader", "--Node", "--partition=main", "--format=%T", check=False).stdout.split()
+
+    def wait_until_idle(self, deadline_s: float = 20) -> bool:
+        until = time.monotonic() + deadline_s
+        while self._states_of_nodes() != ["idle"] * len(self.nodes):
+            if time.monotonic() > until:
+                return False
+            time.sleep(0.05)
+        return True
+
+
+def parse_job(text: str) -> dict[str, str]:
+    """`scontrol show job` of one job, as a dictionary."""
+    facts = {}
+    for line in text.splitlines():
+        name, _, value = line.strip().partition("=")
+        if name in WHOLE_LINES:
+            facts[name] = value
+        else:
+            facts |= dict(re.findall(r"(\S+?)=(\S*)", line))
+    return facts
+
+
+def free_ports(count: int) -> list[int]:
+    """Ports nobody listens at, below those that the system gives to connections."""
+    ports: list[int] = []
+    for port in random.sample(range(20000, 32000), 1000):
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            ports.append(port)
+        if len(ports) == count:
+            break
+    return ports
+
+
+@contextlib.contextmanager
+def start_cluster(*, nodes: int = 5, cpus: int = 8, gpus: int = 2) -> Iterator[Cluster]:
+    """A cluster of idle nodes in a folder of its own; nothing is left of it afterwards, nor when this process is killed."""
+    for _ in range(3):  # between looking for free ports and taking them, others may
+        folder = Path(tempfile.mkdtemp(prefix="slurm-", dir="/tmp"))  # short: sockets lie below it
+        folder.chmod(0o755)
+        cluster = Cluster(folder, nodes=nodes, cpus=cpus, gpus=gpus)
+        keeper = subprocess.Popen([sys.executable, __file__, folder, *cluster.nodes], env=cluster.environment, start_new_session=True)
+        try:
+            if _come_up(cluster, keeper):
+                yield cluster
+                return
+        finally:
+            keeper.terminate()
+            keeper.wait()
+            log = (folder / "log/slurmctld.log").read_text() if (folder / "log/slurmctld.log").exists() else ""
+            shutil.rmtree(folder)
+    raise AssertionError(f"the cluster does not start:\n{log[-3000:]}")
+
+
+def _come_up(cluster: Cluster, keeper: subprocess.Popen[bytes]) -> bool:
+    until = time.monotonic() + 30
+    while keeper.poll() is None and time.monotonic() < until:
+        if cluster.wait_until_idle(0):
+            return True
+        time.sleep(0.05)
+    return False
+
+
+def keep(folder: Path, nodes: Sequence[str]) -> None:
+    """Run the daemons until this process gets SIGTERM, or the one that started it ends, or a daemon does; then end all they started.
+
+    Jobs leave the daemons' process group and session; as a subreaper this process is an ancestor of theirs still.
+    """
+    parent = os.getppid()
+    ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+    try:
+        daemons = [_start(folder, "munged", "--foreground", *(f"--{name}={folder}/munge.{end}" for name, end in MUNGE))]
+        _wait_for_socket(socket.AF_UNIX, str(folder / "munge.sock"))
+        daemons.append(_start(folder, "slurmctld", "-D"))
+        port = int(re.search(r"^SlurmctldPort=(\d+)", (folder / "slurm.conf").read_text(), re.MULTILINE)[1])
+        _wait_for_socket(socket.AF_INET, ("127.0.0.1", port))
+        daemons += [_start(folder, "slurmd", "-D", "-N", node) for node in nodes]
+        while os.getppid() == parent and not _reap() & set(daemons):
+            time.sleep(0.1)
+    finally:
+        _end_descendants()
+        if os.getppid() != parent:  # it was killed, and cannot clear up
+            shutil.rmtree(folder)
+
+
+MUNGE = (("key-file", "key"), ("socket", "sock"), ("pid-file", "pid"), ("log-file", "log"), ("seed-file", "seed"))
+
+
+def _start(folder: Path, *command: str) -> int:
+    with (folder / "log/daemons.txt").open("a") as log:
+        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, preexec_fn=die_with_parent)
+    process.returncode = 0  # `_reap` is who waits for it
+    return process.pid
+
+
+def _wait_for_socket(family: socket.AddressFamily, address: str | tuple[str, int]) -> None:
+    for _ in range(200):
+        with socket.socket(family) as probe:
+            if probe.connect_ex(address) == 0:
+                return
+        time.sleep(0.05)
+
+
+def _reap() -> set[int]:
+    ended = set()
+    with contextlib.suppress(ChildProcessError):
+        while pid := os.waitpid(-1, os.WNOHANG)[0]:
+            ended.add(pid)
+    return ended
+
+
+def _end_descendants() -> None:
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    while family := descendants(os.getpid()):
+        for pid in family:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        _reap()
+        time.sleep(0.01)
+
+
+def descendants(ancestor: int) -> set[int]:
+    """The processes that a process has started, and those that these have."""
+    parents = {}
+    for status in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):
+            parents[int(status.parent.name)] = int(status.read_text().rpartition(")")[2].split()[1])
+    found, size = {ancestor}, 0
+    while len(found) > size:
+        size = len(found)
+        found |= {pid for pid, parent in parents.items() if parent in found}
+    return found - {ancestor}
+
+
+if __name__ == "__main__":
+    keep(Path(sys.argv[1]), sys.argv[2:])

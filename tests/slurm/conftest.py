@@ -1,0 +1,75 @@
+import os
+import shutil
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from cluster import PROGRAMS, Cluster, start_cluster
+
+from rampcli import llm
+from rampcli.config.compose import lay_over
+from rampcli.config.resolve import Resolved, resolve
+
+# A fake interpreter: what a job would start, written down, beside it.
+RECORDER = """\
+#!/bin/bash
+record="$(dirname "$0")/started.$SLURM_JOB_ID"
+env -0 >"$record.env"
+printf '%s\\0' "$PWD" "$@" >"$record"
+"""
+
+
+@pytest.fixture(scope="session")
+def running_cluster() -> Iterator[Cluster]:
+    if os.getuid() != 0 or not all(map(shutil.which, PROGRAMS)):
+        pytest.skip("no Slurm here; make test-slurm sets it up and runs these")
+    with start_cluster() as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def cluster(running_cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cluster]:
+    """The cluster, idle, and for this process too."""
+    for name in os.environ:
+        if name.startswith(("SLURM_", "SBATCH_", "SQUEUE_", "SCANCEL_")):
+            monkeypatch.delenv(name)
+    monkeypatch.setenv("SLURM_CONF", running_cluster.environment["SLURM_CONF"])
+    yield running_cluster
+    running_cluster.clear()
+
+
+@pytest.fixture
+def interpreter(tmp_path: Path) -> Path:
+    """Stands in for the workers' interpreter; a test may add what it does."""
+    path = tmp_path / "interpreter/python"
+    path.parent.mkdir()
+    path.write_text(RECORDER)
+    path.chmod(0o755)
+    return path
+
+
+@pytest.fixture
+def tiny(tmp_path: Path, interpreter: Path) -> Callable[..., Resolved]:
+    """A run of three jobs on 1, 2 and 3 nodes."""
+
+    def build(*words: str) -> Resolved:
+        settings = {
+            "launch": "slurm",
+            "launch.slurm.python": str(interpreter),
+            "run_dir": str(tmp_path / "run"),
+            "trainer.accelerator": "cpu",
+            "trainer.num_nodes": "3",
+            "trainer.devices": "1",
+            "data.micro_batch_size": "1",
+            "model.global_batch_size": "3",
+            "model.rampup_batch_size": "[1,1,12]",
+            "trainer.max_samples": "30",
+            "optim.warmup_samples": "2",
+        } | dict(word.split("=", 1) for word in words)
+        return resolve(lay_over(llm.from_factory("llama3_tiny"), [f"{key}={value}" for key, value in settings.items()]))
+
+    return build

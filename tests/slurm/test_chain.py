@@ -1,0 +1,324 @@
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from rampcli.config import snapshot
+from rampcli.config.resolve import resolve
+from rampcli.errors import RampcliError, UsageError
+from rampcli.launch.slurm import chain, commands
+from rampcli.launch.slurm.scripts import render
+from rampcli.run_directory import RunDirectory
+
+LASTS = 'trap "exit 0" USR1\nfor _ in $(seq 600); do sleep 0.1; done\n'
+
+
+@pytest.fixture
+def directory(tmp_path) -> RunDirectory:
+    return RunDirectory(tmp_path / "run")
+
+
+def submit(resolved) -> chain.Chain:
+    directory = RunDirectory(resolved.run_dir)
+    return chain.submit(directory, render(resolved, directory))
+
+
+def started(interpreter: Path, job: str) -> list[str]:
+    """What a job has started: the folder, and the words after the interpreter's name."""
+    return os.fsdecode((interpreter.parent / f"started.{job}").read_bytes()).split("\0")[:-1]
+
+
+def environment_of(interpreter: Path, job: str) -> dict[str, str]:
+    entries = os.fsdecode((interpreter.parent / f"started.{job}.env").read_bytes()).split("\0")[:-1]
+    return dict(entry.split("=", 1) for entry in entries)
+
+
+def states(directory: RunDirectory) -> list[str | None]:
+    return [job.state for job in chain.status(directory)]
+
+
+def add_to(interpreter: Path, text: str) -> None:
+    with interpreter.open("a") as script:
+        script.write(text)
+
+
+def test_jobs_run_one_after_another_each_on_the_nodes_of_its_stages(cluster, tiny, interpreter, directory):
+    resolved = tiny()
+    jobs = [job.job for job in submit(resolved).jobs]
+    cluster.wait_for(jobs[-1], "COMPLETED")
+    facts = [cluster.job(job) for job in jobs]
+    assert [fact["NumNodes"] for fact in facts] == ["1", "2", "3"]
+    assert [fact["JobState"] for fact in facts] == ["COMPLETED"] * 3
+    assert all(before["EndTime"] <= after["StartTime"] for before, after in pairwise(facts))
+    for number, job in enumerate(jobs):
+        assert started(interpreter, job) == [os.getcwd(), "-m", "rampcli.launch.slurm.job", str(directory.path), str(number)]
+        assert (directory.logs / f"stage_{number}.{job}.log").exists()
+    assert chain.living_jobs(directory) == []
+
+
+def test_the_record_says_which_job_trains_what_and_waits_for_which(cluster, tiny, directory):
+    before = time.time()
+    made = submit(tiny())
+    record = json.loads((directory.path / "slurm/jobs.json").read_text())
+    first, second, _ = (job["job"] for job in record["jobs"])
+    assert record["jobs"][1] == {
+        "job": second,
+        "name": "llama3_tiny.stage1",
+        "stages": [1],
+        "num_nodes": 2,
+        "global_batch_sizes": [2],
+        "script": "slurm/stage_1.sbatch",
+        "dependency": first,
+    }
+    assert before <= record["submitted"] + 0.001 <= time.time() + 0.001
+    assert record["cancelled"] is False
+    assert chain.read(directory) == made
+    assert cluster.job(second)["WorkDir"] == str(directory.path)
+
+
+def test_what_comes_after_a_job_that_failed_is_cancelled(cluster, tiny, interpreter, directory):
+    add_to(interpreter, "exit 3\n")
+    jobs = submit(tiny()).jobs
+    for job in jobs[1:]:
+        cluster.wait_for(job.job, "CANCELLED")
+    assert states(directory) == ["FAILED", "CANCELLED", "CANCELLED"]
+    assert chain.status(directory)[0].reason == "NonZeroExitCode"
+    assert chain.living_jobs(directory) == []
+
+
+@pytest.mark.usefixtures("cluster")
+def test_if_one_job_is_refused_none_stays_and_none_has_started(tiny, interpreter, directory, tmp_path):
+    template = tmp_path / "own.j2"
+    refused = "{% if num_nodes == 3 %}\n#SBATCH --partition=nowhere\n{% endif %}\n"
+    template.write_text("#!/bin/bash\n#SBATCH --nodes={{ num_nodes }}\n" + refused + "exec {{ python }}\n")
+    with pytest.raises(RampcliError, match=r"nowhere.*cancelled what was submitted before: [0-9]+, [0-9]+") as error:
+        submit(tiny(f"launch.slurm.template={template}"))
+    assert error.value.keys == ("launch.slurm.partition",)
+    assert states(directory) == ["CANCELLED", "CANCELLED", None]
+    assert list(interpreter.parent.glob("started.*")) == []
+    assert chain.living_jobs(directory) == []
+
+
+def test_a_run_with_jobs_in_the_queue_gets_no_more(cluster, tiny, interpreter, directory):
+    add_to(interpreter, LASTS)
+    resolved = tiny()
+    made = submit(resolved)
+    with pytest.raises(UsageError, match=f"has jobs in the queue: {', '.join(job.job for job in made.jobs)}"):
+        submit(resolved)
+    assert chain.read(directory) == made
+    assert len(cluster.jobs().keys() & {job.job for job in chain.living_jobs(directory)}) == 3
+
+
+def interrupt_after(submissions: int, folder: Path) -> dict[str, str]:
+    """An environment whose sbatch submits as ever, and the last time kills who asked it to before that learns of it."""
+    (folder / "bin").mkdir()
+    program = folder / "bin/sbatch"
+    program.write_text(
+        f"""#!/bin/bash
+answer=$({shutil.which("sbatch")} "$@") || exit
+echo "$answer" >>{folder}/submitted
+[ "$(wc -l <{folder}/submitted)" -lt {submissions} ] || kill -9 $PPID
+echo "$answer"
+"""
+    )
+    program.chmod(0o755)
+    return {**os.environ, "PATH": f"{folder}/bin:{os.environ['PATH']}"}
+
+
+SUBMIT = """
+import sys
+from pathlib import Path
+from rampcli.config.resolve import resolve
+from rampcli.config.snapshot import read
+from rampcli.launch.slurm import chain
+from rampcli.launch.slurm.scripts import render
+from rampcli.run_directory import RunDirectory
+directory = RunDirectory(Path(sys.argv[1]))
+chain.submit(directory, render(resolve(read(directory.config)), directory))
+"""
+
+
+@pytest.mark.parametrize("submissions", [1, 2, 3])
+def test_a_kill_between_a_submission_and_its_record_leaves_no_job_that_runs_or_is_unknown(
+    cluster, tiny, interpreter, directory, tmp_path, submissions
+):
+    resolved = tiny()
+    directory.path.mkdir()
+    directory.config.write_text(snapshot.to_yaml(resolved.config))
+    killed = subprocess.run([sys.executable, "-c", SUBMIT, directory.path], env=interrupt_after(submissions, tmp_path), check=False)
+    assert killed.returncode == -signal.SIGKILL
+    submitted = (tmp_path / "submitted").read_text().split()
+    assert [job.job for job in chain.living_jobs(directory)] == submitted
+    assert chain.read(directory).submitted is None
+    assert list(interpreter.parent.glob("started.*")) == []
+    anew = submit(resolved)
+    assert {cluster.jobs()[job] for job in submitted} == {"CANCELLED"}
+    cluster.wait_for(anew.jobs[-1].job, "COMPLETED")
+
+
+def test_an_interrupted_chain_can_be_cancelled(cluster, tiny, directory, tmp_path):
+    directory.path.mkdir()
+    directory.config.write_text(snapshot.to_yaml(tiny().config))
+    subprocess.run([sys.executable, "-c", SUBMIT, directory.path], env=interrupt_after(2, tmp_path), check=False)
+    chain.cancel(directory)
+    assert [cluster.jobs()[job] for job in (tmp_path / "submitted").read_text().split()] == ["CANCELLED"] * 2
+
+
+def test_an_id_that_slurm_has_given_to_another_job_is_not_the_runs(cluster, tiny, directory):
+    submit(tiny())
+    other = cluster.submit("--hold", "--output=/dev/null", "--wrap=true")
+    record = directory.path / "slurm/jobs.json"
+    facts = json.loads(record.read_text())
+    cluster.run("scancel", facts["jobs"][0]["job"])
+    facts["jobs"][0]["job"] = other
+    record.write_text(json.dumps(facts))
+    assert chain.status(directory)[0].state is None
+    chain.cancel(directory)
+    assert cluster.job(other)["JobState"] == "PENDING"
+
+
+def test_jobs_that_slurm_no_longer_knows_are_over(cluster, tiny, directory):
+    submit(tiny())
+    record = directory.path / "slurm/jobs.json"
+    facts = json.loads(record.read_text())
+    for job, unknown in zip(facts["jobs"], ("900001", "900002", "900003"), strict=True):
+        cluster.run("scancel", job["job"])
+        job["job"] = unknown
+    record.write_text(json.dumps(facts))
+    assert states(directory) == [None, None, None]
+    assert chain.living_jobs(directory) == []
+    record.write_text(json.dumps(facts | {"jobs": facts["jobs"][:1]}))
+    assert states(directory) == [None]
+
+
+def test_cancelling_lets_a_running_job_save_and_takes_waiting_ones_out_of_the_queue(cluster, tiny, interpreter, directory):
+    add_to(interpreter, 'trap "touch $record.saved; exit 0" USR1\n' + LASTS.partition("\n")[2])
+    first, *_ = submit(tiny()).jobs
+    cluster.wait_for(first.job, "RUNNING")
+    deadline = time.monotonic() + 10
+    while not (interpreter.parent / f"started.{first.job}").exists():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    assert not chain.is_cancelled(directory)
+    now = chain.cancel(directory)
+    assert chain.is_cancelled(directory)
+    assert [job.state for job in now[1:]] == ["CANCELLED", "CANCELLED"]
+    cluster.wait_for(first.job, "COMPLETED")
+    assert (interpreter.parent / f"started.{first.job}.saved").exists()
+    assert chain.living_jobs(directory) == []
+
+
+def test_cancelling_takes_out_jobs_that_only_wait(cluster, tiny, interpreter, directory):
+    all_nodes = cluster.submit(f"--nodes={len(cluster.nodes)}", "--exclusive", "--output=/dev/null", "--wrap=sleep 60")
+    cluster.wait_for(all_nodes, "RUNNING")
+    submit(tiny())
+    assert [job.state for job in chain.cancel(directory)] == ["CANCELLED"] * 3
+    assert list(interpreter.parent.glob("started.*")) == []
+    assert [job.state for job in chain.cancel(directory)] == ["CANCELLED"] * 3
+
+
+@pytest.mark.usefixtures("cluster")
+def test_a_run_without_jobs_has_no_status_and_cannot_be_cancelled(directory):
+    assert chain.status(directory) == []
+    assert not chain.is_cancelled(directory)
+    with pytest.raises(UsageError, match="has no jobs"):
+        chain.cancel(directory)
+
+
+def test_a_user_s_defaults_and_an_allocation_around_change_nothing_about_a_chain(cluster, tiny, interpreter, directory, monkeypatch):
+    of_allocation = {
+        "SLURM_JOB_ID": "5",
+        "SLURM_NTASKS": "33",
+        "SLURM_NTASKS_PER_NODE": "7",
+        "SLURM_MEM_PER_CPU": "9",
+        "SLURM_STEP_ID": "0",
+    }
+    of_user = {
+        "SBATCH_PARTITION": "urgent",
+        "SBATCH_TIMELIMIT": "7",
+        "SBATCH_JOB_NAME": "mine",
+        "SBATCH_ARRAY_INX": "0-3",
+        "SBATCH_WAIT": "1",
+        "SBATCH_NO_REQUEUE": "1",
+        "SBATCH_COMMENT": "kept",
+        "SBATCH_SIGNAL": "TERM@1",
+        "SQUEUE_STATES": "COMPLETED",
+        "SQUEUE_PARTITION": "urgent",
+        "SCANCEL_INTERACTIVE": "1",
+        "SCANCEL_STATE": "SUSPENDED",
+    }
+    for name, value in (of_allocation | of_user).items():
+        monkeypatch.setenv(name, value)
+    jobs = submit(tiny("launch.slurm.partition=main", "launch.slurm.time=5")).jobs
+    cluster.wait_for(jobs[-1].job, "COMPLETED")
+    facts = cluster.job(jobs[1].job)
+    assert [facts[name] for name in ("JobName", "Partition", "TimeLimit", "Requeue")] == ["llama3_tiny.stage1", "main", "00:05:00", "1"]
+    environment = environment_of(interpreter, jobs[1].job)
+    assert environment["SLURM_JOB_ID"] == jobs[1].job
+    assert environment["SLURM_NTASKS_PER_NODE"] == "1"
+    assert not {"SLURM_MEM_PER_CPU", "SLURM_STEP_ID"} & environment.keys()
+    assert states(directory) == ["COMPLETED"] * 3
+
+
+def test_a_default_of_the_user_s_for_what_the_settings_leave_open_is_kept(cluster, tiny, monkeypatch):
+    monkeypatch.setenv("SBATCH_TIMELIMIT", "7")
+    assert cluster.job(submit(tiny()).jobs[0].job)["TimeLimit"] == "00:07:00"
+
+
+@pytest.mark.parametrize("name", ["x; touch canary #", "a b\n\"'$(touch canary)`touch canary`", "x|\x1f\x1e\n", "-né", "*?"])
+def test_a_run_of_any_name_in_any_folder_harms_nothing(cluster, tiny, interpreter, tmp_path, name, monkeypatch):
+    (tmp_path / f"{name}.").mkdir()
+    monkeypatch.chdir(tmp_path / f"{name}.")
+    config = tiny("trainer.num_nodes=1", "model.rampup_batch_size=null").config
+    config.name, config.run_dir = "".join(filter(str.isprintable, name)), str(tmp_path / name)
+    (job,) = submit(resolve(config)).jobs
+    cluster.wait_for(job.job, "COMPLETED")
+    assert started(interpreter, job.job) == [os.getcwd(), "-m", "rampcli.launch.slurm.job", config.run_dir, "0"]
+    assert states(RunDirectory(Path(config.run_dir))) == ["COMPLETED"]
+    assert list((tmp_path / name / "logs").iterdir()) == [tmp_path / name / f"logs/stage_0.{job.job}.log"]
+    assert not [*tmp_path.rglob("canary")]
+    assert sorted(tmp_path.iterdir()) == sorted([interpreter.parent, tmp_path / f"{name}.", tmp_path / name])
+
+
+@given(comment=st.text(alphabet=st.sampled_from(list(" '\"\\$`#;|&()!%=-aé")), min_size=1, max_size=10))
+@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_sbatch_reads_an_option_as_it_was_written(cluster, tiny, tmp_path, comment):
+    resolved = tiny("trainer.num_nodes=1", "model.rampup_batch_size=null")
+    resolved.config.launch.slurm.sbatch_args = [f"--comment={comment}"]
+    (script,) = render(resolved, RunDirectory(resolved.run_dir))
+    (tmp_path / "script").write_text(script.text)
+    job = cluster.submit("--hold", tmp_path / "script")
+    assert cluster.run("squeue", "--noheader", f"--jobs={job}", "--format=%kend").stdout == f"{comment}end\n"
+    cluster.run("scancel", job)
+
+
+def test_a_requeued_job_runs_again_under_its_id_and_those_after_it_wait(cluster, tiny, interpreter, directory):
+    add_to(interpreter, '[ "${SLURM_RESTART_COUNT:-0}" -gt 0 ] && exit 0\n' + LASTS)
+    first, *later = submit(tiny()).jobs
+    cluster.wait_for(first.job, "RUNNING")
+    commands.requeue(first.job)
+    assert [job.job for job in chain.living_jobs(directory)] == [first.job, *(job.job for job in later)]
+    cluster.wait_for(first.job, "PENDING")
+    cluster.release(first.job)
+    cluster.wait_for(first.job, "COMPLETED")
+    assert cluster.job(first.job)["Restarts"] == "1"
+
+
+@pytest.mark.usefixtures("cluster")
+def test_a_controller_that_is_away_is_told_and_no_job_is_recorded_as_submitted(tiny, tmp_path, directory, monkeypatch):
+    configuration = Path(os.environ["SLURM_CONF"]).read_text()
+    at = next(line for line in configuration.splitlines() if line.startswith("SlurmctldPort="))
+    (tmp_path / "slurm.conf").write_text(configuration.replace(at, "SlurmctldPort=19999") + "SlurmctldTimeout=1\nMessageTimeout=2\n")
+    monkeypatch.setenv("SLURM_CONF", str(tmp_path / "slurm.conf"))
+    with pytest.raises(RampcliError, match="Unable to contact"):
+        submit(tiny())
+    assert chain.read(directory).submitted is None

@@ -1,0 +1,51 @@
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+START = """
+import sys, time
+sys.path.insert(0, sys.argv[1])
+from cluster import start_cluster
+with start_cluster(nodes=2) as cluster:
+    cluster.wait_for(cluster.submit("--output=/dev/null", "--wrap=exec sleep 1000"), "RUNNING")
+    print(cluster.folder, flush=True)
+    time.sleep(60)
+"""
+
+
+def processes_of(folder: Path) -> list[str]:
+    """The command lines of processes that have to do with a folder: daemons, and jobs by their environment."""
+    found = []
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            about = (process / "cmdline").read_bytes() + (process / "environ").read_bytes()
+        except OSError:
+            continue
+        if str(folder).encode() in about:
+            found.append(about.decode(errors="replace"))
+    return found
+
+
+@pytest.mark.usefixtures("cluster")
+def test_nothing_is_left_of_a_cluster_whose_tests_are_killed():
+    with subprocess.Popen([sys.executable, "-c", START, Path(__file__).parent], text=True, stdout=subprocess.PIPE) as tests:
+        folder = Path(tests.stdout.readline().strip())
+        assert len(processes_of(folder)) > 4
+        tests.kill()
+    deadline = time.monotonic() + 20
+    while folder.exists() or processes_of(folder):
+        assert time.monotonic() < deadline, processes_of(folder)
+        time.sleep(0.1)
+
+
+def test_jobs_that_ignore_signals_and_a_node_that_is_down_are_cleared_away(cluster):
+    job = cluster.submit("--output=/dev/null", "--wrap=trap '' TERM USR1; while true; do sleep 0.1; done")
+    waiting = cluster.submit("--output=/dev/null", "--hold", "--wrap=true")
+    cluster.wait_for(job, "RUNNING")
+    cluster.set_down("node5")
+    cluster.clear()
+    assert {cluster.jobs()[job], cluster.jobs()[waiting]} <= {"CANCELLED", "FAILED"}
+    assert cluster.wait_until_idle(0)

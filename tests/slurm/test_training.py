@@ -1,0 +1,216 @@
+"""Runs that train as chains of real jobs, on nodes that come and go."""
+
+import json
+import os
+import subprocess
+import sys
+import time
+
+import pytest
+from runs import Run, assert_every_sample_is_read_once, assert_same_training
+
+# Some hundred steps, so that there is time to disturb them.
+LONG = [
+    "trainer.num_nodes=2",
+    "rampup.node_policy=fixed",
+    "data.micro_batch_size=1",
+    "model.rampup_batch_size=null",
+    "model.global_batch_size=4",
+    "trainer.max_samples=1600",
+    "trainer.val_every_steps=100",
+]
+
+
+@pytest.fixture
+def run(tmp_path, cluster):  # noqa: ARG001
+    """A run directory; jobs of it are submitted to the cluster."""
+    return Run(tmp_path / "run")
+
+
+@pytest.fixture(scope="module")
+def long_undisturbed(tmp_path_factory):
+    run = Run(tmp_path_factory.mktemp("undisturbed") / "run")
+    run.workers(2, *LONG)
+    return run
+
+
+def assert_as_if_nothing_had_happened(run, undisturbed):
+    assert_every_sample_is_read_once(run)
+    assert [row["loss"] for row in run.rows] == [row["loss"] for row in undisturbed.rows]
+    assert run.validations() == undisturbed.validations()
+
+
+def pretrain(run, *words):
+    return subprocess.run([*run.command("launch=slurm", *words)], env=environment(), text=True, capture_output=True, check=False)
+
+
+def environment():
+    return {**os.environ, "OMP_NUM_THREADS": "1"}
+
+
+def rampcli(command, run, *options):
+    done = subprocess.run(
+        [sys.executable, "-m", "rampcli", command, run.path, *options], env=environment(), text=True, capture_output=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def jobs(run):
+    return [job["job"] for job in json.loads((run.path / "slurm/jobs.json").read_text())["jobs"]]
+
+
+def logs(run):
+    return "\n".join(f"== {path.name}\n{path.read_text()[-2000:]}" for path in sorted(run.directory.logs.glob("*.log")))
+
+
+def wait_for(run, what, seconds=60):
+    until = time.monotonic() + seconds
+    while not what():
+        assert time.monotonic() < until, logs(run)
+        time.sleep(0.05)
+
+
+def submit(run, *words):
+    done = pretrain(run, *words)
+    assert done.returncode == 0, done.stderr
+    assert all(job in done.stdout for job in jobs(run))
+
+
+def wait_for_rows(run, more):
+    before = len(run.rows)
+    wait_for(run, lambda: len(run.rows) >= before + more)
+
+
+def wait_until_complete(run, cluster, seconds=120):
+    wait_for(run, lambda: run.state["status"] in ("complete", "failed"), seconds)
+    assert run.state["status"] == "complete", logs(run)
+    cluster.wait_for(jobs(run)[-1], "COMPLETED")
+
+
+def test_a_chain_goes_through_its_ramp_on_more_and_more_nodes_as_one_process_does(run, cluster, tmp_path_factory):
+    words = ["model.rampup_batch_size=[2,2,16]", "trainer.num_nodes=4", "trainer.max_samples=40", "model.global_batch_size=8"]
+    submit(run, *words)
+    waiting = pretrain(run, *words)
+    assert waiting.returncode == 2
+    assert "in the queue" in waiting.stderr or "in use" in waiting.stderr
+    wait_until_complete(run, cluster)
+    assert [cluster.job(job)["NumNodes"] for job in jobs(run)] == ["1", "2", "3", "4"]
+    assert {row["stage"]: row["world_size"] for row in run.rows} == {0: 1, 1: 2, 2: 3, 3: 4}
+    boundaries = [event for event in run.events if event["event"] == "boundary"]
+    assert [event["lost_s"] == pytest.approx(sum(value for key, value in event.items() if key in PARTS)) for event in boundaries] == [
+        True
+    ] * 3
+    alone = Run(tmp_path_factory.mktemp("alone") / "run")
+    alone.workers(1, "rampup.at_boundary=continue", "rampup.node_policy=fixed", *words, "trainer.num_nodes=1")
+    assert_same_training(run, alone)
+    status = rampcli("status", run)
+    assert status.startswith("complete: step ")
+    assert status.count("COMPLETED") == 4
+    again = pretrain(run, *words)
+    assert (again.returncode, "complete already" in again.stdout) == (0, True)
+
+
+PARTS = ("save_s", "exit_s", "wait_s", "start_s", "import_s", "load_s", "first_step_s")
+
+
+def test_a_job_that_loses_a_node_and_is_preempted_saves_each_time_and_goes_on_elsewhere(run, cluster, long_undisturbed):
+    submit(run, *LONG)
+    (job,) = jobs(run)
+    wait_for_rows(run, 20)
+    cluster.set_down("node2")
+    wait_for(run, lambda: cluster.job(job)["JobState"] == "PENDING")
+    cluster.release(job)
+    wait_for_rows(run, 20)
+    assert "node2" not in cluster.job(job)["NodeList"]
+    cluster.resume("node2")
+    cluster.preempt()
+    wait_for(run, lambda: cluster.job(job)["Restarts"] == "2")
+    wait_until_complete(run, cluster)
+    stops = [event["status"] for event in run.events if event["event"] == "stop"]
+    assert stops == ["preempted", "preempted", "complete"], logs(run)
+    assert_as_if_nothing_had_happened(run, long_undisturbed)
+
+
+def test_a_job_that_reaches_its_time_limit_saves_and_goes_on_in_the_queue(run, cluster):
+    words = [*LONG, "schedule.decay_style=constant"]
+    submit(run, *words, "trainer.max_samples=1_000_000", "launch.slurm.time=2", "launch.grace_s=45")  # asked to save 105 s before the end
+    (job,) = jobs(run)
+    wait_for(run, lambda: cluster.job(job)["Restarts"] == "1", 90)
+    saved = len(run.rows)
+    assert [event["status"] for event in run.events if event["event"] == "stop"] == ["preempted"]
+    cluster.release(job)
+    wait_for(run, lambda: len(run.rows) >= saved + 20)
+    rampcli("cancel", run)
+    cluster.wait_for(job, "COMPLETED")
+    undisturbed = Run(run.path.with_name("undisturbed"))
+    undisturbed.workers(2, *words, f"trainer.max_samples={run.state['consumed_samples']}")
+    assert_every_sample_is_read_once(run)
+    assert [row["loss"] for row in run.rows] == [row["loss"] for row in undisturbed.rows]
+
+
+def test_a_chain_that_is_cancelled_saves_and_ends_and_another_goes_on(run, cluster, long_undisturbed):
+    submit(run, *LONG)
+    (first,) = jobs(run)
+    wait_for_rows(run, 20)
+    assert first in rampcli("cancel", run)
+    cluster.wait_for(first, "COMPLETED")
+    assert run.state["status"] == "preempted"
+    saved = run.directory.complete_checkpoints()[-1].step
+    assert saved == run.rows[-1]["step"]
+    assert "nobody trains it now; go on with:" in rampcli("status", run)
+    submit(run, *LONG)
+    (second,) = jobs(run)
+    wait_for_rows(run, 20)
+    cluster.run("scancel", second)
+    cluster.wait_for(second, "CANCELLED")
+    wait_for(run, lambda: run.state["status"] == "preempted")
+    submit(run, *LONG)
+    wait_until_complete(run, cluster)
+    assert_as_if_nothing_had_happened(run, long_undisturbed)
+
+
+def test_a_chain_whose_job_fails_for_good_ends_and_status_says_why(run, cluster, tmp_path):
+    corpus = tmp_path / "text.txt"
+    corpus.write_text("words of a text " * 200)
+    template = tmp_path / "own.j2"  # the text is gone when the job starts
+    template.write_text(
+        "#!/bin/bash\n#SBATCH --nodes={{ num_nodes }}\n#SBATCH --ntasks-per-node=1\n#SBATCH --output={{ log | directive }}\n"
+        f"rm -f {corpus}\nexec {{{{ python }}}} -m rampcli.launch.slurm.job {{{{ run_dir }}}} {{{{ stages }}}}\n"
+    )
+    words = ["data=text", f"data.path={corpus}", "model.vocab_size=260", "trainer.val_samples=0", f"launch.slurm.template={template}"]
+    submit(run, *words, "trainer.num_nodes=2", "trainer.max_samples=40")
+    first, *others = jobs(run)
+    assert cluster.wait_for(first, "FAILED", deadline_s=60)["ExitCode"] == "2:0"
+    for job in others:
+        cluster.wait_for(job, "CANCELLED")
+    told = rampcli("status", run)
+    assert told.startswith("failed: step 0, 0 samples, stage 0; nothing saved\nerror: cannot read ")
+    assert json.loads(rampcli("status", run, "--json"))["jobs"][0]["state"] == "FAILED"
+
+
+def test_jobs_of_a_run_with_a_name_that_is_a_program_harm_nothing(cluster, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    run = Run(tmp_path / "runs" / "x; touch canary #")
+    submit(run, f"name='{run.path.name}'", "run_dir=null", "trainer.max_samples=10", "trainer.num_nodes=1", "trainer.val_samples=0")
+    wait_until_complete(run, cluster)
+    assert_every_sample_is_read_once(run)
+    assert [path for path in tmp_path.rglob("*canary*") if path != run.path] == []
+
+
+@pytest.mark.parametrize(
+    "starter",
+    [["srun", "--nodes=2", "--ntasks-per-node=1"], ["mpirun", "--allow-run-as-root", "--oversubscribe", "-n", "2"]],
+    ids=["srun", "mpirun"],
+)
+def test_workers_that_are_started_by_hand_find_their_ranks(starter, run, long_undisturbed):
+    words = [*LONG, "trainer.max_samples=40", "schedule.decay_style=constant"]
+    run.path.mkdir()
+    run.directory.config.write_text(run.pretrain("--cfg", *words).stdout)
+    done = subprocess.run(
+        [*starter, sys.executable, "-m", "rampcli.engine.worker", run.path], env=environment(), text=True, capture_output=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert {row["world_size"] for row in run.rows} == {2}
+    assert [row["order_hash"] for row in run.rows] == [row["order_hash"] for row in long_undisturbed.rows[:10]]
+    assert_every_sample_is_read_once(run)
