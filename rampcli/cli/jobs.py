@@ -11,7 +11,7 @@ from rich.console import Console
 
 from rampcli.cli.console import build_console, print_table, say
 from rampcli.config.resolve import Resolved
-from rampcli.errors import UsageError
+from rampcli.errors import RampcliError, UsageError
 from rampcli.launch.cancelling import cancel
 from rampcli.launch.run_lock import Holder, holder_of
 from rampcli.launch.slurm import chain
@@ -44,14 +44,17 @@ def tell_status(run_dir: Path, *, as_json: bool) -> None:
 
     Raises:
         UsageError: there is no run.
-        RampcliError: Slurm does not answer.
     """
     directory = _existing(run_dir)
     state = directory.read_state() or {"status": "not started", "step": 0, "consumed_samples": 0, "stage": 0, "next": None}
     last: dict[str, Any] = {}
     for row in read_rows(directory.metrics):
         last = row
-    jobs, holder = chain.status(directory), holder_of(directory)
+    holder, jobs, unknown = holder_of(directory), list[chain.JobStatus](), None
+    try:
+        jobs = chain.status(directory)
+    except RampcliError as error:  # all the rest is known without Slurm
+        unknown = error.message
     facts = {
         "status": state["status"],
         "step": max(state["step"], last.get("step", 0)),
@@ -60,6 +63,7 @@ def tell_status(run_dir: Path, *, as_json: bool) -> None:
         "saved_step": max((checkpoint.step for checkpoint in directory.complete_checkpoints()), default=None),
         "supervisor": None if holder is None else asdict(holder),
         "jobs": [{**asdict(job.planned), "job": job.job, "state": job.state, "reason": job.reason} for job in jobs],
+        "jobs_unknown": unknown,
         "error": state.get("error"),
         "next": state["next"],
     }
@@ -75,6 +79,8 @@ def tell_status(run_dir: Path, *, as_json: bool) -> None:
             say(console, f"try:   {facts['error']['remedy']}")
     if jobs:
         show_jobs(jobs, console)
+    elif unknown is not None:
+        say(console, f"nothing is known of its jobs: {unknown}")
     if holder is not None:
         say(console, f"trained by {holder}")
     elif is_held(directory.workers_lock):

@@ -1,6 +1,7 @@
 """From a configuration to a finished run: checks, the run directory, the launcher."""
 
 import shlex
+import shutil
 import signal
 import sys
 from collections.abc import Callable, Sequence
@@ -25,7 +26,7 @@ from rampcli.launch.observer import Observer
 from rampcli.launch.resources import claimed_gpus, gpus_wanted
 from rampcli.launch.run_lock import locked
 from rampcli.launch.slurm import chain
-from rampcli.launch.slurm.scripts import render
+from rampcli.launch.slurm.scripts import JobScript, render
 from rampcli.launch.stop_signals import StopSignals, noting_stop_signals
 from rampcli.launch.supervise import Supervisor
 from rampcli.launch.workers import Workers
@@ -94,20 +95,28 @@ def run(
         held.enter_context(sources_named(resolved.config))
         held.enter_context(locked(directory))
         gpus = held.enter_context(claimed_gpus(resolved.config, resolved.plan))
-        chain.refuse_living(directory)
-        signals = held.enter_context(noting_stop_signals())
+        if launches_jobs or shutil.which("squeue"):  # elsewhere no job of the run starts; and it could not while this process holds the run
+            chain.refuse_living(directory)
         describe(directory, resolved, overrides)
         _announce(directory, resolved, newest, command_line)
         if launches_jobs:
-            with noting_failure(directory):
-                jobs = chain.submit(directory, scripts[:1] if one_stage else scripts).jobs
-            state = directory.read_state() or {}
-            return Outcome(run=directory, status="submitted", state=state, started=True, exit_code=0, jobs=jobs)
+            return _submit(directory, scripts[:1] if one_stage else scripts)
+        return _supervise(resolved, directory, gpus, observer or Observer(), one_stage=one_stage)
+
+
+def _submit(directory: RunDirectory, scripts: Sequence[JobScript]) -> Outcome:
+    with noting_failure(directory):
+        jobs = chain.submit(directory, scripts).jobs
+    return Outcome(run=directory, status="submitted", state=directory.read_state() or {}, started=True, exit_code=0, jobs=jobs)
+
+
+def _supervise(resolved: Resolved, directory: RunDirectory, gpus: Sequence[str], observer: Observer, *, one_stage: bool) -> Outcome:
+    with noting_stop_signals() as signals:
         supervisor = Supervisor(
             resolved=resolved,
             run=directory,
             start=_starting_agents(resolved, directory, gpus),
-            observer=observer or Observer(),
+            observer=observer,
             signals=signals,
             gpus=len(gpus),
         )

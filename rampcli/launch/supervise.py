@@ -15,7 +15,7 @@ from rampcli.launch.observer import Feed, Observer
 from rampcli.launch.restarts import Restarts
 from rampcli.launch.stop_signals import StopSignals
 from rampcli.launch.workers import Change, Workers
-from rampcli.locks import hold
+from rampcli.locks import is_held
 from rampcli.run_directory import RunDirectory
 
 POLL_S = 0.1
@@ -73,6 +73,8 @@ class Supervisor:
         log = self.run.logs / f"stage_{stage.stage}.log"
         while True:
             self._wait_for_old_workers()
+            if self.signals.signal is not None:
+                return self._preempted()
             feed = Feed(self.run, self.observer)
             exit_code = self._run_workers(stage, log, feed, restarts)
             state = self.run.read_state() or {}
@@ -82,8 +84,7 @@ class Supervisor:
                 raise _as_said(state["error"], log)
             if self.signals.signal is not None:
                 if feed.step is None:  # there was nothing to save yet
-                    self.run.write_state({**state, "status": "preempted"})
-                    return self.run.read_state() or {}
+                    return self._preempted()
                 raise self._unsaved(log)
             wait_s = restarts.after_crash(feed.step)
             said = state["error"]["message"] if state["status"] == "failed" else f"exit code {exit_code}"
@@ -156,12 +157,18 @@ class Supervisor:
         Raises:
             RampcliError: they live.
         """
-        try:
-            hold(self.run.workers_lock, wait_s=OLD_WORKERS_S).close()
-        except BlockingIOError as error:
-            raise RampcliError(
-                f"workers still train in {self.run.path}, and they are not of this command", remedy="end them, or wait for them"
-            ) from error
+        until = time.monotonic() + OLD_WORKERS_S
+        while is_held(self.run.workers_lock) and self.signals.signal is None:
+            if time.monotonic() > until:
+                raise RampcliError(
+                    f"workers still train in {self.run.path}, and they are not of this command", remedy="end them, or wait for them"
+                )
+            time.sleep(POLL_S)
+
+    def _preempted(self) -> dict[str, Any]:
+        state = {**(self.run.read_state() or {}), "status": "preempted"}
+        self.run.write_state(state)
+        return state
 
     def _sleep(self, wait_s: float) -> None:
         until = time.monotonic() + wait_s

@@ -38,6 +38,17 @@ def test_status_of_a_run_that_failed_says_why(run):
     assert "error: the disk is full\ntry:   a larger one\n" in rampcli("status", run.path).stdout
 
 
+def test_where_slurm_is_not_there_status_tells_the_rest(run, monkeypatch):
+    run.write_state({"status": "preempted", "step": 3, "consumed_samples": 12, "stage": 0, "next": None})
+    (run.path / "slurm").mkdir()
+    job = {"job": "7", "name": "run.stage0", "stages": [0], "num_nodes": 1, "global_batch_sizes": [4], "script": "s", "dependency": None}
+    (run.path / "slurm/jobs.json").write_text(json.dumps({"jobs": [job], "submitted": 1.0, "cancelled": False}))
+    monkeypatch.setenv("PATH", "")
+    done = rampcli("status", run.path)
+    assert done.returncode == 0
+    assert "nothing is known of its jobs: there is no squeue on PATH\nnobody trains it now\n" in done.stdout
+
+
 @pytest.mark.parametrize("command", ["status", "cancel"])
 def test_a_folder_that_is_no_run_is_refused(command, tmp_path):
     done = rampcli(command, tmp_path / "nowhere")

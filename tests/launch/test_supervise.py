@@ -68,7 +68,7 @@ def play(tmp_path):
         run.write_state({"status": "running"})
         overrides = [f"run_dir={tmp_path}", f"launch.backoff_s={backoff_s}", *words]
         resolved = resolve(lay_over(llm.from_factory("llama3_tiny"), overrides))
-        signals = StopSignals()
+        signals = supervise.signals = StopSignals()
         listener = Listener(signals, stop_at, twice)
         supervisor = Supervisor(resolved=resolved, run=run, start=start, observer=listener, signals=signals)
         try:
@@ -165,6 +165,20 @@ def test_nodes_that_are_lost_count_as_crashes_and_come_back_later_each_time(play
 def test_an_elastic_run_goes_on_after_a_save_that_nobody_asked_the_supervisor_for(play, elastic, launches):
     status, _ = play([["steps", 1, 3], ["say", "preempted"], ["die"]], COMPLETE, words=[f"launch.elastic={str(elastic).lower()}"])
     assert (status, len(events(play.run, "launch"))) == ("complete" if elastic else "preempted", launches)
+
+
+def test_who_waits_for_others_or_for_the_next_start_can_be_asked_to_stop(play):
+    signals_at = {"fault": [[["steps", 1, 3], ["die"]]], "launch": [[["die"]]]}
+    for event, scenes in signals_at.items():
+        began = time.monotonic()
+        status, _ = play(*scenes, backoff_s=30, stop_at=event)
+        assert status == "preempted"
+        assert time.monotonic() - began < 10
+    with hold(play.run.workers_lock, shared=True):
+        launches = len(events(play.run, "launch"))
+        threading.Timer(0.5, lambda: play.signals.note(signal.SIGTERM)).start()
+        assert play(COMPLETE)[0] == "preempted"
+        assert len(events(play.run, "launch")) == launches
 
 
 def test_beside_workers_that_live_no_others_are_started(play, monkeypatch):
