@@ -22,21 +22,23 @@ class StopRequest:
         asked: whether this rank was.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, a_second_signal_ends: bool = True) -> None:
+        """Without `a_second_signal_ends`, later signals say nothing new: who supervises passes on, and kills, what it wants to."""
         self.asked = False
+        self.a_second_signal_ends = a_second_signal_ends
         self._asked_at = 0.0
         self._micro_batches_between = 1
         self._micro_batches = 0
 
     def listen(self) -> None:
-        """Let signals ask from now on. A second one ends the process at once."""
+        """Let signals ask from now on."""
         for number in STOP_SIGNALS:
             signal.signal(number, self._on_signal)
 
     def _on_signal(self, *_: object) -> None:
         if not self.asked:
             self.asked, self._asked_at = True, time.monotonic()
-        elif time.monotonic() - self._asked_at > SAME_SIGNAL_S:
+        elif self.a_second_signal_ends and time.monotonic() - self._asked_at > SAME_SIGNAL_S:
             os._exit(1)
 
     def expect(self, micro_batch_s: float) -> None:

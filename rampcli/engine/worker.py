@@ -6,7 +6,7 @@ import time
 from pathlib import Path
 
 from rampcli.engine.stopping import StopRequest
-from rampcli.lifeline import die_with_parent, is_orphan
+from rampcli.lifeline import SUPERVISOR, die_with_parent, is_orphan
 from rampcli.locks import hold
 from rampcli.run_directory import RunDirectory
 
@@ -22,7 +22,8 @@ def main() -> None:
         die_with_parent()
         if is_orphan():
             sys.exit(1)
-    stop = StopRequest()
+    # A signal to a run comes to its workers on several ways: from the supervisor, from torchrun, and from Slurm to all that it knows.
+    stop = StopRequest(a_second_signal_ends=SUPERVISOR not in os.environ)
     stop.listen()
     run = RunDirectory(Path(sys.argv[1]))
     lock = hold(run.workers_lock, shared=True, wait_s=LOCK_S)  # who supervises waits for it for a moment, before it starts workers

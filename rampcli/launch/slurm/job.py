@@ -19,6 +19,7 @@ from rampcli.launch.slurm import chain, commands
 from rampcli.launch.stop_signals import StopSignals, noting_stop_signals
 from rampcli.launch.supervise import Supervisor
 from rampcli.launch.workers import Workers
+from rampcli.lifeline import SUPERVISOR
 from rampcli.run_directory import RunDirectory, read_rows
 
 OLD_SUPERVISOR_S = 120.0
@@ -36,7 +37,7 @@ class Step(Workers):
         """Start one worker for each process of the stage; what they print goes to `log`."""
         trainer, slurm = resolved.config.trainer, resolved.config.launch.slurm
         self.port = reserve_port("")
-        environment = dict(os.environ)
+        environment = {**os.environ, SUPERVISOR: str(os.getpid())}
         environment["MASTER_ADDR"] = commands.address_of(environment["SLURMD_NODENAME"])  # this script runs on the first node
         environment["MASTER_PORT"] = str(self.port.getsockname()[1])
         environment.setdefault("OMP_NUM_THREADS", str(slurm.cpus_per_task or _threads(environment, trainer.devices)))
