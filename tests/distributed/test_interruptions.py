@@ -86,7 +86,7 @@ def test_a_signal_within_an_accumulation_or_a_validation_saves_and_that_is_done_
         supervisor.send_signal(number)
         output, errors = supervisor.communicate()
         assert supervisor.returncode == 75, errors
-        assert time.monotonic() - asked < 5
+        assert time.monotonic() - asked < 20
         assert run.state["consumed_samples"] == 2
         assert "stopped after 2 samples" in output
     assert list(run.validations()) == [0, 1]
