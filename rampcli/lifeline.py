@@ -21,6 +21,13 @@ def die_with_parent() -> None:
         _LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
+def die_with(parent: int) -> None:
+    """The same for a process that was just forked by `parent`, which may have ended before it could be said."""
+    die_with_parent()
+    if os.getppid() != parent:
+        os._exit(1)
+
+
 def is_orphan() -> bool:
     """Linux: whether the agent that started this process for a supervisor has ended, before it could be asked to die with it."""
     supervisor = os.environ.get(SUPERVISOR)

@@ -108,6 +108,11 @@ class RunDirectory:
         """Replace state.json."""
         write_json(self.path / "state.json", state)
 
+    def change_status(self, status: str, **facts: Any) -> None:
+        """Replace the status in state.json, and set some facts; an error of before is one no more."""
+        state = {key: value for key, value in (self.read_state() or {}).items() if key != "error"}
+        self.write_state({**state, "status": status, **facts})
+
     def read_state(self) -> dict[str, Any] | None:
         """state.json, or None where the run has not started."""
         with suppress(FileNotFoundError):

@@ -35,6 +35,18 @@ TINY = {
     "trainer.val_every_steps": "5",
     "trainer.accelerator": "cpu",
 }
+# Batches 1, 2 and 3 on as many nodes, six samples for each of the first two.
+RAMP_OF_JOBS = {
+    "launch": "slurm",
+    "trainer.accelerator": "cpu",
+    "trainer.num_nodes": "3",
+    "trainer.devices": "1",
+    "data.micro_batch_size": "1",
+    "model.global_batch_size": "3",
+    "model.rampup_batch_size": "[1,1,12]",
+    "trainer.max_samples": "30",
+    "optim.warmup_samples": "2",
+}
 ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1"}
 
 

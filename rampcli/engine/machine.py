@@ -10,7 +10,7 @@ import sys
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-from rampcli.lifeline import die_with_parent
+from rampcli.lifeline import die_with
 
 if TYPE_CHECKING:
     from torch.distributed.distributed_c10d import Store
@@ -42,9 +42,7 @@ def _try_groups() -> None:
         port = probe.getsockname()[1]
     rank, first = 0, os.getpid()
     if os.fork() == 0:  # before anything asks for GPUs: what CUDA has set up does not survive a fork
-        die_with_parent()
-        if os.getppid() != first:  # it ended before it could be asked for that
-            os._exit(1)
+        die_with(first)
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         rank = 1
     store = dist.TCPStore("127.0.0.1", port, 2, is_master=rank == 0, timeout=PATIENCE)  # type: ignore[attr-defined]

@@ -107,8 +107,7 @@ def without_a_stop_request(stop: StopRequest) -> Iterator[None]:
 
 
 def _announce(run: RunDirectory, places: Places) -> None:
-    state = run.read_state() or {}
-    run.write_state({key: value for key, value in state.items() if key != "error"} | {"status": "running"})
+    run.change_status("running")
     run.append_event("join", world_size=places.world_size, training_ranks=places.training)
     spare = places.world_size - places.training
     if spare:

@@ -155,7 +155,7 @@ def report_failure(run: RunDirectory, error: RampcliError, *, understood: bool =
     """Print why, and let state.json say that the run failed; where several ranks fail, it keeps what is understood."""
     print(error, file=sys.stderr)  # noqa: T201
     if understood or "error" not in (run.read_state() or {}):
-        run.write_state({**(run.read_state() or {}), "status": "failed", "error": error.facts() | {"understood": understood}})
+        run.change_status("failed", error=error.facts() | {"understood": understood})
 
 
 def leave(code: int) -> NoReturn:

@@ -4,12 +4,13 @@ import os
 import socket
 import subprocess
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import ClassVar
 
 from rampcli.launch.workers import Workers
-from rampcli.lifeline import SUPERVISOR, die_with_parent
+from rampcli.lifeline import SUPERVISOR, die_with
 from rampcli.processors import processors
 
 WORKER = "rampcli.engine.worker"
@@ -56,24 +57,13 @@ class Agents(Workers):
             # A session of its own: Ctrl-C in the terminal reaches the supervisor alone, which passes it on once.
             return subprocess.Popen(
                 [sys.executable, "-m", module, *words], env=environment, stdin=subprocess.DEVNULL, stdout=output, stderr=output,
-                start_new_session=True, preexec_fn=dying_with(os.getpid()),
+                start_new_session=True, preexec_fn=partial(die_with, os.getpid()),
             )  # fmt: skip
 
     def end(self) -> None:
         """As it says there; the port is anybody's then."""
         super().end()
         self.port.close()
-
-
-def dying_with(supervisor: int) -> Callable[[], None]:
-    """What a child has to do before it becomes a program, in order not to outlive its parent."""
-
-    def prepare() -> None:
-        die_with_parent()
-        if os.getppid() != supervisor:  # which ended before it could be said
-            os._exit(1)
-
-    return prepare
 
 
 def environment_of(gpus: Sequence[str], *, workers_on_host: int) -> dict[str, str]:

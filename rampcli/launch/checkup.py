@@ -23,7 +23,7 @@ from rampcli.config.model_size import checkpoint_bytes
 from rampcli.config.resolve import Resolved
 from rampcli.errors import UsageError, printable
 from rampcli.launch.resources import gpus_wanted, visible_gpus
-from rampcli.locks import hold
+from rampcli.locks import hold, is_held
 from rampcli.processors import processors
 from rampcli.run_directory import RunDirectory
 
@@ -246,9 +246,7 @@ def _locks(path: Path) -> Check:
     finding = "a lock does not keep a second one out"
     try:
         with hold(path):
-            try:
-                hold(path).close()
-            except BlockingIOError:
+            if is_held(path):
                 return Check("locks", Status.ok, "a locked file is refused to others")
     except OSError as error:
         finding = f"files cannot be locked: {error.strerror}"

@@ -15,5 +15,5 @@ def noting_failure(directory: RunDirectory) -> Iterator[None]:
     except RampcliError as error:
         state = directory.read_state() or {}
         if state.get("status") != "failed" or not state["error"]["understood"]:
-            directory.write_state({**state, "status": "failed", "error": error.facts() | {"understood": True}})
+            directory.change_status("failed", error=error.facts() | {"understood": True})
         raise

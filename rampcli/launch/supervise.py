@@ -100,7 +100,7 @@ class Supervisor:
         return state["status"] == "preempted" and self.signals.signal is None
 
     def _run_workers(self, stage: StagePlan, log: Path, feed: Feed, restarts: Restarts) -> int:
-        self.run.write_state({**_without_error(self.run.read_state() or {}), "status": "running"})
+        self.run.change_status("running")
         self.observer.on_start(stage, gpus=self.gpus)
         self.run.append_event("launch", stage=stage.stage, num_nodes=stage.num_nodes, world_size=stage.world_size)
         workers = self.start(stage, log)
@@ -192,10 +192,6 @@ class Supervisor:
 
 def _number_of(restarts: Restarts) -> str:
     return f"restart {restarts.crashes} of at most {restarts.max_restarts}"
-
-
-def _without_error(state: dict[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in state.items() if key != "error"}
 
 
 def _given_up(why: str, *, said: str, log: Path) -> RampcliError:

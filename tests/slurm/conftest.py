@@ -9,6 +9,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent))
 
 from cluster import PROGRAMS, Cluster, start_cluster
+from runs import RAMP_OF_JOBS
 
 from rampcli import llm
 from rampcli.config.compose import lay_over
@@ -58,17 +59,9 @@ def tiny(tmp_path: Path, interpreter: Path) -> Callable[..., Resolved]:
 
     def build(*words: str) -> Resolved:
         settings = {
-            "launch": "slurm",
+            **RAMP_OF_JOBS,
             "launch.slurm.python": str(interpreter),
             "run_dir": str(tmp_path / "run"),
-            "trainer.accelerator": "cpu",
-            "trainer.num_nodes": "3",
-            "trainer.devices": "1",
-            "data.micro_batch_size": "1",
-            "model.global_batch_size": "3",
-            "model.rampup_batch_size": "[1,1,12]",
-            "trainer.max_samples": "30",
-            "optim.warmup_samples": "2",
         } | dict(word.split("=", 1) for word in words)
         return resolve(lay_over(llm.from_factory("llama3_tiny"), [f"{key}={value}" for key, value in settings.items()]))
 

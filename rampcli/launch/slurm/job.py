@@ -5,13 +5,14 @@ import signal
 import subprocess
 import sys
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 from rampcli.batch.training_plan import StagePlan
 from rampcli.config import snapshot
 from rampcli.config.resolve import Resolved, resolve
 from rampcli.errors import EXIT_INTERRUPTED, RampcliError
-from rampcli.launch.agents import OPENMP_SPINS, WORKER, dying_with, reserve_port
+from rampcli.launch.agents import OPENMP_SPINS, WORKER, reserve_port
 from rampcli.launch.failures import noting_failure
 from rampcli.launch.observer import Observer
 from rampcli.launch.run_lock import locked
@@ -19,7 +20,7 @@ from rampcli.launch.slurm import chain, commands
 from rampcli.launch.stop_signals import StopSignals, noting_stop_signals
 from rampcli.launch.supervise import Supervisor
 from rampcli.launch.workers import Workers
-from rampcli.lifeline import SUPERVISOR
+from rampcli.lifeline import SUPERVISOR, die_with
 from rampcli.run_directory import RunDirectory, read_rows
 
 OLD_SUPERVISOR_S = 120.0
@@ -56,7 +57,7 @@ class Step(Workers):
         with log.open("ab") as output:
             srun = subprocess.Popen(
                 command, env=environment, stdin=subprocess.DEVNULL, stdout=output, stderr=output,
-                start_new_session=True, preexec_fn=dying_with(os.getpid()),
+                start_new_session=True, preexec_fn=partial(die_with, os.getpid()),
             )  # fmt: skip
         super().__init__([srun])
 

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from runs import RAMP_OF_JOBS
 
 from rampcli import llm
 from rampcli.config.compose import lay_over
@@ -20,18 +21,6 @@ from rampcli.errors import UsageError
 from rampcli.launch.slurm.scripts import SIGNAL_MARGIN_S, JobScript, render
 from rampcli.run_directory import RunDirectory
 
-# Batches 1, 2 and 3 on as many nodes, six samples for each of the first two.
-RAMP = {
-    "launch": "slurm",
-    "trainer.accelerator": "cpu",
-    "trainer.num_nodes": "3",
-    "trainer.devices": "1",
-    "data.micro_batch_size": "1",
-    "model.global_batch_size": "3",
-    "model.rampup_batch_size": "[1,1,12]",
-    "trainer.max_samples": "30",
-    "optim.warmup_samples": "2",
-}
 SAME_PROCESSES = ("rampup.at_boundary=continue", "rampup.node_policy=fixed", "trainer.num_nodes=1")
 RECORDER = '#!/bin/bash\nprintf "%s\\0" "$PWD" "$WORD" "$@" >"$(dirname "$0")/started"\n'
 LOADER = '#!/bin/bash\nprintf "%s\\0" "$@" >>"$(dirname "$0")/loaded"\n'
@@ -49,7 +38,7 @@ def recipe() -> Config:
 
 
 def compose(**settings: str) -> Config:
-    return lay_over(recipe(), [f"{key}={value}" for key, value in (RAMP | settings).items()])
+    return lay_over(recipe(), [f"{key}={value}" for key, value in (RAMP_OF_JOBS | settings).items()])
 
 
 def scripts(*words: str, consumed_samples: int = 0) -> list[JobScript]:
