@@ -62,10 +62,13 @@ class Supervisor:
             RampcliError: the workers failed; with what they said.
         """
         with noting_failure(self.run):
-            while True:
+            self._wait_for_old_workers()  # where nobody supervises them, they may go on to another stage, or to the end
+            state = self.run.read_state() or {}
+            while state["status"] != "complete":
                 state = self._run_stage(self.resolved.plan.stage_at(self.run.consumed_samples()))
                 if state["status"] != "stage_boundary" or one_stage or self.signals.signal is not None:
-                    return state
+                    break
+            return state
 
     def _run_stage(self, stage: StagePlan) -> dict[str, Any]:
         launch = self.resolved.config.launch

@@ -181,6 +181,18 @@ def test_who_waits_for_others_or_for_the_next_start_can_be_asked_to_stop(play):
         assert len(events(play.run, "launch")) == launches
 
 
+def test_what_workers_that_were_waited_for_have_completed_is_not_done_anew(play):
+    lock = hold(play.run.workers_lock, shared=True)
+
+    def complete():
+        play.run.change_status("complete")
+        lock.close()
+
+    threading.Timer(0.5, complete).start()
+    assert play([["die"]])[0] == "complete"
+    assert events(play.run, "launch") == []
+
+
 def test_beside_workers_that_live_no_others_are_started(play, monkeypatch):
     monkeypatch.setattr("rampcli.launch.supervise.OLD_WORKERS_S", 0.1)
     with hold(play.run.workers_lock, shared=True):
