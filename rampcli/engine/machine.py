@@ -37,15 +37,18 @@ def _try_groups() -> None:
     """Two processes, on the same path until the end. The second prints to nobody."""
     import torch.distributed as dist
 
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    listener = socket.create_server(("127.0.0.1", 0))
+    port = listener.getsockname()[1]
     rank, first = 0, os.getpid()
     if os.fork() == 0:  # before anything asks for GPUs: what CUDA has set up does not survive a fork
         die_with(first)
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        listener.close()
         rank = 1
-    store = dist.TCPStore("127.0.0.1", port, 2, is_master=rank == 0, timeout=PATIENCE)  # type: ignore[attr-defined]
+    taken_over = None if rank else listener.detach()  # so that nobody else gets the port in between
+    store = dist.TCPStore(  # type: ignore[attr-defined]
+        "127.0.0.1", port, 2, is_master=rank == 0, timeout=PATIENCE, master_listen_fd=taken_over
+    )
     _say(gloo=_sum_up("gloo", store, rank=rank, size=2))
     gpus, cuda_error = _gpus()
     _say(gpus=gpus, cuda_error=cuda_error)
