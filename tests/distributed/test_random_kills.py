@@ -14,11 +14,12 @@ from runs import ENVIRONMENT, Run
 
 KILLS = int(os.environ.get("KILLS", "5"))
 SEED = int(os.environ.get("SEED", "0"))
+BOUNDARIES = max(3, KILLS // 4)
 LONGEST_WAIT_S = 8.0
 WORDS = [
     "trainer.num_nodes=2",
-    "model.global_batch_size=20",
-    f"model.rampup_batch_size=[2,6,{200 * KILLS}]",
+    f"model.global_batch_size={2 + 6 * BOUNDARIES}",
+    f"model.rampup_batch_size=[2,6,{400 * KILLS}]",
     f"trainer.max_samples={600 * KILLS}",
     "trainer.val_every_steps=20",
     "checkpoint.every_steps=7",
