@@ -37,6 +37,14 @@ def started(interpreter: Path, job: str) -> list[str]:
     return os.fsdecode((interpreter.parent / f"started.{job}").read_bytes()).split("\0")[:-1]
 
 
+def wait_until_started(interpreter: Path, job: str) -> None:
+    """Until its script has started something: what is done to a job that is RUNNING may come before that, and Slurm may then fail it."""
+    until = time.monotonic() + 20
+    while not (interpreter.parent / f"started.{job}").exists():
+        assert time.monotonic() < until
+        time.sleep(0.05)
+
+
 def environment_of(interpreter: Path, job: str) -> dict[str, str]:
     entries = os.fsdecode((interpreter.parent / f"started.{job}.env").read_bytes()).split("\0")[:-1]
     return dict(entry.split("=", 1) for entry in entries)
@@ -203,11 +211,7 @@ def test_jobs_that_slurm_no_longer_knows_are_over(cluster, tiny, directory):
 def test_cancelling_lets_a_running_job_save_and_takes_waiting_ones_out_of_the_queue(cluster, tiny, interpreter, directory):
     add_to(interpreter, 'trap "touch $record.saved; exit 0" USR1\n' + LASTS.partition("\n")[2])
     first, *_ = submit(tiny()).jobs
-    cluster.wait_for(first.job, "RUNNING")
-    deadline = time.monotonic() + 10
-    while not (interpreter.parent / f"started.{first.job}").exists():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+    wait_until_started(interpreter, first.job)
     assert not chain.is_cancelled(directory)
     now = chain.cancel(directory)
     assert chain.is_cancelled(directory)
@@ -304,7 +308,7 @@ def test_sbatch_reads_an_option_as_it_was_written(cluster, tiny, tmp_path, comme
 def test_a_requeued_job_runs_again_under_its_id_and_those_after_it_wait(cluster, tiny, interpreter, directory):
     add_to(interpreter, '[ "${SLURM_RESTART_COUNT:-0}" -gt 0 ] && exit 0\n' + LASTS)
     first, *later = submit(tiny()).jobs
-    cluster.wait_for(first.job, "RUNNING")
+    wait_until_started(interpreter, first.job)
     commands.requeue(first.job)
     assert [job.job for job in chain.living_jobs(directory)] == [first.job, *(job.job for job in later)]
     cluster.wait_for(first.job, "PENDING")
