@@ -9,13 +9,13 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from ranks import run_ranks
 
 from rampcli import llm
 from rampcli.config.compose import lay_over
 from rampcli.config.resolve import resolve
 from rampcli.launch.run import describe
 from rampcli.run_directory import RunDirectory, read_rows
+from ranks import run_ranks
 
 # A model that takes a step in milliseconds, and a ramp 2 -> 4 -> 6 -> 8 whose node schedule is 1, 2, 3, 4 nodes of one process.
 TINY = {

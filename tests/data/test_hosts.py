@@ -4,10 +4,10 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from ranks import run_ranks
 
 from rampcli.data.hosts import Reading, readers_of
 from rampcli.errors import UsageError
+from ranks import run_ranks
 
 PROGRAM = Path(__file__).with_name("dealing_hosts.py")
 

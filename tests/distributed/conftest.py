@@ -2,9 +2,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from runs import Run, assert_every_sample_is_read_once, assert_same_training
 
 from rampcli.data.indexed import write_index
+from runs import Run, assert_every_sample_is_read_once, assert_same_training
 
 
 @pytest.fixture

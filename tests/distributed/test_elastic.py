@@ -9,13 +9,13 @@ from itertools import groupby
 from pathlib import Path
 
 import pytest
-from processes import children_of, commands_with, wait_until_all_have_ended
-from runs import Run
 
+from processes import children_of, commands_with, wait_until_all_have_ended
 from rampcli import llm
 from rampcli.config.compose import lay_over
 from rampcli.config.resolve import resolve
 from rampcli.engine.spares import Places
+from runs import Run
 
 ENDLESS = [
     "model.rampup_batch_size=null",

@@ -2,6 +2,7 @@ import json
 from pathlib import Path
 
 import pytest
+
 from ranks import run_ranks
 
 PROGRAM = Path(__file__).with_name("gradient_of_two_ranks.py")

@@ -3,6 +3,7 @@
 import shutil
 
 import pytest
+
 from runs import Run
 
 WORDS = [

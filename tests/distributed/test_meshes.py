@@ -6,10 +6,10 @@ import sys
 from pathlib import Path
 
 import pytest
-from ranks import run_ranks
-from runs import Run
 
 from rampcli.engine.export import export
+from ranks import run_ranks
+from runs import Run
 
 # Twenty steps through a ramp, with accumulation.
 WORDS = {

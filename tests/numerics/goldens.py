@@ -7,13 +7,12 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from ranks import run_ranks
-
 from rampcli import llm
 from rampcli.config.compose import lay_over
 from rampcli.config.resolve import resolve
 from rampcli.launch.run import describe
 from rampcli.run_directory import RunDirectory, read_rows
+from ranks import run_ranks
 
 FILE = Path(__file__).with_name("goldens.json")
 SMALL = {

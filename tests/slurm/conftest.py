@@ -9,11 +9,11 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent))
 
 from cluster import PROGRAMS, Cluster, start_cluster
-from runs import RAMP_OF_JOBS
 
 from rampcli import llm
 from rampcli.config.compose import lay_over
 from rampcli.config.resolve import Resolved, resolve
+from runs import RAMP_OF_JOBS
 
 # A fake interpreter: what a job would start, written down, beside it.
 RECORDER = """\

@@ -7,6 +7,7 @@ import sys
 import time
 
 import pytest
+
 from runs import Run, assert_every_sample_is_read_once, assert_same_training
 
 # Some hundred steps, so that there is time to disturb them.

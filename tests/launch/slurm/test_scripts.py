@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from runs import RAMP_OF_JOBS
 
 from rampcli import llm
 from rampcli.config.compose import lay_over
@@ -20,6 +19,7 @@ from rampcli.config.schema import Config
 from rampcli.errors import UsageError
 from rampcli.launch.slurm.scripts import SIGNAL_MARGIN_S, JobScript, render
 from rampcli.run_directory import RunDirectory
+from runs import RAMP_OF_JOBS
 
 SAME_PROCESSES = ("rampup.at_boundary=continue", "rampup.node_policy=fixed", "trainer.num_nodes=1")
 RECORDER = '#!/bin/bash\nprintf "%s\\0" "$PWD" "$WORD" "$@" >"$(dirname "$0")/started"\n'
