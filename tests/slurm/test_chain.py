@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from rampcli.config import snapshot
 from rampcli.config.resolve import resolve
 from rampcli.errors import RampcliError, UsageError
+from rampcli.launch.run import run
 from rampcli.launch.slurm import chain, commands
 from rampcli.launch.slurm.scripts import render
 from rampcli.run_directory import RunDirectory
@@ -171,6 +172,16 @@ def test_a_kill_between_a_submission_and_its_record_leaves_no_job_that_runs_or_i
     anew = submit(resolved)
     assert {cluster.jobs()[job] for job in submitted} == {"CANCELLED"}
     cluster.wait_for(anew.jobs[-1].job, "COMPLETED")
+
+
+def test_the_command_whose_submitting_was_interrupted_submits_anew(cluster, tiny, directory, tmp_path):
+    resolved = tiny()
+    directory.path.mkdir()
+    directory.config.write_text(snapshot.to_yaml(resolved.config))
+    subprocess.run([sys.executable, "-c", SUBMIT, directory.path], env=interrupt_after(2, tmp_path), check=False)
+    outcome = run(resolved)
+    assert {cluster.jobs()[job] for job in (tmp_path / "submitted").read_text().split()[:2]} == {"CANCELLED"}
+    cluster.wait_for(outcome.jobs[-1].job, "COMPLETED")
 
 
 def test_an_interrupted_chain_can_be_cancelled(cluster, tiny, directory, tmp_path):

@@ -100,7 +100,6 @@ def submit(directory: RunDirectory, scripts: Sequence[JobScript]) -> Chain:
         UsageError: jobs of the run are in the queue already.
         RampcliError: Slurm refused one; those before it are cancelled.
     """
-    _take_back_interrupted(directory)
     refuse_living(directory)
     directory.logs.mkdir(parents=True, exist_ok=True)
     (directory.path / FOLDER).mkdir(exist_ok=True)
@@ -121,12 +120,17 @@ def submit(directory: RunDirectory, scripts: Sequence[JobScript]) -> Chain:
 
 
 def refuse_living(directory: RunDirectory) -> None:
-    """See to it that no job of a run is in the queue.
+    """See to it that no job of a run is in the queue. What an interrupted submission left there has not started, and is cancelled.
+
+    Whoever calls this holds the run directory's lock.
 
     Raises:
         UsageError: there is one.
         RampcliError: Slurm does not answer.
     """
+    chain = read(directory)
+    if chain is not None and chain.submitted is None and not chain.cancelled:
+        _take_back(directory)
     if living := living_jobs(directory):
         jobs = ", ".join(str(job.job) for job in living)
         raise UsageError(
@@ -224,12 +228,6 @@ def _status(planned: ChainedJob, known: Sequence[commands.QueuedJob], *, folder:
         if same and (job.name, job.folder) == (planned.name, folder):
             return JobStatus(planned=planned, job=job.job, state=job.state, reason=job.reason)
     return JobStatus(planned=planned, job=planned.job, state=None, reason=None)
-
-
-def _take_back_interrupted(directory: RunDirectory) -> None:
-    chain = read(directory)
-    if chain is not None and chain.submitted is None and not chain.cancelled:
-        _take_back(directory)
 
 
 def _take_back(directory: RunDirectory) -> None:
