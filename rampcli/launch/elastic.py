@@ -1,13 +1,14 @@
 """Agents that go on without a node that is lost, and with it again once it is back."""
 
 import math
+import sys
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
 from rampcli.launch.agents import Agents
-from rampcli.launch.workers import Change
+from rampcli.launch.workers import Change, start_process
 from rampcli.run_directory import RunDirectory, Tail
 
 RENDEZVOUS = "rampcli.engine.rendezvous"
@@ -61,7 +62,7 @@ class ElasticAgents(Agents):
         self.over_since: float | None = None
         self.have_joined = self.have_failed = self.is_accounted_for = False
         super().__init__(run_dir, log, num_nodes=num_nodes, devices=devices, gpus=gpus, grace_s=grace_s)
-        self.rendezvous = self.start_module(RENDEZVOUS, [str(self.port.getsockname()[1])])
+        self.rendezvous = start_process([sys.executable, "-m", RENDEZVOUS, str(self.port)], log)
 
     def meeting(self, node: int) -> list[str]:  # noqa: ARG002
         """The options of torchrun that let agents come and go."""
@@ -73,7 +74,7 @@ class ElasticAgents(Agents):
             f"--max-restarts={most}",
             "--rdzv-backend=c10d",
             "--rdzv-id=stage",
-            f"--rdzv-endpoint=127.0.0.1:{self.port.getsockname()[1]}",
+            f"--rdzv-endpoint=127.0.0.1:{self.port}",
             f"--rdzv-conf={','.join(f'{key}={value}' for key, value in MEETING.items())}",
             "--local-addr=127.0.0.1",
         ]

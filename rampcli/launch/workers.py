@@ -2,11 +2,19 @@
 
 import os
 import signal
+import socket
 import subprocess
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from rampcli.lifeline import SUPERVISOR, die_with
+
+WORKER = "rampcli.engine.worker"
+OPENMP_SPINS = "3000"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -29,12 +37,16 @@ class Workers:
 
     Attributes:
         lost_s: how long the others may take to end once one has failed: they would wait for it in vain.
+        stop_signal: what they pass on to the workers, which save and leave then.
     """
 
     lost_s = 5.0
+    stop_signal = signal.SIGTERM
 
-    def __init__(self, processes: Sequence[subprocess.Popen[bytes]]) -> None:
+    def __init__(self, processes: Sequence[subprocess.Popen[bytes]], reserved_port: socket.socket | None = None) -> None:
+        """Look after processes; at `reserved_port` the workers meet, and it is theirs until the end."""
         self.processes = list(processes)
+        self.reserved_port = reserved_port
 
     def exit_code(self) -> int | None:
         """0 once all have ended well; the first other code once one has not; None while they run."""
@@ -55,7 +67,7 @@ class Workers:
         """Let the workers save and leave."""
         for process in self.processes:
             if process.poll() is None:
-                process.terminate()
+                process.send_signal(self.stop_signal)
 
     def kill(self) -> None:
         """End them at once."""
@@ -72,3 +84,39 @@ class Workers:
             for process in self.processes:
                 process.wait(max(0.0, deadline - time.monotonic()))
         self.kill()
+        if self.reserved_port is not None:
+            self.reserved_port.close()
+
+
+def start_process(command: Sequence[str], log: Path, environment: Mapping[str, str] | None = None) -> subprocess.Popen[bytes]:
+    """Start a program that prints to a log, dies with this process, and leads a session of its own.
+
+    So Ctrl-C in the terminal reaches the supervisor alone, which passes it on once.
+    """
+    log.parent.mkdir(parents=True, exist_ok=True)
+    with log.open("ab") as output:
+        return subprocess.Popen(
+            command, env=environment, stdin=subprocess.DEVNULL, stdout=output, stderr=output,
+            start_new_session=True, preexec_fn=partial(die_with, os.getpid()),
+        )  # fmt: skip
+
+
+def worker_environment(*, threads: int) -> dict[str, str]:
+    """The environment of workers: whom they belong to, and how many threads each has, unless the user has said so."""
+    environment = {**os.environ, SUPERVISOR: str(os.getpid())}
+    environment.setdefault("OMP_NUM_THREADS", str(threads))
+    # OpenMP threads wait by spinning, for long. On a machine that others use too, those that spin take the time of those that work.
+    environment.setdefault("GOMP_SPINCOUNT", OPENMP_SPINS)
+    return environment
+
+
+def reserve_port(host: str = "127.0.0.1") -> socket.socket:
+    """A port of this machine that nobody else is given while the socket is open; who knows its number can listen there.
+
+    Args:
+        host: an address of the machine; all of them, if empty.
+    """
+    reserved = socket.socket()
+    reserved.bind((host, 0))
+    reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    return reserved

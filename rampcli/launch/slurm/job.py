@@ -2,25 +2,21 @@
 
 import os
 import signal
-import subprocess
 import sys
 from collections.abc import Sequence
-from functools import partial
 from pathlib import Path
 
 from rampcli.batch.training_plan import StagePlan
 from rampcli.config import snapshot
 from rampcli.config.resolve import Resolved, resolve
 from rampcli.errors import EXIT_INTERRUPTED, RampcliError
-from rampcli.launch.agents import OPENMP_SPINS, WORKER, reserve_port
 from rampcli.launch.failures import noting_failure
 from rampcli.launch.observer import Observer
 from rampcli.launch.run_lock import locked
 from rampcli.launch.slurm import chain, commands
 from rampcli.launch.stop_signals import StopSignals, noting_stop_signals
 from rampcli.launch.supervise import Supervisor
-from rampcli.launch.workers import Workers
-from rampcli.lifeline import SUPERVISOR, die_with
+from rampcli.launch.workers import WORKER, Workers, reserve_port, start_process, worker_environment
 from rampcli.run_directory import RunDirectory, read_rows
 
 OLD_SUPERVISOR_S = 120.0
@@ -33,16 +29,15 @@ class Step(Workers):
     """A srun, and the workers that it started on all nodes. Slurm takes its time (KillWait) to end them."""
 
     lost_s = 60.0
+    stop_signal = signal.SIGUSR1  # at SIGTERM srun would end the step
 
     def __init__(self, resolved: Resolved, directory: RunDirectory, stage: StagePlan, log: Path) -> None:
         """Start one worker for each process of the stage; what they print goes to `log`."""
         trainer, slurm = resolved.config.trainer, resolved.config.launch.slurm
-        self.port = reserve_port("")
-        environment = {**os.environ, SUPERVISOR: str(os.getpid())}
+        reserved_port = reserve_port("")
+        environment = worker_environment(threads=slurm.cpus_per_task or _threads(trainer.devices))
         environment["MASTER_ADDR"] = commands.address_of(environment["SLURMD_NODENAME"])  # this script runs on the first node
-        environment["MASTER_PORT"] = str(self.port.getsockname()[1])
-        environment.setdefault("OMP_NUM_THREADS", str(slurm.cpus_per_task or _threads(environment, trainer.devices)))
-        environment.setdefault("GOMP_SPINCOUNT", OPENMP_SPINS)
+        environment["MASTER_PORT"] = str(reserved_port.getsockname()[1])
         command = [
             *("srun", "--kill-on-bad-exit=1", "--export=ALL"),
             f"--nodes={stage.num_nodes}",
@@ -53,28 +48,11 @@ class Step(Workers):
             *slurm.container,
             *(slurm.python or sys.executable, "-m", WORKER, str(directory.path)),
         ]
-        log.parent.mkdir(parents=True, exist_ok=True)
-        with log.open("ab") as output:
-            srun = subprocess.Popen(
-                command, env=environment, stdin=subprocess.DEVNULL, stdout=output, stderr=output,
-                start_new_session=True, preexec_fn=partial(die_with, os.getpid()),
-            )  # fmt: skip
-        super().__init__([srun])
-
-    def ask_to_stop(self) -> None:
-        """Let the workers save and leave: srun passes this signal on to them, where SIGTERM would end the step."""
-        for process in self.processes:
-            if process.poll() is None:
-                process.send_signal(signal.SIGUSR1)
-
-    def end(self) -> None:
-        """As it says there; the port is anybody's then."""
-        super().end()
-        self.port.close()
+        super().__init__([start_process(command, log, environment)], reserved_port)
 
 
-def _threads(environment: dict[str, str], devices: int) -> int:
-    return max(1, int(environment.get("SLURM_CPUS_ON_NODE", "1")) // devices)
+def _threads(devices: int) -> int:
+    return max(1, int(os.environ.get("SLURM_CPUS_ON_NODE", "1")) // devices)
 
 
 def main() -> None:

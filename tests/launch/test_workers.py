@@ -2,7 +2,7 @@ import socket
 
 import pytest
 
-from rampcli.launch.agents import reserve_port
+from rampcli.launch.workers import reserve_port
 
 
 def test_a_reserved_port_is_given_to_nobody_else_and_who_knows_it_listens_there():
