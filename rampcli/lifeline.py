@@ -4,7 +4,9 @@ import ctypes
 import os
 import signal
 import sys
+import time
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 SUPERVISOR = "RAMPCLI_SUPERVISOR"
@@ -37,3 +39,24 @@ def is_orphan() -> bool:
         status = Path(f"/proc/{os.getppid()}/stat").read_text(encoding="utf-8")
         return int(status.rpartition(")")[2].split()[1]) != int(supervisor)
     return True
+
+
+@dataclass(slots=True)
+class StopSignals:
+    """What was asked for by signals so far.
+
+    Attributes:
+        signal: the first one; None until it comes.
+        at_once: whether there was a second one.
+    """
+
+    signal: int | None = None
+    at_once: bool = False
+    _came_at: float = 0.0
+
+    def note(self, number: int, _frame: object = None) -> None:
+        """A signal came."""
+        if self.signal is None:
+            self.signal, self._came_at = number, time.monotonic()
+        elif time.monotonic() - self._came_at > SAME_SIGNAL_S:
+            self.at_once = True

@@ -2,9 +2,8 @@
 
 import os
 import signal
-import time
 
-from rampcli.lifeline import SAME_SIGNAL_S
+from rampcli.lifeline import StopSignals
 
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)
 ASK_EVERY_S = 1.0
@@ -16,29 +15,28 @@ class StopAgreed(Exception):  # nothing is wrong
 
 
 class StopRequest:
-    """Set by a signal on any rank.
-
-    Attributes:
-        asked: whether this rank was.
-    """
+    """Set by a signal on any rank."""
 
     def __init__(self, *, a_second_signal_ends: bool = True) -> None:
         """Without `a_second_signal_ends`, later signals say nothing new: who supervises passes on, and kills, what it wants to."""
-        self.asked = False
         self.a_second_signal_ends = a_second_signal_ends
-        self._asked_at = 0.0
+        self._signals = StopSignals()
         self._micro_batches_between = 1
         self._micro_batches = 0
+
+    @property
+    def asked(self) -> bool:
+        """Whether this rank was."""
+        return self._signals.signal is not None
 
     def listen(self) -> None:
         """Let signals ask from now on."""
         for number in STOP_SIGNALS:
             signal.signal(number, self._on_signal)
 
-    def _on_signal(self, *_: object) -> None:
-        if not self.asked:
-            self.asked, self._asked_at = True, time.monotonic()
-        elif self.a_second_signal_ends and time.monotonic() - self._asked_at > SAME_SIGNAL_S:
+    def _on_signal(self, number: int, _frame: object) -> None:
+        self._signals.note(number)
+        if self._signals.at_once and self.a_second_signal_ends:
             os._exit(1)
 
     def expect(self, micro_batch_s: float) -> None:

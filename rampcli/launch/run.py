@@ -27,9 +27,10 @@ from rampcli.launch.resources import claimed_gpus, gpus_wanted
 from rampcli.launch.run_lock import locked
 from rampcli.launch.slurm import chain
 from rampcli.launch.slurm.scripts import JobScript, render
-from rampcli.launch.stop_signals import StopSignals, noting_stop_signals
+from rampcli.launch.stop_signals import noting_stop_signals
 from rampcli.launch.supervise import Supervisor
 from rampcli.launch.workers import Workers
+from rampcli.lifeline import StopSignals
 from rampcli.run_directory import Checkpoint, RunDirectory, replace_file, write_json
 
 

@@ -13,8 +13,8 @@ from rampcli.errors import EXIT_CTRL_C, RampcliError
 from rampcli.launch.failures import noting_failure
 from rampcli.launch.observer import Feed, Observer
 from rampcli.launch.restarts import Restarts
-from rampcli.launch.stop_signals import StopSignals
 from rampcli.launch.workers import Change, Workers
+from rampcli.lifeline import StopSignals
 from rampcli.locks import is_held
 from rampcli.run_directory import RunDirectory
 

@@ -13,9 +13,9 @@ from rampcli.config.compose import lay_over
 from rampcli.config.resolve import resolve
 from rampcli.errors import RampcliError
 from rampcli.launch.observer import Observer
-from rampcli.launch.stop_signals import StopSignals
 from rampcli.launch.supervise import Supervisor
 from rampcli.launch.workers import Change, Workers
+from rampcli.lifeline import StopSignals
 from rampcli.locks import hold
 from rampcli.run_directory import RunDirectory, read_rows
 

@@ -14,9 +14,10 @@ from rampcli.launch.failures import noting_failure
 from rampcli.launch.observer import Observer
 from rampcli.launch.run_lock import locked
 from rampcli.launch.slurm import chain, commands
-from rampcli.launch.stop_signals import StopSignals, noting_stop_signals
+from rampcli.launch.stop_signals import noting_stop_signals
 from rampcli.launch.supervise import Supervisor
 from rampcli.launch.workers import WORKER, Workers, reserve_port, start_process, worker_environment
+from rampcli.lifeline import StopSignals
 from rampcli.run_directory import RunDirectory, read_rows
 
 OLD_SUPERVISOR_S = 120.0

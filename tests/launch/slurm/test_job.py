@@ -8,7 +8,7 @@ from rampcli.config.resolve import resolve
 from rampcli.errors import RampcliError
 from rampcli.launch.run import describe
 from rampcli.launch.slurm.job import FRUITLESS_STARTS, check_progress, go_on
-from rampcli.launch.stop_signals import StopSignals
+from rampcli.lifeline import StopSignals
 from rampcli.run_directory import MANIFEST, RunDirectory
 
 
