@@ -100,6 +100,7 @@ def runs(draw):
 
 NEMO_BUT_NOT_FIXED = {"rampup": [4, 4, 100], "target": 16, "micro": 1, "fleet": fleet_of(4, 2), "policy": "fixed"}
 AWKWARD = {"rampup": [352, 96, 10_000], "target": 640, "micro": 4, "fleet": fleet_of(16, 8), "policy": "nemo"}
+OVER_NO_SAMPLES = {"rampup": [1, 1, 0], "target": 3, "micro": 2, "fleet": fleet_of(1, 1), "policy": "best"}
 
 
 @given(run=runs())
@@ -185,6 +186,7 @@ def test_where_no_small_change_helps_the_batch_sizes_that_would_work_are_named(r
 @given(run=runs())
 @example(run=NEMO_BUT_NOT_FIXED)
 @example(run=AWKWARD)
+@example(run=OVER_NO_SAMPLES)
 def test_a_refusal_names_the_stages_that_do_not_fit_with_their_batch_sizes(run):
     refusal = refusal_of_stages(**run)
     stages, sizes = ramp_of(run).stages, ramp_of(run).scheduled_sizes()
@@ -199,6 +201,9 @@ def test_a_refusal_names_the_stages_that_do_not_fit_with_their_batch_sizes(run):
         assert refusal is None  # nothing else is checked on a fleet that does not hold the model whole times
     elif not wrong:
         assert refusal is None
+    elif len(sizes) == 1:  # over no samples there is no ramp, and it is the target that is refused
+        with pytest.raises(UsageError, match=f"model.global_batch_size={sizes[0]} does not divide"):
+            plan(**run)
     else:
         shown = REFUSED.match(refusal.message)["shown"]
         assert [(int(number), int(size)) for number, size in SHOWN.findall(shown)] == wrong[:5]
