@@ -14,6 +14,9 @@ from pathlib import Path
 from typing import Any
 
 MANIFEST = "manifest.json"
+STAGE_BOUNDARY, COMPLETE, PREEMPTED = "stage_boundary", "complete", "preempted"
+"""What state.json says of a run whose workers have ended as they should."""
+STAGE_IS_OVER = (STAGE_BOUNDARY, COMPLETE)
 _STEP_FOLDER = re.compile(r"step_(\d{8,})")
 
 

@@ -79,6 +79,11 @@ class TrainingPlan:
         return None if last.steps is None else last.first_step + last.steps
 
     @property
+    def largest_world_size(self) -> int:
+        """Processes of the largest stage that is to run."""
+        return max(stage.world_size for stage in self.stages)
+
+    @property
     def number_of_stages(self) -> int:
         """Stages of the whole run, passed ones too."""
         return len(self.passed) + len(self.stages)

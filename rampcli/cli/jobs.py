@@ -18,7 +18,7 @@ from rampcli.launch.slurm import chain
 from rampcli.launch.slurm.scripts import render
 from rampcli.locks import is_held
 from rampcli.report.tables import build_table
-from rampcli.run_directory import RunDirectory, read_rows
+from rampcli.run_directory import COMPLETE, RunDirectory, read_rows
 
 
 def show_scripts(resolved: Resolved) -> None:
@@ -87,7 +87,7 @@ def tell_status(run_dir: Path, *, as_json: bool) -> None:
         say(console, "trained by workers that nobody supervises")
     elif any(job.lives for job in jobs):
         say(console, "waiting for Slurm")
-    elif state["status"] != "complete":
+    elif state["status"] != COMPLETE:
         command = (state["next"] or {}).get("command")
         say(console, "nobody trains it now" if command is None else f"nobody trains it now; go on with:\n  {command}")
 

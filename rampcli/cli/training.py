@@ -13,7 +13,7 @@ from rampcli.config.schema import Config
 from rampcli.launch import run as launch
 from rampcli.launch.slurm import chain
 from rampcli.report.tables import run_table, validations
-from rampcli.run_directory import RunDirectory
+from rampcli.run_directory import COMPLETE, STAGE_BOUNDARY, RunDirectory
 
 
 def run(config: Config, *, one_stage: bool = False, command: Sequence[str] | None = None, overrides: Sequence[str] = ()) -> launch.Outcome:
@@ -50,7 +50,7 @@ def train(
 
 
 def _tell(outcome: launch.Outcome, console: Console) -> None:
-    if outcome.status == "complete":
+    if outcome.status == COMPLETE:
         console.print(run_table(outcome.run))
         if losses := validations(outcome.run):
             console.print(f"\nvalidation loss {losses[0]:.3f} -> {losses[-1]:.3f}")
@@ -63,7 +63,7 @@ def _tell(outcome: launch.Outcome, console: Console) -> None:
         say(console, f"run directory: {outcome.run.path}\nsee how it goes with:\n  rampcli status {shlex.quote(str(outcome.run.path))}")
         return
     consumed, ahead = f"{outcome.state['consumed_samples']:,} samples", outcome.state["next"]
-    if outcome.status == "stage_boundary":
+    if outcome.status == STAGE_BOUNDARY:
         stage, batch, nodes = ahead["stage"] + 1, ahead["global_batch_size"], ahead["num_nodes"]
         say(console, f"stopped after {consumed}, before stage {stage}: batch {batch} on {nodes} node{'s' if nodes > 1 else ''}")
     elif outcome.run.complete_checkpoints():

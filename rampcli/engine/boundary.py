@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Any
 
-from rampcli.run_directory import RunDirectory, read_rows
+from rampcli.run_directory import STAGE_BOUNDARY, RunDirectory, read_rows
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -43,7 +43,7 @@ def boundary_costs(run: RunDirectory, *, step: int, arrival: Arrival, first_step
             exited_at = row["time"]
         elif row["event"] == "launch":
             launched_at = row["time"]
-    if stop is None or stop["status"] != "stage_boundary" or stop["step"] != step:
+    if stop is None or stop["status"] != STAGE_BOUNDARY or stop["step"] != step:
         return None
     moments = {
         "save_s": stop["time"],

@@ -21,7 +21,7 @@ from rampcli.engine.boundary import Arrival, boundary_costs
 from rampcli.engine.checkpoint import TrainingState
 from rampcli.engine.ranks import from_rank_0
 from rampcli.engine.step import StepResult
-from rampcli.run_directory import RunDirectory, append_row, read_rows
+from rampcli.run_directory import COMPLETE, RunDirectory, append_row, read_rows
 
 WAITS_OVER_STEPS = 50
 MOST_WAITED = 0.05
@@ -140,7 +140,7 @@ class Journal:
                 "step": state.step,
                 "consumed_samples": state.consumed_samples,
                 "stage": stage.stage,
-                "next": None if status == "complete" else ahead,
+                "next": None if status == COMPLETE else ahead,
             }
         )
 

@@ -13,10 +13,9 @@ from rampcli.config.schema import Config
 from rampcli.config.splits import check_stages
 from rampcli.engine.ranks import rank_variables
 from rampcli.engine.stopping import STOP_SIGNALS, StopRequest
-from rampcli.engine.trainer import COMPLETE, STAGE_BOUNDARY
 from rampcli.errors import EXIT_INTERRUPTED, UsageError
 from rampcli.lifeline import SUPERVISOR
-from rampcli.run_directory import RunDirectory
+from rampcli.run_directory import STAGE_IS_OVER, RunDirectory
 
 LOOK_EVERY_S = 0.2
 
@@ -116,4 +115,4 @@ def _announce(run: RunDirectory, places: Places) -> None:
 
 
 def _is_over(run: RunDirectory) -> bool:
-    return (run.read_state() or {}).get("status") in (STAGE_BOUNDARY, COMPLETE)
+    return (run.read_state() or {}).get("status") in STAGE_IS_OVER

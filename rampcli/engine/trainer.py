@@ -22,8 +22,7 @@ from rampcli.engine.step import StepResult, follow_gradient, validate
 from rampcli.engine.stopping import StopAgreed, StopRequest
 from rampcli.errors import RampcliError
 from rampcli.parallel.mesh import DATA
-
-STAGE_BOUNDARY, COMPLETE, PREEMPTED = "stage_boundary", "complete", "preempted"
+from rampcli.run_directory import COMPLETE, PREEMPTED, STAGE_BOUNDARY
 
 
 @dataclass(kw_only=True, slots=True)

@@ -28,11 +28,11 @@ from rampcli.engine.passes import Passes
 from rampcli.engine.ranks import join_ranks
 from rampcli.engine.spares import is_elastic, take_place, without_a_stop_request
 from rampcli.engine.stopping import StopRequest
-from rampcli.engine.trainer import PREEMPTED, Trainer
+from rampcli.engine.trainer import Trainer
 from rampcli.errors import EXIT_INTERRUPTED, RampcliError
 from rampcli.models.huggingface import Folder
 from rampcli.parallel.mesh import build_meshes
-from rampcli.run_directory import RunDirectory
+from rampcli.run_directory import PREEMPTED, RunDirectory
 
 
 def train_and_leave(run: RunDirectory, stop: StopRequest, *, started: float, lock: IO[str]) -> NoReturn:

@@ -22,7 +22,7 @@ from rampcli.config.choices import Accelerator, Launcher
 from rampcli.config.model_size import checkpoint_bytes
 from rampcli.config.resolve import Resolved
 from rampcli.errors import UsageError, printable
-from rampcli.launch.resources import gpus_wanted, visible_gpus
+from rampcli.launch.resources import count_gpus, gpus_wanted, visible_gpus
 from rampcli.locks import hold, is_held
 from rampcli.processors import processors
 from rampcli.run_directory import RunDirectory
@@ -163,7 +163,7 @@ def _gpus(facts: dict[str, Any], resolved: Resolved | None) -> Check:
         for (name, memory_bytes), count in Counter((gpu["name"], gpu["memory_bytes"]) for gpu in facts["gpus"]).items()
     )
     if resolved is not None and not wanted:
-        finding += f"; the largest stage has {_processes(resolved)} processes, so trainer.accelerator=auto computes on the CPU"
+        finding += f"; the largest stage has {resolved.plan.largest_world_size} processes, so trainer.accelerator=auto computes on the CPU"
         return Check("gpus", Status.warning, finding, "fewer trainer.num_nodes or trainer.devices, or a machine with the GPUs")
     return Check("gpus", Status.ok, finding if not wanted else f"{finding}; the largest stage takes {wanted}")
 
@@ -181,7 +181,7 @@ def _nccl(facts: dict[str, Any], resolved: Resolved | None) -> Check:
     if _accelerator(resolved) is Accelerator.cpu or not nccl["processes"]:
         return Check("nccl", Status.not_needed, "no GPUs")
     if nccl["error"] is None:
-        return Check("nccl", Status.ok, f"{nccl['processes']} GPU{'s' if nccl['processes'] > 1 else ''} added up a tensor")
+        return Check("nccl", Status.ok, f"{count_gpus(nccl['processes'])} added up a tensor")
     return Check("nccl", Status.failure, printable(nccl["error"]), NCCL_REMEDY)
 
 
@@ -290,7 +290,7 @@ def check_clock(ahead_s: float, *, now_s: float) -> Check:
 def _open_files(resolved: Resolved | None) -> Check:
     """A worker has some dozen files open, with CUDA some hundred, and one or two connections to every other for each of its groups.
     NCCL opens several per peer. An agent has one connection to each worker."""
-    needed = max(LEAST_OPEN_FILES, FILES_OF_A_PROCESS + FILES_PER_PEER * (0 if resolved is None else _processes(resolved)))
+    needed = max(LEAST_OPEN_FILES, FILES_OF_A_PROCESS + FILES_PER_PEER * (0 if resolved is None else resolved.plan.largest_world_size))
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == resource.RLIM_INFINITY or soft >= needed:
         return Check("open files", Status.ok, "no limit" if soft == resource.RLIM_INFINITY else f"up to {soft:,} per process")
@@ -302,7 +302,7 @@ def _open_files(resolved: Resolved | None) -> Check:
 def _processors(resolved: Resolved | None) -> Check:
     if resolved is not None and _runs_elsewhere(resolved):
         return _elsewhere("processors")
-    here, wanted = processors(), 0 if resolved is None else _processes(resolved)
+    here, wanted = processors(), 0 if resolved is None else resolved.plan.largest_world_size
     finding = f"{here}, for up to {wanted} processes" if wanted else str(here)
     if here >= wanted:
         return Check("processors", Status.ok, finding)
@@ -332,11 +332,6 @@ def _elsewhere(name: str) -> Check:
 
 def _accelerator(resolved: Resolved | None) -> Accelerator:
     return Accelerator.auto if resolved is None else resolved.config.trainer.accelerator
-
-
-def _processes(resolved: Resolved) -> int:
-    """Workers of the largest stage."""
-    return max(stage.world_size for stage in resolved.plan.stages)
 
 
 def _size(size_bytes: float) -> str:

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 from rampcli.launch.agents import Agents
 from rampcli.launch.workers import Change, start_process
-from rampcli.run_directory import RunDirectory, Tail
+from rampcli.run_directory import STAGE_IS_OVER, RunDirectory, Tail
 
 RENDEZVOUS = "rampcli.engine.rendezvous"
 FOREVER_S = 1_000_000
@@ -22,7 +22,6 @@ MEETING = {
     "read_timeout": 60,
 }
 """How agents meet; times in seconds. One that was silent for four is lost, and those that are left wait two more for others."""
-STAGE_IS_OVER = ("stage_boundary", "complete")
 
 
 class ElasticAgents(Agents):

@@ -43,7 +43,7 @@ def claimed_gpus(config: Config, plan: TrainingPlan) -> Iterator[list[str]]:
                 break
         if len(gpus) < wanted:
             raise UsageError(
-                f"this run needs {_count(wanted)}, and of the {len(visible_gpus())} here other runs use all but {len(gpus)}",
+                f"this run needs {count_gpus(wanted)}, and of the {len(visible_gpus())} here other runs use all but {len(gpus)}",
                 keys=("trainer.num_nodes", "trainer.devices", "trainer.accelerator"),
                 remedy="wait for them, or fewer GPUs",
             )
@@ -58,7 +58,7 @@ def gpus_wanted(config: Config, plan: TrainingPlan) -> int:
     """
     if config.trainer.accelerator is Accelerator.cpu or config.launch.launcher is not Launcher.local:
         return 0
-    wanted = max(stage.world_size for stage in plan.stages)
+    wanted = plan.largest_world_size
     gpus = visible_gpus()
     if len(gpus) >= wanted:
         return wanted
@@ -66,11 +66,12 @@ def gpus_wanted(config: Config, plan: TrainingPlan) -> int:
         return 0
     nodes, devices = max(stage.num_nodes for stage in plan.stages), config.trainer.devices
     raise UsageError(
-        f"this run needs {_count(wanted)} ({nodes} node{'s' if nodes > 1 else ''} of {devices}), and this machine has {len(gpus)}",
+        f"this run needs {count_gpus(wanted)} ({nodes} node{'s' if nodes > 1 else ''} of {devices}), and this machine has {len(gpus)}",
         keys=("trainer.num_nodes", "trainer.devices", "trainer.accelerator"),
         remedy="--dry-run to see the plan, or a machine with the GPUs",
     )
 
 
-def _count(gpus: int) -> str:
+def count_gpus(gpus: int) -> str:
+    """In words."""
     return f"{gpus} GPU{'s' if gpus > 1 else ''}"

@@ -31,7 +31,7 @@ from rampcli.launch.stop_signals import noting_stop_signals
 from rampcli.launch.supervise import Supervisor
 from rampcli.launch.workers import Workers
 from rampcli.lifeline import StopSignals
-from rampcli.run_directory import Checkpoint, RunDirectory, replace_file, write_json
+from rampcli.run_directory import COMPLETE, PREEMPTED, Checkpoint, RunDirectory, replace_file, write_json
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -86,9 +86,9 @@ def run(
             check_init_from(resolved.config)
         gpus_wanted(resolved.config, resolved.plan)
     command_line = shlex.join(command or [sys.executable, *sys.argv])
-    state = directory.read_state() or {"status": "complete"}
-    if newest is not None and resolved.plan.is_complete(newest.consumed_samples) and state["status"] == "complete":
-        return Outcome(run=directory, status="complete", state=state, started=False, exit_code=0)
+    state = directory.read_state() or {"status": COMPLETE}
+    if newest is not None and resolved.plan.is_complete(newest.consumed_samples) and state["status"] == COMPLETE:
+        return Outcome(run=directory, status=COMPLETE, state=state, started=False, exit_code=0)
     launches_jobs = resolved.config.launch.launcher is Launcher.slurm
     with sources_named(resolved.config):
         scripts = render(resolved, directory, consumed_samples=newest.consumed_samples if newest else 0) if launches_jobs else []
@@ -138,7 +138,7 @@ def _starting_agents(resolved: Resolved, directory: RunDirectory, gpus: Sequence
 def _exit_code(state: dict[str, Any], signals: StopSignals) -> int:
     if signals.signal == signal.SIGINT:
         return EXIT_CTRL_C
-    return 0 if signals.signal is None and state["status"] != "preempted" else EXIT_INTERRUPTED
+    return 0 if signals.signal is None and state["status"] != PREEMPTED else EXIT_INTERRUPTED
 
 
 def _newest_checkpoint(directory: RunDirectory, config: Config) -> Checkpoint | None:

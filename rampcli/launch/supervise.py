@@ -16,12 +16,11 @@ from rampcli.launch.restarts import Restarts
 from rampcli.launch.workers import Change, Workers
 from rampcli.lifeline import StopSignals
 from rampcli.locks import is_held
-from rampcli.run_directory import RunDirectory
+from rampcli.run_directory import COMPLETE, PREEMPTED, STAGE_BOUNDARY, STAGE_IS_OVER, RunDirectory
 
 POLL_S = 0.1
 OLD_WORKERS_S = 60.0
 """How long workers that nobody supervises any more may take to end."""
-ENDED = ("stage_boundary", "complete", "preempted")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -64,9 +63,9 @@ class Supervisor:
         with noting_failure(self.run):
             self._wait_for_old_workers()  # where nobody supervises them, they may go on to another stage, or to the end
             state = self.run.read_state() or {}
-            while state["status"] != "complete":
+            while state["status"] != COMPLETE:
                 state = self._run_stage(self.resolved.plan.stage_at(self.run.consumed_samples()))
-                if state["status"] != "stage_boundary" or one_stage or self.signals.signal is not None:
+                if state["status"] != STAGE_BOUNDARY or one_stage or self.signals.signal is not None:
                     break
             return state
 
@@ -81,7 +80,7 @@ class Supervisor:
             feed = Feed(self.run, self.observer)
             exit_code = self._run_workers(stage, log, feed, restarts)
             state = self.run.read_state() or {}
-            if state["status"] in ENDED and not (launch.elastic and self._is_preempted_by_nobody(state)):
+            if state["status"] in (*STAGE_IS_OVER, PREEMPTED) and not (launch.elastic and self._is_preempted_by_nobody(state)):
                 return state
             if state["status"] == "failed" and state["error"]["understood"]:
                 raise _as_said(state["error"], log)
@@ -100,7 +99,7 @@ class Supervisor:
 
     def _is_preempted_by_nobody(self, state: dict[str, Any]) -> bool:
         """Whether it was a node that came or went for whom workers saved, and not the run that was to stop."""
-        return state["status"] == "preempted" and self.signals.signal is None
+        return state["status"] == PREEMPTED and self.signals.signal is None
 
     def _run_workers(self, stage: StagePlan, log: Path, feed: Feed, restarts: Restarts) -> int:
         self.run.change_status("running")
@@ -169,7 +168,7 @@ class Supervisor:
             time.sleep(POLL_S)
 
     def _preempted(self) -> dict[str, Any]:
-        state = {**(self.run.read_state() or {}), "status": "preempted"}
+        state = {**(self.run.read_state() or {}), "status": PREEMPTED}
         self.run.write_state(state)
         return state
 

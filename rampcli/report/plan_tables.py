@@ -186,7 +186,7 @@ def comparison_table(variants: Sequence[tuple[str, Resolved | UsageError]]) -> T
         table.add_row(
             name,
             _runs([stage.num_nodes for stage in plan.stages]),
-            str(max(stage.world_size for stage in plan.stages)),
+            str(plan.largest_world_size),
             str(last.global_batch_size),
             str(last.accumulate_grad_batches),
             totals.samples,

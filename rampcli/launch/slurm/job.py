@@ -18,7 +18,7 @@ from rampcli.launch.stop_signals import noting_stop_signals
 from rampcli.launch.supervise import Supervisor
 from rampcli.launch.workers import WORKER, Workers, reserve_port, start_process, worker_environment
 from rampcli.lifeline import StopSignals
-from rampcli.run_directory import RunDirectory, read_rows
+from rampcli.run_directory import COMPLETE, PREEMPTED, RunDirectory, read_rows
 
 OLD_SUPERVISOR_S = 120.0
 """How long the same job, on a node that was lost, may take to let go of the run."""
@@ -88,7 +88,7 @@ def go_on(directory: RunDirectory, stages: Sequence[int], signals: StopSignals) 
             signals=signals,
         )
         state = supervisor.go_through(one_stage=True)
-        if state["status"] != "preempted":
+        if state["status"] != PREEMPTED:
             return 0
         if signals.signal == signal.SIGUSR1 and not chain.is_cancelled(directory):
             check_progress(directory)
@@ -102,7 +102,7 @@ def _are_behind(resolved: Resolved, stages: Sequence[int], directory: RunDirecto
         RampcliError: it has not come to them yet.
     """
     if resolved.plan.is_complete(consumed_samples):
-        return (directory.read_state() or {}).get("status") == "complete"
+        return (directory.read_state() or {}).get("status") == COMPLETE
     current = resolved.plan.stage_at(consumed_samples).stage
     if current < min(stages):
         raise RampcliError(
