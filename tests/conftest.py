@@ -1,5 +1,3 @@
-import socket
-
 import pytest
 import torch
 import torch.distributed as dist
@@ -7,6 +5,7 @@ from hypothesis import settings
 
 from rampcli.config.choices import Activation, Normalization, PositionEmbedding
 from rampcli.config.schema import Config, ModelConfig
+from rampcli.launch.workers import reserve_port
 
 # A busy machine takes its time over an example; that is no failure.
 settings.register_profile("rampcli", deadline=None, max_examples=60)
@@ -16,12 +15,10 @@ settings.load_profile("rampcli")
 @pytest.fixture(scope="session")
 def alone():
     """A process group of one, so that code for many ranks runs in this process."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=0, world_size=1)
-    yield
-    dist.destroy_process_group()
+    with reserve_port() as reserved:
+        dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{reserved.getsockname()[1]}", rank=0, world_size=1)
+        yield
+        dist.destroy_process_group()
 
 
 @pytest.fixture

@@ -1,6 +1,8 @@
-"""The processes of this machine, as tests look at them."""
+"""The processes of this machine, as tests look at them and wait for them."""
 
+import subprocess
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
@@ -17,15 +19,35 @@ def children_of(parent: int) -> list[int]:
 
 def commands_with(words: str) -> list[str]:
     """The command lines that have these words."""
-    commands = []
-    for path in Path("/proc").glob("[0-9]*/cmdline"):
-        with suppress(OSError):
-            commands.append(path.read_bytes().replace(b"\0", b" ").decode(errors="replace"))
+    commands = [command_of(int(path.name)) for path in Path("/proc").glob("[0-9]*")]
     return [command for command in commands if words in command]
 
 
-def wait_until_all_have_ended(run_dir: Path, deadline_s: float = 20.0) -> None:
+def command_of(process: int) -> str:
+    """The command line of a process; empty where it has ended."""
+    with suppress(OSError):
+        return Path(f"/proc/{process}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+    return ""
+
+
+def wait_until(
+    is_so: Callable[[], object],
+    process: subprocess.Popen[str] | None = None,
+    *,
+    deadline_s: float = 150.0,
+    said: Callable[[], object] = lambda: commands_with("rampcli"),
+) -> None:
+    """Wait for something that a process does.
+
+    Raises:
+        AssertionError: it has ended before; or nothing has come of it in time, and `said` tells what did.
+    """
     until = time.monotonic() + deadline_s
-    while left := commands_with(str(run_dir)):
-        assert time.monotonic() < until, f"still running: {left}"
-        time.sleep(0.05)
+    while not is_so():
+        assert process is None or process.poll() is None, process.communicate()
+        assert time.monotonic() < until, said()
+        time.sleep(0.02)
+
+
+def wait_until_all_have_ended(run_dir: Path) -> None:
+    wait_until(lambda: not commands_with(str(run_dir)), deadline_s=20, said=lambda: commands_with(str(run_dir)))

@@ -3,10 +3,11 @@
 import multiprocessing
 import os
 import runpy
-import socket
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+
+from rampcli.launch.workers import reserve_port
 
 FORKS = multiprocessing.get_context("forkserver")
 FORKS.set_forkserver_preload(["rampcli.engine.training"])
@@ -18,24 +19,23 @@ def run_ranks(processes: int, program: str, *arguments: str, logs: Path, folders
     Raises:
         AssertionError: a rank failed; with what it printed.
     """
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = str(probe.getsockname()[1])
     logs.mkdir(parents=True, exist_ok=True)
     outputs = [logs / f"rank_{rank}.txt" for rank in range(processes)]
     places = folders or [Path.cwd()] * processes
-    ranks = [
-        FORKS.Process(target=_rank, args=(rank, processes, port, output, places[rank], program, arguments))
-        for rank, output in enumerate(outputs)
-    ]
-    for process in ranks:
-        process.start()
-    failed = False
-    for process in ranks:
-        process.join(1 if failed else 300)  # once one has failed, the others wait for it in vain
-        failed = failed or process.exitcode != 0
-    for process in ranks:
-        process.kill()
+    with reserve_port() as reserved:
+        port = str(reserved.getsockname()[1])
+        ranks = [
+            FORKS.Process(target=_rank, args=(rank, processes, port, output, places[rank], program, arguments))
+            for rank, output in enumerate(outputs)
+        ]
+        for process in ranks:
+            process.start()
+        failed = False
+        for process in ranks:
+            process.join(1 if failed else 300)  # once one has failed, the others wait for it in vain
+            failed = failed or process.exitcode != 0
+        for process in ranks:
+            process.kill()
     assert not failed, "\n".join(f"{output.name}: {output.read_text()[-3000:]}" for output in outputs)
     return outputs[0].read_text()
 

@@ -47,7 +47,11 @@ RAMP_OF_JOBS = {
     "trainer.max_samples": "30",
     "optim.warmup_samples": "2",
 }
-ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1"}
+
+
+def environment() -> dict[str, str]:
+    """That of the commands, each with one thread."""
+    return {**os.environ, "OMP_NUM_THREADS": "1"}
 
 
 class Run:
@@ -67,10 +71,10 @@ class Run:
         return [sys.executable, "-m", "rampcli", "pretrain", "--factory", "llama3_tiny", *options, *overrides]
 
     def start(self, *words: str) -> subprocess.Popen[str]:
-        return subprocess.Popen(self.command(*words), env=ENVIRONMENT, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        return subprocess.Popen(self.command(*words), env=environment(), text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
 
     def pretrain(self, *words: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(self.command(*words), env=ENVIRONMENT, text=True, capture_output=True, check=False)
+        return subprocess.run(self.command(*words), env=environment(), text=True, capture_output=True, check=False)
 
     def workers(self, processes: int, *words: str, folders: Sequence[Path] | None = None) -> None:
         """Train with a fixed number of workers that nobody supervises, to the end, from where the run directory stands."""

@@ -3,14 +3,11 @@
 import os
 import signal
 import subprocess
-import time
-from collections.abc import Callable
 from itertools import groupby
-from pathlib import Path
 
 import pytest
 
-from processes import children_of, commands_with, wait_until_all_have_ended
+from processes import children_of, command_of, wait_until, wait_until_all_have_ended
 from rampcli import llm
 from rampcli.config.compose import lay_over
 from rampcli.config.resolve import resolve
@@ -92,7 +89,7 @@ def test_nothing_is_left_of_an_elastic_run_whose_supervisor_is_killed(run):
     supervisor.kill()
     supervisor.communicate()
     wait_until_all_have_ended(run.path)
-    wait_until(lambda: not Path(f"/proc/{rendezvous}").exists() or "rendezvous" not in command_of(rendezvous))
+    wait_until(lambda: "rendezvous" not in command_of(rendezvous))
 
 
 @pytest.mark.parametrize(
@@ -123,21 +120,9 @@ def agents_of(supervisor: subprocess.Popen[str]) -> list[int]:
     return sorted(pid for pid in children_of(supervisor.pid) if "torch.distributed.run" in command_of(pid))
 
 
-def command_of(pid: int) -> str:
-    return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode()
-
-
 def world_sizes(run: Run) -> list[int]:
     return [size for size, _ in groupby(row["world_size"] for row in run.rows)]
 
 
 def fault(run: Run) -> str:
     return next(row["reason"] for row in run.events if row["event"] == "fault")
-
-
-def wait_until(is_so: Callable[[], bool], supervisor: subprocess.Popen[str] | None = None, deadline_s: float = 150.0) -> None:
-    until = time.monotonic() + deadline_s
-    while not is_so():
-        assert supervisor is None or supervisor.poll() is None, supervisor.communicate()
-        assert time.monotonic() < until, commands_with("rampcli")
-        time.sleep(0.02)

@@ -5,8 +5,8 @@ import subprocess
 import sys
 import time
 
-from processes import wait_until_all_have_ended
-from runs import ENVIRONMENT
+from processes import wait_until, wait_until_all_have_ended
+from runs import environment
 
 ENDLESS = ["model.rampup_batch_size=null", "trainer.val_samples=0", "trainer.devices=2", "trainer.num_nodes=1", "data.micro_batch_size=1"]
 
@@ -50,9 +50,7 @@ def test_workers_and_agents_end_with_a_supervisor_that_is_killed(run):
 
 
 def wait_for_rows(run, count, supervisor) -> None:
-    while len(run.rows) < count:
-        assert supervisor.poll() is None, supervisor.communicate()
-        time.sleep(0.01)
+    wait_until(lambda: len(run.rows) >= count, supervisor)
 
 
 # Its first step is short, its second and its validation take seconds.
@@ -70,17 +68,13 @@ LONG = [
 
 
 def test_a_signal_within_an_accumulation_or_a_validation_saves_and_that_is_done_anew(run, assert_every_sample_is_read_once):
-    def wait_for(event, count, supervisor):
-        while [row["event"] for row in run.events].count(event) < count:
-            assert supervisor.poll() is None, supervisor.communicate()
-            time.sleep(0.01)
-
-    for number, event, count in ((signal.SIGUSR1, "boundary", 0), (signal.SIGTERM, "validation", 2)):
+    under_way = {
+        signal.SIGUSR1: lambda: len(run.rows) >= 1,
+        signal.SIGTERM: lambda: [row["event"] for row in run.events].count("validation") >= 2,
+    }
+    for number, is_under_way in under_way.items():
         supervisor = run.start(*LONG)
-        if count:
-            wait_for(event, count, supervisor)
-        else:
-            wait_for_rows(run, 1, supervisor)
+        wait_until(is_under_way, supervisor)
         time.sleep(0.5)
         asked = time.monotonic()
         supervisor.send_signal(number)
@@ -106,7 +100,7 @@ def test_torchrun_by_hand_trains_as_well_and_runs_that_go_on_at_once_do_not_dist
     run.path.mkdir()
     run.directory.config.write_text(run.pretrain("--cfg", *words).stdout)
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "-m", "rampcli.engine.worker"]
-    done = subprocess.run([*torchrun, run.path], env=ENVIRONMENT, text=True, capture_output=True, check=False)
+    done = subprocess.run([*torchrun, run.path], env=environment(), text=True, capture_output=True, check=False)
     assert done.returncode == 0, done.stderr
     _, errors = beside.communicate()
     assert beside.returncode == 0, errors
@@ -119,11 +113,10 @@ def test_workers_that_go_on_keep_a_supervisor_from_starting_others(run):
     words = [*ENDLESS, "trainer.devices=1", "trainer.max_samples=8_000_000"]
     run.path.mkdir()
     run.directory.config.write_text(run.pretrain("--cfg", *words).stdout)
-    with subprocess.Popen([sys.executable, "-m", "rampcli.engine.worker", run.path], env=ENVIRONMENT) as worker:
+    with subprocess.Popen([sys.executable, "-m", "rampcli.engine.worker", run.path], env=environment()) as worker:
         wait_for_rows(run, 1, worker)
         supervisor = run.start(*words)
-        while not (run.path / "lock").exists():
-            time.sleep(0.01)
+        wait_until((run.path / "lock").exists, supervisor)
         assert not any(row["event"] == "launch" for row in run.events)
         worker.send_signal(signal.SIGUSR1)
         assert worker.wait() == 75

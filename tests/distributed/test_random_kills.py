@@ -10,7 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from processes import children_of, wait_until_all_have_ended
-from runs import ENVIRONMENT, Run
+from runs import Run, environment
 
 KILLS = int(os.environ.get("KILLS", "5"))
 SEED = int(os.environ.get("SEED", "0"))
@@ -40,7 +40,7 @@ class Killer:
     def _start(self) -> subprocess.Popen[str]:
         self.run.path.mkdir(exist_ok=True)
         with (self.run.path / "output.txt").open("a") as output:
-            return subprocess.Popen(self.run.command(*WORDS), env=ENVIRONMENT, stdout=output, stderr=output)
+            return subprocess.Popen(self.run.command(*WORDS), env=environment(), stdout=output, stderr=output)
 
     def strike(self) -> None:
         """Wait for an instant, and kill."""

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from processes import wait_until
 from rampcli.config import snapshot
 from rampcli.config.resolve import resolve
 from rampcli.errors import RampcliError, UsageError
@@ -40,10 +41,7 @@ def started(interpreter: Path, job: str) -> list[str]:
 
 def wait_until_started(interpreter: Path, job: str) -> None:
     """Until its script has started something: what is done to a job that is RUNNING may come before that, and Slurm may then fail it."""
-    until = time.monotonic() + 20
-    while not (interpreter.parent / f"started.{job}").exists():
-        assert time.monotonic() < until
-        time.sleep(0.05)
+    wait_until((interpreter.parent / f"started.{job}").exists, deadline_s=20)
 
 
 def environment_of(interpreter: Path, job: str) -> dict[str, str]:

@@ -1,9 +1,10 @@
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
+
+from processes import wait_until
 
 START = """
 import sys, time
@@ -35,10 +36,7 @@ def test_nothing_is_left_of_a_cluster_whose_tests_are_killed():
         folder = Path(tests.stdout.readline().strip())
         assert len(processes_of(folder)) > 4
         tests.kill()
-    deadline = time.monotonic() + 20
-    while folder.exists() or processes_of(folder):
-        assert time.monotonic() < deadline, processes_of(folder)
-        time.sleep(0.1)
+    wait_until(lambda: not (folder.exists() or processes_of(folder)), deadline_s=20, said=lambda: processes_of(folder))
 
 
 def test_jobs_that_ignore_signals_and_a_node_that_is_down_are_cleared_away(cluster):

@@ -1,14 +1,13 @@
 """Runs that train as chains of real jobs, on nodes that come and go."""
 
 import json
-import os
 import subprocess
 import sys
-import time
 
 import pytest
 
-from runs import Run, assert_every_sample_is_read_once, assert_same_training
+from processes import wait_until
+from runs import Run, assert_every_sample_is_read_once, assert_same_training, environment
 
 # Some hundred steps, so that there is time to disturb them.
 LONG = [
@@ -41,14 +40,6 @@ def assert_as_if_nothing_had_happened(run, undisturbed):
     assert run.validations() == undisturbed.validations()
 
 
-def pretrain(run, *words):
-    return subprocess.run([*run.command("launch=slurm", *words)], env=environment(), text=True, capture_output=True, check=False)
-
-
-def environment():
-    return {**os.environ, "OMP_NUM_THREADS": "1"}
-
-
 def rampcli(command, run, *options):
     done = subprocess.run(
         [sys.executable, "-m", "rampcli", command, run.path, *options], env=environment(), text=True, capture_output=True, check=False
@@ -66,14 +57,11 @@ def logs(run):
 
 
 def wait_for(run, what, seconds=120):
-    until = time.monotonic() + seconds
-    while not what():
-        assert time.monotonic() < until, logs(run)
-        time.sleep(0.05)
+    wait_until(what, deadline_s=seconds, said=lambda: logs(run))
 
 
 def submit(run, *words):
-    done = pretrain(run, *words)
+    done = run.pretrain("launch=slurm", *words)
     assert done.returncode == 0, done.stderr
     assert all(job in done.stdout for job in jobs(run))
 
@@ -92,7 +80,7 @@ def wait_until_complete(run, cluster, seconds=240):
 def test_a_chain_goes_through_its_ramp_on_more_and_more_nodes_as_one_process_does(run, cluster, tmp_path_factory):
     words = ["model.rampup_batch_size=[2,2,16]", "trainer.num_nodes=4", "trainer.max_samples=40", "model.global_batch_size=8"]
     submit(run, *words)
-    waiting = pretrain(run, *words)
+    waiting = run.pretrain("launch=slurm", *words)
     assert waiting.returncode == 2
     assert "in the queue" in waiting.stderr or "in use" in waiting.stderr
     wait_until_complete(run, cluster)
@@ -108,7 +96,7 @@ def test_a_chain_goes_through_its_ramp_on_more_and_more_nodes_as_one_process_doe
     status = rampcli("status", run)
     assert status.startswith("complete: step ")
     assert status.count("COMPLETED") == 4
-    again = pretrain(run, *words)
+    again = run.pretrain("launch=slurm", *words)
     assert (again.returncode, "complete already" in again.stdout) == (0, True)
 
 
