@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test stress test-slurm lint docs goldens clean
+.PHONY: demo test stress test-slurm lint docs goldens bench-peers clean
 
 demo: .venv/installed
 	$(BIN)/rampcli pretrain --factory llama3_tiny
@@ -43,6 +43,11 @@ docs: .venv/installed-dev
 	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
 	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --no-deps megatron-core
 	touch $@ .venv/installed
+
+# What tests/benchmarks/bench_step.py compares a step with. The last two want other releases of what transformers and torch want.
+bench-peers: .venv/installed-dev
+	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev,bench]'
+	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --no-deps litgpt torchtitan
 
 goldens: .venv/installed-dev
 	$(BIN)/python tests/numerics/goldens.py

@@ -1,0 +1,196 @@
+"""What a training step costs on the CPU: `rampcli pretrain`, side by side with what people would train with instead.
+
+    make bench-peers                                                   # installs the others, once
+    python tests/benchmarks/bench_step.py [--threads 1 2] [--accumulate 1 4] [--contenders NAME ...] [--rounds 10] [--turn-seconds 3]
+    python tests/benchmarks/bench_step.py --processes 2 [...]
+
+Everybody trains the same Llama (`peers/shape.py`) on as many random tokens a step: fp32, AdamW (fused), clipping, attention by torch's
+`scaled_dot_product_attention`. Each is a command of its own in a terminal of its own, and they take turns of some seconds (`contest.py`).
+
+    minimal             the loop that everybody writes, in plain PyTorch (`peers/llama.py`)
+    transformers        its Llama in the same loop
+    trainer             its Llama in its Trainer, which shows its progress, logs every 10 steps and saves every 500
+    litgpt              its GPT and its loss in its loop over Fabric
+    torchtitan          its Llama in the same loop as `minimal`
+    rampcli             `rampcli pretrain`, the whole command: it shows its progress, logs every step and saves every 500
+
+With `-compiled` after a name, all of it goes through torch.compile; rampcli sets trainer.compile. Processor time is that of all processes
+of a command, user and system. A ratio is the minimal loop's time per step over the contender's, so above 1 the contender is faster: first
+that of the lower quartiles of the steps (quiet), which no save is among, then that of the means, with the quartiles of the rounds in
+brackets. `minimal-2` is the minimal loop once more: how far its ratio is from 1 is what chance does. The environment is passed on, so
+GOMP_SPINCOUNT and the like count for all.
+
+With `--processes 2`, two processes of one thread each train on this machine, with a micro batch each:
+
+    minimal-apart       two minimal loops that know nothing of each other, at the same time; as many samples a second as two can have
+    rampcli-apart       two commands `rampcli pretrain`, likewise
+    ddp, fsdp2          the minimal loop under torchrun, with DistributedDataParallel, or with fully_shard on each layer and the whole
+    rampcli-replicated  one command with trainer.devices=2 and parallel.data_parallel_shard_size=1
+    rampcli-sharded     the same with parallel.data_parallel_shard_size=null
+
+Their ratios are samples per second (and, below, per second of processor time) over those of the two apart, of the minimal loop and of
+rampcli: 1 would be communication that costs nothing.
+"""
+
+import argparse
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+from contest import Command, Contender, EndedError, cpu_ratio, take_turns, wall_ratio
+from peers import shape
+
+PEERS = Path(__file__).with_name("peers") / "train.py"
+BASE = "minimal"
+ALONE = ["minimal", "transformers", "trainer", "litgpt", "torchtitan", "rampcli", "minimal-compiled", "rampcli-compiled"]
+APART = {"minimal": "minimal-apart", "rampcli": "rampcli-apart"}
+TOGETHER = [*APART.values(), "ddp", "fsdp2", "rampcli-replicated", "rampcli-sharded"]
+TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", "--standalone"]
+SHARD_SIZES = {"replicated": "1", "sharded": "null"}
+
+
+def rampcli(folder: Path, *, threads: int, accumulate: int, words: Sequence[str] = ()) -> Command:
+    """`rampcli pretrain`; `accumulate` micro batches a step, of each process."""
+    processes = 2 if "trainer.devices=2" in words else 1
+    settings = {
+        "run_dir": folder,
+        "model.num_layers": shape.LAYERS,
+        "model.hidden_size": shape.DIM,
+        "model.ffn_hidden_size": shape.FFN,
+        "model.num_attention_heads": shape.HEADS,
+        "model.num_query_groups": shape.GROUPS,
+        "model.vocab_size": shape.VOCAB_SIZE,
+        "model.rampup_batch_size": "null",
+        "model.global_batch_size": shape.MICRO_BATCH_SIZE * accumulate * processes,
+        "data.micro_batch_size": shape.MICRO_BATCH_SIZE,
+        "data.sequence_length": shape.SEQUENCE_LENGTH,
+        "optim.lr": shape.LR,
+        "trainer.num_nodes": 1,
+        "trainer.max_samples": "null",
+        "trainer.max_steps": 200_000,
+        "trainer.val_samples": 0,
+        "trainer.gradient_clip_val": shape.CLIP,
+        "checkpoint.every_steps": shape.SAVE_STEPS,
+    }
+    return Command(
+        words=[sys.executable, "-m", "rampcli", "pretrain", "--factory", "llama3_tiny", "data=mock"]
+        + [f"{key}={value}" for key, value in settings.items()]
+        + list(words),
+        rows=folder / "metrics.jsonl",
+        environment={"OMP_NUM_THREADS": str(threads)},
+    )
+
+
+def peer(name: str, folder: Path, *, threads: int, accumulate: int, words: Sequence[str] = ()) -> Command:
+    """One of `peers/train.py`; ddp and fsdp2 as two processes."""
+    folder.mkdir()
+    rows = folder / "rows"
+    return Command(
+        words=[
+            *(TORCHRUN if name in ("ddp", "fsdp2") else [sys.executable]),
+            str(PEERS),
+            name,
+            str(rows),
+            f"--accumulate={accumulate}",
+            *words,
+        ],
+        rows=rows,
+        environment={"OMP_NUM_THREADS": str(threads)},
+    )
+
+
+def contender(name: str, folder: Path, *, threads: int, accumulate: int) -> Contender:
+    """By its name, with files in a folder of its own."""
+    who, _, how = name.partition("-")
+    processes = 2 if how in SHARD_SIZES or who in ("ddp", "fsdp2") else 1
+    commands = []
+    for index in range(2 if how == "apart" else 1):
+        here = folder / f"{name}-{index}"
+        if who == "rampcli":
+            words = ["trainer.compile=true"] if how == "compiled" else []
+            words += ["trainer.devices=2", f"parallel.data_parallel_shard_size={SHARD_SIZES[how]}"] if how in SHARD_SIZES else []
+            commands.append(rampcli(here, threads=threads, accumulate=accumulate, words=words))
+        else:
+            words = ["--compile"] if how == "compiled" else []
+            commands.append(peer(who, here, threads=threads, accumulate=accumulate, words=words))
+    return Contender(name=name, commands=commands, samples_per_row=shape.MICRO_BATCH_SIZE * accumulate * processes)
+
+
+def hold(names: Sequence[str], *, threads: int, accumulate: int, rounds: int, turn_s: float) -> tuple[list[Contender], dict[str, str]]:
+    """Those that ran, measured; and of the others why they did not."""
+    running: list[Contender] = []
+    absent: dict[str, str] = {}
+    with tempfile.TemporaryDirectory() as folder:
+        try:
+            for name in names:
+                running.append(contender(name, Path(folder), threads=threads, accumulate=accumulate))
+                try:
+                    running[-1].start()
+                except EndedError as error:
+                    running.pop().end()
+                    absent[name] = str(error)
+            take_turns(running, rounds=rounds, turn_s=turn_s)
+        finally:
+            for each in running:
+                each.end()
+    return running, absent
+
+
+def show_steps(ran: Sequence[Contender]) -> None:
+    """The table of processes that are alone."""
+    base = next((each for each in ran if each.name == BASE), ran[0])
+    print(f"{'':<18} {'':>5} {'CPU ms/step':>15} {'ms/step':>15}   {'CPU time of ' + base.name + ' / its':<36} time of {base.name} / its")
+    print(f"{'':<18} {'steps':>5} {'quiet':>8} {'mean':>6} {'quiet':>8} {'mean':>6}" + 2 * f"   {'quiet  mean  (quartiles of rounds)':<36}")
+    for each in ran:
+        times = [1e3 * each.samples_per_row * s for s in (each.quiet_cpu_s(), each.cpu_s(), each.quiet_wall_s(), each.wall_s())]
+        print(
+            f"{each.name:<18} {each.rows():5} {times[0]:8.1f} {times[1]:6.1f} {times[2]:8.1f} {times[3]:6.1f}"
+            f"   {cpu_ratio(each, base)!s:<36} {wall_ratio(each, base)}"
+        )
+
+
+def show_pairs(ran: Sequence[Contender]) -> None:
+    """The table of two processes."""
+    by_name = {each.name: each for each in ran}
+    bases = [by_name[apart] for apart in APART.values() if apart in by_name]
+    print(f"{'':<18} {'':>7} {'samples/s':>13} {'CPU ms/sample':>15}" + "".join(f"   {'of ' + base.name:<36}" for base in bases))
+    print(
+        f"{'':<18} {'samples':>7} {'quiet':>7} {'mean':>5} {'quiet':>8} {'mean':>6}"
+        + len(bases) * f"   {'quiet  mean  (quartiles of rounds)':<36}"
+    )
+    for each in ran:
+        print(
+            f"{each.name:<18} {each.rows() * each.samples_per_row:7} {1 / each.quiet_wall_s():7.2f} {1 / each.wall_s():5.2f}"
+            f" {1e3 * each.quiet_cpu_s():8.1f} {1e3 * each.cpu_s():6.1f}" + "".join(f"   {wall_ratio(each, base)!s:<36}" for base in bases)
+        )
+        print(f"{'':<18} {'by processor time':<37}" + "".join(f"   {cpu_ratio(each, base)!s:<36}" for base in bases))
+
+
+def main() -> None:
+    """Hold one contest for each number of threads and of micro batches, and print its table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--processes", type=int, choices=(1, 2), default=1)
+    parser.add_argument("--threads", type=int, nargs="+", default=[1], help="of each process")
+    parser.add_argument("--accumulate", type=int, nargs="+", default=[1], help="micro batches a step")
+    parser.add_argument("--contenders", nargs="+", metavar="NAME", help="as above")
+    parser.add_argument("--rounds", type=int, default=10)
+    parser.add_argument("--turn-seconds", type=float, default=3.0)
+    given = parser.parse_args()
+    names = given.contenders or (ALONE if given.processes == 1 else TOGETHER)
+    for threads in given.threads:
+        for accumulate in given.accumulate:
+            print(
+                f"\n{given.processes} process{'es' if given.processes > 1 else ''} of {threads} thread{'s' if threads > 1 else ''},"
+                f" {accumulate} x {shape.MICRO_BATCH_SIZE} samples of {shape.SEQUENCE_LENGTH} tokens a step;"
+                f" {given.rounds} rounds of turns of {given.turn_seconds} s\n",
+                flush=True,
+            )
+            ran, absent = hold(names, threads=threads, accumulate=accumulate, rounds=given.rounds, turn_s=given.turn_seconds)
+            (show_steps if given.processes == 1 else show_pairs)(ran)
+            for name, reason in absent.items():
+                print(f"{name} did not run: {reason.splitlines()[-1]}", flush=True)
+
+
+if __name__ == "__main__":
+    main()
