@@ -3,9 +3,7 @@
 from collections.abc import Callable, Sequence
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
-from torch.distributed.tensor import DTensor
 
 from rampcli.config.choices import AccumulateReduce
 from rampcli.config.schema import Config
@@ -35,7 +33,7 @@ class Passes:
         self.pipeline: Pipeline | None = None
         self.scale = 1.0
         if meshes.size(PIPELINE) > 1:
-            self.pipeline = Pipeline(parts, meshes.data[PIPELINE], device, self._scaled_loss)
+            self.pipeline = Pipeline(parts, meshes.data[PIPELINE], device, self._scaled)
         self.at_a_time = meshes.size(PIPELINE)
         """Micro batches that are best run forward together."""
         self.counts = meshes.rank(TENSOR) == 0 and parts[-1].is_last
@@ -60,7 +58,7 @@ class Passes:
                     between()
                 reduce_gradients_on(model, last_micro_batch=index == len(micro_batches) - 1, each=self.reduces_each)
                 tokens, labels, positions = self._together([micro_batch])
-                loss = self._scaled_loss(model(tokens, positions), labels)
+                loss = self._scaled(model(tokens, positions, labels=labels))
                 loss.backward()  # type: ignore[no-untyped-call]
                 total += loss.detach()
         return self._once(total)
@@ -74,7 +72,7 @@ class Passes:
             if self.pipeline is not None:
                 return self._once(self.pipeline.forward(tokens, labels, positions, micro_batches=len(micro_batches) * self.pieces))
             (model,) = self.parts
-            return self._once(self._scaled_loss(model(tokens, positions), labels))
+            return self._once(self._scaled(model(tokens, positions, labels=labels)))
 
     def valid_tokens(self, micro_batches: Sequence[MicroBatch]) -> int:
         """The tokens that these losses are summed over, as far as this rank counts them."""
@@ -93,14 +91,8 @@ class Passes:
             mine(positions) if positions else None,
         )
 
-    def _scaled_loss(self, logits: Tensor, labels: Tensor) -> Tensor:
-        return summed_loss(logits, labels) * self.scale
+    def _scaled(self, loss: Tensor) -> Tensor:
+        return loss * self.scale
 
     def _once(self, loss: Tensor) -> Tensor:
         return loss if self.counts else torch.zeros_like(loss)
-
-
-def summed_loss(logits: Tensor, labels: Tensor) -> Tensor:
-    """Cross entropy in nats, summed over the valid labels; a scalar in fp32."""
-    loss = F.cross_entropy(logits.flatten(0, 1).float(), labels.flatten(), ignore_index=IGNORED, reduction="sum")
-    return loss.full_tensor() if isinstance(loss, DTensor) else loss

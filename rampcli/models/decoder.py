@@ -7,11 +7,12 @@ from torch import Tensor, nn
 from rampcli.config.choices import Activation, Normalization, PositionEmbedding
 from rampcli.config.model_size import head_size_of
 from rampcli.config.schema import ModelConfig
+from rampcli.models.loss import summed_loss
 from rampcli.models.rotary import RotaryTable, rotate
 
 
 class Decoder(nn.Module):
-    """Token ids int64 [batch, sequence] to logits [batch, sequence, vocab_size].
+    """Token ids int64 [batch, sequence] to logits [batch, sequence, vocab_size], or with labels to their loss.
 
     Pre-normalised blocks with a causal mask. Llama: RMSNorm, rotary positions, SwiGLU (arXiv 2302.13971). GPT: LayerNorm, learned
     positions, GELU, biases (Radford et al., 2019; arXiv 2005.14165). Mistral: a sliding window (arXiv 2310.06825). Qwen3: normalised
@@ -24,6 +25,9 @@ class Decoder(nn.Module):
         model: the shape.
         sequence_length: the longest sequence, in tokens.
         layers: which of the model's layers; all, if None.
+
+    Attributes:
+        loss: of the last hidden states, the output projection and labels; a tensor axis puts another in its place.
     """
 
     def __init__(self, model: ModelConfig, *, sequence_length: int, layers: range | None = None) -> None:
@@ -34,6 +38,7 @@ class Decoder(nn.Module):
         self.embedding: nn.Embedding | None = None
         self.position_embedding: nn.Embedding | None = None
         self.rotary: RotaryTable | None = None
+        self.loss = summed_loss
         self.norm: nn.Module | None = None
         self.output: nn.Linear | None = None
         if self.is_first or (self.is_last and model.tie_embeddings):
@@ -72,14 +77,18 @@ class Decoder(nn.Module):
         if self.rotary is not None:
             self.rotary.fill()
 
-    def forward(self, hidden: Tensor, positions: Tensor | None = None, cache: "Cache | None" = None) -> Tensor:
-        """Tokens or hidden states to logits or hidden states.
+    def forward(
+        self, hidden: Tensor, positions: Tensor | None = None, cache: "Cache | None" = None, labels: Tensor | None = None
+    ) -> Tensor:
+        """Tokens or hidden states to hidden states, logits or a loss.
 
         Args:
             hidden: tokens for the first part, else hidden states.
             positions: places of the tokens, int64 [sequence]; from 0 on, if None. [batch, sequence]: places in documents, which begin
                 anew with each, and no token sees another document.
             cache: keys and values of the tokens before, to which those of these are added.
+            labels: for the last part, int64 [batch, sequence], those below 0 do not count: it returns the cross entropy in nats, summed
+                over the others, a scalar in fp32, and never holds all logits.
         """
         places = self.positions if positions is None else positions
         if self.is_first:
@@ -93,7 +102,8 @@ class Decoder(nn.Module):
         for index, layer in self.layers.items():
             hidden = layer(hidden, rotation, in_documents, None if cache is None else cache.setdefault(index, []))
         if self.norm is not None and self.output is not None:
-            hidden = self.output(self.norm(hidden))
+            hidden = self.norm(hidden)
+            hidden = self.output(hidden) if labels is None else self.loss(hidden, self.output, labels)
         return hidden
 
 
@@ -174,12 +184,15 @@ class CausalAttention(nn.Module):
 
     def forward(self, query: Tensor, key: Tensor, value: Tensor, in_documents: Tensor | None = None) -> Tensor:  # noqa: D102
         some, sequence = query.shape[2], key.shape[2]
-        if key.shape[1] < query.shape[1]:
-            repeats = query.shape[1] // key.shape[1]
-            key, value = key.repeat_interleave(repeats, dim=1), value.repeat_interleave(repeats, dim=1)
         sees_all = in_documents is None and (self.sliding_window is None or self.sliding_window >= sequence)
-        if sees_all and some == sequence:
-            return F.scaled_dot_product_attention(query, key, value, is_causal=True)
+        is_causal = sees_all and some == sequence
+        repeats = query.shape[1] // key.shape[1]
+        # The kernels for masks, and those for fp32 on a GPU, want as many heads of keys as of queries.
+        has_groups = repeats > 1 and is_causal and (query.device.type == "cpu" or query.dtype is not torch.float32)
+        if repeats > 1 and not has_groups:
+            key, value = key.repeat_interleave(repeats, dim=1), value.repeat_interleave(repeats, dim=1)
+        if is_causal:
+            return F.scaled_dot_product_attention(query, key, value, is_causal=True, enable_gqa=has_groups)
         mask = None if sees_all and some == 1 else self._mask(some, sequence, in_documents, device=query.device)
         return F.scaled_dot_product_attention(query, key, value, attn_mask=mask)
 

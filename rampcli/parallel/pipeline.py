@@ -24,16 +24,14 @@ class Pipeline:
         parts: this rank's parts of the model, from `layers_of_rank`.
         mesh: the pipeline axis.
         device: where this rank computes.
-        loss: of an output and its labels; called on the last stage.
+        scaled: the last stage's loss, as its gradient is to be.
     """
 
-    def __init__(
-        self, parts: Sequence[nn.Module], mesh: DeviceMesh, device: torch.device, loss: Callable[[Tensor, Tensor], Tensor]
-    ) -> None:
+    def __init__(self, parts: Sequence[nn.Module], mesh: DeviceMesh, device: torch.device, scaled: Callable[[Tensor], Tensor]) -> None:
         self.parts = parts
         self.mesh = mesh
         self.device = device
-        self.loss = loss
+        self.scaled = scaled
         self.is_last = mesh.get_local_rank() == mesh.size() - 1
         self._schedules: dict[tuple[bool, int, torch.Size], Any] = {}
 
@@ -67,11 +65,15 @@ class Pipeline:
         schedule = self._schedule(tokens, micro_batches=micro_batches, trains=trains)
         losses: list[Tensor] = []
         inputs = (tokens,) if self.mesh.get_local_rank() == 0 else ()
-        target = labels if self.is_last else None
         run = schedule.step if trains else schedule.eval
         named = {} if positions is None else {"positions": positions}
-        run(*inputs, target=target, losses=losses, return_outputs=False, **named)
+        if self.is_last:
+            named["labels"] = labels  # the last stage ends with the loss, which the schedule takes for its output
+        run(*inputs, target=labels if self.is_last else None, losses=losses, return_outputs=False, **named)
         return torch.stack(losses).detach().sum() if losses else torch.zeros((), device=self.device)
+
+    def _loss_of(self, output: Tensor, labels: Tensor) -> Tensor:  # noqa: ARG002
+        return self.scaled(output)
 
     def _schedule(self, tokens: Tensor, *, micro_batches: int, trains: bool) -> Any:
         """A schedule knows the number of micro batches and their shape, so each has its own, on the same parts."""
@@ -85,7 +87,7 @@ class Pipeline:
                 PipelineStage(part, index * ranks + rank, ranks * len(self.parts), self.device, group=self.mesh.get_group())
                 for index, part in enumerate(self.parts)
             ]
-            options: dict[str, Any] = {"n_microbatches": micro_batches, "loss_fn": self.loss, "scale_grads": False}
+            options: dict[str, Any] = {"n_microbatches": micro_batches, "loss_fn": self._loss_of, "scale_grads": False}
             if len(stages) > 1:
                 self._schedules[key] = ScheduleInterleaved1F1B(stages, **options)
             elif micro_batches < ranks:  # too few for a steady state: 1F1B is GPipe then

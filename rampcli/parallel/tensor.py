@@ -6,9 +6,10 @@ Megatron-LM's scheme (arXiv 1909.08053, 2205.05198), by torch's styles.
 from contextlib import AbstractContextManager, nullcontext
 from fnmatch import fnmatchcase
 
-from torch import nn
+import torch.nn.functional as F
+from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.tensor import Replicate, Shard
+from torch.distributed.tensor import DTensor, Replicate, Shard
 from torch.distributed.tensor.parallel import (
     ColwiseParallel,
     ParallelStyle,
@@ -53,6 +54,15 @@ def split_layers(model: nn.Module, mesh: DeviceMesh) -> None:
     names = [name for name, _ in model.named_modules()]
     plan = {name: style for pattern, style in styles().items() for name in names if _matches(name, pattern)}
     parallelize_module(model, mesh, plan)
+    model.loss = summed_loss_of_shards  # type: ignore[assignment]  # a function, not a module
+
+
+def summed_loss_of_shards(hidden: Tensor, output: nn.Module, labels: Tensor) -> Tensor:
+    """`rampcli.models.loss.summed_loss`, where each rank has some of the vocabulary: its logits for these are there whole."""
+    logits, labels = output(hidden).flatten(0, 1).float(), labels.flatten()
+    loss = F.cross_entropy(logits, labels.where(labels >= 0, -100), ignore_index=-100, reduction="sum")
+    assert isinstance(loss, DTensor)
+    return loss.full_tensor()
 
 
 def loss_over(mesh: DeviceMesh) -> AbstractContextManager[None]:

@@ -1,0 +1,69 @@
+"""The last projection and the cross entropy together, some tokens at a time: the logits of a large vocabulary are never there whole."""
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+TOKENS_AT_ONCE = {"cpu": 256, "cuda": 2048}
+"""Whose logits are there together: on a CPU they are to fit its cache, on a GPU they are to fill it."""
+
+
+def summed_loss(hidden: Tensor, output: nn.Linear, labels: Tensor) -> Tensor:
+    """Cross entropy in nats, summed over the labels that count.
+
+    Args:
+        hidden: hidden states, [batch, sequence, hidden].
+        output: the projection to logits, without bias.
+        labels: int64 [batch, sequence]; those below 0 do not count.
+
+    Returns:
+        A scalar in fp32.
+    """
+    loss: Tensor = ProjectedCrossEntropy.apply(hidden.flatten(0, 1), output.weight, labels.flatten(), torch.is_grad_enabled())  # type: ignore[no-untyped-call]
+    return loss
+
+
+class ProjectedCrossEntropy(torch.autograd.Function):
+    """Hidden states [tokens, hidden], a weight [vocabulary, hidden] and labels [tokens] to a loss.
+
+    The gradients are computed where the logits are, in the forward pass: the backward pass would have to compute the logits again.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, hidden: Tensor, weight: Tensor, labels: Tensor, learns: bool) -> Tensor:  # noqa: D102
+        at_once = min(len(hidden), TOKENS_AT_ONCE[hidden.device.type])
+        # fp32 where the weight is bf16: it is a sum over pieces.
+        weight_gradient = weight.new_zeros(weight.shape, dtype=torch.float32) if learns else None
+        hidden_gradient = torch.empty_like(hidden) if learns else None
+        logits, logs = (weight.new_empty((at_once, len(weight)), dtype=dtype) for dtype in (weight.dtype, torch.float32))
+        loss = weight.new_zeros((), dtype=torch.float32)
+        for first in range(0, len(hidden), at_once):
+            piece = slice(first, first + at_once)
+            states, wanted = hidden[piece], labels[piece, None]
+            counts = wanted >= 0
+            wanted = wanted.clamp(min=0)
+            torch.mm(states, weight.t(), out=logits[: len(states)])
+            log_probabilities = torch.log_softmax(logits[: len(states)], dim=1, dtype=torch.float32, out=logs[: len(states)])
+            loss -= (log_probabilities.gather(1, wanted) * counts).sum()
+            if weight_gradient is not None and hidden_gradient is not None:
+                # Of the cross entropy with respect to the logits: the probabilities, less 1 where the label is.
+                change = log_probabilities.exp_().scatter_add_(1, wanted, -torch.ones_like(wanted, dtype=torch.float32)).to(weight.dtype)
+                torch.mm(change, weight, out=hidden_gradient[piece]).mul_(counts)
+                _add_product(weight_gradient, change.t(), states * counts)
+        if weight_gradient is not None and hidden_gradient is not None:
+            ctx.save_for_backward(hidden_gradient, weight_gradient.to(weight.dtype))
+        return loss
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor, None, None]:  # noqa: D102
+        (scale,) = gradients
+        hidden_gradient, weight_gradient = ctx.saved_tensors
+        return hidden_gradient.mul_(scale), weight_gradient.mul_(scale), None, None
+
+
+def _add_product(total: Tensor, left: Tensor, right: Tensor) -> None:
+    if left.dtype is total.dtype:
+        total.addmm_(left, right)
+    else:
+        total.add_(left @ right)

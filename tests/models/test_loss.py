@@ -1,0 +1,68 @@
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from rampcli.data.corpus import IGNORED
+from rampcli.models.loss import TOKENS_AT_ONCE, summed_loss
+
+VOCABULARY, HIDDEN = 96, 16
+
+
+class LargestTensor(TorchDispatchMode):
+    """Remembers how many numbers the largest tensor had that any operation returned."""
+
+    numbers = 0
+
+    def __torch_dispatch__(self, operation, types, args=(), kwargs=None):
+        output = operation(*args, **(kwargs or {}))
+        if isinstance(output, torch.Tensor):
+            self.numbers = max(self.numbers, output.numel())
+        return output
+
+
+def some_tokens(tokens: int, dtype: torch.dtype = torch.float32):
+    generator = torch.Generator().manual_seed(tokens)
+    output = nn.Linear(HIDDEN, VOCABULARY, bias=False, dtype=dtype)
+    with torch.no_grad():
+        output.weight.copy_(torch.randn(VOCABULARY, HIDDEN, generator=generator))
+    hidden = torch.randn(2, tokens // 2, HIDDEN, generator=generator).to(dtype).requires_grad_()
+    labels = torch.randint(VOCABULARY, (2, tokens // 2), generator=generator)
+    labels[:, :2] = IGNORED
+    return hidden, output, labels
+
+
+def gradients(hidden, output, loss):
+    found = torch.autograd.grad(loss, (hidden, output.weight))
+    return [gradient.float() for gradient in found]
+
+
+@pytest.mark.parametrize(("dtype", "atol"), [(torch.float32, 1e-5), (torch.bfloat16, 5e-2)])
+@pytest.mark.parametrize("tokens", [10, TOKENS_AT_ONCE["cpu"], 2 * TOKENS_AT_ONCE["cpu"] + 6])
+def test_the_loss_and_its_gradients_are_those_of_cross_entropy_however_many_pieces_the_tokens_make(tokens, dtype, atol):
+    hidden, output, labels = some_tokens(tokens, dtype)
+    whole = F.cross_entropy(output(hidden).flatten(0, 1).float(), labels.flatten(), ignore_index=IGNORED, reduction="sum")
+    loss = summed_loss(hidden, output, labels)
+    assert loss.dtype is torch.float32
+    assert loss.item() == pytest.approx(whole.item(), rel=1e-6)
+    # Gradients of a bf16 weight of some size are rounded to three digits.
+    for gradient, expected in zip(gradients(hidden, output, loss * 0.5), gradients(hidden, output, whole * 0.5), strict=True):
+        torch.testing.assert_close(gradient, expected, atol=atol, rtol=2e-2 if dtype is torch.bfloat16 else 1e-5)
+    with torch.no_grad():
+        assert summed_loss(hidden, output, labels).item() == loss.item()
+
+
+def test_tokens_without_a_label_that_counts_change_nothing():
+    hidden, output, labels = some_tokens(20)
+    labels[:] = IGNORED
+    loss = summed_loss(hidden, output, labels)
+    assert loss.item() == 0
+    assert not any(gradient.any() for gradient in gradients(hidden, output, loss))
+
+
+def test_the_logits_are_never_there_whole():
+    hidden, output, labels = some_tokens(4 * TOKENS_AT_ONCE["cpu"])
+    with LargestTensor() as largest:
+        summed_loss(hidden, output, labels).backward()
+    assert largest.numbers == TOKENS_AT_ONCE["cpu"] * VOCABULARY
