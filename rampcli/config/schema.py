@@ -154,6 +154,10 @@ class TrainerConfig:
         ActivationCheckpointing.none,
         "`full`: of each layer only the input is kept for the backward pass; `selective`: also what its matrix products gave",
     )
+    compile: bool = setting(
+        False,
+        "the layers are compiled before the first step (torch.compile); needs a C++ compiler. What is compiled is kept for later runs",
+    )
     gradient_clip_val: float | None = setting(1.0, "largest norm of the gradient. `null`: no clipping", above=0)
     on_nonfinite: OnNonfinite = setting(
         OnNonfinite.stop, "a loss or gradient that is not finite ends the run (`stop`), or its step changes no weight (`skip`)"

@@ -7,6 +7,7 @@ from torch import Tensor
 from torch.distributed.tensor import DTensor
 
 from rampcli.config.schema import Config
+from rampcli.models.compiled import compile_layers
 from rampcli.models.decoder import Decoder
 from rampcli.models.initialize import initial_rows
 from rampcli.models.recompute import recompute_activations
@@ -44,6 +45,8 @@ def build_parts(config: Config, meshes: Meshes, device: torch.device, rows_of: R
         part.tie()
         split_sequence(part, meshes.data[CONTEXT])
         recompute_activations(part.layers.values(), config.trainer.activation_checkpointing)
+        if config.trainer.compile:
+            compile_layers(part.layers.values())
         shard_over_data_ranks(part, part.layers.values(), meshes.weights, config.trainer.precision)
         part.to_empty(device=device)
         part.tie()  # memory was given to each of two names

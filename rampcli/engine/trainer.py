@@ -15,6 +15,7 @@ from rampcli.config.schema import Config
 from rampcli.data.loader import Loader, RankBatch, ValidationLoader
 from rampcli.engine.boundary import Arrival
 from rampcli.engine.checkpoint import Checkpoints, TrainingState
+from rampcli.engine.compiling import compile_passes
 from rampcli.engine.guard import Outliers, not_finite
 from rampcli.engine.metrics import Journal, StepTimes, chain_order_hash, finite
 from rampcli.engine.passes import Passes
@@ -44,6 +45,8 @@ class Trainer:
     stop: StopRequest
     arrival: Arrival | None = None
     micro_batch_s: float = 0.0
+    compiled_for: int | None = None
+    """The micro batch size that the layers were compiled for, where they are."""
 
     def run(self, arrival: Arrival) -> str:
         """Train until the run is complete, a stage ends that needs other processes, or a signal asks to stop; says which."""
@@ -56,11 +59,13 @@ class Trainer:
         return status
 
     def _train(self) -> str:
+        self._compile(self._batch_plan())
         if self._owes_validation():
             self._validate(self._batch_plan())
         while not self.plan.is_complete(self.state.consumed_samples):
             stage = self.plan.stage_at(self.state.consumed_samples)
             batch_plan = self._batch_plan()
+            self._compile(batch_plan)
             self.journal.event("stage", self.state, stage=stage.stage, world_size=dist.get_world_size())
             while self.plan.stage_at(self.state.consumed_samples) is stage and not self.plan.is_complete(self.state.consumed_samples):
                 began = time.perf_counter()
@@ -73,6 +78,13 @@ class Trainer:
                 return STAGE_BOUNDARY
         self._validate(self._batch_plan())
         return COMPLETE
+
+    def _compile(self, batch_plan: BatchPlan) -> None:
+        if self.config.trainer.compile and self.compiled_for != batch_plan.micro_batch_size:
+            began = time.perf_counter()
+            compile_passes(self.passes, self.config, batch_plan)
+            self.compiled_for = batch_plan.micro_batch_size
+            self.journal.event("compile", self.state, compile_s=round(time.perf_counter() - began, 3))
 
     def _step(
         self, stage: StagePlan, batch_plan: BatchPlan, batch: RankBatch, *, global_tokens: int, began: float, data_time_s: float

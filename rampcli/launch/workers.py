@@ -15,6 +15,8 @@ from rampcli.lifeline import SUPERVISOR, die_with
 
 WORKER = "rampcli.engine.worker"
 OPENMP_SPINS = "3000"
+LARGEST_KEPT_BYTES, MOST_KEPT_BYTES = 2**30, 2**32
+"""Of the memory that a worker frees: the largest piece, and how much in all, that it keeps for itself."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -102,11 +104,17 @@ def start_process(command: Sequence[str], log: Path, environment: Mapping[str, s
 
 
 def worker_environment(*, threads: int) -> dict[str, str]:
-    """The environment of workers: whom they belong to, and how many threads each has, unless the user has said so."""
+    """The environment of workers: whom they belong to, and, unless the user has said so, how many threads each has, and what suits them."""
     environment = {**os.environ, SUPERVISOR: str(os.getpid())}
     environment.setdefault("OMP_NUM_THREADS", str(threads))
     # OpenMP threads wait by spinning, for long. On a machine that others use too, those that spin take the time of those that work.
     environment.setdefault("GOMP_SPINCOUNT", OPENMP_SPINS)
+    # Every step frees large tensors and wants them again; what goes back to the operating system comes anew as empty pages.
+    environment.setdefault("MALLOC_MMAP_THRESHOLD_", str(LARGEST_KEPT_BYTES))
+    environment.setdefault("MALLOC_TRIM_THRESHOLD_", str(MOST_KEPT_BYTES))
+    # For the processes of later stages, and for later runs. Not in the run directory: torch runs what it finds there.
+    cache = Path(environment.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    environment.setdefault("TORCHINDUCTOR_CACHE_DIR", str(cache / "rampcli" / "compiled"))
     return environment
 
 

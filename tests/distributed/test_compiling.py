@@ -1,0 +1,62 @@
+"""Compiled layers train as others do, and are compiled before the first step only."""
+
+import pytest
+
+from runs import Run
+
+ONE_PROCESS = ("trainer.num_nodes=1", "rampup.at_boundary=continue")
+
+
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory):
+    """Where torch keeps what it has compiled; empty at first."""
+    return tmp_path_factory.mktemp("compiled")
+
+
+@pytest.fixture(autouse=True)
+def _told_of_compilations(monkeypatch, cache):
+    monkeypatch.setenv("TORCH_LOGS", "recompiles")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(cache))
+    monkeypatch.delenv("TORCHINDUCTOR_CACHE_DIR", raising=False)  # torch itself sets it in the process of the tests
+
+
+def of_kind(run: Run, kind: str) -> list[dict]:
+    return [event for event in run.events if event["event"] == kind]
+
+
+def compiled_again(run: Run) -> list[str]:
+    """Why something was compiled once more, by the workers' logs."""
+    logs = [path.read_text() for path in sorted(run.directory.logs.glob("*.log"))]
+    return [line.partition("[__recompiles]")[2] for log in logs for line in log.splitlines() if "- 0/" in line]
+
+
+def test_a_ramp_with_validations_compiles_before_its_first_step_and_never_again(run, cache, undisturbed, assert_same_training):
+    ended = run.pretrain("trainer.compile=true", *ONE_PROCESS)
+    assert ended.returncode == 0, ended.stderr
+    assert_same_training(run, undisturbed)
+    assert len(run.validations()) > len(of_kind(run, "stage")) > 1
+    # Both layers share one graph; a pass without gradients has another than one with them.
+    assert len(compiled_again(run)) == 1
+    assert "grad_mode" in compiled_again(run)[0]
+    (event,) = of_kind(run, "compile")
+    assert event["step"] == 0
+    assert event["compile_s"] > max(row["step_time_s"] for row in run.rows)
+    assert any(cache.rglob("*.so"))
+
+
+def test_processes_of_a_later_stage_find_what_those_before_compiled(run, cache):
+    ended = run.pretrain("trainer.compile=true", "trainer.num_nodes=1", "model.rampup_batch_size=[2,6,48]")
+    assert ended.returncode == 0, ended.stderr
+    (boundary,) = of_kind(run, "boundary")
+    assert [event["step"] for event in of_kind(run, "compile")] == [0, boundary["step"] - 1]
+    _, second = of_kind(run, "launch")
+    assert max(path.stat().st_mtime for path in cache.rglob("*.so")) < second["time"]
+
+
+def test_a_machine_without_a_compiler_is_told_so(run, monkeypatch, tmp_path):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setenv("CXX", "no-compiler")
+    ended = run.pretrain("trainer.compile=true", *ONE_PROCESS)
+    assert ended.returncode == 1
+    assert "torch.compile fails on this machine" in ended.stderr
+    assert "trainer.compile=false" in ended.stderr
