@@ -11,7 +11,7 @@ from rampcli.data.corpus import IGNORED
 from rampcli.data.loader import MicroBatch
 from rampcli.models.decoder import Decoder
 from rampcli.parallel.context import pieces_of
-from rampcli.parallel.fsdp import reduce_gradients_on
+from rampcli.parallel.fsdp import let_go, reduce_gradients_on
 from rampcli.parallel.mesh import CONTEXT, PIPELINE, TENSOR, Meshes
 from rampcli.parallel.pipeline import Pipeline
 from rampcli.parallel.tensor import loss_over
@@ -67,12 +67,16 @@ class Passes:
     def forward(self, micro_batches: Sequence[MicroBatch]) -> Tensor:
         """The summed loss, a scalar."""
         self.scale = 1.0
+        tokens, labels, positions = self._together(micro_batches)
         with loss_over(self.tensor):
-            tokens, labels, positions = self._together(micro_batches)
             if self.pipeline is not None:
-                return self._once(self.pipeline.forward(tokens, labels, positions, micro_batches=len(micro_batches) * self.pieces))
-            (model,) = self.parts
-            return self._once(self._scaled(model(tokens, positions, labels=labels)))
+                loss = self.pipeline.forward(tokens, labels, positions, micro_batches=len(micro_batches) * self.pieces)
+            else:
+                (model,) = self.parts
+                loss = model(tokens, positions, labels=labels)
+        for part in self.parts:
+            let_go(part)
+        return self._once(loss)
 
     def valid_tokens(self, micro_batches: Sequence[MicroBatch]) -> int:
         """The tokens that these losses are summed over, as far as this rank counts them."""

@@ -32,8 +32,17 @@ def shard_over_data_ranks(model: nn.Module, blocks: Iterable[nn.Module], weights
     mesh = weights[SHARD] if replicas == 1 else weights[REPLICATE, SHARD]
     # A pipeline stage comes back to its layers for every micro batch: gathering them once costs less than once for each.
     reshard = weights[PIPELINE].size() == 1
-    for module in (*blocks, model):
-        fully_shard(module, mesh=mesh, mp_policy=POLICIES[precision], reshard_after_forward=reshard)
+    for block in blocks:
+        fully_shard(block, mesh=mesh, mp_policy=POLICIES[precision], reshard_after_forward=reshard)
+    # What is left, the backward pass begins with.
+    fully_shard(model, mesh=mesh, mp_policy=POLICIES[precision], reshard_after_forward=False)
+
+
+def let_go(model: nn.Module) -> None:
+    """After a forward pass that no backward pass follows: hold this rank's part alone again."""
+    for module in model.modules():
+        if isinstance(module, FSDPModule):
+            module.reshard()
 
 
 def reduce_gradients_on(model: nn.Module, *, last_micro_batch: bool, each: bool) -> None:
