@@ -33,6 +33,7 @@ rampcli: 1 would be communication that costs nothing.
 """
 
 import argparse
+import signal
 import sys
 import tempfile
 from collections.abc import Sequence
@@ -177,6 +178,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=10)
     parser.add_argument("--turn-seconds", type=float, default=3.0)
     given = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # so that nothing is left running, or stopped
     names = given.contenders or (ALONE if given.processes == 1 else TOGETHER)
     for threads in given.threads:
         for accumulate in given.accumulate:

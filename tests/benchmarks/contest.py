@@ -22,8 +22,11 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
+
+from rampcli.lifeline import die_with
 
 POLL_S = 0.002
 WARM_UP_ROWS = 3
@@ -73,8 +76,9 @@ class Lane:
         terminal, theirs = os.openpty()
         environment = {**os.environ, "TERM": "xterm", "COLUMNS": "140", "LINES": "40", **command.environment}
         self.process = subprocess.Popen(
-            command.words, env=environment, stdin=subprocess.DEVNULL, stdout=theirs, stderr=theirs, start_new_session=True
-        )
+            command.words, env=environment, stdin=subprocess.DEVNULL, stdout=theirs, stderr=theirs,
+            start_new_session=True, preexec_fn=partial(die_with, os.getpid()),
+        )  # fmt: skip
         os.close(theirs)
         self._reader = threading.Thread(target=self._follow, args=(terminal,), daemon=True)
         self._reader.start()

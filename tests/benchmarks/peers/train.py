@@ -33,6 +33,8 @@ from shape import (
 )  # fmt: skip
 from torch import Tensor, nn
 
+from rampcli.lifeline import die_with_parent
+
 Loss = Callable[[Tensor], Tensor]
 """Of windows int64 [batch, sequence + 1]: nats per token."""
 
@@ -239,6 +241,7 @@ def main() -> None:
     parser.add_argument("--accumulate", type=int, default=1)
     parser.add_argument("--compile", action="store_true")
     given = parser.parse_args()
+    die_with_parent()  # torchrun, where it is one
     # Other ranks write nowhere, so that a row stands for one step of all.
     path = Path(given.rows) if os.environ.get("RANK", "0") == "0" else Path(os.devnull)
     with path.open("a", buffering=1) as given.rows:
