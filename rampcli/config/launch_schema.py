@@ -35,7 +35,8 @@ class LaunchConfig:
     """How workers start, stop and go on."""
 
     launcher: Launcher = setting(
-        Launcher.local, "`local`: torchrun on this machine, a stage after another. `slurm`: a chain of jobs, one for each stage's processes"
+        Launcher.local,
+        "`local`: on this machine, a stage after another. `slurm`: a chain of jobs, one for each stage's processes",
     )
     max_restarts: int = setting(3, "how often workers that crash in a stage are started again, from the last checkpoint", at_least=0)
     backoff_s: float = setting(

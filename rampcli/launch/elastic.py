@@ -1,14 +1,14 @@
-"""Agents that go on without a node that is lost, and with it again once it is back."""
+"""Elastic agents (torchrun), one per node, all on this host: they go on without a node that is lost, and with it again once it is back."""
 
 import math
+import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
-from rampcli.launch.agents import Agents
-from rampcli.launch.workers import Change, start_process
+from rampcli.launch.workers import WORKER, Change, Workers, node_environment, reserve_port, start_process
 from rampcli.run_directory import STAGE_IS_OVER, RunDirectory, Tail
 
 RENDEZVOUS = "rampcli.engine.rendezvous"
@@ -24,14 +24,18 @@ MEETING = {
 """How agents meet; times in seconds. One that was silent for four is lost, and those that are left wait two more for others."""
 
 
-class ElasticAgents(Agents):
-    """Agents, and the process where they meet. The agents start workers anew wherever one crashes or a node comes or goes."""
+VARIABLES = {
+    # Otherwise the first agent tells others its address once only, and those that come later wait for it in vain.
+    "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1",
+    "TORCH_ELASTIC_WORKER_IDENTICAL": "1",
+}
 
-    variables: ClassVar[Mapping[str, str]] = {
-        # Otherwise the first agent tells others its address once only, and those that come later wait for it in vain.
-        "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1",
-        "TORCH_ELASTIC_WORKER_IDENTICAL": "1",
-    }
+
+class ElasticAgents(Workers):
+    """Agents, and the process where they meet. The agents start workers anew wherever one crashes or a node comes or goes.
+
+    An agent's workers die with it.
+    """
 
     def __init__(
         self,
@@ -45,12 +49,20 @@ class ElasticAgents(Agents):
         gpus: Sequence[str],
         grace_s: float,
     ) -> None:
-        """Start them as it says there.
+        """Start `num_nodes` agents of `devices` workers each; what they print goes to `log`.
 
         Args:
+            run_dir: what to train.
+            log: for all of them.
+            num_nodes: agents.
             min_nodes: with fewer the agents wait for more.
             max_restarts: after how many crashes, and lost nodes, the supervisor gives up.
+            devices: workers of each agent.
+            gpus: of all of them.
+            grace_s: how long an agent lets its workers save.
         """
+        self.run_dir, self.log, self.gpus, self.grace_s = run_dir, log, gpus, grace_s
+        self.num_nodes, self.devices = num_nodes, devices
         self.min_nodes = min(min_nodes, num_nodes)
         self.max_restarts = max_restarts
         self.run = RunDirectory(run_dir)
@@ -60,15 +72,21 @@ class ElasticAgents(Agents):
         self.is_stopping = False
         self.over_since: float | None = None
         self.have_joined = self.have_failed = self.is_accounted_for = False
-        super().__init__(run_dir, log, num_nodes=num_nodes, devices=devices, gpus=gpus, grace_s=grace_s)
+        reserved_port = reserve_port()
+        self.port = reserved_port.getsockname()[1]
+        super().__init__([self.start(node) for node in range(num_nodes)], reserved_port)
         self.rendezvous = start_process([sys.executable, "-m", RENDEZVOUS, str(self.port)], log)
 
-    def meeting(self, node: int) -> list[str]:  # noqa: ARG002
-        """The options of torchrun that let agents come and go."""
+    def start(self, node: int) -> subprocess.Popen[bytes]:
+        """Start the agent of a node, which counts from 0."""
+        environment = node_environment(node, num_nodes=self.num_nodes, devices=self.devices, gpus=self.gpus)
+        environment |= {"TORCH_ELASTIC_SHUTDOWN_TIMEOUT": str(round(self.grace_s)), **VARIABLES}
         # To an agent a node that is lost is a crash, and one that comes back may be another. What crashes more often than the supervisor
         # has noticed does so before it can say anything.
         most = 2 * (self.max_restarts + 1)
-        return [
+        torchrun = [
+            *(sys.executable, "-m", "torch.distributed.run"),
+            f"--nproc-per-node={self.devices}",
             f"--nnodes={self.min_nodes}:{self.num_nodes}",
             f"--max-restarts={most}",
             "--rdzv-backend=c10d",
@@ -77,6 +95,7 @@ class ElasticAgents(Agents):
             f"--rdzv-conf={','.join(f'{key}={value}' for key, value in MEETING.items())}",
             "--local-addr=127.0.0.1",
         ]
+        return start_process([*torchrun, "-m", WORKER, str(self.run_dir)], self.log, environment)
 
     def exit_code(self) -> int | None:
         """None while an agent lives, and the run has not come to a point where they are to end."""

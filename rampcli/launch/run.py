@@ -19,9 +19,9 @@ from rampcli.config.huggingface import check_init_from
 from rampcli.config.resolve import Resolved, sources_named
 from rampcli.config.schema import Config
 from rampcli.errors import EXIT_CTRL_C, EXIT_INTERRUPTED, ForeignCheckpointError, NoCheckpointError, UsageError
-from rampcli.launch.agents import Agents
 from rampcli.launch.elastic import ElasticAgents
 from rampcli.launch.failures import noting_failure
+from rampcli.launch.local import LocalWorkers
 from rampcli.launch.observer import Observer
 from rampcli.launch.resources import claimed_gpus, gpus_wanted
 from rampcli.launch.run_lock import locked
@@ -116,7 +116,7 @@ def _supervise(resolved: Resolved, directory: RunDirectory, gpus: Sequence[str],
         supervisor = Supervisor(
             resolved=resolved,
             run=directory,
-            start=_starting_agents(resolved, directory, gpus),
+            start=_starting(resolved, directory, gpus),
             observer=observer,
             signals=signals,
             gpus=len(gpus),
@@ -125,12 +125,13 @@ def _supervise(resolved: Resolved, directory: RunDirectory, gpus: Sequence[str],
     return Outcome(run=directory, status=state["status"], state=state, started=True, exit_code=_exit_code(state, signals))
 
 
-def _starting_agents(resolved: Resolved, directory: RunDirectory, gpus: Sequence[str]) -> Callable[[StagePlan, Path], Workers]:
+def _starting(resolved: Resolved, directory: RunDirectory, gpus: Sequence[str]) -> Callable[[StagePlan, Path], Workers]:
     launch, devices = resolved.config.launch, resolved.config.trainer.devices
-    agents = partial(ElasticAgents, min_nodes=launch.min_nodes, max_restarts=launch.max_restarts) if launch.elastic else Agents
+    elastic = partial(ElasticAgents, min_nodes=launch.min_nodes, max_restarts=launch.max_restarts, grace_s=launch.grace_s)
+    workers = elastic if launch.elastic else LocalWorkers
 
     def start(stage: StagePlan, log: Path) -> Workers:
-        return agents(directory.path, log, num_nodes=stage.num_nodes, devices=devices, gpus=gpus, grace_s=launch.grace_s)
+        return workers(directory.path, log, num_nodes=stage.num_nodes, devices=devices, gpus=gpus)
 
     return start
 

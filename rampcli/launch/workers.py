@@ -12,6 +12,7 @@ from functools import partial
 from pathlib import Path
 
 from rampcli.lifeline import SUPERVISOR, die_with
+from rampcli.processors import processors
 
 WORKER = "rampcli.engine.worker"
 OPENMP_SPINS = "3000"
@@ -35,7 +36,7 @@ class Change:
 
 
 class Workers:
-    """Those who start the workers of a stage: agents, or a srun. Each leads a session of its own.
+    """The workers of a stage, or those who start them: agents, or a srun. Each leads a session of its own.
 
     Attributes:
         lost_s: how long the others may take to end once one has failed: they would wait for it in vain.
@@ -51,11 +52,11 @@ class Workers:
         self.reserved_port = reserved_port
 
     def exit_code(self) -> int | None:
-        """0 once all have ended well; the first other code once one has not; None while they run."""
+        """0 once all have ended well; another code once one has not; None while they run."""
         codes = [process.poll() for process in self.processes]
-        failed = [code for code in codes if code not in (None, 0)]
+        failed = [code for code in codes if code]
         if failed:
-            return failed[0]
+            return min(failed)  # of a signal, rather than of those who missed the one that it killed
         return None if None in codes else 0
 
     def change(self) -> Change | None:
@@ -116,6 +117,13 @@ def worker_environment(*, threads: int) -> dict[str, str]:
     cache = Path(environment.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     environment.setdefault("TORCHINDUCTOR_CACHE_DIR", str(cache / "rampcli" / "compiled"))
     return environment
+
+
+def node_environment(node: int, *, num_nodes: int, devices: int, gpus: Sequence[str]) -> dict[str, str]:
+    """That of the workers of a node, which counts from 0, where this host plays all nodes: its GPUs, and its share of the processors."""
+    # torchrun would give each rank one thread, and one rank alone all of them.
+    environment = worker_environment(threads=max(1, processors() // (num_nodes * devices)))
+    return environment | {"CUDA_VISIBLE_DEVICES": ",".join(gpus[node * devices : (node + 1) * devices])}
 
 
 def reserve_port(host: str = "127.0.0.1") -> socket.socket:

@@ -1,11 +1,12 @@
 """Signals, kills and workers that are started by hand: nothing is lost, nothing is read twice, nothing is left behind."""
 
+import os
 import signal
 import subprocess
 import sys
 import time
 
-from processes import wait_until, wait_until_all_have_ended
+from processes import children_of, wait_until, wait_until_all_have_ended
 from runs import environment
 
 ENDLESS = ["model.rampup_batch_size=null", "trainer.val_samples=0", "trainer.devices=2", "trainer.num_nodes=1", "data.micro_batch_size=1"]
@@ -41,7 +42,21 @@ def test_a_second_supervisor_is_refused_and_a_terminated_one_saves(run):
     assert [checkpoint.consumed_samples for checkpoint in run.directory.complete_checkpoints()] == [run.state["consumed_samples"]]
 
 
-def test_workers_and_agents_end_with_a_supervisor_that_is_killed(run):
+def test_all_workers_end_with_one_that_is_killed_and_the_log_says_which(run):
+    supervisor = run.start(*ENDLESS, "trainer.max_samples=8_000_000", "launch.max_restarts=0")
+    wait_for_rows(run, 1, supervisor)
+    _, victim = sorted(children_of(supervisor.pid))
+    os.kill(victim, signal.SIGKILL)
+    killed = time.monotonic()
+    _, errors = supervisor.communicate()
+    assert time.monotonic() - killed < 15
+    assert (supervisor.returncode, "they crashed 1 time" in errors) == (1, True)
+    assert run.state["status"] == "failed"
+    assert "rank 1 ended with exit code -9\n" in (run.directory.logs / "stage_0.log").read_text()
+    wait_until_all_have_ended(run.path)
+
+
+def test_workers_end_with_a_supervisor_that_is_killed(run):
     supervisor = run.start(*ENDLESS, "trainer.max_samples=8_000_000")
     wait_for_rows(run, 1, supervisor)
     supervisor.kill()

@@ -58,7 +58,7 @@ class Killer:
         while not instants[instant]() and time.monotonic() < until and self.supervisor.poll() is None:
             time.sleep(0.0005)
         time.sleep(self.numbers.choice([0.0, 0.01, 0.2, 2.0]) * self.numbers.random())
-        victim = self.numbers.choice(["worker", "agent", "supervisor"])
+        victim = self.numbers.choice(["worker", "supervisor"])
         if found := self._processes(victim):
             self.killed.append((victim, instant))
             with suppress(ProcessLookupError):
@@ -79,10 +79,7 @@ class Killer:
         return False
 
     def _processes(self, kind: str) -> list[int]:
-        agents = children_of(self.supervisor.pid)
-        if kind == "supervisor":
-            return [self.supervisor.pid]
-        return agents if kind == "agent" else [worker for agent in agents for worker in children_of(agent)]
+        return [self.supervisor.pid] if kind == "supervisor" else children_of(self.supervisor.pid)
 
     def _metrics(self) -> bytes:
         return _bytes_of(self.run.directory.metrics)
