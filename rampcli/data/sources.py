@@ -1,8 +1,9 @@
 """Corpora by `data.source`: what is trained on, what is validated on, and what its tokens mean."""
 
 import hashlib
+import os
 import sysconfig
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -84,9 +85,7 @@ def _check_windows(config: Config, use: str, corpus: Corpus, wanted: int) -> Non
 
 def _stdlib(config: Config) -> Opened:
     root = Path(sysconfig.get_path("stdlib"))
-    files = {
-        path.relative_to(root).as_posix(): path for path in root.rglob("*.py") if not LEFT_OUT.intersection(path.relative_to(root).parts)
-    }
+    files = {path.relative_to(root).as_posix(): path for path in _python_files(root)}
     training: list[NDArray[Any]] = []
     validation: list[NDArray[Any]] = []
     for name in sorted(files):
@@ -94,6 +93,12 @@ def _stdlib(config: Config) -> Opened:
     tokenizer = byte_tokenizer()
     parts = [in_memory("data.source=stdlib", documents, cut_of(config), tokenizer) for documents in (training, validation)]
     return Opened(training=[(1, parts[0])], validation=[(1, parts[1])], tokenizer=tokenizer.to_str())
+
+
+def _python_files(root: Path) -> Iterator[Path]:
+    for folder, folders, names in os.walk(root):
+        folders[:] = [name for name in folders if name not in LEFT_OUT]  # installed packages are many more files than the library
+        yield from (Path(folder, name) for name in names if name.endswith(".py"))
 
 
 def is_held_out(name: str) -> bool:

@@ -21,7 +21,9 @@ RowsOf = Callable[[Decoder, str, int, int], Tensor]
 """Of a model, a parameter's name, a first row and a number of rows: these rows with all their columns."""
 
 
-def build_parts(config: Config, meshes: Meshes, device: torch.device, rows_of: RowsOf | None = None) -> list[Decoder]:
+def build_parts(
+    config: Config, meshes: Meshes, device: torch.device, rows_of: RowsOf | None = None, *, filled: bool = True
+) -> list[Decoder]:
     """This rank's parts of the model, split before they are given memory, so that no rank holds the model whole.
 
     Args:
@@ -29,6 +31,7 @@ def build_parts(config: Config, meshes: Meshes, device: torch.device, rows_of: R
         meshes: the ranks that it is split over.
         device: where this rank's part lives.
         rows_of: where the weights come from; the initial weights of `config.seed`, if None.
+        filled: False leaves the weights undefined, for a checkpoint that is to be loaded: drawing them takes a large model long.
     """
     parallel = config.parallel
     layers = layers_of_rank(
@@ -50,7 +53,10 @@ def build_parts(config: Config, meshes: Meshes, device: torch.device, rows_of: R
         shard_over_data_ranks(part, part.layers.values(), meshes.weights, config.trainer.precision)
         part.to_empty(device=device)
         part.tie()  # memory was given to each of two names
-        fill_weights(part, rows_of or initial_weights(config.seed))
+        if filled:
+            fill_weights(part, rows_of or initial_weights(config.seed))
+        else:
+            part.fill_buffers()
         part.positions = pieces_of(part.positions, meshes.data[CONTEXT], dim=0)
         parts.append(part)
     return parts

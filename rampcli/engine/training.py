@@ -25,7 +25,7 @@ from rampcli.engine.guard import Outliers
 from rampcli.engine.metrics import Journal
 from rampcli.engine.optimizers import build_optimizers
 from rampcli.engine.passes import Passes
-from rampcli.engine.ranks import join_ranks
+from rampcli.engine.ranks import from_rank_0, join_ranks
 from rampcli.engine.spares import is_elastic, take_place, without_a_stop_request
 from rampcli.engine.stopping import StopRequest
 from rampcli.engine.trainer import Trainer
@@ -91,7 +91,8 @@ def build_trainer(resolved: Resolved, run: RunDirectory, device: torch.device, s
     meshes = build_meshes(device, config.parallel)
     reading = build_reading(config, meshes.data_ranks)
     corpora = open_corpora(config) if reading.reads else None
-    parts = build_parts(config, meshes, device, None if run.complete_checkpoints() else given_weights(config))
+    is_new = from_rank_0(not run.complete_checkpoints())
+    parts = build_parts(config, meshes, device, given_weights(config) if is_new else None, filled=bool(is_new))
     optimizers = build_optimizers(parts, config.optim)
     fingerprint = agreed_fingerprint(corpora.training.fingerprint if corpora else None, device=device)
     checkpoints = Checkpoints(
