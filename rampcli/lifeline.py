@@ -11,6 +11,8 @@ from pathlib import Path
 
 SUPERVISOR = "RAMPCLI_SUPERVISOR"
 """The variable that names the process that supervises the workers, in their environment."""
+WAIT = "--wait"
+"""The word that lets a worker wait for its turn."""
 SAME_SIGNAL_S = 0.5
 """A signal that comes again so soon is the same request, on another way: programs between pass it on to a process and to its group."""
 PR_SET_PDEATHSIG = 1

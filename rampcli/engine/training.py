@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import IO, NoReturn
 
 import torch
+import torch._dynamo  # optimisers and FSDP import it in their first step, for which nobody is to wait then
 import torch.distributed as dist
 
 from rampcli.config import snapshot

@@ -1,4 +1,7 @@
-"""One rank of a run: `python -m rampcli.engine.worker RUN_DIR` under torchrun, mpirun or srun, or alone."""
+"""One rank of a run: `python -m rampcli.engine.worker RUN_DIR` under torchrun, mpirun or srun, or alone.
+
+With `--wait` it imports what it needs, and then waits on standard input for its turn; a supervisor starts workers so.
+"""
 
 import os
 import sys
@@ -6,7 +9,7 @@ import time
 from pathlib import Path
 
 from rampcli.engine.stopping import StopRequest
-from rampcli.lifeline import SUPERVISOR, die_with_parent, is_orphan
+from rampcli.lifeline import SUPERVISOR, WAIT, die_with_parent, is_orphan
 from rampcli.locks import hold
 from rampcli.run_directory import RunDirectory
 
@@ -16,8 +19,8 @@ STARTED = time.time()
 
 def main() -> None:
     """Train, and leave with an exit code of `rampcli.errors`."""
-    if len(sys.argv) != 2 or not (Path(sys.argv[1]) / "config.yaml").is_file():
-        sys.exit("usage: python -m rampcli.engine.worker RUN_DIR, a folder whose config.yaml says what to train")
+    if not 2 <= len(sys.argv) <= 3 or sys.argv[2:] not in ([], [WAIT]) or not (Path(sys.argv[1]) / "config.yaml").is_file():
+        sys.exit(f"usage: python -m rampcli.engine.worker RUN_DIR [{WAIT}], a folder whose config.yaml says what to train")
     if "TORCHELASTIC_RUN_ID" in os.environ:  # an agent's worker: without its agent nobody would end it
         die_with_parent()
         if is_orphan():
@@ -26,10 +29,24 @@ def main() -> None:
     stop = StopRequest(a_second_signal_ends=SUPERVISOR not in os.environ)
     stop.listen()
     run = RunDirectory(Path(sys.argv[1]))
+    started = max(STARTED, wait_for_turn()) if WAIT in sys.argv else STARTED
     lock = hold(run.workers_lock, shared=True, wait_s=LOCK_S)  # who supervises waits for it for a moment, before it starts workers
     from rampcli.engine.training import train_and_leave  # here, because torch takes seconds, in which a signal may come
 
-    train_and_leave(run, stop, started=STARTED, lock=lock)
+    train_and_leave(run, stop, started=started, lock=lock)
+
+
+def wait_for_turn() -> float:
+    """Have everything imported, and wait for a line with the time at which it was written, in seconds since 1970; returns that.
+
+    Where none comes, nobody wants this process any more, and it ends.
+    """
+    import rampcli.engine.training  # noqa: F401
+
+    line = sys.stdin.readline()
+    if not line:
+        sys.exit(0)
+    return float(line)
 
 
 if __name__ == "__main__":

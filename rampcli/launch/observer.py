@@ -27,6 +27,7 @@ class Feed:
 
     Attributes:
         step: that the workers have reached; None until they say that they start.
+        row: of metrics.jsonl that is the last they wrote; None until they have.
     """
 
     def __init__(self, run: RunDirectory, observer: Observer) -> None:
@@ -35,6 +36,7 @@ class Feed:
         self.events.skip()
         self.metrics = Tail(run.metrics)
         self.step: int | None = None
+        self.row: dict[str, Any] | None = None
 
     def tell(self) -> None:
         """Pass on what was written since the last call."""
@@ -46,5 +48,5 @@ class Feed:
         if self.step is not None:
             for row in self.metrics.rows():
                 if row["step"] > self.step:
-                    self.step = row["step"]
+                    self.step, self.row = row["step"], row
                     self.observer.on_row(row)

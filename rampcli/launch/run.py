@@ -120,6 +120,7 @@ def _supervise(resolved: Resolved, directory: RunDirectory, gpus: Sequence[str],
             observer=observer,
             signals=signals,
             gpus=len(gpus),
+            starts_ahead=not (one_stage or resolved.config.launch.elastic),
         )
         state = supervisor.go_through(one_stage=one_stage)
     return Outcome(run=directory, status=state["status"], state=state, started=True, exit_code=_exit_code(state, signals))

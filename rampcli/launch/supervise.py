@@ -3,7 +3,9 @@
 import signal
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -19,19 +21,22 @@ from rampcli.locks import is_held
 from rampcli.run_directory import COMPLETE, PREEMPTED, STAGE_BOUNDARY, STAGE_IS_OVER, RunDirectory
 
 POLL_S = 0.1
+AHEAD_S = 30.0
+"""So long before a stage ends, about, the workers of the next are started."""
 OLD_WORKERS_S = 60.0
 """How long workers that nobody supervises any more may take to end."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Launched:
-    """The workers of a stage, what they print and tell, and how often some of them crashed."""
+    """The workers of a stage, what they print and tell, how often some of them crashed, and the stage whose workers come after them."""
 
     stage: StagePlan
     log: Path
     feed: Feed
     restarts: Restarts
     workers: Workers
+    coming: StagePlan | None
 
 
 @dataclass(kw_only=True, slots=True)
@@ -45,6 +50,7 @@ class Supervisor:
         observer: is told about progress.
         signals: ask to stop.
         gpus: how many are used on this machine.
+        starts_ahead: whether the workers of a stage are started before those of the stage before it end, which they wait for.
     """
 
     resolved: Resolved
@@ -53,6 +59,8 @@ class Supervisor:
     observer: Observer
     signals: StopSignals
     gpus: int = 0
+    starts_ahead: bool = False
+    _ahead: tuple[StagePlan, Workers] | None = None
 
     def go_through(self, *, one_stage: bool) -> dict[str, Any]:
         """Run stage after stage, or one set of processes; returns the last state.json.
@@ -60,7 +68,8 @@ class Supervisor:
         Raises:
             RampcliError: the workers failed; with what they said.
         """
-        with noting_failure(self.run):
+        with noting_failure(self.run), ExitStack() as at_the_end:
+            at_the_end.callback(self._take_ahead, None)
             self._wait_for_old_workers()  # where nobody supervises them, they may go on to another stage, or to the end
             state = self.run.read_state() or {}
             while state["status"] != COMPLETE:
@@ -72,7 +81,7 @@ class Supervisor:
     def _run_stage(self, stage: StagePlan) -> dict[str, Any]:
         launch = self.resolved.config.launch
         restarts = Restarts(max_restarts=launch.max_restarts, backoff_s=launch.backoff_s)
-        log = self.run.logs / f"stage_{stage.stage}.log"
+        log = self._log_of(stage)
         while True:
             self._wait_for_old_workers()
             if self.signals.signal is not None:
@@ -105,9 +114,11 @@ class Supervisor:
         self.run.change_status("running")
         self.observer.on_start(stage, gpus=self.gpus)
         self.run.append_event("launch", stage=stage.stage, num_nodes=stage.num_nodes, world_size=stage.world_size)
-        workers = self.start(stage, log)
+        workers = self._take_ahead(stage) or self.start(stage, log)
+        coming = self._coming_after(stage)
         try:
-            exit_code = self._watch(Launched(stage=stage, log=log, feed=feed, restarts=restarts, workers=workers))
+            workers.let_train()
+            exit_code = self._watch(Launched(stage=stage, log=log, feed=feed, restarts=restarts, workers=workers, coming=coming))
         finally:
             workers.end()
         self.run.append_event("exit", stage=stage.stage, exit_code=exit_code)
@@ -122,12 +133,36 @@ class Supervisor:
             if (change := workers.change()) is not None:
                 self._take_note(change, launched)
             launched.feed.tell()
+            self._look_ahead(launched)
             if self.signals.signal is not None and kill_at is None:
                 workers.ask_to_stop()
                 kill_at = time.monotonic() + self.resolved.config.launch.grace_s
             if self.signals.at_once or (kill_at is not None and time.monotonic() > kill_at):
                 workers.kill()
         return exit_code
+
+    def _look_ahead(self, launched: Launched) -> None:
+        """Start the workers of the next stage once this one is about to end: while they import torch, it goes on."""
+        row, coming = launched.feed.row, launched.coming
+        if self._ahead or row is None or coming is None or self.signals.signal is not None:
+            return
+        if coming.first_sample - row["consumed_samples"] <= AHEAD_S * row["samples_per_s"]:
+            self._ahead = (coming, self.start(coming, self._log_of(coming)))
+
+    def _coming_after(self, stage: StagePlan) -> StagePlan | None:
+        """The stage whose workers are to be started while those of this one live; None where there is none."""
+        groups = self.resolved.plan.stages_by_processes() if self.starts_ahead else []
+        return next((after[0] for group, after in pairwise(groups) if stage in group), None)
+
+    def _take_ahead(self, stage: StagePlan | None) -> Workers | None:
+        """The workers that were started ahead, if they are of this stage and live; otherwise they end, if there are any."""
+        if self._ahead is None:
+            return None
+        (of, workers), self._ahead = self._ahead, None
+        if of is stage and workers.exit_code() is None:
+            return workers
+        workers.end()
+        return None
 
     def _take_note(self, change: Change, launched: Launched) -> None:
         """Count what was lost, and have it brought back.
@@ -166,6 +201,9 @@ class Supervisor:
                     f"workers still train in {self.run.path}, and they are not of this command", remedy="end them, or wait for them"
                 )
             time.sleep(POLL_S)
+
+    def _log_of(self, stage: StagePlan) -> Path:
+        return self.run.logs / f"stage_{stage.stage}.log"
 
     def _preempted(self) -> dict[str, Any]:
         state = {**(self.run.read_state() or {}), "status": PREEMPTED}

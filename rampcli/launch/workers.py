@@ -51,6 +51,9 @@ class Workers:
         self.processes = list(processes)
         self.reserved_port = reserved_port
 
+    def let_train(self) -> None:
+        """It is their turn. Here they do not wait for it."""
+
     def exit_code(self) -> int | None:
         """0 once all have ended well; another code once one has not; None while they run."""
         codes = [process.poll() for process in self.processes]
@@ -91,15 +94,17 @@ class Workers:
             self.reserved_port.close()
 
 
-def start_process(command: Sequence[str], log: Path, environment: Mapping[str, str] | None = None) -> subprocess.Popen[bytes]:
-    """Start a program that prints to a log, dies with this process, and leads a session of its own.
+def start_process(
+    command: Sequence[str], log: Path, environment: Mapping[str, str] | None = None, *, listens: bool = False
+) -> subprocess.Popen[bytes]:
+    """Start a program that prints to a log, dies with this process, and leads a session of its own; one that `listens` has an input.
 
     So Ctrl-C in the terminal reaches the supervisor alone, which passes it on once.
     """
     log.parent.mkdir(parents=True, exist_ok=True)
     with log.open("ab") as output:
         return subprocess.Popen(
-            command, env=environment, stdin=subprocess.DEVNULL, stdout=output, stderr=output,
+            command, env=environment, stdin=subprocess.PIPE if listens else subprocess.DEVNULL, stdout=output, stderr=output,
             start_new_session=True, preexec_fn=partial(die_with, os.getpid()),
         )  # fmt: skip
 

@@ -4,6 +4,19 @@ import sys
 
 import pytest
 
+from rampcli import llm
+from rampcli.config.compose import lay_over
+from rampcli.config.resolve import resolve
+from rampcli.launch.run import describe
+from rampcli.run_directory import RunDirectory
+from runs import TINY, environment
+
+# What only commands, or only other settings than those of a plain run, need.
+UNNEEDED = {
+    *("hydra", "typer", "click", "rich", "jinja2", "matplotlib", "transformers", "pyarrow", "pandas", "hypothesis", "tensorboard"),
+    *("torch.distributed.pipelining", "torch.distributed.run", "torch.distributed.launcher", "torch.testing._internal.common_utils"),
+    *("torch._inductor.compile_fx", "rampcli.cli", "rampcli.launch", "rampcli.report", "rampcli.config.compose", "rampcli.data.building"),
+}
 PROBE = """
 import json, sys
 from rampcli.cli.main import main
@@ -37,3 +50,17 @@ def test_planning_does_not_import_torch(words):
 def test_supervising_does_not_import_torch():
     probe = "import sys, rampcli.cli.training, rampcli.launch.run; print('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", probe], capture_output=True, text=True, check=True).stdout == "False\n"
+
+
+def test_a_worker_imports_nothing_that_a_plain_run_does_not_need_and_next_to_nothing_after_its_turn_has_come(tmp_path):
+    settings = TINY | {"run_dir": tmp_path, "rampup.node_policy": "fixed", "trainer.num_nodes": 1}
+    words = [f"{key}={value}" for key, value in settings.items()]
+    describe(RunDirectory(tmp_path), resolve(lay_over(llm.from_factory("llama3_tiny"), words)), [])
+    for stage in range(2):  # one that begins, and one that goes on from a checkpoint
+        worker = [sys.executable, "-X", "importtime", "-m", "rampcli.engine.worker", str(tmp_path), "--wait"]
+        done = subprocess.run(worker, input="0\n", env=environment(), capture_output=True, text=True, check=True)
+        imported = [line.rpartition("|")[2].strip() for line in done.stderr.splitlines() if line.startswith("import time:")]
+        assert {"torch", "rampcli.engine.trainer", "torch.distributed.checkpoint"} <= set(imported)
+        assert UNNEEDED & set(imported) == set()
+        assert len(imported) - imported.index("rampcli.engine.training") < 20
+        assert RunDirectory(tmp_path).read_state()["stage"] == stage + 1

@@ -1,0 +1,56 @@
+"""The workers of the next stage, which are started before those of this one end, and wait for their turn."""
+
+import os
+import signal
+
+import pytest
+
+from processes import children_of, wait_until, wait_until_all_have_ended
+
+RAMP = ["trainer.num_nodes=1", "trainer.devices=2", "rampup.node_policy=fixed", "data.micro_batch_size=1", "model.global_batch_size=4"]
+# The first of two stages takes so few seconds that the workers of the second come at once, and so many that they are seen.
+SECONDS_LONG = [*RAMP, "model.rampup_batch_size=[2,2,1200]", "trainer.max_samples=1_240", "trainer.val_samples=0"]
+LONGER = [*RAMP, "model.rampup_batch_size=[2,2,6000]", "trainer.max_samples=12_000", "trainer.val_samples=0"]
+
+
+def wait_for_those_that_wait(run, supervisor) -> list[int]:
+    wait_until(lambda: len(children_of(supervisor.pid)) == 4, supervisor)
+    (launch,) = [row for row in run.events if row["event"] == "launch"]
+    assert launch["stage"] == 0
+    return sorted(children_of(supervisor.pid))[2:]
+
+
+def test_a_worker_that_is_lost_while_it_waits_costs_nothing(run, assert_every_sample_is_read_once):
+    supervisor = run.start(*SECONDS_LONG)
+    os.kill(wait_for_those_that_wait(run, supervisor)[1], signal.SIGKILL)
+    _, errors = supervisor.communicate()
+    assert supervisor.returncode == 0, errors
+    assert [(row["event"], row["stage"]) for row in run.events if row["event"] in ("launch", "exit", "fault")] == [
+        ("launch", 0),
+        ("exit", 0),
+        ("launch", 1),
+        ("exit", 1),
+    ]
+    assert_every_sample_is_read_once(run)
+    wait_until_all_have_ended(run.path)
+
+
+@pytest.mark.parametrize(("number", "exit_code"), [(signal.SIGTERM, 75), (signal.SIGKILL, -9)])
+def test_workers_that_wait_end_with_those_that_train(run, number, exit_code):
+    supervisor = run.start(*LONGER)
+    wait_for_those_that_wait(run, supervisor)
+    supervisor.send_signal(number)
+    _, errors = supervisor.communicate()
+    assert supervisor.returncode == exit_code, errors
+    wait_until_all_have_ended(run.path)
+    assert {row["stage"] for row in run.rows} == {0}
+    assert not (run.directory.logs / "stage_1.log").read_text()
+
+
+def test_one_stage_alone_has_nobody_wait(run):
+    supervisor = run.start(*SECONDS_LONG, "--one-stage")
+    most = 0
+    while supervisor.poll() is None:
+        most = max(most, len(children_of(supervisor.pid)))
+    supervisor.communicate()
+    assert (most, supervisor.returncode, run.state["status"]) == (2, 0, "stage_boundary")
