@@ -6,17 +6,21 @@ import math
 import os
 import re
 import shutil
+import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 MANIFEST = "manifest.json"
 STAGE_BOUNDARY, COMPLETE, PREEMPTED = "stage_boundary", "complete", "preempted"
 """What state.json says of a run whose workers have ended as they should."""
 STAGE_IS_OVER = (STAGE_BOUNDARY, COMPLETE)
+PIECE_BYTES = 8 * 2**20
+PAGE_BYTES = 4096
+_ONE_ROW_AT_A_TIME = threading.Lock()
 _STEP_FOLDER = re.compile(r"step_(\d{8,})")
 
 
@@ -37,17 +41,27 @@ class Checkpoint:
         """Samples consumed."""
         return int(self.manifest["consumed_samples"])
 
-    def damage(self) -> str | None:
-        """What is wrong with the tensor files, by size and SHA-256; None where nothing is."""
-        for name, file in self.manifest["files"].items():
+    @property
+    def files(self) -> dict[str, dict[str, Any]]:
+        """The other files in the folder, by name: `bytes`, and a checksum, `sums` or `sha256`."""
+        return dict(self.manifest["files"])
+
+    def damage(self, *, by_checksum: bool = True) -> str | None:
+        """What is wrong with the files, by size and, unless somebody else does that, by checksum; None where nothing is."""
+        for name, file in self.files.items():
             path = self.path / name
             if not path.is_file():
                 return f"{name} is missing"
             if path.stat().st_size != file["bytes"]:
                 return f"{name} has {path.stat().st_size} bytes instead of {file['bytes']}"
-            if sha256(path) != file["sha256"]:
+            if by_checksum and not checksum_fits(path, file):
                 return f"{name} has another checksum"
         return None
+
+    def remove(self) -> None:
+        """Delete it. Its manifest goes first, so that one that is half deleted is none."""
+        (self.path / MANIFEST).unlink()
+        shutil.rmtree(self.path)
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,21 +142,81 @@ class RunDirectory:
         append_row(self.events, {"event": kind, "time": round(time.time(), 3), **facts})
 
     def remove_checkpoints(self, *, keep_last: int) -> None:
-        """Delete what an interrupted save left behind, and all but the newest complete checkpoints.
-
-        A checkpoint loses its manifest first, so that one that is half deleted is none.
-        """
+        """Delete what an interrupted save left behind, and all but the newest complete checkpoints."""
         for path in self.checkpoints.glob("step_*"):
             if not (_STEP_FOLDER.fullmatch(path.name) and (path / MANIFEST).is_file()):
                 shutil.rmtree(path)
         for checkpoint in self.complete_checkpoints()[:-keep_last]:
-            (checkpoint.path / MANIFEST).unlink()
-            shutil.rmtree(checkpoint.path)
+            checkpoint.remove()
+
+    def remove_checkpoints_from(self, step: int) -> None:
+        """Delete the checkpoints of `step` and of those after it: the steps were taken again, because these could not be loaded."""
+        for checkpoint in self.complete_checkpoints():
+            if checkpoint.step >= step:
+                checkpoint.remove()
 
     def forget_after(self, step: int) -> None:
         """Drop the rows of metrics.jsonl after `step`: the steps will be taken again."""
         rows = [row for row in read_rows(self.metrics) if row["step"] <= step]
         replace_file(self.metrics, "".join(json.dumps(row) + "\n" for row in rows))
+
+
+class PageSums:
+    """A checksum at the speed of memory, against damage rather than malice: the SHA-256 of sums.
+
+    Each piece of `PIECE_BYTES`, the last one filled up with zeros to whole pages of 4096 bytes, is a table of 64-bit integers, little end
+    first, with a page in each row. Summed, modulo 2^64, are its columns and its rows. So damage within one page of a piece is always
+    found, and so are pages that are lost or in each other's place.
+    """
+
+    def __init__(self) -> None:
+        self._digest = hashlib.sha256()
+
+    def update(self, piece: "memoryview | bytes") -> None:
+        """Count in the next piece."""
+        import numpy as np  # here, because most commands need none of it
+
+        if len(piece) % PAGE_BYTES:
+            piece = bytes(piece).ljust(-(-len(piece) // PAGE_BYTES) * PAGE_BYTES, b"\0")
+        table = np.frombuffer(piece, dtype="<u8").reshape(-1, PAGE_BYTES // 8)
+        for axis in (0, 1):
+            self._digest.update(np.add.reduce(table, axis=axis).tobytes())
+
+    def hexdigest(self) -> str:
+        """The checksum, in hexadecimal."""
+        return self._digest.hexdigest()
+
+
+def page_sums(content: bytes) -> str:
+    """`PageSums` of a whole file."""
+    sums = PageSums()
+    for begin in range(0, len(content), PIECE_BYTES):
+        sums.update(content[begin : begin + PIECE_BYTES])
+    return sums.hexdigest()
+
+
+class Checksum(Protocol):
+    """Counts in pieces of `PIECE_BYTES`, the last one shorter."""
+
+    def update(self, piece: Any, /) -> object:
+        """Count in the next piece."""
+
+    def hexdigest(self) -> str:
+        """The checksum, in hexadecimal."""
+
+
+def expected_checksum(facts: Mapping[str, Any]) -> tuple[Checksum, str]:
+    """What makes the checksum that a manifest gives a file, and that checksum. The first manifests have SHA-256."""
+    return (PageSums(), facts["sums"]) if "sums" in facts else (hashlib.sha256(), facts["sha256"])
+
+
+def checksum_fits(path: Path, facts: Mapping[str, Any]) -> bool:
+    """Whether a file has the checksum that a manifest gives it."""
+    checksum, expected = expected_checksum(facts)
+    with path.open("rb") as file:
+        while piece := file.read(PIECE_BYTES):
+            checksum.update(piece)
+    return checksum.hexdigest() == expected
 
 
 def sha256(path: Path) -> str:
@@ -186,8 +260,8 @@ class Tail:
 
 
 def append_row(path: Path, row: dict[str, Any]) -> None:
-    """Add one row to a JSON lines file; a last line that was cut off gives way to it."""
-    with path.open("ab+") as file:
+    """Add one row to a JSON lines file; a last line that was cut off gives way to it. Threads may do so at a time."""
+    with _ONE_ROW_AT_A_TIME, path.open("ab+") as file:
         if file.tell() > 0:
             file.seek(-1, os.SEEK_END)
             if file.read(1) != b"\n":

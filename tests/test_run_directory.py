@@ -1,6 +1,10 @@
+import hashlib
+import itertools
 import json
 import subprocess
 import sys
+from collections import deque
+from concurrent.futures import ThreadPoolExecutor
 from itertools import islice
 from pathlib import Path
 
@@ -8,7 +12,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rampcli.run_directory import MANIFEST, RunDirectory, Tail, append_row, read_rows, replace_file, sha256, write_json
+from rampcli.run_directory import (
+    MANIFEST,
+    RunDirectory,
+    Tail,
+    append_row,
+    checksum_fits,
+    page_sums,
+    read_rows,
+    replace_file,
+    sha256,
+    write_json,
+)
 
 ROWS = st.lists(st.dictionaries(st.text(max_size=4), st.integers() | st.text(max_size=8) | st.none(), max_size=3), max_size=6)
 
@@ -180,6 +195,20 @@ def test_the_newest_complete_checkpoints_are_kept_and_the_rest_is_gone(run, keep
     assert all(checkpoint.damage() is None for checkpoint in run.complete_checkpoints())
 
 
+def test_checkpoints_of_steps_that_were_taken_again_are_removed(run):
+    for step in (10, 20, 30):
+        save(run, step)
+    run.remove_checkpoints_from(20)
+    assert sorted(path.name for path in run.checkpoints.iterdir()) == ["step_00000010"]
+
+
+def test_rows_that_threads_add_at_a_time_are_all_there(tmp_path):
+    path = tmp_path / "rows.jsonl"
+    with ThreadPoolExecutor(8) as threads:
+        deque(threads.map(lambda number: append_row(path, {"number": number, "text": "x" * 5000}), range(200)))
+    assert sorted(row["number"] for row in read_rows(path)) == list(range(200))
+
+
 def test_steps_that_will_be_taken_again_leave_the_metrics(run):
     for step in range(1, 6):
         append_row(run.metrics, {"step": step, "loss": 1 / step})
@@ -194,6 +223,33 @@ def test_steps_that_will_be_taken_again_leave_the_metrics(run):
 def test_forgetting_in_a_run_without_metrics_leaves_none(run):
     run.forget_after(3)
     assert list(read_rows(run.metrics)) == []
+
+
+@pytest.mark.parametrize("sum_of", [page_sums, lambda content: hashlib.sha256(content).hexdigest()], ids=["sums", "sha256"])
+def test_a_file_is_compared_with_whichever_checksum_its_manifest_has(sum_of, tmp_path):
+    content = bytes(range(256)) * 40_000  # more than one piece
+    facts = {"sha256" if sum_of is not page_sums else "sums": sum_of(content)}
+    (tmp_path / "file").write_bytes(content)
+    assert checksum_fits(tmp_path / "file", facts)
+    (tmp_path / "file").write_bytes(content[:-1] + b"x")
+    assert not checksum_fits(tmp_path / "file", facts)
+
+
+@given(
+    content=st.binary(min_size=1, max_size=300).map(lambda seed: seed * 60),
+    place=st.integers(0, 10**6),
+    new=st.binary(min_size=1, max_size=4096),
+)
+def test_any_damage_within_a_page_changes_the_sums(content, place, new):
+    first = place % len(content)
+    last = min(first + len(new), len(content), (first // 4096 + 1) * 4096)
+    damaged = content[:first] + new[: last - first] + content[last:]
+    assert (page_sums(damaged) == page_sums(content)) == (damaged == content)
+
+
+def test_pages_that_changed_their_places_change_the_sums():
+    pages = [bytes([number]) * 4096 for number in range(4)]
+    assert len({page_sums(b"".join(order)) for order in itertools.permutations(pages)}) == 24
 
 
 def test_a_checksum_is_that_of_the_content(tmp_path):

@@ -280,6 +280,9 @@ class CheckpointConfig:
         at_least=1,
     )
     keep_last: int = setting(2, "how many are kept", unit="checkpoints", at_least=1)
+    async_: bool = setting(
+        False, "training goes on while a checkpoint is written; each host needs memory for a copy of what its processes save"
+    )
 
 
 class Traced:

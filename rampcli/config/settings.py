@@ -110,13 +110,18 @@ def settings() -> dict[str, Setting]:
 
 def _settings(schema: type, prefix: str) -> Iterator[Setting]:
     for field in dataclasses.fields(schema):
-        key = f"{prefix}{field.name}"
+        key = f"{prefix}{_name(field)}"
         if dataclasses.is_dataclass(field.type):
             yield from _settings(field.type, f"{key}.")  # type: ignore[arg-type]
         else:
             options = get_args(field.type) if get_origin(field.type) in (UnionType,) else (field.type,)
             kinds = [option for option in options if option is not type(None)]
             yield Setting(key=key, type=kinds[0], optional=len(kinds) < len(options), default=_default(field), **field.metadata)
+
+
+def _name(field: "dataclasses.Field[Any]") -> str:
+    """As it is typed. A field whose name Python keeps for itself has a `_` at its end there: `async_`."""
+    return field.name.removesuffix("_")
 
 
 def _default(field: "dataclasses.Field[Any]") -> Any:
@@ -126,7 +131,7 @@ def _default(field: "dataclasses.Field[Any]") -> Any:
 def leaves(config: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
     """Every leaf of a configuration, as (dotted key, value), in the order of the schema."""
     for field in dataclasses.fields(config):
-        key, value = f"{prefix}{field.name}", getattr(config, field.name)
+        key, value = f"{prefix}{_name(field)}", getattr(config, field.name)
         if dataclasses.is_dataclass(value):
             yield from leaves(value, f"{key}.")
         else:

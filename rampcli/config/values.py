@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable, Mapping
 from enum import Enum
+from keyword import iskeyword
 from typing import Any, get_args, get_origin
 
 from omegaconf import BooleanNode, FloatNode, IntegerNode, StringNode
@@ -42,12 +43,12 @@ def build(values: Mapping[str, Any], *, place: Callable[[str], str], report: Rep
 
 
 def put(config: Config, key: str, value: Any) -> None:
-    """Set a leaf."""
+    """Set a leaf. As `settings` has it, one whose name is Python's own has a `_` at its end."""
     *sections, name = key.split(".")
     section: Any = config
     for part in sections:
         section = getattr(section, part)
-    setattr(section, name, value)
+    setattr(section, f"{name}_" if iskeyword(name) else name, value)
 
 
 def typed(key: str, value: Any) -> Any:

@@ -1,29 +1,32 @@
-"""Checkpoints: tensors through torch.distributed.checkpoint's safetensors storage, the rest in a JSON manifest. No pickle.
+"""Checkpoints: tensors in safetensors files, the rest in a JSON manifest. No pickle.
 
 A checkpoint is written aside, flushed, given its manifest and renamed: it is complete or absent. It loads at any world size.
 """
 
 import shutil
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
+from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch.distributed.checkpoint.api import CheckpointException
-from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageReader, HuggingFaceStorageWriter
-from torch.distributed.checkpoint.state_dict_loader import load as load_tensors
-from torch.distributed.checkpoint.state_dict_saver import save as save_tensors
 
-from rampcli.engine.ranks import from_rank_0
+from rampcli.engine.blocks import Block, HostCopies, block_of, blocks_to_save
+from rampcli.engine.ranks import from_all_ranks, from_rank_0
+from rampcli.engine.tensor_files import DamagedFileError, read_blocks, write_blocks
 from rampcli.errors import ForeignCheckpointError, NoCheckpointError, RampcliError
 from rampcli.models.decoder import Decoder
-from rampcli.run_directory import MANIFEST, RunDirectory, flush, sha256, write_json
+from rampcli.run_directory import MANIFEST, Checkpoint, RunDirectory, flush, page_sums, write_json
 
 FORMAT = 1
 MODEL, OPTIMIZER = "model.", "optimizer.state."
 TOKENIZER = "tokenizer.json"
+LONGEST_REASON = 500
+"""Characters."""
 
 
 @dataclass(slots=True)
@@ -44,7 +47,12 @@ class TrainingState:
 
 
 class Checkpoints:
-    """Saves and loads a model, of which each rank has its parts, and its optimisers. Every rank takes part in every call."""
+    """Saves and loads a model, of which each rank has its parts, and its optimisers. Every rank takes part in every call.
+
+    With `in_background`, training goes on while a checkpoint is written. A thread on each rank copies what is to be saved into host
+    memory, writes it, and agrees with the others in a process group of their own. An optimiser's step, which changes what is being
+    copied, waits for the copy; nothing else does.
+    """
 
     def __init__(
         self,
@@ -55,6 +63,7 @@ class Checkpoints:
         keep_last: int,
         facts: dict[str, Any],
         tokenizer: str | None = None,
+        in_background: bool = False,
     ) -> None:
         """`facts` go into every manifest: what the checkpoint belongs to; the tokenizer's file into every checkpoint."""
         self.run = run
@@ -63,42 +72,120 @@ class Checkpoints:
         self.keep_last = keep_last
         self.facts = facts
         self.tokenizer = tokenizer
+        self.stall_s = 0.0  # that training has waited for the checkpoint that is being saved
+        self._step: int | None = None  # of that which was loaded, or is being saved, or was saved last
+        self._saving: Future[None] | None = None
+        self._copying: Future[list[Block]] | None = None
+        self._copies = HostCopies()
+        self._group = dist.new_group(backend="gloo") if in_background else None
+        self._threads = ThreadPoolExecutor(2, thread_name_prefix="checkpoint") if in_background else None
+        for optimizer in optimizers:
+            optimizer.register_step_pre_hook(lambda *_: self._wait_for_copy())
 
-    def save(self, state: TrainingState) -> None:
-        """Write the checkpoint of `state`, and delete those beyond the last `keep_last`.
+    def save(self, state: TrainingState, *, is_last: bool = False) -> None:
+        """Write the checkpoint of `state`, and delete those beyond the last `keep_last`; in the background, where that is chosen.
+
+        Args:
+            state: where the run is.
+            is_last: nothing is trained any more: return once it is written.
 
         Raises:
-            RampcliError: the disk is full, say. Older checkpoints are as they were.
+            RampcliError: this checkpoint, or the one before it, cannot be written: the disk is full, say. Older ones are as they were.
         """
-        final = self.run.checkpoint_folder(state.step)
-        if from_rank_0((final / MANIFEST).is_file()):
-            return
+        began = time.perf_counter()
+        self.wait()
+        if state.step != self._step:
+            self._step = state.step
+            manifest = {"format": FORMAT, **asdict(state), **self.facts}
+            if self._threads is None or is_last:
+                self._write(manifest, self._blocks, began)
+            else:
+                self.stall_s = 0.0
+                self._copying = self._threads.submit(self._copies.of(self._blocks()))
+                self._saving = self._threads.submit(self._write, manifest, self._copying.result, began, trains=True)
+                self.stall_s += time.perf_counter() - began
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether this rank knows that the checkpoint that is being saved cannot be; `wait` says why, on every rank."""
+        return self._saving is not None and self._saving.done() and self._saving.exception() is not None
+
+    def wait(self) -> None:
+        """Return once no checkpoint is being saved.
+
+        Raises:
+            RampcliError: as `save`.
+        """
+        saving, self._saving = self._saving, None
+        if saving is not None:
+            saving.result()
+
+    def _wait_for_copy(self) -> None:
+        copying, self._copying = self._copying, None
+        if copying is not None:
+            began = time.perf_counter()
+            copying.exception()
+            self.stall_s += time.perf_counter() - began
+
+    def _write(self, manifest: dict[str, Any], blocks: Callable[[], list[Block]], began: float, *, trains: bool = False) -> None:
+        """Write a checkpoint, step by step with the other ranks: what one cannot do ends it on all of them.
+
+        Args:
+            manifest: without its `files`.
+            blocks: gives this rank's.
+            began: when the checkpoint was asked for, by `time.perf_counter`.
+            trains: training goes on meanwhile.
+        """
+        final = self.run.checkpoint_folder(manifest["step"])
         aside = final.with_name(f"{final.name}.tmp")
+        is_first = dist.get_rank() == 0
         try:
-            if dist.get_rank() == 0:
-                shutil.rmtree(aside, ignore_errors=True)
-                aside.mkdir(parents=True)
-            dist.barrier()
-            save_tensors(self._tensors(copies=False), storage_writer=HuggingFaceStorageWriter(str(aside), save_distributed=True))
-            if dist.get_rank() == 0:
-                if self.tokenizer is not None:
-                    (aside / TOKENIZER).write_text(self.tokenizer, encoding="utf-8")
-                for path in aside.iterdir():
-                    flush(path)
-                files = {path.name: {"bytes": path.stat().st_size, "sha256": sha256(path)} for path in sorted(aside.iterdir())}
-                write_json(aside / MANIFEST, {"format": FORMAT, **asdict(state), **self.facts, "files": files})
-                flush(aside)
-                aside.rename(final)
-                flush(final.parent)
-                self.run.remove_checkpoints(keep_last=self.keep_last)
-                self.run.append_event("checkpoint", step=state.step, consumed_samples=state.consumed_samples)
-        except (OSError, CheckpointException) as error:
-            shutil.rmtree(aside, ignore_errors=True)  # on a full disk, this is the room in which to say so
+            self._together(lambda: _make_anew(aside) if is_first else {})
+            shares = self._together(lambda: write_blocks(aside, blocks(), rank=dist.get_rank()))
+            manifest["files"] = {name: facts for share in shares for name, facts in share.items()}
+            self._together(lambda: self._complete(aside, final, manifest) if is_first else {})
+        except _CannotSave as error:
+            if is_first:
+                shutil.rmtree(aside, ignore_errors=True)  # on a full disk, this is the room in which to say so
             raise RampcliError(
-                f"cannot save the checkpoint of step {state.step}: {_reason(error)}",
+                f"cannot save the checkpoint of step {manifest['step']}: {error}",
                 remedy="room and permission in the run directory; then the same command goes on from the last checkpoint",
             ) from error
-        dist.barrier()
+        if is_first:
+            save_s = time.perf_counter() - began
+            times = {"save_s": round(save_s, 3), "stall_s": round(self.stall_s if trains else save_s, 3)}
+            self.run.append_event("checkpoint", step=manifest["step"], consumed_samples=manifest["consumed_samples"], **times)
+
+    def _together(self, work: Callable[[], dict[str, Any]]) -> list[dict[str, Any]]:
+        """Do this rank's part of something; what all ranks have to say of theirs.
+
+        Raises:
+            _CannotSave: one of them failed, for whatever reason: none is left waiting for it.
+        """
+        cause: Exception | None = None
+        try:
+            said = {"did": work()}
+        except Exception as error:
+            said, cause = {"failed": {"reason": (str(error) or type(error).__name__)[:LONGEST_REASON]}}, error
+        everyone = from_all_ranks(said, self._group)
+        if reasons := sorted({each["failed"]["reason"] for each in everyone if "failed" in each}):
+            raise _CannotSave("; ".join(reasons)) from cause
+        return [each["did"] for each in everyone]
+
+    def _complete(self, aside: Path, final: Path, manifest: dict[str, Any]) -> dict[str, Any]:
+        """Let what is written become the checkpoint."""
+        if self.tokenizer is not None:
+            content = self.tokenizer.encode()
+            (aside / TOKENIZER).write_bytes(content)
+            flush(aside / TOKENIZER)
+            manifest["files"][TOKENIZER] = {"bytes": len(content), "sums": page_sums(content)}
+        write_json(aside / MANIFEST, manifest)
+        flush(aside)
+        self.run.remove_checkpoints_from(manifest["step"])
+        aside.rename(final)
+        flush(final.parent)
+        self.run.remove_checkpoints(keep_last=self.keep_last)
+        return {}
 
     def load_newest(self) -> TrainingState:
         """Load the newest checkpoint that is whole; the initial state where there is none at all.
@@ -107,35 +194,57 @@ class Checkpoints:
             ForeignCheckpointError: it was trained on another corpus.
             NoCheckpointError: there are checkpoints, but none is whole.
         """
-        step = self._newest_whole_step()
-        if step is None:
+        found = {checkpoint.step: checkpoint for checkpoint in self.run.complete_checkpoints()}
+        step = from_rank_0(max(found, default=-1))
+        if step == -1:
             return TrainingState()
-        checkpoint = next(found for found in self.run.complete_checkpoints() if found.step == step)
-        if checkpoint.manifest["corpus"] != self.facts["corpus"]:
-            raise ForeignCheckpointError(
-                f"{checkpoint.path} was trained on another corpus than this machine has", remedy="another name= or run_dir="
-            )
-        if step > 0:
-            self._make_optimizer_state()
-        load_tensors(self._tensors(copies=True), storage_reader=HuggingFaceStorageReader(str(checkpoint.path)))  # in place
-        recent = [(loss, norm) for loss, norm in checkpoint.manifest.get("recent", [])]
-        return TrainingState(
-            step=step, consumed_samples=checkpoint.consumed_samples, order_hash=checkpoint.manifest["order_hash"], recent=recent
-        )
+        while step != -1:
+            checkpoint = found[step]
+            if checkpoint.manifest["corpus"] != self.facts["corpus"]:
+                raise ForeignCheckpointError(
+                    f"{checkpoint.path} was trained on another corpus than this machine has", remedy="another name= or run_dir="
+                )
+            if self._is_whole(checkpoint):
+                self._step = step
+                recent = [(loss, norm) for loss, norm in checkpoint.manifest.get("recent", [])]
+                order_hash = checkpoint.manifest["order_hash"]
+                return TrainingState(step=step, consumed_samples=checkpoint.consumed_samples, order_hash=order_hash, recent=recent)
+            step = from_rank_0(max((earlier for earlier in found if earlier < step), default=-1))
+        raise NoCheckpointError(f"every checkpoint in {self.run.checkpoints} is damaged", remedy="another name= or run_dir= to start anew")
 
-    def _tensors(self, *, copies: bool) -> dict[str, Tensor]:
-        """The weights and the state of the optimisers, by names that do not depend on how the model is split.
+    def _is_whole(self, checkpoint: Checkpoint) -> bool:
+        """Load a checkpoint in place, while each rank compares its share of the files with their checksums."""
+        if checkpoint.step > 0:
+            self._make_optimizer_state()
+        names, rank, ranks = sorted(checkpoint.files), dist.get_rank(), dist.get_world_size()
+        mine = [name for number, name in enumerate(names) if number * ranks // len(names) == rank]
+        damage = checkpoint.damage(by_checksum=False)
+        if damage is None:
+            try:
+                blocks = [block_of(name, tensor) for name, tensor, _ in self._tensors(copies=True)]
+                read_blocks(checkpoint.path, checkpoint.files, blocks, to_check=mine)
+            except (DamagedFileError, OSError) as error:
+                damage = str(error)
+        damages = [each["damage"] for each in from_all_ranks({"damage": damage}, self._group) if each["damage"] is not None]
+        if damages and dist.get_rank() == 0:
+            self.run.append_event("fault", reason=f"{checkpoint.path.name} is damaged: {damages[0]}")
+        return not damages
+
+    def _blocks(self) -> list[Block]:
+        return blocks_to_save(self._tensors(copies=False))
+
+    def _tensors(self, *, copies: bool) -> Iterator[tuple[str, Tensor, Tensor]]:
+        """The weights and the state of the optimisers, by names that do not depend on how the model is split, with their parameters.
 
         Args:
             copies: also those that another part of the model has, and saves.
         """
         states = {parameter: state for optimizer in self.optimizers for parameter, state in optimizer.state.items()}
-        tensors = {}
         for part in self.parts:
             for name, parameter in part.named_parameters() if copies else part.own_parameters().items():
-                tensors[f"{MODEL}{name}"] = parameter.detach()
-                tensors |= {f"{OPTIMIZER}{name}.{key}": value for key, value in states.get(parameter, {}).items()}
-        return tensors
+                yield f"{MODEL}{name}", parameter, parameter
+                for key, value in states.get(parameter, {}).items():
+                    yield f"{OPTIMIZER}{name}.{key}", value, parameter
 
     def _make_optimizer_state(self) -> None:
         """Optimisers have no state before their first step; one along no gradient, of no size, makes it."""
@@ -150,28 +259,12 @@ class Checkpoints:
             for group, rate in zip(optimizer.param_groups, rates, strict=True):
                 group["lr"] = rate
 
-    def _newest_whole_step(self) -> int | None:
-        """Rank 0 reads and checks; the others are told."""
-        step = -1
-        if dist.get_rank() == 0:
-            found = self.run.complete_checkpoints()
-            for checkpoint in reversed(found):
-                damage = checkpoint.damage()
-                if damage is None:
-                    step = checkpoint.step
-                    break
-                self.run.append_event("fault", reason=f"{checkpoint.path.name} is damaged: {damage}")
-            else:
-                step = -2 if found else -1
-        step = from_rank_0(step)
-        if step == -2:
-            raise NoCheckpointError(
-                f"every checkpoint in {self.run.checkpoints} is damaged", remedy="another name= or run_dir= to start anew"
-            )
-        return None if step == -1 else step
+
+class _CannotSave(Exception):
+    """The reasons of all ranks that have one."""
 
 
-def _reason(error: BaseException) -> str:
-    if isinstance(error, CheckpointException):
-        return "; ".join(sorted({str(failure[0]) for failure in error.failures.values()}))
-    return str(error)
+def _make_anew(folder: Path) -> dict[str, Any]:
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    return {}

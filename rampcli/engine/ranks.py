@@ -1,10 +1,12 @@
 """Which rank a worker is, as whoever started it says: torchrun, mpirun, srun, or nobody; where it computes; how all of them join."""
 
+import json
 import os
 import re
 import subprocess
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -15,6 +17,7 @@ from rampcli.errors import RampcliError, UsageError
 PORTS = 10_000
 FIRST_PORT = 20_000
 SCONTROL_S = 60
+MOST_SAID_BYTES = 4096
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +76,15 @@ def from_rank_0(number: int) -> int:
     shared = torch.tensor(int(number), device=device)
     dist.broadcast(shared, src=0)
     return int(shared.item())
+
+
+def from_all_ranks(words: dict[str, Any], group: dist.ProcessGroup | None = None) -> list[dict[str, Any]]:
+    """What each rank of a group says, in words that JSON knows and that take up to `MOST_SAID_BYTES` of it; every rank asks."""
+    device = torch.device("cuda", torch.cuda.current_device()) if dist.get_backend(group) == "nccl" else torch.device("cpu")
+    mine = torch.tensor(list(json.dumps(words).encode().ljust(MOST_SAID_BYTES)), dtype=torch.uint8, device=device)
+    said = [torch.empty_like(mine) for _ in range(dist.get_world_size(group))]
+    dist.all_gather(said, mine, group=group)
+    return [json.loads(bytes(each.tolist())) for each in said]
 
 
 def rank_variables(environment: Mapping[str, str]) -> dict[str, str]:

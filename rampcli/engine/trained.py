@@ -1,18 +1,17 @@
 """What a run has trained, read by one process and without the others."""
 
-import warnings
 from collections.abc import Mapping
 from pathlib import Path
 
 import torch
 from tokenizers import Tokenizer
 from torch import Tensor
-from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageReader
-from torch.distributed.checkpoint.state_dict_loader import load
 
 from rampcli.config import snapshot
 from rampcli.config.schema import Config
+from rampcli.engine.blocks import block_of
 from rampcli.engine.checkpoint import MODEL, TOKENIZER
+from rampcli.engine.tensor_files import read_blocks
 from rampcli.errors import NoCheckpointError
 from rampcli.models.decoder import Decoder
 from rampcli.run_directory import Checkpoint, RunDirectory
@@ -58,6 +57,4 @@ def tokenizer_of(checkpoint: Checkpoint) -> Tokenizer | None:
 
 def read_weights(checkpoint: Checkpoint, weights: Mapping[str, Tensor]) -> None:
     """Read weights by their names into tensors of their shapes."""
-    tensors = {f"{MODEL}{name}": tensor for name, tensor in weights.items()}
-    with warnings.catch_warnings(action="ignore", category=UserWarning):  # it is meant to do without the other ranks
-        load(tensors, storage_reader=HuggingFaceStorageReader(str(checkpoint.path)), no_dist=True)
+    read_blocks(checkpoint.path, checkpoint.files, [block_of(f"{MODEL}{name}", tensor) for name, tensor in weights.items()])

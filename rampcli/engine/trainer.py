@@ -131,6 +131,7 @@ class Trainer:
         if reason is None:
             return self.outliers.stands_out(result)
         if self.config.trainer.on_nonfinite is OnNonfinite.stop:
+            self.checkpoints.wait()
             saved = self.checkpoints.run.complete_checkpoints()
             back = f"from step {saved[-1].step}" if saved else "from the beginning, since there is no checkpoint yet"
             raise RampcliError(
@@ -152,12 +153,16 @@ class Trainer:
 
         Raises:
             StopAgreed: a rank was asked to stop.
+            RampcliError: a checkpoint that was saved meanwhile cannot be.
         """
         valid_tokens = batch.valid_tokens if self.passes.meshes.reads_first else 0
         micro_batch_s = self.micro_batch_s if dist.get_rank() == 0 else 0.0  # ranks wait for each other in every step
-        totals = torch.tensor([valid_tokens, self.stop.asked, micro_batch_s], dtype=torch.float64, device=self.device)
+        mine = [valid_tokens, self.stop.asked, micro_batch_s, self.checkpoints.has_failed]
+        totals = torch.tensor(mine, dtype=torch.float64, device=self.device)
         dist.all_reduce(totals)
-        tokens, askers, micro_batch_s = totals.tolist()
+        tokens, askers, micro_batch_s, failures = totals.tolist()
+        if failures:
+            self.checkpoints.wait()
         if askers:
             raise StopAgreed
         self.stop.expect(micro_batch_s)
@@ -188,7 +193,7 @@ class Trainer:
     def _end(self, status: str) -> None:
         began = time.perf_counter()
         if self.state.step > 0:
-            self.checkpoints.save(self.state)
+            self.checkpoints.save(self.state, is_last=True)
         self.journal.event("stop", self.state, status=status, save_s=round(time.perf_counter() - began, 3))
         self.journal.status(status, self.state)
 

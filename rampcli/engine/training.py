@@ -103,6 +103,7 @@ def build_trainer(resolved: Resolved, run: RunDirectory, device: torch.device, s
         keep_last=config.checkpoint.keep_last,
         facts={"settings": snapshot.identity(config), "corpus": fingerprint, "world_size": dist.get_world_size()},
         tokenizer=corpora.tokenizer if corpora else None,
+        in_background=config.checkpoint.async_,
     )
     state = checkpoints.load_newest()
     if dist.get_rank() == 0:

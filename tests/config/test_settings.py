@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from rampcli.config.schema import Config
 from rampcli.config.settings import FOREIGN, flatten, leaves, nearest_keys, nest, settings, shown, unknown_key
+from rampcli.config.values import put
 
 NAMES = st.text("abcdefgh_", min_size=1, max_size=4)
 TREES = st.dictionaries(
@@ -26,6 +27,14 @@ def test_every_leaf_is_found_under_its_dotted_key():
     config = Config()
     config.trainer.strategy.context_parallel_size = 7
     assert dict(leaves(config))["trainer.strategy.context_parallel_size"] == 7
+
+
+def test_a_setting_whose_name_is_pythons_own_is_typed_as_it_is_and_has_an_underscore_in_python():
+    config = Config()
+    put(config, "checkpoint.async", True)
+    assert config.checkpoint.async_ is True
+    assert dict(leaves(config))["checkpoint.async"] is True
+    assert not [key for key in settings() if key.endswith("_")]
 
 
 def test_every_setting_says_what_it_is_and_what_its_absence_means():

@@ -23,6 +23,7 @@ WORDS = [
     f"trainer.max_samples={600 * KILLS}",
     "trainer.val_every_steps=20",
     "checkpoint.every_steps=7",
+    "checkpoint.async=true",
     "launch.max_restarts=1000",
     "launch.backoff_s=0",
 ]

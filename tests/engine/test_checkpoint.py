@@ -1,24 +1,39 @@
+import hashlib
 import json
+import threading
 
 import pytest
 import torch
+from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageWriter
+from torch.distributed.checkpoint.state_dict_saver import save as save_by_torch
 
 from rampcli.config.choices import Optimizer
 from rampcli.data.loader import MicroBatch
+from rampcli.engine import checkpoint as checkpoint_module
+from rampcli.engine.blocks import HostCopies
 from rampcli.engine.checkpoint import Checkpoints, TrainingState
 from rampcli.engine.optimizers import build_optimizers
 from rampcli.engine.step import follow_gradient
 from rampcli.errors import ForeignCheckpointError, NoCheckpointError, RampcliError
-from rampcli.run_directory import RunDirectory
+from rampcli.run_directory import MANIFEST, RunDirectory, read_rows, write_json
 
 
 class Training:
     """A model, its optimisers and its checkpoints in a run directory."""
 
-    def __init__(self, passes, optim, run: RunDirectory, *, keep_last: int = 2, corpus: str = "corpus") -> None:
+    def __init__(
+        self, passes, optim, run: RunDirectory, *, keep_last: int = 2, corpus: str = "corpus", in_background: bool = False
+    ) -> None:
         self.passes = passes
         self.optimizers = build_optimizers(passes.parts, optim)
-        self.checkpoints = Checkpoints(run, passes.parts, self.optimizers, keep_last=keep_last, facts={"corpus": corpus, "settings": {}})
+        self.checkpoints = Checkpoints(
+            run,
+            passes.parts,
+            self.optimizers,
+            keep_last=keep_last,
+            facts={"corpus": corpus, "settings": {}},
+            in_background=in_background,
+        )
 
     def step(self, seed: int) -> float:
         tokens = torch.randint(64, (4, 16), generator=torch.Generator().manual_seed(seed))
@@ -120,3 +135,136 @@ def test_a_failed_save_leaves_the_older_checkpoint_and_says_why(small_llama, run
     with pytest.raises(RampcliError, match="cannot save the checkpoint of step 2"):
         training.checkpoints.save(TrainingState(step=2, consumed_samples=8))
     assert [checkpoint.step for checkpoint in run.complete_checkpoints()] == [1]
+
+
+def test_a_damaged_checkpoint_gives_way_when_its_step_is_taken_again_and_outlives_no_whole_one(small_llama, run, training_of):
+    training = training_of(small_llama, keep_last=2)
+    for step in (1, 2, 3):
+        training.step(step)
+        training.checkpoints.save(TrainingState(step=step, consumed_samples=4 * step))
+    next(run.complete_checkpoints()[-1].path.glob("*.safetensors")).write_bytes(b"")
+    resumed = training_of(small_llama, keep_last=1)
+    assert resumed.checkpoints.load_newest().step == 2
+    resumed.step(3)
+    resumed.checkpoints.save(TrainingState(step=3, consumed_samples=12))
+    assert [(checkpoint.step, checkpoint.damage()) for checkpoint in run.complete_checkpoints()] == [(3, None)]
+
+
+def test_a_checkpoint_of_torchs_writer_with_sha256_loads(small_llama, run, training_of):
+    training = training_of(small_llama)
+    training.step(0)
+    folder = run.checkpoint_folder(1)
+    tensors = {name: tensor.detach() for name, tensor, _ in training.checkpoints._tensors(copies=False)}
+    save_by_torch(tensors, storage_writer=HuggingFaceStorageWriter(str(folder), save_distributed=True))
+    files = {
+        path.name: {"bytes": path.stat().st_size, "sha256": hashlib.sha256(path.read_bytes()).hexdigest()} for path in folder.iterdir()
+    }
+    write_json(folder / MANIFEST, {"step": 1, "consumed_samples": 4, "order_hash": None, "corpus": "corpus", "files": files})
+    resumed = training_of(small_llama)
+    assert resumed.checkpoints.load_newest().step == 1
+    assert [training.step(seed) for seed in (1, 2)] == [resumed.step(seed) for seed in (1, 2)]
+
+
+@pytest.fixture
+def slow_copies(monkeypatch):
+    """Copies into host memory that wait until they are let go."""
+    go = threading.Event()
+    copies = HostCopies._copies
+
+    def wait_and_copy(self, blocks):
+        assert go.wait(10)
+        return copies(self, blocks)
+
+    monkeypatch.setattr(HostCopies, "_copies", wait_and_copy)
+    return go
+
+
+@pytest.mark.parametrize("optimizer", list(Optimizer))
+def test_training_that_goes_on_does_not_leak_into_what_is_saved(small_gpt, run, training_of, slow_copies, tmp_path, optimizer):
+    """The same bytes as from a save that training waits for, though the copy is made only when the next step wants to change weights."""
+    small_gpt.optim.optimizer = optimizer
+    training = training_of(small_gpt, in_background=True)
+    training.step(0)
+    training.checkpoints.save(TrainingState(step=1, consumed_samples=4))
+    threading.Timer(0.3, slow_copies.set).start()
+    for seed in (1, 2, 3):
+        training.step(seed)
+    assert training.checkpoints.stall_s > 0.1
+    training.checkpoints.wait()
+    waiting = training_of(small_gpt)
+    waiting.checkpoints.run = RunDirectory(tmp_path / "waiting")
+    waiting.step(0)
+    waiting.checkpoints.save(TrainingState(step=1, consumed_samples=4))
+    (saved,), (expected,) = (each.complete_checkpoints() for each in (run, waiting.checkpoints.run))
+    assert saved.manifest == expected.manifest
+    assert saved.damage() is None
+    for name in saved.files:
+        assert (saved.path / name).read_bytes() == (expected.path / name).read_bytes()
+
+
+def test_training_goes_on_from_a_checkpoint_of_the_background_bit_for_bit(small_llama, training_of):
+    training = training_of(small_llama, in_background=True)
+    losses = {}
+    for step in range(1, 6):
+        losses[step] = training.step(step)
+        training.checkpoints.save(TrainingState(step=step, consumed_samples=4 * step), is_last=step == 5)
+    resumed = training_of(small_llama)
+    assert resumed.checkpoints.load_newest().step == 5
+    assert resumed.step(6) == training.step(6)
+
+
+def test_the_memory_of_the_copies_is_kept_from_save_to_save(small_llama, training_of):
+    training = training_of(small_llama, in_background=True)
+    places = []
+    for step in (1, 2, 3):
+        training.step(step)
+        training.checkpoints.save(TrainingState(step=step, consumed_samples=4 * step))
+        training.checkpoints.wait()
+        places.append({name: tensor.data_ptr() for name, tensor in training.checkpoints._copies._memory.items()})
+    assert places[0] == places[1] == places[2]
+
+
+def test_a_save_right_after_another_waits_for_it_and_both_are_there(small_llama, run, training_of):
+    training = training_of(small_llama, in_background=True)
+    for step in (1, 2):
+        training.step(step)
+        training.checkpoints.save(TrainingState(step=step, consumed_samples=4 * step))
+    training.checkpoints.wait()
+    assert [(checkpoint.step, checkpoint.damage()) for checkpoint in run.complete_checkpoints()] == [(1, None), (2, None)]
+    rows = [row for row in read_rows(run.events) if row["event"] == "checkpoint"]
+    assert [row["step"] for row in rows] == [1, 2]
+    assert all(0 <= row["stall_s"] <= row["save_s"] for row in rows)
+
+
+def test_the_event_of_a_checkpoint_stands_there_once_it_is_complete(small_llama, run, training_of, slow_copies):
+    training = training_of(small_llama, in_background=True)
+    training.checkpoints.save(TrainingState(step=1, consumed_samples=4))
+    assert not run.events.exists()
+    assert run.complete_checkpoints() == []
+    slow_copies.set()
+    training.checkpoints.wait()
+    assert [row["event"] for row in read_rows(run.events)] == ["checkpoint"]
+
+
+@pytest.mark.parametrize("when", ["folder", "tensors", "manifest"])
+def test_a_save_that_fails_in_the_background_says_why_at_the_next_one(small_llama, run, training_of, when, monkeypatch):
+    training = training_of(small_llama, in_background=True)
+    training.step(0)
+    training.checkpoints.save(TrainingState(step=1, consumed_samples=4))
+    training.checkpoints.wait()
+    assert not training.checkpoints.has_failed
+
+    def full(*_, **__):
+        raise OSError(28, "No space left on device")
+
+    if when == "folder":
+        (run.checkpoints / "step_00000002.tmp").write_text("a file where a folder belongs")
+    else:
+        monkeypatch.setattr(checkpoint_module, {"tensors": "write_blocks", "manifest": "write_json"}[when], full)
+    training.step(1)
+    training.checkpoints.save(TrainingState(step=2, consumed_samples=8))
+    with pytest.raises(RampcliError, match=r"cannot save the checkpoint of step 2: .*(No space left|File exists)"):
+        training.checkpoints.save(TrainingState(step=3, consumed_samples=12))
+    assert [checkpoint.step for checkpoint in run.complete_checkpoints()] == [1]
+    if when != "folder":
+        assert [path.name for path in run.checkpoints.iterdir()] == ["step_00000001"]

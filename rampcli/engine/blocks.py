@@ -1,0 +1,116 @@
+"""Blocks: the boxes that ranks hold of tensors which may be split over them, and which rank saves what several hold."""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.distributed.tensor import DTensor
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """A box of a tensor.
+
+    Attributes:
+        name: of the tensor.
+        offsets: where in the tensor the box begins, for each of its dimensions.
+        values: the box, on any device.
+    """
+
+    name: str
+    offsets: tuple[int, ...]
+    values: Tensor
+
+
+def block_of(name: str, tensor: Tensor) -> Block:
+    """What this rank holds of a tensor; all of it, unless it is split."""
+    if not isinstance(tensor, DTensor):
+        return Block(name, (0,) * tensor.ndim, tensor.detach())
+    local: Tensor = tensor.detach().to_local()  # type: ignore[attr-defined]
+    (place,) = tensor.__create_chunk_list__()  # type: ignore[no-untyped-call]  # how distributed checkpoints ask for its place
+    return Block(name, tuple(place.offsets), local)
+
+
+def blocks_to_save(tensors: Iterable[tuple[str, Tensor, Tensor]]) -> list[Block]:
+    """This rank's blocks of what all ranks save, each of them on one rank, and about as many bytes on each.
+
+    Every rank finds out the same without asking the others: it knows on which of them a copy of each of its blocks is.
+
+    Args:
+        tensors: names, tensors, and the parameters that they belong to, which say on which ranks they are. Ranks that hold copies name
+            the same tensors in the same order.
+    """
+    blocks: list[Block] = []
+    loads: dict[tuple[int, ...], list[int]] = {}
+    for name, tensor, parameter in tensors:
+        axes, ranks, mine = _copies(tensor, parameter)
+        load = loads.setdefault(axes, [0] * ranks)
+        chosen = min(range(ranks), key=load.__getitem__)
+        load[chosen] += tensor.numel()
+        if chosen == mine and (block := block_of(name, tensor)).values.numel():
+            blocks.append(block)
+    return blocks
+
+
+def _copies(tensor: Tensor, parameter: Tensor) -> tuple[tuple[int, ...], int, int]:
+    """The axes of its mesh along which a tensor is the same; how many ranks hold the same, and which of them this one is."""
+    if not isinstance(parameter, DTensor):
+        return (), 1, 0
+    mesh = parameter.device_mesh
+    if isinstance(tensor, DTensor):
+        axes = tuple(axis for axis, placement in enumerate(tensor.placements) if placement.is_replicate())
+    else:  # a number that an optimiser counts for the whole parameter
+        axes = tuple(range(mesh.ndim))
+    ranks, mine = 1, 0
+    for axis in axes:
+        ranks, mine = ranks * mesh.size(axis), mine * mesh.size(axis) + mesh.get_local_rank(axis)
+    return axes, ranks, mine
+
+
+class HostCopies:
+    """Copies of blocks in the host's memory, which is kept from one time to the next."""
+
+    def __init__(self) -> None:
+        self._memory: dict[str, Tensor] = {}
+
+    def of(self, blocks: Sequence[Block]) -> Callable[[], list[Block]]:
+        """What copies blocks, once it is called, from any thread; until it returns they have to stay as they are now.
+
+        Args:
+            blocks: those of one name always have one shape.
+        """
+        device = next((block.values.device for block in blocks if block.values.is_cuda), None)
+        if device is None:
+            return lambda: self._copies(blocks)
+        there = torch.cuda.current_stream(device).record_event()
+
+        def copy() -> list[Block]:
+            stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+            with torch.cuda.stream(stream):
+                stream.wait_event(there)
+                copies = self._copies(blocks)
+            stream.synchronize()
+            return copies
+
+        return copy
+
+    def _copies(self, blocks: Sequence[Block]) -> list[Block]:
+        return [Block(block.name, block.offsets, self._memory_for(block).copy_(block.values, non_blocking=True)) for block in blocks]
+
+    def _memory_for(self, block: Block) -> Tensor:
+        if block.name not in self._memory:
+            self._memory[block.name] = torch.empty(block.values.shape, dtype=block.values.dtype, pin_memory=block.values.is_cuda)
+        return self._memory[block.name]
+
+
+def overlap(block: Block, offsets: tuple[int, ...], shape: tuple[int, ...]) -> tuple[tuple[slice, ...], tuple[slice, ...]] | None:
+    """Where a block and another box of its tensor are the same numbers: as slices of the block, and of the box; None where nowhere."""
+    ours, theirs = [], []
+    for start, size, other_start, other_size in zip(block.offsets, block.values.shape, offsets, shape, strict=True):
+        first, last = max(start, other_start), min(start + size, other_start + other_size)
+        if first >= last:
+            return None
+        ours.append(slice(first - start, last - start))
+        theirs.append(slice(first - other_start, last - other_start))
+    return tuple(ours), tuple(theirs)

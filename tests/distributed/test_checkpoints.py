@@ -1,0 +1,89 @@
+"""Checkpoints of several ranks that are written while training goes on."""
+
+from pathlib import Path
+
+import pytest
+from safetensors import safe_open
+
+from ranks import run_ranks
+from runs import Run
+
+EVERY = ["checkpoint.every_steps=2", "checkpoint.keep_last=100"]
+STEADY = [*EVERY, "rampup.at_boundary=continue", "rampup.node_policy=fixed", "data.micro_batch_size=1", "trainer.val_samples=0"]
+MESHES = {
+    "fsdp2": (2, []),
+    "ddp2": (2, ["parallel.data_parallel_shard_size=1"]),
+    "pp2": (2, ["parallel.pipeline_parallel_size=2"]),
+    "hsdp2 x tp2": (4, ["parallel.data_parallel_shard_size=1", "parallel.tensor_parallel_size=2"]),
+}
+
+
+@pytest.mark.parametrize("mesh", MESHES)
+def test_what_is_saved_in_the_background_is_what_a_run_that_waits_saves_byte_for_byte(mesh, run):
+    processes, words = MESHES[mesh]
+    waiting = Run(run.path.with_name("waiting"))
+    run.workers(processes, *STEADY, *words, "checkpoint.async=true")
+    waiting.workers(processes, *STEADY, *words)
+    saved, expected = (each.directory.complete_checkpoints() for each in (run, waiting))
+    assert len(saved) == len(expected) > 5
+    for one, other in zip(saved, expected, strict=True):
+        assert one.manifest == other.manifest
+        assert one.damage() is None
+        for name in one.files:
+            assert (one.path / name).read_bytes() == (other.path / name).read_bytes()
+
+
+def test_ranks_that_hold_the_same_save_each_tensor_once_and_about_as_much(run):
+    run.workers(2, *STEADY, "parallel.data_parallel_shard_size=1", "trainer.max_samples=8")
+    folder = run.directory.complete_checkpoints()[-1].path
+    sizes: list[int] = []
+    names: list[str] = []
+    for path in sorted(folder.glob("*.safetensors")):
+        with safe_open(path, "pt") as file:
+            names += file.keys()
+            sizes.append(sum(file.get_tensor(name).nbytes for name in file.keys()))  # noqa: SIM118
+    assert len(names) == len(set(names))
+    assert len(sizes) == 2
+    assert max(sizes) < 1.1 * min(sizes)
+
+
+def test_a_kill_in_the_middle_of_a_save_in_the_background_loses_no_older_checkpoint(run, assert_every_sample_is_read_once):
+    words = [*STEADY, "checkpoint.async=true"]
+    undisturbed = Run(run.path.with_name("undisturbed"))
+    undisturbed.workers(2, *words)
+    run.workers(2, *words, "trainer.max_samples=2")  # describes the run, and takes a step
+    run.directory.config.write_text(undisturbed.directory.config.read_text().replace(str(undisturbed.path), str(run.path)))
+    program = Path(__file__).with_name("killed_while_saving.py")
+    with pytest.raises(AssertionError):
+        run_ranks(2, str(program), str(run.path), "step_00000006.tmp", logs=run.directory.logs)
+    assert (run.directory.checkpoints / "step_00000006.tmp").exists()
+    found = run.directory.complete_checkpoints()
+    assert [checkpoint.step for checkpoint in found] == [1, 2, 4]
+    assert all(checkpoint.damage() is None for checkpoint in found)
+    run.workers(2, *words)
+    assert_every_sample_is_read_once(run)
+    assert [row["loss"] for row in run.rows] == [row["loss"] for row in undisturbed.rows]
+    assert not list(run.directory.checkpoints.glob("*.tmp"))
+
+
+@pytest.mark.parametrize("mode", ["true", "false"])
+def test_a_checkpoint_that_cannot_be_written_ends_the_run_on_all_ranks_with_the_reason(run, mode):
+    run.workers(2, *STEADY, "trainer.max_samples=4")
+    (run.directory.checkpoints / "step_00000004.tmp").write_text("a file where a folder belongs")
+    done = run.pretrain(*STEADY, f"checkpoint.async={mode}", "trainer.num_nodes=2", "trainer.max_samples=8_000_000")
+    assert done.returncode == 1
+    assert "cannot save the checkpoint of step 4: " in done.stderr
+    assert "File exists" in done.stderr
+    assert run.state["status"] == "failed"
+    assert run.state["error"]["understood"] is True
+    assert [checkpoint.step for checkpoint in run.directory.complete_checkpoints()] == [2]
+    assert run.rows[-1]["step"] <= 6  # the next save at the latest
+
+
+def test_a_stop_and_the_end_of_a_stage_wait_for_what_is_being_saved(run, assert_every_sample_is_read_once):
+    done = run.pretrain("checkpoint.async=true", "checkpoint.every_steps=1", "checkpoint.keep_last=100")
+    assert done.returncode == 0, done.stderr
+    assert_every_sample_is_read_once(run)
+    found = run.directory.complete_checkpoints()
+    assert [checkpoint.step for checkpoint in found] == [row["step"] for row in run.rows]
+    assert all(checkpoint.damage() is None for checkpoint in found)
