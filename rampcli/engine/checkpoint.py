@@ -247,16 +247,15 @@ class Checkpoints:
                     yield f"{OPTIMIZER}{name}.{key}", value, parameter
 
     def _make_optimizer_state(self) -> None:
-        """Optimisers have no state before their first step; one along no gradient, of no size, makes it."""
+        """A parameter has no state before its first step; one along no gradient, of no size, makes it. One gradient at a time is held."""
         for optimizer in self.optimizers:
-            rates = [group["lr"] for group in optimizer.param_groups]
             for group in optimizer.param_groups:
-                group["lr"] = 0.0
+                rate, group["lr"] = group["lr"], 0.0
                 for parameter in group["params"]:
-                    parameter.grad = torch.zeros_like(parameter)
-            optimizer.step()
-            optimizer.zero_grad()
-            for group, rate in zip(optimizer.param_groups, rates, strict=True):
+                    if parameter not in optimizer.state:
+                        parameter.grad = torch.zeros_like(parameter)
+                        optimizer.step()
+                        parameter.grad = None
                 group["lr"] = rate
 
 
