@@ -1,0 +1,233 @@
+"""What training does on one GPU, beside transformers and the loop that everybody writes, all of them compiled.
+
+    python tests/benchmarks/bench_gpu.py           # Llama 3.2 1B in bf16; under 8 minutes on a GPU with 80 GB
+    python tests/benchmarks/bench_gpu.py --tiny    # the same with a small model on the CPU, not compiled, to try it out
+
+Each contender is a process of its own, one after the other. rampcli trains as `rampcli pretrain` does on random tokens, with its log, a
+ramp from one micro batch a step to eight in one set of processes, and checkpoints in the background; the others take steps of one micro
+batch under autocast, with AdamW (fused) and clipping. MFU is the share of what this device does in matrix products of 8192 x 8192 in
+bf16, measured at the start. The table comes last.
+"""
+
+import argparse
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parents[2]))  # a machine that lends its GPU has nothing installed
+
+import torch
+
+from rampcli.config.compose import compose
+from rampcli.config.model_size import flops_per_token
+from rampcli.config.resolve import resolve
+from rampcli.config.schema import Config
+from rampcli.launch.run import describe
+from rampcli.run_directory import RunDirectory, read_rows
+
+PEERS = ("transformers", "minimal")
+FULL = {4096: 2, 8192: 1}
+"""Sequence lengths, in tokens, and their micro batches."""
+TINY = {32: 2, 64: 1}
+ACCUMULATE, STEPS = 8, {1: 24, 8: 10}
+"""Steps by micro batches a step; the first quarter of them does not count."""
+TINY_MODEL = ("model=llama3_tiny", "model.vocab_size=512", "model.num_layers=2")
+
+
+def settings(sequence_length: int, *, tiny: bool, words: tuple[str, ...] = ()) -> Config:
+    """Of rampcli's run; the others take its model from it."""
+    micro, first = (TINY if tiny else FULL)[sequence_length], STEPS[1]
+    samples = first * micro
+    return compose(
+        *(TINY_MODEL if tiny else ("model=llama32_1b", "trainer.precision=bf16", "trainer.compile=true")),
+        "data=mock",
+        f"data.sequence_length={sequence_length}",
+        f"data.micro_batch_size={micro}",
+        f"model.global_batch_size={ACCUMULATE * micro}",
+        f"model.rampup_batch_size=[{micro},{(ACCUMULATE - 1) * micro},{samples}]",
+        "rampup.at_boundary=continue",
+        "trainer.num_nodes=1",
+        "trainer.devices=1",
+        "trainer.val_samples=0",
+        f"trainer.max_samples={samples + STEPS[ACCUMULATE] * ACCUMULATE * micro}",
+        f"checkpoint.every_steps={first + STEPS[ACCUMULATE] // 2}",
+        "checkpoint.async=true",
+        *words,
+    )
+
+
+def run_rampcli(config: Config, folder: str) -> dict[str, Any]:
+    """Train as a worker does, and say how long steps took."""
+    from rampcli.engine.stopping import StopRequest
+    from rampcli.engine.training import train
+
+    run = RunDirectory(Path(folder))
+    describe(run, resolve(config), [])
+    train(run, StopRequest(a_second_signal_ends=True), started=time.time())
+    rows, events = list(read_rows(run.metrics)), list(read_rows(run.events))
+    by_batches = {batches: [row["step_time_s"] for row in rows if row["accumulate_grad_batches"] == batches] for batches in STEPS}
+    compiled = [event["compile_s"] for event in events if event["event"] == "compile"]
+    saved = next(event for event in events if event["event"] == "checkpoint")
+    return {
+        "step_s": settled(by_batches[1]),
+        "accumulated_step_s": settled(by_batches[ACCUMULATE]),
+        "first_accumulated_step_s": by_batches[ACCUMULATE][0],
+        "compile_s": sum(compiled),
+        "stall_s": saved["stall_s"],
+        "save_s": saved["save_s"],
+    }
+
+
+def run_peer(name: str, config: Config, device: torch.device) -> dict[str, Any]:
+    """Take steps of one micro batch."""
+    torch.manual_seed(0)
+    with device:
+        model = torch.compile(BUILDERS[name](config), disable=not config.trainer.compile)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, betas=(0.9, 0.95), weight_decay=0.1, fused=True)
+    shape = (config.data.micro_batch_size, config.data.sequence_length + 1)
+    times = []
+    for _ in range(STEPS[1]):
+        began = time.perf_counter()
+        window = torch.randint(config.model.vocab_size, shape, device=device)
+        with torch.autocast(device.type, torch.bfloat16, enabled=config.trainer.precision.value == "bf16"):
+            if name == "minimal":
+                loss = model(window[:, :-1], window[:, 1:])
+            else:
+                loss = model(input_ids=window[:, :-1], labels=window[:, :-1]).loss  # it shifts the labels itself
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        optimizer.zero_grad()
+        loss.item()
+        times.append(time.perf_counter() - began)
+    return {"step_s": settled(times), "first_step_s": times[0]}
+
+
+def build_minimal(config: Config) -> torch.nn.Module:
+    """The model of the loop that everybody writes."""
+    sys.path.insert(0, str(Path(__file__).with_name("peers")))
+    from llama import Llama
+
+    model = config.model
+    llama = Llama(
+        dim=model.hidden_size, layers=model.num_layers, heads=model.num_attention_heads, ffn=model.ffn_hidden_size,
+        groups=model.num_query_groups or model.num_attention_heads, vocab_size=model.vocab_size,
+        sequence_length=config.data.sequence_length,
+    )  # fmt: skip
+    if model.tie_embeddings:
+        llama.output.weight = llama.embedding.weight
+    return llama
+
+
+def build_transformers(config: Config) -> torch.nn.Module:
+    """transformers' Llama."""
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    model = config.model
+    return LlamaForCausalLM(
+        LlamaConfig(
+            hidden_size=model.hidden_size,
+            intermediate_size=model.ffn_hidden_size,
+            num_hidden_layers=model.num_layers,
+            num_attention_heads=model.num_attention_heads,
+            num_key_value_heads=model.num_query_groups,
+            vocab_size=model.vocab_size,
+            max_position_embeddings=config.data.sequence_length,
+            tie_word_embeddings=model.tie_embeddings,
+            attn_implementation="sdpa",
+            use_cache=False,
+        )
+    )
+
+
+BUILDERS = {"minimal": build_minimal, "transformers": build_transformers}
+
+
+def settled(times: list[float]) -> float:
+    """The median, without the first quarter."""
+    return median(times[len(times) // 4 :])
+
+
+def ceiling_flops_per_s(device: torch.device, *, size: int) -> float:
+    """Of matrix products in bf16, the best of ten."""
+    left, right = (torch.randn(size, size, device=device, dtype=torch.bfloat16) for _ in range(2))
+    times = []
+    for _ in range(10):
+        began = time.perf_counter()
+        (left @ right)[0, 0].item()
+        times.append(time.perf_counter() - began)
+    return 2 * size**3 / min(times)
+
+
+def results(*, tiny: bool) -> Iterator[tuple[str, int, dict[str, Any]]]:
+    """Every contender's, by its name and the length of its sequences."""
+    for sequence_length in TINY if tiny else FULL:
+        for name in ("rampcli", *PEERS):
+            if name in sys.modules or name in ("rampcli", "minimal") or importlib.util.find_spec(name) is not None:
+                words = [sys.executable, __file__, "--run", name, "--sequence-length", str(sequence_length), *(["--tiny"] if tiny else [])]
+                ended = subprocess.run(words, text=True, stdout=subprocess.PIPE, check=False)
+                said = json.loads(ended.stdout.splitlines()[-1]) if ended.returncode == 0 else {"failed": ended.returncode}
+            else:
+                said = {"failed": "it is not installed"}
+            print(f"{name} at {sequence_length} tokens: {said}", flush=True)
+            yield name, sequence_length, said
+
+
+def show(found: dict[tuple[str, int], dict[str, Any]], ceiling: float, *, tiny: bool) -> None:
+    """The table."""
+    print(f"\nmatrix products in bf16: {ceiling / 1e12:.1f} TFLOP/s, which is the MFU of 1 below")
+    print("\ncontender     sequence  micro batch  accumulate   ms/step   tokens/s    MFU  peak GiB  of transformers  of minimal")
+    for (name, sequence_length), said in found.items():
+        if "failed" in said:
+            print(f"{name:<13} {sequence_length:8}  failed: {said['failed']}")
+            continue
+        config = settings(sequence_length, tiny=tiny)
+        micro = (TINY if tiny else FULL)[sequence_length]
+        others = [found[peer, sequence_length].get("step_s") for peer in PEERS]
+        ratios = "  ".join("             -" if other is None else f"{other / said['step_s']:14.2f}" for other in others)
+        for batches, step_s in ((1, said["step_s"]), (ACCUMULATE, said.get("accumulated_step_s"))):
+            if step_s is not None:
+                tokens_per_s = batches * micro * sequence_length / step_s
+                mfu = tokens_per_s * flops_per_token(config.model, sequence_length=sequence_length) / ceiling
+                print(
+                    f"{name:<13} {sequence_length:8} {micro:12} {batches:11} {1e3 * step_s:9.1f} {tokens_per_s:10,.0f} {mfu:6.3f}"
+                    f" {said['peak_gib']:9.1f}" + (f"  {ratios}" if batches == 1 else "")
+                )
+        if name == "rampcli":
+            jump = said["first_accumulated_step_s"] / said["accumulated_step_s"]
+            print(f"{'':<13} the first step of the larger batch took {jump:.2f} of the others; compiled in {said['compile_s']:.1f} s")
+            print(f"{'':<13} a checkpoint was written in {said['save_s']:.2f} s, of which training waited {said['stall_s']:.3f} s")
+
+
+def main() -> None:
+    """Run one contender, or all of them."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--tiny", action="store_true")
+    parser.add_argument("--run", choices=("rampcli", *PEERS), help=argparse.SUPPRESS)
+    parser.add_argument("--sequence-length", type=int, help=argparse.SUPPRESS)
+    given = parser.parse_args()
+    device = torch.device("cpu" if given.tiny else "cuda")
+    if given.run is None:
+        ceiling = ceiling_flops_per_s(device, size=512 if given.tiny else 8192)
+        found = {(name, sequence_length): said for name, sequence_length, said in results(tiny=given.tiny)}
+        show(found, ceiling, tiny=given.tiny)
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        words = (f"run_dir={folder}", f"trainer.accelerator={'cpu' if given.tiny else 'gpu'}")
+        config = settings(given.sequence_length, tiny=given.tiny, words=words)
+        said = run_rampcli(config, folder) if given.run == "rampcli" else run_peer(given.run, config, device)
+    said["peak_gib"] = 0.0 if given.tiny else torch.cuda.max_memory_allocated() / 2**30
+    print(json.dumps(said), flush=True)
+    os._exit(0)  # FSDP's processes abort in their exit handlers, after all the work is done
+
+
+if __name__ == "__main__":
+    main()

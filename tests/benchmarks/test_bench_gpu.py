@@ -1,0 +1,21 @@
+import subprocess
+import sys
+from pathlib import Path
+
+from runs import environment
+
+
+def test_the_benchmark_for_gpus_runs_to_its_table_with_a_tiny_model_on_the_cpu():
+    program = Path(__file__).with_name("bench_gpu.py")
+    ended = subprocess.run(
+        [sys.executable, str(program), "--tiny"], env=environment(), text=True, capture_output=True, check=False
+    )  # fmt: skip
+    assert ended.returncode == 0, ended.stderr
+    _, table = ended.stdout.split("\ncontender ")
+    assert "failed" not in table
+    rows = [line.split()[:4] for line in table.splitlines()[1:] if not line.startswith(" ")]
+    assert [(name, sequence, accumulate) for name, sequence, _, accumulate in rows] == [
+        (name, sequence, accumulate)
+        for sequence in ("32", "64")
+        for name, accumulate in (("rampcli", "1"), ("rampcli", "8"), ("transformers", "1"), ("minimal", "1"))
+    ]
