@@ -103,7 +103,9 @@ class DataConfig:
         None, "several corpora with their weights, `[0.7,data/wiki,0.3,data/code]`; each path as in `path`. `null`: one corpus"
     )
     split: list[float] = setting(
-        [99, 1, 0], "shares of each corpus's documents that are for training, validation and testing, in the order of the documents"
+        [99, 1, 0],
+        "shares of each corpus's documents that are for training, validation and testing, in the order of the documents; of the tokens"
+        " where there is one document",
     )
     validation_path: str | None = setting(None, "a corpus for validation, all of it; `split` does not count then. `null`: `split` says")
     tokenizer: str = setting("bytes", "of `text`: `bytes`, `chars` (those that the text has) or a `tokenizer.json`")

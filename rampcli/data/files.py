@@ -194,15 +194,19 @@ def _opened(config: Config, open_path: Callable[[Path], TokenCorpus], tokenizer:
 
 
 def parts_of(whole: TokenCorpus, split: Sequence[float]) -> list[TokenCorpus]:
-    """A corpus in parts of whole documents, in their order.
+    """A corpus in parts of whole documents, in their order; a single document is cut between two tokens.
 
     Args:
         whole: all of it.
-        split: the parts' shares of the documents; how many each has is rounded to the nearest.
+        split: the parts' shares of the documents, or of the tokens of a single one; how many each has is rounded to the nearest.
     """
     shares = [Fraction(str(share)) for share in split]
-    counts = [round(len(whole.documents) * up_to / sum(shares)) for up_to in accumulate(shares)]
-    places = [int(whole.documents[count]) // whole.unit if count < len(whole.documents) else whole.end for count in counts]
+    up_to = [share / sum(shares) for share in accumulate(shares)]
+    if len(whole.documents) == 1:
+        places = [whole.first + round((whole.end - whole.first) * share) for share in up_to]
+    else:
+        counts = [round(len(whole.documents) * share) for share in up_to]
+        places = [int(whole.documents[count]) // whole.unit if count < len(whole.documents) else whole.end for count in counts]
     return [replace(whole, first=first, end=end) for first, end in zip([whole.first, *places], places, strict=False)]
 
 

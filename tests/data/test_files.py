@@ -80,7 +80,7 @@ def refusal(made):
 @example(lengths=[], split=[98, 1, 1], unit=2)
 @example(lengths=[3], split=[98, 1, 1], unit=2)
 @example(lengths=[2] * 10, split=[0.7, 0.2, 0.1], unit=2)
-def test_parts_are_whole_documents_that_follow_one_another_and_are_all(lengths, split, unit):
+def test_parts_are_whole_documents_or_pieces_of_a_single_one_that_follow_one_another_and_are_all(lengths, split, unit):
     starts = np.cumsum([0, *lengths])
     whole = TokenCorpus(
         name="whole",
@@ -97,8 +97,9 @@ def test_parts_are_whole_documents_that_follow_one_another_and_are_all(lengths, 
     assert all(one.end == other.first for one, other in pairwise(parts))
     shares = [Fraction(str(share)) for share in split]
     for number, part in enumerate(parts):
-        exactly = len(lengths) * sum(shares[: number + 1]) / sum(shares)
-        near = [int(starts[count]) for count in range(len(starts)) if abs(count - exactly) <= Fraction(1, 2)]
+        places = range(lengths[0] + 1) if len(lengths) == 1 else [int(start) for start in starts]
+        exactly = (len(places) - 1) * sum(shares[: number + 1]) / sum(shares)
+        near = [place for count, place in enumerate(places) if abs(count - exactly) <= Fraction(1, 2)]
         assert part.end in near
 
 

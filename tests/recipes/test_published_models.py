@@ -145,7 +145,7 @@ def resolved():
 
 
 def test_every_recipe_of_a_published_model_is_in_every_table():
-    published = set(llm.recipe_names()) - {"llama3_tiny"}
+    published = set(llm.recipe_names()) - {"llama3_tiny", "shakespeare_char"}
     assert published == set(PARAMETERS) == set(TRAINING) == set(SPLITS)
     assert set(UNCOUNTED) | set(GPT3_INIT_STD) == published
 

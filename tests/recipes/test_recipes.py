@@ -3,15 +3,20 @@ import pytest
 from rampcli import llm
 from rampcli.config.choices import DataSource
 from rampcli.config.compose import lay_over
+from rampcli.config.model_size import count_parameters
 from rampcli.config.resolve import resolve
 from rampcli.config.snapshot import read, to_yaml
+from rampcli.data.sources import open_corpora
+from rampcli.errors import UsageError
 
 NAMES = llm.recipe_names()
 
 
 @pytest.fixture(scope="module")
 def resolved():
-    return {name: resolve(getattr(llm, name).pretrain_recipe()) for name in NAMES}
+    """All recipes; one that reads a text of the user's own is given its name."""
+    configs = {name: getattr(llm, name).pretrain_recipe() for name in NAMES}
+    return {name: resolve(lay_over(config, ["data.path=my.txt"] if name == "shakespeare_char" else [])) for name, config in configs.items()}
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -54,6 +59,27 @@ def test_llama3_tiny_grows_from_one_process_to_two_over_the_librarys_bytes(resol
     assert (worlds[0], worlds[-1]) == (1, 2)
     assert resolved["llama3_tiny"].config.data.source is DataSource.stdlib
     assert resolved["llama3_tiny"].config.model.vocab_size == 256
+
+
+def test_shakespeare_char_takes_as_many_tokens_as_nanogpts_loop_in_a_quarter_fewer_steps_with_no_more_parameters(resolved):
+    config, plan = resolved["shakespeare_char"].config, resolved["shakespeare_char"].plan
+    assert plan.end_sample * config.data.sequence_length == 2000 * 12 * 64
+    assert [(stage.global_batch_size, stage.steps) for stage in plan.stages] == [(12, 1000), (24, 500)]
+    assert count_parameters(config.model, sequence_length=64) == 808_576
+
+
+def test_shakespeare_char_asks_for_a_text():
+    with pytest.raises(UsageError, match=r"data\.path is not given"):
+        resolve(llm.shakespeare_char.pretrain_recipe())
+
+
+def test_shakespeare_char_trains_on_nine_tenths_of_one_text_and_validates_on_the_last(tmp_path):
+    text = "".join(chr(48 + number % 65) for number in range(640_000))
+    (tmp_path / "my.txt").write_text(text, encoding="utf-8")
+    words = [f"data.path={tmp_path / 'my.txt'}", "trainer.val_samples=999"]
+    corpora = open_corpora(resolve(lay_over(llm.shakespeare_char.pretrain_recipe(), words)).config)
+    assert (corpora.training.corpora[0].first, corpora.training.corpora[0].end) == (0, 576_000)
+    assert (corpora.validation.corpora[0].first, corpora.validation.corpora[0].end) == (576_000, 640_000)
 
 
 def test_llama3_8b_typed_and_written_in_python_give_the_same_snapshot():
