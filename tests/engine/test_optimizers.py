@@ -2,6 +2,7 @@ import pytest
 import torch
 
 from rampcli.config.choices import Optimizer
+from rampcli.engine import optimizers
 from rampcli.engine.optimizers import Muon, build_optimizers
 from rampcli.models.decoder import Decoder
 
@@ -31,12 +32,21 @@ def test_muon_has_the_matrices_of_the_layers_and_nothing_else(small_llama):
     assert of_muon == {name for name in names.values() if name.startswith("layers.") and "norm" not in name}
 
 
-def test_muon_takes_the_steps_of_torchs_muon():
-    weights = [torch.nn.Parameter(torch.randn(12, 8, generator=torch.Generator().manual_seed(0))) for _ in range(2)]
-    ours = Muon([weights[0]], lr=0.02, weight_decay=0.1, momentum=0.95)
-    torchs = torch.optim.Muon([weights[1]], lr=0.02, weight_decay=0.1, momentum=0.95, adjust_lr_fn="match_rms_adamw")
-    for seed in range(1, 4):
-        for weight, optimizer in zip(weights, (ours, torchs), strict=True):
-            weight.grad = torch.randn(12, 8, generator=torch.Generator().manual_seed(seed))
+@pytest.mark.parametrize("stacked", [1, 200, optimizers.STACKED])
+def test_muon_takes_the_steps_of_torchs_muon_however_many_matrices_go_together(monkeypatch, stacked):
+    monkeypatch.setattr(optimizers, "STACKED", stacked)
+    shapes = [(12, 8), (8, 8), (12, 8), (8, 20), (12, 8)]
+    mine, theirs = ([torch.nn.Parameter(randn(*shape, seed=seed)) for seed, shape in enumerate(shapes)] for _ in range(2))
+    ours = Muon(mine, lr=0.02, weight_decay=0.1, momentum=0.95)
+    torchs = torch.optim.Muon(theirs, lr=0.02, weight_decay=0.1, momentum=0.95, adjust_lr_fn="match_rms_adamw")
+    for step in range(1, 4):
+        for weights, optimizer in ((mine, ours), (theirs, torchs)):
+            for number, weight in enumerate(weights):
+                weight.grad = randn(*weight.shape, seed=100 * step + number)
             optimizer.step()
-    torch.testing.assert_close(weights[0], weights[1], atol=1e-7, rtol=1e-6)
+    rounding_of_bf16 = 0.02 * 0.2 * 20**0.5 * 2**-8
+    torch.testing.assert_close(mine, theirs, atol=rounding_of_bf16, rtol=0)
+
+
+def randn(*shape, seed):
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
