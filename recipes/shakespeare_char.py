@@ -1,4 +1,4 @@
-"""A Llama of 0.81 million parameters that learns the characters of Shakespeare, in about two minutes on a laptop."""
+"""A Llama of 0.81 million parameters that learns the characters of Shakespeare."""
 
 from rampcli.config.compose import compose
 from rampcli.config.schema import Config

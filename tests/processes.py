@@ -8,13 +8,14 @@ from pathlib import Path
 
 
 def children_of(parent: int) -> list[int]:
-    """The processes that a process has started."""
+    """The processes that a process has started, in that order."""
     children = []
     for status in Path("/proc").glob("[0-9]*/stat"):
         with suppress(OSError):  # it has ended since
-            if int(status.read_text().rpartition(")")[2].split()[1]) == parent:
-                children.append(int(status.parent.name))
-    return children
+            facts = status.read_text().rpartition(")")[2].split()
+            if int(facts[1]) == parent:
+                children.append((int(facts[19]), int(status.parent.name)))  # numbers begin anew once they are used up
+    return [process for _, process in sorted(children)]
 
 
 def commands_with(words: str) -> list[str]:

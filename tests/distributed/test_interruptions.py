@@ -45,7 +45,7 @@ def test_a_second_supervisor_is_refused_and_a_terminated_one_saves(run):
 def test_all_workers_end_with_one_that_is_killed_and_the_log_says_which(run):
     supervisor = run.start(*ENDLESS, "trainer.max_samples=8_000_000", "launch.max_restarts=0")
     wait_for_rows(run, 1, supervisor)
-    _, victim = sorted(children_of(supervisor.pid))
+    _, victim = children_of(supervisor.pid)
     os.kill(victim, signal.SIGKILL)
     killed = time.monotonic()
     _, errors = supervisor.communicate()
