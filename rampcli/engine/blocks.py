@@ -27,7 +27,8 @@ def block_of(name: str, tensor: Tensor) -> Block:
     """What this rank holds of a tensor; all of it, unless it is split."""
     if not isinstance(tensor, DTensor):
         return Block(name, (0,) * tensor.ndim, tensor.detach())
-    local: Tensor = tensor.detach().to_local()  # type: ignore[attr-defined]
+    with torch.no_grad():
+        local = tensor.to_local()
     (place,) = tensor.__create_chunk_list__()  # type: ignore[no-untyped-call]  # how distributed checkpoints ask for its place
     return Block(name, tuple(place.offsets), local)
 
@@ -74,28 +75,25 @@ class HostCopies:
     def __init__(self) -> None:
         self._memory: dict[str, Tensor] = {}
 
-    def of(self, blocks: Sequence[Block]) -> Callable[[], list[Block]]:
-        """What copies blocks, once it is called, from any thread; until it returns they have to stay as they are now.
-
-        Args:
-            blocks: those of one name always have one shape.
-        """
-        device = next((block.values.device for block in blocks if block.values.is_cuda), None)
+    def of(self, tensors: Sequence[tuple[str, Tensor, Tensor]]) -> Callable[[], list[Block]]:
+        """What copies this rank's `blocks_to_save`, once it is called, from any thread; until it returns they have to stay as they are."""
+        device = next((tensor.device for _, tensor, _ in tensors if tensor.is_cuda), None)
         if device is None:
-            return lambda: self._copies(blocks)
+            return lambda: self._copies(tensors)
         there = torch.cuda.current_stream(device).record_event()
 
         def copy() -> list[Block]:
             stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
             with torch.cuda.stream(stream):
                 stream.wait_event(there)
-                copies = self._copies(blocks)
+                copies = self._copies(tensors)
             stream.synchronize()
             return copies
 
         return copy
 
-    def _copies(self, blocks: Sequence[Block]) -> list[Block]:
+    def _copies(self, tensors: Sequence[tuple[str, Tensor, Tensor]]) -> list[Block]:
+        blocks = blocks_to_save(tensors)
         return [Block(block.name, block.offsets, self._memory_for(block).copy_(block.values, non_blocking=True)) for block in blocks]
 
     def _memory_for(self, block: Block) -> Tensor:

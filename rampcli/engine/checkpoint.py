@@ -98,10 +98,10 @@ class Checkpoints:
             self._step = state.step
             manifest = {"format": FORMAT, **asdict(state), **self.facts}
             if self._threads is None or is_last:
-                self._write(manifest, self._blocks, began)
+                self._write(manifest, lambda: blocks_to_save(self._tensors(copies=False)), began)
             else:
                 self.stall_s = 0.0
-                self._copying = self._threads.submit(self._copies.of(self._blocks()))
+                self._copying = self._threads.submit(self._copies.of(list(self._tensors(copies=False))))
                 self._saving = self._threads.submit(self._write, manifest, self._copying.result, began, trains=True)
                 self.stall_s += time.perf_counter() - began
 
@@ -229,9 +229,6 @@ class Checkpoints:
         if damages and dist.get_rank() == 0:
             self.run.append_event("fault", reason=f"{checkpoint.path.name} is damaged: {damages[0]}")
         return not damages
-
-    def _blocks(self) -> list[Block]:
-        return blocks_to_save(self._tensors(copies=False))
 
     def _tensors(self, *, copies: bool) -> Iterator[tuple[str, Tensor, Tensor]]:
         """The weights and the state of the optimisers, by names that do not depend on how the model is split, with their parameters.

@@ -171,9 +171,9 @@ def slow_copies(monkeypatch):
     go = threading.Event()
     copies = HostCopies._copies
 
-    def wait_and_copy(self, blocks):
+    def wait_and_copy(self, tensors):
         assert go.wait(10)
-        return copies(self, blocks)
+        return copies(self, tensors)
 
     monkeypatch.setattr(HostCopies, "_copies", wait_and_copy)
     return go
