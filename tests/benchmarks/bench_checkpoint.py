@@ -1,0 +1,270 @@
+"""How long checkpoints take and how long training waits for them, side by side with the disk and with torch's `dcp.async_save`.
+
+    python tests/benchmarks/bench_checkpoint.py [ROUNDS [PROCESSES ...]]
+
+A Llama of 99 million parameters with AdamW, 1.19 GB in fp32, in one process and in two that share it (FSDP), each with one thread. In each
+round, one after the other: as many bytes written in pieces of 8 MiB by as many processes into as many files and flushed, and read again; a
+checkpoint saved and loaded; and training steps during which it is saved by `checkpoint.async`, and by `dcp.async_save` as it is by default.
+A stall of ours is what the call takes and what the next optimiser's step waits for the copy, of torch's what the call takes. Files that are
+read were read once before and then dropped from the page cache, ours and the raw ones: on a virtual machine, memory that was not in use
+lately takes longer to fill than the disk takes to read. Prints every round, and medians last; ratios are those of a round.
+
+The folder is that of the current directory, or $BENCH_DIR: it names the disk.
+"""
+
+import json
+import os
+import shutil
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from torch.distributed.checkpoint.state_dict_saver import async_save
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from rampcli.config.schema import Config, ModelConfig
+from rampcli.data.loader import MicroBatch
+from rampcli.engine import tensor_files
+from rampcli.engine.build import build_parts
+from rampcli.engine.checkpoint import Checkpoints, TrainingState
+from rampcli.engine.optimizers import build_optimizers
+from rampcli.engine.passes import Passes
+from rampcli.engine.ranks import from_all_ranks
+from rampcli.engine.step import follow_gradient
+from rampcli.parallel.mesh import build_meshes
+from rampcli.run_directory import RunDirectory
+from ranks import run_ranks
+
+MODEL = ModelConfig(num_layers=12, hidden_size=768, ffn_hidden_size=2048, num_attention_heads=12, vocab_size=9200)
+PIECE = 8 * 2**20
+TOKENS = 64
+STEPS = 2
+COLUMNS = {
+    "raw_write_s": "raw write, s",
+    "save_s": "save, s",
+    "save / raw": "raw write / save",
+    "no_sums_s": "save without checksums, s",
+    "share of sums": "cost of the checksums / save",
+    "raw_read_s": "raw read, s",
+    "load_s": "load with checksums, s",
+    "load / raw": "raw read / load",
+    "step_s": "a training step, s",
+    "stall_s": "stall of checkpoint.async, s",
+    "torch_stall_s": "stall of dcp.async_save, s",
+    "stall / torch": "stall / that of dcp.async_save",
+    "copy_s": "the same if the optimiser stepped at once, s",
+    "copy / torch": "that / that of dcp.async_save",
+    "lost_s": f"{STEPS} steps and what is left of the save, less {STEPS} steps, s",
+    "torch_lost_s": "the same with dcp.async_save, s",
+}
+
+
+class NoSums:
+    """In the place of checksums."""
+
+    def update(self, piece: object) -> None:
+        pass
+
+    def hexdigest(self) -> str:
+        return ""
+
+
+class Bench:
+    """One rank's part of it."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        config = Config(model=MODEL)
+        config.data.sequence_length = TOKENS
+        device = torch.device("cpu")
+        meshes = build_meshes(device, config.parallel)
+        self.passes = Passes(config, build_parts(config, meshes, device), meshes, device)
+        self.optimizers = build_optimizers(self.passes.parts, config.optim)
+        self.in_background, self.waiting = (self._checkpoints(in_background=choice) for choice in (True, False))
+        self.group = dist.new_group(backend="gloo")
+        self.saves = 0
+        self.step()
+
+    def _checkpoints(self, *, in_background: bool) -> Checkpoints:
+        run = RunDirectory(self.root / str(in_background))
+        return Checkpoints(run, self.passes.parts, self.optimizers, keep_last=1, facts={"corpus": ""}, in_background=in_background)
+
+    def step(self) -> None:
+        tokens = torch.randint(MODEL.vocab_size, (1, TOKENS))
+        follow_gradient(self.passes, [MicroBatch(tokens, tokens)], global_tokens=TOKENS * dist.get_world_size(), gradient_clip_val=1.0)
+        for optimizer in self.optimizers:
+            optimizer.step()
+            optimizer.zero_grad()
+
+    def state(self) -> TrainingState:
+        self.saves += 1
+        return TrainingState(step=self.saves, consumed_samples=0)
+
+    def save(self) -> None:
+        self.waiting.save(self.state())
+
+    def save_without_sums(self) -> None:
+        sums, tensor_files.PageSums = tensor_files.PageSums, NoSums
+        self.save()
+        tensor_files.PageSums = sums
+
+    def load(self) -> None:
+        assert self.waiting.load_newest().step == self.saves
+
+    def files(self) -> list[Path]:
+        return sorted(self.waiting.run.complete_checkpoints()[-1].path.glob("*.safetensors"))
+
+    def steps(self) -> None:
+        for _ in range(STEPS):
+            self.step()
+
+    def background(self) -> float:
+        self.in_background.save(self.state())
+        self.steps()
+        stall_s = self.in_background.stall_s
+        self.in_background.wait()
+        return stall_s
+
+    def background_without_a_step(self) -> float:
+        self.in_background.save(self.state())
+        self.in_background._wait_for_copy()
+        stall_s = self.in_background.stall_s
+        self.in_background.wait()
+        return stall_s
+
+    def background_of_torch(self) -> float:
+        tensors = {name: tensor.detach() for name, tensor, _ in self.waiting._tensors(copies=False)}
+        shutil.rmtree(self.root / "torch", ignore_errors=True)
+        dist.barrier()
+        began = time.perf_counter()
+        saving = async_save(tensors, checkpoint_id=str(self.root / "torch"), process_group=self.group)
+        stall_s = time.perf_counter() - began
+        self.steps()
+        saving.result()
+        return stall_s
+
+    def raw_write(self, memory: memoryview, path: Path) -> None:
+        file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o666)
+        for begin in range(0, len(memory), PIECE):
+            os.write(file, memory[begin : begin + PIECE])
+        os.fsync(file)
+        os.close(file)
+
+    def raw_read(self, memory: memoryview, path: Path) -> None:
+        with path.open("rb", buffering=0) as file:
+            for begin in range(0, len(memory), PIECE):
+                file.readinto(memory[begin : begin + PIECE])
+
+
+def together(work: Callable[[], object]) -> tuple[float, object]:
+    """Seconds until all ranks have done it, and what it gave here."""
+    dist.barrier()
+    began = time.perf_counter()
+    result = work()
+    dist.barrier()
+    return time.perf_counter() - began, result
+
+
+def drop(paths: list[Path]) -> None:
+    """From the page cache."""
+    for path in paths:
+        file = os.open(path, os.O_RDONLY)
+        os.fsync(file)
+        os.posix_fadvise(file, 0, 0, os.POSIX_FADV_DONTNEED)
+        os.close(file)
+
+
+def measure(bench: Bench, number: int) -> dict[str, float]:
+    """One round. What is compared takes turns in being first."""
+    found: dict[str, float] = {}
+    saves = {"save_s": bench.save, "no_sums_s": bench.save_without_sums}
+    raw = bench.root / f"raw_{dist.get_rank()}"
+    size = 3 * 4 * sum(parameter.numel() for parameter in bench.passes.parts[0].parameters()) // dist.get_world_size()
+    memory = memoryview(bytearray(os.urandom(PIECE)) * (size // PIECE))
+
+    def write_raw() -> None:
+        found["raw_write_s"], _ = together(lambda: bench.raw_write(memory, raw))
+
+    def save_ours() -> None:
+        for name in sorted(saves, reverse=bool(number % 4 // 2)):
+            found[name], _ = together(saves[name])
+
+    def read_raw() -> None:
+        bench.raw_read(memory, raw)
+        drop([raw])
+        found["raw_read_s"], _ = together(lambda: bench.raw_read(memory, raw))
+
+    def load_ours() -> None:
+        bench.save()
+        bench.load()
+        drop(bench.files())
+        found["load_s"], _ = together(bench.load)
+
+    def ours() -> None:
+        both, found["stall_s"] = together(bench.background)
+        found["lost_s"] = both - found["step_s"] * STEPS
+        found["copy_s"] = bench.background_without_a_step()
+
+    def torchs() -> None:
+        both, found["torch_stall_s"] = together(bench.background_of_torch)
+        found["torch_lost_s"] = both - found["step_s"] * STEPS
+
+    bench.save()
+    for pair in ([write_raw, save_ours], [read_raw, load_ours]):
+        for work in pair[:: 1 if number % 2 else -1]:
+            work()
+    raw.unlink()
+    found["step_s"] = together(bench.steps)[0] / STEPS
+    for work in [ours, torchs][:: 1 if number % 2 else -1]:
+        work()
+    found["save / raw"] = found["raw_write_s"] / found["save_s"]
+    found["share of sums"] = 1 - found["no_sums_s"] / found["save_s"]
+    found["load / raw"] = found["raw_read_s"] / found["load_s"]
+    found["copy / torch"] = found["copy_s"] / found["torch_stall_s"]
+    found["stall / torch"] = found["stall_s"] / found["torch_stall_s"]
+    return found
+
+
+def as_a_rank(root: Path, rounds: int) -> None:
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo")
+    bench = Bench(root)
+    bench.background()  # makes the memory of the copies, once
+    for number in range(rounds):
+        found = measure(bench, number)
+        slowest = [max(each[name] for each in from_all_ranks(found)) for name in found]
+        if dist.get_rank() == 0:
+            print(json.dumps(dict(zip(found, slowest, strict=True))), flush=True)
+    dist.barrier()
+    sys.stdout.flush()
+    os._exit(0)  # FSDP2 on gloo aborts in exit handlers
+
+
+def main() -> None:
+    rounds, *worlds = [int(word) for word in sys.argv[1:]] or [7]
+    results: dict[int, list[dict[str, float]]] = {}
+    for processes in worlds or [1, 2]:
+        with tempfile.TemporaryDirectory(dir=os.environ.get("BENCH_DIR", ".")) as folder:
+            root = Path(folder)
+            printed = run_ranks(processes, __file__, "rank", str(root), str(rounds), logs=root / "logs")
+        results[processes] = [json.loads(line) for line in printed.splitlines() if line.startswith("{")]
+        for found in results[processes]:
+            print(processes, {name: round(value, 3) for name, value in found.items()})
+    print(f"\n| median of {rounds} rounds | {' | '.join(f'processes: {processes}' for processes in results)} |")
+    print(f"|---|{'---|' * len(results)}")
+    for name, title in COLUMNS.items():
+        medians = [statistics.median(found[name] for found in rows) for rows in results.values()]
+        print(f"| {title} | {' | '.join(f'{median:.2f}' for median in medians)} |")
+
+
+if __name__ == "__main__":
+    if sys.argv[1:2] == ["rank"]:
+        as_a_rank(Path(sys.argv[2]), int(sys.argv[3]))
+    else:
+        main()
