@@ -4,9 +4,9 @@ from collections.abc import Callable
 
 import torch
 from torch import Tensor
-from torch.distributed.tensor import DTensor
 
 from rampcli.config.schema import Config
+from rampcli.engine.blocks import block_of
 from rampcli.models.compiled import compile_layers
 from rampcli.models.decoder import Decoder
 from rampcli.models.initialize import initial_rows
@@ -75,12 +75,8 @@ def initial_weights(seed: int) -> RowsOf:
 def fill_weights(model: Decoder, rows_of: RowsOf) -> None:
     """Give every parameter its value, and compute the buffers. Of a sharded parameter only the rows that this rank has are asked for."""
     for name, parameter in model.named_parameters():
-        if isinstance(parameter, DTensor):
-            local = parameter.to_local()
-            (block,) = parameter.__create_chunk_list__()  # type: ignore[no-untyped-call]  # how distributed checkpoints ask for its place
-            inside = tuple(slice(offset, offset + size) for offset, size in zip(block.offsets, block.sizes, strict=True))
-            if local.numel():
-                local.copy_(rows_of(model, name, block.offsets[0], block.sizes[0])[(slice(None), *inside[1:])])
-        else:
-            parameter.copy_(rows_of(model, name, 0, parameter.shape[0]))
+        block = block_of(name, parameter)
+        if block.values.numel():
+            inside = tuple(slice(offset, offset + size) for offset, size in zip(block.offsets, block.values.shape, strict=True))
+            block.values.copy_(rows_of(model, name, block.offsets[0], len(block.values))[(slice(None), *inside[1:])])
     model.fill_buffers()

@@ -72,19 +72,22 @@ def device_here(accelerator: Accelerator) -> torch.device:
 
 def from_rank_0(number: int) -> int:
     """What rank 0 says; every rank asks."""
-    device = torch.device("cuda", torch.cuda.current_device()) if dist.get_backend() == "nccl" else torch.device("cpu")
-    shared = torch.tensor(int(number), device=device)
+    shared = torch.tensor(int(number), device=_device_of(None))
     dist.broadcast(shared, src=0)
     return int(shared.item())
 
 
 def from_all_ranks(words: dict[str, Any], group: dist.ProcessGroup | None = None) -> list[dict[str, Any]]:
     """What each rank of a group says, in words that JSON knows and that take up to `MOST_SAID_BYTES` of it; every rank asks."""
-    device = torch.device("cuda", torch.cuda.current_device()) if dist.get_backend(group) == "nccl" else torch.device("cpu")
-    mine = torch.tensor(list(json.dumps(words).encode().ljust(MOST_SAID_BYTES)), dtype=torch.uint8, device=device)
+    mine = torch.tensor(list(json.dumps(words).encode().ljust(MOST_SAID_BYTES)), dtype=torch.uint8, device=_device_of(group))
     said = [torch.empty_like(mine) for _ in range(dist.get_world_size(group))]
     dist.all_gather(said, mine, group=group)
     return [json.loads(bytes(each.tolist())) for each in said]
+
+
+def _device_of(group: dist.ProcessGroup | None) -> torch.device:
+    """Where the tensors are that a group exchanges."""
+    return torch.device("cuda", torch.cuda.current_device()) if dist.get_backend(group) == "nccl" else torch.device("cpu")
 
 
 def rank_variables(environment: Mapping[str, str]) -> dict[str, str]:
