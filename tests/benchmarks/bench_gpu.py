@@ -90,7 +90,7 @@ def run_peer(name: str, config: Config, device: torch.device) -> dict[str, Any]:
     """Take steps of one micro batch."""
     torch.manual_seed(0)
     with device:
-        model = torch.compile(BUILDERS[name](config), disable=not config.trainer.compile)
+        model = torch.compile(build(name, config), disable=not config.trainer.compile)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, betas=(0.9, 0.95), weight_decay=0.1, fused=True)
     shape = (config.data.micro_batch_size, config.data.sequence_length + 1)
     times = []
@@ -111,44 +111,27 @@ def run_peer(name: str, config: Config, device: torch.device) -> dict[str, Any]:
     return {"step_s": settled(times), "first_step_s": times[0]}
 
 
-def build_minimal(config: Config) -> torch.nn.Module:
-    """The model of the loop that everybody writes."""
+def build(name: str, config: Config) -> torch.nn.Module:
+    """The model of the loop that everybody writes, or transformers' Llama."""
     sys.path.insert(0, str(Path(__file__).with_name("peers")))
-    from llama import Llama
+    from llama import Llama, transformers_llama
 
     model = config.model
-    llama = Llama(
-        dim=model.hidden_size, layers=model.num_layers, heads=model.num_attention_heads, ffn=model.ffn_hidden_size,
-        groups=model.num_query_groups or model.num_attention_heads, vocab_size=model.vocab_size,
-        sequence_length=config.data.sequence_length,
-    )  # fmt: skip
+    shape = {
+        "dim": model.hidden_size,
+        "layers": model.num_layers,
+        "heads": model.num_attention_heads,
+        "groups": model.num_query_groups or model.num_attention_heads,
+        "ffn": model.ffn_hidden_size,
+        "vocab_size": model.vocab_size,
+        "sequence_length": config.data.sequence_length,
+    }
+    if name == "transformers":
+        return transformers_llama(**shape, tied=model.tie_embeddings)
+    llama = Llama(**shape)
     if model.tie_embeddings:
         llama.output.weight = llama.embedding.weight
     return llama
-
-
-def build_transformers(config: Config) -> torch.nn.Module:
-    """transformers' Llama."""
-    from transformers import LlamaConfig, LlamaForCausalLM
-
-    model = config.model
-    return LlamaForCausalLM(
-        LlamaConfig(
-            hidden_size=model.hidden_size,
-            intermediate_size=model.ffn_hidden_size,
-            num_hidden_layers=model.num_layers,
-            num_attention_heads=model.num_attention_heads,
-            num_key_value_heads=model.num_query_groups,
-            vocab_size=model.vocab_size,
-            max_position_embeddings=config.data.sequence_length,
-            tie_word_embeddings=model.tie_embeddings,
-            attn_implementation="sdpa",
-            use_cache=False,
-        )
-    )
-
-
-BUILDERS = {"minimal": build_minimal, "transformers": build_transformers}
 
 
 def settled(times: list[float]) -> float:

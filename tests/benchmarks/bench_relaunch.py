@@ -10,7 +10,6 @@ that the whole command took is printed with each ramp.
 """
 
 import argparse
-import json
 import os
 import resource
 import statistics
@@ -20,6 +19,8 @@ import tempfile
 import time
 from collections import defaultdict
 from pathlib import Path
+
+from rampcli.run_directory import read_rows
 
 PARTS = ("lost_s", "save_s", "exit_s", "wait_s", "start_s", "import_s", "load_s", "first_step_s")
 RAMP = [
@@ -47,14 +48,9 @@ def environment() -> dict[str, str]:
     return {**os.environ, "OMP_NUM_THREADS": "1"}
 
 
-def rows(path: Path) -> list[dict]:
-    """Those of a JSON lines file."""
-    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
-
-
 def boundaries(run_dir: Path) -> list[dict]:
     """The events of that name."""
-    return [row for row in rows(run_dir / "events.jsonl") if row["event"] == "boundary"]
+    return [row for row in read_rows(run_dir / "events.jsonl") if row["event"] == "boundary"]
 
 
 def steps_after_boundaries(run_dir: Path) -> list[tuple[float, float]]:
@@ -63,7 +59,7 @@ def steps_after_boundaries(run_dir: Path) -> list[tuple[float, float]]:
     Within a process, what lies between two steps is in neither's `step_time_s`; here it is nothing but a checkpoint, which is not made.
     """
     by_stage = defaultdict(list)
-    for row in rows(run_dir / "metrics.jsonl"):
+    for row in read_rows(run_dir / "metrics.jsonl"):
         by_stage[row["stage"]].append(row["step_time_s"])
     return [(times[0], statistics.median(times[1:])) for stage, times in sorted(by_stage.items()) if stage > 0]
 

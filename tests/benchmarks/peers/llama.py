@@ -30,6 +30,28 @@ class Llama(nn.Module):
         return F.cross_entropy(logits.flatten(0, 1), labels.flatten())
 
 
+def transformers_llama(
+    *, dim: int, layers: int, heads: int, groups: int, ffn: int, vocab_size: int, sequence_length: int, tied: bool = False
+) -> nn.Module:
+    """The same as transformers has it."""
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    return LlamaForCausalLM(
+        LlamaConfig(
+            hidden_size=dim,
+            intermediate_size=ffn,
+            num_hidden_layers=layers,
+            num_attention_heads=heads,
+            num_key_value_heads=groups,
+            vocab_size=vocab_size,
+            max_position_embeddings=sequence_length,
+            tie_word_embeddings=tied,
+            attn_implementation="sdpa",
+            use_cache=False,
+        )
+    )
+
+
 class Layer(nn.Module):
     """Attention with grouped queries, and a gated feed-forward layer."""
 

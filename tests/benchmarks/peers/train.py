@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from llama import Llama
+from llama import Llama, transformers_llama
 from shape import (
     BETAS,
     CLIP,
@@ -66,38 +66,25 @@ def loop(model: nn.Module, loss_of: Loss, given: argparse.Namespace, *, unsynchr
         given.rows.write(f"{step} {total}\n")
 
 
-def build_llama() -> Llama:
-    return Llama(
-        dim=DIM, layers=LAYERS, heads=HEADS, groups=GROUPS, ffn=FFN, vocab_size=VOCAB_SIZE, sequence_length=SEQUENCE_LENGTH
-    )  # fmt: skip
+LLAMA = {
+    "dim": DIM,
+    "layers": LAYERS,
+    "heads": HEADS,
+    "groups": GROUPS,
+    "ffn": FFN,
+    "vocab_size": VOCAB_SIZE,
+    "sequence_length": SEQUENCE_LENGTH,
+}
 
 
 def minimal(given: argparse.Namespace) -> None:
-    model = build_llama()
+    model = Llama(**LLAMA)
     run = torch.compile(model) if given.compile else model
     loop(model, lambda window: run(window[:, :-1], window[:, 1:]), given)
 
 
-def build_transformers() -> nn.Module:
-    from transformers import LlamaConfig, LlamaForCausalLM
-
-    return LlamaForCausalLM(
-        LlamaConfig(
-            hidden_size=DIM,
-            intermediate_size=FFN,
-            num_hidden_layers=LAYERS,
-            num_attention_heads=HEADS,
-            num_key_value_heads=GROUPS,
-            vocab_size=VOCAB_SIZE,
-            max_position_embeddings=SEQUENCE_LENGTH,
-            attn_implementation="sdpa",
-            use_cache=False,
-        )
-    )
-
-
 def transformers(given: argparse.Namespace) -> None:
-    model = build_transformers()
+    model = transformers_llama(**LLAMA)
     run = torch.compile(model) if given.compile else model
     loop(model, lambda window: run(input_ids=window[:, :-1], labels=window[:, :-1]).loss, given)  # it shifts the labels itself
 
@@ -137,7 +124,7 @@ def trainer(given: argparse.Namespace) -> None:
             report_to="none",
             torch_compile=given.compile,
         )
-        Trainer(model=build_transformers(), args=arguments, train_dataset=RandomTokens(), callbacks=[Rows()]).train()
+        Trainer(model=transformers_llama(**LLAMA), args=arguments, train_dataset=RandomTokens(), callbacks=[Rows()]).train()
 
 
 def litgpt(given: argparse.Namespace) -> None:
@@ -214,7 +201,7 @@ def torchtitan(given: argparse.Namespace) -> None:
 
 def ddp(given: argparse.Namespace) -> None:
     torch.distributed.init_process_group("gloo")
-    model = nn.parallel.DistributedDataParallel(build_llama(), gradient_as_bucket_view=True, broadcast_buffers=False)
+    model = nn.parallel.DistributedDataParallel(Llama(**LLAMA), gradient_as_bucket_view=True, broadcast_buffers=False)
     loop(model, lambda window: model(window[:, :-1], window[:, 1:]), given, unsynchronised=model.no_sync)
 
 
@@ -224,7 +211,7 @@ def fsdp2(given: argparse.Namespace) -> None:
 
     torch.distributed.init_process_group("gloo")
     mesh = init_device_mesh("cpu", (torch.distributed.get_world_size(),))
-    model = build_llama()
+    model = Llama(**LLAMA)
     for layer in model.layers:
         fully_shard(layer, mesh=mesh)
     fully_shard(model, mesh=mesh)
