@@ -34,23 +34,28 @@ class ProjectedCrossEntropy(torch.autograd.Function):
     def forward(ctx: Any, hidden: Tensor, weight: Tensor, labels: Tensor, learns: bool) -> Tensor:  # noqa: D102
         at_once = min(len(hidden), TOKENS_AT_ONCE[hidden.device.type])
         # fp32 where the weight is bf16: it is a sum over pieces.
-        weight_gradient = weight.new_zeros(weight.shape, dtype=torch.float32) if learns else None
+        weight_gradient = weight.new_empty(weight.shape, dtype=torch.float32) if learns else None
         hidden_gradient = torch.empty_like(hidden) if learns else None
-        logits, logs = (weight.new_empty((at_once, len(weight)), dtype=dtype) for dtype in (weight.dtype, torch.float32))
+        logits = weight.new_empty((at_once, len(weight)))
+        scores = logits if logits.dtype is torch.float32 else torch.empty_like(logits, dtype=torch.float32)
         loss = weight.new_zeros((), dtype=torch.float32)
         for first in range(0, len(hidden), at_once):
             piece = slice(first, first + at_once)
             states, wanted = hidden[piece], labels[piece, None]
             counts = wanted >= 0
             wanted = wanted.clamp(min=0)
-            torch.mm(states, weight.t(), out=logits[: len(states)])
-            log_probabilities = torch.log_softmax(logits[: len(states)], dim=1, dtype=torch.float32, out=logs[: len(states)])
-            loss -= (log_probabilities.gather(1, wanted) * counts).sum()
+            logits, scores = logits[: len(states)], scores[: len(states)]
+            torch.mm(states, weight.t(), out=logits)
+            torch.sub(logits, logits.amax(dim=1, keepdim=True).float(), out=scores)
+            score_of_label = scores.gather(1, wanted)
+            total = scores.exp_().sum(dim=1, keepdim=True)
+            loss += ((total.log() - score_of_label) * counts).sum()
             if weight_gradient is not None and hidden_gradient is not None:
-                # Of the cross entropy with respect to the logits: the probabilities, less 1 where the label is.
-                change = log_probabilities.exp_().scatter_add_(1, wanted, -torch.ones_like(wanted, dtype=torch.float32)).to(weight.dtype)
-                torch.mm(change, weight, out=hidden_gradient[piece]).mul_(counts)
-                _add_product(weight_gradient, change.t(), states * counts)
+                # Of the cross entropy with respect to the logits: the probabilities, less 1 where the label is. Here it is that times
+                # the total, by which it is cheaper to divide the narrow side of either product.
+                change = scores.scatter_add_(1, wanted, -total).to(weight.dtype)
+                torch.mm(change, weight, out=hidden_gradient[piece]).mul_(counts / total)
+                _put_product(weight_gradient, change.t(), (states * (counts / total)).to(weight.dtype), is_first=first == 0)
         if weight_gradient is not None and hidden_gradient is not None:
             ctx.save_for_backward(hidden_gradient, weight_gradient.to(weight.dtype))
         return loss
@@ -62,8 +67,11 @@ class ProjectedCrossEntropy(torch.autograd.Function):
         return hidden_gradient.mul_(scale), weight_gradient.mul_(scale), None, None
 
 
-def _add_product(total: Tensor, left: Tensor, right: Tensor) -> None:
+def _put_product(total: Tensor, left: Tensor, right: Tensor, *, is_first: bool) -> None:
+    """Add a product to what is there, or put the first in the place of what is not."""
     if left.dtype is total.dtype:
-        total.addmm_(left, right)
+        total.addmm_(left, right, beta=0 if is_first else 1)
+    elif is_first:
+        total.copy_(left @ right)
     else:
         total.add_(left @ right)
