@@ -8,6 +8,7 @@ from rampcli.config.choices import Activation, Normalization, PositionEmbedding
 from rampcli.config.model_size import head_size_of
 from rampcli.config.schema import ModelConfig
 from rampcli.models.loss import summed_loss
+from rampcli.models.norm import RMSNorm
 from rampcli.models.rotary import RotaryTable, rotate
 
 
@@ -144,8 +145,8 @@ class Attention(nn.Module):
         self.key = nn.Linear(model.hidden_size, group_width, bias=model.bias)
         self.value = nn.Linear(model.hidden_size, group_width, bias=model.bias)
         self.output = nn.Linear(width, model.hidden_size, bias=model.bias)
-        self.query_norm = nn.RMSNorm(self.head_size, eps=model.norm_epsilon) if model.qk_norm else None
-        self.key_norm = nn.RMSNorm(self.head_size, eps=model.norm_epsilon) if model.qk_norm else None
+        self.query_norm = RMSNorm(self.head_size, eps=model.norm_epsilon) if model.qk_norm else None
+        self.key_norm = RMSNorm(self.head_size, eps=model.norm_epsilon) if model.qk_norm else None
         self.core = CausalAttention(sliding_window=model.sliding_window)
 
     def forward(  # noqa: D102
@@ -234,4 +235,4 @@ def build_norm(model: ModelConfig) -> nn.Module:
     """The normalisation of `model.normalization`, over the hidden size."""
     if model.normalization is Normalization.layernorm:
         return nn.LayerNorm(model.hidden_size, eps=model.norm_epsilon)
-    return nn.RMSNorm(model.hidden_size, eps=model.norm_epsilon)
+    return RMSNorm(model.hidden_size, eps=model.norm_epsilon)

@@ -1,0 +1,38 @@
+import pytest
+import torch
+import torch.nn.functional as F
+
+from rampcli.models.norm import Normalised, RMSNorm
+
+SIZE, EPSILON = 24, 1e-5
+
+
+def some(shape: tuple[int, ...], dtype: torch.dtype, seed: int) -> torch.Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed)).to(dtype)
+
+
+@pytest.mark.parametrize("shape", [(SIZE,), (7, SIZE), (2, 5, 3, SIZE)])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_it_and_its_gradients_are_those_of_torch(dtype, shape):
+    x, weight, gradient = some(shape, dtype, 0).requires_grad_(), some((SIZE,), dtype, 1).requires_grad_(), some(shape, dtype, 2)
+    norm = RMSNorm(SIZE, eps=EPSILON, dtype=dtype)
+    norm.weight = torch.nn.Parameter(weight)
+    output, expected = norm(x), F.rms_norm(x.double(), (SIZE,), weight.double(), EPSILON)
+    assert output.dtype is dtype
+    found = [output, *torch.autograd.grad(output, (x, norm.weight), gradient)]
+    wanted = [expected, *torch.autograd.grad(expected, (x, weight), gradient.double())]
+    for one, other in zip(found, wanted, strict=True):
+        torch.testing.assert_close(one, other.to(dtype))
+
+
+def test_its_backward_is_the_derivative_of_its_forward():
+    x, weight = some((3, SIZE), torch.float64, 0).requires_grad_(), some((SIZE,), torch.float64, 1).requires_grad_()
+    assert torch.autograd.gradcheck(lambda x, weight: Normalised.apply(x, weight, EPSILON), (x, weight))
+
+
+def test_an_input_of_zeros_stays_zeros_and_has_a_finite_gradient():
+    x = torch.zeros(2, SIZE, requires_grad=True)
+    output = RMSNorm(SIZE, eps=EPSILON)(x)
+    output.sum().backward()
+    assert not output.any()
+    assert x.grad.isfinite().all()
