@@ -16,8 +16,8 @@ from rampcli.processors import processors
 
 WORKER = "rampcli.engine.worker"
 OPENMP_SPINS = "3000"
-LARGEST_KEPT_BYTES, MOST_KEPT_BYTES = 2**30, 2**32
-"""Of the memory that a worker frees: the largest piece, and how much in all, that it keeps for itself."""
+MALLOC = {"mmap_threshold": 2**30, "trim_threshold": 2**32, "hugetlb": 1}
+"""The largest piece of freed memory, and how much of it in all, that a worker keeps for itself; and that it wants huge pages."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -115,9 +115,9 @@ def worker_environment(*, threads: int) -> dict[str, str]:
     environment.setdefault("OMP_NUM_THREADS", str(threads))
     # OpenMP threads wait by spinning, for long. On a machine that others use too, those that spin take the time of those that work.
     environment.setdefault("GOMP_SPINCOUNT", OPENMP_SPINS)
-    # Every step frees large tensors and wants them again; what goes back to the operating system comes anew as empty pages.
-    environment.setdefault("MALLOC_MMAP_THRESHOLD_", str(LARGEST_KEPT_BYTES))
-    environment.setdefault("MALLOC_TRIM_THRESHOLD_", str(MOST_KEPT_BYTES))
+    # Every step frees large tensors and wants them again; what goes back to the operating system comes anew as empty pages. And tensors
+    # span many pages, for which those of 2 MB take fewer entries of the processor's tables.
+    environment.setdefault("GLIBC_TUNABLES", ":".join(f"glibc.malloc.{name}={value}" for name, value in MALLOC.items()))
     # For the processes of later stages, and for later runs. Not in the run directory: torch runs what it finds there.
     cache = Path(environment.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     environment.setdefault("TORCHINDUCTOR_CACHE_DIR", str(cache / "rampcli" / "compiled"))

@@ -1,8 +1,22 @@
 import socket
+import subprocess
+import sys
 
 import pytest
 
-from rampcli.launch.workers import reserve_port
+from rampcli.launch.workers import reserve_port, worker_environment
+
+ALLOCATES_TWICE = """
+import ctypes, resource
+c = ctypes.CDLL(None)
+c.malloc.restype, c.free.argtypes, c.memset.argtypes = ctypes.c_void_p, [ctypes.c_void_p], [ctypes.c_void_p, ctypes.c_int, ctypes.c_size_t]
+for _ in range(2):
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    block = c.malloc(2**26)
+    c.memset(block, 1, 2**26)
+    c.free(block)
+print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
+"""
 
 
 def test_a_reserved_port_is_given_to_nobody_else_and_who_knows_it_listens_there():
@@ -13,3 +27,18 @@ def test_a_reserved_port_is_given_to_nobody_else_and_who_knows_it_listens_there(
         other.bind(("127.0.0.1", ports[1]))
     for each in reserved:
         each.close()
+
+
+def test_a_worker_gets_the_memory_that_it_freed_without_new_pages(monkeypatch):
+    monkeypatch.delenv("GLIBC_TUNABLES", raising=False)
+    environment = worker_environment(threads=1)
+    faults = subprocess.run([sys.executable, "-c", ALLOCATES_TWICE], env=environment, stdout=subprocess.PIPE, text=True, check=True)
+    assert int(faults.stdout) < 2**26 / 2**21  # fewer than there are huge pages in it
+
+
+@pytest.mark.parametrize("name", ["OMP_NUM_THREADS", "GOMP_SPINCOUNT", "GLIBC_TUNABLES", "TORCHINDUCTOR_CACHE_DIR"])
+def test_what_the_user_has_set_in_the_environment_stays(monkeypatch, name):
+    monkeypatch.delenv(name, raising=False)
+    assert name in worker_environment(threads=1)
+    monkeypatch.setenv(name, "as the user has it")
+    assert worker_environment(threads=1)[name] == "as the user has it"
