@@ -61,11 +61,11 @@ def test_llama3_tiny_grows_from_one_process_to_two_over_the_librarys_bytes(resol
     assert resolved["llama3_tiny"].config.model.vocab_size == 256
 
 
-def test_shakespeare_char_takes_as_many_tokens_as_nanogpts_loop_in_a_quarter_fewer_steps_with_no_more_parameters(resolved):
+def test_shakespeare_char_takes_as_many_tokens_as_nanogpts_loop_in_a_third_fewer_steps_with_fewer_parameters(resolved):
     config, plan = resolved["shakespeare_char"].config, resolved["shakespeare_char"].plan
     assert plan.end_sample * config.data.sequence_length == 2000 * 12 * 64
-    assert [(stage.global_batch_size, stage.steps) for stage in plan.stages] == [(12, 1000), (24, 500)]
-    assert count_parameters(config.model, sequence_length=64) == 808_576
+    assert [(stage.global_batch_size, stage.steps) for stage in plan.stages] == [(12, 666), (24, 667)]
+    assert count_parameters(config.model, sequence_length=64) == 509_568
 
 
 def test_shakespeare_char_asks_for_a_text():
