@@ -5,6 +5,7 @@ cache is left out of writing where the file system can do without: filling it ca
 from the training that goes on.
 """
 
+import errno
 import fcntl
 import json
 import math
@@ -31,6 +32,7 @@ LEAST_BYTES = 32 * 2**20
 """Of one rank's bytes in a file; more files than that are not worth it."""
 ALIGNED_BYTES = mmap.PAGESIZE
 """What writes past the page cache are multiples of, in the file and in memory."""
+DIRECT = getattr(os, "O_DIRECT", 0)
 MOST_HEADER_BYTES = 100_000_000
 """As the safetensors library has it."""
 TYPES = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16, "I64": torch.int64}
@@ -132,17 +134,31 @@ def _write(path: Path, blocks: Sequence[Block]) -> dict[str, Any]:
     memory = mmap.mmap(-1, PIECE_BYTES)
     with _opened(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC) as file, memoryview(memory) as view:
         with suppress(OSError):  # where the file system cannot do without
-            fcntl.fcntl(file, fcntl.F_SETFL, getattr(os, "O_DIRECT", 0))
+            fcntl.fcntl(file, fcntl.F_SETFL, DIRECT)
         for filled in _fill(torch.frombuffer(memory, dtype=torch.uint8), parts):
             whole, done = -(-filled // ALIGNED_BYTES) * ALIGNED_BYTES, 0
             view[filled:whole] = bytes(whole - filled)
             sums.update(view[:filled])
             while done < whole:
-                done += os.pwrite(file, view[done:whole], written + done)
+                done += _write_at(file, view[done:whole], written + done)
             written += filled
         os.truncate(file, written)  # the last piece was written up to a multiple of the page
         os.fsync(file)
     return {"bytes": written, "sums": sums.hexdigest()}
+
+
+def _write_at(file: int, piece: memoryview, offset: int) -> int:
+    """Write at a place in a file, through the page cache from now on where it cannot be left out; the bytes that were written.
+
+    Some file systems say so only then; and where a full disk took a part of a piece, the rest does not begin at a page.
+    """
+    try:
+        return os.pwrite(file, piece, offset)
+    except OSError as error:
+        if error.errno != errno.EINVAL or not fcntl.fcntl(file, fcntl.F_GETFL) & DIRECT:
+            raise
+        fcntl.fcntl(file, fcntl.F_SETFL, 0)
+        return os.pwrite(file, piece, offset)
 
 
 def _fill(buffer: Tensor, parts: Sequence[Tensor]) -> Iterator[int]:

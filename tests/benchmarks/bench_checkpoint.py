@@ -13,6 +13,7 @@ The folder is that of the current directory, or $BENCH_DIR: it names the disk.
 """
 
 import json
+import mmap
 import os
 import shutil
 import statistics
@@ -47,8 +48,10 @@ TOKENS = 64
 STEPS = 2
 COLUMNS = {
     "raw_write_s": "raw write, s",
+    "raw_direct_s": "raw write past the page cache, s",
     "save_s": "save, s",
     "save / raw": "raw write / save",
+    "save / direct": "raw write past the page cache / save",
     "no_sums_s": "save without checksums, s",
     "share of sums": "cost of the checksums / save",
     "raw_read_s": "raw read, s",
@@ -149,8 +152,8 @@ class Bench:
         saving.result()
         return stall_s
 
-    def raw_write(self, memory: memoryview, path: Path) -> None:
-        file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o666)
+    def raw_write(self, memory: memoryview, path: Path, *, flags: int = 0) -> None:
+        file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | flags, 0o666)
         for begin in range(0, len(memory), PIECE):
             os.write(file, memory[begin : begin + PIECE])
         os.fsync(file)
@@ -186,9 +189,11 @@ def measure(bench: Bench, number: int) -> dict[str, float]:
     saves = {"save_s": bench.save, "no_sums_s": bench.save_without_sums}
     raw = bench.root / f"raw_{dist.get_rank()}"
     size = 3 * 4 * sum(parameter.numel() for parameter in bench.passes.parts[0].parameters()) // dist.get_world_size()
-    memory = memoryview(bytearray(os.urandom(PIECE)) * (size // PIECE))
+    memory = memoryview(mmap.mmap(-1, size // PIECE * PIECE))  # at the beginning of a page, as it has to be past the page cache
+    memory[:] = os.urandom(PIECE) * (size // PIECE)
 
     def write_raw() -> None:
+        found["raw_direct_s"], _ = together(lambda: bench.raw_write(memory, raw, flags=os.O_DIRECT))
         found["raw_write_s"], _ = together(lambda: bench.raw_write(memory, raw))
 
     def save_ours() -> None:
@@ -224,6 +229,7 @@ def measure(bench: Bench, number: int) -> dict[str, float]:
     for work in [ours, torchs][:: 1 if number % 2 else -1]:
         work()
     found["save / raw"] = found["raw_write_s"] / found["save_s"]
+    found["save / direct"] = found["raw_direct_s"] / found["save_s"]
     found["share of sums"] = 1 - found["no_sums_s"] / found["save_s"]
     found["load / raw"] = found["raw_read_s"] / found["load_s"]
     found["copy / torch"] = found["copy_s"] / found["torch_stall_s"]

@@ -1,4 +1,8 @@
+import errno
+import fcntl
 import math
+import mmap
+import os
 from itertools import pairwise
 
 import pytest
@@ -107,3 +111,29 @@ def test_a_tensor_of_which_a_part_is_nowhere_is_not_read_in_silence(tmp_path):
     with pytest.raises(DamagedFileError, match="weight is not there as a whole"):
         read_blocks(tmp_path, files, [Block("weight", (0,), torch.zeros(10))])
     read_blocks(tmp_path, files, [Block("weight", (5,), torch.zeros(5))])
+
+
+@pytest.mark.parametrize("short", [False, True], ids=["refused", "written in part"])
+def test_where_the_page_cache_cannot_be_left_out_after_all_it_is_not(tmp_path, monkeypatch, short):
+    """As of file systems that refuse such a write only when it comes, or that take a part of it which does not end at a page."""
+    pwrite, sizes = os.pwrite, []
+
+    def as_that_file_system_does(file, piece, offset):
+        past_the_cache = fcntl.fcntl(file, fcntl.F_GETFL) & os.O_DIRECT
+        if past_the_cache and (not short or offset % mmap.PAGESIZE):
+            raise OSError(errno.EINVAL, "Invalid argument")
+        if past_the_cache:
+            fcntl.fcntl(file, fcntl.F_SETFL, 0)
+            sizes.append(pwrite(file, piece[:100], offset))
+            fcntl.fcntl(file, fcntl.F_SETFL, os.O_DIRECT)
+            return sizes[-1]
+        return pwrite(file, piece, offset)
+
+    monkeypatch.setattr(os, "pwrite", as_that_file_system_does)
+    block = Block("weight", (0, 0), torch.arange(600.0).reshape(20, 30))
+    files = write_blocks(tmp_path, [block], rank=0)
+    monkeypatch.undo()
+    assert bool(sizes) is short
+    read = Block("weight", (0, 0), torch.zeros(20, 30))
+    read_blocks(tmp_path, files, [read], to_check=list(files))
+    assert torch.equal(read.values, block.values)
