@@ -1,6 +1,7 @@
 """Rotary positions (arXiv 2104.09864), and Llama 3.1's scaling of them."""
 
 import math
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -42,7 +43,27 @@ def frequencies(model: ModelConfig) -> Tensor:
 
 def rotate(heads: Tensor, rotation: Tensor) -> Tensor:
     """Turn queries or keys [batch, heads, sequence, head_size] by their positions; halves are paired, as Hugging Face's Llama has it."""
-    cos, sin = rotation.to(heads.dtype)
-    first, second = heads.chunk(2, dim=-1)
-    turned: Tensor = heads * cos + torch.cat([-second, first], dim=-1) * sin
+    turned: Tensor = Rotated.apply(heads, *rotation.to(heads.dtype))  # type: ignore[no-untyped-call]
+    return turned
+
+
+class Rotated(torch.autograd.Function):
+    """Heads, cosines and sines to the heads turned; the gradient turns back."""
+
+    @staticmethod
+    def forward(ctx: Any, heads: Tensor, cos: Tensor, sin: Tensor) -> Tensor:  # noqa: D102
+        ctx.save_for_backward(cos, sin)
+        return _turned(heads, cos, sin)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None]:  # noqa: D102
+        cos, sin = ctx.saved_tensors
+        return _turned(gradients[0], cos, -sin), None, None
+
+
+def _turned(heads: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    half = heads.shape[-1] // 2
+    turned = heads * cos
+    turned[..., :half].addcmul_(heads[..., half:], sin[..., :half], value=-1)
+    turned[..., half:].addcmul_(heads[..., :half], sin[..., half:])
     return turned
