@@ -1,5 +1,7 @@
 """Compiling the layers before the first step, so that no step's time counts it."""
 
+from contextlib import suppress
+
 import torch
 import torch.distributed as dist
 
@@ -8,6 +10,15 @@ from rampcli.config.schema import Config
 from rampcli.data.loader import MicroBatch
 from rampcli.engine.passes import Passes
 from rampcli.errors import RampcliError
+
+
+def set_up_compiler() -> None:
+    """Have torch.compile import and set up what it needs, by having it compile next to nothing."""
+    from torch._dynamo.exc import BackendCompilerFailed
+    from torch._inductor.exc import InductorError
+
+    with suppress(BackendCompilerFailed, InductorError):  # `compile_passes` will fail too, and say why
+        torch.compile(lambda x: 2 * x, dynamic=False)(torch.ones(1, requires_grad=True)).sum().backward()
 
 
 def compile_passes(passes: Passes, config: Config, plan: BatchPlan) -> None:

@@ -29,20 +29,25 @@ def main() -> None:
     stop = StopRequest(a_second_signal_ends=SUPERVISOR not in os.environ)
     stop.listen()
     run = RunDirectory(Path(sys.argv[1]))
-    started = max(STARTED, wait_for_turn()) if WAIT in sys.argv else STARTED
+    started = max(STARTED, wait_for_turn(run)) if WAIT in sys.argv else STARTED
     lock = hold(run.workers_lock, shared=True, wait_s=LOCK_S)  # who supervises waits for it for a moment, before it starts workers
     from rampcli.engine.training import train_and_leave  # here, because torch takes seconds, in which a signal may come
 
     train_and_leave(run, stop, started=started, lock=lock)
 
 
-def wait_for_turn() -> float:
-    """Have everything imported, and wait for a line with the time at which it was written, in seconds since 1970; returns that.
+def wait_for_turn(run: RunDirectory) -> float:
+    """Have ready what a run needs, and wait for a line with the time at which it was written, in seconds since 1970; returns that.
 
     Where none comes, nobody wants this process any more, and it ends.
     """
     import rampcli.engine.training  # noqa: F401
+    from rampcli.config import snapshot
 
+    if snapshot.read(run.config).trainer.compile:
+        from rampcli.engine.compiling import set_up_compiler
+
+        set_up_compiler()
     line = sys.stdin.readline()
     if not line:
         sys.exit(0)
