@@ -6,7 +6,9 @@ import torch
 from torch import Tensor, nn
 
 TOKENS_AT_ONCE = {"cpu": 256, "cuda": 2048}
-"""Whose logits are there together: on a CPU they are to fit its cache, on a GPU they are to fill it."""
+"""Whose logits are there together, at least: fewer would not keep the processor busy, on a GPU not the whole of it."""
+LOGITS_AT_ONCE = 2**23
+"""Of a small vocabulary, so many: the gradient of the projection is then added to less often."""
 
 
 def summed_loss(hidden: Tensor, output: nn.Linear, labels: Tensor) -> Tensor:
@@ -32,7 +34,7 @@ class ProjectedCrossEntropy(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, hidden: Tensor, weight: Tensor, labels: Tensor, learns: bool) -> Tensor:  # noqa: D102
-        at_once = min(len(hidden), TOKENS_AT_ONCE[hidden.device.type])
+        at_once = min(len(hidden), max(TOKENS_AT_ONCE[hidden.device.type], LOGITS_AT_ONCE // len(weight)))
         # fp32 where the weight is bf16: it is a sum over pieces.
         weight_gradient = weight.new_empty(weight.shape, dtype=torch.float32) if learns else None
         hidden_gradient = torch.empty_like(hidden) if learns else None

@@ -5,9 +5,15 @@ from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from rampcli.data.corpus import IGNORED
+from rampcli.models import loss as of_logits
 from rampcli.models.loss import TOKENS_AT_ONCE, summed_loss
 
 VOCABULARY, HIDDEN = 96, 16
+
+
+@pytest.fixture(autouse=True)
+def _of_a_large_vocabulary(monkeypatch):
+    monkeypatch.setattr(of_logits, "LOGITS_AT_ONCE", TOKENS_AT_ONCE["cpu"] * VOCABULARY)
 
 
 class LargestTensor(TorchDispatchMode):
