@@ -55,9 +55,9 @@ class ProjectedCrossEntropy(torch.autograd.Function):
             if weight_gradient is not None and hidden_gradient is not None:
                 # Of the cross entropy with respect to the logits: the probabilities, less 1 where the label is. Here it is that times
                 # the total, by which it is cheaper to divide the narrow side of either product.
-                change = scores.scatter_add_(1, wanted, -total).to(weight.dtype)
-                torch.mm(change, weight, out=hidden_gradient[piece]).mul_(counts / total)
-                _put_product(weight_gradient, change.t(), (states * (counts / total)).to(weight.dtype), is_first=first == 0)
+                change, share = scores.scatter_add_(1, wanted, -total).to(weight.dtype), counts / total
+                torch.mm(change, weight, out=hidden_gradient[piece]).mul_(share)
+                _put_product(weight_gradient, change.t(), (states * share).to(weight.dtype), is_first=first == 0)
         if weight_gradient is not None and hidden_gradient is not None:
             ctx.save_for_backward(hidden_gradient, weight_gradient.to(weight.dtype))
         return loss
