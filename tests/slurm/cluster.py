@@ -5,7 +5,8 @@ Seen with Debian's Slurm 22.05 on it, where a test has to know:
 * A cluster is ready after about a second. A batch job starts at once when it is submitted, a job that waits for another
   about a second after it.
 * A requeued job would wait for two minutes, the lifetime of a credential, which is the time of `CREDENTIAL_S` here. `release` has it
-  start at once.
+  start in the next second; in the second of the requeueing itself, the node takes the new credential for the revoked one, and the job
+  has FAILED.
 * A time limit is whole minutes, also when it is changed, and `--signal=B:USR1@SECONDS` comes up to a minute early: with `--time=1` and
   60 seconds, within a second or two of the start.
 * Without accounting there is no sacct. `scontrol show job` knows an ended job for `MinJobAge`.
@@ -138,8 +139,8 @@ class Cluster:
         return facts
 
     def release(self, job: str) -> None:
-        """Have a requeued job start as soon as there are nodes, and not after `CREDENTIAL_S`."""
-        self.run("scontrol", "update", f"jobid={job}", "StartTime=now")
+        """Have a requeued job start in the next second, if there are nodes, and not after `CREDENTIAL_S`."""
+        self.run("scontrol", "update", f"jobid={job}", "StartTime=now+1")
 
     def set_down(self, node: str) -> None:
         """Take a node away as if it had failed: its jobs get SIGTERM and go back to the queue, even if they forbid that."""
