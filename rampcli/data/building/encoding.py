@@ -4,12 +4,14 @@ import os
 import signal
 from collections import deque
 from collections.abc import Callable, Generator, Iterator
-from concurrent.futures import Future, ProcessPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from multiprocessing import active_children, get_context, parent_process
+from multiprocessing import get_context, parent_process
+from multiprocessing.connection import Connection
+from multiprocessing.context import SpawnProcess
 from pathlib import Path
+from queue import SimpleQueue
 from typing import Any
 
 import numpy as np
@@ -123,30 +125,51 @@ def encode_in_order(chunks: Iterator[Chunk], encoding: Encoding, workers: int) -
             encode = encoding.open()
             yield from ((chunk, encode(chunk)) for chunk in chunks)
             return
-        others = {*active_children()}
-        # No fork: a tokenizer's threads would not be there in the child, and their locks would.
-        pool = ProcessPoolExecutor(workers, get_context("spawn"), initializer=_begin, initargs=(encoding,))
-        try:
-            yield from _by_pool(pool, chunks, workers)
-        except BrokenProcessPool as error:
-            remedy = "the same command goes on where it stood; with fewer --workers it takes less memory"
-            raise RampcliError("a worker process has died: it was killed, or the memory was not enough", remedy=remedy) from error
-        finally:
-            for process in {*active_children()} - others:  # where all is encoded, they have nothing left to do
-                process.terminate()
-            pool.shutdown(cancel_futures=True)
+        # The processes end first: a thread that waits for one must not be waited for.
+        with ThreadPoolExecutor(workers) as threads, _processes(encoding, workers) as idle:
+            waiting: deque[tuple[Chunk, Future[Encoded]]] = deque()
+            for chunk in chunks:
+                waiting.append((chunk, threads.submit(_ask, idle, chunk)))
+                if len(waiting) >= AHEAD * workers:
+                    first, future = waiting.popleft()
+                    yield first, future.result()
+            for first, future in waiting:
+                yield first, future.result()
 
 
-def _by_pool(pool: ProcessPoolExecutor, chunks: Iterator[Chunk], workers: int) -> Iterator[tuple[Chunk, Encoded]]:
-    waiting: deque[tuple[Chunk, Future[Encoded]]] = deque()
-    for chunk in chunks:
-        with _without_ctrl_c():  # the first chunk starts the processes; Ctrl-C is for this one to answer
-            waiting.append((chunk, pool.submit(_encode, chunk)))
-        if len(waiting) >= AHEAD * workers:
-            first, future = waiting.popleft()
-            yield first, future.result()
-    for first, future in waiting:
-        yield first, future.result()
+@contextmanager
+def _processes(encoding: Encoding, count: int) -> Iterator[SimpleQueue[Connection]]:
+    """Processes that answer each chunk with what it is encoded to, until the block ends."""
+    context = get_context("spawn")  # no fork: a tokenizer's threads would not be there in the child, and their locks would
+    idle: SimpleQueue[Connection] = SimpleQueue()
+    started: list[SpawnProcess] = []
+    try:
+        for _ in range(count):
+            ours, theirs = context.Pipe()
+            with theirs, _without_ctrl_c():  # Ctrl-C is for this process to answer
+                process = context.Process(target=_answer, args=(encoding, theirs), daemon=True)
+                process.start()
+                started.append(process)
+            idle.put(ours)
+        yield idle
+    finally:
+        for process in started:
+            process.terminate()
+        for process in started:
+            process.join()
+
+
+def _ask(idle: SimpleQueue[Connection], chunk: Chunk) -> Encoded:
+    connection = idle.get()
+    try:
+        connection.send(chunk)
+        answer: Encoded = connection.recv()
+        return answer
+    except (EOFError, OSError) as error:
+        remedy = "the same command goes on where it stood; with fewer --workers it takes less memory"
+        raise RampcliError("a worker process has died: it was killed, or the memory was not enough", remedy=remedy) from error
+    finally:
+        idle.put(connection)
 
 
 @contextmanager
@@ -158,18 +181,14 @@ def _without_ctrl_c() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-_of_this_worker: dict[str, Callable[[Chunk], Encoded]] = {}
-
-
-def _begin(encoding: Encoding) -> None:
+def _answer(encoding: Encoding, connection: Connection) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     die_with_parent()
     parent = parent_process()
     if parent is None or os.getppid() != parent.pid:  # it was gone before it could be asked for
         os._exit(1)
-    _of_this_worker["encode"] = encoding.open()
-
-
-def _encode(chunk: Chunk) -> Encoded:
-    return _of_this_worker["encode"](chunk)
+    encode = encoding.open()
+    with suppress(EOFError, ConnectionError):  # nobody asks any longer
+        while True:
+            connection.send(encode(connection.recv()))
