@@ -32,7 +32,8 @@ def compile_passes(passes: Passes, config: Config, plan: BatchPlan) -> None:
             passes.forward([micro_batch] * passes.at_a_time)
     except _failures() as error:
         raise RampcliError(
-            f"torch.compile fails on this machine: {error}", remedy="a C++ compiler (`apt install g++`), or trainer.compile=false"
+            f"torch.compile fails on this machine: {error}",
+            remedy="a C++ compiler (`apt install g++`), room in TORCHINDUCTOR_CACHE_DIR, or trainer.compile=false",
         ) from error
     for part in passes.parts:
         part.zero_grad()

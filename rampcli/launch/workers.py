@@ -119,8 +119,11 @@ def worker_environment(*, threads: int) -> dict[str, str]:
     # span many pages, for which those of 2 MB take fewer entries of the processor's tables.
     environment.setdefault("GLIBC_TUNABLES", ":".join(f"glibc.malloc.{name}={value}" for name, value in MALLOC.items()))
     # For the processes of later stages, and for later runs. Not in the run directory: torch runs what it finds there.
-    cache = Path(environment.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    environment.setdefault("TORCHINDUCTOR_CACHE_DIR", str(cache / "rampcli" / "compiled"))
+    with suppress(OSError, RuntimeError):  # no home, or none to write to, as in containers: then it is in the temporary folder, by torch
+        cache = Path(environment.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "rampcli" / "compiled"
+        cache.mkdir(parents=True, exist_ok=True)
+        if os.access(cache, os.W_OK):
+            environment.setdefault("TORCHINDUCTOR_CACHE_DIR", str(cache))
     return environment
 
 

@@ -42,3 +42,12 @@ def test_what_the_user_has_set_in_the_environment_stays(monkeypatch, name):
     assert name in worker_environment(threads=1)
     monkeypatch.setenv(name, "as the user has it")
     assert worker_environment(threads=1)[name] == "as the user has it"
+
+
+def test_without_a_home_to_write_to_torch_keeps_what_it_compiles_where_it_does_by_itself(monkeypatch, tmp_path):
+    monkeypatch.delenv("TORCHINDUCTOR_CACHE_DIR", raising=False)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert worker_environment(threads=1)["TORCHINDUCTOR_CACHE_DIR"].startswith(str(tmp_path))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    (tmp_path / "file").touch()
+    assert "TORCHINDUCTOR_CACHE_DIR" not in worker_environment(threads=1)
