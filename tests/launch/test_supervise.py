@@ -53,7 +53,7 @@ class ElasticWorkers(Workers):
 
 @pytest.fixture
 def play(tmp_path):
-    """Supervises actors that play scenes; returns the last state, or the error that came of them."""
+    """Supervises actors that play scenes, and calls `meanwhile` soon; returns the last state, or the error that came of them."""
     run = RunDirectory(tmp_path)
 
     def start(stage, log):  # noqa: ARG001
@@ -63,7 +63,7 @@ def play(tmp_path):
         supervise.workers.append(supervise.kind(processes))
         return supervise.workers[-1]
 
-    def supervise(*scenes, words=(), backoff_s=0.0, stop_at=None, twice=False):
+    def supervise(*scenes, words=(), backoff_s=0.0, stop_at=None, twice=False, meanwhile=None):
         (tmp_path / "scenes.json").write_text(json.dumps(scenes))
         run.write_state({"status": "running"})
         overrides = [f"run_dir={tmp_path}", f"launch.backoff_s={backoff_s}", *words]
@@ -71,6 +71,8 @@ def play(tmp_path):
         signals = supervise.signals = StopSignals()
         listener = Listener(signals, stop_at, twice)
         supervisor = Supervisor(resolved=resolved, run=run, start=start, observer=listener, signals=signals)
+        if meanwhile:
+            threading.Timer(0.5, meanwhile).start()
         try:
             return supervisor.go_through(one_stage=False)["status"], listener
         except RampcliError as error:
@@ -176,8 +178,7 @@ def test_who_waits_for_others_or_for_the_next_start_can_be_asked_to_stop(play):
         assert time.monotonic() - began < 10
     with hold(play.run.workers_lock, shared=True):
         launches = len(events(play.run, "launch"))
-        threading.Timer(0.5, lambda: play.signals.note(signal.SIGTERM)).start()
-        assert play(COMPLETE)[0] == "preempted"
+        assert play(COMPLETE, meanwhile=lambda: play.signals.note(signal.SIGTERM))[0] == "preempted"
         assert len(events(play.run, "launch")) == launches
 
 
@@ -188,8 +189,7 @@ def test_what_workers_that_were_waited_for_have_completed_is_not_done_anew(play)
         play.run.change_status("complete")
         lock.close()
 
-    threading.Timer(0.5, complete).start()
-    assert play([["die"]])[0] == "complete"
+    assert play([["die"]], meanwhile=complete)[0] == "complete"
     assert events(play.run, "launch") == []
 
 
