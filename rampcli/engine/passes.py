@@ -27,7 +27,7 @@ class Passes:
         self.parts = parts
         self.meshes = meshes
         self.device = device
-        self.tensor = meshes.data[TENSOR]
+        self.tensor, self.context = meshes.data[TENSOR], meshes.data[CONTEXT]  # to look an axis up makes a mesh of it, each time
         self.reduces_each = config.trainer.accumulate_reduce is AccumulateReduce.each
         self.pieces = config.parallel.num_pipeline_microbatches or 1
         self.pipeline: Pipeline | None = None
@@ -86,7 +86,7 @@ class Passes:
         """This rank's pieces of the tokens, labels and positions of micro batches, one after another."""
 
         def mine(parts: list[Tensor]) -> Tensor:
-            return pieces_of(torch.cat(parts), self.meshes.data[CONTEXT], dim=1)
+            return pieces_of(torch.cat(parts), self.context, dim=1)
 
         positions = [batch.positions for batch in micro_batches if batch.positions is not None]
         return (

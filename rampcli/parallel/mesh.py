@@ -31,7 +31,7 @@ class Meshes:
 
     def size(self, axis: str) -> int:
         """Ranks along an axis of `data`."""
-        return self.data[axis].size()
+        return self.data.size(self.data.mesh_dim_names.index(axis))  # type: ignore[union-attr]
 
     @property
     def data_ranks(self) -> list[int]:
