@@ -9,8 +9,8 @@ from processes import children_of, wait_until, wait_until_all_have_ended
 
 RAMP = ["trainer.num_nodes=1", "trainer.devices=2", "rampup.node_policy=fixed", "data.micro_batch_size=1", "model.global_batch_size=4"]
 # The first of two stages takes so few seconds that the workers of the second come at once, and so many that they are seen.
-SECONDS_LONG = [*RAMP, "model.rampup_batch_size=[2,2,1200]", "trainer.max_samples=1_240", "trainer.val_samples=0"]
-LONGER = [*RAMP, "model.rampup_batch_size=[2,2,6000]", "trainer.max_samples=12_000", "trainer.val_samples=0"]
+SECONDS_LONG = [*RAMP, "model.rampup_batch_size=[2,2,600]", "trainer.max_samples=640", "trainer.val_samples=0"]
+LONGER = [*RAMP, "model.rampup_batch_size=[2,2,2400]", "trainer.max_samples=4_800", "trainer.val_samples=0"]
 
 
 def wait_for_those_that_wait(run, supervisor) -> list[int]:
