@@ -3,11 +3,12 @@
     python tests/benchmarks/bench_checkpoint.py [ROUNDS [PROCESSES ...]]
 
 A Llama of 99 million parameters with AdamW, 1.19 GB in fp32, in one process and in two that share it (FSDP), each with one thread. In each
-round, one after the other: as many bytes written in pieces of 8 MiB by as many processes into as many files and flushed, and read again; a
-checkpoint saved and loaded; and training steps during which it is saved by `checkpoint.async`, and by `dcp.async_save` as it is by default.
-A stall of ours is what the call takes and what the next optimiser's step waits for the copy, of torch's what the call takes. Files that are
-read were read once before and then dropped from the page cache, ours and the raw ones: on a virtual machine, memory that was not in use
-lately takes longer to fill than the disk takes to read. Prints every round, and medians last; ratios are those of a round.
+round, one after the other: as many bytes written in pieces of 8 MiB by as many processes into as many files, flushed, and put in the place
+of older ones, as a checkpoint is; and read again; a checkpoint saved and loaded; and training steps during which it is saved by
+`checkpoint.async`, and by `dcp.async_save` as it is by default. A stall of ours is what the call takes and what the next optimiser's step
+waits for the copy, of torch's what the call takes. Files that are read were read once before and then dropped from the page cache, ours and
+the raw ones: on a virtual machine, memory that was not in use lately takes longer to fill than the disk takes to read. Prints every round,
+and medians last; ratios are those of a round.
 
 The folder is that of the current directory, or $BENCH_DIR: it names the disk.
 """
@@ -153,11 +154,12 @@ class Bench:
         return stall_s
 
     def raw_write(self, memory: memoryview, path: Path, *, flags: int = 0) -> None:
-        file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | flags, 0o666)
+        file = os.open(f"{path}.tmp", os.O_WRONLY | os.O_CREAT | os.O_EXCL | flags, 0o666)
         for begin in range(0, len(memory), PIECE):
             os.write(file, memory[begin : begin + PIECE])
         os.fsync(file)
         os.close(file)
+        os.replace(f"{path}.tmp", path)  # which frees the room of the older one
 
     def raw_read(self, memory: memoryview, path: Path) -> None:
         with path.open("rb", buffering=0) as file:
@@ -221,6 +223,7 @@ def measure(bench: Bench, number: int) -> dict[str, float]:
         found["torch_lost_s"] = both - found["step_s"] * STEPS
 
     bench.save()
+    bench.raw_write(memory, raw, flags=os.O_DIRECT)
     for pair in ([write_raw, save_ours], [read_raw, load_ours]):
         for work in pair[:: 1 if number % 2 else -1]:
             work()
