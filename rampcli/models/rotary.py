@@ -43,7 +43,9 @@ def frequencies(model: ModelConfig) -> Tensor:
 
 def rotate(heads: Tensor, rotation: Tensor) -> Tensor:
     """Turn queries or keys [batch, heads, sequence, head_size] by their positions; halves are paired, as Hugging Face's Llama has it."""
-    turned: Tensor = Rotated.apply(heads, *rotation.to(heads.dtype))  # type: ignore[no-untyped-call]
+    # torch.compile derives a backward as good, and does not find again what it compiled of a graph with a function such as this.
+    turn = _turned if torch.compiler.is_compiling() else Rotated.apply
+    turned: Tensor = turn(heads, *rotation.to(heads.dtype))
     return turned
 
 
