@@ -118,13 +118,21 @@ def worker_environment(*, threads: int) -> dict[str, str]:
     # Every step frees large tensors and wants them again; what goes back to the operating system comes anew as empty pages. And tensors
     # span many pages, for which those of 2 MB take fewer entries of the processor's tables.
     environment.setdefault("GLIBC_TUNABLES", ":".join(f"glibc.malloc.{name}={value}" for name, value in MALLOC.items()))
-    # For the processes of later stages, and for later runs. Not in the run directory: torch runs what it finds there.
-    with suppress(OSError, RuntimeError):  # no home, or none to write to, as in containers: then it is in the temporary folder, by torch
-        cache = Path(environment.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "rampcli" / "compiled"
-        cache.mkdir(parents=True, exist_ok=True)
-        if os.access(cache, os.W_OK):
-            environment.setdefault("TORCHINDUCTOR_CACHE_DIR", str(cache))
+    if "TORCHINDUCTOR_CACHE_DIR" not in environment and (cache := _cache_folder()) is not None:
+        environment["TORCHINDUCTOR_CACHE_DIR"] = str(cache)
     return environment
+
+
+def _cache_folder() -> Path | None:
+    """Where compiled layers are kept for the processes of later stages, and for later runs; None leaves that to torch.
+
+    It is not in the run directory, since torch runs what it finds there.
+    """
+    with suppress(OSError, RuntimeError):  # no home, or none to write to, as in containers
+        cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "rampcli" / "compiled"
+        cache.mkdir(parents=True, exist_ok=True)
+        return cache if os.access(cache, os.W_OK) else None
+    return None
 
 
 def node_environment(node: int, *, num_nodes: int, devices: int, gpus: Sequence[str]) -> dict[str, str]:

@@ -44,6 +44,13 @@ def test_what_the_user_has_set_in_the_environment_stays(monkeypatch, name):
     assert worker_environment(threads=1)[name] == "as the user has it"
 
 
+def test_where_the_user_says_where_compiled_layers_go_no_other_folder_is_made(monkeypatch, tmp_path):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", "elsewhere")
+    worker_environment(threads=1)
+    assert not list(tmp_path.iterdir())
+
+
 def test_without_a_home_to_write_to_torch_keeps_what_it_compiles_where_it_does_by_itself(monkeypatch, tmp_path):
     monkeypatch.delenv("TORCHINDUCTOR_CACHE_DIR", raising=False)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
