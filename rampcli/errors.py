@@ -10,9 +10,17 @@ from typing import Any
 LONGEST_SHOWN = 300
 
 
+def visible(text: str, *, keeps: str = "") -> str:
+    r"""Returns a text in which a terminal finds nothing to obey: control characters and bidi marks become `\x1b`, `\u202e`.
+
+    Everything that is printed and came from a file passes through here. Characters of `keeps` stay, newlines for example.
+    """
+    return text if text.isprintable() else "".join(one if one.isprintable() or one in keeps else ascii(one)[1:-1] for one in text)
+
+
 def printable(text: str) -> str:
-    """What was typed, as one line that a terminal can show: no control characters, and the middle of a long text left out."""
-    line = text if text.isprintable() else "".join(one if one.isprintable() else ascii(one)[1:-1] for one in text)
+    """Returns a text as one visible line, with the middle of a long one left out."""
+    line = visible(text)
     return line if len(line) <= LONGEST_SHOWN else f"{line[: LONGEST_SHOWN * 2 // 3]} ... {line[-LONGEST_SHOWN // 4 :]}"
 
 
@@ -99,6 +107,12 @@ class ForeignCheckpointError(RampcliError):
 
 class NoCheckpointError(RampcliError):
     """No usable checkpoint where one was demanded."""
+
+    exit_code = 5
+
+
+class DamagedFileError(RampcliError):
+    """A file that rampcli reads is not what was written: cut, changed, or never of its kind."""
 
     exit_code = 5
 

@@ -1,25 +1,29 @@
 """Locks on files. They go with the processes that hold them, however those end."""
 
 import fcntl
+import os
 import time
 from pathlib import Path
 from typing import IO
+
+from rampcli.own_folder import OwnFolder
 
 POLL_S = 0.05
 
 
 def hold(path: Path, *, shared: bool = False, wait_s: float = 0.0) -> IO[str]:
-    """Lock a file, which is made where it is not there. The lock is let go when the returned file is closed.
+    """Lock a file, which is made if it is not there. Closing the returned file releases the lock.
 
     Args:
         path: of the file. What it holds stays as it is.
-        shared: with other holders that share it, but with none that does not.
+        shared: whether others may hold it at the same time, if they share it too.
         wait_s: how long to wait for it.
 
     Raises:
         BlockingIOError: somebody else holds it.
+        UsageError: it is a symbolic link, or not a regular file.
     """
-    file = path.open("a+", encoding="utf-8")
+    file = os.fdopen(OwnFolder(path.parent).open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT), "a+", encoding="utf-8")
     deadline = time.monotonic() + wait_s
     while True:
         try:
@@ -34,11 +38,15 @@ def hold(path: Path, *, shared: bool = False, wait_s: float = 0.0) -> IO[str]:
 
 
 def is_held(path: Path) -> bool:
-    """Whether somebody holds a lock, shared or not, right now."""
-    if not path.exists():
+    """Whether somebody holds a lock, shared or not, right now. Makes no file."""
+    try:
+        descriptor = OwnFolder(path.parent).open(path, os.O_RDWR)
+    except FileNotFoundError:
         return False
     try:
-        hold(path).close()
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)  # closing the file releases it at once
     except BlockingIOError:
         return True
+    finally:
+        os.close(descriptor)
     return False

@@ -11,7 +11,8 @@ import yaml
 from rampcli.config.huggingface import as_settings, has_weights, read_config
 from rampcli.errors import NoCheckpointError, UsageError
 from rampcli.launch.program import run_program
-from rampcli.run_directory import RunDirectory, replace_file
+from rampcli.own_folder import replace_file
+from rampcli.run_directory import RunDirectory
 
 
 def run_on_checkpoint(module: str, run_dir: Path, words: Sequence[str], options: Mapping[str, Any], *, as_json: bool) -> None:

@@ -3,7 +3,6 @@
 A checkpoint is written aside, flushed, given its manifest and renamed: it is complete or absent. It loads at any world size.
 """
 
-import shutil
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -20,7 +19,7 @@ from rampcli.engine.ranks import from_all_ranks, from_rank_0
 from rampcli.engine.tensor_files import DamagedFileError, read_blocks, write_blocks
 from rampcli.errors import ForeignCheckpointError, NoCheckpointError, RampcliError
 from rampcli.models.decoder import Decoder
-from rampcli.run_directory import MANIFEST, Checkpoint, RunDirectory, flush, page_sums, write_json
+from rampcli.run_directory import MANIFEST, Checkpoint, RunDirectory, page_sums
 
 FORMAT = 1
 MODEL, OPTIMIZER = "model.", "optimizer.state."
@@ -140,13 +139,13 @@ class Checkpoints:
         aside = final.with_name(f"{final.name}.tmp")
         is_first = dist.get_rank() == 0
         try:
-            self._together(lambda: _make_anew(aside) if is_first else {})
+            self._together(lambda: self._make_anew(aside) if is_first else {})
             shares = self._together(lambda: write_blocks(aside, blocks(), rank=dist.get_rank()))
             manifest["files"] = {name: facts for share in shares for name, facts in share.items()}
             self._together(lambda: self._complete(aside, final, manifest) if is_first else {})
         except _CannotSave as error:
             if is_first:
-                shutil.rmtree(aside, ignore_errors=True)  # on a full disk, this is the room in which to say so
+                self.run.remove_tree(aside)  # on a full disk, this is the room in which to say so
             raise RampcliError(
                 f"cannot save the checkpoint of step {manifest['step']}: {error}",
                 remedy="room and permission in the run directory; then the same command goes on from the last checkpoint",
@@ -172,18 +171,21 @@ class Checkpoints:
             raise _CannotSave("; ".join(reasons)) from cause
         return [each["did"] for each in everyone]
 
+    def _make_anew(self, folder: Path) -> dict[str, Any]:
+        self.run.remove_tree(folder)
+        self.run.make_folder(folder)
+        return {}
+
     def _complete(self, aside: Path, final: Path, manifest: dict[str, Any]) -> dict[str, Any]:
         """Let what is written become the checkpoint."""
         if self.tokenizer is not None:
             content = self.tokenizer.encode()
-            (aside / TOKENIZER).write_bytes(content)
-            flush(aside / TOKENIZER)
+            self.run.replace(aside / TOKENIZER, content)
             manifest["files"][TOKENIZER] = {"bytes": len(content), "sums": page_sums(content)}
-        write_json(aside / MANIFEST, manifest)
-        flush(aside)
+        self.run.write_json(aside / MANIFEST, manifest)
+        self.run.flush(aside)
         self.run.remove_checkpoints_from(manifest["step"])
-        aside.rename(final)
-        flush(final.parent)
+        self.run.rename(aside, final)
         self.run.remove_checkpoints(keep_last=self.keep_last)
         return {}
 
@@ -258,9 +260,3 @@ class Checkpoints:
 
 class _CannotSave(Exception):
     """The reasons of all ranks that have one."""
-
-
-def _make_anew(folder: Path) -> dict[str, Any]:
-    shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir(parents=True)
-    return {}

@@ -18,7 +18,8 @@ from rampcli.engine.trained import open_run, read_weights, tokenizer_of
 from rampcli.errors import UsageError
 from rampcli.models.decoder import Decoder
 from rampcli.models.huggingface import joined, places
-from rampcli.run_directory import Checkpoint, write_json
+from rampcli.own_folder import write_json
+from rampcli.run_directory import Checkpoint
 
 MOST_BYTES = 5 * 10**9
 """Of one file, as save_pretrained has it."""

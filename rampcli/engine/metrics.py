@@ -21,7 +21,7 @@ from rampcli.engine.boundary import Arrival, boundary_costs
 from rampcli.engine.checkpoint import TrainingState
 from rampcli.engine.ranks import from_rank_0
 from rampcli.engine.step import StepResult
-from rampcli.run_directory import COMPLETE, RunDirectory, append_row, read_rows
+from rampcli.run_directory import COMPLETE, RunDirectory, read_rows
 
 WAITS_OVER_STEPS = 50
 MOST_WAITED = 0.05
@@ -78,7 +78,7 @@ class Journal:
         if not self.writes:
             return
         tokens_per_s = batch.global_batch_size * self.plan.sequence_length / times.step_time_s
-        append_row(
+        self.run.append_row(
             self.run.metrics,
             {
                 "step": state.step,

@@ -31,7 +31,7 @@ from rampcli.launch.stop_signals import noting_stop_signals
 from rampcli.launch.supervise import Supervisor
 from rampcli.launch.workers import Workers
 from rampcli.lifeline import StopSignals
-from rampcli.run_directory import COMPLETE, PREEMPTED, Checkpoint, RunDirectory, replace_file, write_json
+from rampcli.run_directory import COMPLETE, PREEMPTED, Checkpoint, RunDirectory
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -178,9 +178,12 @@ def _newest_checkpoint(directory: RunDirectory, config: Config) -> Checkpoint | 
 
 def describe(directory: RunDirectory, resolved: Resolved, overrides: Sequence[str]) -> None:
     """Write down what the run is: what workers need to train it, and what people want to know of it."""
-    replace_file(directory.config, snapshot.to_yaml(resolved.config))
-    replace_file(directory.path / "overrides.txt", "".join(f"{override}\n" for override in overrides))
-    write_json(directory.path / "plan.json", resolved.plan.to_json())
+    directory.claim()
+    for folder in (directory.logs, directory.checkpoints):
+        directory.make_folder(folder)
+    directory.replace(directory.config, snapshot.to_yaml(resolved.config))
+    directory.replace(directory.path / "overrides.txt", "".join(f"{override}\n" for override in overrides))
+    directory.write_json(directory.path / "plan.json", resolved.plan.to_json())
 
 
 def _announce(directory: RunDirectory, resolved: Resolved, newest: Checkpoint | None, command: str) -> None:

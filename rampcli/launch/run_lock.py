@@ -33,7 +33,7 @@ def locked(directory: RunDirectory, *, wait_s: float = LOOK_S) -> Iterator[None]
     Raises:
         UsageError: another one holds it, also after `wait_s`.
     """
-    directory.path.mkdir(parents=True, exist_ok=True)
+    directory.claim()
     try:
         lock = hold(directory.lock, wait_s=wait_s)
     except BlockingIOError as error:

@@ -26,13 +26,10 @@ def measured_points(run: RunDirectory, config: Config) -> tuple[tuple[int, float
     """
     rates = defaultdict(list)
     steps: dict[tuple[int, int], int] = defaultdict(int)
-    try:
-        for row in read_rows(run.metrics):
-            steps[row["stage"], row["world_size"]] += 1
-            if steps[row["stage"], row["world_size"]] > WARMING_UP:
-                rates[row["accumulate_grad_batches"]].append(row["tokens_per_s"] / row["world_size"])
-    except (ValueError, KeyError, TypeError) as error:
-        raise UsageError(f"--measured {run.path}: {run.metrics} is damaged", remedy="the directory of another run") from error
+    for row in read_rows(run.metrics):
+        steps[row["stage"], row["world_size"]] += 1
+        if steps[row["stage"], row["world_size"]] > WARMING_UP:
+            rates[row["accumulate_grad_batches"]].append(row["tokens_per_s"] / row["world_size"])
     if not rates:
         raise UsageError(f"--measured {run.path}: no stage has more than {WARMING_UP} steps there", remedy="the directory of a longer run")
     theirs, ours = dict(leaves(snapshot.read(run.config))), dict(leaves(config))

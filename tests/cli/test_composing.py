@@ -9,6 +9,7 @@ from rampcli.config.resolve import resolve
 from rampcli.config.snapshot import to_yaml
 from rampcli.errors import UsageError
 from rampcli.run_directory import MANIFEST, RunDirectory
+from run_files import manifest
 
 FIXED = ["rampup.node_policy=fixed", "model.rampup_batch_size=[256,1792,10M]"]
 """A first stage that does not fit its nodes, before one that does."""
@@ -20,7 +21,7 @@ def behind(tmp_path):
     run = RunDirectory(tmp_path / "run")
     folder = run.checkpoint_folder(39063)
     folder.mkdir(parents=True)
-    (folder / MANIFEST).write_text(json.dumps({"step": 39063, "consumed_samples": 10_000_128, "settings": {}, "files": {}}))
+    (folder / MANIFEST).write_text(json.dumps(manifest(step=39063, consumed_samples=10_000_128)))
     return run
 
 

@@ -4,7 +4,8 @@ import sys
 
 import pytest
 
-from rampcli.run_directory import RunDirectory, append_row
+from rampcli.run_directory import RunDirectory
+from run_files import coming, failure, metrics_row, state
 
 COMMAND = [sys.executable, "-m", "rampcli"]
 
@@ -21,9 +22,8 @@ def rampcli(*words):
 
 
 def test_status_counts_the_steps_since_the_last_word_and_says_how_to_go_on(run):
-    ahead = {"stage": 1, "global_batch_size": 8, "num_nodes": 1, "command": "rampcli pretrain --factory x"}
-    run.write_state({"status": "running", "step": 3, "consumed_samples": 12, "stage": 0, "next": ahead})
-    append_row(run.metrics, {"step": 5, "consumed_samples": 20, "stage": 1})
+    run.write_state(state(step=3, consumed_samples=12, next=coming()))
+    run.append_row(run.metrics, metrics_row(step=5, consumed_samples=20, stage=1))
     told = rampcli("status", run.path)
     assert told.stdout == (
         "running: step 5, 20 samples, stage 1; nothing saved\nnobody trains it now; go on with:\n  rampcli pretrain --factory x\n"
@@ -33,8 +33,7 @@ def test_status_counts_the_steps_since_the_last_word_and_says_how_to_go_on(run):
 
 
 def test_status_of_a_run_that_failed_says_why(run):
-    error = {"message": "the disk is full", "remedy": "a larger one"}
-    run.write_state({"status": "failed", "step": 3, "consumed_samples": 12, "stage": 0, "next": None, "error": error})
+    run.write_state(state(status="failed", next=coming(), error=failure()))
     assert "error: the disk is full\ntry:   a larger one\n" in rampcli("status", run.path).stdout
 
 

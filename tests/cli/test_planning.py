@@ -11,7 +11,9 @@ from rampcli import llm
 from rampcli.config import snapshot
 from rampcli.config.compose import lay_over
 from rampcli.config.resolve import resolve
-from rampcli.run_directory import RunDirectory, append_row, replace_file
+from rampcli.own_folder import replace_file
+from rampcli.run_directory import RunDirectory
+from run_files import metrics_row
 
 STAGE = (
     "stage",
@@ -244,8 +246,8 @@ def earlier(tmp_path):
     replace_file(run.config, snapshot.to_yaml(resolve(llm.llama3_tiny.pretrain_recipe()).config))
     for stage, (world, accumulate) in enumerate([(1, 1), (1, 2), (1, 3), (2, 2)]):
         for tokens_per_s in [1.0, 1.0, 1.0, 900.0 * world, 1000.0 * world, 1100.0 * world]:
-            row = {"stage": stage, "world_size": world, "accumulate_grad_batches": accumulate, "tokens_per_s": tokens_per_s}
-            append_row(run.metrics, row)
+            row = metrics_row(stage=stage, world_size=world, accumulate_grad_batches=accumulate, tokens_per_s=tokens_per_s)
+            run.append_row(run.metrics, row)
     return run
 
 

@@ -1,7 +1,7 @@
 import pytest
 
 from rampcli.engine.boundary import Arrival, boundary_costs
-from rampcli.run_directory import RunDirectory, append_row
+from rampcli.run_directory import RunDirectory
 
 PARTS = ("save_s", "exit_s", "wait_s", "start_s", "import_s", "load_s", "first_step_s")
 ARRIVAL = Arrival(started=112.0, imported=116.0, loaded=124.0)
@@ -14,7 +14,7 @@ def run(tmp_path):
 
 def leave_events(run, *events):
     for time, event, facts in events:
-        append_row(run.events, {"event": event, "time": time, **facts})
+        run.append_row(run.events, {"event": event, "time": time, **facts})
 
 
 STOP = (100.5, "stop", {"step": 7, "status": "stage_boundary", "save_s": 0.5})

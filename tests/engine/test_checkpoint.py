@@ -15,7 +15,8 @@ from rampcli.engine.checkpoint import Checkpoints, TrainingState
 from rampcli.engine.optimizers import build_optimizers
 from rampcli.engine.step import follow_gradient
 from rampcli.errors import ForeignCheckpointError, NoCheckpointError, RampcliError
-from rampcli.run_directory import MANIFEST, RunDirectory, read_rows, write_json
+from rampcli.own_folder import write_json
+from rampcli.run_directory import MANIFEST, RunDirectory, read_rows
 
 
 class Training:

@@ -8,7 +8,8 @@ import time
 from pathlib import Path
 
 from rampcli.locks import hold
-from rampcli.run_directory import RunDirectory, append_row
+from rampcli.run_directory import RunDirectory
+from run_files import metrics_row, state
 
 
 def main() -> None:
@@ -26,11 +27,11 @@ def main() -> None:
 def take_steps(run: RunDirectory, first: int, last: int) -> None:
     run.append_event("start", step=first - 1)
     for step in range(first, last + 1):
-        append_row(run.metrics, {"step": step})
+        run.append_row(run.metrics, metrics_row(step=step))
 
 
 def say(run: RunDirectory, status: str, **facts: object) -> None:
-    run.write_state({**(run.read_state() or {}), "status": status, **facts})
+    run.write_state({**(run.read_state() or state()), "status": status, **facts})
 
 
 def fail(run: RunDirectory, message: str, understood: bool) -> None:

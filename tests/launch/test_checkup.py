@@ -15,6 +15,7 @@ from rampcli.config.resolve import Resolved, resolve
 from rampcli.launch import checkup
 from rampcli.launch.checkup import LEAST_PYTHON, LEAST_TORCH, Check, Status, check_clock, check_up
 from rampcli.run_directory import MANIFEST, RunDirectory
+from run_files import manifest
 
 ELSEWHERE = ("gpus", "nccl", "processors", "shared memory")
 CRASHES = "import os, signal; os.kill(os.getpid(), signal.SIGSEGV)"
@@ -233,7 +234,7 @@ def test_checkpoints_that_are_there_need_no_room_again(quickly_checked, there, s
     run = RunDirectory(Path("runs/llama3_tiny"))
     for step in range(there):
         run.checkpoint_folder(step).mkdir(parents=True)
-        (run.checkpoint_folder(step) / MANIFEST).write_text(json.dumps({"step": step, "consumed_samples": step, "files": {}}))
+        (run.checkpoint_folder(step) / MANIFEST).write_text(json.dumps(manifest(step=step, consumed_samples=step)))
     assert f"; {said}" in quickly_checked("checkpoint.keep_last=2")["disk"].finding
 
 

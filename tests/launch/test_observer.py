@@ -3,7 +3,8 @@ import json
 import pytest
 
 from rampcli.launch.observer import Feed, Observer
-from rampcli.run_directory import RunDirectory, append_row
+from rampcli.run_directory import RunDirectory
+from run_files import metrics_row
 
 
 class Listener(Observer):
@@ -24,7 +25,7 @@ def run(tmp_path):
 
 def take_steps(run, *steps):
     for step in steps:
-        append_row(run.metrics, {"step": step, "loss": 1 / step})
+        run.append_row(run.metrics, metrics_row(step=step))
 
 
 @pytest.mark.parametrize("steps_before_the_next_look", range(6))

@@ -9,6 +9,7 @@ from rampcli.config.resolve import Resolved, resolve
 from rampcli.errors import ForeignCheckpointError, NoCheckpointError, UsageError
 from rampcli.launch.run import describe, run
 from rampcli.run_directory import MANIFEST, RunDirectory
+from run_files import manifest
 
 
 def tiny(tmp_path, *words: str) -> Resolved:
@@ -26,8 +27,8 @@ def leave_checkpoint(resolved: Resolved, *, consumed_samples: int, without: tupl
     folder.mkdir(parents=True)
     settings = snapshot.identity(resolved.config) | changed
     settings = {key: value for key, value in settings.items() if key not in without}
-    manifest = {"step": 7, "consumed_samples": consumed_samples, "settings": settings, "files": {}}
-    (folder / MANIFEST).write_text(json.dumps(manifest))
+    (folder / MANIFEST).write_text(json.dumps(manifest(consumed_samples=consumed_samples, settings=settings)))
+    directory.mark()
     return directory
 
 
@@ -35,7 +36,7 @@ def test_a_run_that_is_complete_is_not_started_again(resolved):
     leave_checkpoint(resolved, consumed_samples=resolved.plan.end_sample)
     outcome = run(resolved)
     assert (outcome.status, outcome.started, outcome.exit_code) == ("complete", False, 0)
-    assert sorted(path.name for path in resolved.run_dir.iterdir()) == ["checkpoints"]
+    assert sorted(path.name for path in resolved.run_dir.iterdir()) == [".rampcli", "checkpoints"]
 
 
 @pytest.mark.parametrize(

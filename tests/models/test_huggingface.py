@@ -15,7 +15,7 @@ from rampcli.engine.build import fill_weights, initial_weights
 from rampcli.errors import RampcliError
 from rampcli.models.decoder import Decoder
 from rampcli.models.huggingface import Folder
-from rampcli.run_directory import write_json
+from rampcli.own_folder import write_json
 
 SEQUENCE = 32
 TOKENS = torch.randint(128, (3, SEQUENCE), generator=torch.Generator().manual_seed(0))

@@ -2,8 +2,10 @@ import pytest
 
 from rampcli.config import snapshot
 from rampcli.errors import UsageError
+from rampcli.own_folder import replace_file
 from rampcli.report.measured import WARMING_UP, measured_points
-from rampcli.run_directory import RunDirectory, append_row, replace_file
+from rampcli.run_directory import RunDirectory
+from run_files import metrics_row
 
 
 @pytest.fixture
@@ -15,14 +17,14 @@ def run(tmp_path, planned):
         directory.path.mkdir()
         replace_file(directory.config, snapshot.to_yaml((resolved or planned("llama3_tiny")).config))
         for row in rows:
-            append_row(directory.metrics, row)
+            directory.append_row(directory.metrics, row)
         return directory
 
     return write
 
 
 def steps(rates, *, stage=0, world=1, accumulate=1):
-    return [{"stage": stage, "world_size": world, "accumulate_grad_batches": accumulate, "tokens_per_s": rate} for rate in rates]
+    return [metrics_row(stage=stage, world_size=world, accumulate_grad_batches=accumulate, tokens_per_s=rate) for rate in rates]
 
 
 def test_the_figures_are_medians_per_gpu_over_the_steps_after_the_first(run, planned):

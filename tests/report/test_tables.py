@@ -5,6 +5,7 @@ from rich.console import Console
 
 from rampcli.report.tables import build_table, run_table, stages_trained, validations
 from rampcli.run_directory import RunDirectory
+from run_files import metrics_row
 
 
 def printed(table, width: int = 200) -> str:
@@ -18,11 +19,12 @@ def printed(table, width: int = 200) -> str:
 def run(tmp_path) -> RunDirectory:
     run = RunDirectory(tmp_path)
     rows = [
-        {"stage": stage, "global_batch_size": size, "world_size": world, "loss": loss, "tokens_per_s": 100.0 * size, "step_time_s": 0.5}
+        metrics_row(stage=stage, global_batch_size=size, world_size=world, loss=loss, tokens_per_s=100.0 * size)
         for stage, size, world, loss in [(0, 4, 1, 3.0), (0, 4, 2, 2.5), (1, 8, 2, 2.0)]
     ]
     run.metrics.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    run.events.write_text('{"event": "validation", "loss": 3.5}\n{"event": "stage"}\n{"event": "validation", "loss": 2.1}\n')
+    for event, facts in (("validation", {"loss": 3.5}), ("stage", {}), ("validation", {"loss": 2.1})):
+        run.append_event(event, step=1, consumed_samples=4, **facts)
     return run
 
 
@@ -39,10 +41,7 @@ def test_the_table_of_a_run_adds_up_its_steps(run):
 
 
 def test_tokens_per_second_are_those_of_the_time_that_steps_took(run):
-    rows = [
-        {"stage": 0, "global_batch_size": 4, "world_size": 1, "loss": 1.0, "tokens_per_s": r, "step_time_s": t}
-        for r, t in [(10, 9), (100, 1)]
-    ]
+    rows = [metrics_row(tokens_per_s=rate, step_time_s=time) for rate, time in [(10, 9), (100, 1)]]
     run.metrics.write_text("".join(json.dumps(row) + "\n" for row in rows))
     assert [stage["tokens_per_s"] for stage in stages_trained(run)] == [(90 + 100) / 10]
 

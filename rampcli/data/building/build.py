@@ -23,8 +23,9 @@ from rampcli.data.building.records import Chunk, Input, Kind, Reader, find_input
 from rampcli.data.indexed import bin_of, idx_of, manifest_of, token_type, tokenizer_of, write_index
 from rampcli.data.manifest import FORMAT, read_manifest
 from rampcli.errors import UsageError
+from rampcli.own_folder import replace_file, write_json
 from rampcli.processors import processors
-from rampcli.run_directory import replace_file, sha256, write_json
+from rampcli.run_directory import sha256
 
 SAVE_EVERY_S = 2.0
 TRAINING_BYTES = 256 << 20

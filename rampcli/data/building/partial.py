@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from rampcli.data.building.encoding import Encoded
 from rampcli.data.building.records import Chunk, Position
 from rampcli.errors import RampcliError, UsageError
-from rampcli.run_directory import flush, write_json
+from rampcli.own_folder import flush, write_json
 
 LENGTHS_AT_ONCE = 1 << 17
 

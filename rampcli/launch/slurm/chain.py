@@ -10,7 +10,7 @@ from pathlib import Path
 from rampcli.errors import RampcliError, UsageError
 from rampcli.launch.slurm import commands
 from rampcli.launch.slurm.scripts import FOLDER, JobScript
-from rampcli.run_directory import RunDirectory, replace_file, write_json
+from rampcli.run_directory import RunDirectory
 
 _CAN_SAVE = frozenset({"RUNNING", "SUSPENDED"})
 
@@ -101,10 +101,10 @@ def submit(directory: RunDirectory, scripts: Sequence[JobScript]) -> Chain:
         RampcliError: Slurm refused one; those before it are cancelled.
     """
     refuse_living(directory)
-    directory.logs.mkdir(parents=True, exist_ok=True)
-    (directory.path / FOLDER).mkdir(exist_ok=True)
+    directory.make_folder(directory.logs)
+    directory.make_folder(directory.path / FOLDER)
     for script in scripts:
-        replace_file(script.path, script.text)
+        directory.replace(script.path, script.text)
     chain = _write(directory, Chain(jobs=tuple(_planned(directory, script) for script in scripts)))
     try:
         for position, script in enumerate(scripts):
@@ -194,7 +194,7 @@ def _record(directory: RunDirectory) -> Path:
 
 
 def _write(directory: RunDirectory, chain: Chain) -> Chain:
-    write_json(_record(directory), asdict(chain))
+    directory.write_json(_record(directory), asdict(chain))
     return chain
 
 

@@ -10,6 +10,7 @@ from rampcli.launch.run import describe
 from rampcli.launch.slurm.job import FRUITLESS_STARTS, check_progress, go_on
 from rampcli.lifeline import StopSignals
 from rampcli.run_directory import MANIFEST, RunDirectory
+from run_files import manifest, state
 
 
 @pytest.fixture
@@ -23,7 +24,7 @@ def run(tmp_path):
 def leave_checkpoint(run, consumed_samples):
     folder = run.checkpoint_folder(1)
     folder.mkdir(parents=True)
-    (folder / MANIFEST).write_text(json.dumps({"step": 1, "consumed_samples": consumed_samples}))
+    (folder / MANIFEST).write_text(json.dumps(manifest(step=1, consumed_samples=consumed_samples)))
 
 
 def leave_chain(run, *, cancelled):
@@ -34,7 +35,7 @@ def leave_chain(run, *, cancelled):
 @pytest.mark.parametrize(("consumed_samples", "stages"), [(800, [0]), (1600, [0, 1]), (3204, [3])])
 def test_a_job_whose_stages_were_trained_before_ends_well_at_once(run, consumed_samples, stages):
     leave_checkpoint(run, consumed_samples)
-    run.write_state({"status": "complete" if consumed_samples == 3204 else "stage_boundary"})
+    run.write_state(state(status="complete" if consumed_samples == 3204 else "stage_boundary"))
     assert go_on(run, stages, StopSignals()) == 0
     assert not run.events.exists()
 

@@ -1,0 +1,29 @@
+"""What the files of a run hold, whole, for tests that write them without training."""
+
+from typing import Any
+
+
+def metrics_row(**facts: Any) -> dict[str, Any]:
+    """A row of metrics.jsonl."""
+    row = {"step": 1, "stage": 0, "consumed_samples": 4, "global_batch_size": 4, "accumulate_grad_batches": 1, "world_size": 1, "loss": 2.5}
+    return row | {"step_time_s": 0.5, "samples_per_s": 8.0, "tokens_per_s": 1024.0} | facts
+
+
+def manifest(**facts: Any) -> dict[str, Any]:
+    """The manifest of a checkpoint."""
+    return {"format": 1, "step": 7, "consumed_samples": 8, "order_hash": None, "corpus": "corpus", "settings": {}, "files": {}} | facts
+
+
+def state(**facts: Any) -> dict[str, Any]:
+    """state.json."""
+    return {"status": "running", "step": 0, "consumed_samples": 0, "stage": 0, "next": None} | facts
+
+
+def coming(**facts: Any) -> dict[str, Any]:
+    """What state.json says comes next."""
+    return {"stage": 1, "global_batch_size": 8, "num_nodes": 1, "command": "rampcli pretrain --factory x"} | facts
+
+
+def failure(**facts: Any) -> dict[str, Any]:
+    """What state.json says of a run that failed."""
+    return {"message": "the disk is full", "set_by": [], "remedy": "a larger one", "exit_code": 1, "understood": True} | facts

@@ -1,0 +1,106 @@
+import json
+import os
+from contextlib import suppress
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rampcli.errors import DamagedFileError
+from rampcli.records import ANY, COUNT, POSITIVE, RATE, check_shape, parse_json, read_json
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=3),
+    max_leaves=8,
+)
+SHAPE = {"name": str, "step": COUNT, "loss": (float, None), "rows?": [{"rate": RATE}], "sizes?": {...: POSITIVE}, "any?": ANY}
+
+
+@given(value=JSON)
+def test_a_value_that_fits_has_the_types_of_the_shape(value):
+    with suppress(DamagedFileError):
+        check_shape(value, SHAPE, where="FILE")
+        assert isinstance(value["name"], str)
+        assert type(value["step"]) is int
+        assert value["loss"] is None or isinstance(value["loss"], int | float)
+
+
+@given(value=JSON.filter(lambda value: not isinstance(value, dict)))
+def test_a_value_of_another_kind_is_one_message(value):
+    with pytest.raises(DamagedFileError, match="FILE is damaged: it is not a mapping") as damaged:
+        check_shape(value, SHAPE, where="FILE")
+    assert damaged.value.exit_code == 5
+
+
+@pytest.mark.parametrize(
+    "facts",
+    [
+        {},
+        {"loss": None},
+        {"loss": 3},
+        {"rows": []},
+        {"rows": [{"rate": 0.1}, {"rate": 1}]},
+        {"sizes": {"a": 1}},
+        {"any": [{}]},
+        {"more": {"deep": []}},
+        {"step": 10**18},
+    ],
+)
+def test_what_fits_is_read_as_it_is_written(tmp_path, facts):
+    written = {"name": "x", "step": 0, "loss": 0.5} | facts
+    (tmp_path / "file").write_text(json.dumps(written))
+    assert read_json(tmp_path / "file", SHAPE) == written
+
+
+@pytest.mark.parametrize(
+    ("facts", "misfit"),
+    [
+        ({"name": 1}, "name is not a text"),
+        ({"step": -1}, "step is not a whole number from 0"),
+        ({"step": 1.0}, "step is not a whole number from 0"),
+        ({"step": True}, "step is not a whole number from 0"),
+        ({"step": 10**18 + 1}, "step is not a whole number from 0"),
+        ({"loss": "0.5"}, "loss is not a finite number"),
+        ({"loss": False}, "loss is not a finite number"),
+        ({"rows": {}}, "rows is not a list"),
+        ({"rows": [{"rate": 1}, {"rate": 0}]}, r"rows\[1\]\.rate is not a number above 0"),
+        ({"rows": [{}]}, r"rows\[0\] is not complete: it has no rate"),
+        ({"sizes": {"a": 0}}, r"sizes\.a is not a whole number from 1"),
+    ],
+)
+def test_a_misfit_is_named_with_its_field(facts, misfit):
+    with pytest.raises(DamagedFileError, match=misfit):
+        check_shape({"name": "x", "step": 0, "loss": 0.5} | facts, SHAPE, where="FILE")
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b"", b"{", b"\xff", b"[" * 10**6, b'{"a":' * 10**5, b"NaN", b"-Infinity", b"1" * 5000, b"\x00"],
+    ids=range(10),
+)
+def test_what_is_not_json_is_one_message(content):
+    with pytest.raises(DamagedFileError, match="FILE is damaged"):
+        parse_json(content, ANY, where="FILE")
+
+
+def test_a_number_that_overflows_is_not_finite():
+    with pytest.raises(DamagedFileError, match="it is not a finite number"):
+        parse_json(b"1e999", float, where="FILE")
+
+
+def test_a_file_that_is_too_large_or_not_regular_is_one_message_and_one_that_is_not_there_is_not_damaged(tmp_path):
+    (tmp_path / "large").write_text('"' + "x" * 100 + '"')
+    os.mkfifo(tmp_path / "fifo")
+    with pytest.raises(DamagedFileError, match="larger than 50 bytes"):
+        read_json(tmp_path / "large", str, most_bytes=50)
+    with pytest.raises(DamagedFileError, match="not a regular file"):
+        read_json(tmp_path / "fifo", str)
+    with pytest.raises(FileNotFoundError):
+        read_json(tmp_path / "nowhere", str)
+
+
+def test_what_a_file_says_reaches_a_message_without_control_characters():
+    with pytest.raises(DamagedFileError) as damaged:
+        check_shape({"\x1b[2J\u202e": 1}, {...: str}, where="FILE")
+    assert damaged.value.message == r"FILE is damaged: \x1b[2J\u202e is not a text"
