@@ -2,27 +2,17 @@
 
 import difflib
 import filecmp
-import re
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from rampcli.bundled import bundled
+from rampcli.config import plain_yaml
 from rampcli.config.settings import shown
 from rampcli.errors import UsageError
 
 LARGEST_FILE_BYTES = 20_000
-DEEPEST_LEVEL = 20
-"""Settings are two levels deep; deeper nesting is no file of settings."""
-LONGEST_NUMBER = 100
-AMBIGUOUS = re.compile(r"[-+]?0[0-7_]+$|[^:]+:")
-"""Octal and sexagesimal numbers of YAML 1.1."""
 MOST_OFFERED = 4
 """Names that a remedy lists; of more it has all but the last of these."""
-WORD = "tag:yaml.org,2002:str"
-NUMBERS = ("tag:yaml.org,2002:int", "tag:yaml.org,2002:float")
 
 
 def folders(config_dir: Path | None) -> list[Path]:
@@ -69,10 +59,6 @@ def check_option(group: str, option: Any, config_dir: Path | None) -> None:
         _check_file(path, place=f"{group}/{name}.yaml", key=group)
 
 
-OPENING = (yaml.FlowSequenceStartToken, yaml.FlowMappingStartToken, yaml.BlockSequenceStartToken, yaml.BlockMappingStartToken)
-CLOSING = (yaml.FlowSequenceEndToken, yaml.FlowMappingEndToken, yaml.BlockEndToken)
-
-
 def check_folder(config_dir: Path) -> None:
     """Refuse a folder of options with one that is named as a bundled one and says something else: which of them a recipe means is open.
 
@@ -92,31 +78,20 @@ def check_folder(config_dir: Path) -> None:
 
 
 def _check_file(path: Path, *, place: str, key: str) -> None:
-    """A file from a stranger is read here first, without building anything from it."""
+    """Read a file from a stranger without building anything from it.
+
+    Raises:
+        UsageError: it is not plain settings.
+    """
 
     def refuse(reason: str, line: int | None = None) -> UsageError:
         at = place if line is None else f"{place}:{line}"
         return UsageError(f"{path}: {reason}", keys=(key,), remedy="plain KEY: VALUE lines", set_by=(at,))
 
-    if path.stat().st_size > LARGEST_FILE_BYTES:
-        raise refuse(f"larger than {LARGEST_FILE_BYTES} bytes")
     try:
-        text = path.read_text(encoding="utf-8")
-        depth = 0
-        for token in yaml.scan(text, Loader=yaml.SafeLoader):
-            if isinstance(token, yaml.AnchorToken | yaml.AliasToken | yaml.TagToken):
-                raise refuse("anchors, aliases and tags are not read", token.start_mark.line + 1)
-            depth += isinstance(token, OPENING) - isinstance(token, CLOSING)
-            if depth > DEEPEST_LEVEL:
-                raise refuse(f"more than {DEEPEST_LEVEL} levels", token.start_mark.line + 1)
-        root = yaml.compose(text, Loader=yaml.SafeLoader)
-    except yaml.MarkedYAMLError as error:
-        line = None if error.problem_mark is None else error.problem_mark.line + 1
-        raise refuse(f"is not YAML: {error.problem}", line) from error
-    except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
-        raise refuse(f"is not YAML: {' '.join(str(error).split())}") from error
-    if not isinstance(root, yaml.MappingNode) or not root.value:
-        raise refuse("holds no settings")
+        text, root = plain_yaml.read(path, most_bytes=LARGEST_FILE_BYTES)
+    except plain_yaml.NotPlainError as error:
+        raise refuse(error.reason, error.line) from error
     for number, text_line in enumerate(text.splitlines(), start=1):
         comment, header, package = text_line.partition("@package")
         if header and comment.lstrip().startswith("#") and package.strip(": ") != "_global_":
@@ -124,29 +99,3 @@ def _check_file(path: Path, *, place: str, key: str) -> None:
     for name, _ in root.value:
         if name.value in ("defaults", "hydra"):
             raise refuse(f"{name.value} is no setting: an option holds settings only", name.start_mark.line + 1)
-    for reason, line in _misfits(root):
-        raise refuse(reason, line)
-
-
-def _misfits(node: yaml.Node) -> Iterator[tuple[str, int]]:
-    """What in a file is not plain settings, with its line."""
-    if isinstance(node, yaml.ScalarNode):
-        line, is_number = node.start_mark.line + 1, node.tag in NUMBERS
-        if is_number and len(node.value) > LONGEST_NUMBER:
-            yield f"a number of {len(node.value)} characters", line
-        elif is_number and AMBIGUOUS.match(node.value):
-            yield f"{node.value} is another number in YAML than it looks like", line
-        elif "${" in node.value:
-            yield f"{node.value}: references (${{...}}) are not resolved here", line
-    for child in node.value if isinstance(node, yaml.SequenceNode) else ():
-        yield from _misfits(child)
-    seen: set[str] = set()
-    for name, value in node.value if isinstance(node, yaml.MappingNode) else ():
-        line = name.start_mark.line + 1
-        if not isinstance(name, yaml.ScalarNode) or name.tag != WORD:
-            yield "a key is not a word", line
-        elif name.value in seen:
-            yield f"{name.value} stands there twice", line
-        else:
-            seen.add(name.value)
-        yield from _misfits(value)

@@ -28,22 +28,29 @@ from rampcli.config.choices import (
 from rampcli.config.fields import setting, spelling
 from rampcli.config.launch_schema import LaunchConfig
 
+MOST_WIDTH = 2**20
+MOST_TOKENS = 2**28
+"""No model is larger, so that a wrong number is refused before anything is allocated."""
+
 
 @dataclass(kw_only=True, slots=True)
 class ModelConfig:
     """The decoder's shape, and the batch that it is trained with."""
 
-    num_layers: int = setting(6, "layers", at_least=1)
-    hidden_size: int = setting(128, "width of the residual stream", at_least=1)
-    ffn_hidden_size: int = setting(344, "width inside the feed-forward layers", at_least=1)
-    num_attention_heads: int = setting(4, "heads of queries", at_least=1)
+    num_layers: int = setting(6, "layers", at_least=1, at_most=10_000)
+    hidden_size: int = setting(128, "width of the residual stream", at_least=1, at_most=MOST_WIDTH)
+    ffn_hidden_size: int = setting(344, "width inside the feed-forward layers", at_least=1, at_most=MOST_WIDTH)
+    num_attention_heads: int = setting(4, "heads of queries", at_least=1, at_most=MOST_WIDTH)
     head_size: int | None = setting(
-        None, "width of a head. `null`: `hidden_size` over `num_attention_heads`, which then has to divide it", at_least=1
+        None,
+        "width of a head. `null`: `hidden_size` over `num_attention_heads`, which then has to divide it",
+        at_least=1,
+        at_most=MOST_WIDTH,
     )
     num_query_groups: int | None = setting(
         None, "heads of keys and values; divides `num_attention_heads`. `null`: one for each attention head", at_least=1
     )
-    vocab_size: int = setting(256, "tokens in the vocabulary", at_least=1)
+    vocab_size: int = setting(256, "tokens in the vocabulary", at_least=1, at_most=MOST_TOKENS)
     normalization: Normalization = setting(
         Normalization.rmsnorm, "the normalisation before attention, before the feed-forward layer and at the end"
     )
@@ -94,7 +101,7 @@ class DataConfig:
         "`indexed`: tokens of `rampcli data build` or of Megatron's preprocessing. `text`: text files, read into memory. `stdlib`: the"
         " source of Python's standard library as bytes. `mock`: random tokens",
     )
-    sequence_length: int = setting(128, "tokens per sample", unit="tokens", at_least=1)
+    sequence_length: int = setting(128, "tokens per sample", unit="tokens", at_least=1, at_most=MOST_TOKENS)
     micro_batch_size: int | None = setting(
         None, "samples per data-parallel rank and forward/backward pass. `null`: derived", unit="samples", at_least=1
     )

@@ -6,11 +6,17 @@ from typing import Any
 
 from omegaconf import OmegaConf
 
+from rampcli.config import plain_yaml
+from rampcli.config.checks import SETTING_CHECKS, check_ranges
+from rampcli.config.launch_checks import LAUNCH_CHECKS
 from rampcli.config.schema import Config
 from rampcli.config.settings import FOREIGN, flatten, leaves, nest
+from rampcli.config.splits import SPLIT_CHECKS
 from rampcli.config.values import build
-from rampcli.errors import UsageError
+from rampcli.errors import Report, UsageError
 
+MOST_BYTES = 200_000
+SETTINGS_CHECKS = (check_ranges, *SETTING_CHECKS, *SPLIT_CHECKS, *LAUNCH_CHECKS)
 IDENTITY = (
     "seed",
     "model.",
@@ -39,15 +45,23 @@ def to_yaml(config: Config) -> str:
 
 
 def read(path: Path) -> Config:
-    """A snapshot as it was written.
+    """Returns a snapshot as a configuration. Its settings are checked exactly as typed ones are.
 
     Raises:
-        UsageError: there is none, or it is not one.
+        UsageError: there is none, it is not plain YAML, or a setting is unknown, of another type, out of range or at odds with another.
     """
     try:
-        tree = OmegaConf.to_container(OmegaConf.load(path), resolve=False)
-    except Exception as error:  # a damaged file can fail in the scanner or in OmegaConf
-        raise UsageError(f"cannot read {path}: {' '.join(str(error).split())}") from error
-    if not isinstance(tree, dict):
-        raise UsageError(f"{path} is not a configuration")
-    return build(flatten({str(name): value for name, value in tree.items()}), place=lambda _: str(path))
+        _, root = plain_yaml.read(path, most_bytes=MOST_BYTES)
+        tree = plain_yaml.values_of(root)
+    except plain_yaml.NotPlainError as error:
+        at = "" if error.line is None else f", line {error.line}"
+        raise UsageError(f"cannot read {path}{at}: {error.reason}") from error
+    config = build(flatten(tree), place=lambda _: str(path))
+    report = Report()
+    for check in SETTINGS_CHECKS:
+        with report.noting():
+            check(config)
+    for misfit in report.errors:
+        misfit.set_by = misfit.set_by or (str(path),)
+    report.close()
+    return config

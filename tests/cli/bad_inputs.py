@@ -300,7 +300,7 @@ FILES = (
     in_file("a list for a file", "- lr: 0.5\n", "holds no settings", line=None),
     in_file("two documents in a file", "lr: 0.5\n---\nlr: 0.25\n", "is not YAML", line=2),
     in_file("a file that is no text", b"lr: \xff\xfe\n", "is not YAML", line=None),
-    in_file("a file that is too large for settings", f"# {'x' * 25_000}\nlr: 0.5\n", "larger than 20000 bytes", line=None),
+    in_file("a file that is too large for settings", f"# {'x' * 25_000}\nlr: 0.5\n", "larger than 20,000 bytes", line=None),
     in_file("a bomb of aliases", "a: &a [x, x]\nb: &b [*a, *a]\nlr: [*b, *b]\n", "anchors, aliases and tags are not read"),
     in_file("a merge key", "lr: 1\nbase: &b {eps: 1}\n<<: *b\n", "anchors, aliases and tags are not read", line=2),
     in_file("a file with an object to build", "lr: !!python/object/apply:os.mkdir [made]\n", "anchors, aliases and tags are not read"),

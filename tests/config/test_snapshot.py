@@ -55,15 +55,15 @@ def test_a_snapshot_says_the_same_to_any_reader_of_yaml(resolved):
 @example(name="'\"")
 @example(name=" a ")
 def test_any_name_survives_a_snapshot(name, tmp_path_factory):
-    if "${" in name:
-        return
+    if "${" in name or "/" in name or name in (".", "..") or not name.isprintable():
+        return  # no name of a run
     config = Config(name=name)
     assert read_back(config, tmp_path_factory.getbasetemp()).name == name
 
 
 @run(max_examples=8)
-@given(lr=st.floats(-1e18, 1e18), samples=st.integers(0, 10**18))
-@example(lr=1e-5, samples=0)
+@given(lr=st.floats(0, 1e18), samples=st.integers(1, 10**18))
+@example(lr=1e-5, samples=1)
 def test_any_number_survives_a_snapshot(lr, samples, tmp_path_factory):
     config = Config()
     config.optim.lr, config.trainer.max_samples, config.model.rampup_batch_size = lr, samples, [1, 1, samples]
@@ -76,20 +76,27 @@ def test_any_number_survives_a_snapshot(lr, samples, tmp_path_factory):
     [
         ("model: [", "cannot read"),
         ("a: b: c", "cannot read"),
-        ("- 1\n", "is not a configuration"),
-        ("", None),
+        ("- 1\n", "holds no settings"),
+        ("", "holds no settings"),
+        ("a: &a [x, x]\nb: [*a, *a]\n", "line 1: anchors, aliases and tags are not read"),
+        ("name: !!str x\n", "anchors, aliases and tags are not read"),
+        ("name: " + "[" * 50 + "]" * 50, "more than 20 levels"),
+        ("name: '" + "x" * 200_000 + "'", "larger than 200,000 bytes"),
+        ("model:\n  num_layers: -5\n", "model.num_layers=-5 is below 1"),
+        ("model:\n  num_layers: 1000000000\n", "model.num_layers=1000000000 is above 10000"),
+        ("model:\n  num_attention_heads: 3\n", "model.hidden_size=128 does not divide"),
+        ("data:\n  sequence_length: .nan\n", "is not an integer"),
+        ("trainer:\n  max_steps: 2001-99-99\n", "is not YAML"),
+        ("name: ../outside\n", "cannot name a folder"),
         ("seed: many\n", "seed=many is not an integer"),
         ("model:\n  _target_: os.system\n", "there is no setting model._target_"),
         ("name: ${oc.env:HOME}\n", "are not resolved here"),
-        ("seed: 1\nseed: 2\n", "cannot read"),
+        ("seed: 1\nseed: 2\n", "seed stands there twice"),
     ],
 )
 def test_a_damaged_or_foreign_snapshot_is_refused(tmp_path, text, message):
     path = tmp_path / "config.yaml"
     path.write_text(text, encoding="utf-8")
-    if message is None:
-        assert snapshot.read(path) == Config()
-        return
     with pytest.raises(UsageError) as refusal:
         snapshot.read(path)
     assert message in refusal.value.message

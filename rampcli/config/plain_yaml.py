@@ -1,0 +1,105 @@
+"""Reads YAML of plain mappings, lists and scalars: no anchors, aliases, tags or references, which could fill the memory or run code."""
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from rampcli.own_folder import read_file
+
+DEEPEST_LEVEL = 20
+"""Settings are a few levels deep; a file with deeper nesting does not hold settings."""
+LONGEST_NUMBER = 100
+AMBIGUOUS = re.compile(r"[-+]?0[0-7_]+$|[^:]+:")
+"""Octal and sexagesimal numbers of YAML 1.1."""
+WORD = "tag:yaml.org,2002:str"
+NUMBERS = ("tag:yaml.org,2002:int", "tag:yaml.org,2002:float")
+_OPENING = (yaml.FlowSequenceStartToken, yaml.FlowMappingStartToken, yaml.BlockSequenceStartToken, yaml.BlockMappingStartToken)
+_CLOSING = (yaml.FlowSequenceEndToken, yaml.FlowMappingEndToken, yaml.BlockEndToken)
+
+
+class NotPlainError(Exception):
+    """A file is not plain YAML.
+
+    Attributes:
+        reason: why.
+        line: in the file, from 1; None if the reason is not on one line.
+    """
+
+    def __init__(self, reason: str, line: int | None = None) -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.line = line
+
+
+def read(path: Path, *, most_bytes: int) -> tuple[str, yaml.MappingNode]:
+    """Returns the text of a file, and its settings as nodes; `values_of` makes values of them.
+
+    Raises:
+        NotPlainError: it cannot be read, is larger than `most_bytes`, or is not a plain mapping.
+    """
+    try:
+        text = read_file(path, most_bytes=most_bytes).decode()
+        _check_tokens(text)
+        root = yaml.compose(text, Loader=yaml.SafeLoader)
+    except OSError as error:
+        raise NotPlainError(error.strerror or str(error)) from error
+    except yaml.MarkedYAMLError as error:
+        line = None if error.problem_mark is None else error.problem_mark.line + 1
+        raise NotPlainError(f"is not YAML: {error.problem}", line) from error
+    except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
+        raise NotPlainError(f"is not YAML: {' '.join(str(error).split())}") from error
+    if not isinstance(root, yaml.MappingNode) or not root.value:
+        raise NotPlainError("holds no settings")
+    for misfit in _misfits(root):
+        raise misfit
+    return text, root
+
+
+def values_of(root: yaml.MappingNode) -> dict[str, Any]:
+    """Returns the values of nodes that `read` gave.
+
+    Raises:
+        NotPlainError: one of them is not a value of YAML, such as the 99th of a month.
+    """
+    try:
+        values: dict[str, Any] = yaml.SafeLoader("").construct_document(root)
+    except (yaml.YAMLError, ValueError, OverflowError) as error:
+        raise NotPlainError(f"is not YAML: {' '.join(str(error).split())}") from error
+    return values
+
+
+def _check_tokens(text: str) -> None:
+    depth = 0
+    for token in yaml.scan(text, Loader=yaml.SafeLoader):
+        if isinstance(token, yaml.AnchorToken | yaml.AliasToken | yaml.TagToken):
+            raise NotPlainError("anchors, aliases and tags are not read", token.start_mark.line + 1)
+        depth += isinstance(token, _OPENING) - isinstance(token, _CLOSING)
+        if depth > DEEPEST_LEVEL:
+            raise NotPlainError(f"more than {DEEPEST_LEVEL} levels", token.start_mark.line + 1)
+
+
+def _misfits(node: yaml.Node) -> Iterator[NotPlainError]:
+    """Gives the nodes that are not plain settings."""
+    if isinstance(node, yaml.ScalarNode):
+        line, is_number = node.start_mark.line + 1, node.tag in NUMBERS
+        if is_number and len(node.value) > LONGEST_NUMBER:
+            yield NotPlainError(f"a number of {len(node.value)} characters", line)
+        elif is_number and AMBIGUOUS.match(node.value):
+            yield NotPlainError(f"{node.value} is another number in YAML than it looks like", line)
+        elif "${" in node.value:
+            yield NotPlainError(f"{node.value}: references (${{...}}) are not resolved here", line)
+    for child in node.value if isinstance(node, yaml.SequenceNode) else ():
+        yield from _misfits(child)
+    seen: set[str] = set()
+    for name, value in node.value if isinstance(node, yaml.MappingNode) else ():
+        line = name.start_mark.line + 1
+        if not isinstance(name, yaml.ScalarNode) or name.tag != WORD:
+            yield NotPlainError("a key is not a word", line)
+        elif name.value in seen:
+            yield NotPlainError(f"{name.value} stands there twice", line)
+        else:
+            seen.add(name.value)
+        yield from _misfits(value)
