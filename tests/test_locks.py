@@ -6,7 +6,8 @@ import time
 
 import pytest
 
-from rampcli.locks import hold, is_held
+from rampcli.errors import UsageError
+from rampcli.locks import hold, holder_here, is_held
 
 HOLDER = """
 import sys, time
@@ -55,3 +56,25 @@ def test_whether_a_lock_is_held_is_known_without_making_it(tmp_path, shared):
     with hold(tmp_path / "lock", shared=shared):
         assert is_held(tmp_path / "lock")
     assert not is_held(tmp_path / "lock")
+
+
+def test_the_process_that_holds_a_lock_alone_is_found_whatever_its_file_says(tmp_path):
+    path = tmp_path / "lock"
+    assert holder_here(path) is None
+    path.write_text('{"pid": 1}')
+    assert holder_here(path) is None
+    with subprocess.Popen([sys.executable, "-c", HOLDER, path], stdout=subprocess.PIPE) as holder:
+        holder.stdout.readline()
+        assert holder_here(path) == holder.pid
+        holder.kill()
+    assert holder_here(path) is None
+    with hold(path, shared=True), path.open():
+        assert holder_here(path) is None
+
+
+def test_a_link_in_the_place_of_a_lock_is_refused_and_what_it_names_is_not_made(tmp_path):
+    (tmp_path / "lock").symlink_to(tmp_path / "outside")
+    for use in (hold, is_held):
+        with pytest.raises(UsageError, match="is a symbolic link"):
+            use(tmp_path / "lock")
+    assert not (tmp_path / "outside").exists()

@@ -1,7 +1,5 @@
 """Asking a run to save and end, from outside."""
 
-import os
-import signal
 import socket
 from collections.abc import Sequence
 
@@ -12,10 +10,10 @@ from rampcli.run_directory import RunDirectory
 
 
 def cancel(directory: RunDirectory) -> Holder | Sequence[chain.JobStatus]:
-    """Have who trains a run save and end: the jobs of its chain, or the supervisor on this machine. Says who was asked.
+    """Ask whatever trains a run to save and end: the jobs of its chain, or its supervisor on this machine. Returns who was asked.
 
     Raises:
-        UsageError: nobody trains it, or somebody on another machine.
+        UsageError: nothing trains it, or something that is not a process of this user on this machine.
         RampcliError: Slurm does not answer.
     """
     if chain.living_jobs(directory):
@@ -23,7 +21,11 @@ def cancel(directory: RunDirectory) -> Holder | Sequence[chain.JobStatus]:
     holder = holder_of(directory)
     if holder is None:
         raise UsageError(f"nothing trains in {directory.path}", remedy=f"rampcli status {directory.path}")
-    if holder.host != socket.gethostname():
-        raise UsageError(f"{directory.path} is trained by {holder}, and this is {socket.gethostname()}", remedy="the same command there")
-    os.kill(holder.pid, signal.SIGTERM)
+    if not holder.is_here:
+        raise UsageError(
+            f"{directory.path} is trained by {holder}, which is not a process of yours on this machine ({socket.gethostname()})",
+            remedy="the same command where and as whom it was started",
+        )
+    if not holder.ask_to_stop(directory):
+        raise UsageError(f"{holder} has just let go of {directory.path}", remedy=f"rampcli status {directory.path}")
     return holder

@@ -1,3 +1,5 @@
+import os
+
 import pytest
 
 from rampcli import llm
@@ -55,3 +57,13 @@ def test_a_run_that_wants_more_gpus_than_there_are_says_how_many(monkeypatch):
     resolved = resolve(llm.gpt3_5b.pretrain_recipe())
     with pytest.raises(UsageError, match=r"needs 128 GPUs \(16 nodes of 8\), and this machine has 1"):
         gpus_wanted(resolved.config, resolved.plan)
+
+
+@pytest.mark.parametrize("make", [lambda path: path.mkdir(mode=0o777), lambda path: path.symlink_to("/var"), lambda path: path.touch()])
+def test_claims_are_not_made_in_a_folder_that_others_can_write_to(claims, monkeypatch, tmp_path, make):  # noqa: ARG001
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
+    before = os.umask(0)
+    make(tmp_path / f"rampcli-gpus-{os.getuid()}")
+    os.umask(before)
+    with pytest.raises(UsageError, match="is not a folder that only you can write to"), claimed_gpus(*tiny("gpu")):
+        pass

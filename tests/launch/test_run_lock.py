@@ -9,6 +9,7 @@ import pytest
 from rampcli.errors import UsageError
 from rampcli.launch.cancelling import cancel
 from rampcli.launch.run_lock import Holder, holder_of, locked
+from rampcli.locks import hold
 from rampcli.run_directory import RunDirectory
 
 SUPERVISOR = """
@@ -36,7 +37,7 @@ def supervisor(run):
 
 
 def test_a_second_supervisor_is_told_who_the_first_one_is(run, supervisor):
-    holder = Holder(socket.gethostname(), supervisor.pid)
+    holder = Holder(socket.gethostname(), supervisor.pid, is_here=True)
     assert holder_of(run) == holder
     with pytest.raises(UsageError, match=f"is in use by another rampcli \\({holder}\\)"), locked(run):
         pass
@@ -48,7 +49,7 @@ def test_a_supervisor_that_was_killed_holds_nothing_and_leaves_the_run_to_the_ne
     supervisor.wait()
     assert holder_of(run) is None
     with locked(run):
-        assert holder_of(run) == Holder(socket.gethostname(), os.getpid())
+        assert holder_of(run) == Holder(socket.gethostname(), os.getpid(), is_here=True)
     assert holder_of(run) is None
 
 
@@ -58,14 +59,73 @@ def test_nobody_holds_a_run_that_never_was(run):
 
 
 def test_cancelling_asks_the_supervisor_to_stop(run, supervisor):
-    assert cancel(run) == Holder(socket.gethostname(), supervisor.pid)
+    assert cancel(run) == Holder(socket.gethostname(), supervisor.pid, is_here=True)
     assert supervisor.wait() == -signal.SIGTERM
 
 
-def test_what_nobody_trains_cannot_be_cancelled_nor_what_is_trained_elsewhere(run):
+def test_what_nobody_trains_cannot_be_cancelled(run):
     with pytest.raises(UsageError, match="nothing trains in"):
         cancel(run)
-    with locked(run):
-        run.lock.write_text('{"host": "node7", "pid": 1}')
-        with pytest.raises(UsageError, match="is trained by process 1 on node7, and this is"):
+
+
+LIES = [  # what a lock file may say
+    '{"host": "HOST", "pid": 1}',
+    '{"host": "HOST", "pid": PID}',
+    '{"host": "HOST", "pid": -1}',
+    "1",
+    "x",
+    "1" * 30,
+    "[" * 4000,
+    "\x1b[2J",
+    "",
+]
+
+
+@pytest.fixture
+def bystander():
+    """A process of this user that has nothing to do with the run."""
+    with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"]) as process:
+        yield process
+        assert process.poll() is None
+        process.kill()
+
+
+@pytest.mark.parametrize("lie", LIES, ids=range(len(LIES)))
+def test_what_is_written_in_the_lock_sends_no_signal_to_anybody(run, supervisor, bystander, lie):
+    run.lock.write_text(lie.replace("HOST", socket.gethostname()).replace("PID", str(bystander.pid)))
+    assert holder_of(run) == Holder(socket.gethostname(), supervisor.pid, is_here=True)
+    assert cancel(run).pid == supervisor.pid
+    assert supervisor.wait() == -signal.SIGTERM
+    assert holder_of(run) is None
+    with pytest.raises(UsageError, match="nothing trains in"):
+        cancel(run)
+
+
+def test_a_lock_whose_holder_is_not_seen_here_is_not_cancelled(run, supervisor, bystander):
+    supervisor.kill()
+    supervisor.wait()
+    with hold(run.lock, shared=True):  # no supervisor of this machine holds it so
+        run.lock.write_text(f'{{"host": "node7\\u001b[2J", "pid": {bystander.pid}}}')
+        with pytest.raises(UsageError, match=r"is trained by process \d+ on node7.x1b.2J, which is not a process of yours"):
             cancel(run)
+        run.lock.write_text("")
+        with pytest.raises(UsageError, match="is trained by a process that is not seen from here"):
+            cancel(run)
+
+
+def test_a_link_in_the_place_of_the_lock_is_refused(run, supervisor, tmp_path):
+    other = RunDirectory(tmp_path / "other")
+    other.claim()
+    other.lock.symlink_to(run.lock)
+    with pytest.raises(UsageError, match="is a symbolic link"):
+        cancel(other)
+    with pytest.raises(UsageError, match="is a symbolic link"), locked(other):
+        pass
+    assert supervisor.poll() is None
+
+
+def test_a_folder_that_is_not_a_run_directory_is_not_locked(tmp_path):
+    (tmp_path / "config.yaml").write_text("mine")
+    with pytest.raises(UsageError, match="not empty"), locked(RunDirectory(tmp_path)):
+        pass
+    assert [path.name for path in tmp_path.iterdir()] == ["config.yaml"]
