@@ -12,7 +12,8 @@ from rampcli import __version__
 from rampcli.cli.commands import cancel, completion, doctor, explain, export, generate, import_, plan, pretrain, status
 from rampcli.cli.completion import candidates
 from rampcli.cli.data_commands import data
-from rampcli.errors import EXIT_CTRL_C, RampcliError, UsageError
+from rampcli.errors import EXIT_CTRL_C, RampcliError, UsageError, visible
+from rampcli.interpreter import leave_working_directory_out
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
 llm = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
@@ -57,9 +58,11 @@ def main() -> None:
     """Run a command; an error of `rampcli.errors` is one message and its exit code."""
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")  # a terminal without a character shows ? for it
+    leave_working_directory_out()
     gc.disable()  # importing fills the heap with what stays: looking through it again and again takes a twentieth of a short command
     if sys.argv[1:2] == ["__complete"]:
-        typer.echo("\n".join(candidates(sys.argv[2:], typer.main.get_command(app))))
+        found = candidates(sys.argv[2:], typer.main.get_command(app))
+        typer.echo("\n".join(word for word in found if word.isprintable()))
         return
     try:
         check_working_directory()
@@ -68,7 +71,7 @@ def main() -> None:
         typer.echo(str(error), err=True)
         sys.exit(error.exit_code)
     except OSError as error:
-        typer.echo(f"error: {error}", err=True)
+        typer.echo(f"error: {visible(str(error))}", err=True)
         sys.exit(1)
     except KeyboardInterrupt:
         sys.exit(EXIT_CTRL_C)

@@ -1,0 +1,27 @@
+import os
+import subprocess
+import sys
+
+import pytest
+
+from rampcli.interpreter import python, safe_environment
+
+
+@pytest.mark.parametrize(
+    ("before", "after"), [(":/a", "/a"), ("/a::/b:", "/a:/b"), (":", None), ("", None), ("/a", "/a"), (".:/a", ".:/a"), (None, None)]
+)
+def test_only_the_entries_that_somebody_wrote_stay_on_the_path(before, after):
+    environment = {"HOME": "/home/me"} | ({} if before is None else {"PYTHONPATH": before})
+    expected = {"HOME": "/home/me", "PYTHONSAFEPATH": "1"} | ({} if after is None else {"PYTHONPATH": after})
+    assert safe_environment(environment) == expected
+
+
+def test_a_module_of_the_working_directory_is_not_imported_by_what_is_started(tmp_path):
+    for name in ("json", "yaml", "sitecustomize"):
+        (tmp_path / f"{name}.py").write_text(f"open('{tmp_path}/imported {name}', 'w')")
+    environment = safe_environment({**os.environ, "PYTHONPATH": ":"})
+    done = subprocess.run(python("json.tool"), env=environment, cwd=tmp_path, input="{}", text=True, capture_output=True, check=False)
+    assert (done.returncode, done.stdout) == (0, "{}\n")
+    program = "import subprocess, sys; subprocess.run([sys.executable, '-c', 'import yaml'])"
+    subprocess.run([sys.executable, "-P", "-c", program], env=environment, cwd=tmp_path, check=True)
+    assert not list(tmp_path.glob("imported *"))
