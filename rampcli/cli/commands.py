@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from rampcli.cli.completion import SCRIPTS
-from rampcli.errors import UsageError
+from rampcli.errors import UsageError, visible
 
 Factory = Annotated[
     str,
@@ -37,7 +37,7 @@ def pretrain(
     if cfg:
         from rampcli.config.explain import with_provenance
 
-        typer.echo(with_provenance(resolved), nl=False)
+        typer.echo(visible(with_provenance(resolved), keeps="\n"), nl=False)
     elif dry_run:
         from rampcli.cli.console import show_plan
 

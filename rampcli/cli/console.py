@@ -1,19 +1,40 @@
 """Standard output, as tables and progress are printed to it."""
 
+import os
+import sys
+
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from rampcli.config.resolve import Resolved
+from rampcli.errors import visible
 from rampcli.report.plan_tables import plan_summary, plan_table
 
 PIPE_WIDTH = 160
 
 
+class OutputClosedError(Exception):
+    """Nobody reads standard output any more, as after `| head -1`."""
+
+
+class Output(Console):
+    """Standard output."""
+
+    def on_broken_pipe(self) -> None:
+        """Print to nowhere from now on.
+
+        Raises:
+            OutputClosedError: always.
+        """
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        raise OutputClosedError
+
+
 def build_console() -> Console:
     """Standard output; a file or a pipe has no width to fit into."""
-    console = Console(highlight=False)
-    return console if console.is_terminal else Console(highlight=False, width=PIPE_WIDTH)
+    console = Output(highlight=False)
+    return console if console.is_terminal else Output(highlight=False, width=PIPE_WIDTH)
 
 
 def print_table(console: Console, table: Table) -> None:
@@ -23,8 +44,8 @@ def print_table(console: Console, table: Table) -> None:
 
 
 def say(console: Console, text: str) -> None:
-    """One line, however long: paths and commands are there to be copied."""
-    console.print(Text(text), soft_wrap=True)
+    """Print lines, however long: paths and commands are there to be copied."""
+    console.print(Text(visible(text, keeps="\n")), soft_wrap=True)
 
 
 def show_plan(resolved: Resolved) -> None:

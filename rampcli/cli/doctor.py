@@ -12,7 +12,7 @@ from rich.text import Text
 
 from rampcli.cli.composing import compose_words
 from rampcli.cli.console import build_console, say
-from rampcli.errors import UsageError
+from rampcli.errors import UsageError, visible
 from rampcli.launch.checkup import Check, Status, check_up
 
 STYLES = {Status.ok: "green", Status.warning: "yellow", Status.failure: "bold red", Status.not_needed: "dim"}
@@ -45,7 +45,7 @@ def _tell(checks: Sequence[Check]) -> None:
     table = Table(box=None, show_header=False, pad_edge=False)
     for check in checks:
         lines = check.finding if check.remedy is None else f"{check.finding}\ntry: {check.remedy}"
-        table.add_row(check.name, Text(check.status, style=STYLES[check.status]), Text(lines))
+        table.add_row(check.name, Text(check.status, style=STYLES[check.status]), Text(visible(lines, keeps="\n")))
     console = build_console()
     console.print(table)
     counts = Counter(check.status for check in checks)

@@ -11,7 +11,7 @@ from rampcli.cli.composing import compose_words
 from rampcli.config.explain import explain
 from rampcli.config.settings import shown
 from rampcli.config.words import join_split_lists
-from rampcli.errors import Report, UsageError
+from rampcli.errors import Report, UsageError, visible
 
 NO_RECIPE = "llama3_tiny"
 
@@ -38,7 +38,7 @@ def explain_keys(arguments: Sequence[str], *, factory: str | None, config_dir: P
     else:
         if factory is None:
             typer.echo(f"in the recipe {NO_RECIPE} (--factory chooses another)\n")
-        typer.echo("\n\n".join(map(_tell, found)))
+        typer.echo(visible("\n\n".join(map(_tell, found)), keeps="\n"))
 
 
 def _tell(fact: dict[str, Any]) -> str:

@@ -8,24 +8,25 @@ from typing import Any
 
 import typer
 from rich.console import Console
+from rich.text import Text
 
 from rampcli.cli.console import build_console, print_table, say
 from rampcli.config.resolve import Resolved
-from rampcli.errors import RampcliError, UsageError
+from rampcli.errors import RampcliError, UsageError, visible
 from rampcli.launch.cancelling import cancel
 from rampcli.launch.run_lock import Holder, holder_of
 from rampcli.launch.slurm import chain
 from rampcli.launch.slurm.scripts import render
 from rampcli.locks import is_held
 from rampcli.report.tables import build_table
-from rampcli.run_directory import COMPLETE, RunDirectory, read_rows
+from rampcli.run_directory import BEFORE_THE_START, COMPLETE, RunDirectory, read_rows
 
 
 def show_scripts(resolved: Resolved) -> None:
     """Print the scripts that would be submitted."""
     directory = RunDirectory(resolved.run_dir)
     for script in render(resolved, directory, consumed_samples=directory.consumed_samples()):
-        typer.echo(f"\n# ---- {script.path}\n{script.text}", nl=False)
+        typer.echo(visible(f"\n# ---- {script.path}\n{script.text}", keeps="\n\t"), nl=False)
 
 
 def show_jobs(jobs: Sequence[chain.JobStatus], console: Console) -> None:
@@ -35,7 +36,8 @@ def show_jobs(jobs: Sequence[chain.JobStatus], console: Console) -> None:
         planned = each.planned
         lists = (planned.stages, planned.global_batch_sizes)
         names = [", ".join(map(str, values)) for values in lists]
-        table.add_row(*names, str(planned.num_nodes), each.job or "", planned.dependency or "", each.state or "over", each.reason or "")
+        words = (each.job or "", planned.dependency or "", each.state or "over", each.reason or "")
+        table.add_row(*names, str(planned.num_nodes), *(Text(visible(word)) for word in words))
     print_table(console, table)
 
 
@@ -46,7 +48,7 @@ def tell_status(run_dir: Path, *, as_json: bool) -> None:
         UsageError: there is no run.
     """
     directory = _existing(run_dir)
-    state = directory.read_state() or {"status": "not started", "step": 0, "consumed_samples": 0, "stage": 0, "next": None}
+    state = directory.read_state() or BEFORE_THE_START
     last: dict[str, Any] = {}
     for row in read_rows(directory.metrics):
         last = row
@@ -72,11 +74,12 @@ def tell_status(run_dir: Path, *, as_json: bool) -> None:
         return
     console = build_console()
     saved = "nothing saved" if facts["saved_step"] is None else f"saved after step {facts['saved_step']:,}"
-    say(console, f"{facts['status']}: step {facts['step']:,}, {facts['consumed_samples']:,} samples, stage {facts['stage']}; {saved}")
+    progress = f"step {facts['step']:,}, {facts['consumed_samples']:,} samples, stage {facts['stage']}"
+    say(console, f"{visible(facts['status'])}: {progress}; {saved}")
     if facts["error"]:
-        say(console, f"error: {facts['error']['message']}")
+        say(console, f"error: {visible(facts['error']['message'])}")
         if facts["error"]["remedy"]:
-            say(console, f"try:   {facts['error']['remedy']}")
+            say(console, f"try:   {visible(facts['error']['remedy'])}")
     if jobs:
         show_jobs(jobs, console)
     elif unknown is not None:
@@ -89,7 +92,9 @@ def tell_status(run_dir: Path, *, as_json: bool) -> None:
         say(console, "waiting for Slurm")
     elif state["status"] != COMPLETE:
         command = (state["next"] or {}).get("command")
-        say(console, "nobody trains it now" if command is None else f"nobody trains it now; go on with:\n  {command}")
+        has_remedy = state.get("error", {}).get("remedy") is not None
+        ahead = "" if command is None or has_remedy else f"; go on with:\n  {visible(command)}"
+        say(console, f"nobody trains it now{ahead}")
 
 
 def cancel_run(run_dir: Path) -> None:

@@ -1,5 +1,6 @@
 """Progress of a run: one line that stays, or plain lines where the output is not a terminal."""
 
+import signal
 import time
 from typing import Any
 
@@ -8,6 +9,8 @@ from rich.live import Live
 from rich.text import Text
 
 from rampcli.batch.training_plan import PassedStage, StagePlan, TrainingPlan
+from rampcli.cli.console import OutputClosedError
+from rampcli.errors import visible
 from rampcli.launch.observer import Observer
 from rampcli.run_directory import loss_of
 
@@ -23,6 +26,7 @@ class Progress(Observer):
         self.console = console
         self.samples_per_s: float | None = None
         self.live: Live | None = Live(console=console, refresh_per_second=4, transient=True) if console.is_terminal else None
+        self.output_is_closed = False
         self._plain_at = 0.0
 
     def __enter__(self) -> "Progress":
@@ -79,7 +83,11 @@ class Progress(Observer):
         return f"stage {stage.stage + 1}/{self.plan.number_of_stages}"
 
     def _say(self, line: str) -> None:
-        self.console.print(Text(line))
+        try:
+            self.console.print(Text(visible(line)))
+        except OutputClosedError:  # as if the terminal were gone: the run saves and ends
+            self.output_is_closed = True
+            signal.raise_signal(signal.SIGTERM)
 
 
 def _duration(seconds: float) -> str:

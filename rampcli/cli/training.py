@@ -10,6 +10,7 @@ from rampcli.cli.jobs import show_jobs
 from rampcli.cli.progress import Progress
 from rampcli.config.resolve import Resolved, resolve
 from rampcli.config.schema import Config
+from rampcli.errors import EXIT_INTERRUPTED, RampcliError, visible
 from rampcli.launch import run as launch
 from rampcli.launch.slurm import chain
 from rampcli.report.tables import run_table, validations
@@ -45,8 +46,18 @@ def train(
         say(console, f"note: {note}")
     with Progress(resolved.plan, console) as progress:
         outcome = launch.run(resolved, command=command, overrides=overrides, one_stage=one_stage, observer=progress)
+    if progress.output_is_closed:
+        raise _stopped_unread(outcome)
     _tell(outcome, console)
     return outcome
+
+
+def _stopped_unread(outcome: launch.Outcome) -> RampcliError:
+    saved = f"with a checkpoint in {outcome.run.checkpoints}" if outcome.run.complete_checkpoints() else "before there was anything to save"
+    stopped = f"stopped after {outcome.state['consumed_samples']:,} samples, {saved}"
+    error = RampcliError(f"nobody reads the output any more; {stopped}", remedy="the same command, which resumes; >LOG keeps the output")
+    error.exit_code = EXIT_INTERRUPTED
+    return error
 
 
 def _tell(outcome: launch.Outcome, console: Console) -> None:
@@ -70,4 +81,4 @@ def _tell(outcome: launch.Outcome, console: Console) -> None:
         say(console, f"stopped after {consumed}, with a checkpoint in {outcome.run.checkpoints}")
     else:
         say(console, "stopped before there was anything to save")
-    say(console, f"go on with:\n  {ahead['command']}")
+    say(console, f"go on with:\n  {visible(str(ahead['command']))}")

@@ -9,7 +9,7 @@ import typer
 import yaml
 
 from rampcli.config.huggingface import as_settings, has_weights, read_config
-from rampcli.errors import NoCheckpointError, UsageError
+from rampcli.errors import NoCheckpointError, UsageError, visible
 from rampcli.launch.program import run_program
 from rampcli.own_folder import replace_file
 from rampcli.run_directory import RunDirectory
@@ -47,6 +47,6 @@ def import_settings(folder: Path, file: Path, *, as_json: bool) -> None:
         raise UsageError(f"{folder} holds no *.safetensors", remedy="a folder that save_pretrained wrote")
     settings["init_from"] = str(folder.resolve())
     file.parent.mkdir(parents=True, exist_ok=True)
-    replace_file(file, f"# {folder.name}, and its weights to start from.\n{yaml.safe_dump(settings, sort_keys=False)}")
+    replace_file(file, f"# {visible(folder.name)}, and its weights to start from.\n{yaml.safe_dump(settings, sort_keys=False)}")
     how = f"rampcli pretrain --factory NAME --config-dir {file.parent.parent} model={file.stem}"
     typer.echo(json.dumps({"file": str(file), "settings": settings}) if as_json else f"wrote {file}\ntrain it with:\n  {how}")

@@ -98,6 +98,8 @@ def run(
         gpus = held.enter_context(claimed_gpus(resolved.config, resolved.plan))
         if launches_jobs or shutil.which("squeue"):  # elsewhere no job of the run starts; and it could not while this process holds the run
             chain.refuse_living(directory)
+        if newest is None:
+            _keep_old_metrics(directory, observer or Observer())
         describe(directory, resolved, overrides)
         _announce(directory, resolved, newest, command_line)
         if launches_jobs:
@@ -184,6 +186,14 @@ def describe(directory: RunDirectory, resolved: Resolved, overrides: Sequence[st
     directory.replace(directory.config, snapshot.to_yaml(resolved.config))
     directory.replace(directory.path / "overrides.txt", "".join(f"{override}\n" for override in overrides))
     directory.write_json(directory.path / "plan.json", resolved.plan.to_json())
+
+
+def _keep_old_metrics(directory: RunDirectory, observer: Observer) -> None:
+    """Warn that a run that had trained begins anew, because it has no checkpoint, and keep the rows of its steps."""
+    if (aside := directory.set_metrics_aside()) is not None:
+        reason = f"{directory.checkpoints} holds no checkpoint: the run starts at step 0 again; the rows of its old steps are in {aside}"
+        directory.append_event("fault", reason=reason)
+        observer.on_event({"event": "fault", "reason": reason})
 
 
 def _announce(directory: RunDirectory, resolved: Resolved, newest: Checkpoint | None, command: str) -> None:

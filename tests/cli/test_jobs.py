@@ -67,3 +67,20 @@ def test_without_slurm_a_chain_is_refused_and_the_remedy_is_named(tmp_path, monk
     monkeypatch.setenv("PATH", "")
     done = rampcli("pretrain", "--factory", "llama3_tiny", f"run_dir={tmp_path}/run", "launch=slurm")
     assert (done.returncode, "there is no sbatch on PATH" in done.stderr, "launch=local" in done.stderr) == (1, True, True)
+
+
+def test_status_of_a_run_that_failed_offers_the_remedy_and_not_the_same_command(run):
+    run.write_state(state(status="failed", next=coming(), error=failure()))
+    assert "go on with" not in rampcli("status", run.path).stdout
+    run.write_state(state(status="failed", next=coming(), error=failure(remedy=None)))
+    assert "go on with:\n  rampcli pretrain --factory x\n" in rampcli("status", run.path).stdout
+
+
+def test_what_a_run_directory_says_reaches_the_terminal_without_control_characters(run):
+    evil = "\x1b[2J\u202e"
+    run.write_state(state(status=evil, next=coming(command=evil), error=failure(message=evil, remedy=evil)))
+    told = rampcli("status", run.path)
+    assert told.returncode == 0
+    assert told.stdout.count(r"\x1b[2J\u202e") == 3
+    assert "\x1b" not in told.stdout
+    assert "\u202e" not in told.stdout
