@@ -22,6 +22,7 @@ from rampcli.config.choices import Accelerator, Launcher
 from rampcli.config.model_size import checkpoint_bytes
 from rampcli.config.resolve import Resolved
 from rampcli.errors import UsageError, printable
+from rampcli.interpreter import python, safe_environment
 from rampcli.launch.resources import count_gpus, gpus_wanted, visible_gpus
 from rampcli.locks import hold, is_held
 from rampcli.processors import processors
@@ -85,7 +86,14 @@ def check_up(resolved: Resolved | None = None, *, torch_limit_s: float = TORCH_L
 def _ask_torch(interpreter: str, *, limit_s: float) -> tuple[dict[str, Any], str]:
     """What `rampcli.engine.machine` says under an interpreter, as far as it comes; and how it ended."""
     try:
-        done = subprocess.run([interpreter, "-m", MACHINE], capture_output=True, timeout=limit_s, check=False, stdin=subprocess.DEVNULL)
+        done = subprocess.run(
+            python(MACHINE, interpreter=interpreter),
+            env=safe_environment(),
+            capture_output=True,
+            timeout=limit_s,
+            check=False,
+            stdin=subprocess.DEVNULL,
+        )
     except OSError as error:
         return {}, f"{interpreter} does not start: {error.strerror}"
     except subprocess.TimeoutExpired as late:
