@@ -178,7 +178,7 @@ def _refusing_links(path: Path) -> Iterator[None]:
         yield
     except OSError as error:
         if error.errno == errno.ELOOP or (error.errno == errno.ENOTDIR and path.is_symlink()):
-            raise _no_link(path) from error
+            raise link_refused(path) from error
         if error.errno == errno.ENOTDIR:
             raise UsageError(f"{path} is not a folder", remedy="remove it") from error
         if error.errno == errno.ENXIO:  # a FIFO that is opened for writing, and nobody reads
@@ -187,7 +187,8 @@ def _refusing_links(path: Path) -> Iterator[None]:
         raise
 
 
-def _no_link(path: Path) -> UsageError:
+def link_refused(path: Path) -> UsageError:
+    """Returns the error for a symbolic link inside a folder of ours."""
     return UsageError(f"{path} is a symbolic link, and rampcli follows none in its own folders", remedy="remove it")
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Protocol
 
 from rampcli.errors import DamagedFileError
-from rampcli.own_folder import OwnFolder, open_to_read
+from rampcli.own_folder import OwnFolder, link_refused, open_to_read
 from rampcli.records import COUNT, POSITIVE, RATE, check_shape, parse_json, read_json
 
 MANIFEST = "manifest.json"
@@ -24,6 +24,7 @@ STAGE_IS_OVER = (STAGE_BOUNDARY, COMPLETE)
 PIECE_BYTES = 8 * 2**20
 PAGE_BYTES = 4096
 MOST_METRICS_ASIDE = 10_000
+OWN_NAMES = ("config.yaml", "overrides.txt", "plan.json", "state.json", "metrics.jsonl", "events.jsonl", "checkpoints", "logs", "slurm")
 MOST_ROW_BYTES = 2**20
 MOST_STATE_BYTES = 2**20
 _ONE_ROW_AT_A_TIME = threading.Lock()
@@ -116,6 +117,16 @@ class RunDirectory(OwnFolder):
                 if self.config.is_file() and self.read_state() is not None:
                     self.mark()
         OwnFolder.claim(self)
+
+    def refuse_links(self) -> None:
+        """Refuse a run directory in which a file or folder of a run is a symbolic link, before anything in it is changed.
+
+        Raises:
+            UsageError: names the link.
+        """
+        for name in OWN_NAMES:
+            if (self.path / name).is_symlink():
+                raise link_refused(self.path / name)
 
     @property
     def config(self) -> Path:
@@ -394,9 +405,13 @@ class Tail:
             file.seek(self.offset)
             while (line := file.readline(MOST_ROW_BYTES)).endswith(b"\n"):
                 where = f"{self.path}, byte {self.offset:,},"
-                row = parse_json(line, shape, where=where)
-                if shape is EVENT_ROW:
-                    check_shape(row, EVENT_ROWS.get(row["event"], {}), where=where)
+                try:
+                    row = parse_json(line, shape, where=where)
+                    if shape is EVENT_ROW:
+                        check_shape(row, EVENT_ROWS.get(row["event"], {}), where=where)
+                except DamagedFileError as error:
+                    error.remedy = f"move {self.path} away: the run resumes without its rows"
+                    raise
                 self.offset += len(line)
                 yield row
         if len(line) == MOST_ROW_BYTES:

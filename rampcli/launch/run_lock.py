@@ -60,7 +60,7 @@ def locked(directory: RunDirectory, *, wait_s: float = LOOK_S) -> Iterator[None]
     """Hold the run directory against a second supervisor. The lock goes with the process, however it ends.
 
     Raises:
-        UsageError: another one holds it, also after `wait_s`; or the folder is not a run directory.
+        UsageError: another one holds it, also after `wait_s`; or the folder is not a run directory, or has links in it.
     """
     directory.claim()
     try:
@@ -70,6 +70,7 @@ def locked(directory: RunDirectory, *, wait_s: float = LOOK_S) -> Iterator[None]
             f"{directory.path} is in use by another rampcli ({_holder(directory)})", remedy="another name= or run_dir="
         ) from error
     with lock:
+        directory.refuse_links()
         lock.truncate(0)
         json.dump({"host": socket.gethostname(), "pid": os.getpid()}, lock)
         lock.flush()

@@ -129,3 +129,15 @@ def test_a_folder_that_is_not_a_run_directory_is_not_locked(tmp_path):
     with pytest.raises(UsageError, match="not empty"), locked(RunDirectory(tmp_path)):
         pass
     assert [path.name for path in tmp_path.iterdir()] == ["config.yaml"]
+
+
+@pytest.mark.parametrize("name", ["state.json", "events.jsonl", "metrics.jsonl", "logs", "checkpoints", "slurm", "config.yaml"])
+def test_a_link_in_a_run_directory_is_refused_before_anything_is_changed(run, tmp_path, name):
+    run.claim()
+    (tmp_path / "outside").mkdir()
+    (run.path / name).symlink_to(tmp_path / "outside")
+    with pytest.raises(UsageError, match=f"{name} is a symbolic link"), locked(run):
+        pass
+    assert sorted(path.name for path in run.path.iterdir()) == sorted([".rampcli", "lock", name])
+    assert run.lock.read_text() == ""
+    assert list((tmp_path / "outside").iterdir()) == []
