@@ -1,5 +1,6 @@
 """Standard output, as tables and progress are printed to it."""
 
+import errno
 import os
 import sys
 
@@ -14,21 +15,13 @@ from rampcli.report.plan_tables import plan_summary, plan_table
 PIPE_WIDTH = 160
 
 
-class OutputClosedError(Exception):
-    """Nobody reads standard output any more, as after `| head -1`."""
-
-
 class Output(Console):
-    """Standard output."""
+    """Standard output. Where nobody reads it any more, as after `| head -1`, printing raises BrokenPipeError; rich would exit."""
 
     def on_broken_pipe(self) -> None:
-        """Print to nowhere from now on.
-
-        Raises:
-            OutputClosedError: always.
-        """
+        """Raises BrokenPipeError. What is printed from now on goes nowhere, so that Python can flush its buffers at the end."""
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        raise OutputClosedError
+        raise BrokenPipeError(errno.EPIPE, os.strerror(errno.EPIPE))
 
 
 def build_console() -> Console:

@@ -9,7 +9,6 @@ from rich.live import Live
 from rich.text import Text
 
 from rampcli.batch.training_plan import PassedStage, StagePlan, TrainingPlan
-from rampcli.cli.console import OutputClosedError
 from rampcli.errors import visible
 from rampcli.launch.observer import Observer
 from rampcli.run_directory import loss_of
@@ -85,9 +84,10 @@ class Progress(Observer):
     def _say(self, line: str) -> None:
         try:
             self.console.print(Text(visible(line)))
-        except OutputClosedError:  # as if the terminal were gone: the run saves and ends
-            self.output_is_closed = True
-            signal.raise_signal(signal.SIGTERM)
+        except BrokenPipeError:  # as if the terminal were gone: the run saves and ends
+            if not self.output_is_closed:
+                self.output_is_closed = True
+                signal.raise_signal(signal.SIGTERM)
 
 
 def _duration(seconds: float) -> str:
