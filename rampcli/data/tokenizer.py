@@ -4,7 +4,10 @@ Texts are a stranger's, so that what reads like a special token in them is ordin
 of the tokenizer. Prompts are a user's own, and are read as the tokenizer has it.
 """
 
+import os
+import threading
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +16,10 @@ from numpy.typing import NDArray
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from rampcli.errors import UsageError
+from rampcli.own_folder import read_file
 
+MOST_BYTES = 512 << 20
+"""Of a tokenizer.json. The largest ones have some tens of megabytes."""
 END_OF_TEXT = "<|endoftext|>"
 ENDS_OF_DOCUMENT = (END_OF_TEXT, "<|end_of_text|>", "</s>", "<eos>")
 """What tokenizers call the token between documents."""
@@ -22,6 +28,34 @@ SMALLEST_BPE = 257
 CODE_POINTS = 0x110000
 
 Encoder = Callable[[list[str]], list[NDArray[Any]]]
+_STDERR = 2
+_ONE_AT_A_TIME = threading.Lock()
+
+
+@contextmanager
+def _failing_as(message: str, *, remedy: str | None = None) -> Iterator[None]:
+    """Let an error of the tokenizers library be one message.
+
+    Its Rust code can panic. A panic is not an `Exception`, and prints a report, with text of the file in it, to standard error.
+
+    Raises:
+        UsageError: `message` with the library's reason.
+    """
+    with _ONE_AT_A_TIME, os.fdopen(os.memfd_create("stderr"), "w+b") as printed:
+        stderr = os.dup(_STDERR)
+        os.dup2(printed.fileno(), _STDERR)
+        try:
+            yield
+        except BaseException as error:
+            if isinstance(error, Exception) or type(error).__module__ == "pyo3_runtime":
+                printed.truncate(0)
+                raise UsageError(f"{message}: {error}", remedy=remedy) from error
+            raise
+        finally:
+            os.dup2(stderr, _STDERR)
+            os.close(stderr)
+            printed.seek(0)
+            os.write(_STDERR, printed.read())
 
 
 def byte_tokenizer() -> Tokenizer:
@@ -72,15 +106,11 @@ def open_tokenizer(path: Path) -> Tokenizer:
     """
     remedy = "a tokenizer.json, as Hugging Face models have it"
     try:
-        content = path.read_bytes()
+        content = read_file(path, most_bytes=MOST_BYTES)
     except OSError as error:
         raise UsageError(f"cannot read the tokenizer {path}: {error.strerror or error}", remedy=remedy) from error
-    try:
+    with _failing_as(f"{path} is no tokenizer", remedy=remedy):
         tokenizer = Tokenizer.from_buffer(content)
-    except (KeyboardInterrupt, SystemExit):
-        raise
-    except BaseException as error:  # a panic of the library's Rust is no Exception
-        raise UsageError(f"{path} is no tokenizer: {error}", remedy=remedy) from error
     tokenizer.no_truncation()
     tokenizer.no_padding()
     if not tokenizer.get_vocab_size():
@@ -104,7 +134,18 @@ def special_tokens_in_text(tokenizer: Tokenizer) -> list[str]:
     read = Tokenizer.from_str(tokenizer.to_str())
     read.encode_special_tokens = True
     special = {number: token.content for number, token in read.get_added_tokens_decoder().items() if token.special}
-    return [name for number, name in special.items() if number in read.encode(name, add_special_tokens=False).ids]
+    with _failing_as("the tokenizer cannot encode its own special tokens"):
+        return [name for number, name in special.items() if number in read.encode(name, add_special_tokens=False).ids]
+
+
+def decode(tokenizer: Tokenizer, tokens: list[int]) -> str:
+    """Returns tokens as text.
+
+    Raises:
+        UsageError: the tokenizer cannot decode them.
+    """
+    with _failing_as("the tokenizer cannot decode the tokens"):
+        return str(tokenizer.decode(tokens, skip_special_tokens=False))
 
 
 def encoder_of(tokenizer: Tokenizer) -> Encoder:
@@ -122,12 +163,8 @@ def encoder_of(tokenizer: Tokenizer) -> Encoder:
     encode_batch = getattr(tokenizer, "encode_batch_fast", tokenizer.encode_batch)
 
     def encode(texts: list[str]) -> list[NDArray[Any]]:
-        try:
+        with _failing_as("the tokenizer cannot encode a text"):
             return [np.array(encoding.ids, dtype=np.int64) for encoding in encode_batch(texts, add_special_tokens=False)]
-        except (KeyboardInterrupt, SystemExit):
-            raise
-        except BaseException as error:  # a panic of the library's Rust is no Exception
-            raise UsageError(f"the tokenizer cannot encode a text: {error}") from error
 
     return encode
 

@@ -1,5 +1,7 @@
 import json
+import os
 import warnings
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -7,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer, models, pre_tokenizers
 
+from rampcli.data import tokenizer as tokenizers
 from rampcli.data.tokenizer import (
     END_OF_TEXT,
     byte_tokenizer,
@@ -130,3 +133,49 @@ def test_a_model_that_has_special_tokens_among_its_words_is_noticed():
     words.add_special_tokens(["<eos>"])
     assert special_tokens_in_text(words) == ["<eos>"]
     assert special_tokens_in_text(train_bpe(iter(["ab <|endoftext|>"] * 9), 280)) == []
+
+
+def written(path, **changes):
+    """A tokenizer of bytes with some of its fields replaced."""
+    path.write_text(json.dumps(json.loads(byte_tokenizer().to_str()) | changes))
+    return path
+
+
+def test_a_tokenizer_that_is_no_file_or_too_large_is_refused_and_not_waited_for(tmp_path, monkeypatch):
+    os.mkfifo(tmp_path / "fifo")
+    for path in (tmp_path / "fifo", tmp_path, Path("/dev/zero")):
+        with pytest.raises(UsageError, match=f"cannot read the tokenizer {path}: not a regular file"):
+            open_tokenizer(path)
+    monkeypatch.setattr(tokenizers, "MOST_BYTES", 1000)
+    with pytest.raises(UsageError, match="larger than 1,000 bytes"):
+        open_tokenizer(written(tmp_path / "large.json"))
+
+
+def test_a_panic_of_the_library_is_one_message_and_prints_nothing(tmp_path, capfd):
+    sly = "\x1b[2J"
+    path = written(tmp_path / "panics.json", normalizer={"type": "Precompiled", "precompiled_charsmap": "AAAA"})
+    with pytest.raises(UsageError, match="is no tokenizer: Precompiled"):
+        open_tokenizer(path)
+    path = written(tmp_path / "sly.json", pre_tokenizer={"type": sly})
+    with pytest.raises(UsageError, match="is no tokenizer") as refused:
+        open_tokenizer(path)
+    assert "\x1b" not in str(refused.value)
+    assert capfd.readouterr() == ("", "")
+
+
+def test_what_is_printed_while_the_library_works_is_printed_after_it(capfd):
+    with tokenizers._failing_as("it fails"):
+        os.write(2, b"a warning\n")
+    assert capfd.readouterr().err == "a warning\n"
+
+
+def test_an_interrupt_in_the_library_stays_one():
+    with pytest.raises(KeyboardInterrupt), tokenizers._failing_as("it fails"):
+        raise KeyboardInterrupt
+
+
+def test_special_tokens_that_cannot_be_encoded_are_one_error():
+    tokenizer = Tokenizer(models.WordLevel({"a": 0}, unk_token="[UNK]"))
+    tokenizer.add_special_tokens(["<s>"])
+    with pytest.raises(UsageError, match="cannot encode its own special tokens"):
+        special_tokens_in_text(tokenizer)
