@@ -14,6 +14,7 @@ from typing import Any
 
 from rampcli.data.building.streams import PIECE_BYTES, Rows, Stream, cut_of
 from rampcli.errors import UsageError
+from rampcli.own_folder import open_to_read
 
 LONGEST_LINE_BYTES = 128 << 20
 BOM = b"\xef\xbb\xbf"
@@ -133,15 +134,20 @@ def find_inputs(paths: Sequence[Path], *, leave_out: Iterable[Path] = ()) -> lis
     Raises:
         UsageError: one does not exist, cannot be read or is there twice, or a folder holds nothing to read.
     """
-    own = {path.resolve() for path in leave_out}
+    own = {_real(path) for path in leave_out}
     found: dict[Path, Input] = {}
     for given in paths:
-        files = _files_in(given, own) if given.is_dir() else [given]
+        files = _files_in(given, own) if os.path.isdir(given) else [given]
         for path in files:
-            if (real := path.resolve()) in found:
+            if (real := _real(path)) in found:
                 raise UsageError(f"{path} is given twice", remedy="each file once; a folder stands for all files in it")
             found[real] = _input(path)
     return list(found.values())
+
+
+def _real(path: Path) -> Path:
+    """As `Path.resolve`, which fails at links that lead to themselves."""
+    return Path(os.path.realpath(path))
 
 
 def _files_in(folder: Path, own: set[Path]) -> list[Path]:
@@ -149,7 +155,7 @@ def _files_in(folder: Path, own: set[Path]) -> list[Path]:
         raise UsageError(f"cannot read the folder {error.filename}: {error.strerror}") from error
 
     paths = [Path(root, name) for root, _, names in os.walk(folder, onerror=refuse) for name in names]
-    known = [path for path in paths if _kind_of(path)[0] is not None and path.resolve() not in own and not own & {*path.resolve().parents}]
+    known = [path for path in paths if _kind_of(path)[0] is not None and not own & {_real(path), *_real(path).parents}]
     if not known:
         endings = ", ".join(KINDS)
         raise UsageError(f"{folder} holds no file to read", remedy=f"files that end in {endings}, also with .gz or .zst; or name the file")
@@ -165,12 +171,12 @@ def _kind_of(path: Path) -> tuple[Kind | None, str | None]:
 def _input(path: Path) -> Input:
     try:
         found = path.stat()
-        with path.open("rb"):
+        if not stat.S_ISREG(found.st_mode):
+            raise UsageError(f"{path} is no regular file, and a build that goes on has to read it again", remedy="write it to a file first")
+        with open_to_read(path):
             pass
     except OSError as error:
         raise UsageError(f"cannot read {path}: {error.strerror}", remedy="a file or a folder that is there and may be read") from error
-    if not stat.S_ISREG(found.st_mode):
-        raise UsageError(f"{path} is no regular file, and a build that goes on has to read it again", remedy="write it to a file first")
     kind, compression = _kind_of(path)
     return Input(path, kind or Kind.text, compression, found.st_size, found.st_mtime_ns)
 
@@ -240,7 +246,7 @@ class Reader:
         for texts in rows.batches(place.offset, self.chunk_bytes):
             row = place.offset + len(texts)
             first, place = place.offset + 1, Position(place.input, row, row)
-            yield Slice(place.input, Kind.parquet, first, texts), place, source.bytes * row // rows.count
+            yield Slice(place.input, Kind.parquet, first, texts), place, source.bytes * min(row, rows.count) // max(1, rows.count)
 
 
 def _pieces_of_text(stream: Stream, place: Position, size: int) -> Iterator[tuple[Slice, Position]]:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from rampcli.errors import UsageError
+from rampcli.own_folder import open_to_read
 
 PIECE_BYTES = 1 << 20
 """A longer text is encoded in pieces."""
@@ -54,7 +55,7 @@ class Stream:
         self.path = path
         self.compressed = compression is not None
         with reading(path):
-            self._raw: BinaryIO = path.open("rb")
+            self._raw = open_to_read(path)
             self._content = self._unpacked(compression)
 
     def _unpacked(self, compression: str | None) -> Any:
@@ -157,6 +158,8 @@ class Rows:
             schema = self._file.schema_arrow
         if column not in schema.names:
             raise UsageError(f"{path} has no column {column}", remedy=f"--text-key with one of {', '.join(schema.names)}")
+        if schema.names.count(column) > 1:
+            raise UsageError(f"{path} has several columns {column}", remedy="a file whose columns have different names")
         kind = schema.field(column).type
         if pyarrow.types.is_dictionary(kind):
             kind = kind.value_type
@@ -192,7 +195,7 @@ class Rows:
         with reading(self.path):
             try:
                 yield
-            except self._arrow.ArrowException as error:
+            except (self._arrow.ArrowException, ValueError) as error:  # ValueError: names of columns that are not UTF-8
                 raise OSError(" ".join(str(error).split())) from error
 
 

@@ -220,3 +220,37 @@ except Exception as error:
 """
     printed = subprocess.run([sys.executable, "-c", probe], capture_output=True, text=True, check=True).stdout
     assert printed.endswith("try:    pip install 'rampcli[parquet]'\n")
+
+
+def test_what_is_no_file_is_refused_and_not_waited_for(tmp_path):
+    os.mkfifo(tmp_path / "fifo.txt")
+    for path in (tmp_path / "fifo.txt", tmp_path, Path("/dev/zero")):
+        with pytest.raises(UsageError, match="is no regular file"):
+            find_inputs([path])
+
+
+def test_links_that_lead_to_themselves_are_named_or_not_followed(tmp_path):
+    (tmp_path / "in" / "below").mkdir(parents=True)
+    write(tmp_path / "in" / "a.jsonl", TEXTS[:2])
+    (tmp_path / "in" / "below" / "up").symlink_to("..")
+    assert documents_of(reader_of(tmp_path / "in")) == TEXTS[:2]
+    (tmp_path / "in" / "b.txt").symlink_to("b.txt")
+    for path in (tmp_path / "in", tmp_path / "in" / "b.txt"):
+        with pytest.raises(UsageError, match=r"cannot read .*b\.txt: Too many levels of symbolic links"):
+            find_inputs([path])
+
+
+def test_a_name_that_is_too_long_is_one_error():
+    with pytest.raises(UsageError, match="File name too long"):
+        find_inputs([Path("x" * 300)])
+
+
+def test_columns_of_one_name_and_names_that_are_no_text_are_refused(tmp_path):
+    pq.write_table(pa.Table.from_arrays([pa.array(["a"]), pa.array(["b"])], names=["text", "text"]), tmp_path / "two.parquet")
+    with pytest.raises(UsageError, match="has several columns text"):
+        list(reader_of(tmp_path / "two.parquet").chunks())
+    pq.write_table(pa.table({"text": ["a"], "other": ["b"]}), tmp_path / "bytes.parquet")
+    content = (tmp_path / "bytes.parquet").read_bytes()
+    (tmp_path / "bytes.parquet").write_bytes(content.replace(b"other", b"\xffther"))
+    with pytest.raises(UsageError, match=r"cannot read .*bytes\.parquet"):
+        list(reader_of(tmp_path / "bytes.parquet").chunks())
