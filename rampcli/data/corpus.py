@@ -83,7 +83,6 @@ class TokenCorpus:
         first, end: the tokens that are this corpus: a part of the documents.
         cut: how they become samples.
         contents: tells these tokens from others.
-        is_checked: whether all tokens are known to be in the vocabulary; else every sample is looked at as it is read.
         check_unchanged: raises where the files are no longer those that were opened.
     """
 
@@ -95,7 +94,6 @@ class TokenCorpus:
     end: int
     cut: Cut
     contents: str
-    is_checked: bool = False
     check_unchanged: Callable[[], None] = lambda: None
 
     @property
@@ -128,8 +126,7 @@ class TokenCorpus:
                 window[row, : end - first] = tokens[first:end]
                 window[row, end - first :] = PADDING
                 short.append((row, end - first))
-        if not self.is_checked:
-            self._check_tokens(window)
+        self._check_tokens(window)
         labels, positions = window[:, 1:], None
         masked = self.cut.eod_mask_loss or self.cut.document_mask
         if masked or short:
@@ -161,6 +158,8 @@ class TokenCorpus:
 
     def _check_tokens(self, tokens: Tokens) -> None:
         """Refuse tokens that the model has no embedding for."""
+        if tokens.view(np.uint64).max(initial=0) < self.cut.vocab_size:  # one pass: a negative one is large without its sign
+            return
         for token in (int(tokens.min(initial=0)), int(tokens.max(initial=0))):
             if not 0 <= token < self.cut.vocab_size:
                 raise UsageError(

@@ -1,5 +1,6 @@
 """Corpora of files: text that is read into memory, and indexed tokens that are mapped into it."""
 
+import errno
 import hashlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -20,8 +21,11 @@ from rampcli.data.indexed import IndexedFile, bin_of, manifest_of, tokenizer_of
 from rampcli.data.manifest import read_manifest
 from rampcli.data.tokenizer import byte_tokenizer, character_tokenizer, encoder_of, open_tokenizer, vocab_size_of
 from rampcli.errors import UsageError
+from rampcli.own_folder import read_file
 
 PROBES, PROBE_BYTES = 64, 4096
+MOST_TEXT_BYTES = 4 << 30
+"""Of all files of a text, which is held in memory."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -71,16 +75,21 @@ def texts_of(path: Path) -> list[str]:
     """The text of a file, or of all files of a folder and those below it, by name; hidden ones are left out.
 
     Raises:
-        UsageError: one cannot be read, or is no text.
+        UsageError: one cannot be read, or is no text; or they are too large to be held in memory.
     """
-    texts, file = [], path
+    texts, file, left = [], path, MOST_TEXT_BYTES
     try:
         files = [path] if not path.is_dir() else sorted(found for found in path.rglob("*") if found.is_file() and _is_shown(found, path))
         for file in files:
-            texts.append(file.read_bytes().decode())
+            content = read_file(file, most_bytes=left)
+            texts.append(content.decode())
+            left -= len(content)
     except UnicodeDecodeError as error:
         raise UsageError(f"{file} is no text: byte {error.start:,} of it is not UTF-8", remedy="text files only") from error
     except OSError as error:
+        if error.errno == errno.EFBIG:
+            reason = f"{path} has more than {MOST_TEXT_BYTES >> 30} GB of text, and data.source=text holds it in memory"
+            raise UsageError(reason, remedy="rampcli data build, and data=indexed") from error
         raise UsageError(f"cannot read {file}: {error.strerror}", remedy="a text file, or a folder of them") from error
     return texts
 
@@ -107,12 +116,11 @@ def in_memory(name: str, documents: Sequence[NDArray[Any]], cut: Cut, tokenizer:
         end=len(tokens),
         cut=cut,
         contents=hashlib.sha256(tokens.tobytes() + starts.tobytes()).hexdigest(),
-        is_checked=True,
     )
 
 
 def open_indexed(config: Config) -> Opened:
-    """Indexed files: only their headers are read.
+    """Indexed files: only their indices are read.
 
     Raises:
         UsageError: one cannot be read, was written by another tokenizer than the others, or is too much for the vocabulary.
@@ -133,7 +141,8 @@ def _map(prefix: Path, cut: Cut) -> TokenCorpus:
     file = IndexedFile.open(prefix)
     manifest = read_manifest(prefix)
     if manifest is not None:
-        if manifest["files"]["bin"]["bytes"] != file.tokens.nbytes:
+        said = manifest["files"]["bin"]["bytes"], manifest["tokens"], manifest["documents"]
+        if said != (file.tokens.nbytes, len(file.tokens), file.documents):
             raise UsageError(f"{manifest_of(prefix)} is about other files than {bin_of(prefix)}", remedy="all files of one build")
         _check_vocabulary(str(prefix), max(manifest["vocab_size"], 1 + (manifest["largest_token"] or 0)), cut)
     return TokenCorpus(
@@ -145,14 +154,13 @@ def _map(prefix: Path, cut: Cut) -> TokenCorpus:
         end=len(file.tokens),
         cut=cut,
         contents=_probed(file),
-        is_checked=manifest is not None,
         check_unchanged=file.check_unchanged,
     )
 
 
 def _probed(file: IndexedFile) -> str:
     """A hash of the size and of pieces from all over the tokens: what can be read at once of a file of any size."""
-    probe = hashlib.sha256(repr((file.identity[1], file.documents, file.tokens.dtype.str)).encode())
+    probe = hashlib.sha256(repr((file.tokens.nbytes, file.documents, file.tokens.dtype.str)).encode())
     per_probe = PROBE_BYTES // file.tokens.itemsize
     for place in np.linspace(0, max(0, len(file.tokens) - per_probe), PROBES, dtype=np.int64).tolist():
         probe.update(file.tokens[place : place + per_probe].tobytes())

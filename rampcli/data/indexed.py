@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rampcli.errors import UsageError
+from rampcli.own_folder import OwnFolder, open_to_read
 
 MAGIC = b"MMIDIDX\x00\x00"
 VERSION = 1
@@ -27,9 +28,14 @@ MOST_OF_UINT16 = 65_500
 """Vocabularies below it are stored in two bytes, as Megatron has it."""
 AS_IT_WAS = "the file as it was; the same command goes on then"
 LONGEST_SEQUENCE = 2**31 - 1
-BLOCK = 1 << 20
+LARGEST_VOCABULARY = 2**31
+MOST_TOKENS = 2**56
+"""In a file. Their place in bytes fits into 64 bits, whatever their type."""
+BLOCK = 1 << 17
 
 Places = NDArray[np.int64]
+Identity = tuple[int, int, int]
+Refuse = Callable[[str], UsageError]
 
 
 def bin_of(prefix: Path) -> Path:
@@ -53,54 +59,64 @@ def tokenizer_of(prefix: Path) -> Path:
 
 
 def token_type(vocab_size: int) -> np.dtype[Any]:
-    """The type that tokens of a vocabulary are stored in."""
+    """The type that tokens of a vocabulary are stored in.
+
+    Raises:
+        UsageError: there is none.
+    """
+    if vocab_size > LARGEST_VOCABULARY:
+        raise UsageError(f"the tokenizer has a token {vocab_size - 1:,}, and the format stores tokens below {LARGEST_VOCABULARY:,}")
     return np.dtype("<u2" if vocab_size < MOST_OF_UINT16 else "<i4")
 
 
 @dataclass(frozen=True, slots=True)
 class IndexedFile:
-    """A pair of files, mapped into memory: opening it reads the header only.
+    """A pair of files, mapped into memory. Opening it reads the index and checks every number of it, but no token.
 
     Attributes:
         prefix: the files' common name.
-        bin: the file of the tokens; a text, as it is looked at before each read.
         tokens: of some integer type, [tokens].
         lengths: of the sequences, in tokens, int32 [sequences].
         pointers: where they start, in bytes, int64 [sequences].
         document_indices: the sequences that documents start at, int64 [documents + 1]; at the end the number of sequences.
-        identity: of PREFIX.bin as it was opened.
+        identities: of both files as they were opened, by path.
     """
 
     prefix: Path
-    bin: str
     tokens: NDArray[Any]
     lengths: NDArray[np.int32]
     pointers: Places
     document_indices: Places
-    identity: tuple[int, int, int]
+    identities: dict[str, Identity]
 
     @classmethod
     def open(cls, prefix: Path) -> "IndexedFile":
         """Open PREFIX.bin and PREFIX.idx.
 
         Raises:
-            UsageError: one of them is missing, cannot be read, is no such file, or does not belong to the other.
+            UsageError: one of them is missing, cannot be read, is not such a file, or does not belong to the other.
         """
         if prefix.suffix in (".bin", ".idx") and prefix.is_file():
             raise UsageError(f"{prefix} is one of two files, and the path is what their names have in common", remedy=f"{prefix.stem}")
-        with _naming(idx_of(prefix), missing=f"what `rampcli data build ... --output {prefix}` writes"):
-            index = _mapped(idx_of(prefix), "<u1")
-        lengths, pointers, document_indices, kind = _parts_of(index, idx_of(prefix))
-        with _naming(bin_of(prefix), missing=f"the file that belongs to {idx_of(prefix)}"):
-            identity = _identity(str(bin_of(prefix)))
-            expected = int(pointers[-1]) + int(lengths[-1]) * kind.itemsize if len(lengths) else 0
-            if identity[1] != expected:
-                raise UsageError(
-                    f"{bin_of(prefix)} has {identity[1]:,} bytes, and by {idx_of(prefix).name} it should have {expected:,}",
-                    remedy="both files of one build, copied whole",
-                )
-            tokens = _mapped(bin_of(prefix), kind)
-        return cls(prefix, str(bin_of(prefix)), tokens, lengths, pointers, document_indices, identity)
+        bin_path, idx_path = bin_of(prefix), idx_of(prefix)
+
+        def refuse(reason: str) -> UsageError:
+            return UsageError(f"{idx_path} {reason}", remedy="an index that `rampcli data build` or Megatron's preprocessing wrote")
+
+        with _naming(idx_path, missing=f"what `rampcli data build ... --output {prefix}` writes"):
+            index, idx_identity = _mapped(idx_path)
+        lengths, pointers, document_indices, kind = _parts_of(index, refuse)
+        expected = _tokens_of(lengths, pointers, kind.itemsize, refuse) * kind.itemsize
+        _check_documents(document_indices, len(lengths), refuse)
+        with _naming(bin_path, missing=f"the file that belongs to {idx_path}"):
+            content, bin_identity = _mapped(bin_path)
+        if len(content) != expected:
+            raise UsageError(
+                f"{bin_path} has {len(content):,} bytes, and by {idx_path.name} it should have {expected:,}",
+                remedy="both files of one build, copied whole",
+            )
+        identities = {str(bin_path): bin_identity, str(idx_path): idx_identity}
+        return cls(prefix, content.view(kind), lengths, pointers, document_indices, identities)
 
     @property
     def documents(self) -> int:
@@ -123,14 +139,15 @@ class IndexedFile:
         return places
 
     def check_unchanged(self) -> None:
-        """Refuse to read on in a file that somebody has replaced or written to.
+        """Refuse to read on in files that somebody has replaced or written to.
 
         Raises:
-            UsageError: it is another one than was opened, or gone.
+            UsageError: one is another than was opened, or gone.
         """
-        with _naming(self.bin, missing=AS_IT_WAS):
-            if _identity(self.bin) != self.identity:
-                raise UsageError(f"{self.bin} has changed since it was opened", remedy=AS_IT_WAS)
+        for path, identity in self.identities.items():
+            with _naming(path, missing=AS_IT_WAS):
+                if _identity(os.stat(path)) != identity:
+                    raise UsageError(f"{path} has changed since it was opened", remedy=AS_IT_WAS)
 
 
 @contextmanager
@@ -142,20 +159,20 @@ def _naming(path: Path | str, *, missing: str) -> Iterator[None]:
         raise UsageError(f"cannot read {path}: {error.strerror or error}", remedy=missing) from error
 
 
-def _mapped(path: Path, kind: Any) -> NDArray[Any]:
-    """A file as an array; of an empty one there is nothing to map."""
-    return np.memmap(path, dtype=kind, mode="r").view(np.ndarray) if path.stat().st_size else np.empty(0, dtype=kind)
+def _mapped(path: Path) -> tuple[NDArray[np.uint8], Identity]:
+    """A file as bytes, and its identity. An empty file cannot be mapped."""
+    with open_to_read(path) as file:
+        found = os.fstat(file.fileno())
+        content = np.memmap(file, dtype=np.uint8, mode="r").view(np.ndarray) if found.st_size else np.empty(0, dtype=np.uint8)
+    return content, _identity(found)
 
 
-def _identity(path: str) -> tuple[int, int, int]:
-    found = os.stat(path)
+def _identity(found: os.stat_result) -> Identity:
     return found.st_ino, found.st_size, found.st_mtime_ns
 
 
-def _parts_of(index: NDArray[np.uint8], path: Path) -> tuple[NDArray[np.int32], Places, Places, np.dtype[Any]]:
-    def refuse(reason: str) -> UsageError:
-        return UsageError(f"{path} {reason}", remedy="an index that `rampcli data build` or Megatron's preprocessing wrote")
-
+def _parts_of(index: NDArray[np.uint8], refuse: Refuse) -> tuple[NDArray[np.int32], Places, Places, np.dtype[Any]]:
+    """Returns the lengths, pointers and document indices of an index, and the type of its tokens."""
     if len(index) < HEADER.size:
         raise refuse(f"has {len(index)} bytes, too few for an index")
     magic, version, code, sequences, boundaries = HEADER.unpack(index[: HEADER.size].tobytes())
@@ -171,16 +188,47 @@ def _parts_of(index: NDArray[np.uint8], path: Path) -> tuple[NDArray[np.int32], 
         raise refuse(f"has {len(index):,} bytes, and {sequences:,} sequences and {boundaries:,} boundaries take {end:,}")
     lengths = index[HEADER.size : places].view("<i4")
     pointers, document_indices = index[places:documents].view("<i8"), index[documents:end].view("<i8")
-    if not boundaries or document_indices[0] != 0 or document_indices[-1] != sequences or (sequences and pointers[0] != 0):
-        raise refuse("holds documents that are not its sequences")
     return lengths, pointers, document_indices, np.dtype(TYPES[code])
+
+
+def _tokens_of(lengths: NDArray[np.int32], pointers: Places, itemsize: int, refuse: Refuse) -> int:
+    """Returns how many tokens the sequences have together. Each has to start where the one before it ends."""
+    tokens = 0
+    for first in range(0, len(lengths), BLOCK):
+        block, found = lengths[first : first + BLOCK], pointers[first : first + BLOCK]
+        if block.min() < 0:
+            negative = int(np.flatnonzero(block < 0)[0])
+            raise refuse(f"is damaged: sequence {first + negative:,} has a length of {block[negative]:,}")
+        starts = np.cumsum(block, dtype=np.int64)
+        in_block = int(starts[-1])
+        starts -= block
+        starts += tokens
+        starts *= itemsize
+        if not np.array_equal(found, starts):
+            wrong = int(np.flatnonzero(found != starts)[0])
+            place = f"starts at byte {found[wrong]:,}, and by the lengths before it at {starts[wrong]:,}"
+            raise refuse(f"is damaged: sequence {first + wrong:,} {place}")
+        tokens += in_block
+        if tokens > MOST_TOKENS:
+            raise refuse(f"is damaged: its sequences have more than {MOST_TOKENS:,} tokens")
+    return tokens
+
+
+def _check_documents(document_indices: Places, sequences: int, refuse: Refuse) -> None:
+    """Refuse documents that are not all sequences, one after the other."""
+    if not len(document_indices) or document_indices[0] != 0 or document_indices[-1] != sequences:
+        raise refuse("holds documents that are not its sequences")
+    for first in range(0, len(document_indices), BLOCK):
+        block = document_indices[first : first + BLOCK + 1]
+        if (falls := block[1:] < block[:-1]).any():
+            raise refuse(f"is damaged: document {first + int(falls.argmax()):,} ends before it starts")
 
 
 def write_index(path: Path, kind: np.dtype[Any], lengths: Callable[[], Iterator[Places]]) -> None:
     """Write PREFIX.idx, in memory of one block.
 
     Args:
-        path: where.
+        path: where; not through a symbolic link.
         kind: the tokens' type.
         lengths: gives the documents' lengths in tokens, block by block, from the first on each time. A document is one sequence, or
             several where it is longer than a sequence can be.
@@ -197,7 +245,7 @@ def write_index(path: Path, kind: np.dtype[Any], lengths: Callable[[], Iterator[
 
     counts = [(len(of_sequences), len(pieces)) for of_sequences, pieces in sequences()]
     total, documents = sum(count[0] for count in counts), sum(count[1] for count in counts)
-    with path.open("wb") as file:
+    with os.fdopen(OwnFolder(path.parent).open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), "wb") as file:
         file.write(HEADER.pack(MAGIC, VERSION, code, total, documents + 1))
         for of_sequences, _ in sequences():
             file.write(of_sequences.astype("<i4").tobytes())

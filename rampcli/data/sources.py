@@ -61,8 +61,9 @@ def check_files(config: Config) -> None:
     if config.data.source is DataSource.indexed:
         open_corpora(config)
     for path, key in paths_of(config).items() if config.data.source is DataSource.text else ():
-        if not path.exists():
-            raise UsageError(f"there is no {path}", keys=(key,), remedy="a text file, or a folder of them")
+        if not (path.is_file() or path.is_dir()):
+            missing = f"{path} is not a file or a folder" if path.exists() else f"there is no {path}"
+            raise UsageError(missing, keys=(key,), remedy="a text file, or a folder of them")
 
 
 def _blend(corpora: Sequence[tuple[int, Corpus]], *, seed: int | None) -> Blend:

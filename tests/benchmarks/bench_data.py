@@ -15,7 +15,6 @@ each round reads no round before it has read. Prints the median samples per seco
 """
 
 import argparse
-import json
 import logging
 import os
 import statistics
@@ -32,7 +31,7 @@ from rampcli.batch.plan import BatchPlan
 from rampcli.config.choices import DataSource
 from rampcli.config.schema import Config
 from rampcli.data.hosts import Reading
-from rampcli.data.indexed import bin_of, idx_of, manifest_of, write_index
+from rampcli.data.indexed import bin_of, idx_of, write_index
 from rampcli.data.loader import Loader
 from rampcli.data.sources import open_corpora
 
@@ -45,21 +44,16 @@ Way = Callable[[int], None]
 
 
 def write_corpus(prefix: Path, tokens: int) -> None:
-    """Random tokens in documents of a random length, and a manifest that says that they are in the vocabulary."""
+    """Random tokens in documents of a random length."""
     generator = np.random.default_rng(1)
     lengths = generator.geometric(1 / DOCUMENT_TOKENS, size=2 * tokens // DOCUMENT_TOKENS + 2)
     lengths = lengths[: int(np.searchsorted(np.cumsum(lengths), tokens)) + 1]
     lengths[-1] -= lengths.sum() - tokens
-    largest = 0
     with bin_of(prefix).open("wb") as file:
         for first in range(0, tokens, BLOCK):
             block = generator.integers(VOCAB_SIZE, size=min(BLOCK, tokens - first), dtype=np.uint16)
-            largest = max(largest, int(block.max()))
             file.write(block.tobytes())
     write_index(idx_of(prefix), np.dtype("<u2"), lambda: iter([lengths]))
-    files = {"bin": {"bytes": bin_of(prefix).stat().st_size}}
-    manifest = {"format": 1, "vocab_size": VOCAB_SIZE, "largest_token": largest, "files": files}
-    manifest_of(prefix).write_text(json.dumps(manifest))
 
 
 def read_memmap(prefix: Path, sequence_length: int) -> Way:
@@ -120,7 +114,6 @@ def loader_of(prefix: Path, sequence_length: int) -> Loader:
     config.data.sequence_length, config.trainer.val_samples = sequence_length, 0
     config.model.vocab_size = VOCAB_SIZE
     blend = open_corpora(config).training
-    assert all(corpus.is_checked for corpus in blend.corpora)  # type: ignore[attr-defined]
     return Loader(blend, reading=Reading(rank=0, ranks=(0,)), device=torch.device("cpu"))
 
 

@@ -214,11 +214,6 @@ def test_a_token_that_cannot_be_embedded_is_refused_by_the_window_that_holds_it(
             corpus.read(np.array([window]))
 
 
-def test_a_corpus_that_was_looked_through_is_not_looked_at_again():
-    tokens = np.full(9, VOCAB_SIZE, dtype=np.int32)
-    assert of([[1] * 9]).corpus(tokens=tokens, is_checked=True).read(np.array([0])).tokens.tolist() == [[VOCAB_SIZE] * 4]
-
-
 def test_the_largest_token_of_the_vocabulary_and_the_smallest_are_read():
     assert everything(of([[0, VOCAB_SIZE - 1] * 5]).corpus()).tokens.max() == VOCAB_SIZE - 1
 

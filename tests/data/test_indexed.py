@@ -1,3 +1,4 @@
+import os
 import struct
 from pathlib import Path
 
@@ -105,6 +106,83 @@ def test_an_index_that_is_none_is_refused(prefix, content, said):
         IndexedFile.open(prefix)
 
 
+LENGTHS = [3, 1, 2, 1]
+STARTS = [0, 6, 8, 12]
+BOUNDARIES = [0, 1, 3, 4]
+
+
+@pytest.mark.parametrize(
+    ("lengths", "starts", "boundaries", "said"),
+    [
+        ([3, -1, 2, 1], STARTS, BOUNDARIES, "sequence 1 has a length of -1"),
+        ([3, 2, 2, 1], STARTS, BOUNDARIES, "sequence 2 starts at byte 8, and by the lengths before it at 10"),
+        ([3, 0, 2, 1], STARTS, BOUNDARIES, "sequence 2 starts at byte 8, and by the lengths before it at 6"),
+        (LENGTHS, [2, 6, 8, 12], BOUNDARIES, "sequence 0 starts at byte 2, and by the lengths before it at 0"),
+        (LENGTHS, [0, 4, 8, 12], BOUNDARIES, "sequence 1 starts at byte 4"),
+        (LENGTHS, [0, 6, -8, 12], BOUNDARIES, "sequence 2 starts at byte -8"),
+        (LENGTHS, [0, 6, 8, 2**62], BOUNDARIES, "sequence 3 starts at byte 4,611"),
+        (LENGTHS, [0, 6, 8 - 2**63, 12], BOUNDARIES, "sequence 2 starts at byte -9"),
+        ([3, 1, 2, 2], STARTS, BOUNDARIES, r"corpus\.bin has 14 bytes, and by corpus\.idx it should have 16"),
+        ([2**31 - 1, 1, 2, 1], STARTS, BOUNDARIES, "sequence 1 starts at byte 6"),
+        (LENGTHS, STARTS, [0, 3, 1, 4], "document 1 ends before it starts"),
+        (LENGTHS, STARTS, [0, 9, 3, 4], "document 1 ends before it starts"),
+        (LENGTHS, STARTS, [0, -1, 3, 4], "document 0 ends before it starts"),
+        (LENGTHS, STARTS, [1, 1, 3, 4], "documents that are not its sequences"),
+        (LENGTHS, STARTS, [0, 1, 3, 5], "documents that are not its sequences"),
+        (LENGTHS, STARTS, [0, 1, 3, 3], "documents that are not its sequences"),
+        (LENGTHS, STARTS, [], "documents that are not its sequences"),
+    ],
+)
+@pytest.mark.parametrize("block", [1, 2, 3, 100])
+def test_numbers_of_an_index_that_contradict_each_other_are_refused_as_it_is_opened(
+    prefix, monkeypatch, lengths, starts, boundaries, said, block
+):
+    monkeypatch.setattr(indexed, "BLOCK", block)
+    assert IndexedFile.open(prefix).documents == 3
+    numbers = np.array(lengths, "<i4").tobytes() + np.array([*starts, *boundaries], "<i8").tobytes()
+    idx_of(prefix).write_bytes(HEADER.pack(MAGIC, 1, 8, 4, len(boundaries)) + numbers)
+    with pytest.raises(UsageError, match=said):
+        IndexedFile.open(prefix)
+
+
+@settings(max_examples=200)
+@given(place=st.integers(0, 10**6), value=st.integers(0, 255))
+def test_whatever_byte_of_an_index_is_another_documents_lie_in_the_tokens_or_it_is_refused(tmp_path_factory, place, value):
+    prefix = tmp_path_factory.mktemp("byte") / "corpus"
+    write_by_us(prefix, [[1, 2, 3], [4], [5, 6, 7]])
+    content = bytearray(idx_of(prefix).read_bytes())
+    content[place % len(content)] = value
+    idx_of(prefix).write_bytes(content)
+    try:
+        file = IndexedFile.open(prefix)
+    except UsageError:
+        return
+    starts = file.first_tokens(0, file.documents)
+    assert starts[0] == 0
+    assert starts[-1] == len(file.tokens)
+    assert (np.diff(starts) >= 0).all()
+
+
+def test_more_tokens_than_64_bits_can_place_are_refused(prefix, monkeypatch):
+    monkeypatch.setattr(indexed, "MOST_TOKENS", 6)
+    with pytest.raises(UsageError, match="have more than 6 tokens"):
+        IndexedFile.open(prefix)
+
+
+def test_a_vocabulary_whose_tokens_have_no_type_is_refused():
+    assert token_type(2**31).name == "int32"
+    with pytest.raises(UsageError, match="has a token 2,147,483,648"):
+        token_type(2**31 + 1)
+
+
+def test_an_index_is_not_written_through_a_link(tmp_path):
+    (tmp_path / "precious").write_text("mine")
+    idx_of(tmp_path / "corpus").symlink_to(tmp_path / "precious")
+    with pytest.raises(UsageError, match="symbolic link"):
+        write_by_us(tmp_path / "corpus", [[1]])
+    assert (tmp_path / "precious").read_text() == "mine"
+
+
 @pytest.mark.parametrize("change", [lambda tokens: tokens[:-1], lambda tokens: tokens + b"\0\0", lambda _: b""])
 def test_tokens_that_do_not_belong_to_the_index_are_refused(prefix, change):
     bin_of(prefix).write_bytes(change(bin_of(prefix).read_bytes()))
@@ -117,20 +195,22 @@ def test_a_missing_file_and_one_that_cannot_be_read_are_named(prefix, path_of):
     path_of(prefix).unlink()
     with pytest.raises(UsageError, match=f"cannot read {path_of(prefix)}: No such file"):
         IndexedFile.open(prefix)
-    path_of(prefix).mkdir()
-    with pytest.raises(UsageError, match=rf"({path_of(prefix)}: Is a directory|it should have)"):
-        IndexedFile.open(prefix)
+    for make in (Path.mkdir, lambda path: path.rmdir() or os.mkfifo(path)):
+        make(path_of(prefix))
+        with pytest.raises(UsageError, match=f"cannot read {path_of(prefix)}: not a regular file"):
+            IndexedFile.open(prefix)
 
 
-def test_a_file_that_changes_while_it_is_open_is_noticed(prefix):
+@pytest.mark.parametrize("path_of", [bin_of, idx_of])
+def test_a_file_that_changes_while_it_is_open_is_noticed(prefix, path_of):
     file = IndexedFile.open(prefix)
     file.check_unchanged()
-    content = bin_of(prefix).read_bytes()
-    bin_of(prefix).unlink()
+    content = path_of(prefix).read_bytes()
+    path_of(prefix).unlink()
     with pytest.raises(UsageError, match="cannot read"):
         file.check_unchanged()
-    bin_of(prefix).with_suffix(".new").write_bytes(content)
-    bin_of(prefix).with_suffix(".new").rename(bin_of(prefix))
+    path_of(prefix).with_suffix(".new").write_bytes(content)
+    path_of(prefix).with_suffix(".new").rename(path_of(prefix))
     with pytest.raises(UsageError, match="has changed since it was opened"):
         file.check_unchanged()
 

@@ -96,7 +96,7 @@ FAULTS = {
     "the manifest says 4": lambda prefix: change_manifest(prefix, documents=4),
     "the manifest says 9": lambda prefix: change_manifest(prefix, largest_token=9),
     "no manifest of format 1": lambda prefix: change_manifest(prefix, format=2),
-    "cannot read": lambda prefix: manifest_of(prefix).write_text("{"),
+    "corpus.json is damaged": lambda prefix: manifest_of(prefix).write_text("{"),
     "no index of Megatron's format": lambda prefix: put(idx_of(prefix), 0, b"X"),
 }
 
@@ -107,10 +107,20 @@ def test_whatever_is_wrong_is_named(prefix, said):
     assert any(said in fault for fault in faults_of(prefix)), faults_of(prefix)
 
 
-def test_documents_that_are_not_in_order_are_no_figures(prefix):
+def test_a_corpus_whose_index_is_damaged_has_no_figures(prefix):
     FAULTS["document 1 ends before it starts"](prefix)
-    with pytest.raises(UsageError, match="not in order"):
+    with pytest.raises(UsageError, match="document 1 ends before it starts"):
         inspect(prefix)
+
+
+@pytest.mark.parametrize(("kind", "token"), [("<i4", -5), ("<i8", 2**40), ("<i8", -(2**63))])
+def test_tokens_that_the_tokenizer_cannot_decode_are_one_error(prefix, kind, token):
+    write(prefix, [3], kind)
+    manifest_of(prefix).unlink()
+    put(bin_of(prefix), 0, np.array([token], kind).tobytes())
+    with pytest.raises(UsageError, match="the tokenizer cannot decode the tokens"):
+        inspect(prefix)
+    assert any("there is a token" in fault for fault in faults_of(prefix))
 
 
 def test_a_corpus_that_is_not_there_is_an_error(tmp_path):
