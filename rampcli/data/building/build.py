@@ -4,7 +4,7 @@ The inputs are read once to encode them, and before it once for the alphabet or 
 stands under its final name before all is done, and PREFIX.idx is the last to get its name.
 """
 
-import shutil
+import os
 import time
 from collections.abc import Iterator
 from contextlib import closing, suppress
@@ -17,13 +17,14 @@ from tokenizers import Tokenizer
 
 from rampcli.data import tokenizer as tokenizers
 from rampcli.data.building.encoding import Encoding, encode_in_order, environment
+from rampcli.data.building.folder import BuildFolder
 from rampcli.data.building.parsing import BadRecord, texts_of
 from rampcli.data.building.partial import PartialBuild, Written, take_name, writing
 from rampcli.data.building.records import Chunk, Input, Kind, Reader, find_inputs
 from rampcli.data.indexed import bin_of, idx_of, manifest_of, token_type, tokenizer_of, write_index
 from rampcli.data.manifest import FORMAT, read_manifest
 from rampcli.errors import UsageError
-from rampcli.own_folder import replace_file, write_json
+from rampcli.own_folder import read_file
 from rampcli.processors import processors
 from rampcli.run_directory import sha256
 
@@ -36,6 +37,10 @@ POLICIES = ("stop", "skip")
 SHOWN_SKIPPED = 5
 WORTH_A_PROCESS_BYTES = 4 << 20
 SPECIAL_SHOWN = 6
+MOST_WORKERS = max(64, 4 * processors())
+LARGEST_BPE = 2_000_000
+LONGEST_NAME = 1000
+"""Characters of --text-key and --eod."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -72,17 +77,27 @@ class Order:
                 f"--train-bpe {self.train_bpe}: 256 bytes and the end of a document are {tokenizers.SMALLEST_BPE} tokens",
                 remedy=f"--train-bpe {tokenizers.SMALLEST_BPE} or more",
             )
+        if self.train_bpe is not None and self.train_bpe > LARGEST_BPE:
+            raise UsageError(f"--train-bpe {self.train_bpe}: at most {LARGEST_BPE:,} tokens", remedy="--train-bpe 32000")
         if self.train_bpe is not None and self.eod not in (None, NO_EOD, tokenizers.END_OF_TEXT):
             raise UsageError(
                 f"--eod {self.eod}: a tokenizer that is trained has {tokenizers.END_OF_TEXT}", remedy="--train-bpe without --eod"
             )
+        if self.workers is not None and not 1 <= self.workers <= MOST_WORKERS:
+            raise UsageError(
+                f"--workers {self.workers}: from 1 to 64 processes, or to 4 for each processor",
+                remedy="without --workers, one process for each processor",
+            )
+        for option, name in (("--text-key", self.text_key), ("--eod", self.eod or "")):
+            if len(name) > LONGEST_NAME:
+                raise UsageError(f"{option} has {len(name):,} characters, and at most {LONGEST_NAME:,} are read", remedy="a shorter name")
         if self.on_bad_record not in POLICIES:
             raise UsageError(f"--on-bad-record {self.on_bad_record}: there is stop and skip", remedy="--on-bad-record skip")
         if self.output.suffix in (".bin", ".idx"):
             raise UsageError(
                 f"--output {self.output} is a prefix, which gets .bin and .idx", remedy=f"--output {self.output.with_suffix('')}"
             )
-        if not self.output.name or self.output.is_dir():
+        if not self.output.name or os.path.isdir(self.output):
             raise UsageError(f"--output {self.output} is a folder", remedy=f"--output {self.output / 'corpus'}")
 
     @property
@@ -148,16 +163,16 @@ def build(order: Order, watcher: Watcher | None = None) -> Built:
     order.check()
     inputs = find_inputs(order.inputs, leave_out=[*order.products, order.partial])
     settings = _settings(order, inputs)
-    partial = PartialBuild(order.partial)
+    folder = BuildFolder(order.partial)
     if done := _complete(order, settings):
-        shutil.rmtree(order.partial, ignore_errors=True)  # where it was killed between the last name and this
+        folder.remove_leftovers()
         return Built(done, time.monotonic() - began, was_there=True)
     with writing(order.output.parent):
         order.output.parent.mkdir(parents=True, exist_ok=True)
-        with partial.locked():
+        with folder.locked():
             if done := _complete(order, settings):  # another one has ended in between
                 return Built(done, time.monotonic() - began, was_there=True)
-            work = _Work(order, inputs, settings, partial, watcher or Watcher())
+            work = _Work(order, inputs, settings, folder, watcher or Watcher())
             manifest = work.do()
     return Built(manifest, time.monotonic() - began, work.encoded_bytes)
 
@@ -186,9 +201,8 @@ def _complete(order: Order, settings: dict[str, Any]) -> dict[str, Any] | None:
     Raises:
         UsageError: something else has one of the names.
     """
-    partial = PartialBuild(order.partial)
-    there = [path for path in order.products if path.exists() or path.is_symlink()]
-    if not there or (idx_of(order.output) not in there and partial.is_taking_names()):
+    there = [path for path in order.products if os.path.lexists(path)]
+    if not there or (idx_of(order.output) not in there and BuildFolder(order.partial).is_taking_names()):
         return None
     if idx_of(order.output) in there and bin_of(order.output) in there:
         manifest = read_manifest(order.output)
@@ -200,11 +214,12 @@ def _complete(order: Order, settings: dict[str, Any]) -> dict[str, Any] | None:
 class _Work:
     """What is done under the lock."""
 
-    def __init__(self, order: Order, inputs: list[Input], settings: dict[str, Any], partial: PartialBuild, watcher: Watcher) -> None:
+    def __init__(self, order: Order, inputs: list[Input], settings: dict[str, Any], folder: BuildFolder, watcher: Watcher) -> None:
         self.order = order
         self.inputs = inputs
         self.settings = settings
-        self.partial = partial
+        self.folder = folder
+        self.partial = PartialBuild(folder)
         self.watcher = watcher
         self.reader = Reader(inputs, order.text_key)
         self.workers = order.workers or min(processors(), 1 + self.reader.bytes // WORTH_A_PROCESS_BYTES)
@@ -216,9 +231,7 @@ class _Work:
             self.watcher.on_note(f"going on after {self.partial.written.documents:,} documents")
         else:
             self._make_tokenizer()
-        tokenizer = tokenizers.open_tokenizer(
-            self.partial.tokenizer if self.partial.tokenizer.exists() else tokenizer_of(self.order.output)
-        )
+        tokenizer = tokenizers.open_tokenizer(self.folder.tokenizer if self.folder.tokenizer.exists() else tokenizer_of(self.order.output))
         eod = _end_of_document(self.order.eod, tokenizer)
         self.partial.save()
         if not self.partial.written.is_complete:
@@ -228,10 +241,10 @@ class _Work:
 
     def _make_tokenizer(self) -> None:
         if self.order.tokenizer not in (None, "bytes", "chars"):
-            written = Path(str(self.order.tokenizer)).read_text(encoding="utf-8")
+            written: str | bytes = read_file(Path(str(self.order.tokenizer)), most_bytes=tokenizers.MOST_BYTES)
         else:
             written = self._made_tokenizer().to_str(pretty=True)
-        replace_file(self.partial.tokenizer, written)
+        self.folder.replace(self.folder.tokenizer, written)
 
     def _made_tokenizer(self) -> Tokenizer:
         if self.order.tokenizer == "bytes":
@@ -285,7 +298,7 @@ class _Work:
         kind = token_type(vocab_size)
         self._say_what_was_chosen(tokenizer, vocab_size, eod)
         self.watcher.on_phase("encoding", self.reader.bytes)
-        encoding = Encoding(tokenizer=self.partial.tokenizer, text_key=self.order.text_key, eod=eod, kind=kind.str)
+        encoding = Encoding(tokenizer=self.folder.tokenizer, text_key=self.order.text_key, eod=eod, kind=kind.str)
         before = self.partial.written.text_bytes
         with self.partial.opened(kind):
             try:
@@ -296,12 +309,12 @@ class _Work:
                 with suppress(OSError):  # a full disk keeps what was saved before
                     self.partial.save()
                 if isinstance(error, UsageError) and not self.partial.has_text and self.order.train_bpe is None:
-                    self.partial.progress.unlink()  # there is nothing to go on with
+                    self.folder.remove_file(self.folder.progress)  # there is nothing to go on with
                 raise
         self.encoded_bytes = self.partial.written.text_bytes - before
         if not self.partial.written.tokens:
             written = self.partial.written
-            self.partial.progress.unlink()
+            self.folder.remove_file(self.folder.progress)
             reason = f"{written.empty:,} empty documents, {written.skipped:,} bad records"
             raise UsageError(f"there is nothing to encode: {reason}", remedy="inputs with text")
 
@@ -327,7 +340,7 @@ class _Work:
     def _check_unchanged(self) -> None:
         for one in self.inputs:
             if one.has_changed():
-                raise UsageError(f"{one.name} has changed while it was read", remedy=f"delete {self.partial.path} and begin anew")
+                raise UsageError(f"{one.name} has changed while it was read", remedy=f"delete {self.folder.path} and begin anew")
 
     def _say_what_was_chosen(self, tokenizer: Tokenizer, vocab_size: int, eod: int | None) -> None:
         end = "nothing" if eod is None else f"{tokenizer.id_to_token(eod)} (token {eod})"
@@ -338,8 +351,8 @@ class _Work:
     def _write_manifest(self, tokenizer: Tokenizer, eod: int | None) -> None:
         """Write what is missing but the names."""
         vocab_size, written = tokenizers.vocab_size_of(tokenizer), self.partial.written
-        write_index(self.partial.index, token_type(vocab_size), self.partial.blocks_of_lengths)
-        files = {"bin": self.partial.tokens, "idx": self.partial.index, "tokenizer": self.partial.tokenizer}
+        write_index(self.folder.index, token_type(vocab_size), self.partial.blocks_of_lengths)
+        files = {"bin": self.folder.tokens, "idx": self.folder.index, "tokenizer": self.folder.tokenizer}
         manifest = {
             "format": FORMAT,
             "tokens": written.tokens,
@@ -354,18 +367,19 @@ class _Work:
             **self.settings,
             "files": {name: {"bytes": path.stat().st_size, "sha256": sha256(path)} for name, path in files.items()},
         }
-        write_json(self.partial.manifest, manifest)
+        self.folder.write_json(self.folder.manifest, manifest)
         self.partial.save(is_complete=True)
 
     def _take_names(self) -> dict[str, Any]:
         """Give the files their names, the index last: with it the corpus is there."""
-        partial = self.partial
-        if not partial.written.skipped:
-            partial.skipped.unlink(missing_ok=True)
-        made = (partial.tokens, partial.tokenizer, partial.manifest, partial.skipped, partial.index)
+        folder = self.folder
+        if not self.partial.written.skipped:
+            folder.remove_file(folder.skipped)
+        made = (folder.tokens, folder.tokenizer, folder.manifest, folder.skipped, folder.index)
         for path, name in zip(made, self.order.products, strict=True):
-            take_name(path, name)
-        partial.progress.unlink()
+            if path != folder.skipped or self.partial.written.skipped:
+                take_name(path, name)
+        folder.remove_file(folder.progress)
         manifest = read_manifest(self.order.output)
         assert manifest is not None
         return manifest

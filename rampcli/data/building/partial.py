@@ -3,10 +3,8 @@
 Only what progress.json counts is there. What was written after it is cut off when the build goes on, and encoded again.
 """
 
-import fcntl
 import json
 import os
-import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field, replace
@@ -17,9 +15,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rampcli.data.building.encoding import Encoded
+from rampcli.data.building.folder import BuildFolder
 from rampcli.data.building.records import Chunk, Position
-from rampcli.errors import RampcliError, UsageError
-from rampcli.own_folder import flush, write_json
+from rampcli.errors import DamagedFileError, RampcliError, UsageError
+from rampcli.own_folder import OwnFolder
 
 LENGTHS_AT_ONCE = 1 << 17
 
@@ -57,92 +56,17 @@ class Written:
 
 @dataclass(slots=True)
 class PartialBuild:
-    """The folder of a build that is not done. Use it as `with partial.locked(): with partial.opened(kind): ...`."""
+    """A build that is not done. Use it as `with folder.locked(): with partial.opened(kind): ...`."""
 
-    path: Path
+    folder: BuildFolder
     written: Written = field(default_factory=Written)
     _files: dict[str, BinaryIO] = field(default_factory=dict)
     _saved: Written | None = None
 
     @property
-    def tokens(self) -> Path:
-        """Tokens end to end."""
-        return self.path / "tokens.bin"
-
-    @property
-    def lengths(self) -> Path:
-        """Documents' lengths in tokens, int64."""
-        return self.path / "lengths.bin"
-
-    @property
-    def skipped(self) -> Path:
-        """Bad records."""
-        return self.path / "skipped.jsonl"
-
-    @property
-    def tokenizer(self) -> Path:
-        """The tokenizer; whole, or not there."""
-        return self.path / "tokenizer.json"
-
-    @property
-    def progress(self) -> Path:
-        """What the other files hold, and what they are made from."""
-        return self.path / "progress.json"
-
-    @property
-    def settings(self) -> Path:
-        """What the build is made from."""
-        return self.path / "settings.json"
-
-    @property
-    def index(self) -> Path:
-        """The index, once all is encoded."""
-        return self.path / "index.idx"
-
-    @property
-    def manifest(self) -> Path:
-        """The manifest, once all is encoded."""
-        return self.path / "manifest.json"
-
-    @property
     def has_text(self) -> bool:
         """Whether anything of the inputs is behind."""
         return self.written.position != Position()
-
-    def is_taking_names(self) -> bool:
-        """Whether all is written, and files may have their names already."""
-        with suppress(OSError, ValueError, TypeError):
-            return json.loads(self.progress.read_text(encoding="utf-8"))["is_complete"] is True
-        return False
-
-    @contextmanager
-    def locked(self) -> Iterator[None]:
-        """Make the folder, and keep other builds out of it. A folder without progress is removed at the end.
-
-        Raises:
-            UsageError: another build is at work.
-        """
-        self.path.mkdir(parents=True, exist_ok=True)
-        with (self.path / "lock").open("w") as lock:
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError as error:
-                name = self.path.with_suffix("")
-                raise UsageError(f"another build of {name} is at work", remedy="wait for it, or another --output") from error
-            try:
-                yield
-            finally:
-                if not self.progress.is_file():
-                    self.remove()
-
-    def remove(self) -> None:
-        """Delete the folder; the lock last, so that nobody begins anew in what is half gone."""
-        for path in self.path.iterdir():
-            if path.name != "lock":
-                path.unlink() if not path.is_dir() else shutil.rmtree(path)
-        (self.path / "lock").unlink(missing_ok=True)
-        with suppress(OSError):
-            self.path.rmdir()
 
     def begin(self, settings: dict[str, Any]) -> bool:
         """Read how far the build is, or begin it.
@@ -153,50 +77,53 @@ class PartialBuild:
         Raises:
             UsageError: it was begun with other inputs or options, or its files are damaged.
         """
-        if not self.progress.is_file():
-            return self._begin_anew(settings)
         try:
-            found = json.loads(self.settings.read_text(encoding="utf-8"))
-            state = json.loads(self.progress.read_text(encoding="utf-8"))
-            self.written = Written(**{**state, "position": Position(**state["position"])})
-        except (OSError, ValueError, TypeError, KeyError) as error:
-            raise self._refused(f"the half-done build in {self.path} is damaged: {error}") from error
+            state = self.folder.read_progress()
+            if state is None:
+                return self._begin_anew(settings)
+            found = self.folder.read_settings()
+        except DamagedFileError as error:
+            raise self._refused(error.message) from error
+        self.written = Written(**{**{name: state[name] for name in asdict(Written())}, "position": Position(**_place(state))})
+        if self.written.position.input > len(found["inputs"]):
+            raise self._refused(f"{self.folder.progress} is damaged: there is no input {self.written.position.input:,}")
         # Up to now nothing was bad, or it would have stopped: with --on-bad-record skip it would stand at the same place.
-        if (found.get("on_bad_record"), settings["on_bad_record"]) == ("stop", "skip"):
+        if (found["on_bad_record"], settings["on_bad_record"]) == ("stop", "skip"):
             found["on_bad_record"] = "skip"
         changed = _differences(found, settings)
         if changed and not self.has_text:
             return self._begin_anew(settings)
         if changed:
-            raise self._refused(f"{'; '.join(changed)} since the build in {self.path} was begun")
-        write_json(self.settings, settings)
+            raise self._refused(f"{'; '.join(changed)} since the build in {self.folder.path} was begun")
+        self.folder.write_json(self.folder.settings, settings)
         self._saved = self.written
         return True
 
     def _begin_anew(self, settings: dict[str, Any]) -> bool:
-        self.tokenizer.unlink(missing_ok=True)
+        self.folder.remove_file(self.folder.tokenizer)
         self.written = Written()
-        write_json(self.settings, settings)
+        self.folder.write_json(self.folder.settings, settings)
         return False
 
     def _refused(self, message: str) -> UsageError:
-        return UsageError(message, remedy=f"as it was, to go on; or delete {self.path} to begin anew")
+        return UsageError(message, remedy=f"as it was, to go on; or delete {self.folder.path} to begin anew")
 
     @contextmanager
     def opened(self, kind: np.dtype[Any]) -> Iterator[None]:
         """Open the files to add to; cut off what is not counted.
 
         Raises:
-            UsageError: they hold less than is counted.
+            UsageError: they hold less than is counted, or one is a symbolic link.
         """
-        written = self.written
-        sizes = {self.tokens: written.tokens * kind.itemsize, self.lengths: written.documents * 8, self.skipped: written.skipped_bytes}
+        written, folder = self.written, self.folder
+        of_tokens, of_lengths = written.tokens * kind.itemsize, written.documents * 8
+        sizes = {folder.tokens: of_tokens, folder.lengths: of_lengths, folder.skipped: written.skipped_bytes}
         try:
             for path, size in sizes.items():
-                file: BinaryIO = path.open("r+b" if path.exists() else "w+b")
+                file: BinaryIO = os.fdopen(folder.open(path, os.O_RDWR | os.O_CREAT), "r+b")
                 self._files[path.name] = file
                 if file.seek(0, os.SEEK_END) < size:
-                    raise self._refused(f"{path} is shorter than {self.progress.name} says")
+                    raise self._refused(f"{path} is shorter than {folder.progress.name} says")
                 file.truncate(size)
                 file.seek(size)
             yield
@@ -208,14 +135,14 @@ class PartialBuild:
 
     def add(self, chunk: Chunk, encoded: Encoded, *, eod: int | None, names: Sequence[str]) -> None:
         """Write what came of the next chunk."""
-        before = self.written
+        before, folder = self.written, self.folder
         tokens, lengths, open_tokens, empty = encoded.tokens, encoded.lengths, before.open_tokens, encoded.empty
         if chunk.is_piece:
             tokens, lengths, open_tokens = _after_piece(tokens, before.open_tokens, eod, closes=chunk.slices[0].closes)
             empty = int(chunk.slices[0].closes and not len(lengths))
         rows = [{"file": names[bad.input], "line": bad.line, "reason": bad.reason} for bad in encoded.bad]
         listed = "".join(json.dumps(row) + "\n" for row in rows).encode()
-        for path, content in ((self.tokens, tokens.tobytes()), (self.lengths, lengths.tobytes()), (self.skipped, listed)):
+        for path, content in ((folder.tokens, tokens.tobytes()), (folder.lengths, lengths.tobytes()), (folder.skipped, listed)):
             self._files[path.name].write(content)
         self.written = Written(
             position=chunk.end,
@@ -238,14 +165,24 @@ class PartialBuild:
         for file in self._files.values():
             file.flush()
             os.fsync(file.fileno())
-        write_json(self.progress, asdict(written))
+        self.folder.write_json(self.folder.progress, asdict(written))
         self.written = self._saved = written
 
     def blocks_of_lengths(self) -> Iterator[NDArray[np.int64]]:
-        """Documents' lengths, some at a time."""
-        with self.lengths.open("rb") as file:
+        """Documents' lengths, some at a time.
+
+        Raises:
+            UsageError: they are not those of the tokens.
+        """
+        total = 0
+        with os.fdopen(self.folder.open(self.folder.lengths, os.O_RDONLY), "rb") as file:
             while len(block := np.fromfile(file, dtype=np.int64, count=LENGTHS_AT_ONCE)):
+                if block.min() < 1 or block.max() > self.written.tokens:
+                    raise self._refused(f"{self.folder.lengths} is damaged: it holds a length that no document has")
+                total += int(block.sum())
                 yield block
+        if total != self.written.tokens:
+            raise self._refused(f"{self.folder.lengths} is damaged: documents have {total:,} of {self.written.tokens:,} tokens")
 
 
 @contextmanager
@@ -265,11 +202,22 @@ def writing(folder: Path) -> Iterator[None]:
 
 
 def take_name(path: Path, name: Path) -> None:
-    """Let a file of the folder have its name, if it does not have it yet."""
-    if path.exists():
-        flush(path)
-        path.rename(name)
-        flush(name.parent)
+    """Give a file of the folder its name, unless it has it already.
+
+    Raises:
+        UsageError: another file has the name, or there is neither.
+    """
+    try:
+        descriptor = OwnFolder(path.parent).open(path, os.O_RDONLY)
+    except FileNotFoundError:
+        if os.path.lexists(name):
+            return
+        raise UsageError(f"{path} is missing", remedy=f"delete {path.parent} and begin anew") from None
+    os.fsync(descriptor)
+    os.close(descriptor)
+    if os.path.lexists(name):
+        raise UsageError(f"{name} is there already, and this build did not write it", remedy="move it away; the same command goes on then")
+    OwnFolder(name.parent).rename(path, name)
 
 
 def _after_piece(tokens: NDArray[Any], open_tokens: int, eod: int | None, *, closes: bool) -> tuple[NDArray[Any], NDArray[np.int64], int]:
@@ -280,6 +228,11 @@ def _after_piece(tokens: NDArray[Any], open_tokens: int, eod: int | None, *, clo
     if eod is not None:
         tokens = np.append(tokens, np.array(eod, dtype=tokens.dtype))
     return tokens, np.array([open_tokens + len(tokens)], dtype=np.int64), 0
+
+
+def _place(state: dict[str, Any]) -> dict[str, int]:
+    """Returns the fields of a `Position`; progress.json may hold more."""
+    return {name: state["position"][name] for name in asdict(Position())}
 
 
 def _differences(found: dict[str, Any], settings: dict[str, Any]) -> list[str]:
