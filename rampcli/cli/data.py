@@ -139,7 +139,7 @@ def _tell(order: Order, built: Built, console: Console) -> None:
     tokens, text_bytes = manifest["tokens"], manifest["text_bytes"]
     if built.was_there:
         say(console, f"{idx_of(order.output)} is there already, from the same inputs and options")
-    counts = [f"{manifest['documents']:,} documents", f"{tokens:,} tokens", f"{text_bytes / tokens:.2f} bytes per token"]
+    counts = [f"{manifest['documents']:,} documents", f"{tokens:,} tokens", f"{text_bytes / max(1, tokens):.2f} bytes per token"]
     counts += [f"{manifest['empty']:,} empty texts left out"] if manifest["empty"] else []
     say(console, ", ".join(counts))
     if not built.was_there:
@@ -192,7 +192,7 @@ def _show(found: Inspection, console: Console) -> None:
     if found.is_ours:
         rows["left out"] = f"{found.empty:,} empty texts, {found.skipped:,} bad records"
     for name, value in rows.items():
-        say(console, f"{name:<17} {value}")
+        say(console, f"{name:<17} {printable(value)}")
     if found.documents:
         say(console, "\ndocuments by length in tokens")
         most = max(count for _, _, count in found.histogram)

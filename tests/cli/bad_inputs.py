@@ -618,6 +618,10 @@ def tiny(*words: str) -> tuple[str, ...]:
     return ("pretrain", "-f", "llama3_tiny", *words)
 
 
+def corpus(*words: str) -> tuple[str, ...]:
+    return ("data", "build", "in.txt", "--output", "c", "--tokenizer", "bytes", *words)
+
+
 def index(version: int = 1, code: int = 8, tokens: int = 12) -> bytes:
     """The index of one document."""
     return struct.pack("<9sQBQQiqqq", b"MMIDIDX\0\0", version, code, 1, 2, tokens, 0, 0, 1)
@@ -664,6 +668,18 @@ DATA = (
         "data.pad_last_window=true",
     ),
     indexed("a corpus of nothing", "the training corpus of d/wiki has 0 samples", idx=index(tokens=0), tokens=0),
+    indexed("a sequence of less than nothing", "d/wiki.idx is damaged: sequence 0 has a length of -12", idx=index(tokens=-12)),
+    BadInput("a hundred thousand processes", corpus("--workers", "100000"), ("--workers 100000: from 1 to ", "--workers ")),
+    BadInput(
+        "a vocabulary of 10^18", ("data", "build", "in.txt", "-o", "c", "--train-bpe", f"{10**18}"), ("at most 2,000,000 tokens", "32000")
+    ),
+    BadInput("a key of a thousand characters", corpus("--text-key", "k" * 1001), ("--text-key has 1,001 characters, and at most 1,000",)),
+    BadInput(
+        "a folder of one's own where a corpus is built",
+        corpus(),
+        ("c.building is not empty, and rampcli did not make it: it holds thesis.txt",),
+        {"in.txt": "text", "c.building/thesis.txt": "mine"},
+    ),
 )
 LAUNCHES = (
     BadInput(

@@ -67,6 +67,24 @@ def test_what_is_wrong_with_a_corpus_is_listed_with_exit_code_1(succeed, rampcli
     assert len(json.loads(rampcli("data", "inspect", "corpus", "--verify", "--json").stdout)["faults"]) == 3
 
 
+def test_names_and_words_of_files_reach_a_terminal_as_visible_characters(succeed, rampcli, tmp_path):
+    name = "a\x1b[2J\u202eb"
+    (tmp_path / f"{name}.jsonl").write_text('{"text": "a"}\n{"\\u001b[2J": 1}\n')
+    words = ["data", "build", f"{name}.jsonl", "--output", name, "--tokenizer", "bytes"]
+    printed = [rampcli(*words).stderr, succeed(*words, "--on-bad-record", "skip"), succeed(*words, "--on-bad-record", "skip")]
+    manifest = tmp_path / f"{name}.json"
+    manifest.write_text(json.dumps(json.loads(manifest.read_text()) | {"tokenizer": name, "eod_token": name}))
+    printed.append(succeed("data", "inspect", name))
+    (tmp_path / f"{name}.bin").unlink()
+    printed.append(rampcli("data", "inspect", name).stderr)
+    (tmp_path / f"{name}.bin").touch()
+    printed.append(rampcli("data", "inspect", name, "--verify").stdout)
+    for text in printed:
+        assert r"a\x1b[2J\u202eb" in text
+        assert "\x1b" not in text
+        assert "\u202e" not in text
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [
