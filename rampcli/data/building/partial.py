@@ -194,6 +194,8 @@ def writing(folder: Path) -> Iterator[None]:
     """
     try:
         yield
+    except BrokenPipeError:  # of standard output, which progress is printed to
+        raise
     except OSError as error:
         where = error.filename or folder
         raise RampcliError(

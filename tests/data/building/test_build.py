@@ -347,7 +347,7 @@ def test_the_memory_of_a_build_does_not_grow_with_its_input(tmp_path):
         environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
         done = subprocess.run([sys.executable, "-c", probe], cwd=tmp_path, env=environment, capture_output=True, text=True, check=True)
         peaks.append(int(done.stdout))
-    assert peaks[1] - peaks[0] < 8_000, "kilobytes"
+    assert peaks[1] - peaks[0] < 16_000, "kilobytes, of 52,000 more of input"
 
 
 def test_merges_are_learnt_from_every_nth_chunk_of_a_large_corpus(order, monkeypatch, tmp_path):

@@ -207,6 +207,17 @@ def test_a_half_done_build_that_is_damaged_is_one_message_that_names_the_file_an
     assert (order.partial / "tokens.bin").read_bytes() == tokens
 
 
+def test_a_build_whose_output_nobody_reads_keeps_what_is_done_and_blames_no_file(order):
+    class Unheard(Watcher):
+        def on_progress(self, *_):
+            raise BrokenPipeError
+
+    with pytest.raises(BrokenPipeError):
+        build(order, Unheard())
+    assert json.loads((order.partial / "progress.json").read_text())["documents"] == 1
+    assert build(order).manifest["documents"] == 9
+
+
 @pytest.mark.parametrize("value", [-1, 0, 2**40, 7])
 def test_lengths_that_are_not_those_of_the_tokens_are_refused_before_an_index_is_made_of_them(order, value):
     interrupt(order)
