@@ -1,7 +1,7 @@
 """Blocks: the boxes that ranks hold of tensors which may be split over them, and which rank saves what several hold."""
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -16,21 +16,23 @@ class Block:
         name: of the tensor.
         offsets: where in the tensor the box begins, for each of its dimensions.
         values: the box, on any device.
+        whole: shape of the tensor.
     """
 
     name: str
     offsets: tuple[int, ...]
     values: Tensor
+    whole: tuple[int, ...]
 
 
 def block_of(name: str, tensor: Tensor) -> Block:
     """What this rank holds of a tensor; all of it, unless it is split."""
     if not isinstance(tensor, DTensor):
-        return Block(name, (0,) * tensor.ndim, tensor.detach())
+        return Block(name, (0,) * tensor.ndim, tensor.detach(), tuple(tensor.shape))
     with torch.no_grad():
         local = tensor.to_local()
     (place,) = tensor.__create_chunk_list__()  # type: ignore[no-untyped-call]  # how distributed checkpoints ask for its place
-    return Block(name, tuple(place.offsets), local)
+    return Block(name, tuple(place.offsets), local, tuple(tensor.shape))
 
 
 def blocks_to_save(tensors: Iterable[tuple[str, Tensor, Tensor]]) -> list[Block]:
@@ -94,12 +96,41 @@ class HostCopies:
 
     def _copies(self, tensors: Sequence[tuple[str, Tensor, Tensor]]) -> list[Block]:
         blocks = blocks_to_save(tensors)
-        return [Block(block.name, block.offsets, self._memory_for(block).copy_(block.values, non_blocking=True)) for block in blocks]
+        return [replace(block, values=self._memory_for(block).copy_(block.values, non_blocking=True)) for block in blocks]
 
     def _memory_for(self, block: Block) -> Tensor:
         if block.name not in self._memory:
             self._memory[block.name] = torch.empty(block.values.shape, dtype=block.values.dtype, pin_memory=block.values.is_cuda)
         return self._memory[block.name]
+
+
+class Tiling:
+    """Finds out whether boxes tile a tensor: they cover each of its numbers once, and nothing outside of it.
+
+    As many boxes as there are shards are counted in one pass, in any number of dimensions. Each corner of a box has a sign, which says
+    how the count of boxes changes there. The boxes tile the tensor exactly if their corners, added up, are those of the tensor.
+    """
+
+    def __init__(self, whole: tuple[int, ...]) -> None:
+        self._left: dict[tuple[int, ...], int] = {}
+        self._count((0,) * len(whole), whole, 1)
+
+    def lay(self, offsets: tuple[int, ...], shape: tuple[int, ...]) -> None:
+        """Add a box."""
+        self._count(offsets, shape, -1)
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether the boxes so far tile the tensor."""
+        return not self._left
+
+    def _count(self, offsets: tuple[int, ...], shape: tuple[int, ...], sign: int) -> None:
+        corners: list[tuple[tuple[int, ...], int]] = [((), sign)]
+        for first, size in zip(offsets, shape, strict=True):
+            corners = [((*at, place), turn) for at, now in corners for place, turn in ((first, now), (first + size, -now))]
+        for corner, turn in corners:
+            if count := self._left.pop(corner, 0) + turn:
+                self._left[corner] = count
 
 
 def overlap(block: Block, offsets: tuple[int, ...], shape: tuple[int, ...]) -> tuple[tuple[slice, ...], tuple[slice, ...]] | None:

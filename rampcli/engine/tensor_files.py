@@ -14,7 +14,7 @@ import os
 from collections import deque
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,8 +22,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from rampcli.engine.blocks import Block, overlap
+from rampcli.engine.blocks import Block, Tiling, overlap
+from rampcli.errors import DamagedFileError
+from rampcli.own_folder import OwnFolder, open_to_read
+from rampcli.records import parse_json
 from rampcli.run_directory import PIECE_BYTES, PageSums, expected_checksum
+from rampcli.safetensors_header import METADATA, is_counts, read_header
 
 SUFFIX = ".safetensors"
 LANES = 4
@@ -33,14 +37,10 @@ LEAST_BYTES = 32 * 2**20
 ALIGNED_BYTES = mmap.PAGESIZE
 """What writes past the page cache are multiples of, in the file and in memory."""
 DIRECT = getattr(os, "O_DIRECT", 0)
-MOST_HEADER_BYTES = 100_000_000
-"""As the safetensors library has it."""
+PLACES = "DCP_SHARDING_INFO"
+"""Of the metadata: where each block is in its tensor."""
 TYPES = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16, "I64": torch.int64}
 NAMES = {dtype: name for name, dtype in TYPES.items()}
-
-
-class DamagedFileError(Exception):
-    """A file is not what was written."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +62,6 @@ class Target:
         values: where they go, of at least one dimension.
         columns: the numbers of each row that go there.
         shape: of the rows.
-        dtype: of the rows.
         bytes: that have come so far: those of `values` where these are the rows as they stand in the file.
     """
 
@@ -70,7 +69,6 @@ class Target:
     values: Tensor
     columns: tuple[slice, ...]
     shape: tuple[int, ...]
-    dtype: torch.dtype
     first: int
     last: int
     bytes: Tensor | None = None
@@ -88,7 +86,6 @@ class Target:
             values=block.values[here],
             columns=tuple(columns),
             shape=(rows.stop - rows.start, *stored.shape[1:]),
-            dtype=stored.dtype,
             first=stored.first_byte + rows.start * row_bytes,
             last=stored.first_byte + rows.stop * row_bytes,
         )
@@ -96,13 +93,13 @@ class Target:
     def take(self, piece: Tensor, begin: int) -> None:
         """Take what there is for it in the piece that begins at byte `begin` of the file. Pieces come in their order."""
         if self.bytes is None:
-            is_direct = (self.values.shape, self.values.dtype) == (self.shape, self.dtype) and self.values.is_contiguous()
-            rows = self.values if is_direct else torch.empty(self.shape, dtype=self.dtype)
+            is_direct = self.values.shape == self.shape and self.values.is_contiguous()
+            rows = self.values if is_direct else torch.empty(self.shape, dtype=self.values.dtype)
             self.bytes = rows.view(-1).view(torch.uint8)
         start, stop = max(self.first, begin), min(self.last, begin + len(piece))
         self.bytes[start - self.first : stop - self.first].copy_(piece[start - begin : stop - begin])
         if stop == self.last:
-            rows = self.bytes.view(self.dtype).view(self.shape)
+            rows = self.bytes.view(self.values.dtype).view(self.shape)
             if rows.data_ptr() != self.values.data_ptr():
                 self.values.copy_(rows[(slice(None), *self.columns)])
             self.bytes = None
@@ -132,7 +129,9 @@ def _write(path: Path, blocks: Sequence[Block]) -> dict[str, Any]:
     parts = [_header(blocks), *(block.values.contiguous().view(-1).view(torch.uint8) for block in blocks)]
     sums, written = PageSums(), 0
     memory = mmap.mmap(-1, PIECE_BYTES)
-    with _opened(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC) as file, memoryview(memory) as view:
+    descriptor = OwnFolder(path.parent).open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
+    with os.fdopen(descriptor, "wb", buffering=0) as opened, memoryview(memory) as view:
+        file = opened.fileno()
         with suppress(OSError):  # where the file system cannot do without
             fcntl.fcntl(file, fcntl.F_SETFL, DIRECT)
         for filled in _fill(torch.frombuffer(memory, dtype=torch.uint8), parts):
@@ -180,7 +179,7 @@ def _fill(buffer: Tensor, parts: Sequence[Tensor]) -> Iterator[int]:
 def _header(blocks: Sequence[Block]) -> Tensor:
     """Length and header of a safetensors file, up to a multiple of the page's size."""
     places = {block.name: {"saved_offsets": block.offsets} for block in blocks}
-    header: dict[str, Any] = {"__metadata__": {"format": "pt", "DCP_VERSION": "1.0", "DCP_SHARDING_INFO": json.dumps(places)}}
+    header: dict[str, Any] = {METADATA: {"format": "pt", "DCP_VERSION": "1.0", PLACES: json.dumps(places)}}
     end = 0
     for block in blocks:
         begin, end = end, end + block.values.nbytes
@@ -194,6 +193,38 @@ def _header(blocks: Sequence[Block]) -> Tensor:
     return torch.frombuffer(bytearray(len(text).to_bytes(8, "little") + text), dtype=torch.uint8)
 
 
+def find_blocks(folder: Path, files: Mapping[str, Mapping[str, Any]], blocks: Sequence[Block]) -> dict[str, list[Target]]:
+    """Returns what each file holds of the blocks. Only headers are read, so the blocks may be on the meta device.
+
+    Args:
+        folder: of the files.
+        files: all of them, with their sizes, as `write_blocks` gives them.
+        blocks: the boxes that are wanted.
+
+    Raises:
+        DamagedFileError: a file is not a whole safetensors file of its size; or the boxes in the files do not make up the tensors of the
+            blocks, in their type and shape, each number once.
+    """
+    wanted = {block.name: _with_rows(block) for block in blocks if block.values.numel()}
+    tilings = {name: Tiling(block.whole) for name, block in wanted.items()}
+    names = [name for name in files if name.endswith(SUFFIX)]
+    targets: dict[str, list[Target]] = {}
+    with ThreadPoolExecutor(LANES) as pool:
+        for name, boxes in zip(names, pool.map(lambda name: _stored(folder / name, files[name]), names), strict=True):
+            for box in boxes:
+                if (block := wanted.get(box.name)) is None:
+                    continue
+                if box.dtype != block.values.dtype or len(box.shape) != len(block.whole):
+                    raise DamagedFileError(f"{name} holds {box.name} in another type or shape than the model has it")
+                tilings[box.name].lay(box.offsets, box.shape)
+                if (target := Target.of(block, box)) is not None:
+                    targets.setdefault(name, []).append(target)
+    for name, tiling in tilings.items():
+        if not tiling.is_exact:
+            raise DamagedFileError(f"the files do not hold each number of {name} once: {wanted[name].whole} is its shape")
+    return targets
+
+
 def read_blocks(folder: Path, files: Mapping[str, Mapping[str, Any]], blocks: Sequence[Block], *, to_check: Collection[str] = ()) -> None:
     """Read blocks in place, whatever boxes of their tensors are in which file.
 
@@ -204,65 +235,54 @@ def read_blocks(folder: Path, files: Mapping[str, Mapping[str, Any]], blocks: Se
         to_check: files that are read whole, and compared with their checksum.
 
     Raises:
-        DamagedFileError: a file of `to_check` has another checksum; a header makes no sense; or a block is not there as a whole.
+        DamagedFileError: as `find_blocks`, before anything is read; or a file of `to_check` has another checksum.
     """
-    wanted = {block.name: _with_rows(block) for block in blocks if block.values.numel()}
-    missing = {name: block.values.numel() for name, block in wanted.items()}
+    targets = find_blocks(folder, files, blocks)
     with ThreadPoolExecutor(LANES) as pool:
-        names = [name for name in files if name.endswith(SUFFIX)]
-        targets: dict[str, list[Target]] = {name: [] for name in to_check}
-        for name, stored in zip(names, pool.map(lambda name: _stored(folder / name), names), strict=True):
-            found = [Target.of(wanted[block.name], block) for block in stored if block.name in wanted]
-            targets[name] = [target for target in found if target is not None]
-            for target in targets[name]:
-                missing[target.name] -= target.values.numel()
-        to_read = [name for name in targets if targets[name] or name in to_check]
-        deque(pool.map(lambda name: _read(folder / name, files[name], targets[name], checks=name in to_check), to_read), maxlen=0)
-    for name, numbers in missing.items():
-        if numbers:
-            raise DamagedFileError(f"{name} is not there as a whole")
+        to_read = [name for name in files if name in targets or name in to_check]
+        deque(pool.map(lambda name: _read(folder / name, files[name], targets.get(name, ()), checks=name in to_check), to_read), maxlen=0)
 
 
 def _with_rows(block: Block) -> Block:
-    """A block of at least one dimension."""
-    return block if block.offsets else Block(block.name, (0,), block.values.view(1))
+    """Returns the block, as one of one dimension if it has none."""
+    return block if block.offsets else Block(block.name, (0,), block.values.view(1), (1,))
 
 
-def _stored(path: Path) -> list[Stored]:
-    """What the header of a file says.
+def _stored(path: Path, facts: Mapping[str, Any]) -> list[Stored]:
+    """Returns the blocks of a file.
 
     Raises:
-        DamagedFileError: it makes no sense.
+        DamagedFileError: it is not a whole safetensors file of its size, or does not say where its blocks are in their tensors.
     """
-    try:
-        with path.open("rb") as file:
-            length = int.from_bytes(file.read(8), "little")
-            header = json.loads(file.read(min(length, MOST_HEADER_BYTES)))
-        places = json.loads(header.pop("__metadata__")["DCP_SHARDING_INFO"])
-        return [_entry(name, entry, places[name]["saved_offsets"], 8 + length) for name, entry in header.items()]
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise DamagedFileError(f"{path.name} has a header that makes no sense") from error
-
-
-def _entry(name: str, entry: Mapping[str, Any], offsets: Sequence[int], first_byte: int) -> Stored:
-    dtype, shape, (begin, end) = TYPES[entry["dtype"]], entry["shape"], entry["data_offsets"]
-    if len(offsets) != len(shape) or end - begin != math.prod(shape) * dtype.itemsize:
-        raise ValueError(name)
-    return Stored(name, dtype, tuple(offsets) or (0,), tuple(shape) or (1,), first_byte + begin)
+    header = read_header(path)
+    if header.file_bytes != facts["bytes"]:
+        raise DamagedFileError(f"{path.name} has {header.file_bytes} bytes instead of {facts['bytes']}")
+    if PLACES not in header.metadata:
+        raise DamagedFileError(f"{path.name} does not say where its blocks are in their tensors")
+    places = parse_json(header.metadata[PLACES].encode(errors="surrogatepass"), {}, where=f"{PLACES} of {path.name}")
+    blocks = []
+    for name, stored in header.tensors.items():
+        place = places.get(name)
+        offsets = place.get("saved_offsets") if isinstance(place, dict) else None
+        if not is_counts(offsets) or len(offsets) != len(stored.shape) or stored.dtype not in TYPES:
+            raise DamagedFileError(f"{path.name} holds {name} in a type or at a place that no checkpoint has")
+        blocks.append(Stored(name, TYPES[stored.dtype], tuple(offsets) or (0,), stored.shape or (1,), stored.begin))
+    return blocks
 
 
 def _read(path: Path, facts: Mapping[str, Any], targets: Sequence[Target], *, checks: bool) -> None:
     """Fill targets from a file, and compare all of it with its checksum, if it `checks` that.
 
     Raises:
-        DamagedFileError: it is another one, or the file ends too soon.
+        DamagedFileError: the file has another checksum, or is shorter by now.
     """
     size = facts["bytes"]
     checksum, expected = expected_checksum(facts) if checks else (None, None)
     waiting = deque(sorted(targets, key=lambda target: target.first))
     memory = mmap.mmap(-1, PIECE_BYTES)
     buffer = torch.frombuffer(memory, dtype=torch.uint8)
-    with _opened(path, os.O_RDONLY) as file, memoryview(memory) as view:
+    with open_to_read(path) as opened, memoryview(memory) as view:
+        file = opened.fileno()
         if hasattr(os, "posix_fadvise"):
             os.posix_fadvise(file, 0, 0, os.POSIX_FADV_SEQUENTIAL)  # the kernel reads further ahead
         for begin in range(0, size, PIECE_BYTES):
@@ -284,12 +304,3 @@ def _read(path: Path, facts: Mapping[str, Any], targets: Sequence[Target], *, ch
                 waiting.popleft()
     if checksum is not None and checksum.hexdigest() != expected:
         raise DamagedFileError(f"{path.name} has another checksum")
-
-
-@contextmanager
-def _opened(path: Path, flags: int) -> Iterator[int]:
-    file = os.open(path, flags, 0o666)
-    try:
-        yield file
-    finally:
-        os.close(file)

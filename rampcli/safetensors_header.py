@@ -1,0 +1,100 @@
+"""Reads the header of a safetensors file (format: huggingface.co/docs/safetensors) and checks it against the size of the file. No torch."""
+
+import math
+import os
+from collections.abc import Iterable
+from dataclasses import dataclass
+from operator import attrgetter
+from pathlib import Path
+from typing import Any, TypeGuard
+
+from rampcli.errors import DamagedFileError
+from rampcli.own_folder import open_to_read
+from rampcli.records import MOST, parse_json
+
+LENGTH_BYTES = 8
+MOST_HEADER_BYTES = 100_000_000
+"""As the safetensors library has it."""
+MOST_DIMENSIONS = 8
+METADATA = "__metadata__"
+_BITS = {
+    4: ("F4",),
+    6: ("F6_E2M3", "F6_E3M2"),
+    8: ("BOOL", "U8", "I8", "F8_E4M3", "F8_E4M3FNUZ", "F8_E5M2", "F8_E5M2FNUZ", "F8_E8M0"),
+    16: ("U16", "I16", "F16", "BF16"),
+    32: ("U32", "I32", "F32"),
+    64: ("U64", "I64", "F64", "C64"),
+}
+BITS_OF_TYPES = {name: bits for bits, names in _BITS.items() for name in names}
+
+
+@dataclass(frozen=True, slots=True)
+class StoredTensor:
+    """A tensor in a file: its type as the format names it, its shape, and its first byte in the file and the one after its last."""
+
+    dtype: str
+    shape: tuple[int, ...]
+    begin: int
+    end: int
+
+
+@dataclass(frozen=True, slots=True)
+class Header:
+    """What a file holds: its tensors by name, its metadata, and its size."""
+
+    tensors: dict[str, StoredTensor]
+    metadata: dict[str, str]
+    file_bytes: int
+
+
+def read_header(path: Path) -> Header:
+    """Returns the header of a file in which each byte belongs to the header or to exactly one tensor.
+
+    Raises:
+        DamagedFileError: the file cannot be read, or it is not such a file.
+    """
+    try:
+        with open_to_read(path) as file:
+            file_bytes = os.fstat(file.fileno()).st_size
+            length = int.from_bytes(file.read(LENGTH_BYTES), "little")
+            if length > min(file_bytes - LENGTH_BYTES, MOST_HEADER_BYTES):
+                raise DamagedFileError(f"{path} is damaged: it has {file_bytes:,} bytes, and its header would have {length:,}")
+            content = file.read(length)
+    except OSError as error:
+        raise DamagedFileError(f"cannot read {path}: {error.strerror or error}") from error
+    header = parse_json(content, {f"{METADATA}?": {...: str}}, where=f"the header of {path}")
+    metadata: dict[str, str] = header.pop(METADATA, {})
+    first_byte = LENGTH_BYTES + length
+    tensors = {name: _stored(path, name, entry, first_byte) for name, entry in header.items()}
+    _check_end_to_end(path, tensors.values(), first_byte=first_byte, file_bytes=file_bytes)
+    return Header(tensors, metadata, file_bytes)
+
+
+def is_counts(value: Any) -> TypeGuard[list[int]]:
+    """Whether a JSON value is a list of whole numbers from 0. Headers hold so many that `records.check_shape` would take seconds."""
+    return type(value) is list and all(type(number) is int and 0 <= number <= MOST for number in value)
+
+
+def _stored(path: Path, name: str, entry: Any, first_byte: int) -> StoredTensor:
+    try:
+        dtype, shape, offsets = entry["dtype"], entry["shape"], entry["data_offsets"]
+        bits = BITS_OF_TYPES[dtype]
+    except (KeyError, TypeError) as error:
+        raise DamagedFileError(f"{path} is damaged: {name} is not a tensor of a type that is known") from error
+    if not (is_counts(shape) and is_counts(offsets) and len(shape) <= MOST_DIMENSIONS and len(offsets) == 2):
+        raise DamagedFileError(f"{path} is damaged: the shape or the offsets of {name} are not whole numbers from 0")
+    begin, end = offsets
+    if 8 * (end - begin) != math.prod(shape) * bits:
+        raise DamagedFileError(f"{path} is damaged: the offsets of {name} do not fit its shape")
+    return StoredTensor(dtype, tuple(shape), first_byte + begin, first_byte + end)
+
+
+def _check_end_to_end(path: Path, tensors: Iterable[StoredTensor], *, first_byte: int, file_bytes: int) -> None:
+    """Check that the tensors follow each other without gap or overlap, from the header to the end of the file."""
+    end = first_byte
+    for stored in sorted(tensors, key=attrgetter("begin", "end")):
+        if stored.begin != end:
+            raise DamagedFileError(f"{path} is damaged: its tensors do not lie end to end")
+        end = stored.end
+    if end != file_bytes:
+        raise DamagedFileError(f"{path} is damaged: its tensors end at byte {end:,}, and it has {file_bytes:,}")
