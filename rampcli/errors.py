@@ -73,6 +73,11 @@ class UsageErrors(UsageError):
         return "\n".join(map(str, self.errors))
 
 
+def reason_of(error: Exception) -> str:
+    """Returns why an error was raised, as one visible line."""
+    return error.message if isinstance(error, RampcliError) else printable(str(error) or type(error).__name__)
+
+
 class Report:
     """Collects errors, so that a user sees all of them at once."""
 

@@ -6,6 +6,7 @@ A checkpoint is written aside, flushed, given its manifest and renamed: it is co
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -14,18 +15,17 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from rampcli.config.belonging import check_settings
 from rampcli.engine.blocks import Block, HostCopies, block_of, blocks_to_save
 from rampcli.engine.ranks import from_all_ranks, from_rank_0
-from rampcli.engine.tensor_files import DamagedFileError, read_blocks, write_blocks
-from rampcli.errors import ForeignCheckpointError, NoCheckpointError, RampcliError
+from rampcli.engine.tensor_files import read_blocks, write_blocks
+from rampcli.errors import DamagedFileError, ForeignCheckpointError, NoCheckpointError, RampcliError, reason_of
 from rampcli.models.decoder import Decoder
 from rampcli.run_directory import MANIFEST, Checkpoint, RunDirectory, page_sums
 
 FORMAT = 1
 MODEL, OPTIMIZER = "model.", "optimizer.state."
 TOKENIZER = "tokenizer.json"
-LONGEST_REASON = 500
-"""Characters."""
 
 
 @dataclass(slots=True)
@@ -145,7 +145,8 @@ class Checkpoints:
             self._together(lambda: self._complete(aside, final, manifest) if is_first else {})
         except _CannotSave as error:
             if is_first:
-                self.run.remove_tree(aside)  # on a full disk, this is the room in which to say so
+                with suppress(OSError, RampcliError):  # why the save failed says more; the next save removes what this one left
+                    self.run.remove_tree(aside)  # on a full disk, this is the room in which to say so
             raise RampcliError(
                 f"cannot save the checkpoint of step {manifest['step']}: {error}",
                 remedy="room and permission in the run directory; then the same command goes on from the last checkpoint",
@@ -165,13 +166,14 @@ class Checkpoints:
         try:
             said = {"did": work()}
         except Exception as error:
-            said, cause = {"failed": {"reason": (str(error) or type(error).__name__)[:LONGEST_REASON]}}, error
+            said, cause = {"failed": {"reason": reason_of(error)}}, error
         everyone = from_all_ranks(said, self._group)
         if reasons := sorted({each["failed"]["reason"] for each in everyone if "failed" in each}):
             raise _CannotSave("; ".join(reasons)) from cause
         return [each["did"] for each in everyone]
 
     def _make_anew(self, folder: Path) -> dict[str, Any]:
+        """Make an empty folder, also if someone has deleted the folder above it."""
         self.run.remove_tree(folder)
         self.run.make_folder(folder)
         return {}
@@ -190,23 +192,23 @@ class Checkpoints:
         return {}
 
     def load_newest(self) -> TrainingState:
-        """Load the newest checkpoint that is whole; the initial state where there is none at all.
+        """Load the newest checkpoint that is whole, and say which are not. Returns the initial state if there is no checkpoint at all.
 
         Raises:
-            ForeignCheckpointError: it was trained on another corpus.
+            ForeignCheckpointError: it was trained on another corpus, or with other settings.
             NoCheckpointError: there are checkpoints, but none is whole.
         """
-        found = {checkpoint.step: checkpoint for checkpoint in self.run.complete_checkpoints()}
+        found, unreadable = self._readable()
+        for reason in unreadable if dist.get_rank() == 0 else ():
+            self.run.append_event("fault", reason=reason)
         step = from_rank_0(max(found, default=-1))
-        if step == -1:
+        if step == -1 and not from_rank_0(len(unreadable)):
             return TrainingState()
         while step != -1:
-            checkpoint = found[step]
-            if checkpoint.manifest["corpus"] != self.facts["corpus"]:
-                raise ForeignCheckpointError(
-                    f"{checkpoint.path} was trained on another corpus than this machine has", remedy="another name= or run_dir="
-                )
-            if self._is_whole(checkpoint):
+            checkpoint = found.get(step)
+            if checkpoint is not None:
+                self._check_belonging(checkpoint)
+            if self._is_whole(checkpoint) and checkpoint is not None:
                 self._step = step
                 recent = [(loss, norm) for loss, norm in checkpoint.manifest.get("recent", [])]
                 order_hash = checkpoint.manifest["order_hash"]
@@ -214,23 +216,44 @@ class Checkpoints:
             step = from_rank_0(max((earlier for earlier in found if earlier < step), default=-1))
         raise NoCheckpointError(f"every checkpoint in {self.run.checkpoints} is damaged", remedy="another name= or run_dir= to start anew")
 
-    def _is_whole(self, checkpoint: Checkpoint) -> bool:
-        """Load a checkpoint in place, while each rank compares its share of the files with their checksums."""
+    def _readable(self) -> tuple[dict[int, Checkpoint], list[str]]:
+        """Returns the checkpoints whose manifests can be read, by step, and what is wrong with the other manifests."""
+        with suppress(DamagedFileError):  # none of them can be read
+            return {checkpoint.step: checkpoint for checkpoint in self.run.complete_checkpoints()}, self.run.damaged_manifests()
+        return {}, self.run.damaged_manifests()
+
+    def _check_belonging(self, checkpoint: Checkpoint) -> None:
+        check_settings(checkpoint.manifest["settings"], self.facts["settings"], run_dir=self.run.path)
+        if checkpoint.manifest["corpus"] != self.facts["corpus"]:
+            raise ForeignCheckpointError(
+                f"{checkpoint.path} was trained on another corpus than this machine has", remedy="another name= or run_dir="
+            )
+
+    def _is_whole(self, checkpoint: Checkpoint | None) -> bool:
+        """Load a checkpoint in place, while each rank compares its share of the files with their checksums.
+
+        Every rank returns the same. `checkpoint` is None on a rank that does not see a checkpoint that rank 0 sees.
+        """
+        damage = "a rank cannot read its manifest" if checkpoint is None else self._load(checkpoint)
+        damages = [each["damage"] for each in from_all_ranks({"damage": damage}, self._group) if each["damage"] is not None]
+        if damages and dist.get_rank() == 0 and checkpoint is not None:
+            self.run.append_event("fault", reason=f"{checkpoint.path.name} is damaged: {damages[0]}")
+        return not damages
+
+    def _load(self, checkpoint: Checkpoint) -> str | None:
+        """Load this rank's part, and returns what is wrong with the checkpoint, or None."""
         if checkpoint.step > 0:
             self._make_optimizer_state()
         names, rank, ranks = sorted(checkpoint.files), dist.get_rank(), dist.get_world_size()
         mine = [name for number, name in enumerate(names) if number * ranks // len(names) == rank]
-        damage = checkpoint.damage(by_checksum=False)
-        if damage is None:
-            try:
+        try:
+            damage = checkpoint.damage(by_checksum=False)
+            if damage is None:
                 blocks = [block_of(name, tensor) for name, tensor, _ in self._tensors(copies=True)]
                 read_blocks(checkpoint.path, checkpoint.files, blocks, to_check=mine)
-            except (DamagedFileError, OSError) as error:
-                damage = str(error)
-        damages = [each["damage"] for each in from_all_ranks({"damage": damage}, self._group) if each["damage"] is not None]
-        if damages and dist.get_rank() == 0:
-            self.run.append_event("fault", reason=f"{checkpoint.path.name} is damaged: {damages[0]}")
-        return not damages
+        except (DamagedFileError, OSError) as error:
+            return reason_of(error)
+        return damage
 
     def _tensors(self, *, copies: bool) -> Iterator[tuple[str, Tensor, Tensor]]:
         """The weights and the state of the optimisers, by names that do not depend on how the model is split, with their parameters.

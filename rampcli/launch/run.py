@@ -13,12 +13,13 @@ from typing import Any
 
 from rampcli.batch.training_plan import StagePlan
 from rampcli.config import snapshot
+from rampcli.config.belonging import check_settings
 from rampcli.config.choices import Launcher, Resume
 from rampcli.config.corpora import OF_FILES
 from rampcli.config.huggingface import check_init_from
 from rampcli.config.resolve import Resolved, sources_named
 from rampcli.config.schema import Config
-from rampcli.errors import EXIT_CTRL_C, EXIT_INTERRUPTED, ForeignCheckpointError, NoCheckpointError, UsageError
+from rampcli.errors import EXIT_CTRL_C, EXIT_INTERRUPTED, NoCheckpointError, UsageError
 from rampcli.launch.elastic import ElasticAgents
 from rampcli.launch.failures import noting_failure
 from rampcli.launch.local import LocalWorkers
@@ -166,15 +167,7 @@ def _newest_checkpoint(directory: RunDirectory, config: Config) -> Checkpoint | 
             keys=("resume",),
             remedy="another name= or run_dir=, or resume=auto",
         )
-    # A setting that is newer than the checkpoint had its default.
-    theirs, ours = snapshot.identity(Config()) | found[-1].manifest["settings"], snapshot.identity(config)
-    if differing := [key for key in ours if theirs[key] != ours[key]]:
-        shown = ", ".join(f"{key}={theirs[key]} (here {ours[key]})" for key in differing[:3])
-        raise ForeignCheckpointError(
-            f"the checkpoints in {directory.path} belong to another configuration: {shown}{', ...' if len(differing) > 3 else ''}",
-            keys=tuple(differing),
-            remedy="the settings that it was trained with, or another name= or run_dir=",
-        )
+    check_settings(found[-1].manifest["settings"], snapshot.identity(config), run_dir=directory.path)
     return found[-1]
 
 

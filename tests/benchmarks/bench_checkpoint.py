@@ -97,7 +97,10 @@ class Bench:
 
     def _checkpoints(self, *, in_background: bool) -> Checkpoints:
         run = RunDirectory(self.root / str(in_background))
-        return Checkpoints(run, self.passes.parts, self.optimizers, keep_last=1, facts={"corpus": ""}, in_background=in_background)
+        run.checkpoints.mkdir(parents=True, exist_ok=True)
+        return Checkpoints(
+            run, self.passes.parts, self.optimizers, keep_last=1, facts={"corpus": "", "settings": {}}, in_background=in_background
+        )
 
     def step(self) -> None:
         tokens = torch.randint(MODEL.vocab_size, (1, TOKENS))

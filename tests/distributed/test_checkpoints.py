@@ -1,12 +1,16 @@
 """Checkpoints of several ranks that are written while training goes on."""
 
+import shutil
+import subprocess
 from pathlib import Path
 
 import pytest
 from safetensors import safe_open
 
+from rampcli.own_folder import write_json
+from rampcli.run_directory import MANIFEST
 from ranks import run_ranks
-from runs import Run
+from runs import Run, environment
 
 EVERY = ["checkpoint.every_steps=2", "checkpoint.keep_last=100"]
 STEADY = [*EVERY, "rampup.at_boundary=continue", "rampup.node_policy=fixed", "data.micro_batch_size=1", "trainer.val_samples=0"]
@@ -69,15 +73,29 @@ def test_a_kill_in_the_middle_of_a_save_in_the_background_loses_no_older_checkpo
 @pytest.mark.parametrize("mode", ["true", "false"])
 def test_a_checkpoint_that_cannot_be_written_ends_the_run_on_all_ranks_with_the_reason(run, mode):
     run.workers(2, *STEADY, "trainer.max_samples=4")
-    (run.directory.checkpoints / "step_00000004.tmp").write_text("a file where a folder belongs")
-    done = run.pretrain(*STEADY, f"checkpoint.async={mode}", "trainer.num_nodes=2", "trainer.max_samples=8_000_000")
+    # As on a full disk: no file may become larger than this, and the tensors are.
+    command = run.command(*STEADY, f"checkpoint.async={mode}", "trainer.num_nodes=2", "trainer.max_samples=8_000_000")
+    done = subprocess.run(["prlimit", "--fsize=100000", *command], env=environment(), text=True, capture_output=True, check=False)
     assert done.returncode == 1
     assert "cannot save the checkpoint of step 4: " in done.stderr
-    assert "File exists" in done.stderr
+    assert "File too large" in done.stderr
     assert run.state["status"] == "failed"
     assert run.state["error"]["understood"] is True
     assert [checkpoint.step for checkpoint in run.directory.complete_checkpoints()] == [2]
     assert run.rows[-1]["step"] <= 6  # the next save at the latest
+
+
+def test_all_ranks_go_on_from_the_older_checkpoint_if_the_tensors_of_the_newest_are_incomplete_by_an_honest_manifest(run):
+    run.workers(2, *STEADY, "trainer.max_samples=16")
+    older, newest = run.directory.complete_checkpoints()[-2:]
+    shard = max(newest.files)
+    shutil.copyfile(newest.path / min(newest.files), newest.path / shard)  # the first rank's boxes twice, the second's not at all
+    files = newest.files | {shard: newest.files[min(newest.files)]}
+    write_json(newest.path / MANIFEST, newest.manifest | {"files": files})
+    run.workers(2, *STEADY, "trainer.max_samples=24")
+    assert [event["step"] for event in run.events if event["event"] == "start"] == [0, older.step]
+    assert next(event["reason"] for event in run.events if event["event"] == "fault").startswith(f"{newest.path.name} is damaged: ")
+    assert all(checkpoint.damage() is None for checkpoint in run.directory.complete_checkpoints())
 
 
 def test_a_stop_and_the_end_of_a_stage_wait_for_what_is_being_saved(run, assert_every_sample_is_read_once):

@@ -1,5 +1,6 @@
 import hashlib
 import json
+import shutil
 import threading
 
 import pytest
@@ -7,6 +8,7 @@ import torch
 from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageWriter
 from torch.distributed.checkpoint.state_dict_saver import save as save_by_torch
 
+from harms import HARMS, cut, damage_the_manifest, flip, remove
 from rampcli.config.choices import Optimizer
 from rampcli.data.loader import MicroBatch
 from rampcli.engine import checkpoint as checkpoint_module
@@ -23,7 +25,15 @@ class Training:
     """A model, its optimisers and its checkpoints in a run directory."""
 
     def __init__(
-        self, passes, optim, run: RunDirectory, *, keep_last: int = 2, corpus: str = "corpus", in_background: bool = False
+        self,
+        passes,
+        optim,
+        run: RunDirectory,
+        *,
+        keep_last: int = 2,
+        corpus: str = "corpus",
+        settings: dict | None = None,
+        in_background: bool = False,
     ) -> None:
         self.passes = passes
         self.optimizers = build_optimizers(passes.parts, optim)
@@ -32,7 +42,7 @@ class Training:
             passes.parts,
             self.optimizers,
             keep_last=keep_last,
-            facts={"corpus": corpus, "settings": {}},
+            facts={"corpus": corpus, "settings": settings or {}},
             in_background=in_background,
         )
 
@@ -56,6 +66,12 @@ def training_of(build_passes, run):
 @pytest.fixture
 def run(tmp_path) -> RunDirectory:
     return RunDirectory(tmp_path)
+
+
+def refuse_to_save(run: RunDirectory) -> None:
+    """Let a link stand where checkpoints are written: nothing is written through it."""
+    run.checkpoints.rename(run.path / "elsewhere")
+    run.checkpoints.symlink_to("elsewhere")
 
 
 @pytest.mark.parametrize("optimizer", list(Optimizer))
@@ -93,22 +109,45 @@ def test_a_checkpoint_holds_safetensors_and_a_manifest_and_nothing_else(small_ll
     assert (checkpoint.step, checkpoint.consumed_samples, checkpoint.damage()) == (1, 4, None)
 
 
-@pytest.mark.parametrize("harm", ["cut", "flip", "remove"])
+@pytest.mark.parametrize("harm", HARMS.values(), ids=HARMS)
 def test_a_damaged_checkpoint_is_passed_over_and_said(small_llama, run, harm, training_of):
     training = training_of(small_llama)
+    expected = {}
     for step in (1, 2):
         training.step(step)
         training.checkpoints.save(TrainingState(step=step, consumed_samples=4 * step))
-    harmed = next(run.complete_checkpoints()[-1].path.glob("*.safetensors"))
-    content = bytearray(harmed.read_bytes())
-    content[-1] ^= 1
-    harmed.write_bytes(content[:-8] if harm == "cut" else content)
-    if harm == "remove":
-        harmed.unlink()
-    assert training.checkpoints.load_newest().step == 1
+        expected[step] = [parameter.detach().clone() for parameter in training.passes.parts[0].parameters()]
+    harm(run.complete_checkpoints()[-1])
+    resumed = training_of(small_llama)
+    assert resumed.checkpoints.load_newest().step == 1
+    assert all(map(torch.equal, resumed.passes.parts[0].parameters(), expected[1]))
     fault = json.loads(run.events.read_text().splitlines()[-1])
     assert fault["event"] == "fault"
-    assert "step_00000002 is damaged" in fault["reason"]
+    assert "step_00000002" in fault["reason"]
+    assert "is damaged" in fault["reason"]
+
+
+@pytest.mark.parametrize("harm", [cut, flip, remove, damage_the_manifest, "remove all", "remove the folder"])
+def test_harm_to_checkpoints_while_training_goes_on_costs_nothing_once_the_next_one_is_saved(small_llama, run, harm, training_of):
+    training = training_of(small_llama, in_background=True)
+    training.step(1)
+    training.checkpoints.save(TrainingState(step=1, consumed_samples=4))
+    training.checkpoints.wait()
+    if callable(harm):
+        harm(run.complete_checkpoints()[-1])
+    else:
+        shutil.rmtree(run.complete_checkpoints()[-1].path if harm == "remove all" else run.checkpoints)
+    training.step(2)
+    training.checkpoints.save(TrainingState(step=2, consumed_samples=8), is_last=True)
+    resumed = training_of(small_llama)
+    assert resumed.checkpoints.load_newest().step == 2
+    assert resumed.step(3) == training.step(3)
+
+
+def test_checkpoints_of_other_settings_are_refused_as_such(small_llama, training_of):
+    training_of(small_llama, settings={"seed": 1}).checkpoints.save(TrainingState(step=1, consumed_samples=4))
+    with pytest.raises(ForeignCheckpointError, match=r"another configuration: seed=1 \(here 2\)"):
+        training_of(small_llama, settings={"seed": 2}).checkpoints.load_newest()
 
 
 def test_where_every_checkpoint_is_damaged_the_run_does_not_start_anew_by_itself(small_llama, run, training_of):
@@ -132,8 +171,8 @@ def test_a_failed_save_leaves_the_older_checkpoint_and_says_why(small_llama, run
     training = training_of(small_llama)
     training.step(0)
     training.checkpoints.save(TrainingState(step=1, consumed_samples=4))
-    (run.checkpoints / "step_00000002.tmp").write_text("a file where a folder belongs")
-    with pytest.raises(RampcliError, match="cannot save the checkpoint of step 2"):
+    refuse_to_save(run)
+    with pytest.raises(RampcliError, match=r"cannot save the checkpoint of step 2: .* is a symbolic link"):
         training.checkpoints.save(TrainingState(step=2, consumed_samples=8))
     assert [checkpoint.step for checkpoint in run.complete_checkpoints()] == [1]
 
@@ -160,7 +199,9 @@ def test_a_checkpoint_of_torchs_writer_with_sha256_loads(small_llama, run, train
     files = {
         path.name: {"bytes": path.stat().st_size, "sha256": hashlib.sha256(path.read_bytes()).hexdigest()} for path in folder.iterdir()
     }
-    write_json(folder / MANIFEST, {"step": 1, "consumed_samples": 4, "order_hash": None, "corpus": "corpus", "files": files})
+    write_json(
+        folder / MANIFEST, {"step": 1, "consumed_samples": 4, "order_hash": None, "corpus": "corpus", "settings": {}, "files": files}
+    )
     resumed = training_of(small_llama)
     assert resumed.checkpoints.load_newest().step == 1
     assert [training.step(seed) for seed in (1, 2)] == [resumed.step(seed) for seed in (1, 2)]
@@ -194,6 +235,7 @@ def test_training_that_goes_on_does_not_leak_into_what_is_saved(small_gpt, run, 
     training.checkpoints.wait()
     waiting = training_of(small_gpt)
     waiting.checkpoints.run = RunDirectory(tmp_path / "waiting")
+    waiting.checkpoints.run.path.mkdir()
     waiting.step(0)
     waiting.checkpoints.save(TrainingState(step=1, consumed_samples=4))
     (saved,), (expected,) = (each.complete_checkpoints() for each in (run, waiting.checkpoints.run))
@@ -259,12 +301,14 @@ def test_a_save_that_fails_in_the_background_says_why_at_the_next_one(small_llam
         raise OSError(28, "No space left on device")
 
     if when == "folder":
-        (run.checkpoints / "step_00000002.tmp").write_text("a file where a folder belongs")
+        refuse_to_save(run)
+    elif when == "tensors":
+        monkeypatch.setattr(checkpoint_module, "write_blocks", full)
     else:
-        monkeypatch.setattr(checkpoint_module, {"tensors": "write_blocks", "manifest": "write_json"}[when], full)
+        monkeypatch.setattr(RunDirectory, "write_json", full)
     training.step(1)
     training.checkpoints.save(TrainingState(step=2, consumed_samples=8))
-    with pytest.raises(RampcliError, match=r"cannot save the checkpoint of step 2: .*(No space left|File exists)"):
+    with pytest.raises(RampcliError, match=r"cannot save the checkpoint of step 2: .*(No space left|is a symbolic link)"):
         training.checkpoints.save(TrainingState(step=3, consumed_samples=12))
     assert [checkpoint.step for checkpoint in run.complete_checkpoints()] == [1]
     if when != "folder":
