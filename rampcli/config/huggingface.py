@@ -1,18 +1,21 @@
 """Models as Hugging Face's transformers describe them: `config.json` from our settings, and our settings from it."""
 
-import json
 from collections.abc import Mapping
 from enum import Enum
 from pathlib import Path
 from typing import Any
 
+from rampcli.config.checks import check_heads, check_ranges, check_rotary
 from rampcli.config.choices import Activation, Normalization, PositionEmbedding
 from rampcli.config.model_size import head_size_of
 from rampcli.config.schema import Config, ModelConfig
 from rampcli.config.settings import shown
-from rampcli.errors import UsageError
+from rampcli.config.values import build
+from rampcli.errors import DamagedFileError, Report, UsageError, reason_of
+from rampcli.records import POSITIVE, RATE, check_shape, read_json
 
 INIT_FROM_KEY = "model.init_from"
+FOLDER = "a folder with config.json and *.safetensors"
 ARCHITECTURES = {
     "llama": "LlamaForCausalLM",
     "mistral": "MistralForCausalLM",
@@ -27,6 +30,30 @@ ASSUMED: dict[str, dict[str, Any]] = {
     "gpt2": {"activation_function": "gelu_new", "scale_attn_weights": True, "scale_attn_by_inverse_layer_idx": False},
 }
 """What our decoder takes for granted of each type: the value, which is also transformers' default."""
+_SIZE_OR_NULL = (POSITIVE, None)
+_ROPE = {
+    **dict.fromkeys(("rope_type?", "type?"), str),
+    **dict.fromkeys(("rope_theta?", "factor?", "low_freq_factor?", "high_freq_factor?"), RATE),
+    "original_max_position_embeddings?": POSITIVE,
+}
+_OF_LLAMA = {
+    **dict.fromkeys(("num_hidden_layers", "hidden_size", "intermediate_size", "num_attention_heads", "vocab_size"), POSITIVE),
+    **dict.fromkeys(("head_dim?", "num_key_value_heads?", "sliding_window?"), _SIZE_OR_NULL),
+    **dict.fromkeys(("rms_norm_eps?", "rope_theta?", "initializer_range?"), RATE),
+    **dict.fromkeys(("attention_bias?", "mlp_bias?", "tie_word_embeddings?"), bool),
+    **dict.fromkeys(("rope_scaling?", "rope_parameters?"), (_ROPE, None)),
+}
+KEYS: dict[str, dict[Any, Any]] = {
+    **dict.fromkeys(("llama", "mistral", "qwen3"), _OF_LLAMA),
+    "gpt2": {
+        **dict.fromkeys(("n_layer", "n_embd", "n_head", "vocab_size"), POSITIVE),
+        "n_inner?": _SIZE_OR_NULL,
+        **dict.fromkeys(("layer_norm_epsilon?", "initializer_range?"), RATE),
+        "tie_word_embeddings?": bool,
+    },
+}
+"""The keys that are read of each type, and their shapes, as `rampcli.records` has them. A file may hold more."""
+MOST_CONFIG_BYTES = 2**20
 SHAPE = (
     *("num_layers", "hidden_size", "ffn_hidden_size", "num_attention_heads", "head_size", "num_query_groups", "vocab_size"),
     *("normalization", "norm_epsilon", "activation", "position_embedding", "rotary_base", "rotary_scale_factor"),
@@ -135,28 +162,49 @@ def to_huggingface(model: ModelConfig, *, sequence_length: int, dtype: str) -> d
 
 
 def read_config(folder: Path) -> ModelConfig:
-    """The model of a Hugging Face folder.
+    """Returns the model of a Hugging Face folder, its settings checked as if they had been typed.
 
     Raises:
-        UsageError: there is no `config.json`, or one of a model that is not among `ARCHITECTURES`.
+        UsageError: there is no `config.json`; it is damaged; or it describes a model that is not among `ARCHITECTURES`.
     """
     path = folder / "config.json"
     try:
-        told = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise UsageError(
-            f"cannot read {path}: {error}", keys=(INIT_FROM_KEY,), remedy="a folder with config.json and *.safetensors"
-        ) from error
-    kind = told.get("model_type") if isinstance(told, dict) else None
-    if kind not in ARCHITECTURES:
-        raise UsageError(f"{path} is of model_type {kind!r}", keys=(INIT_FROM_KEY,), remedy=f"one of {', '.join(ARCHITECTURES)}")
+        told = read_json(path, {"model_type?": str}, most_bytes=MOST_CONFIG_BYTES)
+        kind = told.get("model_type")
+        if kind not in ARCHITECTURES:
+            raise UsageError(f"{path} is of model_type {kind!r}", keys=(INIT_FROM_KEY,), remedy=f"one of {', '.join(ARCHITECTURES)}")
+        check_shape(told, KEYS[kind] | {f"{key}?": type(assumed) for key, assumed in ASSUMED[kind].items()}, where=str(path))
+    except (OSError, ValueError) as error:  # ValueError: a path with a null byte
+        raise UsageError(f"cannot read {path}: {reason_of(error)}", keys=(INIT_FROM_KEY,), remedy=FOLDER) from error
+    except DamagedFileError as error:
+        raise UsageError(error.message, keys=(INIT_FROM_KEY,), remedy=FOLDER) from error
     for key, assumed in ASSUMED[kind].items():
         if told.get(key, assumed) != assumed:
             raise UsageError(f"{path} has {key}={told[key]}; this decoder has {assumed} only", keys=(INIT_FROM_KEY,))
     try:
-        return _from_gpt2(told) if kind == "gpt2" else _from_llama(told, kind)
+        model = _from_gpt2(told) if kind == "gpt2" else _from_llama(told, kind)
     except KeyError as error:
-        raise UsageError(f"{path} has no {error}", keys=(INIT_FROM_KEY,)) from error
+        raise UsageError(f"{path} has no {error} in its rotary positions", keys=(INIT_FROM_KEY,)) from error
+    return _checked(model, path)
+
+
+def _checked(model: ModelConfig, path: Path) -> ModelConfig:
+    """Returns the model as its settings would be typed.
+
+    Raises:
+        UsageError: settings out of range, or that contradict each other; all of them together.
+    """
+    config = build({f"model.{name}": value for name, value in as_settings(model).items()}, place=lambda _: str(path))
+    report = Report()
+    with report.noting():
+        check_ranges(config)
+    for check in (check_heads, check_rotary) if not report.errors else ():
+        with report.noting():
+            check(config)
+    for error in report.errors:
+        error.set_by = (str(path),)
+    report.close()
+    return config.model
 
 
 def _from_gpt2(told: Mapping[str, Any]) -> ModelConfig:

@@ -1,4 +1,6 @@
 import json
+import os
+from pathlib import Path
 
 import pytest
 
@@ -10,6 +12,9 @@ from rampcli.errors import UsageError
 LLAMA = to_huggingface(ModelConfig(num_query_groups=2), sequence_length=64, dtype="float32")
 QWEN3 = to_huggingface(ModelConfig(qk_norm=True), sequence_length=64, dtype="float32")
 GPT2 = {"model_type": "gpt2", "n_layer": 2, "n_embd": 64, "n_head": 4, "vocab_size": 256}
+
+SIZES = ("num_hidden_layers", "hidden_size", "intermediate_size", "num_attention_heads", "vocab_size")
+RATES = ("rms_norm_eps", "rope_theta", "initializer_range")
 
 
 @pytest.fixture
@@ -24,10 +29,24 @@ def folder(tmp_path):
 @pytest.mark.parametrize(
     ("told", "said"),
     [
-        ("{", "cannot read"),
-        ("[1]", "is of model_type None"),
+        ("{", "is damaged"),
+        ("[1]", "it is not a mapping"),
+        ("[" * 100_000, "nested too deeply"),
+        (" " * 2_000_000, "larger than"),
+        ({}, "is of model_type None"),
+        ({"model_type": ["llama"]}, "model_type is not a text"),
         ({"model_type": "bert"}, "one of llama, mistral, qwen3, gpt2"),
-        ({"model_type": "llama", "num_attention_heads": 4}, "has no 'num_hidden_layers'"),
+        ({"model_type": "llama", "num_attention_heads": 4}, "has no num_hidden_layers"),
+        (LLAMA | {"rope_scaling": {"rope_type": "llama3"}}, "has no 'factor'"),
+        *((LLAMA | {key: value}, key) for key in SIZES for value in (0, -5, 1.5, True, "4", None, [4], 10**19)),
+        *((LLAMA | {key: value}, key) for key in RATES for value in (0, -1, "1", None, [1], 1e300)),
+        *((LLAMA | {key: value}, key) for key in ("attention_bias", "tie_word_embeddings") for value in (0, "true", None)),
+        (json.dumps(LLAMA).replace("10000.0", "NaN"), "NaN is not JSON"),
+        (json.dumps(LLAMA).replace("10000.0", "1e999"), "rope_theta is not a number above 0"),
+        (LLAMA | {"head_dim": 3}, "rotary positions need an even size"),
+        (LLAMA | {"num_key_value_heads": 3}, "does not divide into model.num_query_groups=3"),
+        (GPT2 | {"n_embd": 65}, "does not divide into model.num_attention_heads=4"),
+        (LLAMA | {"hidden_act": [[]]}, "hidden_act is not a text"),
         (LLAMA | {"hidden_act": "gelu"}, "has hidden_act=gelu; this decoder has silu only"),
         (LLAMA | {"rope_scaling": {"rope_type": "yarn", "factor": 4.0}}, "rotary positions of type 'yarn'"),
         (LLAMA | {"mlp_bias": True}, "attention_bias and mlp_bias differ"),
@@ -39,6 +58,20 @@ def test_a_model_that_this_decoder_is_not_is_refused(folder, told, said):
     with pytest.raises(UsageError) as refused:
         read_config(folder(told))
     assert said in str(refused.value)
+
+
+def test_a_config_that_is_no_regular_file_is_refused_and_nobody_waits(tmp_path):
+    os.mkfifo(tmp_path / "config.json")
+    for folder in (tmp_path, tmp_path / "nowhere", Path("x\0y"), tmp_path / "config.json"):
+        with pytest.raises(UsageError, match="cannot read"):
+            read_config(folder)
+
+
+def test_a_setting_that_does_not_fit_is_told_with_the_file_that_it_came_from(folder):
+    path = folder(LLAMA | {"num_attention_heads": 3, "num_key_value_heads": 2})
+    with pytest.raises(UsageError, match="does not divide") as refused:
+        read_config(path)
+    assert refused.value.set_by == (str(path / "config.json"),)
 
 
 def test_what_transformers_4_and_5_call_the_same_is_read_as_the_same(folder):

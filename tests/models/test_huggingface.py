@@ -1,9 +1,14 @@
+import math
+import os
+import shutil
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
 import transformers
+from safetensors.torch import save_file
 from transformers import AutoConfig, AutoModelForCausalLM
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -11,10 +16,11 @@ sys.path.insert(0, str(Path(__file__).parent))
 from families import FAMILIES
 
 from rampcli.config.huggingface import read_config, to_huggingface
+from rampcli.config.schema import ModelConfig
 from rampcli.engine.build import fill_weights, initial_weights
-from rampcli.errors import RampcliError
+from rampcli.errors import DamagedFileError
 from rampcli.models.decoder import Decoder
-from rampcli.models.huggingface import Folder
+from rampcli.models.huggingface import Folder, places
 from rampcli.own_folder import write_json
 
 SEQUENCE = 32
@@ -66,12 +72,103 @@ def test_several_files_and_bf16_are_read_as_they_are(family, theirs, tmp_path):
     torch.testing.assert_close(ours_from(tmp_path / "parts", family)(TOKENS), expected, atol=1e-5, rtol=1e-5)
 
 
-def test_a_folder_of_another_shape_is_refused_by_the_name_of_the_tensor(theirs, family, tmp_path):
-    theirs.save_pretrained(tmp_path / "theirs")
-    larger = Decoder(family, sequence_length=SEQUENCE)
-    larger.norm.weight = torch.nn.Parameter(torch.zeros(65))
-    with pytest.raises(RampcliError, match=r"which is not that of norm\.weight"):
-        fill_weights(larger, Folder(tmp_path / "theirs", family, sequence_length=SEQUENCE).rows_of)
+LAYER_WEIGHT = "model.layers.1.mlp.up_proj.weight"
+
+
+@pytest.fixture
+def saved(tmp_path):
+    """A folder with the tensors of a Llama, which may be changed first; and its shape."""
+
+    def save(change: Callable[[dict[str, torch.Tensor]], object] = lambda _: None) -> tuple[Path, ModelConfig]:
+        shape = FAMILIES["llama3"]
+        parameters = Decoder(shape, sequence_length=SEQUENCE).state_dict()
+        tensors = {place.tensor: parameters[name] for name, place in places(shape, sequence_length=SEQUENCE).items()}
+        change(tensors)
+        save_file(tensors, tmp_path / "model.safetensors")
+        return tmp_path, shape
+
+    return save
+
+
+WRONG = {
+    "missing": (lambda tensors: tensors.pop(LAYER_WEIGHT), "holds no"),
+    "one row less": (lambda tensors: tensors.update({LAYER_WEIGHT: tensors[LAYER_WEIGHT][:-1].contiguous()}), "which is not that of"),
+    "one row more": (lambda tensors: tensors.update({LAYER_WEIGHT: torch.zeros(97, 64)}), "which is not that of"),
+    "one column less": (lambda tensors: tensors.update({LAYER_WEIGHT: torch.zeros(96, 63)}), "which is not that of"),
+    "a number": (lambda tensors: tensors.update({LAYER_WEIGHT: torch.tensor(1.0)}), "which is not that of"),
+    **{
+        str(dtype): (lambda tensors, dtype=dtype: tensors.update({LAYER_WEIGHT: torch.zeros(96, 64, dtype=dtype)}), "is of the type")
+        for dtype in (torch.int64, torch.bool, torch.uint8, torch.float8_e4m3fn, torch.float8_e5m2)
+    },
+}
+
+
+@pytest.mark.parametrize(("change", "said"), WRONG.values(), ids=WRONG)
+def test_a_tensor_that_the_model_does_not_have_so_is_refused_by_its_name_before_any_is_read(saved, change, said):
+    folder, shape = saved(change)
+    with pytest.raises(DamagedFileError, match=said) as refused:
+        Folder(folder, shape, sequence_length=SEQUENCE)
+    assert LAYER_WEIGHT in refused.value.message
+
+
+@pytest.mark.parametrize("number", [math.nan, math.inf, -math.inf])
+def test_weights_that_are_not_finite_are_refused(saved, number):
+    folder, shape = saved(lambda tensors: tensors[LAYER_WEIGHT][5, 7].fill_(number))
+    with pytest.raises(DamagedFileError, match=rf"{LAYER_WEIGHT} in .* holds numbers that are not finite"):
+        ours_from(folder, shape)
+
+
+def test_a_tensor_in_two_files_is_refused(saved):
+    folder, shape = saved()
+    shutil.copy(folder / "model.safetensors", folder / "model-00001-of-00002.safetensors")
+    with pytest.raises(DamagedFileError, match="in several files"):
+        Folder(folder, shape, sequence_length=SEQUENCE)
+
+
+@pytest.mark.parametrize("harm", ["cut", "fifo", "garbage", "link to itself"])
+def test_a_damaged_file_is_refused_and_nobody_waits(saved, harm):
+    folder, shape = saved()
+    file = folder / "model.safetensors"
+    content = file.read_bytes()
+    file.unlink()
+    if harm == "fifo":
+        os.mkfifo(file)
+    elif harm == "link to itself":
+        file.symlink_to(file.name)
+    else:
+        file.write_bytes(content[:-1] if harm == "cut" else os.urandom(1000))
+    with pytest.raises(DamagedFileError):
+        Folder(folder, shape, sequence_length=SEQUENCE)
+
+
+def test_a_file_that_is_shortened_while_it_is_read_is_refused(saved):
+    opened = Folder(*saved(), sequence_length=SEQUENCE)
+    os.truncate(opened.path / "model.safetensors", 5000)
+    with pytest.raises(DamagedFileError, match="ends too soon"):
+        fill_weights(Decoder(FAMILIES["llama3"], sequence_length=SEQUENCE), opened.rows_of)
+
+
+def test_links_are_read_as_the_hub_s_cache_has_them_and_folders_below_are_not(saved):
+    folder, shape = saved()
+    expected = ours_from(folder, shape)
+    (folder / "blobs").mkdir()
+    (folder / "model.safetensors").rename(folder / "blobs" / "0123abcd")
+    (folder / "blobs" / "other.safetensors").write_bytes(b"garbage")
+    (folder / "model.safetensors").symlink_to("blobs/0123abcd")
+    assert all(map(torch.equal, ours_from(folder, shape).parameters(), expected.parameters()))
+
+
+def test_a_gpt_2_for_longer_sequences_is_read_up_to_the_length_of_ours(tmp_path):
+    shape, positions = FAMILIES["gpt3"], torch.randn(2 * SEQUENCE, 64)
+    tensors = {}
+    for name, parameter in Decoder(shape, sequence_length=2 * SEQUENCE).named_parameters():
+        place = places(shape, sequence_length=2 * SEQUENCE)[name]
+        values = (positions if name == "position_embedding.weight" else parameter.detach()).contiguous()
+        tensors.setdefault(place.tensor, []).append((values, place.transposed))
+    theirs = {name: torch.cat([values for values, _ in parts]) for name, parts in tensors.items()}
+    stored = {name: (whole.T if tensors[name][0][1] else whole).contiguous() for name, whole in theirs.items()}
+    save_file(stored, tmp_path / "x.safetensors")
+    assert torch.equal(ours_from(tmp_path, shape).get_parameter("position_embedding.weight"), positions[:SEQUENCE])
 
 
 def test_initial_weights_are_not_what_a_folder_holds(family, tmp_path, theirs):  # noqa: ARG001
