@@ -74,7 +74,7 @@ def rewrite(checkpoint: Checkpoint, change: Callable[[dict[str, torch.Tensor]], 
 
 
 def make_honest(checkpoint: Checkpoint) -> None:
-    contents = {path.name: path.read_bytes() for path in checkpoint.path.glob("*.safetensors")}
+    contents = {path.name: path.read_bytes() for path in checkpoint.path.glob("[st]*")}
     files = {name: {"bytes": len(content), "sums": page_sums(content)} for name, content in contents.items()}
     write_json(checkpoint.path / MANIFEST, checkpoint.manifest | {"files": checkpoint.files | files})
 

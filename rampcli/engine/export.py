@@ -2,12 +2,15 @@
 
 import argparse
 import json
-import shutil
+import os
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import save_file
 from torch import Tensor
 
@@ -15,10 +18,10 @@ from rampcli.config.huggingface import to_huggingface
 from rampcli.config.schema import Config
 from rampcli.engine.program import leave_after
 from rampcli.engine.trained import open_run, read_weights, tokenizer_of
-from rampcli.errors import UsageError
+from rampcli.errors import UsageError, reason_of
 from rampcli.models.decoder import Decoder
 from rampcli.models.huggingface import joined, places
-from rampcli.own_folder import write_json
+from rampcli.own_folder import replace_file, write_json
 from rampcli.run_directory import Checkpoint
 
 MOST_BYTES = 5 * 10**9
@@ -50,31 +53,27 @@ def export(run_dir: Path, folder: Path, *, step: int | None = None, dtype: str |
         dtype: of the weights; that which the run computes with, if None.
 
     Raises:
-        RampcliError: there is nothing to export, transformers has no class for the model, or the folder is there already.
+        RampcliError: there is nothing to export, transformers has no class for the model, or `folder` is not free.
+        OSError: the disk is full, say. Nothing is left then.
     """
+    folder = free_folder(folder)
     config, checkpoint = open_run(run_dir, step=step)
     chosen = DTYPES[dtype or config.trainer.precision]
     described = to_huggingface(config.model, sequence_length=config.data.sequence_length, dtype=str(chosen).removeprefix("torch."))
-    folder = folder.resolve()
-    aside = folder.with_name(f"{folder.name}.tmp")
-    if folder.exists() and any(folder.iterdir()):
-        raise UsageError(f"{folder} is not empty", remedy="another folder")
-    shutil.rmtree(aside, ignore_errors=True)
-    aside.mkdir(parents=True)
-    _write_weights(config, checkpoint, aside, dtype=chosen)
-    write_json(aside / "config.json", described)
     tokenizer = tokenizer_of(checkpoint)
-    if tokenizer is not None:
-        tokenizer.save(str(aside / "tokenizer.json"))
-        write_json(
-            aside / "tokenizer_config.json",
-            {
-                "tokenizer_class": "PreTrainedTokenizerFast",
-                "model_max_length": config.data.sequence_length,
-                "clean_up_tokenization_spaces": False,
-            },
-        )
-    aside.replace(folder)
+    with filling(folder) as aside:
+        _write_weights(config, checkpoint, aside, dtype=chosen)
+        write_json(aside / "config.json", described)
+        if tokenizer is not None:
+            replace_file(aside / "tokenizer.json", tokenizer.to_str(pretty=True))
+            write_json(
+                aside / "tokenizer_config.json",
+                {
+                    "tokenizer_class": "PreTrainedTokenizerFast",
+                    "model_max_length": config.data.sequence_length,
+                    "clean_up_tokenization_spaces": False,
+                },
+            )
     return {
         "folder": str(folder),
         "step": checkpoint.step,
@@ -82,6 +81,38 @@ def export(run_dir: Path, folder: Path, *, step: int | None = None, dtype: str |
         "dtype": described["torch_dtype"],
         "tokenizer": None if tokenizer is None else f"{tokenizer.get_vocab_size()} tokens",
     }
+
+
+def free_folder(path: Path) -> Path:
+    """Returns the absolute path of a folder that may be made: nothing is there, or an empty folder.
+
+    Raises:
+        UsageError: something else is there. A symbolic link is not followed.
+    """
+    folder = Path(os.path.abspath(path))
+    if folder.is_symlink() or (folder.exists() and not folder.is_dir()):
+        raise UsageError(f"{folder} is not a folder", remedy="another folder")
+    if folder.exists() and any(folder.iterdir()):
+        raise UsageError(f"{folder} is not empty", remedy="another folder")
+    return folder
+
+
+@contextmanager
+def filling(folder: Path) -> Iterator[Path]:
+    """Gives a new folder beside `folder` that takes its name in the end. After an error nothing is left, Ctrl-C included."""
+    missing = [parent for parent in folder.parents if not parent.exists()]
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with TemporaryDirectory(prefix=".rampcli-export-", dir=folder.parent) as place:
+            aside = Path(place) / "filled"  # which others may read, unlike the one around it
+            aside.mkdir()
+            yield aside
+            os.rename(aside, folder)  # refuses a link and a folder that is not empty, which came there meanwhile
+    except BaseException:
+        for parent in missing:
+            with suppress(OSError):  # someone else has put something there
+                parent.rmdir()
+        raise
 
 
 def _write_weights(config: Config, checkpoint: Checkpoint, folder: Path, *, dtype: torch.dtype) -> None:
@@ -99,7 +130,10 @@ def _write_weights(config: Config, checkpoint: Checkpoint, folder: Path, *, dtyp
         for tensor, parts in group.items():
             whole = torch.cat([weights.pop(ours) for ours in parts]).to(dtype)
             tensors[tensor] = (whole.T if found[next(iter(parts))].transposed else whole).contiguous()
-        save_file(tensors, folder / name, metadata={"format": "pt"})
+        try:
+            save_file(tensors, folder / name, metadata={"format": "pt"})
+        except SafetensorError as error:  # which is how that library says that a disk is full
+            raise OSError(f"cannot write {name}: {reason_of(error)}") from error
         (folder / name).chmod(0o644)  # safetensors lets nobody else read it
         files |= dict.fromkeys(tensors, name)
     if len(groups) > 1:

@@ -2,8 +2,9 @@
 
 import argparse
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any, TypeVar
 
 import torch
 from tokenizers import Tokenizer
@@ -12,17 +13,22 @@ from torch import Tensor
 
 from rampcli.config.choices import Accelerator
 from rampcli.config.schema import Config
-from rampcli.data.tokenizer import encoder_of
+from rampcli.data.tokenizer import encoder_of, vocab_size_of
 from rampcli.engine.program import leave_after
 from rampcli.engine.ranks import device_here
 from rampcli.engine.trained import load_model, open_run, tokenizer_of
-from rampcli.errors import UsageError
+from rampcli.errors import DamagedFileError, UsageError, visible
 from rampcli.models.decoder import Cache, Decoder
+
+T = TypeVar("T")
+LEAST_TEMPERATURE, MOST_TEMPERATURE = 1e-4, 1e4
+"""Beyond these, dividing logits by it overflows or leaves no difference between them."""
 
 
 def main() -> None:
     """Generate as the command line says; print the text as it comes."""
     words = _words()
+    check_words(words)
     config, checkpoint = open_run(words.run_dir, step=words.step)
     tokenizer = tokenizer_of(checkpoint)
     if tokenizer is None:
@@ -30,6 +36,8 @@ def main() -> None:
             f"{checkpoint.path} has no tokenizer: nothing says what its tokens mean", remedy="a run on text: data=stdlib, data=text, say"
         )
     prompt = encoder_of(tokenizer)([words.prompt])[0].tolist()
+    if prompt and max(prompt) >= config.model.vocab_size:
+        raise DamagedFileError(f"the tokenizer of {checkpoint.path} has tokens that the model does not have")
     max_tokens = room(config, prompt, words.max_tokens)
     model = load_model(config, checkpoint, sequence_length=config.data.sequence_length, device=device_here(Accelerator.auto))
     drawn = continuation(
@@ -39,11 +47,12 @@ def main() -> None:
         temperature=words.temperature,
         top_k=words.top_k,
         seed=words.seed,
-        vocab_size=tokenizer.get_vocab_size(),
+        vocab_size=vocab_size_of(tokenizer),
     )
     if words.json:
         tokens = list(drawn)
-        print(json.dumps({"step": checkpoint.step, "prompt": words.prompt, "text": tokenizer.decode(tokens), "tokens": tokens}))  # noqa: T201
+        text = decoded(tokenizer.decode, tokens)
+        print(json.dumps({"step": checkpoint.step, "prompt": words.prompt, "text": text, "tokens": tokens}))  # noqa: T201
     else:
         _print_as_it_comes(words.prompt, drawn, tokenizer)
 
@@ -59,6 +68,26 @@ def _words() -> argparse.Namespace:
     parser.add_argument("--step", type=int)
     parser.add_argument("--json", action="store_true")
     return parser.parse_args()
+
+
+def check_words(words: argparse.Namespace) -> None:
+    """Check the options on their own.
+
+    Raises:
+        UsageError: one of them is out of its range.
+    """
+    temperature = words.temperature
+    if temperature != 0 and not LEAST_TEMPERATURE <= temperature <= MOST_TEMPERATURE:
+        raise UsageError(
+            f"--temperature {temperature} is neither 0 nor from {LEAST_TEMPERATURE} to {MOST_TEMPERATURE}", remedy="--temperature 0.8"
+        )
+    for name, number in (("--top-k", words.top_k), ("--max-tokens", words.max_tokens)):
+        if number is not None and number < 1:
+            raise UsageError(f"{name} {number} is below 1", remedy=f"{name} 1 or more")
+    try:
+        words.prompt.encode()
+    except UnicodeEncodeError as error:
+        raise UsageError("--prompt is not UTF-8", remedy="text in UTF-8") from error
 
 
 def room(config: Config, prompt: list[int], max_tokens: int | None) -> int:
@@ -77,14 +106,31 @@ def room(config: Config, prompt: list[int], max_tokens: int | None) -> int:
 
 
 def _print_as_it_comes(prompt: str, tokens: Iterator[int], tokenizer: Tokenizer) -> None:
-    print(prompt, end="", flush=True)  # noqa: T201
+    def show(text: str, end: str = "") -> None:
+        print(visible(text, keeps="\n\t"), end=end, flush=True)  # noqa: T201
+
+    show(prompt)
     stream, held = DecodeStream(skip_special_tokens=True), []
     for token in tokens:
         held.append(token)
-        if (text := stream.step(tokenizer, token)) is not None:
-            print(text, end="", flush=True)  # noqa: T201
+        if (text := decoded(stream.step, tokenizer, token)) is not None:
+            show(text)
             held.clear()
-    print(tokenizer.decode(held))  # noqa: T201
+    show(decoded(tokenizer.decode, held), end="\n")
+
+
+def decoded(decode: Callable[..., T], *arguments: Any) -> T:
+    """Returns what a function of the tokenizers library returns.
+
+    Raises:
+        DamagedFileError: it fails, as it does with a tokenizer that contradicts itself.
+    """
+    try:
+        return decode(*arguments)
+    except (KeyboardInterrupt, SystemExit):
+        raise
+    except BaseException as error:  # a panic of the library's Rust is no Exception
+        raise DamagedFileError(f"the tokenizer cannot decode its own tokens: {error}") from error
 
 
 @torch.no_grad()
@@ -108,6 +154,9 @@ def continuation(
         top_k: draw from so many of the likeliest; from all, if None.
         seed: of the draws.
         vocab_size: only tokens below it are drawn; all, if None.
+
+    Raises:
+        DamagedFileError: the logits are not finite.
     """
     device = model.positions.device
     generator = torch.Generator(device).manual_seed(seed)
@@ -116,6 +165,8 @@ def continuation(
     for _ in range(max_tokens):
         logits = model(tokens, torch.arange(length, length + tokens.shape[1], device=device), cache)[0, -1, :vocab_size].float()
         length += tokens.shape[1]
+        if not logits.isfinite().all():
+            raise DamagedFileError("the model's logits are not finite: its training has diverged, or its weights are damaged")
         token = _draw(logits, temperature=temperature, top_k=top_k, generator=generator)
         yield int(token)
         tokens = token.view(1, 1)

@@ -46,6 +46,15 @@ def test_what_was_trained_goes_out_to_transformers_comes_back_trains_further_and
     assert (shown.returncode, shown.stderr) == (0, "")
     assert shown.stdout.startswith("def é")
     assert len(shown.stdout) > len("def é\n")
+    shown = call("generate", "runs/llama3_tiny", "-p", "def é", "--temperature", "inf", cwd=tmp_path)
+    assert (shown.returncode, shown.stdout) == (2, "")
+    assert shown.stderr.startswith("error: --temperature inf")
+    for shard in (tmp_path / "runs/llama3_tiny/checkpoints").glob("*/shard-*"):
+        shard.write_bytes(shard.read_bytes()[:-1])
+    exported = call("export", "runs/llama3_tiny", "again", cwd=tmp_path)
+    assert (exported.returncode, exported.stdout) == (5, "")
+    assert exported.stderr.startswith("error: runs/llama3_tiny has no checkpoint that is whole: step_00000002 is damaged: ")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["mine", "out", "runs"]
 
 
 def test_a_model_of_another_shape_is_refused_with_the_settings_that_suit_it(rampcli, tmp_path):

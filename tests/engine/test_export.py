@@ -1,5 +1,9 @@
-import json
+import os
+import re
+import shutil
+import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,9 +15,10 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "models"))
 from families import FAMILIES
 
 import rampcli.engine.export as export_module
+from harms import BEHIND_AN_HONEST_MANIFEST
 from rampcli.config.huggingface import read_config
-from rampcli.config.schema import Config
-from rampcli.config.snapshot import to_yaml
+from rampcli.config.schema import Config, ModelConfig
+from rampcli.config.snapshot import identity, to_yaml
 from rampcli.data.tokenizer import byte_tokenizer
 from rampcli.engine.build import fill_weights
 from rampcli.engine.checkpoint import Checkpoints, TrainingState
@@ -31,8 +36,8 @@ TOKENS = torch.randint(128, (2, 16), generator=torch.Generator().manual_seed(0))
 def trained(build_passes, tmp_path):
     """A run directory with a checkpoint, and the model whose weights it holds."""
 
-    def run_of(family: str, tokenizer: str | None = None) -> tuple[Path, Decoder]:
-        config = Config(model=FAMILIES[family])
+    def run_of(family: str, tokenizer: str | None = None, model: ModelConfig | None = None) -> tuple[Path, Decoder]:
+        config = Config(model=model or FAMILIES[family])
         config.data.sequence_length = 16
         run = RunDirectory(tmp_path / "run")
         run.path.mkdir()
@@ -40,7 +45,9 @@ def trained(build_passes, tmp_path):
         passes = build_passes(config)
         for parameter in passes.parts[0].parameters():
             torch.nn.init.normal_(parameter, std=0.2)
-        checkpoints = Checkpoints(run, passes.parts, [], keep_last=1, facts={"corpus": "corpus"}, tokenizer=tokenizer)
+        checkpoints = Checkpoints(
+            run, passes.parts, [], keep_last=1, facts={"corpus": "corpus", "settings": identity(config)}, tokenizer=tokenizer
+        )
         checkpoints.save(TrainingState(step=3, consumed_samples=12))
         return run.path, passes.parts[0]
 
@@ -100,12 +107,85 @@ def test_a_checkpoint_is_chosen_by_its_step_and_a_folder_is_never_written_over(t
 
 
 def test_a_model_that_transformers_does_not_know_is_refused_before_anything_is_written(trained, tmp_path):
-    run, _ = trained("llama3")
-    config = Config(model=FAMILIES["mistral"])
-    config.model.qk_norm = True
-    (run / "config.yaml").write_text(to_yaml(config))
+    model = replace(FAMILIES["mistral"], qk_norm=True)
+    run, _ = trained("llama3", model=model)
     with pytest.raises(UsageError, match="transformers has no class"):
         export(run, tmp_path / "out")
-    assert json.loads((run / "checkpoints" / "step_00000003" / "manifest.json").read_text())["step"] == 3
-    assert not (tmp_path / "out").exists()
-    config.model.qk_norm = False
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["run"]
+
+
+def test_a_folder_of_the_user_s_own_is_left_alone_whatever_its_name(trained, tmp_path):
+    run, _ = trained("llama3")
+    (tmp_path / "out.tmp").mkdir()
+    (tmp_path / "out.tmp" / "thesis").write_text("mine")
+    export(run, tmp_path / "out")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["out", "out.tmp", "run"]
+    assert (tmp_path / "out.tmp" / "thesis").read_text() == "mine"
+
+
+def link(path: Path) -> None:
+    (path.parent / "precious").mkdir()
+    path.symlink_to("precious")
+
+
+TAKEN = {
+    "a link to an empty folder": link,
+    "a link to nothing": lambda path: path.symlink_to("nowhere"),
+    "a file": lambda path: path.write_text("mine"),
+    "a FIFO": os.mkfifo,
+    "a folder that is not empty": lambda path: (path / "thesis").mkdir(parents=True),
+}
+
+
+@pytest.mark.parametrize("take", TAKEN.values(), ids=TAKEN)
+def test_a_target_that_is_not_free_is_refused_and_stays_as_it_is(trained, tmp_path, take):
+    run, _ = trained("llama3")
+    take(tmp_path / "out")
+    before = sorted(tmp_path.glob("**/*"))
+    with pytest.raises(UsageError, match=r"is not (a folder|empty)") as refused:
+        export(run, tmp_path / "out")
+    assert refused.value.exit_code == 2
+    assert sorted(tmp_path.glob("**/*")) == before
+
+
+def test_an_empty_folder_is_filled_and_folders_above_are_made(trained, tmp_path):
+    run, _ = trained("llama3")
+    (tmp_path / "out").mkdir()
+    for folder in (tmp_path / "out", tmp_path / "a" / "b" / "out"):
+        export(run, folder)
+        assert (folder / "model.safetensors").is_file()
+        assert [path.name for path in folder.parent.glob(".*")] == []
+
+
+@pytest.mark.parametrize(("error", "raised"), [(KeyboardInterrupt, KeyboardInterrupt), (OSError(28, "No space left"), OSError)])
+def test_after_ctrl_c_and_on_a_full_disk_nothing_is_left(trained, tmp_path, monkeypatch, error, raised):
+    run, _ = trained("llama3")
+
+    def fail(*_):
+        raise error
+
+    monkeypatch.setattr(export_module, "write_json", fail)  # once the weights are written
+    with pytest.raises(raised):
+        export(run, tmp_path / "a" / "b" / "out")
+    assert [path.name for path in tmp_path.iterdir()] == ["run"]
+
+
+def test_what_the_safetensors_library_cannot_write_is_one_message_and_nothing_is_left(trained, tmp_path):
+    run, _ = trained("llama3")
+    program = [sys.executable, "-P", "-m", "rampcli.engine.export", str(run), str(tmp_path / "out")]
+    done = subprocess.run(["prlimit", "--fsize=10000", *program], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert re.fullmatch(r"error: cannot write model\.safetensors: .*File too large.*\n", done.stderr)
+    assert [path.name for path in tmp_path.iterdir()] == ["run"]
+
+
+def test_weights_that_are_not_there_as_a_whole_are_never_written(trained, tmp_path):
+    run, _ = trained("llama3")
+    (checkpoint,) = RunDirectory(run).complete_checkpoints()
+    for harm in BEHIND_AN_HONEST_MANIFEST:
+        shutil.copytree(run, tmp_path / "harmed")
+        harm(replace(checkpoint, path=tmp_path / "harmed" / "checkpoints" / checkpoint.path.name))
+        with pytest.raises(NoCheckpointError, match="is damaged"):
+            export(tmp_path / "harmed", tmp_path / "out")
+        shutil.rmtree(tmp_path / "harmed")
+    assert [path.name for path in tmp_path.iterdir()] == ["run"]

@@ -1,21 +1,25 @@
 import json
+import math
 import sys
 from pathlib import Path
 
 import pytest
 import torch
+from tokenizers import Tokenizer
+from tokenizers.decoders import Fuse
+from tokenizers.models import WordLevel
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "models"))
 
 from families import FAMILIES
 
 from rampcli.config.schema import Config
-from rampcli.config.snapshot import to_yaml
+from rampcli.config.snapshot import identity, to_yaml
 from rampcli.data.tokenizer import byte_tokenizer
 from rampcli.engine.build import fill_weights, initial_weights
 from rampcli.engine.checkpoint import Checkpoints, TrainingState
 from rampcli.engine.generate import continuation, main, room
-from rampcli.errors import NoCheckpointError, UsageError
+from rampcli.errors import DamagedFileError, NoCheckpointError, UsageError, visible
 from rampcli.models.decoder import Decoder
 from rampcli.run_directory import RunDirectory
 
@@ -71,23 +75,78 @@ def test_a_continuation_is_as_long_as_was_asked_for_or_as_the_sequences_that_the
         assert refused.value.remedy == remedy
 
 
-def test_the_program_prints_the_text_as_it_comes_or_as_json_from_the_step_that_was_asked_for(build_passes, tmp_path, monkeypatch, capsys):
-    config = Config()
-    config.model.hidden_size, config.model.ffn_hidden_size, config.data.sequence_length = 16, 16, 32
-    run = RunDirectory(tmp_path)
-    run.config.write_text(to_yaml(config))
-    checkpoints = Checkpoints(run, build_passes(config).parts, [], keep_last=1, facts={"corpus": ""}, tokenizer=byte_tokenizer().to_str())
-    checkpoints.save(TrainingState(step=2, consumed_samples=8))
+@pytest.fixture
+def generate(build_passes, tmp_path, monkeypatch, capsys):
+    """Runs the program on a tiny model with a tokenizer of one's own; gives what it printed. `weight` is that of all weights."""
 
-    def generate(*words: str) -> str:
-        monkeypatch.setattr(sys, "argv", ["generate", *words, "--prompt=def é", "--temperature=0", "--", str(tmp_path)])
+    def run_program(*words: str, tokenizer: Tokenizer | None = None, prompt: str = "def é", weight: float | None = None) -> str:
+        config = Config()
+        config.model.hidden_size, config.model.ffn_hidden_size, config.data.sequence_length = 16, 16, 32
+        run = RunDirectory(tmp_path)
+        if not run.config.exists():
+            run.config.write_text(to_yaml(config))
+            parts = build_passes(config).parts
+            for parameter in parts[0].parameters() if weight is not None else ():
+                torch.nn.init.constant_(parameter, weight)
+            facts = {"corpus": "", "settings": identity(config)}
+            checkpoints = Checkpoints(run, parts, [], keep_last=1, facts=facts, tokenizer=(tokenizer or byte_tokenizer()).to_str())
+            checkpoints.save(TrainingState(step=2, consumed_samples=8))
+        monkeypatch.setattr(sys, "argv", ["generate", *words, f"--prompt={prompt}", "--", str(tmp_path)])
         main()
         return capsys.readouterr().out
 
-    told = json.loads(generate("--json"))
+    return run_program
+
+
+def test_the_program_prints_the_text_as_it_comes_or_as_json_from_the_step_that_was_asked_for(generate):
+    told = json.loads(generate("--json", "--temperature=0"))
     assert (told["step"], told["prompt"], len(told["tokens"])) == (2, "def é", 32 - len("def é".encode()))
     assert bytes(told["tokens"]).decode(errors="replace") == told["text"]
-    assert generate("--step=2") == f"def é{told['text']}\n"
+    assert generate("--step=2", "--temperature=0") == visible(f"def é{told['text']}\n", keeps="\n\t")
     with pytest.raises(NoCheckpointError, match="has no checkpoint of step 7 that is whole") as refused:
         generate("--step=7")
     assert refused.value.remedy == "--step, one of 2"
+
+
+@pytest.mark.parametrize(
+    ("word", "said"),
+    [
+        *((f"--temperature={number}", "--temperature") for number in ("nan", "inf", "-inf", "-1", "1e-30", "1e30")),
+        *((f"{name}={number}", "is below 1") for name in ("--top-k", "--max-tokens") for number in (0, -1)),
+        ("--max-tokens=1000000000000000000", "--max-tokens 1000000000000000000: the model has seen"),
+    ],
+)
+def test_a_number_that_makes_no_sense_is_refused(generate, word, said):
+    with pytest.raises(UsageError, match=said):
+        generate(word)
+
+
+@pytest.mark.parametrize("word", ["--temperature=1e-4", "--temperature=1e4", "--top-k=1000000000000000000"])
+def test_numbers_at_the_bounds_give_text(generate, word):
+    assert generate(word).startswith("def é")
+
+
+def test_a_prompt_of_bytes_that_are_no_text_is_refused(generate):
+    with pytest.raises(UsageError, match="--prompt is not UTF-8"):
+        generate(prompt="\udcff")
+
+
+def test_a_hostile_tokenizer_writes_nothing_that_a_terminal_obeys(generate):
+    hostile = ["\x1b[31m", "\x1b]0;owned\x07", "\u202e", "\r", "\x9b2J", "\n", "\t", "a"]
+    tokenizer = Tokenizer(WordLevel({token: number for number, token in enumerate(hostile)}, unk_token="a"))
+    tokenizer.decoder = Fuse()
+    shown = generate("--temperature=10000", tokenizer=tokenizer, prompt="a")
+    assert all(visible(token, keeps="\n\t") in shown for token in hostile)
+    assert all(character.isprintable() or character in "\n\t" for character in shown)
+
+
+def test_a_tokenizer_with_tokens_that_the_model_does_not_have_is_one_message(generate):
+    tokenizer = Tokenizer(WordLevel({"a": 0, "z": 4_000_000_000}, unk_token="a"))
+    with pytest.raises(DamagedFileError, match="has tokens that the model does not have"):
+        generate(tokenizer=tokenizer, prompt="z")
+
+
+@pytest.mark.parametrize("temperature", ["0", "1"])
+def test_weights_that_are_not_finite_are_one_message(generate, temperature):
+    with pytest.raises(DamagedFileError, match="logits are not finite"):
+        generate(f"--temperature={temperature}", weight=math.nan)
