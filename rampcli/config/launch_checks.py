@@ -5,13 +5,14 @@ from collections.abc import Callable
 from typing import Any
 
 from rampcli.config.choices import Launcher
+from rampcli.config.sbatch_options import FORBIDDEN, forbidden_option, is_option
 from rampcli.config.schema import Config
 from rampcli.config.settings import EXAMPLES
 from rampcli.errors import UsageError
 
 NAMES = ("partition", "account", "qos", "time", "mem")
-OF_THE_CHAIN = ("--array", "--chdir", "--clusters", "--dependency", "--hold", "--job-name", "--parsable", "--wait", "--wrap")
-"""Options of sbatch's with which a chain would not be one, or its jobs not be found again."""
+SBATCH_KEY = "launch.slurm.sbatch_args"
+_EXAMPLE = f"{SBATCH_KEY}={EXAMPLES[SBATCH_KEY]}"
 _PLAIN = re.compile(r"[\w.,:+@/%*=-]+", re.ASCII)
 _ASSIGNMENT = re.compile(r"[A-Za-z_]\w*=[^\0]*", re.ASCII | re.DOTALL)
 
@@ -45,21 +46,10 @@ def check_slurm_names(config: Config) -> None:
 
 
 def check_slurm_words(config: Config) -> None:
-    """Words for sbatch are options on one line, and those for the environment are assignments."""
+    """Options of sbatch are ones that a chain of jobs can have, words of the environment are assignments, and the interpreter is a path."""
     slurm = config.launch.slurm
-    for option in slurm.sbatch_args:
-        if not option.startswith("-") or not option.isprintable():
-            raise UsageError(
-                f"launch.slurm.sbatch_args has {option!r}, which is no option",
-                keys=("launch.slurm.sbatch_args",),
-                remedy=f"launch.slurm.sbatch_args={EXAMPLES['launch.slurm.sbatch_args']}",
-            )
-        if option.partition("=")[0] in OF_THE_CHAIN:
-            raise UsageError(
-                f"launch.slurm.sbatch_args has {option}, which a chain of jobs sets itself, or cannot do with",
-                keys=("launch.slurm.sbatch_args",),
-                remedy=f"launch.slurm.sbatch_args={EXAMPLES['launch.slurm.sbatch_args']}",
-            )
+    for word in slurm.sbatch_args:
+        _check_option(word)
     for word in slurm.environment:
         if not _ASSIGNMENT.fullmatch(word):
             raise UsageError(
@@ -67,6 +57,20 @@ def check_slurm_words(config: Config) -> None:
                 keys=("launch.slurm.environment",),
                 remedy="""'launch.slurm.environment=["NCCL_DEBUG=INFO"]'""",
             )
+    if slurm.python is not None and slurm.python.startswith("-"):  # bash's exec would take it for an option
+        raise UsageError(
+            f"launch.slurm.python={slurm.python} is not a path", keys=("launch.slurm.python",), remedy="launch.slurm.python=null"
+        )
+
+
+def _check_option(word: str) -> None:
+    if not is_option(word):
+        raise UsageError(f"{SBATCH_KEY} has {word!r}, which is no option", keys=(SBATCH_KEY,), remedy=_EXAMPLE)
+    if (name := forbidden_option(word)) is not None:
+        meant = "" if word.startswith(f"--{name}") else f" (--{name})"
+        raise UsageError(
+            f"{SBATCH_KEY} has {word}{meant}, which a chain of jobs cannot have: {FORBIDDEN[name]}", keys=(SBATCH_KEY,), remedy=_EXAMPLE
+        )
 
 
 LAUNCH_CHECKS: tuple[Callable[[Config], Any], ...] = (check_elastic, check_slurm_names, check_slurm_words)
