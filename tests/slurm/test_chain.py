@@ -13,10 +13,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from processes import wait_until
-from rampcli.config import snapshot
 from rampcli.config.resolve import resolve
 from rampcli.errors import RampcliError, UsageError
-from rampcli.launch.run import run
+from rampcli.launch.run import describe, run
 from rampcli.launch.slurm import chain, commands
 from rampcli.launch.slurm.scripts import render
 from rampcli.run_directory import RunDirectory
@@ -31,6 +30,7 @@ def directory(tmp_path) -> RunDirectory:
 
 def submit(resolved) -> chain.Chain:
     directory = RunDirectory(resolved.run_dir)
+    directory.path.mkdir(exist_ok=True)
     return chain.submit(directory, render(resolved, directory))
 
 
@@ -67,7 +67,7 @@ def test_jobs_run_one_after_another_each_on_the_nodes_of_its_stages(cluster, tin
     assert [fact["JobState"] for fact in facts] == ["COMPLETED"] * 3
     assert all(before["EndTime"] <= after["StartTime"] for before, after in pairwise(facts))
     for number, job in enumerate(jobs):
-        assert started(interpreter, job) == [os.getcwd(), "-m", "rampcli.launch.slurm.job", str(directory.path), str(number)]
+        assert started(interpreter, job) == [os.getcwd(), "-P", "-m", "rampcli.launch.slurm.job", str(directory.path), str(number)]
         assert (directory.logs / f"stage_{number}.{job}.log").exists()
     assert chain.living_jobs(directory) == []
 
@@ -159,8 +159,7 @@ def test_a_kill_between_a_submission_and_its_record_leaves_no_job_that_runs_or_i
     cluster, tiny, interpreter, directory, tmp_path, submissions
 ):
     resolved = tiny()
-    directory.path.mkdir()
-    directory.config.write_text(snapshot.to_yaml(resolved.config))
+    describe(directory, resolved, [])
     killed = subprocess.run([sys.executable, "-c", SUBMIT, directory.path], env=interrupt_after(submissions, tmp_path), check=False)
     assert killed.returncode == -signal.SIGKILL
     submitted = (tmp_path / "submitted").read_text().split()
@@ -174,8 +173,7 @@ def test_a_kill_between_a_submission_and_its_record_leaves_no_job_that_runs_or_i
 
 def test_the_command_whose_submitting_was_interrupted_submits_anew(cluster, tiny, directory, tmp_path):
     resolved = tiny()
-    directory.path.mkdir()
-    directory.config.write_text(snapshot.to_yaml(resolved.config))
+    describe(directory, resolved, [])
     subprocess.run([sys.executable, "-c", SUBMIT, directory.path], env=interrupt_after(2, tmp_path), check=False)
     outcome = run(resolved)
     assert {cluster.jobs()[job] for job in (tmp_path / "submitted").read_text().split()[:2]} == {"CANCELLED"}
@@ -183,24 +181,25 @@ def test_the_command_whose_submitting_was_interrupted_submits_anew(cluster, tiny
 
 
 def test_an_interrupted_chain_can_be_cancelled(cluster, tiny, directory, tmp_path):
-    directory.path.mkdir()
-    directory.config.write_text(snapshot.to_yaml(tiny().config))
+    describe(directory, tiny(), [])
     subprocess.run([sys.executable, "-c", SUBMIT, directory.path], env=interrupt_after(2, tmp_path), check=False)
     chain.cancel(directory)
     assert [cluster.jobs()[job] for job in (tmp_path / "submitted").read_text().split()] == ["CANCELLED"] * 2
 
 
-def test_an_id_that_slurm_has_given_to_another_job_is_not_the_runs(cluster, tiny, directory):
+@pytest.mark.parametrize("options", [[], ["--job-name=llama3_tiny.stage0"], ["--chdir={run}"]], ids=["stranger", "name", "folder"])
+def test_a_job_that_has_not_both_name_and_folder_of_the_run_s_is_not_the_runs_whatever_the_record_says(cluster, tiny, directory, options):
     submit(tiny())
-    other = cluster.submit("--hold", "--output=/dev/null", "--wrap=true")
+    other = cluster.submit("--hold", "--output=/dev/null", *(option.format(run=directory.path) for option in options), "--wrap=true")
     record = directory.path / "slurm/jobs.json"
     facts = json.loads(record.read_text())
     cluster.run("scancel", facts["jobs"][0]["job"])
-    facts["jobs"][0]["job"] = other
-    record.write_text(json.dumps(facts))
-    assert chain.status(directory)[0].state is None
-    chain.cancel(directory)
-    assert cluster.job(other)["JobState"] == "PENDING"
+    for job in (other, None):
+        facts["jobs"][0]["job"] = job
+        record.write_text(json.dumps(facts))
+        assert other not in [job.job for job in chain.living_jobs(directory)]
+        chain.cancel(directory)
+        assert cluster.job(other)["JobState"] == "PENDING"
 
 
 def test_jobs_that_slurm_no_longer_knows_are_over(cluster, tiny, directory):
@@ -268,6 +267,7 @@ def test_a_user_s_defaults_and_an_allocation_around_change_nothing_about_a_chain
         "SQUEUE_PARTITION": "urgent",
         "SCANCEL_INTERACTIVE": "1",
         "SCANCEL_STATE": "SUSPENDED",
+        "PYTHONPATH": ":/a::/b:",
     }
     for name, value in (of_allocation | of_user).items():
         monkeypatch.setenv(name, value)
@@ -279,6 +279,7 @@ def test_a_user_s_defaults_and_an_allocation_around_change_nothing_about_a_chain
     assert environment["SLURM_JOB_ID"] == jobs[1].job
     assert environment["SLURM_NTASKS_PER_NODE"] == "1"
     assert not {"SLURM_MEM_PER_CPU", "SLURM_STEP_ID"} & environment.keys()
+    assert (environment["PYTHONPATH"], environment["PYTHONSAFEPATH"]) == ("/a:/b", "1")
     assert states(directory) == ["COMPLETED"] * 3
 
 
@@ -295,7 +296,7 @@ def test_a_run_of_any_name_in_any_folder_harms_nothing(cluster, tiny, interprete
     config.name, config.run_dir = "".join(filter(str.isprintable, name)), str(tmp_path / name)
     (job,) = submit(resolve(config)).jobs
     cluster.wait_for(job.job, "COMPLETED")
-    assert started(interpreter, job.job) == [os.getcwd(), "-m", "rampcli.launch.slurm.job", config.run_dir, "0"]
+    assert started(interpreter, job.job) == [os.getcwd(), "-P", "-m", "rampcli.launch.slurm.job", config.run_dir, "0"]
     assert states(RunDirectory(Path(config.run_dir))) == ["COMPLETED"]
     assert list((tmp_path / name / "logs").iterdir()) == [tmp_path / name / f"logs/stage_0.{job.job}.log"]
     assert not [*tmp_path.rglob("canary")]

@@ -6,7 +6,12 @@ import sys
 
 import pytest
 
+from planted import plant_modules
 from processes import wait_until
+from rampcli import llm
+from rampcli.config.compose import lay_over
+from rampcli.config.resolve import resolve
+from rampcli.launch.run import run as pretrain
 from runs import Run, assert_every_sample_is_read_once, assert_same_training, environment
 
 # Some hundred steps, so that there is time to disturb them.
@@ -182,13 +187,21 @@ def test_a_chain_whose_job_fails_for_good_ends_and_status_says_why(run, cluster,
     assert json.loads(rampcli("status", run, "--json"))["jobs"][0]["state"] == "FAILED"
 
 
-def test_jobs_of_a_run_with_a_name_that_is_a_program_harm_nothing(cluster, tmp_path, monkeypatch):
+def test_a_job_runs_neither_the_name_of_its_run_nor_what_lies_in_the_working_directory(cluster, tmp_path, monkeypatch):
+    plant_modules(tmp_path)
     monkeypatch.chdir(tmp_path)
-    run = Run(tmp_path / "runs" / "x; touch canary #")
-    submit(run, f"name='{run.path.name}'", "run_dir=null", "trainer.max_samples=10", "trainer.num_nodes=1", "trainer.val_samples=0")
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    run = Run(tmp_path / "runs" / "x; touch ran.name #")
+    words = [f"name='{run.path.name}'", "run_dir=null", "trainer.max_samples=10", "trainer.num_nodes=1", "trainer.val_samples=0"]
+    words += ['launch.slurm.sbatch_args=["--export=SLURM_CONF,PATH,OMP_NUM_THREADS"]']  # so that the script has to see to it
+    pretrain(
+        resolve(
+            lay_over(llm.from_factory("llama3_tiny"), run.overrides(["launch=slurm", 'launch.slurm.environment=["PYTHONPATH=:"]', *words]))
+        )
+    )
     wait_until_complete(run, cluster)
     assert_every_sample_is_read_once(run)
-    assert [path for path in tmp_path.rglob("*canary*") if path != run.path] == []
+    assert [path for path in tmp_path.rglob("ran.*") if path != run.path] == []
 
 
 @pytest.mark.parametrize(

@@ -8,8 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rampcli.errors import RampcliError
+from rampcli.interpreter import safe_environment
 
 TIME_LIMIT_S = 60.0
+JOB_ID = re.compile(r"[1-9][0-9]{0,9}")
+"""A job's id. Jobs of a chain are no parts of arrays or heterogeneous jobs, whose ids have more to them."""
 
 OVER = frozenset(
     {"BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "NODE_FAIL", "OUT_OF_MEMORY", "PREEMPTED", "REVOKED", "TIMEOUT"}
@@ -77,7 +80,10 @@ def submit(script: Path, *, folder: Path, options: Sequence[str] = ()) -> str:
     """
     given = _DIRECTIVE.findall(script.read_text(encoding="utf-8"))
     said = _run("sbatch", "--parsable", *options, str(script), folder=folder, environment=_environment_of_jobs(given))
-    return said.strip().partition(";")[0]  # a cluster of several adds its name
+    job = said.strip().partition(";")[0]  # a cluster of several adds its name
+    if not JOB_ID.fullmatch(job):
+        raise RampcliError(f"sbatch printed {job!r} instead of a job's id", remedy="`squeue --me`, which shows whether there is a job")
+    return job
 
 
 def jobs_by_id(jobs: Sequence[str]) -> list[QueuedJob]:
@@ -166,11 +172,14 @@ def _scancel(*words: str) -> None:
 
 
 def _environment_of_jobs(given: Sequence[str]) -> dict[str, str]:
-    """What a job inherits, without what would make it another one than its script says; `given` are the script's options."""
+    """Returns what a job inherits, without what would make it another one than its script says; `given` are the script's options."""
     of_script = [_SPELLED_OTHERWISE.get(option, option.upper().replace("-", "_")) for option in given]
     unwanted = {f"SBATCH_{name}" for name in (*_NOT_FOR_CHAINS, *of_script)}
     return {
-        name: value for name, value in os.environ.items() if not name.startswith("SLURM_") or name in _OF_CLUSTER if name not in unwanted
+        name: value
+        for name, value in safe_environment().items()
+        if not name.startswith("SLURM_") or name in _OF_CLUSTER
+        if name not in unwanted
     }
 
 

@@ -70,3 +70,34 @@ def test_where_there_is_no_slurm_that_is_what_is_said(tmp_path, monkeypatch):
         commands.submit(tmp_path / "script", folder=tmp_path)
     assert refused.value.keys == ("launch.launcher",)
     assert "launch=local" in str(refused.value)
+
+
+@pytest.fixture
+def sbatch(tmp_path, monkeypatch):
+    """A sbatch that prints these words and writes down its environment."""
+
+    def answer(words: str) -> None:
+        (tmp_path / "sbatch").write_text(f"#!/bin/bash\nenv -0 >{tmp_path}/environment\nprintf -- '{words}'\n")
+        (tmp_path / "sbatch").chmod(0o755)
+        (tmp_path / "script").write_text("#!/bin/bash\n")
+        monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+
+    return answer
+
+
+@pytest.mark.parametrize(("path", "inherited"), [(":", None), ("/a::/b:", "/a:/b"), ("", None)])
+def test_no_job_inherits_the_working_directory_as_a_path_of_python_s(tmp_path, sbatch, monkeypatch, path, inherited):
+    monkeypatch.setenv("PYTHONPATH", path)
+    sbatch("7;cluster")
+    assert commands.submit(tmp_path / "script", folder=tmp_path) == "7"
+    environment = dict(entry.split("=", 1) for entry in (tmp_path / "environment").read_text().split("\0")[:-1])
+    assert environment.get("PYTHONPATH") == inherited
+    assert environment["PYTHONSAFEPATH"] == "1"
+
+
+@pytest.mark.parametrize("words", ["", "Submitted batch job 7", "7_1", "7+0", "--user=root", "1,2", "\033[2J7", "0"])
+def test_an_answer_that_is_no_job_s_id_is_told_as_it_is(tmp_path, sbatch, words):
+    sbatch(words)
+    with pytest.raises(RampcliError, match="instead of a job's id") as refused:
+        commands.submit(tmp_path / "script", folder=tmp_path)
+    assert str(refused.value).replace("\n", "").isprintable()

@@ -156,7 +156,7 @@ def test_a_run_of_any_name_in_any_folder_starts_what_it_should_and_nothing_else(
         with contextlib.chdir(at):
             script = render(resolve(config), RunDirectory(Path(config.run_dir)))[0]
         run_bash(script.text, folder=folder, path=programs)
-        assert recorded(programs / "started") == [str(at), word, "-m", "rampcli.launch.slurm.job", config.run_dir, "0"]
+        assert recorded(programs / "started") == [str(at), word, "-P", "-m", "rampcli.launch.slurm.job", config.run_dir, "0"]
         assert recorded(programs / "loaded") == ["load", loaded, "load", "plain"]
         assert sorted(folder.iterdir()) == sorted([folder / "a", folder / "script", programs])
         assert list(at.iterdir()) == []

@@ -1,0 +1,13 @@
+"""Modules that a stranger has left in a folder."""
+
+from pathlib import Path
+
+MODULES = ("yaml.py", "torch.py", "sitecustomize.py", "jinja2.py", "numpy/__init__.py", "rampcli/__init__.py")
+
+
+def plant_modules(folder: Path) -> None:
+    """Put modules into a folder that leave a file `ran.NAME` there when one of them is imported."""
+    for name in MODULES:
+        path = folder / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(f"open({str(folder / f'ran.{Path(name).parts[0]}')!r}, 'w').close()\n")
