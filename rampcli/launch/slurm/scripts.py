@@ -1,28 +1,26 @@
-"""The scripts of the jobs. Whatever a template prints comes out as quoted words of bash, also from a template of a user's own."""
+"""The scripts of the jobs, made from a template."""
 
 import math
 import re
-import shlex
 import sys
-import traceback
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from jinja2 import StrictUndefined, TemplateRuntimeError, TemplateSyntaxError
-from jinja2.sandbox import SandboxedEnvironment
-
 from rampcli.batch.training_plan import StagePlan
 from rampcli.config.choices import Accelerator
 from rampcli.config.resolve import Resolved
 from rampcli.errors import UsageError
+from rampcli.launch.slurm.template import TemplateError, render_within_limits
+from rampcli.launch.slurm.template import render as render_template
+from rampcli.own_folder import read_file
 from rampcli.run_directory import RunDirectory
 
 FOLDER = "slurm"
 TEMPLATE_KEY = "launch.slurm.template"
 SIGNAL_MARGIN_S = 60  # Slurm's signals come up to a minute late (sbatch(1), --signal)
-_UNUSUAL = re.compile(r"[^\w@%+=:,./ -]")
+MOST_TEMPLATE_BYTES = 2**20
 _BUNDLED = Path(__file__).with_name("stage.sbatch.j2")
 
 
@@ -57,16 +55,22 @@ def render(resolved: Resolved, directory: RunDirectory, *, consumed_samples: int
         UsageError: the template is not there or cannot be rendered, or Slurm could not write into the run directory.
     """
     _check_folder(directory)
-    template = _read_template(resolved.config.launch.slurm.template)
-    scripts = []
-    for group in resolved.plan.stages_by_processes():
-        if stages := tuple(stage for stage in group if stage.end_sample is None or stage.end_sample > consumed_samples):
-            first = stages[0]
-            facts = _facts(resolved, directory, stages)
-            path = directory.path / FOLDER / f"stage_{first.stage}.sbatch"
-            text = _fill(template, facts)
-            scripts.append(JobScript(stages=stages, num_nodes=first.num_nodes, job_name=facts["job_name"], path=path, text=text))
-    return scripts
+    groups = [
+        tuple(stage for stage in group if stage.end_sample is None or stage.end_sample > consumed_samples)
+        for group in resolved.plan.stages_by_processes()
+    ]
+    jobs = [(stages, _facts(resolved, directory, stages)) for stages in groups if stages]
+    texts = _fill(resolved.config.launch.slurm.template, [facts for _, facts in jobs]) if jobs else []
+    return [
+        JobScript(
+            stages=stages,
+            num_nodes=stages[0].num_nodes,
+            job_name=facts["job_name"],
+            path=directory.path / FOLDER / f"stage_{stages[0].stage}.sbatch",
+            text=text,
+        )
+        for (stages, facts), text in zip(jobs, texts, strict=True)
+    ]
 
 
 def _facts(resolved: Resolved, directory: RunDirectory, stages: Sequence[StagePlan]) -> dict[str, Any]:
@@ -99,67 +103,24 @@ def _check_folder(directory: RunDirectory) -> None:
         )
 
 
-def _read_template(own: str | None) -> str:
+def _fill(own: str | None, facts: Sequence[dict[str, Any]]) -> list[str]:
+    """Returns what the bundled template, or one of a user's own, prints for each job.
+
+    Raises:
+        UsageError: the template cannot be read or rendered.
+    """
+    name = own or str(_BUNDLED)
     try:
-        return Path(own or _BUNDLED).read_text(encoding="utf-8")
+        template = read_file(Path(name), most_bytes=MOST_TEMPLATE_BYTES).decode()
     except (OSError, ValueError) as error:  # ValueError: no UTF-8, or no path
         reason = error.strerror if isinstance(error, OSError) else error
-        raise UsageError(f"cannot read the template {own}: {reason}", keys=(TEMPLATE_KEY,), remedy=f"{TEMPLATE_KEY}=null") from error
-
-
-def _fill(template: str, facts: dict[str, Any]) -> str:
-    environment = SandboxedEnvironment(
-        undefined=StrictUndefined, finalize=_quote, trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True
-    )
-    environment.filters["directive"] = _quote_directive
+        raise UsageError(f"cannot read the template {name}: {reason}", keys=(TEMPLATE_KEY,), remedy=f"{TEMPLATE_KEY}=null") from error
     try:
-        return environment.from_string(template).render(facts)
-    except Exception as error:  # an expression of the template may fail in any way that Python knows
+        return render_within_limits(template, facts) if own else render_template(template, facts)
+    except TemplateError as error:
+        where = "" if error.line is None else f"line {error.line} of "
         raise UsageError(
-            f"line {_line_of(error)} of the template {facts['slurm']['template']}: {error}",
+            f"{where}the template {name}: {error.reason}",
             keys=(TEMPLATE_KEY,),
-            remedy=f"{TEMPLATE_KEY}=null, for the bundled template; it knows {', '.join(facts)}",
+            remedy=f"{TEMPLATE_KEY}=null, for the bundled template; it knows {', '.join(facts[0])}",
         ) from error
-
-
-def _line_of(error: Exception) -> int | None:
-    if isinstance(error, TemplateSyntaxError):
-        return error.lineno
-    lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == "<template>"]
-    return lines[-1] if lines else None
-
-
-class _Quoted(str):
-    """Text that is quoted already."""
-
-    __slots__ = ()
-
-
-def _quote(value: Any) -> str:
-    """A printed value as one word of bash, a list as several.
-
-    All that could mean something to bash is written in octal, so that a value in the wrong place, as inside of a template's own quotes or
-    in a comment, may become another value but never a command.
-    """
-    if isinstance(value, _Quoted):
-        return value
-    if isinstance(value, list | tuple):
-        return " ".join(map(_quote, value))
-    if isinstance(value, str | int | float):
-        text = str(value)
-        return f"$'{_UNUSUAL.sub(_octal, text)}'" if _UNUSUAL.search(text) else shlex.quote(text)
-    raise TemplateRuntimeError(f"{value} is no value to print")
-
-
-def _octal(match: re.Match[str]) -> str:
-    return "".join(f"\\{byte:03o}" for byte in match[0].encode(errors="surrogateescape"))
-
-
-def _quote_directive(value: object) -> _Quoted:
-    """A value as sbatch reads it in a `#SBATCH` line: a backslash keeps its meaning in quotes of either kind. Bash reads it alike."""
-    text = str(value)
-    if not text.isprintable():
-        raise TemplateRuntimeError(f"{text!r} cannot stand on one line")
-    if re.fullmatch(r"[\w@%+=:,./*-]+", text, re.ASCII):
-        return _Quoted(text)
-    return _Quoted('"' + re.sub(r'([\\"$`])', r"\\\1", text) + '"')

@@ -12,12 +12,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from planted import plant_modules
 from rampcli import llm
 from rampcli.config.compose import lay_over
 from rampcli.config.resolve import resolve
 from rampcli.config.schema import Config
 from rampcli.errors import UsageError
-from rampcli.launch.slurm.scripts import SIGNAL_MARGIN_S, JobScript, render
+from rampcli.launch.slurm import template
+from rampcli.launch.slurm.scripts import MOST_TEMPLATE_BYTES, SIGNAL_MARGIN_S, JobScript, render
 from rampcli.run_directory import RunDirectory
 from runs import RAMP_OF_JOBS
 
@@ -223,10 +225,66 @@ def test_a_template_that_cannot_be_rendered_is_refused_with_the_line(tmp_path, t
 
 def test_a_template_that_cannot_be_read_is_refused(tmp_path):
     (tmp_path / "binary").write_bytes(b"\xff\xfe")
-    for name, wrong in (("nowhere", "No such file"), ("", "directory"), ("binary", "decode")):
+    (tmp_path / "large").write_bytes(b"x" * (MOST_TEMPLATE_BYTES + 1))
+    os.mkfifo(tmp_path / "fifo")
+    for name, wrong in (
+        ("nowhere", "No such file"),
+        ("", "not a regular file"),
+        ("fifo", "not a regular file"),
+        ("binary", "decode"),
+        ("large", "larger than 1,048,576 bytes"),
+    ):
         with pytest.raises(UsageError, match=wrong) as refused:
             scripts(f"launch.slurm.template={tmp_path}/{name}")
         assert refused.value.keys == ("launch.slurm.template",)
+
+
+LOOPS = "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}"
+
+
+@pytest.mark.parametrize(
+    ("text", "wrong"),
+    [
+        ("\n" + LOOPS, "line 2 of the template .*: it takes more than 1 s of processor time"),
+        ("{{ 9 ** (9 ** 8) }}", "the template .*: it takes more than 1 s of processor time"),
+        ("\n{{ 'x' * 10 ** 10 }}", "line 2 of the template .*: it takes more than 1 GiB of memory"),
+        ("{% for a in range(99999) %}\n{{ 'x' * 10 ** 5 }}\n{% endfor %}", "the template .*: it prints more than 4 MiB"),
+        ("\n{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}", "line 2 of the template .*: maximum recursion depth"),
+        ("{{ " + "(" * 100_000, "the template .*: maximum recursion depth"),
+    ],
+)
+def test_a_template_that_never_ends_or_never_stops_printing_is_refused(tmp_path, monkeypatch, text, wrong):
+    monkeypatch.setattr(template, "CPU_S", 1)
+    with pytest.raises(UsageError, match=wrong) as refused:
+        scripts(with_template(tmp_path, text))
+    assert refused.value.keys == ("launch.slurm.template",)
+    assert len(str(refused.value)) < 1500
+
+
+def test_rendering_that_gets_no_processor_is_given_up(tmp_path, monkeypatch):
+    monkeypatch.setattr(template, "WALL_S", 0.001)
+    with pytest.raises(UsageError, match=r"it is not rendered after 0\.001 s"):
+        scripts(with_template(tmp_path, "#!/bin/bash\n"))
+
+
+def test_a_template_of_ones_own_is_rendered_without_the_working_directory(tmp_path, monkeypatch):
+    plant_modules(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PYTHONPATH", ":")
+    scripts(with_template(tmp_path, "#!/bin/bash\n"))
+    assert not [*tmp_path.glob("ran.*")]
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [("", ""), (":", ""), (":/a", "/a"), ("/a:", "/a"), ("/a::/b", "/a:/b"), (":::/a b::/c:::", "/a b:/c"), (".", "."), ("/a", "/a")],
+)
+def test_a_job_s_python_path_has_no_empty_entry(tmp_path, before, after):
+    programs = fake_programs(tmp_path / "programs")
+    (programs / "python").write_text('#!/bin/bash\nprintf "%s\\0" "$PYTHONPATH" "$PYTHONSAFEPATH" >"$(dirname "$0")/started"\n')
+    (script,) = scripts(*SAME_PROCESSES, f"launch.slurm.python={programs}/python", f"launch.slurm.environment=['PYTHONPATH={before}']")
+    run_bash(script.text, folder=tmp_path, path=programs)
+    assert recorded(programs / "started") == [after, "1"]
 
 
 @pytest.mark.parametrize("name", ["50%", "a\\b"])
