@@ -40,7 +40,8 @@ def test_status_of_a_run_that_failed_says_why(run):
 def test_where_slurm_is_not_there_status_tells_the_rest(run, monkeypatch):
     run.write_state({"status": "preempted", "step": 3, "consumed_samples": 12, "stage": 0, "next": None})
     (run.path / "slurm").mkdir()
-    job = {"job": "7", "name": "run.stage0", "stages": [0], "num_nodes": 1, "global_batch_sizes": [4], "script": "s", "dependency": None}
+    job = {"job": "7", "name": "run.stage0", "stages": [0], "num_nodes": 1, "global_batch_sizes": [4]}
+    job |= {"script": "slurm/stage_0.sbatch", "dependency": None}
     (run.path / "slurm/jobs.json").write_text(json.dumps({"jobs": [job], "submitted": 1.0, "cancelled": False}))
     monkeypatch.setenv("PATH", "")
     done = rampcli("status", run.path)

@@ -1,17 +1,41 @@
 """The chain of a run's jobs: submitted all or none, written down, watched and cancelled."""
 
-import json
+import os
+import re
 import time
 from collections.abc import Iterable, Sequence
-from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import Any
 
-from rampcli.errors import RampcliError, UsageError
+from rampcli.errors import DamagedFileError, RampcliError, UsageError
 from rampcli.launch.slurm import commands
 from rampcli.launch.slurm.scripts import FOLDER, JobScript
+from rampcli.own_folder import link_refused
+from rampcli.records import COUNT, POSITIVE, read_json
 from rampcli.run_directory import RunDirectory
 
+TEXT_OR_NULL = (str, None)
+JOB = {
+    "job": TEXT_OR_NULL,
+    "name": str,
+    "stages": [COUNT],
+    "num_nodes": POSITIVE,
+    "global_batch_sizes": [COUNT],
+    "script": str,
+    "dependency": TEXT_OR_NULL,
+}
+CHAIN = {"jobs": [JOB], "submitted": (float, None), "cancelled": bool}
+"""The shape of `slurm/jobs.json`, as `rampcli.records` has it."""
+MOST_JOBS = 10_000
+"""Slurm's own limit (MaxJobCount), unless a cluster has another. So many ids fit into a command line."""
+MOST_BYTES = 16 * 2**20
+_PLAIN = {
+    "job": commands.JOB_ID,
+    "dependency": commands.JOB_ID,
+    "name": re.compile(r"[A-Za-z0-9._-]+"),
+    "script": re.compile(rf"{FOLDER}/stage_[0-9]+\.sbatch"),
+}
 _CAN_SAVE = frozenset({"RUNNING", "SUSPENDED"})
 
 
@@ -76,13 +100,35 @@ class JobStatus:
 
 
 def read(directory: RunDirectory) -> Chain | None:
-    """The chain of a run; None where there is none."""
-    with suppress(FileNotFoundError):
-        facts = json.loads(_record(directory).read_text(encoding="utf-8"))
-        tuples = ("stages", "global_batch_sizes")
-        jobs = tuple(ChainedJob(**job | {name: tuple(job[name]) for name in tuples}) for job in facts["jobs"])
-        return Chain(jobs=jobs, submitted=facts["submitted"], cancelled=facts["cancelled"])
-    return None
+    """Returns the chain of a run, or None if there is none.
+
+    Raises:
+        DamagedFileError: slurm/jobs.json is not what a submission wrote.
+        UsageError: it is a symbolic link, or its folder is one.
+    """
+    path = _record(directory)
+    for each in (path.parent, path):
+        if os.path.islink(each):
+            raise link_refused(each)
+    try:
+        facts = read_json(path, CHAIN, most_bytes=MOST_BYTES)
+        if len(facts["jobs"]) > MOST_JOBS:
+            raise DamagedFileError(f"{path} is damaged: it has {len(facts['jobs']):,} jobs, and {MOST_JOBS:,} are the most")
+        jobs = tuple(_read_job(path, position, job) for position, job in enumerate(facts["jobs"]))
+    except FileNotFoundError:
+        return None
+    except DamagedFileError as error:
+        error.remedy = f"delete {path} once `squeue --me` shows no job of the run"
+        raise
+    return Chain(jobs=jobs, submitted=facts["submitted"], cancelled=facts["cancelled"])
+
+
+def _read_job(path: Path, position: int, facts: dict[str, Any]) -> ChainedJob:
+    for field, pattern in _PLAIN.items():
+        if facts[field] is not None and not pattern.fullmatch(facts[field]):
+            raise DamagedFileError(f"{path} is damaged: jobs[{position}].{field} is {facts[field]!r}")
+    tuples = {name: tuple(facts[name]) for name in ("stages", "global_batch_sizes")}
+    return ChainedJob(**{name: facts[name] for name in JOB} | tuples)
 
 
 def is_cancelled(directory: RunDirectory) -> bool:
@@ -101,8 +147,11 @@ def submit(directory: RunDirectory, scripts: Sequence[JobScript]) -> Chain:
         RampcliError: Slurm refused one; those before it are cancelled.
     """
     refuse_living(directory)
-    directory.make_folder(directory.logs)
-    directory.make_folder(directory.path / FOLDER)
+    for folder in (directory.logs, directory.path / FOLDER):
+        directory.make_folder(folder)
+    # Slurm opens the logs, and would follow a link.
+    if link := next((Path(entry) for entry in os.scandir(directory.logs) if entry.is_symlink()), None):
+        raise link_refused(link)
     for script in scripts:
         directory.replace(script.path, script.text)
     chain = _write(directory, Chain(jobs=tuple(_planned(directory, script) for script in scripts)))
