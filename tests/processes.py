@@ -1,10 +1,14 @@
 """The processes of this machine, as tests look at them and wait for them."""
 
+import os
+import socket
 import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
+
+LISTENS = "0A"
 
 
 def children_of(parent: int) -> list[int]:
@@ -18,10 +22,14 @@ def children_of(parent: int) -> list[int]:
     return [process for _, process in sorted(children)]
 
 
+def processes_with(words: str) -> list[int]:
+    """The processes whose command lines have these words."""
+    return [process for path in Path("/proc").glob("[0-9]*") if words in command_of(process := int(path.name))]
+
+
 def commands_with(words: str) -> list[str]:
     """The command lines that have these words."""
-    commands = [command_of(int(path.name)) for path in Path("/proc").glob("[0-9]*")]
-    return [command for command in commands if words in command]
+    return [command for command in map(command_of, processes_with(words)) if command]
 
 
 def command_of(process: int) -> str:
@@ -29,6 +37,13 @@ def command_of(process: int) -> str:
     with suppress(OSError):
         return Path(f"/proc/{process}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
     return ""
+
+
+def environment_of(process: int) -> dict[str, str]:
+    """The variables with which a process was started; none where it has ended."""
+    with suppress(OSError):
+        return dict(line.split("=", 1) for line in Path(f"/proc/{process}/environ").read_text().split("\0") if "=" in line)
+    return {}
 
 
 def wait_until(
@@ -52,3 +67,20 @@ def wait_until(
 
 def wait_until_all_have_ended(run_dir: Path) -> None:
     wait_until(lambda: not commands_with(str(run_dir)), deadline_s=20, said=lambda: commands_with(str(run_dir)))
+
+
+def listening_addresses(processes: Iterable[int]) -> set[str]:
+    """The addresses at which processes wait for connections over TCP."""
+    sockets = set()
+    for process in processes:
+        for descriptor in Path(f"/proc/{process}/fd").glob("*"):
+            with suppress(OSError):  # it has been closed since
+                sockets.add(os.readlink(descriptor))
+    found = set()
+    for family, table in ((socket.AF_INET, "tcp"), (socket.AF_INET6, "tcp6")):
+        for line in Path(f"/proc/net/{table}").read_text().splitlines()[1:]:
+            _, local, _, state, *_, inode = line.split()[:10]
+            if state == LISTENS and f"socket:[{inode}]" in sockets:
+                words = bytes.fromhex(local.partition(":")[0])  # in words of four bytes, each the last one first
+                found.add(socket.inet_ntop(family, b"".join(words[at : at + 4][::-1] for at in range(0, len(words), 4))))
+    return found

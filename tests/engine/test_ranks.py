@@ -2,7 +2,8 @@ import os
 
 import pytest
 
-from rampcli.engine.ranks import rank_variables
+from rampcli.config.choices import Accelerator
+from rampcli.engine.ranks import join_ranks, rank_variables
 from rampcli.errors import RampcliError
 
 ALONE = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"}
@@ -48,3 +49,18 @@ def test_ranks_on_several_hosts_want_to_know_where_the_first_one_is():
     with pytest.raises(RampcliError, match="MPICH has started ranks on several hosts") as refused:
         rank_variables(MPICH)
     assert "MASTER_ADDR=HOST" in refused.value.remedy
+
+
+@pytest.mark.parametrize(
+    ("address", "why"),
+    [
+        ("localhost", "which other hosts do not reach"),
+        ("203.0.113.7", "Cannot assign requested address"),
+    ],
+)
+def test_where_other_hosts_do_not_reach_it_rank_0_does_not_wait_for_them(monkeypatch, address, why):
+    monkeypatch.setattr(os, "environ", dict(os.environ) | MPICH | {"PMI_RANK": "0", "MASTER_ADDR": address, "MASTER_PORT": "0"})
+    with pytest.raises(RampcliError) as refused:
+        join_ranks(Accelerator.cpu)
+    assert f"rank 0 cannot listen on MASTER_ADDR={address}, port 0: " in refused.value.message
+    assert why in refused.value.message
