@@ -5,9 +5,7 @@ import os
 import signal
 import sys
 import time
-from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
 
 SUPERVISOR = "RAMPCLI_SUPERVISOR"
 """The variable that names the process that supervises the workers, in their environment."""
@@ -30,17 +28,6 @@ def die_with(parent: int) -> None:
     die_with_parent()
     if os.getppid() != parent:
         os._exit(1)
-
-
-def is_orphan() -> bool:
-    """Linux: whether the agent that started this process for a supervisor has ended, before it could be asked to die with it."""
-    supervisor = os.environ.get(SUPERVISOR)
-    if _LIBC is None or supervisor is None:
-        return False
-    with suppress(OSError):
-        status = Path(f"/proc/{os.getppid()}/stat").read_text(encoding="utf-8")
-        return int(status.rpartition(")")[2].split()[1]) != int(supervisor)
-    return True
 
 
 @dataclass(slots=True)

@@ -27,7 +27,6 @@ from rampcli.engine.metrics import Journal
 from rampcli.engine.optimizers import build_optimizers
 from rampcli.engine.passes import Passes
 from rampcli.engine.ranks import from_rank_0, join_ranks
-from rampcli.engine.spares import is_elastic, take_place, without_a_stop_request
 from rampcli.engine.stopping import StopRequest
 from rampcli.engine.trainer import Trainer
 from rampcli.errors import EXIT_INTERRUPTED, RampcliError
@@ -70,20 +69,11 @@ def train(run: RunDirectory, stop: StopRequest, *, started: float) -> str:
     imported = time.time()
     resolved = resolve(snapshot.read(run.config), consumed_samples_in=lambda _: run.consumed_samples())
     config = resolved.config
-    device = join_training_ranks(run, resolved, stop) if is_elastic(config) else join_ranks(config.trainer.accelerator)
+    device = join_ranks(config.trainer.accelerator)
     trainer = build_trainer(resolved, run, device, stop)
     trainer.journal.event("start", trainer.state, world_size=dist.get_world_size(), device=str(device))
     trainer.journal.status("running", trainer.state)
     return trainer.run(Arrival(started=started, imported=imported, loaded=time.time()))
-
-
-def join_training_ranks(run: RunDirectory, resolved: Resolved, stop: StopRequest) -> torch.device:
-    """Join those ranks of a world that train; a rank that is none of them ends here, when they do."""
-    code = take_place(run, resolved, stop)
-    if code is not None:
-        leave(code)
-    with without_a_stop_request(stop):
-        return join_ranks(resolved.config.trainer.accelerator)
 
 
 def build_trainer(resolved: Resolved, run: RunDirectory, device: torch.device, stop: StopRequest) -> Trainer:

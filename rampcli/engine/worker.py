@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 
 from rampcli.engine.stopping import StopRequest
-from rampcli.lifeline import SUPERVISOR, WAIT, die_with_parent, is_orphan
+from rampcli.lifeline import SUPERVISOR, WAIT, die_with_parent
 from rampcli.locks import hold
 from rampcli.run_directory import RunDirectory
 
@@ -21,10 +21,8 @@ def main() -> None:
     """Train, and leave with an exit code of `rampcli.errors`."""
     if not 2 <= len(sys.argv) <= 3 or sys.argv[2:] not in ([], [WAIT]) or not (Path(sys.argv[1]) / "config.yaml").is_file():
         sys.exit(f"usage: python -m rampcli.engine.worker RUN_DIR [{WAIT}], a folder whose config.yaml says what to train")
-    if "TORCHELASTIC_RUN_ID" in os.environ:  # an agent's worker: without its agent nobody would end it
+    if "TORCHELASTIC_RUN_ID" in os.environ:  # nobody would end this process if torchrun, which started it, were killed
         die_with_parent()
-        if is_orphan():
-            sys.exit(1)
     # A signal to a run comes to its workers on several ways: from the supervisor, from torchrun, and from Slurm to all that it knows.
     stop = StopRequest(a_second_signal_ends=SUPERVISOR not in os.environ)
     stop.listen()

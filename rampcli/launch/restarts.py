@@ -17,18 +17,27 @@ class Restarts:
     max_restarts: int
     backoff_s: float
     crashes: int = 0
-    _step: int | None = None
+    _last_crash: str | None = None
 
     def after_crash(self, step: int | None) -> float | str:
-        """Seconds to wait before the next start; or, in words, why there is none.
+        """Returns the seconds to wait before the next start; or, in words, why there is none.
 
         Args:
-            step: steps that were taken when the workers crashed; None where they had not started to train.
+            step: steps that were taken when the workers crashed; None if they had not begun to train.
         """
-        before, self._step = self._step, step
+        before, self._last_crash = self._last_crash, "before the first step" if step is None else f"in step {step + 1}"
+        if before == self._last_crash:
+            self.crashes += 1
+            return f"they crashed {before} twice, one start after the other"
+        return self._next()
+
+    def after_loss(self) -> float | str:
+        """Returns the same after a node was lost, which says nothing against a step."""
+        self._last_crash = None
+        return self._next()
+
+    def _next(self) -> float | str:
         self.crashes += 1
-        if step is not None and step == before:
-            return f"they crashed in step {step + 1} twice, one start after the other"
         if self.crashes > self.max_restarts:
             return f"they crashed {self.crashes} time{'s' if self.crashes > 1 else ''}, with launch.max_restarts={self.max_restarts}"
         return min(LONGEST_BACKOFF_S, self.backoff_s * 2.0 ** (self.crashes - 1))

@@ -4,14 +4,12 @@ import shlex
 import shutil
 import signal
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import Any
 
-from rampcli.batch.training_plan import StagePlan
 from rampcli.config import snapshot
 from rampcli.config.belonging import check_settings
 from rampcli.config.choices import Launcher, Resume
@@ -20,7 +18,6 @@ from rampcli.config.huggingface import check_init_from
 from rampcli.config.resolve import Resolved, sources_named
 from rampcli.config.schema import Config
 from rampcli.errors import EXIT_CTRL_C, EXIT_INTERRUPTED, NoCheckpointError, UsageError
-from rampcli.launch.elastic import ElasticAgents
 from rampcli.launch.failures import noting_failure
 from rampcli.launch.local import LocalWorkers
 from rampcli.launch.observer import Observer
@@ -30,7 +27,6 @@ from rampcli.launch.slurm import chain
 from rampcli.launch.slurm.scripts import JobScript, render
 from rampcli.launch.stop_signals import noting_stop_signals
 from rampcli.launch.supervise import Supervisor
-from rampcli.launch.workers import Workers
 from rampcli.lifeline import StopSignals
 from rampcli.run_directory import COMPLETE, PREEMPTED, Checkpoint, RunDirectory
 
@@ -119,25 +115,14 @@ def _supervise(resolved: Resolved, directory: RunDirectory, gpus: Sequence[str],
         supervisor = Supervisor(
             resolved=resolved,
             run=directory,
-            start=_starting(resolved, directory, gpus),
+            start=partial(LocalWorkers, directory, devices=resolved.config.trainer.devices, gpus=gpus),
             observer=observer,
             signals=signals,
             gpus=len(gpus),
-            starts_ahead=not (one_stage or resolved.config.launch.elastic),
+            starts_ahead=not one_stage,
         )
         state = supervisor.go_through(one_stage=one_stage)
     return Outcome(run=directory, status=state["status"], state=state, started=True, exit_code=_exit_code(state, signals))
-
-
-def _starting(resolved: Resolved, directory: RunDirectory, gpus: Sequence[str]) -> Callable[[StagePlan, Path], Workers]:
-    launch, devices = resolved.config.launch, resolved.config.trainer.devices
-    elastic = partial(ElasticAgents, min_nodes=launch.min_nodes, max_restarts=launch.max_restarts, grace_s=launch.grace_s)
-    workers = elastic if launch.elastic else LocalWorkers
-
-    def start(stage: StagePlan, log: Path) -> Workers:
-        return workers(directory.path, log, num_nodes=stage.num_nodes, devices=devices, gpus=gpus)
-
-    return start
 
 
 def _exit_code(state: dict[str, Any], signals: StopSignals) -> int:

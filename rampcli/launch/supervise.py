@@ -1,5 +1,6 @@
 """Runs a ramp: workers for stage after stage, until the run is complete or somebody stops it."""
 
+import math
 import signal
 import time
 from collections.abc import Callable
@@ -12,10 +13,12 @@ from typing import Any
 from rampcli.batch.training_plan import StagePlan
 from rampcli.config.resolve import Resolved
 from rampcli.errors import EXIT_CTRL_C, RampcliError
+from rampcli.launch.elastic import Nodes, World
 from rampcli.launch.failures import noting_failure
 from rampcli.launch.observer import Feed, Observer
+from rampcli.launch.printed import Printed
 from rampcli.launch.restarts import Restarts
-from rampcli.launch.workers import Change, Workers
+from rampcli.launch.workers import Workers
 from rampcli.lifeline import StopSignals
 from rampcli.locks import is_held
 from rampcli.run_directory import COMPLETE, PREEMPTED, STAGE_BOUNDARY, STAGE_IS_OVER, RunDirectory
@@ -29,14 +32,45 @@ OLD_WORKERS_S = 60.0
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Launched:
-    """The workers of a stage, what they print and tell, how often some of them crashed, and the stage whose workers come after them."""
+    """The workers of a stage, and what is to come of them.
 
-    stage: StagePlan
-    log: Path
+    Attributes:
+        world: their ranks.
+        nodes: the nodes of the stage, some of which may be lost.
+        feed: passes on the rows that they write.
+        workers: their processes.
+        coming: the next stage, if its workers are to be started while these live.
+    """
+
+    world: World
+    nodes: Nodes
     feed: Feed
-    restarts: Restarts
     workers: Workers
     coming: StagePlan | None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Ending:
+    """How workers ended.
+
+    Attributes:
+        exit_code: 0, or that of a worker that failed.
+        killed: ranks that a signal ended, and its name; not those that the supervisor ended.
+        makes_larger: they were asked to end so that a larger world can begin.
+        printed: to their log.
+    """
+
+    exit_code: int
+    killed: dict[int, str]
+    makes_larger: bool
+    printed: Printed
+
+    def why(self, state: dict[str, Any]) -> str:
+        """Returns why they failed, in their own words if they have any, and where their log is."""
+        said = state["error"]["message"] if state["status"] == "failed" else None
+        # Other ranks only say that they miss one that was killed.
+        killed = " and ".join(f"rank {rank} was killed by {name}" for rank, name in self.killed.items())
+        return f"{killed or said or f'exit code {self.exit_code}'}; {self.printed.place(quotes=said is None)}"
 
 
 @dataclass(kw_only=True, slots=True)
@@ -46,7 +80,7 @@ class Supervisor:
     Attributes:
         resolved: what is trained.
         run: where.
-        start: starts the workers of a stage, which print to a log.
+        start: starts the ranks of a world, which print to a log.
         observer: is told about progress.
         signals: ask to stop.
         gpus: how many are used on this machine.
@@ -55,7 +89,7 @@ class Supervisor:
 
     resolved: Resolved
     run: RunDirectory
-    start: Callable[[StagePlan, Path], Workers]
+    start: Callable[[World, Path], Workers]
     observer: Observer
     signals: StopSignals
     gpus: int = 0
@@ -81,65 +115,65 @@ class Supervisor:
     def _run_stage(self, stage: StagePlan) -> dict[str, Any]:
         launch = self.resolved.config.launch
         restarts = Restarts(max_restarts=launch.max_restarts, backoff_s=launch.backoff_s)
+        nodes = Nodes(resolved=self.resolved, run=self.run, stage=stage)
         log = self._log_of(stage)
         while True:
             self._wait_for_old_workers()
-            if self.signals.signal is not None:
+            while (world := nodes.world()) is None and self.signals.signal is None:
+                time.sleep(POLL_S)
+            if world is None or self.signals.signal is not None:
                 return self._preempted()
             feed = Feed(self.run, self.observer)
-            exit_code = self._run_workers(stage, log, feed, restarts)
+            ending = self._run_workers(stage, world, nodes, feed)
             state = self.run.read_state() or {}
-            if state["status"] in (*STAGE_IS_OVER, PREEMPTED) and not (launch.elastic and self._is_preempted_by_nobody(state)):
+            was_asked = self.signals.signal is not None
+            if state["status"] in STAGE_IS_OVER or (state["status"] == PREEMPTED and (was_asked or not ending.makes_larger)):
                 return state
             if state["status"] == "failed" and state["error"]["understood"]:
                 raise _as_said(state["error"], log)
-            if self.signals.signal is not None:
+            if was_asked:
                 if feed.step is None:  # there was nothing to save yet
                     return self._preempted()
-                raise self._unsaved(log)
-            wait_s = restarts.after_crash(feed.step)
-            said = state["error"]["message"] if state["status"] == "failed" else f"exit code {exit_code}"
-            if isinstance(wait_s, str):
-                raise _given_up(wait_s, said=said, log=log)
-            reason = self._of_restart(stage, restarts, said=said, log=log)
-            self.run.append_event("fault", reason=reason)
-            self.observer.on_event({"event": "fault", "reason": reason})
-            self._sleep(wait_s)
+                raise self._unsaved(ending.printed)
+            if not ending.makes_larger:
+                self._after_failure(ending, world, nodes, restarts, step=feed.step, why=ending.why(state))
 
-    def _is_preempted_by_nobody(self, state: dict[str, Any]) -> bool:
-        """Whether it was a node that came or went for whom workers saved, and not the run that was to stop."""
-        return state["status"] == PREEMPTED and self.signals.signal is None
-
-    def _run_workers(self, stage: StagePlan, log: Path, feed: Feed, restarts: Restarts) -> int:
+    def _run_workers(self, stage: StagePlan, world: World, nodes: Nodes, feed: Feed) -> Ending:
         self.run.change_status("running")
         self.observer.on_start(stage, gpus=self.gpus)
-        self.run.append_event("launch", stage=stage.stage, num_nodes=stage.num_nodes, world_size=stage.world_size)
-        workers = self._take_ahead(stage) or self.start(stage, log)
+        self.run.append_event("launch", stage=stage.stage, num_nodes=len(world.nodes), world_size=world.ranks)
+        if world.reason is not None:
+            self.run.append_event("spare_ranks", spare_ranks=world.spare_ranks, reason=world.reason)
+        log = self._log_of(stage)
+        printed = Printed(log)
+        workers = self._take_ahead(stage) or self.start(world, log)
         coming = self._coming_after(stage)
         try:
             workers.let_train()
-            exit_code = self._watch(Launched(stage=stage, log=log, feed=feed, restarts=restarts, workers=workers, coming=coming))
+            makes_larger = self._watch(Launched(world=world, nodes=nodes, feed=feed, workers=workers, coming=coming))
+            exit_code, killed = workers.exit_code() or 0, workers.killed()
         finally:
             workers.end()
         self.run.append_event("exit", stage=stage.stage, exit_code=exit_code)
         feed.tell()
-        return exit_code
+        return Ending(exit_code=exit_code, killed=killed, makes_larger=makes_larger, printed=printed)
 
-    def _watch(self, launched: Launched) -> int:
-        """Follow the workers to their end, and pass on what asks to stop."""
-        workers, kill_at = launched.workers, None
-        while (exit_code := workers.exit_code()) is None:
+    def _watch(self, launched: Launched) -> bool:
+        """Follow the workers to their end, and ask them to stop if it is time; returns whether that was to make the world larger."""
+        workers, kill_at, makes_larger = launched.workers, math.inf, False
+        while workers.exit_code() is None:
             time.sleep(POLL_S)
-            if (change := workers.change()) is not None:
-                self._take_note(change, launched)
             launched.feed.tell()
             self._look_ahead(launched)
-            if self.signals.signal is not None and kill_at is None:
+            makes_larger = makes_larger or (self.signals.signal is None and launched.nodes.make_larger(launched.world))
+            if kill_at == math.inf and (makes_larger or self.signals.signal is not None):
                 workers.ask_to_stop()
                 kill_at = time.monotonic() + self.resolved.config.launch.grace_s
-            if self.signals.at_once or (kill_at is not None and time.monotonic() > kill_at):
+                if makes_larger and launched.feed.step is None:
+                    workers.kill()  # they have nothing to save, and would learn that they are to stop only when they train
+            if self.signals.at_once or time.monotonic() > kill_at:
                 workers.kill()
-        return exit_code
+        return makes_larger
 
     def _look_ahead(self, launched: Launched) -> None:
         """Start the workers of the next stage once this one is about to end: while they import torch, it goes on."""
@@ -147,7 +181,7 @@ class Supervisor:
         if self._ahead or row is None or coming is None or self.signals.signal is not None:
             return
         if coming.first_sample - row["consumed_samples"] <= AHEAD_S * row["samples_per_s"]:
-            self._ahead = (coming, self.start(coming, self._log_of(coming)))
+            self._ahead = (coming, self.start(World.planned(coming), self._log_of(coming)))
 
     def _coming_after(self, stage: StagePlan) -> StagePlan | None:
         """The stage whose workers are to be started while those of this one live; None where there is none."""
@@ -164,29 +198,30 @@ class Supervisor:
         workers.end()
         return None
 
-    def _take_note(self, change: Change, launched: Launched) -> None:
-        """Count what was lost, and have it brought back.
+    def _after_failure(self, ending: Ending, world: World, nodes: Nodes, restarts: Restarts, *, step: int | None, why: str) -> None:
+        """Say that workers crashed, or that nodes are lost, and wait for the next start.
 
         Raises:
-            RampcliError: that has been done too often.
+            RampcliError: there is none.
         """
-        feed, restarts = launched.feed, launched.restarts
-        step = feed.step
-        if change.begin_anew:
-            feed.step = None
-        for said, in_step in ((change.lost, None), (change.crash, step)):  # that a node is lost says nothing against a step
-            if said is None:
-                continue
-            wait_s = restarts.after_crash(in_step)
-            if isinstance(wait_s, str):
-                launched.workers.end()  # before state.json says what they would write over
-                raise _given_up(wait_s, said=said, log=launched.log)
-            launched.workers.bring_back(wait_s)
-            if said is change.crash:
-                reason = self._of_restart(launched.stage, restarts, said=said, log=launched.log)
-            else:
-                reason = f"{said}; it is started again in {wait_s:g} s: {_number_of(restarts)} (log: {launched.log})"
-            self.run.append_event("fault", reason=reason)
+        launch, devices = self.resolved.config.launch, self.resolved.config.trainer.devices
+        lost = {world.nodes[rank // devices]: name for rank, name in ending.killed.items()} if launch.elastic else {}
+        wait_s = restarts.after_loss() if lost else restarts.after_crash(step)
+        if isinstance(wait_s, str):
+            raise _given_up(wait_s, why=why)
+        number = f"restart {restarts.crashes} of at most {restarts.max_restarts}"
+        if lost:
+            said = " and ".join(f"node {node} (killed by {name})" for node, name in lost.items())
+            others = nodes.lose(lost, wait_s=wait_s)
+            reason = f"lost {said}; {others}; it is started again in {wait_s:g} s: {number} ({ending.printed.place(quotes=False)})"
+        else:
+            saved = self.run.complete_checkpoints()
+            back = f"step {saved[-1].step}" if saved else "the beginning"
+            reason = f"the workers of stage {nodes.stage.stage} crashed ({why}); they start again from {back}: {number}"
+        self.run.append_event("fault", reason=reason)
+        self.observer.on_event({"event": "fault", "reason": reason})
+        if not lost:
+            self._sleep(wait_s)
 
     def _wait_for_old_workers(self) -> None:
         """Those of a supervisor that was killed die with it; but the dying of a large process takes its time.
@@ -215,28 +250,19 @@ class Supervisor:
         while time.monotonic() < until and self.signals.signal is None:
             time.sleep(POLL_S)
 
-    def _of_restart(self, stage: StagePlan, restarts: Restarts, *, said: str, log: Path) -> str:
-        saved = self.run.complete_checkpoints()
-        back = f"step {saved[-1].step}" if saved else "the beginning"
-        return f"the workers of stage {stage.stage} crashed ({said}; log: {log}); they start again from {back}: {_number_of(restarts)}"
-
-    def _unsaved(self, log: Path) -> RampcliError:
+    def _unsaved(self, printed: Printed) -> RampcliError:
         if self.signals.at_once:
             how = "were killed at the second signal"
         else:
             how = f"did not save within launch.grace_s={self.resolved.config.launch.grace_s:g} s, and were killed, or crashed"
-        error = RampcliError(f"the workers {how}; the same command goes on from the last checkpoint (log: {log})")
+        error = RampcliError(f"the workers {how}; the same command goes on from the last checkpoint ({printed.place()})")
         error.exit_code = EXIT_CTRL_C if self.signals.signal == signal.SIGINT else 1
         return error
 
 
-def _number_of(restarts: Restarts) -> str:
-    return f"restart {restarts.crashes} of at most {restarts.max_restarts}"
-
-
-def _given_up(why: str, *, said: str, log: Path) -> RampcliError:
+def _given_up(reason: str, *, why: str) -> RampcliError:
     return RampcliError(
-        f"the workers are not started again: {why} ({said}; log: {log})",
+        f"the workers are not started again: {reason} ({why})",
         remedy="what the log says; then the same command goes on from the last checkpoint",
     )
 

@@ -7,12 +7,13 @@ import subprocess
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+from rampcli.interpreter import safe_environment
 from rampcli.lifeline import SUPERVISOR, die_with
-from rampcli.processors import processors
+from rampcli.network import LOOPBACK
+from rampcli.run_directory import RunDirectory
 
 WORKER = "rampcli.engine.worker"
 OPENMP_SPINS = "3000"
@@ -20,23 +21,8 @@ MALLOC = {"mmap_threshold": 2**30, "trim_threshold": 2**32, "hugetlb": 1}
 """The largest piece of freed memory, and how much of it in all, that a worker keeps for itself; and that it wants huge pages."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Change:
-    """What became of some workers while those who start them go on.
-
-    Attributes:
-        begin_anew: the workers begin anew from the last checkpoint, or have to.
-        crash: what they crashed of; None where they did not.
-        lost: nodes that went, and what the others do; None where none went.
-    """
-
-    begin_anew: bool
-    crash: str | None = None
-    lost: str | None = None
-
-
 class Workers:
-    """The workers of a stage, or those who start them: agents, or a srun. Each leads a session of its own.
+    """The workers of a stage, in the order of their ranks, or a srun that starts them. Each leads a session of its own.
 
     Attributes:
         lost_s: how long the others may take to end once one has failed: they would wait for it in vain.
@@ -62,12 +48,10 @@ class Workers:
             return min(failed)  # of a signal, rather than of those who missed the one that it killed
         return None if None in codes else 0
 
-    def change(self) -> Change | None:
-        """What has changed since the last call, while there is no exit code. Nothing does here: where one ends, all do."""
-        return None
-
-    def bring_back(self, wait_s: float) -> None:
-        """Start what was lost again, `wait_s` seconds from now."""
+    def killed(self) -> dict[int, str]:
+        """Returns the ranks that a signal has ended so far, and the signal's name."""
+        codes = {rank: process.poll() for rank, process in enumerate(self.processes)}
+        return {rank: signal_name(-code) for rank, code in codes.items() if code is not None and code < 0}
 
     def ask_to_stop(self) -> None:
         """Let the workers save and leave."""
@@ -94,15 +78,23 @@ class Workers:
             self.reserved_port.close()
 
 
-def start_process(
-    command: Sequence[str], log: Path, environment: Mapping[str, str] | None = None, *, listens: bool = False
-) -> subprocess.Popen[bytes]:
-    """Start a program that prints to a log, dies with this process, and leads a session of its own; one that `listens` has an input.
+def signal_name(number: int) -> str:
+    """Returns the name of a signal, SIGKILL for example."""
+    return next((known.name for known in signal.Signals if known == number), f"signal {number}")
 
-    So Ctrl-C in the terminal reaches the supervisor alone, which passes it on once.
+
+def start_process(
+    command: Sequence[str], run: RunDirectory, log: Path, environment: Mapping[str, str], *, listens: bool = False
+) -> subprocess.Popen[bytes]:
+    """Start a program that prints to a log of a run, dies with this process, and leads a session of its own.
+
+    So Ctrl-C in the terminal reaches the supervisor alone, which passes it on once. If it `listens`, the program has a pipe as its input.
+
+    Raises:
+        UsageError: the log, or the folder of the logs, is a symbolic link.
     """
-    log.parent.mkdir(parents=True, exist_ok=True)
-    with log.open("ab") as output:
+    run.make_folder(run.logs)
+    with run.open_to_append(log) as output:
         return subprocess.Popen(
             command, env=environment, stdin=subprocess.PIPE if listens else subprocess.DEVNULL, stdout=output, stderr=output,
             start_new_session=True, preexec_fn=partial(die_with, os.getpid()),
@@ -111,7 +103,7 @@ def start_process(
 
 def worker_environment(*, threads: int) -> dict[str, str]:
     """The environment of workers: whom they belong to, and, unless the user has said so, how many threads each has, and what suits them."""
-    environment = {**os.environ, SUPERVISOR: str(os.getpid())}
+    environment = {**safe_environment(), SUPERVISOR: str(os.getpid())}
     environment.setdefault("OMP_NUM_THREADS", str(threads))
     # OpenMP threads wait by spinning, for long. On a machine that others use too, those that spin take the time of those that work.
     environment.setdefault("GOMP_SPINCOUNT", OPENMP_SPINS)
@@ -135,20 +127,13 @@ def _cache_folder() -> Path | None:
     return None
 
 
-def node_environment(node: int, *, num_nodes: int, devices: int, gpus: Sequence[str]) -> dict[str, str]:
-    """That of the workers of a node, which counts from 0, where this host plays all nodes: its GPUs, and its share of the processors."""
-    # torchrun would give each rank one thread, and one rank alone all of them.
-    environment = worker_environment(threads=max(1, processors() // (num_nodes * devices)))
-    return environment | {"CUDA_VISIBLE_DEVICES": ",".join(gpus[node * devices : (node + 1) * devices])}
-
-
-def reserve_port(host: str = "127.0.0.1") -> socket.socket:
+def reserve_port(address: str = LOOPBACK) -> socket.socket:
     """A port of this machine that nobody else is given while the socket is open; who knows its number can listen there.
 
     Args:
-        host: an address of the machine; all of them, if empty.
+        address: one of the machine's.
     """
-    reserved = socket.socket()
-    reserved.bind((host, 0))
+    reserved = socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET)
+    reserved.bind((address, 0))
     reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     return reserved

@@ -26,6 +26,7 @@ def wait_until_saved(run, process):
         ["trainer.devices=1"],
         ["trainer.devices=2"],
         ["trainer.devices=4", "parallel.tensor_parallel_size=2", "parallel.data_parallel_shard_size=2"],
+        ["trainer.devices=1", "trainer.num_nodes=2", "launch.elastic=true"],
     ],
 )
 def test_a_run_on_this_machine_listens_on_loopback_alone(run, words):

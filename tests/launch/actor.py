@@ -55,6 +55,7 @@ ACTIONS = {
     "steps": take_steps,
     "say": say,
     "fail": fail,
+    "end with": lambda _, words: sys.exit(words),
     "die": lambda _: os.kill(os.getpid(), signal.SIGKILL),
     "save when asked": save_when_asked,
     "turn a deaf ear": turn_a_deaf_ear,

@@ -21,4 +21,16 @@ def test_a_crash_at_the_same_step_twice_in_a_row_is_not_followed_by_another():
 
 def test_workers_that_crash_before_they_train_are_at_no_step():
     restarts = Restarts(max_restarts=10, backoff_s=1.0)
-    assert [restarts.after_crash(step) for step in (None, None, 4, None, 4)] == [1.0, 2.0, 4.0, 8.0, 16.0]
+    assert [restarts.after_crash(step) for step in (None, 4, None, 4)] == [1.0, 2.0, 4.0, 8.0]
+
+
+def test_workers_that_crash_before_they_train_twice_in_a_row_are_not_started_again():
+    restarts = Restarts(max_restarts=10, backoff_s=1.0)
+    assert [restarts.after_crash(step) for step in (None, 4, None)] == [1.0, 2.0, 4.0]
+    assert restarts.after_crash(None) == "they crashed before the first step twice, one start after the other"
+
+
+def test_a_node_that_is_lost_says_nothing_against_a_step_and_counts():
+    restarts = Restarts(max_restarts=3, backoff_s=1.0)
+    assert [restarts.after_crash(4), restarts.after_loss(), restarts.after_crash(4)] == [1.0, 2.0, 4.0]
+    assert restarts.after_loss() == "they crashed 4 times, with launch.max_restarts=3"

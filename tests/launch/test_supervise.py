@@ -1,6 +1,5 @@
 import json
 import signal
-import subprocess
 import sys
 import threading
 import time
@@ -14,12 +13,14 @@ from rampcli.config.resolve import resolve
 from rampcli.errors import RampcliError
 from rampcli.launch.observer import Observer
 from rampcli.launch.supervise import Supervisor
-from rampcli.launch.workers import Change, Workers
+from rampcli.launch.workers import Workers, start_process, worker_environment
 from rampcli.lifeline import StopSignals
 from rampcli.locks import hold
 from rampcli.run_directory import RunDirectory, read_rows
+from run_files import state
 
 ACTOR = str(Path(__file__).with_name("actor.py"))
+TESTS = Path(__file__).parents[1]
 
 
 class Listener(Observer):
@@ -37,35 +38,19 @@ class Listener(Observer):
                 threading.Timer(0.7, self.signals.note, [signal.SIGTERM]).start()
 
 
-class ElasticWorkers(Workers):
-    """Those whose starters go on while nodes are lost: one node after another, as soon as anybody looks."""
-
-    def __init__(self, processes):
-        super().__init__(processes)
-        self.waits_s = []
-
-    def change(self):
-        return Change(begin_anew=False, lost=f"lost node {len(self.waits_s)}")
-
-    def bring_back(self, wait_s):
-        self.waits_s.append(wait_s)
-
-
 @pytest.fixture
 def play(tmp_path):
     """Supervises actors that play scenes, and calls `meanwhile` soon; returns the last state, or the error that came of them."""
     run = RunDirectory(tmp_path)
 
-    def start(stage, log):  # noqa: ARG001
-        log.parent.mkdir(exist_ok=True)
-        with log.open("ab") as output:
-            processes = [subprocess.Popen([sys.executable, ACTOR, tmp_path], stdout=output, stderr=output, start_new_session=True)]
-        supervise.workers.append(supervise.kind(processes))
-        return supervise.workers[-1]
+    def start(world, log):  # the first rank of all is who plays
+        supervise.worlds.append(world.nodes)
+        environment = worker_environment(threads=1) | {"PYTHONPATH": str(TESTS)}
+        return Workers([start_process([sys.executable, ACTOR, str(tmp_path)], run, log, environment)])
 
     def supervise(*scenes, words=(), backoff_s=0.0, stop_at=None, twice=False, meanwhile=None):
         (tmp_path / "scenes.json").write_text(json.dumps(scenes))
-        run.write_state({"status": "running"})
+        run.write_state(state())
         overrides = [f"run_dir={tmp_path}", f"launch.backoff_s={backoff_s}", *words]
         resolved = resolve(lay_over(llm.from_factory("llama3_tiny"), overrides))
         signals = supervise.signals = StopSignals()
@@ -78,7 +63,7 @@ def play(tmp_path):
         except RampcliError as error:
             return error, listener
 
-    supervise.run, supervise.kind, supervise.workers = run, Workers, []
+    supervise.run, supervise.worlds = run, []
     return supervise
 
 
@@ -90,21 +75,23 @@ COMPLETE = [["steps", 1, 9], ["say", "complete"]]
 
 
 def test_workers_that_crash_are_started_again_until_the_run_is_complete(play):
-    status, listener = play([["steps", 1, 3], ["die"]], [["die"]], [["die"]], COMPLETE)
+    status, listener = play([["steps", 1, 3], ["die"]], [["die"]], [["steps", 1, 1], ["end with", "a word"]], COMPLETE)
     assert status == "complete"
     assert listener.heard.count("fault") == 3
     faults = [row["reason"] for row in events(play.run, "fault")]
     log = play.run.logs / "stage_0.log"
     assert faults[0] == (
-        f"the workers of stage 0 crashed (exit code -9; log: {log}); they start again from the beginning: restart 1 of at most 3"
+        f"the workers of stage 0 crashed (rank 0 was killed by SIGKILL; log: {log}); they start again from the beginning:"
+        " restart 1 of at most 3"
     )
-    assert [row["exit_code"] for row in events(play.run, "exit")] == [-9, -9, -9, 0]
+    assert f"(exit code 1; log: {log}, which ends: a word); they start again" in faults[2]
+    assert [row["exit_code"] for row in events(play.run, "exit")] == [-9, -9, 1, 0]
     assert len(events(play.run, "launch")) == 4
 
 
 def test_more_crashes_than_there_are_restarts_end_the_run(play):
-    error, _ = play([["die"]], words=["launch.max_restarts=2"])
-    assert "the workers are not started again: they crashed 3 times, with launch.max_restarts=2 (exit code -9" in error.message
+    error, _ = play([["steps", 1, 3], ["die"]], [["die"]], [["steps", 1, 4], ["die"]], words=["launch.max_restarts=2"])
+    assert "they crashed 3 times, with launch.max_restarts=2 (rank 0 was killed by SIGKILL; log: " in error.message
     assert (error.exit_code, len(events(play.run, "launch"))) == (1, 3)
     assert (play.run.read_state()["status"], play.run.read_state()["error"]["message"]) == ("failed", error.message)
 
@@ -153,20 +140,58 @@ def test_a_second_signal_ends_the_run_at_once(play):
     assert time.monotonic() - began < 10
 
 
-def test_nodes_that_are_lost_count_as_crashes_and_come_back_later_each_time(play):
-    play.kind = ElasticWorkers
-    error, _ = play([["listen"]], words=["launch.max_restarts=3"], backoff_s=0.5)
-    assert "they crashed 4 times, with launch.max_restarts=3 (lost node 3; log: " in error.message
-    assert [workers.waits_s for workers in play.workers] == [[0.5, 1.0, 2.0]]
-    assert events(play.run, "fault")[1]["reason"].startswith("lost node 1; it is started again in 1 s: restart 2 of at most 3 (log: ")
+def test_a_start_that_fails_before_the_first_step_is_tried_twice_and_its_last_words_are_quoted(play):
+    error, _ = play([["end with", "the first line\nno module\x1b[2J of that name\n\n"]])
+    log = play.run.logs / "stage_0.log"
+    assert error.message.startswith(
+        "the workers are not started again: they crashed before the first step twice, one start after the other"
+    )
+    assert error.message.endswith(r", which ends: no module\x1b[2J of that name)")
+    assert str(log) in events(play.run, "fault")[0]["reason"]
+    assert len(events(play.run, "launch")) == 2
+
+
+def test_what_an_earlier_start_has_printed_is_not_quoted(play):
+    error, _ = play([["steps", 1, 3], ["end with", "a word"]], [["die"]], words=["launch.max_restarts=1"])
+    assert "a word" in events(play.run, "fault")[0]["reason"]
+    assert "a word" not in error.message
+
+
+ELASTIC = ["launch.elastic=true", "trainer.num_nodes=3", "trainer.devices=1", "data.micro_batch_size=1", "model.global_batch_size=6"]
+ELASTIC += ["model.rampup_batch_size=null", "trainer.accelerator=cpu"]
+
+
+def test_nodes_that_are_lost_count_as_crashes_and_the_others_go_on_at_once(play):
+    error, _ = play([["die"]], words=[*ELASTIC, "launch.max_restarts=2"], backoff_s=30)
+    assert "they crashed 3 times, with launch.max_restarts=2 (rank 0 was killed by SIGKILL; log: " in error.message
+    assert play.worlds == [(0, 1, 2), (1, 2), (2,)]
+    assert [row["world_size"] for row in events(play.run, "launch")] == [3, 2, 1]
+    assert events(play.run, "fault")[1]["reason"].startswith(
+        "lost node 1 (killed by SIGKILL); the 1 left go on without it; it is started again in 60 s: restart 2 of at most 2 (log: "
+    )
     assert play.run.read_state()["status"] == "failed"
-    assert play.workers[0].exit_code() != 0
 
 
-@pytest.mark.parametrize(("elastic", "launches"), [(True, 2), (False, 1)])
-def test_an_elastic_run_goes_on_after_a_save_that_nobody_asked_the_supervisor_for(play, elastic, launches):
-    status, _ = play([["steps", 1, 3], ["say", "preempted"], ["die"]], COMPLETE, words=[f"launch.elastic={str(elastic).lower()}"])
-    assert (status, len(events(play.run, "launch"))) == ("complete" if elastic else "preempted", launches)
+@pytest.mark.parametrize("meanwhile", [[["steps", 1, 3], ["save when asked"]], [["steps", 1, 3], ["turn a deaf ear"]], [["listen"]]])
+def test_a_node_that_comes_back_trains_with_the_others_once_they_have_saved_or_cannot(play, meanwhile):
+    status, listener = play([["die"]], meanwhile, COMPLETE, words=[*ELASTIC, "launch.grace_s=0.5"], backoff_s=2)
+    assert (status, play.worlds) == ("complete", [(0, 1, 2), (1, 2), (0, 1, 2)])
+    assert listener.heard.count("fault") == 1
+
+
+def test_a_run_that_is_asked_to_stop_while_it_waits_for_nodes_or_for_a_save_is_preempted(play):
+    words = [*ELASTIC, "launch.min_nodes=3"]
+    assert play([["die"]], words=words, backoff_s=60, stop_at="fault")[0] == "preempted"
+    assert events(play.run, "fault")[0]["reason"].startswith(
+        "lost node 0 (killed by SIGKILL); the 2 left wait for it, with launch.min_nodes=3; it is started again in 60 s"
+    )
+    assert play([["die"]], [["steps", 1, 3], ["save when asked"]], words=ELASTIC, backoff_s=60, stop_at="listening")[0] == "preempted"
+    assert play.worlds == [(0, 1, 2), (0, 1, 2), (1, 2)]
+
+
+def test_a_save_that_the_supervisor_did_not_ask_for_ends_the_run(play):
+    for words in ([], ELASTIC):
+        assert play([["steps", 1, 3], ["say", "preempted"], ["die"]], COMPLETE, words=words)[0] == "preempted"
 
 
 def test_who_waits_for_others_or_for_the_next_start_can_be_asked_to_stop(play):

@@ -1,13 +1,15 @@
 """Runs that train as chains of real jobs, on nodes that come and go."""
 
 import json
+import os
+import signal
 import subprocess
 import sys
 
 import pytest
 
 from planted import plant_modules
-from processes import wait_until
+from processes import environment_of, processes_with, wait_until
 from rampcli import llm
 from rampcli.config.compose import lay_over
 from rampcli.config.resolve import resolve
@@ -124,6 +126,15 @@ def test_a_job_that_loses_a_node_and_is_preempted_saves_each_time_and_goes_on_el
     stops = [event["status"] for event in run.events if event["event"] == "stop"]
     assert stops == ["preempted", "preempted", "complete"], logs(run)
     assert_as_if_nothing_had_happened(run, long_undisturbed)
+
+
+def test_a_rank_that_is_killed_is_named_and_not_the_error_of_those_that_miss_it(run, cluster):  # noqa: ARG001
+    submit(run, *LONG, "trainer.max_samples=1_000_000", "schedule.decay_style=constant", "launch.max_restarts=0")
+    wait_for_rows(run, 10)
+    workers = processes_with(f"rampcli.engine.worker {run.path}")
+    (second,) = [worker for worker in workers if environment_of(worker).get("SLURM_PROCID") == "1"]
+    os.kill(second, signal.SIGKILL)
+    wait_for(run, lambda: "rank 1 was killed by SIGKILL; log: " in (run.state.get("error") or {"message": ""})["message"])
 
 
 def test_a_job_that_reaches_its_time_limit_saves_and_goes_on_in_the_queue(run, cluster):

@@ -155,6 +155,15 @@ def address_of(node: str) -> str:
     return node if address is None else address[1]
 
 
+def nodes_named(names: str) -> list[str]:
+    """Returns the nodes of a list as Slurm writes it, `node[1-3]` for example.
+
+    Raises:
+        RampcliError: scontrol failed.
+    """
+    return _run("scontrol", "show", "hostnames", names).split()
+
+
 def _queue(which: str) -> list[QueuedJob]:
     said = _run("squeue", "--noheader", "--states=all", f"--format={_QUEUE_FORMAT}", which)
     return [

@@ -1,29 +1,35 @@
 """What a job of the chain runs: `python -m rampcli.launch.slurm.job RUN_DIR STAGE...`. It supervises workers on all nodes of the job."""
 
 import os
+import re
 import signal
 import sys
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
-from rampcli.batch.training_plan import StagePlan
 from rampcli.config import snapshot
 from rampcli.config.resolve import Resolved, resolve
 from rampcli.errors import EXIT_INTERRUPTED, RampcliError
+from rampcli.interpreter import python
+from rampcli.launch.elastic import World
 from rampcli.launch.failures import noting_failure
 from rampcli.launch.observer import Observer
+from rampcli.launch.printed import Printed
 from rampcli.launch.run_lock import locked
 from rampcli.launch.slurm import chain, commands
 from rampcli.launch.stop_signals import noting_stop_signals
 from rampcli.launch.supervise import Supervisor
 from rampcli.launch.workers import WORKER, Workers, reserve_port, start_process, worker_environment
 from rampcli.lifeline import StopSignals
+from rampcli.network import LOOPBACK, address_towards
 from rampcli.run_directory import COMPLETE, PREEMPTED, RunDirectory, read_rows
 
 OLD_SUPERVISOR_S = 120.0
 """How long the same job, on a node that was lost, may take to let go of the run."""
 FRUITLESS_STARTS = 3
 """So many without a checkpoint, and the job does not go back into the queue."""
+_ENDED = re.compile(r"srun: error: \S+: tasks? (?P<ranks>\d[\d,-]*): (?P<how>.+)", re.ASCII)
 
 
 class Step(Workers):
@@ -32,24 +38,44 @@ class Step(Workers):
     lost_s = 60.0
     stop_signal = signal.SIGUSR1  # at SIGTERM srun would end the step
 
-    def __init__(self, resolved: Resolved, directory: RunDirectory, stage: StagePlan, log: Path) -> None:
-        """Start one worker for each process of the stage; what they print goes to `log`."""
+    def __init__(self, resolved: Resolved, directory: RunDirectory, world: World, log: Path) -> None:
+        """Start the ranks of a world; their output goes to `log`."""
         trainer, slurm = resolved.config.trainer, resolved.config.launch.slurm
-        reserved_port = reserve_port("")
+        address = _address(len(world.nodes))
+        reserved_port = reserve_port(address)
         environment = worker_environment(threads=slurm.cpus_per_task or _threads(trainer.devices))
-        environment["MASTER_ADDR"] = commands.address_of(environment["SLURMD_NODENAME"])  # this script runs on the first node
-        environment["MASTER_PORT"] = str(reserved_port.getsockname()[1])
+        environment |= {"MASTER_ADDR": address, "MASTER_PORT": str(reserved_port.getsockname()[1])}
         command = [
             *("srun", "--kill-on-bad-exit=1", "--export=ALL"),
-            f"--nodes={stage.num_nodes}",
-            f"--ntasks={stage.world_size}",
+            f"--nodes={len(world.nodes)}",
+            f"--ntasks={world.ranks}",
             f"--ntasks-per-node={trainer.devices}",
             *([] if slurm.cpus_per_task is None else [f"--cpus-per-task={slurm.cpus_per_task}"]),
             *slurm.srun_args,
             *slurm.container,
-            *(slurm.python or sys.executable, "-m", WORKER, str(directory.path)),
+            *python(WORKER, str(directory.path), interpreter=slurm.python or sys.executable),
         ]
-        super().__init__([start_process(command, log, environment)], reserved_port)
+        self.printed = Printed(log)
+        super().__init__([start_process(command, directory, log, environment)], reserved_port)
+
+    def killed(self) -> dict[int, str]:
+        """As `Workers.killed`. srun says it in the log, first of the rank that ended first; the others it ends itself."""
+        ended = next(filter(None, map(_ENDED.fullmatch, self.printed.lines())), None)
+        if ended is None or ended["how"].startswith("Exited"):
+            return {}
+        ends = [part.partition("-") for part in ended["ranks"].split(",")]
+        ranks = [rank for first, _, last in ends for rank in range(int(first), int(last or first) + 1)]
+        names = {signal.strsignal(known): known.name for known in signal.Signals}
+        how = ended["how"].removesuffix(" (core dumped)")
+        return dict.fromkeys(ranks, names.get(how, how))
+
+
+def _address(num_nodes: int) -> str:
+    """Returns the address of this node, the job's first, where the ranks on the first nodes of the job meet."""
+    if num_nodes == 1:
+        return LOOPBACK
+    others = commands.nodes_named(os.environ["SLURM_JOB_NODELIST"])[1:]
+    return address_towards(commands.address_of(others[0]))
 
 
 def _threads(devices: int) -> int:
@@ -83,7 +109,7 @@ def go_on(directory: RunDirectory, stages: Sequence[int], signals: StopSignals) 
         supervisor = Supervisor(
             resolved=resolved,
             run=directory,
-            start=lambda stage, log: Step(resolved, directory, stage, log),
+            start=partial(Step, resolved, directory),
             observer=Observer(),
             signals=signals,
         )

@@ -1,0 +1,44 @@
+import os
+
+import pytest
+
+from processes import command_of, environment_of
+from rampcli.errors import UsageError
+from rampcli.launch.elastic import World
+from rampcli.launch.local import LocalWorkers
+from rampcli.run_directory import RunDirectory
+
+
+@pytest.fixture
+def run(tmp_path):
+    run = RunDirectory(tmp_path / "run")
+    run.claim()
+    run.config.touch()
+    return run
+
+
+def test_ranks_run_on_the_gpus_of_nodes_that_are_not_lost_and_need_not_fill_the_last(run):
+    workers = LocalWorkers(run, World(nodes=(0, 2), ranks=3), run.logs / "stage_0.log", devices=2, gpus=list("abcdef"))
+    try:
+        places = [environment_of(process.pid) for process in workers.processes]
+        names = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "CUDA_VISIBLE_DEVICES", "MASTER_ADDR")
+        assert [tuple(place[name] for name in names) for place in places] == [
+            ("0", "0", "3", "a,b", "127.0.0.1"),
+            ("1", "1", "3", "a,b", "127.0.0.1"),
+            ("2", "0", "3", "e,f", "127.0.0.1"),
+        ]
+        for process in workers.processes:
+            assert " -P -m rampcli.engine.worker " in command_of(process.pid)
+    finally:
+        workers.end()
+
+
+@pytest.mark.parametrize("link", ["logs", "logs/stage_0.log"])
+def test_what_workers_print_goes_through_no_link(run, tmp_path, link):
+    (tmp_path / "logs").mkdir()
+    (tmp_path / "logs/stage_0.log").write_text("precious")
+    (run.path / link).parent.mkdir(exist_ok=True)
+    os.symlink(tmp_path / link, run.path / link)
+    with pytest.raises(UsageError, match="is a symbolic link"):
+        LocalWorkers(run, World(nodes=(0,), ranks=1), run.logs / "stage_0.log", devices=1, gpus=[])
+    assert (tmp_path / "logs/stage_0.log").read_text() == "precious"
