@@ -28,6 +28,7 @@ from rampcli.launch.slurm.scripts import JobScript, render
 from rampcli.launch.stop_signals import noting_stop_signals
 from rampcli.launch.supervise import Supervisor
 from rampcli.lifeline import StopSignals
+from rampcli.locks import is_held
 from rampcli.run_directory import COMPLETE, PREEMPTED, Checkpoint, RunDirectory
 
 
@@ -95,7 +96,7 @@ def run(
         gpus = held.enter_context(claimed_gpus(resolved.config, resolved.plan))
         if launches_jobs or shutil.which("squeue"):  # elsewhere no job of the run starts; and it could not while this process holds the run
             chain.refuse_living(directory)
-        if newest is None:
+        if newest is None and not is_held(directory.workers_lock):  # workers that live go on writing there
             _keep_old_metrics(directory, observer or Observer())
         describe(directory, resolved, overrides)
         _announce(directory, resolved, newest, command_line)
