@@ -34,13 +34,13 @@ class Killer:
 
     def __init__(self, run: Run, numbers: random.Random) -> None:
         self.run = run
+        self.output = run.path.with_suffix(".txt")
         self.numbers = numbers
         self.supervisor = self._start()
         self.killed: list[tuple[str, str]] = []
 
     def _start(self) -> subprocess.Popen[str]:
-        self.run.path.mkdir(exist_ok=True)
-        with (self.run.path / "output.txt").open("a") as output:
+        with self.output.open("a") as output:
             return subprocess.Popen(self.run.command(*WORDS), env=environment(), stdout=output, stderr=output)
 
     def strike(self) -> None:
@@ -74,7 +74,7 @@ class Killer:
             return False
         if code == 0:
             return True
-        said = (self.run.path / "output.txt").read_text()
+        said = self.output.read_text()
         assert code == -signal.SIGKILL or "twice, one start after the other" in said.splitlines()[-2], said[-2000:]
         self.supervisor = self._start()
         return False
