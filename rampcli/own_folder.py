@@ -224,7 +224,8 @@ def read_file(path: Path, *, most_bytes: int, follows_links: bool = True) -> byt
         OSError: as `open_to_read`, or it is larger than `most_bytes`.
     """
     with open_to_read(path, follows_links=follows_links) as file:
-        content = file.read(most_bytes + 1)
+        size = os.fstat(file.fileno()).st_size  # reading allocates at once what it is asked for
+        content = file.read(min(size, most_bytes) + 1)
     if len(content) > most_bytes:
         raise OSError(errno.EFBIG, f"larger than {most_bytes:,} bytes", str(path))
     return content
