@@ -12,7 +12,7 @@ from rich.text import Text
 
 from rampcli.cli.console import build_console, print_table, say
 from rampcli.config.resolve import Resolved
-from rampcli.errors import RampcliError, UsageError, visible
+from rampcli.errors import DamagedFileError, RampcliError, UsageError, visible
 from rampcli.launch.cancelling import cancel
 from rampcli.launch.run_lock import Holder, holder_of
 from rampcli.launch.slurm import chain
@@ -55,6 +55,8 @@ def tell_status(run_dir: Path, *, as_json: bool) -> None:
     holder, jobs, unknown = holder_of(directory), list[chain.JobStatus](), None
     try:
         jobs = chain.status(directory)
+    except (DamagedFileError, UsageError):  # of jobs.json itself
+        raise
     except RampcliError as error:  # all the rest is known without Slurm
         unknown = error.message
     facts = {
