@@ -10,6 +10,7 @@ import os
 import secrets
 import shutil
 import stat
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -160,6 +161,21 @@ class OwnFolder:
                 shutil.rmtree(path.name, dir_fd=parent)
             else:
                 os.unlink(path.name, dir_fd=parent)
+
+
+def private_folder(purpose: str) -> Path:
+    """Returns a folder below the temporary folder that only this user can write to. It is made if it is not there.
+
+    Raises:
+        UsageError: somebody else has made it, or could write to it.
+    """
+    folder = Path(tempfile.gettempdir()) / f"rampcli-{purpose}-{os.getuid()}"
+    with suppress(FileExistsError):
+        folder.mkdir(mode=0o700)
+    found = folder.lstat()
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o022:
+        raise UsageError(f"{folder} is not a folder that only you can write to", remedy="TMPDIR=FOLDER, a folder of yours; or remove it")
+    return folder
 
 
 def replace_file(path: Path, content: str | bytes) -> None:

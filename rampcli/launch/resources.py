@@ -1,10 +1,8 @@
 """What this machine has to run on."""
 
 import os
-import stat
-import tempfile
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from rampcli.batch.training_plan import TrainingPlan
@@ -12,6 +10,7 @@ from rampcli.config.choices import Accelerator, Launcher
 from rampcli.config.schema import Config
 from rampcli.errors import UsageError
 from rampcli.locks import hold
+from rampcli.own_folder import private_folder
 
 
 def visible_gpus() -> list[str]:
@@ -32,7 +31,7 @@ def claimed_gpus(config: Config, plan: TrainingPlan) -> Iterator[list[str]]:
     wanted = gpus_wanted(config, plan)
     with ExitStack() as claims:
         gpus: list[str] = []
-        locks = _folder_of_claims() if wanted else Path()
+        locks = private_folder("gpus") if wanted else Path()
         for gpu in visible_gpus() if wanted else []:
             try:
                 claims.enter_context(hold(locks / gpu.replace("/", "_")))
@@ -48,21 +47,6 @@ def claimed_gpus(config: Config, plan: TrainingPlan) -> Iterator[list[str]]:
                 remedy="wait for them, or fewer GPUs",
             )
         yield gpus
-
-
-def _folder_of_claims() -> Path:
-    """Returns the folder of the locks on GPUs, which is made if it is not there.
-
-    Raises:
-        UsageError: somebody else has made it.
-    """
-    folder = Path(tempfile.gettempdir()) / f"rampcli-gpus-{os.getuid()}"
-    with suppress(FileExistsError):
-        folder.mkdir(mode=0o700)
-    found = folder.lstat()
-    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o022:
-        raise UsageError(f"{folder} is not a folder that only you can write to", remedy="TMPDIR=FOLDER, a folder of yours; or remove it")
-    return folder
 
 
 def gpus_wanted(config: Config, plan: TrainingPlan) -> int:

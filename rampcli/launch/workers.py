@@ -13,6 +13,7 @@ from pathlib import Path
 from rampcli.interpreter import safe_environment
 from rampcli.lifeline import SUPERVISOR, die_with
 from rampcli.network import LOOPBACK
+from rampcli.own_folder import private_folder
 from rampcli.run_directory import RunDirectory
 
 WORKER = "rampcli.engine.worker"
@@ -116,14 +117,18 @@ def worker_environment(*, threads: int) -> dict[str, str]:
 
 
 def _cache_folder() -> Path | None:
-    """Where compiled layers are kept for the processes of later stages, and for later runs; None leaves that to torch.
+    """Returns where compiled layers are kept for the processes of later stages, and for later runs, or None if nothing can be written.
 
-    It is not in the run directory, since torch runs what it finds there.
+    Torch runs what it finds there. So it is not in the run directory, nor in torch's own `/tmp/torchinductor_NAME`, which anybody may
+    have made.
     """
     with suppress(OSError, RuntimeError):  # no home, or none to write to, as in containers
         cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "rampcli" / "compiled"
         cache.mkdir(parents=True, exist_ok=True)
-        return cache if os.access(cache, os.W_OK) else None
+        if os.access(cache, os.W_OK):
+            return cache
+    with suppress(OSError):
+        return private_folder("compiled")
     return None
 
 

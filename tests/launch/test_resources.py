@@ -1,4 +1,5 @@
 import os
+import tempfile
 
 import pytest
 
@@ -6,7 +7,6 @@ from rampcli import llm
 from rampcli.config.choices import Accelerator
 from rampcli.config.resolve import resolve
 from rampcli.errors import UsageError
-from rampcli.launch import resources
 from rampcli.launch.resources import claimed_gpus, gpus_wanted, visible_gpus
 
 
@@ -19,7 +19,7 @@ def test_the_gpus_are_those_that_the_environment_leaves(monkeypatch, variable, g
 @pytest.fixture
 def claims(monkeypatch, tmp_path):
     """A folder for claims, so that nobody else's count."""
-    monkeypatch.setattr(resources.tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
 
 
 def tiny(accelerator):

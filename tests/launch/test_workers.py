@@ -1,9 +1,12 @@
 import socket
 import subprocess
 import sys
+import tempfile
+from pathlib import Path
 
 import pytest
 
+from rampcli.errors import UsageError
 from rampcli.launch.workers import reserve_port, worker_environment
 
 ALLOCATES_TWICE = """
@@ -51,10 +54,15 @@ def test_where_the_user_says_where_compiled_layers_go_no_other_folder_is_made(mo
     assert not list(tmp_path.iterdir())
 
 
-def test_without_a_home_to_write_to_torch_keeps_what_it_compiles_where_it_does_by_itself(monkeypatch, tmp_path):
+def test_without_a_home_to_write_to_compiled_layers_are_kept_where_only_this_user_can_write(monkeypatch, tmp_path):
     monkeypatch.delenv("TORCHINDUCTOR_CACHE_DIR", raising=False)
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    assert worker_environment(threads=1)["TORCHINDUCTOR_CACHE_DIR"].startswith(str(tmp_path))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "home"))
+    assert worker_environment(threads=1)["TORCHINDUCTOR_CACHE_DIR"].startswith(str(tmp_path / "home"))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
     (tmp_path / "file").touch()
-    assert "TORCHINDUCTOR_CACHE_DIR" not in worker_environment(threads=1)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    folder = Path(worker_environment(threads=1)["TORCHINDUCTOR_CACHE_DIR"])
+    assert (folder.parent, folder.stat().st_mode & 0o777) == (tmp_path, 0o700)
+    folder.chmod(0o777)
+    with pytest.raises(UsageError, match="is not a folder that only you can write to"):
+        worker_environment(threads=1)
