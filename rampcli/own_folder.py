@@ -197,7 +197,7 @@ def _refusing_links(path: Path) -> Iterator[None]:
             raise link_refused(path) from error
         if error.errno == errno.ENOTDIR:
             raise UsageError(f"{path} is not a folder", remedy="remove it") from error
-        if error.errno == errno.ENXIO:  # a FIFO that is opened for writing, and nobody reads
+        if error.errno in (errno.ENXIO, errno.EISDIR):  # ENXIO: a FIFO that is opened for writing, and nobody reads
             raise _not_regular(path) from error
         error.filename = str(path)
         raise
@@ -245,12 +245,3 @@ def read_file(path: Path, *, most_bytes: int, follows_links: bool = True) -> byt
     if len(content) > most_bytes:
         raise OSError(errno.EFBIG, f"larger than {most_bytes:,} bytes", str(path))
     return content
-
-
-def flush(path: Path) -> None:
-    """Wait until a file, or the names in a folder, are on disk."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

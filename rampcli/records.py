@@ -32,8 +32,8 @@ def read_json(path: Path, shape: Any, *, most_bytes: int = MOST_BYTES) -> Any:
     """
     try:
         content = read_file(path, most_bytes=most_bytes)
-    except FileNotFoundError:
-        raise
+    except (FileNotFoundError, NotADirectoryError) as error:  # the latter: a file above it
+        raise FileNotFoundError(*error.args) from error
     except OSError as error:
         raise DamagedFileError(f"cannot read {path}: {error.strerror or error}") from error
     return parse_json(content, shape, where=str(path))
@@ -46,7 +46,7 @@ def parse_json(content: bytes, shape: Any, *, where: str) -> Any:
         DamagedFileError: it is not JSON, or has another shape.
     """
     try:
-        value = json.loads(content.decode(), parse_constant=_refuse_constant)
+        value = json.loads(content.decode(), parse_constant=_refuse_constant, object_pairs_hook=_without_repeats)
     except (ValueError, RecursionError) as error:  # ValueError: also bytes that are not UTF-8, and integers of thousands of digits
         reason = "it is nested too deeply" if isinstance(error, RecursionError) else error
         raise DamagedFileError(f"{where} is damaged: {reason}") from error
@@ -67,6 +67,15 @@ def check_shape(value: Any, shape: Any, *, where: str) -> None:
 
 def _refuse_constant(name: str) -> NoReturn:
     raise ValueError(f"{name} is not JSON")
+
+
+def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Returns the fields of a mapping. Readers disagree on which of two alike counts, so neither does."""
+    fields = dict(pairs)
+    if len(fields) < len(pairs):
+        names = [name for name, _ in pairs]
+        raise ValueError(f"{next(name for name in names if names.count(name) > 1)} is there twice")
+    return fields
 
 
 def _misfit(value: Any, shape: Any, field: str) -> tuple[str, str] | None:

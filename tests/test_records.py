@@ -76,7 +76,7 @@ def test_a_misfit_is_named_with_its_field(facts, misfit):
 
 @pytest.mark.parametrize(
     "content",
-    [b"", b"{", b"\xff", b"[" * 10**6, b'{"a":' * 10**5, b"NaN", b"-Infinity", b"1" * 5000, b"\x00"],
+    [b"", b"{", b"\xff", b"[" * 10**6, b'{"a":' * 10**5, b"NaN", b"-Infinity", b"1" * 5000, b"\x00", b'{"a": 1, "a": 1}'],
     ids=range(10),
 )
 def test_what_is_not_json_is_one_message(content):

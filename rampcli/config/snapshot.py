@@ -16,7 +16,7 @@ from rampcli.config.values import build
 from rampcli.errors import Report, UsageError
 
 MOST_BYTES = 200_000
-SETTINGS_CHECKS = (check_ranges, *SETTING_CHECKS, *SPLIT_CHECKS, *LAUNCH_CHECKS)
+SETTINGS_CHECKS = (*SETTING_CHECKS, *SPLIT_CHECKS, *LAUNCH_CHECKS)
 IDENTITY = (
     "seed",
     "model.",
@@ -57,11 +57,12 @@ def read(path: Path) -> Config:
         at = "" if error.line is None else f", line {error.line}"
         raise UsageError(f"cannot read {path}{at}: {error.reason}") from error
     config = build(flatten(tree), place=lambda _: str(path))
-    report = Report()
-    for check in SETTINGS_CHECKS:
-        with report.noting():
-            check(config)
-    for misfit in report.errors:
-        misfit.set_by = misfit.set_by or (str(path),)
-    report.close()
+    for checks in ((check_ranges,), SETTINGS_CHECKS):  # the others rely on the ranges
+        report = Report()
+        for check in checks:
+            with report.noting():
+                check(config)
+        for misfit in report.errors:
+            misfit.set_by = misfit.set_by or (str(path),)
+        report.close()
     return config

@@ -40,22 +40,28 @@ Refuse = Callable[[str], UsageError]
 
 def bin_of(prefix: Path) -> Path:
     """The file of the tokens."""
-    return prefix.with_name(f"{prefix.name}.bin")
+    return _beside(prefix, ".bin")
 
 
 def idx_of(prefix: Path) -> Path:
     """The file of the index."""
-    return prefix.with_name(f"{prefix.name}.idx")
+    return _beside(prefix, ".idx")
 
 
 def manifest_of(prefix: Path) -> Path:
     """The file that says what the two others hold, where rampcli wrote them."""
-    return prefix.with_name(f"{prefix.name}.json")
+    return _beside(prefix, ".json")
 
 
 def tokenizer_of(prefix: Path) -> Path:
     """The file that says what tokens mean, likewise."""
-    return prefix.with_name(f"{prefix.name}.tokenizer.json")
+    return _beside(prefix, ".tokenizer.json")
+
+
+def _beside(prefix: Path, ending: str) -> Path:
+    if not prefix.name:
+        raise UsageError(f"{prefix} is not the name of a corpus", remedy="PREFIX of PREFIX.bin and PREFIX.idx")
+    return prefix.with_name(f"{prefix.name}{ending}")
 
 
 def token_type(vocab_size: int) -> np.dtype[Any]:

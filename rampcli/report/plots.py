@@ -1,5 +1,6 @@
 """Pictures of a plan."""
 
+from io import BytesIO
 from pathlib import Path
 
 import matplotlib as mpl
@@ -7,6 +8,7 @@ from matplotlib.figure import Figure
 
 from rampcli.batch.quantities import scale
 from rampcli.batch.training_plan import TrainingPlan
+from rampcli.own_folder import replace_file
 
 OPEN_SHARE = 0.25
 """An open last stage is drawn this much of the others' length."""
@@ -19,7 +21,7 @@ def plot_plan(plan: TrainingPlan, path: Path, *, title: str) -> None:
 
     Args:
         plan: what to draw.
-        path: an .svg or a .png file; the same plan gives the same bytes.
+        path: an .svg or a .png file, which is replaced; the same plan gives the same bytes.
         title: stands above.
     """
     mpl.rcParams.update({"svg.fonttype": "none", "svg.hashsalt": "rampcli", "font.size": 10, "font.family": "sans-serif"})
@@ -54,7 +56,9 @@ def plot_plan(plan: TrainingPlan, path: Path, *, title: str) -> None:
     for axes in (batch, nodes):
         axes.spines[["top", "right"]].set_visible(False)
     metadata = {"Date": None} if path.suffix == ".svg" else {"Software": None}
-    figure.savefig(path, dpi=200, metadata=metadata)
+    picture = BytesIO()
+    figure.savefig(picture, format=path.suffix[1:], dpi=200, metadata=metadata)
+    replace_file(path, picture.getvalue())
 
 
 def _short(samples: float) -> str:
