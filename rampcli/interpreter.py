@@ -3,6 +3,7 @@
 import os
 import sys
 from collections.abc import Mapping
+from contextlib import suppress
 
 
 def python(module: str, *arguments: str, interpreter: str = sys.executable) -> list[str]:
@@ -25,7 +26,15 @@ def safe_environment(environment: Mapping[str, str] = os.environ) -> dict[str, s
 
 
 def leave_working_directory_out() -> None:
-    """Apply `safe_environment` to this process, for everything that it imports and starts from now on."""
+    """Take the working directory off this process's path, and apply `safe_environment` to what it starts from now on.
+
+    An entry that a user has written out in PYTHONPATH stays, and so do those of installed packages.
+    """
+    named = {os.path.realpath(entry) for entry in os.environ.get("PYTHONPATH", "").split(os.pathsep) if entry}
+    ours = next((place for place, entry in enumerate(sys.path) if entry == os.path.dirname(os.__file__)), 0)
+    with suppress(FileNotFoundError):  # a working directory that was deleted holds nothing
+        here = os.path.realpath(os.getcwd())
+        sys.path[:ours] = [entry for entry in sys.path[:ours] if os.path.realpath(entry) != here or here in named]
     os.environ.update(safe := safe_environment())
     if "PYTHONPATH" not in safe:
         os.environ.pop("PYTHONPATH", None)

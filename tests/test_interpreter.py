@@ -25,3 +25,16 @@ def test_a_module_of_the_working_directory_is_not_imported_by_what_is_started(tm
     program = "import subprocess, sys; subprocess.run([sys.executable, '-c', 'import yaml'])"
     subprocess.run([sys.executable, "-P", "-c", program], env=environment, cwd=tmp_path, check=True)
     assert not list(tmp_path.glob("imported *"))
+
+
+PROBE = "import sys; from rampcli.interpreter import leave_working_directory_out as leave; leave(); import planted"
+
+
+@pytest.mark.parametrize(("path", "imports"), [(":", False), (":/nowhere", False), (".", True), (":.", True), (None, False)])
+def test_this_process_imports_from_the_working_directory_only_if_its_user_has_written_it_out(tmp_path, path, imports):
+    (tmp_path / "planted.py").touch()
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"} | (
+        {} if path is None else {"PYTHONPATH": path}
+    )
+    done = subprocess.run([sys.executable, "-c", PROBE], env=environment, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert (done.returncode == 0, "No module named 'planted'" in done.stderr) == (imports, not imports)

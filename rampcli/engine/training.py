@@ -147,8 +147,11 @@ def given_weights(config: Config) -> RowsOf | None:
 def report_failure(run: RunDirectory, error: RampcliError, *, understood: bool = True) -> None:
     """Print why, and let state.json say that the run failed; where several ranks fail, it keeps what is understood."""
     print(error, file=sys.stderr)  # noqa: T201
-    if understood or "error" not in (run.read_state() or {}):
-        run.change_status("failed", error=error.facts() | {"understood": understood})
+    try:
+        if understood or "error" not in (run.read_state() or {}):
+            run.change_status("failed", error=error.facts() | {"understood": understood})
+    except RampcliError as another:  # state.json itself may be what is wrong
+        print(another, file=sys.stderr)  # noqa: T201
 
 
 def leave(code: int) -> NoReturn:

@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 
 from rampcli.engine.stopping import StopRequest
+from rampcli.errors import RampcliError
 from rampcli.lifeline import SUPERVISOR, WAIT, die_with_parent
 from rampcli.locks import hold
 from rampcli.run_directory import RunDirectory
@@ -28,7 +29,11 @@ def main() -> None:
     stop.listen()
     run = RunDirectory(Path(sys.argv[1]))
     started = max(STARTED, wait_for_turn(run)) if WAIT in sys.argv else STARTED
-    lock = hold(run.workers_lock, shared=True, wait_s=LOCK_S)  # who supervises waits for it for a moment, before it starts workers
+    try:
+        lock = hold(run.workers_lock, shared=True, wait_s=LOCK_S)  # a supervisor takes it for an instant, before it starts workers
+    except RampcliError as error:
+        print(error, file=sys.stderr)  # noqa: T201
+        sys.exit(error.exit_code)
     from rampcli.engine.training import train_and_leave  # here, because torch takes seconds, in which a signal may come
 
     train_and_leave(run, stop, started=started, lock=lock)
