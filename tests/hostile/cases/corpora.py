@@ -1,0 +1,120 @@
+"""Indexed corpora and their manifests, refused when they are opened."""
+
+import struct
+from collections.abc import Callable
+from typing import Any
+
+from hostile.case import Case, case
+from hostile.cases.run_files import ESCAPES
+from hostile.materials import PRETRAIN
+from hostile.world import Plant, World, cut, device, edit_bytes, edit_json, fifo, folder, hostile_json, remove, write
+from rampcli.data.indexed import HEADER, MAGIC
+
+INSPECT = "data inspect corpus"
+SEQUENCES = 60
+AT_LENGTHS = HEADER.size
+AT_POINTERS = AT_LENGTHS + 4 * SEQUENCES
+AT_DOCUMENTS = AT_POINTERS + 8 * SEQUENCES
+TWO_BYTES = 8
+"""The code of the corpus's type."""
+
+
+def number(at: int, kind: str, value: int) -> Plant:
+    """Overwrites a number of the index."""
+    packed = struct.pack(f"<{kind}", value)
+    return edit_bytes("corpus.idx", lambda content: content[:at] + packed + content[at + len(packed) :])
+
+
+def header(**changed: int) -> Plant:
+    """Overwrites the index's header."""
+    facts = {"version": 1, "code": TWO_BYTES, "sequences": SEQUENCES, "boundaries": SEQUENCES + 1} | changed
+    return edit_bytes("corpus.idx", lambda content: HEADER.pack(MAGIC, *facts.values()) + content[HEADER.size :])
+
+
+INDEXES: dict[str, tuple[Plant, ...]] = {
+    "a negative length": (number(AT_LENGTHS + 4, "i", -5),),
+    "lengths that overlap": (number(AT_LENGTHS + 8, "i", 2**31 - 1),),
+    "a pointer outside the file": (number(AT_POINTERS + 8, "q", 2**62),),
+    "a negative pointer": (number(AT_POINTERS + 8, "q", -16),),
+    "a pointer between two tokens": (number(AT_POINTERS + 8, "q", 27),),
+    "pointers that fall": (number(AT_POINTERS + 80, "q", 2),),
+    "document indices that fall": (number(AT_DOCUMENTS + 8 * 10, "q", 2),),
+    "a negative document index": (number(AT_DOCUMENTS + 8 * 10, "q", -1),),
+    "a document index outside": (number(AT_DOCUMENTS + 8 * 10, "q", 2**60),),
+    "a first document that is not the first sequence": (number(AT_DOCUMENTS, "q", 1),),
+    "two to the sixtieth sequences": (header(sequences=2**60),),
+    "two to the sixty-fourth boundaries, nearly": (header(boundaries=2**64 - 1),),
+    "no boundaries": (header(boundaries=0),),
+    "one sequence fewer": (header(sequences=SEQUENCES - 1),),
+    "numbers that make up for each other": (header(sequences=SEQUENCES - 2, boundaries=SEQUENCES + 4),),
+    "tokens of floats": (header(code=6),),
+    "tokens of another size": (header(code=5),),
+    "version 2": (header(version=2),),
+    "another magic": (edit_bytes("corpus.idx", lambda content: b"\x1b[2J" + content[4:]),),
+    "a cut index": (cut("corpus.idx"),),
+    "an empty index": (write("corpus.idx", b""),),
+    "cut tokens": (cut("corpus.bin"),),
+    "longer tokens": (edit_bytes("corpus.bin", lambda content: content + b"\0\0"),),
+    "no tokens": (remove("corpus.bin"),),
+    "an index that is a FIFO": (fifo("corpus.idx"),),
+    "tokens that are a FIFO": (fifo("corpus.bin"),),
+    "an index that is an endless device": (device("corpus.idx"),),
+    "tokens that are a folder": (folder("corpus.bin"),),
+}
+
+MANIFESTS: dict[str, Callable[[Any], Any]] = {
+    "a vocabulary that is a text": lambda manifest: manifest.update(vocab_size="many"),
+    "a negative vocabulary": lambda manifest: manifest.update(vocab_size=-5),
+    "a vocabulary of ten to the thirtieth": lambda manifest: manifest.update(vocab_size=10**30),
+    "a largest token that is a list": lambda manifest: manifest.update(largest_token=[1]),
+    "files that are a text": lambda manifest: manifest.update(files="x"),
+    "an empty that is a text": lambda manifest: manifest.update(empty="none"),
+    "skipped that are a mapping": lambda manifest: manifest.update(skipped={}),
+    "another format": lambda manifest: manifest.update(format=2),
+    "a tokenizer that is a number": lambda manifest: manifest.update(tokenizer=5),
+    "an end of document that is a list": lambda manifest: manifest.update(eod_token=[], eod="x"),
+}
+
+
+def escaping(manifest: dict[str, Any]) -> None:
+    manifest.update(tokenizer=ESCAPES, eod_token=ESCAPES, inputs=[{"name": ESCAPES, "bytes": 1, "mtime_ns": 1}])
+
+
+def tokens_of_escapes(world: World) -> None:
+    """Tokens that are bytes of escape sequences: a corpus may hold them."""
+    content = (ESCAPES * 200).encode()[:830]
+    (world.here / "corpus.bin").write_bytes(b"".join(bytes([byte, 0]) for byte in content))
+
+
+CASES: list[Case] = [
+    *(case(f"a corpus with {name}: inspect", INSPECT, (2, 5), *plants, uses=("corpus",)) for name, plants in INDEXES.items()),
+    *(
+        case(f"a corpus with {name}: pretrain", PRETRAIN, (2, 5), *INDEXES[name])
+        for name in ("a negative length", "pointers that fall", "document indices that fall", "two to the sixtieth sequences", "cut tokens")
+    ),
+    *(
+        case(f"a corpus's manifest, {name}: inspect", INSPECT, (2, 5), write("corpus.json", text), uses=("corpus",))
+        for name, text in hostile_json().items()
+    ),
+    *(
+        case(f"a corpus's manifest, {name}: inspect", INSPECT, (2, 5), edit_json("corpus.json", change), uses=("corpus",))
+        for name, change in MANIFESTS.items()
+    ),
+    *(
+        case(f"a corpus's manifest, {name}: pretrain", PRETRAIN, (2, 5), edit_json("corpus.json", MANIFESTS[name]))
+        for name in ("a vocabulary that is a text", "a largest token that is a list")
+    ),
+    case("a corpus's manifest is a FIFO: inspect", INSPECT, (2, 5), fifo("corpus.json"), uses=("corpus",)),
+    case("a corpus's manifest, escape sequences: inspect", INSPECT, (0, 2, 5), edit_json("corpus.json", escaping), uses=("corpus",)),
+    case(
+        "a corpus's manifest, escape sequences: inspect --verify",
+        f"{INSPECT} --verify",
+        (0, 1, 2, 5),
+        edit_json("corpus.json", escaping),
+        uses=("corpus",),
+    ),
+    case("a corpus of escape sequences: inspect", INSPECT, 0, tokens_of_escapes, uses=("corpus",)),
+    case("a prefix of escape sequences: inspect", "data inspect '\x1b[2J\u202e'", 2, uses=()),
+    case("a prefix that is a device: inspect", "data inspect /dev/zero", 2, uses=()),
+    case("a prefix without a name: inspect", "data inspect /", 2, uses=()),
+]

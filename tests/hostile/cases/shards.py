@@ -1,0 +1,179 @@
+"""Shards of tensors: damaged with manifests that say so, and with manifests that fit them."""
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+from hostile.case import Case, case
+from hostile.cases.run_files import EXPORT, GENERATE
+from hostile.materials import NEWER, OLDER, SHARD
+from hostile.world import DEEP, Plant, World, cut, device, edit_bytes, fifo, folder, link, remove
+from rampcli.run_directory import page_sums
+
+Header = dict[str, Any]
+Change = Callable[[Header, bytes], tuple[Header, bytes] | bytes | None]
+
+
+def make_honest(world: World, checkpoint: str) -> None:
+    """Let the manifest have the sizes and checksums of the files as they are."""
+    path = world.here / checkpoint / "manifest.json"
+    manifest = json.loads(path.read_text())
+    for name, facts in manifest["files"].items():
+        content = (world.here / checkpoint / name).read_bytes()
+        facts.update(bytes=len(content), sums=page_sums(content))
+    path.write_text(json.dumps(manifest))
+
+
+def packed(header: Header | bytes, data: bytes, *, length: int | None = None) -> bytes:
+    """A safetensors file, with a header as it is given."""
+    text = header if isinstance(header, bytes) else json.dumps(header).encode()
+    return (len(text) if length is None else length).to_bytes(8, "little") + text + data
+
+
+def unpacked(content: bytes) -> tuple[Header, bytes]:
+    """The header and the data of a safetensors file."""
+    length = int.from_bytes(content[:8], "little")
+    return json.loads(content[8 : 8 + length]), content[8 + length :]
+
+
+def shard(change: Change, *checkpoints: str) -> Plant:
+    """Damages shards, and makes the manifests fit them."""
+
+    def plant(world: World) -> None:
+        for checkpoint in checkpoints:
+            path = world.here / checkpoint / SHARD
+            header, data = unpacked(path.read_bytes())
+            changed = change(header, data)
+            if not isinstance(changed, bytes):
+                header, data = changed or (header, data)
+                changed = packed(header, data)
+            path.write_bytes(changed)
+            make_honest(world, checkpoint)
+
+    return plant
+
+
+def first(header: Header) -> Any:
+    """The entry of a weight of two dimensions."""
+    return header["model.embedding.weight"]
+
+
+def sharding(change: Callable[[Any], Any]) -> Change:
+    """Changes where blocks are in their tensors."""
+
+    def apply(header: Header, _: bytes) -> None:
+        places = json.loads(header["__metadata__"]["DCP_SHARDING_INFO"])
+        header["__metadata__"]["DCP_SHARDING_INFO"] = json.dumps(change(places) or places)
+
+    return apply
+
+
+def shifted(header: Header, by: int) -> None:
+    first(header)["data_offsets"] = [offset + by for offset in first(header)["data_offsets"]]
+
+
+def duplicated(header: Header, data: bytes) -> bytes:
+    """The same tensor twice in the header, which a reader of JSON sees once."""
+    text = json.dumps(header)
+    return packed(text.replace("{", '{"model.embedding.weight": ' + json.dumps(first(header)) + ", ", 1).encode(), data)
+
+
+def overlapping(header: Header, _: bytes) -> None:
+    """Two tensors in the same bytes."""
+    names = [name for name in header if name != "__metadata__"]
+    same = next((a, b) for a in names for b in names if a < b and header[a]["shape"] == header[b]["shape"])
+    header[same[0]]["data_offsets"] = header[same[1]]["data_offsets"]
+
+
+CHANGES: dict[str, Change] = {
+    "offsets outside the file": lambda header, _: shifted(header, 10**9),
+    "offsets of two to the seventieth": lambda header, _: shifted(header, 2**70),
+    "negative offsets": lambda header, _: shifted(header, -(10**6)),
+    "offsets into the header": lambda header, _: shifted(header, -4),
+    "offsets that end before they begin": lambda header, _: first(header)["data_offsets"].reverse(),
+    "offsets that are texts": lambda header, _: first(header).update(data_offsets=["0", "4"]),
+    "offsets that are fractions": lambda header, _: first(header).update(data_offsets=[float(at) for at in first(header)["data_offsets"]]),
+    "offsets of three": lambda header, _: first(header)["data_offsets"].append(0),
+    "two tensors in one place": overlapping,
+    "a tensor twice": duplicated,
+    "a tensor that is missing": lambda header, _: header.pop("model.embedding.weight") and None,
+    "an unknown type": lambda header, _: first(header).update(dtype="F7"),
+    "a type that is a list": lambda header, _: first(header).update(dtype=["F32"]),
+    "another type of the same size": lambda header, _: first(header).update(dtype="I32"),
+    "a shape of another order": lambda header, _: first(header)["shape"].reverse(),
+    "a negative shape": lambda header, _: first(header).update(shape=[-side for side in first(header)["shape"]]),
+    "a shape of ten to the eighteenth": lambda header, _: first(header).update(shape=[10**18, 0], data_offsets=[0, 0]),
+    "a shape of truths": lambda header, _: first(header).update(shape=[True, True], data_offsets=[0, 4]),
+    "a shape of a hundred dimensions": lambda header, _: first(header).update(shape=[1] * 100, data_offsets=[0, 4]),
+    "an entry that is a number": lambda header, _: header.update({"model.embedding.weight": 5}),
+    "no metadata": lambda header, _: header.pop("__metadata__") and None,
+    "metadata that is a list": lambda header, _: header.update(__metadata__=[]),
+    "places that are no JSON": lambda header, _: header["__metadata__"].update(DCP_SHARDING_INFO="{"),
+    "deep places": lambda header, _: header["__metadata__"].update(DCP_SHARDING_INFO="[" * DEEP),
+    "places of none": sharding(lambda places: places.clear()),
+    "places far outside": sharding(lambda places: places["model.embedding.weight"].update(saved_offsets=[10**18, 0])),
+    "negative places": sharding(lambda places: places["model.embedding.weight"].update(saved_offsets=[-1, 0])),
+    "places that are texts": sharding(lambda places: places["model.embedding.weight"].update(saved_offsets=["0", "0"])),
+    "a box that is not where it was": sharding(lambda places: places["model.embedding.weight"].update(saved_offsets=[128, 0])),
+    "bytes after the last tensor": lambda header, data: (header, data + b"\0" * 4096),
+    "a cut file": lambda header, data: (header, data[: len(data) // 2]),
+    "a cut header": lambda header, data: packed(header, data)[:500],
+    "no bytes": lambda *_: b"",
+    "seven bytes": lambda *_: b"\0" * 7,
+    "a header of two to the sixty-third bytes": lambda header, data: packed(header, data, length=2**63),
+    "a header longer than the file": lambda header, data: packed(header, data, length=10**8),
+    "a header of no bytes": lambda header, data: packed(header, data, length=0),
+    "a header that is no JSON": lambda _, data: packed(b"\x1b[2J" * 100, data),
+    "a header that is a list": lambda _, data: packed(b"[]", data),
+    "a deep header": lambda _, data: packed(b"[" * DEEP, data),
+    "a header that is not UTF-8": lambda _, data: packed(b'{"\xff": 1}', data),
+}
+OF_BOTH = (
+    "offsets outside the file",
+    "a cut file",
+    "two tensors in one place",
+    "bytes after the last tensor",
+    "deep places",
+    "a tensor twice",
+)
+IN_PLACE: dict[str, Callable[[str], Plant]] = {
+    "a FIFO": fifo,
+    "a folder": folder,
+    "an endless device": device,
+    "gone": remove,
+    "a link": link,
+}
+HALF = f"{NEWER}/{SHARD}"
+TOLD = {
+    "cut": cut(HALF),
+    "longer": edit_bytes(HALF, lambda content: content + b"\0"),
+    "with a flipped bit": edit_bytes(HALF, lambda content: content[:-1] + bytes([content[-1] ^ 1])),
+}
+
+CASES: list[Case] = [
+    *(
+        case(
+            f"a shard with a manifest that fits, {name}: generate takes the checkpoint before",
+            GENERATE,
+            0,
+            shard(change, NEWER),
+            says='"step": 3',
+        )
+        for name, change in CHANGES.items()
+    ),
+    *(
+        case(f"all shards with manifests that fit, {name}: {command.split()[0]}", command, 5, shard(CHANGES[name], NEWER, OLDER))
+        for name in OF_BOTH
+        for command in (GENERATE, EXPORT)
+    ),
+    *(
+        case(f"a shard that is {name}: generate takes the checkpoint before", GENERATE, 0, plant(HALF), says='"step": 3')
+        for name, plant in IN_PLACE.items()
+    ),
+    *(
+        case(f"a shard that is {name}: generate takes the checkpoint before", GENERATE, 0, plant, says='"step": 3')
+        for name, plant in TOLD.items()
+    ),
+    *(case(f"a shard that is {name}, and was asked for: export", f"{EXPORT} --step 4", 5, plant) for name, plant in TOLD.items()),
+    case("a shard that is cut: export takes the checkpoint before", EXPORT, 0, TOLD["cut"], writes=("out",), says="step 3"),
+]

@@ -1,0 +1,54 @@
+"""What has to be true of every command, whatever it met."""
+
+import re
+import unicodedata
+from collections.abc import Collection
+from typing import Any
+
+from hostile.calling import CPU_LIMIT_S, Ended
+
+BIDI = "\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069"
+MESSAGE = re.compile(r"(error|warning|note): \S.*|       (set by:|try:   ) \S.*")
+OF_TYPER = re.compile(r"Usage: \S.*|Try '.* --help' for help\.|Error: \S.*|")
+SAYS_WHY = frozenset({2, 4, 5})
+LONGEST_LINE = 1500
+
+
+def broken_laws(ended: Ended, *, codes: Collection[int]) -> list[str]:
+    """Returns the laws that a command broke, in words."""
+    broken = [] if ended.code in codes else [f"exit code {ended.code}, expected {' or '.join(map(str, sorted(codes)))}"]
+    if ended.cpu_s > CPU_LIMIT_S:
+        broken.append(f"took {ended.cpu_s:.0f} s of a processor")
+    if "Traceback" in ended.stdout + ended.stderr:
+        broken.append("a traceback")
+    if shown := sorted({character for character in ended.stdout + ended.stderr if obeyed(character)}):
+        broken.append(f"printed {''.join(shown)!a}")
+    if ended.code in SAYS_WHY and not _is_one_message(ended.stderr):
+        broken.append(f"not one message: {ended.stderr[:300]!r}")
+    if ended.signalled:
+        broken.append(f"sent a signal to {ended.signalled}")
+    return broken
+
+
+def obeyed(character: str) -> bool:
+    """Whether a terminal obeys a character instead of showing it."""
+    return character in BIDI or (unicodedata.category(character) == "Cc" and character not in "\n\t")
+
+
+def _is_one_message(stderr: str) -> bool:
+    lines = stderr.splitlines()
+    if all(OF_TYPER.fullmatch(line) for line in lines):
+        return any(line.startswith("Error: ") for line in lines)
+    if max(map(len, lines), default=0) > LONGEST_LINE:
+        return False
+    return all(MESSAGE.fullmatch(line) for line in lines) and any(line.startswith("error: ") for line in lines)
+
+
+def changes(before: dict[str, tuple[Any, ...]], after: dict[str, tuple[Any, ...]], *, writes: Collection[str]) -> list[str]:
+    """Returns what a command changed, made or removed besides what it may write, which is given by path or by the folder above it."""
+    different = [name for name in before.keys() | after.keys() if before.get(name) != after.get(name)]
+    return sorted(
+        f"{'changed' if name in before and name in after else 'removed' if name in before else 'made'} {name}"
+        for name in different
+        if not any(name == allowed or name.startswith(f"{allowed}/") for allowed in writes)
+    )

@@ -1,0 +1,65 @@
+"""An honest corpus, a run on it with two checkpoints, and its export: what hostile cases copy and damage."""
+
+import fcntl
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+from runs import TINY, environment
+
+WORDS = TINY | {
+    "data": "indexed",
+    "data.path": "corpus",
+    "data.split": "[90,10,0]",
+    "model.vocab_size": "256",
+    "model.rampup_batch_size": "null",
+    "model.global_batch_size": "4",
+    "trainer.max_samples": "16",
+    "trainer.val_samples": "4",
+    "trainer.num_nodes": "1",
+    "checkpoint.every_steps": "1",
+    "run_dir": "run",
+    "optim.warmup_samples": "4",
+}
+
+
+def pretrain(*words: str) -> str:
+    """The command that trains the run, with some settings changed."""
+    settings = WORDS | dict(word.split("=", 1) for word in words)
+    return " ".join(["pretrain -f llama3_tiny", *(f"{key}={value}" for key, value in settings.items())])
+
+
+PRETRAIN = pretrain()
+"""Trains the run; where it is complete, says so."""
+OLDER, NEWER = "run/checkpoints/step_00000003", "run/checkpoints/step_00000004"
+STOPPED_BUILD = """\
+from pathlib import Path
+from rampcli.data.building.build import Order, Watcher, build
+class Stopping(Watcher):
+    def on_progress(self, consumed_bytes, written):
+        if written is not None:
+            raise KeyboardInterrupt
+try:
+    build(Order(inputs=(Path("in.jsonl"),), output=Path("half"), tokenizer="bytes"), Stopping())
+except KeyboardInterrupt:
+    pass
+"""
+SHARD = "shard-00001-model-00001-of-00001.safetensors"
+
+
+def make_materials(folder: Path) -> Path:
+    """Make them once for all processes of a test session; returns the folder."""
+    folder.mkdir(exist_ok=True)
+    with (folder.parent / "materials.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not (folder / "half.building").exists():
+            (folder / "in.jsonl").write_text("".join(json.dumps({"text": f"text number {number}"}) + "\n" for number in range(60)))
+            commands = ("data build in.jsonl --output corpus --tokenizer bytes", PRETRAIN, "export run hf")
+            for words in (*(["-m", "rampcli", *command.split()] for command in commands), ["-c", STOPPED_BUILD]):
+                done = subprocess.run(
+                    [sys.executable, "-P", *words], cwd=folder, env=environment(), text=True, capture_output=True, check=False
+                )
+                assert done.returncode == 0, (words, done.stdout, done.stderr)
+            assert (folder / "half.building/progress.json").exists()
+    return folder

@@ -1,0 +1,35 @@
+"""The table of hostile cases, each held to the laws of `hostile.laws`."""
+
+import fcntl
+import os
+from contextlib import nullcontext
+
+import pytest
+
+from hostile.calling import call
+from hostile.case import Case
+from hostile.cases import CASES
+from hostile.laws import broken_laws, changes
+from hostile.world import World, snapshot
+
+
+@pytest.mark.parametrize("row", CASES, ids=lambda row: row.id)
+def test_nothing_foreign_is_touched_and_one_message_says_what_is_wrong(row: Case, materials, tmp_path):
+    world = World.build(tmp_path, materials, row.uses)
+    for plant in row.plants:
+        plant(world)
+    before = snapshot(tmp_path)
+    with world.path("run/lock").open("a") if row.holds_lock else nullcontext() as lock:
+        if lock is not None:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        ended = call(*row.command, cwd=world.here)
+        if row.holds_lock:  # a signal to the process that holds the lock, which is this one, is right
+            ended.signalled = [process for process in ended.signalled if process != os.getpid()]
+    broken = broken_laws(ended, codes=row.codes)
+    broken += changes(before, snapshot(tmp_path), writes=[f"here/{name}" for name in row.writes])
+    broken += [] if row.says in ended.stdout + ended.stderr else [f"does not say {row.says!r}"]
+    assert broken == [], f"\n{ended.stdout[-1500:]}\n{ended.stderr[-3000:]}"
+
+
+def test_there_are_two_hundred_cases_and_each_is_its_own():
+    assert len({row.id for row in CASES}) == len(CASES) >= 200

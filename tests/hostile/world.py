@@ -1,0 +1,173 @@
+"""What a hostile case finds on disk: a folder to stand in, canaries around it, and the ways to plant something."""
+
+import hashlib
+import json
+import os
+import shutil
+import stat
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+CANARY_MODULES = ("sitecustomize", "yaml", "torch", "json", "typer", "rampcli", "numpy", "omegaconf", "hydra", "tokenizers", "rich")
+"""Modules in the working directory. What imports one leaves a file IMPORTED-..., which is a change outside."""
+_CANARY = """\
+import os
+with open(os.path.join({folder!r}, "IMPORTED-{name}-" + str(os.getpid())), "wb") as file, open("/proc/self/cmdline", "rb") as command:
+    file.write(command.read())
+"""
+_PACKAGES = ("rampcli", "numpy", "hydra")
+DEEP = 100_000
+
+
+@dataclass(frozen=True, slots=True)
+class World:
+    """Two folders: `here`, where commands run, and `outside`, which nothing may touch."""
+
+    here: Path
+    outside: Path
+
+    @classmethod
+    def build(cls, folder: Path, materials: Path, names: tuple[str, ...]) -> "World":
+        """Copy materials, whose names may be prefixes, and put canaries beside them."""
+        world = cls(folder / "here", folder / "outside")
+        world.here.mkdir()
+        for name in names:
+            for path in materials.glob(f"{name}*"):
+                if path.name in (name, *(f"{name}{suffix}" for suffix in (".bin", ".idx", ".json", ".tokenizer.json"))):
+                    copy = shutil.copytree if path.is_dir() else shutil.copy2
+                    copy(path, world.here / path.name)
+        for path in ("precious.txt", "folder/precious.txt", "folder/step_00000001/precious.txt", "folder/stage_0.log"):
+            (world.outside / path).parent.mkdir(parents=True, exist_ok=True)
+            (world.outside / path).write_text("precious\n")
+        for name in CANARY_MODULES:
+            path = world.here / (f"{name}/__init__.py" if name in _PACKAGES else f"{name}.py")
+            path.parent.mkdir(exist_ok=True)
+            path.write_text(_CANARY.format(folder=str(world.outside), name=name))
+        return world
+
+    def path(self, name: str) -> Path:
+        """A path below `here`, whose folder is made."""
+        path = self.here / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        return path
+
+    def clear(self, name: str) -> Path:
+        """As `path`, after deleting what stands there."""
+        path = self.path(name)
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path)
+        else:
+            path.unlink(missing_ok=True)
+        return path
+
+
+Plant = Callable[[World], Any]
+
+
+def write(name: str, content: str | bytes) -> Plant:
+    """Plants a file."""
+    return lambda world: world.clear(name).write_bytes(content if isinstance(content, bytes) else content.encode())
+
+
+def write_json(name: str, content: Any) -> Plant:
+    """Plants a JSON file. It may hold NaN."""
+    return write(name, json.dumps(content))
+
+
+def edit_json(name: str, change: Callable[[Any], Any]) -> Plant:
+    """Plants a JSON file that was honest: `change` alters it in place, or returns another."""
+
+    def plant(world: World) -> None:
+        content = json.loads((world.here / name).read_text())
+        (world.here / name).write_text(json.dumps(change(content) or content))
+
+    return plant
+
+
+def edit_bytes(name: str, change: Callable[[bytes], bytes]) -> Plant:
+    """Plants a file made from what was there."""
+    return lambda world: (world.here / name).write_bytes(change((world.here / name).read_bytes()))
+
+
+def edit_text(name: str, old: str, new: str) -> Plant:
+    """Replaces a piece of text, which has to be there."""
+
+    def plant(world: World) -> None:
+        text = (world.here / name).read_text()
+        assert old in text, (old, text)
+        (world.here / name).write_text(text.replace(old, new))
+
+    return plant
+
+
+def cut(name: str, share: float = 0.5) -> Plant:
+    """Cuts a file off."""
+    return edit_bytes(name, lambda content: content[: int(len(content) * share)])
+
+
+def remove(name: str) -> Plant:
+    """Removes a file or folder."""
+    return lambda world: world.clear(name)
+
+
+def link(name: str, target: str = "precious.txt") -> Plant:
+    """Plants a symbolic link to something outside."""
+    return lambda world: world.clear(name).symlink_to(world.outside / target)
+
+
+def fifo(name: str) -> Plant:
+    """Plants a FIFO, at which a careless reader waits for ever."""
+    return lambda world: os.mkfifo(world.clear(name))
+
+
+def device(name: str) -> Plant:
+    """Plants a link to a device without end."""
+    return lambda world: world.clear(name).symlink_to("/dev/zero")
+
+
+def folder(name: str) -> Plant:
+    """Plants a folder that holds something, where a file is expected."""
+
+    def plant(world: World) -> None:
+        world.clear(name).mkdir()
+        (world.here / name / "theirs.txt").write_text("precious\n")
+
+    return plant
+
+
+def hostile_json() -> dict[str, str | bytes]:
+    """Texts that no reader of JSON should fall over, whatever it expects."""
+    return {
+        "empty": "",
+        "cut": '{"step": 1, "sta',
+        "deep list": "[" * DEEP,
+        "deep mapping": '{"a":' * DEEP,
+        "closed deep list": "[" * DEEP + "]" * DEEP,
+        "null": "null",
+        "a text": '"text"',
+        "a list": "[1, 2]",
+        "not UTF-8": b'{"status": "\xff\xfe"}',
+        "NUL bytes": b"\0" * 100,
+        "NaN": '{"step": NaN, "status": -Infinity}',
+        "an endless integer": '{"step": ' + "9" * 10_000 + "}",
+        "an escape sequence": '{"\x1b[2J\x1b]0;owned\x07": "\\u001b[31m\\u202e"}',
+    }
+
+
+def snapshot(folder: Path) -> dict[str, tuple[Any, ...]]:
+    """Returns everything below a folder: links, folders, and files with their times and contents."""
+    found: dict[str, tuple[Any, ...]] = {}
+    for place, folders, files in os.walk(folder):
+        for name in (*folders, *files):
+            path = Path(place, name)
+            facts = path.lstat()
+            key = path.relative_to(folder).as_posix()
+            if stat.S_ISLNK(facts.st_mode):
+                found[key] = ("link", os.readlink(path))
+            elif stat.S_ISREG(facts.st_mode):
+                found[key] = ("file", facts.st_mode, facts.st_mtime_ns, facts.st_size, hashlib.sha256(path.read_bytes()).hexdigest())
+            else:
+                found[key] = ("other", facts.st_mode)
+    return found
