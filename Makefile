@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test stress test-slurm lint docs goldens bench-peers clean
+.PHONY: demo test stress fuzz test-slurm lint docs goldens bench-peers clean
 
 demo: .venv/installed
 	$(BIN)/rampcli pretrain --factory llama3_tiny
@@ -14,6 +14,10 @@ test: lint
 # Kills a run's processes a hundred times at random instants; SEED=1 takes others.
 stress: .venv/installed-dev
 	OMP_NUM_THREADS=1 KILLS=$${KILLS:-100} $(BIN)/pytest -n 0 -s tests/distributed/test_random_kills.py
+
+# Damages files and command lines at random, for an hour; MINUTES= and SEED= say otherwise.
+fuzz: .venv/installed-dev
+	PYTHONPATH=tests $(BIN)/python -P -m hostile.fuzz
 
 SLURM := slurm-wlm munge openmpi-bin
 APT := DEBIAN_FRONTEND=noninteractive apt-get install -qq -y --no-install-recommends
@@ -53,4 +57,4 @@ goldens: .venv/installed-dev
 	$(BIN)/python tests/numerics/goldens.py
 
 clean:
-	rm -rf .venv dist .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf .venv dist .mypy_cache .pytest_cache .ruff_cache .hypothesis .fuzz .import_linter_cache
