@@ -1,0 +1,191 @@
+"""Faults of disks, clocks and networks in mid-run: training ends or goes on with a message, and nothing is lost."""
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from processes import children_of, wait_until
+from runs import Run, assert_same_training, environment
+
+PROCESSES = 2
+WORDS = [
+    "model.rampup_batch_size=null",
+    "trainer.num_nodes=1",
+    f"trainer.devices={PROCESSES}",
+    "data.micro_batch_size=1",
+    "trainer.max_samples=480",
+    "trainer.val_every_steps=25",
+    "checkpoint.every_steps=5",
+    "launch.backoff_s=0",
+]
+"""A run of 60 steps."""
+STEPS = 60
+MOST_S = 300.0
+SLEEP = """\
+#define _GNU_SOURCE
+#include <errno.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+int clock_nanosleep(clockid_t clock, int flags, const struct timespec *until, struct timespec *left) {
+    return syscall(SYS_clock_nanosleep, clock, flags, until, left) ? errno : 0;
+}
+"""
+"""libfaketime 0.9.10 adds its offset to the monotonic clock's times, too, where a process sleeps until one of them."""
+FAKETIME = next(Path("/usr/lib").glob("*/faketime/libfaketimeMT.so.1"), None)
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Run:
+    return Run(tmp_path / "run")
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    run = Run(tmp_path_factory.mktemp("undisturbed") / "run")
+    run.workers(PROCESSES, *WORDS, "trainer.num_nodes=1")
+    return run
+
+
+def wait_for_step(run: Run, step: int, process: "subprocess.Popen[str]") -> None:
+    """Wait until a step was taken, and two checkpoints are complete."""
+    wait_until(lambda: len(run.rows) >= step and len(run.directory.complete_checkpoints()) >= 2, process)
+
+
+def test_a_checkpoint_that_is_cut_or_deleted_while_workers_train_is_passed_over_and_nothing_is_lost(run, undisturbed):
+    supervisor = run.start(*WORDS)
+    for step, damage in ((15, _cut), (30, shutil.rmtree)):
+        wait_for_step(run, step, supervisor)
+        workers = children_of(supervisor.pid)
+        for worker in workers:
+            os.kill(worker, signal.SIGSTOP)
+        damage(run.directory.complete_checkpoints()[-1].path)
+        for worker in workers:
+            os.kill(worker, signal.SIGKILL)
+    output, errors = supervisor.communicate()
+    assert supervisor.returncode == 0, (output, errors)
+    assert [row["reason"] for row in run.events if row["event"] == "fault" and "is damaged" in row["reason"]] != []
+    assert_same_training(run, undisturbed)
+
+
+def _cut(checkpoint: Path) -> None:
+    for shard in checkpoint.glob("*.safetensors"):
+        os.truncate(shard, shard.stat().st_size // 2)
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can mount")
+def test_a_run_directory_that_becomes_read_only_ends_the_run_with_a_message_and_nothing_is_lost(run, undisturbed, tmp_path):
+    command = ["unshare", "--mount", "--propagation", "private", *run.command(*WORDS)]
+    supervisor = subprocess.Popen(command, env=environment(), text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    wait_for_step(run, 15, supervisor)
+    aside = tmp_path / "aside"
+    aside.mkdir()
+    # Read-only before it is in its place: a mount on which a file is open for writing cannot become so.
+    over = f"mount --bind '{run.path}' '{aside}' && mount -o remount,bind,ro '{aside}' && mount --move '{aside}' '{run.path}'"
+    subprocess.run(["nsenter", f"--target={supervisor.pid}", "--mount", "sh", "-c", over], check=True)
+    _, errors = supervisor.communicate(timeout=MOST_S)
+    assert supervisor.returncode == 1
+    assert errors.startswith("error: ")
+    assert "Traceback" not in errors
+    assert "Read-only file system" in errors
+    done = run.pretrain(*WORDS)
+    assert done.returncode == 0, done.stderr
+    assert_same_training(run, undisturbed)
+
+
+@pytest.fixture
+def clock(tmp_path: Path) -> dict[str, str]:
+    """Variables with which the time of day of a process is as far off as the file `offset` says. Its sleeps are as they were."""
+    if FAKETIME is None or shutil.which("cc") is None:
+        pytest.skip("no libfaketime here, or no C compiler; .ci/run installs them")
+    (tmp_path / "sleep.c").write_text(SLEEP)
+    subprocess.run(["cc", "-shared", "-fPIC", "-o", tmp_path / "sleep.so", tmp_path / "sleep.c"], check=True)
+    return {
+        "LD_PRELOAD": f"{tmp_path / 'sleep.so'} {FAKETIME}",
+        "FAKETIME_TIMESTAMP_FILE": str(tmp_path / "offset"),
+        "FAKETIME_NO_CACHE": "1",
+        "FAKETIME_DONT_FAKE_MONOTONIC": "1",
+    }
+
+
+def test_a_clock_that_jumps_back_and_forth_changes_nothing(run, undisturbed, clock, tmp_path):
+    offset = tmp_path / "offset"
+    offset.write_text("+0")
+    supervisor = subprocess.Popen(run.command(*WORDS), env=environment() | clock, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    for step, jump in ((12, "+86400"), (20, "-86400"), (28, "+0"), (36, "-400000000"), (44, "+3600")):
+        wait_for_step(run, step, supervisor)
+        offset.with_suffix(".new").write_text(jump)
+        offset.with_suffix(".new").replace(offset)
+    output, errors = supervisor.communicate(timeout=MOST_S)
+    assert supervisor.returncode == 0, (output, errors)
+    times = [row["time"] for row in run.events]
+    assert max(times) - min(times) > 86_400  # it did jump
+    assert max(row["step_time_s"] for row in run.rows) < MOST_S
+    assert_same_training(run, undisturbed)
+
+
+@contextmanager
+def two_hosts() -> Iterator[list[str]]:
+    """Gives two network namespaces with a cable between them, 10.213.77.1 and .2; they and all in them go at the end."""
+    names = [f"rampcli-{os.getpid()}-{number}" for number in (1, 2)]
+    for name in names:
+        _ip("netns", "add", name)
+    try:
+        _ip("link", "add", "cable", "netns", names[0], "type", "veth", "peer", "name", "cable", "netns", names[1])
+        for number, name in enumerate(names, start=1):
+            _ip("-n", name, "address", "add", f"10.213.77.{number}/24", "dev", "cable")
+            for device in ("lo", "cable"):
+                _ip("-n", name, "link", "set", device, "up")
+            # Seconds, instead of a quarter of an hour, until what is sent to nobody is an error.
+            _inside(name, "sh", "-c", "echo 5 >/proc/sys/net/ipv4/tcp_retries2")
+        yield names
+    finally:
+        for name in names:
+            _ip("netns", "delete", name)
+
+
+def _ip(*words: str) -> None:
+    subprocess.run(["ip", *words], check=True)
+
+
+def _inside(host: str, *words: str) -> None:
+    subprocess.run(["ip", "netns", "exec", host, *words], check=True)
+
+
+def _start_ranks(run: Run, hosts: list[str]) -> list["subprocess.Popen[bytes]"]:
+    ranks = []
+    for rank, host in enumerate(hosts):
+        place = {"RANK": str(rank), "WORLD_SIZE": "2", "LOCAL_RANK": "0", "MASTER_ADDR": "10.213.77.1", "MASTER_PORT": "29500"}
+        with (run.path / f"rank_{rank}.txt").open("ab") as log:
+            command = ["ip", "netns", "exec", host, sys.executable, "-P", "-m", "rampcli.engine.worker", str(run.path)]
+            ranks.append(subprocess.Popen(command, env=environment() | place | {"GLOO_SOCKET_IFNAME": "cable"}, stdout=log, stderr=log))
+    return ranks
+
+
+@pytest.mark.skipif(os.getuid() != 0 or shutil.which("ip") is None, reason="only root can make hosts, with iproute2")
+def test_a_rank_whose_network_is_cut_ends_with_a_message_and_nothing_is_lost(run, undisturbed):
+    run.path.mkdir()
+    run.directory.config.write_text(run.pretrain("--cfg", *WORDS).stdout)
+    with two_hosts() as hosts:
+        ranks = _start_ranks(run, hosts)
+        wait_for_step(run, 15, ranks[0])
+        _ip("-n", hosts[1], "link", "set", "cable", "down")
+        # The rank that sends finds out when TCP gives up. One that only waits would do so after gloo's half an hour.
+        wait_until(lambda: any(rank.poll() is not None for rank in ranks), deadline_s=MOST_S)
+        ended = [number for number, rank in enumerate(ranks) if rank.poll() is not None]
+        for rank in ranks:
+            rank.kill()  # as whatever starts ranks does once one of them has failed
+        assert 0 not in [rank.wait() for rank in ranks]
+        assert len(run.rows) < STEPS
+        said = [(run.path / f"rank_{number}.txt").read_text() for number in ended]
+        assert all(text.splitlines()[-1].startswith("error: ") for text in said), said
+        _ip("-n", hosts[1], "link", "set", "cable", "up")
+        assert [rank.wait(timeout=MOST_S) for rank in _start_ranks(run, hosts)] == [0, 0]
+    assert_same_training(run, undisturbed)
