@@ -9,6 +9,8 @@ from dataclasses import dataclass
 
 SUPERVISOR = "RAMPCLI_SUPERVISOR"
 """The variable that names the process that supervises the workers, in their environment."""
+LISTENER = "RAMPCLI_LISTENER"
+"""The variable that gives rank 0 the descriptor of the socket where the others expect it."""
 WAIT = "--wait"
 """The word that lets a worker wait for its turn."""
 SAME_SIGNAL_S = 0.5

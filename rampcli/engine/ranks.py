@@ -15,6 +15,7 @@ import torch.distributed as dist
 
 from rampcli.config.choices import Accelerator
 from rampcli.errors import RampcliError, UsageError
+from rampcli.lifeline import LISTENER
 from rampcli.network import LOOPBACK, address_towards, interface_of, is_loopback
 
 if TYPE_CHECKING:
@@ -93,6 +94,8 @@ def _meet(place: Mapping[str, str], *, others_are_here: bool | None) -> "Store":
 
 
 def _listen(host: str, port: int, *, others_are_here: bool | None) -> socket.socket:
+    if LISTENER in os.environ:
+        return socket.socket(fileno=int(os.environ[LISTENER]))
     try:
         family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         if others_are_here is False and is_loopback(str(address[0])) and address[0] != host:  # as Debian writes /etc/hosts

@@ -1,5 +1,6 @@
 """The workers of a stage on this host, which plays all of its nodes."""
 
+import socket
 import time
 from collections.abc import Sequence
 from contextlib import suppress
@@ -7,8 +8,8 @@ from pathlib import Path
 
 from rampcli.interpreter import python
 from rampcli.launch.elastic import World
-from rampcli.launch.workers import WORKER, Workers, reserve_port, start_process, worker_environment
-from rampcli.lifeline import WAIT
+from rampcli.launch.workers import WORKER, Workers, start_process, worker_environment
+from rampcli.lifeline import LISTENER, WAIT
 from rampcli.network import LOOPBACK
 from rampcli.processors import processors
 from rampcli.run_directory import RunDirectory
@@ -27,11 +28,12 @@ class LocalWorkers(Workers):
             devices: of each node.
             gpus: of all nodes of the stage, in the order of the nodes; empty on the CPU.
         """
-        reserved_port = reserve_port()
+        # Rank 0 is given the socket itself, so that nobody else can listen there before it does.
+        listener = socket.create_server((LOOPBACK, 0))
         # torchrun would give each rank one thread, and one rank alone all of them.
         environment = worker_environment(threads=max(1, processors() // world.ranks)) | {
             "MASTER_ADDR": LOOPBACK,
-            "MASTER_PORT": str(reserved_port.getsockname()[1]),
+            "MASTER_PORT": str(listener.getsockname()[1]),
             "WORLD_SIZE": str(world.ranks),
         }
         processes = []
@@ -42,8 +44,12 @@ class LocalWorkers(Workers):
                 "LOCAL_RANK": str(device),
                 "CUDA_VISIBLE_DEVICES": ",".join(gpus[node * devices : (node + 1) * devices]),
             }
-            processes.append(start_process(python(WORKER, str(run.path), WAIT), run, log, environment | place, listens=True))
-        super().__init__(processes, reserved_port)
+            descriptors = [listener.fileno()] if rank == 0 else []
+            if rank == 0:
+                place[LISTENER] = str(listener.fileno())
+            command = python(WORKER, str(run.path), WAIT)
+            processes.append(start_process(command, run, log, environment | place, has_input=True, descriptors=descriptors))
+        super().__init__(processes, listener)
         self.wait = True
 
     def let_train(self) -> None:

@@ -85,11 +85,25 @@ def signal_name(number: int) -> str:
 
 
 def start_process(
-    command: Sequence[str], run: RunDirectory, log: Path, environment: Mapping[str, str], *, listens: bool = False
+    command: Sequence[str],
+    run: RunDirectory,
+    log: Path,
+    environment: Mapping[str, str],
+    *,
+    has_input: bool = False,
+    descriptors: Sequence[int] = (),
 ) -> subprocess.Popen[bytes]:
     """Start a program that prints to a log of a run, dies with this process, and leads a session of its own.
 
-    So Ctrl-C in the terminal reaches the supervisor alone, which passes it on once. If it `listens`, the program has a pipe as its input.
+    So Ctrl-C in the terminal reaches the supervisor alone, which passes it on once.
+
+    Args:
+        command: the program and its arguments.
+        run: whose log it is.
+        log: file in the run's folder of logs.
+        environment: of the program.
+        has_input: whether the program has a pipe as its input.
+        descriptors: open files that the program has, too, under the same numbers.
 
     Raises:
         UsageError: the log, or the folder of the logs, is a symbolic link.
@@ -97,8 +111,8 @@ def start_process(
     run.make_folder(run.logs)
     with run.open_to_append(log) as output:
         return subprocess.Popen(
-            command, env=environment, stdin=subprocess.PIPE if listens else subprocess.DEVNULL, stdout=output, stderr=output,
-            start_new_session=True, preexec_fn=partial(die_with, os.getpid()),
+            command, env=environment, stdin=subprocess.PIPE if has_input else subprocess.DEVNULL, stdout=output, stderr=output,
+            pass_fds=descriptors, start_new_session=True, preexec_fn=partial(die_with, os.getpid()),
         )  # fmt: skip
 
 

@@ -1,4 +1,5 @@
 import os
+import socket
 
 import pytest
 
@@ -29,6 +30,19 @@ def test_ranks_run_on_the_gpus_of_nodes_that_are_not_lost_and_need_not_fill_the_
         ]
         for process in workers.processes:
             assert " -P -m rampcli.engine.worker " in command_of(process.pid)
+    finally:
+        workers.end()
+
+
+def test_nobody_else_can_listen_where_the_workers_meet(run):
+    workers = LocalWorkers(run, World(nodes=(0,), ranks=2), run.logs / "stage_0.log", devices=2, gpus=[])
+    try:
+        port = int(environment_of(workers.processes[1].pid)["MASTER_PORT"])
+        with socket.socket() as neighbour:
+            neighbour.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            with pytest.raises(OSError, match="in use"):
+                neighbour.bind(("127.0.0.1", port))
+        assert ["RAMPCLI_LISTENER" in environment_of(process.pid) for process in workers.processes] == [True, False]
     finally:
         workers.end()
 
