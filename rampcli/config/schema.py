@@ -28,8 +28,9 @@ from rampcli.config.choices import (
 from rampcli.config.fields import setting, spelling
 from rampcli.config.launch_schema import LaunchConfig
 
-MOST_WIDTH = 2**20
-MOST_TOKENS = 2**28
+MOST_WIDTH = 1_000_000
+MOST_SEQUENCE = 16_000_000
+MOST_VOCABULARY = 100_000_000
 """No model is larger, so that a wrong number is refused before anything is allocated."""
 
 
@@ -50,7 +51,7 @@ class ModelConfig:
     num_query_groups: int | None = setting(
         None, "heads of keys and values; divides `num_attention_heads`. `null`: one for each attention head", at_least=1
     )
-    vocab_size: int = setting(256, "tokens in the vocabulary", at_least=1, at_most=MOST_TOKENS)
+    vocab_size: int = setting(256, "tokens in the vocabulary", at_least=1, at_most=MOST_VOCABULARY)
     normalization: Normalization = setting(
         Normalization.rmsnorm, "the normalisation before attention, before the feed-forward layer and at the end"
     )
@@ -101,7 +102,7 @@ class DataConfig:
         "`indexed`: tokens of `rampcli data build` or of Megatron's preprocessing. `text`: text files, read into memory. `stdlib`: the"
         " source of Python's standard library as bytes. `mock`: random tokens",
     )
-    sequence_length: int = setting(128, "tokens per sample", unit="tokens", at_least=1, at_most=MOST_TOKENS)
+    sequence_length: int = setting(128, "tokens per sample", unit="tokens", at_least=1, at_most=MOST_SEQUENCE)
     micro_batch_size: int | None = setting(
         None, "samples per data-parallel rank and forward/backward pass. `null`: derived", unit="samples", at_least=1
     )

@@ -96,7 +96,7 @@ class Setting:
         """`from 1`, `above 0 up to 1`, ...; empty where everything of the type is allowed."""
         parts = [f"{word} {bound:g}" for word, bound in (("from", self.at_least), ("above", self.above)) if bound is not None]
         if self.at_most is not None:
-            parts.append(f"up to {self.at_most:g}" if self.at_most != 2**62 else "up to 2^62")
+            parts.append("up to 2^62" if self.at_most == 2**62 else f"up to {self.at_most:,}")
         if self.below is not None:
             parts.append(f"below {self.below:g}")
         return " ".join(parts)

@@ -21,7 +21,7 @@ from rampcli.launch.restarts import Restarts
 from rampcli.launch.workers import Workers
 from rampcli.lifeline import StopSignals
 from rampcli.locks import is_held
-from rampcli.run_directory import COMPLETE, PREEMPTED, STAGE_BOUNDARY, STAGE_IS_OVER, RunDirectory
+from rampcli.run_directory import BEFORE_THE_START, COMPLETE, PREEMPTED, STAGE_BOUNDARY, STAGE_IS_OVER, RunDirectory
 
 POLL_S = 0.1
 AHEAD_S = 30.0
@@ -105,7 +105,7 @@ class Supervisor:
         with noting_failure(self.run), ExitStack() as at_the_end:
             at_the_end.callback(self._take_ahead, None)
             self._wait_for_old_workers()  # where nobody supervises them, they may go on to another stage, or to the end
-            state = self.run.read_state() or {}
+            state = self.run.read_state() or BEFORE_THE_START
             while state["status"] != COMPLETE:
                 state = self._run_stage(self.resolved.plan.stage_at(self.run.consumed_samples()))
                 if state["status"] != STAGE_BOUNDARY or one_stage or self.signals.signal is not None:
@@ -125,7 +125,7 @@ class Supervisor:
                 return self._preempted()
             feed = Feed(self.run, self.observer)
             ending = self._run_workers(stage, world, nodes, feed)
-            state = self.run.read_state() or {}
+            state = self.run.read_state() or BEFORE_THE_START
             was_asked = self.signals.signal is not None
             if state["status"] in STAGE_IS_OVER or (state["status"] == PREEMPTED and (was_asked or not ending.makes_larger)):
                 return state
@@ -241,7 +241,7 @@ class Supervisor:
         return self.run.logs / f"stage_{stage.stage}.log"
 
     def _preempted(self) -> dict[str, Any]:
-        state = {**(self.run.read_state() or {}), "status": PREEMPTED}
+        state = {**(self.run.read_state() or BEFORE_THE_START), "status": PREEMPTED}
         self.run.write_state(state)
         return state
 

@@ -109,7 +109,7 @@ def test_the_program_alone_shows_its_commands(rampcli):
 
 
 def test_a_failure_of_the_workers_is_said_with_its_own_exit_code_and_the_log(tmp_path):
-    words = ["data.sequence_length=200_000_000", "trainer.val_samples=0", "trainer.accelerator=cpu"]
+    words = ["data.sequence_length=16_000_000", "trainer.val_samples=0", "trainer.accelerator=cpu"]
     done = process("pretrain", "--factory", "llama3_tiny", *words, cwd=tmp_path)
     assert done.returncode == 2
     assert "the training corpus of data.source=stdlib has" in done.stderr

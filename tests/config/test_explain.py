@@ -45,7 +45,7 @@ def test_a_setting_is_explained_in_full(said_of, line_of):
 @pytest.mark.parametrize(
     ("key", "type_name", "unit", "default", "range_name"),
     [
-        ("trainer.num_nodes", "an integer", "nodes", 1, "from 1 up to 100000"),
+        ("trainer.num_nodes", "an integer", "nodes", 1, "from 1 up to 100,000"),
         ("trainer.max_tokens", "an integer or null", "tokens", None, "from 1"),
         ("model.rampup_batch_size", "a list of integers or null", "samples", None, None),
         ("rampup.restart_s", "a number", "seconds", 60.0, "from 0"),

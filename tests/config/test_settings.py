@@ -70,7 +70,7 @@ def test_another_systems_word_has_no_value_and_no_text_of_its_own():
         ("optim.lr", "a number", "from 0", []),
         ("optim.beta1", "a number", "from 0 below 1", []),
         ("throughput.mfu", "a number", "above 0 up to 1", []),
-        ("trainer.num_nodes", "an integer", "from 1 up to 100000", []),
+        ("trainer.num_nodes", "an integer", "from 1 up to 100,000", []),
         ("name", "a text", "", []),
         ("model.rampup_batch_size", "a list of integers", "", []),
         ("model.bias", "true or false", "", ["true", "false"]),
