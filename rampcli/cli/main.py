@@ -3,8 +3,9 @@
 import gc
 import io
 import sys
+from contextlib import redirect_stderr
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any, TextIO, cast
 
 import typer
 
@@ -54,6 +55,20 @@ def check_working_directory() -> None:
         raise UsageError("the working directory does not exist any more", remedy="cd to another one") from error
 
 
+class VisibleStream:
+    """A stream on which no control character arrives: Typer repeats words that it does not know as they were typed."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def write(self, text: str) -> int:
+        """Write a text as `visible` has it."""
+        return self._stream.write(visible(text, keeps="\n\t"))
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+
 def main() -> None:
     """Run a command; an error of `rampcli.errors` is one message and its exit code."""
     if isinstance(sys.stdout, io.TextIOWrapper):
@@ -66,7 +81,8 @@ def main() -> None:
         return
     try:
         check_working_directory()
-        app()
+        with redirect_stderr(cast(TextIO, VisibleStream(sys.stderr))):
+            app()
     except RampcliError as error:
         typer.echo(str(error), err=True)
         sys.exit(error.exit_code)
