@@ -7,10 +7,11 @@ from pathlib import Path
 import torch
 from safetensors.torch import load_file
 
+from rampcli.checksums import page_sums
 from rampcli.engine.blocks import block_of
 from rampcli.engine.tensor_files import write_blocks
 from rampcli.own_folder import write_json
-from rampcli.run_directory import MANIFEST, Checkpoint, page_sums
+from rampcli.run_directory import MANIFEST, Checkpoint
 
 
 def cut(checkpoint: Checkpoint) -> None:

@@ -15,13 +15,14 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from rampcli.checksums import page_sums
 from rampcli.config.belonging import check_settings
 from rampcli.engine.blocks import Block, HostCopies, block_of, blocks_to_save
 from rampcli.engine.ranks import from_all_ranks, from_rank_0
 from rampcli.engine.tensor_files import read_blocks, write_blocks
 from rampcli.errors import DamagedFileError, ForeignCheckpointError, NoCheckpointError, RampcliError, reason_of
 from rampcli.models.decoder import Decoder
-from rampcli.run_directory import MANIFEST, Checkpoint, RunDirectory, page_sums
+from rampcli.run_directory import MANIFEST, Checkpoint, RunDirectory
 
 FORMAT = 1
 MODEL, OPTIMIZER = "model.", "optimizer.state."

@@ -22,11 +22,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from rampcli.checksums import PIECE_BYTES, PageSums, expected_checksum
 from rampcli.engine.blocks import Block, Tiling, overlap
 from rampcli.errors import DamagedFileError
 from rampcli.own_folder import OwnFolder, open_to_read
 from rampcli.records import parse_json
-from rampcli.run_directory import PIECE_BYTES, PageSums, expected_checksum
 from rampcli.safetensors_header import METADATA, is_counts, read_header
 
 SUFFIX = ".safetensors"

@@ -20,10 +20,10 @@ from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageReader, Hu
 from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.state_dict_saver import save
 
+from rampcli.checksums import page_sums
 from rampcli.engine.blocks import Block, Tiling
 from rampcli.engine.tensor_files import _header, find_blocks, read_blocks, write_blocks
 from rampcli.errors import DamagedFileError
-from rampcli.run_directory import page_sums
 
 
 def whole_block(name: str, tensor: torch.Tensor) -> Block:

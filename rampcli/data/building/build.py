@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 from tokenizers import Tokenizer
 
+from rampcli.checksums import sha256
 from rampcli.data import tokenizer as tokenizers
 from rampcli.data.building.encoding import Encoding, encode_in_order, environment
 from rampcli.data.building.folder import BuildFolder
@@ -26,7 +27,6 @@ from rampcli.data.manifest import FORMAT, read_manifest
 from rampcli.errors import UsageError
 from rampcli.own_folder import read_file
 from rampcli.processors import processors
-from rampcli.run_directory import sha256
 
 SAVE_EVERY_S = 2.0
 TRAINING_BYTES = 256 << 20

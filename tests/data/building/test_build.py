@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from tokenizers import Tokenizer
 
+from rampcli.checksums import sha256
 from rampcli.data.building import build as building
 from rampcli.data.building import parsing, records
 from rampcli.data.building.build import Order, Watcher, build
@@ -22,7 +23,6 @@ from rampcli.data.indexed import IndexedFile, bin_of, idx_of, manifest_of, token
 from rampcli.data.manifest import read_manifest
 from rampcli.data.tokenizer import END_OF_TEXT, open_tokenizer
 from rampcli.errors import RampcliError, UsageError
-from rampcli.run_directory import sha256
 
 TEXTS = ["the cat sat on the mat", "", "a dog\nand a 漢字 🙂", "the end"]
 

@@ -8,7 +8,7 @@ from hostile.case import Case, case
 from hostile.cases.run_files import EXPORT, GENERATE
 from hostile.materials import NEWER, OLDER, SHARD
 from hostile.world import DEEP, Plant, World, cut, device, edit_bytes, fifo, folder, link, remove
-from rampcli.run_directory import page_sums
+from rampcli.checksums import page_sums
 
 Header = dict[str, Any]
 Change = Callable[[Header, bytes], tuple[Header, bytes] | bytes | None]
