@@ -6,7 +6,7 @@ all other fields, which may otherwise be anything. `ANY` fits everything.
 """
 
 import json
-import math
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -20,7 +20,18 @@ COUNT, POSITIVE = "a whole number from 0", "a whole number from 1"
 RATE = "a number above 0"
 ANY = "anything"
 _NAMES = {str: "a text", bool: "true or false", int: "a whole number", float: "a finite number", None: "null"}
-_LEAST = {COUNT: 0, POSITIVE: 1, int: -MOST}
+_FITS: dict[Any, Callable[[Any], bool]] = {
+    ANY: lambda _: True,
+    None: lambda value: value is None,
+    str: lambda value: type(value) is str,
+    bool: lambda value: type(value) is bool,
+    int: lambda value: type(value) is int and -MOST <= value <= MOST,
+    COUNT: lambda value: type(value) is int and 0 <= value <= MOST,
+    POSITIVE: lambda value: type(value) is int and 1 <= value <= MOST,
+    float: lambda value: type(value) in (int, float) and -MOST <= value <= MOST,
+    RATE: lambda value: type(value) in (int, float) and 0 < value <= MOST,
+}
+"""Whether a value that was JSON fits a shape that is not made of others. In Python, true is a number too, but not by its exact type."""
 
 
 def read_json(path: Path, shape: Any, *, most_bytes: int = MOST_BYTES) -> Any:
@@ -80,6 +91,8 @@ def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 def _misfit(value: Any, shape: Any, field: str) -> tuple[str, str] | None:
     """Returns the first field that does not fit and what was expected there, or None if all fit."""
+    if isinstance(shape, dict):
+        return _misfit_of_fields(value, shape, field) if isinstance(value, dict) else (field, "a mapping")
     if isinstance(shape, tuple):
         misfits = [_misfit(value, one, field) for one in shape]
         return None if None in misfits else next((misfit for misfit in misfits if misfit and misfit[0] != field), misfits[0])
@@ -87,30 +100,21 @@ def _misfit(value: Any, shape: Any, field: str) -> tuple[str, str] | None:
         if not isinstance(value, list):
             return field, "a list"
         return next((misfit for index, item in enumerate(value) if (misfit := _misfit(item, shape[0], f"{field}[{index}]"))), None)
-    if isinstance(shape, dict):
-        return _misfit_of_fields(value, shape, field) if isinstance(value, dict) else (field, "a mapping")
-    return None if _fits(value, shape) else (field, _NAMES.get(shape, shape))
+    return None if _FITS[shape](value) else (field, _NAMES.get(shape, shape))
 
 
 def _misfit_of_fields(value: dict[str, Any], shape: dict[Any, Any], field: str) -> tuple[str, str] | None:
-    known = {str(name).removesuffix("?"): inner for name, inner in shape.items() if name is not ...}
-    for name in shape:
-        if name is not ... and not str(name).endswith("?") and name not in value:
+    before = f"{field}." if field else ""
+    for word, inner in shape.items():
+        if word is ...:
+            continue
+        name = word.removesuffix("?")
+        if name in value:
+            if misfit := _misfit(value[name], inner, before + name):
+                return misfit
+        elif name == word:
             return field, f"complete: it has no {name}"
-    for name, item in value.items():
-        inner = known.get(name, shape.get(..., ANY))
-        if misfit := _misfit(item, inner, f"{field}.{name}" if field else name):
-            return misfit
-    return None
-
-
-def _fits(value: Any, shape: Any) -> bool:
-    if shape is ANY:
-        return True
-    if shape is None or shape is str or shape is bool:
-        return value is None if shape is None else isinstance(value, shape)
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return False
-    if shape in (float, RATE):
-        return math.isfinite(value) and abs(value) <= MOST and (shape is float or value > 0)
-    return isinstance(value, int) and _LEAST[shape] <= value <= MOST
+    if ... not in shape:
+        return None
+    others = (name for name in value if name not in shape and f"{name}?" not in shape)
+    return next((misfit for name in others if (misfit := _misfit(value[name], shape[...], before + name))), None)
