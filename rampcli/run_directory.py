@@ -171,16 +171,13 @@ class RunDirectory(OwnFolder):
         Raises:
             DamagedFileError: there are manifests, and none of them can be read.
         """
-        found, damaged = self._read_checkpoints()
+        found, damaged = self.read_checkpoints()
         if damaged and not found:
             raise damaged[-1]
         return found
 
-    def damaged_manifests(self) -> list[str]:
-        """Returns what is wrong with manifests that cannot be read, oldest first."""
-        return [error.message for error in self._read_checkpoints()[1]]
-
-    def _read_checkpoints(self) -> tuple[list[Checkpoint], list[DamagedFileError]]:
+    def read_checkpoints(self) -> tuple[list[Checkpoint], list[DamagedFileError]]:
+        """Returns the checkpoints whose manifest can be read, and what is wrong with the other manifests, both oldest first."""
         found, damaged = [], list[DamagedFileError]()
         for path in self._step_folders():
             try:

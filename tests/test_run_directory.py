@@ -287,8 +287,8 @@ def test_a_manifest_that_no_save_wrote_is_passed_over_for_an_older_one_and_named
     save(run, 5)
     write_json(save(run, 7) / MANIFEST, manifest() | facts)
     assert steps(run) == [5]
-    (damaged,) = run.damaged_manifests()
-    assert "step_00000007/manifest.json is damaged" in damaged
+    _, (damaged,) = run.read_checkpoints()
+    assert "step_00000007/manifest.json is damaged" in damaged.message
 
 
 def test_where_every_manifest_is_damaged_a_run_does_not_pass_for_one_without_checkpoints(run):

@@ -199,9 +199,10 @@ class Checkpoints:
             ForeignCheckpointError: it was trained on another corpus, or with other settings.
             NoCheckpointError: there are checkpoints, but none is whole.
         """
-        found, unreadable = self._readable()
-        for reason in unreadable if dist.get_rank() == 0 else ():
-            self.run.append_event("fault", reason=reason)
+        readable, unreadable = self.run.read_checkpoints()
+        for error in unreadable if dist.get_rank() == 0 else ():
+            self.run.append_event("fault", reason=error.message)
+        found = {checkpoint.step: checkpoint for checkpoint in readable}
         step = from_rank_0(max(found, default=-1))
         if step == -1 and not from_rank_0(len(unreadable)):
             return TrainingState()
@@ -216,12 +217,6 @@ class Checkpoints:
                 return TrainingState(step=step, consumed_samples=checkpoint.consumed_samples, order_hash=order_hash, recent=recent)
             step = from_rank_0(max((earlier for earlier in found if earlier < step), default=-1))
         raise NoCheckpointError(f"every checkpoint in {self.run.checkpoints} is damaged", remedy="another name= or run_dir= to start anew")
-
-    def _readable(self) -> tuple[dict[int, Checkpoint], list[str]]:
-        """Returns the checkpoints whose manifests can be read, by step, and what is wrong with the other manifests."""
-        with suppress(DamagedFileError):  # none of them can be read
-            return {checkpoint.step: checkpoint for checkpoint in self.run.complete_checkpoints()}, self.run.damaged_manifests()
-        return {}, self.run.damaged_manifests()
 
     def _check_belonging(self, checkpoint: Checkpoint) -> None:
         check_settings(checkpoint.manifest["settings"], self.facts["settings"], run_dir=self.run.path)

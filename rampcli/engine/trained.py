@@ -35,12 +35,11 @@ def open_run(path: Path, *, step: int | None) -> tuple[Config, Checkpoint]:
         UsageError: there is no run.
         ForeignCheckpointError: the checkpoint belongs to another configuration than config.yaml.
         NoCheckpointError: there is no such checkpoint, or it is damaged.
-        DamagedFileError: the manifests of all checkpoints are damaged.
     """
     run = RunDirectory(path)
     config = snapshot.read(run.config)
-    found = run.complete_checkpoints()
-    damages = run.damaged_manifests()
+    found, unreadable = run.read_checkpoints()
+    damages = [error.message for error in unreadable]
     for checkpoint in reversed(found):
         if step not in (None, checkpoint.step):
             continue
