@@ -32,6 +32,11 @@ def die_with(parent: int) -> None:
         os._exit(1)
 
 
+def signal_name(number: int) -> str:
+    """Returns the name of a signal, SIGKILL for example. Real-time signals have only numbers."""
+    return next((known.name for known in signal.Signals if known == number), f"signal {number}")
+
+
 @dataclass(slots=True)
 class StopSignals:
     """What was asked for by signals so far.

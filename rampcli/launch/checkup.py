@@ -5,7 +5,6 @@ import os
 import re
 import resource
 import shutil
-import signal
 import subprocess
 import sys
 import tempfile
@@ -24,6 +23,7 @@ from rampcli.config.resolve import Resolved
 from rampcli.errors import UsageError, printable
 from rampcli.interpreter import python, safe_environment
 from rampcli.launch.resources import count_gpus, gpus_wanted, visible_gpus
+from rampcli.lifeline import signal_name
 from rampcli.locks import hold, is_held
 from rampcli.processors import processors
 from rampcli.run_directory import RunDirectory
@@ -100,7 +100,7 @@ def _ask_torch(interpreter: str, *, limit_s: float) -> tuple[dict[str, Any], str
         printed, ended = late.stdout or b"", f"no answer within {limit_s:g} s"
     else:
         said = done.stderr.decode(errors="replace").strip().splitlines()[-1:]
-        how = signal.Signals(-done.returncode).name if done.returncode < 0 else f"exit code {done.returncode}"
+        how = signal_name(-done.returncode) if done.returncode < 0 else f"exit code {done.returncode}"
         printed, ended = done.stdout, ": ".join([f"it ended with {how}", *said])
     facts: dict[str, Any] = {}
     for line in printed.decode(errors="replace").splitlines():

@@ -1,11 +1,11 @@
 """One process that does something with torch for a command, and prints for it."""
 
-import signal
 import subprocess
 from collections.abc import Sequence
 
 from rampcli.errors import EXIT_CTRL_C, RampcliError
 from rampcli.interpreter import python, safe_environment
+from rampcli.lifeline import signal_name
 
 
 def run_program(module: str, arguments: Sequence[str]) -> int:
@@ -21,7 +21,5 @@ def run_program(module: str, arguments: Sequence[str]) -> int:
         process.wait()
         return EXIT_CTRL_C
     if code < 0:
-        raise RampcliError(
-            f"{module} was killed by {signal.Signals(-code).name}", remedy="more memory, if it was SIGKILL and nobody sent it"
-        )
+        raise RampcliError(f"{module} was killed by {signal_name(-code)}", remedy="more memory, if it was SIGKILL and nobody sent it")
     return code

@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 
 from rampcli.interpreter import safe_environment
-from rampcli.lifeline import SUPERVISOR, die_with
+from rampcli.lifeline import SUPERVISOR, die_with, signal_name
 from rampcli.network import LOOPBACK
 from rampcli.own_folder import private_folder
 from rampcli.run_directory import RunDirectory
@@ -77,11 +77,6 @@ class Workers:
         self.kill()
         if self.reserved_port is not None:
             self.reserved_port.close()
-
-
-def signal_name(number: int) -> str:
-    """Returns the name of a signal, SIGKILL for example."""
-    return next((known.name for known in signal.Signals if known == number), f"signal {number}")
 
 
 def start_process(

@@ -1,0 +1,28 @@
+import signal
+
+import pytest
+
+from rampcli.errors import RampcliError
+from rampcli.launch.program import run_program
+
+
+@pytest.fixture
+def program(tmp_path, monkeypatch):
+    """Returns a function that makes a module of a source, and gives its name."""
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+
+    def make(source: str) -> str:
+        (tmp_path / "program_of_test.py").write_text(source)
+        return "program_of_test"
+
+    return make
+
+
+def test_its_exit_code_is_the_programs(program):
+    assert run_program(program("import sys; sys.exit(int(sys.argv[1]))"), ["5"]) == 5
+
+
+@pytest.mark.parametrize(("number", "name"), [(signal.SIGKILL, "SIGKILL"), (signal.SIGRTMIN + 1, f"signal {signal.SIGRTMIN + 1}")])
+def test_a_program_that_a_signal_killed_is_reported_so_also_of_one_without_a_name(program, number, name):
+    with pytest.raises(RampcliError, match=f"program_of_test was killed by {name}"):
+        run_program(program("import os, sys; os.kill(os.getpid(), int(sys.argv[1]))"), [str(int(number))])
