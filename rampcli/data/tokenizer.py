@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 
-from rampcli.errors import UsageError
+from rampcli.errors import RampcliError, UsageError
 from rampcli.own_folder import read_file
 
 MOST_BYTES = 512 << 20
@@ -33,13 +33,18 @@ _ONE_AT_A_TIME = threading.Lock()
 
 
 @contextmanager
-def _failing_as(message: str, *, remedy: str | None = None) -> Iterator[None]:
+def failing_as(message: str, *, kind: type[RampcliError] = UsageError, remedy: str | None = None) -> Iterator[None]:
     """Let an error of the tokenizers library be one message.
 
     Its Rust code can panic. A panic is not an `Exception`, and prints a report, with text of the file in it, to standard error.
 
+    Args:
+        message: what it could not do.
+        kind: of the error that is raised.
+        remedy: what would work.
+
     Raises:
-        UsageError: `message` with the library's reason.
+        RampcliError: `message` with the library's reason.
     """
     with _ONE_AT_A_TIME, os.fdopen(os.memfd_create("stderr"), "w+b") as printed:
         stderr = os.dup(_STDERR)
@@ -49,7 +54,7 @@ def _failing_as(message: str, *, remedy: str | None = None) -> Iterator[None]:
         except BaseException as error:
             if isinstance(error, Exception) or type(error).__module__ == "pyo3_runtime":
                 printed.truncate(0)
-                raise UsageError(f"{message}: {error}", remedy=remedy) from error
+                raise kind(f"{message}: {error}", remedy=remedy) from error
             raise
         finally:
             os.dup2(stderr, _STDERR)
@@ -109,7 +114,7 @@ def open_tokenizer(path: Path) -> Tokenizer:
         content = read_file(path, most_bytes=MOST_BYTES)
     except OSError as error:
         raise UsageError(f"cannot read the tokenizer {path}: {error.strerror or error}", remedy=remedy) from error
-    with _failing_as(f"{path} is no tokenizer", remedy=remedy):
+    with failing_as(f"{path} is no tokenizer", remedy=remedy):
         tokenizer = Tokenizer.from_buffer(content)
     tokenizer.no_truncation()
     tokenizer.no_padding()
@@ -134,7 +139,7 @@ def special_tokens_in_text(tokenizer: Tokenizer) -> list[str]:
     read = Tokenizer.from_str(tokenizer.to_str())
     read.encode_special_tokens = True
     special = {number: token.content for number, token in read.get_added_tokens_decoder().items() if token.special}
-    with _failing_as("the tokenizer cannot encode its own special tokens"):
+    with failing_as("the tokenizer cannot encode its own special tokens"):
         return [name for number, name in special.items() if number in read.encode(name, add_special_tokens=False).ids]
 
 
@@ -144,7 +149,7 @@ def decode(tokenizer: Tokenizer, tokens: list[int]) -> str:
     Raises:
         UsageError: the tokenizer cannot decode them.
     """
-    with _failing_as("the tokenizer cannot decode the tokens"):
+    with failing_as("the tokenizer cannot decode the tokens"):
         return str(tokenizer.decode(tokens, skip_special_tokens=False))
 
 
@@ -163,7 +168,7 @@ def encoder_of(tokenizer: Tokenizer) -> Encoder:
     encode_batch = getattr(tokenizer, "encode_batch_fast", tokenizer.encode_batch)
 
     def encode(texts: list[str]) -> list[NDArray[Any]]:
-        with _failing_as("the tokenizer cannot encode a text"):
+        with failing_as("the tokenizer cannot encode a text"):
             return [np.array(encoding.ids, dtype=np.int64) for encoding in encode_batch(texts, add_special_tokens=False)]
 
     return encode

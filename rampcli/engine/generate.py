@@ -2,9 +2,9 @@
 
 import argparse
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any, TypeVar
 
 import torch
 from tokenizers import Tokenizer
@@ -13,14 +13,13 @@ from torch import Tensor
 
 from rampcli.config.choices import Accelerator
 from rampcli.config.schema import Config
-from rampcli.data.tokenizer import encoder_of, vocab_size_of
+from rampcli.data.tokenizer import encoder_of, failing_as, vocab_size_of
 from rampcli.engine.program import leave_after
 from rampcli.engine.ranks import device_here
 from rampcli.engine.trained import load_model, open_run, tokenizer_of
 from rampcli.errors import DamagedFileError, UsageError, visible
 from rampcli.models.decoder import Cache, Decoder
 
-T = TypeVar("T")
 LEAST_TEMPERATURE, MOST_TEMPERATURE = 1e-4, 1e4
 """Beyond these, dividing logits by it overflows or leaves no difference between them."""
 
@@ -51,7 +50,8 @@ def main() -> None:
     )
     if words.json:
         tokens = list(drawn)
-        text = decoded(tokenizer.decode, tokens)
+        with _decoding():
+            text = tokenizer.decode(tokens)
         print(json.dumps({"step": checkpoint.step, "prompt": words.prompt, "text": text, "tokens": tokens}))  # noqa: T201
     else:
         _print_as_it_comes(words.prompt, drawn, tokenizer)
@@ -113,24 +113,19 @@ def _print_as_it_comes(prompt: str, tokens: Iterator[int], tokenizer: Tokenizer)
     stream, held = DecodeStream(skip_special_tokens=True), []
     for token in tokens:
         held.append(token)
-        if (text := decoded(stream.step, tokenizer, token)) is not None:
+        with _decoding():
+            text = stream.step(tokenizer, token)
+        if text is not None:
             show(text)
             held.clear()
-    show(decoded(tokenizer.decode, held), end="\n")
+    with _decoding():
+        text = tokenizer.decode(held)
+    show(text, end="\n")
 
 
-def decoded(decode: Callable[..., T], *arguments: Any) -> T:
-    """Returns what a function of the tokenizers library returns.
-
-    Raises:
-        DamagedFileError: it fails, as it does with a tokenizer that contradicts itself.
-    """
-    try:
-        return decode(*arguments)
-    except (KeyboardInterrupt, SystemExit):
-        raise
-    except BaseException as error:  # a panic of the library's Rust is no Exception
-        raise DamagedFileError(f"the tokenizer cannot decode its own tokens: {error}") from error
+def _decoding() -> AbstractContextManager[None]:
+    """Let a tokenizer that contradicts itself be a damaged file."""
+    return failing_as("the tokenizer cannot decode its own tokens", kind=DamagedFileError)
 
 
 @torch.no_grad()

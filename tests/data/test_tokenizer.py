@@ -164,13 +164,13 @@ def test_a_panic_of_the_library_is_one_message_and_prints_nothing(tmp_path, capf
 
 
 def test_what_is_printed_while_the_library_works_is_printed_after_it(capfd):
-    with tokenizers._failing_as("it fails"):
+    with tokenizers.failing_as("it fails"):
         os.write(2, b"a warning\n")
     assert capfd.readouterr().err == "a warning\n"
 
 
 def test_an_interrupt_in_the_library_stays_one():
-    with pytest.raises(KeyboardInterrupt), tokenizers._failing_as("it fails"):
+    with pytest.raises(KeyboardInterrupt), tokenizers.failing_as("it fails"):
         raise KeyboardInterrupt
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 from tokenizers import Tokenizer
-from tokenizers.decoders import Fuse
+from tokenizers.decoders import Fuse, Strip
 from tokenizers.models import WordLevel
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "models"))
@@ -76,7 +76,7 @@ def test_a_continuation_is_as_long_as_was_asked_for_or_as_the_sequences_that_the
 
 
 @pytest.fixture
-def generate(build_passes, tmp_path, monkeypatch, capsys):
+def generate(build_passes, tmp_path, monkeypatch, capfd):
     """Runs the program on a tiny model with a tokenizer of one's own; gives what it printed. `weight` is that of all weights."""
 
     def run_program(*words: str, tokenizer: Tokenizer | None = None, prompt: str = "def é", weight: float | None = None) -> str:
@@ -93,7 +93,7 @@ def generate(build_passes, tmp_path, monkeypatch, capsys):
             checkpoints.save(TrainingState(step=2, consumed_samples=8))
         monkeypatch.setattr(sys, "argv", ["generate", *words, f"--prompt={prompt}", "--", str(tmp_path)])
         main()
-        return capsys.readouterr().out
+        return capfd.readouterr().out
 
     return run_program
 
@@ -138,6 +138,15 @@ def test_a_hostile_tokenizer_writes_nothing_that_a_terminal_obeys(generate):
     shown = generate("--temperature=10000", tokenizer=tokenizer, prompt="a")
     assert all(visible(token, keeps="\n\t") in shown for token in hostile)
     assert all(character.isprintable() or character in "\n\t" for character in shown)
+
+
+@pytest.mark.parametrize("words", [(), ("--json",)])
+def test_a_tokenizer_whose_decoding_panics_is_one_message_without_a_stack_trace(generate, capfd, words):
+    tokenizer = Tokenizer(WordLevel({"a": 0, "b": 1}, unk_token="a"))
+    tokenizer.decoder = Strip("a", 5, 5)
+    with pytest.raises(DamagedFileError, match="the tokenizer cannot decode its own tokens: index out of bounds"):
+        generate("--temperature=10000", *words, tokenizer=tokenizer, prompt="a")
+    assert capfd.readouterr().err == ""
 
 
 def test_a_tokenizer_with_tokens_that_the_model_does_not_have_is_one_message(generate):
