@@ -222,13 +222,19 @@ def slow_copies(monkeypatch):
 
 
 @pytest.mark.parametrize("optimizer", list(Optimizer))
-def test_training_that_goes_on_does_not_leak_into_what_is_saved(small_gpt, run, training_of, slow_copies, tmp_path, optimizer):
+def test_training_that_goes_on_does_not_leak_into_what_is_saved(small_gpt, run, training_of, slow_copies, tmp_path, optimizer, monkeypatch):
     """The same bytes as from a save that training waits for, though the copy is made only when the next step wants to change weights."""
     small_gpt.optim.optimizer = optimizer
     training = training_of(small_gpt, in_background=True)
     training.step(0)
     training.checkpoints.save(TrainingState(step=1, consumed_samples=4))
-    threading.Timer(0.3, slow_copies.set).start()
+    wait_for_copy = Checkpoints._wait_for_copy
+
+    def wait(self):
+        threading.Timer(0.2, slow_copies.set).start()
+        wait_for_copy(self)
+
+    monkeypatch.setattr(Checkpoints, "_wait_for_copy", wait)
     for seed in (1, 2, 3):
         training.step(seed)
     assert training.checkpoints.stall_s > 0.1
