@@ -236,12 +236,14 @@ class RunDirectory(OwnFolder):
             file.write(json.dumps(row).encode() + b"\n")
 
     def remove_checkpoints(self, *, keep_last: int) -> None:
-        """Delete interrupted saves, and all but the newest complete checkpoints."""
+        """Delete interrupted saves and, once there are `keep_last` complete checkpoints, all that are older, also damaged ones."""
         for path in self.checkpoints.glob("step_*"):
             if not (_STEP_FOLDER.fullmatch(path.name) and (path / MANIFEST).is_file()):
                 self.remove_tree(path)
-        for checkpoint in self.complete_checkpoints()[:-keep_last]:
-            self._remove_checkpoint(checkpoint.path)
+        complete = self.complete_checkpoints()
+        for path in self._step_folders() if len(complete) >= keep_last else ():
+            if _step_of(path) < complete[-keep_last].step:
+                self._remove_checkpoint(path)
 
     def remove_checkpoints_from(self, step: int) -> None:
         """Delete the checkpoints of `step` and later ones: they could not be loaded, and their steps were taken again."""

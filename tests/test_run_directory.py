@@ -169,6 +169,15 @@ def test_the_newest_complete_checkpoints_are_kept_and_the_rest_is_gone(run, keep
     assert all(checkpoint.damage() is None for checkpoint in run.complete_checkpoints())
 
 
+@pytest.mark.parametrize(("keep", "left"), [(1, [30]), (2, [20, 30]), (3, [10, 20, 30])])
+def test_a_damaged_checkpoint_goes_when_enough_newer_ones_are_there(run, keep, left):
+    for step in (10, 20, 30):
+        save(run, step)
+    (run.checkpoint_folder(10) / MANIFEST).write_text("{")
+    run.remove_checkpoints(keep_last=keep)
+    assert sorted(path.name for path in run.checkpoints.iterdir()) == [f"step_{step:08d}" for step in left]
+
+
 def test_checkpoints_of_steps_that_were_taken_again_are_removed(run):
     for step in (10, 20, 30):
         save(run, step)
