@@ -27,3 +27,9 @@ def coming(**facts: Any) -> dict[str, Any]:
 def failure(**facts: Any) -> dict[str, Any]:
     """What state.json says of a run that failed."""
     return {"message": "the disk is full", "set_by": [], "remedy": "a larger one", "exit_code": 1, "understood": True} | facts
+
+
+def chained_job(**facts: Any) -> dict[str, Any]:
+    """A job in slurm/jobs.json."""
+    job = {"job": "7", "name": "run.stage0", "stages": [0], "num_nodes": 1, "global_batch_sizes": [4]}
+    return job | {"script": "slurm/stage_0.sbatch", "dependency": None} | facts

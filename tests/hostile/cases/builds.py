@@ -48,38 +48,12 @@ INPUTS: dict[str, tuple[Plant, str]] = {
 CASES: list[Case] = [
     case("a half-done build goes on", BUILD, 0, uses=USES, writes=WRITES),
     *(
-        case(
-            f"a half-done build, progress.json, {name}", BUILD, (2, 5), write("half.building/progress.json", text), uses=USES, writes=WRITES
+        case(f"a half-done build, {file}, {name}", BUILD, (2, 5), harm, uses=USES, writes=WRITES)
+        for file, changes in {"progress.json": PROGRESS, "settings.json": SETTINGS}.items()
+        for name, harm in (
+            *((name, write(f"half.building/{file}", text)) for name, text in hostile_json().items()),
+            *((name, edit_json(f"half.building/{file}", change)) for name, change in changes.items()),
         )
-        for name, text in hostile_json().items()
-    ),
-    *(
-        case(
-            f"a half-done build, progress.json, {name}",
-            BUILD,
-            (2, 5),
-            edit_json("half.building/progress.json", change),
-            uses=USES,
-            writes=WRITES,
-        )
-        for name, change in PROGRESS.items()
-    ),
-    *(
-        case(
-            f"a half-done build, settings.json, {name}", BUILD, (2, 5), write("half.building/settings.json", text), uses=USES, writes=WRITES
-        )
-        for name, text in hostile_json().items()
-    ),
-    *(
-        case(
-            f"a half-done build, settings.json, {name}",
-            BUILD,
-            (2, 5),
-            edit_json("half.building/settings.json", change),
-            uses=USES,
-            writes=WRITES,
-        )
-        for name, change in SETTINGS.items()
     ),
     *(
         case(f"a half-done build, {kind} at {name}", BUILD, (0, 2, 5), plant(f"half.building/{name}"), uses=USES, writes=WRITES)

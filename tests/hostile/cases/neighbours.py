@@ -7,6 +7,7 @@ from typing import Any
 from hostile.case import Case, case
 from hostile.cases.run_files import ESCAPES
 from hostile.world import DEEP, Plant, World, fifo, hostile_json, write, write_json
+from run_files import chained_job
 
 STATUS, CANCEL = "status run", "cancel run"
 HERE = socket.gethostname()
@@ -28,27 +29,18 @@ LOCKS: dict[str, str] = {
     "nothing": "",
     "sixty megabytes": "x" * (60 * 2**20),
 }
-HONEST_JOB = {
-    "job": "7",
-    "name": "run.stage0",
-    "stages": [0],
-    "num_nodes": 1,
-    "global_batch_sizes": [4],
-    "script": "slurm/stage_0.sbatch",
-    "dependency": None,
-}
 JOBS: dict[str, Any] = {
     "jobs that are a number": 5,
     "jobs of numbers": [5],
-    "a job of an unknown field": [HONEST_JOB | {"owned": True}],
-    "a job without a name": [{key: value for key, value in HONEST_JOB.items() if key != "name"}],
-    "an id that is a number": [HONEST_JOB | {"job": 7}],
-    "an id that is an option": [HONEST_JOB | {"job": "--user=root"}],
-    "an id of several words": [HONEST_JOB | {"job": "7,8 --me"}],
-    "an id of escape sequences": [HONEST_JOB | {"job": ESCAPES}],
-    "stages that are a text": [HONEST_JOB | {"stages": "01"}],
-    "stages of mappings": [HONEST_JOB | {"stages": [{}]}],
-    "nodes of ten to the thirtieth": [HONEST_JOB | {"num_nodes": 10**30}],
+    "a job of an unknown field": [chained_job(owned=True)],
+    "a job without a name": [{key: value for key, value in chained_job().items() if key != "name"}],
+    "an id that is a number": [chained_job(job=7)],
+    "an id that is an option": [chained_job(job="--user=root")],
+    "an id of several words": [chained_job(job="7,8 --me")],
+    "an id of escape sequences": [chained_job(job=ESCAPES)],
+    "stages that are a text": [chained_job(stages="01")],
+    "stages of mappings": [chained_job(stages=[{}])],
+    "nodes of ten to the thirtieth": [chained_job(num_nodes=10**30)],
 }
 
 
@@ -106,7 +98,7 @@ CASES: list[Case] = [
             f"squeue answers {name}: {command.split()[0]}",
             command,
             (0, 1, 2, 5),
-            chain([HONEST_JOB]),
+            chain([chained_job()]),
             slurm(answer),
             writes=written(command),
         )

@@ -10,16 +10,9 @@ from rampcli.errors import DamagedFileError, UsageError
 from rampcli.launch.cancelling import cancel
 from rampcli.launch.slurm import chain
 from rampcli.run_directory import RunDirectory
+from run_files import chained_job
 
-JOB = {
-    "job": "7",
-    "name": "run.stage0",
-    "stages": [0],
-    "num_nodes": 1,
-    "global_batch_sizes": [4],
-    "script": "slurm/stage_0.sbatch",
-    "dependency": "6",
-}
+JOB = chained_job(dependency="6")
 CHAIN = {"jobs": [JOB], "submitted": 1.5, "cancelled": False}
 DEEP = "[" * 100_000
 WRONG = (
