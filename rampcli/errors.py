@@ -127,3 +127,6 @@ EXIT_INTERRUPTED = 75
 
 EXIT_CTRL_C = 130
 """Interrupted by Ctrl-C (128 + SIGINT), as shells count it."""
+
+EXIT_TERMINATED = 143
+"""Ended by SIGTERM (128 + SIGTERM), where there was nothing to save."""

@@ -1,19 +1,24 @@
 """How a program of the engine ends that a command has started."""
 
+import signal
 import sys
 from collections.abc import Callable
 from typing import NoReturn
 
 import torch
 
-from rampcli.errors import EXIT_CTRL_C, RampcliError, reason_of
+from rampcli.errors import EXIT_CTRL_C, EXIT_TERMINATED, RampcliError, reason_of
 
 OUT_OF_MEMORY = ("can't allocate memory", "not enough memory", "Storage size calculation overflowed")
 """What torch says, in a RuntimeError, if the CPU's memory is too small."""
 
 
 def leave_after(main: Callable[[], None]) -> NoReturn:
-    """Run it, and end this process. An error that a user can cause is one message on standard error, and its exit code."""
+    """Run it, and end this process. An error that a user can cause is one message on standard error, and its exit code.
+
+    SIGTERM ends it as an exception does, so that nothing half done is left.
+    """
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(EXIT_TERMINATED))
     try:
         main()
         sys.stdout.flush()

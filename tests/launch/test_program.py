@@ -1,8 +1,10 @@
 import signal
+import subprocess
+import sys
 
 import pytest
 
-from rampcli.errors import RampcliError
+from rampcli.errors import EXIT_TERMINATED, RampcliError
 from rampcli.launch.program import run_program
 
 
@@ -26,3 +28,29 @@ def test_its_exit_code_is_the_programs(program):
 def test_a_program_that_a_signal_killed_is_reported_so_also_of_one_without_a_name(program, number, name):
     with pytest.raises(RampcliError, match=f"program_of_test was killed by {name}"):
         run_program(program("import os, sys; os.kill(os.getpid(), int(sys.argv[1]))"), [str(int(number))])
+
+
+ENGINE = """
+import sys, tempfile, time
+from rampcli.engine.program import leave_after
+
+def main():
+    with tempfile.TemporaryDirectory(dir=sys.argv[1]):
+        print("half done", flush=True)
+        time.sleep(60)
+
+leave_after(main)
+"""
+COMMAND = "import sys; from rampcli.launch.program import run_program; sys.exit(run_program(sys.argv[1], sys.argv[2:]))"
+
+
+def test_sigterm_ends_the_program_too_and_it_removes_what_is_half_done(program, tmp_path):
+    (tmp_path / "out").mkdir()
+    command = [sys.executable, "-P", "-c", COMMAND, program(ENGINE), str(tmp_path / "out")]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "half done\n"
+        process.terminate()
+        assert process.communicate(timeout=30) == ("", "")
+    assert process.returncode == EXIT_TERMINATED
+    assert list((tmp_path / "out").iterdir()) == []
