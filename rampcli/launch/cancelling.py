@@ -27,5 +27,5 @@ def cancel(directory: RunDirectory) -> Holder | Sequence[chain.JobStatus]:
             remedy="the same command where and as whom it was started",
         )
     if not holder.ask_to_stop(directory):
-        raise UsageError(f"{holder} has just let go of {directory.path}", remedy=f"rampcli status {directory.path}")
+        raise UsageError(f"{holder} stopped supervising {directory.path} just now", remedy=f"rampcli status {directory.path}")
     return holder

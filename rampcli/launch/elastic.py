@@ -19,7 +19,7 @@ class World:
         nodes: the numbers of their nodes.
         ranks: how many there are. The first nodes are full; the last ones may have fewer ranks than devices, or none.
         spare_ranks: how many more these nodes could have, if the batch divided into them.
-        reason: why it does not; None if there are no spare ranks.
+        reason: a sentence that says how many ranks wait, and why; None if there are no spare ranks.
     """
 
     nodes: tuple[int, ...]
@@ -53,7 +53,7 @@ class World:
 
 
 def _check_world(resolved: Resolved, stages: Sequence[StagePlan], world_size: int) -> None:
-    """Check that so many ranks can train some stages.
+    """Check that some stages can be trained by `world_size` ranks.
 
     Raises:
         UsageError: they cannot.

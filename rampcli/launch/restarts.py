@@ -20,7 +20,7 @@ class Restarts:
     _last_crash: str | None = None
 
     def after_crash(self, step: int | None) -> float | str:
-        """Returns the seconds to wait before the next start; or, in words, why there is none.
+        """Returns the seconds to wait before the next start, or the reason not to start again.
 
         Args:
             step: steps that were taken when the workers crashed; None if they had not begun to train.

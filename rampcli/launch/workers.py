@@ -33,10 +33,10 @@ class Workers:
     lost_s = 5.0
     stop_signal = signal.SIGTERM
 
-    def __init__(self, processes: Sequence[subprocess.Popen[bytes]], reserved_port: socket.socket | None = None) -> None:
-        """Look after processes; at `reserved_port` the workers meet, and it is theirs until the end."""
+    def __init__(self, processes: Sequence[subprocess.Popen[bytes]], meeting_socket: socket.socket | None = None) -> None:
+        """Look after processes. The workers meet at the port of `meeting_socket`, which stays open until they have ended."""
         self.processes = list(processes)
-        self.reserved_port = reserved_port
+        self.meeting_socket = meeting_socket
 
     def let_train(self) -> None:
         """It is their turn. Here they do not wait for it."""
@@ -75,8 +75,8 @@ class Workers:
             for process in self.processes:
                 process.wait(max(0.0, deadline - time.monotonic()))
         self.kill()
-        if self.reserved_port is not None:
-            self.reserved_port.close()
+        if self.meeting_socket is not None:
+            self.meeting_socket.close()
 
 
 def start_process(

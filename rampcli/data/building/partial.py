@@ -72,7 +72,7 @@ class PartialBuild:
         """Read how far the build is, or begin it.
 
         Returns:
-            Whether there is something to go on with.
+            Whether an earlier build is continued.
 
         Raises:
             UsageError: it was begun with other inputs or options, or its files are damaged.

@@ -42,9 +42,9 @@ class Step(Workers):
         """Start the ranks of a world; their output goes to `log`."""
         trainer, slurm = resolved.config.trainer, resolved.config.launch.slurm
         address = _address(len(world.nodes))
-        reserved_port = reserve_port(address)
+        meeting_socket = reserve_port(address)
         environment = worker_environment(threads=slurm.cpus_per_task or _threads(trainer.devices))
-        environment |= {"MASTER_ADDR": address, "MASTER_PORT": str(reserved_port.getsockname()[1])}
+        environment |= {"MASTER_ADDR": address, "MASTER_PORT": str(meeting_socket.getsockname()[1])}
         command = [
             *("srun", "--kill-on-bad-exit=1", "--export=ALL"),
             f"--nodes={len(world.nodes)}",
@@ -56,7 +56,7 @@ class Step(Workers):
             *python(WORKER, str(directory.path), interpreter=slurm.python or sys.executable),
         ]
         self.printed = Printed(log)
-        super().__init__([start_process(command, directory, log, environment)], reserved_port)
+        super().__init__([start_process(command, directory, log, environment)], meeting_socket)
 
     def killed(self) -> dict[int, str]:
         """As `Workers.killed`. srun says it in the log, first of the rank that ended first; the others it ends itself."""
