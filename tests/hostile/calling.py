@@ -91,11 +91,14 @@ def _run_here(module: str, arguments: Sequence[str]) -> int:
     from rampcli.engine.program import leave_after
 
     program = importlib.import_module(module)
+    before = signal.getsignal(signal.SIGTERM)
     with patch.object(sys, "argv", [module, *arguments]):
         try:
             leave_after(program.main)
         except SystemExit as end:
             return int(end.code or 0)
+        finally:
+            signal.signal(signal.SIGTERM, before)
 
 
 @contextmanager

@@ -32,6 +32,7 @@ from hostile.laws import broken_laws
 from hostile.materials import NEWER, OLDER, SHARD, make_materials
 from hostile.mutations import Mutation
 from hostile.world import World
+from run_files import chained_job
 
 KNOWN_CODES = (0, 1, 2, 4, 5)
 USES = ("run", "corpus", "hf", "in.jsonl", "half.building")
@@ -40,8 +41,7 @@ CHANGED = ("half.building", "run/slurm")
 """What the commands below may write. All else stays as it is."""
 KEPT = Path(__file__).parents[2] / ".fuzz"
 PROGRESS_EVERY_S = 60.0
-JOBS = """{"jobs": [{"job": "7", "name": "run.stage0", "stages": [0], "num_nodes": 1, "global_batch_sizes": [4],
-"script": "slurm/stage_0.sbatch", "dependency": null}], "submitted": 1.0, "cancelled": false}"""
+JOBS = json.dumps({"jobs": [chained_job()], "submitted": 1.0, "cancelled": False})
 OPTIONS = "lr: 0.001\nmin_lr: 0.0001\nbeta1: 0.9\nbeta2: 0.95\nweight_decay: 0.1\nwarmup_samples: 100\n"
 PLANTED = {"run/slurm/jobs.json": JOBS, "theirs/optim/mine.yaml": OPTIONS, "run/lock": json.dumps({"host": socket.gethostname(), "pid": 1})}
 
