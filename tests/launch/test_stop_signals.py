@@ -8,9 +8,15 @@ from rampcli.launch.stop_signals import STOPPING, noting_stop_signals
 from rampcli.lifeline import SAME_SIGNAL_S
 
 
-@pytest.mark.parametrize("number", STOPPING)
+@pytest.fixture(params=STOPPING)
+def number(request):
+    """A signal that ends a process, also where the tests themselves run under nohup."""
+    before = signal.signal(request.param, signal.SIG_DFL)
+    yield request.param
+    signal.signal(request.param, before)
+
+
 def test_the_first_signal_asks_and_a_later_one_ends_at_once(number):
-    before = signal.getsignal(number)
     with noting_stop_signals() as signals:
         assert (signals.signal, signals.at_once) == (None, False)
         os.kill(os.getpid(), number)
@@ -18,7 +24,7 @@ def test_the_first_signal_asks_and_a_later_one_ends_at_once(number):
         time.sleep(SAME_SIGNAL_S + 0.01)
         os.kill(os.getpid(), signal.SIGTERM)
         assert (signals.signal, signals.at_once) == (number, True)
-    assert signal.getsignal(number) is before
+    assert signal.getsignal(number) is signal.SIG_DFL
 
 
 def test_a_signal_that_comes_on_two_ways_is_one():
