@@ -280,7 +280,7 @@ def _read_checkpoint(path: Path) -> Checkpoint:
     """Read a manifest, and check that it is of this folder and names plain files, each with a checksum.
 
     Raises:
-        FileNotFoundError: there is none.
+        FileNotFoundError: the folder has no manifest.
         DamagedFileError: it is not what a save wrote.
     """
     manifest = read_json(path / MANIFEST, CHECKPOINT)

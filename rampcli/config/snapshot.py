@@ -48,7 +48,8 @@ def read(path: Path) -> Config:
     """Returns a snapshot as a configuration. Its settings are checked exactly as typed ones are.
 
     Raises:
-        UsageError: there is none, it is not plain YAML, or a setting is unknown, of another type, out of range or at odds with another.
+        UsageError: the file does not exist or is not plain YAML; or a setting is unknown, of another type, out of range, or at odds with
+            another.
     """
     try:
         _, root = plain_yaml.read(path, most_bytes=MOST_BYTES)

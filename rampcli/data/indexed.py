@@ -68,7 +68,7 @@ def token_type(vocab_size: int) -> np.dtype[Any]:
     """The type that tokens of a vocabulary are stored in.
 
     Raises:
-        UsageError: there is none.
+        UsageError: the format has no type for so large a vocabulary.
     """
     if vocab_size > LARGEST_VOCABULARY:
         raise UsageError(f"the tokenizer has a token {vocab_size - 1:,}, and the format stores tokens below {LARGEST_VOCABULARY:,}")

@@ -29,7 +29,7 @@ MANIFEST = {
 
 
 def read_manifest(prefix: Path) -> dict[str, Any] | None:
-    """Returns what PREFIX.json says, or None if there is none, as beside files that Megatron wrote.
+    """Returns what PREFIX.json says, or None if it does not exist: Megatron writes no such file.
 
     Raises:
         UsageError: it cannot be read, or is not a manifest of this format.

@@ -36,7 +36,7 @@ class Holder:
         return f"process {self.pid} on {printable(self.host)}" if self.pid is not None else "a process that is not seen from here"
 
     def ask_to_stop(self, directory: RunDirectory) -> bool:
-        """Send SIGTERM to the process, unless it has let go of the run meanwhile. Returns whether it was sent."""
+        """Send SIGTERM to the process, unless it has released the lock meanwhile. Returns whether it was sent."""
         if not self.is_here or self.pid is None:
             return False
         try:

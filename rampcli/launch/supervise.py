@@ -202,7 +202,7 @@ class Supervisor:
         """Say that workers crashed, or that nodes are lost, and wait for the next start.
 
         Raises:
-            RampcliError: there is none.
+            RampcliError: the workers are not started again.
         """
         launch, devices = self.resolved.config.launch, self.resolved.config.trainer.devices
         lost = {world.nodes[rank // devices]: name for rank, name in ending.killed.items()} if launch.elastic else {}

@@ -180,19 +180,16 @@ def build(order: Order, watcher: Watcher | None = None) -> Built:
 def _settings(order: Order, inputs: list[Input]) -> dict[str, Any]:
     """What the files of a build follow from."""
     own = order.tokenizer not in (None, "bytes", "chars")
+    if own:
+        tokenizers.open_tokenizer(Path(str(order.tokenizer)))  # refuses a file that is not a tokenizer
     return {
         "inputs": [one.identity() for one in inputs],
         "tokenizer": order.tokenizer_name,
-        "tokenizer_sha256": _sha256_of_tokenizer(Path(str(order.tokenizer))) if own else None,
+        "tokenizer_sha256": sha256(Path(str(order.tokenizer))) if own else None,
         "eod_option": order.eod,
         "text_key": order.text_key,
         "on_bad_record": order.on_bad_record,
     }
-
-
-def _sha256_of_tokenizer(path: Path) -> str:
-    tokenizers.open_tokenizer(path)
-    return sha256(path)
 
 
 def _complete(order: Order, settings: dict[str, Any]) -> dict[str, Any] | None:
@@ -309,7 +306,7 @@ class _Work:
                 with suppress(OSError):  # a full disk keeps what was saved before
                     self.partial.save()
                 if isinstance(error, UsageError) and not self.partial.has_text and self.order.train_bpe is None:
-                    self.folder.remove_file(self.folder.progress)  # there is nothing to go on with
+                    self.folder.remove_file(self.folder.progress)  # nothing was read that the next start could use
                 raise
         self.encoded_bytes = self.partial.written.text_bytes - before
         if not self.partial.written.tokens:

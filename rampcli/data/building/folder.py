@@ -125,7 +125,7 @@ class BuildFolder(OwnFolder):
                 self.remove_file(self.progress)
 
     def read_progress(self) -> dict[str, Any] | None:
-        """Returns what progress.json says, or None if there is none.
+        """Returns what progress.json says, or None if the file does not exist.
 
         Raises:
             DamagedFileError: it cannot be read, or has another shape.

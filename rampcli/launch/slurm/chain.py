@@ -100,7 +100,7 @@ class JobStatus:
 
 
 def read(directory: RunDirectory) -> Chain | None:
-    """Returns the chain of a run, or None if there is none.
+    """Returns the chain of a run, or None if slurm/jobs.json does not exist.
 
     Raises:
         DamagedFileError: slurm/jobs.json is not what a submission wrote.
