@@ -25,9 +25,9 @@ def alone():
 def build_passes(alone):  # noqa: ARG001
     """Builds a model with its initial weights in this process, as a worker does."""
     # The engine is for those tests that use it: others do without torch.
-    from rampcli.engine.build import build_parts
-    from rampcli.engine.passes import Passes
     from rampcli.parallel.mesh import build_meshes
+    from rampcli.train.build import build_parts
+    from rampcli.train.passes import Passes
 
     def build(config: Config) -> Passes:
         device = torch.device("cpu")

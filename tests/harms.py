@@ -7,9 +7,9 @@ from pathlib import Path
 import torch
 from safetensors.torch import load_file
 
+from rampcli.checkpoint.shards import block_of
+from rampcli.checkpoint.tensor_files import write_blocks
 from rampcli.checksums import page_sums
-from rampcli.engine.blocks import block_of
-from rampcli.engine.tensor_files import write_blocks
 from rampcli.own_folder import write_json
 from rampcli.run_directory import MANIFEST, Checkpoint
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from rampcli.launch.workers import reserve_port
 
 FORKS = multiprocessing.get_context("forkserver")
-FORKS.set_forkserver_preload(["rampcli.engine.training"])
+FORKS.set_forkserver_preload(["rampcli.worker.assemble"])
 
 
 def run_ranks(processes: int, program: str, *arguments: str, logs: Path, folders: Sequence[Path] | None = None) -> str:

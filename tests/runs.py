@@ -84,7 +84,7 @@ class Run:
             resolve(lay_over(llm.from_factory("llama3_tiny"), self.overrides([f"trainer.num_nodes={processes}", *words]))),
             [],
         )
-        run_ranks(processes, "rampcli.engine.worker", str(self.path), logs=self.directory.logs, folders=folders)
+        run_ranks(processes, "rampcli.worker", str(self.path), logs=self.directory.logs, folders=folders)
 
     @property
     def rows(self) -> list[dict]:

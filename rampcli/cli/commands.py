@@ -154,7 +154,7 @@ def generate(
     from rampcli.cli.weights import run_on_checkpoint
 
     options = {"prompt": prompt, "max-tokens": max_tokens, "temperature": temperature, "top-k": top_k, "seed": seed, "step": step}
-    run_on_checkpoint("rampcli.engine.generate", run_dir, [], options, as_json=as_json)
+    run_on_checkpoint("rampcli.weights.generate", run_dir, [], options, as_json=as_json)
 
 
 def export(
@@ -169,7 +169,7 @@ def export(
 
     if dtype not in (None, "fp32", "bf16"):
         raise UsageError(f"--dtype {dtype}: there is fp32 and bf16", remedy="--dtype fp32 or --dtype bf16")
-    run_on_checkpoint("rampcli.engine.export", run_dir, [str(folder)], {"dtype": dtype, "step": step}, as_json=as_json)
+    run_on_checkpoint("rampcli.weights.export", run_dir, [str(folder)], {"dtype": dtype, "step": step}, as_json=as_json)
 
 
 def import_(

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 from rampcli.batch.dialects import dialects
-from rampcli.batch.seesaw import staircase, steps_in_the_limit
 from rampcli.batch.step_schedule import SCHEDULE_KEY, to_text
 from rampcli.batch.throughput import EFFICIENCY_KEY
 from rampcli.batch.throughput import to_text as points_to_text
@@ -22,6 +21,7 @@ from rampcli.errors import Report, UsageError, UsageErrors
 from rampcli.report.measured import measured_points
 from rampcli.report.plan_tables import comparison_table
 from rampcli.run_directory import RunDirectory
+from rampcli.schedule.seesaw import staircase, steps_in_the_limit
 
 PICTURES = (".svg", ".png")
 

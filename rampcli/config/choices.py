@@ -84,14 +84,14 @@ class OnNonfinite(StrEnum):
 
 
 class Optimizer(StrEnum):
-    """Which optimiser; see `rampcli.engine.optimizers`."""
+    """Which optimiser; see `rampcli.train.optimizers`."""
 
     adamw = "adamw"
     muon = "muon"
 
 
 class DecayStyle(StrEnum):
-    """How the learning rate falls; see `rampcli.batch.learning_rate`."""
+    """How the learning rate falls; see `rampcli.schedule.learning_rate`."""
 
     constant = "constant"
     linear = "linear"

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
 
-from rampcli.batch.learning_rate import LearningRate
 from rampcli.batch.maxtext import WORDS, LoadedBatch, check_pipeline, loading_hosts
 from rampcli.batch.nodes import Fleet
 from rampcli.batch.plan import ParallelSizes
@@ -24,6 +23,7 @@ from rampcli.config.settings import leaves, settings
 from rampcli.config.splits import SPLIT_CHECKS, check_stages
 from rampcli.config.values import build, put
 from rampcli.errors import RampcliError, Report, UsageError
+from rampcli.schedule.learning_rate import LearningRate
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -30,7 +30,7 @@ from rampcli.run_directory import RunDirectory
 
 LEAST_PYTHON = (3, 11)
 LEAST_TORCH = (2, 10)
-MACHINE = "rampcli.engine.machine"
+MACHINE = "rampcli.worker.machine"
 TORCH_LIMIT_S = 60.0
 SLURM_LIMIT_S = 10.0
 SLURM_COMMANDS = ("sbatch", "srun", "scontrol", "squeue", "scancel", "sinfo")
@@ -84,7 +84,7 @@ def check_up(resolved: Resolved | None = None, *, torch_limit_s: float = TORCH_L
 
 
 def _ask_torch(interpreter: str, *, limit_s: float) -> tuple[dict[str, Any], str]:
-    """What `rampcli.engine.machine` says under an interpreter, as far as it comes; and how it ended."""
+    """What `rampcli.worker.machine` says under an interpreter, as far as it comes; and how it ended."""
     try:
         done = subprocess.run(
             python(MACHINE, interpreter=interpreter),

@@ -16,7 +16,7 @@ from rampcli.network import LOOPBACK
 from rampcli.own_folder import private_folder
 from rampcli.run_directory import RunDirectory
 
-WORKER = "rampcli.engine.worker"
+WORKER = "rampcli.worker"
 OPENMP_SPINS = "3000"
 MALLOC = {"mmap_threshold": 2**30, "trim_threshold": 2**32, "hugetlb": 1}
 """The largest piece of freed memory, and how much of it in all, that a worker keeps for itself; and that it wants huge pages."""

@@ -30,17 +30,17 @@ from torch.distributed.checkpoint.state_dict_saver import async_save
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+from rampcli.checkpoint import tensor_files
+from rampcli.checkpoint.save import Checkpoints, TrainingState
 from rampcli.config.schema import Config, ModelConfig
 from rampcli.data.loader import MicroBatch
-from rampcli.engine import tensor_files
-from rampcli.engine.build import build_parts
-from rampcli.engine.checkpoint import Checkpoints, TrainingState
-from rampcli.engine.optimizers import build_optimizers
-from rampcli.engine.passes import Passes
-from rampcli.engine.ranks import from_all_ranks
-from rampcli.engine.step import follow_gradient
 from rampcli.parallel.mesh import build_meshes
 from rampcli.run_directory import RunDirectory
+from rampcli.train.build import build_parts
+from rampcli.train.optimizers import build_optimizers
+from rampcli.train.passes import Passes
+from rampcli.train.step import follow_gradient
+from rampcli.worker.join import from_all_ranks
 from ranks import run_ranks
 
 MODEL = ModelConfig(num_layers=12, hidden_size=768, ffn_hidden_size=2048, num_attention_heads=12, vocab_size=9200)

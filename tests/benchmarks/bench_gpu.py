@@ -66,8 +66,8 @@ def settings(sequence_length: int, *, tiny: bool, words: tuple[str, ...] = ()) -
 
 def run_rampcli(config: Config, folder: str) -> dict[str, Any]:
     """Train as a worker does, and say how long steps took."""
-    from rampcli.engine.stopping import StopRequest
-    from rampcli.engine.training import train
+    from rampcli.train.stopping import StopRequest
+    from rampcli.worker.assemble import train
 
     run = RunDirectory(Path(folder))
     describe(run, resolve(config), [])

@@ -72,7 +72,7 @@ def imports_of_worker(checkout: Path, folder: Path) -> tuple[float, list[tuple[s
     command = [sys.executable, "-m", "rampcli", "pretrain", "--factory", "llama3_tiny", *words, "--cfg"]
     done = subprocess.run(command, cwd=checkout, env=environment(), capture_output=True, text=True, check=True)
     (run_dir / "config.yaml").write_text(done.stdout, encoding="utf-8")
-    worker = [sys.executable, "-X", "importtime", "-m", "rampcli.engine.worker", str(run_dir)]
+    worker = [sys.executable, "-X", "importtime", "-m", "rampcli.worker", str(run_dir)]
     said = subprocess.run(worker, cwd=checkout, env=environment(), capture_output=True, text=True, check=True).stderr
     seconds: dict[str, float] = defaultdict(float)
     for line in said.splitlines():

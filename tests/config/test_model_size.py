@@ -8,15 +8,15 @@ from hypothesis import strategies as st
 from safetensors.numpy import load_file
 
 from rampcli import llm
+from rampcli.checkpoint.save import Checkpoints, TrainingState
 from rampcli.config.choices import Activation, Normalization, Optimizer, PositionEmbedding
 from rampcli.config.compose import compose
 from rampcli.config.groups import option_names
 from rampcli.config.model_size import checkpoint_bytes, count_parameters, flops_per_token
 from rampcli.config.schema import ModelConfig
-from rampcli.engine.checkpoint import Checkpoints, TrainingState
-from rampcli.engine.optimizers import build_optimizers
 from rampcli.models.decoder import Decoder
 from rampcli.run_directory import RunDirectory
+from rampcli.train.optimizers import build_optimizers
 
 LLAMA3_8B = 8_030_261_248
 """As Meta's and Hugging Face's checkpoints of it have."""

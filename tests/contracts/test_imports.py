@@ -57,10 +57,10 @@ def test_a_worker_imports_nothing_that_a_plain_run_does_not_need_and_next_to_not
     words = [f"{key}={value}" for key, value in settings.items()]
     describe(RunDirectory(tmp_path), resolve(lay_over(llm.from_factory("llama3_tiny"), words)), [])
     for stage in range(2):  # one that begins, and one that goes on from a checkpoint
-        worker = [sys.executable, "-X", "importtime", "-m", "rampcli.engine.worker", str(tmp_path), "--wait"]
+        worker = [sys.executable, "-X", "importtime", "-m", "rampcli.worker", str(tmp_path), "--wait"]
         done = subprocess.run(worker, input="0\n", env=environment(), capture_output=True, text=True, check=True)
         imported = [line.rpartition("|")[2].strip() for line in done.stderr.splitlines() if line.startswith("import time:")]
-        assert {"torch", "rampcli.engine.trainer"} <= set(imported)
+        assert {"torch", "rampcli.train.loop"} <= set(imported)
         assert UNNEEDED & set(imported) == set()
-        assert len(imported) - imported.index("rampcli.engine.training") < 20
+        assert len(imported) - imported.index("rampcli.worker.assemble") < 20
         assert RunDirectory(tmp_path).read_state()["stage"] == stage + 1

@@ -19,8 +19,8 @@ from rampcli.config.schema import Config
 from rampcli.data.hosts import Reading, build_reading
 from rampcli.data.loader import Loader, MicroBatch, ValidationLoader
 from rampcli.data.sources import open_corpora
-from rampcli.engine.training import agreed_fingerprint
 from rampcli.errors import RampcliError
+from rampcli.worker.assemble import agreed_fingerprint
 
 CASES = [
     {"factor": factor, "devices": devices, "data_ranks": data_ranks, "masked": masked}

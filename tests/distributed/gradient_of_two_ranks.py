@@ -12,10 +12,10 @@ from rampcli.config.choices import AccumulateReduce
 from rampcli.config.schema import Config, ModelConfig
 from rampcli.data.corpus import IGNORED
 from rampcli.data.loader import MicroBatch
-from rampcli.engine.build import build_parts
-from rampcli.engine.passes import Passes
-from rampcli.engine.step import follow_gradient
 from rampcli.parallel.mesh import build_meshes
+from rampcli.train.build import build_parts
+from rampcli.train.passes import Passes
+from rampcli.train.step import follow_gradient
 
 micro_batch_size = int(sys.argv[1])
 dist.init_process_group("gloo")

@@ -10,8 +10,8 @@ from torch.distributed.tensor import DTensor
 
 from rampcli.config.choices import Activation, Normalization, PositionEmbedding
 from rampcli.config.schema import Config, ModelConfig, ParallelConfig
-from rampcli.engine.build import build_parts
 from rampcli.parallel.mesh import build_meshes
+from rampcli.train.build import build_parts
 
 SHAPE = {"num_layers": 4, "hidden_size": 24, "ffn_hidden_size": 40, "num_attention_heads": 4, "vocab_size": 44}
 FAMILIES = {

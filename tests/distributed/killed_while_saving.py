@@ -6,10 +6,11 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from rampcli.engine import checkpoint, worker
+from rampcli.checkpoint import save
+from rampcli.worker.__main__ import main
 
 killed_in = sys.argv.pop()
-write_blocks = checkpoint.write_blocks
+write_blocks = save.write_blocks
 
 
 def write_and_be_killed(folder: Path, *blocks: Any, rank: int) -> dict[str, Any]:
@@ -19,5 +20,5 @@ def write_and_be_killed(folder: Path, *blocks: Any, rank: int) -> dict[str, Any]
     return files
 
 
-checkpoint.write_blocks = write_and_be_killed
-worker.main()
+save.write_blocks = write_and_be_killed
+main()

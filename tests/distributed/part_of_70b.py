@@ -9,8 +9,8 @@ import torch.distributed as dist
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from rampcli import llm
-from rampcli.engine.build import build_parts
 from rampcli.parallel.mesh import build_meshes
+from rampcli.train.build import build_parts
 
 config = llm.llama3_70b.pretrain_recipe()
 config.parallel.tensor_parallel_size, config.parallel.pipeline_parallel_size = 1, 1

@@ -115,7 +115,7 @@ def test_torchrun_by_hand_trains_as_well_and_runs_that_go_on_at_once_do_not_dist
     beside = twin.start("trainer.num_nodes=2", *words)
     run.path.mkdir()
     run.directory.config.write_text(run.pretrain("--cfg", *words).stdout)
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "-m", "rampcli.engine.worker"]
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "-m", "rampcli.worker"]
     done = subprocess.run([*torchrun, run.path], env=environment() | {"TMPDIR": str(tmp_path)}, text=True, capture_output=True, check=False)
     assert done.returncode == 0, done.stderr
     _, errors = beside.communicate()
@@ -129,7 +129,7 @@ def test_workers_that_go_on_keep_a_supervisor_from_starting_others(run):
     words = [*ENDLESS, "trainer.devices=1", "trainer.max_samples=8_000_000"]
     run.path.mkdir()
     run.directory.config.write_text(run.pretrain("--cfg", *words).stdout)
-    with subprocess.Popen([sys.executable, "-m", "rampcli.engine.worker", run.path], env=environment()) as worker:
+    with subprocess.Popen([sys.executable, "-m", "rampcli.worker", run.path], env=environment()) as worker:
         wait_for_rows(run, 1, worker)
         supervisor = run.start(*words)
         wait_until((run.path / "lock").exists, supervisor)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from rampcli.engine.export import export
+from rampcli.weights.export import export
 from ranks import run_ranks
 from runs import Run
 

@@ -51,7 +51,7 @@ def test_ranks_that_meet_at_an_address_of_this_machine_listen_there_alone(run):
         meeting = {"WORLD_SIZE": "2", "MASTER_ADDR": address, "MASTER_PORT": str(reserved.getsockname()[1])}
         workers = [
             subprocess.Popen(
-                [sys.executable, "-m", "rampcli.engine.worker", run.path],
+                [sys.executable, "-m", "rampcli.worker", run.path],
                 env=environment() | meeting | {"RANK": str(rank), "LOCAL_RANK": str(rank)},
             )
             for rank in range(2)

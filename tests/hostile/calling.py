@@ -88,7 +88,7 @@ def _exit_code_of(words: Sequence[str]) -> int | None:
 
 def _run_here(module: str, arguments: Sequence[str]) -> int:
     """In place of `run_program`, which starts a process that imports torch for seconds."""
-    from rampcli.engine.program import leave_after
+    from rampcli.weights.program import leave_after
 
     program = importlib.import_module(module)
     before = signal.getsignal(signal.SIGTERM)

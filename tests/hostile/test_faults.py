@@ -164,7 +164,7 @@ def _start_ranks(run: Run, hosts: list[str]) -> list["subprocess.Popen[bytes]"]:
     for rank, host in enumerate(hosts):
         place = {"RANK": str(rank), "WORLD_SIZE": "2", "LOCAL_RANK": "0", "MASTER_ADDR": "10.213.77.1", "MASTER_PORT": "29500"}
         with (run.path / f"rank_{rank}.txt").open("ab") as log:
-            command = ["ip", "netns", "exec", host, sys.executable, "-P", "-m", "rampcli.engine.worker", str(run.path)]
+            command = ["ip", "netns", "exec", host, sys.executable, "-P", "-m", "rampcli.worker", str(run.path)]
             ranks.append(subprocess.Popen(command, env=environment() | place | {"GLOO_SOCKET_IFNAME": "cable"}, stdout=log, stderr=log))
     return ranks
 

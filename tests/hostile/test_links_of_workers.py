@@ -28,6 +28,6 @@ def test_a_worker_that_meets_a_link_touches_nothing_outside_its_run_directory(pl
     plant(world)
     before = snapshot(tmp_path)
     with suppress(AssertionError):  # it may refuse to train
-        run_ranks(1, "rampcli.engine.worker", "run", logs=tmp_path / "logs", folders=[world.here])
+        run_ranks(1, "rampcli.worker", "run", logs=tmp_path / "logs", folders=[world.here])
     assert changes(before, snapshot(tmp_path), writes=["here/run", "logs"]) == []
     assert "Traceback" not in (tmp_path / "logs/rank_0.txt").read_text()

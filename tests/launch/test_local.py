@@ -29,7 +29,7 @@ def test_ranks_run_on_the_gpus_of_nodes_that_are_not_lost_and_need_not_fill_the_
             ("2", "0", "3", "e,f", "127.0.0.1"),
         ]
         for process in workers.processes:
-            assert " -P -m rampcli.engine.worker " in command_of(process.pid)
+            assert " -P -m rampcli.worker " in command_of(process.pid)
     finally:
         workers.end()
 

@@ -32,7 +32,7 @@ def test_a_program_that_a_signal_killed_is_reported_so_also_of_one_without_a_nam
 
 ENGINE = """
 import sys, tempfile, time
-from rampcli.engine.program import leave_after
+from rampcli.weights.program import leave_after
 
 def main():
     with tempfile.TemporaryDirectory(dir=sys.argv[1]):

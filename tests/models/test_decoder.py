@@ -4,9 +4,9 @@ import pytest
 import torch
 
 from rampcli.config.schema import ModelConfig
-from rampcli.engine.build import fill_weights, initial_weights
 from rampcli.models.decoder import CausalAttention, Decoder
 from rampcli.models.rotary import RotaryTable, frequencies, rotate
+from rampcli.train.build import fill_weights, initial_weights
 
 
 @pytest.fixture(params=["small_llama", "small_gpt"])

@@ -11,8 +11,8 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from families import FAMILIES
 
-from rampcli.engine.build import fill_weights, initial_weights
 from rampcli.models.decoder import CausalAttention, Decoder
+from rampcli.train.build import fill_weights, initial_weights
 
 LENGTH = 24
 PACKED = [[0, 9, 10, 21], [0, 3, 4, 5], [0]]

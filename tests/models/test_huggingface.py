@@ -17,11 +17,11 @@ from families import FAMILIES
 
 from rampcli.config.huggingface import read_config, to_huggingface
 from rampcli.config.schema import ModelConfig
-from rampcli.engine.build import fill_weights, initial_weights
 from rampcli.errors import DamagedFileError
 from rampcli.models.decoder import Decoder
 from rampcli.models.huggingface import Folder, places
 from rampcli.own_folder import write_json
+from rampcli.train.build import fill_weights, initial_weights
 
 SEQUENCE = 32
 TOKENS = torch.randint(128, (3, SEQUENCE), generator=torch.Generator().manual_seed(0))

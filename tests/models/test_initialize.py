@@ -1,9 +1,9 @@
 import pytest
 import torch
 
-from rampcli.engine.build import fill_weights, initial_weights
 from rampcli.models.decoder import Decoder
 from rampcli.models.initialize import initial_rows, residual_init_std
+from rampcli.train.build import fill_weights, initial_weights
 
 
 def build(config, seed: int = 1) -> Decoder:

@@ -54,7 +54,7 @@ def train(recipe: str) -> list[dict]:
         settings = SMALL | RECIPES[recipe] | {"run_dir": folder}
         words = [f"{key}={value}" for key, value in settings.items()]
         describe(run, resolve(lay_over(llm.from_factory(recipe), words)), [])
-        run_ranks(1, "rampcli.engine.worker", folder, logs=run.logs)
+        run_ranks(1, "rampcli.worker", folder, logs=run.logs)
         return [
             {key: row[key] for key in ("step", "global_batch_size", "loss", "grad_norm", "order_hash")} for row in read_rows(run.metrics)
         ]

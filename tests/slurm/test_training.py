@@ -131,7 +131,7 @@ def test_a_job_that_loses_a_node_and_is_preempted_saves_each_time_and_goes_on_el
 def test_a_rank_that_is_killed_is_named_and_not_the_error_of_those_that_miss_it(run, cluster):  # noqa: ARG001
     submit(run, *LONG, "trainer.max_samples=1_000_000", "schedule.decay_style=constant", "launch.max_restarts=0")
     wait_for_rows(run, 10)
-    workers = processes_with(f"rampcli.engine.worker {run.path}")
+    workers = processes_with(f"rampcli.worker {run.path}")
     (second,) = [worker for worker in workers if environment_of(worker).get("SLURM_PROCID") == "1"]
     os.kill(second, signal.SIGKILL)
     wait_for(run, lambda: "rank 1 was killed by SIGKILL; log: " in (run.state.get("error") or {"message": ""})["message"])
@@ -225,7 +225,7 @@ def test_workers_that_are_started_by_hand_find_their_ranks(starter, run, long_un
     run.path.mkdir()
     run.directory.config.write_text(run.pretrain("--cfg", *words).stdout)
     done = subprocess.run(
-        [*starter, sys.executable, "-m", "rampcli.engine.worker", run.path], env=environment(), text=True, capture_output=True, check=False
+        [*starter, sys.executable, "-m", "rampcli.worker", run.path], env=environment(), text=True, capture_output=True, check=False
     )
     assert done.returncode == 0, done.stderr
     assert {row["world_size"] for row in run.rows} == {2}

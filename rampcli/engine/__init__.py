@@ -1,1 +1,0 @@
-"""Training on torch.distributed: one worker program for one process or many."""

@@ -1,0 +1,1 @@
+"""Learning rates over samples."""

@@ -1,0 +1,1 @@
+"""The training loop, its steps, and what observes them."""

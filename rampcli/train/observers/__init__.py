@@ -1,0 +1,1 @@
+"""What watches the loop: metrics, outliers, boundaries."""

@@ -1,0 +1,1 @@
+"""The program that each rank of a run executes."""

@@ -1,0 +1,282 @@
+import errno
+import fcntl
+import json
+import math
+import mmap
+import os
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from safetensors.torch import load_file
+from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageReader, HuggingFaceStorageWriter
+from torch.distributed.checkpoint.state_dict_loader import load
+from torch.distributed.checkpoint.state_dict_saver import save
+
+from rampcli.checkpoint.shards import Block, Tiling
+from rampcli.checkpoint.tensor_files import _header, find_blocks, read_blocks, write_blocks
+from rampcli.checksums import page_sums
+from rampcli.errors import DamagedFileError
+
+
+def whole_block(name: str, tensor: torch.Tensor) -> Block:
+    return Block(name, (0,) * tensor.ndim, tensor, tuple(tensor.shape))
+
+
+def grid(name: str, tensor: torch.Tensor, cuts: list[list[int]]) -> list[Block]:
+    """A tensor in blocks, cut at these places of each dimension."""
+    blocks = [whole_block(name, tensor)]
+    for axis, places in enumerate(cuts):
+        edges = sorted({0, *places, tensor.shape[axis]})
+        blocks = [
+            replace(
+                block,
+                offsets=(*block.offsets[:axis], first, *block.offsets[axis + 1 :]),
+                values=block.values.narrow(axis, first, last - first),
+            )
+            for block in blocks
+            for first, last in pairwise(edges)
+        ]
+    return blocks
+
+
+@st.composite
+def tensors_and_cuts(draw):
+    shape = draw(st.lists(st.integers(1, 7), max_size=3))
+    dtype = draw(st.sampled_from([torch.float32, torch.bfloat16, torch.float64, torch.int64]))
+    tensor = torch.arange(math.prod(shape)).reshape(shape).to(dtype)
+    cuts = st.tuples(*(st.lists(st.integers(1, size), max_size=2) for size in shape)).map(list)
+    return tensor, draw(cuts), draw(cuts)
+
+
+@given(cases=st.lists(tensors_and_cuts(), min_size=1, max_size=3))
+def test_any_boxes_of_tensors_are_read_from_any_others(cases, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("files")
+    ranks: dict[int, list[Block]] = {}
+    for number, (tensor, cuts, _) in enumerate(cases):
+        for rank, block in enumerate(grid(str(number), tensor, cuts)):
+            ranks.setdefault(rank, []).append(block)
+    files = {name: facts for rank, blocks in ranks.items() for name, facts in write_blocks(folder, blocks, rank=rank).items()}
+    for number, (tensor, _, cuts) in enumerate(cases):
+        for block in grid(str(number), torch.full_like(tensor, -1), cuts):
+            read_blocks(folder, files, [block], to_check=files)
+            place = tuple(slice(first, first + size) for first, size in zip(block.offsets, block.values.shape, strict=True))
+            assert torch.equal(block.values, tensor[place])
+
+
+@pytest.fixture
+def tensors():
+    """Of many pieces, of less than one, and of one number."""
+    generator = torch.Generator().manual_seed(0)
+    large = {f"large.{number}": torch.randn(3_000_000 + number, generator=generator) for number in range(7)}
+    return {**large, "matrix": torch.randn(1000, 300, generator=generator).T, "step": torch.tensor(7.0)}
+
+
+@pytest.fixture
+def blocks(tensors):
+    return [whole_block(name, tensor) for name, tensor in tensors.items()]
+
+
+def test_large_tensors_are_written_side_by_side_into_files_that_other_libraries_read(blocks, tensors, tmp_path, alone):  # noqa: ARG001
+    files = write_blocks(tmp_path, blocks, rank=3)
+    assert sorted(files) == [f"shard-00004-model-0000{lane}-of-00002.safetensors" for lane in (1, 2)]
+    assert {name: facts["bytes"] for name, facts in files.items()} == {path.name: path.stat().st_size for path in tmp_path.iterdir()}
+    read = {name: tensor for file in files for name, tensor in load_file(tmp_path / file).items()}
+    assert read.keys() == tensors.keys()
+    assert all(torch.equal(read[name], tensor) for name, tensor in tensors.items())
+    by_torch = {name: torch.zeros_like(tensor) for name, tensor in tensors.items()}
+    load(by_torch, storage_reader=HuggingFaceStorageReader(str(tmp_path)))
+    assert all(torch.equal(by_torch[name], tensor) for name, tensor in tensors.items())
+
+
+def test_files_that_torch_has_written_are_read(blocks, tensors, tmp_path, alone):  # noqa: ARG001
+    save(
+        {name: tensor.contiguous() for name, tensor in tensors.items()},
+        storage_writer=HuggingFaceStorageWriter(str(tmp_path), save_distributed=True),
+    )
+    files = {path.name: {"bytes": path.stat().st_size} for path in tmp_path.iterdir()}
+    read = [replace(block, values=torch.zeros_like(block.values)) for block in blocks]
+    read_blocks(tmp_path, files, read)
+    assert all(torch.equal(block.values, tensors[block.name]) for block in read)
+
+
+def test_damage_to_any_byte_is_found(tmp_path):
+    block = whole_block("weight", torch.arange(600.0).reshape(20, 30))
+    ((name, facts),) = write_blocks(tmp_path, [block], rank=0).items()
+    content = (tmp_path / name).read_bytes()
+    header = 8 + len(content[8:].split(b"   ")[0])
+    for place in [*range(header), *range(header, len(content), 97), len(content) - 1]:
+        for damaged in (content[place] ^ 1, content[place] ^ 0x80):
+            (tmp_path / name).write_bytes(content[:place] + bytes([damaged]) + content[place + 1 :])
+            with pytest.raises(DamagedFileError):
+                read_blocks(tmp_path, {name: facts}, [block], to_check=[name])
+
+
+def written(folder: Path, boxes: Sequence[tuple[tuple[int, ...], torch.Tensor]], whole: tuple[int, ...]) -> dict[str, dict]:
+    """Boxes of one tensor, each in a file of its own."""
+    files: dict[str, dict] = {}
+    for rank, (offsets, values) in enumerate(boxes):
+        files |= write_blocks(folder, [Block("weight", offsets, values, whole)], rank=rank)
+    return files
+
+
+WRONG_BOXES = {
+    "a part is missing": [((0,), 4), ((5,), 5)],
+    "the first half is there twice": [((0,), 5), ((0,), 5)],
+    "parts overlap, and there are more numbers than in the tensor": [((0,), 6), ((5,), 5)],
+    "one part more than the tensor has": [((0,), 5), ((5,), 5), ((10,), 2)],
+    "a part beyond the end": [((0,), 5), ((5,), 6)],
+    "nothing": [],
+}
+
+
+@pytest.mark.parametrize("boxes", WRONG_BOXES.values(), ids=WRONG_BOXES)
+def test_boxes_that_do_not_make_up_a_tensor_are_refused_and_nothing_is_read(tmp_path, boxes):
+    files = written(tmp_path, [(offsets, torch.ones(size)) for offsets, size in boxes], (10,))
+    for first, values in ((0, torch.zeros(10)), (5, torch.zeros(5))):
+        with pytest.raises(DamagedFileError, match="do not hold each number of weight once"):
+            read_blocks(tmp_path, files, [Block("weight", (first,), values, (10,))])
+        assert not values.any()
+
+
+@pytest.mark.parametrize("values", [torch.zeros(10, dtype=torch.float64), torch.zeros(10, 1), torch.tensor(1.0)])
+def test_a_tensor_of_another_type_or_another_number_of_dimensions_is_refused(tmp_path, values):
+    files = write_blocks(tmp_path, [whole_block("weight", values)], rank=0)
+    with pytest.raises(DamagedFileError):
+        read_blocks(tmp_path, files, [whole_block("weight", torch.zeros(10))])
+
+
+@given(cuts=st.lists(st.integers(1, 11), max_size=5), move=st.integers(-2, 2), chosen=st.integers(0, 5), axis=st.integers(0, 1))
+def test_boxes_tile_a_tensor_only_while_none_is_moved(cuts, move, chosen, axis):
+    boxes = grid("weight", torch.zeros(12, 12), [cuts, cuts])
+    tiling, moved = Tiling((12, 12)), boxes[chosen % len(boxes)]
+    for box in boxes:
+        offsets = list(box.offsets)
+        if box is moved:
+            offsets[axis] += move
+        tiling.lay(tuple(offsets), tuple(box.values.shape))
+    assert tiling.is_exact is (move == 0)
+
+
+def test_whether_blocks_are_there_is_found_without_memory_for_them(tmp_path):
+    files = write_blocks(tmp_path, [whole_block("weight", torch.ones(20, 30))], rank=0)
+    for shape, fits in (((20, 30), True), ((20, 31), False), ((10**7, 10**7), False)):
+        block = whole_block("weight", torch.empty(shape, device="meta"))
+        if fits:
+            assert sum(map(len, find_blocks(tmp_path, files, [block]).values())) == 1
+        else:
+            with pytest.raises(DamagedFileError):
+                find_blocks(tmp_path, files, [block])
+
+
+def test_thousands_of_boxes_of_a_tensor_are_read_in_seconds(tmp_path):
+    """Looking at each pair of them would take minutes."""
+    tensor = torch.arange(5000.0 * 8).reshape(5000, 8)
+    files = {}
+    for row in range(5000):
+        content = _header([Block("weight", (row, 0), tensor[row : row + 1], (5000, 8))]).numpy().tobytes() + tensor[row].numpy().tobytes()
+        (tmp_path / f"{row}.safetensors").write_bytes(content)
+        files[f"{row}.safetensors"] = {"bytes": len(content)}
+    read, began = torch.zeros_like(tensor), time.process_time()
+    read_blocks(tmp_path, files, [whole_block("weight", read)])
+    assert time.process_time() - began < 20
+    assert torch.equal(read, tensor)
+
+
+def saved(folder: Path, header: dict, numbers: int = 10) -> dict[str, dict]:
+    """A file with a header of one's own, before `numbers` numbers in fp32; with what an honest manifest says of it."""
+    text = json.dumps(header).encode()
+    content = len(text).to_bytes(8, "little") + text + bytes(4 * numbers)
+    (folder / "shard.safetensors").write_bytes(content)
+    return {"shard.safetensors": {"bytes": len(content), "sums": page_sums(content)}}
+
+
+def header_of(offsets: Any = (0,), **entry: Any) -> dict:
+    places = json.dumps({"weight": {"saved_offsets": offsets}})
+    return {
+        "__metadata__": {"DCP_SHARDING_INFO": places},
+        "weight": {"dtype": "F32", "shape": [10], "data_offsets": [0, 40], **entry},
+    }
+
+
+WRONG_HEADERS = {
+    "offsets are negative": header_of([-5]),
+    "offsets are booleans": header_of([False]),
+    "offsets are fractions": header_of([0.0]),
+    "offsets are too many": header_of([0, 0]),
+    "offsets are no list": header_of("0"),
+    "places are no mapping": header_of() | {"__metadata__": {"DCP_SHARDING_INFO": "[]"}},
+    "a place is no mapping": header_of() | {"__metadata__": {"DCP_SHARDING_INFO": '{"weight": 1}'}},
+    "a place is missing": header_of() | {"__metadata__": {"DCP_SHARDING_INFO": "{}"}},
+    "places are missing": header_of() | {"__metadata__": {}},
+    "places are nested too deeply": header_of() | {"__metadata__": {"DCP_SHARDING_INFO": "[" * 100_000}},
+    "places are half a character": header_of() | {"__metadata__": {"DCP_SHARDING_INFO": "\ud800"}},
+    "a type that no checkpoint has": header_of(dtype="U32"),
+}
+
+
+@pytest.mark.parametrize("header", WRONG_HEADERS.values(), ids=WRONG_HEADERS)
+def test_a_box_at_a_place_that_makes_no_sense_is_one_error(tmp_path, header):
+    files = saved(tmp_path, header)
+    with pytest.raises(DamagedFileError):
+        read_blocks(tmp_path, files, [whole_block("weight", torch.zeros(10))], to_check=list(files))
+
+
+def test_the_header_of_one_s_own_is_read_where_it_makes_sense(tmp_path):
+    read_blocks(tmp_path, saved(tmp_path, header_of()), [whole_block("weight", values := torch.ones(10))])
+    assert not values.any()
+
+
+def test_a_file_that_is_shortened_while_it_is_read_is_one_error(tmp_path, monkeypatch):
+    files = write_blocks(tmp_path, [whole_block("weight", torch.ones(6_000_000))], rank=0)
+    preadv = os.preadv
+
+    def shortening(file, buffers, offset):
+        for name in files:
+            os.truncate(tmp_path / name, 10_000_000)
+        return preadv(file, buffers, offset)
+
+    monkeypatch.setattr(os, "preadv", shortening)
+    with pytest.raises(DamagedFileError, match="ends too soon"):
+        read_blocks(tmp_path, files, [whole_block("weight", torch.zeros(6_000_000))])
+
+
+def test_a_link_where_a_file_is_to_be_written_is_not_followed(tmp_path):
+    (tmp_path / "precious").write_text("mine")
+    (tmp_path / "shard-00001-model-00001-of-00001.safetensors").symlink_to("precious")
+    with pytest.raises(OSError, match="File exists"):
+        write_blocks(tmp_path, [whole_block("weight", torch.ones(10))], rank=0)
+    assert (tmp_path / "precious").read_text() == "mine"
+
+
+@pytest.mark.parametrize("short", [False, True], ids=["refused", "written in part"])
+def test_where_the_page_cache_cannot_be_left_out_after_all_it_is_not(tmp_path, monkeypatch, short):
+    """As of file systems that refuse such a write only when it comes, or that take a part of it which does not end at a page."""
+    pwrite, sizes = os.pwrite, []
+
+    def as_that_file_system_does(file, piece, offset):
+        past_the_cache = fcntl.fcntl(file, fcntl.F_GETFL) & os.O_DIRECT
+        if past_the_cache and (not short or offset % mmap.PAGESIZE):
+            raise OSError(errno.EINVAL, "Invalid argument")
+        if past_the_cache:
+            fcntl.fcntl(file, fcntl.F_SETFL, 0)
+            sizes.append(pwrite(file, piece[:100], offset))
+            fcntl.fcntl(file, fcntl.F_SETFL, os.O_DIRECT)
+            return sizes[-1]
+        return pwrite(file, piece, offset)
+
+    monkeypatch.setattr(os, "pwrite", as_that_file_system_does)
+    block = whole_block("weight", torch.arange(600.0).reshape(20, 30))
+    files = write_blocks(tmp_path, [block], rank=0)
+    monkeypatch.undo()
+    assert bool(sizes) is short
+    read = whole_block("weight", torch.zeros(20, 30))
+    read_blocks(tmp_path, files, [read], to_check=list(files))
+    assert torch.equal(read.values, block.values)

@@ -1,0 +1,52 @@
+import pytest
+import torch
+
+from rampcli.config.choices import Optimizer
+from rampcli.models.decoder import Decoder
+from rampcli.train import optimizers
+from rampcli.train.optimizers import Muon, build_optimizers
+
+
+@pytest.mark.parametrize("optimizer", list(Optimizer))
+def test_weight_decay_touches_matrices_only_and_every_parameter_has_one_optimiser(small_gpt, optimizer):
+    small_gpt.optim.optimizer = optimizer
+    model = Decoder(small_gpt.model, sequence_length=16)
+    decays = [
+        (id(parameter), group["weight_decay"])
+        for one in build_optimizers([model], small_gpt.optim)
+        for group in one.param_groups
+        for parameter in group["params"]
+    ]
+    assert len(decays) == len(list(model.parameters()))
+    decay_of = dict(decays)
+    for parameter in model.parameters():
+        assert decay_of[id(parameter)] == (small_gpt.optim.weight_decay if parameter.ndim == 2 else 0.0)
+
+
+def test_muon_has_the_matrices_of_the_layers_and_nothing_else(small_llama):
+    small_llama.optim.optimizer = Optimizer.muon
+    model = Decoder(small_llama.model, sequence_length=16)
+    muon, _ = build_optimizers([model], small_llama.optim)
+    names = {parameter: name for name, parameter in model.named_parameters()}
+    of_muon = {names[parameter] for group in muon.param_groups for parameter in group["params"]}
+    assert of_muon == {name for name in names.values() if name.startswith("layers.") and "norm" not in name}
+
+
+@pytest.mark.parametrize("stacked", [1, 200, optimizers.STACKED])
+def test_muon_takes_the_steps_of_torchs_muon_however_many_matrices_go_together(monkeypatch, stacked):
+    monkeypatch.setattr(optimizers, "STACKED", stacked)
+    shapes = [(12, 8), (8, 8), (12, 8), (8, 20), (12, 8)]
+    mine, theirs = ([torch.nn.Parameter(randn(*shape, seed=seed)) for seed, shape in enumerate(shapes)] for _ in range(2))
+    ours = Muon(mine, lr=0.02, weight_decay=0.1, momentum=0.95)
+    torchs = torch.optim.Muon(theirs, lr=0.02, weight_decay=0.1, momentum=0.95, adjust_lr_fn="match_rms_adamw")
+    for step in range(1, 4):
+        for weights, optimizer in ((mine, ours), (theirs, torchs)):
+            for number, weight in enumerate(weights):
+                weight.grad = randn(*weight.shape, seed=100 * step + number)
+            optimizer.step()
+    rounding_of_bf16 = 0.02 * 0.2 * 20**0.5 * 2**-8
+    torch.testing.assert_close(mine, theirs, atol=rounding_of_bf16, rtol=0)
+
+
+def randn(*shape, seed):
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))

@@ -1,0 +1,83 @@
+import pytest
+import torch
+import torch.nn.functional as F
+
+from rampcli.config.choices import ActivationCheckpointing
+from rampcli.data.corpus import IGNORED
+from rampcli.data.loader import MicroBatch
+from rampcli.train.step import follow_gradient, validate
+
+SAMPLES, SEQUENCE = 8, 16
+
+
+@pytest.fixture
+def samples() -> tuple[torch.Tensor, torch.Tensor]:
+    """Eight samples whose labels are valid in 16, 14, 12, ... 2 places."""
+    tokens = torch.randint(64, (SAMPLES, SEQUENCE), generator=torch.Generator().manual_seed(0))
+    labels = torch.randint(64, (SAMPLES, SEQUENCE), generator=torch.Generator().manual_seed(1))
+    for sample in range(SAMPLES):
+        labels[sample, SEQUENCE - 2 * sample :] = IGNORED
+    return tokens, labels
+
+
+def split(samples, micro_batch_size: int) -> list[MicroBatch]:
+    parts = [tensor.split(micro_batch_size) for tensor in samples]
+    return [MicroBatch(tokens, labels) for tokens, labels in zip(*parts, strict=True)]
+
+
+@pytest.fixture
+def gradient_on(build_passes):
+    """What a step sees on fresh weights, and the gradient that it is to follow."""
+
+    def follow(config, micro_batches: list[MicroBatch], gradient_clip_val: float | None = None):
+        passes = build_passes(config)
+        tokens = sum(int((micro_batch.labels != IGNORED).sum()) for micro_batch in micro_batches)
+        result = follow_gradient(passes, micro_batches, global_tokens=tokens, gradient_clip_val=gradient_clip_val)
+        return result, {name: parameter.grad for name, parameter in passes.parts[0].named_parameters()}
+
+    return follow
+
+
+@pytest.mark.parametrize("micro_batch_size", [1, 2, 4])
+@pytest.mark.parametrize("family", ["small_llama", "small_gpt"])
+def test_the_micro_batch_size_changes_no_gradient_even_where_samples_have_different_numbers_of_valid_tokens(
+    family, micro_batch_size, samples, request, gradient_on
+):
+    config = request.getfixturevalue(family)
+    whole, gradient = gradient_on(config, split(samples, SAMPLES))
+    result, accumulated = gradient_on(config, split(samples, micro_batch_size))
+    assert result.loss == pytest.approx(whole.loss, abs=1e-6)
+    assert result.grad_norm == pytest.approx(whole.grad_norm, rel=1e-5)
+    for name, value in gradient.items():
+        torch.testing.assert_close(accumulated[name], value, atol=1e-6, rtol=1e-4)
+
+
+@pytest.mark.parametrize("mode", ["selective", "full"])
+@pytest.mark.parametrize("family", ["small_llama", "small_gpt"])
+def test_activation_checkpointing_changes_no_bit_of_a_gradient(family, mode, samples, request, gradient_on):
+    config = request.getfixturevalue(family)
+    whole, gradient = gradient_on(config, split(samples, 4))
+    config.trainer.activation_checkpointing = ActivationCheckpointing(mode)
+    result, recomputed = gradient_on(config, split(samples, 4))
+    assert result == whole
+    for name, value in gradient.items():
+        assert torch.equal(recomputed[name], value)
+
+
+def test_the_loss_is_the_mean_over_all_valid_tokens(small_llama, samples, build_passes, gradient_on):
+    passes = build_passes(small_llama)
+    tokens, labels = samples
+    mean = F.cross_entropy(passes.parts[0](tokens).flatten(0, 1), labels.flatten(), ignore_index=IGNORED).item()
+    assert gradient_on(small_llama, split(samples, 2))[0].loss == pytest.approx(mean, abs=1e-6)
+    assert validate(passes, split(samples, 2)) == pytest.approx(mean, abs=1e-6)
+
+
+def test_clipping_scales_the_gradient_to_the_largest_norm_and_reports_the_norm_before(small_llama, samples, gradient_on):
+    free, gradient = gradient_on(small_llama, split(samples, 4))
+    assert free.grad_norm == pytest.approx(sum(value.double().square().sum() for value in gradient.values()).sqrt().item(), rel=1e-6)
+    clipped, scaled = gradient_on(small_llama, split(samples, 4), gradient_clip_val=free.grad_norm / 2)
+    assert clipped.grad_norm == pytest.approx(free.grad_norm)
+    assert sum(value.square().sum() for value in scaled.values()).sqrt().item() == pytest.approx(free.grad_norm / 2, rel=1e-5)
+    unclipped, same = gradient_on(small_llama, split(samples, 4), gradient_clip_val=free.grad_norm * 2)
+    torch.testing.assert_close(same, gradient)
+    assert unclipped.grad_norm == free.grad_norm

@@ -1,0 +1,191 @@
+import os
+import re
+import shutil
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "models"))
+
+from families import FAMILIES
+
+import rampcli.weights.export as export_module
+from harms import BEHIND_AN_HONEST_MANIFEST
+from rampcli.checkpoint.save import Checkpoints, TrainingState
+from rampcli.config.huggingface import read_config
+from rampcli.config.schema import Config, ModelConfig
+from rampcli.config.snapshot import identity, to_yaml
+from rampcli.data.tokenizer import byte_tokenizer
+from rampcli.errors import NoCheckpointError, UsageError
+from rampcli.models.decoder import Decoder
+from rampcli.models.huggingface import Folder
+from rampcli.run_directory import RunDirectory
+from rampcli.train.build import fill_weights
+from rampcli.weights.export import export
+from rampcli.weights.trained import load_model, open_run
+
+TOKENS = torch.randint(128, (2, 16), generator=torch.Generator().manual_seed(0))
+
+
+@pytest.fixture
+def trained(build_passes, tmp_path):
+    """A run directory with a checkpoint, and the model whose weights it holds."""
+
+    def run_of(family: str, tokenizer: str | None = None, model: ModelConfig | None = None) -> tuple[Path, Decoder]:
+        config = Config(model=model or FAMILIES[family])
+        config.data.sequence_length = 16
+        run = RunDirectory(tmp_path / "run")
+        run.path.mkdir()
+        run.config.write_text(to_yaml(config))
+        passes = build_passes(config)
+        for parameter in passes.parts[0].parameters():
+            torch.nn.init.normal_(parameter, std=0.2)
+        checkpoints = Checkpoints(
+            run, passes.parts, [], keep_last=1, facts={"corpus": "corpus", "settings": identity(config)}, tokenizer=tokenizer
+        )
+        checkpoints.save(TrainingState(step=3, consumed_samples=12))
+        return run.path, passes.parts[0]
+
+    return run_of
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("family", FAMILIES)
+def test_transformers_gives_the_same_logits_from_what_was_written(family, trained, tmp_path):
+    run, model = trained(family)
+    written = export(run, tmp_path / "out")
+    theirs = AutoModelForCausalLM.from_pretrained(tmp_path / "out")
+    assert (written["step"], written["class"], written["tokenizer"]) == (3, type(theirs).__name__, None)
+    torch.testing.assert_close(theirs(TOKENS).logits, model(TOKENS), atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("family", ["gpt3", "qwen3"])
+def test_what_was_exported_in_several_files_is_read_back_bit_for_bit(family, trained, tmp_path, monkeypatch):
+    monkeypatch.setattr(export_module, "MOST_BYTES", 50_000)
+    run, model = trained(family)
+    export(run, tmp_path / "out")
+    assert len(list((tmp_path / "out").glob("model-*.safetensors"))) > 2
+    again = Decoder(read_config(tmp_path / "out"), sequence_length=16)
+    fill_weights(again, Folder(tmp_path / "out", again.model, sequence_length=16).rows_of)
+    for name, parameter in model.named_parameters():
+        assert torch.equal(again.get_parameter(name), parameter)
+    torch.testing.assert_close(AutoModelForCausalLM.from_pretrained(tmp_path / "out")(TOKENS).logits, model(TOKENS), atol=1e-5, rtol=1e-5)
+
+
+def test_bf16_is_written_as_bf16(trained, tmp_path):
+    run, model = trained("llama31")
+    assert export(run, tmp_path / "out", dtype="bf16")["dtype"] == "bfloat16"
+    theirs = AutoModelForCausalLM.from_pretrained(tmp_path / "out")
+    assert theirs.dtype is torch.bfloat16
+    assert torch.equal(theirs.lm_head.weight, model.output.weight.bfloat16())
+
+
+def test_the_tokenizer_is_written_with_the_weights(trained, tmp_path):
+    run, _ = trained("llama3", byte_tokenizer().to_str())
+    export(run, tmp_path / "out")
+    tokenizer, text = AutoTokenizer.from_pretrained(tmp_path / "out"), "def f(é):\n\treturn  '€' # \x00"
+    assert tokenizer(text)["input_ids"] == list(text.encode())
+    assert tokenizer.decode(list(text.encode())) == text
+
+
+def test_a_checkpoint_is_chosen_by_its_step_and_a_folder_is_never_written_over(trained, tmp_path):
+    run, model = trained("llama3")
+    export(run, tmp_path / "out", step=3)
+    with pytest.raises(UsageError, match="is not empty"):
+        export(run, tmp_path / "out")
+    with pytest.raises(NoCheckpointError, match="step 4"):
+        export(run, tmp_path / "other", step=4)
+    assert not (tmp_path / "other").exists()
+    config, checkpoint = open_run(run, step=None)
+    loaded = load_model(config, checkpoint, sequence_length=16, device=torch.device("cpu"))
+    assert torch.equal(loaded(TOKENS), model(TOKENS))
+
+
+def test_a_model_that_transformers_does_not_know_is_refused_before_anything_is_written(trained, tmp_path):
+    model = replace(FAMILIES["mistral"], qk_norm=True)
+    run, _ = trained("llama3", model=model)
+    with pytest.raises(UsageError, match="transformers has no class"):
+        export(run, tmp_path / "out")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["run"]
+
+
+def test_a_folder_of_the_user_s_own_is_left_alone_whatever_its_name(trained, tmp_path):
+    run, _ = trained("llama3")
+    (tmp_path / "out.tmp").mkdir()
+    (tmp_path / "out.tmp" / "thesis").write_text("mine")
+    export(run, tmp_path / "out")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["out", "out.tmp", "run"]
+    assert (tmp_path / "out.tmp" / "thesis").read_text() == "mine"
+
+
+def link(path: Path) -> None:
+    (path.parent / "precious").mkdir()
+    path.symlink_to("precious")
+
+
+TAKEN = {
+    "a link to an empty folder": link,
+    "a link to nothing": lambda path: path.symlink_to("nowhere"),
+    "a file": lambda path: path.write_text("mine"),
+    "a FIFO": os.mkfifo,
+    "a folder that is not empty": lambda path: (path / "thesis").mkdir(parents=True),
+}
+
+
+@pytest.mark.parametrize("take", TAKEN.values(), ids=TAKEN)
+def test_a_target_that_is_not_free_is_refused_and_stays_as_it_is(trained, tmp_path, take):
+    run, _ = trained("llama3")
+    take(tmp_path / "out")
+    before = sorted(tmp_path.glob("**/*"))
+    with pytest.raises(UsageError, match=r"is not (a folder|empty)") as refused:
+        export(run, tmp_path / "out")
+    assert refused.value.exit_code == 2
+    assert sorted(tmp_path.glob("**/*")) == before
+
+
+def test_an_empty_folder_is_filled_and_folders_above_are_made(trained, tmp_path):
+    run, _ = trained("llama3")
+    (tmp_path / "out").mkdir()
+    for folder in (tmp_path / "out", tmp_path / "a" / "b" / "out"):
+        export(run, folder)
+        assert (folder / "model.safetensors").is_file()
+        assert [path.name for path in folder.parent.glob(".*")] == []
+
+
+@pytest.mark.parametrize(("error", "raised"), [(KeyboardInterrupt, KeyboardInterrupt), (OSError(28, "No space left"), OSError)])
+def test_after_ctrl_c_and_on_a_full_disk_nothing_is_left(trained, tmp_path, monkeypatch, error, raised):
+    run, _ = trained("llama3")
+
+    def fail(*_):
+        raise error
+
+    monkeypatch.setattr(export_module, "write_json", fail)  # once the weights are written
+    with pytest.raises(raised):
+        export(run, tmp_path / "a" / "b" / "out")
+    assert [path.name for path in tmp_path.iterdir()] == ["run"]
+
+
+def test_what_the_safetensors_library_cannot_write_is_one_message_and_nothing_is_left(trained, tmp_path):
+    run, _ = trained("llama3")
+    program = [sys.executable, "-P", "-m", "rampcli.weights.export", str(run), str(tmp_path / "out")]
+    done = subprocess.run(["prlimit", "--fsize=10000", *program], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert re.fullmatch(r"error: cannot write model\.safetensors: .*File too large.*\n", done.stderr)
+    assert [path.name for path in tmp_path.iterdir()] == ["run"]
+
+
+def test_weights_that_are_not_there_as_a_whole_are_never_written(trained, tmp_path):
+    run, _ = trained("llama3")
+    (checkpoint,) = RunDirectory(run).complete_checkpoints()
+    for harm in BEHIND_AN_HONEST_MANIFEST:
+        shutil.copytree(run, tmp_path / "harmed")
+        harm(replace(checkpoint, path=tmp_path / "harmed" / "checkpoints" / checkpoint.path.name))
+        with pytest.raises(NoCheckpointError, match="is damaged"):
+            export(tmp_path / "harmed", tmp_path / "out")
+        shutil.rmtree(tmp_path / "harmed")
+    assert [path.name for path in tmp_path.iterdir()] == ["run"]

@@ -1,0 +1,161 @@
+import json
+import math
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from tokenizers import Tokenizer
+from tokenizers.decoders import Fuse, Strip
+from tokenizers.models import WordLevel
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "models"))
+
+from families import FAMILIES
+
+from rampcli.checkpoint.save import Checkpoints, TrainingState
+from rampcli.config.schema import Config
+from rampcli.config.snapshot import identity, to_yaml
+from rampcli.data.tokenizer import byte_tokenizer
+from rampcli.errors import DamagedFileError, NoCheckpointError, UsageError, visible
+from rampcli.models.decoder import Decoder
+from rampcli.run_directory import RunDirectory
+from rampcli.train.build import fill_weights, initial_weights
+from rampcli.weights.generate import continuation, main, room
+
+PROMPT = [5, 17, 99, 3]
+
+
+def build(family: str) -> Decoder:
+    model = Decoder(FAMILIES[family], sequence_length=32)
+    fill_weights(model, initial_weights(1))
+    return model
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("family", FAMILIES)
+def test_greedy_tokens_are_those_of_the_full_forward_pass(family):
+    model, tokens = build(family), list(PROMPT)
+    for token in continuation(model, PROMPT, max_tokens=28, temperature=0):
+        assert token == model(torch.tensor([tokens]))[0, -1].argmax().item()
+        tokens.append(token)
+    assert len(tokens) == 32
+    assert len(set(tokens[4:])) > 1
+
+
+def test_draws_are_a_function_of_the_seed():
+    model = build("llama3")
+    drawn = [list(continuation(model, PROMPT, max_tokens=20, temperature=1.0, seed=seed)) for seed in (1, 1, 2)]
+    assert drawn[0] == drawn[1] != drawn[2]
+
+
+def test_of_the_likeliest_token_alone_nothing_else_is_drawn():
+    model = build("llama3")
+    greedy = list(continuation(model, PROMPT, max_tokens=20, temperature=0))
+    assert list(continuation(model, PROMPT, max_tokens=20, temperature=2.0, top_k=1)) == greedy
+    assert list(continuation(model, PROMPT, max_tokens=20, temperature=2.0)) != greedy
+
+
+def test_tokens_that_are_no_text_are_not_drawn():
+    assert max(continuation(build("llama3"), PROMPT, max_tokens=28, temperature=3.0, vocab_size=7)) < 7
+
+
+def test_a_continuation_is_as_long_as_was_asked_for_or_as_the_sequences_that_the_model_has_seen():
+    config = Config()
+    config.data.sequence_length = 32
+    assert room(config, PROMPT, None) == 28
+    assert room(config, PROMPT, 5) == 5
+    for prompt, max_tokens, remedy in (
+        ([], None, "--prompt 'def '"),
+        (PROMPT, 29, "--max-tokens 28"),
+        (PROMPT * 8, None, "a shorter prompt"),
+    ):
+        with pytest.raises(UsageError) as refused:
+            room(config, prompt, max_tokens)
+        assert refused.value.remedy == remedy
+
+
+@pytest.fixture
+def generate(build_passes, tmp_path, monkeypatch, capfd):
+    """Runs the program on a tiny model with a tokenizer of one's own; gives what it printed. `weight` is that of all weights."""
+
+    def run_program(*words: str, tokenizer: Tokenizer | None = None, prompt: str = "def é", weight: float | None = None) -> str:
+        config = Config()
+        config.model.hidden_size, config.model.ffn_hidden_size, config.data.sequence_length = 16, 16, 32
+        run = RunDirectory(tmp_path)
+        if not run.config.exists():
+            run.config.write_text(to_yaml(config))
+            parts = build_passes(config).parts
+            for parameter in parts[0].parameters() if weight is not None else ():
+                torch.nn.init.constant_(parameter, weight)
+            facts = {"corpus": "", "settings": identity(config)}
+            checkpoints = Checkpoints(run, parts, [], keep_last=1, facts=facts, tokenizer=(tokenizer or byte_tokenizer()).to_str())
+            checkpoints.save(TrainingState(step=2, consumed_samples=8))
+        monkeypatch.setattr(sys, "argv", ["generate", *words, f"--prompt={prompt}", "--", str(tmp_path)])
+        main()
+        return capfd.readouterr().out
+
+    return run_program
+
+
+def test_the_program_prints_the_text_as_it_comes_or_as_json_from_the_step_that_was_asked_for(generate):
+    told = json.loads(generate("--json", "--temperature=0"))
+    assert (told["step"], told["prompt"], len(told["tokens"])) == (2, "def é", 32 - len("def é".encode()))
+    assert bytes(told["tokens"]).decode(errors="replace") == told["text"]
+    assert generate("--step=2", "--temperature=0") == visible(f"def é{told['text']}\n", keeps="\n\t")
+    with pytest.raises(NoCheckpointError, match="has no checkpoint of step 7 that is whole") as refused:
+        generate("--step=7")
+    assert refused.value.remedy == "--step, one of 2"
+
+
+@pytest.mark.parametrize(
+    ("word", "said"),
+    [
+        *((f"--temperature={number}", "--temperature") for number in ("nan", "inf", "-inf", "-1", "1e-30", "1e30")),
+        *((f"{name}={number}", "is below 1") for name in ("--top-k", "--max-tokens") for number in (0, -1)),
+        ("--max-tokens=1000000000000000000", "--max-tokens 1000000000000000000: the model has seen"),
+    ],
+)
+def test_a_number_that_makes_no_sense_is_refused(generate, word, said):
+    with pytest.raises(UsageError, match=said):
+        generate(word)
+
+
+@pytest.mark.parametrize("word", ["--temperature=1e-4", "--temperature=1e4", "--top-k=1000000000000000000"])
+def test_numbers_at_the_bounds_give_text(generate, word):
+    assert generate(word).startswith("def é")
+
+
+def test_a_prompt_of_bytes_that_are_no_text_is_refused(generate):
+    with pytest.raises(UsageError, match="--prompt is not UTF-8"):
+        generate(prompt="\udcff")
+
+
+def test_a_hostile_tokenizer_writes_nothing_that_a_terminal_obeys(generate):
+    hostile = ["\x1b[31m", "\x1b]0;owned\x07", "\u202e", "\r", "\x9b2J", "\n", "\t", "a"]
+    tokenizer = Tokenizer(WordLevel({token: number for number, token in enumerate(hostile)}, unk_token="a"))
+    tokenizer.decoder = Fuse()
+    shown = generate("--temperature=10000", tokenizer=tokenizer, prompt="a")
+    assert all(visible(token, keeps="\n\t") in shown for token in hostile)
+    assert all(character.isprintable() or character in "\n\t" for character in shown)
+
+
+@pytest.mark.parametrize("words", [(), ("--json",)])
+def test_a_tokenizer_whose_decoding_panics_is_one_message_without_a_stack_trace(generate, capfd, words):
+    tokenizer = Tokenizer(WordLevel({"a": 0, "b": 1}, unk_token="a"))
+    tokenizer.decoder = Strip("a", 5, 5)
+    with pytest.raises(DamagedFileError, match="the tokenizer cannot decode its own tokens: index out of bounds"):
+        generate("--temperature=10000", *words, tokenizer=tokenizer, prompt="a")
+    assert capfd.readouterr().err == ""
+
+
+def test_a_tokenizer_with_tokens_that_the_model_does_not_have_is_one_message(generate):
+    tokenizer = Tokenizer(WordLevel({"a": 0, "z": 4_000_000_000}, unk_token="a"))
+    with pytest.raises(DamagedFileError, match="has tokens that the model does not have"):
+        generate(tokenizer=tokenizer, prompt="z")
+
+
+@pytest.mark.parametrize("temperature", ["0", "1"])
+def test_weights_that_are_not_finite_are_one_message(generate, temperature):
+    with pytest.raises(DamagedFileError, match="logits are not finite"):
+        generate(f"--temperature={temperature}", weight=math.nan)

@@ -1,0 +1,116 @@
+import os
+
+import pytest
+import torch
+
+from harms import HARMS, cut, make_honest
+from rampcli.checkpoint.save import TOKENIZER, Checkpoints, TrainingState
+from rampcli.config.snapshot import identity, to_yaml
+from rampcli.data.tokenizer import byte_tokenizer
+from rampcli.errors import DamagedFileError, ForeignCheckpointError, NoCheckpointError
+from rampcli.own_folder import write_json
+from rampcli.run_directory import MANIFEST, RunDirectory
+from rampcli.weights.trained import load_model, open_run, tokenizer_of
+
+
+@pytest.fixture
+def run(build_passes, small_llama, tmp_path) -> RunDirectory:
+    """Two checkpoints, with weights of 1 and of 2."""
+    run = RunDirectory(tmp_path)
+    run.config.write_text(to_yaml(small_llama))
+    parts = build_passes(small_llama).parts
+    facts = {"corpus": "corpus", "settings": identity(small_llama)}
+    checkpoints = Checkpoints(run, parts, [], keep_last=2, facts=facts, tokenizer=byte_tokenizer().to_str())
+    for step in (1, 2):
+        for parameter in parts[0].parameters():
+            torch.nn.init.constant_(parameter, step)
+        checkpoints.save(TrainingState(step=step, consumed_samples=4 * step))
+    return run
+
+
+@pytest.mark.parametrize("harm", HARMS.values(), ids=HARMS)
+def test_of_a_damaged_checkpoint_the_one_before_is_read_and_the_reason_is_said(run, harm, capsys):
+    harm(run.complete_checkpoints()[-1])
+    config, checkpoint = open_run(run.path, step=None)
+    model = load_model(config, checkpoint, sequence_length=16, device=torch.device("cpu"))
+    assert all((parameter == 1).all() for parameter in model.parameters())
+    (warning,) = capsys.readouterr().err.splitlines()
+    assert warning.startswith("warning: ")
+    assert "step_00000002" in warning
+    assert "is damaged" in warning
+
+
+@pytest.mark.parametrize("harm", HARMS.values(), ids=HARMS)
+@pytest.mark.parametrize("step", [None, 2])
+def test_where_no_checkpoint_is_whole_that_is_one_message_and_says_why(run, harm, step, capsys):
+    for checkpoint in run.complete_checkpoints():
+        if step in (None, checkpoint.step):
+            harm(checkpoint)
+    with pytest.raises((NoCheckpointError, DamagedFileError), match="is damaged") as refused:
+        open_run(run.path, step=step)
+    assert refused.value.exit_code == 5
+    assert capsys.readouterr().err == ""
+
+
+def test_an_older_checkpoint_that_is_damaged_is_not_spoken_of(run, capsys):
+    cut(run.complete_checkpoints()[0])
+    assert open_run(run.path, step=None)[1].step == 2
+    assert capsys.readouterr().err == ""
+
+
+def test_a_config_yaml_of_another_model_is_refused_as_the_other_configuration_that_it_is(run, small_llama):
+    small_llama.model.ffn_hidden_size = 64
+    run.config.write_text(to_yaml(small_llama))
+    with pytest.raises(ForeignCheckpointError, match=r"model\.ffn_hidden_size=48 \(here 64\)"):
+        open_run(run.path, step=None)
+
+
+@pytest.mark.parametrize(
+    "change", [{"vocab_size": 10**6}, {"hidden_size": 4096}, {"num_layers": 3}, {"ffn_hidden_size": 47}, {"bias": True}]
+)
+def test_a_model_that_the_files_do_not_hold_is_refused_though_all_words_and_checksums_agree(run, small_llama, change):
+    for name, value in change.items():
+        setattr(small_llama.model, name, value)
+    run.config.write_text(to_yaml(small_llama))
+    for checkpoint in run.complete_checkpoints():
+        write_json(checkpoint.path / MANIFEST, checkpoint.manifest | {"settings": identity(small_llama)})
+    with pytest.raises(NoCheckpointError, match="is damaged"):
+        open_run(run.path, step=None)
+
+
+def test_files_far_too_large_for_the_model_are_refused_before_they_are_read(run):
+    for checkpoint in run.complete_checkpoints():
+        (name,) = (name for name in checkpoint.files if name.startswith("shard"))
+        os.truncate(checkpoint.path / name, 2**40)  # holes: it takes no room on the disk
+        files = checkpoint.files | {name: checkpoint.files[name] | {"bytes": 2**40}}
+        write_json(checkpoint.path / MANIFEST, checkpoint.manifest | {"files": files})
+    with pytest.raises(NoCheckpointError, match="its files have 1,099,511,627,776 bytes"):
+        open_run(run.path, step=None)
+
+
+HOSTILE_TOKENIZERS = {
+    "no JSON": b"{",
+    "nesting without end": b"[" * 100_000,
+    "no tokens": b'{"version": "1.0", "model": {"type": "BPE", "vocab": {}, "merges": []}}',
+    "merges of tokens that are not there": b'{"version": "1.0", "model": {"type": "BPE", "vocab": {"a": 0}, "merges": ["x y"]}}',
+    "escape sequences": b'{"version": "\\u001b[31m"}',
+}
+
+
+@pytest.mark.parametrize("content", HOSTILE_TOKENIZERS.values(), ids=HOSTILE_TOKENIZERS)
+def test_a_hostile_tokenizer_behind_an_honest_manifest_is_one_message(run, content):
+    newest = run.complete_checkpoints()[-1]
+    (newest.path / TOKENIZER).write_bytes(content)
+    make_honest(newest)
+    _, checkpoint = open_run(run.path, step=None)
+    with pytest.raises(DamagedFileError) as refused:
+        tokenizer_of(checkpoint)
+    assert str(refused.value).isascii()
+    assert "\x1b" not in str(refused.value)
+
+
+def test_a_tokenizer_that_the_manifest_does_not_know_is_not_read(run):
+    newest = run.complete_checkpoints()[-1]
+    files = {name: facts for name, facts in newest.files.items() if name != TOKENIZER}
+    write_json(newest.path / MANIFEST, newest.manifest | {"files": files})
+    assert tokenizer_of(open_run(run.path, step=None)[1]) is None
