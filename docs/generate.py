@@ -58,7 +58,9 @@ def config_page() -> str:
             f"\n## {f'`{section}`' if section else 'The run'}\n\n{about}| key | takes | default | unit | meaning |\n|---|---|---|---|---|\n"
         )
         lines += [_row(setting) for setting in rows]
-    lines.append("\n## Other systems' words\n\nThese reach the settings above. They do not appear in `config.yaml`. Two words for one\n")
+    lines.append(
+        "\n## Other systems' words\n\nThese reach the settings above. They do not appear in `config.yaml`. Two words for one\n"
+    )
     lines.append("number have to agree.\n\n")
     lines.append("| word | reaches |\n|---|---|\n")
     lines += [f"| `{word}` | `{key}` |\n" for word, key in SPELLINGS.items()]
@@ -79,7 +81,9 @@ def _row(setting: Setting) -> str:
         if setting.choices
         else setting.type_name().removeprefix("an ").removeprefix("a ")
     )
-    takes = " ".join(part for part in (takes, setting.range_name()) if part) + (", or `null`" if setting.optional else "")
+    takes = " ".join(part for part in (takes, setting.range_name()) if part) + (
+        ", or `null`" if setting.optional else ""
+    )
     return f"| `{setting.key}` | {takes} | `{shown(setting.default)}` | {setting.unit or ''} | {setting.doc} |\n"
 
 
@@ -99,8 +103,17 @@ def section(wrong: BadInput) -> str:
     lines = [f"\n### {wrong.title}\n\n"]
     for name, content in wrong.files.items():
         text = repr(content)[2:-1] if isinstance(content, bytes) else content
-        lines.append(f"`{name}`{':' if text else ' is empty.'}\n\n{_block(_printable(text))}{chr(10) if text else ''}")
-    lines.append(_block("\n".join(_printable(line) for line in (f"$ rampcli {shlex.join(wrong.words)}", *answer(wrong)))))
+        lines.append(
+            f"`{name}`{':' if text else ' is empty.'}\n\n{_block(_printable(text))}{chr(10) if text else ''}"
+        )
+    lines.append(
+        _block(
+            "\n".join(
+                _printable(line)
+                for line in (f"$ rampcli {shlex.join(wrong.words)}", *answer(wrong))
+            )
+        )
+    )
     return "".join(lines)
 
 
@@ -124,7 +137,10 @@ def answer(wrong: BadInput) -> list[str]:
 
 def _printable(text: str) -> str:
     """The text with what cannot be seen written out, and its beginning where it is long."""
-    shown = "".join(character if character.isprintable() or character == "\n" else repr(character)[1:-1] for character in text)
+    shown = "".join(
+        character if character.isprintable() or character == "\n" else repr(character)[1:-1]
+        for character in text
+    )
     return shown if len(shown) <= LONGEST_LINE else f"{shown[:LONGEST_LINE]}..."
 
 
@@ -132,14 +148,19 @@ def _block(text: str) -> str:
     return "".join(f"    {line}\n" if line else "\n" for line in text.splitlines())
 
 
-PAGES = {HERE / "reference" / "config.md": config_page, HERE / "reference" / "bad-input.md": bad_input_page}
+PAGES = {
+    HERE / "reference" / "config.md": config_page,
+    HERE / "reference" / "bad-input.md": bad_input_page,
+}
 
 
 def main() -> None:
     """Write the pages, and the picture of the ramp in NeMo's documentation."""
     for path, page in PAGES.items():
         path.write_text(page(), encoding="utf-8")
-    plot_plan(resolve(llm.from_factory("gpt3_5b")).plan, HERE / "images" / "ramp.svg", title="gpt3_5b")
+    plot_plan(
+        resolve(llm.from_factory("gpt3_5b")).plan, HERE / "images" / "ramp.svg", title="gpt3_5b"
+    )
 
 
 if __name__ == "__main__":

@@ -15,13 +15,21 @@ def visible(text: str, *, keeps: str = "") -> str:
 
     Everything that is printed and came from a file passes through here. Characters of `keeps` stay, newlines for example.
     """
-    return text if text.isprintable() else "".join(one if one.isprintable() or one in keeps else ascii(one)[1:-1] for one in text)
+    return (
+        text
+        if text.isprintable()
+        else "".join(one if one.isprintable() or one in keeps else ascii(one)[1:-1] for one in text)
+    )
 
 
 def printable(text: str) -> str:
     """Returns a text as one visible line, with the middle of a long one left out."""
     line = visible(text)
-    return line if len(line) <= LONGEST_SHOWN else f"{line[: LONGEST_SHOWN * 2 // 3]} ... {line[-LONGEST_SHOWN // 4 :]}"
+    return (
+        line
+        if len(line) <= LONGEST_SHOWN
+        else f"{line[: LONGEST_SHOWN * 2 // 3]} ... {line[-LONGEST_SHOWN // 4 :]}"
+    )
 
 
 class RampcliError(Exception):
@@ -36,7 +44,14 @@ class RampcliError(Exception):
 
     exit_code = 1
 
-    def __init__(self, message: str, *, keys: Sequence[str] = (), remedy: str | None = None, set_by: Sequence[str] = ()) -> None:
+    def __init__(
+        self,
+        message: str,
+        *,
+        keys: Sequence[str] = (),
+        remedy: str | None = None,
+        set_by: Sequence[str] = (),
+    ) -> None:
         super().__init__(message)
         self.message = printable(message)
         self.keys = tuple(keys)
@@ -45,7 +60,12 @@ class RampcliError(Exception):
 
     def facts(self) -> dict[str, Any]:
         """What state.json says of it."""
-        return {"message": self.message, "set_by": self.set_by, "remedy": self.remedy, "exit_code": self.exit_code}
+        return {
+            "message": self.message,
+            "set_by": self.set_by,
+            "remedy": self.remedy,
+            "exit_code": self.exit_code,
+        }
 
     def __str__(self) -> str:
         lines = [f"error: {self.message}"]
@@ -66,7 +86,10 @@ class UsageErrors(UsageError):
     """Several of them, shown one below the other."""
 
     def __init__(self, errors: Sequence[UsageError]) -> None:
-        super().__init__("; ".join(error.message for error in errors), keys=[key for error in errors for key in error.keys])
+        super().__init__(
+            "; ".join(error.message for error in errors),
+            keys=[key for error in errors for key in error.keys],
+        )
         self.errors = tuple(errors)
 
     def __str__(self) -> str:
@@ -75,7 +98,11 @@ class UsageErrors(UsageError):
 
 def reason_of(error: Exception) -> str:
     """Returns why an error was raised, as one visible line."""
-    return error.message if isinstance(error, RampcliError) else printable(str(error) or type(error).__name__)
+    return (
+        error.message
+        if isinstance(error, RampcliError)
+        else printable(str(error) or type(error).__name__)
+    )
 
 
 class Report:

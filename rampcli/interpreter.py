@@ -19,7 +19,9 @@ def safe_environment(environment: Mapping[str, str] = os.environ) -> dict[str, s
     """
     safe = {**environment, "PYTHONSAFEPATH": "1"}
     if "PYTHONPATH" in safe:
-        safe["PYTHONPATH"] = os.pathsep.join(entry for entry in safe["PYTHONPATH"].split(os.pathsep) if entry)
+        safe["PYTHONPATH"] = os.pathsep.join(
+            entry for entry in safe["PYTHONPATH"].split(os.pathsep) if entry
+        )
         if not safe["PYTHONPATH"]:
             del safe["PYTHONPATH"]
     return safe
@@ -30,11 +32,19 @@ def leave_working_directory_out() -> None:
 
     An entry that a user has written out in PYTHONPATH stays, and so do those of installed packages.
     """
-    named = {os.path.realpath(entry) for entry in os.environ.get("PYTHONPATH", "").split(os.pathsep) if entry}
-    ours = next((place for place, entry in enumerate(sys.path) if entry == os.path.dirname(os.__file__)), 0)
+    named = {
+        os.path.realpath(entry)
+        for entry in os.environ.get("PYTHONPATH", "").split(os.pathsep)
+        if entry
+    }
+    ours = next(
+        (place for place, entry in enumerate(sys.path) if entry == os.path.dirname(os.__file__)), 0
+    )
     with suppress(FileNotFoundError):  # a working directory that was deleted holds nothing
         here = os.path.realpath(os.getcwd())
-        sys.path[:ours] = [entry for entry in sys.path[:ours] if os.path.realpath(entry) != here or here in named]
+        sys.path[:ours] = [
+            entry for entry in sys.path[:ours] if os.path.realpath(entry) != here or here in named
+        ]
     os.environ.update(safe := safe_environment())
     if "PYTHONPATH" not in safe:
         os.environ.pop("PYTHONPATH", None)

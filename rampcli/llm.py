@@ -32,7 +32,9 @@ def __dir__() -> list[str]:
 
 def recipe_names() -> list[str]:
     """The names of all recipes, sorted."""
-    return sorted(path.stem for path in bundled("recipes").glob("*.py") if not path.stem.startswith("_"))
+    return sorted(
+        path.stem for path in bundled("recipes").glob("*.py") if not path.stem.startswith("_")
+    )
 
 
 def from_factory(text: str) -> "Config":
@@ -44,22 +46,31 @@ def from_factory(text: str) -> "Config":
     name, arguments = _parse(text)
     if name not in recipe_names():
         near = difflib.get_close_matches(name, recipe_names(), n=1, cutoff=0.5) or recipe_names()
-        raise UsageError(f"--factory {text}: there is no recipe {name}", remedy=f"--factory {some_of(near)}")
+        raise UsageError(
+            f"--factory {text}: there is no recipe {name}", remedy=f"--factory {some_of(near)}"
+        )
     recipe = importlib.import_module(f"{__name__}.{name}").pretrain_recipe
     parameters = inspect.signature(recipe).parameters
     for argument, value in arguments.items():
         if argument not in parameters:
-            raise UsageError(f"--factory {text}: {name} takes no argument {argument}", remedy=", ".join(parameters))
+            raise UsageError(
+                f"--factory {text}: {name} takes no argument {argument}",
+                remedy=", ".join(parameters),
+            )
         if type(value) is not type(parameters[argument].default):
             raise UsageError(
-                f"--factory {text}: {argument}={value!r} is not an integer", remedy=f"{argument}={parameters[argument].default}"
+                f"--factory {text}: {argument}={value!r} is not an integer",
+                remedy=f"{argument}={parameters[argument].default}",
             )
     config: Config = recipe(**arguments)
     return config
 
 
 def _parse(text: str) -> tuple[str, dict[str, Any]]:
-    wrong = UsageError(f"--factory {text} is not a recipe's name", remedy="--factory llama3_8b or --factory 'llama3_8b(num_nodes=2)'")
+    wrong = UsageError(
+        f"--factory {text} is not a recipe's name",
+        remedy="--factory llama3_8b or --factory 'llama3_8b(num_nodes=2)'",
+    )
     try:
         node = ast.parse(text.strip(), mode="eval").body
     except (SyntaxError, ValueError, MemoryError, RecursionError) as error:
@@ -72,6 +83,8 @@ def _parse(text: str) -> tuple[str, dict[str, Any]]:
     if len(set(names)) < len(names):
         raise wrong
     try:
-        return node.func.id, {keyword.arg or "": ast.literal_eval(keyword.value) for keyword in node.keywords}
+        return node.func.id, {
+            keyword.arg or "": ast.literal_eval(keyword.value) for keyword in node.keywords
+        }
     except (ValueError, TypeError, MemoryError, RecursionError) as error:
         raise wrong from error

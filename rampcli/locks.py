@@ -26,7 +26,11 @@ def hold(path: Path, *, shared: bool = False, wait_s: float = 0.0) -> IO[str]:
         BlockingIOError: somebody else holds it.
         UsageError: it is a symbolic link, or not a regular file.
     """
-    file = os.fdopen(OwnFolder(path.parent).open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT), "a+", encoding="utf-8")
+    file = os.fdopen(
+        OwnFolder(path.parent).open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT),
+        "a+",
+        encoding="utf-8",
+    )
     deadline = time.monotonic() + wait_s
     while True:
         try:
@@ -47,7 +51,9 @@ def is_held(path: Path) -> bool:
     except FileNotFoundError:
         return False
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)  # closing the file releases it at once
+        fcntl.flock(
+            descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB
+        )  # closing the file releases it at once
     except BlockingIOError:
         return True
     finally:
@@ -66,7 +72,9 @@ def holder_here(path: Path) -> int | None:
         return None
     for process in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):  # it has ended since, or belongs to somebody else
-            if process.stat().st_uid == os.getuid() and any(_holds(process, file.name, wanted) for file in (process / "fd").iterdir()):
+            if process.stat().st_uid == os.getuid() and any(
+                _holds(process, file.name, wanted) for file in (process / "fd").iterdir()
+            ):
                 return int(process.name)
     return None
 
@@ -75,5 +83,7 @@ def _holds(process: Path, descriptor: str, wanted: os.stat_result) -> bool:
     with suppress(FileNotFoundError):  # closed since
         found = (process / "fd" / descriptor).stat()
         if os.path.samestat(found, wanted):
-            return bool(HELD_ALONE.search((process / "fdinfo" / descriptor).read_text(encoding="utf-8")))
+            return bool(
+                HELD_ALONE.search((process / "fdinfo" / descriptor).read_text(encoding="utf-8"))
+            )
     return False

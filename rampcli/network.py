@@ -34,12 +34,17 @@ def interface_of(address: str) -> str | None:
     """Returns the name of the network interface that has an address, or None if none has it."""
     wanted = ipaddress.ip_address(LOOPBACK if is_loopback(address) else address.partition("%")[0])
     if wanted.version == 6:
-        rows = [line.split() for line in Path("/proc/net/if_inet6").read_text(encoding="ascii").splitlines()]
+        rows = [
+            line.split()
+            for line in Path("/proc/net/if_inet6").read_text(encoding="ascii").splitlines()
+        ]
         return next((row[-1] for row in rows if bytes.fromhex(row[0]) == wanted.packed), None)
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asked:
         for _, name in socket.if_nameindex():
             with suppress(OSError):  # an interface without an IPv4 address
-                answer = fcntl.ioctl(asked, SIOCGIFADDR, struct.pack(f"{IFREQ_BYTES}s", name.encode()))
+                answer = fcntl.ioctl(
+                    asked, SIOCGIFADDR, struct.pack(f"{IFREQ_BYTES}s", name.encode())
+                )
                 if answer[ADDRESS_AT : ADDRESS_AT + 4] == wanted.packed:
                     return name
     return None

@@ -55,14 +55,22 @@ class OwnFolder:
             return
         try:
             self.path.mkdir(parents=True, exist_ok=True)
-            foreign = next((name for name in sorted(os.listdir(self.path)) if not name.startswith(f".{MARKER}.")), None)
+            foreign = next(
+                (
+                    name
+                    for name in sorted(os.listdir(self.path))
+                    if not name.startswith(f".{MARKER}.")
+                ),
+                None,
+            )
         except (FileExistsError, NotADirectoryError) as error:
             raise UsageError(f"{self.path} is not a folder", remedy="another path") from error
         if foreign is None:
             self.mark()
         elif not self.is_claimed():  # by another process, since
             raise UsageError(
-                f"{self.path} is not empty, and rampcli did not make it: it holds {foreign}", remedy="another path, or an empty folder"
+                f"{self.path} is not empty, and rampcli did not make it: it holds {foreign}",
+                remedy="another path, or an empty folder",
             )
 
     def mark(self) -> None:
@@ -93,7 +101,12 @@ class OwnFolder:
         """
         with self._parent(path) as parent, _refusing_links(path):
             # Without O_NONBLOCK, opening a FIFO waits for its other end.
-            descriptor = os.open(path.name, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o666, dir_fd=parent)
+            descriptor = os.open(
+                path.name,
+                flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC,
+                0o666,
+                dir_fd=parent,
+            )
             return _only_regular(descriptor, path)
 
     def open_to_append(self, path: Path) -> BinaryIO:
@@ -109,7 +122,12 @@ class OwnFolder:
         """
         aside = f".{path.name}.{secrets.token_hex(8)}.tmp"
         with self._parent(path) as parent:
-            descriptor = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666, dir_fd=parent)
+            descriptor = os.open(
+                aside,
+                os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC,
+                0o666,
+                dir_fd=parent,
+            )
             try:
                 with os.fdopen(descriptor, "wb") as file:
                     file.write(content.encode() if isinstance(content, str) else content)
@@ -174,7 +192,10 @@ def private_folder(purpose: str) -> Path:
         folder.mkdir(mode=0o700)
     found = folder.lstat()
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o022:
-        raise UsageError(f"{folder} is not a folder that only you can write to", remedy="TMPDIR=FOLDER, a folder of yours; or remove it")
+        raise UsageError(
+            f"{folder} is not a folder that only you can write to",
+            remedy="TMPDIR=FOLDER, a folder of yours; or remove it",
+        )
     return folder
 
 
@@ -197,7 +218,10 @@ def _refusing_links(path: Path) -> Iterator[None]:
             raise link_refused(path) from error
         if error.errno == errno.ENOTDIR:
             raise UsageError(f"{path} is not a folder", remedy="remove it") from error
-        if error.errno in (errno.ENXIO, errno.EISDIR):  # ENXIO: a FIFO that is opened for writing, and nobody reads
+        if error.errno in (
+            errno.ENXIO,
+            errno.EISDIR,
+        ):  # ENXIO: a FIFO that is opened for writing, and nobody reads
             raise _not_regular(path) from error
         error.filename = str(path)
         raise
@@ -205,7 +229,10 @@ def _refusing_links(path: Path) -> Iterator[None]:
 
 def link_refused(path: Path) -> UsageError:
     """Returns the error for a symbolic link inside a folder of ours."""
-    return UsageError(f"{path} is a symbolic link, and rampcli follows none in its own folders", remedy="remove it")
+    return UsageError(
+        f"{path} is a symbolic link, and rampcli follows none in its own folders",
+        remedy="remove it",
+    )
 
 
 def _not_regular(path: Path | str) -> UsageError:
@@ -226,7 +253,9 @@ def open_to_read(path: Path, *, follows_links: bool = True) -> BinaryIO:
     Raises:
         OSError: it is not there, cannot be read, or is not a regular file: a FIFO would wait for its other end.
     """
-    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | (0 if follows_links else os.O_NOFOLLOW))
+    descriptor = os.open(
+        path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | (0 if follows_links else os.O_NOFOLLOW)
+    )
     try:
         return os.fdopen(_only_regular(descriptor, path), "rb")
     except UsageError as error:

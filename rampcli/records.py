@@ -19,7 +19,13 @@ MOST = 10**18
 COUNT, POSITIVE = "a whole number from 0", "a whole number from 1"
 RATE = "a number above 0"
 ANY = "anything"
-_NAMES = {str: "a text", bool: "true or false", int: "a whole number", float: "a finite number", None: "null"}
+_NAMES = {
+    str: "a text",
+    bool: "true or false",
+    int: "a whole number",
+    float: "a finite number",
+    None: "null",
+}
 _FITS: dict[Any, Callable[[Any], bool]] = {
     ANY: lambda _: True,
     None: lambda value: value is None,
@@ -57,8 +63,13 @@ def parse_json(content: bytes, shape: Any, *, where: str) -> Any:
         DamagedFileError: it is not JSON, or has another shape.
     """
     try:
-        value = json.loads(content.decode(), parse_constant=_refuse_constant, object_pairs_hook=_without_repeats)
-    except (ValueError, RecursionError) as error:  # ValueError: also bytes that are not UTF-8, and integers of thousands of digits
+        value = json.loads(
+            content.decode(), parse_constant=_refuse_constant, object_pairs_hook=_without_repeats
+        )
+    except (
+        ValueError,
+        RecursionError,
+    ) as error:  # ValueError: also bytes that are not UTF-8, and integers of thousands of digits
         reason = "it is nested too deeply" if isinstance(error, RecursionError) else error
         raise DamagedFileError(f"{where} is damaged: {reason}") from error
     check_shape(value, shape, where=where)
@@ -92,18 +103,35 @@ def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 def _misfit(value: Any, shape: Any, field: str) -> tuple[str, str] | None:
     """Returns the first field that does not fit and what was expected there, or None if all fit."""
     if isinstance(shape, dict):
-        return _misfit_of_fields(value, shape, field) if isinstance(value, dict) else (field, "a mapping")
+        return (
+            _misfit_of_fields(value, shape, field)
+            if isinstance(value, dict)
+            else (field, "a mapping")
+        )
     if isinstance(shape, tuple):
         misfits = [_misfit(value, one, field) for one in shape]
-        return None if None in misfits else next((misfit for misfit in misfits if misfit and misfit[0] != field), misfits[0])
+        return (
+            None
+            if None in misfits
+            else next((misfit for misfit in misfits if misfit and misfit[0] != field), misfits[0])
+        )
     if isinstance(shape, list):
         if not isinstance(value, list):
             return field, "a list"
-        return next((misfit for index, item in enumerate(value) if (misfit := _misfit(item, shape[0], f"{field}[{index}]"))), None)
+        return next(
+            (
+                misfit
+                for index, item in enumerate(value)
+                if (misfit := _misfit(item, shape[0], f"{field}[{index}]"))
+            ),
+            None,
+        )
     return None if _FITS[shape](value) else (field, _NAMES.get(shape, shape))
 
 
-def _misfit_of_fields(value: dict[str, Any], shape: dict[Any, Any], field: str) -> tuple[str, str] | None:
+def _misfit_of_fields(
+    value: dict[str, Any], shape: dict[Any, Any], field: str
+) -> tuple[str, str] | None:
     before = f"{field}." if field else ""
     for word, inner in shape.items():
         if word is ...:
@@ -117,4 +145,7 @@ def _misfit_of_fields(value: dict[str, Any], shape: dict[Any, Any], field: str) 
     if ... not in shape:
         return None
     others = (name for name in value if name not in shape and f"{name}?" not in shape)
-    return next((misfit for name in others if (misfit := _misfit(value[name], shape[...], before + name))), None)
+    return next(
+        (misfit for name in others if (misfit := _misfit(value[name], shape[...], before + name))),
+        None,
+    )

@@ -22,7 +22,17 @@ STAGE_BOUNDARY, COMPLETE, PREEMPTED = "stage_boundary", "complete", "preempted"
 """What state.json says of a run whose workers have ended as they should."""
 STAGE_IS_OVER = (STAGE_BOUNDARY, COMPLETE)
 MOST_METRICS_ASIDE = 10_000
-OWN_NAMES = ("config.yaml", "overrides.txt", "plan.json", "state.json", "metrics.jsonl", "events.jsonl", "checkpoints", "logs", "slurm")
+OWN_NAMES = (
+    "config.yaml",
+    "overrides.txt",
+    "plan.json",
+    "state.json",
+    "metrics.jsonl",
+    "events.jsonl",
+    "checkpoints",
+    "logs",
+    "slurm",
+)
 MOST_ROW_BYTES = 2**20
 MOST_STATE_BYTES = 2**20
 _ONE_ROW_AT_A_TIME = threading.Lock()
@@ -31,9 +41,28 @@ _PLAIN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,200}", re.ASCII)
 
 TEXT_OR_NULL, NUMBER_OR_NULL = (str, None), (float, None)
 NEXT = {"stage": COUNT, "global_batch_size": COUNT, "num_nodes": COUNT, "command": TEXT_OR_NULL}
-FAILURE = {"message": str, "set_by": [str], "remedy": TEXT_OR_NULL, "exit_code": COUNT, "understood": bool}
-STATE = {"status": str, "step": COUNT, "consumed_samples": COUNT, "stage": COUNT, "next": (NEXT, None), "error?": FAILURE}
-BEFORE_THE_START: dict[str, Any] = {"status": "not started", "step": 0, "consumed_samples": 0, "stage": 0, "next": None}
+FAILURE = {
+    "message": str,
+    "set_by": [str],
+    "remedy": TEXT_OR_NULL,
+    "exit_code": COUNT,
+    "understood": bool,
+}
+STATE = {
+    "status": str,
+    "step": COUNT,
+    "consumed_samples": COUNT,
+    "stage": COUNT,
+    "next": (NEXT, None),
+    "error?": FAILURE,
+}
+BEFORE_THE_START: dict[str, Any] = {
+    "status": "not started",
+    "step": 0,
+    "consumed_samples": 0,
+    "stage": 0,
+    "next": None,
+}
 SETTING = (str, bool, int, float, None, [(str, int, float)])
 FILE = {"bytes": COUNT, "sums?": str, "sha256?": str}
 CHECKPOINT = {
@@ -190,12 +219,16 @@ class RunDirectory(OwnFolder):
 
     def _step_folders(self) -> list[Path]:
         """Returns the folders of checkpoints, complete or not, oldest first."""
-        found = [path for path in self.checkpoints.glob("step_*") if _STEP_FOLDER.fullmatch(path.name)]
+        found = [
+            path for path in self.checkpoints.glob("step_*") if _STEP_FOLDER.fullmatch(path.name)
+        ]
         return sorted(found, key=_step_of)
 
     def consumed_samples(self) -> int:
         """Returns how many samples the newest complete checkpoint has consumed; 0 without one."""
-        return max((checkpoint.consumed_samples for checkpoint in self.complete_checkpoints()), default=0)
+        return max(
+            (checkpoint.consumed_samples for checkpoint in self.complete_checkpoints()), default=0
+        )
 
     def write_state(self, state: dict[str, Any]) -> None:
         """Replace state.json."""
@@ -203,7 +236,11 @@ class RunDirectory(OwnFolder):
 
     def change_status(self, status: str, **facts: Any) -> None:
         """Replace the status in state.json, and set some facts; an earlier error is dropped."""
-        state = {key: value for key, value in (self.read_state() or BEFORE_THE_START).items() if key != "error"}
+        state = {
+            key: value
+            for key, value in (self.read_state() or BEFORE_THE_START).items()
+            if key != "error"
+        }
         self.write_state({**state, "status": status, **facts})
 
     def read_state(self) -> dict[str, Any] | None:
@@ -288,7 +325,9 @@ def _read_checkpoint(path: Path) -> Checkpoint:
         raise DamagedFileError(f"{path / MANIFEST} is damaged: it is of step {manifest['step']}")
     for name, facts in manifest["files"].items():
         if not _PLAIN_NAME.fullmatch(name):
-            raise DamagedFileError(f"{path / MANIFEST} is damaged: {name!r} is not the name of a file beside it")
+            raise DamagedFileError(
+                f"{path / MANIFEST} is damaged: {name!r} is not the name of a file beside it"
+            )
         if not {"sums", "sha256"} & facts.keys():
             raise DamagedFileError(f"{path / MANIFEST} is damaged: it has no checksum of {name}")
     if any(len(pair) != 2 for pair in manifest.get("recent", ())):
@@ -345,7 +384,9 @@ class Tail:
                 self.offset += len(line)
                 yield row
         if len(line) == MOST_ROW_BYTES:
-            raise DamagedFileError(f"{self.path} is damaged: a line is longer than {MOST_ROW_BYTES:,} bytes")
+            raise DamagedFileError(
+                f"{self.path} is damaged: a line is longer than {MOST_ROW_BYTES:,} bytes"
+            )
 
 
 def _end_of_rows(path: Path) -> int:

@@ -58,7 +58,9 @@ def read_header(path: Path) -> Header:
             file_bytes = os.fstat(file.fileno()).st_size
             length = int.from_bytes(file.read(LENGTH_BYTES), "little")
             if length > min(file_bytes - LENGTH_BYTES, MOST_HEADER_BYTES):
-                raise DamagedFileError(f"{path} is damaged: it has {file_bytes:,} bytes, and its header would have {length:,}")
+                raise DamagedFileError(
+                    f"{path} is damaged: it has {file_bytes:,} bytes, and its header would have {length:,}"
+                )
             content = file.read(length)
     except OSError as error:
         raise DamagedFileError(f"cannot read {path}: {error.strerror or error}") from error
@@ -72,7 +74,9 @@ def read_header(path: Path) -> Header:
 
 def is_counts(value: Any) -> TypeGuard[list[int]]:
     """Whether a JSON value is a list of whole numbers from 0. Headers hold so many that `records.check_shape` would take seconds."""
-    return type(value) is list and all(type(number) is int and 0 <= number <= MOST for number in value)
+    return type(value) is list and all(
+        type(number) is int and 0 <= number <= MOST for number in value
+    )
 
 
 def _stored(path: Path, name: str, entry: Any, first_byte: int) -> StoredTensor:
@@ -80,16 +84,27 @@ def _stored(path: Path, name: str, entry: Any, first_byte: int) -> StoredTensor:
         dtype, shape, offsets = entry["dtype"], entry["shape"], entry["data_offsets"]
         bits = BITS_OF_TYPES[dtype]
     except (KeyError, TypeError) as error:
-        raise DamagedFileError(f"{path} is damaged: {name} is not a tensor of a type that is known") from error
-    if not (is_counts(shape) and is_counts(offsets) and len(shape) <= MOST_DIMENSIONS and len(offsets) == 2):
-        raise DamagedFileError(f"{path} is damaged: the shape or the offsets of {name} are not whole numbers from 0")
+        raise DamagedFileError(
+            f"{path} is damaged: {name} is not a tensor of a type that is known"
+        ) from error
+    if not (
+        is_counts(shape)
+        and is_counts(offsets)
+        and len(shape) <= MOST_DIMENSIONS
+        and len(offsets) == 2
+    ):
+        raise DamagedFileError(
+            f"{path} is damaged: the shape or the offsets of {name} are not whole numbers from 0"
+        )
     begin, end = offsets
     if 8 * (end - begin) != math.prod(shape) * bits:
         raise DamagedFileError(f"{path} is damaged: the offsets of {name} do not fit its shape")
     return StoredTensor(dtype, tuple(shape), first_byte + begin, first_byte + end)
 
 
-def _check_end_to_end(path: Path, tensors: Iterable[StoredTensor], *, first_byte: int, file_bytes: int) -> None:
+def _check_end_to_end(
+    path: Path, tensors: Iterable[StoredTensor], *, first_byte: int, file_bytes: int
+) -> None:
     """Check that the tensors follow each other without gap or overlap, from the header to the end of the file."""
     end = first_byte
     for stored in sorted(tensors, key=attrgetter("begin", "end")):
@@ -97,4 +112,6 @@ def _check_end_to_end(path: Path, tensors: Iterable[StoredTensor], *, first_byte
             raise DamagedFileError(f"{path} is damaged: its tensors do not lie end to end")
         end = stored.end
     if end != file_bytes:
-        raise DamagedFileError(f"{path} is damaged: its tensors end at byte {end:,}, and it has {file_bytes:,}")
+        raise DamagedFileError(
+            f"{path} is damaged: its tensors end at byte {end:,}, and it has {file_bytes:,}"
+        )

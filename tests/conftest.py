@@ -16,7 +16,9 @@ settings.load_profile("rampcli")
 def alone():
     """A process group of one, so that code for many ranks runs in this process."""
     with reserve_port() as reserved:
-        dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{reserved.getsockname()[1]}", rank=0, world_size=1)
+        dist.init_process_group(
+            "gloo", init_method=f"tcp://127.0.0.1:{reserved.getsockname()[1]}", rank=0, world_size=1
+        )
         yield
         dist.destroy_process_group()
 
@@ -40,7 +42,14 @@ def build_passes(alone):  # noqa: ARG001
 @pytest.fixture
 def small_llama() -> Config:
     return Config(
-        model=ModelConfig(num_layers=2, hidden_size=32, ffn_hidden_size=48, num_attention_heads=4, num_query_groups=2, vocab_size=64)
+        model=ModelConfig(
+            num_layers=2,
+            hidden_size=32,
+            ffn_hidden_size=48,
+            num_attention_heads=4,
+            num_query_groups=2,
+            vocab_size=64,
+        )
     )
 
 

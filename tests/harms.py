@@ -50,11 +50,17 @@ def double_a_tensor_with_an_honest_manifest(checkpoint: Checkpoint) -> None:
 
 
 def change_a_shape_with_an_honest_manifest(checkpoint: Checkpoint) -> None:
-    rewrite(checkpoint, lambda tensors: tensors.update({"model.norm.weight": tensors["model.norm.weight"][:-1]}))
+    rewrite(
+        checkpoint,
+        lambda tensors: tensors.update({"model.norm.weight": tensors["model.norm.weight"][:-1]}),
+    )
 
 
 def change_a_type_with_an_honest_manifest(checkpoint: Checkpoint) -> None:
-    rewrite(checkpoint, lambda tensors: tensors.update({"model.norm.weight": tensors["model.norm.weight"].long()}))
+    rewrite(
+        checkpoint,
+        lambda tensors: tensors.update({"model.norm.weight": tensors["model.norm.weight"].long()}),
+    )
 
 
 def damage_the_manifest(checkpoint: Checkpoint) -> None:
@@ -70,14 +76,21 @@ def rewrite(checkpoint: Checkpoint, change: Callable[[dict[str, torch.Tensor]], 
     tensors = load_file(shard_of(checkpoint))
     change(tensors)
     shard_of(checkpoint).unlink()
-    write_blocks(checkpoint.path, [block_of(name, tensor) for name, tensor in tensors.items()], rank=0)
+    write_blocks(
+        checkpoint.path, [block_of(name, tensor) for name, tensor in tensors.items()], rank=0
+    )
     make_honest(checkpoint)
 
 
 def make_honest(checkpoint: Checkpoint) -> None:
     contents = {path.name: path.read_bytes() for path in checkpoint.path.glob("[st]*")}
-    files = {name: {"bytes": len(content), "sums": page_sums(content)} for name, content in contents.items()}
-    write_json(checkpoint.path / MANIFEST, checkpoint.manifest | {"files": checkpoint.files | files})
+    files = {
+        name: {"bytes": len(content), "sums": page_sums(content)}
+        for name, content in contents.items()
+    }
+    write_json(
+        checkpoint.path / MANIFEST, checkpoint.manifest | {"files": checkpoint.files | files}
+    )
 
 
 OF_FILES = (cut, flip, remove, put_a_fifo_in_place)
@@ -88,4 +101,6 @@ BEHIND_AN_HONEST_MANIFEST = (
     change_a_shape_with_an_honest_manifest,
     change_a_type_with_an_honest_manifest,
 )
-HARMS = {harm.__name__: harm for harm in (*OF_FILES, *BEHIND_AN_HONEST_MANIFEST, damage_the_manifest)}
+HARMS = {
+    harm.__name__: harm for harm in (*OF_FILES, *BEHIND_AN_HONEST_MANIFEST, damage_the_manifest)
+}

@@ -2,7 +2,14 @@
 
 from pathlib import Path
 
-MODULES = ("yaml.py", "torch.py", "sitecustomize.py", "jinja2.py", "numpy/__init__.py", "rampcli/__init__.py")
+MODULES = (
+    "yaml.py",
+    "torch.py",
+    "sitecustomize.py",
+    "jinja2.py",
+    "numpy/__init__.py",
+    "rampcli/__init__.py",
+)
 
 
 def plant_modules(folder: Path) -> None:

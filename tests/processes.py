@@ -18,13 +18,19 @@ def children_of(parent: int) -> list[int]:
         with suppress(OSError):  # it has ended since
             facts = status.read_text().rpartition(")")[2].split()
             if int(facts[1]) == parent:
-                children.append((int(facts[19]), int(status.parent.name)))  # numbers begin anew once they are used up
+                children.append(
+                    (int(facts[19]), int(status.parent.name))
+                )  # numbers begin anew once they are used up
     return [process for _, process in sorted(children)]
 
 
 def processes_with(words: str) -> list[int]:
     """The processes whose command lines have these words."""
-    return [process for path in Path("/proc").glob("[0-9]*") if words in command_of(process := int(path.name))]
+    return [
+        process
+        for path in Path("/proc").glob("[0-9]*")
+        if words in command_of(process := int(path.name))
+    ]
 
 
 def commands_with(words: str) -> list[str]:
@@ -35,14 +41,23 @@ def commands_with(words: str) -> list[str]:
 def command_of(process: int) -> str:
     """The command line of a process; empty where it has ended."""
     with suppress(OSError):
-        return Path(f"/proc/{process}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+        return (
+            Path(f"/proc/{process}/cmdline")
+            .read_bytes()
+            .replace(b"\0", b" ")
+            .decode(errors="replace")
+        )
     return ""
 
 
 def environment_of(process: int) -> dict[str, str]:
     """The variables with which a process was started; none where it has ended."""
     with suppress(OSError):
-        return dict(line.split("=", 1) for line in Path(f"/proc/{process}/environ").read_text().split("\0") if "=" in line)
+        return dict(
+            line.split("=", 1)
+            for line in Path(f"/proc/{process}/environ").read_text().split("\0")
+            if "=" in line
+        )
     return {}
 
 
@@ -66,7 +81,11 @@ def wait_until(
 
 
 def wait_until_all_have_ended(run_dir: Path) -> None:
-    wait_until(lambda: not commands_with(str(run_dir)), deadline_s=20, said=lambda: commands_with(str(run_dir)))
+    wait_until(
+        lambda: not commands_with(str(run_dir)),
+        deadline_s=20,
+        said=lambda: commands_with(str(run_dir)),
+    )
 
 
 def listening_addresses(processes: Iterable[int]) -> set[str]:
@@ -81,6 +100,12 @@ def listening_addresses(processes: Iterable[int]) -> set[str]:
         for line in Path(f"/proc/net/{table}").read_text().splitlines()[1:]:
             _, local, _, state, *_, inode = line.split()[:10]
             if state == LISTENS and f"socket:[{inode}]" in sockets:
-                words = bytes.fromhex(local.partition(":")[0])  # in words of four bytes, each the last one first
-                found.add(socket.inet_ntop(family, b"".join(words[at : at + 4][::-1] for at in range(0, len(words), 4))))
+                words = bytes.fromhex(
+                    local.partition(":")[0]
+                )  # in words of four bytes, each the last one first
+                found.add(
+                    socket.inet_ntop(
+                        family, b"".join(words[at : at + 4][::-1] for at in range(0, len(words), 4))
+                    )
+                )
     return found

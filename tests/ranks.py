@@ -13,7 +13,9 @@ FORKS = multiprocessing.get_context("forkserver")
 FORKS.set_forkserver_preload(["rampcli.worker.assemble"])
 
 
-def run_ranks(processes: int, program: str, *arguments: str, logs: Path, folders: Sequence[Path] | None = None) -> str:
+def run_ranks(
+    processes: int, program: str, *arguments: str, logs: Path, folders: Sequence[Path] | None = None
+) -> str:
     """Run a module, or a file, as every rank of a group, to the end, each in its folder if there are any; what rank 0 printed.
 
     Raises:
@@ -25,26 +27,46 @@ def run_ranks(processes: int, program: str, *arguments: str, logs: Path, folders
     with reserve_port() as reserved:
         port = str(reserved.getsockname()[1])
         ranks = [
-            FORKS.Process(target=_rank, args=(rank, processes, port, output, places[rank], program, arguments))
+            FORKS.Process(
+                target=_rank, args=(rank, processes, port, output, places[rank], program, arguments)
+            )
             for rank, output in enumerate(outputs)
         ]
         for process in ranks:
             process.start()
         failed = False
         for process in ranks:
-            process.join(1 if failed else 300)  # once one has failed, the others wait for it in vain
+            process.join(
+                1 if failed else 300
+            )  # once one has failed, the others wait for it in vain
             failed = failed or process.exitcode != 0
         for process in ranks:
             process.kill()
-    assert not failed, "\n".join(f"{output.name}: {output.read_text()[-3000:]}" for output in outputs)
+    assert not failed, "\n".join(
+        f"{output.name}: {output.read_text()[-3000:]}" for output in outputs
+    )
     return outputs[0].read_text()
 
 
-def _rank(rank: int, processes: int, port: str, output: Path, folder: Path, program: str, arguments: tuple[str, ...]) -> None:
+def _rank(
+    rank: int,
+    processes: int,
+    port: str,
+    output: Path,
+    folder: Path,
+    program: str,
+    arguments: tuple[str, ...],
+) -> None:
     with output.open("w") as file:
         os.dup2(file.fileno(), 1)
         os.dup2(file.fileno(), 2)
-    place = {"RANK": str(rank), "WORLD_SIZE": str(processes), "LOCAL_RANK": "0", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+    place = {
+        "RANK": str(rank),
+        "WORLD_SIZE": str(processes),
+        "LOCAL_RANK": "0",
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": port,
+    }
     os.environ.update(place, OMP_NUM_THREADS="1")
     os.chdir(folder)
     sys.argv = [program, *arguments]

@@ -5,13 +5,29 @@ from typing import Any
 
 def metrics_row(**facts: Any) -> dict[str, Any]:
     """A row of metrics.jsonl."""
-    row = {"step": 1, "stage": 0, "consumed_samples": 4, "global_batch_size": 4, "accumulate_grad_batches": 1, "world_size": 1, "loss": 2.5}
+    row = {
+        "step": 1,
+        "stage": 0,
+        "consumed_samples": 4,
+        "global_batch_size": 4,
+        "accumulate_grad_batches": 1,
+        "world_size": 1,
+        "loss": 2.5,
+    }
     return row | {"step_time_s": 0.5, "samples_per_s": 8.0, "tokens_per_s": 1024.0} | facts
 
 
 def manifest(**facts: Any) -> dict[str, Any]:
     """The manifest of a checkpoint."""
-    return {"format": 1, "step": 7, "consumed_samples": 8, "order_hash": None, "corpus": "corpus", "settings": {}, "files": {}} | facts
+    return {
+        "format": 1,
+        "step": 7,
+        "consumed_samples": 8,
+        "order_hash": None,
+        "corpus": "corpus",
+        "settings": {},
+        "files": {},
+    } | facts
 
 
 def state(**facts: Any) -> dict[str, Any]:
@@ -21,15 +37,32 @@ def state(**facts: Any) -> dict[str, Any]:
 
 def coming(**facts: Any) -> dict[str, Any]:
     """What state.json says comes next."""
-    return {"stage": 1, "global_batch_size": 8, "num_nodes": 1, "command": "rampcli pretrain --factory x"} | facts
+    return {
+        "stage": 1,
+        "global_batch_size": 8,
+        "num_nodes": 1,
+        "command": "rampcli pretrain --factory x",
+    } | facts
 
 
 def failure(**facts: Any) -> dict[str, Any]:
     """What state.json says of a run that failed."""
-    return {"message": "the disk is full", "set_by": [], "remedy": "a larger one", "exit_code": 1, "understood": True} | facts
+    return {
+        "message": "the disk is full",
+        "set_by": [],
+        "remedy": "a larger one",
+        "exit_code": 1,
+        "understood": True,
+    } | facts
 
 
 def chained_job(**facts: Any) -> dict[str, Any]:
     """A job in slurm/jobs.json."""
-    job = {"job": "7", "name": "run.stage0", "stages": [0], "num_nodes": 1, "global_batch_sizes": [4]}
+    job = {
+        "job": "7",
+        "name": "run.stage0",
+        "stages": [0],
+        "num_nodes": 1,
+        "global_batch_sizes": [4],
+    }
     return job | {"script": "slurm/stage_0.sbatch", "dependency": None} | facts

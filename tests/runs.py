@@ -68,23 +68,47 @@ class Run:
     def command(self, *words: str) -> list[str]:
         options = [word for word in words if word.startswith("--")]
         overrides = self.overrides([word for word in words if word not in options])
-        return [sys.executable, "-m", "rampcli", "pretrain", "--factory", "llama3_tiny", *options, *overrides]
+        return [
+            sys.executable,
+            "-m",
+            "rampcli",
+            "pretrain",
+            "--factory",
+            "llama3_tiny",
+            *options,
+            *overrides,
+        ]
 
     def start(self, *words: str) -> subprocess.Popen[str]:
-        return subprocess.Popen(self.command(*words), env=environment(), text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        return subprocess.Popen(
+            self.command(*words),
+            env=environment(),
+            text=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+        )
 
     def pretrain(self, *words: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(self.command(*words), env=environment(), text=True, capture_output=True, check=False)
+        return subprocess.run(
+            self.command(*words), env=environment(), text=True, capture_output=True, check=False
+        )
 
     def workers(self, processes: int, *words: str, folders: Sequence[Path] | None = None) -> None:
         """Train with a fixed number of workers that nobody supervises, to the end, from where the run directory stands."""
         self.path.mkdir(exist_ok=True)
         describe(
             self.directory,
-            resolve(lay_over(llm.from_factory("llama3_tiny"), self.overrides([f"trainer.num_nodes={processes}", *words]))),
+            resolve(
+                lay_over(
+                    llm.from_factory("llama3_tiny"),
+                    self.overrides([f"trainer.num_nodes={processes}", *words]),
+                )
+            ),
             [],
         )
-        run_ranks(processes, "rampcli.worker", str(self.path), logs=self.directory.logs, folders=folders)
+        run_ranks(
+            processes, "rampcli.worker", str(self.path), logs=self.directory.logs, folders=folders
+        )
 
     @property
     def rows(self) -> list[dict]:
@@ -106,9 +130,19 @@ def assert_every_sample_is_read_once(run: Run) -> None:
     """Every row counts exactly the samples that the ranks have read by then: each once, none ahead, none behind."""
     chain, consumed = "", 0
     for number, row in enumerate(run.rows, start=1):
-        samples = b"".join(sample.to_bytes(8, "little") for sample in range(consumed, consumed + row["global_batch_size"]))
-        chain, consumed = hashlib.sha256(chain.encode() + samples).hexdigest(), consumed + row["global_batch_size"]
-        assert (row["step"], row["consumed_samples"], row["order_hash"]) == (number, consumed, chain)
+        samples = b"".join(
+            sample.to_bytes(8, "little")
+            for sample in range(consumed, consumed + row["global_batch_size"])
+        )
+        chain, consumed = (
+            hashlib.sha256(chain.encode() + samples).hexdigest(),
+            consumed + row["global_batch_size"],
+        )
+        assert (row["step"], row["consumed_samples"], row["order_hash"]) == (
+            number,
+            consumed,
+            chain,
+        )
 
 
 def assert_same_training(run: Run, undisturbed: Run) -> None:
@@ -119,5 +153,7 @@ def assert_same_training(run: Run, undisturbed: Run) -> None:
             assert row[key] == reference[key]
         assert row["loss"] == pytest.approx(reference["loss"], abs=1e-5)
         # An optimiser divides gradients by their size: where that is next to nothing, it enlarges rounding, step by step.
-        assert row["grad_norm"] == pytest.approx(reference["grad_norm"], rel=1e-5 if row["step"] == 1 else 2e-4)
+        assert row["grad_norm"] == pytest.approx(
+            reference["grad_norm"], rel=1e-5 if row["step"] == 1 else 2e-4
+        )
     assert run.validations() == pytest.approx(undisturbed.validations(), abs=1e-5)

@@ -8,7 +8,11 @@ from hypothesis import strategies as st
 from rampcli.checksums import checksum_fits, page_sums, sha256
 
 
-@pytest.mark.parametrize("sum_of", [page_sums, lambda content: hashlib.sha256(content).hexdigest()], ids=["sums", "sha256"])
+@pytest.mark.parametrize(
+    "sum_of",
+    [page_sums, lambda content: hashlib.sha256(content).hexdigest()],
+    ids=["sums", "sha256"],
+)
 def test_a_file_is_compared_with_whichever_checksum_its_manifest_has(sum_of, tmp_path):
     content = bytes(range(256)) * 40_000  # more than one piece
     facts = {"sha256" if sum_of is not page_sums else "sums": sum_of(content)}
@@ -37,4 +41,7 @@ def test_pages_that_changed_their_places_change_the_sums():
 
 def test_a_checksum_is_that_of_the_content(tmp_path):
     (tmp_path / "file").write_bytes(b"abc")
-    assert sha256(tmp_path / "file") == "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
+    assert (
+        sha256(tmp_path / "file")
+        == "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
+    )

@@ -8,11 +8,22 @@ from rampcli.interpreter import python, safe_environment
 
 
 @pytest.mark.parametrize(
-    ("before", "after"), [(":/a", "/a"), ("/a::/b:", "/a:/b"), (":", None), ("", None), ("/a", "/a"), (".:/a", ".:/a"), (None, None)]
+    ("before", "after"),
+    [
+        (":/a", "/a"),
+        ("/a::/b:", "/a:/b"),
+        (":", None),
+        ("", None),
+        ("/a", "/a"),
+        (".:/a", ".:/a"),
+        (None, None),
+    ],
 )
 def test_only_the_entries_that_somebody_wrote_stay_on_the_path(before, after):
     environment = {"HOME": "/home/me"} | ({} if before is None else {"PYTHONPATH": before})
-    expected = {"HOME": "/home/me", "PYTHONSAFEPATH": "1"} | ({} if after is None else {"PYTHONPATH": after})
+    expected = {"HOME": "/home/me", "PYTHONSAFEPATH": "1"} | (
+        {} if after is None else {"PYTHONPATH": after}
+    )
     assert safe_environment(environment) == expected
 
 
@@ -20,7 +31,15 @@ def test_a_module_of_the_working_directory_is_not_imported_by_what_is_started(tm
     for name in ("json", "yaml", "sitecustomize"):
         (tmp_path / f"{name}.py").write_text(f"open('{tmp_path}/imported {name}', 'w')")
     environment = safe_environment({**os.environ, "PYTHONPATH": ":"})
-    done = subprocess.run(python("json.tool"), env=environment, cwd=tmp_path, input="{}", text=True, capture_output=True, check=False)
+    done = subprocess.run(
+        python("json.tool"),
+        env=environment,
+        cwd=tmp_path,
+        input="{}",
+        text=True,
+        capture_output=True,
+        check=False,
+    )
     assert (done.returncode, done.stdout) == (0, "{}\n")
     program = "import subprocess, sys; subprocess.run([sys.executable, '-c', 'import yaml'])"
     subprocess.run([sys.executable, "-P", "-c", program], env=environment, cwd=tmp_path, check=True)
@@ -30,11 +49,26 @@ def test_a_module_of_the_working_directory_is_not_imported_by_what_is_started(tm
 PROBE = "import sys; from rampcli.interpreter import leave_working_directory_out as leave; leave(); import planted"
 
 
-@pytest.mark.parametrize(("path", "imports"), [(":", False), (":/nowhere", False), (".", True), (":.", True), (None, False)])
-def test_this_process_imports_from_the_working_directory_only_if_its_user_has_written_it_out(tmp_path, path, imports):
+@pytest.mark.parametrize(
+    ("path", "imports"),
+    [(":", False), (":/nowhere", False), (".", True), (":.", True), (None, False)],
+)
+def test_this_process_imports_from_the_working_directory_only_if_its_user_has_written_it_out(
+    tmp_path, path, imports
+):
     (tmp_path / "planted.py").touch()
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"} | (
         {} if path is None else {"PYTHONPATH": path}
     )
-    done = subprocess.run([sys.executable, "-c", PROBE], env=environment, cwd=tmp_path, capture_output=True, text=True, check=False)
-    assert (done.returncode == 0, "No module named 'planted'" in done.stderr) == (imports, not imports)
+    done = subprocess.run(
+        [sys.executable, "-c", PROBE],
+        env=environment,
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode == 0, "No module named 'planted'" in done.stderr) == (
+        imports,
+        not imports,
+    )

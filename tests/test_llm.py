@@ -21,7 +21,9 @@ def test_every_file_among_the_recipes_is_a_recipe_by_its_name():
 
 
 def test_a_recipe_that_does_not_exist_is_an_attribute_error_that_names_those_that_do():
-    with pytest.raises(AttributeError, match=f"there is no recipe llama4; there are: {', '.join(RECIPES)}"):
+    with pytest.raises(
+        AttributeError, match=f"there is no recipe llama4; there are: {', '.join(RECIPES)}"
+    ):
         _ = llm.llama4
 
 
@@ -36,7 +38,11 @@ def test_a_recipe_that_does_not_exist_is_an_attribute_error_that_names_those_tha
 def test_a_factory_is_the_recipe_called_with_its_arguments(text, nodes, devices):
     config = llm.from_factory(text)
     assert isinstance(config, Config)
-    assert (config.name, config.trainer.num_nodes, config.trainer.devices) == ("llama3_8b", nodes, devices)
+    assert (config.name, config.trainer.num_nodes, config.trainer.devices) == (
+        "llama3_8b",
+        nodes,
+        devices,
+    )
 
 
 @pytest.mark.parametrize(
@@ -102,7 +108,12 @@ def test_a_text_that_is_no_call_with_literal_arguments_is_refused(text):
 
 
 @pytest.mark.parametrize(
-    "text", ["__import__('os').mkdir({!r})", "llama3_tiny(num_nodes=__import__('os').mkdir({!r}))", "[__import__('os').mkdir({!r})]"]
+    "text",
+    [
+        "__import__('os').mkdir({!r})",
+        "llama3_tiny(num_nodes=__import__('os').mkdir({!r}))",
+        "[__import__('os').mkdir({!r})]",
+    ],
 )
 def test_a_factory_runs_nothing_but_the_recipe(text, tmp_path):
     proof = tmp_path / "ran"

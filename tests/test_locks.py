@@ -28,12 +28,18 @@ def test_what_one_holds_no_other_does_until_it_is_let_go(tmp_path):
 
 
 def test_holders_share_a_lock_and_keep_others_out(tmp_path):
-    with hold(tmp_path / "lock", shared=True), hold(tmp_path / "lock", shared=True), pytest.raises(BlockingIOError):
+    with (
+        hold(tmp_path / "lock", shared=True),
+        hold(tmp_path / "lock", shared=True),
+        pytest.raises(BlockingIOError),
+    ):
         hold(tmp_path / "lock")
 
 
 def test_a_lock_goes_with_a_holder_that_is_killed_and_whoever_waits_gets_it(tmp_path):
-    with subprocess.Popen([sys.executable, "-c", HOLDER, tmp_path / "lock"], stdout=subprocess.PIPE) as holder:
+    with subprocess.Popen(
+        [sys.executable, "-c", HOLDER, tmp_path / "lock"], stdout=subprocess.PIPE
+    ) as holder:
         holder.stdout.readline()
         began = time.monotonic()
         with pytest.raises(BlockingIOError):

@@ -48,7 +48,13 @@ def test_a_file_that_cannot_be_written_stays_as_it_was(tmp_path):
     assert names(tmp_path) == ["file"]
 
 
-@given(content=st.dictionaries(st.text(max_size=4), st.integers() | st.text(max_size=8) | st.lists(st.booleans(), max_size=3), max_size=4))
+@given(
+    content=st.dictionaries(
+        st.text(max_size=4),
+        st.integers() | st.text(max_size=8) | st.lists(st.booleans(), max_size=3),
+        max_size=4,
+    )
+)
 def test_json_is_read_as_it_was_written(content, tmp_path_factory):
     path = tmp_path_factory.getbasetemp() / "content.json"
     write_json(path, content)
@@ -66,8 +72,12 @@ def test_a_new_or_empty_folder_is_claimed_and_may_then_hold_anything(tmp_path):
         assert folder.is_claimed()
 
 
-@pytest.mark.parametrize("marker", [None, "", "{", '{"kind": "corpus build", "format": 1}', "[" * 4000, "x" * 10_000])
-def test_a_folder_that_holds_something_and_no_marker_of_its_kind_is_refused_and_stays_as_it_is(outside, marker):
+@pytest.mark.parametrize(
+    "marker", [None, "", "{", '{"kind": "corpus build", "format": 1}', "[" * 4000, "x" * 10_000]
+)
+def test_a_folder_that_holds_something_and_no_marker_of_its_kind_is_refused_and_stays_as_it_is(
+    outside, marker
+):
     if marker is not None:
         (outside / MARKER).write_text(marker)
     with pytest.raises(UsageError, match="not empty, and rampcli did not make it"):

@@ -10,11 +10,24 @@ from rampcli.errors import DamagedFileError
 from rampcli.records import ANY, COUNT, POSITIVE, RATE, check_shape, parse_json, read_json
 
 JSON = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(max_size=5),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=3),
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(max_size=5),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=3)
+    ),
     max_leaves=8,
 )
-SHAPE = {"name": str, "step": COUNT, "loss": (float, None), "rows?": [{"rate": RATE}], "sizes?": {...: POSITIVE}, "any?": ANY}
+SHAPE = {
+    "name": str,
+    "step": COUNT,
+    "loss": (float, None),
+    "rows?": [{"rate": RATE}],
+    "sizes?": {...: POSITIVE},
+    "any?": ANY,
+}
 
 
 @given(value=JSON)
@@ -76,7 +89,18 @@ def test_a_misfit_is_named_with_its_field(facts, misfit):
 
 @pytest.mark.parametrize(
     "content",
-    [b"", b"{", b"\xff", b"[" * 10**6, b'{"a":' * 10**5, b"NaN", b"-Infinity", b"1" * 5000, b"\x00", b'{"a": 1, "a": 1}'],
+    [
+        b"",
+        b"{",
+        b"\xff",
+        b"[" * 10**6,
+        b'{"a":' * 10**5,
+        b"NaN",
+        b"-Infinity",
+        b"1" * 5000,
+        b"\x00",
+        b'{"a": 1, "a": 1}',
+    ],
     ids=range(10),
 )
 def test_what_is_not_json_is_one_message(content):
@@ -89,7 +113,9 @@ def test_a_number_that_overflows_is_not_finite():
         parse_json(b"1e999", float, where="FILE")
 
 
-def test_a_file_that_is_too_large_or_not_regular_is_one_message_and_one_that_is_not_there_is_not_damaged(tmp_path):
+def test_a_file_that_is_too_large_or_not_regular_is_one_message_and_one_that_is_not_there_is_not_damaged(
+    tmp_path,
+):
     (tmp_path / "large").write_text('"' + "x" * 100 + '"')
     os.mkfifo(tmp_path / "fifo")
     with pytest.raises(DamagedFileError, match="larger than 50 bytes"):

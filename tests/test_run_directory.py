@@ -16,7 +16,12 @@ from rampcli.own_folder import write_json
 from rampcli.run_directory import MANIFEST, RunDirectory, Tail, read_rows
 from run_files import coming, manifest, metrics_row, state
 
-ROWS = st.lists(st.dictionaries(st.text(max_size=4), st.integers() | st.text(max_size=8) | st.none(), max_size=3), max_size=6)
+ROWS = st.lists(
+    st.dictionaries(
+        st.text(max_size=4), st.integers() | st.text(max_size=8) | st.none(), max_size=3
+    ),
+    max_size=6,
+)
 
 
 @pytest.fixture
@@ -32,9 +37,13 @@ def save(run, step, *, samples=None, complete=True):
     folder.mkdir()
     (folder / "model.safetensors").write_bytes(bytes([step % 256]) * 100)
     if complete:
-        files = {"model.safetensors": {"bytes": 100, "sha256": sha256(folder / "model.safetensors")}}
+        files = {
+            "model.safetensors": {"bytes": 100, "sha256": sha256(folder / "model.safetensors")}
+        }
         consumed_samples = 8 * step if samples is None else samples
-        write_json(folder / MANIFEST, manifest(step=step, consumed_samples=consumed_samples, files=files))
+        write_json(
+            folder / MANIFEST, manifest(step=step, consumed_samples=consumed_samples, files=files)
+        )
     return folder
 
 
@@ -44,7 +53,10 @@ def steps(run):
 
 def test_the_files_of_a_run_are_where_the_documents_say(tmp_path):
     run = RunDirectory(tmp_path)
-    names = [path.relative_to(tmp_path).as_posix() for path in (run.config, run.metrics, run.events, run.checkpoints, run.logs)]
+    names = [
+        path.relative_to(tmp_path).as_posix()
+        for path in (run.config, run.metrics, run.events, run.checkpoints, run.logs)
+    ]
     assert names == ["config.yaml", "metrics.jsonl", "events.jsonl", "checkpoints", "logs"]
     assert run.checkpoint_folder(123) == tmp_path / "checkpoints" / "step_00000123"
 
@@ -65,7 +77,11 @@ def test_a_reader_sees_a_whole_file_while_it_is_replaced_and_after_the_writer_is
         "    run.write_state({'status': 'x' * 100_000, 'step': turn, 'consumed_samples': turn, 'stage': 0, 'next': None})\n"
         "    print(turn, flush=True)\n"
     )
-    writer = subprocess.Popen([sys.executable, "-c", program, str(run.path)], stdout=subprocess.PIPE, cwd=Path(__file__).parents[1])
+    writer = subprocess.Popen(
+        [sys.executable, "-c", program, str(run.path)],
+        stdout=subprocess.PIPE,
+        cwd=Path(__file__).parents[1],
+    )
     try:
         states = [run.read_state() for _ in islice(writer.stdout, 30) for _ in range(10)]
     finally:
@@ -120,7 +136,12 @@ def test_checkpoints_are_found_in_the_order_of_their_steps(run):
     for step in (90, 7, 123_456_789, 100):
         save(run, step)
     assert steps(run) == [7, 90, 100, 123_456_789]
-    assert [checkpoint.consumed_samples for checkpoint in run.complete_checkpoints()] == [56, 720, 800, 987_654_312]
+    assert [checkpoint.consumed_samples for checkpoint in run.complete_checkpoints()] == [
+        56,
+        720,
+        800,
+        987_654_312,
+    ]
     assert run.complete_checkpoints()[0].path == run.checkpoint_folder(7)
 
 
@@ -158,14 +179,18 @@ def test_a_damaged_checkpoint_says_what_is_wrong(run, content, damage):
     assert run.complete_checkpoints()[0].damage() == damage
 
 
-@pytest.mark.parametrize(("keep", "left"), [(1, [30]), (2, [20, 30]), (3, [10, 20, 30]), (9, [10, 20, 30])])
+@pytest.mark.parametrize(
+    ("keep", "left"), [(1, [30]), (2, [20, 30]), (3, [10, 20, 30]), (9, [10, 20, 30])]
+)
 def test_the_newest_complete_checkpoints_are_kept_and_the_rest_is_gone(run, keep, left):
     for step in (10, 20, 30):
         save(run, step)
     save(run, 40, complete=False)
     run.remove_checkpoints(keep_last=keep)
     assert steps(run) == left
-    assert sorted(path.name for path in run.checkpoints.iterdir()) == [f"step_{step:08d}" for step in left]
+    assert sorted(path.name for path in run.checkpoints.iterdir()) == [
+        f"step_{step:08d}" for step in left
+    ]
     assert all(checkpoint.damage() is None for checkpoint in run.complete_checkpoints())
 
 
@@ -175,7 +200,9 @@ def test_a_damaged_checkpoint_goes_when_enough_newer_ones_are_there(run, keep, l
         save(run, step)
     (run.checkpoint_folder(10) / MANIFEST).write_text("{")
     run.remove_checkpoints(keep_last=keep)
-    assert sorted(path.name for path in run.checkpoints.iterdir()) == [f"step_{step:08d}" for step in left]
+    assert sorted(path.name for path in run.checkpoints.iterdir()) == [
+        f"step_{step:08d}" for step in left
+    ]
 
 
 def test_checkpoints_of_steps_that_were_taken_again_are_removed(run):
@@ -187,7 +214,11 @@ def test_checkpoints_of_steps_that_were_taken_again_are_removed(run):
 
 def test_rows_that_threads_add_at_a_time_are_all_there(run):
     with ThreadPoolExecutor(8) as threads:
-        deque(threads.map(lambda number: run.append_event("note", number=number, text="x" * 5000), range(200)))
+        deque(
+            threads.map(
+                lambda number: run.append_event("note", number=number, text="x" * 5000), range(200)
+            )
+        )
     assert sorted(row["number"] for row in read_rows(run.events)) == list(range(200))
 
 
@@ -306,7 +337,9 @@ def test_where_every_manifest_is_damaged_a_run_does_not_pass_for_one_without_che
         run.complete_checkpoints()
 
 
-def test_a_run_directory_of_an_earlier_version_is_recognised_and_a_folder_with_alike_names_is_not(run, tmp_path):
+def test_a_run_directory_of_an_earlier_version_is_recognised_and_a_folder_with_alike_names_is_not(
+    run, tmp_path
+):
     run.config.write_text("name: run\n")
     run.write_state(state())
     run.claim()

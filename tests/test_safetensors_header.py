@@ -17,7 +17,9 @@ ENTRY = {"dtype": "F32", "shape": [2, 3], "data_offsets": [0, 24]}
 
 def write(path: Path, header: object, data: int = 24, *, length: int | None = None) -> Path:
     text = header if isinstance(header, bytes) else json.dumps(header).encode()
-    path.write_bytes((len(text) if length is None else length).to_bytes(8, "little") + text + bytes(data))
+    path.write_bytes(
+        (len(text) if length is None else length).to_bytes(8, "little") + text + bytes(data)
+    )
     return path
 
 
@@ -32,9 +34,9 @@ def test_what_the_safetensors_library_writes_is_read(tmp_path):
     header = read_header(tmp_path / "x.safetensors")
     assert header.metadata == {"format": "np"}
     assert header.file_bytes == (tmp_path / "x.safetensors").stat().st_size
-    assert {name: (stored.shape, stored.end - stored.begin) for name, stored in header.tensors.items()} == {
-        name: (tensor.shape, tensor.nbytes) for name, tensor in tensors.items()
-    }
+    assert {
+        name: (stored.shape, stored.end - stored.begin) for name, stored in header.tensors.items()
+    } == {name: (tensor.shape, tensor.nbytes) for name, tensor in tensors.items()}
 
 
 def test_a_header_is_read_as_it_stands(tmp_path):
@@ -50,10 +52,19 @@ WRONG = {
     "a tensor beyond its end": {"data": 20},
     "bytes behind the last tensor": {"data": 25},
     "no tensor, but bytes": {"header": {}},
-    "a gap before the first tensor": {"header": {"a": ENTRY | {"data_offsets": [4, 28]}}, "data": 28},
+    "a gap before the first tensor": {
+        "header": {"a": ENTRY | {"data_offsets": [4, 28]}},
+        "data": 28,
+    },
     "two tensors at one place": {"header": {"a": ENTRY, "b": ENTRY}},
-    "tensors that overlap": {"header": {"a": ENTRY, "b": ENTRY | {"data_offsets": [12, 36]}}, "data": 36},
-    "a gap between tensors": {"header": {"a": ENTRY, "b": ENTRY | {"data_offsets": [25, 49]}}, "data": 49},
+    "tensors that overlap": {
+        "header": {"a": ENTRY, "b": ENTRY | {"data_offsets": [12, 36]}},
+        "data": 36,
+    },
+    "a gap between tensors": {
+        "header": {"a": ENTRY, "b": ENTRY | {"data_offsets": [25, 49]}},
+        "data": 49,
+    },
     "offsets that do not fit the shape": {"header": {"a": ENTRY | {"shape": [2, 4]}}},
     "offsets backwards": {"header": {"a": ENTRY | {"data_offsets": [24, 0]}}},
     "three offsets": {"header": {"a": ENTRY | {"data_offsets": [0, 24, 24]}}},
@@ -91,7 +102,9 @@ BYTES = st.sampled_from(b'0123456789[]{},:"-eE. ') | st.integers(0, 255)
 
 
 @given(changes=st.lists(st.tuples(st.integers(0, 10_000), BYTES), min_size=1, max_size=3))
-def test_of_changed_files_those_are_read_that_the_safetensors_library_reads(changes, tmp_path_factory):
+def test_of_changed_files_those_are_read_that_the_safetensors_library_reads(
+    changes, tmp_path_factory
+):
     path = write(tmp_path_factory.mktemp("files") / "x.safetensors", TWO, 48)
     content = bytearray(path.read_bytes())
     for place, byte in changes:

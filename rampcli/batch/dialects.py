@@ -48,13 +48,19 @@ def dialects(
         expansion_factor_real_data: one host in so many reads, where it was given.
     """
     stage = max(plan.stages, key=lambda stage: stage.global_batch_size)
-    if not plan.ramp.decreased and stage.global_batch_size < max(plan.ramp.scheduled_sizes()):  # the run ends before it gets there
+    if not plan.ramp.decreased and stage.global_batch_size < max(
+        plan.ramp.scheduled_sizes()
+    ):  # the run ends before it gets there
         nodes = plan.fleet.num_nodes
         ranks = plan.fleet.data_parallel_size(nodes)
-        stage = replace(stage, num_nodes=nodes, world_size=nodes * plan.fleet.devices, data_parallel_size=ranks)
+        stage = replace(
+            stage, num_nodes=nodes, world_size=nodes * plan.fleet.devices, data_parallel_size=ranks
+        )
     said = Said(
         ramp=None if len(plan.ramp.thresholds) == 1 else rampup_batch_size,
-        steps=None if step_batch_size_schedule is None else to_text(plan.ramp.thresholds).removeprefix("samples: "),
+        steps=None
+        if step_batch_size_schedule is None
+        else to_text(plan.ramp.thresholds).removeprefix("samples: "),
         num_pipeline_microbatches=num_pipeline_microbatches,
         expansion_factor_real_data=expansion_factor_real_data,
     )
@@ -62,18 +68,42 @@ def dialects(
 
 
 def _nemo_1(plan: TrainingPlan, stage: StagePlan, said: Said) -> Dialect:
-    return _nemo(plan, stage, said, data="model", strategy="model", sequence_length="model.encoder_seq_length")
+    return _nemo(
+        plan,
+        stage,
+        said,
+        data="model",
+        strategy="model",
+        sequence_length="model.encoder_seq_length",
+    )
 
 
 def _nemo_2(plan: TrainingPlan, stage: StagePlan, said: Said) -> Dialect:
-    return _nemo(plan, stage, said, data="data", strategy="trainer.strategy", sequence_length="data.seq_length")
+    return _nemo(
+        plan,
+        stage,
+        said,
+        data="data",
+        strategy="trainer.strategy",
+        sequence_length="data.seq_length",
+    )
 
 
-def _nemo(plan: TrainingPlan, stage: StagePlan, said: Said, *, data: str, strategy: str, sequence_length: str) -> Dialect:
+def _nemo(
+    plan: TrainingPlan,
+    stage: StagePlan,
+    said: Said,
+    *,
+    data: str,
+    strategy: str,
+    sequence_length: str,
+) -> Dialect:
     words = {
         f"{data}.micro_batch_size": stage.micro_batch_size,
         f"{data}.global_batch_size": plan.global_batch_size,
-        f"{data}.rampup_batch_size": None if said.ramp is None else f"[{','.join(map(str, said.ramp))}]",
+        f"{data}.rampup_batch_size": None
+        if said.ramp is None
+        else f"[{','.join(map(str, said.ramp))}]",
         sequence_length: plan.sequence_length,
         f"{strategy}.tensor_model_parallel_size": plan.fleet.parallel.tensor,
         f"{strategy}.pipeline_model_parallel_size": plan.fleet.parallel.pipeline,
@@ -82,7 +112,11 @@ def _nemo(plan: TrainingPlan, stage: StagePlan, said: Said, *, data: str, strate
         "trainer.devices": plan.fleet.devices,
         "trainer.max_steps": plan.end_step,
     }
-    unsaid = [*_no_step_schedule(said, "NeMo"), *_other_ramp(plan, said, "megatron", "NeMo"), *_no_decrease(plan, "NeMo")]
+    unsaid = [
+        *_no_step_schedule(said, "NeMo"),
+        *_other_ramp(plan, said, "megatron", "NeMo"),
+        *_no_decrease(plan, "NeMo"),
+    ]
     return Dialect(words=_assignments(words), unsaid=tuple(unsaid))
 
 
@@ -107,16 +141,22 @@ def _megatron(plan: TrainingPlan, stage: StagePlan, said: Said) -> Dialect:
             flags += [f"--{name}", *map(str, value if isinstance(value, list) else [value])]
     unsaid = _other_ramp(plan, said, "megatron", "Megatron-LM")
     if plan.ramp.decreased and any(one.num_nodes != plan.fleet.num_nodes for one in plan.stages):
-        unsaid.append("Megatron-LM decreases to what divides on all the GPUs of a job; here every stage has nodes of its own")
+        unsaid.append(
+            "Megatron-LM decreases to what divides on all the GPUs of a job; here every stage has nodes of its own"
+        )
     if said.ramp is not None and not plan.ramp.decreased:
-        unsaid.append(f"after core 0.17 --rampup-batch-size is gone; in its place --step-batch-size-schedule {_in_tokens(plan)!r}")
+        unsaid.append(
+            f"after core 0.17 --rampup-batch-size is gone; in its place --step-batch-size-schedule {_in_tokens(plan)!r}"
+        )
     return Dialect(words=tuple(flags), unsaid=tuple(unsaid))
 
 
 def _maxtext(plan: TrainingPlan, stage: StagePlan, said: Said) -> Dialect:
     devices = stage.world_size
     per_device = Fraction(plan.global_batch_size, devices)
-    micro_batches = max(1, plan.global_batch_size // (stage.micro_batch_size * stage.data_parallel_size))
+    micro_batches = max(
+        1, plan.global_batch_size // (stage.micro_batch_size * stage.data_parallel_size)
+    )
     accumulate = 1 if said.ramp else micro_batches
     words = {
         "per_device_batch_size": per_device / accumulate,
@@ -130,22 +170,44 @@ def _maxtext(plan: TrainingPlan, stage: StagePlan, said: Said) -> Dialect:
         "max_target_length": plan.sequence_length,
         "steps": plan.end_step,
     }
-    axes = {"tensor": plan.fleet.parallel.tensor, "pipeline": plan.fleet.parallel.pipeline, "context": plan.fleet.parallel.context}
+    axes = {
+        "tensor": plan.fleet.parallel.tensor,
+        "pipeline": plan.fleet.parallel.pipeline,
+        "context": plan.fleet.parallel.context,
+    }
     words |= {f"ici_{axis}_parallelism": size for axis, size in axes.items() if size > 1}
-    unsaid = [*_no_step_schedule(said, "MaxText"), *_other_ramp(plan, said, "maxtext", "MaxText"), *_no_decrease(plan, "MaxText")]
+    unsaid = [
+        *_no_step_schedule(said, "MaxText"),
+        *_other_ramp(plan, said, "maxtext", "MaxText"),
+        *_no_decrease(plan, "MaxText"),
+    ]
     if said.ramp and micro_batches > 1:
-        unsaid.append(f"MaxText takes a step's samples in one pass; here each rank takes {micro_batches} micro batches")
+        unsaid.append(
+            f"MaxText takes a step's samples in one pass; here each rank takes {micro_batches} micro batches"
+        )
     stages = plan.fleet.parallel.pipeline
-    pieces, per_pass = said.num_pipeline_microbatches or stages, plan.global_batch_size // accumulate
+    pieces, per_pass = (
+        said.num_pipeline_microbatches or stages,
+        plan.global_batch_size // accumulate,
+    )
     if stages > 1 and per_pass % pieces:
-        unsaid.append(f"MaxText's pipeline takes a pass in {pieces} parts, and {per_pass} samples do not divide into them")
+        unsaid.append(
+            f"MaxText's pipeline takes a pass in {pieces} parts, and {per_pass} samples do not divide into them"
+        )
     for name, value in words.items():
         if isinstance(value, Fraction) and Fraction(str(float(value))) != value:
             unsaid.append(f"{name} is exactly {value}, which has no decimal")
         elif isinstance(value, Fraction) and int(devices * float(value)) != devices * value:
-            unsaid.append(f"MaxText truncates {devices} x {name}={float(value)} to {int(devices * float(value))}")
+            unsaid.append(
+                f"MaxText truncates {devices} x {name}={float(value)} to {int(devices * float(value))}"
+            )
     return Dialect(
-        words=_assignments({name: float(value) if isinstance(value, Fraction) else value for name, value in words.items()}),
+        words=_assignments(
+            {
+                name: float(value) if isinstance(value, Fraction) else value
+                for name, value in words.items()
+            }
+        ),
         unsaid=tuple(unsaid),
     )
 
@@ -163,11 +225,18 @@ def _assignments(words: Mapping[str, object]) -> tuple[str, ...]:
 
 
 def _in_tokens(plan: TrainingPlan) -> str:
-    return " ".join(f"{threshold.first_sample * plan.sequence_length}:{threshold.global_batch_size}" for threshold in plan.ramp.thresholds)
+    return " ".join(
+        f"{threshold.first_sample * plan.sequence_length}:{threshold.global_batch_size}"
+        for threshold in plan.ramp.thresholds
+    )
 
 
 def _no_step_schedule(said: Said, system: str) -> list[str]:
-    return [] if said.steps is None else [f"{system} has no step schedule; in samples it is {said.steps}"]
+    return (
+        []
+        if said.steps is None
+        else [f"{system} has no step schedule; in samples it is {said.steps}"]
+    )
 
 
 def _other_ramp(plan: TrainingPlan, said: Said, semantics: str, system: str) -> list[str]:

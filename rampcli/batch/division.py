@@ -14,7 +14,11 @@ def nearest_multiples(value: int, unit: int) -> list[int]:
 
 def divisors(number: int, *, most: int) -> list[int]:
     """The divisors of `number` up to `most`, rising."""
-    small = [candidate for candidate in range(1, min(isqrt(number), most, TRIALS) + 1) if number % candidate == 0]
+    small = [
+        candidate
+        for candidate in range(1, min(isqrt(number), most, TRIALS) + 1)
+        if number % candidate == 0
+    ]
     large = [number // candidate for candidate in small]
     return sorted({divisor for divisor in small + large if divisor <= most})
 

@@ -60,7 +60,11 @@ class LoadedBatch:
         Raises:
             UsageError: a batch would not be whole.
         """
-        expansion = expansion_factor if expansion_factor is not None and expansion_factor > 0 else Fraction(1)
+        expansion = (
+            expansion_factor
+            if expansion_factor is not None and expansion_factor > 0
+            else Fraction(1)
+        )
         train = num_devices * per_device_batch_size
         load = num_devices * expansion * max(per_device_batch_size, Fraction(1))
         _check_whole(PER_DEVICE, per_device_batch_size, train, num_devices)
@@ -102,7 +106,9 @@ def reading_hosts(num_nodes: int, expansion_factor: float | None) -> list[int]:
     Raises:
         UsageError: with an expansion factor above 1, the hosts do not divide by it.
     """
-    readers = loading_hosts(num_nodes, None if expansion_factor is None else Fraction(str(expansion_factor)))
+    readers = loading_hosts(
+        num_nodes, None if expansion_factor is None else Fraction(str(expansion_factor))
+    )
     groups = [host * readers // num_nodes for host in range(num_nodes)]
     return [groups.index(group) for group in groups]
 
@@ -136,7 +142,13 @@ def check_pipeline(*, num_pipeline_microbatches: int | None, stages: int, num_la
         )
 
 
-def translate(words: Mapping[str, Any], *, num_devices: int, model_parallel_size: int, settings: Mapping[str, Any]) -> dict[str, Any]:
+def translate(
+    words: Mapping[str, Any],
+    *,
+    num_devices: int,
+    model_parallel_size: int,
+    settings: Mapping[str, Any],
+) -> dict[str, Any]:
     """What MaxText's words mean in our settings, by canonical key.
 
     Per device means per device of all: with the model split over `m` of them, a data-parallel rank has `m` times as much. A ramp in these
@@ -151,13 +163,17 @@ def translate(words: Mapping[str, Any], *, num_devices: int, model_parallel_size
     Raises:
         UsageError: a word is missing, or a batch would not be whole.
     """
-    if num_devices < 1 or num_devices % max(1, model_parallel_size):  # the plan refuses such a fleet, and by its own keys
+    if num_devices < 1 or num_devices % max(
+        1, model_parallel_size
+    ):  # the plan refuses such a fleet, and by its own keys
         return {}
     per_device, accumulate = words.get(PER_DEVICE), settings[ACCUMULATE_KEY]
     meant: dict[str, Any] = {}
     target = settings[GLOBAL_KEY]
     if per_device is not None:
-        target = _samples(PER_DEVICE, per_device, num_devices, model_parallel_size) * (accumulate or 1)
+        target = _samples(PER_DEVICE, per_device, num_devices, model_parallel_size) * (
+            accumulate or 1
+        )
         meant[GLOBAL_KEY] = target
     ramp_words = [word for word in RAMP_WORDS if words.get(word) is not None]
     if words.get(ENABLE) is None and ramp_words:
@@ -168,7 +184,9 @@ def translate(words: Mapping[str, Any], *, num_devices: int, model_parallel_size
         )
     if words.get(ENABLE):
         ranks = num_devices // model_parallel_size
-        return meant | _translate_ramp(words, target, num_devices=num_devices, data_ranks=ranks, settings=settings)
+        return meant | _translate_ramp(
+            words, target, num_devices=num_devices, data_ranks=ranks, settings=settings
+        )
     if words.get(ENABLE) is False:
         meant[RAMP_KEY] = None
     if per_device is not None:
@@ -177,7 +195,12 @@ def translate(words: Mapping[str, Any], *, num_devices: int, model_parallel_size
             raise UsageError(
                 f"{PER_DEVICE}={per_device} x {model_parallel_size} model-parallel devices is {_decimal(per_rank)} samples"
                 " per data-parallel rank, which is not whole",
-                keys=(PER_DEVICE, "parallel.tensor_parallel_size", STAGES_KEY, "parallel.context_parallel_size"),
+                keys=(
+                    PER_DEVICE,
+                    "parallel.tensor_parallel_size",
+                    STAGES_KEY,
+                    "parallel.context_parallel_size",
+                ),
                 remedy=f"{PER_DEVICE}={_nearest_per_device(per_rank, model_parallel_size)}",
             )
         meant[MICRO_KEY] = int(per_rank)
@@ -187,10 +210,17 @@ def translate(words: Mapping[str, Any], *, num_devices: int, model_parallel_size
 
 
 def _translate_ramp(
-    words: Mapping[str, Any], target: int | None, *, num_devices: int, data_ranks: int, settings: Mapping[str, Any]
+    words: Mapping[str, Any],
+    target: int | None,
+    *,
+    num_devices: int,
+    data_ranks: int,
+    settings: Mapping[str, Any],
 ) -> dict[str, Any]:
     examples = {PER_DEVICE: 12.0, START: 4.0, INCREMENT: 2.0, RAMP_SAMPLES: 500}
-    wanted = [word for word in RAMP_WORDS if words.get(word) is None] + ([PER_DEVICE] if target is None else [])
+    wanted = [word for word in RAMP_WORDS if words.get(word) is None] + (
+        [PER_DEVICE] if target is None else []
+    )
     if wanted:
         raise UsageError(
             f"{ENABLE}=true, and {' and '.join(wanted)} {'is' if len(wanted) == 1 else 'are'} not given",
@@ -199,14 +229,21 @@ def _translate_ramp(
             + (" (MaxText's default)" if len(wanted) == 1 else " (MaxText's defaults)"),
         )
     if words[RAMP_SAMPLES] < 0:
-        raise UsageError(f"{RAMP_SAMPLES}={words[RAMP_SAMPLES]} is below 0", keys=(RAMP_SAMPLES,), remedy=f"{RAMP_SAMPLES}=500")
+        raise UsageError(
+            f"{RAMP_SAMPLES}={words[RAMP_SAMPLES]} is below 0",
+            keys=(RAMP_SAMPLES,),
+            remedy=f"{RAMP_SAMPLES}=500",
+        )
     if (settings[ACCUMULATE_KEY] or 1) > 1:
         raise UsageError(
             f"{ENABLE}=true counts without accumulation, and {ACCUMULATE_KEY}={settings[ACCUMULATE_KEY]}",
             keys=(ENABLE, ACCUMULATE_KEY),
             remedy=f"{ACCUMULATE_KEY}=null, or {RAMP_KEY} with rampup.semantics=maxtext",
         )
-    start, increment = (_samples(word, words[word], num_devices, num_devices // data_ranks) for word in (START, INCREMENT))
+    start, increment = (
+        _samples(word, words[word], num_devices, num_devices // data_ranks)
+        for word in (START, INCREMENT)
+    )
     unit = gcd(start, increment)
     if unit % data_ranks:
         raise UsageError(
@@ -229,9 +266,19 @@ def _samples(word: str, per_device: float, num_devices: int, model_parallel_size
     return int(samples)
 
 
-def _check_whole(word: str, per_device: Fraction, samples: Fraction, num_devices: int, model_parallel_size: int = 1) -> None:
+def _check_whole(
+    word: str,
+    per_device: Fraction,
+    samples: Fraction,
+    num_devices: int,
+    model_parallel_size: int = 1,
+) -> None:
     if samples <= 0 or samples.denominator > 1:
-        what = "is not above zero" if samples <= 0 else f"x {num_devices} devices is {_decimal(samples)} samples, which is not whole"
+        what = (
+            "is not above zero"
+            if samples <= 0
+            else f"x {num_devices} devices is {_decimal(samples)} samples, which is not whole"
+        )
         raise UsageError(
             f"{word}={_decimal(per_device)} {what}",
             keys=(word, *FLEET_KEYS),
@@ -242,9 +289,15 @@ def _check_whole(word: str, per_device: Fraction, samples: Fraction, num_devices
 def _nearest_per_device(per_rank: Fraction, model_parallel_size: int) -> str:
     """The per-device sizes next to it that are whole on every data-parallel rank, and can be written as a decimal."""
     below = max(1, int(per_rank))
-    sizes = [Fraction(count, model_parallel_size) for count in (*range(below, 0, -1), *range(below + 1, below + 1 + model_parallel_size))]
+    sizes = [
+        Fraction(count, model_parallel_size)
+        for count in (*range(below, 0, -1), *range(below + 1, below + 1 + model_parallel_size))
+    ]
     exact = [size for size in sizes if _is_decimal(size)]
-    lower, upper = [s for s in exact if s * model_parallel_size <= below], [s for s in exact if s * model_parallel_size > below]
+    lower, upper = (
+        [s for s in exact if s * model_parallel_size <= below],
+        [s for s in exact if s * model_parallel_size > below],
+    )
     return " or ".join(_decimal(size) for size in lower[:1] + upper[:1])
 
 

@@ -21,9 +21,14 @@ class Fleet:
     parallel: ParallelSizes
 
     def __post_init__(self) -> None:
-        for key, value in (("trainer.num_nodes", self.num_nodes), ("trainer.devices", self.devices)):
+        for key, value in (
+            ("trainer.num_nodes", self.num_nodes),
+            ("trainer.devices", self.devices),
+        ):
             if value < 1:
-                raise UsageError(f"{key}={value} is less than one", keys=(key,), remedy=f"{key}=1 or more")
+                raise UsageError(
+                    f"{key}={value} is less than one", keys=(key,), remedy=f"{key}=1 or more"
+                )
 
     def data_parallel_size(self, num_nodes: int) -> int:
         """Data-parallel ranks of so many nodes.
@@ -35,7 +40,11 @@ class Fleet:
 
     def nodes_that_hold_the_model(self) -> list[int]:
         """Numbers of nodes whose processes are a multiple of the model-parallel ranks."""
-        return [n for n in range(1, self.num_nodes + 1) if n * self.devices % self.parallel.model_parallel_size == 0]
+        return [
+            n
+            for n in range(1, self.num_nodes + 1)
+            if n * self.devices % self.parallel.model_parallel_size == 0
+        ]
 
     def divides(self, global_batch_size: int, num_nodes: int, *, micro_batch_size: int) -> bool:
         """Whether a batch is whole micro batches on every data-parallel rank of so many nodes."""
@@ -48,8 +57,14 @@ class Fleet:
             return []
         model_ranks = self.parallel.model_parallel_size
         most_ranks = self.num_nodes * self.devices // model_ranks
-        data_ranks = divisors(global_batch_size // micro_batch_size, most=most_ranks) if most_ranks else []
-        return [ranks * model_ranks // self.devices for ranks in data_ranks if ranks * model_ranks % self.devices == 0]
+        data_ranks = (
+            divisors(global_batch_size // micro_batch_size, most=most_ranks) if most_ranks else []
+        )
+        return [
+            ranks * model_ranks // self.devices
+            for ranks in data_ranks
+            if ranks * model_ranks % self.devices == 0
+        ]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -92,26 +107,54 @@ class Clock:
         return sum(self.restarts_always or one != other for one, other in pairwise(nodes))
 
 
-def fixed_nodes(works: Sequence[Work], sizes: Sequence[int], *, micro_batch_size: int, fleet: Fleet, clock: Clock) -> list[int | None]:  # noqa: ARG001
+def fixed_nodes(
+    works: Sequence[Work],
+    sizes: Sequence[int],  # noqa: ARG001
+    *,
+    micro_batch_size: int,
+    fleet: Fleet,
+    clock: Clock,  # noqa: ARG001
+) -> list[int | None]:
     """Every stage on all the nodes; None where its batch does not divide there."""
-    return _checked([fleet.num_nodes] * len(works), works, micro_batch_size=micro_batch_size, fleet=fleet)
+    return _checked(
+        [fleet.num_nodes] * len(works), works, micro_batch_size=micro_batch_size, fleet=fleet
+    )
 
 
-def nemo_nodes(works: Sequence[Work], sizes: Sequence[int], *, micro_batch_size: int, fleet: Fleet, clock: Clock) -> list[int | None]:  # noqa: ARG001
+def nemo_nodes(
+    works: Sequence[Work],
+    sizes: Sequence[int],
+    *,
+    micro_batch_size: int,
+    fleet: Fleet,
+    clock: Clock,  # noqa: ARG001
+) -> list[int | None]:
     """Every stage on the nodes that NeMo's launcher gives its batch size; None where the batch is not whole micro batches there."""
     by_size = nemo_schedule(sizes, micro_batch_size=micro_batch_size, fleet=fleet)
-    return _checked([by_size[work.global_batch_size] for work in works], works, micro_batch_size=micro_batch_size, fleet=fleet)
+    return _checked(
+        [by_size[work.global_batch_size] for work in works],
+        works,
+        micro_batch_size=micro_batch_size,
+        fleet=fleet,
+    )
 
 
-def _checked(nodes: Sequence[int | None], works: Sequence[Work], *, micro_batch_size: int, fleet: Fleet) -> list[int | None]:
+def _checked(
+    nodes: Sequence[int | None], works: Sequence[Work], *, micro_batch_size: int, fleet: Fleet
+) -> list[int | None]:
     """The nodes that divide their stage's batch, and None for the others."""
     return [
-        n if n is not None and fleet.divides(work.global_batch_size, n, micro_batch_size=micro_batch_size) else None
+        n
+        if n is not None
+        and fleet.divides(work.global_batch_size, n, micro_batch_size=micro_batch_size)
+        else None
         for n, work in zip(nodes, works, strict=True)
     ]
 
 
-def nemo_schedule(sizes: Sequence[int], *, micro_batch_size: int, fleet: Fleet) -> dict[int, int | None]:
+def nemo_schedule(
+    sizes: Sequence[int], *, micro_batch_size: int, fleet: Fleet
+) -> dict[int, int | None]:
     """The schedule of NeMo-Framework-Launcher (`_find_optimal_nodes` in `nemo_launcher/core/stages.py`), by batch size.
 
     The largest size gets all the nodes, unchecked; going down, each gets the largest number of nodes, no more than the size above it,
@@ -127,7 +170,8 @@ def nemo_schedule(sizes: Sequence[int], *, micro_batch_size: int, fleet: Fleet) 
         feasible = [
             n
             for n in (divisors(per_node, most=nodes) if not rest else [])
-            if (ranks := fleet.devices * n // model_ranks) > 0 and size % (micro_batch_size * ranks) == 0
+            if (ranks := fleet.devices * n // model_ranks) > 0
+            and size % (micro_batch_size * ranks) == 0
         ]
         by_size[size] = max(feasible, default=None)
         nodes = by_size[size] or nodes
@@ -148,7 +192,14 @@ class _Way:
         return self.seconds, self.node_seconds
 
 
-def best_nodes(works: Sequence[Work], sizes: Sequence[int], *, micro_batch_size: int, fleet: Fleet, clock: Clock) -> list[int | None]:  # noqa: ARG001
+def best_nodes(
+    works: Sequence[Work],
+    sizes: Sequence[int],  # noqa: ARG001
+    *,
+    micro_batch_size: int,
+    fleet: Fleet,
+    clock: Clock,
+) -> list[int | None]:
     """The nodes that end the run soonest, restarts counted; of those, the ones that take the fewest node-seconds.
 
     Dynamic programming over the stages: the best way to end a stage on `n` nodes follows from the best ways to end the one before,
@@ -158,14 +209,22 @@ def best_nodes(works: Sequence[Work], sizes: Sequence[int], *, micro_batch_size:
     ways: dict[int, _Way] = {}
     planned = []
     for index, work in enumerate(works):
-        feasible = fleet.nodes_that_divide(work.global_batch_size, micro_batch_size=micro_batch_size)
-        stage_s = {n: clock.stage_s(work, n, micro_batch_size=micro_batch_size, fleet=fleet) for n in feasible}
+        feasible = fleet.nodes_that_divide(
+            work.global_batch_size, micro_batch_size=micro_batch_size
+        )
+        stage_s = {
+            n: clock.stage_s(work, n, micro_batch_size=micro_batch_size, fleet=fleet)
+            for n in feasible
+        }
         if not stage_s:
             continue
         if work.samples is None:
             stage_s = {min(stage_s, key=lambda n: (stage_s[n], n)): 0.0}
         cheapest = min(ways.values(), key=lambda way: way.cost, default=None)
-        ways = {n: _end_stage(n, seconds, ways.get(n), cheapest, clock) for n, seconds in stage_s.items()}
+        ways = {
+            n: _end_stage(n, seconds, ways.get(n), cheapest, clock)
+            for n, seconds in stage_s.items()
+        }
         planned.append(index)
     nodes: list[int | None] = [None] * len(works)
     way = min(ways.values(), key=lambda way: way.cost, default=None)
@@ -175,23 +234,40 @@ def best_nodes(works: Sequence[Work], sizes: Sequence[int], *, micro_batch_size:
     return nodes
 
 
-def _end_stage(nodes: int, seconds: float, same: _Way | None, cheapest: _Way | None, clock: Clock) -> _Way:
+def _end_stage(
+    nodes: int, seconds: float, same: _Way | None, cheapest: _Way | None, clock: Clock
+) -> _Way:
     """The best way to end a stage that takes `seconds` on `nodes`: after the one before ended on as many, or as cheaply as it can."""
     if cheapest is None:
         return _Way(seconds, nodes * seconds, nodes, None)
     candidates = [(clock.restart_s, cheapest)]
     if same is not None:
         candidates.append((clock.restart_s if clock.restarts_always else 0.0, same))
-    restart_s, before = min(candidates, key=lambda candidate: (candidate[0] + candidate[1].seconds, candidate[1].node_seconds))
-    return _Way(before.seconds + restart_s + seconds, before.node_seconds + nodes * seconds, nodes, before)
+    restart_s, before = min(
+        candidates,
+        key=lambda candidate: (candidate[0] + candidate[1].seconds, candidate[1].node_seconds),
+    )
+    return _Way(
+        before.seconds + restart_s + seconds, before.node_seconds + nodes * seconds, nodes, before
+    )
 
 
 NodePolicy = Callable[..., list[int | None]]
-NODE_POLICIES: dict[str, NodePolicy] = {"nemo": nemo_nodes, "best": best_nodes, "fixed": fixed_nodes}
+NODE_POLICIES: dict[str, NodePolicy] = {
+    "nemo": nemo_nodes,
+    "best": best_nodes,
+    "fixed": fixed_nodes,
+}
 
 
 def schedule_nodes(
-    policy: str, works: Sequence[Work], sizes: Sequence[int], *, micro_batch_size: int, fleet: Fleet, clock: Clock
+    policy: str,
+    works: Sequence[Work],
+    sizes: Sequence[int],
+    *,
+    micro_batch_size: int,
+    fleet: Fleet,
+    clock: Clock,
 ) -> list[int | None]:
     """Nodes for each stage in order; None where its batch divides on no number of nodes that the policy may choose.
 
@@ -207,5 +283,11 @@ def schedule_nodes(
         UsageError: an unknown policy.
     """
     if policy not in NODE_POLICIES:
-        raise UsageError(f"{POLICY_KEY}={policy} is not a node policy", keys=(POLICY_KEY,), remedy=f"one of {', '.join(NODE_POLICIES)}")
-    return NODE_POLICIES[policy](works, sizes, micro_batch_size=micro_batch_size, fleet=fleet, clock=clock)
+        raise UsageError(
+            f"{POLICY_KEY}={policy} is not a node policy",
+            keys=(POLICY_KEY,),
+            remedy=f"one of {', '.join(NODE_POLICIES)}",
+        )
+    return NODE_POLICIES[policy](
+        works, sizes, micro_batch_size=micro_batch_size, fleet=fleet, clock=clock
+    )

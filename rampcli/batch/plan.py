@@ -58,7 +58,9 @@ class BatchPlan:
     accumulate_grad_batches: int
 
     @classmethod
-    def divide(cls, global_batch_size: int, *, micro_batch_size: int, data_parallel_size: int) -> "BatchPlan":
+    def divide(
+        cls, global_batch_size: int, *, micro_batch_size: int, data_parallel_size: int
+    ) -> "BatchPlan":
         """Split a global batch over ranks and micro batches.
 
         Raises:
@@ -82,7 +84,12 @@ class BatchPlan:
 
     @classmethod
     def solve(
-        cls, *, global_batch_size: int | None, micro_batch_size: int | None, accumulate_grad_batches: int | None, data_parallel_size: int
+        cls,
+        *,
+        global_batch_size: int | None,
+        micro_batch_size: int | None,
+        accumulate_grad_batches: int | None,
+        data_parallel_size: int,
     ) -> "BatchPlan":
         """Derive what is None from what is given; accumulation alone may be left open together with one of the sizes.
 
@@ -96,8 +103,14 @@ class BatchPlan:
             data_parallel_size=data_parallel_size,
         )
         if accumulate_grad_batches is not None:
-            _check_product(global_batch_size, micro_batch_size, data_parallel_size, accumulate_grad_batches)
-        return cls.divide(global_batch_size, micro_batch_size=micro_batch_size, data_parallel_size=data_parallel_size)
+            _check_product(
+                global_batch_size, micro_batch_size, data_parallel_size, accumulate_grad_batches
+            )
+        return cls.divide(
+            global_batch_size,
+            micro_batch_size=micro_batch_size,
+            data_parallel_size=data_parallel_size,
+        )
 
     def check_accumulation(self, accumulate_grad_batches: int | None) -> None:
         """Compare with what was asked for.
@@ -106,14 +119,26 @@ class BatchPlan:
             UsageError: another number of micro batches was; the message shows the whole product.
         """
         if accumulate_grad_batches is not None:
-            _check_product(self.global_batch_size, self.micro_batch_size, self.data_parallel_size, accumulate_grad_batches)
+            _check_product(
+                self.global_batch_size,
+                self.micro_batch_size,
+                self.data_parallel_size,
+                accumulate_grad_batches,
+            )
 
 
-def _check_product(global_batch_size: int, micro_batch_size: int, data_parallel_size: int, accumulate_grad_batches: int) -> None:
+def _check_product(
+    global_batch_size: int,
+    micro_batch_size: int,
+    data_parallel_size: int,
+    accumulate_grad_batches: int,
+) -> None:
     unit = micro_batch_size * data_parallel_size
     product = unit * accumulate_grad_batches
     if product != global_batch_size:
-        instead = "" if global_batch_size % unit else f", or {ACCUMULATE_KEY}={global_batch_size // unit}"
+        instead = (
+            "" if global_batch_size % unit else f", or {ACCUMULATE_KEY}={global_batch_size // unit}"
+        )
         raise UsageError(
             f"{MICRO_KEY}={micro_batch_size} x {data_parallel_size} data-parallel ranks"
             f" x {ACCUMULATE_KEY}={accumulate_grad_batches} = {product}, but {GLOBAL_KEY}={global_batch_size}",
@@ -123,14 +148,22 @@ def _check_product(global_batch_size: int, micro_batch_size: int, data_parallel_
 
 
 def complete_sizes(
-    *, global_batch_size: int | None, micro_batch_size: int | None, accumulate_grad_batches: int | None, data_parallel_size: int
+    *,
+    global_batch_size: int | None,
+    micro_batch_size: int | None,
+    accumulate_grad_batches: int | None,
+    data_parallel_size: int,
 ) -> tuple[int, int]:
     """The global and the micro batch size, in samples; one that is None is derived from the rest.
 
     Raises:
         UsageError: too little is given, a size below one, or a micro batch that would not be whole.
     """
-    given = {GLOBAL_KEY: global_batch_size, MICRO_KEY: micro_batch_size, ACCUMULATE_KEY: accumulate_grad_batches}
+    given = {
+        GLOBAL_KEY: global_batch_size,
+        MICRO_KEY: micro_batch_size,
+        ACCUMULATE_KEY: accumulate_grad_batches,
+    }
     _check_sizes({key: value for key, value in given.items() if value is not None})
     if micro_batch_size is None:
         if global_batch_size is None or accumulate_grad_batches is None:
@@ -153,11 +186,16 @@ def complete_sizes(
 def _check_sizes(sizes: dict[str, int]) -> None:
     for key, size in sizes.items():
         if size < 1:
-            raise UsageError(f"{key}={size} is less than one", keys=(key,), remedy=f"{key}=1 or more")
+            raise UsageError(
+                f"{key}={size} is less than one", keys=(key,), remedy=f"{key}=1 or more"
+            )
 
 
 def _what_divides(global_batch_size: int, micro_batch_size: int, data_parallel_size: int) -> str:
-    sizes = " or ".join(str(size) for size in nearest_multiples(global_batch_size, micro_batch_size * data_parallel_size))
+    sizes = " or ".join(
+        str(size)
+        for size in nearest_multiples(global_batch_size, micro_batch_size * data_parallel_size)
+    )
     remedy = f"{GLOBAL_KEY}={sizes}"
     if global_batch_size % data_parallel_size == 0:
         remedy += f", or {MICRO_KEY}={divisors(global_batch_size // data_parallel_size, most=micro_batch_size)[-1]}"

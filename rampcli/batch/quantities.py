@@ -27,5 +27,9 @@ def shorten(count: float) -> str:
 
 def scale(count: float) -> tuple[float, str]:
     """A count in the largest unit that it reaches: 2.5 and `M`; the count itself and nothing below a thousand."""
-    unit = max((unit for unit, size in _UNITS.items() if count >= size), key=lambda unit: _UNITS[unit], default="")
+    unit = max(
+        (unit for unit, size in _UNITS.items() if count >= size),
+        key=lambda unit: _UNITS[unit],
+        default="",
+    )
     return count / _UNITS[unit], unit

@@ -48,7 +48,9 @@ class RampStage:
     @property
     def end_sample(self) -> int | None:
         """Consumed samples at which the next stage begins; None where there is none."""
-        return None if self.steps is None else self.first_sample + self.steps * self.global_batch_size
+        return (
+            None if self.steps is None else self.first_sample + self.steps * self.global_batch_size
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,7 +71,13 @@ class RampSchedule:
         return cls.from_rampup(None, global_batch_size=global_batch_size)
 
     @classmethod
-    def from_rampup(cls, rampup_batch_size: Sequence[int] | None, *, global_batch_size: int, semantics: str = "megatron") -> "RampSchedule":
+    def from_rampup(
+        cls,
+        rampup_batch_size: Sequence[int] | None,
+        *,
+        global_batch_size: int,
+        semantics: str = "megatron",
+    ) -> "RampSchedule":
         """Build from `model.rampup_batch_size=[start, increment, samples]` and the target batch size.
 
         Args:
@@ -81,11 +89,17 @@ class RampSchedule:
             UsageError: wrong number of values, a value out of range, start above the target, or an increment that does not divide.
         """
         if global_batch_size < 1:
-            raise UsageError(f"{TARGET_KEY}={global_batch_size} is less than one", keys=(TARGET_KEY,), remedy=f"{TARGET_KEY}=1 or more")
+            raise UsageError(
+                f"{TARGET_KEY}={global_batch_size} is less than one",
+                keys=(TARGET_KEY,),
+                remedy=f"{TARGET_KEY}=1 or more",
+            )
         if rampup_batch_size is None:
             return cls(thresholds=(Threshold(0, global_batch_size),))
         start, increment, samples = _check(rampup_batch_size, global_batch_size)
-        return cls(thresholds=tuple(SEMANTICS[semantics](start, increment, samples, global_batch_size)))
+        return cls(
+            thresholds=tuple(SEMANTICS[semantics](start, increment, samples, global_batch_size))
+        )
 
     def with_decreased(self, decreased: Mapping[int, int]) -> "RampSchedule":
         """The same schedule, with other batch sizes run instead of some scheduled ones; samples are counted as they are run."""
@@ -116,9 +130,17 @@ class RampSchedule:
             scheduled = self.thresholds[index].global_batch_size
             size = self.decreased.get(scheduled, scheduled)
             last = index + 1 == len(self.thresholds)
-            steps = None if last else -(-(self.thresholds[index + 1].first_sample - consumed) // size)
+            steps = (
+                None if last else -(-(self.thresholds[index + 1].first_sample - consumed) // size)
+            )
             stages.append(
-                RampStage(global_batch_size=size, scheduled_batch_size=scheduled, first_sample=consumed, first_step=step, steps=steps)
+                RampStage(
+                    global_batch_size=size,
+                    scheduled_batch_size=scheduled,
+                    first_sample=consumed,
+                    first_step=step,
+                    steps=steps,
+                )
             )
             if steps is None:
                 return tuple(stages)
@@ -144,7 +166,9 @@ class RampSchedule:
         if consumed_samples <= 0:
             return 0
         stage = self.stages[self.stage_index_at(consumed_samples - 1)]
-        return stage.first_step - (-(consumed_samples - stage.first_sample) // stage.global_batch_size)
+        return stage.first_step - (
+            -(consumed_samples - stage.first_sample) // stage.global_batch_size
+        )
 
     def _threshold_at(self, consumed_samples: int) -> int:
         return bisect_right(self._threshold_samples, consumed_samples) - 1
@@ -172,7 +196,10 @@ def megatron_thresholds(start: int, increment: int, samples: int, target: int) -
     if increments == 0 or samples == 0:
         return [Threshold(0, target)]
     # `k` increments are due at the first c with floor(c * n / samples) >= k; several may be due at one sample, and the last counts.
-    return [Threshold(-(-index * samples // increments), start + index * increment) for index in range(increments + 1)]
+    return [
+        Threshold(-(-index * samples // increments), start + index * increment)
+        for index in range(increments + 1)
+    ]
 
 
 def maxtext_thresholds(start: int, increment: int, samples: int, target: int) -> list[Threshold]:
@@ -212,9 +239,17 @@ def _check(rampup_batch_size: Sequence[int], target: int) -> tuple[int, int, int
             remedy=f"{RAMP_KEY}=[256,128,50000000]",
         )
     start, increment, samples = values
-    for name, value, least in (("the start", start, 1), ("the increment", increment, 1), ("the number of samples", samples, 0)):
+    for name, value, least in (
+        ("the start", start, 1),
+        ("the increment", increment, 1),
+        ("the number of samples", samples, 0),
+    ):
         if value < least:
-            raise UsageError(f"{shown}: {name} {value} is below {least}", keys=(RAMP_KEY,), remedy=f"{name} at least {least}")
+            raise UsageError(
+                f"{shown}: {name} {value} is below {least}",
+                keys=(RAMP_KEY,),
+                remedy=f"{name} at least {least}",
+            )
     if start > target:
         raise UsageError(
             f"{shown} starts at {start}, above {TARGET_KEY}={target}",
@@ -223,7 +258,9 @@ def _check(rampup_batch_size: Sequence[int], target: int) -> tuple[int, int, int
         )
     rise = target - start
     if rise % increment:
-        targets = " or ".join(str(start + multiple) for multiple in nearest_multiples(rise, increment))
+        targets = " or ".join(
+            str(start + multiple) for multiple in nearest_multiples(rise, increment)
+        )
         increments = " or ".join(map(str, nearest_divisors(increment, rise)))
         raise UsageError(
             f"{shown}: from {start} to {TARGET_KEY}={target} is {rise}, which is not a multiple of the increment {increment}",

@@ -14,7 +14,12 @@ from rampcli.errors import UsageError
 
 MOST_SCHEDULED = 10_000
 """Batch sizes that are scheduled in the search for one remedy: an answer has to come within a second."""
-INDIFFERENT = Clock(throughput=Throughput(points=((1, 1.0),), basis=""), sequence_length=1, restart_s=0.0, restarts_always=True)
+INDIFFERENT = Clock(
+    throughput=Throughput(points=((1, 1.0),), basis=""),
+    sequence_length=1,
+    restart_s=0.0,
+    restarts_always=True,
+)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -41,12 +46,24 @@ class Layout:
     def nodes(self, sizes: Sequence[int]) -> list[int | None]:
         """Nodes of every batch size, smallest first; None where it does not fit."""
         works = [Work(global_batch_size=size, samples=1) for size in sizes]
-        return schedule_nodes(self.node_policy, works, sizes, micro_batch_size=self.micro_batch_size, fleet=self.fleet, clock=INDIFFERENT)
+        return schedule_nodes(
+            self.node_policy,
+            works,
+            sizes,
+            micro_batch_size=self.micro_batch_size,
+            fleet=self.fleet,
+            clock=INDIFFERENT,
+        )
 
     def fits(self, sizes: Sequence[int]) -> bool:
         """Whether every batch size does, and the largest with the accumulation that was given."""
-        if self.node_policy == "best":  # which nodes are best takes longer than whether there are any
-            return all(self.fleet.nodes_that_divide(size, micro_batch_size=self.micro_batch_size) for size in sizes)
+        if (
+            self.node_policy == "best"
+        ):  # which nodes are best takes longer than whether there are any
+            return all(
+                self.fleet.nodes_that_divide(size, micro_batch_size=self.micro_batch_size)
+                for size in sizes
+            )
         accumulate = self.accumulate_grad_batches
         if accumulate is not None and sizes[-1] != self._unit(self.fleet.num_nodes) * accumulate:
             return False
@@ -59,12 +76,18 @@ class Layout:
         """
         runs_on: dict[int, int] = {}
         decreased: dict[int, int] = {}
-        candidates = [self.fleet.num_nodes] if self.node_policy == "fixed" else self.fleet.nodes_that_hold_the_model()
+        candidates = (
+            [self.fleet.num_nodes]
+            if self.node_policy == "fixed"
+            else self.fleet.nodes_that_hold_the_model()
+        )
         for size, planned in zip(sizes, self.nodes(sizes), strict=True):
             nodes = max(candidates, key=lambda n: (self._whole(size, n), n))
             if planned is None and self._whole(size, nodes):
                 decreased[size] = self._whole(size, nodes)
-                if self.node_policy != "best":  # which chooses among all that divide the size that runs
+                if (
+                    self.node_policy != "best"
+                ):  # which chooses among all that divide the size that runs
                     runs_on[size] = nodes
         return replace(self, decreases=True, decreased_nodes=runs_on), decreased
 
@@ -75,11 +98,19 @@ class Layout:
     def least_unit(self) -> int:
         """Samples that all ranks take at a time on the fewest nodes that the policy may choose."""
         nodes = self.fewest_nodes()
-        return self.micro_batch_size * self.fleet.devices * nodes if self.node_policy == "nemo" else self._unit(nodes)
+        return (
+            self.micro_batch_size * self.fleet.devices * nodes
+            if self.node_policy == "nemo"
+            else self._unit(nodes)
+        )
 
     def fewest_nodes(self) -> int:
         """The fewest nodes that the policy may choose."""
-        return self.fleet.num_nodes if self.node_policy == "fixed" else self.fleet.nodes_that_hold_the_model()[0]
+        return (
+            self.fleet.num_nodes
+            if self.node_policy == "fixed"
+            else self.fleet.nodes_that_hold_the_model()[0]
+        )
 
     def _unit(self, nodes: int) -> int:
         """Samples that all ranks take at a time."""
@@ -90,7 +121,13 @@ class Layout:
 
 
 def refuse_stages(
-    stages: Sequence[RampStage], nodes: Sequence[int | None], *, ahead: range, sizes: Sequence[int], already: set[int], layout: Layout
+    stages: Sequence[RampStage],
+    nodes: Sequence[int | None],
+    *,
+    ahead: range,
+    sizes: Sequence[int],
+    already: set[int],
+    layout: Layout,
 ) -> None:
     """Refuse stages that have no nodes.
 
@@ -105,12 +142,20 @@ def refuse_stages(
     Raises:
         UsageError: names the stages, their batch sizes and the smallest changes that make all sizes fit.
     """
-    without = [(number, stages[number].scheduled_batch_size) for number in ahead if nodes[number] is None]
+    without = [
+        (number, stages[number].scheduled_batch_size) for number in ahead if nodes[number] is None
+    ]
     wrong = [(number, size) for number, size in without if size not in already]
     if not wrong:
         return
     fleet, micro = layout.fleet, layout.micro_batch_size
-    keys = (_schedule_key(sizes, layout), MICRO_KEY, POLICY_KEY, "trainer.num_nodes", "trainer.devices")
+    keys = (
+        _schedule_key(sizes, layout),
+        MICRO_KEY,
+        POLICY_KEY,
+        "trainer.num_nodes",
+        "trainer.devices",
+    )
     if layout.decreases:
         unit = layout.least_unit()
         raise UsageError(
@@ -118,7 +163,9 @@ def refuse_stages(
             keys=keys,
             remedy=f"batch sizes of at least {unit}, or a smaller {MICRO_KEY}",
         )
-    shown = ", ".join(f"{number} (batch size {size})" for number, size in wrong[:5]) + (", ..." if len(wrong) > 5 else "")
+    shown = ", ".join(f"{number} (batch size {size})" for number, size in wrong[:5]) + (
+        ", ..." if len(wrong) > 5 else ""
+    )
     plural = "s" if len(wrong) > 1 else ""
     if layout.node_policy == "fixed":
         ranks = fleet.data_parallel_size(fleet.num_nodes)
@@ -131,7 +178,8 @@ def refuse_stages(
         if len(sizes) > 1
         else f"{GLOBAL_KEY}={sizes[0]} does not divide {why}",
         keys=keys,
-        remedy=", or ".join(remedies(sizes, layout)) or f"batch sizes that are multiples of {layout.least_unit()}",
+        remedy=", or ".join(remedies(sizes, layout))
+        or f"batch sizes that are multiples of {layout.least_unit()}",
     )
 
 
@@ -145,16 +193,31 @@ def remedies(sizes: Sequence[int], layout: Layout) -> Iterator[str]:
     """The smallest change of each kind after which every size fits."""
     tries = MOST_SCHEDULED // len(sizes)
     micro_batch_sizes = islice(range(layout.micro_batch_size - 1, 0, -1), tries)
-    for micro in _first(m for m in micro_batch_sizes if replace(layout, micro_batch_size=m).fits(sizes)):
+    for micro in _first(
+        m for m in micro_batch_sizes if replace(layout, micro_batch_size=m).fits(sizes)
+    ):
         yield f"{MICRO_KEY}={micro}"
     if layout.ramp is not None:
         start, increment, samples = layout.ramp
-        ramps = ((other, range(start, layout.target + 1, other)) for other in _other_increments(start, increment, layout.target))
-        for other in _first(other for other, its_sizes in _affordable(ramps) if layout.fits(its_sizes)):
+        ramps = (
+            (other, range(start, layout.target + 1, other))
+            for other in _other_increments(start, increment, layout.target)
+        )
+        for other in _first(
+            other for other, its_sizes in _affordable(ramps) if layout.fits(its_sizes)
+        ):
             yield f"'{RAMP_KEY}=[{start},{other},{samples}]'"
-    for nodes in _first(n for n in islice(_near(layout.fleet.num_nodes), tries) if _with_nodes(layout, n).fits(sizes)):
+    for nodes in _first(
+        n
+        for n in islice(_near(layout.fleet.num_nodes), tries)
+        if _with_nodes(layout, n).fits(sizes)
+    ):
         yield f"trainer.num_nodes={nodes}"
-    for policy in _first(p for p in ("nemo", "best") if p != layout.node_policy and replace(layout, node_policy=p).fits(sizes)):
+    for policy in _first(
+        p
+        for p in ("nemo", "best")
+        if p != layout.node_policy and replace(layout, node_policy=p).fits(sizes)
+    ):
         yield f"{POLICY_KEY}={policy}"
 
 
@@ -164,9 +227,15 @@ def targets(layout: Layout) -> Iterator[str]:
     start, increment, _ = layout.ramp
     found = []
     for direction in (-1, 1):
-        near = range(layout.target + direction * increment, start if direction < 0 else 2 * layout.target + 1, direction * increment)
+        near = range(
+            layout.target + direction * increment,
+            start if direction < 0 else 2 * layout.target + 1,
+            direction * increment,
+        )
         ramps = _affordable((target, range(start, target + 1, increment)) for target in near)
-        found += _first(target for target, sizes in ramps if replace(layout, target=target).fits(sizes))
+        found += _first(
+            target for target, sizes in ramps if replace(layout, target=target).fits(sizes)
+        )
     if found:
         yield f"{GLOBAL_KEY}={' or '.join(map(str, found))}"
 

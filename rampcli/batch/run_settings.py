@@ -21,13 +21,19 @@ class RunLength:
     def check(self) -> None:
         """Raises a UsageError where two ends are given, or one that is less than one."""
         values = (self.max_steps, self.max_samples, self.max_tokens)
-        given = {key: value for key, value in zip(LENGTH_KEYS, values, strict=True) if value is not None}
+        given = {
+            key: value for key, value in zip(LENGTH_KEYS, values, strict=True) if value is not None
+        }
         if len(given) > 1:
             shown = " and ".join(f"{key}={value}" for key, value in given.items())
-            raise UsageError(f"the run has two ends: {shown}", keys=tuple(given), remedy="one of them")
+            raise UsageError(
+                f"the run has two ends: {shown}", keys=tuple(given), remedy="one of them"
+            )
         for key, value in given.items():
             if value < 1:
-                raise UsageError(f"{key}={value} is less than one", keys=(key,), remedy=f"{key}=1 or more")
+                raise UsageError(
+                    f"{key}={value} is less than one", keys=(key,), remedy=f"{key}=1 or more"
+                )
 
     def steps(self, ramp: RampSchedule, *, sequence_length: int) -> int | None:
         """Optimiser steps of the whole run, or None where it has no end."""

@@ -47,7 +47,11 @@ def fold_spellings(given: Mapping[str, Given]) -> dict[str, str]:
     report = Report()
     winners: dict[str, str] = {}
     for canonical in dict.fromkeys(SPELLINGS.values()):
-        used = [key for key, home in SPELLINGS.items() if home == canonical and given[key].value is not None]
+        used = [
+            key
+            for key, home in SPELLINGS.items()
+            if home == canonical and given[key].value is not None
+        ]
         nearest = max(given[key].layer for key in (canonical, *used))
         rivals = [key for key in (canonical, *used) if given[key].layer == nearest]
         for one, other in pairwise(rivals):
@@ -66,5 +70,7 @@ def check_same(one: str, value: Any, other: str, other_value: Any) -> None:
         UsageError: they differ.
     """
     if value != other_value:
-        message = f"{one}={value} and {other}={other_value} are two spellings of one number and differ"
+        message = (
+            f"{one}={value} and {other}={other_value} are two spellings of one number and differ"
+        )
         raise UsageError(message, keys=(one, other), remedy="one of them")

@@ -28,19 +28,33 @@ def from_step_schedule(text: str, *, sequence_length: int) -> RampSchedule:
     """
     unit, entries = _entries(text)
     if not entries:
-        raise UsageError(f"{SCHEDULE_KEY}={text!r} has no entries", keys=(SCHEDULE_KEY,), remedy=EXAMPLE)
+        raise UsageError(
+            f"{SCHEDULE_KEY}={text!r} has no entries", keys=(SCHEDULE_KEY,), remedy=EXAMPLE
+        )
     thresholds = []
     for count, size in sorted(entries):
         if size < 1:
-            raise UsageError(f"{SCHEDULE_KEY}={text!r}: batch size {size} is below 1", keys=(SCHEDULE_KEY,), remedy=EXAMPLE)
+            raise UsageError(
+                f"{SCHEDULE_KEY}={text!r}: batch size {size} is below 1",
+                keys=(SCHEDULE_KEY,),
+                remedy=EXAMPLE,
+            )
         thresholds.append(Threshold(count if unit == "samples" else count // sequence_length, size))
-    _check_order(text, unit, [count for count, _ in sorted(entries)], thresholds, sequence_length=sequence_length)
+    _check_order(
+        text,
+        unit,
+        [count for count, _ in sorted(entries)],
+        thresholds,
+        sequence_length=sequence_length,
+    )
     return RampSchedule(thresholds=tuple(thresholds))
 
 
 def to_text(thresholds: Sequence[Threshold]) -> str:
     """The text of thresholds in samples."""
-    return "samples: " + " ".join(f"{threshold.first_sample}:{threshold.global_batch_size}" for threshold in thresholds)
+    return "samples: " + " ".join(
+        f"{threshold.first_sample}:{threshold.global_batch_size}" for threshold in thresholds
+    )
 
 
 def _entries(text: str) -> tuple[str, list[tuple[int, int]]]:
@@ -50,7 +64,10 @@ def _entries(text: str) -> tuple[str, list[tuple[int, int]]]:
             unit, rest = name, rest.removeprefix(f"{name}:")
     words = rest.replace(",", " ").split()
     if len(words) > MOST_SIZES:
-        raise UsageError(f"{SCHEDULE_KEY} has {len(words)} entries, and {MOST_SIZES} are the most", keys=(SCHEDULE_KEY,))
+        raise UsageError(
+            f"{SCHEDULE_KEY} has {len(words)} entries, and {MOST_SIZES} are the most",
+            keys=(SCHEDULE_KEY,),
+        )
     return unit, [_entry(text, word) for word in words]
 
 
@@ -65,16 +82,24 @@ def _entry(text: str, word: str) -> tuple[int, int]:
     return numbers[0] or 0, numbers[1] or 0
 
 
-def _check_order(text: str, unit: str, counts: list[int], thresholds: list[Threshold], *, sequence_length: int) -> None:
+def _check_order(
+    text: str, unit: str, counts: list[int], thresholds: list[Threshold], *, sequence_length: int
+) -> None:
     if counts[0] != 0:
         raise UsageError(
             f"{SCHEDULE_KEY}={text!r} begins at {counts[0]}: there is no batch size for the first step",
             keys=(SCHEDULE_KEY,),
             remedy=f"an entry 0:{thresholds[0].global_batch_size}",
         )
-    for (one, other), (count, next_count) in zip(pairwise(thresholds), pairwise(counts), strict=True):
+    for (one, other), (count, next_count) in zip(
+        pairwise(thresholds), pairwise(counts), strict=True
+    ):
         if one.first_sample == other.first_sample:
-            why = f" ({LENGTH_KEY}={sequence_length} tokens make one sample)" if count != next_count else ""
+            why = (
+                f" ({LENGTH_KEY}={sequence_length} tokens make one sample)"
+                if count != next_count
+                else ""
+            )
             raise UsageError(
                 f"{SCHEDULE_KEY}={text!r}: {count} and {next_count} {unit} are one threshold{why}",
                 keys=(SCHEDULE_KEY, *([LENGTH_KEY] if why else [])),

@@ -26,14 +26,20 @@ class Throughput:
 
     def tokens_per_s_per_gpu(self, micro_batches: int) -> float:
         """The rate of one GPU where each rank takes `micro_batches` per step."""
-        left = max((point for point in self.points if point[0] <= micro_batches), default=self.points[0])
-        right = min((point for point in self.points if point[0] >= micro_batches), default=self.points[-1])
+        left = max(
+            (point for point in self.points if point[0] <= micro_batches), default=self.points[0]
+        )
+        right = min(
+            (point for point in self.points if point[0] >= micro_batches), default=self.points[-1]
+        )
         if left[0] >= right[0]:
             return left[1]
         share = (micro_batches - left[0]) / (right[0] - left[0])
         return left[1] + share * (right[1] - left[1])
 
-    def seconds(self, samples: int, *, sequence_length: int, world_size: int, micro_batches: int) -> float:
+    def seconds(
+        self, samples: int, *, sequence_length: int, world_size: int, micro_batches: int
+    ) -> float:
         """Seconds that so many samples take on so many GPUs."""
         return samples * sequence_length / (world_size * self.tokens_per_s_per_gpu(micro_batches))
 
@@ -56,7 +62,11 @@ def parse_points(text: str) -> tuple[tuple[int, float], ...]:
             )
         points[count] = tokens_per_s
     if not points:
-        raise UsageError(f"{EFFICIENCY_KEY} is empty", keys=(EFFICIENCY_KEY,), remedy=f"{EFFICIENCY_KEY}='1:9000 4:11500', or null")
+        raise UsageError(
+            f"{EFFICIENCY_KEY} is empty",
+            keys=(EFFICIENCY_KEY,),
+            remedy=f"{EFFICIENCY_KEY}='1:9000 4:11500', or null",
+        )
     return tuple(sorted(points.items()))
 
 

@@ -147,11 +147,17 @@ class TrainingPlan:
         if self.clock is None or stage.samples is None:
             return None
         work = Work(global_batch_size=stage.global_batch_size, samples=stage.samples)
-        return self.clock.stage_s(work, stage.num_nodes, micro_batch_size=stage.micro_batch_size, fleet=self.fleet)
+        return self.clock.stage_s(
+            work, stage.num_nodes, micro_batch_size=stage.micro_batch_size, fleet=self.fleet
+        )
 
     def restarts(self) -> int:
         """Boundaries at which processes start anew."""
-        return 0 if self.clock is None else self.clock.restarts([stage.num_nodes for stage in self.stages])
+        return (
+            0
+            if self.clock is None
+            else self.clock.restarts([stage.num_nodes for stage in self.stages])
+        )
 
     def to_json(self) -> dict[str, Any]:
         """The contract of `rampcli plan --json`. A passed stage has null where another fleet trained it."""
@@ -160,7 +166,10 @@ class TrainingPlan:
             "global_batch_size": self.global_batch_size,
             "semantics": self.semantics,
             "sequence_length": self.sequence_length,
-            "stages": [*(nothing | asdict(stage) for stage in self.passed), *(asdict(stage) for stage in self.stages)],
+            "stages": [
+                *(nothing | asdict(stage) for stage in self.passed),
+                *(asdict(stage) for stage in self.stages),
+            ],
         }
 
 
@@ -198,7 +207,9 @@ def plan_training(
     with report.noting():
         length.check()
     with report.noting():
-        layout, schedule = _lay_out(batch, ramp, fleet=fleet, node_policy=node_policy, sequence_length=sequence_length)
+        layout, schedule = _lay_out(
+            batch, ramp, fleet=fleet, node_policy=node_policy, sequence_length=sequence_length
+        )
     report.close()
     sizes = schedule.scheduled_sizes()
     unit_clock = Clock(
@@ -208,10 +219,26 @@ def plan_training(
         restarts_always=restarts_always,
     )
     walked = _until(schedule, length.steps(schedule, sequence_length=sequence_length))
-    works = [Work(global_batch_size=layout.scheduled_by(stage), samples=stage.samples) for stage in walked]
-    nodes = schedule_nodes(node_policy, works, sizes, micro_batch_size=layout.micro_batch_size, fleet=fleet, clock=unit_clock)
-    nodes = [layout.decreased_nodes.get(stage.scheduled_batch_size, n) for stage, n in zip(walked, nodes, strict=True)]
-    behind = sum(stage.end_sample is not None and stage.end_sample <= consumed_samples for stage in walked[:-1])
+    works = [
+        Work(global_batch_size=layout.scheduled_by(stage), samples=stage.samples)
+        for stage in walked
+    ]
+    nodes = schedule_nodes(
+        node_policy,
+        works,
+        sizes,
+        micro_batch_size=layout.micro_batch_size,
+        fleet=fleet,
+        clock=unit_clock,
+    )
+    nodes = [
+        layout.decreased_nodes.get(stage.scheduled_batch_size, n)
+        for stage, n in zip(walked, nodes, strict=True)
+    ]
+    behind = sum(
+        stage.end_sample is not None and stage.end_sample <= consumed_samples
+        for stage in walked[:-1]
+    )
     _check_fit(layout, walked, nodes, behind=behind, sizes=sizes)
     passed = max((index + 1 for index in range(behind) if nodes[index] is None), default=0)
     stages = [
@@ -227,19 +254,32 @@ def plan_training(
         stages=tuple(stages),
         ramp=schedule,
         fleet=fleet,
-        passed=tuple(PassedStage(**_counts(index, stage)) for index, stage in enumerate(walked[:passed])),
+        passed=tuple(
+            PassedStage(**_counts(index, stage)) for index, stage in enumerate(walked[:passed])
+        ),
         clock=unit_clock if throughput else None,
         restarts_always=restarts_always,
         notes=plan_notes(schedule, walked, length, sequence_length),
     )
 
 
-def _check_fit(layout: Layout, walked: Sequence[RampStage], nodes: Sequence[int | None], *, behind: int, sizes: Sequence[int]) -> None:
+def _check_fit(
+    layout: Layout,
+    walked: Sequence[RampStage],
+    nodes: Sequence[int | None],
+    *,
+    behind: int,
+    sizes: Sequence[int],
+) -> None:
     """The largest batch is what was asked for on all the nodes, and every stage still to come has nodes."""
     report, fleet = Report(), layout.fleet
     runs = sizes[-1] in {stage.scheduled_batch_size for stage in walked[behind:]}
-    of_target = layout.ramp is not None or len(sizes) == 1  # else the sizes are written down, and each is a stage's
-    if runs and of_target and layout.node_policy != "best" and not layout.decreases:  # these give the largest batch all the nodes
+    of_target = (
+        layout.ramp is not None or len(sizes) == 1
+    )  # else the sizes are written down, and each is a stage's
+    if (
+        runs and of_target and layout.node_policy != "best" and not layout.decreases
+    ):  # these give the largest batch all the nodes
         with report.noting():
             try:
                 BatchPlan.solve(
@@ -252,18 +292,32 @@ def _check_fit(layout: Layout, walked: Sequence[RampStage], nodes: Sequence[int 
                 if layout.accumulate_grad_batches is not None:
                     raise
                 if len(sizes) > 1:
-                    error.remedy = ", or ".join([*targets(layout), *remedies(sizes, layout)]) or error.remedy
+                    error.remedy = (
+                        ", or ".join([*targets(layout), *remedies(sizes, layout)]) or error.remedy
+                    )
                 elif replace(layout, node_policy="best").fits(sizes):
                     error.remedy = f"{error.remedy}, or {POLICY_KEY}=best"
                 raise
     refused = {sizes[-1]} if report.errors else set()
     with report.noting():
-        refuse_stages(walked, nodes, ahead=range(behind, len(walked)), sizes=sizes, already=refused, layout=layout)
+        refuse_stages(
+            walked,
+            nodes,
+            ahead=range(behind, len(walked)),
+            sizes=sizes,
+            already=refused,
+            layout=layout,
+        )
     report.close()
 
 
 def _lay_out(
-    batch: BatchSettings, ramp: RampSettings, *, fleet: Fleet, node_policy: str, sequence_length: int
+    batch: BatchSettings,
+    ramp: RampSettings,
+    *,
+    fleet: Fleet,
+    node_policy: str,
+    sequence_length: int,
 ) -> tuple[Layout, RampSchedule]:
     """The micro batch and the schedule, with decreased batch sizes where that was asked for."""
     report = Report()
@@ -271,16 +325,25 @@ def _lay_out(
     largest = batch.global_batch_size
     if ramp.step_batch_size_schedule is not None:
         _check_step_schedule(ramp)
-        schedule = from_step_schedule(ramp.step_batch_size_schedule, sequence_length=sequence_length)
+        schedule = from_step_schedule(
+            ramp.step_batch_size_schedule, sequence_length=sequence_length
+        )
         _check_last_size(schedule, batch)
         largest = schedule.scheduled_sizes()[-1]
     with report.noting():
         data_parallel_size = fleet.data_parallel_size(fleet.num_nodes)
-        given = {"micro_batch_size": batch.micro_batch_size, "accumulate_grad_batches": batch.accumulate_grad_batches}
-        largest, micro_batch_size = complete_sizes(global_batch_size=largest, data_parallel_size=data_parallel_size, **given)
+        given = {
+            "micro_batch_size": batch.micro_batch_size,
+            "accumulate_grad_batches": batch.accumulate_grad_batches,
+        }
+        largest, micro_batch_size = complete_sizes(
+            global_batch_size=largest, data_parallel_size=data_parallel_size, **given
+        )
     if schedule is None and largest is not None:
         with report.noting():
-            schedule = RampSchedule.from_rampup(ramp.rampup_batch_size, global_batch_size=largest, semantics=ramp.semantics)
+            schedule = RampSchedule.from_rampup(
+                ramp.rampup_batch_size, global_batch_size=largest, semantics=ramp.semantics
+            )
     report.close()
     assert schedule is not None
     layout = Layout(
@@ -306,7 +369,9 @@ def _lay_out(
 def _check_step_schedule(ramp: RampSettings) -> None:
     if ramp.rampup_batch_size is not None:
         raise UsageError(
-            f"the batch is scheduled twice: {RAMP_KEY} and {SCHEDULE_KEY}", keys=(RAMP_KEY, SCHEDULE_KEY), remedy="null for one of them"
+            f"the batch is scheduled twice: {RAMP_KEY} and {SCHEDULE_KEY}",
+            keys=(RAMP_KEY, SCHEDULE_KEY),
+            remedy="null for one of them",
         )
     if ramp.decrease_batch_size_if_needed:
         raise UsageError(
@@ -332,7 +397,9 @@ def _until(schedule: RampSchedule, end_step: int | None) -> list[RampStage]:
     stages = [stage for stage in schedule.stages if stage.first_step < end_step]
     last = stages[-1]
     steps_left = end_step - last.first_step
-    stages[-1] = replace(last, steps=steps_left if last.steps is None else min(last.steps, steps_left))
+    stages[-1] = replace(
+        last, steps=steps_left if last.steps is None else min(last.steps, steps_left)
+    )
     return stages
 
 
@@ -347,9 +414,13 @@ def _counts(index: int, stage: RampStage) -> dict[str, Any]:
     }
 
 
-def _stage(index: int, stage: RampStage, *, num_nodes: int, micro_batch_size: int, fleet: Fleet) -> StagePlan:
+def _stage(
+    index: int, stage: RampStage, *, num_nodes: int, micro_batch_size: int, fleet: Fleet
+) -> StagePlan:
     batch = BatchPlan.divide(
-        stage.global_batch_size, micro_batch_size=micro_batch_size, data_parallel_size=fleet.data_parallel_size(num_nodes)
+        stage.global_batch_size,
+        micro_batch_size=micro_batch_size,
+        data_parallel_size=fleet.data_parallel_size(num_nodes),
     )
     return StagePlan(
         **_counts(index, stage),
@@ -361,7 +432,9 @@ def _stage(index: int, stage: RampStage, *, num_nodes: int, micro_batch_size: in
     )
 
 
-def _check_accumulation(batch: BatchSettings, stages: Sequence[StagePlan], schedule: RampSchedule) -> None:
+def _check_accumulation(
+    batch: BatchSettings, stages: Sequence[StagePlan], schedule: RampSchedule
+) -> None:
     largest = max(stages, key=lambda stage: stage.global_batch_size)
     if largest.global_batch_size == max(stage.global_batch_size for stage in schedule.stages):
         BatchPlan(

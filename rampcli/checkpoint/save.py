@@ -19,7 +19,13 @@ from rampcli.checkpoint.shards import Block, HostCopies, block_of, blocks_to_sav
 from rampcli.checkpoint.tensor_files import read_blocks, write_blocks
 from rampcli.checksums import page_sums
 from rampcli.config.belonging import check_settings
-from rampcli.errors import DamagedFileError, ForeignCheckpointError, NoCheckpointError, RampcliError, reason_of
+from rampcli.errors import (
+    DamagedFileError,
+    ForeignCheckpointError,
+    NoCheckpointError,
+    RampcliError,
+    reason_of,
+)
 from rampcli.models.decoder import Decoder
 from rampcli.parallel.ranks import from_all_ranks, from_rank_0
 from rampcli.run_directory import MANIFEST, Checkpoint, RunDirectory
@@ -73,12 +79,16 @@ class Checkpoints:
         self.facts = facts
         self.tokenizer = tokenizer
         self.stall_s = 0.0  # that training has waited for the checkpoint that is being saved
-        self._step: int | None = None  # of that which was loaded, or is being saved, or was saved last
+        self._step: int | None = (
+            None  # of that which was loaded, or is being saved, or was saved last
+        )
         self._saving: Future[None] | None = None
         self._copying: Future[list[Block]] | None = None
         self._copies = HostCopies()
         self._group = dist.new_group(backend="gloo") if in_background else None
-        self._threads = ThreadPoolExecutor(2, thread_name_prefix="checkpoint") if in_background else None
+        self._threads = (
+            ThreadPoolExecutor(2, thread_name_prefix="checkpoint") if in_background else None
+        )
         for optimizer in optimizers:
             optimizer.register_step_pre_hook(lambda *_: self._wait_for_copy())
 
@@ -101,14 +111,22 @@ class Checkpoints:
                 self._write(manifest, lambda: blocks_to_save(self._tensors(copies=False)), began)
             else:
                 self.stall_s = 0.0
-                self._copying = self._threads.submit(self._copies.of(list(self._tensors(copies=False))))
-                self._saving = self._threads.submit(self._write, manifest, self._copying.result, began, trains=True)
+                self._copying = self._threads.submit(
+                    self._copies.of(list(self._tensors(copies=False)))
+                )
+                self._saving = self._threads.submit(
+                    self._write, manifest, self._copying.result, began, trains=True
+                )
                 self.stall_s += time.perf_counter() - began
 
     @property
     def has_failed(self) -> bool:
         """Whether this rank knows that the checkpoint that is being saved cannot be; `wait` says why, on every rank."""
-        return self._saving is not None and self._saving.done() and self._saving.exception() is not None
+        return (
+            self._saving is not None
+            and self._saving.done()
+            and self._saving.exception() is not None
+        )
 
     def wait(self) -> None:
         """Return once no checkpoint is being saved.
@@ -127,7 +145,14 @@ class Checkpoints:
             copying.exception()
             self.stall_s += time.perf_counter() - began
 
-    def _write(self, manifest: dict[str, Any], blocks: Callable[[], list[Block]], began: float, *, trains: bool = False) -> None:
+    def _write(
+        self,
+        manifest: dict[str, Any],
+        blocks: Callable[[], list[Block]],
+        began: float,
+        *,
+        trains: bool = False,
+    ) -> None:
         """Write a checkpoint, step by step with the other ranks: what one cannot do ends it on all of them.
 
         Args:
@@ -146,16 +171,28 @@ class Checkpoints:
             self._together(lambda: self._complete(aside, final, manifest) if is_first else {})
         except _CannotSave as error:
             if is_first:
-                with suppress(OSError, RampcliError):  # why the save failed says more; the next save removes what this one left
-                    self.run.remove_tree(aside)  # on a full disk, this is the room in which to say so
+                with suppress(
+                    OSError, RampcliError
+                ):  # why the save failed says more; the next save removes what this one left
+                    self.run.remove_tree(
+                        aside
+                    )  # on a full disk, this is the room in which to say so
             raise RampcliError(
                 f"cannot save the checkpoint of step {manifest['step']}: {error}",
                 remedy="room and permission in the run directory; then the same command goes on from the last checkpoint",
             ) from error
         if is_first:
             save_s = time.perf_counter() - began
-            times = {"save_s": round(save_s, 3), "stall_s": round(self.stall_s if trains else save_s, 3)}
-            self.run.append_event("checkpoint", step=manifest["step"], consumed_samples=manifest["consumed_samples"], **times)
+            times = {
+                "save_s": round(save_s, 3),
+                "stall_s": round(self.stall_s if trains else save_s, 3),
+            }
+            self.run.append_event(
+                "checkpoint",
+                step=manifest["step"],
+                consumed_samples=manifest["consumed_samples"],
+                **times,
+            )
 
     def _together(self, work: Callable[[], dict[str, Any]]) -> list[dict[str, Any]]:
         """Do this rank's part of something; what all ranks have to say of theirs.
@@ -214,15 +251,26 @@ class Checkpoints:
                 self._step = step
                 recent = [(loss, norm) for loss, norm in checkpoint.manifest.get("recent", [])]
                 order_hash = checkpoint.manifest["order_hash"]
-                return TrainingState(step=step, consumed_samples=checkpoint.consumed_samples, order_hash=order_hash, recent=recent)
+                return TrainingState(
+                    step=step,
+                    consumed_samples=checkpoint.consumed_samples,
+                    order_hash=order_hash,
+                    recent=recent,
+                )
             step = from_rank_0(max((earlier for earlier in found if earlier < step), default=-1))
-        raise NoCheckpointError(f"every checkpoint in {self.run.checkpoints} is damaged", remedy="another name= or run_dir= to start anew")
+        raise NoCheckpointError(
+            f"every checkpoint in {self.run.checkpoints} is damaged",
+            remedy="another name= or run_dir= to start anew",
+        )
 
     def _check_belonging(self, checkpoint: Checkpoint) -> None:
-        check_settings(checkpoint.manifest["settings"], self.facts["settings"], run_dir=self.run.path)
+        check_settings(
+            checkpoint.manifest["settings"], self.facts["settings"], run_dir=self.run.path
+        )
         if checkpoint.manifest["corpus"] != self.facts["corpus"]:
             raise ForeignCheckpointError(
-                f"{checkpoint.path} was trained on another corpus than this machine has", remedy="another name= or run_dir="
+                f"{checkpoint.path} was trained on another corpus than this machine has",
+                remedy="another name= or run_dir=",
             )
 
     def _is_whole(self, checkpoint: Checkpoint | None) -> bool:
@@ -231,9 +279,15 @@ class Checkpoints:
         Every rank returns the same. `checkpoint` is None on a rank that does not see a checkpoint that rank 0 sees.
         """
         damage = "a rank cannot read its manifest" if checkpoint is None else self._load(checkpoint)
-        damages = [each["damage"] for each in from_all_ranks({"damage": damage}, self._group) if each["damage"] is not None]
+        damages = [
+            each["damage"]
+            for each in from_all_ranks({"damage": damage}, self._group)
+            if each["damage"] is not None
+        ]
         if damages and dist.get_rank() == 0 and checkpoint is not None:
-            self.run.append_event("fault", reason=f"{checkpoint.path.name} is damaged: {damages[0]}")
+            self.run.append_event(
+                "fault", reason=f"{checkpoint.path.name} is damaged: {damages[0]}"
+            )
         return not damages
 
     def _load(self, checkpoint: Checkpoint) -> str | None:
@@ -257,9 +311,15 @@ class Checkpoints:
         Args:
             copies: also those that another part of the model has, and saves.
         """
-        states = {parameter: state for optimizer in self.optimizers for parameter, state in optimizer.state.items()}
+        states = {
+            parameter: state
+            for optimizer in self.optimizers
+            for parameter, state in optimizer.state.items()
+        }
         for part in self.parts:
-            for name, parameter in part.named_parameters() if copies else part.own_parameters().items():
+            for name, parameter in (
+                part.named_parameters() if copies else part.own_parameters().items()
+            ):
                 yield f"{MODEL}{name}", parameter, parameter
                 for key, value in states.get(parameter, {}).items():
                     yield f"{OPTIMIZER}{name}.{key}", value, parameter

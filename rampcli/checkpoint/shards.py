@@ -62,7 +62,9 @@ def _copies(tensor: Tensor, parameter: Tensor) -> tuple[tuple[int, ...], int, in
         return (), 1, 0
     mesh = parameter.device_mesh
     if isinstance(tensor, DTensor):
-        axes = tuple(axis for axis, placement in enumerate(tensor.placements) if placement.is_replicate())
+        axes = tuple(
+            axis for axis, placement in enumerate(tensor.placements) if placement.is_replicate()
+        )
     else:  # a number that an optimiser counts for the whole parameter
         axes = tuple(range(mesh.ndim))
     ranks, mine = 1, 0
@@ -96,11 +98,16 @@ class HostCopies:
 
     def _copies(self, tensors: Sequence[tuple[str, Tensor, Tensor]]) -> list[Block]:
         blocks = blocks_to_save(tensors)
-        return [replace(block, values=self._memory_for(block).copy_(block.values, non_blocking=True)) for block in blocks]
+        return [
+            replace(block, values=self._memory_for(block).copy_(block.values, non_blocking=True))
+            for block in blocks
+        ]
 
     def _memory_for(self, block: Block) -> Tensor:
         if block.name not in self._memory:
-            self._memory[block.name] = torch.empty(block.values.shape, dtype=block.values.dtype, pin_memory=block.values.is_cuda)
+            self._memory[block.name] = torch.empty(
+                block.values.shape, dtype=block.values.dtype, pin_memory=block.values.is_cuda
+            )
         return self._memory[block.name]
 
 
@@ -127,16 +134,24 @@ class Tiling:
     def _count(self, offsets: tuple[int, ...], shape: tuple[int, ...], sign: int) -> None:
         corners: list[tuple[tuple[int, ...], int]] = [((), sign)]
         for first, size in zip(offsets, shape, strict=True):
-            corners = [((*at, place), turn) for at, now in corners for place, turn in ((first, now), (first + size, -now))]
+            corners = [
+                ((*at, place), turn)
+                for at, now in corners
+                for place, turn in ((first, now), (first + size, -now))
+            ]
         for corner, turn in corners:
             if count := self._left.pop(corner, 0) + turn:
                 self._left[corner] = count
 
 
-def overlap(block: Block, offsets: tuple[int, ...], shape: tuple[int, ...]) -> tuple[tuple[slice, ...], tuple[slice, ...]] | None:
+def overlap(
+    block: Block, offsets: tuple[int, ...], shape: tuple[int, ...]
+) -> tuple[tuple[slice, ...], tuple[slice, ...]] | None:
     """Where a block and another box of its tensor are the same numbers: as slices of the block, and of the box; None where nowhere."""
     ours, theirs = [], []
-    for start, size, other_start, other_size in zip(block.offsets, block.values.shape, offsets, shape, strict=True):
+    for start, size, other_start, other_size in zip(
+        block.offsets, block.values.shape, offsets, shape, strict=True
+    ):
         first, last = max(start, other_start), min(start + size, other_start + other_size)
         if first >= last:
             return None

@@ -39,7 +39,13 @@ ALIGNED_BYTES = mmap.PAGESIZE
 DIRECT = getattr(os, "O_DIRECT", 0)
 PLACES = "DCP_SHARDING_INFO"
 """Of the metadata: where each block is in its tensor."""
-TYPES = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16, "I64": torch.int64}
+TYPES = {
+    "F64": torch.float64,
+    "F32": torch.float32,
+    "F16": torch.float16,
+    "BF16": torch.bfloat16,
+    "I64": torch.int64,
+}
 NAMES = {dtype: name for name, dtype in TYPES.items()}
 
 
@@ -97,7 +103,9 @@ class Target:
             rows = self.values if is_direct else torch.empty(self.shape, dtype=self.values.dtype)
             self.bytes = rows.view(-1).view(torch.uint8)
         start, stop = max(self.first, begin), min(self.last, begin + len(piece))
-        self.bytes[start - self.first : stop - self.first].copy_(piece[start - begin : stop - begin])
+        self.bytes[start - self.first : stop - self.first].copy_(
+            piece[start - begin : stop - begin]
+        )
         if stop == self.last:
             rows = self.bytes.view(self.values.dtype).view(self.shape)
             if rows.data_ptr() != self.values.data_ptr():
@@ -118,15 +126,24 @@ def write_blocks(folder: Path, blocks: Sequence[Block], *, rank: int) -> dict[st
         least = loads.index(min(loads))
         lanes[least].append(block)
         loads[least] += block.values.nbytes
-    files = {f"shard-{rank + 1:05d}-model-{lane + 1:05d}-of-{len(lanes):05d}{SUFFIX}": share for lane, share in enumerate(lanes) if share}
+    files = {
+        f"shard-{rank + 1:05d}-model-{lane + 1:05d}-of-{len(lanes):05d}{SUFFIX}": share
+        for lane, share in enumerate(lanes)
+        if share
+    }
     with ThreadPoolExecutor(len(lanes)) as pool:
         facts = pool.map(lambda name: _write(folder / name, files[name]), files)
         return dict(zip(files, facts, strict=True))
 
 
 def _write(path: Path, blocks: Sequence[Block]) -> dict[str, Any]:
-    blocks = sorted(blocks, key=lambda block: -block.values.itemsize)  # so that each begins at a multiple of its item's size
-    parts = [_header(blocks), *(block.values.contiguous().view(-1).view(torch.uint8) for block in blocks)]
+    blocks = sorted(
+        blocks, key=lambda block: -block.values.itemsize
+    )  # so that each begins at a multiple of its item's size
+    parts = [
+        _header(blocks),
+        *(block.values.contiguous().view(-1).view(torch.uint8) for block in blocks),
+    ]
     sums, written = PageSums(), 0
     memory = mmap.mmap(-1, PIECE_BYTES)
     descriptor = OwnFolder(path.parent).open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
@@ -179,7 +196,9 @@ def _fill(buffer: Tensor, parts: Sequence[Tensor]) -> Iterator[int]:
 def _header(blocks: Sequence[Block]) -> Tensor:
     """Length and header of a safetensors file, up to a multiple of the page's size."""
     places = {block.name: {"saved_offsets": block.offsets} for block in blocks}
-    header: dict[str, Any] = {METADATA: {"format": "pt", "DCP_VERSION": "1.0", PLACES: json.dumps(places)}}
+    header: dict[str, Any] = {
+        METADATA: {"format": "pt", "DCP_VERSION": "1.0", PLACES: json.dumps(places)}
+    }
     end = 0
     for block in blocks:
         begin, end = end, end + block.values.nbytes
@@ -193,7 +212,9 @@ def _header(blocks: Sequence[Block]) -> Tensor:
     return torch.frombuffer(bytearray(len(text).to_bytes(8, "little") + text), dtype=torch.uint8)
 
 
-def find_blocks(folder: Path, files: Mapping[str, Mapping[str, Any]], blocks: Sequence[Block]) -> dict[str, list[Target]]:
+def find_blocks(
+    folder: Path, files: Mapping[str, Mapping[str, Any]], blocks: Sequence[Block]
+) -> dict[str, list[Target]]:
     """Returns what each file holds of the blocks. Only headers are read, so the blocks may be on the meta device.
 
     Args:
@@ -210,22 +231,34 @@ def find_blocks(folder: Path, files: Mapping[str, Mapping[str, Any]], blocks: Se
     names = [name for name in files if name.endswith(SUFFIX)]
     targets: dict[str, list[Target]] = {}
     with ThreadPoolExecutor(LANES) as pool:
-        for name, boxes in zip(names, pool.map(lambda name: _stored(folder / name, files[name]), names), strict=True):
+        for name, boxes in zip(
+            names, pool.map(lambda name: _stored(folder / name, files[name]), names), strict=True
+        ):
             for box in boxes:
                 if (block := wanted.get(box.name)) is None:
                     continue
                 if box.dtype != block.values.dtype or len(box.shape) != len(block.whole):
-                    raise DamagedFileError(f"{name} holds {box.name} in another type or shape than the model has it")
+                    raise DamagedFileError(
+                        f"{name} holds {box.name} in another type or shape than the model has it"
+                    )
                 tilings[box.name].lay(box.offsets, box.shape)
                 if (target := Target.of(block, box)) is not None:
                     targets.setdefault(name, []).append(target)
     for name, tiling in tilings.items():
         if not tiling.is_exact:
-            raise DamagedFileError(f"the files do not hold each number of {name} once: {wanted[name].whole} is its shape")
+            raise DamagedFileError(
+                f"the files do not hold each number of {name} once: {wanted[name].whole} is its shape"
+            )
     return targets
 
 
-def read_blocks(folder: Path, files: Mapping[str, Mapping[str, Any]], blocks: Sequence[Block], *, to_check: Collection[str] = ()) -> None:
+def read_blocks(
+    folder: Path,
+    files: Mapping[str, Mapping[str, Any]],
+    blocks: Sequence[Block],
+    *,
+    to_check: Collection[str] = (),
+) -> None:
     """Read blocks in place, whatever boxes of their tensors are in which file.
 
     Args:
@@ -240,7 +273,15 @@ def read_blocks(folder: Path, files: Mapping[str, Mapping[str, Any]], blocks: Se
     targets = find_blocks(folder, files, blocks)
     with ThreadPoolExecutor(LANES) as pool:
         to_read = [name for name in files if name in targets or name in to_check]
-        deque(pool.map(lambda name: _read(folder / name, files[name], targets.get(name, ()), checks=name in to_check), to_read), maxlen=0)
+        deque(
+            pool.map(
+                lambda name: _read(
+                    folder / name, files[name], targets.get(name, ()), checks=name in to_check
+                ),
+                to_read,
+            ),
+            maxlen=0,
+        )
 
 
 def _with_rows(block: Block) -> Block:
@@ -256,17 +297,31 @@ def _stored(path: Path, facts: Mapping[str, Any]) -> list[Stored]:
     """
     header = read_header(path)
     if header.file_bytes != facts["bytes"]:
-        raise DamagedFileError(f"{path.name} has {header.file_bytes} bytes instead of {facts['bytes']}")
+        raise DamagedFileError(
+            f"{path.name} has {header.file_bytes} bytes instead of {facts['bytes']}"
+        )
     if PLACES not in header.metadata:
         raise DamagedFileError(f"{path.name} does not say where its blocks are in their tensors")
-    places = parse_json(header.metadata[PLACES].encode(errors="surrogatepass"), {}, where=f"{PLACES} of {path.name}")
+    places = parse_json(
+        header.metadata[PLACES].encode(errors="surrogatepass"), {}, where=f"{PLACES} of {path.name}"
+    )
     blocks = []
     for name, stored in header.tensors.items():
         place = places.get(name)
         offsets = place.get("saved_offsets") if isinstance(place, dict) else None
         if not is_counts(offsets) or len(offsets) != len(stored.shape) or stored.dtype not in TYPES:
-            raise DamagedFileError(f"{path.name} holds {name} in a type or at a place that no checkpoint has")
-        blocks.append(Stored(name, TYPES[stored.dtype], tuple(offsets) or (0,), stored.shape or (1,), stored.begin))
+            raise DamagedFileError(
+                f"{path.name} holds {name} in a type or at a place that no checkpoint has"
+            )
+        blocks.append(
+            Stored(
+                name,
+                TYPES[stored.dtype],
+                tuple(offsets) or (0,),
+                stored.shape or (1,),
+                stored.begin,
+            )
+        )
     return blocks
 
 

@@ -75,7 +75,9 @@ def candidates(words: Sequence[str], command: Any) -> list[str]:
     *before, incomplete = words or [""]
     while before and before[0] in getattr(command, "commands", {}):
         command = command.commands[before.pop(0)]
-    options = {name: option for option in command.params for name in option.opts if name.startswith("-")}
+    options = {
+        name: option for option in command.params for name in option.opts if name.startswith("-")
+    }
     waiting = options.get(before[-1]) if before else None
     if waiting is not None and not waiting.is_flag:
         return COMPLETERS.get(waiting.name, _nothing)(incomplete)
@@ -83,7 +85,11 @@ def candidates(words: Sequence[str], command: Any) -> list[str]:
         return [name for name in (*options, "--help") if name.startswith(incomplete)]
     if hasattr(command, "commands"):
         return [name for name in command.commands if name.startswith(incomplete)]
-    arguments = [parameter.name for parameter in command.params if parameter.name not in {option.name for option in options.values()}]
+    arguments = [
+        parameter.name
+        for parameter in command.params
+        if parameter.name not in {option.name for option in options.values()}
+    ]
     return COMPLETERS.get(arguments[0], _nothing)(incomplete) if arguments else []
 
 
@@ -101,7 +107,13 @@ def words(incomplete: str) -> list[str]:
 
     key, equals, _ = incomplete.partition("=")
     if equals:
-        values = settings()[key].choices if key in settings() else option_names(key) if key in group_names() else []
+        values = (
+            settings()[key].choices
+            if key in settings()
+            else option_names(key)
+            if key in group_names()
+            else []
+        )
         return [word for value in values if (word := f"{key}={value}").startswith(incomplete)]
     names = [*sorted(group_names()), *(key for key in settings() if key not in FOREIGN)]
     return _up_to_next_dot([f"{name}=" for name in names], incomplete)
@@ -137,5 +149,8 @@ COMPLETERS: dict[str, Callable[[str], list[str]]] = {
 def _up_to_next_dot(names: Sequence[str], incomplete: str) -> list[str]:
     """Names that begin so, cut after the next dot, each once: sections come before what is in them."""
     fitting = [name for name in names if name.startswith(incomplete)]
-    cut = [name[: name.index(".", len(incomplete)) + 1] if "." in name[len(incomplete) :] else name for name in fitting]
+    cut = [
+        name[: name.index(".", len(incomplete)) + 1] if "." in name[len(incomplete) :] else name
+        for name in fitting
+    ]
     return list(dict.fromkeys(cut)) if len(set(cut)) > 1 else fitting

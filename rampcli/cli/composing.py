@@ -13,7 +13,9 @@ from rampcli.errors import Report
 from rampcli.run_directory import RunDirectory
 
 
-def compose_words(factory: str, words: Sequence[str], *, config_dir: Path | None, resumes: bool = False) -> Resolved:
+def compose_words(
+    factory: str, words: Sequence[str], *, config_dir: Path | None, resumes: bool = False
+) -> Resolved:
     """A recipe with words laid over it, checked and planned.
 
     Args:
@@ -36,5 +38,9 @@ def compose_words(factory: str, words: Sequence[str], *, config_dir: Path | None
     assert config is not None
     config = lay_over(config, joined, config_dir=config_dir, report=report)
     if resumes:
-        return resolve(config, consumed_samples_in=lambda path: RunDirectory(path).consumed_samples(), report=report)
+        return resolve(
+            config,
+            consumed_samples_in=lambda path: RunDirectory(path).consumed_samples(),
+            report=report,
+        )
     return resolve(config, report=report)

@@ -43,7 +43,12 @@ class BuildProgress(Watcher):
         self.console = console
         self.bar: Progress | None = None
         if console.is_terminal:
-            columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TextColumn("{task.fields[facts]}"))
+            columns = (
+                TextColumn("{task.description}"),
+                BarColumn(),
+                TaskProgressColumn(),
+                TextColumn("{task.fields[facts]}"),
+            )
             self.bar = Progress(*columns, console=console, transient=True)
         self._phase = ""
         self._total_bytes = 0
@@ -73,7 +78,9 @@ class BuildProgress(Watcher):
     @contextmanager
     def heeding_signals(self) -> Iterator[None]:
         """Note SIGINT and SIGTERM: raised anywhere, they could end up in the middle of a library. A second one is not waited with."""
-        before = {number: signal.signal(number, self._note) for number in (signal.SIGINT, signal.SIGTERM)}
+        before = {
+            number: signal.signal(number, self._note) for number in (signal.SIGINT, signal.SIGTERM)
+        }
         try:
             yield
         finally:
@@ -118,13 +125,22 @@ def run_build(order: Order, *, as_json: bool) -> int:
         RampcliError: as `build`.
     """
     gc.enable()
-    console = Console(stderr=True, highlight=False, quiet=not sys.stderr.isatty()) if as_json else build_console()
+    console = (
+        Console(stderr=True, highlight=False, quiet=not sys.stderr.isatty())
+        if as_json
+        else build_console()
+    )
     try:
         with BuildProgress(console) as progress, progress.heeding_signals():
             built = build(order, progress)
     except Stopped as stopped:
         was_saved = order.partial.is_dir()
-        say(console, f"stopped; what is done stands in {order.partial}" if was_saved else "stopped before there was anything to save")
+        say(
+            console,
+            f"stopped; what is done stands in {order.partial}"
+            if was_saved
+            else "stopped before there was anything to save",
+        )
         say(console, f"go on with:\n  {shlex.join(['rampcli', *sys.argv[1:]])}")
         return EXIT_INTERRUPTED if stopped.number == signal.SIGTERM else EXIT_CTRL_C
     if as_json:
@@ -139,20 +155,35 @@ def _tell(order: Order, built: Built, console: Console) -> None:
     tokens, text_bytes = manifest["tokens"], manifest["text_bytes"]
     if built.was_there:
         say(console, f"{idx_of(order.output)} is there already, from the same inputs and options")
-    counts = [f"{manifest['documents']:,} documents", f"{tokens:,} tokens", f"{text_bytes / max(1, tokens):.2f} bytes per token"]
+    counts = [
+        f"{manifest['documents']:,} documents",
+        f"{tokens:,} tokens",
+        f"{text_bytes / max(1, tokens):.2f} bytes per token",
+    ]
     counts += [f"{manifest['empty']:,} empty texts left out"] if manifest["empty"] else []
     say(console, ", ".join(counts))
     if not built.was_there:
         speed = built.encoded_bytes / 1e6 / max(1e-3, built.seconds)
-        say(console, f"{built.encoded_bytes / 1e6:,.1f} MB of text in {built.seconds:.1f} s: {speed:.1f} MB/s")
-    written = [bin_of(order.output), idx_of(order.output), tokenizer_of(order.output), manifest_of(order.output)]
+        say(
+            console,
+            f"{built.encoded_bytes / 1e6:,.1f} MB of text in {built.seconds:.1f} s: {speed:.1f} MB/s",
+        )
+    written = [
+        bin_of(order.output),
+        idx_of(order.output),
+        tokenizer_of(order.output),
+        manifest_of(order.output),
+    ]
     if manifest["skipped"]:
         say(console, f"skipped {manifest['skipped']:,} bad records: {order.skipped}")
         written.append(order.skipped)
     if not built.was_there:
         say(console, f"wrote {', '.join(map(str, written))}")
     path = shlex.quote(f"data.path={order.output}")
-    say(console, f"train with it:\n  rampcli pretrain --factory NAME data=indexed {path} model.vocab_size={manifest['vocab_size']}")
+    say(
+        console,
+        f"train with it:\n  rampcli pretrain --factory NAME data=indexed {path} model.vocab_size={manifest['vocab_size']}",
+    )
 
 
 def run_inspection(prefix: Path, *, verify: bool, as_json: bool) -> int:
@@ -180,7 +211,8 @@ def run_inspection(prefix: Path, *, verify: bool, as_json: bool) -> int:
 
 def _show(found: Inspection, console: Console) -> None:
     rows = {
-        "documents": f"{found.documents:,}" + (f" in {found.sequences:,} sequences" if found.sequences != found.documents else ""),
+        "documents": f"{found.documents:,}"
+        + (f" in {found.sequences:,} sequences" if found.sequences != found.documents else ""),
         "tokens": f"{found.tokens:,}",
         "type": found.type,
         "tokenizer": found.tokenizer or "not known",
@@ -196,10 +228,16 @@ def _show(found: Inspection, console: Console) -> None:
     if found.documents:
         say(console, "\ndocuments by length in tokens")
         most = max(count for _, _, count in found.histogram)
-        widths = [max(len(f"{number:,}") for number in column) for column in zip(*found.histogram, strict=True)]
+        widths = [
+            max(len(f"{number:,}") for number in column)
+            for column in zip(*found.histogram, strict=True)
+        ]
         full = "#" if console.options.ascii_only else "█"
         for first, last, count in found.histogram:
             bar = full * (-(-BAR_WIDTH * count // most))
-            say(console, f"  {first:>{widths[0]},} to {last:>{widths[1]},}  {count:>{widths[2]},}  {bar}".rstrip())
+            say(
+                console,
+                f"  {first:>{widths[0]},} to {last:>{widths[1]},}  {count:>{widths[2]},}  {bar}".rstrip(),
+            )
         say(console, "\nbegins with")
         console.print(Text(f"  {printable(found.sample)}"), soft_wrap=True)

@@ -16,7 +16,9 @@ from rampcli.errors import Report, UsageError, visible
 NO_RECIPE = "llama3_tiny"
 
 
-def explain_keys(arguments: Sequence[str], *, factory: str | None, config_dir: Path | None, as_json: bool) -> None:
+def explain_keys(
+    arguments: Sequence[str], *, factory: str | None, config_dir: Path | None, as_json: bool
+) -> None:
     """Print what settings are, for a person or as JSON.
 
     Raises:
@@ -27,8 +29,12 @@ def explain_keys(arguments: Sequence[str], *, factory: str | None, config_dir: P
     report.close()
     keys = [argument for argument in joined if "=" not in argument]
     if not keys:
-        raise UsageError("explain wants the key of a setting", remedy="rampcli explain model.global_batch_size")
-    resolved = compose_words(factory or NO_RECIPE, [word for word in joined if "=" in word], config_dir=config_dir)
+        raise UsageError(
+            "explain wants the key of a setting", remedy="rampcli explain model.global_batch_size"
+        )
+    resolved = compose_words(
+        factory or NO_RECIPE, [word for word in joined if "=" in word], config_dir=config_dir
+    )
     for key in keys:
         with report.noting():
             found.append(explain(key, resolved))
@@ -44,9 +50,12 @@ def explain_keys(arguments: Sequence[str], *, factory: str | None, config_dir: P
 def _tell(fact: dict[str, Any]) -> str:
     rows = {
         "is": fact["doc"],
-        "value": shown(fact["value"]) + (f", which comes to {fact['derived']}" if fact["derived"] is not None else ""),
+        "value": shown(fact["value"])
+        + (f", which comes to {fact['derived']}" if fact["derived"] is not None else ""),
         "set by": fact["set_by"],
-        "instead of": "\n".join(f"{shown(said['value'])} ({said['set_by']})" for said in fact["overrode"]),
+        "instead of": "\n".join(
+            f"{shown(said['value'])} ({said['set_by']})" for said in fact["overrode"]
+        ),
         "type": fact["type"],
         "unit": fact["unit"],
         "range": fact["range"],

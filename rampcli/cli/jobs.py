@@ -31,7 +31,9 @@ def show_scripts(resolved: Resolved) -> None:
 
 def show_jobs(jobs: Sequence[chain.JobStatus], console: Console) -> None:
     """Print the jobs of a chain, one a row."""
-    table = build_table("stage", "batch", "nodes", "job", "after", "state", "reason", left=("state", "reason"))
+    table = build_table(
+        "stage", "batch", "nodes", "job", "after", "state", "reason", left=("state", "reason")
+    )
     for each in jobs:
         planned = each.planned
         lists = (planned.stages, planned.global_batch_sizes)
@@ -64,9 +66,14 @@ def tell_status(run_dir: Path, *, as_json: bool) -> None:
         "step": max(state["step"], last.get("step", 0)),
         "consumed_samples": max(state["consumed_samples"], last.get("consumed_samples", 0)),
         "stage": max(state["stage"], last.get("stage", 0)),
-        "saved_step": max((checkpoint.step for checkpoint in directory.complete_checkpoints()), default=None),
+        "saved_step": max(
+            (checkpoint.step for checkpoint in directory.complete_checkpoints()), default=None
+        ),
         "supervisor": None if holder is None else asdict(holder),
-        "jobs": [{**asdict(job.planned), "job": job.job, "state": job.state, "reason": job.reason} for job in jobs],
+        "jobs": [
+            {**asdict(job.planned), "job": job.job, "state": job.state, "reason": job.reason}
+            for job in jobs
+        ],
         "jobs_unknown": unknown,
         "error": state.get("error"),
         "next": state["next"],
@@ -75,8 +82,14 @@ def tell_status(run_dir: Path, *, as_json: bool) -> None:
         typer.echo(json.dumps(facts, indent=1))
         return
     console = build_console()
-    saved = "nothing saved" if facts["saved_step"] is None else f"saved after step {facts['saved_step']:,}"
-    progress = f"step {facts['step']:,}, {facts['consumed_samples']:,} samples, stage {facts['stage']}"
+    saved = (
+        "nothing saved"
+        if facts["saved_step"] is None
+        else f"saved after step {facts['saved_step']:,}"
+    )
+    progress = (
+        f"step {facts['step']:,}, {facts['consumed_samples']:,} samples, stage {facts['stage']}"
+    )
     say(console, f"{visible(facts['status'])}: {progress}; {saved}")
     if facts["error"]:
         say(console, f"error: {visible(facts['error']['message'])}")
@@ -118,5 +131,8 @@ def cancel_run(run_dir: Path) -> None:
 def _existing(run_dir: Path) -> RunDirectory:
     directory = RunDirectory(run_dir)
     if not directory.config.is_file():
-        raise UsageError(f"{run_dir} is no run directory: it has no config.yaml", remedy="runs/NAME, of a run that was started")
+        raise UsageError(
+            f"{run_dir} is no run directory: it has no config.yaml",
+            remedy="runs/NAME, of a run that was started",
+        )
     return directory

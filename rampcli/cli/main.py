@@ -10,13 +10,29 @@ from typing import Annotated, Any, TextIO, cast
 import typer
 
 from rampcli import __version__
-from rampcli.cli.commands import cancel, completion, doctor, explain, export, generate, import_, plan, pretrain, status
+from rampcli.cli.commands import (
+    cancel,
+    completion,
+    doctor,
+    explain,
+    export,
+    generate,
+    import_,
+    plan,
+    pretrain,
+    status,
+)
 from rampcli.cli.completion import candidates
 from rampcli.cli.data_commands import data
 from rampcli.errors import EXIT_CTRL_C, RampcliError, UsageError, visible
 from rampcli.interpreter import leave_working_directory_out
 
-app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
+app = typer.Typer(
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
 llm = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
 for commands in (app, llm):
     commands.command("pretrain", context_settings={"allow_interspersed_args": True})(pretrain)
@@ -39,7 +55,12 @@ def _print_version(wanted: bool) -> None:
         raise typer.Exit
 
 
-Version = Annotated[bool, typer.Option("--version", help="Print the version and exit.", is_eager=True, callback=_print_version)]
+Version = Annotated[
+    bool,
+    typer.Option(
+        "--version", help="Print the version and exit.", is_eager=True, callback=_print_version
+    ),
+]
 
 
 @app.callback()
@@ -52,7 +73,9 @@ def check_working_directory() -> None:
     try:
         Path.cwd()
     except FileNotFoundError as error:
-        raise UsageError("the working directory does not exist any more", remedy="cd to another one") from error
+        raise UsageError(
+            "the working directory does not exist any more", remedy="cd to another one"
+        ) from error
 
 
 class VisibleStream:

@@ -39,12 +39,23 @@ def with_measured(resolved: Resolved, directory: Path) -> Resolved:
     return resolve(lay_over(resolved.config, words, place=f"measured in {directory}"))
 
 
-def compare(factory: str, words: Sequence[str], what_if: str, *, config_dir: Path | None, measured: Path | None, json_wanted: bool) -> bool:
+def compare(
+    factory: str,
+    words: Sequence[str],
+    what_if: str,
+    *,
+    config_dir: Path | None,
+    measured: Path | None,
+    json_wanted: bool,
+) -> bool:
     """Print a plan for each value of a setting, side by side; whether one of them fits."""
     try:
         key, texts = read_values(what_if, group_names(config_dir))
     except UsageError as error:
-        error.set_by, error.remedy = ("--what-if",), error.remedy if "=" in what_if else "--what-if trainer.num_nodes=8,16,32"
+        error.set_by, error.remedy = (
+            ("--what-if",),
+            error.remedy if "=" in what_if else "--what-if trainer.num_nodes=8,16,32",
+        )
         raise
     others = [word for word in words if word.partition("=")[0] != key]
     variants: list[tuple[str, Resolved | UsageError]] = []
@@ -75,11 +86,19 @@ def compare(factory: str, words: Sequence[str], what_if: str, *, config_dir: Pat
 
 def _raise_what_all_share(found: Sequence[Resolved | UsageError]) -> None:
     """What is wrong whatever the value is no answer for one of the values."""
-    each = [{str(one): one for one in error.errors} for error in found if isinstance(error, UsageErrors)]
-    each += [{str(error): error} for error in found if isinstance(error, UsageError) and not isinstance(error, UsageErrors)]
+    each = [
+        {str(one): one for one in error.errors} for error in found if isinstance(error, UsageErrors)
+    ]
+    each += [
+        {str(error): error}
+        for error in found
+        if isinstance(error, UsageError) and not isinstance(error, UsageErrors)
+    ]
     if len(each) == len(found):
         report = Report()
-        report.errors = [error for text, error in each[0].items() if all(text in other for other in each)]
+        report.errors = [
+            error for text, error in each[0].items() if all(text in other for other in each)
+        ]
         report.close()
 
 
@@ -91,9 +110,14 @@ def draw(resolved: Resolved, path: Path) -> None:
     """
     if path.suffix not in PICTURES:
         remedy = path.with_suffix(".svg") if path.name else "plan.svg"
-        raise UsageError(f"--plot {path}: the name ends in neither {' nor '.join(PICTURES)}", remedy=f"--plot {remedy}")
+        raise UsageError(
+            f"--plot {path}: the name ends in neither {' nor '.join(PICTURES)}",
+            remedy=f"--plot {remedy}",
+        )
     if not path.parent.is_dir():
-        raise UsageError(f"--plot {path}: there is no folder {path.parent}", remedy=f"--plot {path.name}")
+        raise UsageError(
+            f"--plot {path}: there is no folder {path.parent}", remedy=f"--plot {path.name}"
+        )
     if path.is_dir():
         raise UsageError(f"--plot {path} is a folder", remedy=f"--plot {path / 'plan.svg'}")
     from rampcli.report.plots import plot_plan
@@ -144,11 +168,16 @@ def seesaw(resolved: Resolved, factor: float) -> tuple[Resolved, list[str]]:
             return 1.0
         return rate.at(consumed_samples, global_batch_size=stage.global_batch_size) / peak
 
-    gpus = stage.world_size if config.rampup.node_policy is NodePolicy.nemo else stage.data_parallel_size
+    gpus = (
+        stage.world_size
+        if config.rampup.node_policy is NodePolicy.nemo
+        else stage.data_parallel_size
+    )
     stairs = staircase(
         relative_rate,
         global_batch_size=stage.global_batch_size,
-        unit=stage.micro_batch_size * gpus,  # nemo divides by all processes, whatever the model takes of them
+        unit=stage.micro_batch_size
+        * gpus,  # nemo divides by all processes, whatever the model takes of them
         factor=factor,
         first_sample=rate.warmup_samples,
         end_sample=end,
@@ -177,7 +206,13 @@ def seesaw(resolved: Resolved, factor: float) -> tuple[Resolved, list[str]]:
     ]
     grown = resolve(lay_over(config, words, place="--seesaw"))
     saved = 1 - (grown.plan.end_step or 0) / plan.end_step
-    limit = 1 - steps_in_the_limit(relative_rate, global_batch_size=stage.global_batch_size, end_sample=end) / plan.end_step
+    limit = (
+        1
+        - steps_in_the_limit(
+            relative_rate, global_batch_size=stage.global_batch_size, end_sample=end
+        )
+        / plan.end_step
+    )
     lines = [
         f"seesaw (arXiv 2510.14717): {plan.end_step:,} steps become {grown.plan.end_step:,}, {saved:.1%} fewer;"
         f" {limit:.1%} in the limit of small stairs",
@@ -190,12 +225,20 @@ def seesaw(resolved: Resolved, factor: float) -> tuple[Resolved, list[str]]:
 def _check_seesaw(resolved: Resolved, factor: float) -> None:
     plan, config = resolved.plan, resolved.config
     if not 1 < factor < float("inf"):
-        raise UsageError(f"--seesaw-factor {factor:g} does not let the batch grow", remedy="--seesaw-factor 2")
+        raise UsageError(
+            f"--seesaw-factor {factor:g} does not let the batch grow", remedy="--seesaw-factor 2"
+        )
     if len(plan.ramp.thresholds) > 1:
         raise UsageError(
             "--seesaw derives the batch sizes, and this run has a schedule of its own",
-            keys=("model.rampup_batch_size",) if config.model.rampup_batch_size else (SCHEDULE_KEY,),
+            keys=("model.rampup_batch_size",)
+            if config.model.rampup_batch_size
+            else (SCHEDULE_KEY,),
             remedy="model.rampup_batch_size=null",
         )
     if plan.end_sample is None or plan.end_step is None:
-        raise UsageError("--seesaw needs the end of the run", keys=("trainer.max_samples",), remedy="trainer.max_samples=10M")
+        raise UsageError(
+            "--seesaw needs the end of the run",
+            keys=("trainer.max_samples",),
+            remedy="trainer.max_samples=10M",
+        )

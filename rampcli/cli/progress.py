@@ -24,7 +24,11 @@ class Progress(Observer):
         self.plan = plan
         self.console = console
         self.samples_per_s: float | None = None
-        self.live: Live | None = Live(console=console, refresh_per_second=4, transient=True) if console.is_terminal else None
+        self.live: Live | None = (
+            Live(console=console, refresh_per_second=4, transient=True)
+            if console.is_terminal
+            else None
+        )
         self.output_is_closed = False
         self._plain_at = 0.0
 
@@ -40,9 +44,13 @@ class Progress(Observer):
     def on_start(self, stage: StagePlan, *, gpus: int) -> None:
         """A stage's processes are started."""
         processes = f"{stage.world_size} process{'es' if stage.world_size > 1 else ''} on {'GPU' if gpus else 'CPU'}"
-        emulation = f", {stage.num_nodes} nodes emulated on this host" if stage.num_nodes > 1 else ""
+        emulation = (
+            f", {stage.num_nodes} nodes emulated on this host" if stage.num_nodes > 1 else ""
+        )
         self.samples_per_s = None
-        self._say(f"starting {self._name(stage)}: batch {stage.global_batch_size}, {processes}{emulation}")
+        self._say(
+            f"starting {self._name(stage)}: batch {stage.global_batch_size}, {processes}{emulation}"
+        )
 
     def on_row(self, row: dict[str, Any]) -> None:
         """A step was taken."""
@@ -58,7 +66,9 @@ class Progress(Observer):
     def on_event(self, row: dict[str, Any]) -> None:
         """Something other than a step happened."""
         if row["event"] == "validation":
-            self._say(f"validation loss {loss_of(row):.4f} after {row['consumed_samples']:,} samples")
+            self._say(
+                f"validation loss {loss_of(row):.4f} after {row['consumed_samples']:,} samples"
+            )
         elif row["event"] in ("fault", "slow_data", "spare_ranks"):
             self._say(f"warning: {row['reason']}")
 

@@ -17,7 +17,13 @@ from rampcli.report.tables import run_table, validations
 from rampcli.run_directory import COMPLETE, STAGE_BOUNDARY, RunDirectory
 
 
-def run(config: Config, *, one_stage: bool = False, command: Sequence[str] | None = None, overrides: Sequence[str] = ()) -> launch.Outcome:
+def run(
+    config: Config,
+    *,
+    one_stage: bool = False,
+    command: Sequence[str] | None = None,
+    overrides: Sequence[str] = (),
+) -> launch.Outcome:
     """Train a configuration through its ramp, from where its run directory stands, and show how it goes.
 
     Args:
@@ -29,12 +35,18 @@ def run(config: Config, *, one_stage: bool = False, command: Sequence[str] | Non
     Raises:
         RampcliError: the configuration does not fit itself or this machine, or the workers failed.
     """
-    resolved = resolve(config, consumed_samples_in=lambda path: RunDirectory(path).consumed_samples())
+    resolved = resolve(
+        config, consumed_samples_in=lambda path: RunDirectory(path).consumed_samples()
+    )
     return train(resolved, one_stage=one_stage, command=command, overrides=overrides)
 
 
 def train(
-    resolved: Resolved, *, one_stage: bool = False, command: Sequence[str] | None = None, overrides: Sequence[str] = ()
+    resolved: Resolved,
+    *,
+    one_stage: bool = False,
+    command: Sequence[str] | None = None,
+    overrides: Sequence[str] = (),
 ) -> launch.Outcome:
     """The same for a configuration that is resolved already.
 
@@ -45,7 +57,9 @@ def train(
     for note in (*resolved.plan.notes, *resolved.notes):
         say(console, f"note: {note}")
     with Progress(resolved.plan, console) as progress:
-        outcome = launch.run(resolved, command=command, overrides=overrides, one_stage=one_stage, observer=progress)
+        outcome = launch.run(
+            resolved, command=command, overrides=overrides, one_stage=one_stage, observer=progress
+        )
     if progress.output_is_closed:
         raise _stopped_unread(outcome)
     _tell(outcome, console)
@@ -53,9 +67,16 @@ def train(
 
 
 def _stopped_unread(outcome: launch.Outcome) -> RampcliError:
-    saved = f"with a checkpoint in {outcome.run.checkpoints}" if outcome.run.complete_checkpoints() else "before there was anything to save"
+    saved = (
+        f"with a checkpoint in {outcome.run.checkpoints}"
+        if outcome.run.complete_checkpoints()
+        else "before there was anything to save"
+    )
     stopped = f"stopped after {outcome.state['consumed_samples']:,} samples, {saved}"
-    error = RampcliError(f"nobody reads the output any more; {stopped}", remedy="the same command, which resumes; >LOG keeps the output")
+    error = RampcliError(
+        f"nobody reads the output any more; {stopped}",
+        remedy="the same command, which resumes; >LOG keeps the output",
+    )
     error.exit_code = EXIT_INTERRUPTED
     return error
 
@@ -70,13 +91,25 @@ def _tell(outcome: launch.Outcome, console: Console) -> None:
             say(console, "This run was complete already; another name= starts a new one.")
         return
     if outcome.status == "submitted":
-        show_jobs([chain.JobStatus(planned=job, job=job.job, state="PENDING", reason=None) for job in outcome.jobs], console)
-        say(console, f"run directory: {outcome.run.path}\nsee how it goes with:\n  rampcli status {shlex.quote(str(outcome.run.path))}")
+        show_jobs(
+            [
+                chain.JobStatus(planned=job, job=job.job, state="PENDING", reason=None)
+                for job in outcome.jobs
+            ],
+            console,
+        )
+        say(
+            console,
+            f"run directory: {outcome.run.path}\nsee how it goes with:\n  rampcli status {shlex.quote(str(outcome.run.path))}",
+        )
         return
     consumed, ahead = f"{outcome.state['consumed_samples']:,} samples", outcome.state["next"]
     if outcome.status == STAGE_BOUNDARY:
         stage, batch, nodes = ahead["stage"] + 1, ahead["global_batch_size"], ahead["num_nodes"]
-        say(console, f"stopped after {consumed}, before stage {stage}: batch {batch} on {nodes} node{'s' if nodes > 1 else ''}")
+        say(
+            console,
+            f"stopped after {consumed}, before stage {stage}: batch {batch} on {nodes} node{'s' if nodes > 1 else ''}",
+        )
     elif outcome.run.complete_checkpoints():
         say(console, f"stopped after {consumed}, with a checkpoint in {outcome.run.checkpoints}")
     else:

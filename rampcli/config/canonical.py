@@ -17,7 +17,9 @@ from rampcli.errors import UsageError
 WARMUP_KEYS = ("optim.warmup_samples", "optim.warmup_steps")
 ONE_OF = (LENGTH_KEYS, WARMUP_KEYS, (RAMP_KEY, SCHEDULE_KEY))
 """Keys that say the same in different ways: who chooses another than the recipe replaces it."""
-PARALLEL_KEYS = tuple(f"parallel.{axis}_parallel_size" for axis in ("tensor", "pipeline", "context"))
+PARALLEL_KEYS = tuple(
+    f"parallel.{axis}_parallel_size" for axis in ("tensor", "pipeline", "context")
+)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -48,7 +50,9 @@ def canonicalize(given: Mapping[str, Any], origin: Origin) -> Canonical:
     def decide(key: str, by: str, value: Any) -> None:
         values[key], layers[key], decided[key] = value, layers[by], (by, value)
 
-    for key, word in fold_spellings({key: Given(value=value, layer=layers[key]) for key, value in given.items()}).items():
+    for key, word in fold_spellings(
+        {key: Given(value=value, layer=layers[key]) for key, value in given.items()}
+    ).items():
         decide(key, word, given[word])
     try:
         notes = _fold_maxtext(values, layers, decide, origin)
@@ -61,12 +65,16 @@ def canonicalize(given: Mapping[str, Any], origin: Origin) -> Canonical:
         for key in chosen:
             if nearest is not None and layers[key] < layers[nearest]:
                 decide(key, nearest, None)
-    if values[SCHEDULE_KEY] is not None and layers[GLOBAL_KEY] < layers[SCHEDULE_KEY]:  # its last size is the batch
+    if (
+        values[SCHEDULE_KEY] is not None and layers[GLOBAL_KEY] < layers[SCHEDULE_KEY]
+    ):  # its last size is the batch
         decide(GLOBAL_KEY, SCHEDULE_KEY, None)
     return Canonical(values=values | dict.fromkeys(FOREIGN), decided=decided, notes=notes)
 
 
-def _fold_maxtext(values: dict[str, Any], layers: dict[str, int], decide: Any, origin: Origin) -> tuple[str, ...]:
+def _fold_maxtext(
+    values: dict[str, Any], layers: dict[str, int], decide: Any, origin: Origin
+) -> tuple[str, ...]:
     words = {word: values[word] for word in WORDS if values[word] is not None}
     if not words:
         return ()
@@ -77,10 +85,22 @@ def _fold_maxtext(values: dict[str, Any], layers: dict[str, int], decide: Any, o
     for key in PARALLEL_KEYS:
         model_ranks *= max(1, values[key])
     notes = []
-    for key, value in translate(words, num_devices=devices, model_parallel_size=model_ranks, settings=values).items():
-        word = PER_DEVICE if PER_DEVICE in words and (key == GLOBAL_KEY or not words.get(ENABLE)) else speaker
-        outright = layers[key] >= layers[word] and layers[key] > Layer.SCHEMA and values[key] not in (None, value)
-        outright = outright and key != ACCUMULATE_KEY  # that it is 1 was checked, and the micro batch is another now
+    for key, value in translate(
+        words, num_devices=devices, model_parallel_size=model_ranks, settings=values
+    ).items():
+        word = (
+            PER_DEVICE
+            if PER_DEVICE in words and (key == GLOBAL_KEY or not words.get(ENABLE))
+            else speaker
+        )
+        outright = (
+            layers[key] >= layers[word]
+            and layers[key] > Layer.SCHEMA
+            and values[key] not in (None, value)
+        )
+        outright = (
+            outright and key != ACCUMULATE_KEY
+        )  # that it is 1 was checked, and the micro batch is another now
         if not outright:
             if key == GLOBAL_KEY and values[key] not in (None, value):
                 place = origin.place(key, values[key])

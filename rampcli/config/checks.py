@@ -29,11 +29,21 @@ def check_ranges(config: Config) -> None:
 def _check_range(setting: Setting, value: float) -> None:
     key, text = setting.key, f"{setting.key}={shown(value)}"
     if setting.at_least is not None and value < setting.at_least:
-        raise UsageError(f"{text} is below {setting.at_least:g}", keys=(key,), remedy=f"{key}={setting.at_least:g} or more")
+        raise UsageError(
+            f"{text} is below {setting.at_least:g}",
+            keys=(key,),
+            remedy=f"{key}={setting.at_least:g} or more",
+        )
     if setting.above is not None and value <= setting.above:
-        raise UsageError(f"{text} is not above {setting.above:g}", keys=(key,), remedy="a positive number")
+        raise UsageError(
+            f"{text} is not above {setting.above:g}", keys=(key,), remedy="a positive number"
+        )
     if setting.below is not None and value >= setting.below:
-        raise UsageError(f"{text} is not below {setting.below:g}", keys=(key,), remedy=f"{key}={shown(setting.default)}")
+        raise UsageError(
+            f"{text} is not below {setting.below:g}",
+            keys=(key,),
+            remedy=f"{key}={shown(setting.default)}",
+        )
     if setting.at_most is not None and value > setting.at_most:
         most = shown(setting.at_most)
         raise UsageError(f"{text} is above {most}", keys=(key,), remedy=f"{key}={most} or less")
@@ -42,10 +52,22 @@ def _check_range(setting: Setting, value: float) -> None:
 def check_name(config: Config) -> None:
     """The name can name a folder, and the run directory can be one."""
     name = config.name
-    if not name or name in (".", "..") or "/" in name or not name.isprintable() or len(name.encode(errors="replace")) > 200:
-        raise UsageError(f"name={name[:100]!r} cannot name a folder", keys=("name",), remedy="letters, digits, - and _")
+    if (
+        not name
+        or name in (".", "..")
+        or "/" in name
+        or not name.isprintable()
+        or len(name.encode(errors="replace")) > 200
+    ):
+        raise UsageError(
+            f"name={name[:100]!r} cannot name a folder",
+            keys=("name",),
+            remedy="letters, digits, - and _",
+        )
     if config.run_dir is not None and (not config.run_dir or "\0" in config.run_dir):
-        raise UsageError(f"run_dir={config.run_dir!r} is no path", keys=("run_dir",), remedy="run_dir=runs/NAME")
+        raise UsageError(
+            f"run_dir={config.run_dir!r} is no path", keys=("run_dir",), remedy="run_dir=runs/NAME"
+        )
 
 
 def check_heads(config: Config) -> None:
@@ -71,7 +93,9 @@ def check_heads(config: Config) -> None:
             " rotary positions need an even size"
             if model.head_size is None
             else f"model.head_size={head_size}: rotary positions need an even size",
-            keys=("model.hidden_size", "model.num_attention_heads") if model.head_size is None else ("model.head_size",),
+            keys=("model.hidden_size", "model.num_attention_heads")
+            if model.head_size is None
+            else ("model.head_size",),
             remedy="model.position_embedding=learned, or an even head size",
         )
 
@@ -116,7 +140,9 @@ def check_schedule(config: Config) -> None:
             keys=("optim.min_lr", "optim.lr"),
             remedy=f"optim.min_lr={optim.lr}",
         )
-    if schedule.decay_style is DecayStyle.inverse_sqrt and not (optim.warmup_samples or optim.warmup_steps):
+    if schedule.decay_style is DecayStyle.inverse_sqrt and not (
+        optim.warmup_samples or optim.warmup_steps
+    ):
         raise UsageError(
             "schedule.decay_style=inverse_sqrt falls from the end of the warm-up on, and there is none",
             keys=("schedule.decay_style", "optim.warmup_samples", "optim.warmup_steps"),
@@ -130,4 +156,11 @@ def check_schedule(config: Config) -> None:
         )
 
 
-SETTING_CHECKS: tuple[Callable[[Config], Any], ...] = (check_name, check_heads, check_rotary, check_warmup, check_schedule, check_corpora)
+SETTING_CHECKS: tuple[Callable[[Config], Any], ...] = (
+    check_name,
+    check_heads,
+    check_rotary,
+    check_warmup,
+    check_schedule,
+    check_corpora,
+)

@@ -42,7 +42,9 @@ class RampSemantics(StrEnum):
     maxtext = "maxtext"
 
 
-AtBoundary = StrEnum("AtBoundary", {"stop": "stop", "continue": "continue"})  # `continue` is a keyword: no class body can hold it
+AtBoundary = StrEnum(
+    "AtBoundary", {"stop": "stop", "continue": "continue"}
+)  # `continue` is a keyword: no class body can hold it
 AtBoundary.__doc__ = "What happens where the batch size changes."
 
 

@@ -35,7 +35,12 @@ def compose(*choices: str) -> Config:
     frame = sys._getframe(1)
     caller = Path(frame.f_code.co_filename)
     report = Report()
-    config = _compose(choices, caller=f"{caller.parent.name}/{caller.name}:{frame.f_lineno}", config_dir=None, report=report)
+    config = _compose(
+        choices,
+        caller=f"{caller.parent.name}/{caller.name}:{frame.f_lineno}",
+        config_dir=None,
+        report=report,
+    )
     report.close()
     return config
 
@@ -70,54 +75,93 @@ def lay_over(
     groups = group_names(config_dir)
     typed = parse(overrides, groups=groups, place=place, report=own)
     values = {key: value for key, value in typed.items() if key not in groups}
-    options = {group: option for group, option in typed.items() if group in groups and _exists(group, option, config_dir, place, own)}
+    options = {
+        group: option
+        for group, option in typed.items()
+        if group in groups and _exists(group, option, config_dir, place, own)
+    }
     origin: Origin = config.origin
     edits = origin.edits(dict(leaves(config)))
     laid = {**origin.laid, **edits, **values}
-    sources = origin.sources | dict.fromkeys(edits, Source(Layer.RECIPE, "recipe")) | dict.fromkeys(values, Source(Layer.USER, place))
+    sources = (
+        origin.sources
+        | dict.fromkeys(edits, Source(Layer.RECIPE, "recipe"))
+        | dict.fromkeys(values, Source(Layer.USER, place))
+    )
     if options:
         chosen = [as_option(group, option) for group, option in options.items()]
-        origin = _compose((*origin.choices, *chosen), caller=origin.caller, config_dir=config_dir, report=own).origin
+        origin = _compose(
+            (*origin.choices, *chosen), caller=origin.caller, config_dir=config_dir, report=own
+        ).origin
         sources = origin.sources | {key: sources[key] for key in laid}
     result = build({**origin.composed, **laid}, place=lambda key: sources[key].place, report=own)
     composed = dict(leaves(result))
-    result.origin = replace(origin, composed=composed, sources=sources, laid={key: composed[key] for key in laid if key in composed})
+    result.origin = replace(
+        origin,
+        composed=composed,
+        sources=sources,
+        laid={key: composed[key] for key in laid if key in composed},
+    )
     if report is None:
         own.close()
     return result
 
 
-def _compose(choices: Sequence[str], *, caller: str, config_dir: Path | None, report: Report) -> Config:
+def _compose(
+    choices: Sequence[str], *, caller: str, config_dir: Path | None, report: Report
+) -> Config:
     groups = group_names(config_dir)
     typed = parse(choices, groups=groups, place=caller, report=report, unique=False)
-    chosen = {key: option for key, option in typed.items() if key in groups and _exists(key, option, config_dir, caller, report)}
+    chosen = {
+        key: option
+        for key, option in typed.items()
+        if key in groups and _exists(key, option, config_dir, caller, report)
+    }
     composed = None
     with report.noting():
         known = group_names()  # the root names an option of each of these; another group is added
-        composed = _hydra([f"{'' if group in known else '+'}{as_option(group, option)}" for group, option in chosen.items()], config_dir)
+        composed = _hydra(
+            [
+                f"{'' if group in known else '+'}{as_option(group, option)}"
+                for group, option in chosen.items()
+            ],
+            config_dir,
+        )
     if composed is None:
         report.close()
     assert composed is not None
     files = tuple(_files(composed.hydra.runtime.choices, config_dir))
-    tree = OmegaConf.to_container(OmegaConf.masked_copy(composed, [str(key) for key in composed if key != "hydra"]), resolve=False)
+    tree = OmegaConf.to_container(
+        OmegaConf.masked_copy(composed, [str(key) for key in composed if key != "hydra"]),
+        resolve=False,
+    )
     assert isinstance(tree, dict)
     from_files = flatten({str(name): value for name, value in tree.items()})
     recipe: dict[str, Any] = {}
     outdone: dict[str, Any] = {}
     for key, value in typed.items():
         if key in chosen:  # a group that is chosen after a value says what it says
-            replaced = {leaf for file in _files({key: value}, config_dir) for leaf in file.says} & recipe.keys() if recipe else set()
+            replaced = (
+                {leaf for file in _files({key: value}, config_dir) for leaf in file.says}
+                & recipe.keys()
+                if recipe
+                else set()
+            )
             outdone |= {leaf: recipe.pop(leaf) for leaf in replaced}
         elif key not in groups:
             recipe[key] = value
-    origin = Origin(choices=tuple(choices), caller=caller, files=files, recipe=recipe, outdone=outdone)
+    origin = Origin(
+        choices=tuple(choices), caller=caller, files=files, recipe=recipe, outdone=outdone
+    )
     origin.sources = (
         dict.fromkeys(settings(), DEFAULT)
         | dict.fromkeys(from_files, Source(Layer.CONF, "conf"))
         | dict.fromkeys(recipe, Source(Layer.RECIPE, caller))
     )
     origin.composed = {**from_files, **recipe}
-    config = build(origin.composed, place=lambda key: origin.place(key, origin.composed[key]), report=report)
+    config = build(
+        origin.composed, place=lambda key: origin.place(key, origin.composed[key]), report=report
+    )
     origin.composed = dict(leaves(config))
     config.origin = origin
     return config
@@ -135,7 +179,11 @@ def _exists(group: str, option: Any, config_dir: Path | None, place: str, report
 
 
 def _hydra(chosen: Sequence[str], config_dir: Path | None) -> DictConfig:
-    search = [] if config_dir is None else [f"hydra.searchpath=[{quoted(f'file://{config_dir.resolve()}')}]"]
+    search = (
+        []
+        if config_dir is None
+        else [f"hydra.searchpath=[{quoted(f'file://{config_dir.resolve()}')}]"]
+    )
     with _hydra_errors(), initialize_config_dir(str(bundled("conf")), version_base="1.3"):
         return hydra_compose(ROOT, overrides=[*search, *chosen], return_hydra_config=True)
 
@@ -145,7 +193,9 @@ def _hydra_errors() -> Any:
     """Show the cause of a failed composition, not the layers of the library around it."""
     try:
         yield
-    except Exception as error:  # a stranger's YAML can fail in the scanner, in OmegaConf or in Hydra
+    except (
+        Exception
+    ) as error:  # a stranger's YAML can fail in the scanner, in OmegaConf or in Hydra
         cause: BaseException = error
         while cause.__cause__ is not None:
             cause = cause.__cause__
@@ -159,4 +209,6 @@ def _files(choices: Mapping[Any, Any], config_dir: Path | None) -> Iterable[Conf
         if path is not None:
             with path.open(encoding="utf-8") as lines:
                 is_global = "@package _global_" in lines.readline()
-            yield ConfFile(path=path, name=f"{group}/{option}.yaml", package="" if is_global else group)
+            yield ConfFile(
+                path=path, name=f"{group}/{option}.yaml", package="" if is_global else group
+            )

@@ -14,7 +14,10 @@ from rampcli.errors import UsageError
 MOST_SHARES = 2**31
 """Weights as whole shares of their sum are below it, so that products with counts of samples stay within 64 bits."""
 MOST_DIGITS = 30
-OF_FILES = {DataSource.indexed: "PREFIX, of `rampcli data build`", DataSource.text: "FILE, or a folder"}
+OF_FILES = {
+    DataSource.indexed: "PREFIX, of `rampcli data build`",
+    DataSource.text: "FILE, or a folder",
+}
 
 
 def corpora_of(config: Config) -> list[tuple[int, Path]]:
@@ -41,7 +44,9 @@ def corpora_of(config: Config) -> list[tuple[int, Path]]:
         if abs(weight.adjusted()) > MOST_DIGITS:
             raise _too_many_digits()
         weights.append(Fraction(weight))
-    return list(zip(shares_of(weights), (Path(path).expanduser() for path in blend[1::2]), strict=True))
+    return list(
+        zip(shares_of(weights), (Path(path).expanduser() for path in blend[1::2]), strict=True)
+    )
 
 
 def shares_of(weights: Sequence[Fraction]) -> list[int]:
@@ -59,17 +64,29 @@ def shares_of(weights: Sequence[Fraction]) -> list[int]:
 
 
 def _too_many_digits() -> UsageError:
-    return UsageError("the weights of data.blend have too many digits", keys=("data.blend",), remedy="weights of up to nine digits")
+    return UsageError(
+        "the weights of data.blend have too many digits",
+        keys=("data.blend",),
+        remedy="weights of up to nine digits",
+    )
 
 
 def _no_blend(blend: list[str], reason: str) -> UsageError:
-    return UsageError(f"data.blend={shown(blend)} {reason}", keys=("data.blend",), remedy="data.blend=[0.7,data/wiki,0.3,data/code]")
+    return UsageError(
+        f"data.blend={shown(blend)} {reason}",
+        keys=("data.blend",),
+        remedy="data.blend=[0.7,data/wiki,0.3,data/code]",
+    )
 
 
 def check_corpora(config: Config) -> None:
     """The source has the paths that it needs, and no others; the documents divide into parts."""
     data = config.data
-    given = {key: value for key, value in (("data.path", data.path), ("data.blend", data.blend)) if value is not None}
+    given = {
+        key: value
+        for key, value in (("data.path", data.path), ("data.blend", data.blend))
+        if value is not None
+    }
     if data.source in OF_FILES:
         if not given:
             raise UsageError(
@@ -78,7 +95,9 @@ def check_corpora(config: Config) -> None:
                 remedy=f"data.path={OF_FILES[data.source]}",
             )
         if len(given) > 1:
-            raise UsageError("data.path and data.blend are both given", keys=tuple(given), remedy="one of them")
+            raise UsageError(
+                "data.path and data.blend are both given", keys=tuple(given), remedy="one of them"
+            )
         trained = [path for _, path in corpora_of(config)]
         if data.validation_path is not None and Path(data.validation_path).expanduser() in trained:
             raise UsageError(
@@ -88,8 +107,18 @@ def check_corpora(config: Config) -> None:
             )
     elif data.validation_path is not None or given:
         key = next(iter(given), "data.validation_path")
-        raise UsageError(f"{key} is for corpora of files, and data.source={data.source}", keys=(key, "data.source"), remedy="data=indexed")
-    if len(data.split) != 3 or not all(isfinite(share) and share >= 0 for share in data.split) or data.split[0] <= 0:
         raise UsageError(
-            f"data.split={shown(data.split)} is not three shares, the first above 0", keys=("data.split",), remedy="data.split=[98,1,1]"
+            f"{key} is for corpora of files, and data.source={data.source}",
+            keys=(key, "data.source"),
+            remedy="data=indexed",
+        )
+    if (
+        len(data.split) != 3
+        or not all(isfinite(share) and share >= 0 for share in data.split)
+        or data.split[0] <= 0
+    ):
+        raise UsageError(
+            f"data.split={shown(data.split)} is not three shares, the first above 0",
+            keys=("data.split",),
+            remedy="data.split=[98,1,1]",
         )

@@ -42,9 +42,13 @@ def explain(key: str, resolved: Resolved) -> dict[str, Any]:
         "unit": setting.unit,
         "default": _plain(setting.default),
         "range": setting.range_name() or None,
-        "doc": setting.doc or f"another system's word for {SPELLINGS.get(key, 'the batch, counted per device (MaxText)')}",
+        "doc": setting.doc
+        or f"another system's word for {SPELLINGS.get(key, 'the batch, counted per device (MaxText)')}",
         "set_by": history[-1].place,
-        "overrode": [{"set_by": said.place, "value": _plain(typed(key, said.value))} for said in reversed(history[:-1])],
+        "overrode": [
+            {"set_by": said.place, "value": _plain(typed(key, said.value))}
+            for said in reversed(history[:-1])
+        ],
     }
 
 
@@ -67,12 +71,16 @@ def with_provenance(resolved: Resolved) -> str:
     lines = []
     for key, text, depth in _lines(nest(values), "", 0):
         if key in values:
-            comment = _provenance(settings()[key], values[key], origin.history(key, values[key]), known)
+            comment = _provenance(
+                settings()[key], values[key], origin.history(key, values[key]), known
+            )
             lines.append((f"{'  ' * depth}{text}", comment))
         else:
             lines.append((f"{'  ' * depth}{text}", ""))
     width = max(len(text) for text, _ in lines)
-    return "".join(f"{text:<{width}}  # {comment}\n" if comment else f"{text}\n" for text, comment in lines)
+    return "".join(
+        f"{text:<{width}}  # {comment}\n" if comment else f"{text}\n" for text, comment in lines
+    )
 
 
 def _lines(tree: Mapping[str, Any], prefix: str, depth: int) -> list[tuple[str, str, int]]:
@@ -89,7 +97,9 @@ def _lines(tree: Mapping[str, Any], prefix: str, depth: int) -> list[tuple[str, 
 def _yaml(value: Any) -> str:
     if isinstance(value, list):
         return shown(value)
-    text: str = yaml.safe_dump(_plain(value), default_flow_style=True, allow_unicode=True, width=float("inf"))
+    text: str = yaml.safe_dump(
+        _plain(value), default_flow_style=True, allow_unicode=True, width=float("inf")
+    )
     return text.removesuffix("\n...\n").rstrip("\n")
 
 
@@ -98,7 +108,10 @@ def _provenance(setting: Setting, value: Any, history: list[Said], known: Mappin
     if value is None and setting.key in known:
         parts.append(f"comes to {known[setting.key]}")
     now = shown(_plain(value))
-    said_before = [(shown(_plain(typed(setting.key, said.value))), said.place) for said in reversed(history[1:-1])]
+    said_before = [
+        (shown(_plain(typed(setting.key, said.value))), said.place)
+        for said in reversed(history[1:-1])
+    ]
     overrode = [f"{text} ({place})" for text, place in said_before if text != now]
     if overrode:
         parts.append(f"not {', '.join(overrode)}")

@@ -22,7 +22,14 @@ def setting(
         unit: of the value, in words.
         at_least, at_most, above, below: the range that is accepted.
     """
-    about = {"doc": doc, "unit": unit, "at_least": at_least, "at_most": at_most, "above": above, "below": below}
+    about = {
+        "doc": doc,
+        "unit": unit,
+        "at_least": at_least,
+        "at_most": at_most,
+        "above": above,
+        "below": below,
+    }
     if isinstance(default, list):
         return field(default_factory=default.copy, metadata=about)
     return field(default=default, metadata=about)

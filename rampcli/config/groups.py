@@ -22,12 +22,24 @@ def folders(config_dir: Path | None) -> list[Path]:
 
 def group_names(config_dir: Path | None = None) -> set[str]:
     """The groups that an option can be chosen of."""
-    return {path.name for folder in folders(config_dir) for path in folder.iterdir() if path.is_dir() and path.name.isidentifier()}
+    return {
+        path.name
+        for folder in folders(config_dir)
+        for path in folder.iterdir()
+        if path.is_dir() and path.name.isidentifier()
+    }
 
 
 def option_names(group: str, config_dir: Path | None = None) -> list[str]:
     """The options of a group, sorted."""
-    return sorted({path.stem for folder in folders(config_dir) for path in (folder / group).glob("*.yaml") if path.is_file()})
+    return sorted(
+        {
+            path.stem
+            for folder in folders(config_dir)
+            for path in (folder / group).glob("*.yaml")
+            if path.is_file()
+        }
+    )
 
 
 def some_of(names: list[str]) -> str:
@@ -39,7 +51,9 @@ def some_of(names: list[str]) -> str:
 
 def option_file(group: str, option: str, among: list[Path]) -> Path | None:
     """The file of an option; None where there is none."""
-    return next((path for folder in among if (path := folder / group / f"{option}.yaml").is_file()), None)
+    return next(
+        (path for folder in among if (path := folder / group / f"{option}.yaml").is_file()), None
+    )
 
 
 def check_option(group: str, option: Any, config_dir: Path | None) -> None:
@@ -52,9 +66,15 @@ def check_option(group: str, option: Any, config_dir: Path | None) -> None:
     path = option_file(group, name, folders(config_dir)) if Path(name).name == name else None
     if path is None:
         ours = option_names(group)
-        options = sorted(option_names(group, config_dir), key=ours.__contains__)  # the user's own come first
+        options = sorted(
+            option_names(group, config_dir), key=ours.__contains__
+        )  # the user's own come first
         near = difflib.get_close_matches(name, options, n=2, cutoff=0.5) or options
-        raise UsageError(f"{group}={name}: there is no conf/{group}/{name}.yaml", keys=(group,), remedy=f"{group}={some_of(near)}")
+        raise UsageError(
+            f"{group}={name}: there is no conf/{group}/{name}.yaml",
+            keys=(group,),
+            remedy=f"{group}={some_of(near)}",
+        )
     if not path.is_relative_to(bundled("conf")):
         _check_file(path, place=f"{group}/{name}.yaml", key=group)
 
@@ -86,7 +106,9 @@ def _check_file(path: Path, *, place: str, key: str) -> None:
 
     def refuse(reason: str, line: int | None = None) -> UsageError:
         at = place if line is None else f"{place}:{line}"
-        return UsageError(f"{path}: {reason}", keys=(key,), remedy="plain KEY: VALUE lines", set_by=(at,))
+        return UsageError(
+            f"{path}: {reason}", keys=(key,), remedy="plain KEY: VALUE lines", set_by=(at,)
+        )
 
     try:
         text, root = plain_yaml.read(path, most_bytes=LARGEST_FILE_BYTES)
@@ -98,4 +120,7 @@ def _check_file(path: Path, *, place: str, key: str) -> None:
             raise refuse("its package is neither its group nor _global_", number)
     for name, _ in root.value:
         if name.value in ("defaults", "hydra"):
-            raise refuse(f"{name.value} is no setting: an option holds settings only", name.start_mark.line + 1)
+            raise refuse(
+                f"{name.value} is no setting: an option holds settings only",
+                name.start_mark.line + 1,
+            )

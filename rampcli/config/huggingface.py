@@ -27,7 +27,11 @@ ASSUMED: dict[str, dict[str, Any]] = {
     "llama": {"hidden_act": "silu"},
     "mistral": {"hidden_act": "silu"},
     "qwen3": {"hidden_act": "silu", "use_sliding_window": False},
-    "gpt2": {"activation_function": "gelu_new", "scale_attn_weights": True, "scale_attn_by_inverse_layer_idx": False},
+    "gpt2": {
+        "activation_function": "gelu_new",
+        "scale_attn_weights": True,
+        "scale_attn_by_inverse_layer_idx": False,
+    },
 }
 """What our decoder takes for granted of each type: the value, which is also transformers' default."""
 _SIZE_OR_NULL = (POSITIVE, None)
@@ -37,7 +41,16 @@ _ROPE = {
     "original_max_position_embeddings?": POSITIVE,
 }
 _OF_LLAMA = {
-    **dict.fromkeys(("num_hidden_layers", "hidden_size", "intermediate_size", "num_attention_heads", "vocab_size"), POSITIVE),
+    **dict.fromkeys(
+        (
+            "num_hidden_layers",
+            "hidden_size",
+            "intermediate_size",
+            "num_attention_heads",
+            "vocab_size",
+        ),
+        POSITIVE,
+    ),
     **dict.fromkeys(("head_dim?", "num_key_value_heads?", "sliding_window?"), _SIZE_OR_NULL),
     **dict.fromkeys(("rms_norm_eps?", "rope_theta?", "initializer_range?"), RATE),
     **dict.fromkeys(("attention_bias?", "mlp_bias?", "tie_word_embeddings?"), bool),
@@ -55,9 +68,31 @@ KEYS: dict[str, dict[Any, Any]] = {
 """The keys that are read of each type, and their shapes, as `rampcli.records` has them. A file may hold more."""
 MOST_CONFIG_BYTES = 2**20
 SHAPE = (
-    *("num_layers", "hidden_size", "ffn_hidden_size", "num_attention_heads", "head_size", "num_query_groups", "vocab_size"),
-    *("normalization", "norm_epsilon", "activation", "position_embedding", "rotary_base", "rotary_scale_factor"),
-    *("rotary_low_freq_factor", "rotary_high_freq_factor", "rotary_original_length", "qk_norm", "sliding_window", "bias"),
+    *(
+        "num_layers",
+        "hidden_size",
+        "ffn_hidden_size",
+        "num_attention_heads",
+        "head_size",
+        "num_query_groups",
+        "vocab_size",
+    ),
+    *(
+        "normalization",
+        "norm_epsilon",
+        "activation",
+        "position_embedding",
+        "rotary_base",
+        "rotary_scale_factor",
+    ),
+    *(
+        "rotary_low_freq_factor",
+        "rotary_high_freq_factor",
+        "rotary_original_length",
+        "qk_norm",
+        "sliding_window",
+        "bias",
+    ),
     "tie_embeddings",
 )
 """The settings that decide what a model computes from its weights."""
@@ -93,7 +128,14 @@ def model_type(model: ModelConfig) -> str:
     raise UsageError(
         "transformers has no class for this model: Llama, Mistral and Qwen3 have rmsnorm, swiglu and rope, GPT-2 has layernorm, gelu,"
         " learned positions and biases; only Mistral has a sliding window, only Qwen3 norms of queries and keys",
-        keys=("model.normalization", "model.activation", "model.position_embedding", "model.bias", "model.qk_norm", "model.sliding_window"),
+        keys=(
+            "model.normalization",
+            "model.activation",
+            "model.position_embedding",
+            "model.bias",
+            "model.qk_norm",
+            "model.sliding_window",
+        ),
     )
 
 
@@ -172,19 +214,34 @@ def read_config(folder: Path) -> ModelConfig:
         told = read_json(path, {"model_type?": str}, most_bytes=MOST_CONFIG_BYTES)
         kind = told.get("model_type")
         if kind not in ARCHITECTURES:
-            raise UsageError(f"{path} is of model_type {kind!r}", keys=(INIT_FROM_KEY,), remedy=f"one of {', '.join(ARCHITECTURES)}")
-        check_shape(told, KEYS[kind] | {f"{key}?": type(assumed) for key, assumed in ASSUMED[kind].items()}, where=str(path))
+            raise UsageError(
+                f"{path} is of model_type {kind!r}",
+                keys=(INIT_FROM_KEY,),
+                remedy=f"one of {', '.join(ARCHITECTURES)}",
+            )
+        check_shape(
+            told,
+            KEYS[kind] | {f"{key}?": type(assumed) for key, assumed in ASSUMED[kind].items()},
+            where=str(path),
+        )
     except (OSError, ValueError) as error:  # ValueError: a path with a null byte
-        raise UsageError(f"cannot read {path}: {reason_of(error)}", keys=(INIT_FROM_KEY,), remedy=FOLDER) from error
+        raise UsageError(
+            f"cannot read {path}: {reason_of(error)}", keys=(INIT_FROM_KEY,), remedy=FOLDER
+        ) from error
     except DamagedFileError as error:
         raise UsageError(error.message, keys=(INIT_FROM_KEY,), remedy=FOLDER) from error
     for key, assumed in ASSUMED[kind].items():
         if told.get(key, assumed) != assumed:
-            raise UsageError(f"{path} has {key}={told[key]}; this decoder has {assumed} only", keys=(INIT_FROM_KEY,))
+            raise UsageError(
+                f"{path} has {key}={told[key]}; this decoder has {assumed} only",
+                keys=(INIT_FROM_KEY,),
+            )
     try:
         model = _from_gpt2(told) if kind == "gpt2" else _from_llama(told, kind)
     except KeyError as error:
-        raise UsageError(f"{path} has no {error} in its rotary positions", keys=(INIT_FROM_KEY,)) from error
+        raise UsageError(
+            f"{path} has no {error} in its rotary positions", keys=(INIT_FROM_KEY,)
+        ) from error
     return _checked(model, path)
 
 
@@ -194,7 +251,10 @@ def _checked(model: ModelConfig, path: Path) -> ModelConfig:
     Raises:
         UsageError: settings out of range, or that contradict each other; all of them together.
     """
-    config = build({f"model.{name}": value for name, value in as_settings(model).items()}, place=lambda _: str(path))
+    config = build(
+        {f"model.{name}": value for name, value in as_settings(model).items()},
+        place=lambda _: str(path),
+    )
     report = Report()
     with report.noting():
         check_ranges(config)
@@ -226,16 +286,29 @@ def _from_gpt2(told: Mapping[str, Any]) -> ModelConfig:
 
 def _from_llama(told: Mapping[str, Any], kind: str) -> ModelConfig:
     # transformers 5 has one entry for what were two.
-    rope = {"rope_theta": told.get("rope_theta", 10_000.0), **(told.get("rope_scaling") or {}), **(told.get("rope_parameters") or {})}
-    if (rope_type := rope.get("rope_type", rope.get("type", "default"))) not in ("default", "llama3"):
-        raise UsageError(f"rotary positions of type {rope_type!r} are not known here", keys=(INIT_FROM_KEY,), remedy="default or llama3")
+    rope = {
+        "rope_theta": told.get("rope_theta", 10_000.0),
+        **(told.get("rope_scaling") or {}),
+        **(told.get("rope_parameters") or {}),
+    }
+    if (rope_type := rope.get("rope_type", rope.get("type", "default"))) not in (
+        "default",
+        "llama3",
+    ):
+        raise UsageError(
+            f"rotary positions of type {rope_type!r} are not known here",
+            keys=(INIT_FROM_KEY,),
+            remedy="default or llama3",
+        )
     heads, head_size = told["num_attention_heads"], told.get("head_dim")
     model = ModelConfig(
         num_layers=told["num_hidden_layers"],
         hidden_size=told["hidden_size"],
         ffn_hidden_size=told["intermediate_size"],
         num_attention_heads=heads,
-        head_size=None if head_size is None or head_size * heads == told["hidden_size"] else head_size,
+        head_size=None
+        if head_size is None or head_size * heads == told["hidden_size"]
+        else head_size,
         num_query_groups=told.get("num_key_value_heads"),
         vocab_size=told["vocab_size"],
         norm_epsilon=told.get("rms_norm_eps", 1e-6),
@@ -247,7 +320,10 @@ def _from_llama(told: Mapping[str, Any], kind: str) -> ModelConfig:
         init_std=told.get("initializer_range", 0.02),
     )
     if kind == "llama" and bool(told.get("mlp_bias", False)) != model.bias:
-        raise UsageError("attention_bias and mlp_bias differ; this decoder has both or none", keys=(INIT_FROM_KEY,))
+        raise UsageError(
+            "attention_bias and mlp_bias differ; this decoder has both or none",
+            keys=(INIT_FROM_KEY,),
+        )
     if rope_type == "llama3":
         model.rotary_scale_factor = float(rope["factor"])
         model.rotary_low_freq_factor = float(rope["low_freq_factor"])
@@ -264,7 +340,9 @@ def has_weights(folder: Path) -> bool:
 def as_settings(model: ModelConfig) -> dict[str, Any]:
     """The settings of a folder's model as plain data, for a file of the group `model`."""
     values = {name: getattr(model, name) for name in (*SHAPE, "init_std")}
-    return {name: value.value if isinstance(value, Enum) else value for name, value in values.items()}
+    return {
+        name: value.value if isinstance(value, Enum) else value for name, value in values.items()
+    }
 
 
 def check_init_from(config: Config) -> None:
@@ -278,7 +356,11 @@ def check_init_from(config: Config) -> None:
     folder = Path(config.model.init_from)
     theirs = read_config(folder)
     if not has_weights(folder):
-        raise UsageError(f"{folder} holds no *.safetensors", keys=(INIT_FROM_KEY,), remedy="a folder that save_pretrained wrote")
+        raise UsageError(
+            f"{folder} holds no *.safetensors",
+            keys=(INIT_FROM_KEY,),
+            remedy="a folder that save_pretrained wrote",
+        )
     ours = config.model
     different = [name for name in SHAPE if _meaning(ours, name) != _meaning(theirs, name)]
     if different:
@@ -298,6 +380,9 @@ def _meaning(model: ModelConfig, name: str) -> Any:
         return model.num_query_groups or model.num_attention_heads
     if name.startswith("rotary_") and model.position_embedding is PositionEmbedding.learned:
         return None
-    if name in ("rotary_low_freq_factor", "rotary_high_freq_factor", "rotary_original_length") and model.rotary_scale_factor is None:
+    if (
+        name in ("rotary_low_freq_factor", "rotary_high_freq_factor", "rotary_original_length")
+        and model.rotary_scale_factor is None
+    ):
         return None
     return getattr(model, name)

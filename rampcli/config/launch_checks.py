@@ -41,7 +41,9 @@ def check_slurm_names(config: Config) -> None:
         if text is not None and not _PLAIN.fullmatch(text):
             key = f"launch.slurm.{name}"
             raise UsageError(
-                f"{key}={text!r} is nothing that sbatch takes", keys=(key,), remedy=f"{key}={'4:00:00' if name == 'time' else 'null'}"
+                f"{key}={text!r} is nothing that sbatch takes",
+                keys=(key,),
+                remedy=f"{key}={'4:00:00' if name == 'time' else 'null'}",
             )
 
 
@@ -57,20 +59,32 @@ def check_slurm_words(config: Config) -> None:
                 keys=("launch.slurm.environment",),
                 remedy="""'launch.slurm.environment=["NCCL_DEBUG=INFO"]'""",
             )
-    if slurm.python is not None and slurm.python.startswith("-"):  # bash's exec would take it for an option
+    if slurm.python is not None and slurm.python.startswith(
+        "-"
+    ):  # bash's exec would take it for an option
         raise UsageError(
-            f"launch.slurm.python={slurm.python} is not a path", keys=("launch.slurm.python",), remedy="launch.slurm.python=null"
+            f"launch.slurm.python={slurm.python} is not a path",
+            keys=("launch.slurm.python",),
+            remedy="launch.slurm.python=null",
         )
 
 
 def _check_option(word: str) -> None:
     if not is_option(word):
-        raise UsageError(f"{SBATCH_KEY} has {word!r}, which is no option", keys=(SBATCH_KEY,), remedy=_EXAMPLE)
+        raise UsageError(
+            f"{SBATCH_KEY} has {word!r}, which is no option", keys=(SBATCH_KEY,), remedy=_EXAMPLE
+        )
     if (name := forbidden_option(word)) is not None:
         meant = "" if word.startswith(f"--{name}") else f" (--{name})"
         raise UsageError(
-            f"{SBATCH_KEY} has {word}{meant}, which a chain of jobs cannot have: {FORBIDDEN[name]}", keys=(SBATCH_KEY,), remedy=_EXAMPLE
+            f"{SBATCH_KEY} has {word}{meant}, which a chain of jobs cannot have: {FORBIDDEN[name]}",
+            keys=(SBATCH_KEY,),
+            remedy=_EXAMPLE,
         )
 
 
-LAUNCH_CHECKS: tuple[Callable[[Config], Any], ...] = (check_elastic, check_slurm_names, check_slurm_words)
+LAUNCH_CHECKS: tuple[Callable[[Config], Any], ...] = (
+    check_elastic,
+    check_slurm_names,
+    check_slurm_words,
+)

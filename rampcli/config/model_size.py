@@ -20,14 +20,23 @@ def count_parameters(model: ModelConfig, *, sequence_length: int) -> int:
     query_key_value = _query_key_value(model)
     norm = width * (2 if model.normalization is Normalization.layernorm else 1)
     biases = query_key_value + width + _inner(model) * model.ffn_hidden_size + width
-    layer = _matrices(model) + 2 * norm + (biases if model.bias else 0) + (2 * head_size if model.qk_norm else 0)
+    layer = (
+        _matrices(model)
+        + 2 * norm
+        + (biases if model.bias else 0)
+        + (2 * head_size if model.qk_norm else 0)
+    )
     embeddings = model.vocab_size * width * (1 if model.tie_embeddings else 2)
-    positions = sequence_length * width if model.position_embedding is PositionEmbedding.learned else 0
+    positions = (
+        sequence_length * width if model.position_embedding is PositionEmbedding.learned else 0
+    )
     return model.num_layers * layer + norm + embeddings + positions
 
 
 def _query_key_value(model: ModelConfig) -> int:
-    return (model.num_attention_heads + 2 * (model.num_query_groups or model.num_attention_heads)) * head_size_of(model)
+    return (
+        model.num_attention_heads + 2 * (model.num_query_groups or model.num_attention_heads)
+    ) * head_size_of(model)
 
 
 def _inner(model: ModelConfig) -> int:
@@ -42,7 +51,9 @@ def _matrices(model: ModelConfig) -> int:
 
 def checkpoint_bytes(config: Config) -> int:
     """Bytes of a checkpoint's tensors: the weights, and what the optimiser keeps for each."""
-    numbers = (1 + STATES) * count_parameters(config.model, sequence_length=config.data.sequence_length)
+    numbers = (1 + STATES) * count_parameters(
+        config.model, sequence_length=config.data.sequence_length
+    )
     if config.optim.optimizer is Optimizer.muon:
         numbers -= config.model.num_layers * _matrices(config.model)
     return BYTES_PER_NUMBER * numbers

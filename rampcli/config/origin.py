@@ -58,7 +58,10 @@ class ConfFile:
     def says(self) -> dict[str, Said]:
         """What every leaf in the file says, by dotted key; the place is `group/option.yaml:line`."""
         root = yaml.compose(self.path.read_text(encoding="utf-8"), Loader=yaml.SafeLoader)
-        return {key: Said(f"{self.name}:{line}", value) for key, line, value in _leaf_lines(root, self.package)}
+        return {
+            key: Said(f"{self.name}:{line}", value)
+            for key, line, value in _leaf_lines(root, self.package)
+        }
 
 
 def _leaf_lines(node: yaml.Node | None, prefix: str) -> Iterable[tuple[str, int, Any]]:
@@ -69,7 +72,11 @@ def _leaf_lines(node: yaml.Node | None, prefix: str) -> Iterable[tuple[str, int,
         if isinstance(value_node, yaml.MappingNode):
             yield from _leaf_lines(value_node, key)
         else:
-            yield key, key_node.start_mark.line + 1, SafeConstructor().construct_document(value_node)
+            yield (
+                key,
+                key_node.start_mark.line + 1,
+                SafeConstructor().construct_document(value_node),
+            )
 
 
 @dataclass(slots=True)
@@ -111,7 +118,10 @@ class Origin:
     def history(self, key: str, value: Any) -> list[Said]:
         """Everything that was said of a leaf whose value is now `value`; the last one holds."""
         default = settings()[key].default
-        said = [Said(DEFAULT.place, default.value if isinstance(default, Enum) else default), *self._files_say(key)]
+        said = [
+            Said(DEFAULT.place, default.value if isinstance(default, Enum) else default),
+            *self._files_say(key),
+        ]
         if key in self.outdone:
             said.insert(-1, Said(self.caller, self.outdone[key]))
         if key in self.recipe:
@@ -136,10 +146,19 @@ class Origin:
         edits = self.edits(given)
         sources = self.sources | dict.fromkeys(edits, PYTHON)
         for key, (word, _) in decided.items():
-            sources[key] = Source(self.layer(word, given[word]), f"{word}={shown(given[word])} ({self.place(word, given[word])})")
+            sources[key] = Source(
+                self.layer(word, given[word]),
+                f"{word}={shown(given[word])} ({self.place(word, given[word])})",
+            )
         values = {key: value for key, (_, value) in decided.items()}
         words = {key: word for key, (word, _) in decided.items() if word in FOREIGN}
-        return replace(self, composed={**given, **values}, sources=sources, laid={**self.laid, **edits, **values}, words=words)
+        return replace(
+            self,
+            composed={**given, **values},
+            sources=sources,
+            laid={**self.laid, **edits, **values},
+            words=words,
+        )
 
     def name_sources(self, error: RampcliError) -> None:
         """Let an error about settings say where their values came from, where it does not yet."""
@@ -164,12 +183,16 @@ class Origin:
         for key in keys:
             value = self.composed.get(key)
             place = self.place(key, value)
-            places.append(place if ":" in place or "=" in place else f"{key}={shown(value)} ({place})")
+            places.append(
+                place if ":" in place or "=" in place else f"{key}={shown(value)} ({place})"
+            )
         return tuple(dict.fromkeys(places))
 
     def _is_as_composed(self, key: str, value: Any) -> bool:
         composed = self.composed.get(key, self)
-        return composed is value or bool(composed == value)  # a value that is not a number equals nothing
+        return composed is value or bool(
+            composed == value
+        )  # a value that is not a number equals nothing
 
     def _files_say(self, key: str) -> list[Said]:
         return [file.says[key] for file in self.files if key in file.says]

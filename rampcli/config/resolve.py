@@ -63,7 +63,9 @@ class Resolved:
         if factor is None or factor <= 0:
             return None
         expansion = Fraction(str(factor))
-        passes = 1 if self.plan.semantics == "maxtext" else stage.accumulate_grad_batches  # MaxText's ramp takes a step in one pass
+        passes = (
+            1 if self.plan.semantics == "maxtext" else stage.accumulate_grad_batches
+        )  # MaxText's ramp takes a step in one pass
         loaded = LoadedBatch.of(
             per_device_batch_size=Fraction(stage.global_batch_size, stage.world_size * passes),
             expansion_factor=expansion,
@@ -78,7 +80,12 @@ def run_dir_of(config: Config) -> Path:
     return Path(config.run_dir or f"runs/{config.name}")
 
 
-def resolve(config: Config, *, consumed_samples_in: Callable[[Path], int] = lambda _: 0, report: Report | None = None) -> Resolved:
+def resolve(
+    config: Config,
+    *,
+    consumed_samples_in: Callable[[Path], int] = lambda _: 0,
+    report: Report | None = None,
+) -> Resolved:
     """Check a configuration and plan its run. `config` itself is left as it is.
 
     Args:
@@ -99,12 +106,16 @@ def resolve(config: Config, *, consumed_samples_in: Callable[[Path], int] = lamb
     untranslated = canon is None and any(given[word] is not None for word in WORDS)
     canon = canon or Canonical(values=given, decided={}, notes=())
     settled = origin.settled(given, canon.decided)
-    typed = build(canon.values, place=lambda key: settled.place(key, canon.values[key]), report=report)
+    typed = build(
+        canon.values, place=lambda key: settled.place(key, canon.values[key]), report=report
+    )
     typed.origin = settled
     known = len(report.errors)
     with _fresh(report, settled):
         check_ranges(typed)
-    for error in report.errors[known:]:  # what is checked next is worked out with the default in its place
+    for error in report.errors[
+        known:
+    ]:  # what is checked next is worked out with the default in its place
         put(typed, error.keys[0], settings()[error.keys[0]].default)
     for check in (*SETTING_CHECKS, *SPLIT_CHECKS, *LAUNCH_CHECKS):
         with _fresh(report, settled):
@@ -178,7 +189,11 @@ def _plan(config: Config, consumed_samples: int) -> TrainingPlan:
         ),
         node_policy=rampup.node_policy,
         sequence_length=config.data.sequence_length,
-        length=RunLength(max_steps=trainer.max_steps, max_samples=trainer.max_samples, max_tokens=trainer.max_tokens),
+        length=RunLength(
+            max_steps=trainer.max_steps,
+            max_samples=trainer.max_samples,
+            max_tokens=trainer.max_tokens,
+        ),
         throughput=throughput_of(config),
         restart_s=rampup.restart_s,
         restarts_always=rampup.at_boundary is AtBoundary("stop"),
@@ -191,20 +206,38 @@ def throughput_of(config: Config) -> Throughput | None:
     sequence_length = config.data.sequence_length
     if config.rampup.efficiency is not None:
         place = config.origin.place("rampup.efficiency", config.rampup.efficiency)
-        return Throughput(points=parse_points(config.rampup.efficiency), basis=f"rampup.efficiency ({place})")
-    samples_per_s, mfu, peak = config.throughput.samples_per_s_per_gpu, config.throughput.mfu, config.trainer.peak_tflops
+        return Throughput(
+            points=parse_points(config.rampup.efficiency), basis=f"rampup.efficiency ({place})"
+        )
+    samples_per_s, mfu, peak = (
+        config.throughput.samples_per_s_per_gpu,
+        config.throughput.mfu,
+        config.trainer.peak_tflops,
+    )
     if samples_per_s is not None:
-        return Throughput(points=((1, samples_per_s * sequence_length),), basis=f"{samples_per_s:g} samples/s per GPU, as declared")
+        return Throughput(
+            points=((1, samples_per_s * sequence_length),),
+            basis=f"{samples_per_s:g} samples/s per GPU, as declared",
+        )
     if mfu is None or peak is None:
         return None
-    tokens_per_s = mfu * peak * 1e12 / flops_per_token(config.model, sequence_length=sequence_length)
-    return Throughput(points=((1, tokens_per_s),), basis=f"an estimate from FLOPs, at {mfu:.0%} of {peak:g} TFLOP/s per GPU, as declared")
+    tokens_per_s = (
+        mfu * peak * 1e12 / flops_per_token(config.model, sequence_length=sequence_length)
+    )
+    return Throughput(
+        points=((1, tokens_per_s),),
+        basis=f"an estimate from FLOPs, at {mfu:.0%} of {peak:g} TFLOP/s per GPU, as declared",
+    )
 
 
 def _check_stages(resolved: Resolved, consumed_samples: int) -> None:
     """Check the stages that are still to come."""
     report = Report()
-    stages = [stage for stage in resolved.plan.stages if stage.samples is None or stage.first_sample + stage.samples > consumed_samples]
+    stages = [
+        stage
+        for stage in resolved.plan.stages
+        if stage.samples is None or stage.first_sample + stage.samples > consumed_samples
+    ]
     parallel = resolved.config.parallel
     with report.noting():
         check_pipeline(

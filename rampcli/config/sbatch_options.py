@@ -51,7 +51,11 @@ def forbidden_option(word: str) -> str | None:
     """
     if word.startswith("--"):
         typed = word[2:].partition("=")[0]
-        return typed if typed in FORBIDDEN else next((name for name in FORBIDDEN if name.startswith(typed)), None)
+        return (
+            typed
+            if typed in FORBIDDEN
+            else next((name for name in FORBIDDEN if name.startswith(typed)), None)
+        )
     for letter in word[1:]:
         if letter in _SHORT:
             return _SHORT[letter]

@@ -77,7 +77,11 @@ class Setting:
         """The values of an enum or a switch, as they are typed."""
         if self.type is bool:
             return ["true", "false"]
-        return [member.value for member in self.type] if isinstance(self.type, type) and issubclass(self.type, Enum) else []
+        return (
+            [member.value for member in self.type]
+            if isinstance(self.type, type) and issubclass(self.type, Enum)
+            else []
+        )
 
     def type_name(self) -> str:
         """`an integer`, `one of nemo, best, fixed`, ..."""
@@ -94,7 +98,11 @@ class Setting:
 
     def range_name(self) -> str:
         """`from 1`, `above 0 up to 1`, ...; empty where everything of the type is allowed."""
-        parts = [f"{word} {bound:g}" for word, bound in (("from", self.at_least), ("above", self.above)) if bound is not None]
+        parts = [
+            f"{word} {bound:g}"
+            for word, bound in (("from", self.at_least), ("above", self.above))
+            if bound is not None
+        ]
         if self.at_most is not None:
             parts.append("up to 2^62" if self.at_most == 2**62 else f"up to {self.at_most:,}")
         if self.below is not None:
@@ -114,9 +122,17 @@ def _settings(schema: type, prefix: str) -> Iterator[Setting]:
         if dataclasses.is_dataclass(field.type):
             yield from _settings(field.type, f"{key}.")  # type: ignore[arg-type]
         else:
-            options = get_args(field.type) if get_origin(field.type) in (UnionType,) else (field.type,)
+            options = (
+                get_args(field.type) if get_origin(field.type) in (UnionType,) else (field.type,)
+            )
             kinds = [option for option in options if option is not type(None)]
-            yield Setting(key=key, type=kinds[0], optional=len(kinds) < len(options), default=_default(field), **field.metadata)
+            yield Setting(
+                key=key,
+                type=kinds[0],
+                optional=len(kinds) < len(options),
+                default=_default(field),
+                **field.metadata,
+            )
 
 
 def _name(field: "dataclasses.Field[Any]") -> str:
@@ -125,7 +141,9 @@ def _name(field: "dataclasses.Field[Any]") -> str:
 
 
 def _default(field: "dataclasses.Field[Any]") -> Any:
-    return field.default if field.default_factory is dataclasses.MISSING else field.default_factory()
+    return (
+        field.default if field.default_factory is dataclasses.MISSING else field.default_factory()
+    )
 
 
 def leaves(config: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
@@ -173,10 +191,18 @@ def shown(value: Any) -> str:
 
 def unknown_key(key: str, groups: Mapping[str, Any] | None = None) -> UsageError:
     """The error for a key that does not exist, with the nearest that do; `groups` are the names of config groups."""
-    sections = [known for known in settings() if known.startswith(f"{key}.") and known not in FOREIGN]
+    sections = [
+        known for known in settings() if known.startswith(f"{key}.") and known not in FOREIGN
+    ]
     if sections:
-        return UsageError(f"{key} is a section, not a setting", keys=(key,), remedy=", ".join(sections[:3]) + ", ...")
-    near_groups = [f"{group}=OPTION" for group in difflib.get_close_matches(key, groups or (), n=1, cutoff=0.6)]
+        return UsageError(
+            f"{key} is a section, not a setting",
+            keys=(key,),
+            remedy=", ".join(sections[:3]) + ", ...",
+        )
+    near_groups = [
+        f"{group}=OPTION" for group in difflib.get_close_matches(key, groups or (), n=1, cutoff=0.6)
+    ]
     near = nearest_keys(key)
     remedy = " or ".join(near_groups + near) or "rampcli pretrain --factory NAME --cfg lists all"
     return UsageError(f"there is no setting {key}", keys=(key, *near), remedy=remedy)
@@ -190,5 +216,9 @@ def nearest_keys(key: str) -> list[str]:
     names: dict[str, list[str]] = {}
     for known in settings():
         names.setdefault(known.rpartition(".")[2], []).append(known)
-    by_name = [known for name in difflib.get_close_matches(key.rpartition(".")[2], names, n=2, cutoff=0.75) for known in names[name]]
+    by_name = [
+        known
+        for name in difflib.get_close_matches(key.rpartition(".")[2], names, n=2, cutoff=0.75)
+        for known in names[name]
+    ]
     return list(dict.fromkeys(whole + by_name))[:3]

@@ -31,7 +31,11 @@ IDENTITY = (
 
 def settings(config: Config) -> dict[str, Any]:
     """The leaves of a resolved configuration as plain data, in the order of the schema, without other systems' words."""
-    return {key: value.value if isinstance(value, Enum) else value for key, value in leaves(config) if key not in FOREIGN}
+    return {
+        key: value.value if isinstance(value, Enum) else value
+        for key, value in leaves(config)
+        if key not in FOREIGN
+    }
 
 
 def identity(config: Config) -> dict[str, Any]:

@@ -11,7 +11,11 @@ from rampcli.config.choices import AccumulateReduce
 from rampcli.config.schema import Config
 from rampcli.errors import Report, UsageError
 
-TENSOR_KEY, CONTEXT_KEY, SHARD_KEY = "parallel.tensor_parallel_size", "parallel.context_parallel_size", "parallel.data_parallel_shard_size"
+TENSOR_KEY, CONTEXT_KEY, SHARD_KEY = (
+    "parallel.tensor_parallel_size",
+    "parallel.context_parallel_size",
+    "parallel.data_parallel_shard_size",
+)
 VIRTUAL_KEY = "parallel.virtual_pipeline_parallel_size"
 SEQUENCE_KEY = "data.sequence_length"
 
@@ -42,23 +46,39 @@ def check_tensor(config: Config) -> None:
 
 def check_sequence(config: Config) -> None:
     """The sequence divides into two pieces for each rank of the context axis, and those over the tensor axis."""
-    length, context, tensor = config.data.sequence_length, config.parallel.context_parallel_size, config.parallel.tensor_parallel_size
+    length, context, tensor = (
+        config.data.sequence_length,
+        config.parallel.context_parallel_size,
+        config.parallel.tensor_parallel_size,
+    )
     unit = (2 * context if context > 1 else 1) * tensor
     if length % unit:
         needed = " x ".join(
-            part for part, used in ((f"2 pieces x {CONTEXT_KEY}={context}", context > 1), (f"{TENSOR_KEY}={tensor}", tensor > 1)) if used
+            part
+            for part, used in (
+                (f"2 pieces x {CONTEXT_KEY}={context}", context > 1),
+                (f"{TENSOR_KEY}={tensor}", tensor > 1),
+            )
+            if used
         )
         lengths = [size for size in (length - length % unit, length - length % unit + unit) if size]
         raise UsageError(
             f"{SEQUENCE_KEY}={length} does not divide into {needed}",
-            keys=(SEQUENCE_KEY, *([CONTEXT_KEY] if context > 1 else []), *([TENSOR_KEY] if tensor > 1 else [])),
+            keys=(
+                SEQUENCE_KEY,
+                *([CONTEXT_KEY] if context > 1 else []),
+                *([TENSOR_KEY] if tensor > 1 else []),
+            ),
             remedy=f"{SEQUENCE_KEY}={' or '.join(map(str, lengths))}",
         )
 
 
 def check_pipeline_parts(config: Config) -> None:
     """Layers divide over the parts of all pipeline ranks, and what is asked of the gradients goes with a pipeline."""
-    ranks, parts = config.parallel.pipeline_parallel_size, config.parallel.virtual_pipeline_parallel_size
+    ranks, parts = (
+        config.parallel.pipeline_parallel_size,
+        config.parallel.virtual_pipeline_parallel_size,
+    )
     layers = config.model.num_layers
     report = Report()
     with report.noting():
@@ -68,7 +88,9 @@ def check_pipeline_parts(config: Config) -> None:
                 keys=(VIRTUAL_KEY, STAGES_KEY),
                 remedy=f"{VIRTUAL_KEY}=1",
             )
-        if layers % ranks == 0 and layers % (ranks * parts):  # the other half is an error of its own
+        if layers % ranks == 0 and layers % (
+            ranks * parts
+        ):  # the other half is an error of its own
             raise UsageError(
                 f"model.num_layers={layers} does not divide into {STAGES_KEY}={ranks} x {VIRTUAL_KEY}={parts}",
                 keys=(VIRTUAL_KEY, "model.num_layers", STAGES_KEY),
@@ -116,23 +138,34 @@ def _check_shards(config: Config, stages: Sequence[StagePlan]) -> None:
 
 
 def _check_pieces(config: Config, stages: Sequence[StagePlan]) -> None:
-    pieces, ranks = config.parallel.num_pipeline_microbatches, config.parallel.pipeline_parallel_size
-    if pieces is None or not stages or ranks == 1 or pieces % ranks:  # the last two are errors of their own
+    pieces, ranks = (
+        config.parallel.num_pipeline_microbatches,
+        config.parallel.pipeline_parallel_size,
+    )
+    if (
+        pieces is None or not stages or ranks == 1 or pieces % ranks
+    ):  # the last two are errors of their own
         return
     micro = stages[0].micro_batch_size
     if micro % pieces:
         fitting = [size for size in divisors(micro, most=micro) if size % ranks == 0]
         nearest = min(fitting, key=lambda size: abs(size - pieces), default=None)
-        interleaved = config.parallel.virtual_pipeline_parallel_size > 1 and any(stage.accumulate_grad_batches % ranks for stage in stages)
+        interleaved = config.parallel.virtual_pipeline_parallel_size > 1 and any(
+            stage.accumulate_grad_batches % ranks for stage in stages
+        )
         raise UsageError(
             f"{MICRO_KEY}={micro} does not divide into {PIPELINE_KEY}={pieces}",
             keys=(PIPELINE_KEY, MICRO_KEY),
-            remedy=f"{PIPELINE_KEY}={nearest or 'null'}" + (f" {VIRTUAL_KEY}=1" if interleaved and nearest is None else ""),
+            remedy=f"{PIPELINE_KEY}={nearest or 'null'}"
+            + (f" {VIRTUAL_KEY}=1" if interleaved and nearest is None else ""),
         )
 
 
 def _check_rounds(config: Config, stages: Sequence[StagePlan]) -> None:
-    ranks, parts = config.parallel.pipeline_parallel_size, config.parallel.virtual_pipeline_parallel_size
+    ranks, parts = (
+        config.parallel.pipeline_parallel_size,
+        config.parallel.virtual_pipeline_parallel_size,
+    )
     pieces = config.parallel.num_pipeline_microbatches or 1
     if parts == 1:
         return

@@ -17,7 +17,9 @@ from rampcli.errors import Report, UsageError
 NODES: dict[Any, Any] = {int: IntegerNode, float: FloatNode, bool: BooleanNode, str: StringNode}
 
 
-def build(values: Mapping[str, Any], *, place: Callable[[str], str], report: Report | None = None) -> Config:
+def build(
+    values: Mapping[str, Any], *, place: Callable[[str], str], report: Report | None = None
+) -> Config:
     """The typed configuration with these leaves; the rest are defaults.
 
     Args:
@@ -63,20 +65,34 @@ def typed(key: str, value: Any) -> Any:
     items = value if isinstance(value, list) else [value]
     if any(isinstance(item, str) and ("${" in item or item == "???") for item in items):
         raise UsageError(
-            f"{key}={shown(value)}: references (${{...}}) and ??? are not resolved here", keys=(key,), remedy="the value itself"
+            f"{key}={shown(value)}: references (${{...}}) and ??? are not resolved here",
+            keys=(key,),
+            remedy="the value itself",
         )
     if value is None and setting.optional:
         return None
     try:
         number = _convert(setting.type, value)
     except (OmegaConfBaseException, ValueError, TypeError) as error:
-        raise UsageError(f"{key}={shown(value)} is not {setting.type_name()}", keys=(key,), remedy=setting.example()) from error
+        raise UsageError(
+            f"{key}={shown(value)} is not {setting.type_name()}",
+            keys=(key,),
+            remedy=setting.example(),
+        ) from error
     if isinstance(number, float) and not math.isfinite(number):
-        raise UsageError(f"{key}={shown(value)} is not a finite number", keys=(key,), remedy=setting.example())
+        raise UsageError(
+            f"{key}={shown(value)} is not a finite number", keys=(key,), remedy=setting.example()
+        )
     bounded = setting.at_most is not None and not isinstance(number, list)
-    numbers = [item for item in (number if isinstance(number, list) else [number]) if isinstance(item, int | float)]
+    numbers = [
+        item
+        for item in (number if isinstance(number, list) else [number])
+        if isinstance(item, int | float)
+    ]
     if not bounded and any(abs(item) > MOST for item in numbers):
-        raise UsageError(f"{key}={shown(value)} is beyond {MOST:.0e}", keys=(key,), remedy=setting.example())
+        raise UsageError(
+            f"{key}={shown(value)} is beyond {MOST:.0e}", keys=(key,), remedy=setting.example()
+        )
     return number
 
 

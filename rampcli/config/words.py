@@ -45,7 +45,14 @@ def join_split_lists(words: Iterable[str], *, report: Report) -> list[str]:
     return joined
 
 
-def parse(words: Sequence[str], *, groups: Collection[str], place: str, report: Report, unique: bool = True) -> dict[str, Any]:
+def parse(
+    words: Sequence[str],
+    *,
+    groups: Collection[str],
+    place: str,
+    report: Report,
+    unique: bool = True,
+) -> dict[str, Any]:
     """`KEY=VALUE` words as a mapping, values in Hydra's grammar; a word with an error goes to the report.
 
     Args:
@@ -61,7 +68,11 @@ def parse(words: Sequence[str], *, groups: Collection[str], place: str, report: 
             try:
                 key, value = _read(word, groups)
                 if unique and key in values and values[key] != value:
-                    raise UsageError(f"{key} is given twice: {shown(values[key])} and {shown(value)}", keys=(key,), remedy="one of them")
+                    raise UsageError(
+                        f"{key} is given twice: {shown(values[key])} and {shown(value)}",
+                        keys=(key,),
+                        remedy="one of them",
+                    )
             except UsageError as error:
                 error.set_by = error.set_by or (place,)
                 raise
@@ -79,7 +90,9 @@ def read_values(word: str, groups: Collection[str]) -> tuple[str, list[Any]]:
     key, override = _override(word, groups)
     values = _sweep(override) if override.is_sweep_override() else [shown(override.value())]
     if not values or len(values) > MOST_VALUES:
-        raise UsageError(f"{word}: wants from 1 to {MOST_VALUES} values", keys=(key,), remedy=f"{key}=A,B,C")
+        raise UsageError(
+            f"{word}: wants from 1 to {MOST_VALUES} values", keys=(key,), remedy=f"{key}=A,B,C"
+        )
     return key, values
 
 
@@ -112,7 +125,11 @@ def _override(word: str, groups: Collection[str]) -> tuple[str, Any]:
     if (not equals or not key) and key == name:
         raise UsageError(f"{word!r} is not KEY=VALUE", remedy=_as_assignment(word))
     if key != name:
-        known = {name: "null"} if name in settings() else {group: "OPTION" for group in groups if group == name}
+        known = (
+            {name: "null"}
+            if name in settings()
+            else {group: "OPTION" for group in groups if group == name}
+        )
         raise UsageError(
             f"{word}: settings are neither added nor deleted, they all exist",
             keys=(name,),
@@ -121,13 +138,17 @@ def _override(word: str, groups: Collection[str]) -> tuple[str, Any]:
     if key not in settings() and key not in groups:
         raise unknown_key(key, dict.fromkeys(groups))
     if len(text) > LONGEST_VALUE or max(map(text.count, "[{(,")) > MOST_PARTS:
-        raise UsageError(f"{word} is too long to be a value", keys=(key,), remedy="a file in --config-dir")
+        raise UsageError(
+            f"{word} is too long to be a value", keys=(key,), remedy="a file in --config-dir"
+        )
     if _CAST.search(text) and key in settings() and settings()[key].type is not str:
         raise UsageError(f"{word}: a value is not converted", keys=(key,), remedy=_example(key))
     try:
         return key, OverridesParser.create().parse_override(word)
     except (HydraException, ValueError, RecursionError) as error:
-        raise UsageError(f"cannot read the value in {word}", keys=(key,), remedy=_readable(key, text)) from error
+        raise UsageError(
+            f"cannot read the value in {word}", keys=(key,), remedy=_readable(key, text)
+        ) from error
 
 
 def _as_assignment(word: str) -> str:
@@ -162,4 +183,8 @@ def as_option(group: str, option: Any) -> str:
 
 def typeable(word: str) -> str:
     """A word as a shell takes it."""
-    return f'"{word}"' if "'" in word and not re.search(r"""["$`!]|\\(?!')""", word) else shlex.quote(word)
+    return (
+        f'"{word}"'
+        if "'" in word and not re.search(r"""["$`!]|\\(?!')""", word)
+        else shlex.quote(word)
+    )

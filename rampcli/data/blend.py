@@ -26,17 +26,23 @@ class Blend:
         seed: of the order; None leaves each corpus in its own.
     """
 
-    def __init__(self, corpora: Sequence[Corpus], shares: Sequence[int], *, seed: int | None) -> None:
+    def __init__(
+        self, corpora: Sequence[Corpus], shares: Sequence[int], *, seed: int | None
+    ) -> None:
         self.corpora = corpora
         self.shares = shares
         self.orders = [
-            None if seed is None else SampleOrder(windows=corpus.windows, seed=seed, corpus=number) for number, corpus in enumerate(corpora)
+            None if seed is None else SampleOrder(windows=corpus.windows, seed=seed, corpus=number)
+            for number, corpus in enumerate(corpora)
         ]
 
     @property
     def fingerprint(self) -> str:
         """A hash of the corpora and their shares."""
-        facts = [(share, corpus.fingerprint) for share, corpus in zip(self.shares, self.corpora, strict=True)]
+        facts = [
+            (share, corpus.fingerprint)
+            for share, corpus in zip(self.shares, self.corpora, strict=True)
+        ]
         return hashlib.sha256(repr(facts).encode()).hexdigest()
 
     def read(self, samples: Indices) -> Samples:

@@ -100,12 +100,22 @@ class TokenCorpus:
     def windows(self) -> int:
         """How many; each has one more token for the last label, and the last may be padded."""
         labels = max(0, self.end - self.first - 1)
-        return -(-labels // self.cut.sequence_length) if self.cut.pad_last_window else labels // self.cut.sequence_length
+        return (
+            -(-labels // self.cut.sequence_length)
+            if self.cut.pad_last_window
+            else labels // self.cut.sequence_length
+        )
 
     @property
     def fingerprint(self) -> str:
         """A hash of the tokens and of how they are cut."""
-        facts = (self.contents, self.first, self.end, self.cut.sequence_length, self.cut.pad_last_window)
+        facts = (
+            self.contents,
+            self.first,
+            self.end,
+            self.cut.sequence_length,
+            self.cut.pad_last_window,
+        )
         return hashlib.sha256(repr(facts).encode()).hexdigest()
 
     def read(self, windows: NDArray[np.int64]) -> Samples:
@@ -144,7 +154,9 @@ class TokenCorpus:
         for row, first in enumerate(firsts):
             inside = self._starts_between(first, first + self.cut.sequence_length) - first
             labels[row, inside - 1] = IGNORED
-            starts[row, inside[inside < self.cut.sequence_length]] = inside[inside < self.cut.sequence_length]
+            starts[row, inside[inside < self.cut.sequence_length]] = inside[
+                inside < self.cut.sequence_length
+            ]
         if not self.cut.document_mask:
             return None
         return np.arange(self.cut.sequence_length) - np.maximum.accumulate(starts, axis=1)
@@ -158,7 +170,9 @@ class TokenCorpus:
 
     def _check_tokens(self, tokens: Tokens) -> None:
         """Refuse tokens that the model has no embedding for."""
-        if tokens.view(np.uint64).max(initial=0) < self.cut.vocab_size:  # one pass: a negative one is large without its sign
+        if (
+            tokens.view(np.uint64).max(initial=0) < self.cut.vocab_size
+        ):  # one pass: a negative one is large without its sign
             return
         for token in (int(tokens.min(initial=0)), int(tokens.max(initial=0))):
             if not 0 <= token < self.cut.vocab_size:
@@ -188,6 +202,10 @@ class MockCorpus:
         length = self.cut.sequence_length
         keys = [np.array([self.seed, window], dtype=np.uint64) for window in windows]
         generators = [np.random.Generator(np.random.Philox(key=key)) for key in keys]
-        tokens = np.stack([generator.integers(self.cut.vocab_size, size=length + 1) for generator in generators])
-        positions = np.tile(np.arange(length), (len(windows), 1)) if self.cut.document_mask else None
+        tokens = np.stack(
+            [generator.integers(self.cut.vocab_size, size=length + 1) for generator in generators]
+        )
+        positions = (
+            np.tile(np.arange(length), (len(windows), 1)) if self.cut.document_mask else None
+        )
         return Samples(tokens[:, :-1], tokens[:, 1:], positions, len(windows) * length)

@@ -19,7 +19,13 @@ from rampcli.config.schema import Config
 from rampcli.data.corpus import Corpus, Cut, TokenCorpus
 from rampcli.data.indexed import IndexedFile, bin_of, manifest_of, tokenizer_of
 from rampcli.data.manifest import read_manifest
-from rampcli.data.tokenizer import byte_tokenizer, character_tokenizer, encoder_of, open_tokenizer, vocab_size_of
+from rampcli.data.tokenizer import (
+    byte_tokenizer,
+    character_tokenizer,
+    encoder_of,
+    open_tokenizer,
+    vocab_size_of,
+)
 from rampcli.errors import UsageError
 from rampcli.own_folder import read_file
 
@@ -62,13 +68,22 @@ def open_text(config: Config) -> Opened:
     if config.data.tokenizer == "bytes":
         tokenizer = byte_tokenizer()
     elif config.data.tokenizer == "chars":
-        tokenizer = character_tokenizer({character for documents in texts.values() for text in documents for character in set(text)})
+        tokenizer = character_tokenizer(
+            {
+                character
+                for documents in texts.values()
+                for text in documents
+                for character in set(text)
+            }
+        )
     else:
         tokenizer = open_tokenizer(Path(config.data.tokenizer).expanduser())
     meaning = tokenizer.to_str()
     tokenizer.encode_special_tokens = True
     encode, cut = encoder_of(tokenizer), cut_of(config)
-    return _opened(config, lambda path: in_memory(str(path), encode(texts[path]), cut, tokenizer), meaning)
+    return _opened(
+        config, lambda path: in_memory(str(path), encode(texts[path]), cut, tokenizer), meaning
+    )
 
 
 def texts_of(path: Path) -> list[str]:
@@ -79,18 +94,28 @@ def texts_of(path: Path) -> list[str]:
     """
     texts, file, left = [], path, MOST_TEXT_BYTES
     try:
-        files = [path] if not path.is_dir() else sorted(found for found in path.rglob("*") if found.is_file() and _is_shown(found, path))
+        files = (
+            [path]
+            if not path.is_dir()
+            else sorted(
+                found for found in path.rglob("*") if found.is_file() and _is_shown(found, path)
+            )
+        )
         for file in files:
             content = read_file(file, most_bytes=left)
             texts.append(content.decode())
             left -= len(content)
     except UnicodeDecodeError as error:
-        raise UsageError(f"{file} is no text: byte {error.start:,} of it is not UTF-8", remedy="text files only") from error
+        raise UsageError(
+            f"{file} is no text: byte {error.start:,} of it is not UTF-8", remedy="text files only"
+        ) from error
     except OSError as error:
         if error.errno == errno.EFBIG:
             reason = f"{path} has more than {MOST_TEXT_BYTES >> 30} GB of text, and data.source=text holds it in memory"
             raise UsageError(reason, remedy="rampcli data build, and data=indexed") from error
-        raise UsageError(f"cannot read {file}: {error.strerror}", remedy="a text file, or a folder of them") from error
+        raise UsageError(
+            f"cannot read {file}: {error.strerror}", remedy="a text file, or a folder of them"
+        ) from error
     return texts
 
 
@@ -98,7 +123,9 @@ def _is_shown(file: Path, folder: Path) -> bool:
     return not any(part.startswith(".") for part in file.relative_to(folder).parts)
 
 
-def in_memory(name: str, documents: Sequence[NDArray[Any]], cut: Cut, tokenizer: Tokenizer) -> TokenCorpus:
+def in_memory(
+    name: str, documents: Sequence[NDArray[Any]], cut: Cut, tokenizer: Tokenizer
+) -> TokenCorpus:
     """Documents of tokens, laid end to end; empty ones are left out.
 
     Raises:
@@ -126,7 +153,11 @@ def open_indexed(config: Config) -> Opened:
         UsageError: one cannot be read, was written by another tokenizer than the others, or is too much for the vocabulary.
     """
     cut = cut_of(config)
-    tokenizers = {path: open_tokenizer(tokenizer_of(path)).to_str() for path in paths_of(config) if tokenizer_of(path).is_file()}
+    tokenizers = {
+        path: open_tokenizer(tokenizer_of(path)).to_str()
+        for path in paths_of(config)
+        if tokenizer_of(path).is_file()
+    }
     first = next(iter(tokenizers), None)
     for path, tokenizer in tokenizers.items():
         if first is not None and tokenizer != tokenizers[first]:
@@ -134,7 +165,9 @@ def open_indexed(config: Config) -> Opened:
                 f"{tokenizer_of(path)} is another tokenizer than {tokenizer_of(first)}",
                 remedy=f"rampcli data build --tokenizer {tokenizer_of(first)} for all of them",
             )
-    return _opened(config, lambda path: _map(path, cut), None if first is None else tokenizers[first])
+    return _opened(
+        config, lambda path: _map(path, cut), None if first is None else tokenizers[first]
+    )
 
 
 def _map(prefix: Path, cut: Cut) -> TokenCorpus:
@@ -143,8 +176,13 @@ def _map(prefix: Path, cut: Cut) -> TokenCorpus:
     if manifest is not None:
         said = manifest["files"]["bin"]["bytes"], manifest["tokens"], manifest["documents"]
         if said != (file.tokens.nbytes, len(file.tokens), file.documents):
-            raise UsageError(f"{manifest_of(prefix)} is about other files than {bin_of(prefix)}", remedy="all files of one build")
-        _check_vocabulary(str(prefix), max(manifest["vocab_size"], 1 + (manifest["largest_token"] or 0)), cut)
+            raise UsageError(
+                f"{manifest_of(prefix)} is about other files than {bin_of(prefix)}",
+                remedy="all files of one build",
+            )
+        _check_vocabulary(
+            str(prefix), max(manifest["vocab_size"], 1 + (manifest["largest_token"] or 0)), cut
+        )
     return TokenCorpus(
         name=str(prefix),
         tokens=file.tokens,
@@ -160,18 +198,29 @@ def _map(prefix: Path, cut: Cut) -> TokenCorpus:
 
 def _probed(file: IndexedFile) -> str:
     """A hash of the size and of pieces from all over the tokens: what can be read at once of a file of any size."""
-    probe = hashlib.sha256(repr((file.tokens.nbytes, file.documents, file.tokens.dtype.str)).encode())
+    probe = hashlib.sha256(
+        repr((file.tokens.nbytes, file.documents, file.tokens.dtype.str)).encode()
+    )
     per_probe = PROBE_BYTES // file.tokens.itemsize
-    for place in np.linspace(0, max(0, len(file.tokens) - per_probe), PROBES, dtype=np.int64).tolist():
+    for place in np.linspace(
+        0, max(0, len(file.tokens) - per_probe), PROBES, dtype=np.int64
+    ).tolist():
         probe.update(file.tokens[place : place + per_probe].tobytes())
     return probe.hexdigest()
 
 
 def paths_of(config: Config) -> dict[Path, str]:
     """All corpora of files, each with the setting that names it."""
-    paths = dict.fromkeys((path for _, path in corpora_of(config)), "data.path" if config.data.blend is None else "data.blend")
+    paths = dict.fromkeys(
+        (path for _, path in corpora_of(config)),
+        "data.path" if config.data.blend is None else "data.blend",
+    )
     validation = config.data.validation_path
-    return paths if validation is None else {Path(validation).expanduser(): "data.validation_path"} | paths
+    return (
+        paths
+        if validation is None
+        else {Path(validation).expanduser(): "data.validation_path"} | paths
+    )
 
 
 @contextmanager
@@ -184,7 +233,9 @@ def about(key: str) -> Iterator[None]:
         raise
 
 
-def _opened(config: Config, open_path: Callable[[Path], TokenCorpus], tokenizer: str | None) -> Opened:
+def _opened(
+    config: Config, open_path: Callable[[Path], TokenCorpus], tokenizer: str | None
+) -> Opened:
     """Training and validation corpora: a corpus for each, or parts of the same."""
     opened = {}
     for path, key in paths_of(config).items():
@@ -198,7 +249,9 @@ def _opened(config: Config, open_path: Callable[[Path], TokenCorpus], tokenizer:
         parts = [parts_of(whole, config.data.split) for whole in training]
         training = [first for first, _, _ in parts]
         held_out = [(share, second) for share, (_, second, _) in zip(shares, parts, strict=True)]
-    return Opened(training=list(zip(shares, training, strict=True)), validation=held_out, tokenizer=tokenizer)
+    return Opened(
+        training=list(zip(shares, training, strict=True)), validation=held_out, tokenizer=tokenizer
+    )
 
 
 def parts_of(whole: TokenCorpus, split: Sequence[float]) -> list[TokenCorpus]:
@@ -214,8 +267,14 @@ def parts_of(whole: TokenCorpus, split: Sequence[float]) -> list[TokenCorpus]:
         places = [whole.first + round((whole.end - whole.first) * share) for share in up_to]
     else:
         counts = [round(len(whole.documents) * share) for share in up_to]
-        places = [int(whole.documents[count]) // whole.unit if count < len(whole.documents) else whole.end for count in counts]
-    return [replace(whole, first=first, end=end) for first, end in zip([whole.first, *places], places, strict=False)]
+        places = [
+            int(whole.documents[count]) // whole.unit if count < len(whole.documents) else whole.end
+            for count in counts
+        ]
+    return [
+        replace(whole, first=first, end=end)
+        for first, end in zip([whole.first, *places], places, strict=False)
+    ]
 
 
 def _check_vocabulary(name: str, vocab_size: int, cut: Cut) -> None:

@@ -36,7 +36,9 @@ class Reading:
         """Whether this process opens the corpora."""
         return bool(self.ranks)
 
-    def deal(self, shares: Sequence[Sequence[Samples]], *, micro_batches: int, samples: int) -> Sequence[Samples]:
+    def deal(
+        self, shares: Sequence[Sequence[Samples]], *, micro_batches: int, samples: int
+    ) -> Sequence[Samples]:
         """This process's own share of what its group's reader has read, in micro batches; every process of the group takes part.
 
         Args:
@@ -46,20 +48,30 @@ class Reading:
         """
         if self.group is None:
             return shares[0]
-        mine = torch.empty(micro_batches, self.planes, samples, self.sequence_length, dtype=torch.int32)
-        dealt = [torch.from_numpy(np.stack([_planes(each) for each in share])) for share in shares] if self.reads else None
+        mine = torch.empty(
+            micro_batches, self.planes, samples, self.sequence_length, dtype=torch.int32
+        )
+        dealt = (
+            [torch.from_numpy(np.stack([_planes(each) for each in share])) for share in shares]
+            if self.reads
+            else None
+        )
         dist.scatter(mine, dealt, group=self.group, group_src=0)
         return [_samples(each) for each in mine.long().numpy()]
 
 
 def _planes(samples: Samples) -> NDArray[np.int32]:
-    planes = [plane for plane in (samples.tokens, samples.labels, samples.positions) if plane is not None]
+    planes = [
+        plane for plane in (samples.tokens, samples.labels, samples.positions) if plane is not None
+    ]
     return np.stack(planes).astype(np.int32)
 
 
 def _samples(planes: NDArray[np.int64]) -> Samples:
     tokens, labels, *positions = planes
-    return Samples(tokens, labels, positions[0] if positions else None, int((labels != IGNORED).sum()))
+    return Samples(
+        tokens, labels, positions[0] if positions else None, int((labels != IGNORED).sum())
+    )
 
 
 def build_reading(config: Config, data_ranks: Sequence[int]) -> Reading:
@@ -73,10 +85,15 @@ def build_reading(config: Config, data_ranks: Sequence[int]) -> Reading:
         UsageError: the hosts do not divide by the factor.
     """
     world_size, me, devices = len(data_ranks), dist.get_rank(), config.trainer.devices
-    readers = readers_of(world_size, devices=devices, expansion_factor=config.data.expansion_factor_real_data)
+    readers = readers_of(
+        world_size, devices=devices, expansion_factor=config.data.expansion_factor_real_data
+    )
     if readers == list(range(world_size)):
         return Reading(rank=data_ranks[me], ranks=(data_ranks[me],))
-    groups = [[rank for rank in range(world_size) if readers[rank] == reader] for reader in sorted(set(readers))]
+    groups = [
+        [rank for rank in range(world_size) if readers[rank] == reader]
+        for reader in sorted(set(readers))
+    ]
     group, _ = dist.new_subgroups_by_enumeration(groups, backend="gloo")  # type: ignore[no-untyped-call]  # on the hosts: what is read is in their memory
     served = next(ranks for ranks in groups if me in ranks)
     return Reading(

@@ -60,7 +60,9 @@ def tokenizer_of(prefix: Path) -> Path:
 
 def _beside(prefix: Path, ending: str) -> Path:
     if not prefix.name:
-        raise UsageError(f"{prefix} is not the name of a corpus", remedy="PREFIX of PREFIX.bin and PREFIX.idx")
+        raise UsageError(
+            f"{prefix} is not the name of a corpus", remedy="PREFIX of PREFIX.bin and PREFIX.idx"
+        )
     return prefix.with_name(f"{prefix.name}{ending}")
 
 
@@ -71,7 +73,9 @@ def token_type(vocab_size: int) -> np.dtype[Any]:
         UsageError: the format has no type for so large a vocabulary.
     """
     if vocab_size > LARGEST_VOCABULARY:
-        raise UsageError(f"the tokenizer has a token {vocab_size - 1:,}, and the format stores tokens below {LARGEST_VOCABULARY:,}")
+        raise UsageError(
+            f"the tokenizer has a token {vocab_size - 1:,}, and the format stores tokens below {LARGEST_VOCABULARY:,}"
+        )
     return np.dtype("<u2" if vocab_size < MOST_OF_UINT16 else "<i4")
 
 
@@ -103,11 +107,17 @@ class IndexedFile:
             UsageError: one of them is missing, cannot be read, is not such a file, or does not belong to the other.
         """
         if prefix.suffix in (".bin", ".idx") and prefix.is_file():
-            raise UsageError(f"{prefix} is one of two files, and the path is what their names have in common", remedy=f"{prefix.stem}")
+            raise UsageError(
+                f"{prefix} is one of two files, and the path is what their names have in common",
+                remedy=f"{prefix.stem}",
+            )
         bin_path, idx_path = bin_of(prefix), idx_of(prefix)
 
         def refuse(reason: str) -> UsageError:
-            return UsageError(f"{idx_path} {reason}", remedy="an index that `rampcli data build` or Megatron's preprocessing wrote")
+            return UsageError(
+                f"{idx_path} {reason}",
+                remedy="an index that `rampcli data build` or Megatron's preprocessing wrote",
+            )
 
         with _naming(idx_path, missing=f"what `rampcli data build ... --output {prefix}` writes"):
             index, idx_identity = _mapped(idx_path)
@@ -131,8 +141,13 @@ class IndexedFile:
 
     def document_starts(self) -> Places:
         """Where documents start, in bytes; no copy where every sequence is a document."""
-        blocks = (self.document_indices[first : first + BLOCK + 1] for first in range(0, self.documents, BLOCK))
-        if self.documents == len(self.pointers) and all((np.diff(block) == 1).all() for block in blocks):
+        blocks = (
+            self.document_indices[first : first + BLOCK + 1]
+            for first in range(0, self.documents, BLOCK)
+        )
+        if self.documents == len(self.pointers) and all(
+            (np.diff(block) == 1).all() for block in blocks
+        ):
             return self.pointers
         return self.pointers[self.document_indices[self.document_indices < len(self.pointers)]]
 
@@ -162,14 +177,20 @@ def _naming(path: Path | str, *, missing: str) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise UsageError(f"cannot read {path}: {error.strerror or error}", remedy=missing) from error
+        raise UsageError(
+            f"cannot read {path}: {error.strerror or error}", remedy=missing
+        ) from error
 
 
 def _mapped(path: Path) -> tuple[NDArray[np.uint8], Identity]:
     """A file as bytes, and its identity. An empty file cannot be mapped."""
     with open_to_read(path) as file:
         found = os.fstat(file.fileno())
-        content = np.memmap(file, dtype=np.uint8, mode="r").view(np.ndarray) if found.st_size else np.empty(0, dtype=np.uint8)
+        content = (
+            np.memmap(file, dtype=np.uint8, mode="r").view(np.ndarray)
+            if found.st_size
+            else np.empty(0, dtype=np.uint8)
+        )
     return content, _identity(found)
 
 
@@ -177,7 +198,9 @@ def _identity(found: os.stat_result) -> Identity:
     return found.st_ino, found.st_size, found.st_mtime_ns
 
 
-def _parts_of(index: NDArray[np.uint8], refuse: Refuse) -> tuple[NDArray[np.int32], Places, Places, np.dtype[Any]]:
+def _parts_of(
+    index: NDArray[np.uint8], refuse: Refuse
+) -> tuple[NDArray[np.int32], Places, Places, np.dtype[Any]]:
     """Returns the lengths, pointers and document indices of an index, and the type of its tokens."""
     if len(index) < HEADER.size:
         raise refuse(f"has {len(index)} bytes, too few for an index")
@@ -190,10 +213,18 @@ def _parts_of(index: NDArray[np.uint8], refuse: Refuse) -> tuple[NDArray[np.int3
         raise refuse(f"says that its tokens are of type {code}, which is no integer")
     places = HEADER.size + 4 * sequences
     documents, end = places + 8 * sequences, places + 8 * sequences + 8 * boundaries
-    if len(index) not in (end, end + sequences):  # Megatron may add a mode of one byte for each sequence
-        raise refuse(f"has {len(index):,} bytes, and {sequences:,} sequences and {boundaries:,} boundaries take {end:,}")
+    if len(index) not in (
+        end,
+        end + sequences,
+    ):  # Megatron may add a mode of one byte for each sequence
+        raise refuse(
+            f"has {len(index):,} bytes, and {sequences:,} sequences and {boundaries:,} boundaries take {end:,}"
+        )
     lengths = index[HEADER.size : places].view("<i4")
-    pointers, document_indices = index[places:documents].view("<i8"), index[documents:end].view("<i8")
+    pointers, document_indices = (
+        index[places:documents].view("<i8"),
+        index[documents:end].view("<i8"),
+    )
     return lengths, pointers, document_indices, np.dtype(TYPES[code])
 
 
@@ -204,7 +235,9 @@ def _tokens_of(lengths: NDArray[np.int32], pointers: Places, itemsize: int, refu
         block, found = lengths[first : first + BLOCK], pointers[first : first + BLOCK]
         if block.min() < 0:
             negative = int(np.flatnonzero(block < 0)[0])
-            raise refuse(f"is damaged: sequence {first + negative:,} has a length of {block[negative]:,}")
+            raise refuse(
+                f"is damaged: sequence {first + negative:,} has a length of {block[negative]:,}"
+            )
         starts = np.cumsum(block, dtype=np.int64)
         in_block = int(starts[-1])
         starts -= block
@@ -227,7 +260,9 @@ def _check_documents(document_indices: Places, sequences: int, refuse: Refuse) -
     for first in range(0, len(document_indices), BLOCK):
         block = document_indices[first : first + BLOCK + 1]
         if (falls := block[1:] < block[:-1]).any():
-            raise refuse(f"is damaged: document {first + int(falls.argmax()):,} ends before it starts")
+            raise refuse(
+                f"is damaged: document {first + int(falls.argmax()):,} ends before it starts"
+            )
 
 
 def write_index(path: Path, kind: np.dtype[Any], lengths: Callable[[], Iterator[Places]]) -> None:
@@ -251,11 +286,15 @@ def write_index(path: Path, kind: np.dtype[Any], lengths: Callable[[], Iterator[
 
     counts = [(len(of_sequences), len(pieces)) for of_sequences, pieces in sequences()]
     total, documents = sum(count[0] for count in counts), sum(count[1] for count in counts)
-    with os.fdopen(OwnFolder(path.parent).open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), "wb") as file:
+    with os.fdopen(
+        OwnFolder(path.parent).open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), "wb"
+    ) as file:
         file.write(HEADER.pack(MAGIC, VERSION, code, total, documents + 1))
         for of_sequences, _ in sequences():
             file.write(of_sequences.astype("<i4").tobytes())
-        _write_sums(file, (of_sequences * kind.itemsize for of_sequences, _ in sequences()), with_end=False)
+        _write_sums(
+            file, (of_sequences * kind.itemsize for of_sequences, _ in sequences()), with_end=False
+        )
         _write_sums(file, (pieces for _, pieces in sequences()), with_end=True)
         file.flush()
         os.fsync(file.fileno())

@@ -118,7 +118,10 @@ class _Lengths:
         if not half:
             return 0
         high, before = _place(half, (block >> LOW_BITS for block in self.blocks()))
-        low, _ = _place(half - before, (block[block >> LOW_BITS == high] & ((1 << LOW_BITS) - 1) for block in self.blocks()))
+        low, _ = _place(
+            half - before,
+            (block[block >> LOW_BITS == high] & ((1 << LOW_BITS) - 1) for block in self.blocks()),
+        )
         return (high << LOW_BITS) + low
 
     def histogram(self) -> list[tuple[int, int, int]]:
@@ -127,7 +130,11 @@ class _Lengths:
         for block in self.blocks():
             counts += np.bincount(np.frexp(block.astype(np.float64))[1], minlength=64)
         filled = np.flatnonzero(counts)
-        return [] if not len(filled) else [_range(int(bits), int(counts[bits])) for bits in range(filled[0], filled[-1] + 1)]
+        return (
+            []
+            if not len(filled)
+            else [_range(int(bits), int(counts[bits])) for bits in range(filled[0], filled[-1] + 1)]
+        )
 
 
 def _range(bits: int, count: int) -> tuple[int, int, int]:
@@ -166,7 +173,11 @@ def faults_of(prefix: Path) -> list[str]:
             IndexedFile.open(prefix)  # which says what is missing
     faults: list[str] = []
     manifest = _tried(lambda: read_manifest(prefix), faults)
-    tokenizer = _tried(lambda: open_tokenizer(tokenizer_of(prefix)), faults) if tokenizer_of(prefix).exists() else None
+    tokenizer = (
+        _tried(lambda: open_tokenizer(tokenizer_of(prefix)), faults)
+        if tokenizer_of(prefix).exists()
+        else None
+    )
     file = _tried(lambda: IndexedFile.open(prefix), faults)
     if manifest is not None:
         faults += _faults_of_files(prefix, manifest)
@@ -195,7 +206,9 @@ def _faults_of_files(prefix: Path, manifest: dict[str, Any]) -> Iterator[str]:
             yield f"{path} has another checksum (SHA-256) than the manifest says"
 
 
-def _faults_of_tokens(file: IndexedFile, manifest: dict[str, Any], tokenizer: Tokenizer | None) -> Iterator[str]:
+def _faults_of_tokens(
+    file: IndexedFile, manifest: dict[str, Any], tokenizer: Tokenizer | None
+) -> Iterator[str]:
     for name, found in (("tokens", len(file.tokens)), ("documents", file.documents)):
         if manifest.get(name, found) != found:
             yield f"there are {found:,} {name}, and the manifest says {manifest[name]:,}"

@@ -66,7 +66,10 @@ class Loader:
         Raises:
             RampcliError: as the corpora do.
         """
-        if (first_sample, plan) not in self._ahead:  # the first step, or one of another plan than was foreseen
+        if (
+            first_sample,
+            plan,
+        ) not in self._ahead:  # the first step, or one of another plan than was foreseen
             for unwanted in self._ahead.values():
                 unwanted.cancel()
             self._ahead.clear()
@@ -76,8 +79,14 @@ class Loader:
                 self._ahead[wanted] = self._thread.submit(self._read, *wanted)
         shares = self._ahead.pop((first_sample, plan)).result()
         samples = samples_of([self.reading.rank], first_sample, plan).ravel()
-        mine = self.reading.deal(shares, micro_batches=plan.accumulate_grad_batches, samples=plan.micro_batch_size)
-        return RankBatch([_on(self.device, each) for each in mine], samples, sum(each.valid_tokens for each in mine))
+        mine = self.reading.deal(
+            shares, micro_batches=plan.accumulate_grad_batches, samples=plan.micro_batch_size
+        )
+        return RankBatch(
+            [_on(self.device, each) for each in mine],
+            samples,
+            sum(each.valid_tokens for each in mine),
+        )
 
     def _read(self, first_sample: int, plan: BatchPlan) -> list[list[Samples]]:
         """The shares of the ranks that this process reads for, in micro batches: larger arrays would be fresh memory every time."""
@@ -86,11 +95,24 @@ class Loader:
         if (first_sample, plan) not in self._found:
             steps = max(1, PLACES_AT_ONCE // plan.global_batch_size)
             firsts = [first_sample + step * plan.global_batch_size for step in range(steps)]
-            found = self.blend.places(np.stack([samples_of(self.reading.ranks, first, plan) for first in firsts]))
-            self._found = {(first, plan): (which, windows) for first, which, windows in zip(firsts, *found, strict=True)}
+            found = self.blend.places(
+                np.stack([samples_of(self.reading.ranks, first, plan) for first in firsts])
+            )
+            self._found = {
+                (first, plan): (which, windows)
+                for first, which, windows in zip(firsts, *found, strict=True)
+            }
         found = self._found.pop((first_sample, plan))
-        which, windows = (each.reshape(len(self.reading.ranks), plan.accumulate_grad_batches, plan.micro_batch_size) for each in found)
-        return [[self.blend.read_places(*places) for places in zip(*share, strict=True)] for share in zip(which, windows, strict=True)]
+        which, windows = (
+            each.reshape(
+                len(self.reading.ranks), plan.accumulate_grad_batches, plan.micro_batch_size
+            )
+            for each in found
+        )
+        return [
+            [self.blend.read_places(*places) for places in zip(*share, strict=True)]
+            for share in zip(which, windows, strict=True)
+        ]
 
 
 def samples_of(ranks: Sequence[int], first_sample: int, plan: BatchPlan) -> Indices:
@@ -117,7 +139,9 @@ class ValidationLoader:
         per_round = plan.micro_batch_size * plan.data_parallel_size
         for first in range(0, samples, per_round):
             ranks = self.reading.ranks if self.blend else ()
-            shares = [[self._share(first + rank * plan.micro_batch_size, samples, plan)] for rank in ranks]
+            shares = [
+                [self._share(first + rank * plan.micro_batch_size, samples, plan)] for rank in ranks
+            ]
             (mine,) = self.reading.deal(shares, micro_batches=1, samples=plan.micro_batch_size)
             yield _on(self.device, mine)
 
@@ -125,7 +149,9 @@ class ValidationLoader:
         assert self.blend is not None
         mine = first + np.arange(plan.micro_batch_size)
         share = self.blend.read(np.minimum(mine, samples - 1))
-        labels = np.where((mine < samples)[:, None], share.labels, IGNORED)  # a new array: labels may be the tokens' memory
+        labels = np.where(
+            (mine < samples)[:, None], share.labels, IGNORED
+        )  # a new array: labels may be the tokens' memory
         return Samples(share.tokens, labels, share.positions, int((labels != IGNORED).sum()))
 
 

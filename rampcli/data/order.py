@@ -36,7 +36,9 @@ class SampleOrder:
         epochs, places = np.divmod(samples, self.windows)
         for epoch in np.unique(epochs):
             here = epochs == epoch
-            windows[here] = self._permute(places[here].astype(np.uint64), int(epoch)).astype(np.int64)
+            windows[here] = self._permute(places[here].astype(np.uint64), int(epoch)).astype(
+                np.int64
+            )
         return windows
 
     def _permute(self, places: Indices, epoch: int) -> Indices:
@@ -48,7 +50,10 @@ class SampleOrder:
 
     def _round_keys(self, epoch: int) -> list[np.uint64]:
         digest = hashlib.sha512(f"rampcli sample order {self.key} {epoch}".encode()).digest()
-        return [np.uint64(int.from_bytes(digest[8 * index : 8 * index + 8], "little")) for index in range(ROUNDS)]
+        return [
+            np.uint64(int.from_bytes(digest[8 * index : 8 * index + 8], "little"))
+            for index in range(ROUNDS)
+        ]
 
     def _encrypt(self, values: Indices, keys: list[np.uint64]) -> Indices:
         bits = np.uint64(self._half_bits)

@@ -47,9 +47,15 @@ def open_corpora(config: Config) -> Corpora:
     validation = _blend(opened.validation, seed=None)
     for _, corpus in opened.training:
         _check_windows(config, "training", corpus, 1)
-    for (_, corpus), wanted in zip(opened.validation, validation.counts(config.trainer.val_samples), strict=True):
+    for (_, corpus), wanted in zip(
+        opened.validation, validation.counts(config.trainer.val_samples), strict=True
+    ):
         _check_windows(config, "validation", corpus, wanted)
-    return Corpora(training=_blend(opened.training, seed=config.seed), validation=validation, tokenizer=opened.tokenizer)
+    return Corpora(
+        training=_blend(opened.training, seed=config.seed),
+        validation=validation,
+        tokenizer=opened.tokenizer,
+    )
 
 
 def check_files(config: Config) -> None:
@@ -62,7 +68,9 @@ def check_files(config: Config) -> None:
         open_corpora(config)
     for path, key in paths_of(config).items() if config.data.source is DataSource.text else ():
         if not (path.is_file() or path.is_dir()):
-            missing = f"{path} is not a file or a folder" if path.exists() else f"there is no {path}"
+            missing = (
+                f"{path} is not a file or a folder" if path.exists() else f"there is no {path}"
+            )
             raise UsageError(missing, keys=(key,), remedy="a text file, or a folder of them")
 
 
@@ -73,8 +81,15 @@ def _blend(corpora: Sequence[tuple[int, Corpus]], *, seed: int | None) -> Blend:
 def _check_windows(config: Config, use: str, corpus: Corpus, wanted: int) -> None:
     if corpus.windows >= wanted:
         return
-    remedies = ["a shorter data.sequence_length", "fewer trainer.val_samples" if use == "validation" else "data.pad_last_window=true"]
-    if use == "validation" and config.data.validation_path is None and config.data.source in (DataSource.indexed, DataSource.text):
+    remedies = [
+        "a shorter data.sequence_length",
+        "fewer trainer.val_samples" if use == "validation" else "data.pad_last_window=true",
+    ]
+    if (
+        use == "validation"
+        and config.data.validation_path is None
+        and config.data.source in (DataSource.indexed, DataSource.text)
+    ):
         remedies.append("data.validation_path=PATH")
     raise UsageError(
         f"the {use} corpus of {corpus.name} has {corpus.windows:,} samples of data.sequence_length={config.data.sequence_length};"
@@ -90,15 +105,24 @@ def _stdlib(config: Config) -> Opened:
     training: list[NDArray[Any]] = []
     validation: list[NDArray[Any]] = []
     for name in sorted(files):
-        (validation if is_held_out(name) else training).append(np.frombuffer(files[name].read_bytes(), dtype=np.uint8))
+        (validation if is_held_out(name) else training).append(
+            np.frombuffer(files[name].read_bytes(), dtype=np.uint8)
+        )
     tokenizer = byte_tokenizer()
-    parts = [in_memory("data.source=stdlib", documents, cut_of(config), tokenizer) for documents in (training, validation)]
-    return Opened(training=[(1, parts[0])], validation=[(1, parts[1])], tokenizer=tokenizer.to_str())
+    parts = [
+        in_memory("data.source=stdlib", documents, cut_of(config), tokenizer)
+        for documents in (training, validation)
+    ]
+    return Opened(
+        training=[(1, parts[0])], validation=[(1, parts[1])], tokenizer=tokenizer.to_str()
+    )
 
 
 def _python_files(root: Path) -> Iterator[Path]:
     for folder, folders, names in os.walk(root):
-        folders[:] = [name for name in folders if name not in LEFT_OUT]  # installed packages are many more files than the library
+        folders[:] = [
+            name for name in folders if name not in LEFT_OUT
+        ]  # installed packages are many more files than the library
         yield from (Path(folder, name) for name in names if name.endswith(".py"))
 
 
@@ -108,7 +132,9 @@ def is_held_out(name: str) -> bool:
 
 
 def _mock(config: Config) -> Opened:
-    training, validation = (MockCorpus(cut=cut_of(config), seed=seed) for seed in (2 * config.seed, 2 * config.seed + 1))
+    training, validation = (
+        MockCorpus(cut=cut_of(config), seed=seed) for seed in (2 * config.seed, 2 * config.seed + 1)
+    )
     return Opened(training=[(1, training)], validation=[(1, validation)], tokenizer=None)
 
 

@@ -33,7 +33,9 @@ _ONE_AT_A_TIME = threading.Lock()
 
 
 @contextmanager
-def failing_as(message: str, *, kind: type[RampcliError] = UsageError, remedy: str | None = None) -> Iterator[None]:
+def failing_as(
+    message: str, *, kind: type[RampcliError] = UsageError, remedy: str | None = None
+) -> Iterator[None]:
     """Let an error of the tokenizers library be one message.
 
     Its Rust code can panic. A panic is not an `Exception`, and prints a report, with text of the file in it, to standard error.
@@ -66,7 +68,11 @@ def failing_as(message: str, *, kind: type[RampcliError] = UsageError, remedy: s
 def byte_tokenizer() -> Tokenizer:
     """A token is a byte of UTF-8, and its number the byte's value."""
     # Tokenizers write bytes as characters: those that can be printed as themselves, the others as characters from 256 on, as GPT-2 has it.
-    printable = {*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1)}
+    printable = {
+        *range(ord("!"), ord("~") + 1),
+        *range(ord("¡"), ord("¬") + 1),
+        *range(ord("®"), ord("ÿ") + 1),
+    }
     hidden = iter(range(256, 512))
     characters = {chr(byte if byte in printable else next(hidden)): byte for byte in range(256)}
     tokenizer = Tokenizer(models.BPE(vocab=characters, merges=[]))
@@ -81,7 +87,11 @@ def character_tokenizer(alphabet: Iterable[str]) -> Tokenizer:
     A prompt with another character is an error: a model that never saw it has no token for it, and leaving it out in silence would continue
     another text. `encoder_of` names the character; the tokenizers library speaks of a missing token "[UNK]".
     """
-    tokenizer = Tokenizer(models.WordLevel({character: number for number, character in enumerate(sorted(set(alphabet)))}))
+    tokenizer = Tokenizer(
+        models.WordLevel(
+            {character: number for number, character in enumerate(sorted(set(alphabet)))}
+        )
+    )
     tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(r"[\s\S]"), "isolated")
     tokenizer.decoder = decoders.Fuse()
     return tokenizer
@@ -98,7 +108,12 @@ def train_bpe(texts: Iterator[str], vocab_size: int) -> Tokenizer:
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
     alphabet = pre_tokenizers.ByteLevel.alphabet()
-    trainer = trainers.BpeTrainer(vocab_size=vocab_size, special_tokens=[END_OF_TEXT], initial_alphabet=alphabet, show_progress=False)
+    trainer = trainers.BpeTrainer(
+        vocab_size=vocab_size,
+        special_tokens=[END_OF_TEXT],
+        initial_alphabet=alphabet,
+        show_progress=False,
+    )
     tokenizer.train_from_iterator(texts, trainer)
     return tokenizer
 
@@ -113,7 +128,9 @@ def open_tokenizer(path: Path) -> Tokenizer:
     try:
         content = read_file(path, most_bytes=MOST_BYTES)
     except OSError as error:
-        raise UsageError(f"cannot read the tokenizer {path}: {error.strerror or error}", remedy=remedy) from error
+        raise UsageError(
+            f"cannot read the tokenizer {path}: {error.strerror or error}", remedy=remedy
+        ) from error
     with failing_as(f"{path} is no tokenizer", remedy=remedy):
         tokenizer = Tokenizer.from_buffer(content)
     tokenizer.no_truncation()
@@ -138,9 +155,17 @@ def special_tokens_in_text(tokenizer: Tokenizer) -> list[str]:
     """Those that text can be taken for although `encode_special_tokens` is set: their names are words of the model itself."""
     read = Tokenizer.from_str(tokenizer.to_str())
     read.encode_special_tokens = True
-    special = {number: token.content for number, token in read.get_added_tokens_decoder().items() if token.special}
+    special = {
+        number: token.content
+        for number, token in read.get_added_tokens_decoder().items()
+        if token.special
+    }
     with failing_as("the tokenizer cannot encode its own special tokens"):
-        return [name for number, name in special.items() if number in read.encode(name, add_special_tokens=False).ids]
+        return [
+            name
+            for number, name in special.items()
+            if number in read.encode(name, add_special_tokens=False).ids
+        ]
 
 
 def decode(tokenizer: Tokenizer, tokens: list[int]) -> str:
@@ -169,7 +194,10 @@ def encoder_of(tokenizer: Tokenizer) -> Encoder:
 
     def encode(texts: list[str]) -> list[NDArray[Any]]:
         with failing_as("the tokenizer cannot encode a text"):
-            return [np.array(encoding.ids, dtype=np.int64) for encoding in encode_batch(texts, add_special_tokens=False)]
+            return [
+                np.array(encoding.ids, dtype=np.int64)
+                for encoding in encode_batch(texts, add_special_tokens=False)
+            ]
 
     return encode
 
@@ -187,7 +215,10 @@ def _character_encoder(vocabulary: dict[str, int]) -> Encoder:
         for text, tokens in zip(texts, encoded, strict=True):
             if len(tokens) and tokens.min() < 0:
                 unknown = text[int(tokens.argmin())]
-                raise UsageError(f"the tokenizer has no character {unknown!r}", remedy="text of the characters that the corpus has")
+                raise UsageError(
+                    f"the tokenizer has no character {unknown!r}",
+                    remedy="text of the characters that the corpus has",
+                )
         return encoded
 
     return encode

@@ -20,12 +20,17 @@ def cancel(directory: RunDirectory) -> Holder | Sequence[chain.JobStatus]:
         return chain.cancel(directory)
     holder = holder_of(directory)
     if holder is None:
-        raise UsageError(f"nothing trains in {directory.path}", remedy=f"rampcli status {directory.path}")
+        raise UsageError(
+            f"nothing trains in {directory.path}", remedy=f"rampcli status {directory.path}"
+        )
     if not holder.is_here:
         raise UsageError(
             f"{directory.path} is trained by {holder}, which is not a process of yours on this machine ({socket.gethostname()})",
             remedy="the same command where and as whom it was started",
         )
     if not holder.ask_to_stop(directory):
-        raise UsageError(f"{holder} stopped supervising {directory.path} just now", remedy=f"rampcli status {directory.path}")
+        raise UsageError(
+            f"{holder} stopped supervising {directory.path} just now",
+            remedy=f"rampcli status {directory.path}",
+        )
     return holder

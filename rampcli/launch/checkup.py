@@ -66,7 +66,9 @@ class Check:
     remedy: str | None = None
 
 
-def check_up(resolved: Resolved | None = None, *, torch_limit_s: float = TORCH_LIMIT_S) -> list[Check]:
+def check_up(
+    resolved: Resolved | None = None, *, torch_limit_s: float = TORCH_LIMIT_S
+) -> list[Check]:
     """Look at this machine, and at what a run needs of it. Leaves nothing behind.
 
     Args:
@@ -100,7 +102,9 @@ def _ask_torch(interpreter: str, *, limit_s: float) -> tuple[dict[str, Any], str
         printed, ended = late.stdout or b"", f"no answer within {limit_s:g} s"
     else:
         said = done.stderr.decode(errors="replace").strip().splitlines()[-1:]
-        how = signal_name(-done.returncode) if done.returncode < 0 else f"exit code {done.returncode}"
+        how = (
+            signal_name(-done.returncode) if done.returncode < 0 else f"exit code {done.returncode}"
+        )
         printed, ended = done.stdout, ": ".join([f"it ended with {how}", *said])
     facts: dict[str, Any] = {}
     for line in printed.decode(errors="replace").splitlines():
@@ -115,7 +119,13 @@ def _torch(resolved: Resolved | None, limit_s: float) -> list[Check]:
     if resolved is not None and _runs_elsewhere(resolved):
         slurm = resolved.config.launch.slurm
         if slurm.container:
-            return [Check("torch", Status.not_needed, f"the workers run in a container: {slurm.container[0]}")]
+            return [
+                Check(
+                    "torch",
+                    Status.not_needed,
+                    f"the workers run in a container: {slurm.container[0]}",
+                )
+            ]
         interpreter = slurm.python or interpreter
     facts, ended = _ask_torch(interpreter, limit_s=limit_s)
     checks = []
@@ -155,31 +165,55 @@ def _gpus(facts: dict[str, Any], resolved: Resolved | None) -> Check:
     accelerator = _accelerator(resolved)
     if accelerator is Accelerator.cpu:
         return Check("gpus", Status.not_needed, "trainer.accelerator=cpu")
-    chosen, seen, usable = os.environ.get("CUDA_VISIBLE_DEVICES"), len(visible_gpus()), len(facts["gpus"])
+    chosen, seen, usable = (
+        os.environ.get("CUDA_VISIBLE_DEVICES"),
+        len(visible_gpus()),
+        len(facts["gpus"]),
+    )
     try:
         wanted = 0 if resolved is None else gpus_wanted(resolved.config, resolved.plan)
     except UsageError as error:
-        return Check("gpus", Status.failure, error.message, UNHIDE_REMEDY if chosen == "" else error.remedy)
+        return Check(
+            "gpus", Status.failure, error.message, UNHIDE_REMEDY if chosen == "" else error.remedy
+        )
     if usable < seen:
-        status = Status.failure if accelerator is Accelerator.gpu and usable < wanted else Status.warning
-        return Check("gpus", status, _unusable(facts, chosen, seen), CUDA_REMEDY if facts["cuda"] is None else DRIVER_REMEDY)
+        status = (
+            Status.failure if accelerator is Accelerator.gpu and usable < wanted else Status.warning
+        )
+        return Check(
+            "gpus",
+            status,
+            _unusable(facts, chosen, seen),
+            CUDA_REMEDY if facts["cuda"] is None else DRIVER_REMEDY,
+        )
     if not usable:
         here = "none" if chosen is None else "CUDA_VISIBLE_DEVICES is empty"
         return Check("gpus", Status.ok, f"{here}: runs compute on the CPU")
     finding = ", ".join(
         f"{count} x {name} ({_size(memory_bytes)})"
-        for (name, memory_bytes), count in Counter((gpu["name"], gpu["memory_bytes"]) for gpu in facts["gpus"]).items()
+        for (name, memory_bytes), count in Counter(
+            (gpu["name"], gpu["memory_bytes"]) for gpu in facts["gpus"]
+        ).items()
     )
     if resolved is not None and not wanted:
         finding += f"; the largest stage has {resolved.plan.largest_world_size} processes, so trainer.accelerator=auto computes on the CPU"
-        return Check("gpus", Status.warning, finding, "fewer trainer.num_nodes or trainer.devices, or a machine with the GPUs")
-    return Check("gpus", Status.ok, finding if not wanted else f"{finding}; the largest stage takes {wanted}")
+        return Check(
+            "gpus",
+            Status.warning,
+            finding,
+            "fewer trainer.num_nodes or trainer.devices, or a machine with the GPUs",
+        )
+    return Check(
+        "gpus", Status.ok, finding if not wanted else f"{finding}; the largest stage takes {wanted}"
+    )
 
 
 def _unusable(facts: dict[str, Any], chosen: str | None, seen: int) -> str:
     why = "it was built without CUDA" if facts["cuda"] is None else facts["cuda_error"]
     named = f"of CUDA_VISIBLE_DEVICES={chosen}" if chosen else "of this machine"
-    return printable(f"torch can use {len(facts['gpus'])} of the {seen} GPUs {named}{f': {why}' if why else ''}")
+    return printable(
+        f"torch can use {len(facts['gpus'])} of the {seen} GPUs {named}{f': {why}' if why else ''}"
+    )
 
 
 def _nccl(facts: dict[str, Any], resolved: Resolved | None) -> Check:
@@ -196,19 +230,32 @@ def _nccl(facts: dict[str, Any], resolved: Resolved | None) -> Check:
 def _slurm(resolved: Resolved | None) -> Check:
     wanted = resolved is not None and _runs_elsewhere(resolved)
     if resolved is not None and not wanted:
-        return Check("slurm", Status.not_needed, f"launch.launcher={resolved.config.launch.launcher}")
+        return Check(
+            "slurm", Status.not_needed, f"launch.launcher={resolved.config.launch.launcher}"
+        )
     problem, remedy, partitions = None, None, set[str]()
     if missing := [command for command in SLURM_COMMANDS if shutil.which(command) is None]:
-        problem, remedy = f"there is no {', '.join(missing)}", "a login node of the cluster, Slurm's client programs, or launch=local"
+        problem, remedy = (
+            f"there is no {', '.join(missing)}",
+            "a login node of the cluster, Slurm's client programs, or launch=local",
+        )
     else:
         partitions, problem = _partitions()
         remedy = "scontrol ping; the cluster's administrators know more"
     partition = resolved.config.launch.slurm.partition if resolved is not None else None
-    if problem is None and partition is not None and (unknown := set(partition.split(",")) - partitions):
+    if (
+        problem is None
+        and partition is not None
+        and (unknown := set(partition.split(",")) - partitions)
+    ):
         problem = f"there is no partition {', '.join(sorted(unknown))}"
         remedy = f"launch.slurm.partition={' or '.join(sorted(partitions)) or 'null'}"
     if problem is None:
-        return Check("slurm", Status.ok, f"the controller answers; partitions: {', '.join(sorted(partitions)) or 'none'}")
+        return Check(
+            "slurm",
+            Status.ok,
+            f"the controller answers; partitions: {', '.join(sorted(partitions)) or 'none'}",
+        )
     if wanted:
         return Check("slurm", Status.failure, problem, remedy)
     return Check("slurm", Status.not_needed, f"{problem}; only launch=slurm needs it")
@@ -218,12 +265,21 @@ def _partitions() -> tuple[set[str], str | None]:
     """The names of the cluster's partitions; and why they are not known."""
     try:
         done = subprocess.run(
-            ["sinfo", "--all", "--noheader", "--format=%R"], capture_output=True, text=True, timeout=SLURM_LIMIT_S, check=False
+            ["sinfo", "--all", "--noheader", "--format=%R"],
+            capture_output=True,
+            text=True,
+            timeout=SLURM_LIMIT_S,
+            check=False,
         )
     except subprocess.TimeoutExpired:
         return set(), f"the controller does not answer within {SLURM_LIMIT_S:g} s"
     if done.returncode != 0:
-        return set(), printable(next(reversed(done.stderr.strip().splitlines()), f"sinfo ended with exit code {done.returncode}"))
+        return set(), printable(
+            next(
+                reversed(done.stderr.strip().splitlines()),
+                f"sinfo ended with exit code {done.returncode}",
+            )
+        )
     return set(done.stdout.split()), None
 
 
@@ -231,8 +287,13 @@ def _run_directory(resolved: Resolved | None) -> list[Check]:
     """Whether files can be written and locked where the run will be, what room there is, and what time it is there."""
     path = Path("runs") if resolved is None else resolved.run_dir
     # Not exists(): that fails where a folder above may not be looked into, and a link to nowhere is in the way too.
-    place = next(above for above in (path.absolute(), *path.absolute().parents) if os.path.lexists(above))
-    name, shown = "run directory", printable(f"{path}, in {place}" if place != path.absolute() else str(path))
+    place = next(
+        above for above in (path.absolute(), *path.absolute().parents) if os.path.lexists(above)
+    )
+    name, shown = (
+        "run directory",
+        printable(f"{path}, in {place}" if place != path.absolute() else str(path)),
+    )
     if not place.is_dir():
         return [Check(name, Status.failure, printable(f"{place} is no folder"), PLACE_REMEDY)]
     try:
@@ -245,9 +306,22 @@ def _run_directory(resolved: Resolved | None) -> list[Check]:
             written_s = Path(probe.name).stat().st_mtime
             locks = _locks(Path(probe.name))
     except OSError as error:
-        return [Check(name, Status.failure, printable(f"cannot write in {place}: {error.strerror}"), PLACE_REMEDY), _disk(resolved, place)]
+        return [
+            Check(
+                name,
+                Status.failure,
+                printable(f"cannot write in {place}: {error.strerror}"),
+                PLACE_REMEDY,
+            ),
+            _disk(resolved, place),
+        ]
     ahead_s = max(written_s - after_s, 0.0) or min(written_s - before_s, 0.0)
-    return [Check(name, Status.ok, f"{shown}, can be written"), locks, _disk(resolved, place), check_clock(ahead_s, now_s=after_s)]
+    return [
+        Check(name, Status.ok, f"{shown}, can be written"),
+        locks,
+        _disk(resolved, place),
+        check_clock(ahead_s, now_s=after_s),
+    ]
 
 
 def _locks(path: Path) -> Check:
@@ -286,10 +360,15 @@ def check_clock(ahead_s: float, *, now_s: float) -> Check:
     installed_s = max(path.lstat().st_mtime for path in Path(rampcli.__file__).parent.rglob("*.py"))
     finding = f"at most {CLOCKS_APART_S:g} s from the run directory's"
     if now_s < installed_s - CLOCKS_APART_S:
-        now, then = (time.strftime("%Y-%m-%d %H:%M", time.localtime(moment_s)) for moment_s in (now_s, installed_s))
+        now, then = (
+            time.strftime("%Y-%m-%d %H:%M", time.localtime(moment_s))
+            for moment_s in (now_s, installed_s)
+        )
         finding = f"it says {now}, and rampcli was installed at {then}"
     elif abs(ahead_s) > CLOCKS_APART_S:
-        finding = f"the run directory's is {abs(ahead_s):.0f} s {'ahead' if ahead_s > 0 else 'behind'}"
+        finding = (
+            f"the run directory's is {abs(ahead_s):.0f} s {'ahead' if ahead_s > 0 else 'behind'}"
+        )
     else:
         return Check("clock", Status.ok, finding)
     return Check("clock", Status.warning, finding, CLOCK_REMEDY)
@@ -298,13 +377,30 @@ def check_clock(ahead_s: float, *, now_s: float) -> Check:
 def _open_files(resolved: Resolved | None) -> Check:
     """A worker has some dozen files open, with CUDA some hundred, and one or two connections to every other for each of its groups.
     NCCL opens several per peer. An agent has one connection to each worker."""
-    needed = max(LEAST_OPEN_FILES, FILES_OF_A_PROCESS + FILES_PER_PEER * (0 if resolved is None else resolved.plan.largest_world_size))
+    needed = max(
+        LEAST_OPEN_FILES,
+        FILES_OF_A_PROCESS
+        + FILES_PER_PEER * (0 if resolved is None else resolved.plan.largest_world_size),
+    )
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == resource.RLIM_INFINITY or soft >= needed:
-        return Check("open files", Status.ok, "no limit" if soft == resource.RLIM_INFINITY else f"up to {soft:,} per process")
+        return Check(
+            "open files",
+            Status.ok,
+            "no limit" if soft == resource.RLIM_INFINITY else f"up to {soft:,} per process",
+        )
     raisable = hard == resource.RLIM_INFINITY or hard >= needed
-    remedy = f"ulimit -n {needed}" if raisable else f"the administrator can raise the hard limit, {hard:,}"
-    return Check("open files", Status.warning, f"up to {soft:,} per process, and a run may take {needed:,}", remedy)
+    remedy = (
+        f"ulimit -n {needed}"
+        if raisable
+        else f"the administrator can raise the hard limit, {hard:,}"
+    )
+    return Check(
+        "open files",
+        Status.warning,
+        f"up to {soft:,} per process, and a run may take {needed:,}",
+        remedy,
+    )
 
 
 def _processors(resolved: Resolved | None) -> Check:
@@ -314,7 +410,12 @@ def _processors(resolved: Resolved | None) -> Check:
     finding = f"{here}, for up to {wanted} processes" if wanted else str(here)
     if here >= wanted:
         return Check("processors", Status.ok, finding)
-    return Check("processors", Status.warning, f"{finding} that take turns", "fewer trainer.num_nodes or trainer.devices")
+    return Check(
+        "processors",
+        Status.warning,
+        f"{finding} that take turns",
+        "fewer trainer.num_nodes or trainer.devices",
+    )
 
 
 def _shared_memory(resolved: Resolved | None) -> Check:
@@ -327,7 +428,12 @@ def _shared_memory(resolved: Resolved | None) -> Check:
     if size_bytes >= LEAST_SHARED_MEMORY_BYTES:
         return Check("shared memory", Status.ok, f"{_size(size_bytes)} in /dev/shm")
     remedy = "more for /dev/shm: a container's --shm-size=1g"
-    return Check("shared memory", Status.warning, f"{_size(size_bytes)} in /dev/shm, through which processes with GPUs talk", remedy)
+    return Check(
+        "shared memory",
+        Status.warning,
+        f"{_size(size_bytes)} in /dev/shm, through which processes with GPUs talk",
+        remedy,
+    )
 
 
 def _runs_elsewhere(resolved: Resolved) -> bool:
@@ -350,16 +456,22 @@ def _version(parts: tuple[int, ...]) -> str:
     return ".".join(map(str, parts))
 
 
-PYTHON_REMEDY = f"a virtual environment of Python {_version(LEAST_PYTHON)} or newer, with rampcli in it"
+PYTHON_REMEDY = (
+    f"a virtual environment of Python {_version(LEAST_PYTHON)} or newer, with rampcli in it"
+)
 TORCH_REMEDY = f'pip install --force-reinstall "torch>={_version(LEAST_TORCH)}"'
 GLOO_REMEDY = "this host's name in /etc/hosts, or GLOO_SOCKET_IFNAME=lo where all processes are on this machine"
-DRIVER_REMEDY = "a driver for torch's CUDA, and in CUDA_VISIBLE_DEVICES only GPUs that nvidia-smi -L lists"
+DRIVER_REMEDY = (
+    "a driver for torch's CUDA, and in CUDA_VISIBLE_DEVICES only GPUs that nvidia-smi -L lists"
+)
 CUDA_REMEDY = "torch for CUDA (pytorch.org/get-started), or trainer.accelerator=cpu"
 UNHIDE_REMEDY = "unset CUDA_VISIBLE_DEVICES"
 NCCL_REMEDY = "the same with NCCL_DEBUG=INFO; NCCL_P2P_DISABLE=1 where GPUs cannot read each other"
 PLACE_REMEDY = "run_dir= below a folder that you may write, on a disk that has room"
 CLOCK_REMEDY = "timedatectl set-ntp true, or another way to set the clock"
-LOCKS_REMEDY = "run_dir= on a disk with locks; NFS from version 4 has them, and Lustre mounted with -o flock"
+LOCKS_REMEDY = (
+    "run_dir= on a disk with locks; NFS from version 4 has them, and Lustre mounted with -o flock"
+)
 
 TORCH_CHECKS = {
     "python": (_python, PYTHON_REMEDY),

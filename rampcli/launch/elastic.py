@@ -36,7 +36,11 @@ class World:
     def largest(cls, resolved: Resolved, nodes: Sequence[int], *, consumed_samples: int) -> "World":
         """Returns the most ranks on some nodes that can train all stages up to the next change of processes; there may be none."""
         stage = resolved.plan.stage_at(consumed_samples)
-        stages = next(group[group.index(stage) :] for group in resolved.plan.stages_by_processes() if stage in group)
+        stages = next(
+            group[group.index(stage) :]
+            for group in resolved.plan.stages_by_processes()
+            if stage in group
+        )
         most, reason = len(nodes) * resolved.config.trainer.devices, None
         for ranks in range(most, 0, -1):
             try:
@@ -48,8 +52,12 @@ class World:
         else:
             ranks = 0
         spare = most - ranks
-        waiting = f"{spare} of {most} ranks wait{'s' if spare == 1 else ''}, and {ranks} train: {reason}"
-        return cls(nodes=tuple(nodes), ranks=ranks, spare_ranks=spare, reason=waiting if spare else None)
+        waiting = (
+            f"{spare} of {most} ranks wait{'s' if spare == 1 else ''}, and {ranks} train: {reason}"
+        )
+        return cls(
+            nodes=tuple(nodes), ranks=ranks, spare_ranks=spare, reason=waiting if spare else None
+        )
 
 
 def _check_world(resolved: Resolved, stages: Sequence[StagePlan], world_size: int) -> None:
@@ -105,7 +113,11 @@ class Nodes:
         others = self.stage.num_nodes - len(self.back_at)
         if self._world_of_others() is not None:
             return f"the {others} left go on without it"
-        fewest = f", with launch.min_nodes={self.resolved.config.launch.min_nodes}" if others < self._min_nodes else ""
+        fewest = (
+            f", with launch.min_nodes={self.resolved.config.launch.min_nodes}"
+            if others < self._min_nodes
+            else ""
+        )
         return f"the {others} left wait for it{fewest}"
 
     @property

@@ -18,7 +18,9 @@ from rampcli.run_directory import RunDirectory
 class LocalWorkers(Workers):
     """The ranks of a world, as one process each. They import what they need, and wait for their turn."""
 
-    def __init__(self, run: RunDirectory, world: World, log: Path, *, devices: int, gpus: Sequence[str]) -> None:
+    def __init__(
+        self, run: RunDirectory, world: World, log: Path, *, devices: int, gpus: Sequence[str]
+    ) -> None:
         """Start the workers; their output goes to `log`.
 
         Args:
@@ -48,7 +50,11 @@ class LocalWorkers(Workers):
             if rank == 0:
                 place[LISTENER] = str(listener.fileno())
             command = python(WORKER, str(run.path), WAIT)
-            processes.append(start_process(command, run, log, environment | place, has_input=True, descriptors=descriptors))
+            processes.append(
+                start_process(
+                    command, run, log, environment | place, has_input=True, descriptors=descriptors
+                )
+            )
         super().__init__(processes, listener)
         self.wait = True
 
@@ -57,7 +63,10 @@ class LocalWorkers(Workers):
         self.wait = False
         for process in self.processes:
             assert process.stdin is not None
-            with suppress(BrokenPipeError), process.stdin:  # one that has ended says so by its exit code
+            with (
+                suppress(BrokenPipeError),
+                process.stdin,
+            ):  # one that has ended says so by its exit code
                 process.stdin.write(f"{time.time()}\n".encode())
 
     def ask_to_stop(self) -> None:

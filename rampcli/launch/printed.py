@@ -28,7 +28,11 @@ class Printed:
             return []
         with file:
             file.seek(max(self._begins, file.seek(0, os.SEEK_END) - MOST_BYTES))
-            return [line for line in map(str.strip, file.read().decode(errors="replace").splitlines()) if line]
+            return [
+                line
+                for line in map(str.strip, file.read().decode(errors="replace").splitlines())
+                if line
+            ]
 
     def place(self, *, quotes: bool = True) -> str:
         """Returns where the log is, and its last line if there is one."""

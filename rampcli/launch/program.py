@@ -27,5 +27,8 @@ def run_program(module: str, arguments: Sequence[str]) -> int:
     if code == -signal.SIGTERM:  # before it could take note of it
         return EXIT_TERMINATED
     if code < 0:
-        raise RampcliError(f"{module} was killed by {signal_name(-code)}", remedy="more memory, if it was SIGKILL and nobody sent it")
+        raise RampcliError(
+            f"{module} was killed by {signal_name(-code)}",
+            remedy="more memory, if it was SIGKILL and nobody sent it",
+        )
     return code

@@ -18,7 +18,10 @@ def visible_gpus() -> list[str]:
     chosen = os.environ.get("CUDA_VISIBLE_DEVICES")
     if chosen is not None:
         return [name for name in chosen.split(",") if name.strip()]
-    return [str(index) for index in range(sum(path.name[6:].isdigit() for path in Path("/dev").glob("nvidia*")))]
+    return [
+        str(index)
+        for index in range(sum(path.name[6:].isdigit() for path in Path("/dev").glob("nvidia*")))
+    ]
 
 
 @contextmanager
@@ -55,7 +58,10 @@ def gpus_wanted(config: Config, plan: TrainingPlan) -> int:
     Raises:
         UsageError: the run wants GPUs, and this machine has too few.
     """
-    if config.trainer.accelerator is Accelerator.cpu or config.launch.launcher is not Launcher.local:
+    if (
+        config.trainer.accelerator is Accelerator.cpu
+        or config.launch.launcher is not Launcher.local
+    ):
         return 0
     wanted = plan.largest_world_size
     gpus = visible_gpus()

@@ -25,7 +25,10 @@ class Restarts:
         Args:
             step: steps that were taken when the workers crashed; None if they had not begun to train.
         """
-        before, self._last_crash = self._last_crash, "before the first step" if step is None else f"in step {step + 1}"
+        before, self._last_crash = (
+            self._last_crash,
+            "before the first step" if step is None else f"in step {step + 1}",
+        )
         if before == self._last_crash:
             self.crashes += 1
             return f"they crashed {before} twice, one start after the other"

@@ -76,7 +76,9 @@ def run(
     directory = RunDirectory(resolved.run_dir)
     with sources_named(resolved.config):
         if resolved.config.data.source in OF_FILES:
-            from rampcli.data.sources import check_files  # and with it numpy and tokenizers, which other sources can do without here
+            from rampcli.data.sources import (
+                check_files,
+            )  # and with it numpy and tokenizers, which other sources can do without here
 
             check_files(resolved.config)
         newest = _newest_checkpoint(directory, resolved.config)
@@ -85,18 +87,30 @@ def run(
         gpus_wanted(resolved.config, resolved.plan)
     command_line = shlex.join(command or [sys.executable, *sys.argv])
     state = directory.read_state() or {"status": COMPLETE}
-    if newest is not None and resolved.plan.is_complete(newest.consumed_samples) and state["status"] == COMPLETE:
+    if (
+        newest is not None
+        and resolved.plan.is_complete(newest.consumed_samples)
+        and state["status"] == COMPLETE
+    ):
         return Outcome(run=directory, status=COMPLETE, state=state, started=False, exit_code=0)
     launches_jobs = resolved.config.launch.launcher is Launcher.slurm
     with sources_named(resolved.config):
-        scripts = render(resolved, directory, consumed_samples=newest.consumed_samples if newest else 0) if launches_jobs else []
+        scripts = (
+            render(resolved, directory, consumed_samples=newest.consumed_samples if newest else 0)
+            if launches_jobs
+            else []
+        )
     with ExitStack() as held:
         held.enter_context(sources_named(resolved.config))
         held.enter_context(locked(directory))
         gpus = held.enter_context(claimed_gpus(resolved.config, resolved.plan))
-        if launches_jobs or shutil.which("squeue"):  # elsewhere no job of the run starts; and it could not while this process holds the run
+        if launches_jobs or shutil.which(
+            "squeue"
+        ):  # elsewhere no job of the run starts; and it could not while this process holds the run
             chain.refuse_living(directory)
-        if newest is None and not is_held(directory.workers_lock):  # workers that live go on writing there
+        if newest is None and not is_held(
+            directory.workers_lock
+        ):  # workers that live go on writing there
             _keep_old_metrics(directory, observer or Observer())
         describe(directory, resolved, overrides)
         _announce(directory, resolved, newest, command_line)
@@ -108,22 +122,44 @@ def run(
 def _submit(directory: RunDirectory, scripts: Sequence[JobScript]) -> Outcome:
     with noting_failure(directory):
         jobs = chain.submit(directory, scripts).jobs
-    return Outcome(run=directory, status="submitted", state=directory.read_state() or {}, started=True, exit_code=0, jobs=jobs)
+    return Outcome(
+        run=directory,
+        status="submitted",
+        state=directory.read_state() or {},
+        started=True,
+        exit_code=0,
+        jobs=jobs,
+    )
 
 
-def _supervise(resolved: Resolved, directory: RunDirectory, gpus: Sequence[str], observer: Observer, *, one_stage: bool) -> Outcome:
+def _supervise(
+    resolved: Resolved,
+    directory: RunDirectory,
+    gpus: Sequence[str],
+    observer: Observer,
+    *,
+    one_stage: bool,
+) -> Outcome:
     with noting_stop_signals() as signals:
         supervisor = Supervisor(
             resolved=resolved,
             run=directory,
-            start=partial(LocalWorkers, directory, devices=resolved.config.trainer.devices, gpus=gpus),
+            start=partial(
+                LocalWorkers, directory, devices=resolved.config.trainer.devices, gpus=gpus
+            ),
             observer=observer,
             signals=signals,
             gpus=len(gpus),
             starts_ahead=not one_stage,
         )
         state = supervisor.go_through(one_stage=one_stage)
-    return Outcome(run=directory, status=state["status"], state=state, started=True, exit_code=_exit_code(state, signals))
+    return Outcome(
+        run=directory,
+        status=state["status"],
+        state=state,
+        started=True,
+        exit_code=_exit_code(state, signals),
+    )
 
 
 def _exit_code(state: dict[str, Any], signals: StopSignals) -> int:
@@ -144,7 +180,8 @@ def _newest_checkpoint(directory: RunDirectory, config: Config) -> Checkpoint | 
     if not found:
         if config.resume is Resume.must:
             raise NoCheckpointError(
-                f"resume=must, and {directory.path} holds no checkpoint", remedy="resume=auto, or the run_dir= of a run"
+                f"resume=must, and {directory.path} holds no checkpoint",
+                remedy="resume=auto, or the run_dir= of a run",
             )
         return None
     if config.resume is Resume.never:
@@ -153,7 +190,9 @@ def _newest_checkpoint(directory: RunDirectory, config: Config) -> Checkpoint | 
             keys=("resume",),
             remedy="another name= or run_dir=, or resume=auto",
         )
-    check_settings(found[-1].manifest["settings"], snapshot.identity(config), run_dir=directory.path)
+    check_settings(
+        found[-1].manifest["settings"], snapshot.identity(config), run_dir=directory.path
+    )
     return found[-1]
 
 
@@ -163,7 +202,9 @@ def describe(directory: RunDirectory, resolved: Resolved, overrides: Sequence[st
     for folder in (directory.logs, directory.checkpoints):
         directory.make_folder(folder)
     directory.replace(directory.config, snapshot.to_yaml(resolved.config))
-    directory.replace(directory.path / "overrides.txt", "".join(f"{override}\n" for override in overrides))
+    directory.replace(
+        directory.path / "overrides.txt", "".join(f"{override}\n" for override in overrides)
+    )
     directory.write_json(directory.path / "plan.json", resolved.plan.to_json())
 
 
@@ -175,7 +216,9 @@ def _keep_old_metrics(directory: RunDirectory, observer: Observer) -> None:
         observer.on_event({"event": "fault", "reason": reason})
 
 
-def _announce(directory: RunDirectory, resolved: Resolved, newest: Checkpoint | None, command: str) -> None:
+def _announce(
+    directory: RunDirectory, resolved: Resolved, newest: Checkpoint | None, command: str
+) -> None:
     consumed_samples = newest.consumed_samples if newest else 0
     stage = resolved.plan.stage_at(consumed_samples)
     directory.write_state(
@@ -184,6 +227,11 @@ def _announce(directory: RunDirectory, resolved: Resolved, newest: Checkpoint | 
             "step": newest.step if newest else 0,
             "consumed_samples": consumed_samples,
             "stage": stage.stage,
-            "next": {"stage": stage.stage, "global_batch_size": stage.global_batch_size, "num_nodes": stage.num_nodes, "command": command},
+            "next": {
+                "stage": stage.stage,
+                "global_batch_size": stage.global_batch_size,
+                "num_nodes": stage.num_nodes,
+                "command": command,
+            },
         }
     )

@@ -33,7 +33,11 @@ class Holder:
     is_here: bool
 
     def __str__(self) -> str:
-        return f"process {self.pid} on {printable(self.host)}" if self.pid is not None else "a process that is not seen from here"
+        return (
+            f"process {self.pid} on {printable(self.host)}"
+            if self.pid is not None
+            else "a process that is not seen from here"
+        )
 
     def ask_to_stop(self, directory: RunDirectory) -> bool:
         """Send SIGTERM to the process, unless it has released the lock meanwhile. Returns whether it was sent."""
@@ -67,7 +71,8 @@ def locked(directory: RunDirectory, *, wait_s: float = LOOK_S) -> Iterator[None]
         lock = hold(directory.lock, wait_s=wait_s)
     except BlockingIOError as error:
         raise UsageError(
-            f"{directory.path} is in use by another rampcli ({_holder(directory)})", remedy="another name= or run_dir="
+            f"{directory.path} is in use by another rampcli ({_holder(directory)})",
+            remedy="another name= or run_dir=",
         ) from error
     with lock:
         directory.refuse_links()
@@ -85,7 +90,9 @@ def holder_of(directory: RunDirectory) -> Holder | None:
 def _holder(directory: RunDirectory) -> Holder:
     if (pid := holder_here(directory.lock)) is not None:
         return Holder(socket.gethostname(), pid, is_here=True)
-    with suppress(FileNotFoundError, DamagedFileError):  # it has not been written yet, or somebody else wrote it
+    with suppress(
+        FileNotFoundError, DamagedFileError
+    ):  # it has not been written yet, or somebody else wrote it
         said = read_json(directory.lock, {"host": str, "pid": POSITIVE}, most_bytes=SAID_BYTES)
         return Holder(said["host"], said["pid"], is_here=False)
     return Holder("", None, is_here=False)

@@ -21,7 +21,14 @@ from rampcli.launch.restarts import Restarts
 from rampcli.launch.workers import Workers
 from rampcli.lifeline import StopSignals
 from rampcli.locks import is_held
-from rampcli.run_directory import BEFORE_THE_START, COMPLETE, PREEMPTED, STAGE_BOUNDARY, STAGE_IS_OVER, RunDirectory
+from rampcli.run_directory import (
+    BEFORE_THE_START,
+    COMPLETE,
+    PREEMPTED,
+    STAGE_BOUNDARY,
+    STAGE_IS_OVER,
+    RunDirectory,
+)
 
 POLL_S = 0.1
 AHEAD_S = 30.0
@@ -69,7 +76,9 @@ class Ending:
         """Returns why they failed, in their own words if they have any, and where their log is."""
         said = state["error"]["message"] if state["status"] == "failed" else None
         # Other ranks only say that they miss one that was killed.
-        killed = " and ".join(f"rank {rank} was killed by {name}" for rank, name in self.killed.items())
+        killed = " and ".join(
+            f"rank {rank} was killed by {name}" for rank, name in self.killed.items()
+        )
         return f"{killed or said or f'exit code {self.exit_code}'}; {self.printed.place(quotes=said is None)}"
 
 
@@ -108,7 +117,11 @@ class Supervisor:
             state = self.run.read_state() or BEFORE_THE_START
             while state["status"] != COMPLETE:
                 state = self._run_stage(self.resolved.plan.stage_at(self.run.consumed_samples()))
-                if state["status"] != STAGE_BOUNDARY or one_stage or self.signals.signal is not None:
+                if (
+                    state["status"] != STAGE_BOUNDARY
+                    or one_stage
+                    or self.signals.signal is not None
+                ):
                     break
             return state
 
@@ -127,7 +140,9 @@ class Supervisor:
             ending = self._run_workers(stage, world, nodes, feed)
             state = self.run.read_state() or BEFORE_THE_START
             was_asked = self.signals.signal is not None
-            if state["status"] in STAGE_IS_OVER or (state["status"] == PREEMPTED and (was_asked or not ending.makes_larger)):
+            if state["status"] in STAGE_IS_OVER or (
+                state["status"] == PREEMPTED and (was_asked or not ending.makes_larger)
+            ):
                 return state
             if state["status"] == "failed" and state["error"]["understood"]:
                 raise _as_said(state["error"], log)
@@ -136,12 +151,16 @@ class Supervisor:
                     return self._preempted()
                 raise self._unsaved(ending.printed)
             if not ending.makes_larger:
-                self._after_failure(ending, world, nodes, restarts, step=feed.step, why=ending.why(state))
+                self._after_failure(
+                    ending, world, nodes, restarts, step=feed.step, why=ending.why(state)
+                )
 
     def _run_workers(self, stage: StagePlan, world: World, nodes: Nodes, feed: Feed) -> Ending:
         self.run.change_status("running")
         self.observer.on_start(stage, gpus=self.gpus)
-        self.run.append_event("launch", stage=stage.stage, num_nodes=len(world.nodes), world_size=world.ranks)
+        self.run.append_event(
+            "launch", stage=stage.stage, num_nodes=len(world.nodes), world_size=world.ranks
+        )
         if world.reason is not None:
             self.run.append_event("spare_ranks", spare_ranks=world.spare_ranks, reason=world.reason)
         log = self._log_of(stage)
@@ -150,13 +169,17 @@ class Supervisor:
         coming = self._coming_after(stage)
         try:
             workers.let_train()
-            makes_larger = self._watch(Launched(world=world, nodes=nodes, feed=feed, workers=workers, coming=coming))
+            makes_larger = self._watch(
+                Launched(world=world, nodes=nodes, feed=feed, workers=workers, coming=coming)
+            )
             exit_code, killed = workers.exit_code() or 0, workers.killed()
         finally:
             workers.end()
         self.run.append_event("exit", stage=stage.stage, exit_code=exit_code)
         feed.tell()
-        return Ending(exit_code=exit_code, killed=killed, makes_larger=makes_larger, printed=printed)
+        return Ending(
+            exit_code=exit_code, killed=killed, makes_larger=makes_larger, printed=printed
+        )
 
     def _watch(self, launched: Launched) -> bool:
         """Follow the workers to their end, and ask them to stop if it is time; returns whether that was to make the world larger."""
@@ -165,7 +188,9 @@ class Supervisor:
             time.sleep(POLL_S)
             launched.feed.tell()
             self._look_ahead(launched)
-            makes_larger = makes_larger or (self.signals.signal is None and launched.nodes.make_larger(launched.world))
+            makes_larger = makes_larger or (
+                self.signals.signal is None and launched.nodes.make_larger(launched.world)
+            )
             if kill_at == math.inf and (makes_larger or self.signals.signal is not None):
                 workers.ask_to_stop()
                 kill_at = time.monotonic() + self.resolved.config.launch.grace_s
@@ -198,14 +223,27 @@ class Supervisor:
         workers.end()
         return None
 
-    def _after_failure(self, ending: Ending, world: World, nodes: Nodes, restarts: Restarts, *, step: int | None, why: str) -> None:
+    def _after_failure(
+        self,
+        ending: Ending,
+        world: World,
+        nodes: Nodes,
+        restarts: Restarts,
+        *,
+        step: int | None,
+        why: str,
+    ) -> None:
         """Say that workers crashed, or that nodes are lost, and wait for the next start.
 
         Raises:
             RampcliError: the workers are not started again.
         """
         launch, devices = self.resolved.config.launch, self.resolved.config.trainer.devices
-        lost = {world.nodes[rank // devices]: name for rank, name in ending.killed.items()} if launch.elastic else {}
+        lost = (
+            {world.nodes[rank // devices]: name for rank, name in ending.killed.items()}
+            if launch.elastic
+            else {}
+        )
         wait_s = restarts.after_loss() if lost else restarts.after_crash(step)
         if isinstance(wait_s, str):
             raise _given_up(wait_s, why=why)
@@ -233,7 +271,8 @@ class Supervisor:
         while is_held(self.run.workers_lock) and self.signals.signal is None:
             if time.monotonic() > until:
                 raise RampcliError(
-                    f"workers still train in {self.run.path}, and they are not of this command", remedy="end them, or wait for them"
+                    f"workers still train in {self.run.path}, and they are not of this command",
+                    remedy="end them, or wait for them",
                 )
             time.sleep(POLL_S)
 
@@ -255,7 +294,9 @@ class Supervisor:
             how = "were killed at the second signal"
         else:
             how = f"did not save within launch.grace_s={self.resolved.config.launch.grace_s:g} s, and were killed, or crashed"
-        error = RampcliError(f"the workers {how}; the same command goes on from the last checkpoint ({printed.place()})")
+        error = RampcliError(
+            f"the workers {how}; the same command goes on from the last checkpoint ({printed.place()})"
+        )
         error.exit_code = EXIT_CTRL_C if self.signals.signal == signal.SIGINT else 1
         return error
 
@@ -269,6 +310,10 @@ def _given_up(reason: str, *, why: str) -> RampcliError:
 
 def _as_said(said: dict[str, Any], log: Path) -> RampcliError:
     """What a worker that failed said of it."""
-    error = RampcliError(f"the workers failed: {said['message']} (log: {log})", remedy=said["remedy"], set_by=said["set_by"])
+    error = RampcliError(
+        f"the workers failed: {said['message']} (log: {log})",
+        remedy=said["remedy"],
+        set_by=said["set_by"],
+    )
     error.exit_code = said["exit_code"]
     return error

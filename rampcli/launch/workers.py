@@ -33,7 +33,11 @@ class Workers:
     lost_s = 5.0
     stop_signal = signal.SIGTERM
 
-    def __init__(self, processes: Sequence[subprocess.Popen[bytes]], meeting_socket: socket.socket | None = None) -> None:
+    def __init__(
+        self,
+        processes: Sequence[subprocess.Popen[bytes]],
+        meeting_socket: socket.socket | None = None,
+    ) -> None:
         """Look after processes. The workers meet at the port of `meeting_socket`, which stays open until they have ended."""
         self.processes = list(processes)
         self.meeting_socket = meeting_socket
@@ -46,13 +50,19 @@ class Workers:
         codes = [process.poll() for process in self.processes]
         failed = [code for code in codes if code]
         if failed:
-            return min(failed)  # of a signal, rather than of those who missed the one that it killed
+            return min(
+                failed
+            )  # of a signal, rather than of those who missed the one that it killed
         return None if None in codes else 0
 
     def killed(self) -> dict[int, str]:
         """Returns the ranks that a signal has ended so far, and the signal's name."""
         codes = {rank: process.poll() for rank, process in enumerate(self.processes)}
-        return {rank: signal_name(-code) for rank, code in codes.items() if code is not None and code < 0}
+        return {
+            rank: signal_name(-code)
+            for rank, code in codes.items()
+            if code is not None and code < 0
+        }
 
     def ask_to_stop(self) -> None:
         """Let the workers save and leave."""
@@ -119,7 +129,9 @@ def worker_environment(*, threads: int) -> dict[str, str]:
     environment.setdefault("GOMP_SPINCOUNT", OPENMP_SPINS)
     # Every step frees large tensors and wants them again; what goes back to the operating system comes anew as empty pages. And tensors
     # span many pages, for which those of 2 MB take fewer entries of the processor's tables.
-    environment.setdefault("GLIBC_TUNABLES", ":".join(f"glibc.malloc.{name}={value}" for name, value in MALLOC.items()))
+    environment.setdefault(
+        "GLIBC_TUNABLES", ":".join(f"glibc.malloc.{name}={value}" for name, value in MALLOC.items())
+    )
     if "TORCHINDUCTOR_CACHE_DIR" not in environment and (cache := _cache_folder()) is not None:
         environment["TORCHINDUCTOR_CACHE_DIR"] = str(cache)
     return environment
@@ -132,7 +144,11 @@ def _cache_folder() -> Path | None:
     have made.
     """
     with suppress(OSError, RuntimeError):  # no home, or none to write to, as in containers
-        cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "rampcli" / "compiled"
+        cache = (
+            Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+            / "rampcli"
+            / "compiled"
+        )
         cache.mkdir(parents=True, exist_ok=True)
         if os.access(cache, os.W_OK):
             return cache

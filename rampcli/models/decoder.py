@@ -31,7 +31,9 @@ class Decoder(nn.Module):
         loss: of the last hidden states, the output projection and labels; a tensor axis puts another in its place.
     """
 
-    def __init__(self, model: ModelConfig, *, sequence_length: int, layers: range | None = None) -> None:
+    def __init__(
+        self, model: ModelConfig, *, sequence_length: int, layers: range | None = None
+    ) -> None:
         super().__init__()
         self.model = model
         here = range(model.num_layers) if layers is None else layers
@@ -53,7 +55,9 @@ class Decoder(nn.Module):
             self.norm = build_norm(model)
             self.output = nn.Linear(model.hidden_size, model.vocab_size, bias=False)
         self.tie()
-        self.register_buffer("positions", torch.empty(sequence_length, dtype=torch.int64), persistent=False)
+        self.register_buffer(
+            "positions", torch.empty(sequence_length, dtype=torch.int64), persistent=False
+        )
         self.positions: Tensor
 
     def tie(self) -> None:
@@ -63,14 +67,22 @@ class Decoder(nn.Module):
 
     def weight_at_both_ends(self) -> nn.Parameter | None:
         """The tied weight, where the first part and the last are not one and this is either."""
-        if self.model.tie_embeddings and self.is_first != self.is_last and self.embedding is not None:
+        if (
+            self.model.tie_embeddings
+            and self.is_first != self.is_last
+            and self.embedding is not None
+        ):
             return self.get_parameter("embedding.weight")
         return None
 
     def own_parameters(self) -> dict[str, nn.Parameter]:
         """The parameters by name, each in one part of the model only: a tied weight in the first."""
         copied = None if self.is_first else self.weight_at_both_ends()
-        return {name: parameter for name, parameter in self.named_parameters() if parameter is not copied}
+        return {
+            name: parameter
+            for name, parameter in self.named_parameters()
+            if parameter is not copied
+        }
 
     def fill_buffers(self) -> None:
         """Compute what is not learned, on the device where it lives; a model built on the meta device has none of it yet."""
@@ -79,7 +91,11 @@ class Decoder(nn.Module):
             self.rotary.fill()
 
     def forward(
-        self, hidden: Tensor, positions: Tensor | None = None, cache: "Cache | None" = None, labels: Tensor | None = None
+        self,
+        hidden: Tensor,
+        positions: Tensor | None = None,
+        cache: "Cache | None" = None,
+        labels: Tensor | None = None,
     ) -> Tensor:
         """Tokens or hidden states to hidden states, logits or a loss.
 
@@ -101,10 +117,17 @@ class Decoder(nn.Module):
         rotation = None if self.rotary is None else self.rotary(places)
         in_documents = places if places.dim() == 2 else None
         for index, layer in self.layers.items():
-            hidden = layer(hidden, rotation, in_documents, None if cache is None else cache.setdefault(index, []))
+            hidden = layer(
+                hidden,
+                rotation,
+                in_documents,
+                None if cache is None else cache.setdefault(index, []),
+            )
         if self.norm is not None and self.output is not None:
             hidden = self.norm(hidden)
-            hidden = self.output(hidden) if labels is None else self.loss(hidden, self.output, labels)
+            hidden = (
+                self.output(hidden) if labels is None else self.loss(hidden, self.output, labels)
+            )
         return hidden
 
 
@@ -123,7 +146,11 @@ class Block(nn.Module):
         self.ffn = SwiGLU(model) if model.activation is Activation.swiglu else GELU(model)
 
     def forward(  # noqa: D102
-        self, hidden: Tensor, rotation: Tensor | None, in_documents: Tensor | None = None, cache: list[Tensor] | None = None
+        self,
+        hidden: Tensor,
+        rotation: Tensor | None,
+        in_documents: Tensor | None = None,
+        cache: list[Tensor] | None = None,
     ) -> Tensor:
         hidden = hidden + self.attention(self.attention_norm(hidden), rotation, in_documents, cache)
         output: Tensor = hidden + self.ffn(self.ffn_norm(hidden))
@@ -150,9 +177,15 @@ class Attention(nn.Module):
         self.core = CausalAttention(sliding_window=model.sliding_window)
 
     def forward(  # noqa: D102
-        self, hidden: Tensor, rotation: Tensor | None, in_documents: Tensor | None = None, cache: list[Tensor] | None = None
+        self,
+        hidden: Tensor,
+        rotation: Tensor | None,
+        in_documents: Tensor | None = None,
+        cache: list[Tensor] | None = None,
     ) -> Tensor:
-        query, key, value = (self._split(projection(hidden)) for projection in (self.query, self.key, self.value))
+        query, key, value = (
+            self._split(projection(hidden)) for projection in (self.query, self.key, self.value)
+        )
         if self.query_norm is not None and self.key_norm is not None:
             query, key = self.query_norm(query), self.key_norm(key)
         query, key, value = (heads.transpose(1, 2) for heads in (query, key, value))
@@ -183,23 +216,44 @@ class CausalAttention(nn.Module):
         super().__init__()
         self.sliding_window = sliding_window
 
-    def forward(self, query: Tensor, key: Tensor, value: Tensor, in_documents: Tensor | None = None) -> Tensor:  # noqa: D102
+    def forward(  # noqa: D102
+        self, query: Tensor, key: Tensor, value: Tensor, in_documents: Tensor | None = None
+    ) -> Tensor:
         some, sequence = query.shape[2], key.shape[2]
-        sees_all = in_documents is None and (self.sliding_window is None or self.sliding_window >= sequence)
+        sees_all = in_documents is None and (
+            self.sliding_window is None or self.sliding_window >= sequence
+        )
         is_causal = sees_all and some == sequence
         repeats = query.shape[1] // key.shape[1]
         # The kernels for masks, and those for fp32 on a GPU, want as many heads of keys as of queries.
-        has_groups = repeats > 1 and is_causal and (query.device.type == "cpu" or query.dtype is not torch.float32)
+        has_groups = (
+            repeats > 1
+            and is_causal
+            and (query.device.type == "cpu" or query.dtype is not torch.float32)
+        )
         if repeats > 1 and not has_groups:
-            key, value = key.repeat_interleave(repeats, dim=1), value.repeat_interleave(repeats, dim=1)
+            key, value = (
+                key.repeat_interleave(repeats, dim=1),
+                value.repeat_interleave(repeats, dim=1),
+            )
         if is_causal:
-            return F.scaled_dot_product_attention(query, key, value, is_causal=True, enable_gqa=has_groups)
-        mask = None if sees_all and some == 1 else self._mask(some, sequence, in_documents, device=query.device)
+            return F.scaled_dot_product_attention(
+                query, key, value, is_causal=True, enable_gqa=has_groups
+            )
+        mask = (
+            None
+            if sees_all and some == 1
+            else self._mask(some, sequence, in_documents, device=query.device)
+        )
         return F.scaled_dot_product_attention(query, key, value, attn_mask=mask)
 
-    def _mask(self, some: int, sequence: int, in_documents: Tensor | None, *, device: torch.device) -> Tensor:
+    def _mask(
+        self, some: int, sequence: int, in_documents: Tensor | None, *, device: torch.device
+    ) -> Tensor:
         """Which tokens each query sees, bool [some, sequence], or [batch, 1, some, sequence] where documents are told apart."""
-        behind = torch.arange(sequence - some, sequence, device=device)[:, None] - torch.arange(sequence, device=device)
+        behind = torch.arange(sequence - some, sequence, device=device)[:, None] - torch.arange(
+            sequence, device=device
+        )
         mask = (behind >= 0) & (behind < (self.sliding_window or sequence))
         return mask if in_documents is None else mask & (behind <= in_documents[:, None, :, None])
 

@@ -75,7 +75,11 @@ def places(model: ModelConfig, *, sequence_length: int) -> dict[str, Place]:
         module, _, kind = name.rpartition(".")
         if module.startswith("layers."):
             _, layer, inner = module.split(".", 2)
-            theirs = f"transformer.h.{layer}.{OF_GPT2[inner]}" if of_gpt2 else f"model.layers.{layer}.{OF_LLAMA[inner]}"
+            theirs = (
+                f"transformer.h.{layer}.{OF_GPT2[inner]}"
+                if of_gpt2
+                else f"model.layers.{layer}.{OF_LLAMA[inner]}"
+            )
         else:
             theirs = (OF_GPT2 if of_gpt2 else OF_LLAMA)[module]
         tensor = f"{theirs}.{kind}"
@@ -106,24 +110,39 @@ class Folder:
         self.path = path
         self.places = places(model, sequence_length=sequence_length)
         tensors = _tensors(path)
-        self.tensors = {tensor: self._find(tensors, tensor, names) for tensor, names in joined(self.places).items()}
+        self.tensors = {
+            tensor: self._find(tensors, tensor, names)
+            for tensor, names in joined(self.places).items()
+        }
 
-    def _find(self, tensors: dict[str, list[tuple[Path, StoredTensor]]], tensor: str, names: list[str]) -> tuple[Path, StoredTensor]:
+    def _find(
+        self, tensors: dict[str, list[tuple[Path, StoredTensor]]], tensor: str, names: list[str]
+    ) -> tuple[Path, StoredTensor]:
         """Returns the file of a tensor, and what its header says, once that suits the parameters that it holds."""
         found = tensors.get(tensor) or tensors.get(tensor.removeprefix("transformer."), [])
         if len(found) != 1:
             files = ", ".join(path.name for path, _ in found)
-            raise DamagedFileError(f"{self.path} holds {tensor} in several files: {files}" if found else f"{self.path} holds no {tensor}")
+            raise DamagedFileError(
+                f"{self.path} holds {tensor} in several files: {files}"
+                if found
+                else f"{self.path} holds no {tensor}"
+            )
         file, stored = found[0]
         parts = [self.places[name] for name in names]
         shape = stored.shape[::-1] if parts[0].transposed else stored.shape
         rows, columns = sum(part.shape[0] for part in parts), parts[0].shape[1:]
         # Learned positions may be more than this run's sequences need.
-        fits = shape[:1] >= (rows,) if names == ["position_embedding.weight"] else shape[:1] == (rows,)
+        fits = (
+            shape[:1] >= (rows,) if names == ["position_embedding.weight"] else shape[:1] == (rows,)
+        )
         if not fits or shape[1:] != columns:
-            raise DamagedFileError(f"{tensor} in {file} has the shape {stored.shape}, which is not that of {' and '.join(names)}")
+            raise DamagedFileError(
+                f"{tensor} in {file} has the shape {stored.shape}, which is not that of {' and '.join(names)}"
+            )
         if stored.dtype not in TYPES:
-            raise DamagedFileError(f"{tensor} in {file} is of the type {stored.dtype}; weights are {', '.join(TYPES)}")
+            raise DamagedFileError(
+                f"{tensor} in {file} is of the type {stored.dtype}; weights are {', '.join(TYPES)}"
+            )
         return file, stored
 
     def rows_of(self, model: Decoder, name: str, first: int, rows: int) -> Tensor:  # noqa: ARG002
@@ -135,7 +154,11 @@ class Folder:
         place = self.places[name]
         file, stored = self.tensors[place.tensor]
         start = place.first_row + first
-        read = _read(file, stored, 0, stored.shape[0]).T[start : start + rows] if place.transposed else _read(file, stored, start, rows)
+        read = (
+            _read(file, stored, 0, stored.shape[0]).T[start : start + rows]
+            if place.transposed
+            else _read(file, stored, start, rows)
+        )
         if not read.isfinite().all():
             raise DamagedFileError(f"{place.tensor} in {file} holds numbers that are not finite")
         return read

@@ -22,7 +22,9 @@ def summed_loss(hidden: Tensor, output: nn.Linear, labels: Tensor) -> Tensor:
     Returns:
         A scalar in fp32.
     """
-    loss: Tensor = ProjectedCrossEntropy.apply(hidden.flatten(0, 1), output.weight, labels.flatten(), torch.is_grad_enabled())  # type: ignore[no-untyped-call]
+    loss: Tensor = ProjectedCrossEntropy.apply(
+        hidden.flatten(0, 1), output.weight, labels.flatten(), torch.is_grad_enabled()
+    )  # type: ignore[no-untyped-call]
     return loss
 
 
@@ -34,12 +36,18 @@ class ProjectedCrossEntropy(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, hidden: Tensor, weight: Tensor, labels: Tensor, learns: bool) -> Tensor:  # noqa: D102
-        at_once = min(len(hidden), max(TOKENS_AT_ONCE[hidden.device.type], LOGITS_AT_ONCE // len(weight)))
+        at_once = min(
+            len(hidden), max(TOKENS_AT_ONCE[hidden.device.type], LOGITS_AT_ONCE // len(weight))
+        )
         # fp32 where the weight is bf16: it is a sum over pieces.
         weight_gradient = weight.new_empty(weight.shape, dtype=torch.float32) if learns else None
         hidden_gradient = torch.empty_like(hidden) if learns else None
         logits = weight.new_empty((at_once, len(weight)))
-        scores = logits if logits.dtype is torch.float32 else torch.empty_like(logits, dtype=torch.float32)
+        scores = (
+            logits
+            if logits.dtype is torch.float32
+            else torch.empty_like(logits, dtype=torch.float32)
+        )
         loss = weight.new_zeros((), dtype=torch.float32)
         for first in range(0, len(hidden), at_once):
             piece = slice(first, first + at_once)
@@ -55,9 +63,17 @@ class ProjectedCrossEntropy(torch.autograd.Function):
             if weight_gradient is not None and hidden_gradient is not None:
                 # Of the cross entropy with respect to the logits: the probabilities, less 1 where the label is. Here it is that times
                 # the total, by which it is cheaper to divide the narrow side of either product.
-                change, share = scores.scatter_add_(1, wanted, -total).to(weight.dtype), counts / total
+                change, share = (
+                    scores.scatter_add_(1, wanted, -total).to(weight.dtype),
+                    counts / total,
+                )
                 torch.mm(change, weight, out=hidden_gradient[piece]).mul_(share)
-                _put_product(weight_gradient, change.t(), (states * share).to(weight.dtype), is_first=first == 0)
+                _put_product(
+                    weight_gradient,
+                    change.t(),
+                    (states * share).to(weight.dtype),
+                    is_first=first == 0,
+                )
         if weight_gradient is not None and hidden_gradient is not None:
             ctx.save_for_backward(hidden_gradient, weight_gradient.to(weight.dtype))
         return loss

@@ -11,7 +11,9 @@ class RMSNorm(nn.RMSNorm):
     """`nn.RMSNorm` over the last dimension. GPUs and torch.compile have kernels of their own for it."""
 
     def forward(self, x: Tensor) -> Tensor:  # noqa: D102
-        if x.device.type != "cpu" or type(x) is not Tensor or torch.compiler.is_compiling():  # such as a DTensor
+        if (
+            x.device.type != "cpu" or type(x) is not Tensor or torch.compiler.is_compiling()
+        ):  # such as a DTensor
             return F.rms_norm(x, self.normalized_shape, self.weight, self.eps)
         normed: Tensor = Normalised.apply(x, self.weight, self.eps)  # type: ignore[no-untyped-call]
         return normed
@@ -22,7 +24,9 @@ class Normalised(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, epsilon: float) -> Tensor:  # noqa: D102
-        lengths = torch.linalg.vector_norm(x, dim=-1, keepdim=True, dtype=torch.promote_types(x.dtype, torch.float32))
+        lengths = torch.linalg.vector_norm(
+            x, dim=-1, keepdim=True, dtype=torch.promote_types(x.dtype, torch.float32)
+        )
         scale = lengths.square_().div_(x.shape[-1]).add_(epsilon).rsqrt_()
         scaled = x * scale
         ctx.save_for_backward(scaled, weight, scale)
@@ -38,4 +42,8 @@ class Normalised(torch.autograd.Function):
         # What would change the length of an input changes nothing: the mean over its numbers.
         along = (of_products @ weight.to(scaled.dtype)).div_(weight.numel()).unsqueeze(-1)
         of_input = torch.addcmul(gradient * weight, scaled, along, value=-1).mul_(scale)
-        return of_input.to(gradients[0].dtype), of_products.view(-1, weight.numel()).sum(0).to(weight.dtype), None
+        return (
+            of_input.to(gradients[0].dtype),
+            of_products.view(-1, weight.numel()).sum(0).to(weight.dtype),
+            None,
+        )

@@ -16,12 +16,16 @@ class RotaryTable(nn.Module):
     def __init__(self, model: ModelConfig, *, sequence_length: int) -> None:
         super().__init__()
         self.model = model
-        self.register_buffer("table", torch.empty(2, sequence_length, head_size_of(model)), persistent=False)
+        self.register_buffer(
+            "table", torch.empty(2, sequence_length, head_size_of(model)), persistent=False
+        )
         self.table: Tensor
 
     def fill(self) -> None:
         """Compute the table, on the device where it lives."""
-        angles = torch.outer(torch.arange(self.table.shape[1], dtype=torch.float64), frequencies(self.model)).repeat(1, 2)
+        angles = torch.outer(
+            torch.arange(self.table.shape[1], dtype=torch.float64), frequencies(self.model)
+        ).repeat(1, 2)
         self.table.copy_(torch.stack([angles.cos(), angles.sin()]))
 
     def forward(self, positions: Tensor) -> Tensor:  # noqa: D102

@@ -45,7 +45,9 @@ class GatheredAttention(nn.Module):
         self.places = [order.index(piece) for piece in range(2 * ranks)]
         """Where each piece of the sequence is among those that are gathered."""
 
-    def forward(self, query: Tensor, key: Tensor, value: Tensor, in_documents: Tensor | None = None) -> Tensor:  # noqa: D102
+    def forward(  # noqa: D102
+        self, query: Tensor, key: Tensor, value: Tensor, in_documents: Tensor | None = None
+    ) -> Tensor:
         gathered = Gather.apply(torch.stack([key, value]), self.mesh.get_group())  # type: ignore[no-untyped-call]
         pieces = [piece for ranks in gathered for piece in ranks.chunk(2, dim=3)]
         keys, values = torch.cat([pieces[place] for place in self.places], dim=3)
@@ -53,7 +55,9 @@ class GatheredAttention(nn.Module):
         places = (None, None) if in_documents is None else in_documents.chunk(2, dim=1)
         rank, length = self.mesh.get_local_rank(), front.shape[2]
         mixed = []
-        for piece, part, place in zip((rank, len(self.places) - 1 - rank), (front, back), places, strict=True):
+        for piece, part, place in zip(
+            (rank, len(self.places) - 1 - rank), (front, back), places, strict=True
+        ):
             end = (piece + 1) * length
             mixed.append(self.core(part, keys[:, :, :end], values[:, :, :end], place))
         return torch.cat(mixed, dim=2)

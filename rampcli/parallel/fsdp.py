@@ -16,7 +16,9 @@ POLICIES = {
 }
 
 
-def shard_over_data_ranks(model: nn.Module, blocks: Iterable[nn.Module], weights: DeviceMesh, precision: Precision) -> None:
+def shard_over_data_ranks(
+    model: nn.Module, blocks: Iterable[nn.Module], weights: DeviceMesh, precision: Precision
+) -> None:
     """Shard each block, and the rest of the model, in place. One rank in fp32 has nothing to share and stays plain.
 
     Args:

@@ -57,11 +57,21 @@ def build_meshes(device: torch.device, parallel: ParallelConfig) -> Meshes:
         device: where they compute.
         parallel: sizes of the axes, whose product divides the ranks.
     """
-    pipeline, context, tensor = parallel.pipeline_parallel_size, parallel.context_parallel_size, parallel.tensor_parallel_size
+    pipeline, context, tensor = (
+        parallel.pipeline_parallel_size,
+        parallel.context_parallel_size,
+        parallel.tensor_parallel_size,
+    )
     data = dist.get_world_size() // (pipeline * context * tensor)
     shard = parallel.data_parallel_shard_size or data
     weights = (pipeline, data // shard, shard * context, tensor)
     return Meshes(
-        weights=init_device_mesh(device.type, weights, mesh_dim_names=(PIPELINE, REPLICATE, SHARD, TENSOR)),
-        data=init_device_mesh(device.type, (pipeline, data, context, tensor), mesh_dim_names=(PIPELINE, DATA, CONTEXT, TENSOR)),
+        weights=init_device_mesh(
+            device.type, weights, mesh_dim_names=(PIPELINE, REPLICATE, SHARD, TENSOR)
+        ),
+        data=init_device_mesh(
+            device.type,
+            (pipeline, data, context, tensor),
+            mesh_dim_names=(PIPELINE, DATA, CONTEXT, TENSOR),
+        ),
     )

@@ -27,7 +27,13 @@ class Pipeline:
         scaled: the last stage's loss, as its gradient is to be.
     """
 
-    def __init__(self, parts: Sequence[nn.Module], mesh: DeviceMesh, device: torch.device, scaled: Callable[[Tensor], Tensor]) -> None:
+    def __init__(
+        self,
+        parts: Sequence[nn.Module],
+        mesh: DeviceMesh,
+        device: torch.device,
+        scaled: Callable[[Tensor], Tensor],
+    ) -> None:
         self.parts = parts
         self.mesh = mesh
         self.device = device
@@ -35,7 +41,9 @@ class Pipeline:
         self.is_last = mesh.get_local_rank() == mesh.size() - 1
         self._schedules: dict[tuple[bool, int, torch.Size], Any] = {}
 
-    def forward_backward(self, tokens: Tensor, labels: Tensor, positions: Tensor | None, *, micro_batches: int) -> Tensor:
+    def forward_backward(
+        self, tokens: Tensor, labels: Tensor, positions: Tensor | None, *, micro_batches: int
+    ) -> Tensor:
         """Run all micro batches forward and backward; the sum of their losses on the last stage, elsewhere 0.
 
         Args:
@@ -46,7 +54,9 @@ class Pipeline:
         """
         return self._run(tokens, labels, positions, micro_batches=micro_batches, trains=True)
 
-    def forward(self, tokens: Tensor, labels: Tensor, positions: Tensor | None, *, micro_batches: int) -> Tensor:
+    def forward(
+        self, tokens: Tensor, labels: Tensor, positions: Tensor | None, *, micro_batches: int
+    ) -> Tensor:
         """The same without a backward pass."""
         return self._run(tokens, labels, positions, micro_batches=micro_batches, trains=False)
 
@@ -56,20 +66,39 @@ class Pipeline:
         gradient = weight.grad.to_local() if isinstance(weight.grad, DTensor) else weight.grad
         received, group = torch.empty_like(gradient), self.mesh.get_group()
         other = dist.get_global_rank(group, self.mesh.size() - 1 - self.mesh.get_local_rank())
-        exchange = [dist.P2POp(dist.isend, gradient.contiguous(), other, group), dist.P2POp(dist.irecv, received, other, group)]
+        exchange = [
+            dist.P2POp(dist.isend, gradient.contiguous(), other, group),
+            dist.P2POp(dist.irecv, received, other, group),
+        ]
         for work in dist.batch_isend_irecv(exchange):
             work.wait()
         gradient.add_(received)
 
-    def _run(self, tokens: Tensor, labels: Tensor, positions: Tensor | None, *, micro_batches: int, trains: bool) -> Tensor:
+    def _run(
+        self,
+        tokens: Tensor,
+        labels: Tensor,
+        positions: Tensor | None,
+        *,
+        micro_batches: int,
+        trains: bool,
+    ) -> Tensor:
         schedule = self._schedule(tokens, micro_batches=micro_batches, trains=trains)
         losses: list[Tensor] = []
         inputs = (tokens,) if self.mesh.get_local_rank() == 0 else ()
         run = schedule.step if trains else schedule.eval
         named = {} if positions is None else {"positions": positions}
         if self.is_last:
-            named["labels"] = labels  # the last stage ends with the loss, which the schedule takes for its output
-        run(*inputs, target=labels if self.is_last else None, losses=losses, return_outputs=False, **named)
+            named["labels"] = (
+                labels  # the last stage ends with the loss, which the schedule takes for its output
+            )
+        run(
+            *inputs,
+            target=labels if self.is_last else None,
+            losses=losses,
+            return_outputs=False,
+            **named,
+        )
         return torch.stack(losses).detach().sum() if losses else torch.zeros((), device=self.device)
 
     def _loss_of(self, output: Tensor, labels: Tensor) -> Tensor:  # noqa: ARG002
@@ -78,16 +107,31 @@ class Pipeline:
     def _schedule(self, tokens: Tensor, *, micro_batches: int, trains: bool) -> Any:
         """A schedule knows the number of micro batches and their shape, so each has its own, on the same parts."""
         # It takes more than a second to import, for which runs without a pipeline need not wait.
-        from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe, ScheduleInterleaved1F1B
+        from torch.distributed.pipelining import (
+            PipelineStage,
+            Schedule1F1B,
+            ScheduleGPipe,
+            ScheduleInterleaved1F1B,
+        )
 
         key = (trains, micro_batches, tokens.shape)
         if key not in self._schedules:
             ranks, rank = self.mesh.size(), self.mesh.get_local_rank()
             stages: list[Any] = [
-                PipelineStage(part, index * ranks + rank, ranks * len(self.parts), self.device, group=self.mesh.get_group())
+                PipelineStage(
+                    part,
+                    index * ranks + rank,
+                    ranks * len(self.parts),
+                    self.device,
+                    group=self.mesh.get_group(),
+                )
                 for index, part in enumerate(self.parts)
             ]
-            options: dict[str, Any] = {"n_microbatches": micro_batches, "loss_fn": self._loss_of, "scale_grads": False}
+            options: dict[str, Any] = {
+                "n_microbatches": micro_batches,
+                "loss_fn": self._loss_of,
+                "scale_grads": False,
+            }
             if len(stages) > 1:
                 self._schedules[key] = ScheduleInterleaved1F1B(stages, **options)
             elif micro_batches < ranks:  # too few for a steady state: 1F1B is GPipe then

@@ -21,9 +21,13 @@ def device_here(accelerator: Accelerator) -> torch.device:
     """
     if accelerator is not Accelerator.cpu and torch.cuda.is_available():
         # srun may have shown each process its own GPU alone, which is the first that it sees then.
-        return torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")) % torch.cuda.device_count())
+        return torch.device(
+            "cuda", int(os.environ.get("LOCAL_RANK", "0")) % torch.cuda.device_count()
+        )
     if accelerator is Accelerator.gpu:
-        raise UsageError("trainer.accelerator=gpu, but torch sees no GPU here", keys=("trainer.accelerator",))
+        raise UsageError(
+            "trainer.accelerator=gpu, but torch sees no GPU here", keys=("trainer.accelerator",)
+        )
     return torch.device("cpu")
 
 
@@ -34,9 +38,15 @@ def from_rank_0(number: int) -> int:
     return int(shared.item())
 
 
-def from_all_ranks(words: dict[str, Any], group: dist.ProcessGroup | None = None) -> list[dict[str, Any]]:
+def from_all_ranks(
+    words: dict[str, Any], group: dist.ProcessGroup | None = None
+) -> list[dict[str, Any]]:
     """What each rank of a group says, in words that JSON knows and that take up to `MOST_SAID_BYTES` of it; every rank asks."""
-    mine = torch.tensor(list(json.dumps(words).encode().ljust(MOST_SAID_BYTES)), dtype=torch.uint8, device=_device_of(group))
+    mine = torch.tensor(
+        list(json.dumps(words).encode().ljust(MOST_SAID_BYTES)),
+        dtype=torch.uint8,
+        device=_device_of(group),
+    )
     said = [torch.empty_like(mine) for _ in range(dist.get_world_size(group))]
     dist.all_gather(said, mine, group=group)
     return [json.loads(bytes(each.tolist())) for each in said]
@@ -44,4 +54,8 @@ def from_all_ranks(words: dict[str, Any], group: dist.ProcessGroup | None = None
 
 def _device_of(group: dist.ProcessGroup | None) -> torch.device:
     """Where the tensors are that a group exchanges."""
-    return torch.device("cuda", torch.cuda.current_device()) if dist.get_backend(group) == "nccl" else torch.device("cpu")
+    return (
+        torch.device("cuda", torch.cuda.current_device())
+        if dist.get_backend(group) == "nccl"
+        else torch.device("cpu")
+    )

@@ -29,12 +29,15 @@ def styles() -> dict[str, ParallelStyle]:
         "position_embedding": ColwiseParallel(output_layouts=Shard(-2)),
         "layers.*.attention_norm": SequenceParallel(),
         "layers.*.attention": PrepareModuleInput(
-            input_layouts=(Shard(1), None, None, None), desired_input_layouts=(Replicate(), None, None, None)
+            input_layouts=(Shard(1), None, None, None),
+            desired_input_layouts=(Replicate(), None, None, None),
         ),
         "layers.*.attention.query": ColwiseParallel(),
         "layers.*.attention.key": ColwiseParallel(),
         "layers.*.attention.value": ColwiseParallel(),
-        "layers.*.attention.query_norm": SequenceParallel(sequence_dim=2, use_local_output=True),  # that is, over the heads
+        "layers.*.attention.query_norm": SequenceParallel(
+            sequence_dim=2, use_local_output=True
+        ),  # that is, over the heads
         "layers.*.attention.key_norm": SequenceParallel(sequence_dim=2, use_local_output=True),
         "layers.*.attention.output": RowwiseParallel(output_layouts=Shard(1)),
         "layers.*.ffn_norm": SequenceParallel(),
@@ -43,7 +46,9 @@ def styles() -> dict[str, ParallelStyle]:
         "layers.*.ffn.up": ColwiseParallel(),
         "layers.*.ffn.output": RowwiseParallel(output_layouts=Shard(1)),
         "norm": SequenceParallel(),
-        "output": ColwiseParallel(input_layouts=Shard(1), output_layouts=Shard(-1), use_local_output=False),
+        "output": ColwiseParallel(
+            input_layouts=Shard(1), output_layouts=Shard(-1), use_local_output=False
+        ),
     }
 
 
@@ -52,7 +57,12 @@ def split_layers(model: nn.Module, mesh: DeviceMesh) -> None:
     if mesh.size() == 1:
         return
     names = [name for name, _ in model.named_modules()]
-    plan = {name: style for pattern, style in styles().items() for name in names if _matches(name, pattern)}
+    plan = {
+        name: style
+        for pattern, style in styles().items()
+        for name in names
+        if _matches(name, pattern)
+    }
     parallelize_module(model, mesh, plan)
     model.loss = summed_loss_of_shards  # type: ignore[assignment]  # a function, not a module
 
@@ -60,7 +70,9 @@ def split_layers(model: nn.Module, mesh: DeviceMesh) -> None:
 def summed_loss_of_shards(hidden: Tensor, output: nn.Module, labels: Tensor) -> Tensor:
     """`rampcli.models.loss.summed_loss`, where each rank has some of the vocabulary: its logits for these are there whole."""
     logits, labels = output(hidden).flatten(0, 1).float(), labels.flatten()
-    loss = F.cross_entropy(logits, labels.where(labels >= 0, -100), ignore_index=-100, reduction="sum")
+    loss = F.cross_entropy(
+        logits, labels.where(labels >= 0, -100), ignore_index=-100, reduction="sum"
+    )
     assert isinstance(loss, DTensor)
     return loss.full_tensor()
 

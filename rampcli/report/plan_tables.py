@@ -46,14 +46,23 @@ def _fill(plan: TrainingPlan, columns: Sequence[Column]) -> Table:
     for stage in _shown_stages(plan):
         table.add_row(*("..." if stage is None else column.cell(stage) for column in columns))
     if any(column.total for column in columns) and len(plan.stages) > 1:
-        table.add_row(*("total" if index == 0 else column.total for index, column in enumerate(columns)), style="bold")
+        table.add_row(
+            *("total" if index == 0 else column.total for index, column in enumerate(columns)),
+            style="bold",
+        )
     return table
 
 
 def _width(plan: TrainingPlan, columns: Sequence[Column]) -> int:
     """Characters of a row: every column as wide as its widest cell, and two blanks between columns."""
     stages = [stage for stage in _shown_stages(plan) if stage is not None]
-    return sum(max(len(text) for text in (column.name, column.total, *map(column.cell, stages))) + 2 for column in columns) - 2
+    return (
+        sum(
+            max(len(text) for text in (column.name, column.total, *map(column.cell, stages))) + 2
+            for column in columns
+        )
+        - 2
+    )
 
 
 def _shown_stages(plan: TrainingPlan) -> list[StagePlan | None]:
@@ -70,7 +79,11 @@ def _columns(resolved: Resolved) -> list[Column]:
     largest = max(stage.global_batch_size for stage in plan.stages)
 
     def rate_of(stage: StagePlan, consumed_samples: int | None) -> str:
-        return "-" if consumed_samples is None else f"{rate.at(consumed_samples, global_batch_size=stage.global_batch_size):.2e}"
+        return (
+            "-"
+            if consumed_samples is None
+            else f"{rate.at(consumed_samples, global_batch_size=stage.global_batch_size):.2e}"
+        )
 
     def hours(stage: StagePlan, devices: int) -> str:
         seconds = plan.stage_s(stage)
@@ -91,17 +104,30 @@ def _columns(resolved: Resolved) -> list[Column]:
     ]
     if resolved.loading(plan.stages[0]) is not None:
         columns += [
-            Column("load", lambda stage: str(loaded[0].global_batch_to_load if (loaded := resolved.loading(stage)) else "")),
-            Column("hosts", lambda stage: str(loaded[1] if (loaded := resolved.loading(stage)) else "")),
+            Column(
+                "load",
+                lambda stage: str(
+                    loaded[0].global_batch_to_load if (loaded := resolved.loading(stage)) else ""
+                ),
+            ),
+            Column(
+                "hosts", lambda stage: str(loaded[1] if (loaded := resolved.loading(stage)) else "")
+            ),
         ]
     if plan.clock is not None:
         columns += [
             Column("hours", lambda stage: hours(stage, 1), totals.hours),
-            Column("GPU-hours", lambda stage: hours(stage, stage.world_size), totals.gpu_hours, rank=1),
+            Column(
+                "GPU-hours", lambda stage: hours(stage, stage.world_size), totals.gpu_hours, rank=1
+            ),
         ]
     return [
         *columns,
-        Column("first lr", lambda stage: rate_of(stage, stage.first_sample + stage.global_batch_size), rank=7),
+        Column(
+            "first lr",
+            lambda stage: rate_of(stage, stage.first_sample + stage.global_batch_size),
+            rank=7,
+        ),
         Column("last lr", lambda stage: rate_of(stage, stage.end_sample), rank=6),
         Column("", lambda stage: _bar(stage.global_batch_size, largest), rank=8),
     ]
@@ -124,7 +150,9 @@ def plan_totals(plan: TrainingPlan) -> Totals:
     known = [second for second in seconds if second is not None]
     complete = len(known) == len(seconds) and plan.clock is not None
     restart_s = plan.restarts() * plan.clock.restart_s if plan.clock else 0.0
-    gpu_s = sum(second * stage.world_size for second, stage in zip(known, plan.stages, strict=False))
+    gpu_s = sum(
+        second * stage.world_size for second, stage in zip(known, plan.stages, strict=False)
+    )
     return Totals(
         samples=_count(plan.end_sample),
         steps=_count(plan.end_step),
@@ -140,22 +168,34 @@ def plan_summary(resolved: Resolved) -> list[str]:
     lines = []
     if plan.end_sample is not None:
         tokens = plan.end_sample * plan.sequence_length
-        lines.append(f"{plan.end_sample:,} samples, {plan.end_step:,} steps, {tokens:,} tokens; run directory {resolved.run_dir}")
+        lines.append(
+            f"{plan.end_sample:,} samples, {plan.end_step:,} steps, {tokens:,} tokens; run directory {resolved.run_dir}"
+        )
     else:
         lines.append(f"a run without end; run directory {resolved.run_dir}")
     if plan.clock is not None:
         restarts = 0 if plan.end_sample is None else plan.restarts()
-        took = f"; the total counts {restarts} restart{'s' if restarts != 1 else ''} of {plan.clock.restart_s:g} s" if restarts else ""
+        took = (
+            f"; the total counts {restarts} restart{'s' if restarts != 1 else ''} of {plan.clock.restart_s:g} s"
+            if restarts
+            else ""
+        )
         lines.append(f"hours: {plan.clock.throughput.basis}{took}")
     lines += _who_reads(resolved)
     if plan.passed:
-        lines.append(f"note: stages 0 to {len(plan.passed) - 1} are behind and do not fit today's nodes; they are not shown")
+        lines.append(
+            f"note: stages 0 to {len(plan.passed) - 1} are behind and do not fit today's nodes; they are not shown"
+        )
     if config.parallel.num_pipeline_microbatches is not None:
         microbatches = config.parallel.num_pipeline_microbatches
         micro = plan.stages[-1].micro_batch_size
-        lines.append(f"note: the pipeline takes a rank's micro batch of {micro} samples in {microbatches} parts of {micro // microbatches}")
+        lines.append(
+            f"note: the pipeline takes a rank's micro batch of {micro} samples in {microbatches} parts of {micro // microbatches}"
+        )
     if config.rampup.node_policy == "best" and plan.clock is None:
-        lines.append("note: no throughput is known, so rampup.node_policy=best does not weigh restarts")
+        lines.append(
+            "note: no throughput is known, so rampup.node_policy=best does not weigh restarts"
+        )
     return lines + [f"note: {note}" for note in (*plan.notes, *resolved.notes)]
 
 
@@ -165,18 +205,42 @@ def _who_reads(resolved: Resolved) -> list[str]:
     if resolved.loading(stage) is None:
         return []
     readers = reading_hosts(stage.num_nodes, resolved.config.data.expansion_factor_real_data)
-    groups = [[host for host, reader in enumerate(readers) if reader == leader] for leader in sorted(set(readers))]
+    groups = [
+        [host for host, reader in enumerate(readers) if reader == leader]
+        for leader in sorted(set(readers))
+    ]
     if len(groups) == stage.num_nodes:
-        return [f"data: each of {stage.num_nodes} hosts reads its own {stage.global_batch_size / stage.num_nodes:g} samples of a step"]
-    named = [f"host {group[0]} for {group[0]}-{group[-1]}" if len(group) > 1 else f"host {group[0]} for itself" for group in groups]
+        return [
+            f"data: each of {stage.num_nodes} hosts reads its own {stage.global_batch_size / stage.num_nodes:g} samples of a step"
+        ]
+    named = [
+        f"host {group[0]} for {group[0]}-{group[-1]}"
+        if len(group) > 1
+        else f"host {group[0]} for itself"
+        for group in groups
+    ]
     shown = named if len(named) <= MOST_READERS else [*named[: MOST_READERS - 1], "...", named[-1]]
     most = max(map(len, groups)) * stage.global_batch_size / stage.num_nodes
-    return [f"data: {len(groups)} of {stage.num_nodes} hosts read, up to {most:g} samples of a step each: {', '.join(shown)}"]
+    return [
+        f"data: {len(groups)} of {stage.num_nodes} hosts read, up to {most:g} samples of a step each: {', '.join(shown)}"
+    ]
 
 
 def comparison_table(variants: Sequence[tuple[str, Resolved | UsageError]]) -> Table:
     """Plans side by side, one a row; a variant that does not fit has no figures."""
-    table = build_table("", "nodes", "GPUs", "batch", "accum", "samples", "steps", "tokens", "hours", "GPU-hours", left=("", "nodes"))
+    table = build_table(
+        "",
+        "nodes",
+        "GPUs",
+        "batch",
+        "accum",
+        "samples",
+        "steps",
+        "tokens",
+        "hours",
+        "GPU-hours",
+        left=("", "nodes"),
+    )
     for name, resolved in variants:
         if isinstance(resolved, UsageError):
             table.add_row(name, "does not fit")

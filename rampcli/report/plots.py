@@ -24,7 +24,14 @@ def plot_plan(plan: TrainingPlan, path: Path, *, title: str) -> None:
         path: an .svg or a .png file, which is replaced; the same plan gives the same bytes.
         title: stands above.
     """
-    mpl.rcParams.update({"svg.fonttype": "none", "svg.hashsalt": "rampcli", "font.size": 10, "font.family": "sans-serif"})
+    mpl.rcParams.update(
+        {
+            "svg.fonttype": "none",
+            "svg.hashsalt": "rampcli",
+            "font.size": 10,
+            "font.family": "sans-serif",
+        }
+    )
     figure = Figure(figsize=(8, 4.5), layout="constrained")
     batch, nodes = figure.subplots(2, 1, sharex=True, height_ratios=[3, 1])
     first = [stage.first_sample for stage in plan.stages]
@@ -39,7 +46,14 @@ def plot_plan(plan: TrainingPlan, path: Path, *, title: str) -> None:
     for left, right, size in zip(edges, edges[1:], sizes, strict=False):
         wide_enough = (right - left) / (last - first[0]) >= len(str(size)) * CHARACTER_SHARE
         if wide_enough and len(sizes) <= 12:  # else it would lie over its neighbour's
-            batch.annotate(str(size), ((left + right) / 2, size), xytext=(0, 3), textcoords="offset points", ha="center", fontsize=9)
+            batch.annotate(
+                str(size),
+                ((left + right) / 2, size),
+                xytext=(0, 3),
+                textcoords="offset points",
+                ha="center",
+                fontsize=9,
+            )
     batch.set_ylim(0, max(sizes) * 1.15)
     batch.set_ylabel("global batch size\n(samples)")
     batch.set_title(title, fontsize=11, loc="left", parse_math=False)

@@ -9,11 +9,17 @@ from rampcli.batch.training_plan import TrainingPlan
 DECAYS: dict[str, Callable[[float], float]] = {
     "constant": lambda share: 1.0,  # noqa: ARG005
     "linear": lambda share: 1 - share,
-    "cosine": lambda share: (1 + math.cos(math.pi * share)) / 2,  # arXiv 1608.03983, without restarts
+    "cosine": lambda share: (
+        (1 + math.cos(math.pi * share)) / 2
+    ),  # arXiv 1608.03983, without restarts
     "quarter_cosine": lambda share: math.cos(math.pi / 2 * share),  # arXiv 2510.14717
 }
 """How much of the way from `floor` up to `peak` is left after a share of the decay, 0 to 1."""
-BATCH_COUPLINGS: dict[str, Callable[[float], float]] = {"none": lambda share: 1.0, "sqrt": math.sqrt, "linear": lambda share: share}  # noqa: ARG005
+BATCH_COUPLINGS: dict[str, Callable[[float], float]] = {
+    "none": lambda share: 1.0,  # noqa: ARG005
+    "sqrt": math.sqrt,
+    "linear": lambda share: share,
+}
 """What a batch of a share of the target multiplies the learning rate by: sqrt as arXiv 2205.10287, linear as arXiv 1706.02677 has it."""
 WSD_SHARE = 0.1
 """The last tenth of a run decays, unless it is said otherwise (arXiv 2404.06395, section 4)."""
@@ -73,9 +79,9 @@ class LearningRate:
 
     def at(self, consumed_samples: int, *, global_batch_size: int) -> float:
         """The learning rate of a step with this batch, after which `consumed_samples` are consumed."""
-        return self._scheduled(consumed_samples, global_batch_size) * BATCH_COUPLINGS[self.batch_coupling](
-            global_batch_size / self.largest_batch_size
-        )
+        return self._scheduled(consumed_samples, global_batch_size) * BATCH_COUPLINGS[
+            self.batch_coupling
+        ](global_batch_size / self.largest_batch_size)
 
     def _scheduled(self, consumed_samples: int, global_batch_size: int) -> float:
         if consumed_samples < self.warmup_samples:
@@ -87,7 +93,9 @@ class LearningRate:
         decay_samples, decay_style = self._decay()
         if decay_samples is None or self.end_sample is None:
             return self.peak
-        share = min(1.0, max(0.0, (consumed_samples - (self.end_sample - decay_samples)) / decay_samples))
+        share = min(
+            1.0, max(0.0, (consumed_samples - (self.end_sample - decay_samples)) / decay_samples)
+        )
         return self.floor + (self.peak - self.floor) * DECAYS[decay_style](share)
 
     def _decay(self) -> tuple[int | None, str]:
@@ -95,5 +103,7 @@ class LearningRate:
         if self.end_sample is None or self.end_sample <= self.warmup_samples:
             return None, "constant"
         if self.decay_style == "wsd":
-            return min(self.wsd_decay_samples or 0, self.end_sample - self.warmup_samples) or None, "linear"
+            return min(
+                self.wsd_decay_samples or 0, self.end_sample - self.warmup_samples
+            ) or None, "linear"
         return self.end_sample - self.warmup_samples, self.decay_style

@@ -13,7 +13,13 @@ MOST_STAIRS = 1000
 
 
 def staircase(
-    relative_rate: Callable[[int], float], *, global_batch_size: int, unit: int, factor: float, first_sample: int, end_sample: int
+    relative_rate: Callable[[int], float],
+    *,
+    global_batch_size: int,
+    unit: int,
+    factor: float,
+    first_sample: int,
+    end_sample: int,
 ) -> RampSchedule:
     """The batch sizes that replace a decay.
 
@@ -35,13 +41,17 @@ def staircase(
         begin = _first_sample_at(relative_rate, global_batch_size / size, first_sample, end_sample)
         if end_sample - begin < size:  # no whole step would be left for it
             break
-        if begin == stairs[-1].first_sample and len(stairs) > 1:  # a cliff in the schedule: two stairs at once
+        if (
+            begin == stairs[-1].first_sample and len(stairs) > 1
+        ):  # a cliff in the schedule: two stairs at once
             stairs.pop()
         stairs.append(Threshold(begin, size))
     return RampSchedule(thresholds=tuple(stairs))
 
 
-def _first_sample_at(relative_rate: Callable[[int], float], share: float, low: int, high: int) -> int:
+def _first_sample_at(
+    relative_rate: Callable[[int], float], share: float, low: int, high: int
+) -> int:
     """The first sample from `low` on at which the rate is down to `share` of its peak; `high` if it never is."""
     while low < high:
         middle = (low + high) // 2
@@ -52,7 +62,16 @@ def _first_sample_at(relative_rate: Callable[[int], float], share: float, low: i
     return low
 
 
-def steps_in_the_limit(relative_rate: Callable[[int], float], *, global_batch_size: int, end_sample: int, points: int = 10_000) -> float:
+def steps_in_the_limit(
+    relative_rate: Callable[[int], float],
+    *,
+    global_batch_size: int,
+    end_sample: int,
+    points: int = 10_000,
+) -> float:
     """Optimiser steps of a staircase with infinitely small stairs: the mean of the relative rate, times the steps without one."""
-    mean = sum(relative_rate(round((index + 0.5) * end_sample / points)) for index in range(points)) / points
+    mean = (
+        sum(relative_rate(round((index + 0.5) * end_sample / points)) for index in range(points))
+        / points
+    )
     return mean * end_sample / global_batch_size

@@ -22,7 +22,12 @@ RowsOf = Callable[[Decoder, str, int, int], Tensor]
 
 
 def build_parts(
-    config: Config, meshes: Meshes, device: torch.device, rows_of: RowsOf | None = None, *, filled: bool = True
+    config: Config,
+    meshes: Meshes,
+    device: torch.device,
+    rows_of: RowsOf | None = None,
+    *,
+    filled: bool = True,
 ) -> list[Decoder]:
     """This rank's parts of the model, split before they are given memory, so that no rank holds the model whole.
 
@@ -77,6 +82,13 @@ def fill_weights(model: Decoder, rows_of: RowsOf) -> None:
     for name, parameter in model.named_parameters():
         block = block_of(name, parameter)
         if block.values.numel():
-            inside = tuple(slice(offset, offset + size) for offset, size in zip(block.offsets, block.values.shape, strict=True))
-            block.values.copy_(rows_of(model, name, block.offsets[0], len(block.values))[(slice(None), *inside[1:])])
+            inside = tuple(
+                slice(offset, offset + size)
+                for offset, size in zip(block.offsets, block.values.shape, strict=True)
+            )
+            block.values.copy_(
+                rows_of(model, name, block.offsets[0], len(block.values))[
+                    (slice(None), *inside[1:])
+                ]
+            )
     model.fill_buffers()

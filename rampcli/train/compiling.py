@@ -15,7 +15,9 @@ from rampcli.train.passes import Passes
 def set_up_compiler() -> None:
     """Have torch.compile import and set up what it needs, by having it compile next to nothing."""
     with suppress(*_failures()):  # `compile_passes` will fail too, and say why
-        torch.compile(lambda x: 2 * x, dynamic=False)(torch.ones(1, requires_grad=True)).sum().backward()
+        torch.compile(lambda x: 2 * x, dynamic=False)(
+            torch.ones(1, requires_grad=True)
+        ).sum().backward()
 
 
 def compile_passes(passes: Passes, config: Config, plan: BatchPlan) -> None:
@@ -24,10 +26,14 @@ def compile_passes(passes: Passes, config: Config, plan: BatchPlan) -> None:
     Raises:
         RampcliError: this machine cannot compile.
     """
-    tokens = torch.zeros(plan.micro_batch_size, config.data.sequence_length, dtype=torch.int64, device=passes.device)
+    tokens = torch.zeros(
+        plan.micro_batch_size, config.data.sequence_length, dtype=torch.int64, device=passes.device
+    )
     micro_batch = MicroBatch(tokens, tokens, tokens if config.data.document_mask else None)
     try:
-        passes.forward_backward([micro_batch] * (plan.accumulate_grad_batches if passes.pipeline else 1), scale=0.0)
+        passes.forward_backward(
+            [micro_batch] * (plan.accumulate_grad_batches if passes.pipeline else 1), scale=0.0
+        )
         if config.trainer.val_samples:
             passes.forward([micro_batch] * passes.at_a_time)
     except _failures() as error:

@@ -66,15 +66,28 @@ class Trainer:
             stage = self.plan.stage_at(self.state.consumed_samples)
             batch_plan = self._batch_plan()
             self._compile(batch_plan)
-            self.journal.event("stage", self.state, stage=stage.stage, world_size=dist.get_world_size())
-            while self.plan.stage_at(self.state.consumed_samples) is stage and not self.plan.is_complete(self.state.consumed_samples):
+            self.journal.event(
+                "stage", self.state, stage=stage.stage, world_size=dist.get_world_size()
+            )
+            while self.plan.stage_at(
+                self.state.consumed_samples
+            ) is stage and not self.plan.is_complete(self.state.consumed_samples):
                 began = time.perf_counter()
                 batch = self.loader.read(self.state.consumed_samples, batch_plan)
                 data_time_s = time.perf_counter() - began
                 global_tokens = self._agree_on(batch)
-                self._step(stage, batch_plan, batch, global_tokens=global_tokens, began=began, data_time_s=data_time_s)
+                self._step(
+                    stage,
+                    batch_plan,
+                    batch,
+                    global_tokens=global_tokens,
+                    began=began,
+                    data_time_s=data_time_s,
+                )
                 self._after_step(batch_plan)
-            if not self.plan.is_complete(self.state.consumed_samples) and self.plan.ends_processes(stage, self.state.consumed_samples):
+            if not self.plan.is_complete(self.state.consumed_samples) and self.plan.ends_processes(
+                stage, self.state.consumed_samples
+            ):
                 return STAGE_BOUNDARY
         self._validate(self._batch_plan())
         return COMPLETE
@@ -84,10 +97,19 @@ class Trainer:
             began = time.perf_counter()
             compile_passes(self.passes, self.config, batch_plan)
             self.compiled_for = batch_plan.micro_batch_size
-            self.journal.event("compile", self.state, compile_s=round(time.perf_counter() - began, 3))
+            self.journal.event(
+                "compile", self.state, compile_s=round(time.perf_counter() - began, 3)
+            )
 
     def _step(
-        self, stage: StagePlan, batch_plan: BatchPlan, batch: RankBatch, *, global_tokens: int, began: float, data_time_s: float
+        self,
+        stage: StagePlan,
+        batch_plan: BatchPlan,
+        batch: RankBatch,
+        *,
+        global_tokens: int,
+        began: float,
+        data_time_s: float,
     ) -> None:
         consumed_samples = self.state.consumed_samples + batch_plan.global_batch_size
         lr = self.learning_rate.at(consumed_samples, global_batch_size=batch_plan.global_batch_size)
@@ -110,7 +132,10 @@ class Trainer:
         self.state.recent = self.outliers.recent
         if self.config.data.audit_order:
             self.state.order_hash = chain_order_hash(
-                self.state.order_hash, batch.samples, self.passes.meshes.data[DATA], device=self.device
+                self.state.order_hash,
+                batch.samples,
+                self.passes.meshes.data[DATA],
+                device=self.device,
             )
         if skipped is not None:
             self.journal.event("skip", self.state, reason=skipped)
@@ -133,7 +158,11 @@ class Trainer:
         if self.config.trainer.on_nonfinite is OnNonfinite.stop:
             self.checkpoints.wait()
             saved = self.checkpoints.run.complete_checkpoints()
-            back = f"from step {saved[-1].step}" if saved else "from the beginning, since there is no checkpoint yet"
+            back = (
+                f"from step {saved[-1].step}"
+                if saved
+                else "from the beginning, since there is no checkpoint yet"
+            )
             raise RampcliError(
                 f"step {self.state.step + 1}, after {self.state.consumed_samples:,} samples: {reason}",
                 remedy=f"trainer.on_nonfinite=skip to pass over such steps, or a smaller optim.lr; the same command goes on {back}",
@@ -156,7 +185,9 @@ class Trainer:
             RampcliError: a checkpoint that was saved meanwhile cannot be.
         """
         valid_tokens = batch.valid_tokens if self.passes.meshes.reads_first else 0
-        micro_batch_s = self.micro_batch_s if dist.get_rank() == 0 else 0.0  # ranks wait for each other in every step
+        micro_batch_s = (
+            self.micro_batch_s if dist.get_rank() == 0 else 0.0
+        )  # ranks wait for each other in every step
         mine = [valid_tokens, self.stop.asked, micro_batch_s, self.checkpoints.has_failed]
         totals = torch.tensor(mine, dtype=torch.float64, device=self.device)
         dist.all_reduce(totals)
@@ -178,23 +209,35 @@ class Trainer:
     def _validate(self, batch_plan: BatchPlan) -> None:
         samples = self.config.trainer.val_samples
         if samples:
-            loss = validate(self.passes, self.validation_loader.read(samples, batch_plan), between=self._between_micro_batches)
+            loss = validate(
+                self.passes,
+                self.validation_loader.read(samples, batch_plan),
+                between=self._between_micro_batches,
+            )
             self.journal.event("validation", self.state, loss=finite(loss), samples=samples)
 
     def _batch_plan(self) -> BatchPlan:
-        return self.plan.batch_on(self.plan.stage_at(self.state.consumed_samples), dist.get_world_size())
+        return self.plan.batch_on(
+            self.plan.stage_at(self.state.consumed_samples), dist.get_world_size()
+        )
 
     def _owes_validation(self) -> bool:
         """Whether the validation after the last step has not been done: there was none yet, or it was interrupted."""
         step = self.state.step
         is_due = step == 0 or _is_due(step, self.config.trainer.val_every_steps)
-        return is_due and not self.plan.is_complete(self.state.consumed_samples) and not self.journal.has_validated(step)
+        return (
+            is_due
+            and not self.plan.is_complete(self.state.consumed_samples)
+            and not self.journal.has_validated(step)
+        )
 
     def _end(self, status: str) -> None:
         began = time.perf_counter()
         if self.state.step > 0:
             self.checkpoints.save(self.state, is_last=True)
-        self.journal.event("stop", self.state, status=status, save_s=round(time.perf_counter() - began, 3))
+        self.journal.event(
+            "stop", self.state, status=status, save_s=round(time.perf_counter() - began, 3)
+        )
         self.journal.status(status, self.state)
 
 

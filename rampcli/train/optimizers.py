@@ -29,10 +29,17 @@ def build_adamw(parts: Sequence[nn.Module], optim: OptimConfig) -> list[TorchOpt
 
 def build_muon(parts: Sequence[Decoder], optim: OptimConfig) -> list[TorchOptimizer]:
     """Muon for the matrices of the layers, and AdamW for embeddings, the output projection, norms and biases."""
-    matrices = [parameter for part in parts for parameter in part.layers.parameters() if parameter.ndim == 2]
+    matrices = [
+        parameter for part in parts for parameter in part.layers.parameters() if parameter.ndim == 2
+    ]
     chosen = set(matrices)
-    rest = (parameter for part in parts for parameter in part.parameters() if parameter not in chosen)
-    return [Muon(matrices, lr=optim.lr, weight_decay=optim.weight_decay, momentum=optim.muon_momentum), _adamw(rest, optim)]
+    rest = (
+        parameter for part in parts for parameter in part.parameters() if parameter not in chosen
+    )
+    return [
+        Muon(matrices, lr=optim.lr, weight_decay=optim.weight_decay, momentum=optim.muon_momentum),
+        _adamw(rest, optim),
+    ]
 
 
 BUILDERS: dict[Optimizer, Callable[[Sequence[Decoder], OptimConfig], list[TorchOptimizer]]] = {
@@ -45,8 +52,14 @@ def _adamw(parameters: Iterable[nn.Parameter], optim: OptimConfig) -> AdamW:
     """With weight decay on matrices and embeddings only."""
     parameters = list(parameters)
     groups = [
-        {"params": [parameter for parameter in parameters if parameter.ndim >= 2], "weight_decay": optim.weight_decay},
-        {"params": [parameter for parameter in parameters if parameter.ndim < 2], "weight_decay": 0.0},
+        {
+            "params": [parameter for parameter in parameters if parameter.ndim >= 2],
+            "weight_decay": optim.weight_decay,
+        },
+        {
+            "params": [parameter for parameter in parameters if parameter.ndim < 2],
+            "weight_decay": 0.0,
+        },
     ]
     return AdamW(groups, lr=optim.lr, betas=(optim.beta1, optim.beta2), eps=optim.eps, fused=True)
 
@@ -59,7 +72,9 @@ class Muon(TorchOptimizer):
     (arXiv 2502.16982, section 2.2).
     """
 
-    def __init__(self, params: Iterable[nn.Parameter], *, lr: float, weight_decay: float, momentum: float) -> None:
+    def __init__(
+        self, params: Iterable[nn.Parameter], *, lr: float, weight_decay: float, momentum: float
+    ) -> None:
         super().__init__(params, {"lr": lr, "weight_decay": weight_decay, "momentum": momentum})
 
     @torch.no_grad()
@@ -68,9 +83,13 @@ class Muon(TorchOptimizer):
             for stack in _stacks([weight for weight in group["params"] if weight.grad is not None]):
                 updates = [_whole(self._update(weight, group["momentum"])) for weight in stack]
                 size = 0.2 * max(stack[0].shape) ** 0.5
-                for weight, direction in zip(stack, orthogonalised(torch.stack(updates)), strict=True):
+                for weight, direction in zip(
+                    stack, orthogonalised(torch.stack(updates)), strict=True
+                ):
                     change = direction.to(weight.dtype)
-                    weight.mul_(1 - group["lr"] * group["weight_decay"]).add_(_part_of(change, weight), alpha=-group["lr"] * size)
+                    weight.mul_(1 - group["lr"] * group["weight_decay"]).add_(
+                        _part_of(change, weight), alpha=-group["lr"] * size
+                    )
 
     def _update(self, weight: nn.Parameter, momentum: float) -> Tensor:
         """The gradient with Nesterov's momentum, sharded like the weight."""
@@ -94,7 +113,9 @@ def orthogonalised(matrices: Tensor) -> Tensor:
     result = result / torch.linalg.matrix_norm(result, keepdim=True).clamp(min=1e-7)
     for _ in range(5):
         gram = result @ result.mT
-        result = torch.baddbmm(result, torch.baddbmm(gram, gram, gram, beta=b, alpha=c), result, beta=a)
+        result = torch.baddbmm(
+            result, torch.baddbmm(gram, gram, gram, beta=b, alpha=c), result, beta=a
+        )
     return result.mT if is_tall else result
 
 

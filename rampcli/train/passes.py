@@ -23,11 +23,16 @@ class Passes:
     Losses are in nats, summed over valid tokens. Where several ranks know the same loss, one of them counts it and the others return 0.
     """
 
-    def __init__(self, config: Config, parts: Sequence[Decoder], meshes: Meshes, device: torch.device) -> None:
+    def __init__(
+        self, config: Config, parts: Sequence[Decoder], meshes: Meshes, device: torch.device
+    ) -> None:
         self.parts = parts
         self.meshes = meshes
         self.device = device
-        self.tensor, self.context = meshes.data[TENSOR], meshes.data[CONTEXT]  # to look an axis up makes a mesh of it, each time
+        self.tensor, self.context = (
+            meshes.data[TENSOR],
+            meshes.data[CONTEXT],
+        )  # to look an axis up makes a mesh of it, each time
         self.reduces_each = config.trainer.accumulate_reduce is AccumulateReduce.each
         self.pieces = config.parallel.num_pipeline_microbatches or 1
         self.pipeline: Pipeline | None = None
@@ -38,15 +43,25 @@ class Passes:
         """Micro batches that are best run forward together."""
         self.counts = meshes.rank(TENSOR) == 0 and parts[-1].is_last
 
-    def forward_backward(self, micro_batches: Sequence[MicroBatch], *, scale: float, between: Callable[[], None] = lambda: None) -> Tensor:
+    def forward_backward(
+        self,
+        micro_batches: Sequence[MicroBatch],
+        *,
+        scale: float,
+        between: Callable[[], None] = lambda: None,
+    ) -> Tensor:
         """Add the gradient of the summed loss, times `scale`, to that of the parameters; returns that loss, a scalar.
 
         `between` is called between micro batches; a pipeline, whose schedule has all of them under way at once, does not call it.
         """
         self.scale = scale
-        with loss_over(self.tensor):  # the backward pass of a loss that is sharded by vocabulary belongs in there too
+        with loss_over(
+            self.tensor
+        ):  # the backward pass of a loss that is sharded by vocabulary belongs in there too
             if self.pipeline is not None:
-                total = self.pipeline.forward_backward(*self._together(micro_batches), micro_batches=len(micro_batches) * self.pieces)
+                total = self.pipeline.forward_backward(
+                    *self._together(micro_batches), micro_batches=len(micro_batches) * self.pieces
+                )
                 for part in self.parts:
                     if (tied := part.weight_at_both_ends()) is not None:
                         self.pipeline.add_gradient_of_other_end(tied)
@@ -56,7 +71,9 @@ class Passes:
             for index, micro_batch in enumerate(micro_batches):
                 if index > 0:
                     between()
-                reduce_gradients_on(model, last_micro_batch=index == len(micro_batches) - 1, each=self.reduces_each)
+                reduce_gradients_on(
+                    model, last_micro_batch=index == len(micro_batches) - 1, each=self.reduces_each
+                )
                 tokens, labels, positions = self._together([micro_batch])
                 loss = self._scaled(model(tokens, positions, labels=labels))
                 loss.backward()  # type: ignore[no-untyped-call]
@@ -70,7 +87,9 @@ class Passes:
         tokens, labels, positions = self._together(micro_batches)
         with loss_over(self.tensor):
             if self.pipeline is not None:
-                loss = self.pipeline.forward(tokens, labels, positions, micro_batches=len(micro_batches) * self.pieces)
+                loss = self.pipeline.forward(
+                    tokens, labels, positions, micro_batches=len(micro_batches) * self.pieces
+                )
             else:
                 (model,) = self.parts
                 loss = model(tokens, positions, labels=labels)
@@ -82,7 +101,9 @@ class Passes:
         """The tokens that these losses are summed over, as far as this rank counts them."""
         return int((self._together(micro_batches)[1] != IGNORED).sum()) if self.counts else 0
 
-    def _together(self, micro_batches: Sequence[MicroBatch]) -> tuple[Tensor, Tensor, Tensor | None]:
+    def _together(
+        self, micro_batches: Sequence[MicroBatch]
+    ) -> tuple[Tensor, Tensor, Tensor | None]:
         """This rank's pieces of the tokens, labels and positions of micro batches, one after another."""
 
         def mine(parts: list[Tensor]) -> Tensor:

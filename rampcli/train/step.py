@@ -42,7 +42,9 @@ def follow_gradient(
     """
     ranks = passes.meshes.ranks_with_other_tokens
     # Ranks and micro batches hold different token counts, so the mean is over the whole batch; FSDP divides by the ranks once more.
-    loss = passes.forward_backward(micro_batches, scale=ranks / max(1, global_tokens), between=between)
+    loss = passes.forward_backward(
+        micro_batches, scale=ranks / max(1, global_tokens), between=between
+    )
     totals = torch.stack([loss.double() / ranks, squared_norm(passes.parts, device=passes.device)])
     dist.all_reduce(totals)
     mean_loss, grad_norm = totals[0].item(), totals[1].sqrt().item()
@@ -60,13 +62,17 @@ def squared_norm(parts: Sequence[Decoder], *, device: torch.device) -> Tensor:
 
 
 @torch.no_grad()
-def validate(passes: Passes, rounds: Iterable[MicroBatch], *, between: Callable[[], None] = lambda: None) -> float:
+def validate(
+    passes: Passes, rounds: Iterable[MicroBatch], *, between: Callable[[], None] = lambda: None
+) -> float:
     """Mean loss in nats per valid token, over the micro batches of all ranks; `between` as above."""
     totals = torch.zeros(2, dtype=torch.float64, device=passes.device)
     remaining = iter(rounds)
     while micro_batches := list(islice(remaining, passes.at_a_time)):
         loss = passes.forward(micro_batches)
-        totals += torch.stack([loss.double(), totals.new_tensor(passes.valid_tokens(micro_batches))])
+        totals += torch.stack(
+            [loss.double(), totals.new_tensor(passes.valid_tokens(micro_batches))]
+        )
         between()
     dist.all_reduce(totals)
     return (totals[0] / totals[1]).item()

@@ -41,7 +41,9 @@ class StopRequest:
 
     def expect(self, micro_batch_s: float) -> None:
         """Take note of how long a micro batch takes; every rank is told the same."""
-        self._micro_batches_between = max(1, round(ASK_EVERY_S / micro_batch_s)) if micro_batch_s > 0 else 1
+        self._micro_batches_between = (
+            max(1, round(ASK_EVERY_S / micro_batch_s)) if micro_batch_s > 0 else 1
+        )
 
     def is_time_to_ask(self) -> bool:
         """Whether the ranks are to ask each other now. Every rank calls this between any two of its micro batches."""

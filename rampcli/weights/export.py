@@ -43,7 +43,9 @@ def main() -> None:
     print(json.dumps(written) if words.json else f"wrote {words.folder}: {shown}")  # noqa: T201
 
 
-def export(run_dir: Path, folder: Path, *, step: int | None = None, dtype: str | None = None) -> dict[str, Any]:
+def export(
+    run_dir: Path, folder: Path, *, step: int | None = None, dtype: str | None = None
+) -> dict[str, Any]:
     """Write weights, config.json and, where the run has one, the tokenizer; what was written.
 
     Args:
@@ -59,7 +61,11 @@ def export(run_dir: Path, folder: Path, *, step: int | None = None, dtype: str |
     folder = free_folder(folder)
     config, checkpoint = open_run(run_dir, step=step)
     chosen = DTYPES[dtype or config.trainer.precision]
-    described = to_huggingface(config.model, sequence_length=config.data.sequence_length, dtype=str(chosen).removeprefix("torch."))
+    described = to_huggingface(
+        config.model,
+        sequence_length=config.data.sequence_length,
+        dtype=str(chosen).removeprefix("torch."),
+    )
     tokenizer = tokenizer_of(checkpoint)
     with filling(folder) as aside:
         _write_weights(config, checkpoint, aside, dtype=chosen)
@@ -107,7 +113,9 @@ def filling(folder: Path) -> Iterator[Path]:
             aside = Path(place) / "filled"  # which others may read, unlike the one around it
             aside.mkdir()
             yield aside
-            os.rename(aside, folder)  # refuses a link and a folder that is not empty, which came there meanwhile
+            os.rename(
+                aside, folder
+            )  # refuses a link and a folder that is not empty, which came there meanwhile
     except BaseException:
         for parent in missing:
             with suppress(OSError):  # someone else has put something there
@@ -115,7 +123,9 @@ def filling(folder: Path) -> Iterator[Path]:
         raise
 
 
-def _write_weights(config: Config, checkpoint: Checkpoint, folder: Path, *, dtype: torch.dtype) -> None:
+def _write_weights(
+    config: Config, checkpoint: Checkpoint, folder: Path, *, dtype: torch.dtype
+) -> None:
     """One file after another, so that one file's weights are held at a time."""
     with torch.device("meta"):
         model = Decoder(config.model, sequence_length=config.data.sequence_length)
@@ -123,13 +133,21 @@ def _write_weights(config: Config, checkpoint: Checkpoint, folder: Path, *, dtyp
     groups = list(_groups(joined(found), model, bytes_per_number=dtype.itemsize))
     files: dict[str, str] = {}
     for number, group in enumerate(groups, start=1):
-        name = "model.safetensors" if len(groups) == 1 else f"model-{number:05d}-of-{len(groups):05d}.safetensors"
-        weights = {ours: torch.empty(shape) for parts in group.values() for ours, shape in parts.items()}
+        name = (
+            "model.safetensors"
+            if len(groups) == 1
+            else f"model-{number:05d}-of-{len(groups):05d}.safetensors"
+        )
+        weights = {
+            ours: torch.empty(shape) for parts in group.values() for ours, shape in parts.items()
+        }
         read_weights(checkpoint, weights)
         tensors: dict[str, Tensor] = {}
         for tensor, parts in group.items():
             whole = torch.cat([weights.pop(ours) for ours in parts]).to(dtype)
-            tensors[tensor] = (whole.T if found[next(iter(parts))].transposed else whole).contiguous()
+            tensors[tensor] = (
+                whole.T if found[next(iter(parts))].transposed else whole
+            ).contiguous()
         try:
             save_file(tensors, folder / name, metadata={"format": "pt"})
         except SafetensorError as error:  # which is how that library says that a disk is full
@@ -140,7 +158,9 @@ def _write_weights(config: Config, checkpoint: Checkpoint, folder: Path, *, dtyp
         write_json(folder / "model.safetensors.index.json", {"metadata": {}, "weight_map": files})
 
 
-def _groups(tensors: Mapping[str, Sequence[str]], model: Decoder, *, bytes_per_number: int) -> Iterator[dict[str, dict[str, torch.Size]]]:
+def _groups(
+    tensors: Mapping[str, Sequence[str]], model: Decoder, *, bytes_per_number: int
+) -> Iterator[dict[str, dict[str, torch.Size]]]:
     """Their tensors, with ours that make each up and the shapes of those, file by file."""
     shapes = {name: parameter.shape for name, parameter in model.named_parameters()}
     group: dict[str, dict[str, torch.Size]] = {}

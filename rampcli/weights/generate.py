@@ -32,13 +32,21 @@ def main() -> None:
     tokenizer = tokenizer_of(checkpoint)
     if tokenizer is None:
         raise UsageError(
-            f"{checkpoint.path} has no tokenizer: nothing says what its tokens mean", remedy="a run on text: data=stdlib, data=text, say"
+            f"{checkpoint.path} has no tokenizer: nothing says what its tokens mean",
+            remedy="a run on text: data=stdlib, data=text, say",
         )
     prompt = encoder_of(tokenizer)([words.prompt])[0].tolist()
     if prompt and max(prompt) >= config.model.vocab_size:
-        raise DamagedFileError(f"the tokenizer of {checkpoint.path} has tokens that the model does not have")
+        raise DamagedFileError(
+            f"the tokenizer of {checkpoint.path} has tokens that the model does not have"
+        )
     max_tokens = room(config, prompt, words.max_tokens)
-    model = load_model(config, checkpoint, sequence_length=config.data.sequence_length, device=device_here(Accelerator.auto))
+    model = load_model(
+        config,
+        checkpoint,
+        sequence_length=config.data.sequence_length,
+        device=device_here(Accelerator.auto),
+    )
     drawn = continuation(
         model,
         prompt,
@@ -52,7 +60,11 @@ def main() -> None:
         tokens = list(drawn)
         with _decoding():
             text = tokenizer.decode(tokens)
-        print(json.dumps({"step": checkpoint.step, "prompt": words.prompt, "text": text, "tokens": tokens}))  # noqa: T201
+        print(  # noqa: T201
+            json.dumps(
+                {"step": checkpoint.step, "prompt": words.prompt, "text": text, "tokens": tokens}
+            )
+        )
     else:
         _print_as_it_comes(words.prompt, drawn, tokenizer)
 
@@ -79,7 +91,8 @@ def check_words(words: argparse.Namespace) -> None:
     temperature = words.temperature
     if temperature != 0 and not LEAST_TEMPERATURE <= temperature <= MOST_TEMPERATURE:
         raise UsageError(
-            f"--temperature {temperature} is neither 0 nor from {LEAST_TEMPERATURE} to {MOST_TEMPERATURE}", remedy="--temperature 0.8"
+            f"--temperature {temperature} is neither 0 nor from {LEAST_TEMPERATURE} to {MOST_TEMPERATURE}",
+            remedy="--temperature 0.8",
         )
     for name, number in (("--top-k", words.top_k), ("--max-tokens", words.max_tokens)):
         if number is not None and number < 1:
@@ -94,13 +107,18 @@ def room(config: Config, prompt: list[int], max_tokens: int | None) -> int:
     """How many tokens to give: as many as were asked for, or as fit."""
     length = config.data.sequence_length
     if not prompt:
-        raise UsageError("--prompt is empty: a continuation needs something to continue", remedy="--prompt 'def '")
+        raise UsageError(
+            "--prompt is empty: a continuation needs something to continue",
+            remedy="--prompt 'def '",
+        )
     if len(prompt) + (max_tokens or 1) > length:
         asked = f" and --max-tokens {max_tokens}" if max_tokens else ""
         raise UsageError(
             f"a prompt of {len(prompt)} tokens{asked}: the model has seen sequences of {length} tokens only",
             keys=("data.sequence_length",),
-            remedy=f"--max-tokens {length - len(prompt)}" if len(prompt) < length else "a shorter prompt",
+            remedy=f"--max-tokens {length - len(prompt)}"
+            if len(prompt) < length
+            else "a shorter prompt",
         )
     return max_tokens or length - len(prompt)
 
@@ -158,16 +176,22 @@ def continuation(
     cache: Cache = {}
     tokens, length = torch.tensor([prompt], device=device), 0
     for _ in range(max_tokens):
-        logits = model(tokens, torch.arange(length, length + tokens.shape[1], device=device), cache)[0, -1, :vocab_size].float()
+        logits = model(
+            tokens, torch.arange(length, length + tokens.shape[1], device=device), cache
+        )[0, -1, :vocab_size].float()
         length += tokens.shape[1]
         if not logits.isfinite().all():
-            raise DamagedFileError("the model's logits are not finite: its training has diverged, or its weights are damaged")
+            raise DamagedFileError(
+                "the model's logits are not finite: its training has diverged, or its weights are damaged"
+            )
         token = _draw(logits, temperature=temperature, top_k=top_k, generator=generator)
         yield int(token)
         tokens = token.view(1, 1)
 
 
-def _draw(logits: Tensor, *, temperature: float, top_k: int | None, generator: torch.Generator) -> Tensor:
+def _draw(
+    logits: Tensor, *, temperature: float, top_k: int | None, generator: torch.Generator
+) -> Tensor:
     if temperature == 0:
         return logits.argmax()
     if top_k is not None and top_k < len(logits):

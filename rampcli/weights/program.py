@@ -9,7 +9,11 @@ import torch
 
 from rampcli.errors import EXIT_CTRL_C, EXIT_TERMINATED, RampcliError, reason_of
 
-OUT_OF_MEMORY = ("can't allocate memory", "not enough memory", "Storage size calculation overflowed")
+OUT_OF_MEMORY = (
+    "can't allocate memory",
+    "not enough memory",
+    "Storage size calculation overflowed",
+)
 """What torch says, in a RuntimeError, if the CPU's memory is too small."""
 
 
@@ -39,7 +43,12 @@ def as_user_error(error: Exception) -> RampcliError | None:
         return error
     if isinstance(error, OSError):
         return RampcliError(reason_of(error))
-    of_memory = isinstance(error, RuntimeError) and any(said in str(error) for said in OUT_OF_MEMORY)
+    of_memory = isinstance(error, RuntimeError) and any(
+        said in str(error) for said in OUT_OF_MEMORY
+    )
     if of_memory or isinstance(error, MemoryError | torch.OutOfMemoryError):
-        return RampcliError(f"not enough memory: {reason_of(error)}", remedy="a machine with more memory, or a smaller model")
+        return RampcliError(
+            f"not enough memory: {reason_of(error)}",
+            remedy="a machine with more memory, or a smaller model",
+        )
     return None

@@ -53,7 +53,9 @@ def open_run(path: Path, *, step: int | None) -> tuple[Config, Checkpoint]:
     which = "checkpoint" if step is None else f"checkpoint of step {step}"
     steps = ", ".join(str(checkpoint.step) for checkpoint in found)
     remedy = f"--step, one of {steps}" if step is not None and steps else "training first"
-    raise NoCheckpointError(f"{path} has no {which} that is whole{f': {damages[-1]}' if damages else ''}", remedy=remedy)
+    raise NoCheckpointError(
+        f"{path} has no {which} that is whole{f': {damages[-1]}' if damages else ''}", remedy=remedy
+    )
 
 
 def damage_of(config: Config, checkpoint: Checkpoint) -> str | None:
@@ -62,7 +64,11 @@ def damage_of(config: Config, checkpoint: Checkpoint) -> str | None:
     Sizes come first and headers second, so that nothing is built or read by numbers that the files do not bear out.
     """
     try:
-        return checkpoint.damage(by_checksum=False) or _misfit(config, checkpoint) or checkpoint.damage()
+        return (
+            checkpoint.damage(by_checksum=False)
+            or _misfit(config, checkpoint)
+            or checkpoint.damage()
+        )
     except (DamagedFileError, OSError) as error:
         return reason_of(error)
 
@@ -75,7 +81,11 @@ def _misfit(config: Config, checkpoint: Checkpoint) -> str | None:
     """
     parameters = count_parameters(config.model, sequence_length=config.data.sequence_length)
     held = sum(facts["bytes"] for name, facts in checkpoint.files.items() if name.endswith(SUFFIX))
-    if not BYTES_PER_NUMBER * parameters <= held <= MOST_BYTES_OF_PARAMETER * parameters + MOST_BYTES_BESIDES:
+    if (
+        not BYTES_PER_NUMBER * parameters
+        <= held
+        <= MOST_BYTES_OF_PARAMETER * parameters + MOST_BYTES_BESIDES
+    ):
         return f"its files have {held:,} bytes, and the model in config.yaml has {parameters:,} parameters"
     with torch.device("meta"):
         model = Decoder(config.model, sequence_length=config.data.sequence_length)
@@ -83,7 +93,9 @@ def _misfit(config: Config, checkpoint: Checkpoint) -> str | None:
     return None
 
 
-def load_model(config: Config, checkpoint: Checkpoint, *, sequence_length: int, device: torch.device) -> Decoder:
+def load_model(
+    config: Config, checkpoint: Checkpoint, *, sequence_length: int, device: torch.device
+) -> Decoder:
     """The whole model, with room for sequences of `sequence_length` tokens."""
     with torch.device("meta"):
         model = Decoder(config.model, sequence_length=sequence_length)

@@ -20,9 +20,17 @@ STARTED = time.time()
 
 def main() -> None:
     """Train, and leave with an exit code of `rampcli.errors`."""
-    if not 2 <= len(sys.argv) <= 3 or sys.argv[2:] not in ([], [WAIT]) or not (Path(sys.argv[1]) / "config.yaml").is_file():
-        sys.exit(f"usage: python -m rampcli.worker RUN_DIR [{WAIT}], a folder whose config.yaml says what to train")
-    if "TORCHELASTIC_RUN_ID" in os.environ:  # nobody would end this process if torchrun, which started it, were killed
+    if (
+        not 2 <= len(sys.argv) <= 3
+        or sys.argv[2:] not in ([], [WAIT])
+        or not (Path(sys.argv[1]) / "config.yaml").is_file()
+    ):
+        sys.exit(
+            f"usage: python -m rampcli.worker RUN_DIR [{WAIT}], a folder whose config.yaml says what to train"
+        )
+    if (
+        "TORCHELASTIC_RUN_ID" in os.environ
+    ):  # nobody would end this process if torchrun, which started it, were killed
         die_with_parent()
     # A signal to a run comes to its workers on several ways: from the supervisor, from torchrun, and from Slurm to all that it knows.
     stop = StopRequest(a_second_signal_ends=SUPERVISOR not in os.environ)
@@ -30,11 +38,15 @@ def main() -> None:
     run = RunDirectory(Path(sys.argv[1]))
     started = max(STARTED, wait_for_turn(run)) if WAIT in sys.argv else STARTED
     try:
-        lock = hold(run.workers_lock, shared=True, wait_s=LOCK_S)  # a supervisor takes it for an instant, before it starts workers
+        lock = hold(
+            run.workers_lock, shared=True, wait_s=LOCK_S
+        )  # a supervisor takes it for an instant, before it starts workers
     except RampcliError as error:
         print(error, file=sys.stderr)  # noqa: T201
         sys.exit(error.exit_code)
-    from rampcli.worker.assemble import train_and_leave  # here, because torch takes seconds, in which a signal may come
+    from rampcli.worker.assemble import (
+        train_and_leave,
+    )  # here, because torch takes seconds, in which a signal may come
 
     train_and_leave(run, stop, started=started, lock=lock)
 

@@ -36,7 +36,9 @@ from rampcli.train.stopping import StopRequest
 from rampcli.worker.join import join_ranks
 
 
-def train_and_leave(run: RunDirectory, stop: StopRequest, *, started: float, lock: IO[str]) -> NoReturn:
+def train_and_leave(
+    run: RunDirectory, stop: StopRequest, *, started: float, lock: IO[str]
+) -> NoReturn:
     """Train, and end this process with an exit code of `rampcli.errors`.
 
     Args:
@@ -52,7 +54,11 @@ def train_and_leave(run: RunDirectory, stop: StopRequest, *, started: float, loc
         leave(error.exit_code)
     except Exception:  # whatever it is, state.json says that the run failed, and the log says why
         traceback.print_exc()
-        report_failure(run, RampcliError(traceback.format_exc(limit=-1).strip().splitlines()[-1]), understood=False)
+        report_failure(
+            run,
+            RampcliError(traceback.format_exc(limit=-1).strip().splitlines()[-1]),
+            understood=False,
+        )
         leave(1)
     gc.collect()
     dist.barrier()
@@ -68,31 +74,45 @@ def train(run: RunDirectory, stop: StopRequest, *, started: float) -> str:
         RampcliError: anything that a user can mend.
     """
     imported = time.time()
-    resolved = resolve(snapshot.read(run.config), consumed_samples_in=lambda _: run.consumed_samples())
+    resolved = resolve(
+        snapshot.read(run.config), consumed_samples_in=lambda _: run.consumed_samples()
+    )
     config = resolved.config
     device = join_ranks(config.trainer.accelerator)
     trainer = build_trainer(resolved, run, device, stop)
-    trainer.journal.event("start", trainer.state, world_size=dist.get_world_size(), device=str(device))
+    trainer.journal.event(
+        "start", trainer.state, world_size=dist.get_world_size(), device=str(device)
+    )
     trainer.journal.status("running", trainer.state)
     return trainer.run(Arrival(started=started, imported=imported, loaded=time.time()))
 
 
-def build_trainer(resolved: Resolved, run: RunDirectory, device: torch.device, stop: StopRequest) -> Trainer:
+def build_trainer(
+    resolved: Resolved, run: RunDirectory, device: torch.device, stop: StopRequest
+) -> Trainer:
     """Everything that a run needs, with the newest checkpoint loaded."""
     config, plan = resolved.config, resolved.plan
     meshes = build_meshes(device, config.parallel)
     reading = build_reading(config, meshes.data_ranks)
     corpora = open_corpora(config) if reading.reads else None
     is_new = from_rank_0(not run.complete_checkpoints())
-    parts = build_parts(config, meshes, device, given_weights(config) if is_new else None, filled=bool(is_new))
+    parts = build_parts(
+        config, meshes, device, given_weights(config) if is_new else None, filled=bool(is_new)
+    )
     optimizers = build_optimizers(parts, config.optim)
-    fingerprint = agreed_fingerprint(corpora.training.fingerprint if corpora else None, device=device)
+    fingerprint = agreed_fingerprint(
+        corpora.training.fingerprint if corpora else None, device=device
+    )
     checkpoints = Checkpoints(
         run,
         parts,
         optimizers,
         keep_last=config.checkpoint.keep_last,
-        facts={"settings": snapshot.identity(config), "corpus": fingerprint, "world_size": dist.get_world_size()},
+        facts={
+            "settings": snapshot.identity(config),
+            "corpus": fingerprint,
+            "world_size": dist.get_world_size(),
+        },
         tokenizer=corpora.tokenizer if corpora else None,
         in_background=config.checkpoint.async_,
     )
@@ -106,7 +126,9 @@ def build_trainer(resolved: Resolved, run: RunDirectory, device: torch.device, s
         passes=Passes(config, parts, meshes, device),
         optimizers=optimizers,
         loader=Loader(corpora.training if corpora else None, reading=reading, device=device),
-        validation_loader=ValidationLoader(corpora.validation if corpora else None, reading=reading, device=device),
+        validation_loader=ValidationLoader(
+            corpora.validation if corpora else None, reading=reading, device=device
+        ),
         checkpoints=checkpoints,
         journal=Journal(run, plan, config),
         outliers=Outliers(sigma=config.optim.skip_step_sigma, recent=state.recent),
@@ -122,14 +144,19 @@ def agreed_fingerprint(mine: str | None, *, device: torch.device) -> str:
     Raises:
         RampcliError: they found different ones.
     """
-    lowest, highest = (torch.full((32,), rest, dtype=torch.uint8, device=device) for rest in (255, 0))
+    lowest, highest = (
+        torch.full((32,), rest, dtype=torch.uint8, device=device) for rest in (255, 0)
+    )
     if mine is not None:
         for found in (lowest, highest):
             found.copy_(torch.tensor(list(bytes.fromhex(mine))))
     dist.all_reduce(lowest, dist.ReduceOp.MIN)
     dist.all_reduce(highest, dist.ReduceOp.MAX)
     if not torch.equal(lowest, highest):
-        raise RampcliError("the hosts do not read the same corpora", remedy="the same files, with the same names, on all of them")
+        raise RampcliError(
+            "the hosts do not read the same corpora",
+            remedy="the same files, with the same names, on all of them",
+        )
     return bytes(lowest.tolist()).hex()
 
 
@@ -142,7 +169,9 @@ def given_weights(config: Config) -> RowsOf | None:
     if config.model.init_from is None:
         return None
     check_init_from(config)
-    return Folder(Path(config.model.init_from), config.model, sequence_length=config.data.sequence_length).rows_of
+    return Folder(
+        Path(config.model.init_from), config.model, sequence_length=config.data.sequence_length
+    ).rows_of
 
 
 def report_failure(run: RunDirectory, error: RampcliError, *, understood: bool = True) -> None:

@@ -42,9 +42,17 @@ class Starter:
 # In this order: one starter may run inside of another's processes, which then see the variables of both.
 STARTERS = (
     Starter("torchrun", "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"),
-    Starter("Open MPI", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE"),
+    Starter(
+        "Open MPI",
+        "OMPI_COMM_WORLD_RANK",
+        "OMPI_COMM_WORLD_SIZE",
+        "OMPI_COMM_WORLD_LOCAL_RANK",
+        "OMPI_COMM_WORLD_LOCAL_SIZE",
+    ),
     Starter("MPICH", "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"),
-    Starter("srun", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID", "SLURM_STEP_TASKS_PER_NODE"),
+    Starter(
+        "srun", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID", "SLURM_STEP_TASKS_PER_NODE"
+    ),
 )
 
 
@@ -61,7 +69,11 @@ def join_ranks(accelerator: Accelerator) -> torch.device:
     os.environ.update(place)
     device = device_here(accelerator)
     # Where torchrun hosts the store, torch finds it by itself.
-    store = None if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True" else _meet(place, others_are_here=others_are_here)
+    store = (
+        None
+        if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
+        else _meet(place, others_are_here=others_are_here)
+    )
     interface = interface_of(address_towards(LOOPBACK if others_are_here else place["MASTER_ADDR"]))
     if interface is not None:  # in the environment, because groups that are formed later listen too
         os.environ.setdefault("GLOO_SOCKET_IFNAME", interface)
@@ -81,7 +93,9 @@ def join_ranks(accelerator: Accelerator) -> torch.device:
 def _meet(place: Mapping[str, str], *, others_are_here: bool | None) -> "Store":
     """Returns the store through which ranks find each other. Rank 0 hosts it on MASTER_ADDR; torch would do so on every interface."""
     host, port = place["MASTER_ADDR"], int(place["MASTER_PORT"])
-    listener = _listen(host, port, others_are_here=others_are_here) if place["RANK"] == "0" else None
+    listener = (
+        _listen(host, port, others_are_here=others_are_here) if place["RANK"] == "0" else None
+    )
     return dist.TCPStore(  # type: ignore[attr-defined]
         host,
         port if listener is None else listener.getsockname()[1],
@@ -97,7 +111,9 @@ def _listen(host: str, port: int, *, others_are_here: bool | None) -> socket.soc
         return socket.socket(fileno=int(os.environ[LISTENER]))
     try:
         family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-        if others_are_here is False and is_loopback(str(address[0])) and address[0] != host:  # as Debian writes /etc/hosts
+        if (
+            others_are_here is False and is_loopback(str(address[0])) and address[0] != host
+        ):  # as Debian writes /etc/hosts
             raise OSError(f"to this host it means {address[0]}, which other hosts do not reach")
         return socket.create_server(address, family=family)
     except OSError as error:
@@ -115,7 +131,13 @@ def rank_variables(environment: Mapping[str, str]) -> dict[str, str]:
     """
     found = _starter(environment)
     if found is None:
-        place = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"}
+        place = {
+            "RANK": "0",
+            "WORLD_SIZE": "1",
+            "LOCAL_RANK": "0",
+            "MASTER_ADDR": "127.0.0.1",
+            "MASTER_PORT": "0",
+        }
     else:
         place = {
             "RANK": environment[found.rank],
@@ -123,12 +145,25 @@ def rank_variables(environment: Mapping[str, str]) -> dict[str, str]:
             "LOCAL_RANK": environment.get(found.local_rank, "0"),
         }
         if not {"MASTER_ADDR", "MASTER_PORT"} <= environment.keys():
-            place |= _first_of_step(environment) if found.name == "srun" else _this_host(found, environment)
-    return place | {name: environment[name] for name in ("MASTER_ADDR", "MASTER_PORT") if name in environment}
+            place |= (
+                _first_of_step(environment)
+                if found.name == "srun"
+                else _this_host(found, environment)
+            )
+    return place | {
+        name: environment[name] for name in ("MASTER_ADDR", "MASTER_PORT") if name in environment
+    }
 
 
 def _starter(environment: Mapping[str, str]) -> Starter | None:
-    return next((starter for starter in STARTERS if {starter.rank, starter.world_size} <= environment.keys()), None)
+    return next(
+        (
+            starter
+            for starter in STARTERS
+            if {starter.rank, starter.world_size} <= environment.keys()
+        ),
+        None,
+    )
 
 
 def _others_are_here(environment: Mapping[str, str]) -> bool | None:
@@ -136,7 +171,11 @@ def _others_are_here(environment: Mapping[str, str]) -> bool | None:
     found = _starter(environment)
     if found is None:
         return True
-    return environment[found.local_size] == environment[found.world_size] if found.local_size in environment else None
+    return (
+        environment[found.local_size] == environment[found.world_size]
+        if found.local_size in environment
+        else None
+    )
 
 
 def _this_host(starter: Starter, environment: Mapping[str, str]) -> dict[str, str]:
@@ -154,13 +193,23 @@ def _first_of_step(environment: Mapping[str, str]) -> dict[str, str]:
     (first, *_) = _ask_slurm("hostnames", environment["SLURM_STEP_NODELIST"]).splitlines()
     address = re.search(r"NodeAddr=(\S+)", _ask_slurm("node", first))
     number = 31 * int(environment["SLURM_JOB_ID"]) + int(environment["SLURM_STEP_ID"])
-    return {"MASTER_ADDR": first if address is None else address[1], "MASTER_PORT": str(FIRST_PORT + number % PORTS)}
+    return {
+        "MASTER_ADDR": first if address is None else address[1],
+        "MASTER_PORT": str(FIRST_PORT + number % PORTS),
+    }
 
 
 def _ask_slurm(*words: str) -> str:
     try:
-        return subprocess.run(["scontrol", "show", *words], text=True, capture_output=True, check=True, timeout=SCONTROL_S).stdout
+        return subprocess.run(
+            ["scontrol", "show", *words],
+            text=True,
+            capture_output=True,
+            check=True,
+            timeout=SCONTROL_S,
+        ).stdout
     except (OSError, subprocess.SubprocessError) as error:
         raise RampcliError(
-            f"scontrol does not say where the first rank is: {error}", remedy="export MASTER_ADDR and MASTER_PORT in the job's script"
+            f"scontrol does not say where the first rank is: {error}",
+            remedy="export MASTER_ADDR and MASTER_PORT in the job's script",
         ) from error

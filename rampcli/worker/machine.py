@@ -27,7 +27,10 @@ def main() -> None:
 
         _say(torch=torch.__version__, cuda=torch.version.cuda)
         _try_groups()
-    except (Exception, SystemExit) as error:  # an extension of torch that is broken may raise anything
+    except (
+        Exception,
+        SystemExit,
+    ) as error:  # an extension of torch that is broken may raise anything
         _say(error=_words(error))
     sys.stdout.flush()
     os._exit(0)  # what torch does when an interpreter ends is no part of the question
@@ -40,7 +43,9 @@ def _try_groups() -> None:
     listener = socket.create_server(("127.0.0.1", 0))
     port = listener.getsockname()[1]
     rank, first = 0, os.getpid()
-    if os.fork() == 0:  # before anything asks for GPUs: what CUDA has set up does not survive a fork
+    if (
+        os.fork() == 0
+    ):  # before anything asks for GPUs: what CUDA has set up does not survive a fork
         die_with(first)
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         listener.close()
@@ -70,7 +75,9 @@ def _gpus() -> tuple[list[dict[str, Any]], str | None]:
     try:
         if torch.version.cuda is not None:
             torch.cuda.init()  # type: ignore[no-untyped-call]
-        properties = [torch.cuda.get_device_properties(index) for index in range(torch.cuda.device_count())]
+        properties = [
+            torch.cuda.get_device_properties(index) for index in range(torch.cuda.device_count())
+        ]
     except Exception as error:
         return [], _words(error)
     return [{"name": found.name, "memory_bytes": found.total_memory} for found in properties], None
@@ -89,7 +96,9 @@ def _sum_up(backend: str, store: "Store", *, rank: int, size: int) -> dict[str, 
         return answer | {"error": f"torch was built without {backend}"}
     try:
         device = torch.device("cuda", rank) if backend == "nccl" else torch.device("cpu")
-        dist.init_process_group(backend, store=PrefixStore(backend, store), rank=rank, world_size=size, timeout=PATIENCE)
+        dist.init_process_group(
+            backend, store=PrefixStore(backend, store), rank=rank, world_size=size, timeout=PATIENCE
+        )
         tensor = torch.full((NUMBERS,), rank + 1, device=device)
         dist.all_reduce(tensor)
         if tensor.sum().item() != NUMBERS * size * (size + 1) // 2:

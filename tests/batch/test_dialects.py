@@ -18,16 +18,35 @@ from rampcli.batch.training_plan import plan_training
 
 SEQUENCE_LENGTH = 10
 SEQUENCE_WORDS = {"NeMo 1": "model.encoder_seq_length", "NeMo 2": "data.seq_length"}
-RULES = {"NeMo 1": "megatron", "NeMo 2": "megatron", "Megatron-LM": "megatron", "MaxText": "maxtext"}
+RULES = {
+    "NeMo 1": "megatron",
+    "NeMo 2": "megatron",
+    "Megatron-LM": "megatron",
+    "MaxText": "maxtext",
+}
 NO_STEP_SCHEDULE = "has no step schedule; in samples it is"
 OTHER_RULE = "counts its ramp by the rule"
 
 
-def plan(rampup, target, *, fleet, micro, policy="nemo", semantics="megatron", schedule=None, decrease=False, **length):
+def plan(
+    rampup,
+    target,
+    *,
+    fleet,
+    micro,
+    policy="nemo",
+    semantics="megatron",
+    schedule=None,
+    decrease=False,
+    **length,
+):
     return plan_training(
         batch=BatchSettings(global_batch_size=target, micro_batch_size=micro),
         ramp=RampSettings(
-            rampup_batch_size=rampup, step_batch_size_schedule=schedule, semantics=semantics, decrease_batch_size_if_needed=decrease
+            rampup_batch_size=rampup,
+            step_batch_size_schedule=schedule,
+            semantics=semantics,
+            decrease_batch_size_if_needed=decrease,
         ),
         fleet=fleet,
         node_policy=policy,
@@ -43,14 +62,24 @@ def fleet_of(num_nodes, devices, **parallel):
 @st.composite
 def runs(draw, devices=(1, 2, 4, 8)):
     """Arguments of `plan`: a batch with a ramp or without, that reaches its target before the run ends, if it does."""
-    parallel = draw(st.sampled_from([{}, {"tensor": 2}, {"tensor": 2, "pipeline": 2}, {"context": 2}]))
+    parallel = draw(
+        st.sampled_from([{}, {"tensor": 2}, {"tensor": 2, "pipeline": 2}, {"context": 2}])
+    )
     model = 2 ** (len(parallel) if "context" not in parallel else 1)
-    fleet = fleet_of(draw(st.sampled_from([1, 2, 4])), model * draw(st.sampled_from(devices)), **parallel)
+    fleet = fleet_of(
+        draw(st.sampled_from([1, 2, 4])), model * draw(st.sampled_from(devices)), **parallel
+    )
     micro = draw(st.integers(1, 4))
     unit = micro * fleet.devices * fleet.num_nodes
-    start, increment, increments = draw(st.integers(1, 3)), draw(st.integers(1, 2)), draw(st.integers(0, 4))
+    start, increment, increments = (
+        draw(st.integers(1, 3)),
+        draw(st.integers(1, 2)),
+        draw(st.integers(0, 4)),
+    )
     run = {
-        "rampup": [unit * start, unit * increment, draw(st.integers(1, 60)) * unit] if increments else None,
+        "rampup": [unit * start, unit * increment, draw(st.integers(1, 60)) * unit]
+        if increments
+        else None,
         "target": unit * (start + increment * increments),
         "fleet": fleet,
         "micro": micro,
@@ -58,15 +87,23 @@ def runs(draw, devices=(1, 2, 4, 8)):
         "semantics": draw(st.sampled_from(["megatron", "maxtext"])),
     }
     at_target = draw(st.none() | st.integers(1, 50))
-    return run if at_target is None else run | {"max_steps": ramp_of(run).stages[-1].first_step + at_target}
+    return (
+        run
+        if at_target is None
+        else run | {"max_steps": ramp_of(run).stages[-1].first_step + at_target}
+    )
 
 
 def ramp_of(run):
-    return RampSchedule.from_rampup(run["rampup"], global_batch_size=run["target"], semantics=run["semantics"])
+    return RampSchedule.from_rampup(
+        run["rampup"], global_batch_size=run["target"], semantics=run["semantics"]
+    )
 
 
 def said(run, system):
-    dialect = dialects(plan(**run), rampup_batch_size=run["rampup"], step_batch_size_schedule=run.get("schedule"))[system]
+    dialect = dialects(
+        plan(**run), rampup_batch_size=run["rampup"], step_batch_size_schedule=run.get("schedule")
+    )[system]
     assert shlex.split(str(dialect)) == list(dialect.words)
     return dialect
 
@@ -90,12 +127,19 @@ def flags(dialect):
 
 def run_in_the_words_of_nemo(system, words, run):
     """The run that NeMo's words mean here, in the words that we share with it; `run` says what it cannot."""
-    ours = {SPELLINGS.get(key, key): json.loads(value) for key, value in words.items() if key != SEQUENCE_WORDS[system]}
+    ours = {
+        SPELLINGS.get(key, key): json.loads(value)
+        for key, value in words.items()
+        if key != SEQUENCE_WORDS[system]
+    }
     length = {"max_steps": ours.pop("trainer.max_steps")} if "trainer.max_steps" in ours else {}
     fleet = fleet_of(
         ours.pop("trainer.num_nodes"),
         ours.pop("trainer.devices"),
-        **{axis: ours.pop(f"parallel.{axis}_parallel_size") for axis in ("tensor", "pipeline", "context")},
+        **{
+            axis: ours.pop(f"parallel.{axis}_parallel_size")
+            for axis in ("tensor", "pipeline", "context")
+        },
     )
     meant = {
         "rampup": ours.pop("model.rampup_batch_size", None),
@@ -128,25 +172,40 @@ def test_a_batch_in_the_words_of_megatron_has_the_numbers_of_the_run(run):
         "tensor-model-parallel-size": [parallel.tensor],
         "pipeline-model-parallel-size": [parallel.pipeline],
         "context-parallel-size": [parallel.context],
-        "train-samples": None if run["rampup"] is None or planned.end_sample is None else [planned.end_sample],
+        "train-samples": None
+        if run["rampup"] is None or planned.end_sample is None
+        else [planned.end_sample],
         "train-iters": None if run["rampup"] or planned.end_step is None else [planned.end_step],
     }
-    assert words == {name: list(map(str, values)) for name, values in expected.items() if values is not None}
+    assert words == {
+        name: list(map(str, values)) for name, values in expected.items() if values is not None
+    }
 
 
 @given(run=runs(devices=(1, 2, 3, 4, 8)))
-def test_a_batch_in_the_words_of_maxtext_is_read_back_as_the_same_batch_or_what_has_no_decimal_is_said(run):
+def test_a_batch_in_the_words_of_maxtext_is_read_back_as_the_same_batch_or_what_has_no_decimal_is_said(
+    run,
+):
     planned, dialect = plan(**run), said(run, "MaxText")
     words = assignments(dialect)
     assert words.pop("max_target_length") == str(SEQUENCE_LENGTH)
     assert words.pop("steps", None) == (None if planned.end_step is None else str(planned.end_step))
     parallel = run["fleet"].parallel
-    axes = {axis: int(words.pop(f"ici_{axis}_parallelism", 1)) for axis in ("tensor", "pipeline", "context")}
+    axes = {
+        axis: int(words.pop(f"ici_{axis}_parallelism", 1))
+        for axis in ("tensor", "pipeline", "context")
+    }
     assert ParallelSizes(**axes) == parallel
     accumulate = int(words.pop("gradient_accumulation_steps"))
     enabled = words.pop("enable_rampup_batch_size", None)
-    inexact = {note.partition(" is exactly ")[0] for note in dialect.unsaid if "which has no decimal" in note}
-    for name, note in ((note.partition(" ")[0], note) for note in dialect.unsaid if "which has no decimal" in note):
+    inexact = {
+        note.partition(" is exactly ")[0]
+        for note in dialect.unsaid
+        if "which has no decimal" in note
+    }
+    for name, note in (
+        (note.partition(" ")[0], note) for note in dialect.unsaid if "which has no decimal" in note
+    ):
         exact = Fraction(note.split(" is exactly ")[1].split(",")[0])
         assert float(exact) == float(words[name])
         assert Fraction(words[name]) != exact
@@ -155,7 +214,10 @@ def test_a_batch_in_the_words_of_maxtext_is_read_back_as_the_same_batch_or_what_
         assert devices % 3 == 0
         return
     meant = translate(
-        {name: float(value) if "per_device" in name else int(value) for name, value in words.items()}
+        {
+            name: float(value) if "per_device" in name else int(value)
+            for name, value in words.items()
+        }
         | ({} if enabled is None else {"enable_rampup_batch_size": enabled == "true"}),
         num_devices=devices,
         model_parallel_size=parallel.model_parallel_size,
@@ -176,15 +238,24 @@ def test_a_batch_in_the_words_of_maxtext_is_read_back_as_the_same_batch_or_what_
 
 @given(run=runs())
 def test_a_ramp_counted_by_another_rule_than_the_systems_own_is_said_not_to_be_the_same(run):
-    found = {system: [note for note in said(run, system).unsaid if OTHER_RULE in note] for system in DIALECTS}
-    differs = {system for system, rule in RULES.items() if run["rampup"] and rule != run["semantics"]}
+    found = {
+        system: [note for note in said(run, system).unsaid if OTHER_RULE in note]
+        for system in DIALECTS
+    }
+    differs = {
+        system for system, rule in RULES.items() if run["rampup"] and rule != run["semantics"]
+    }
     assert {system for system, notes in found.items() if notes} == differs
     for system in differs:
-        assert found[system] == [f"{system.rstrip(' 12')} counts its ramp by the rule {RULES[system]}: its stages begin at other samples"]
+        assert found[system] == [
+            f"{system.rstrip(' 12')} counts its ramp by the rule {RULES[system]}: its stages begin at other samples"
+        ]
 
 
 @given(run=runs())
-def test_a_ramp_is_also_said_to_megatron_as_the_step_schedule_that_takes_its_place_in_newer_versions(run):
+def test_a_ramp_is_also_said_to_megatron_as_the_step_schedule_that_takes_its_place_in_newer_versions(
+    run,
+):
     found = [note for note in said(run, "Megatron-LM").unsaid if "after core 0.17" in note]
     if run["rampup"] is None:
         assert found == []
@@ -203,7 +274,13 @@ def test_a_ramp_whose_largest_batch_is_accumulated_here_is_said_to_take_one_pass
 
 
 def test_a_batch_is_said_in_the_words_of_four_systems():
-    run = {"rampup": None, "target": 64, "fleet": fleet_of(2, 4, tensor=2), "micro": 2, "max_steps": 100}
+    run = {
+        "rampup": None,
+        "target": 64,
+        "fleet": fleet_of(2, 4, tensor=2),
+        "micro": 2,
+        "max_steps": 100,
+    }
     assert {system: str(said(run, system)) for system in DIALECTS} == {
         "NeMo 1": "model.micro_batch_size=2 model.global_batch_size=64 model.encoder_seq_length=10 model.tensor_model_parallel_size=2"
         " model.pipeline_model_parallel_size=1 model.context_parallel_size=1 trainer.num_nodes=2 trainer.devices=4 trainer.max_steps=100",
@@ -222,7 +299,9 @@ def test_words_with_brackets_are_quoted_for_a_shell():
     assert "'data.rampup_batch_size=[4,4,24]'" in str(said(run, "NeMo 2"))
 
 
-@pytest.mark.parametrize("rampup", [[16, 4, 100], [4, 4, 0]], ids=["start at the target", "no samples"])
+@pytest.mark.parametrize(
+    "rampup", [[16, 4, 100], [4, 4, 0]], ids=["start at the target", "no samples"]
+)
 @pytest.mark.parametrize("system", DIALECTS)
 def test_a_ramp_of_no_steps_is_left_out_where_others_would_divide_by_zero(rampup, system):
     run = {"rampup": rampup, "target": 16, "fleet": fleet_of(1, 1), "micro": 1}
@@ -232,7 +311,14 @@ def test_a_ramp_of_no_steps_is_left_out_where_others_would_divide_by_zero(rampup
 
 def test_a_step_schedule_is_said_to_megatron_in_tokens_and_to_the_others_not_at_all():
     schedule = "samples: 0:4 60:16 100:8"
-    run = {"rampup": None, "target": None, "schedule": schedule, "fleet": fleet_of(1, 1), "micro": 1, "max_samples": 200}
+    run = {
+        "rampup": None,
+        "target": None,
+        "schedule": schedule,
+        "fleet": fleet_of(1, 1),
+        "micro": 1,
+        "max_samples": 200,
+    }
     words = flags(said(run, "Megatron-LM"))
     [text] = words["step-batch-size-schedule"]
     assert text == "0:4 600:16 1000:8"
@@ -246,11 +332,19 @@ def test_a_step_schedule_is_said_to_megatron_in_tokens_and_to_the_others_not_at_
 
 
 def test_megatron_is_told_to_decrease_what_does_not_divide_only_where_something_is():
-    run = {"rampup": [4, 2, 60], "target": 12, "micro": 2, "fleet": fleet_of(1, 2), "decrease": True}
+    run = {
+        "rampup": [4, 2, 60],
+        "target": 12,
+        "micro": 2,
+        "fleet": fleet_of(1, 2),
+        "decrease": True,
+    }
     words = flags(said(run, "Megatron-LM"))
     assert words["decrease-batch-size-if-needed"] == []
     assert (words["rampup-batch-size"], words["global-batch-size"]) == (["4", "2", "60"], ["12"])
-    assert "decrease-batch-size-if-needed" not in flags(said(run | {"micro": 1, "fleet": fleet_of(1, 1)}, "Megatron-LM"))
+    assert "decrease-batch-size-if-needed" not in flags(
+        said(run | {"micro": 1, "fleet": fleet_of(1, 1)}, "Megatron-LM")
+    )
 
 
 def test_a_decrease_is_not_said_to_nemo_nor_to_megatron_where_stages_have_nodes_of_their_own():
@@ -267,13 +361,17 @@ def test_a_decrease_is_not_said_to_nemo_nor_to_megatron_where_stages_have_nodes_
         assert "NeMo decreases no batch that does not fit" in said(run, system).unsaid
     assert any("on all the GPUs of a job" in reason for reason in said(run, "Megatron-LM").unsaid)
     one_node = run | {"rampup": [4, 2, 60], "target": 12, "fleet": fleet_of(1, 2)}
-    assert not any("on all the GPUs of a job" in reason for reason in said(one_node, "Megatron-LM").unsaid)
+    assert not any(
+        "on all the GPUs of a job" in reason for reason in said(one_node, "Megatron-LM").unsaid
+    )
 
 
 def test_maxtexts_own_words_are_printed_and_what_its_pipeline_would_refuse_is_said():
     planned = plan(None, 64, fleet=fleet_of(1, 8, pipeline=4), micro=4)
     words = {"rampup_batch_size": None, "step_batch_size_schedule": None}
-    dialect = dialects(planned, **words, num_pipeline_microbatches=8, expansion_factor_real_data=2)["MaxText"]
+    dialect = dialects(planned, **words, num_pipeline_microbatches=8, expansion_factor_real_data=2)[
+        "MaxText"
+    ]
     assert {"num_pipeline_microbatches=8", "expansion_factor_real_data=2"} <= {*dialect.words}
     assert dialect.unsaid == ()
     single = plan(None, 64, fleet=fleet_of(1, 8, pipeline=4), micro=1)
@@ -283,7 +381,10 @@ def test_maxtexts_own_words_are_printed_and_what_its_pipeline_would_refuse_is_sa
 
 
 def test_a_size_per_device_that_maxtext_truncates_is_said():
-    dialect = said({"rampup": None, "target": 230, "fleet": fleet_of(10, 10, tensor=10), "micro": 23}, "MaxText")
+    dialect = said(
+        {"rampup": None, "target": 230, "fleet": fleet_of(10, 10, tensor=10), "micro": 23},
+        "MaxText",
+    )
     assert dialect.unsaid == ("MaxText truncates 100 x per_device_batch_size=2.3 to 229",)
 
 
@@ -294,7 +395,14 @@ def test_the_words_are_those_of_the_largest_stage():
 
 
 def test_a_batch_per_device_without_a_decimal_is_said_exactly():
-    run = {"rampup": [4, 4, 24], "target": 12, "fleet": fleet_of(1, 6, tensor=3), "micro": 2, "policy": "fixed", "semantics": "maxtext"}
+    run = {
+        "rampup": [4, 4, 24],
+        "target": 12,
+        "fleet": fleet_of(1, 6, tensor=3),
+        "micro": 2,
+        "policy": "fixed",
+        "semantics": "maxtext",
+    }
     dialect = said(run, "MaxText")
     assert dialect.unsaid == (
         "MaxText takes a step's samples in one pass; here each rank takes 3 micro batches",

@@ -13,7 +13,9 @@ def test_nearest_multiples_are_the_closest_positive_ones_on_either_side(value, u
 
 @given(number=st.integers(1, 3000), most=st.integers(1, 3000))
 def test_divisors_are_all_that_divide_up_to_the_most(number, most):
-    assert divisors(number, most=most) == [candidate for candidate in range(1, min(number, most) + 1) if number % candidate == 0]
+    assert divisors(number, most=most) == [
+        candidate for candidate in range(1, min(number, most) + 1) if number % candidate == 0
+    ]
 
 
 @given(number=st.integers(2, 3000), value=st.integers(1, 4000))
@@ -26,7 +28,9 @@ def test_nearest_divisors_are_the_closest_on_either_side(number, value):
 
 @given(number=st.integers(10**15, 10**30), most=st.integers(1, 200))
 def test_small_divisors_of_a_number_of_any_size_are_all_found(number, most):
-    assert divisors(number, most=most) == [candidate for candidate in range(1, most + 1) if number % candidate == 0]
+    assert divisors(number, most=most) == [
+        candidate for candidate in range(1, most + 1) if number % candidate == 0
+    ]
 
 
 def test_of_a_number_too_large_to_try_the_small_divisors_and_their_partners_are_found():

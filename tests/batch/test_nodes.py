@@ -16,17 +16,33 @@ from rampcli.errors import UsageError
 ORACLE = json.loads((Path(__file__).parent / "oracles" / "nodes.json").read_text(encoding="utf-8"))
 CASES = {case["name"]: case for case in ORACLE["cases"]}
 READ_FROM_A_STALE_FILE = "stale_json_wins"
-WITH_SCHEDULE = [name for name, case in CASES.items() if case["schedule"] is not None and name != READ_FROM_A_STALE_FILE]
+WITH_SCHEDULE = [
+    name
+    for name, case in CASES.items()
+    if case["schedule"] is not None and name != READ_FROM_A_STALE_FILE
+]
 CRASHES = [name for name, case in CASES.items() if case["schedule"] is None]
 
 MICRO = st.sampled_from([1, 2, 3, 4])
-PARALLEL = st.builds(ParallelSizes, tensor=st.sampled_from([1, 2, 4, 8]), pipeline=st.sampled_from([1, 2]), context=st.sampled_from([1, 2]))
-FLEETS = st.builds(Fleet, num_nodes=st.integers(1, 20), devices=st.sampled_from([1, 2, 3, 4, 8]), parallel=PARALLEL)
-SIZES = st.tuples(st.sampled_from([1, 2, 4, 8, 16, 32]), st.integers(1, 12), st.integers(1, 8), st.integers(0, 8)).map(
-    lambda ramp: [ramp[0] * (ramp[1] + index * ramp[2]) for index in range(ramp[3] + 1)]
+PARALLEL = st.builds(
+    ParallelSizes,
+    tensor=st.sampled_from([1, 2, 4, 8]),
+    pipeline=st.sampled_from([1, 2]),
+    context=st.sampled_from([1, 2]),
 )
+FLEETS = st.builds(
+    Fleet, num_nodes=st.integers(1, 20), devices=st.sampled_from([1, 2, 3, 4, 8]), parallel=PARALLEL
+)
+SIZES = st.tuples(
+    st.sampled_from([1, 2, 4, 8, 16, 32]), st.integers(1, 12), st.integers(1, 8), st.integers(0, 8)
+).map(lambda ramp: [ramp[0] * (ramp[1] + index * ramp[2]) for index in range(ramp[3] + 1)])
 """The batch sizes of a ramp, smallest first."""
-EVEN = Clock(throughput=Throughput(points=((1, 1000.0),), basis="a test"), sequence_length=100, restart_s=0.0, restarts_always=True)
+EVEN = Clock(
+    throughput=Throughput(points=((1, 1000.0),), basis="a test"),
+    sequence_length=100,
+    restart_s=0.0,
+    restarts_always=True,
+)
 
 
 def fleet_of(num_nodes, devices, **parallel):
@@ -55,7 +71,11 @@ def nemo_by_the_rule(sizes, micro, fleet):
         by_size[size] = None
         for n in range(1, most + 1):
             ranks = fleet.devices * n // (fleet.parallel.tensor * fleet.parallel.pipeline)
-            if ranks > 0 and size % (micro * ranks) == 0 and size % (micro * fleet.devices * n) == 0:
+            if (
+                ranks > 0
+                and size % (micro * ranks) == 0
+                and size % (micro * fleet.devices * n) == 0
+            ):
                 by_size[size] = n
         most = by_size[size] or most
     return {size: by_size[size] for size in sizes}
@@ -69,8 +89,12 @@ def from_case(name):
         tensor=given["tensor_model_parallel_size"],
         pipeline=given["pipeline_model_parallel_size"],
     )
-    ramp = RampSchedule.from_rampup(given["rampup_batch_size"], global_batch_size=given["global_batch_size"])
-    return nemo_schedule(ramp.scheduled_sizes(), micro_batch_size=given["micro_batch_size"], fleet=fleet)
+    ramp = RampSchedule.from_rampup(
+        given["rampup_batch_size"], global_batch_size=given["global_batch_size"]
+    )
+    return nemo_schedule(
+        ramp.scheduled_sizes(), micro_batch_size=given["micro_batch_size"], fleet=fleet
+    )
 
 
 def from_json(schedule):
@@ -78,8 +102,12 @@ def from_json(schedule):
 
 
 @given(size=st.integers(1, 600), micro=MICRO, fleet=FLEETS)
-def test_nodes_that_divide_are_those_on_which_a_batch_is_whole_micro_batches_on_every_rank(size, micro, fleet):
-    expected = [n for n in range(1, fleet.num_nodes + 1) if divides(size, n, micro=micro, fleet=fleet)]
+def test_nodes_that_divide_are_those_on_which_a_batch_is_whole_micro_batches_on_every_rank(
+    size, micro, fleet
+):
+    expected = [
+        n for n in range(1, fleet.num_nodes + 1) if divides(size, n, micro=micro, fleet=fleet)
+    ]
     assert fleet.nodes_that_divide(size, micro_batch_size=micro) == expected
 
 
@@ -98,11 +126,17 @@ def test_nodes_that_hold_the_model_are_those_whose_processes_are_whole_models(fl
 def test_nodes_are_found_in_a_fleet_of_any_size_without_trying_each():
     fleet = fleet_of(10**30, 8)
     assert fleet.nodes_that_divide(64, micro_batch_size=1) == [1, 2, 4, 8]
-    assert nemo_schedule([64, 128, 192], micro_batch_size=1, fleet=fleet) == {64: 8, 128: 16, 192: 10**30}
+    assert nemo_schedule([64, 128, 192], micro_batch_size=1, fleet=fleet) == {
+        64: 8,
+        128: 16,
+        192: 10**30,
+    }
 
 
 @given(sizes=SIZES, micro=MICRO, fleet=FLEETS)
-def test_nemo_gives_each_size_the_most_nodes_that_divide_it_and_no_more_than_the_size_above(sizes, micro, fleet):
+def test_nemo_gives_each_size_the_most_nodes_that_divide_it_and_no_more_than_the_size_above(
+    sizes, micro, fleet
+):
     schedule = nemo_schedule(sizes, micro_batch_size=micro, fleet=fleet)
     assert list(schedule.items()) == list(nemo_by_the_rule(sizes, micro, fleet).items())
     given_nodes = [nodes for nodes in schedule.values() if nodes is not None]
@@ -114,9 +148,13 @@ def test_nemo_answers_what_the_launcher_answers(name):
     assert from_case(name) == from_json(CASES[name]["schedule"])
 
 
-def test_a_schedule_follows_from_the_settings_even_beside_a_file_of_another_run_that_the_launcher_would_read(tmp_path, monkeypatch):
+def test_a_schedule_follows_from_the_settings_even_beside_a_file_of_another_run_that_the_launcher_would_read(
+    tmp_path, monkeypatch
+):
     stale = CASES[READ_FROM_A_STALE_FILE]
-    (tmp_path / "nodes_scheduler.json").write_text(json.dumps(stale["input"]["existing_nodes_scheduler_json"]), encoding="utf-8")
+    (tmp_path / "nodes_scheduler.json").write_text(
+        json.dumps(stale["input"]["existing_nodes_scheduler_json"]), encoding="utf-8"
+    )
     monkeypatch.chdir(tmp_path)
     assert stale["schedule"] == {"999": 3}
     assert from_case(READ_FROM_A_STALE_FILE) == from_json(CASES["nemo_docs_gpt3_5b"]["schedule"])
@@ -124,14 +162,25 @@ def test_a_schedule_follows_from_the_settings_even_beside_a_file_of_another_run_
 
 def test_where_the_launcher_divides_by_zero_too_few_nodes_for_the_model_are_passed_over():
     assert CASES["tp8_pp2_zero_dp"]["error"]["type"] == "ZeroDivisionError"
-    assert from_case("tp8_pp2_zero_dp") == {64: 8, 128: 8, 192: 8, 256: 8, 320: 10, 384: 12, 448: 14, 512: 16}
+    assert from_case("tp8_pp2_zero_dp") == {
+        64: 8,
+        128: 8,
+        192: 8,
+        256: 8,
+        320: 10,
+        384: 12,
+        448: 14,
+        512: 16,
+    }
 
 
 def test_where_the_launcher_crashes_a_size_that_nothing_divides_has_no_nodes_and_leaves_the_others_theirs():
     case = CASES["no_feasible_max_empty"]
     assert case["error"]["type"] == "ValueError"
     # The launcher never checks the largest size; what follows is also what the looser of its two conditions gives.
-    assert from_case("no_feasible_max_empty") == from_json(case["least_strict_schedule_for_comparison"]) | {256: 16}
+    assert from_case("no_feasible_max_empty") == from_json(
+        case["least_strict_schedule_for_comparison"]
+    ) | {256: 16}
 
 
 def test_every_case_of_the_oracle_is_held_to_a_law():
@@ -140,31 +189,46 @@ def test_every_case_of_the_oracle_is_held_to_a_law():
 
 
 @given(sizes=SIZES, micro=MICRO, fleet=FLEETS)
-def test_under_nemo_a_stage_whose_batch_is_not_whole_on_the_launchers_nodes_has_none(sizes, micro, fleet):
+def test_under_nemo_a_stage_whose_batch_is_not_whole_on_the_launchers_nodes_has_none(
+    sizes, micro, fleet
+):
     schedule = nemo_by_the_rule(sizes, micro, fleet)
-    for size, nodes in zip(sizes, chosen("nemo", works_of(sizes), micro=micro, fleet=fleet), strict=True):
-        whole = schedule[size] is not None and divides(size, schedule[size], micro=micro, fleet=fleet)
+    for size, nodes in zip(
+        sizes, chosen("nemo", works_of(sizes), micro=micro, fleet=fleet), strict=True
+    ):
+        whole = schedule[size] is not None and divides(
+            size, schedule[size], micro=micro, fleet=fleet
+        )
         assert nodes == (schedule[size] if whole else None)
 
 
 @pytest.mark.parametrize("name", ["final_not_checked", "coprime_stage"])
-def test_the_largest_size_which_the_launcher_never_checks_has_no_nodes_where_it_does_not_divide(name):
+def test_the_largest_size_which_the_launcher_never_checks_has_no_nodes_where_it_does_not_divide(
+    name,
+):
     given, by_size = CASES[name]["input"], CASES[name]["schedule"]
     fleet = fleet_of(given["num_nodes"], given["gpus_per_node"])
-    nodes = chosen("nemo", works_of(map(int, by_size)), micro=given["micro_batch_size"], fleet=fleet)
+    nodes = chosen(
+        "nemo", works_of(map(int, by_size)), micro=given["micro_batch_size"], fleet=fleet
+    )
     assert nodes == [*list(by_size.values())[:-1], None]
 
 
 @given(sizes=SIZES, micro=MICRO, fleet=FLEETS)
 def test_fixed_gives_every_size_all_the_nodes_or_none(sizes, micro, fleet):
-    expected = [fleet.num_nodes if divides(size, fleet.num_nodes, micro=micro, fleet=fleet) else None for size in sizes]
+    expected = [
+        fleet.num_nodes if divides(size, fleet.num_nodes, micro=micro, fleet=fleet) else None
+        for size in sizes
+    ]
     assert chosen("fixed", works_of(sizes), micro=micro, fleet=fleet) == expected
 
 
 @st.composite
 def small_runs(draw):
     """A fleet, a few stages on it and a clock, small enough to try every choice of nodes."""
-    fleet = fleet_of(draw(st.integers(1, 5)), draw(st.sampled_from([1, 2])), tensor=draw(st.sampled_from([1, 2])))
+    fleet = fleet_of(
+        draw(st.integers(1, 5)), draw(st.sampled_from([1, 2])), tensor=draw(st.sampled_from([1, 2]))
+    )
     micro = draw(st.sampled_from([1, 2]))
     sizes = draw(st.lists(st.integers(1, 16).map(lambda size: 2 * size), min_size=1, max_size=4))
     works = [Work(global_batch_size=size, samples=draw(st.integers(1, 4000))) for size in sizes]
@@ -183,12 +247,21 @@ def total_s(works, nodes, *, micro, fleet, clock):
     run = [(work, n) for work, n in zip(works, nodes, strict=True) if n is not None]
     stage_s = [clock.stage_s(work, n, micro_batch_size=micro, fleet=fleet) for work, n in run]
     changes = sum(clock.restarts_always or one != other for (_, one), (_, other) in pairwise(run))
-    return sum(stage_s) + changes * clock.restart_s, sum(n * seconds for (_, n), seconds in zip(run, stage_s, strict=True))
+    return sum(stage_s) + changes * clock.restart_s, sum(
+        n * seconds for (_, n), seconds in zip(run, stage_s, strict=True)
+    )
 
 
 def every_choice(works, *, micro, fleet):
     return product(
-        *([n for n in range(1, fleet.num_nodes + 1) if divides(w.global_batch_size, n, micro=micro, fleet=fleet)] for w in works)
+        *(
+            [
+                n
+                for n in range(1, fleet.num_nodes + 1)
+                if divides(w.global_batch_size, n, micro=micro, fleet=fleet)
+            ]
+            for w in works
+        )
     )
 
 
@@ -196,11 +269,20 @@ def every_choice(works, *, micro, fleet):
 def test_best_takes_no_longer_than_any_choice_of_nodes_restarts_counted(run):
     works, rest = run["works"], {key: run[key] for key in ("micro", "fleet")}
     nodes = chosen("best", **run)
-    feasible = [bool(run["fleet"].nodes_that_divide(work.global_batch_size, micro_batch_size=run["micro"])) for work in works]
+    feasible = [
+        bool(run["fleet"].nodes_that_divide(work.global_batch_size, micro_batch_size=run["micro"]))
+        for work in works
+    ]
     assert [n is not None for n in nodes] == feasible
-    assert all(n is None or divides(work.global_batch_size, n, **rest) for work, n in zip(works, nodes, strict=True))
+    assert all(
+        n is None or divides(work.global_batch_size, n, **rest)
+        for work, n in zip(works, nodes, strict=True)
+    )
     possible = [work for work, fits in zip(works, feasible, strict=True) if fits]
-    least = min(total_s(possible, choice, **rest, clock=run["clock"])[0] for choice in every_choice(possible, **rest))
+    least = min(
+        total_s(possible, choice, **rest, clock=run["clock"])[0]
+        for choice in every_choice(possible, **rest)
+    )
     assert total_s(works, nodes, **rest, clock=run["clock"])[0] <= least * (1 + 1e-9)
 
 
@@ -209,7 +291,9 @@ def exactly_timed_runs(draw):
     """Runs whose seconds are dyadic fractions, so that sums of floats are exact and ties are ties."""
     fleet = fleet_of(4, draw(st.sampled_from([1, 2])))
     works = [
-        Work(global_batch_size=draw(st.sampled_from([1, 2, 4, 8])), samples=draw(st.integers(1, 16)))
+        Work(
+            global_batch_size=draw(st.sampled_from([1, 2, 4, 8])), samples=draw(st.integers(1, 16))
+        )
         for _ in range(draw(st.integers(1, 5)))
     ]
     rates = draw(st.lists(st.sampled_from([0.25, 0.5, 1.0, 2.0]), min_size=4, max_size=4))
@@ -218,7 +302,9 @@ def exactly_timed_runs(draw):
         "micro": 1,
         "fleet": fleet,
         "clock": Clock(
-            throughput=Throughput(points=tuple(zip((1, 2, 4, 8), rates, strict=True)), basis="a test"),
+            throughput=Throughput(
+                points=tuple(zip((1, 2, 4, 8), rates, strict=True)), basis="a test"
+            ),
             sequence_length=1,
             restart_s=draw(st.integers(0, 32)) / 8,
             restarts_always=draw(st.booleans()),
@@ -232,7 +318,10 @@ def test_of_the_choices_that_take_the_least_time_best_takes_one_of_the_fewest_no
     nodes = chosen("best", **run)
     possible = [work for work, n in zip(run["works"], nodes, strict=True) if n is not None]
     if possible:
-        costs = [total_s(possible, choice, **rest, clock=run["clock"]) for choice in every_choice(possible, **rest)]
+        costs = [
+            total_s(possible, choice, **rest, clock=run["clock"])
+            for choice in every_choice(possible, **rest)
+        ]
         assert total_s(run["works"], nodes, **rest, clock=run["clock"]) == min(costs)
 
 
@@ -240,16 +329,28 @@ def test_where_more_nodes_are_no_faster_best_leaves_them_free():
     same_rate_of_all = Throughput(points=((1, 10.0), (2, 20.0), (4, 40.0)), basis="a test")
     clock = replace(EVEN, throughput=same_rate_of_all)
     for samples in (64, None):
-        assert chosen("best", works_of([4], samples=samples), micro=1, fleet=fleet_of(4, 1), clock=clock) == [1]
+        assert chosen(
+            "best", works_of([4], samples=samples), micro=1, fleet=fleet_of(4, 1), clock=clock
+        ) == [1]
 
 
 @pytest.mark.parametrize(
-    ("restart_s", "sizes", "with_more_nodes"), [(1.0, [4, 1], [2, 1]), (0.5, [1, 4, 1], [1, 2, 1]), (0.5, [1, 4, 1, 1], [1, 2, 1, 1])]
+    ("restart_s", "sizes", "with_more_nodes"),
+    [(1.0, [4, 1], [2, 1]), (0.5, [1, 4, 1], [1, 2, 1]), (0.5, [1, 4, 1, 1], [1, 2, 1, 1])],
 )
-def test_where_restarts_cost_just_what_more_nodes_save_best_keeps_the_fewer(restart_s, sizes, with_more_nodes):
+def test_where_restarts_cost_just_what_more_nodes_save_best_keeps_the_fewer(
+    restart_s, sizes, with_more_nodes
+):
     throughput = Throughput(points=((1, 1.0), (2, 2.0), (4, 3.0)), basis="a test")
-    clock = Clock(throughput=throughput, sequence_length=1, restart_s=restart_s, restarts_always=False)
-    run = {"works": [Work(global_batch_size=size, samples=12) for size in sizes], "micro": 1, "fleet": fleet_of(2, 1), "clock": clock}
+    clock = Clock(
+        throughput=throughput, sequence_length=1, restart_s=restart_s, restarts_always=False
+    )
+    run = {
+        "works": [Work(global_batch_size=size, samples=12) for size in sizes],
+        "micro": 1,
+        "fleet": fleet_of(2, 1),
+        "clock": clock,
+    }
     fewer = [1] * len(sizes)
     assert total_s(nodes=with_more_nodes, **run)[0] == total_s(nodes=fewer, **run)[0]
     assert total_s(nodes=with_more_nodes, **run)[1] > total_s(nodes=fewer, **run)[1]
@@ -260,9 +361,15 @@ def test_where_restarts_cost_just_what_more_nodes_save_best_keeps_the_fewer(rest
 def runs_that_nemo_has_nodes_for(draw):
     """Batch sizes that are whole on every node, and a number of nodes that divides the largest."""
     micro, devices = draw(MICRO), draw(st.sampled_from([1, 2, 4, 8]))
-    start, increment, increments = draw(st.integers(1, 12)), draw(st.integers(1, 8)), draw(st.integers(0, 8))
+    start, increment, increments = (
+        draw(st.integers(1, 12)),
+        draw(st.integers(1, 8)),
+        draw(st.integers(0, 8)),
+    )
     per_node = [start + index * increment for index in range(increments + 1)]
-    num_nodes = draw(st.sampled_from([n for n in range(1, per_node[-1] + 1) if per_node[-1] % n == 0]))
+    num_nodes = draw(
+        st.sampled_from([n for n in range(1, per_node[-1] + 1) if per_node[-1] % n == 0])
+    )
     tensor = draw(st.sampled_from([ranks for ranks in (1, 2, 4, 8) if devices % ranks == 0]))
     samples = draw(st.integers(1, 10**7))
     return {
@@ -277,7 +384,9 @@ def test_best_is_never_slower_than_nemo_where_nemo_has_an_answer(run, restart_s,
     clock = replace(EVEN, restart_s=restart_s, restarts_always=always)
     nemo, best = chosen("nemo", **run), chosen("best", **run, clock=clock)
     assert None not in nemo
-    assert total_s(nodes=best, **run, clock=clock)[0] <= total_s(nodes=nemo, **run, clock=clock)[0] * (1 + 1e-9)
+    assert total_s(nodes=best, **run, clock=clock)[0] <= total_s(nodes=nemo, **run, clock=clock)[
+        0
+    ] * (1 + 1e-9)
 
 
 def test_best_leaves_an_awkward_stage_small_and_the_others_as_large_as_they_can_be():
@@ -305,13 +414,23 @@ def test_best_gives_an_open_last_stage_the_fewest_of_the_nodes_on_which_it_is_fa
 
     def with_the_last(works, choice):
         run_to_the_last = [*works, Work(global_batch_size=size, samples=0)]
-        return total_s(run_to_the_last, [*choice, nodes], micro=run["micro"], fleet=run["fleet"], clock=run["clock"])[0]
+        return total_s(
+            run_to_the_last,
+            [*choice, nodes],
+            micro=run["micro"],
+            fleet=run["fleet"],
+            clock=run["clock"],
+        )[0]
 
     choices = every_choice(possible, micro=run["micro"], fleet=run["fleet"])
-    assert with_the_last(run["works"], before) <= min(with_the_last(possible, choice) for choice in choices) * (1 + 1e-9)
+    assert with_the_last(run["works"], before) <= min(
+        with_the_last(possible, choice) for choice in choices
+    ) * (1 + 1e-9)
 
 
-@pytest.mark.parametrize(("restart_s", "nodes"), [(0.0, [8, 16, 10]), (1e3, [8, 8, 10]), (1e12, [2, 2, 2])])
+@pytest.mark.parametrize(
+    ("restart_s", "nodes"), [(0.0, [8, 16, 10]), (1e3, [8, 8, 10]), (1e12, [2, 2, 2])]
+)
 def test_the_dearer_a_restart_the_fewer_changes_of_nodes_are_worth_it(restart_s, nodes):
     works = [
         Work(global_batch_size=256, samples=10**7),
@@ -336,15 +455,26 @@ def test_processes_start_anew_at_every_boundary_or_only_where_the_nodes_change(n
     assert replace(EVEN, restarts_always=False).restarts(nodes) == changes
 
 
-@given(nodes=st.integers(1, 8), accumulate=st.integers(1, 8), micro=MICRO, samples=st.integers(1, 10**9))
-def test_a_stage_takes_the_seconds_of_its_samples_at_the_rate_of_its_micro_batches(nodes, accumulate, micro, samples):
+@given(
+    nodes=st.integers(1, 8),
+    accumulate=st.integers(1, 8),
+    micro=MICRO,
+    samples=st.integers(1, 10**9),
+)
+def test_a_stage_takes_the_seconds_of_its_samples_at_the_rate_of_its_micro_batches(
+    nodes, accumulate, micro, samples
+):
     fleet = fleet_of(8, 4, tensor=2)
     clock = replace(EVEN, throughput=Throughput(points=((1, 900.0), (8, 1200.0)), basis="a test"))
     work = Work(global_batch_size=micro * nodes * 2 * accumulate, samples=samples)
     rate = nodes * 4 * clock.throughput.tokens_per_s_per_gpu(accumulate)
-    assert clock.stage_s(work, nodes, micro_batch_size=micro, fleet=fleet) == pytest.approx(samples * 100 / rate)
+    assert clock.stage_s(work, nodes, micro_batch_size=micro, fleet=fleet) == pytest.approx(
+        samples * 100 / rate
+    )
     endless = replace(work, samples=None)
-    assert clock.stage_s(endless, nodes, micro_batch_size=micro, fleet=fleet) == pytest.approx(100 / rate)
+    assert clock.stage_s(endless, nodes, micro_batch_size=micro, fleet=fleet) == pytest.approx(
+        100 / rate
+    )
 
 
 def test_an_unknown_policy_is_refused_with_those_there_are():
@@ -355,7 +485,8 @@ def test_an_unknown_policy_is_refused_with_those_there_are():
 
 
 @pytest.mark.parametrize(
-    ("num_nodes", "devices", "key"), [(0, 8, "trainer.num_nodes"), (-1, 8, "trainer.num_nodes"), (2, 0, "trainer.devices")]
+    ("num_nodes", "devices", "key"),
+    [(0, 8, "trainer.num_nodes"), (-1, 8, "trainer.num_nodes"), (2, 0, "trainer.devices")],
 )
 def test_a_fleet_without_processes_is_refused(num_nodes, devices, key):
     with pytest.raises(UsageError) as refusal:

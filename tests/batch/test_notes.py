@@ -16,15 +16,23 @@ def test_a_plan_as_one_expects_has_no_notes():
 @pytest.mark.parametrize("increments", [MOST_SHOWN, MOST_SHOWN + 1, 5000])
 def test_sizes_that_are_skipped_are_named_and_counted_where_they_are_many(increments):
     ramp = RampSchedule.from_rampup([1, 1, 1], global_batch_size=increments + 2)
-    skipped = [size for size in ramp.scheduled_sizes() if size not in {stage.scheduled_batch_size for stage in ramp.stages}]
+    skipped = [
+        size
+        for size in ramp.scheduled_sizes()
+        if size not in {stage.scheduled_batch_size for stage in ramp.stages}
+    ]
     assert len(skipped) == increments
     (note,) = notes(ramp)
-    assert note.startswith(f"skipped, because their share of the ramp is shorter than one batch: {skipped[0]}, ")
+    assert note.startswith(
+        f"skipped, because their share of the ramp is shorter than one batch: {skipped[0]}, "
+    )
     assert note.endswith("in all)") == (increments > MOST_SHOWN)
     assert len(note) < 200
 
 
 def test_sizes_that_are_decreased_are_named_with_what_runs_instead():
-    ramp = RampSchedule.from_rampup([6, 6, 1000], global_batch_size=18).with_decreased({6: 4, 18: 16})
+    ramp = RampSchedule.from_rampup([6, 6, 1000], global_batch_size=18).with_decreased(
+        {6: 4, 18: 16}
+    )
     (note,) = notes(ramp)
     assert note.endswith(": 6 to 4, 18 to 16")

@@ -14,7 +14,11 @@ GLOBAL = st.integers(1, 400)
 
 def divides(global_batch_size, micro_batch_size, data_parallel_size):
     try:
-        BatchPlan.divide(global_batch_size, micro_batch_size=micro_batch_size, data_parallel_size=data_parallel_size)
+        BatchPlan.divide(
+            global_batch_size,
+            micro_batch_size=micro_batch_size,
+            data_parallel_size=data_parallel_size,
+        )
     except UsageError:
         return False
     return True
@@ -27,8 +31,15 @@ def test_a_global_batch_is_split_without_remainder_or_refused(global_batch_size,
             BatchPlan.divide(global_batch_size, micro_batch_size=micro, data_parallel_size=ranks)
     else:
         plan = BatchPlan.divide(global_batch_size, micro_batch_size=micro, data_parallel_size=ranks)
-        assert (plan.global_batch_size, plan.micro_batch_size, plan.data_parallel_size) == (global_batch_size, micro, ranks)
-        assert plan.micro_batch_size * plan.data_parallel_size * plan.accumulate_grad_batches == global_batch_size
+        assert (plan.global_batch_size, plan.micro_batch_size, plan.data_parallel_size) == (
+            global_batch_size,
+            micro,
+            ranks,
+        )
+        assert (
+            plan.micro_batch_size * plan.data_parallel_size * plan.accumulate_grad_batches
+            == global_batch_size
+        )
 
 
 @given(global_batch_size=GLOBAL, micro=SIZE, ranks=SIZE)
@@ -39,7 +50,11 @@ def test_a_refusal_offers_the_nearest_sizes_that_divide(global_batch_size, micro
         BatchPlan.divide(global_batch_size, micro_batch_size=micro, data_parallel_size=ranks)
     globals_offered, _, micro_offered = refusal.value.remedy.partition(", or ")
     smaller = [size for size in range(1, global_batch_size) if divides(size, micro, ranks)]
-    larger = next(size for size in range(global_batch_size + 1, global_batch_size + micro * ranks + 1) if divides(size, micro, ranks))
+    larger = next(
+        size
+        for size in range(global_batch_size + 1, global_batch_size + micro * ranks + 1)
+        if divides(size, micro, ranks)
+    )
     nearest = [*smaller[-1:], larger]
     assert globals_offered == f"model.global_batch_size={' or '.join(map(str, nearest))}"
     micros = [size for size in range(1, micro) if divides(global_batch_size, size, ranks)]
@@ -53,12 +68,22 @@ def test_a_refusal_shows_the_whole_product():
         "model.global_batch_size=100 does not divide into data.micro_batch_size=5 x 8 data-parallel ranks = 40"
     )
     assert refusal.value.remedy == "model.global_batch_size=80 or 120"
-    assert refusal.value.keys == ("model.global_batch_size", "data.micro_batch_size", "trainer.num_nodes", "trainer.devices")
+    assert refusal.value.keys == (
+        "model.global_batch_size",
+        "data.micro_batch_size",
+        "trainer.num_nodes",
+        "trainer.devices",
+    )
 
 
 def test_sizes_too_large_for_floats_stay_exact():
     large = 2**80 + 1
-    assert BatchPlan.divide(3 * large, micro_batch_size=3, data_parallel_size=1).accumulate_grad_batches == large
+    assert (
+        BatchPlan.divide(
+            3 * large, micro_batch_size=3, data_parallel_size=1
+        ).accumulate_grad_batches
+        == large
+    )
     with pytest.raises(UsageError, match=str(3 * large + 1)):
         BatchPlan.divide(3 * large + 1, micro_batch_size=3, data_parallel_size=1)
 
@@ -72,16 +97,29 @@ def test_any_consistent_subset_determines_the_same_plan(micro, ranks, accumulate
         accumulate_grad_batches=accumulate,
     )
     full = whole.global_batch_size
-    for subset in ((full, micro, accumulate), (full, micro, None), (full, None, accumulate), (None, micro, accumulate)):
+    for subset in (
+        (full, micro, accumulate),
+        (full, micro, None),
+        (full, None, accumulate),
+        (None, micro, accumulate),
+    ):
         solved = BatchPlan.solve(
-            global_batch_size=subset[0], micro_batch_size=subset[1], accumulate_grad_batches=subset[2], data_parallel_size=ranks
+            global_batch_size=subset[0],
+            micro_batch_size=subset[1],
+            accumulate_grad_batches=subset[2],
+            data_parallel_size=ranks,
         )
         assert solved == whole
 
 
 @given(micro=SIZE, ranks=SIZE)
 def test_a_micro_batch_alone_means_no_accumulation(micro, ranks):
-    plan = BatchPlan.solve(global_batch_size=None, micro_batch_size=micro, accumulate_grad_batches=None, data_parallel_size=ranks)
+    plan = BatchPlan.solve(
+        global_batch_size=None,
+        micro_batch_size=micro,
+        accumulate_grad_batches=None,
+        data_parallel_size=ranks,
+    )
     assert (plan.global_batch_size, plan.accumulate_grad_batches) == (micro * ranks, 1)
 
 
@@ -89,16 +127,26 @@ def test_a_micro_batch_alone_means_no_accumulation(micro, ranks):
 def test_a_micro_batch_that_nothing_determines_is_asked_for(global_batch_size, accumulate):
     with pytest.raises(UsageError) as refusal:
         BatchPlan.solve(
-            global_batch_size=global_batch_size, micro_batch_size=None, accumulate_grad_batches=accumulate, data_parallel_size=2
+            global_batch_size=global_batch_size,
+            micro_batch_size=None,
+            accumulate_grad_batches=accumulate,
+            data_parallel_size=2,
         )
     assert refusal.value.message == "data.micro_batch_size is not set"
     assert refusal.value.keys == ("data.micro_batch_size",)
 
 
 @given(global_batch_size=GLOBAL, micro=SIZE, ranks=SIZE, accumulate=SIZE)
-def test_three_sizes_agree_or_the_refusal_offers_what_agrees(global_batch_size, micro, ranks, accumulate):
+def test_three_sizes_agree_or_the_refusal_offers_what_agrees(
+    global_batch_size, micro, ranks, accumulate
+):
     def solve(whole, per_rank, count):
-        return BatchPlan.solve(global_batch_size=whole, micro_batch_size=per_rank, accumulate_grad_batches=count, data_parallel_size=ranks)
+        return BatchPlan.solve(
+            global_batch_size=whole,
+            micro_batch_size=per_rank,
+            accumulate_grad_batches=count,
+            data_parallel_size=ranks,
+        )
 
     if micro * ranks * accumulate == global_batch_size:
         assert solve(global_batch_size, micro, accumulate).accumulate_grad_batches == accumulate
@@ -114,12 +162,21 @@ def test_three_sizes_agree_or_the_refusal_offers_what_agrees(global_batch_size, 
 
 
 @given(global_batch_size=GLOBAL, ranks=SIZE, accumulate=SIZE)
-def test_a_micro_batch_is_derived_exactly_or_the_nearest_global_sizes_are_offered(global_batch_size, ranks, accumulate):
+def test_a_micro_batch_is_derived_exactly_or_the_nearest_global_sizes_are_offered(
+    global_batch_size, ranks, accumulate
+):
     def solve(whole):
-        return BatchPlan.solve(global_batch_size=whole, micro_batch_size=None, accumulate_grad_batches=accumulate, data_parallel_size=ranks)
+        return BatchPlan.solve(
+            global_batch_size=whole,
+            micro_batch_size=None,
+            accumulate_grad_batches=accumulate,
+            data_parallel_size=ranks,
+        )
 
     if global_batch_size % (ranks * accumulate) == 0:
-        assert solve(global_batch_size).micro_batch_size == global_batch_size // (ranks * accumulate)
+        assert solve(global_batch_size).micro_batch_size == global_batch_size // (
+            ranks * accumulate
+        )
         return
     with pytest.raises(UsageError) as refusal:
         solve(global_batch_size)
@@ -129,10 +186,15 @@ def test_a_micro_batch_is_derived_exactly_or_the_nearest_global_sizes_are_offere
 
 
 @given(global_batch_size=GLOBAL, micro=SIZE, ranks=SIZE, accumulate=SIZE)
-def test_sizes_that_are_given_are_completed_to_themselves_whether_they_divide_or_not(global_batch_size, micro, ranks, accumulate):
+def test_sizes_that_are_given_are_completed_to_themselves_whether_they_divide_or_not(
+    global_batch_size, micro, ranks, accumulate
+):
     for count in (accumulate, None):
         assert complete_sizes(
-            global_batch_size=global_batch_size, micro_batch_size=micro, accumulate_grad_batches=count, data_parallel_size=ranks
+            global_batch_size=global_batch_size,
+            micro_batch_size=micro,
+            accumulate_grad_batches=count,
+            data_parallel_size=ranks,
         ) == (global_batch_size, micro)
 
 
@@ -141,13 +203,20 @@ def test_a_size_that_is_left_open_is_completed_from_the_rest(micro, ranks, accum
     whole = micro * ranks * accumulate
     for given_whole, given_micro in ((None, micro), (whole, None)):
         assert complete_sizes(
-            global_batch_size=given_whole, micro_batch_size=given_micro, accumulate_grad_batches=accumulate, data_parallel_size=ranks
+            global_batch_size=given_whole,
+            micro_batch_size=given_micro,
+            accumulate_grad_batches=accumulate,
+            data_parallel_size=ranks,
         ) == (whole, micro)
 
 
 @given(micro=SIZE, ranks=SIZE, accumulate=SIZE, asked=st.none() | SIZE)
-def test_an_accumulation_is_the_one_asked_for_or_refused_with_both_ways_out(micro, ranks, accumulate, asked):
-    plan = BatchPlan.divide(micro * ranks * accumulate, micro_batch_size=micro, data_parallel_size=ranks)
+def test_an_accumulation_is_the_one_asked_for_or_refused_with_both_ways_out(
+    micro, ranks, accumulate, asked
+):
+    plan = BatchPlan.divide(
+        micro * ranks * accumulate, micro_batch_size=micro, data_parallel_size=ranks
+    )
     if asked in (None, accumulate):
         plan.check_accumulation(asked)
         return
@@ -158,8 +227,13 @@ def test_an_accumulation_is_the_one_asked_for_or_refused_with_both_ways_out(micr
         f"data.micro_batch_size={micro} x {ranks} data-parallel ranks x trainer.accumulate_grad_batches={asked} = {product},"
         f" but model.global_batch_size={plan.global_batch_size}"
     )
-    assert refusal.value.remedy == f"model.global_batch_size={product}, or trainer.accumulate_grad_batches={accumulate}"
-    BatchPlan.divide(product, micro_batch_size=micro, data_parallel_size=ranks).check_accumulation(asked)
+    assert (
+        refusal.value.remedy
+        == f"model.global_batch_size={product}, or trainer.accumulate_grad_batches={accumulate}"
+    )
+    BatchPlan.divide(product, micro_batch_size=micro, data_parallel_size=ranks).check_accumulation(
+        asked
+    )
 
 
 @pytest.mark.parametrize("size", [0, -1])
@@ -172,18 +246,29 @@ def test_an_accumulation_is_the_one_asked_for_or_refused_with_both_ways_out(micr
     ],
 )
 def test_a_size_below_one_is_refused_by_its_key(argument, key, size):
-    given = {"global_batch_size": 8, "micro_batch_size": 2, "accumulate_grad_batches": 2} | {argument: size}
+    given = {"global_batch_size": 8, "micro_batch_size": 2, "accumulate_grad_batches": 2} | {
+        argument: size
+    }
     with pytest.raises(UsageError) as refusal:
         BatchPlan.solve(**given, data_parallel_size=2)
     assert refusal.value.message == f"{key}={size} is less than one"
     assert refusal.value.keys == (key,)
 
 
-@given(world=st.integers(1, 256), tensor=st.integers(1, 8), pipeline=st.integers(1, 4), context=st.integers(1, 4))
-def test_ranks_outside_the_model_are_data_parallel_and_none_is_left_over(world, tensor, pipeline, context):
+@given(
+    world=st.integers(1, 256),
+    tensor=st.integers(1, 8),
+    pipeline=st.integers(1, 4),
+    context=st.integers(1, 4),
+)
+def test_ranks_outside_the_model_are_data_parallel_and_none_is_left_over(
+    world, tensor, pipeline, context
+):
     parallel = ParallelSizes(tensor=tensor, pipeline=pipeline, context=context)
     if world % (tensor * pipeline * context) == 0:
         assert parallel.data_parallel_size(world) * tensor * pipeline * context == world
     else:
-        with pytest.raises(UsageError, match=rf"= {tensor * pipeline * context} model-parallel ranks"):
+        with pytest.raises(
+            UsageError, match=rf"= {tensor * pipeline * context} model-parallel ranks"
+        ):
             parallel.data_parallel_size(world)

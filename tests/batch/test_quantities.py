@@ -9,7 +9,9 @@ from rampcli.batch.quantities import parse_count, shorten
 UNITS = {"": 1, "K": 10**3, "M": 10**6, "B": 10**9, "T": 10**12}
 
 
-@given(number=st.decimals(min_value=0, max_value=10**15, places=3), unit=st.sampled_from(sorted(UNITS)))
+@given(
+    number=st.decimals(min_value=0, max_value=10**15, places=3), unit=st.sampled_from(sorted(UNITS))
+)
 def test_a_count_is_the_exact_product_of_its_number_and_its_unit(number, unit):
     product = Decimal(number) * UNITS[unit]
     expected = int(product) if product == int(product) else None
@@ -18,10 +20,15 @@ def test_a_count_is_the_exact_product_of_its_number_and_its_unit(number, unit):
 
 @given(number=st.integers(0, 10**30), unit=st.sampled_from(sorted(UNITS)))
 def test_underscores_group_digits_without_changing_the_count(number, unit):
-    assert parse_count(f"{number:_}{unit}") == parse_count(f"{number}{unit}") == number * UNITS[unit]
+    assert (
+        parse_count(f"{number:_}{unit}") == parse_count(f"{number}{unit}") == number * UNITS[unit]
+    )
 
 
-@pytest.mark.parametrize(("text", "count"), [("50", 50), ("50_000_000", 50_000_000), ("50M", 50_000_000), ("2.5K", 2500), ("12.0", 12)])
+@pytest.mark.parametrize(
+    ("text", "count"),
+    [("50", 50), ("50_000_000", 50_000_000), ("50M", 50_000_000), ("2.5K", 2500), ("12.0", 12)],
+)
 def test_a_count_may_go_without_a_unit(text, count):
     assert parse_count(text) == count
 
@@ -32,7 +39,25 @@ def test_a_count_that_is_not_whole_is_no_count(text):
 
 
 @pytest.mark.parametrize(
-    "text", ["", "M", "50m", "50MB", "-50", "-50M", "+50M", "5e3", "5e3K", ".5M", "1.M", "1,5M", "50 M", "_5M", "0x5K", "nanM"]
+    "text",
+    [
+        "",
+        "M",
+        "50m",
+        "50MB",
+        "-50",
+        "-50M",
+        "+50M",
+        "5e3",
+        "5e3K",
+        ".5M",
+        "1.M",
+        "1,5M",
+        "50 M",
+        "_5M",
+        "0x5K",
+        "nanM",
+    ],
 )
 def test_a_text_that_is_no_number_with_a_unit_is_no_count(text):
     assert parse_count(text) is None

@@ -18,18 +18,28 @@ CASES = {case["name"]: case for case in ORACLE["cases"]}
 MEGATRON = {name: case["megatron_legacy"] for name, case in CASES.items()}
 MAXTEXT = {name: case["maxtext"] for name, case in CASES.items() if "maxtext" in case}
 WITH_STAGES = [name for name, megatron in MEGATRON.items() if megatron["error"] is None]
-FAILS_ON_THE_WAY = [name for name, megatron in MEGATRON.items() if megatron["error"] and megatron["error"]["phase"] == "step"]
+FAILS_ON_THE_WAY = [
+    name
+    for name, megatron in MEGATRON.items()
+    if megatron["error"] and megatron["error"]["phase"] == "step"
+]
 DRIFTS = {str(run["rampup_batch_size"]): run for run in ORACLE["nemo2_drift"]["runs"]}
 
 RAMPS = st.tuples(st.integers(1, 24), st.integers(1, 12), st.integers(1, 12), st.integers(1, 400))
 """Start, increment, number of increments, samples."""
-LONG_RAMPS = st.tuples(st.integers(1, 4096), st.integers(1, 1024), st.integers(1, 40), st.integers(10**12, 10**24))
+LONG_RAMPS = st.tuples(
+    st.integers(1, 4096), st.integers(1, 1024), st.integers(1, 40), st.integers(10**12, 10**24)
+)
 SEMANTICS = st.sampled_from(["megatron", "maxtext"])
 
 
 def schedule(ramp, semantics="megatron"):
     start, increment, increments, samples = ramp
-    return RampSchedule.from_rampup([start, increment, samples], global_batch_size=start + increment * increments, semantics=semantics)
+    return RampSchedule.from_rampup(
+        [start, increment, samples],
+        global_batch_size=start + increment * increments,
+        semantics=semantics,
+    )
 
 
 def batch_by_the_rule(ramp, consumed):
@@ -80,10 +90,16 @@ def runs_of(steps):
 
 def from_case(name, semantics="megatron"):
     given = CASES[name]["input"]
-    ramp = RampSchedule.from_rampup(given["rampup_batch_size"], global_batch_size=given["global_batch_size"], semantics=semantics)
+    ramp = RampSchedule.from_rampup(
+        given["rampup_batch_size"],
+        global_batch_size=given["global_batch_size"],
+        semantics=semantics,
+    )
     if given["decrease_batch_size_if_needed"]:
         unit = given["micro_batch_size"] * given["data_parallel_size"]
-        ramp = ramp.with_decreased({size: size - size % unit for size in ramp.scheduled_sizes() if size > size % unit})
+        ramp = ramp.with_decreased(
+            {size: size - size % unit for size in ramp.scheduled_sizes() if size > size % unit}
+        )
     return ramp
 
 
@@ -91,7 +107,9 @@ def stages_in_the_words_of_megatron(name):
     given = CASES[name]["input"]
     for stage in from_case(name).stages:
         batch = BatchPlan.divide(
-            stage.global_batch_size, micro_batch_size=given["micro_batch_size"], data_parallel_size=given["data_parallel_size"]
+            stage.global_batch_size,
+            micro_batch_size=given["micro_batch_size"],
+            data_parallel_size=given["data_parallel_size"],
         )
         yield {
             "global_batch_size": stage.scheduled_batch_size,
@@ -125,9 +143,14 @@ def test_the_batch_grows_exactly_at_its_share_of_the_samples(increments, index, 
 def test_stages_are_the_runs_of_a_walk_step_by_step(ramp, semantics):
     walked = runs_of(walk(ramp, semantics))
     stages = schedule(ramp, semantics).stages
-    closed = [(stage.global_batch_size, stage.first_sample, stage.first_step, stage.steps) for stage in stages[:-1]]
+    closed = [
+        (stage.global_batch_size, stage.first_sample, stage.first_step, stage.steps)
+        for stage in stages[:-1]
+    ]
     assert closed == walked[:-1]
-    assert (stages[-1].global_batch_size, stages[-1].first_sample, stages[-1].first_step) == walked[-1][:3]
+    assert (stages[-1].global_batch_size, stages[-1].first_sample, stages[-1].first_step) == walked[
+        -1
+    ][:3]
     assert (stages[-1].steps, stages[-1].samples, stages[-1].end_sample) == (None, None, None)
 
 
@@ -147,9 +170,16 @@ def test_each_stage_begins_where_the_one_before_has_consumed_its_samples(ramp, s
 def test_after_any_number_of_samples_a_stage_ends_with_the_very_step_that_reaches_its_share(ramp):
     stages = schedule(ramp).stages
     for stage, following in pairwise(stages):
-        assert batch_by_the_rule(ramp, stage.end_sample - stage.global_batch_size) == stage.global_batch_size
+        assert (
+            batch_by_the_rule(ramp, stage.end_sample - stage.global_batch_size)
+            == stage.global_batch_size
+        )
         assert batch_by_the_rule(ramp, stage.end_sample) == following.global_batch_size
-    assert batch_by_the_rule(ramp, stages[-1].first_sample) == stages[-1].global_batch_size == schedule(ramp).target
+    assert (
+        batch_by_the_rule(ramp, stages[-1].first_sample)
+        == stages[-1].global_batch_size
+        == schedule(ramp).target
+    )
 
 
 @given(ramp=RAMPS, semantics=SEMANTICS)
@@ -181,11 +211,15 @@ def test_beyond_what_floats_can_count_a_look_up_is_still_exact(ramp, semantics, 
 def test_samples_after_so_many_steps_are_those_of_the_walk(ramp, semantics):
     planned = schedule(ramp, semantics)
     steps = walk(ramp, semantics)
-    assert [planned.samples_after(step) for step in range(len(steps))] == [consumed for consumed, _ in steps]
+    assert [planned.samples_after(step) for step in range(len(steps))] == [
+        consumed for consumed, _ in steps
+    ]
 
 
 @given(ramp=RAMPS, semantics=SEMANTICS)
-def test_a_resume_after_any_step_goes_on_with_the_batch_of_the_walk_where_a_replay_of_steps_is_off_by_one(ramp, semantics):
+def test_a_resume_after_any_step_goes_on_with_the_batch_of_the_walk_where_a_replay_of_steps_is_off_by_one(
+    ramp, semantics
+):
     """MaxText recovers by replaying as many updates as there were steps, one of which it has already done at its start."""
     planned = schedule(ramp, semantics)
     for step, (_, batch) in enumerate(walk(ramp, semantics)):
@@ -197,7 +231,9 @@ def test_steps_to_a_sample_are_the_fewest_that_consume_it(ramp, semantics, share
     planned = schedule(ramp, semantics)
     consumed = [consumed for consumed, _ in walk(ramp, semantics)]
     wanted = int(share * consumed[-1])
-    assert planned.steps_to(wanted) == next(step for step, reached in enumerate(consumed) if reached >= wanted)
+    assert planned.steps_to(wanted) == next(
+        step for step, reached in enumerate(consumed) if reached >= wanted
+    )
 
 
 @given(ramp=RAMPS, semantics=SEMANTICS)
@@ -215,36 +251,64 @@ def test_scheduled_sizes_hold_every_size_that_runs_and_end_at_the_target(ramp, s
 def test_every_size_of_a_maxtext_ramp_takes_at_least_one_step(ramp):
     start, increment, increments, _ = ramp
     stages = schedule(ramp, "maxtext").stages
-    assert [stage.global_batch_size for stage in stages] == list(range(start, start + increment * increments + 1, increment))
+    assert [stage.global_batch_size for stage in stages] == list(
+        range(start, start + increment * increments + 1, increment)
+    )
 
 
 def test_a_maxtext_ramp_of_no_samples_takes_one_step_of_every_size():
     stages = RampSchedule.from_rampup([4, 4, 0], global_batch_size=16, semantics="maxtext").stages
-    assert [(stage.global_batch_size, stage.steps) for stage in stages] == [(4, 1), (8, 1), (12, 1), (16, None)]
+    assert [(stage.global_batch_size, stage.steps) for stage in stages] == [
+        (4, 1),
+        (8, 1),
+        (12, 1),
+        (16, None),
+    ]
 
 
 @given(ramp=RAMPS)
-def test_a_maxtext_ramp_never_reaches_a_size_before_megatrons_because_it_forgets_what_a_stage_read_too_much(ramp):
+def test_a_maxtext_ramp_never_reaches_a_size_before_megatrons_because_it_forgets_what_a_stage_read_too_much(
+    ramp,
+):
     megatron = {stage.global_batch_size: stage.first_sample for stage in schedule(ramp).stages}
-    maxtext = {stage.global_batch_size: stage.first_sample for stage in schedule(ramp, "maxtext").stages}
+    maxtext = {
+        stage.global_batch_size: stage.first_sample for stage in schedule(ramp, "maxtext").stages
+    }
     assert all(maxtext[size] >= first_sample for size, first_sample in megatron.items())
 
 
 @pytest.mark.parametrize("semantics", ["megatron", "maxtext"])
 @pytest.mark.parametrize("samples", [10**6, 50 * 10**6, 10**12, 6 * 10**24])
-def test_a_ramp_is_planned_in_as_many_stages_as_it_has_sizes_whatever_its_samples(samples, semantics):
-    planned = RampSchedule.from_rampup([256, 128, samples], global_batch_size=1024, semantics=semantics)
-    assert [stage.global_batch_size for stage in planned.stages] == [256, 384, 512, 640, 768, 896, 1024]
+def test_a_ramp_is_planned_in_as_many_stages_as_it_has_sizes_whatever_its_samples(
+    samples, semantics
+):
+    planned = RampSchedule.from_rampup(
+        [256, 128, samples], global_batch_size=1024, semantics=semantics
+    )
+    assert [stage.global_batch_size for stage in planned.stages] == [
+        256,
+        384,
+        512,
+        640,
+        768,
+        896,
+        1024,
+    ]
     assert len(planned.thresholds) == 7
     assert planned.stages[0].steps == -(-samples // (6 * 256))
     assert 0 <= planned.stages[-1].first_sample - samples < sum(planned.scheduled_sizes())
 
 
-@pytest.mark.parametrize("rampup", [None, [16, 4, 100], [4, 4, 0]], ids=["no ramp", "start at the target", "no samples"])
+@pytest.mark.parametrize(
+    "rampup", [None, [16, 4, 100], [4, 4, 0]], ids=["no ramp", "start at the target", "no samples"]
+)
 def test_a_ramp_of_no_steps_is_one_open_stage_at_the_target(rampup):
     planned = RampSchedule.from_rampup(rampup, global_batch_size=16)
     assert planned == RampSchedule.constant(16)
-    assert [(stage.global_batch_size, stage.first_sample, stage.first_step, stage.steps) for stage in planned.stages] == [(16, 0, 0, None)]
+    assert [
+        (stage.global_batch_size, stage.first_sample, stage.first_step, stage.steps)
+        for stage in planned.stages
+    ] == [(16, 0, 0, None)]
     assert [planned.global_batch_size_at(consumed) for consumed in (0, 1, 10**12)] == [16, 16, 16]
     assert (planned.samples_after(3), planned.steps_to(48), planned.steps_to(49)) == (48, 3, 4)
 
@@ -254,9 +318,15 @@ def test_stages_are_those_of_megatron_decreased_ones_too(name):
     assert list(stages_in_the_words_of_megatron(name)) == MEGATRON[name]["stages"]
 
 
-@pytest.mark.parametrize("name", [name for name, megatron in MEGATRON.items() if "train_iters" in megatron])
+@pytest.mark.parametrize(
+    "name", [name for name, megatron in MEGATRON.items() if "train_iters" in megatron]
+)
 def test_the_whole_steps_that_so_many_samples_hold_are_those_of_megatron(name):
-    ramp, samples, steps = from_case(name), MEGATRON[name]["train_samples"], MEGATRON[name]["train_iters"]
+    ramp, samples, steps = (
+        from_case(name),
+        MEGATRON[name]["train_samples"],
+        MEGATRON[name]["train_iters"],
+    )
     assert ramp.samples_after(steps) <= samples < ramp.samples_after(steps + 1)
 
 
@@ -265,7 +335,10 @@ def test_megatron_reaches_the_stage_that_it_fails_on_where_ours_has_it(name):
     """What we do with such a ramp, before its start, is a law of the training plan."""
     failed = MEGATRON[name]["error"]
     stage = from_case(name).stage_at(failed["consumed_samples"])
-    assert (stage.first_sample, stage.first_step) == (failed["consumed_samples"], failed["iteration"])
+    assert (stage.first_sample, stage.first_step) == (
+        failed["consumed_samples"],
+        failed["iteration"],
+    )
 
 
 def test_where_megatron_divides_by_zero_the_target_holds_from_the_start():
@@ -275,7 +348,9 @@ def test_where_megatron_divides_by_zero_the_target_holds_from_the_start():
 
 def test_where_megatron_rounds_a_float_down_the_answer_is_exact():
     floats = ORACLE["megatron_float_natural_walk"]
-    planned = RampSchedule.from_rampup(floats["rampup_batch_size"], global_batch_size=floats["global_batch_size"])
+    planned = RampSchedule.from_rampup(
+        floats["rampup_batch_size"], global_batch_size=floats["global_batch_size"]
+    )
     assert (floats["megatron_gbs"], floats["exact_rational_gbs"]) == (25, 29)
     assert planned.global_batch_size_at(floats["consumed_samples"]) == 29
     assert planned.stage_at(floats["consumed_samples"]).first_sample == floats["consumed_samples"]
@@ -285,7 +360,10 @@ def test_where_megatron_rounds_a_float_down_the_answer_is_exact():
     ("name", "message"),
     [
         ("start_greater_than_gbs", "starts at 32, above model.global_batch_size=16"),
-        ("increment_not_dividing", "from 16 to model.global_batch_size=32 is 16, which is not a multiple of the increment 5"),
+        (
+            "increment_not_dividing",
+            "from 16 to model.global_batch_size=32 is 16, which is not a multiple of the increment 5",
+        ),
         ("zero_increment", "increment 0 is below 1"),
         ("two_values", "has 2 values; it takes three"),
     ],
@@ -300,15 +378,29 @@ def test_what_the_others_assert_or_divide_by_zero_is_a_usage_error(name, message
 
 
 def test_every_case_of_the_oracles_is_held_to_one_of_the_laws():
-    refused = {"start_equals_gbs", "start_greater_than_gbs", "increment_not_dividing", "zero_increment", "two_values"}
+    refused = {
+        "start_equals_gbs",
+        "start_greater_than_gbs",
+        "increment_not_dividing",
+        "zero_increment",
+        "two_values",
+    }
     assert {*WITH_STAGES, *FAILS_ON_THE_WAY, *refused} == set(CASES)
-    assert {name for name, maxtext in MAXTEXT.items() if maxtext["error"]} == refused - {"two_values"}
+    assert {name for name, maxtext in MAXTEXT.items() if maxtext["error"]} == refused - {
+        "two_values"
+    }
 
 
-@pytest.mark.parametrize("name", [name for name, maxtext in MAXTEXT.items() if maxtext["error"] is None])
+@pytest.mark.parametrize(
+    "name", [name for name, maxtext in MAXTEXT.items() if maxtext["error"] is None]
+)
 def test_stages_under_maxtext_semantics_are_those_of_maxtext(name):
     given = CASES[name]["input"]
-    planned = RampSchedule.from_rampup(given["rampup_batch_size"], global_batch_size=given["global_batch_size"], semantics="maxtext")
+    planned = RampSchedule.from_rampup(
+        given["rampup_batch_size"],
+        global_batch_size=given["global_batch_size"],
+        semantics="maxtext",
+    )
     ours = [
         {
             "global_batch_size": stage.global_batch_size,
@@ -326,11 +418,16 @@ def test_a_maxtext_ramp_that_starts_at_its_target_is_refused_as_it_is_there():
     assert MAXTEXT["start_equals_gbs"]["error"]["type"] == "ValueError"
     with pytest.raises(UsageError) as refusal:
         from_case("start_equals_gbs", "maxtext")
-    assert "starts at model.global_batch_size=16 itself, and rampup.semantics=maxtext wants it below" in refusal.value.message
+    assert (
+        "starts at model.global_batch_size=16 itself, and rampup.semantics=maxtext wants it below"
+        in refusal.value.message
+    )
 
 
 @pytest.mark.parametrize("name", DRIFTS)
-def test_a_stage_ends_at_the_samples_that_its_steps_read_where_the_counter_of_nemo_2_drifts_ahead(name):
+def test_a_stage_ends_at_the_samples_that_its_steps_read_where_the_counter_of_nemo_2_drifts_ahead(
+    name,
+):
     """NeMo 2 also takes one step of the next size before it stops, and so its stages end elsewhere than ours."""
     run = DRIFTS[name]
     read = 0
@@ -339,21 +436,31 @@ def test_a_stage_ends_at_the_samples_that_its_steps_read_where_the_counter_of_ne
         assert start["true_cumulative_samples"] == read
         assert start["checkpoint_consumed_samples"] == read + start["drift"]
         assert start["drift"] > 0
-    planned = RampSchedule.from_rampup(run["rampup_batch_size"], global_batch_size=run["global_batch_size"])
+    planned = RampSchedule.from_rampup(
+        run["rampup_batch_size"], global_batch_size=run["global_batch_size"]
+    )
     consumed = 0
     for stage, following in pairwise(planned.stages):
         checkpoint = consumed + stage.steps * stage.global_batch_size
         assert checkpoint == stage.end_sample
-        assert planned.stage_at(checkpoint - stage.global_batch_size) is stage  # the last step has the batch of its stage
+        assert (
+            planned.stage_at(checkpoint - stage.global_batch_size) is stage
+        )  # the last step has the batch of its stage
         assert planned.stage_at(checkpoint) is following
-        assert following.first_sample == checkpoint  # and a resume there reads on at the very next sample
+        assert (
+            following.first_sample == checkpoint
+        )  # and a resume there reads on at the very next sample
         consumed = checkpoint
 
 
 @given(ramp=RAMPS, unit=st.integers(1, 12))
 def test_decreased_batches_count_the_samples_that_they_really_run(ramp, unit):
     planned = schedule(ramp)
-    decreased = {size: size - size % unit for size in planned.scheduled_sizes() if size % unit and size > unit}
+    decreased = {
+        size: size - size % unit
+        for size in planned.scheduled_sizes()
+        if size % unit and size > unit
+    }
     consumed, stages = 0, planned.with_decreased(decreased).stages
     for _ in range(60):
         scheduled = batch_by_the_rule(ramp, consumed)
@@ -366,7 +473,9 @@ def test_decreased_batches_count_the_samples_that_they_really_run(ramp, unit):
 
 
 @pytest.mark.parametrize(
-    "rampup", [[], [4], [4, 4, 100, 1], [0, 4, 100], [-4, 4, 100], [4, -4, 100], [4, 4, -1]], ids=lambda rampup: str(rampup)
+    "rampup",
+    [[], [4], [4, 4, 100, 1], [0, 4, 100], [-4, 4, 100], [4, -4, 100], [4, 4, -1]],
+    ids=lambda rampup: str(rampup),
 )
 def test_a_ramp_with_a_missing_or_impossible_value_is_refused_as_it_was_written(rampup):
     with pytest.raises(UsageError) as refusal:
@@ -375,33 +484,55 @@ def test_a_ramp_with_a_missing_or_impossible_value_is_refused_as_it_was_written(
 
 
 @given(start=st.integers(1, 60), increment=st.integers(2, 40), rise=st.integers(1, 200))
-def test_targets_and_increments_offered_for_a_ramp_that_does_not_divide_are_the_nearest_that_work(start, increment, rise):
+def test_targets_and_increments_offered_for_a_ramp_that_does_not_divide_are_the_nearest_that_work(
+    start, increment, rise
+):
     if rise % increment == 0:
         return
     with pytest.raises(UsageError) as refusal:
         RampSchedule.from_rampup([start, increment, 100], global_batch_size=start + rise)
     targets, increments = (
-        [int(count) for count in re.findall(r"\d+", part)] for part in refusal.value.remedy.split(", or an increment of ")
+        [int(count) for count in re.findall(r"\d+", part)]
+        for part in refusal.value.remedy.split(", or an increment of ")
     )
     below, above = start + rise - rise % increment, start + rise - rise % increment + increment
     assert targets == ([below, above] if below > start else [above])
     for target in targets:
-        assert RampSchedule.from_rampup([start, increment, 100], global_batch_size=target).target == target
+        assert (
+            RampSchedule.from_rampup([start, increment, 100], global_batch_size=target).target
+            == target
+        )
     dividing = [other for other in range(1, rise + 1) if rise % other == 0]
-    assert increments == [other for other in dividing if other < increment][-1:] + [other for other in dividing if other > increment][:1]
+    assert (
+        increments
+        == [other for other in dividing if other < increment][-1:]
+        + [other for other in dividing if other > increment][:1]
+    )
     for other in increments:
-        assert RampSchedule.from_rampup([start, other, 100], global_batch_size=start + rise).target == start + rise
+        assert (
+            RampSchedule.from_rampup([start, other, 100], global_batch_size=start + rise).target
+            == start + rise
+        )
 
 
 def test_a_ramp_of_more_sizes_than_anybody_means_is_refused_with_an_increment_that_works():
-    assert len(RampSchedule.from_rampup([1, 1, 10**12], global_batch_size=MOST_SIZES).stages) == MOST_SIZES
+    assert (
+        len(RampSchedule.from_rampup([1, 1, 10**12], global_batch_size=MOST_SIZES).stages)
+        == MOST_SIZES
+    )
     with pytest.raises(UsageError, match=f"are {MOST_SIZES + 1} batch sizes"):
         RampSchedule.from_rampup([1, 1, 10**12], global_batch_size=MOST_SIZES + 1)
     with pytest.raises(UsageError) as refusal:
         RampSchedule.from_rampup([1, 1, 10**12], global_batch_size=3 * MOST_SIZES - 2)
-    assert f"are {3 * MOST_SIZES - 2} batch sizes, and {MOST_SIZES} are the most" in refusal.value.message
+    assert (
+        f"are {3 * MOST_SIZES - 2} batch sizes, and {MOST_SIZES} are the most"
+        in refusal.value.message
+    )
     assert refusal.value.remedy == "an increment of at least 3"
-    assert len(RampSchedule.from_rampup([1, 3, 10**12], global_batch_size=3 * MOST_SIZES - 2).stages) == MOST_SIZES
+    assert (
+        len(RampSchedule.from_rampup([1, 3, 10**12], global_batch_size=3 * MOST_SIZES - 2).stages)
+        == MOST_SIZES
+    )
 
 
 @pytest.mark.parametrize("target", [0, -16])

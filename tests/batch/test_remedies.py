@@ -55,9 +55,17 @@ def changes(remedy):
         if key == "data.micro_batch_size":
             yield "micro", lambda run, value=value: run | {"micro": int(value)}
         elif key == "model.rampup_batch_size":
-            yield "increment", lambda run, value=value: run | {"rampup": [int(count) for count in value.strip("[]").split(",")]}
+            yield (
+                "increment",
+                lambda run, value=value: (
+                    run | {"rampup": [int(count) for count in value.strip("[]").split(",")]}
+                ),
+            )
         elif key == "trainer.num_nodes":
-            yield "nodes", lambda run, value=value: run | {"fleet": with_nodes(run["fleet"], int(value))}
+            yield (
+                "nodes",
+                lambda run, value=value: run | {"fleet": with_nodes(run["fleet"], int(value))},
+            )
         elif key == "rampup.node_policy":
             yield "policy", lambda run, value=value: run | {"policy": value}
         else:
@@ -78,7 +86,11 @@ def changed(run):
 @st.composite
 def runs(draw):
     """Arguments of `plan`: ramps that seldom divide on their fleet, or whose start and target do and whose way between them need not."""
-    fleet = fleet_of(draw(st.integers(1, 6)), draw(st.sampled_from([1, 2, 4])), tensor=draw(st.sampled_from([1, 1, 2])))
+    fleet = fleet_of(
+        draw(st.integers(1, 6)),
+        draw(st.sampled_from([1, 2, 4])),
+        tensor=draw(st.sampled_from([1, 1, 2])),
+    )
     micro = draw(st.integers(1, 8))
     if draw(st.booleans()):
         unit = draw(st.sampled_from([1, 2, 4, 8]))
@@ -98,9 +110,27 @@ def runs(draw):
     }
 
 
-NEMO_BUT_NOT_FIXED = {"rampup": [4, 4, 100], "target": 16, "micro": 1, "fleet": fleet_of(4, 2), "policy": "fixed"}
-AWKWARD = {"rampup": [352, 96, 10_000], "target": 640, "micro": 4, "fleet": fleet_of(16, 8), "policy": "nemo"}
-OVER_NO_SAMPLES = {"rampup": [1, 1, 0], "target": 3, "micro": 2, "fleet": fleet_of(1, 1), "policy": "best"}
+NEMO_BUT_NOT_FIXED = {
+    "rampup": [4, 4, 100],
+    "target": 16,
+    "micro": 1,
+    "fleet": fleet_of(4, 2),
+    "policy": "fixed",
+}
+AWKWARD = {
+    "rampup": [352, 96, 10_000],
+    "target": 640,
+    "micro": 4,
+    "fleet": fleet_of(16, 8),
+    "policy": "nemo",
+}
+OVER_NO_SAMPLES = {
+    "rampup": [1, 1, 0],
+    "target": 3,
+    "micro": 2,
+    "fleet": fleet_of(1, 1),
+    "policy": "best",
+}
 
 
 @given(run=runs())
@@ -114,10 +144,16 @@ def test_every_change_that_is_offered_makes_all_stages_fit(run):
 @given(run=runs())
 @example(run=NEMO_BUT_NOT_FIXED)
 @example(run=AWKWARD)
-def test_the_micro_batch_that_is_offered_is_the_largest_smaller_one_that_works_and_one_that_works_is_offered(run):
+def test_the_micro_batch_that_is_offered_is_the_largest_smaller_one_that_works_and_one_that_works_is_offered(
+    run,
+):
     offered = changed(run).get("micro", {"micro": None})["micro"]
     sizes = ramp_of(run).scheduled_sizes()
-    working = [micro for micro in range(1, run["micro"]) if all(NODES[run["policy"]](size, sizes, micro, run["fleet"]) for size in sizes)]
+    working = [
+        micro
+        for micro in range(1, run["micro"])
+        if all(NODES[run["policy"]](size, sizes, micro, run["fleet"]) for size in sizes)
+    ]
     assert offered == max(working, default=None)
 
 
@@ -128,14 +164,23 @@ def test_the_increment_that_is_offered_is_the_nearest_whose_every_size_fits(run)
     start, increment, samples = run["rampup"]
     rise = run["target"] - start
     if "increment" in mended:
-        assert (mended["increment"]["rampup"][0], mended["increment"]["rampup"][2]) == (start, samples)
+        assert (mended["increment"]["rampup"][0], mended["increment"]["rampup"][2]) == (
+            start,
+            samples,
+        )
         distance = abs(mended["increment"]["rampup"][1] - increment)
-        nearer = [other for other in range(1, rise + 1) if rise % other == 0 and 0 < abs(other - increment) < distance]
+        nearer = [
+            other
+            for other in range(1, rise + 1)
+            if rise % other == 0 and 0 < abs(other - increment) < distance
+        ]
     else:
         nearer = [other for other in range(1, rise + 1) if rise % other == 0 and other != increment]
     for other in nearer:
         sizes = list(range(start, run["target"] + 1, other))
-        assert not all(NODES[run["policy"]](size, sizes, run["micro"], run["fleet"]) for size in sizes)
+        assert not all(
+            NODES[run["policy"]](size, sizes, run["micro"], run["fleet"]) for size in sizes
+        )
 
 
 def best_has_nodes(size, sizes, micro, fleet):  # noqa: ARG001
@@ -156,7 +201,11 @@ def nemo_has_nodes(size, sizes, micro, fleet):
         found = None
         for n in range(1, nodes + 1):
             ranks = fleet.devices * n // (fleet.parallel.tensor * fleet.parallel.pipeline)
-            if ranks > 0 and below % (micro * ranks) == 0 and below % (micro * fleet.devices * n) == 0:
+            if (
+                ranks > 0
+                and below % (micro * ranks) == 0
+                and below % (micro * fleet.devices * n) == 0
+            ):
                 found = n
         nodes = found or nodes
         if below == size:
@@ -177,10 +226,17 @@ def test_where_no_small_change_helps_the_batch_sizes_that_would_work_are_named(r
     refusal = refusal_of_stages(**run)
     assume(refusal is not None)
     # NeMo's launcher asks more of a batch than that where the model is split.
-    if NO_SMALL_CHANGE.fullmatch(refusal.remedy) and (run["policy"] != "nemo" or run["fleet"].parallel.model_parallel_size == 1):
+    if NO_SMALL_CHANGE.fullmatch(refusal.remedy) and (
+        run["policy"] != "nemo" or run["fleet"].parallel.model_parallel_size == 1
+    ):
         unit = int(NO_SMALL_CHANGE.fullmatch(refusal.remedy)[1])
         units = [unit * count for count in (1, 2, 3, 5)]
-        assert all(NODES[run["policy"]](size, [*units, 5 * unit * run["fleet"].num_nodes], run["micro"], run["fleet"]) for size in units)
+        assert all(
+            NODES[run["policy"]](
+                size, [*units, 5 * unit * run["fleet"].num_nodes], run["micro"], run["fleet"]
+            )
+            for size in units
+        )
 
 
 @given(run=runs())
@@ -198,7 +254,9 @@ def test_a_refusal_names_the_stages_that_do_not_fit_with_their_batch_sizes(run):
     if run["policy"] != "best":  # these refuse the target by itself
         wrong = [(number, size) for number, size in wrong if size != run["target"]]
     if run["fleet"].num_nodes * run["fleet"].devices % run["fleet"].parallel.model_parallel_size:
-        assert refusal is None  # nothing else is checked on a fleet that does not hold the model whole times
+        assert (
+            refusal is None
+        )  # nothing else is checked on a fleet that does not hold the model whole times
     elif not wrong:
         assert refusal is None
     elif len(sizes) == 1:  # over no samples there is no ramp, and it is the target that is refused
@@ -227,7 +285,9 @@ def test_a_refusal_under_fixed_shows_the_product_and_the_ways_out():
 
 
 def test_a_refusal_under_another_policy_shows_the_fleet_and_the_ways_out():
-    refusal = refusal_of_stages(rampup=[12, 6, 100], target=24, micro=4, fleet=fleet_of(1, 2), policy="nemo")
+    refusal = refusal_of_stages(
+        rampup=[12, 6, 100], target=24, micro=4, fleet=fleet_of(1, 2), policy="nemo"
+    )
     assert refusal.message == (
         "stages 0 (batch size 12), 1 (batch size 18) of the ramp do not divide"
         " on any number of nodes that nemo may choose, up to 1, with 2 processes each and data.micro_batch_size=4"
@@ -236,35 +296,58 @@ def test_a_refusal_under_another_policy_shows_the_fleet_and_the_ways_out():
 
 
 def test_an_increment_is_offered_as_a_word_that_a_shell_takes_as_it_is():
-    refusal = refusal_of_stages(rampup=[8, 4, 100], target=16, micro=1, fleet=fleet_of(1, 8), policy="fixed")
+    refusal = refusal_of_stages(
+        rampup=[8, 4, 100], target=16, micro=1, fleet=fleet_of(1, 8), policy="fixed"
+    )
     assert refusal.remedy == "'model.rampup_batch_size=[8,8,100]'"
 
 
 def test_stages_of_a_step_schedule_are_refused_with_the_changes_that_a_schedule_can_take():
     with pytest.raises(UsageError) as refusal:
         plan(None, None, schedule="0:6 240:16", micro=2, fleet=fleet_of(2, 1), policy="fixed")
-    assert refusal.value.remedy == "data.micro_batch_size=1, or trainer.num_nodes=1, or rampup.node_policy=nemo"
+    assert (
+        refusal.value.remedy
+        == "data.micro_batch_size=1, or trainer.num_nodes=1, or rampup.node_policy=nemo"
+    )
 
 
 def test_of_many_wrong_stages_five_are_shown():
-    refusal = refusal_of_stages(rampup=[1, 2, 10**6], target=25, micro=1, fleet=fleet_of(1, 2), policy="best")
-    assert SHOWN.findall(refusal.message) == [("0", "1"), ("1", "3"), ("2", "5"), ("3", "7"), ("4", "9")]
+    refusal = refusal_of_stages(
+        rampup=[1, 2, 10**6], target=25, micro=1, fleet=fleet_of(1, 2), policy="best"
+    )
+    assert SHOWN.findall(refusal.message) == [
+        ("0", "1"),
+        ("1", "3"),
+        ("2", "5"),
+        ("3", "7"),
+        ("4", "9"),
+    ]
     assert "9), ... of the ramp" in refusal.message
 
 
 def test_a_ramp_of_the_most_sizes_still_gets_the_remedies_that_are_found_at_once():
-    refusal = refusal_of_stages(rampup=[1, 1, 10**6], target=MOST_SIZES, micro=2, fleet=fleet_of(1, 1), policy="fixed")
+    refusal = refusal_of_stages(
+        rampup=[1, 1, 10**6], target=MOST_SIZES, micro=2, fleet=fleet_of(1, 1), policy="fixed"
+    )
     assert refusal.remedy == "data.micro_batch_size=1"
 
 
 def test_on_a_fleet_of_any_size_the_ways_out_are_found_without_trying_every_number_of_nodes():
-    refusal = refusal_of_stages(rampup=[8, 8, 100], target=16, micro=3, fleet=fleet_of(10**9, 1), policy="best")
+    refusal = refusal_of_stages(
+        rampup=[8, 8, 100], target=16, micro=3, fleet=fleet_of(10**9, 1), policy="best"
+    )
     assert refusal.remedy == "data.micro_batch_size=2"
 
 
 @given(run=runs())
 def test_a_layout_fits_exactly_where_every_batch_size_has_nodes(run):
-    layout = Layout(ramp=run["rampup"], target=run["target"], micro_batch_size=run["micro"], fleet=run["fleet"], node_policy=run["policy"])
+    layout = Layout(
+        ramp=run["rampup"],
+        target=run["target"],
+        micro_batch_size=run["micro"],
+        fleet=run["fleet"],
+        node_policy=run["policy"],
+    )
     sizes = list(range(run["rampup"][0], run["target"] + 1, run["rampup"][1]))
     has_nodes = [NODES[run["policy"]](size, sizes, run["micro"], run["fleet"]) for size in sizes]
     assert [nodes is not None for nodes in layout.nodes(sizes)] == has_nodes

@@ -8,7 +8,10 @@ from rampcli.errors import UsageError, UsageErrors
 
 UNUSED = {key: Given(value=None, layer=0) for key in (*SPELLINGS, *SPELLINGS.values())}
 TENSOR = "parallel.tensor_parallel_size"
-TENSOR_SPELLINGS = ("model.tensor_model_parallel_size", "trainer.strategy.tensor_model_parallel_size")
+TENSOR_SPELLINGS = (
+    "model.tensor_model_parallel_size",
+    "trainer.strategy.tensor_model_parallel_size",
+)
 USES = st.builds(Given, value=st.none() | st.integers(1, 3), layer=st.integers(1, 3))
 
 
@@ -45,11 +48,19 @@ def test_words_that_count_per_device_are_no_plain_spellings():
     assert not set(SPELLINGS) & set(WORDS)
 
 
-@given(canonical=st.builds(Given, value=st.integers(1, 3), layer=st.integers(0, 3)), first=USES, second=USES)
+@given(
+    canonical=st.builds(Given, value=st.integers(1, 3), layer=st.integers(0, 3)),
+    first=USES,
+    second=USES,
+)
 def test_what_is_set_nearest_to_the_user_decides(canonical, first, second):
     given = {TENSOR: canonical, TENSOR_SPELLINGS[0]: first, TENSOR_SPELLINGS[1]: second}
     nearest = max(entry.layer for entry in given.values() if entry.value is not None)
-    values = {entry.value for entry in given.values() if entry.value is not None and entry.layer == nearest}
+    values = {
+        entry.value
+        for entry in given.values()
+        if entry.value is not None and entry.layer == nearest
+    }
     if len(values) > 1:
         with pytest.raises(UsageError, match="two spellings of one number and differ"):
             fold_spellings(UNUSED | given)
@@ -59,10 +70,16 @@ def test_what_is_set_nearest_to_the_user_decides(canonical, first, second):
 
 
 def test_two_spellings_set_equally_near_that_differ_are_both_named():
-    given = {"data.global_batch_size": Given(value=64, layer=3), "model.global_batch_size": Given(value=32, layer=3)}
+    given = {
+        "data.global_batch_size": Given(value=64, layer=3),
+        "model.global_batch_size": Given(value=32, layer=3),
+    }
     with pytest.raises(UsageError) as refusal:
         fold_spellings(UNUSED | given)
-    assert refusal.value.message == "data.global_batch_size=64 and model.global_batch_size=32 are two spellings of one number and differ"
+    assert (
+        refusal.value.message
+        == "data.global_batch_size=64 and model.global_batch_size=32 are two spellings of one number and differ"
+    )
     assert refusal.value.keys == ("data.global_batch_size", "model.global_batch_size")
 
 
@@ -87,8 +104,13 @@ def test_every_number_whose_spellings_differ_is_named_at_once():
 
 
 @given(spellings=st.dictionaries(st.sampled_from(sorted(SPELLINGS)), st.integers(1, 9), max_size=6))
-def test_only_keys_that_a_spelling_was_used_for_are_spoken_for_and_by_a_spelling_of_theirs(spellings):
-    used = {key: Given(value=10 * list(SPELLINGS.values()).index(SPELLINGS[key]), layer=2) for key in spellings}
+def test_only_keys_that_a_spelling_was_used_for_are_spoken_for_and_by_a_spelling_of_theirs(
+    spellings,
+):
+    used = {
+        key: Given(value=10 * list(SPELLINGS.values()).index(SPELLINGS[key]), layer=2)
+        for key in spellings
+    }
     folded = fold_spellings(UNUSED | used)
     assert set(folded) == {SPELLINGS[key] for key in used}
     assert all(SPELLINGS[word] == canonical and word in used for canonical, word in folded.items())
@@ -101,5 +123,8 @@ def test_two_values_of_one_number_are_compared_and_both_are_shown(value, other):
         return
     with pytest.raises(UsageError) as refusal:
         check_same("one", value, "other", other)
-    assert refusal.value.message == f"one={value} and other={other} are two spellings of one number and differ"
+    assert (
+        refusal.value.message
+        == f"one={value} and other={other} are two spellings of one number and differ"
+    )
     assert (refusal.value.keys, refusal.value.remedy) == (("one", "other"), "one of them")

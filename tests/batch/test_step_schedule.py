@@ -14,9 +14,15 @@ from rampcli.batch.step_schedule import from_step_schedule, to_text
 from rampcli.batch.training_plan import plan_training
 from rampcli.errors import UsageError
 
-CASES = json.loads((Path(__file__).parent / "oracles" / "rampup.json").read_text(encoding="utf-8"))["step_schedule"]
+CASES = json.loads((Path(__file__).parent / "oracles" / "rampup.json").read_text(encoding="utf-8"))[
+    "step_schedule"
+]
 READ = [case for case in CASES if case["error"] is None]
-WITH_DECREASE = [case for case in CASES if case["error"] and "--decrease-batch-size-if-needed" in case["error"]["message"]]
+WITH_DECREASE = [
+    case
+    for case in CASES
+    if case["error"] and "--decrease-batch-size-if-needed" in case["error"]["message"]
+]
 REFUSED = [case for case in CASES if case["error"] and case not in WITH_DECREASE]
 
 UNITS = {"": 1, "K": 10**3, "M": 10**6, "B": 10**9, "T": 10**12}
@@ -53,7 +59,9 @@ def pairs(ramp):
 @st.composite
 def written(draw, count):
     """A count, as people may write it."""
-    unit = draw(st.sampled_from([unit for unit, size in UNITS.items() if count % (size // 10 or 1) == 0]))
+    unit = draw(
+        st.sampled_from([unit for unit, size in UNITS.items() if count % (size // 10 or 1) == 0])
+    )
     tenths = count * 10 // UNITS[unit]
     return f"{draw(st.sampled_from([f'{tenths // 10}', f'{tenths // 10:_}']))}{f'.{tenths % 10}' if tenths % 10 else ''}{unit}"
 
@@ -71,12 +79,21 @@ def test_the_batch_at_a_sample_is_that_of_megatron(case):
         if "error" in probe:
             continue
         size = schedule_of(case).global_batch_size_at(probe["consumed_samples"])
-        plan = BatchPlan.divide(size, micro_batch_size=case["micro_batch_size"], data_parallel_size=case["data_parallel_size"])
-        assert (plan.global_batch_size, plan.accumulate_grad_batches) == (probe["gbs"], probe["num_microbatches"])
+        plan = BatchPlan.divide(
+            size,
+            micro_batch_size=case["micro_batch_size"],
+            data_parallel_size=case["data_parallel_size"],
+        )
+        assert (plan.global_batch_size, plan.accumulate_grad_batches) == (
+            probe["gbs"],
+            probe["num_microbatches"],
+        )
 
 
 def test_a_batch_that_megatron_finds_not_to_divide_once_it_is_reached_is_refused_before_the_start():
-    [(case, probe)] = [(case, probe) for case in READ for probe in case["probes"] if "error" in probe]
+    [(case, probe)] = [
+        (case, probe) for case in READ for probe in case["probes"] if "error" in probe
+    ]
     assert probe["error"]["phase"] == "update"
     with pytest.raises(UsageError, match=r"stage 1 \(batch size 6\) of the ramp does not divide"):
         plan_of(case)
@@ -96,7 +113,10 @@ def test_written_sizes_are_not_decreased_here_nor_in_megatron(case):
     assert plan_of(case).ramp == schedule_of(case)
     with pytest.raises(UsageError) as refusal:
         plan_of(case, decrease_batch_size_if_needed=True)
-    assert refusal.value.keys == ("rampup.decrease_batch_size_if_needed", "model.step_batch_size_schedule")
+    assert refusal.value.keys == (
+        "rampup.decrease_batch_size_if_needed",
+        "model.step_batch_size_schedule",
+    )
 
 
 def test_every_case_of_the_oracle_is_held_to_a_law():
@@ -104,38 +124,51 @@ def test_every_case_of_the_oracle_is_held_to_a_law():
 
 
 def test_a_batch_that_megatron_would_truncate_is_refused():
-    with pytest.raises(UsageError, match=r"'0:1.2345K' is not THRESHOLD:BATCH_SIZE, two whole numbers"):
+    with pytest.raises(
+        UsageError, match=r"'0:1.2345K' is not THRESHOLD:BATCH_SIZE, two whole numbers"
+    ):
         from_step_schedule("0:1.2345K", sequence_length=1)
 
 
 @given(entries=ENTRIES, data=st.data())
 def test_entries_in_any_order_separated_and_counted_in_any_way_mean_the_same(entries, data):
-    words = [f"{data.draw(written(count))}:{data.draw(written(size))}" for count, size in entries.items()]
+    words = [
+        f"{data.draw(written(count))}:{data.draw(written(size))}" for count, size in entries.items()
+    ]
     separator = data.draw(st.sampled_from([" ", ",", ", ", " , ", "  "]))
     text = separator.join(data.draw(st.permutations(words)))
-    assert pairs(from_step_schedule(f"samples: {text}", sequence_length=8192)) == list(entries.items())
+    assert pairs(from_step_schedule(f"samples: {text}", sequence_length=8192)) == list(
+        entries.items()
+    )
 
 
 @given(entries=ENTRIES)
 def test_the_text_of_a_schedule_is_read_back_as_the_same_schedule(entries):
     thresholds = tuple(Threshold(first_sample, size) for first_sample, size in entries.items())
-    assert from_step_schedule(to_text(thresholds), sequence_length=8192) == RampSchedule(thresholds=thresholds)
+    assert from_step_schedule(to_text(thresholds), sequence_length=8192) == RampSchedule(
+        thresholds=thresholds
+    )
 
 
 @given(entries=ENTRIES, sequence_length=st.integers(1, 10**6))
-def test_a_threshold_in_tokens_is_that_of_the_last_sample_they_complete_and_two_that_fall_together_are_refused(entries, sequence_length):
+def test_a_threshold_in_tokens_is_that_of_the_last_sample_they_complete_and_two_that_fall_together_are_refused(
+    entries, sequence_length
+):
     text = " ".join(f"{tokens}:{size}" for tokens, size in entries.items())
     expected = [(tokens // sequence_length, size) for tokens, size in entries.items()]
     if len({first_sample for first_sample, _ in expected}) < len(expected):
         with pytest.raises(UsageError) as refusal:
             from_step_schedule(text, sequence_length=sequence_length)
-        assert f"tokens are one threshold (data.sequence_length={sequence_length} tokens make one sample)" in refusal.value.message
+        assert (
+            f"tokens are one threshold (data.sequence_length={sequence_length} tokens make one sample)"
+            in refusal.value.message
+        )
         assert refusal.value.keys == ("model.step_batch_size_schedule", "data.sequence_length")
     else:
         assert pairs(from_step_schedule(text, sequence_length=sequence_length)) == expected
-        assert from_step_schedule(f"tokens: {text}", sequence_length=sequence_length) == from_step_schedule(
-            text, sequence_length=sequence_length
-        )
+        assert from_step_schedule(
+            f"tokens: {text}", sequence_length=sequence_length
+        ) == from_step_schedule(text, sequence_length=sequence_length)
 
 
 def test_one_threshold_that_is_written_twice_is_refused_without_blaming_the_sequence_length():
@@ -146,28 +179,48 @@ def test_one_threshold_that_is_written_twice_is_refused_without_blaming_the_sequ
 
 
 @given(entries=ENTRIES, gap=st.integers(1, 10**6))
-def test_a_schedule_without_a_batch_for_the_first_step_is_refused_and_the_remedy_gives_it_one(entries, gap):
+def test_a_schedule_without_a_batch_for_the_first_step_is_refused_and_the_remedy_gives_it_one(
+    entries, gap
+):
     late = {count + gap: size for count, size in entries.items()}
     text = "samples: " + " ".join(f"{count}:{size}" for count, size in late.items())
-    with pytest.raises(UsageError, match=f"begins at {gap}: there is no batch size for the first step") as refusal:
+    with pytest.raises(
+        UsageError, match=f"begins at {gap}: there is no batch size for the first step"
+    ) as refusal:
         from_step_schedule(text, sequence_length=1)
     entry = refusal.value.remedy.removeprefix("an entry ")
-    assert pairs(from_step_schedule(f"{text} {entry}", sequence_length=1)) == [(0, entries[0]), *late.items()]
+    assert pairs(from_step_schedule(f"{text} {entry}", sequence_length=1)) == [
+        (0, entries[0]),
+        *late.items(),
+    ]
 
 
 @given(entries=ENTRIES, data=st.data())
-def test_from_a_threshold_on_the_batch_is_the_one_written_there_whether_it_grows_or_shrinks(entries, data):
-    ramp = from_step_schedule(to_text([Threshold(*entry) for entry in entries.items()]), sequence_length=1)
+def test_from_a_threshold_on_the_batch_is_the_one_written_there_whether_it_grows_or_shrinks(
+    entries, data
+):
+    ramp = from_step_schedule(
+        to_text([Threshold(*entry) for entry in entries.items()]), sequence_length=1
+    )
     consumed = data.draw(st.one_of(st.sampled_from(list(entries)), st.integers(0, 2 * 10**14)))
-    assert ramp.global_batch_size_at(consumed) == next(size for count, size in reversed(entries.items()) if count <= consumed)
+    assert ramp.global_batch_size_at(consumed) == next(
+        size for count, size in reversed(entries.items()) if count <= consumed
+    )
 
 
 @given(entries=ENTRIES)
 def test_stages_of_a_schedule_end_with_the_step_that_reaches_the_next_threshold(entries):
-    ramp = from_step_schedule(to_text([Threshold(*entry) for entry in entries.items()]), sequence_length=1)
+    ramp = from_step_schedule(
+        to_text([Threshold(*entry) for entry in entries.items()]), sequence_length=1
+    )
     for stage, following in pairwise(ramp.stages):
         due = next(count for count in entries if count > stage.first_sample)
-        assert stage.end_sample - stage.global_batch_size < due <= stage.end_sample == following.first_sample
+        assert (
+            stage.end_sample - stage.global_batch_size
+            < due
+            <= stage.end_sample
+            == following.first_sample
+        )
         assert ramp.global_batch_size_at(stage.end_sample) == following.global_batch_size
     assert ramp.stages[-1].global_batch_size == list(entries.values())[-1]
 
@@ -205,6 +258,11 @@ def test_a_schedule_without_entries_is_refused(text):
 
 def test_more_entries_than_a_schedule_may_have_are_refused():
     words = [f"{count}:{count % 7 + 1}" for count in range(MOST_SIZES + 1)]
-    assert len(from_step_schedule(f"samples: {' '.join(words[:-1])}", sequence_length=1).thresholds) == MOST_SIZES
-    with pytest.raises(UsageError, match=f"has {MOST_SIZES + 1} entries, and {MOST_SIZES} are the most"):
+    assert (
+        len(from_step_schedule(f"samples: {' '.join(words[:-1])}", sequence_length=1).thresholds)
+        == MOST_SIZES
+    )
+    with pytest.raises(
+        UsageError, match=f"has {MOST_SIZES + 1} entries, and {MOST_SIZES} are the most"
+    ):
         from_step_schedule(f"samples: {' '.join(words)}", sequence_length=1)

@@ -7,7 +7,9 @@ from rampcli.errors import UsageError
 
 COUNTS = st.integers(1, 200)
 RATES = st.floats(1, 1e6)
-POINTS = st.dictionaries(COUNTS, RATES, min_size=1, max_size=6).map(lambda points: tuple(sorted(points.items())))
+POINTS = st.dictionaries(COUNTS, RATES, min_size=1, max_size=6).map(
+    lambda points: tuple(sorted(points.items()))
+)
 
 
 def throughput(points):
@@ -16,7 +18,9 @@ def throughput(points):
 
 @given(points=POINTS)
 def test_at_a_point_the_rate_is_the_one_given(points):
-    assert [throughput(points).tokens_per_s_per_gpu(count) for count, _ in points] == [rate for _, rate in points]
+    assert [throughput(points).tokens_per_s_per_gpu(count) for count, _ in points] == [
+        rate for _, rate in points
+    ]
 
 
 @given(points=POINTS, beyond=st.integers(0, 1000))
@@ -35,26 +39,52 @@ def test_between_two_points_the_rate_lies_on_the_line_through_them(left, right, 
 
 @given(points=POINTS, count=COUNTS)
 def test_where_the_points_rise_more_micro_batches_are_never_slower(points, count):
-    rising = throughput(tuple(zip((count for count, _ in points), sorted(rate for _, rate in points), strict=True)))
-    assert rising.tokens_per_s_per_gpu(count + 1) >= rising.tokens_per_s_per_gpu(count) * (1 - 1e-12)
+    rising = throughput(
+        tuple(zip((count for count, _ in points), sorted(rate for _, rate in points), strict=True))
+    )
+    assert rising.tokens_per_s_per_gpu(count + 1) >= rising.tokens_per_s_per_gpu(count) * (
+        1 - 1e-12
+    )
 
 
-@given(points=POINTS, samples=st.integers(1, 10**12), length=st.integers(1, 8192), world=st.integers(1, 4096), count=COUNTS)
-def test_the_gpus_take_so_many_seconds_that_their_rates_make_the_tokens(points, samples, length, world, count):
+@given(
+    points=POINTS,
+    samples=st.integers(1, 10**12),
+    length=st.integers(1, 8192),
+    world=st.integers(1, 4096),
+    count=COUNTS,
+)
+def test_the_gpus_take_so_many_seconds_that_their_rates_make_the_tokens(
+    points, samples, length, world, count
+):
     measured = throughput(points)
-    seconds = measured.seconds(samples, sequence_length=length, world_size=world, micro_batches=count)
+    seconds = measured.seconds(
+        samples, sequence_length=length, world_size=world, micro_batches=count
+    )
     assert seconds * world * measured.tokens_per_s_per_gpu(count) == pytest.approx(samples * length)
 
 
-@given(points=POINTS, samples=st.integers(1, 10**9), more=st.integers(1, 10**9), world=st.integers(1, 64), count=COUNTS)
+@given(
+    points=POINTS,
+    samples=st.integers(1, 10**9),
+    more=st.integers(1, 10**9),
+    world=st.integers(1, 64),
+    count=COUNTS,
+)
 def test_more_samples_take_longer_and_more_gpus_less(points, samples, more, world, count):
     def seconds(samples, world):
-        return throughput(points).seconds(samples, sequence_length=128, world_size=world, micro_batches=count)
+        return throughput(points).seconds(
+            samples, sequence_length=128, world_size=world, micro_batches=count
+        )
 
     assert seconds(samples + more, world) > seconds(samples, world) > seconds(samples, world + 1)
 
 
-@given(points=POINTS, separator=st.sampled_from([" ", ",", ", ", "  "]), shuffle=st.randoms(use_true_random=False))
+@given(
+    points=POINTS,
+    separator=st.sampled_from([" ", ",", ", ", "  "]),
+    shuffle=st.randoms(use_true_random=False),
+)
 def test_points_are_read_in_any_order_between_blanks_or_commas(points, separator, shuffle):
     words = [f"{count}:{rate!r}" for count, rate in points]
     shuffle.shuffle(words)
@@ -66,7 +96,11 @@ def test_numbers_of_points_may_have_units():
     assert parse_points("1:0.25 2:1e3") == ((1, 0.25), (2, 1000.0))
 
 
-@given(points=st.dictionaries(COUNTS, st.integers(1, 999_999), min_size=1).map(lambda points: tuple(sorted(points.items()))))
+@given(
+    points=st.dictionaries(COUNTS, st.integers(1, 999_999), min_size=1).map(
+        lambda points: tuple(sorted(points.items()))
+    )
+)
 def test_the_text_of_points_is_read_back_as_the_same_points(points):
     assert parse_points(to_text(points)) == points
 
@@ -96,7 +130,10 @@ def test_the_text_of_points_is_read_back_as_the_same_points(points):
 def test_an_entry_that_is_no_point_or_a_second_one_is_refused_by_name(text, word):
     with pytest.raises(UsageError) as refusal:
         parse_points(text)
-    assert f"rampup.efficiency={text!r}: {word!r} is not MICRO_BATCHES:TOKENS_PER_SECOND" in refusal.value.message
+    assert (
+        f"rampup.efficiency={text!r}: {word!r} is not MICRO_BATCHES:TOKENS_PER_SECOND"
+        in refusal.value.message
+    )
     assert refusal.value.keys == ("rampup.efficiency",)
     assert parse_points(refusal.value.remedy.removeprefix("rampup.efficiency=").strip("'"))
 

@@ -43,11 +43,24 @@ def fleet_of(num_nodes, devices, **parallel):
     return Fleet(num_nodes=num_nodes, devices=devices, parallel=ParallelSizes(**parallel))
 
 
-def plan(rampup, target, *, fleet, micro=1, accumulate=None, policy="nemo", sequence_length=10, semantics="megatron", **rest):
+def plan(
+    rampup,
+    target,
+    *,
+    fleet,
+    micro=1,
+    accumulate=None,
+    policy="nemo",
+    sequence_length=10,
+    semantics="megatron",
+    **rest,
+):
     """A plan; `rest` holds where the run ends and what else `plan_training` takes."""
     length = {key: rest.pop(key) for key in LENGTHS if key in rest}
     return plan_training(
-        batch=BatchSettings(global_batch_size=target, micro_batch_size=micro, accumulate_grad_batches=accumulate),
+        batch=BatchSettings(
+            global_batch_size=target, micro_batch_size=micro, accumulate_grad_batches=accumulate
+        ),
         ramp=RampSettings(rampup_batch_size=rampup, semantics=semantics),
         fleet=fleet,
         node_policy=policy,
@@ -64,12 +77,20 @@ def sizes_and_nodes(planned):
 @st.composite
 def runs(draw):
     """Arguments of `plan` for a ramp that divides on its nodes, and an end."""
-    fleet = fleet_of(draw(st.integers(1, 4)), draw(st.sampled_from([1, 2, 4])), tensor=draw(st.sampled_from([1, 2])))
+    fleet = fleet_of(
+        draw(st.integers(1, 4)),
+        draw(st.sampled_from([1, 2, 4])),
+        tensor=draw(st.sampled_from([1, 2])),
+    )
     if fleet.devices % fleet.parallel.tensor:
         fleet = fleet_of(fleet.num_nodes, fleet.devices)
     micro = draw(st.integers(1, 3))
     unit = micro * fleet.devices * fleet.num_nodes
-    start, increment, increments = unit * draw(st.integers(1, 3)), unit * draw(st.integers(1, 2)), draw(st.integers(1, 5))
+    start, increment, increments = (
+        unit * draw(st.integers(1, 3)),
+        unit * draw(st.integers(1, 2)),
+        draw(st.integers(1, 5)),
+    )
     end = draw(st.sampled_from(LENGTHS))
     return {
         "rampup": [start, increment, draw(st.integers(0, 60)) * unit],
@@ -81,12 +102,16 @@ def runs(draw):
         "throughput": draw(st.sampled_from([None, MEASURED])),
         "restart_s": draw(st.sampled_from([0.0, 0.5, 60.0])),
         "restarts_always": draw(st.booleans()),
-        end: draw(st.integers(1, 60)) * {"max_steps": 1, "max_samples": unit, "max_tokens": 10 * unit}[end] + draw(st.integers(0, 3)),
+        end: draw(st.integers(1, 60))
+        * {"max_steps": 1, "max_samples": unit, "max_tokens": 10 * unit}[end]
+        + draw(st.integers(0, 3)),
     }
 
 
 def ramp_of(run):
-    return RampSchedule.from_rampup(run["rampup"], global_batch_size=run["target"], semantics=run["semantics"])
+    return RampSchedule.from_rampup(
+        run["rampup"], global_batch_size=run["target"], semantics=run["semantics"]
+    )
 
 
 def steps_from(planned, consumed):
@@ -105,7 +130,10 @@ def test_every_stage_divides_on_its_own_nodes(run):
     for stage in planned.stages:
         assert stage.world_size == stage.num_nodes * run["fleet"].devices
         assert stage.data_parallel_size * run["fleet"].parallel.tensor == stage.world_size
-        assert stage.micro_batch_size * stage.data_parallel_size * stage.accumulate_grad_batches == stage.global_batch_size
+        assert (
+            stage.micro_batch_size * stage.data_parallel_size * stage.accumulate_grad_batches
+            == stage.global_batch_size
+        )
         assert 1 <= stage.num_nodes <= run["fleet"].num_nodes
 
 
@@ -150,7 +178,10 @@ def test_on_another_world_a_stage_keeps_its_global_batch_or_is_refused(run, node
     for stage in planned.stages:
         per_micro_step = stage.micro_batch_size * (world // run["fleet"].parallel.tensor)
         if stage.global_batch_size % per_micro_step:
-            with pytest.raises(UsageError, match=f"model.global_batch_size={stage.global_batch_size} does not divide"):
+            with pytest.raises(
+                UsageError,
+                match=f"model.global_batch_size={stage.global_batch_size} does not divide",
+            ):
                 planned.batch_on(stage, world)
         else:
             batch = planned.batch_on(stage, world)
@@ -191,27 +222,49 @@ def test_the_documented_ramp_of_gpt3_5b_runs_on_the_nodes_of_the_documentation()
 
 
 @pytest.mark.parametrize(
-    ("policy", "wrong"), [("fixed", "1 (batch size 6), 3 (batch size 10)"), ("best", "1 (batch size 6), 3 (batch size 10)")]
+    ("policy", "wrong"),
+    [
+        ("fixed", "1 (batch size 6), 3 (batch size 10)"),
+        ("best", "1 (batch size 6), 3 (batch size 10)"),
+    ],
 )
-def test_a_stage_that_megatron_fails_on_once_it_is_reached_is_refused_before_the_start(policy, wrong):
+def test_a_stage_that_megatron_fails_on_once_it_is_reached_is_refused_before_the_start(
+    policy, wrong
+):
     case = oracle_case("rampup.json", "mbs_dp_not_dividing_mid")
     given, failed = case["input"], case["megatron_legacy"]["error"]
     assert (failed["phase"], failed["iteration"]) == ("step", 4)
     fleet = fleet_of(1, given["data_parallel_size"])
     with pytest.raises(UsageError) as refusal:
-        plan(given["rampup_batch_size"], given["global_batch_size"], micro=given["micro_batch_size"], fleet=fleet, policy=policy)
+        plan(
+            given["rampup_batch_size"],
+            given["global_batch_size"],
+            micro=given["micro_batch_size"],
+            fleet=fleet,
+            policy=policy,
+        )
     assert refusal.value.message.startswith(f"stages {wrong} of the ramp do not divide ")
 
 
 @pytest.mark.parametrize(
     ("name", "remedy"),
-    [("final_not_checked", "model.global_batch_size=1792 or 3584, or "), ("coprime_stage", "model.global_batch_size=1024, or ")],
+    [
+        ("final_not_checked", "model.global_batch_size=1792 or 3584, or "),
+        ("coprime_stage", "model.global_batch_size=1024, or "),
+    ],
 )
-def test_a_last_stage_that_the_launcher_does_not_check_is_refused_and_targets_that_suit_the_ramp_are_offered(name, remedy):
+def test_a_last_stage_that_the_launcher_does_not_check_is_refused_and_targets_that_suit_the_ramp_are_offered(
+    name, remedy
+):
     given = oracle_case("nodes.json", name)["input"]
     fleet = fleet_of(given["num_nodes"], given["gpus_per_node"])
     with pytest.raises(UsageError) as refusal:
-        plan(given["rampup_batch_size"], given["global_batch_size"], micro=given["micro_batch_size"], fleet=fleet)
+        plan(
+            given["rampup_batch_size"],
+            given["global_batch_size"],
+            micro=given["micro_batch_size"],
+            fleet=fleet,
+        )
     assert refusal.value.remedy.startswith(remedy)
     for target in re.findall(r"\d+", remedy):
         plan(given["rampup_batch_size"], int(target), micro=given["micro_batch_size"], fleet=fleet)
@@ -229,12 +282,19 @@ def test_best_is_offered_for_a_target_that_does_not_divide_on_all_the_nodes_exac
 
 
 def test_context_parallelism_that_nemo_does_not_count_is_still_checked():
-    with pytest.raises(UsageError, match=r"stage 0 \(batch size 8\) of the ramp does not divide") as refusal:
+    with pytest.raises(
+        UsageError, match=r"stage 0 \(batch size 8\) of the ramp does not divide"
+    ) as refusal:
         plan([8, 8, 100], 16, fleet=fleet_of(2, 8, context=16))
     assert refusal.value.remedy == "rampup.node_policy=best"
-    assert sizes_and_nodes(plan([8, 8, 100], 16, fleet=fleet_of(2, 8, context=16), policy="best")) == [(8, 2), (16, 2)]
+    assert sizes_and_nodes(
+        plan([8, 8, 100], 16, fleet=fleet_of(2, 8, context=16), policy="best")
+    ) == [(8, 2), (16, 2)]
     planned = plan([8, 8, 100], 16, fleet=fleet_of(2, 8, context=2))
-    assert [(stage.num_nodes, stage.data_parallel_size, stage.accumulate_grad_batches) for stage in planned.stages] == [
+    assert [
+        (stage.num_nodes, stage.data_parallel_size, stage.accumulate_grad_batches)
+        for stage in planned.stages
+    ] == [
         (1, 4, 2),
         (2, 8, 2),
     ]
@@ -244,18 +304,24 @@ def test_context_parallelism_that_nemo_does_not_count_is_still_checked():
 def test_an_accumulation_that_is_given_is_that_of_the_target(policy):
     planned = plan([8, 4, 100], 16, micro=2, accumulate=4, fleet=fleet_of(1, 2), policy=policy)
     assert [stage.accumulate_grad_batches for stage in planned.stages] == [2, 3, 4]
-    with pytest.raises(UsageError, match=r"trainer.accumulate_grad_batches=2 = 8, but model.global_batch_size=16"):
+    with pytest.raises(
+        UsageError, match=r"trainer.accumulate_grad_batches=2 = 8, but model.global_batch_size=16"
+    ):
         plan([8, 4, 100], 16, micro=2, accumulate=2, fleet=fleet_of(1, 2), policy=policy)
 
 
 def test_a_target_is_derived_before_the_ramp_is_laid_out():
-    assert plan([4, 4, 100], None, micro=2, accumulate=4, fleet=fleet_of(1, 2)).global_batch_size == 16
+    assert (
+        plan([4, 4, 100], None, micro=2, accumulate=4, fleet=fleet_of(1, 2)).global_batch_size == 16
+    )
 
 
 def test_stages_that_a_short_ramp_skips_are_named():
     planned = plan([256, 256, 1000], 2048, fleet=fleet_of(1, 1))
     assert [stage.global_batch_size for stage in planned.stages] == [256, 512, 1536, 2048]
-    assert planned.notes == ("skipped, because their share of the ramp is shorter than one batch: 768, 1024, 1280, 1792",)
+    assert planned.notes == (
+        "skipped, because their share of the ramp is shorter than one batch: 768, 1024, 1280, 1792",
+    )
 
 
 def test_a_run_that_ends_inside_its_ramp_says_so():
@@ -268,9 +334,15 @@ def test_a_run_that_ends_inside_its_ramp_says_so():
     ("length", "notes"),
     [
         ({"max_samples": 64}, ()),
-        ({"max_samples": 60}, ("a run ends with a whole step: 64 samples, not trainer.max_samples=60",)),
+        (
+            {"max_samples": 60},
+            ("a run ends with a whole step: 64 samples, not trainer.max_samples=60",),
+        ),
         ({"max_tokens": 640}, ()),
-        ({"max_tokens": 631}, ("a run ends with a whole step: 640 tokens, not trainer.max_tokens=631",)),
+        (
+            {"max_tokens": 631},
+            ("a run ends with a whole step: 640 tokens, not trainer.max_tokens=631",),
+        ),
         ({"max_steps": 4}, ()),
     ],
 )
@@ -282,7 +354,10 @@ def test_a_run_ends_with_a_whole_step_and_says_what_that_adds(length, notes):
 def test_two_ends_are_refused_by_name():
     with pytest.raises(UsageError) as refusal:
         plan(None, 16, fleet=fleet_of(1, 1), max_steps=4, max_tokens=640)
-    assert refusal.value.message == "the run has two ends: trainer.max_steps=4 and trainer.max_tokens=640"
+    assert (
+        refusal.value.message
+        == "the run has two ends: trainer.max_steps=4 and trainer.max_tokens=640"
+    )
     assert refusal.value.keys == ("trainer.max_steps", "trainer.max_tokens")
 
 
@@ -297,22 +372,33 @@ def test_an_end_below_one_is_refused(end, value):
 def test_what_is_wrong_is_raised_together():
     with pytest.raises(UsageErrors) as refusal:
         plan([4, 5, 24], 16, fleet=fleet_of(1, 1), max_steps=4, max_samples=64)
-    assert [error.keys[0] for error in refusal.value.errors] == ["trainer.max_steps", "model.rampup_batch_size"]
+    assert [error.keys[0] for error in refusal.value.errors] == [
+        "trainer.max_steps",
+        "model.rampup_batch_size",
+    ]
     assert str(refusal.value) == "\n".join(str(error) for error in refusal.value.errors)
 
 
 def test_a_ramp_and_a_micro_batch_that_are_wrong_are_refused_together():
     with pytest.raises(UsageErrors) as refusal:
         plan([4, 5, 24], 16, micro=0, fleet=fleet_of(1, 1))
-    assert {error.keys[0] for error in refusal.value.errors} == {"data.micro_batch_size", "model.rampup_batch_size"}
+    assert {error.keys[0] for error in refusal.value.errors} == {
+        "data.micro_batch_size",
+        "model.rampup_batch_size",
+    }
 
 
 def test_a_target_and_stages_that_do_not_divide_are_refused_together_each_once():
     with pytest.raises(UsageErrors) as refusal:
         plan([8, 3, 100], 17, micro=2, fleet=fleet_of(1, 2), policy="fixed")
     whole, stages = refusal.value.errors
-    assert whole.message == "model.global_batch_size=17 does not divide into data.micro_batch_size=2 x 2 data-parallel ranks = 4"
-    assert stages.message.startswith("stages 1 (batch size 11), 2 (batch size 14) of the ramp do not divide")
+    assert (
+        whole.message
+        == "model.global_batch_size=17 does not divide into data.micro_batch_size=2 x 2 data-parallel ranks = 4"
+    )
+    assert stages.message.startswith(
+        "stages 1 (batch size 11), 2 (batch size 14) of the ramp do not divide"
+    )
 
 
 def test_an_ill_ramp_beside_a_wrong_end_is_one_refusal_with_exit_code_2():
@@ -339,9 +425,15 @@ def test_the_json_of_a_plan_loses_nothing_of_its_stages(run):
 
 
 def test_the_json_of_a_plan_holds_the_documented_keys_and_no_others_and_null_where_a_stage_is_open():
-    document = json.loads(json.dumps(plan([4, 4, 24], 16, fleet=fleet_of(1, 1), throughput=MEASURED).to_json()))
+    document = json.loads(
+        json.dumps(plan([4, 4, 24], 16, fleet=fleet_of(1, 1), throughput=MEASURED).to_json())
+    )
     assert list(document) == ["global_batch_size", "semantics", "sequence_length", "stages"]
-    assert (document["global_batch_size"], document["semantics"], document["sequence_length"]) == (16, "megatron", 10)
+    assert (document["global_batch_size"], document["semantics"], document["sequence_length"]) == (
+        16,
+        "megatron",
+        10,
+    )
     assert [list(stage) for stage in document["stages"]] == [DOCUMENTED_KEYS] * 4
     assert (document["stages"][-1]["samples"], document["stages"][-1]["steps"]) == (None, None)
 
@@ -351,19 +443,32 @@ def test_a_stage_takes_the_seconds_of_its_tokens_at_the_rate_of_its_gpus(run):
     planned = plan(**(run | {"throughput": MEASURED}))
     for stage in planned.stages:
         rate = stage.world_size * MEASURED.tokens_per_s_per_gpu(stage.accumulate_grad_batches)
-        assert planned.stage_s(stage) * rate == pytest.approx(stage.samples * planned.sequence_length)
+        assert planned.stage_s(stage) * rate == pytest.approx(
+            stage.samples * planned.sequence_length
+        )
 
 
 def test_what_has_no_end_or_no_known_throughput_takes_no_known_time():
     endless = plan([4, 4, 24], 16, fleet=fleet_of(1, 1), throughput=MEASURED)
-    assert [endless.stage_s(stage) is None for stage in endless.stages] == [False, False, False, True]
+    assert [endless.stage_s(stage) is None for stage in endless.stages] == [
+        False,
+        False,
+        False,
+        True,
+    ]
     unknown = plan([4, 4, 24], 16, fleet=fleet_of(1, 1), max_steps=20)
     assert [unknown.stage_s(stage) for stage in unknown.stages] == [None] * 4
     assert (unknown.clock, unknown.restarts()) == (None, 0)
 
 
 def test_processes_restart_at_every_boundary_or_only_where_the_nodes_change():
-    run = {"rampup": [256, 256, 10_000_000], "target": 2048, "micro": 4, "fleet": fleet_of(16, 8), "throughput": MEASURED}
+    run = {
+        "rampup": [256, 256, 10_000_000],
+        "target": 2048,
+        "micro": 4,
+        "fleet": fleet_of(16, 8),
+        "throughput": MEASURED,
+    }
     assert plan(**run, restarts_always=True).restarts() == 7
     assert plan(**run, restarts_always=False).restarts() == 4
 
@@ -383,20 +488,44 @@ def test_processes_train_on_until_one_of_their_boundaries(run):
 
 
 def test_best_keeps_the_nodes_of_a_stage_where_a_restart_costs_more_than_it_saves():
-    run = {"rampup": [8, 8, 64], "target": 16, "fleet": fleet_of(16, 1), "policy": "best", "max_samples": 96, "throughput": MEASURED}
+    run = {
+        "rampup": [8, 8, 64],
+        "target": 16,
+        "fleet": fleet_of(16, 1),
+        "policy": "best",
+        "max_samples": 96,
+        "throughput": MEASURED,
+    }
     assert sizes_and_nodes(plan(**run, restarts_always=False, restart_s=0.0)) == [(8, 8), (16, 16)]
     assert sizes_and_nodes(plan(**run, restarts_always=False, restart_s=1e6)) == [(8, 8), (16, 8)]
     assert sizes_and_nodes(plan(**run, restarts_always=True, restart_s=1e6)) == [(8, 8), (16, 16)]
 
 
 def test_without_a_throughput_restarts_are_not_weighed_and_best_gives_each_stage_the_most_nodes():
-    run = {"rampup": [8, 8, 64], "target": 16, "fleet": fleet_of(16, 1), "policy": "best", "max_samples": 96}
+    run = {
+        "rampup": [8, 8, 64],
+        "target": 16,
+        "fleet": fleet_of(16, 1),
+        "policy": "best",
+        "max_samples": 96,
+    }
     assert sizes_and_nodes(plan(**run, restarts_always=False, restart_s=1e6)) == [(8, 8), (16, 16)]
 
 
 def test_under_best_a_target_need_not_divide_on_all_the_nodes():
-    run = {"rampup": [352, 96, 10000], "target": 640, "micro": 4, "fleet": fleet_of(16, 8), "throughput": MEASURED}
-    assert sizes_and_nodes(plan(**run, policy="best")) == [(352, 11), (448, 14), (544, 1), (640, 10)]
+    run = {
+        "rampup": [352, 96, 10000],
+        "target": 640,
+        "micro": 4,
+        "fleet": fleet_of(16, 8),
+        "throughput": MEASURED,
+    }
+    assert sizes_and_nodes(plan(**run, policy="best")) == [
+        (352, 11),
+        (448, 14),
+        (544, 1),
+        (640, 10),
+    ]
     with pytest.raises(UsageError, match=r"model\.global_batch_size=640 does not divide"):
         plan(**run, policy="nemo")
 
@@ -404,14 +533,28 @@ def test_under_best_a_target_need_not_divide_on_all_the_nodes():
 def test_a_plan_of_any_number_of_samples_has_as_many_stages_as_its_ramp_has_sizes():
     for samples in (10**6, 10**12, 10**24):
         planned = plan([256, 128, samples], 1024, fleet=fleet_of(1, 8), max_samples=2 * samples)
-        assert [stage.global_batch_size for stage in planned.stages] == [256, 384, 512, 640, 768, 896, 1024]
+        assert [stage.global_batch_size for stage in planned.stages] == [
+            256,
+            384,
+            512,
+            640,
+            768,
+            896,
+            1024,
+        ]
         assert 0 <= planned.end_sample - 2 * samples < 1024
 
 
 def test_a_stage_of_a_plan_knows_its_batch_first_sample_steps_and_end():
     planned = plan([256, 128, 50_000_000], 1024, fleet=fleet_of(1, 8))
     stage = planned.stage_at(8_333_568 + 384)
-    assert (stage.global_batch_size, stage.stage, stage.first_sample, stage.steps, stage.end_sample) == (
+    assert (
+        stage.global_batch_size,
+        stage.stage,
+        stage.first_sample,
+        stage.steps,
+        stage.end_sample,
+    ) == (
         384,
         1,
         8_333_568,

@@ -19,7 +19,13 @@ ORACLE = Path(__file__).parent / "oracles" / "rampup.json"
 DECREASE = "rampup.decrease_batch_size_if_needed"
 LENGTHS = [field.name for field in fields(RunLength)]
 COUNTS = ["stage", "global_batch_size", "first_sample", "samples", "first_step", "steps"]
-OF_A_FLEET = ["num_nodes", "world_size", "data_parallel_size", "micro_batch_size", "accumulate_grad_batches"]
+OF_A_FLEET = [
+    "num_nodes",
+    "world_size",
+    "data_parallel_size",
+    "micro_batch_size",
+    "accumulate_grad_batches",
+]
 
 
 def oracle_case(name):
@@ -31,12 +37,27 @@ def fleet_of(num_nodes, devices, **parallel):
     return Fleet(num_nodes=num_nodes, devices=devices, parallel=ParallelSizes(**parallel))
 
 
-def plan(rampup, target, *, fleet, micro=1, accumulate=None, policy="nemo", sequence_length=10, schedule=None, **rest):
+def plan(
+    rampup,
+    target,
+    *,
+    fleet,
+    micro=1,
+    accumulate=None,
+    policy="nemo",
+    sequence_length=10,
+    schedule=None,
+    **rest,
+):
     """A plan; `rest` holds where the run ends, how its batch changes, and what else `plan_training` takes."""
     length = {key: rest.pop(key) for key in LENGTHS if key in rest}
-    ramp = {key: rest.pop(key) for key in ("semantics", "decrease_batch_size_if_needed") if key in rest}
+    ramp = {
+        key: rest.pop(key) for key in ("semantics", "decrease_batch_size_if_needed") if key in rest
+    }
     return plan_training(
-        batch=BatchSettings(global_batch_size=target, micro_batch_size=micro, accumulate_grad_batches=accumulate),
+        batch=BatchSettings(
+            global_batch_size=target, micro_batch_size=micro, accumulate_grad_batches=accumulate
+        ),
         ramp=RampSettings(rampup_batch_size=rampup, step_batch_size_schedule=schedule, **ramp),
         fleet=fleet,
         node_policy=policy,
@@ -57,7 +78,10 @@ def ramp_of(run):
 @st.composite
 def resumes(draw):
     """Arguments of `plan` for a ramp without an end whose early stages may be too small for the fleet, and how far it was trained."""
-    fleet, micro = fleet_of(draw(st.integers(1, 4)), draw(st.sampled_from([1, 2, 4]))), draw(st.integers(1, 2))
+    fleet, micro = (
+        fleet_of(draw(st.integers(1, 4)), draw(st.sampled_from([1, 2, 4]))),
+        draw(st.integers(1, 2)),
+    )
     target = micro * fleet.devices * fleet.num_nodes * draw(st.integers(1, 3))
     increment = draw(st.sampled_from([size for size in range(1, target + 1) if target % size == 0]))
     return {
@@ -112,18 +136,27 @@ def test_on_a_resume_only_the_stages_that_are_still_to_come_must_divide(run):
 
 def test_early_stages_too_small_for_the_fleet_do_not_stop_a_resume_beyond_them():
     ramp, larger = [4, 4, 24], fleet_of(1, 8)
-    with pytest.raises(UsageError, match=r"stages 0 \(batch size 4\), 2 \(batch size 12\) of the ramp do not divide"):
+    with pytest.raises(
+        UsageError,
+        match=r"stages 0 \(batch size 4\), 2 \(batch size 12\) of the ramp do not divide",
+    ):
         plan(ramp, 16, fleet=larger)
     with pytest.raises(UsageError, match=r"stage 2 \(batch size 12\) of the ramp does not divide"):
         plan(ramp, 16, fleet=larger, consumed_samples=8)
     planned = plan(ramp, 16, fleet=larger, consumed_samples=28)
-    assert [(stage.stage, stage.global_batch_size, stage.first_sample, stage.samples) for stage in planned.passed] == [
+    assert [
+        (stage.stage, stage.global_batch_size, stage.first_sample, stage.samples)
+        for stage in planned.passed
+    ] == [
         (0, 4, 0, 8),
         (1, 8, 8, 8),
         (2, 12, 16, 12),
     ]
     assert all(type(stage) is PassedStage for stage in planned.passed)
-    assert [(stage.stage, stage.global_batch_size, stage.first_sample, stage.world_size) for stage in planned.stages] == [(3, 16, 28, 8)]
+    assert [
+        (stage.stage, stage.global_batch_size, stage.first_sample, stage.world_size)
+        for stage in planned.stages
+    ] == [(3, 16, 28, 8)]
     assert planned.number_of_stages == 4
 
 
@@ -139,14 +172,21 @@ def test_a_stage_that_was_passed_and_does_not_fit_has_no_plan():
     for consumed in (0, 8, 16, 27):
         with pytest.raises(UsageError) as refusal:
             planned.stage_at(consumed)
-        assert refusal.value.message == f"the stage after {consumed} samples does not fit 1 nodes of 8 processes"
+        assert (
+            refusal.value.message
+            == f"the stage after {consumed} samples does not fit 1 nodes of 8 processes"
+        )
 
 
 def test_the_json_of_a_resumed_plan_has_null_where_another_fleet_trained_a_stage():
-    document = json.loads(json.dumps(plan([4, 4, 24], 16, fleet=fleet_of(1, 8), consumed_samples=28).to_json()))
+    document = json.loads(
+        json.dumps(plan([4, 4, 24], 16, fleet=fleet_of(1, 8), consumed_samples=28).to_json())
+    )
     assert [list(stage) for stage in document["stages"]] == [COUNTS + OF_A_FLEET] * 4
     assert [stage["stage"] for stage in document["stages"]] == [0, 1, 2, 3]
-    assert [[stage[key] for key in OF_A_FLEET] for stage in document["stages"]] == [[None] * 5] * 3 + [[1, 8, 8, 1, 2]]
+    assert [[stage[key] for key in OF_A_FLEET] for stage in document["stages"]] == [
+        [None] * 5
+    ] * 3 + [[1, 8, 8, 1, 2]]
     assert [stage["first_sample"] for stage in document["stages"]] == [0, 8, 16, 28]
 
 
@@ -161,7 +201,13 @@ def test_decreased_stages_run_the_steps_that_megatron_runs_and_say_so():
         decrease_batch_size_if_needed=True,
     )
     assert [
-        (stage.global_batch_size, stage.accumulate_grad_batches, stage.first_sample, stage.first_step, stage.steps)
+        (
+            stage.global_batch_size,
+            stage.accumulate_grad_batches,
+            stage.first_sample,
+            stage.first_step,
+            stage.steps,
+        )
         for stage in planned.stages
     ] == [
         (
@@ -173,7 +219,9 @@ def test_decreased_stages_run_the_steps_that_megatron_runs_and_say_so():
         )
         for stage in case["megatron_legacy"]["stages"]
     ]
-    assert planned.notes == (f"decreased to whole micro batches on every rank ({DECREASE}): 6 to 4, 10 to 8",)
+    assert planned.notes == (
+        f"decreased to whole micro batches on every rank ({DECREASE}): 6 to 4, 10 to 8",
+    )
 
 
 def test_a_batch_that_megatron_would_decrease_to_nothing_and_never_end_is_refused():
@@ -188,16 +236,26 @@ def test_a_batch_that_megatron_would_decrease_to_nothing_and_never_end_is_refuse
             fleet=fleet_of(1, given["data_parallel_size"]),
             decrease_batch_size_if_needed=True,
         )
-    assert refusal.value.message == "batch size 2 would be decreased to nothing: data.micro_batch_size=4 on 1 node takes 4"
+    assert (
+        refusal.value.message
+        == "batch size 2 would be decreased to nothing: data.micro_batch_size=4 on 1 node takes 4"
+    )
     assert refusal.value.remedy == "batch sizes of at least 4, or a smaller data.micro_batch_size"
 
 
 @st.composite
 def decreased_runs(draw):
     """Arguments of `plan` for any ramp whose sizes fill at least one micro batch on every rank of a node."""
-    fleet, micro = fleet_of(draw(st.integers(1, 4)), draw(st.sampled_from([1, 2, 4]))), draw(st.integers(1, 3))
+    fleet, micro = (
+        fleet_of(draw(st.integers(1, 4)), draw(st.sampled_from([1, 2, 4]))),
+        draw(st.integers(1, 3)),
+    )
     nodes = draw(st.sampled_from([1, fleet.num_nodes]))
-    start, increment, increments = draw(st.integers(1, 30)), draw(st.integers(1, 9)), draw(st.integers(0, 6))
+    start, increment, increments = (
+        draw(st.integers(1, 30)),
+        draw(st.integers(1, 9)),
+        draw(st.integers(0, 6)),
+    )
     start += micro * fleet.devices * nodes
     return {
         "rampup": [start, increment, draw(st.integers(1, 4000))],
@@ -217,18 +275,39 @@ def test_a_batch_is_decreased_only_where_it_fits_nowhere_and_as_little_as_can_be
     for stage, walked in zip(planned.stages, planned.ramp.stages, strict=True):
         size = walked.scheduled_batch_size
         assert size == ramp_of(run).global_batch_size_at(stage.first_sample)
-        assert stage.global_batch_size == walked.global_batch_size == max(size - size % unit for unit in units)
-        assert stage.micro_batch_size * stage.data_parallel_size * stage.accumulate_grad_batches == stage.global_batch_size
+        assert (
+            stage.global_batch_size
+            == walked.global_batch_size
+            == max(size - size % unit for unit in units)
+        )
+        assert (
+            stage.micro_batch_size * stage.data_parallel_size * stage.accumulate_grad_batches
+            == stage.global_batch_size
+        )
 
 
 @given(run=decreased_runs(), restart_s=st.floats(0, 100), always=st.booleans())
 def test_with_decreased_batches_too_best_is_never_slower_than_nemo(run, restart_s, always):
-    settings = {"throughput": Throughput(points=((1, 10.0),), basis=""), "restart_s": restart_s, "restarts_always": always}
+    settings = {
+        "throughput": Throughput(points=((1, 10.0),), basis=""),
+        "restart_s": restart_s,
+        "restarts_always": always,
+    }
     best, nemo = (
-        plan(**run | {"policy": policy}, decrease_batch_size_if_needed=True, max_samples=5000, **settings) for policy in ("best", "nemo")
+        plan(
+            **run | {"policy": policy},
+            decrease_batch_size_if_needed=True,
+            max_samples=5000,
+            **settings,
+        )
+        for policy in ("best", "nemo")
     )
-    seconds = [sum(map(one.stage_s, one.stages)) + restart_s * one.restarts() for one in (best, nemo)]
-    if [stage.global_batch_size for stage in best.stages] == [stage.global_batch_size for stage in nemo.stages]:
+    seconds = [
+        sum(map(one.stage_s, one.stages)) + restart_s * one.restarts() for one in (best, nemo)
+    ]
+    if [stage.global_batch_size for stage in best.stages] == [
+        stage.global_batch_size for stage in nemo.stages
+    ]:
         assert seconds[0] <= seconds[1] * (1 + 1e-9)
 
 
@@ -247,15 +326,24 @@ def test_samples_of_decreased_stages_are_counted_as_they_are_run_and_each_is_not
 
 
 def test_without_being_asked_nothing_is_decreased():
-    with pytest.raises(UsageError, match=r"stages 1 \(batch size 6\), 3 \(batch size 10\) of the ramp do not divide"):
+    with pytest.raises(
+        UsageError,
+        match=r"stages 1 \(batch size 6\), 3 \(batch size 10\) of the ramp do not divide",
+    ):
         plan([4, 2, 60], 12, micro=2, fleet=fleet_of(1, 2))
 
 
 @pytest.mark.parametrize(
     ("settings", "keys"),
     [
-        ({"rampup": [4, 2, 60], "target": 12, "semantics": "maxtext"}, (DECREASE, "rampup.semantics")),
-        ({"rampup": None, "target": None, "schedule": "samples: 0:4 60:12"}, (DECREASE, "model.step_batch_size_schedule")),
+        (
+            {"rampup": [4, 2, 60], "target": 12, "semantics": "maxtext"},
+            (DECREASE, "rampup.semantics"),
+        ),
+        (
+            {"rampup": None, "target": None, "schedule": "samples: 0:4 60:12"},
+            (DECREASE, "model.step_batch_size_schedule"),
+        ),
     ],
     ids=["maxtext", "step schedule"],
 )
@@ -268,7 +356,16 @@ def test_only_a_ramp_as_megatron_counts_it_is_decreased(settings, keys):
 
 def test_a_step_schedule_is_planned_stage_by_stage_and_where_the_batch_shrinks_the_plan_says_so():
     planned = scheduled("0:16 640:4 1280:12", fleet=fleet_of(4, 1), max_steps=40)
-    assert [(stage.global_batch_size, stage.first_sample, stage.first_step, stage.steps, stage.num_nodes) for stage in planned.stages] == [
+    assert [
+        (
+            stage.global_batch_size,
+            stage.first_sample,
+            stage.first_step,
+            stage.steps,
+            stage.num_nodes,
+        )
+        for stage in planned.stages
+    ] == [
         (16, 0, 0, 4, 4),
         (4, 64, 4, 16, 4),
         (12, 128, 20, 20, 4),
@@ -291,14 +388,18 @@ def test_the_last_size_of_a_step_schedule_is_the_global_batch_size():
 
 
 def test_every_size_of_a_step_schedule_must_divide_and_the_refusal_is_about_the_schedule():
-    with pytest.raises(UsageError, match=r"stage 1 \(batch size 6\) of the ramp does not divide") as refusal:
+    with pytest.raises(
+        UsageError, match=r"stage 1 \(batch size 6\) of the ramp does not divide"
+    ) as refusal:
         scheduled("0:4 240:6 480:16", micro=2, fleet=fleet_of(1, 2))
     assert refusal.value.keys[0] == "model.step_batch_size_schedule"
 
 
 @pytest.mark.parametrize("policy", ["nemo", "fixed", "best"])
 def test_a_largest_batch_that_is_behind_does_not_have_to_fit_the_nodes_that_go_on(policy):
-    planned = scheduled("samples:0:12 24:8", fleet=fleet_of(1, 8), policy=policy, consumed_samples=24)
+    planned = scheduled(
+        "samples:0:12 24:8", fleet=fleet_of(1, 8), policy=policy, consumed_samples=24
+    )
     assert [stage.global_batch_size for stage in planned.passed] == [12]
     assert [stage.global_batch_size for stage in planned.stages] == [8]
 
@@ -306,7 +407,14 @@ def test_a_largest_batch_that_is_behind_does_not_have_to_fit_the_nodes_that_go_o
 @pytest.mark.parametrize("consumed_samples", [0, 960])
 def test_a_size_that_never_runs_does_not_have_to_fit(consumed_samples):
     text = "samples: 0:96 903:176 926:32 3263:64"
-    planned = scheduled(text, micro=2, fleet=fleet_of(2, 8), policy="fixed", max_samples=9000, consumed_samples=consumed_samples)
+    planned = scheduled(
+        text,
+        micro=2,
+        fleet=fleet_of(2, 8),
+        policy="fixed",
+        max_samples=9000,
+        consumed_samples=consumed_samples,
+    )
     assert [stage.global_batch_size for stage in planned.stages] == [96, 32, 64]
     assert [note for note in planned.notes if note.startswith("skipped")]
 
@@ -319,8 +427,15 @@ def test_a_size_that_is_written_down_is_refused_as_a_stage_with_a_way_out():
     assert "model.global_batch_size" not in refusal.value.remedy
 
 
-@given(micro=st.integers(1, 6), ranks=st.integers(1, 20), accumulate=st.integers(1, 6), target=st.integers(1, 400))
-def test_what_is_offered_for_an_accumulation_that_does_not_fit_does(micro, ranks, accumulate, target):
+@given(
+    micro=st.integers(1, 6),
+    ranks=st.integers(1, 20),
+    accumulate=st.integers(1, 6),
+    target=st.integers(1, 400),
+)
+def test_what_is_offered_for_an_accumulation_that_does_not_fit_does(
+    micro, ranks, accumulate, target
+):
     given_ = {"micro": micro, "fleet": fleet_of(ranks, 1), "policy": "fixed"}
     if target == micro * ranks * accumulate:
         plan(None, target, accumulate=accumulate, **given_)
@@ -338,21 +453,38 @@ def test_what_is_offered_for_an_accumulation_that_does_not_fit_does(micro, ranks
 
 
 def test_a_batch_that_today_would_be_decreased_to_nothing_does_not_fail_a_resume_once_it_is_behind():
-    planned = plan([2, 2, 60], 16, micro=4, fleet=fleet_of(1, 1), decrease_batch_size_if_needed=True, consumed_samples=10**6)
+    planned = plan(
+        [2, 2, 60],
+        16,
+        micro=4,
+        fleet=fleet_of(1, 1),
+        decrease_batch_size_if_needed=True,
+        consumed_samples=10**6,
+    )
     assert [stage.global_batch_size for stage in planned.passed] == [2]
     assert planned.stages[-1].global_batch_size == 16
 
 
 @pytest.mark.parametrize("policy", ["nemo", "best"])
 def test_an_accumulation_that_is_given_is_that_of_the_largest_batch_wherever_it_stands(policy):
-    with pytest.raises(UsageError, match=r"trainer\.accumulate_grad_batches=7 = 7, but model\.global_batch_size=16"):
+    with pytest.raises(
+        UsageError, match=r"trainer\.accumulate_grad_batches=7 = 7, but model\.global_batch_size=16"
+    ):
         scheduled("samples:0:16 64:8", fleet=fleet_of(1, 1), accumulate=7, policy=policy)
-    assert scheduled("samples:0:16 64:8", fleet=fleet_of(1, 1), accumulate=16, policy=policy).stages[0].accumulate_grad_batches == 16
+    assert (
+        scheduled("samples:0:16 64:8", fleet=fleet_of(1, 1), accumulate=16, policy=policy)
+        .stages[0]
+        .accumulate_grad_batches
+        == 16
+    )
 
 
 def test_sizes_that_are_skipped_because_several_increments_fall_on_one_sample_count_for_nemo_and_are_named():
     planned = plan([352, 96, 2], 1024, micro=4, fleet=fleet_of(16, 8), max_samples=10**6)
-    assert [(stage.global_batch_size, stage.num_nodes) for stage in planned.stages] == [(352, 1), (1024, 16)]
+    assert [(stage.global_batch_size, stage.num_nodes) for stage in planned.stages] == [
+        (352, 1),
+        (1024, 16),
+    ]
     assert "448, 544, 640, 736, 832, 928" in planned.notes[0]
 
 
@@ -367,4 +499,6 @@ def test_a_single_batch_that_fits_nowhere_is_named_by_its_own_key():
     with pytest.raises(UsageError) as refusal:
         plan(None, 15, fleet=fleet_of(1, 2), policy="best")
     assert refusal.value.keys[0] == "model.global_batch_size"
-    assert "model.global_batch_size=15 does not divide on any number of nodes" in refusal.value.message
+    assert (
+        "model.global_batch_size=15 does not divide on any number of nodes" in refusal.value.message
+    )

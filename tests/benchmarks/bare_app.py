@@ -19,7 +19,10 @@ def pretrain(
     from omegaconf import OmegaConf
 
     with initialize_config_dir(str(HERE), version_base="1.3"):
-        config = compose("bare_config", overrides=[f"hydra.searchpath=[file://{HERE.parents[1] / 'conf'}]", *(overrides or [])])
+        config = compose(
+            "bare_config",
+            overrides=[f"hydra.searchpath=[file://{HERE.parents[1] / 'conf'}]", *(overrides or [])],
+        )
     if dry_run:
         typer.echo(OmegaConf.to_yaml(config))
 

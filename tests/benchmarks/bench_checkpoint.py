@@ -43,7 +43,9 @@ from rampcli.train.step import follow_gradient
 from rampcli.worker.join import from_all_ranks
 from ranks import run_ranks
 
-MODEL = ModelConfig(num_layers=12, hidden_size=768, ffn_hidden_size=2048, num_attention_heads=12, vocab_size=9200)
+MODEL = ModelConfig(
+    num_layers=12, hidden_size=768, ffn_hidden_size=2048, num_attention_heads=12, vocab_size=9200
+)
 PIECE = 8 * 2**20
 TOKENS = 64
 STEPS = 2
@@ -90,7 +92,9 @@ class Bench:
         meshes = build_meshes(device, config.parallel)
         self.passes = Passes(config, build_parts(config, meshes, device), meshes, device)
         self.optimizers = build_optimizers(self.passes.parts, config.optim)
-        self.in_background, self.waiting = (self._checkpoints(in_background=choice) for choice in (True, False))
+        self.in_background, self.waiting = (
+            self._checkpoints(in_background=choice) for choice in (True, False)
+        )
         self.group = dist.new_group(backend="gloo")
         self.saves = 0
         self.step()
@@ -99,12 +103,22 @@ class Bench:
         run = RunDirectory(self.root / str(in_background))
         run.checkpoints.mkdir(parents=True, exist_ok=True)
         return Checkpoints(
-            run, self.passes.parts, self.optimizers, keep_last=1, facts={"corpus": "", "settings": {}}, in_background=in_background
+            run,
+            self.passes.parts,
+            self.optimizers,
+            keep_last=1,
+            facts={"corpus": "", "settings": {}},
+            in_background=in_background,
         )
 
     def step(self) -> None:
         tokens = torch.randint(MODEL.vocab_size, (1, TOKENS))
-        follow_gradient(self.passes, [MicroBatch(tokens, tokens)], global_tokens=TOKENS * dist.get_world_size(), gradient_clip_val=1.0)
+        follow_gradient(
+            self.passes,
+            [MicroBatch(tokens, tokens)],
+            global_tokens=TOKENS * dist.get_world_size(),
+            gradient_clip_val=1.0,
+        )
         for optimizer in self.optimizers:
             optimizer.step()
             optimizer.zero_grad()
@@ -150,7 +164,9 @@ class Bench:
         shutil.rmtree(self.root / "torch", ignore_errors=True)
         dist.barrier()
         began = time.perf_counter()
-        saving = async_save(tensors, checkpoint_id=str(self.root / "torch"), process_group=self.group)
+        saving = async_save(
+            tensors, checkpoint_id=str(self.root / "torch"), process_group=self.group
+        )
         stall_s = time.perf_counter() - began
         self.steps()
         saving.result()
@@ -193,8 +209,15 @@ def measure(bench: Bench, number: int) -> dict[str, float]:
     found: dict[str, float] = {}
     saves = {"save_s": bench.save, "no_sums_s": bench.save_without_sums}
     raw = bench.root / f"raw_{dist.get_rank()}"
-    size = 3 * 4 * sum(parameter.numel() for parameter in bench.passes.parts[0].parameters()) // dist.get_world_size()
-    memory = memoryview(mmap.mmap(-1, size // PIECE * PIECE))  # at the beginning of a page, as it has to be past the page cache
+    size = (
+        3
+        * 4
+        * sum(parameter.numel() for parameter in bench.passes.parts[0].parameters())
+        // dist.get_world_size()
+    )
+    memory = memoryview(
+        mmap.mmap(-1, size // PIECE * PIECE)
+    )  # at the beginning of a page, as it has to be past the page cache
     memory[:] = os.urandom(PIECE) * (size // PIECE)
 
     def write_raw() -> None:
@@ -264,11 +287,17 @@ def main() -> None:
     for processes in worlds or [1, 2]:
         with tempfile.TemporaryDirectory(dir=os.environ.get("BENCH_DIR", ".")) as folder:
             root = Path(folder)
-            printed = run_ranks(processes, __file__, "rank", str(root), str(rounds), logs=root / "logs")
-        results[processes] = [json.loads(line) for line in printed.splitlines() if line.startswith("{")]
+            printed = run_ranks(
+                processes, __file__, "rank", str(root), str(rounds), logs=root / "logs"
+            )
+        results[processes] = [
+            json.loads(line) for line in printed.splitlines() if line.startswith("{")
+        ]
         for found in results[processes]:
             print(processes, {name: round(value, 3) for name, value in found.items()})
-    print(f"\n| median of {rounds} rounds | {' | '.join(f'processes: {processes}' for processes in results)} |")
+    print(
+        f"\n| median of {rounds} rounds | {' | '.join(f'processes: {processes}' for processes in results)} |"
+    )
     print(f"|---|{'---|' * len(results)}")
     for name, title in COLUMNS.items():
         medians = [statistics.median(found[name] for found in rows) for rows in results.values()]

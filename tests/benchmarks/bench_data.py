@@ -67,7 +67,9 @@ def read_memmap(prefix: Path, sequence_length: int) -> Way:
             _ = window[:-1], window[1:]
 
     def places(samples: int) -> list[int]:
-        drawn: list[int] = generator.integers(len(tokens) - sequence_length - 1, size=samples).tolist()
+        drawn: list[int] = generator.integers(
+            len(tokens) - sequence_length - 1, size=samples
+        ).tolist()
         return drawn
 
     return read
@@ -110,7 +112,11 @@ def read_megatron(prefix: Path, sequence_length: int, cache: Path) -> Way:
 def loader_of(prefix: Path, sequence_length: int) -> Loader:
     """What a run of one process reads with."""
     config = Config()
-    config.data.source, config.data.path, config.data.split = DataSource.indexed, str(prefix), [1, 0, 0]
+    config.data.source, config.data.path, config.data.split = (
+        DataSource.indexed,
+        str(prefix),
+        [1, 0, 0],
+    )
     config.data.sequence_length, config.trainer.val_samples = sequence_length, 0
     config.model.vocab_size = VOCAB_SIZE
     blend = open_corpora(config).training
@@ -119,7 +125,9 @@ def loader_of(prefix: Path, sequence_length: int) -> Loader:
 
 def read_steps(loader: Loader, *, accumulate: int, ahead: bool) -> Way:
     """Whole steps, with the order and as tensors."""
-    plan = BatchPlan.divide(MICRO_BATCH_SIZE * accumulate, micro_batch_size=MICRO_BATCH_SIZE, data_parallel_size=1)
+    plan = BatchPlan.divide(
+        MICRO_BATCH_SIZE * accumulate, micro_batch_size=MICRO_BATCH_SIZE, data_parallel_size=1
+    )
     consumed = 0
 
     def read(samples: int) -> None:
@@ -156,7 +164,9 @@ def compare(prefix: Path, sequence_length: int, *, rounds: int, samples: int) ->
     """Print the table of one sequence length."""
     ways = {
         "memmap": read_memmap(prefix, sequence_length),
-        "GPTDataset": read_megatron(prefix, sequence_length, prefix.parent / f"cache_{sequence_length}"),
+        "GPTDataset": read_megatron(
+            prefix, sequence_length, prefix.parent / f"cache_{sequence_length}"
+        ),
         "read, 1": read_steps(loader_of(prefix, sequence_length), accumulate=1, ahead=False),
         "read, 32": read_steps(loader_of(prefix, sequence_length), accumulate=32, ahead=False),
         "ahead, 32": read_steps(loader_of(prefix, sequence_length), accumulate=32, ahead=True),
@@ -165,8 +175,14 @@ def compare(prefix: Path, sequence_length: int, *, rounds: int, samples: int) ->
     print(f"\nsequence length {sequence_length}: {rounds} rounds of {samples} samples\n")
     print(f"{'':<12} {'samples/s':>10} {'of memmap':>10} {'of GPTDataset':>14}")
     for name, mine in speeds.items():
-        ratios = [statistics.median(one / two for one, two in zip(mine, speeds[other], strict=True)) for other in ("memmap", "GPTDataset")]
-        print(f"{name:<12} {statistics.median(mine):10,.0f} {ratios[0]:10.2f} {ratios[1]:14.2f}", flush=True)
+        ratios = [
+            statistics.median(one / two for one, two in zip(mine, speeds[other], strict=True))
+            for other in ("memmap", "GPTDataset")
+        ]
+        print(
+            f"{name:<12} {statistics.median(mine):10,.0f} {ratios[0]:10.2f} {ratios[1]:14.2f}",
+            flush=True,
+        )
 
 
 def main() -> None:
@@ -175,7 +191,12 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, default=200_000_000)
     parser.add_argument("--sequence-lengths", type=int, nargs="+", default=[1024, 4096])
     parser.add_argument("--rounds", type=int, default=9)
-    parser.add_argument("--round-samples", type=int, default=4096, help="at 1024 tokens; fewer of longer ones; whole steps of 256")
+    parser.add_argument(
+        "--round-samples",
+        type=int,
+        default=4096,
+        help="at 1024 tokens; fewer of longer ones; whole steps of 256",
+    )
     parser.add_argument("--folder", help="where the corpus is written; a temporary one otherwise")
     given = parser.parse_args()
     torch.set_num_threads(1)
@@ -186,12 +207,16 @@ def main() -> None:
         size = bin_of(prefix).stat().st_size
         bin_of(prefix).read_bytes()  # into the page cache
         processors = len(os.sched_getaffinity(0))
-        print(f"{given.tokens:,} tokens, {size:,} bytes, written in {time.perf_counter() - began:.1f} s; {processors} processors")
+        print(
+            f"{given.tokens:,} tokens, {size:,} bytes, written in {time.perf_counter() - began:.1f} s; {processors} processors"
+        )
         for sequence_length in given.sequence_lengths:
             most = given.tokens // sequence_length // (given.rounds + 1)
             samples = min(given.round_samples * 1024 // sequence_length, most) // 256 * 256
             if samples < 256:
-                raise SystemExit(f"{given.tokens:,} tokens are too few for {given.rounds + 1} rounds of 256 samples of {sequence_length}")
+                raise SystemExit(
+                    f"{given.tokens:,} tokens are too few for {given.rounds + 1} rounds of 256 samples of {sequence_length}"
+                )
             compare(prefix, sequence_length, rounds=given.rounds, samples=samples)
 
 

@@ -50,7 +50,9 @@ def seconds_of_library(tokenizer: Path, corpus: Path) -> float:
     """`encode_batch` alone."""
     environment = {**os.environ, "TOKENIZERS_PARALLELISM": "true"}
     command = [sys.executable, "-c", ENCODE, str(tokenizer), str(corpus)]
-    return float(subprocess.run(command, env=environment, check=True, capture_output=True, text=True).stdout)
+    return float(
+        subprocess.run(command, env=environment, check=True, capture_output=True, text=True).stdout
+    )
 
 
 def seconds_of_build(corpus: Path, output: Path, tokenizer: str) -> float:
@@ -69,18 +71,32 @@ def main() -> None:
         folder = Path(name)
         corpus = folder / "corpus.jsonl"
         text_bytes = write_corpus(corpus, size)
-        subprocess.run([*OURS, str(corpus), "--output", str(folder / "trained"), "--train-bpe", "8192"], check=True)
+        subprocess.run(
+            [*OURS, str(corpus), "--output", str(folder / "trained"), "--train-bpe", "8192"],
+            check=True,
+        )
         tokenizer = folder / "trained.tokenizer.json"
         measured = []
         for number in range(pairs):
             library = seconds_of_library(tokenizer, corpus)
-            measured.append((library, seconds_of_build(corpus, folder / f"built{number}", str(tokenizer))))
-            print(f"encode_batch {text_bytes / 1e6 / library:.2f} MB/s, build {text_bytes / 1e6 / measured[-1][1]:.2f} MB/s", flush=True)
+            measured.append(
+                (library, seconds_of_build(corpus, folder / f"built{number}", str(tokenizer)))
+            )
+            print(
+                f"encode_batch {text_bytes / 1e6 / library:.2f} MB/s, build {text_bytes / 1e6 / measured[-1][1]:.2f} MB/s",
+                flush=True,
+            )
         library, ours = (statistics.median(column) for column in zip(*measured, strict=True))
         ratio = statistics.median(one / two for one, two in measured)
-        print(f"\n{text_bytes / 1e6:.1f} MB of text, {len(os.sched_getaffinity(0))} processors, {pairs} pairs")
-        print(f"encode_batch {library:.2f} s, build {ours:.2f} s: the build has {ratio:.2f} of its speed")
-        by_bytes = statistics.median(seconds_of_build(corpus, folder / f"bytes{number}", "bytes") for number in range(pairs))
+        print(
+            f"\n{text_bytes / 1e6:.1f} MB of text, {len(os.sched_getaffinity(0))} processors, {pairs} pairs"
+        )
+        print(
+            f"encode_batch {library:.2f} s, build {ours:.2f} s: the build has {ratio:.2f} of its speed"
+        )
+        by_bytes = statistics.median(
+            seconds_of_build(corpus, folder / f"bytes{number}", "bytes") for number in range(pairs)
+        )
         print(f"--tokenizer bytes: {text_bytes / 1e6 / by_bytes:.1f} MB/s")
 
 

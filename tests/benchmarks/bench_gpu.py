@@ -22,7 +22,9 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).parents[2]))  # a machine that lends its GPU has nothing installed
+sys.path.insert(
+    0, str(Path(__file__).parents[2])
+)  # a machine that lends its GPU has nothing installed
 
 import torch
 
@@ -47,7 +49,11 @@ def settings(sequence_length: int, *, tiny: bool, words: tuple[str, ...] = ()) -
     micro, first = (TINY if tiny else FULL)[sequence_length], STEPS[1]
     samples = first * micro
     return compose(
-        *(TINY_MODEL if tiny else ("model=llama32_1b", "trainer.precision=bf16", "trainer.compile=true")),
+        *(
+            TINY_MODEL
+            if tiny
+            else ("model=llama32_1b", "trainer.precision=bf16", "trainer.compile=true")
+        ),
         "data=mock",
         f"data.sequence_length={sequence_length}",
         f"data.micro_batch_size={micro}",
@@ -73,7 +79,10 @@ def run_rampcli(config: Config, folder: str) -> dict[str, Any]:
     describe(run, resolve(config), [])
     train(run, StopRequest(a_second_signal_ends=True), started=time.time())
     rows, events = list(read_rows(run.metrics)), list(read_rows(run.events))
-    by_batches = {batches: [row["step_time_s"] for row in rows if row["accumulate_grad_batches"] == batches] for batches in STEPS}
+    by_batches = {
+        batches: [row["step_time_s"] for row in rows if row["accumulate_grad_batches"] == batches]
+        for batches in STEPS
+    }
     compiled = [event["compile_s"] for event in events if event["event"] == "compile"]
     saved = next(event for event in events if event["event"] == "checkpoint")
     return {
@@ -91,17 +100,23 @@ def run_peer(name: str, config: Config, device: torch.device) -> dict[str, Any]:
     torch.manual_seed(0)
     with device:
         model = torch.compile(build(name, config), disable=not config.trainer.compile)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, betas=(0.9, 0.95), weight_decay=0.1, fused=True)
+    optimizer = torch.optim.AdamW(
+        model.parameters(), lr=1e-4, betas=(0.9, 0.95), weight_decay=0.1, fused=True
+    )
     shape = (config.data.micro_batch_size, config.data.sequence_length + 1)
     times = []
     for _ in range(STEPS[1]):
         began = time.perf_counter()
         window = torch.randint(config.model.vocab_size, shape, device=device)
-        with torch.autocast(device.type, torch.bfloat16, enabled=config.trainer.precision.value == "bf16"):
+        with torch.autocast(
+            device.type, torch.bfloat16, enabled=config.trainer.precision.value == "bf16"
+        ):
             if name == "minimal":
                 loss = model(window[:, :-1], window[:, 1:])
             else:
-                loss = model(input_ids=window[:, :-1], labels=window[:, :-1]).loss  # it shifts the labels itself
+                loss = model(
+                    input_ids=window[:, :-1], labels=window[:, :-1]
+                ).loss  # it shifts the labels itself
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
@@ -154,10 +169,26 @@ def results(*, tiny: bool) -> Iterator[tuple[str, int, dict[str, Any]]]:
     """Every contender's, by its name and the length of its sequences."""
     for sequence_length in TINY if tiny else FULL:
         for name in ("rampcli", *PEERS):
-            if name in sys.modules or name in ("rampcli", "minimal") or importlib.util.find_spec(name) is not None:
-                words = [sys.executable, __file__, "--run", name, "--sequence-length", str(sequence_length), *(["--tiny"] if tiny else [])]
+            if (
+                name in sys.modules
+                or name in ("rampcli", "minimal")
+                or importlib.util.find_spec(name) is not None
+            ):
+                words = [
+                    sys.executable,
+                    __file__,
+                    "--run",
+                    name,
+                    "--sequence-length",
+                    str(sequence_length),
+                    *(["--tiny"] if tiny else []),
+                ]
                 ended = subprocess.run(words, text=True, stdout=subprocess.PIPE, check=False)
-                said = json.loads(ended.stdout.splitlines()[-1]) if ended.returncode == 0 else {"failed": ended.returncode}
+                said = (
+                    json.loads(ended.stdout.splitlines()[-1])
+                    if ended.returncode == 0
+                    else {"failed": ended.returncode}
+                )
             else:
                 said = {"failed": "it is not installed"}
             print(f"{name} at {sequence_length} tokens: {said}", flush=True)
@@ -167,7 +198,9 @@ def results(*, tiny: bool) -> Iterator[tuple[str, int, dict[str, Any]]]:
 def show(found: dict[tuple[str, int], dict[str, Any]], ceiling: float, *, tiny: bool) -> None:
     """The table."""
     print(f"\nmatrix products in bf16: {ceiling / 1e12:.1f} TFLOP/s, which is the MFU of 1 below")
-    print("\ncontender     sequence  micro batch  accumulate   ms/step   tokens/s    MFU  peak GiB  of transformers  of minimal")
+    print(
+        "\ncontender     sequence  micro batch  accumulate   ms/step   tokens/s    MFU  peak GiB  of transformers  of minimal"
+    )
     for (name, sequence_length), said in found.items():
         if "failed" in said:
             print(f"{name:<13} {sequence_length:8}  failed: {said['failed']}")
@@ -175,24 +208,37 @@ def show(found: dict[tuple[str, int], dict[str, Any]], ceiling: float, *, tiny: 
         config = settings(sequence_length, tiny=tiny)
         micro = (TINY if tiny else FULL)[sequence_length]
         others = [found[peer, sequence_length].get("step_s") for peer in PEERS]
-        ratios = "  ".join("             -" if other is None else f"{other / said['step_s']:14.2f}" for other in others)
+        ratios = "  ".join(
+            "             -" if other is None else f"{other / said['step_s']:14.2f}"
+            for other in others
+        )
         for batches, step_s in ((1, said["step_s"]), (ACCUMULATE, said.get("accumulated_step_s"))):
             if step_s is not None:
                 tokens_per_s = batches * micro * sequence_length / step_s
-                mfu = tokens_per_s * flops_per_token(config.model, sequence_length=sequence_length) / ceiling
+                mfu = (
+                    tokens_per_s
+                    * flops_per_token(config.model, sequence_length=sequence_length)
+                    / ceiling
+                )
                 print(
                     f"{name:<13} {sequence_length:8} {micro:12} {batches:11} {1e3 * step_s:9.1f} {tokens_per_s:10,.0f} {mfu:6.3f}"
                     f" {said['peak_gib']:9.1f}" + (f"  {ratios}" if batches == 1 else "")
                 )
         if name == "rampcli":
             jump = said["first_accumulated_step_s"] / said["accumulated_step_s"]
-            print(f"{'':<13} the first step of the larger batch took {jump:.2f} of the others; compiled in {said['compile_s']:.1f} s")
-            print(f"{'':<13} a checkpoint was written in {said['save_s']:.2f} s, of which training waited {said['stall_s']:.3f} s")
+            print(
+                f"{'':<13} the first step of the larger batch took {jump:.2f} of the others; compiled in {said['compile_s']:.1f} s"
+            )
+            print(
+                f"{'':<13} a checkpoint was written in {said['save_s']:.2f} s, of which training waited {said['stall_s']:.3f} s"
+            )
 
 
 def main() -> None:
     """Run one contender, or all of them."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--tiny", action="store_true")
     parser.add_argument("--run", choices=("rampcli", *PEERS), help=argparse.SUPPRESS)
     parser.add_argument("--sequence-length", type=int, help=argparse.SUPPRESS)
@@ -200,13 +246,20 @@ def main() -> None:
     device = torch.device("cpu" if given.tiny else "cuda")
     if given.run is None:
         ceiling = ceiling_flops_per_s(device, size=512 if given.tiny else 8192)
-        found = {(name, sequence_length): said for name, sequence_length, said in results(tiny=given.tiny)}
+        found = {
+            (name, sequence_length): said
+            for name, sequence_length, said in results(tiny=given.tiny)
+        }
         show(found, ceiling, tiny=given.tiny)
         return
     with tempfile.TemporaryDirectory() as folder:
         words = (f"run_dir={folder}", f"trainer.accelerator={'cpu' if given.tiny else 'gpu'}")
         config = settings(given.sequence_length, tiny=given.tiny, words=words)
-        said = run_rampcli(config, folder) if given.run == "rampcli" else run_peer(given.run, config, device)
+        said = (
+            run_rampcli(config, folder)
+            if given.run == "rampcli"
+            else run_peer(given.run, config, device)
+        )
     said["peak_gib"] = 0.0 if given.tiny else torch.cuda.max_memory_allocated() / 2**30
     print(json.dumps(said), flush=True)
     os._exit(0)  # FSDP's processes abort in their exit handlers, after all the work is done

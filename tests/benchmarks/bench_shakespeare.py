@@ -67,11 +67,16 @@ class Block(nn.Module):
         self.norms = nn.ModuleList(nn.LayerNorm(WIDTH, bias=False) for _ in range(2))
         self.inputs = nn.Linear(WIDTH, 3 * WIDTH, bias=False)
         self.mixed = nn.Linear(WIDTH, WIDTH, bias=False)
-        self.ffn = nn.Sequential(nn.Linear(WIDTH, 4 * WIDTH, bias=False), nn.GELU(), nn.Linear(4 * WIDTH, WIDTH, bias=False))
+        self.ffn = nn.Sequential(
+            nn.Linear(WIDTH, 4 * WIDTH, bias=False),
+            nn.GELU(),
+            nn.Linear(4 * WIDTH, WIDTH, bias=False),
+        )
 
     def forward(self, hidden: Tensor) -> Tensor:
         query, key, value = (
-            part.unflatten(2, (HEADS, -1)).transpose(1, 2) for part in self.inputs(self.norms[0](hidden)).split(WIDTH, dim=2)
+            part.unflatten(2, (HEADS, -1)).transpose(1, 2)
+            for part in self.inputs(self.norms[0](hidden)).split(WIDTH, dim=2)
         )
         heads = F.scaled_dot_product_attention(query, key, value, is_causal=True)
         hidden = hidden + self.mixed(heads.transpose(1, 2).flatten(2))
@@ -105,7 +110,10 @@ def train_nanogpt(text: Path, seed: int, steps: int) -> None:
     characters = text.read_text(encoding="utf-8")
     numbers = {character: number for number, character in enumerate(sorted(set(characters)))}
     corpus = torch.tensor([numbers[character] for character in characters])
-    training, validation = corpus[: first_held_out(len(corpus))], corpus[first_held_out(len(corpus)) :]
+    training, validation = (
+        corpus[: first_held_out(len(corpus))],
+        corpus[first_held_out(len(corpus)) :],
+    )
     model = GPT(len(numbers))
     decayed = [weight for weight in model.parameters() if weight.ndim == 2]
     others = [weight for weight in model.parameters() if weight.ndim < 2]
@@ -123,12 +131,23 @@ def train_nanogpt(text: Path, seed: int, steps: int) -> None:
         optimizer.zero_grad(set_to_none=True)
     training_s = time.perf_counter() - began
     count = (len(validation) - 1) // CONTEXT
-    tokens, labels = (validation[shift : shift + count * CONTEXT].view(count, CONTEXT) for shift in (0, 1))
+    tokens, labels = (
+        validation[shift : shift + count * CONTEXT].view(count, CONTEXT) for shift in (0, 1)
+    )
     with torch.no_grad():
         pairs = zip(tokens.split(BATCH), labels.split(BATCH), strict=True)
         total = sum(model(some, next_ones).item() * some.numel() for some, next_ones in pairs)
     parameters = sum(weight.numel() for weight in model.parameters()) - model.places.weight.numel()
-    print(json.dumps({"loss": total / tokens.numel(), "steps": steps, "parameters": parameters, "training_s": training_s}))
+    print(
+        json.dumps(
+            {
+                "loss": total / tokens.numel(),
+                "steps": steps,
+                "parameters": parameters,
+                "training_s": training_s,
+            }
+        )
+    )
 
 
 def learning_rate(step: int, steps: int) -> float:
@@ -163,14 +182,25 @@ def measure(way: str, text: Path, *, seed: int, threads: int, steps: int, folder
     if words is None:
         command = [sys.executable, __file__, str(text), "--seed", str(seed), "--steps", str(steps)]
     else:
-        command = pretrain(text, folder, [*words, f"seed={seed}", f"trainer.max_samples={steps * BATCH}"])
+        command = pretrain(
+            text, folder, [*words, f"seed={seed}", f"trainer.max_samples={steps * BATCH}"]
+        )
     before, began = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
-    done = subprocess.run(command, env={**os.environ, "OMP_NUM_THREADS": str(threads)}, stdout=subprocess.PIPE, text=True, check=True)
+    done = subprocess.run(
+        command,
+        env={**os.environ, "OMP_NUM_THREADS": str(threads)},
+        stdout=subprocess.PIPE,
+        text=True,
+        check=True,
+    )
     command_s, after = time.perf_counter() - began, resource.getrusage(resource.RUSAGE_CHILDREN)
     cpu_s = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
     if words is None:
         return Run(**json.loads(done.stdout), command_s=command_s, cpu_s=cpu_s)
-    rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
+    rows = [
+        json.loads(line)
+        for line in (folder / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
+    ]
     return Run(
         loss=curve_of(folder)[-1][2],
         steps=len(rows),
@@ -183,8 +213,15 @@ def measure(way: str, text: Path, *, seed: int, threads: int, steps: int, folder
 
 def curve_of(folder: Path) -> list[tuple[int, int, float]]:
     """Optimiser steps, samples and nats per character, of each validation of a run."""
-    events = [json.loads(line) for line in (folder / "events.jsonl").read_text(encoding="utf-8").splitlines()]
-    return [(each["step"], each["consumed_samples"], each["loss"]) for each in events if each["event"] == "validation"]
+    events = [
+        json.loads(line)
+        for line in (folder / "events.jsonl").read_text(encoding="utf-8").splitlines()
+    ]
+    return [
+        (each["step"], each["consumed_samples"], each["loss"])
+        for each in events
+        if each["event"] == "validation"
+    ]
 
 
 def parameters_of(folder: Path) -> int:
@@ -195,13 +232,27 @@ def parameters_of(folder: Path) -> int:
 
 def draw(curves: Mapping[str, Sequence[tuple[int, int, float]]], picture: Path) -> None:
     """Validation losses after the first, over the samples and over the steps; the same losses give the same bytes."""
-    mpl.rcParams.update({"svg.fonttype": "none", "svg.hashsalt": "rampcli", "font.size": 10, "font.family": "sans-serif"})
+    mpl.rcParams.update(
+        {
+            "svg.fonttype": "none",
+            "svg.hashsalt": "rampcli",
+            "font.size": 10,
+            "font.family": "sans-serif",
+        }
+    )
     figure = Figure(figsize=(8, 3.2), layout="constrained")
     by_samples, by_steps = figure.subplots(1, 2, sharey=True)
     for (way, curve), style in zip(curves.items(), ("black", "0.55"), strict=True):
         steps, samples, losses = zip(*curve[1:], strict=True)
         for axes, places in ((by_samples, samples), (by_steps, steps)):
-            axes.plot(places, losses, color=style, marker="o", markersize=3, label=f"{way}: {losses[-1]:.3f} after {steps[-1]:,} steps")
+            axes.plot(
+                places,
+                losses,
+                color=style,
+                marker="o",
+                markersize=3,
+                label=f"{way}: {losses[-1]:.3f} after {steps[-1]:,} steps",
+            )
             axes.spines[["top", "right"]].set_visible(False)
     by_samples.set_xlabel("consumed samples")
     by_steps.set_xlabel("optimiser steps")
@@ -213,8 +264,15 @@ def draw(curves: Mapping[str, Sequence[tuple[int, int, float]]], picture: Path) 
 def show(way: str, runs: Sequence[Run]) -> None:
     """A line of the table: means over the rounds, and the loss of each."""
     losses = ", ".join(f"{run.loss:.4f}" for run in runs)
-    seconds = [statistics.mean(getattr(run, what) for run in runs) for what in ("training_s", "command_s", "cpu_s")]
-    print(f"{way:<16} {runs[0].parameters:>10,} {runs[0].steps:>6}" + "".join(f" {each:9.1f}" for each in seconds) + f"   {losses}")
+    seconds = [
+        statistics.mean(getattr(run, what) for run in runs)
+        for what in ("training_s", "command_s", "cpu_s")
+    ]
+    print(
+        f"{way:<16} {runs[0].parameters:>10,} {runs[0].steps:>6}"
+        + "".join(f" {each:9.1f}" for each in seconds)
+        + f"   {losses}"
+    )
 
 
 def show_curves(text: Path, picture: Path, threads: int) -> None:
@@ -236,13 +294,25 @@ def show_curves(text: Path, picture: Path, threads: int) -> None:
 
 def main() -> None:
     """Train everybody in turn, and print the table."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("text", type=Path)
     parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--steps", type=int, default=2000, help="of 12 samples; the recipe's schedule is made for 2000")
+    parser.add_argument(
+        "--steps",
+        type=int,
+        default=2000,
+        help="of 12 samples; the recipe's schedule is made for 2000",
+    )
     parser.add_argument("--seed", type=int, help="train nanogpt here, once, with this seed")
-    parser.add_argument("--curves", type=Path, metavar="PICTURE.svg", help="draw losses over samples and steps, and measure nothing else")
+    parser.add_argument(
+        "--curves",
+        type=Path,
+        metavar="PICTURE.svg",
+        help="draw losses over samples and steps, and measure nothing else",
+    )
     given = parser.parse_args()
     if given.seed is not None:
         train_nanogpt(given.text, given.seed, given.steps)
@@ -255,9 +325,20 @@ def main() -> None:
         for seed in range(1, given.rounds + 1):
             for number, way in enumerate(WAYS):
                 place = Path(folder) / f"{seed}-{number}"
-                runs[way].append(measure(way, given.text, seed=seed, threads=given.threads, steps=given.steps, folder=place))
+                runs[way].append(
+                    measure(
+                        way,
+                        given.text,
+                        seed=seed,
+                        threads=given.threads,
+                        steps=given.steps,
+                        folder=place,
+                    )
+                )
                 print(f"{way}, seed {seed}: {runs[way][-1]}", flush=True)
-    print(f"\n{'':<16} {'parameters':>10} {'steps':>6} {'training':>9} {'command':>9} {'CPU':>9}   validation, nats per character")
+    print(
+        f"\n{'':<16} {'parameters':>10} {'steps':>6} {'training':>9} {'command':>9} {'CPU':>9}   validation, nats per character"
+    )
     for way, those in runs.items():
         show(way, those)
 

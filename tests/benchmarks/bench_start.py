@@ -19,7 +19,10 @@ GROUPS = [f"{group}=llama3_8b" for group in ("model", "batch", "optim")] + ["dat
 OURS = [sys.executable, "-m", "rampcli"]
 PAIRS = {
     "--help": ([*OURS, "--help"], [sys.executable, BARE, "--help"]),
-    "pretrain --help": ([*OURS, "pretrain", "--help"], [sys.executable, BARE, "pretrain", "--help"]),
+    "pretrain --help": (
+        [*OURS, "pretrain", "--help"],
+        [sys.executable, BARE, "pretrain", "--help"],
+    ),
     "pretrain --factory llama3_8b --dry-run": (
         [*OURS, "pretrain", "--factory", "llama3_8b", "--dry-run"],
         [sys.executable, BARE, "pretrain", "--dry-run", *GROUPS],
@@ -29,13 +32,22 @@ PAIRS = {
         [sys.executable, BARE, "pretrain", "--dry-run", *GROUPS, "model.num_layers=4"],
     ),
 }
-PLAN = [*OURS, "plan", "--factory", "gpt3_5b", "model.rampup_batch_size=[256,256,{samples}]", "trainer.max_steps=null"]
+PLAN = [
+    *OURS,
+    "plan",
+    "--factory",
+    "gpt3_5b",
+    "model.rampup_batch_size=[256,256,{samples}]",
+    "trainer.max_steps=null",
+]
 
 
 def processor_seconds(command: list[str], *, cwd: str | None = None) -> float:
     """User and system time of a command and its children."""
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    subprocess.run(command, cwd=cwd, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=False)
+    subprocess.run(
+        command, cwd=cwd, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=False
+    )
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 
@@ -44,7 +56,11 @@ def compare(ours: list[str], other: list[str], rounds: int) -> tuple[float, floa
     """Median seconds of both, and the median ratio of pairs."""
     pairs = [(processor_seconds(ours), processor_seconds(other)) for _ in range(rounds)]
     mine, others = zip(*pairs, strict=True)
-    return statistics.median(mine), statistics.median(others), statistics.median(one / two for one, two in pairs)
+    return (
+        statistics.median(mine),
+        statistics.median(others),
+        statistics.median(one / two for one, two in pairs),
+    )
 
 
 def main() -> None:
@@ -56,7 +72,9 @@ def main() -> None:
         print(f"{name:<66} {mine:7.3f} {others:7.3f} {ratio:6.2f}")
     small, large = ([word.format(samples=samples) for word in PLAN] for samples in ("1M", "1T"))
     mine, others, ratio = compare(large, small, rounds)
-    print(f"{'plan of a ramp over 1e12 samples, against 1e6':<66} {mine:7.3f} {others:7.3f} {ratio:6.2f}")
+    print(
+        f"{'plan of a ramp over 1e12 samples, against 1e6':<66} {mine:7.3f} {others:7.3f} {ratio:6.2f}"
+    )
 
     sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "cli"))
     from bad_inputs import BAD_INPUTS
@@ -70,7 +88,9 @@ def main() -> None:
                 path.parent.mkdir(parents=True, exist_ok=True)
                 path.write_bytes(content if isinstance(content, bytes) else content.encode())
             times.append((processor_seconds([*OURS, *wrong.words], cwd=folder), wrong.title))
-    print(f"\n{len(times)} wrong inputs: median {statistics.median(time for time, _ in times):.3f} s; the slowest")
+    print(
+        f"\n{len(times)} wrong inputs: median {statistics.median(time for time, _ in times):.3f} s; the slowest"
+    )
     for seconds, title in sorted(times, reverse=True)[:3]:
         print(f"  {seconds:.3f} s  {title}")
 

@@ -44,7 +44,16 @@ from peers import shape
 
 PEERS = Path(__file__).with_name("peers") / "train.py"
 BASE = "minimal"
-ALONE = ["minimal", "transformers", "trainer", "litgpt", "torchtitan", "rampcli", "minimal-compiled", "rampcli-compiled"]
+ALONE = [
+    "minimal",
+    "transformers",
+    "trainer",
+    "litgpt",
+    "torchtitan",
+    "rampcli",
+    "minimal-compiled",
+    "rampcli-compiled",
+]
 APART = {"minimal": "minimal-apart", "rampcli": "rampcli-apart"}
 TOGETHER = [*APART.values(), "ddp", "fsdp2", "rampcli-replicated", "rampcli-sharded"]
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", "--standalone"]
@@ -83,7 +92,9 @@ def rampcli(folder: Path, *, threads: int, accumulate: int, words: Sequence[str]
     )
 
 
-def peer(name: str, folder: Path, *, threads: int, accumulate: int, words: Sequence[str] = ()) -> Command:
+def peer(
+    name: str, folder: Path, *, threads: int, accumulate: int, words: Sequence[str] = ()
+) -> Command:
     """One of `peers/train.py`; ddp and fsdp2 as two processes."""
     folder.mkdir()
     rows = folder / "rows"
@@ -110,22 +121,34 @@ def contender(name: str, folder: Path, *, threads: int, accumulate: int) -> Cont
         here = folder / f"{name}-{index}"
         if who == "rampcli":
             words = ["trainer.compile=true"] if how == "compiled" else []
-            words += ["trainer.devices=2", f"parallel.data_parallel_shard_size={SHARD_SIZES[how]}"] if how in SHARD_SIZES else []
+            words += (
+                ["trainer.devices=2", f"parallel.data_parallel_shard_size={SHARD_SIZES[how]}"]
+                if how in SHARD_SIZES
+                else []
+            )
             commands.append(rampcli(here, threads=threads, accumulate=accumulate, words=words))
         else:
             words = ["--compile"] if how == "compiled" else []
             commands.append(peer(who, here, threads=threads, accumulate=accumulate, words=words))
-    return Contender(name=name, commands=commands, samples_per_row=shape.MICRO_BATCH_SIZE * accumulate * processes)
+    return Contender(
+        name=name,
+        commands=commands,
+        samples_per_row=shape.MICRO_BATCH_SIZE * accumulate * processes,
+    )
 
 
-def hold(names: Sequence[str], *, threads: int, accumulate: int, rounds: int, turn_s: float) -> tuple[list[Contender], dict[str, str]]:
+def hold(
+    names: Sequence[str], *, threads: int, accumulate: int, rounds: int, turn_s: float
+) -> tuple[list[Contender], dict[str, str]]:
     """Those that ran, measured; and of the others why they did not."""
     running: list[Contender] = []
     absent: dict[str, str] = {}
     with tempfile.TemporaryDirectory() as folder:
         try:
             for name in names:
-                running.append(contender(name, Path(folder), threads=threads, accumulate=accumulate))
+                running.append(
+                    contender(name, Path(folder), threads=threads, accumulate=accumulate)
+                )
                 try:
                     running[-1].start()
                 except EndedError as error:
@@ -141,10 +164,18 @@ def hold(names: Sequence[str], *, threads: int, accumulate: int, rounds: int, tu
 def show_steps(ran: Sequence[Contender]) -> None:
     """The table of processes that are alone."""
     base = next((each for each in ran if each.name == BASE), ran[0])
-    print(f"{'':<18} {'':>5} {'CPU ms/step':>15} {'ms/step':>15}   {'CPU time of ' + base.name + ' / its':<36} time of {base.name} / its")
-    print(f"{'':<18} {'steps':>5} {'quiet':>8} {'mean':>6} {'quiet':>8} {'mean':>6}" + 2 * f"   {'quiet  mean  (quartiles of rounds)':<36}")
+    print(
+        f"{'':<18} {'':>5} {'CPU ms/step':>15} {'ms/step':>15}   {'CPU time of ' + base.name + ' / its':<36} time of {base.name} / its"
+    )
+    print(
+        f"{'':<18} {'steps':>5} {'quiet':>8} {'mean':>6} {'quiet':>8} {'mean':>6}"
+        + 2 * f"   {'quiet  mean  (quartiles of rounds)':<36}"
+    )
     for each in ran:
-        times = [1e3 * each.samples_per_row * s for s in (each.quiet_cpu_s(), each.cpu_s(), each.quiet_wall_s(), each.wall_s())]
+        times = [
+            1e3 * each.samples_per_row * s
+            for s in (each.quiet_cpu_s(), each.cpu_s(), each.quiet_wall_s(), each.wall_s())
+        ]
         print(
             f"{each.name:<18} {each.rows():5} {times[0]:8.1f} {times[1]:6.1f} {times[2]:8.1f} {times[3]:6.1f}"
             f"   {cpu_ratio(each, base)!s:<36} {wall_ratio(each, base)}"
@@ -155,7 +186,10 @@ def show_pairs(ran: Sequence[Contender]) -> None:
     """The table of two processes."""
     by_name = {each.name: each for each in ran}
     bases = [by_name[apart] for apart in APART.values() if apart in by_name]
-    print(f"{'':<18} {'':>7} {'samples/s':>13} {'CPU ms/sample':>15}" + "".join(f"   {'of ' + base.name:<36}" for base in bases))
+    print(
+        f"{'':<18} {'':>7} {'samples/s':>13} {'CPU ms/sample':>15}"
+        + "".join(f"   {'of ' + base.name:<36}" for base in bases)
+    )
     print(
         f"{'':<18} {'samples':>7} {'quiet':>7} {'mean':>5} {'quiet':>8} {'mean':>6}"
         + len(bases) * f"   {'quiet  mean  (quartiles of rounds)':<36}"
@@ -163,22 +197,32 @@ def show_pairs(ran: Sequence[Contender]) -> None:
     for each in ran:
         print(
             f"{each.name:<18} {each.rows() * each.samples_per_row:7} {1 / each.quiet_wall_s():7.2f} {1 / each.wall_s():5.2f}"
-            f" {1e3 * each.quiet_cpu_s():8.1f} {1e3 * each.cpu_s():6.1f}" + "".join(f"   {wall_ratio(each, base)!s:<36}" for base in bases)
+            f" {1e3 * each.quiet_cpu_s():8.1f} {1e3 * each.cpu_s():6.1f}"
+            + "".join(f"   {wall_ratio(each, base)!s:<36}" for base in bases)
         )
-        print(f"{'':<18} {'by processor time':<37}" + "".join(f"   {cpu_ratio(each, base)!s:<36}" for base in bases))
+        print(
+            f"{'':<18} {'by processor time':<37}"
+            + "".join(f"   {cpu_ratio(each, base)!s:<36}" for base in bases)
+        )
 
 
 def main() -> None:
     """Hold one contest for each number of threads and of micro batches, and print its table."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--processes", type=int, choices=(1, 2), default=1)
     parser.add_argument("--threads", type=int, nargs="+", default=[1], help="of each process")
-    parser.add_argument("--accumulate", type=int, nargs="+", default=[1], help="micro batches a step")
+    parser.add_argument(
+        "--accumulate", type=int, nargs="+", default=[1], help="micro batches a step"
+    )
     parser.add_argument("--contenders", nargs="+", metavar="NAME", help="as above")
     parser.add_argument("--rounds", type=int, default=10)
     parser.add_argument("--turn-seconds", type=float, default=3.0)
     given = parser.parse_args()
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # so that nothing is left running, or stopped
+    signal.signal(
+        signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM)
+    )  # so that nothing is left running, or stopped
     names = given.contenders or (ALONE if given.processes == 1 else TOGETHER)
     for threads in given.threads:
         for accumulate in given.accumulate:
@@ -188,7 +232,13 @@ def main() -> None:
                 f" {given.rounds} rounds of turns of {given.turn_seconds} s\n",
                 flush=True,
             )
-            ran, absent = hold(names, threads=threads, accumulate=accumulate, rounds=given.rounds, turn_s=given.turn_seconds)
+            ran, absent = hold(
+                names,
+                threads=threads,
+                accumulate=accumulate,
+                rounds=given.rounds,
+                turn_s=given.turn_seconds,
+            )
             (show_steps if given.processes == 1 else show_pairs)(ran)
             for name, reason in absent.items():
                 print(f"{name} did not run: {reason.splitlines()[-1]}", flush=True)

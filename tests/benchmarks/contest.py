@@ -74,7 +74,13 @@ class Lane:
         self.count, self._read = 0, 0
         self.said: deque[str] = deque(maxlen=KEPT_LINES)
         terminal, theirs = os.openpty()
-        environment = {**os.environ, "TERM": "xterm", "COLUMNS": "140", "LINES": "40", **command.environment}
+        environment = {
+            **os.environ,
+            "TERM": "xterm",
+            "COLUMNS": "140",
+            "LINES": "40",
+            **command.environment,
+        }
         self.process = subprocess.Popen(
             command.words, env=environment, stdin=subprocess.DEVNULL, stdout=theirs, stderr=theirs,
             start_new_session=True, preexec_fn=partial(die_with, os.getpid()),
@@ -84,7 +90,10 @@ class Lane:
         self._reader.start()
 
     def _follow(self, terminal: int) -> None:
-        with suppress(OSError), open(terminal, encoding="utf-8", errors="replace") as lines:  # an error is how a terminal ends
+        with (
+            suppress(OSError),
+            open(terminal, encoding="utf-8", errors="replace") as lines,
+        ):  # an error is how a terminal ends
             self.said.extend(line.rstrip() for line in lines if line.strip())
 
     def wrote_row(self) -> bool:
@@ -119,8 +128,18 @@ class Lane:
         total = 0.0
         for pid in self.processes():
             with suppress(OSError):  # it has ended, and its parent has its time
-                total += time.clock_gettime(~pid << 3 | 2)  # the clock of a process's processor time, as clock_getcpuclockid(3) has it
-                total += sum(map(int, Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[13:15])) / TICKS_PER_S
+                total += time.clock_gettime(
+                    ~pid << 3 | 2
+                )  # the clock of a process's processor time, as clock_getcpuclockid(3) has it
+                total += (
+                    sum(
+                        map(
+                            int,
+                            Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[13:15],
+                        )
+                    )
+                    / TICKS_PER_S
+                )
         return total
 
     def signal(self, number: int) -> None:
@@ -214,7 +233,11 @@ class Contender:
     def cpu_s(self, since: int = 0, until: int = -1) -> float:
         """Processor seconds per sample from one turn's end to another's."""
         passed = [_difference(lane, since, until) for lane in self.lanes]
-        return sum(each.cpu_s for each in passed) / sum(each.rows for each in passed) / self.samples_per_row
+        return (
+            sum(each.cpu_s for each in passed)
+            / sum(each.rows for each in passed)
+            / self.samples_per_row
+        )
 
     def wall_s(self, since: int = 0, until: int = -1) -> float:
         """Seconds per sample from one turn's end to another's, all lanes together."""
@@ -224,13 +247,19 @@ class Contender:
     def quiet_cpu_s(self) -> float:
         """Processor seconds per sample, the lower quartile of rows."""
         return (
-            statistics.fmean(_lower_quartile([each.cpu_s / each.rows for each in _each_row(lane)]) for lane in self.lanes)
+            statistics.fmean(
+                _lower_quartile([each.cpu_s / each.rows for each in _each_row(lane)])
+                for lane in self.lanes
+            )
             / self.samples_per_row
         )
 
     def quiet_wall_s(self) -> float:
         """Seconds per sample, the lower quartile of rows, all lanes together."""
-        rows_s = [_lower_quartile([each.active_s / each.rows for each in _each_row(lane)]) for lane in self.lanes]
+        rows_s = [
+            _lower_quartile([each.active_s / each.rows for each in _each_row(lane)])
+            for lane in self.lanes
+        ]
         return 1 / sum(1 / row_s for row_s in rows_s) / self.samples_per_row
 
 
@@ -275,14 +304,28 @@ class Ratio:
 
 def cpu_ratio(contender: Contender, other: Contender) -> Ratio:
     """By processor time per sample."""
-    rounds = [other.cpu_s(turn, turn + 1) / contender.cpu_s(turn, turn + 1) for turn in range(contender.turns())]
-    return Ratio(other.quiet_cpu_s() / contender.quiet_cpu_s(), other.cpu_s() / contender.cpu_s(), _quartiles(rounds))
+    rounds = [
+        other.cpu_s(turn, turn + 1) / contender.cpu_s(turn, turn + 1)
+        for turn in range(contender.turns())
+    ]
+    return Ratio(
+        other.quiet_cpu_s() / contender.quiet_cpu_s(),
+        other.cpu_s() / contender.cpu_s(),
+        _quartiles(rounds),
+    )
 
 
 def wall_ratio(contender: Contender, other: Contender) -> Ratio:
     """By time per sample."""
-    rounds = [other.wall_s(turn, turn + 1) / contender.wall_s(turn, turn + 1) for turn in range(contender.turns())]
-    return Ratio(other.quiet_wall_s() / contender.quiet_wall_s(), other.wall_s() / contender.wall_s(), _quartiles(rounds))
+    rounds = [
+        other.wall_s(turn, turn + 1) / contender.wall_s(turn, turn + 1)
+        for turn in range(contender.turns())
+    ]
+    return Ratio(
+        other.quiet_wall_s() / contender.quiet_wall_s(),
+        other.wall_s() / contender.wall_s(),
+        _quartiles(rounds),
+    )
 
 
 def _lower_quartile(values: Sequence[float]) -> float:

@@ -17,5 +17,10 @@ def test_the_benchmark_for_gpus_runs_to_its_table_with_a_tiny_model_on_the_cpu()
     assert [(name, sequence, accumulate) for name, sequence, _, accumulate in rows] == [
         (name, sequence, accumulate)
         for sequence in ("32", "64")
-        for name, accumulate in (("rampcli", "1"), ("rampcli", "8"), ("transformers", "1"), ("minimal", "1"))
+        for name, accumulate in (
+            ("rampcli", "1"),
+            ("rampcli", "8"),
+            ("transformers", "1"),
+            ("minimal", "1"),
+        )
     ]

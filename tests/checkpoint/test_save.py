@@ -48,7 +48,9 @@ class Training:
 
     def step(self, seed: int) -> float:
         tokens = torch.randint(64, (4, 16), generator=torch.Generator().manual_seed(seed))
-        result = follow_gradient(self.passes, [MicroBatch(tokens, tokens)], global_tokens=64, gradient_clip_val=1.0)
+        result = follow_gradient(
+            self.passes, [MicroBatch(tokens, tokens)], global_tokens=64, gradient_clip_val=1.0
+        )
         for optimizer in self.optimizers:
             optimizer.step()
             optimizer.zero_grad()
@@ -81,7 +83,9 @@ def test_training_goes_on_from_a_checkpoint_bit_for_bit(small_gpt, training_of, 
     training.step(0)
     training.checkpoints.save(TrainingState(step=1, consumed_samples=4, order_hash="abc"))
     resumed = training_of(small_gpt)
-    assert resumed.checkpoints.load_newest() == TrainingState(step=1, consumed_samples=4, order_hash="abc")
+    assert resumed.checkpoints.load_newest() == TrainingState(
+        step=1, consumed_samples=4, order_hash="abc"
+    )
     assert [training.step(seed) for seed in (1, 2)] == [resumed.step(seed) for seed in (1, 2)]
 
 
@@ -89,16 +93,23 @@ def test_without_a_checkpoint_a_run_starts_at_the_beginning(small_llama, trainin
     assert training_of(small_llama).checkpoints.load_newest() == TrainingState()
 
 
-def test_only_the_last_checkpoints_are_kept_and_what_a_kill_left_behind_is_removed(small_llama, run, training_of):
+def test_only_the_last_checkpoints_are_kept_and_what_a_kill_left_behind_is_removed(
+    small_llama, run, training_of
+):
     training = training_of(small_llama, keep_last=2)
     (run.checkpoints / "step_00000007.tmp").mkdir(parents=True)
     for step in range(1, 5):
         training.step(step)
         training.checkpoints.save(TrainingState(step=step, consumed_samples=4 * step))
-    assert sorted(path.name for path in run.checkpoints.iterdir()) == ["step_00000003", "step_00000004"]
+    assert sorted(path.name for path in run.checkpoints.iterdir()) == [
+        "step_00000003",
+        "step_00000004",
+    ]
 
 
-def test_a_checkpoint_holds_safetensors_and_a_manifest_and_nothing_else(small_llama, run, training_of):
+def test_a_checkpoint_holds_safetensors_and_a_manifest_and_nothing_else(
+    small_llama, run, training_of
+):
     training = training_of(small_llama)
     training.step(0)
     training.checkpoints.save(TrainingState(step=1, consumed_samples=4))
@@ -116,7 +127,9 @@ def test_a_damaged_checkpoint_is_passed_over_and_said(small_llama, run, harm, tr
     for step in (1, 2):
         training.step(step)
         training.checkpoints.save(TrainingState(step=step, consumed_samples=4 * step))
-        expected[step] = [parameter.detach().clone() for parameter in training.passes.parts[0].parameters()]
+        expected[step] = [
+            parameter.detach().clone() for parameter in training.passes.parts[0].parameters()
+        ]
     harm(run.complete_checkpoints()[-1])
     resumed = training_of(small_llama)
     assert resumed.checkpoints.load_newest().step == 1
@@ -127,8 +140,12 @@ def test_a_damaged_checkpoint_is_passed_over_and_said(small_llama, run, harm, tr
     assert "is damaged" in fault["reason"]
 
 
-@pytest.mark.parametrize("harm", [cut, flip, remove, damage_the_manifest, "remove all", "remove the folder"])
-def test_harm_to_checkpoints_while_training_goes_on_costs_nothing_once_the_next_one_is_saved(small_llama, run, harm, training_of):
+@pytest.mark.parametrize(
+    "harm", [cut, flip, remove, damage_the_manifest, "remove all", "remove the folder"]
+)
+def test_harm_to_checkpoints_while_training_goes_on_costs_nothing_once_the_next_one_is_saved(
+    small_llama, run, harm, training_of
+):
     training = training_of(small_llama, in_background=True)
     training.step(1)
     training.checkpoints.save(TrainingState(step=1, consumed_samples=4))
@@ -136,7 +153,9 @@ def test_harm_to_checkpoints_while_training_goes_on_costs_nothing_once_the_next_
     if callable(harm):
         harm(run.complete_checkpoints()[-1])
     else:
-        shutil.rmtree(run.complete_checkpoints()[-1].path if harm == "remove all" else run.checkpoints)
+        shutil.rmtree(
+            run.complete_checkpoints()[-1].path if harm == "remove all" else run.checkpoints
+        )
     training.step(2)
     training.checkpoints.save(TrainingState(step=2, consumed_samples=8), is_last=True)
     resumed = training_of(small_llama)
@@ -145,12 +164,16 @@ def test_harm_to_checkpoints_while_training_goes_on_costs_nothing_once_the_next_
 
 
 def test_checkpoints_of_other_settings_are_refused_as_such(small_llama, training_of):
-    training_of(small_llama, settings={"seed": 1}).checkpoints.save(TrainingState(step=1, consumed_samples=4))
+    training_of(small_llama, settings={"seed": 1}).checkpoints.save(
+        TrainingState(step=1, consumed_samples=4)
+    )
     with pytest.raises(ForeignCheckpointError, match=r"another configuration: seed=1 \(here 2\)"):
         training_of(small_llama, settings={"seed": 2}).checkpoints.load_newest()
 
 
-def test_where_every_checkpoint_is_damaged_the_run_does_not_start_anew_by_itself(small_llama, run, training_of):
+def test_where_every_checkpoint_is_damaged_the_run_does_not_start_anew_by_itself(
+    small_llama, run, training_of
+):
     training = training_of(small_llama)
     training.step(0)
     training.checkpoints.save(TrainingState(step=1, consumed_samples=4))
@@ -172,12 +195,16 @@ def test_a_failed_save_leaves_the_older_checkpoint_and_says_why(small_llama, run
     training.step(0)
     training.checkpoints.save(TrainingState(step=1, consumed_samples=4))
     refuse_to_save(run)
-    with pytest.raises(RampcliError, match=r"cannot save the checkpoint of step 2: .* is a symbolic link"):
+    with pytest.raises(
+        RampcliError, match=r"cannot save the checkpoint of step 2: .* is a symbolic link"
+    ):
         training.checkpoints.save(TrainingState(step=2, consumed_samples=8))
     assert [checkpoint.step for checkpoint in run.complete_checkpoints()] == [1]
 
 
-def test_a_damaged_checkpoint_gives_way_when_its_step_is_taken_again_and_outlives_no_whole_one(small_llama, run, training_of):
+def test_a_damaged_checkpoint_gives_way_when_its_step_is_taken_again_and_outlives_no_whole_one(
+    small_llama, run, training_of
+):
     training = training_of(small_llama, keep_last=2)
     for step in (1, 2, 3):
         training.step(step)
@@ -187,20 +214,38 @@ def test_a_damaged_checkpoint_gives_way_when_its_step_is_taken_again_and_outlive
     assert resumed.checkpoints.load_newest().step == 2
     resumed.step(3)
     resumed.checkpoints.save(TrainingState(step=3, consumed_samples=12))
-    assert [(checkpoint.step, checkpoint.damage()) for checkpoint in run.complete_checkpoints()] == [(3, None)]
+    assert [
+        (checkpoint.step, checkpoint.damage()) for checkpoint in run.complete_checkpoints()
+    ] == [(3, None)]
 
 
 def test_a_checkpoint_of_torchs_writer_with_sha256_loads(small_llama, run, training_of):
     training = training_of(small_llama)
     training.step(0)
     folder = run.checkpoint_folder(1)
-    tensors = {name: tensor.detach() for name, tensor, _ in training.checkpoints._tensors(copies=False)}
-    save_by_torch(tensors, storage_writer=HuggingFaceStorageWriter(str(folder), save_distributed=True))
+    tensors = {
+        name: tensor.detach() for name, tensor, _ in training.checkpoints._tensors(copies=False)
+    }
+    save_by_torch(
+        tensors, storage_writer=HuggingFaceStorageWriter(str(folder), save_distributed=True)
+    )
     files = {
-        path.name: {"bytes": path.stat().st_size, "sha256": hashlib.sha256(path.read_bytes()).hexdigest()} for path in folder.iterdir()
+        path.name: {
+            "bytes": path.stat().st_size,
+            "sha256": hashlib.sha256(path.read_bytes()).hexdigest(),
+        }
+        for path in folder.iterdir()
     }
     write_json(
-        folder / MANIFEST, {"step": 1, "consumed_samples": 4, "order_hash": None, "corpus": "corpus", "settings": {}, "files": files}
+        folder / MANIFEST,
+        {
+            "step": 1,
+            "consumed_samples": 4,
+            "order_hash": None,
+            "corpus": "corpus",
+            "settings": {},
+            "files": files,
+        },
     )
     resumed = training_of(small_llama)
     assert resumed.checkpoints.load_newest().step == 1
@@ -222,7 +267,9 @@ def slow_copies(monkeypatch):
 
 
 @pytest.mark.parametrize("optimizer", list(Optimizer))
-def test_training_that_goes_on_does_not_leak_into_what_is_saved(small_gpt, run, training_of, slow_copies, tmp_path, optimizer, monkeypatch):
+def test_training_that_goes_on_does_not_leak_into_what_is_saved(
+    small_gpt, run, training_of, slow_copies, tmp_path, optimizer, monkeypatch
+):
     """The same bytes as from a save that training waits for, though the copy is made only when the next step wants to change weights."""
     small_gpt.optim.optimizer = optimizer
     training = training_of(small_gpt, in_background=True)
@@ -256,7 +303,9 @@ def test_training_goes_on_from_a_checkpoint_of_the_background_bit_for_bit(small_
     losses = {}
     for step in range(1, 6):
         losses[step] = training.step(step)
-        training.checkpoints.save(TrainingState(step=step, consumed_samples=4 * step), is_last=step == 5)
+        training.checkpoints.save(
+            TrainingState(step=step, consumed_samples=4 * step), is_last=step == 5
+        )
     resumed = training_of(small_llama)
     assert resumed.checkpoints.load_newest().step == 5
     assert resumed.step(6) == training.step(6)
@@ -269,7 +318,12 @@ def test_the_memory_of_the_copies_is_kept_from_save_to_save(small_llama, trainin
         training.step(step)
         training.checkpoints.save(TrainingState(step=step, consumed_samples=4 * step))
         training.checkpoints.wait()
-        places.append({name: tensor.data_ptr() for name, tensor in training.checkpoints._copies._memory.items()})
+        places.append(
+            {
+                name: tensor.data_ptr()
+                for name, tensor in training.checkpoints._copies._memory.items()
+            }
+        )
     assert places[0] == places[1] == places[2]
 
 
@@ -279,13 +333,17 @@ def test_a_save_right_after_another_waits_for_it_and_both_are_there(small_llama,
         training.step(step)
         training.checkpoints.save(TrainingState(step=step, consumed_samples=4 * step))
     training.checkpoints.wait()
-    assert [(checkpoint.step, checkpoint.damage()) for checkpoint in run.complete_checkpoints()] == [(1, None), (2, None)]
+    assert [
+        (checkpoint.step, checkpoint.damage()) for checkpoint in run.complete_checkpoints()
+    ] == [(1, None), (2, None)]
     rows = [row for row in read_rows(run.events) if row["event"] == "checkpoint"]
     assert [row["step"] for row in rows] == [1, 2]
     assert all(0 <= row["stall_s"] <= row["save_s"] for row in rows)
 
 
-def test_the_event_of_a_checkpoint_stands_there_once_it_is_complete(small_llama, run, training_of, slow_copies):
+def test_the_event_of_a_checkpoint_stands_there_once_it_is_complete(
+    small_llama, run, training_of, slow_copies
+):
     training = training_of(small_llama, in_background=True)
     training.checkpoints.save(TrainingState(step=1, consumed_samples=4))
     assert not run.events.exists()
@@ -296,7 +354,9 @@ def test_the_event_of_a_checkpoint_stands_there_once_it_is_complete(small_llama,
 
 
 @pytest.mark.parametrize("when", ["folder", "tensors", "manifest"])
-def test_a_save_that_fails_in_the_background_says_why_at_the_next_one(small_llama, run, training_of, when, monkeypatch):
+def test_a_save_that_fails_in_the_background_says_why_at_the_next_one(
+    small_llama, run, training_of, when, monkeypatch
+):
     training = training_of(small_llama, in_background=True)
     training.step(0)
     training.checkpoints.save(TrainingState(step=1, consumed_samples=4))
@@ -314,7 +374,10 @@ def test_a_save_that_fails_in_the_background_says_why_at_the_next_one(small_llam
         monkeypatch.setattr(RunDirectory, "write_json", full)
     training.step(1)
     training.checkpoints.save(TrainingState(step=2, consumed_samples=8))
-    with pytest.raises(RampcliError, match=r"cannot save the checkpoint of step 2: .*(No space left|is a symbolic link)"):
+    with pytest.raises(
+        RampcliError,
+        match=r"cannot save the checkpoint of step 2: .*(No space left|is a symbolic link)",
+    ):
         training.checkpoints.save(TrainingState(step=3, consumed_samples=12))
     assert [checkpoint.step for checkpoint in run.complete_checkpoints()] == [1]
     if when != "folder":

@@ -16,7 +16,10 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from safetensors.torch import load_file
-from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageReader, HuggingFaceStorageWriter
+from torch.distributed.checkpoint.hf_storage import (
+    HuggingFaceStorageReader,
+    HuggingFaceStorageWriter,
+)
 from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.state_dict_saver import save
 
@@ -63,11 +66,18 @@ def test_any_boxes_of_tensors_are_read_from_any_others(cases, tmp_path_factory):
     for number, (tensor, cuts, _) in enumerate(cases):
         for rank, block in enumerate(grid(str(number), tensor, cuts)):
             ranks.setdefault(rank, []).append(block)
-    files = {name: facts for rank, blocks in ranks.items() for name, facts in write_blocks(folder, blocks, rank=rank).items()}
+    files = {
+        name: facts
+        for rank, blocks in ranks.items()
+        for name, facts in write_blocks(folder, blocks, rank=rank).items()
+    }
     for number, (tensor, _, cuts) in enumerate(cases):
         for block in grid(str(number), torch.full_like(tensor, -1), cuts):
             read_blocks(folder, files, [block], to_check=files)
-            place = tuple(slice(first, first + size) for first, size in zip(block.offsets, block.values.shape, strict=True))
+            place = tuple(
+                slice(first, first + size)
+                for first, size in zip(block.offsets, block.values.shape, strict=True)
+            )
             assert torch.equal(block.values, tensor[place])
 
 
@@ -75,8 +85,15 @@ def test_any_boxes_of_tensors_are_read_from_any_others(cases, tmp_path_factory):
 def tensors():
     """Of many pieces, of less than one, and of one number."""
     generator = torch.Generator().manual_seed(0)
-    large = {f"large.{number}": torch.randn(3_000_000 + number, generator=generator) for number in range(7)}
-    return {**large, "matrix": torch.randn(1000, 300, generator=generator).T, "step": torch.tensor(7.0)}
+    large = {
+        f"large.{number}": torch.randn(3_000_000 + number, generator=generator)
+        for number in range(7)
+    }
+    return {
+        **large,
+        "matrix": torch.randn(1000, 300, generator=generator).T,
+        "step": torch.tensor(7.0),
+    }
 
 
 @pytest.fixture
@@ -84,10 +101,19 @@ def blocks(tensors):
     return [whole_block(name, tensor) for name, tensor in tensors.items()]
 
 
-def test_large_tensors_are_written_side_by_side_into_files_that_other_libraries_read(blocks, tensors, tmp_path, alone):  # noqa: ARG001
+def test_large_tensors_are_written_side_by_side_into_files_that_other_libraries_read(
+    blocks,
+    tensors,
+    tmp_path,
+    alone,  # noqa: ARG001
+):
     files = write_blocks(tmp_path, blocks, rank=3)
-    assert sorted(files) == [f"shard-00004-model-0000{lane}-of-00002.safetensors" for lane in (1, 2)]
-    assert {name: facts["bytes"] for name, facts in files.items()} == {path.name: path.stat().st_size for path in tmp_path.iterdir()}
+    assert sorted(files) == [
+        f"shard-00004-model-0000{lane}-of-00002.safetensors" for lane in (1, 2)
+    ]
+    assert {name: facts["bytes"] for name, facts in files.items()} == {
+        path.name: path.stat().st_size for path in tmp_path.iterdir()
+    }
     read = {name: tensor for file in files for name, tensor in load_file(tmp_path / file).items()}
     assert read.keys() == tensors.keys()
     assert all(torch.equal(read[name], tensor) for name, tensor in tensors.items())
@@ -119,7 +145,9 @@ def test_damage_to_any_byte_is_found(tmp_path):
                 read_blocks(tmp_path, {name: facts}, [block], to_check=[name])
 
 
-def written(folder: Path, boxes: Sequence[tuple[tuple[int, ...], torch.Tensor]], whole: tuple[int, ...]) -> dict[str, dict]:
+def written(
+    folder: Path, boxes: Sequence[tuple[tuple[int, ...], torch.Tensor]], whole: tuple[int, ...]
+) -> dict[str, dict]:
     """Boxes of one tensor, each in a file of its own."""
     files: dict[str, dict] = {}
     for rank, (offsets, values) in enumerate(boxes):
@@ -146,14 +174,21 @@ def test_boxes_that_do_not_make_up_a_tensor_are_refused_and_nothing_is_read(tmp_
         assert not values.any()
 
 
-@pytest.mark.parametrize("values", [torch.zeros(10, dtype=torch.float64), torch.zeros(10, 1), torch.tensor(1.0)])
+@pytest.mark.parametrize(
+    "values", [torch.zeros(10, dtype=torch.float64), torch.zeros(10, 1), torch.tensor(1.0)]
+)
 def test_a_tensor_of_another_type_or_another_number_of_dimensions_is_refused(tmp_path, values):
     files = write_blocks(tmp_path, [whole_block("weight", values)], rank=0)
     with pytest.raises(DamagedFileError):
         read_blocks(tmp_path, files, [whole_block("weight", torch.zeros(10))])
 
 
-@given(cuts=st.lists(st.integers(1, 11), max_size=5), move=st.integers(-2, 2), chosen=st.integers(0, 5), axis=st.integers(0, 1))
+@given(
+    cuts=st.lists(st.integers(1, 11), max_size=5),
+    move=st.integers(-2, 2),
+    chosen=st.integers(0, 5),
+    axis=st.integers(0, 1),
+)
 def test_boxes_tile_a_tensor_only_while_none_is_moved(cuts, move, chosen, axis):
     boxes = grid("weight", torch.zeros(12, 12), [cuts, cuts])
     tiling, moved = Tiling((12, 12)), boxes[chosen % len(boxes)]
@@ -181,7 +216,10 @@ def test_thousands_of_boxes_of_a_tensor_are_read_in_seconds(tmp_path):
     tensor = torch.arange(5000.0 * 8).reshape(5000, 8)
     files = {}
     for row in range(5000):
-        content = _header([Block("weight", (row, 0), tensor[row : row + 1], (5000, 8))]).numpy().tobytes() + tensor[row].numpy().tobytes()
+        content = (
+            _header([Block("weight", (row, 0), tensor[row : row + 1], (5000, 8))]).numpy().tobytes()
+            + tensor[row].numpy().tobytes()
+        )
         (tmp_path / f"{row}.safetensors").write_bytes(content)
         files[f"{row}.safetensors"] = {"bytes": len(content)}
     read, began = torch.zeros_like(tensor), time.process_time()
@@ -216,7 +254,8 @@ WRONG_HEADERS = {
     "a place is no mapping": header_of() | {"__metadata__": {"DCP_SHARDING_INFO": '{"weight": 1}'}},
     "a place is missing": header_of() | {"__metadata__": {"DCP_SHARDING_INFO": "{}"}},
     "places are missing": header_of() | {"__metadata__": {}},
-    "places are nested too deeply": header_of() | {"__metadata__": {"DCP_SHARDING_INFO": "[" * 100_000}},
+    "places are nested too deeply": header_of()
+    | {"__metadata__": {"DCP_SHARDING_INFO": "[" * 100_000}},
     "places are half a character": header_of() | {"__metadata__": {"DCP_SHARDING_INFO": "\ud800"}},
     "a type that no checkpoint has": header_of(dtype="U32"),
 }
@@ -230,7 +269,9 @@ def test_a_box_at_a_place_that_makes_no_sense_is_one_error(tmp_path, header):
 
 
 def test_the_header_of_one_s_own_is_read_where_it_makes_sense(tmp_path):
-    read_blocks(tmp_path, saved(tmp_path, header_of()), [whole_block("weight", values := torch.ones(10))])
+    read_blocks(
+        tmp_path, saved(tmp_path, header_of()), [whole_block("weight", values := torch.ones(10))]
+    )
     assert not values.any()
 
 

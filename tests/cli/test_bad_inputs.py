@@ -44,7 +44,9 @@ def check_message(row, exit_code, stdout, stderr):
     assert [part for part in row.said if part not in stderr] == [], stderr
     assert SECRET not in stderr
     typed = " ".join((*row.words, *map(str, row.files.values()))).lower()
-    assert [name for name in ("traceback", *LIBRARIES) if name in stderr.lower() and name not in typed] == []
+    assert [
+        name for name in ("traceback", *LIBRARIES) if name in stderr.lower() and name not in typed
+    ] == []
     if row.from_typer:
         assert stderr.splitlines()[-1].startswith("Error: ")
         return
@@ -55,7 +57,9 @@ def check_message(row, exit_code, stdout, stderr):
 
 
 @pytest.mark.parametrize("row", BAD_INPUTS, ids=lambda row: row.title)
-def test_bad_input_gets_one_clear_message_and_exit_code_2_and_writes_nothing(row: BadInput, rampcli, tmp_path, monkeypatch):
+def test_bad_input_gets_one_clear_message_and_exit_code_2_and_writes_nothing(
+    row: BadInput, rampcli, tmp_path, monkeypatch
+):
     monkeypatch.setenv("SECRET", SECRET)
     give_files(row, tmp_path)
     ended = rampcli(*row.words)
@@ -64,12 +68,16 @@ def test_bad_input_gets_one_clear_message_and_exit_code_2_and_writes_nothing(row
     assert ended.cpu_s < MOST_CPU_S
 
 
-@pytest.mark.parametrize("row", [row for row in BAD_INPUTS if row.title in REAL], ids=lambda row: row.title)
+@pytest.mark.parametrize(
+    "row", [row for row in BAD_INPUTS if row.title in REAL], ids=lambda row: row.title
+)
 def test_a_process_of_its_own_says_the_same(row: BadInput, tmp_path):
     give_files(row, tmp_path)
     environment = {**os.environ, "SECRET": SECRET, "CUDA_VISIBLE_DEVICES": ""}
     command = [sys.executable, "-m", "rampcli", *row.words]
-    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
+    )
     check_message(row, done.returncode, done.stdout, done.stderr)
     assert files_in(tmp_path) == set(row.files)
 
@@ -89,7 +97,11 @@ def errors_of(rampcli):
     def run(*words, factory="llama3_8b"):
         ended = rampcli("plan", "--factory", factory, *words)
         assert (ended.exit_code, ended.stdout) == (2, "")
-        return [line.removeprefix("error: ") for line in ended.stderr.splitlines() if line.startswith("error: ")]
+        return [
+            line.removeprefix("error: ")
+            for line in ended.stderr.splitlines()
+            if line.startswith("error: ")
+        ]
 
     return run
 
@@ -97,7 +109,14 @@ def errors_of(rampcli):
 def test_everything_that_is_wrong_stands_in_one_report_each_once(errors_of, tmp_path):
     (tmp_path / "optim").mkdir()
     (tmp_path / "optim" / "mine.yaml").write_text("lr: fast\nbeta1: 5\nlearning_rate: 1\n")
-    said = errors_of("--config-dir", ".", "optim=mine", "modle.bias=1", "model.global_batch_size=510", "data=nothing")
+    said = errors_of(
+        "--config-dir",
+        ".",
+        "optim=mine",
+        "modle.bias=1",
+        "model.global_batch_size=510",
+        "data=nothing",
+    )
     assert said == [
         "there is no setting modle.bias",
         "data=nothing: there is no conf/data/nothing.yaml",
@@ -111,19 +130,35 @@ def test_everything_that_is_wrong_stands_in_one_report_each_once(errors_of, tmp_
 @pytest.mark.parametrize(
     ("words", "errors"),
     [
-        (["model.global_batch_size=many", "trainer.accumulate_grad_batches=3"], ["model.global_batch_size=many is not an integer"]),
-        (["trainer.num_nodes=0", "model.global_batch_size=510"], ["trainer.num_nodes=0 is below 1"]),
+        (
+            ["model.global_batch_size=many", "trainer.accumulate_grad_batches=3"],
+            ["model.global_batch_size=many is not an integer"],
+        ),
+        (
+            ["trainer.num_nodes=0", "model.global_batch_size=510"],
+            ["trainer.num_nodes=0 is below 1"],
+        ),
         (["optim.lr=fast", "optim.min_lr=5"], ["optim.lr=fast is not a number"]),
-        (["trainer.max_steps=many", "trainer.max_tokens=5"], ["trainer.max_steps=many is not an integer"]),
+        (
+            ["trainer.max_steps=many", "trainer.max_tokens=5"],
+            ["trainer.max_steps=many is not an integer"],
+        ),
         (
             ["data.global_batch_size=1024", "model.global_batch_size=510"],
-            ["data.global_batch_size=1024 and model.global_batch_size=510 are two spellings of one number and differ"],
+            [
+                "data.global_batch_size=1024 and model.global_batch_size=510 are two spellings of one number and differ"
+            ],
         ),
         (
             ["model.rampup_batch_size=[256,100]", "model.global_batch_size=1000"],
-            ["model.rampup_batch_size=[256,100] has 2 values; it takes three: [start batch size, increment, ramp-up samples]"],
+            [
+                "model.rampup_batch_size=[256,100] has 2 values; it takes three: [start batch size, increment, ramp-up samples]"
+            ],
         ),
-        (["seed=1", "seed=2", "seed=-1"], ["seed is given twice: 1 and 2", "seed is given twice: 1 and -1"]),
+        (
+            ["seed=1", "seed=2", "seed=-1"],
+            ["seed is given twice: 1 and 2", "seed is given twice: 1 and -1"],
+        ),
     ],
 )
 def test_a_key_that_is_wrong_is_not_blamed_again_for_what_follows(words, errors, errors_of):
@@ -131,9 +166,22 @@ def test_a_key_that_is_wrong_is_not_blamed_again_for_what_follows(words, errors,
 
 
 def test_errors_about_other_keys_stand_beside_each_other(errors_of):
-    words = ["trainer.max_steps=1", "trainer.max_samples=2", "trainer.devices=3", "name=a/b", "optim.min_lr=5", "model.num_query_groups=5"]
+    words = [
+        "trainer.max_steps=1",
+        "trainer.max_samples=2",
+        "trainer.devices=3",
+        "name=a/b",
+        "optim.min_lr=5",
+        "model.num_query_groups=5",
+    ]
     said = errors_of(*words)
-    assert [error.split()[0] for error in said] == ["name='a/b'", "model.num_attention_heads=32", "optim.min_lr=5.0", "the", "3"]
+    assert [error.split()[0] for error in said] == [
+        "name='a/b'",
+        "model.num_attention_heads=32",
+        "optim.min_lr=5.0",
+        "the",
+        "3",
+    ]
 
 
 def test_wrong_words_are_said_even_where_the_recipe_is_wrong_too(errors_of):

@@ -22,7 +22,14 @@ NODES = {256: 8, 512: 8, 768: 8, 1024: 8, 1280: 10, 1536: 12, 1792: 14, 2048: 16
 
 def process(*words: str, cwd) -> subprocess.CompletedProcess[str]:
     environment = {**os.environ, "CUDA_VISIBLE_DEVICES": ""}
-    return subprocess.run([sys.executable, "-m", "rampcli", *words], cwd=cwd, env=environment, capture_output=True, text=True, check=False)
+    return subprocess.run(
+        [sys.executable, "-m", "rampcli", *words],
+        cwd=cwd,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
 
 
 def test_a_dry_run_prints_the_whole_plan_and_writes_nothing(tmp_path):
@@ -39,18 +46,26 @@ def test_a_plan_and_a_dry_run_print_the_same(succeed):
 
 def test_the_options_of_a_command_may_stand_anywhere(succeed):
     words = ["trainer.num_nodes=8", "--json", "rampup.node_policy=best", "--factory", "gpt3_5b"]
-    assert succeed("plan", *words) == succeed("plan", "-f", "gpt3_5b", "--json", "trainer.num_nodes=8", "rampup.node_policy=best")
+    assert succeed("plan", *words) == succeed(
+        "plan", "-f", "gpt3_5b", "--json", "trainer.num_nodes=8", "rampup.node_policy=best"
+    )
 
 
 @pytest.mark.parametrize(
     ("words", "batch"),
     [
-        ("llm pretrain --factory llama3_8b data.micro_batch_size=4 data.global_batch_size=16 trainer.accumulate_grad_batches=1", "16"),
+        (
+            "llm pretrain --factory llama3_8b data.micro_batch_size=4 data.global_batch_size=16 trainer.accumulate_grad_batches=1",
+            "16",
+        ),
         (
             "llm pretrain --factory llama3_8b model.micro_batch_size=4 model.global_batch_size=16 trainer.strategy.context_parallel_size=2",
             "16",
         ),
-        ("pretrain --factory gpt3_5b model.global_batch_size=1024 model.rampup_batch_size=[256, 128, 50000000]", "256"),
+        (
+            "pretrain --factory gpt3_5b model.global_batch_size=1024 model.rampup_batch_size=[256, 128, 50000000]",
+            "256",
+        ),
         (
             "pretrain --factory llama3_8b data.micro_batch_size=4 model.global_batch_size=1024"
             " model.rampup_batch_size=[256,128,50000000] trainer.num_nodes=16",
@@ -65,29 +80,49 @@ def test_command_lines_of_nemos_documents_paste_unchanged(words, batch, succeed)
 def test_cfg_is_the_configuration_that_a_worker_reads_and_says_who_set_it(succeed, tmp_path):
     printed = succeed("pretrain", "--factory", "llama3_tiny", "--cfg", "data.global_batch_size=32")
     (tmp_path / "config.yaml").write_text(printed)
-    expected = resolve(lay_over(llm.llama3_tiny.pretrain_recipe(), ["data.global_batch_size=32"])).config
+    expected = resolve(
+        lay_over(llm.llama3_tiny.pretrain_recipe(), ["data.global_batch_size=32"])
+    ).config
     assert snapshot.read(tmp_path / "config.yaml") == expected
-    (line,) = [line for line in printed.splitlines() if line.strip().startswith("global_batch_size:")]
+    (line,) = [
+        line for line in printed.splitlines() if line.strip().startswith("global_batch_size:")
+    ]
     assert "# data.global_batch_size=32 (command line); not 16 (batch/llama3_tiny.yaml:" in line
 
 
 def test_cfg_is_read_by_any_reader_of_yaml(succeed):
     numbers = ["model.norm_epsilon=0.001", "optim.eps=0.001"]
-    printed = succeed("pretrain", "--factory", "gpt3_5b", "--cfg", *numbers, "optim.min_lr=0.0001", "optim.lr=0.001")
+    printed = succeed(
+        "pretrain",
+        "--factory",
+        "gpt3_5b",
+        "--cfg",
+        *numbers,
+        "optim.min_lr=0.0001",
+        "optim.lr=0.001",
+    )
     words = [*numbers, "optim.min_lr=0.0001", "optim.lr=0.001"]
-    assert flatten(yaml.safe_load(printed)) == snapshot.settings(resolve(lay_over(llm.gpt3_5b.pretrain_recipe(), words)).config)
+    assert flatten(yaml.safe_load(printed)) == snapshot.settings(
+        resolve(lay_over(llm.gpt3_5b.pretrain_recipe(), words)).config
+    )
 
 
 def test_a_folder_of_further_options_can_be_chosen_from(succeed, tmp_path):
     (tmp_path / "optim").mkdir()
     (tmp_path / "optim" / "mine.yaml").write_text("lr: 0.25\nmin_lr: 0.0\nwarmup_samples: 1\n")
-    printed = succeed("pretrain", "--factory", "llama3_tiny", "--config-dir", str(tmp_path), "optim=mine", "--cfg")
+    printed = succeed(
+        "pretrain", "--factory", "llama3_tiny", "--config-dir", str(tmp_path), "optim=mine", "--cfg"
+    )
     lines = [line.split("#") for line in printed.splitlines() if line.strip().startswith("lr:")]
-    assert [(text.strip(), comment.partition(";")[0].strip()) for text, comment in lines] == [("lr: 0.25", "optim/mine.yaml:1")]
+    assert [(text.strip(), comment.partition(";")[0].strip()) for text, comment in lines] == [
+        ("lr: 0.25", "optim/mine.yaml:1")
+    ]
 
 
 def test_a_recipe_takes_arguments(succeed):
-    plan = json.loads(succeed("plan", "--factory", "llama3_8b(num_nodes=2, num_gpus_per_node=4)", "--json"))
+    plan = json.loads(
+        succeed("plan", "--factory", "llama3_8b(num_nodes=2, num_gpus_per_node=4)", "--json")
+    )
     assert [(stage["num_nodes"], stage["world_size"]) for stage in plan["stages"]] == [(2, 8)]
 
 
@@ -96,7 +131,19 @@ def test_the_version_is_that_of_the_package(succeed):
 
 
 @pytest.mark.parametrize(
-    "command", [[], ["pretrain"], ["plan"], ["explain"], ["completion"], ["doctor"], ["status"], ["cancel"], ["llm"], ["llm", "pretrain"]]
+    "command",
+    [
+        [],
+        ["pretrain"],
+        ["plan"],
+        ["explain"],
+        ["completion"],
+        ["doctor"],
+        ["status"],
+        ["cancel"],
+        ["llm"],
+        ["llm", "pretrain"],
+    ],
 )
 def test_every_command_explains_itself(succeed, command):
     assert "Usage: rampcli" in succeed(*command, "--help")
@@ -129,7 +176,18 @@ def test_a_terminal_without_the_characters_of_a_plan_shows_the_table_all_the_sam
 def test_a_folder_that_was_deleted_is_named_as_what_is_wrong(tmp_path):
     gone = tmp_path / "gone"
     gone.mkdir()
-    command = ["sh", "-c", 'rmdir "$0" && exec "$@"', gone, sys.executable, "-m", "rampcli", "plan", "-f", "gpt3_5b"]
+    command = [
+        "sh",
+        "-c",
+        'rmdir "$0" && exec "$@"',
+        gone,
+        sys.executable,
+        "-m",
+        "rampcli",
+        "plan",
+        "-f",
+        "gpt3_5b",
+    ]
     ended = subprocess.run(command, cwd=gone, capture_output=True, text=True, check=False)
     assert (ended.returncode, ended.stdout) == (2, "")
     assert ended.stderr.startswith("error: the working directory does not exist any more\n")

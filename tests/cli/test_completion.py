@@ -56,17 +56,26 @@ def test_the_first_word_is_a_command():
 
 
 def test_every_option_of_a_command_is_offered():
-    options = {name for option in COMMAND.commands["plan"].params for name in option.opts if name.startswith("-")}
+    options = {
+        name
+        for option in COMMAND.commands["plan"].params
+        for name in option.opts
+        if name.startswith("-")
+    }
     assert set(offered("plan", "-")) == options | {"--help"}
 
 
 @pytest.mark.parametrize("option", ["--factory", "-f"])
 def test_a_factory_is_completed_to_the_recipes_there_are(option):
-    assert offered("pretrain", option, "llama3") == sorted(path.stem for path in Path("recipes").glob("llama3*.py"))
+    assert offered("pretrain", option, "llama3") == sorted(
+        path.stem for path in Path("recipes").glob("llama3*.py")
+    )
 
 
 def test_a_group_is_completed_to_its_options():
-    assert offered("plan", "-f", "gpt3_5b", "model=") == [f"model={path.stem}" for path in sorted(Path("conf/model").glob("*.yaml"))]
+    assert offered("plan", "-f", "gpt3_5b", "model=") == [
+        f"model={path.stem}" for path in sorted(Path("conf/model").glob("*.yaml"))
+    ]
 
 
 def test_keys_are_completed_section_by_section():
@@ -76,7 +85,9 @@ def test_keys_are_completed_section_by_section():
 
 
 def test_an_enum_and_a_switch_are_completed_to_their_values():
-    assert offered("plan", "rampup.node_policy=") == [f"rampup.node_policy={name}" for name in ("nemo", "best", "fixed")]
+    assert offered("plan", "rampup.node_policy=") == [
+        f"rampup.node_policy={name}" for name in ("nemo", "best", "fixed")
+    ]
     assert offered("plan", "data.audit_order=t") == ["data.audit_order=true"]
 
 
@@ -84,14 +95,23 @@ def test_other_systems_words_are_understood_but_not_offered():
     assert "per_device_batch_size=" not in offered("plan", "")
 
 
-@pytest.mark.parametrize("words", [("plan", "--plot", ""), ("plan", "--config-dir", "x"), ("plan", "data.sequence_length=")])
+@pytest.mark.parametrize(
+    "words",
+    [("plan", "--plot", ""), ("plan", "--config-dir", "x"), ("plan", "data.sequence_length=")],
+)
 def test_where_we_know_nothing_the_shell_offers_files(words):
     assert offered(*words) == []
 
 
 def in_bash(line, *pieces):
     script = BASH.format(script=SCRIPTS["bash"])
-    done = subprocess.run(["bash", "-c", script, "bash", line, *pieces], capture_output=True, text=True, check=True, timeout=60)
+    done = subprocess.run(
+        ["bash", "-c", script, "bash", line, *pieces],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
+    )
     return done.stdout.split()
 
 
@@ -100,9 +120,21 @@ def in_bash(line, *pieces):
     ("line", "pieces", "replies"),
     [
         ("rampcli plan model.gl", ["rampcli", "plan", "model.gl"], ["model.global_batch_size="]),
-        ("rampcli plan rampup.node_policy=", ["rampcli", "plan", "rampup.node_policy", "="], ["nemo", "best", "fixed"]),
-        ("rampcli plan rampup.node_policy=b", ["rampcli", "plan", "rampup.node_policy", "=", "b"], ["best"]),
-        ("rampcli plan data=mock model=gpt", ["rampcli", "plan", "data", "=", "mock", "model", "=", "gpt"], GPTS),
+        (
+            "rampcli plan rampup.node_policy=",
+            ["rampcli", "plan", "rampup.node_policy", "="],
+            ["nemo", "best", "fixed"],
+        ),
+        (
+            "rampcli plan rampup.node_policy=b",
+            ["rampcli", "plan", "rampup.node_policy", "=", "b"],
+            ["best"],
+        ),
+        (
+            "rampcli plan data=mock model=gpt",
+            ["rampcli", "plan", "data", "=", "mock", "model", "=", "gpt"],
+            GPTS,
+        ),
         ("rampcli plan -f  gp", ["rampcli", "plan", "-f", "gp"], GPTS),
         ("rampcli llm ", ["rampcli", "llm", ""], ["pretrain"]),
     ],
@@ -119,7 +151,8 @@ def test_an_interactive_bash_completes_a_value_after_tab(tmp_path):
     import time
 
     (tmp_path / "rc").write_text(
-        'PS1="$ "\nbind "set enable-bracketed-paste off"\neval "$(rampcli completion bash)"\necho ready\n', encoding="utf-8"
+        'PS1="$ "\nbind "set enable-bracketed-paste off"\neval "$(rampcli completion bash)"\necho ready\n',
+        encoding="utf-8",
     )
     pid, terminal = pty.fork()
     if pid == 0:
@@ -159,14 +192,26 @@ _rampcli_complete
 
 def in_zsh(tmp_path, *words):
     script = ZSH.format(script=SCRIPTS["zsh"], dump=tmp_path / "zcompdump")
-    done = subprocess.run(["zsh", "-f", "-c", script, "zsh", *words], capture_output=True, text=True, check=True, timeout=60)
+    done = subprocess.run(
+        ["zsh", "-f", "-c", script, "zsh", *words],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
+    )
     return done.stdout.split()
 
 
 def in_fish(tmp_path, *words):  # noqa: ARG001
     line = " ".join(words)
     script = f"{SCRIPTS['fish']}\ncomplete -C '{line}'\n"
-    done = subprocess.run(["fish", "--no-config", "-c", script], capture_output=True, text=True, check=True, timeout=60)
+    done = subprocess.run(
+        ["fish", "--no-config", "-c", script],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
+    )
     return done.stdout.split()
 
 
@@ -179,7 +224,10 @@ IN = {"zsh": in_zsh, "fish": in_fish}
     ("words", "replies"),
     [
         (["rampcli", "plan", "model.gl"], ["model.global_batch_size="]),
-        (["rampcli", "plan", "-f", "gpt3_5b", "rampup.node_policy="], [f"rampup.node_policy={name}" for name in ("nemo", "best", "fixed")]),
+        (
+            ["rampcli", "plan", "-f", "gpt3_5b", "rampup.node_policy="],
+            [f"rampup.node_policy={name}" for name in ("nemo", "best", "fixed")],
+        ),
         (["rampcli", "plan", "-f", "gp"], GPTS),
     ],
 )
@@ -189,5 +237,11 @@ def test_zsh_and_fish_offer_the_same(shell, words, replies, tmp_path):
 
 @pytest.mark.parametrize("shell", sorted(SCRIPTS))
 def test_a_script_is_printed_as_it_is(shell):
-    done = subprocess.run([sys.executable, "-m", "rampcli", "completion", shell], capture_output=True, text=True, check=True, timeout=60)
+    done = subprocess.run(
+        [sys.executable, "-m", "rampcli", "completion", shell],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
+    )
     assert done.stdout == SCRIPTS[shell]

@@ -28,7 +28,12 @@ def behind(tmp_path):
 def test_words_are_laid_over_the_recipe_and_resolved():
     words = ["trainer.num_nodes=8", "model.rampup_batch_size=[256,", "256,", "10M]"]
     typed = compose_words("gpt3_5b", words, config_dir=None)
-    written = resolve(lay_over(llm.gpt3_5b.pretrain_recipe(), ["trainer.num_nodes=8", "model.rampup_batch_size=[256,256,10M]"]))
+    written = resolve(
+        lay_over(
+            llm.gpt3_5b.pretrain_recipe(),
+            ["trainer.num_nodes=8", "model.rampup_batch_size=[256,256,10M]"],
+        )
+    )
     assert to_yaml(typed.config) == to_yaml(written.config)
     assert typed.plan == written.plan
 
@@ -44,4 +49,6 @@ def test_what_is_behind_a_checkpoint_is_not_checked_where_the_run_goes_on(behind
 
 def test_a_run_directory_that_is_not_there_stands_at_the_beginning(tmp_path):
     with pytest.raises(UsageError, match=r"stage 0 \(batch size 256\)"):
-        compose_words("gpt3_5b", [*FIXED, f"run_dir={tmp_path}/nothing"], config_dir=None, resumes=True)
+        compose_words(
+            "gpt3_5b", [*FIXED, f"run_dir={tmp_path}/nothing"], config_dir=None, resumes=True
+        )

@@ -12,25 +12,36 @@ import pytest
 
 @pytest.fixture
 def corpus(tmp_path):
-    (tmp_path / "in.jsonl").write_text("".join(json.dumps({"text": f"text {number}\x1b"}) + "\n" for number in range(20)))
+    (tmp_path / "in.jsonl").write_text(
+        "".join(json.dumps({"text": f"text {number}\x1b"}) + "\n" for number in range(20))
+    )
     return "in.jsonl"
 
 
 def test_a_build_says_what_was_chosen_what_came_of_it_and_how_to_train_with_it(succeed, corpus):
-    lines = succeed("data", "build", corpus, "--output", "out/corpus", "--tokenizer", "bytes").splitlines()
+    lines = succeed(
+        "data", "build", corpus, "--output", "out/corpus", "--tokenizer", "bytes"
+    ).splitlines()
     assert lines[0] == "tokenizer bytes with 256 tokens; at the end of a document: nothing"
     assert lines[1] == "20 documents, 150 tokens, 1.00 bytes per token"
-    assert lines[-1] == "  rampcli pretrain --factory NAME data=indexed data.path=out/corpus model.vocab_size=256"
+    assert (
+        lines[-1]
+        == "  rampcli pretrain --factory NAME data=indexed data.path=out/corpus model.vocab_size=256"
+    )
 
 
 def test_the_same_command_again_says_that_it_is_there(succeed, corpus):
     words = ["data", "build", corpus, "--output", "corpus", "--tokenizer", "chars"]
     succeed(*words)
-    assert succeed(*words).startswith("corpus.idx is there already, from the same inputs and options\n20 documents")
+    assert succeed(*words).startswith(
+        "corpus.idx is there already, from the same inputs and options\n20 documents"
+    )
 
 
 def test_json_is_the_manifest_and_nothing_else(succeed, corpus, tmp_path):
-    printed = json.loads(succeed("data", "build", corpus, "--output", "corpus", "--tokenizer", "bytes", "--json"))
+    printed = json.loads(
+        succeed("data", "build", corpus, "--output", "corpus", "--tokenizer", "bytes", "--json")
+    )
     assert printed.pop("seconds") >= 0
     assert printed == json.loads((tmp_path / "corpus.json").read_text())
 
@@ -64,16 +75,27 @@ def test_what_is_wrong_with_a_corpus_is_listed_with_exit_code_1(succeed, rampcli
     ended = rampcli("data", "inspect", "corpus", "--verify")
     assert (ended.exit_code, len(ended.stdout.splitlines())) == (1, 3)
     assert all(line.startswith("wrong: ") for line in ended.stdout.splitlines())
-    assert len(json.loads(rampcli("data", "inspect", "corpus", "--verify", "--json").stdout)["faults"]) == 3
+    assert (
+        len(json.loads(rampcli("data", "inspect", "corpus", "--verify", "--json").stdout)["faults"])
+        == 3
+    )
 
 
-def test_names_and_words_of_files_reach_a_terminal_as_visible_characters(succeed, rampcli, tmp_path):
+def test_names_and_words_of_files_reach_a_terminal_as_visible_characters(
+    succeed, rampcli, tmp_path
+):
     name = "a\x1b[2J\u202eb"
     (tmp_path / f"{name}.jsonl").write_text('{"text": "a"}\n{"\\u001b[2J": 1}\n')
     words = ["data", "build", f"{name}.jsonl", "--output", name, "--tokenizer", "bytes"]
-    printed = [rampcli(*words).stderr, succeed(*words, "--on-bad-record", "skip"), succeed(*words, "--on-bad-record", "skip")]
+    printed = [
+        rampcli(*words).stderr,
+        succeed(*words, "--on-bad-record", "skip"),
+        succeed(*words, "--on-bad-record", "skip"),
+    ]
     manifest = tmp_path / f"{name}.json"
-    manifest.write_text(json.dumps(json.loads(manifest.read_text()) | {"tokenizer": name, "eod_token": name}))
+    manifest.write_text(
+        json.dumps(json.loads(manifest.read_text()) | {"tokenizer": name, "eod_token": name})
+    )
     printed.append(succeed("data", "inspect", name))
     (tmp_path / f"{name}.bin").unlink()
     printed.append(rampcli("data", "inspect", name).stderr)
@@ -103,19 +125,44 @@ def test_wrong_words_are_one_error(rampcli, corpus, words, said):  # noqa: ARG00
 
 @pytest.mark.parametrize(("number", "exit_code"), [(signal.SIGINT, 130), (signal.SIGTERM, 75)])
 def test_a_signal_saves_says_how_to_go_on_and_the_same_command_does(tmp_path, number, exit_code):
-    (tmp_path / "in.jsonl").write_text((json.dumps({"text": "words and more words " * 3000}) + "\n") * 120)
+    (tmp_path / "in.jsonl").write_text(
+        (json.dumps({"text": "words and more words " * 3000}) + "\n") * 120
+    )
     (tmp_path / "small.txt").write_text("words and more words")
     command = [sys.executable, "-m", "rampcli", "data", "build"]
-    subprocess.run([*command, "small.txt", "--output", "small", "--train-bpe", "257"], cwd=tmp_path, check=True, capture_output=True)
-    command += ["in.jsonl", "--output", "corpus", "--tokenizer", "small.tokenizer.json", "--workers", "2"]
-    running = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True)
+    subprocess.run(
+        [*command, "small.txt", "--output", "small", "--train-bpe", "257"],
+        cwd=tmp_path,
+        check=True,
+        capture_output=True,
+    )
+    command += [
+        "in.jsonl",
+        "--output",
+        "corpus",
+        "--tokenizer",
+        "small.tokenizer.json",
+        "--workers",
+        "2",
+    ]
+    running = subprocess.Popen(
+        command,
+        cwd=tmp_path,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
     tokens = tmp_path / "corpus.building" / "tokens.bin"
     while not (tokens.exists() and tokens.stat().st_size > 2_500_000) and running.poll() is None:
         time.sleep(0.02)
     os.killpg(running.pid, number) if number == signal.SIGINT else running.send_signal(number)
     printed, errors = running.communicate(timeout=60)
     assert (running.returncode, errors) == (exit_code, "")
-    assert "stopped; what is done stands in corpus.building\ngo on with:\n  rampcli data build in.jsonl" in printed
+    assert (
+        "stopped; what is done stands in corpus.building\ngo on with:\n  rampcli data build in.jsonl"
+        in printed
+    )
     assert not (tmp_path / "corpus.idx").exists()
     assert json.loads((tmp_path / "corpus.building" / "progress.json").read_text())["documents"] > 0
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
@@ -140,5 +187,7 @@ def test_the_commands_explain_themselves_without_numpy_and_tokenizers(words):
 def test_a_build_does_not_import_torch(corpus, tmp_path):
     probe = "import sys, rampcli.cli.data; print('torch' in sys.modules)"
     assert corpus
-    done = subprocess.run([sys.executable, "-c", probe], cwd=tmp_path, capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", probe], cwd=tmp_path, capture_output=True, text=True, check=True
+    )
     assert done.stdout == "False\n"

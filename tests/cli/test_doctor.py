@@ -9,22 +9,43 @@ import pytest
 from rampcli.cli import console
 
 PARTS = [
-    *("python", "torch", "gloo", "gpus", "nccl", "slurm", "run directory", "locks", "disk", "clock"),
+    *(
+        "python",
+        "torch",
+        "gloo",
+        "gpus",
+        "nccl",
+        "slurm",
+        "run directory",
+        "locks",
+        "disk",
+        "clock",
+    ),
     *("open files", "processors", "shared memory"),
 ]
 
 
 def test_each_part_of_the_machine_has_a_line_and_the_last_one_sums_up(succeed, tmp_path):
     lines = succeed("doctor").splitlines()
-    assert [part for line in lines for part in PARTS if re.match(rf"{part} +(ok|warning|not needed) +\S", line)] == PARTS
+    assert [
+        part
+        for line in lines
+        for part in PARTS
+        if re.match(rf"{part} +(ok|warning|not needed) +\S", line)
+    ] == PARTS
     assert lines[-1] == "nothing is missing" or re.fullmatch(r"\d warnings?", lines[-1])
     assert list(tmp_path.iterdir()) == []
 
 
-def test_with_a_recipe_it_is_about_that_run_and_something_that_fails_is_exit_code_1(rampcli, tmp_path):
+def test_with_a_recipe_it_is_about_that_run_and_something_that_fails_is_exit_code_1(
+    rampcli, tmp_path
+):
     ended = rampcli("doctor", "--factory", "llama3_tiny", "trainer.accelerator=gpu", "name=mine")
     assert (ended.exit_code, ended.stderr) == (1, "")
-    assert "\ngpus           failure     this run needs 2 GPUs (2 nodes of 1), and this machine has 0 " in ended.stdout
+    assert (
+        "\ngpus           failure     this run needs 2 GPUs (2 nodes of 1), and this machine has 0 "
+        in ended.stdout
+    )
     assert f"runs/mine, in {tmp_path}, can be written" in ended.stdout
     assert re.search(r"^1 failure(, \d warnings?)?$", ended.stdout.splitlines()[-1])
     assert list(tmp_path.iterdir()) == []
@@ -43,7 +64,10 @@ def test_json_is_what_was_found_and_nothing_else_is_printed(rampcli, accelerator
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["a=b"], "error: a=b is for a recipe, and none is named\n       try:    --factory llama3_tiny\n"),
+        (
+            ["a=b"],
+            "error: a=b is for a recipe, and none is named\n       try:    --factory llama3_tiny\n",
+        ),
         (["--config-dir", "."], "error: --config-dir . is for a recipe, and none is named\n"),
         (["-f", "llama3_tiny", "optim.lr=abc"], "error: optim.lr=abc is not a number\n"),
         (["-f", "llama4"], "error: "),
@@ -51,25 +75,40 @@ def test_json_is_what_was_found_and_nothing_else_is_printed(rampcli, accelerator
 )
 def test_wrong_words_are_said_before_anything_is_looked_at(rampcli, words, said):
     ended = rampcli("doctor", *words)
-    assert (ended.exit_code, ended.stdout, ended.stderr.startswith(said)) == (2, "", True), ended.stderr
+    assert (ended.exit_code, ended.stdout, ended.stderr.startswith(said)) == (2, "", True), (
+        ended.stderr
+    )
     assert ended.cpu_s < 5
 
 
 def test_in_80_columns_no_word_is_lost(rampcli, monkeypatch, tmp_path):
     monkeypatch.setattr(console, "PIPE_WIDTH", 80)
     monkeypatch.setenv("PATH", str(tmp_path))
-    lines = rampcli("doctor", "-f", "llama3_tiny", "launch=slurm", "run_dir='[red]/x'").stdout.splitlines()
+    lines = rampcli(
+        "doctor", "-f", "llama3_tiny", "launch=slurm", "run_dir='[red]/x'"
+    ).stdout.splitlines()
     assert max(map(len, lines)) <= 80
     told = " ".join(" ".join(lines).split())
-    assert "slurm failure there is no sbatch, srun, scontrol, squeue, scancel, sinfo try: a login node of the cluster, Slurm's" in told
+    assert (
+        "slurm failure there is no sbatch, srun, scontrol, squeue, scancel, sinfo try: a login node of the cluster, Slurm's"
+        in told
+    )
     assert "run directory ok [red]/x, in" in told
 
 
 def test_it_runs_where_torch_is_broken(tmp_path):
     (tmp_path / "torch").mkdir()
-    (tmp_path / "torch" / "__init__.py").write_text("import os, signal; os.kill(os.getpid(), signal.SIGSEGV)")
+    (tmp_path / "torch" / "__init__.py").write_text(
+        "import os, signal; os.kill(os.getpid(), signal.SIGSEGV)"
+    )
     command = [sys.executable, "-m", "rampcli", "doctor", "-f", "llama3_tiny"]
     environment = os.environ | {"PYTHONPATH": str(tmp_path)}
-    ended = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+    ended = subprocess.run(
+        command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
+    )
     assert (ended.returncode, ended.stderr) == (1, "")
-    assert re.search(r"^torch +failure +it ended with SIGSEGV *\n +try: pip install ", ended.stdout, flags=re.MULTILINE)
+    assert re.search(
+        r"^torch +failure +it ended with SIGSEGV *\n +try: pip install ",
+        ended.stdout,
+        flags=re.MULTILINE,
+    )

@@ -11,7 +11,14 @@ import pytest
 from rampcli.cli import console
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGES = [ROOT / "README.md", *(page for page in sorted((ROOT / "docs").rglob("*.md")) if page.stem not in ("bad-input", "config"))]
+PAGES = [
+    ROOT / "README.md",
+    *(
+        page
+        for page in sorted((ROOT / "docs").rglob("*.md"))
+        if page.stem not in ("bad-input", "config")
+    ),
+]
 WIDTHS = (110, 130)
 """Terminals that the pages show."""
 BLOCK = re.compile(r"(?:^    .*\n|^\n(?=    ))+", flags=re.MULTILINE)
@@ -31,7 +38,9 @@ class Example:
 def examples_of(page):
     text = page.read_text(encoding="utf-8")
     files = tuple(FILE.findall(text))
-    without_fences = re.sub(r"```.*?```", lambda fenced: "\n" * fenced[0].count("\n"), text, flags=re.DOTALL)
+    without_fences = re.sub(
+        r"```.*?```", lambda fenced: "\n" * fenced[0].count("\n"), text, flags=re.DOTALL
+    )
     for block in BLOCK.finditer(without_fences):
         first_line = without_fences.count("\n", 0, block.start()) + 1
         lines = [line[4:].rstrip() for line in block[0].splitlines()]
@@ -41,13 +50,20 @@ def examples_of(page):
             while command.endswith("\\") or command.count("'") % 2:
                 command = f"{command.removesuffix(chr(92)).rstrip()} {below.pop(0).strip()}"
             place = f"{page.relative_to(ROOT)}:{first_line + start}"
-            yield Example(place, tuple(shlex.split(command)[1:]), tuple(line for line in below if line), files)
+            yield Example(
+                place, tuple(shlex.split(command)[1:]), tuple(line for line in below if line), files
+            )
 
 
 def runs_here(example):
     trains = "pretrain" in example.words and not {"--dry-run", "--cfg"} & {*example.words}
-    elsewhere = any(re.search(r"[A-Z]{4,}|\.\.\.|^(runs/|name=|completion|import|data$)", word) for word in example.words)
-    return not elsewhere and (not trains or any(line.startswith("error: ") for line in example.shown))
+    elsewhere = any(
+        re.search(r"[A-Z]{4,}|\.\.\.|^(runs/|name=|completion|import|data$)", word)
+        for word in example.words
+    )
+    return not elsewhere and (
+        not trains or any(line.startswith("error: ") for line in example.shown)
+    )
 
 
 EXAMPLES = [example for page in PAGES for example in examples_of(page) if runs_here(example)]
@@ -86,7 +102,9 @@ def test_what_a_page_shows_is_what_is_printed(example, rampcli, tmp_path, monkey
         if differences[-1] is None:
             break
     assert None in differences, differences[0]
-    assert ended.exit_code == (2 if any(line.startswith("error: ") for line in example.shown) else 0)
+    assert ended.exit_code == (
+        2 if any(line.startswith("error: ") for line in example.shown) else 0
+    )
 
 
 def test_the_pages_show_many_commands():

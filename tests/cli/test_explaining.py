@@ -8,7 +8,9 @@ from rampcli.config.resolve import resolve
 
 
 def test_a_setting_is_explained_in_words(succeed):
-    printed = succeed("explain", "--factory", "gpt3_5b", "model.global_batch_size", "data.global_batch_size=4096")
+    printed = succeed(
+        "explain", "--factory", "gpt3_5b", "model.global_batch_size", "data.global_batch_size=4096"
+    )
     assert printed.splitlines() == [
         "model.global_batch_size",
         "  is          samples per optimiser step, at the end of a ramp. `null`: derived",
@@ -29,13 +31,21 @@ def test_what_is_left_open_is_explained_with_what_it_comes_to(succeed):
 
 
 def test_several_settings_stand_below_each_other_in_the_order_in_which_they_were_asked_for(succeed):
-    printed = succeed("explain", "-f", "gpt3_5b", "seed", "optim.lr=0.5", "optim.lr", "rampup.node_policy")
-    assert [block.splitlines()[0] for block in printed.split("\n\n")] == ["seed", "optim.lr", "rampup.node_policy"]
+    printed = succeed(
+        "explain", "-f", "gpt3_5b", "seed", "optim.lr=0.5", "optim.lr", "rampup.node_policy"
+    )
+    assert [block.splitlines()[0] for block in printed.split("\n\n")] == [
+        "seed",
+        "optim.lr",
+        "rampup.node_policy",
+    ]
     assert "  set by      command line\n  instead of  0.00016 (optim/gpt3_5b.yaml:2)\n" in printed
 
 
 def test_a_list_that_the_shell_split_is_laid_over_the_recipe(succeed):
-    printed = succeed("explain", "model.rampup_batch_size", "model.rampup_batch_size=[4,", "4,", "1000]")
+    printed = succeed(
+        "explain", "model.rampup_batch_size", "model.rampup_batch_size=[4,", "4,", "1000]"
+    )
     assert "  value       [4,4,1000]\n  set by      command line\n" in printed
 
 
@@ -49,13 +59,17 @@ def test_without_a_recipe_it_is_said_which_one_is_meant(succeed):
 @pytest.mark.parametrize("keys", [["seed"], ["seed", "optim.lr", "data.global_batch_size"]])
 def test_json_is_what_is_known_and_nothing_else_is_printed(succeed, keys):
     resolved = resolve(llm.llama3_tiny.pretrain_recipe())
-    assert json.loads(succeed("explain", "--json", *keys)) == [explain(key, resolved) for key in keys]
+    assert json.loads(succeed("explain", "--json", *keys)) == [
+        explain(key, resolved) for key in keys
+    ]
 
 
 def test_a_setting_of_the_users_own_option_names_the_line_in_it(succeed, tmp_path):
     (tmp_path / "optim").mkdir()
     (tmp_path / "optim" / "mine.yaml").write_text("# mine\nlr: 0.25\n")
-    (fact,) = json.loads(succeed("explain", "--json", "--config-dir", ".", "optim=mine", "optim.lr"))
+    (fact,) = json.loads(
+        succeed("explain", "--json", "--config-dir", ".", "optim=mine", "optim.lr")
+    )
     assert (fact["value"], fact["set_by"]) == (0.25, "optim/mine.yaml:2")
 
 

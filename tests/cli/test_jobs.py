@@ -29,7 +29,12 @@ def test_status_counts_the_steps_since_the_last_word_and_says_how_to_go_on(run):
         "running: step 5, 20 samples, stage 1; nothing saved\nnobody trains it now; go on with:\n  rampcli pretrain --factory x\n"
     )
     facts = json.loads(rampcli("status", run.path, "--json").stdout)
-    assert (facts["status"], facts["step"], facts["supervisor"], facts["jobs"]) == ("running", 5, None, [])
+    assert (facts["status"], facts["step"], facts["supervisor"], facts["jobs"]) == (
+        "running",
+        5,
+        None,
+        [],
+    )
 
 
 def test_status_of_a_run_that_failed_says_why(run):
@@ -38,15 +43,28 @@ def test_status_of_a_run_that_failed_says_why(run):
 
 
 def test_where_slurm_is_not_there_status_tells_the_rest(run, monkeypatch):
-    run.write_state({"status": "preempted", "step": 3, "consumed_samples": 12, "stage": 0, "next": None})
+    run.write_state(
+        {"status": "preempted", "step": 3, "consumed_samples": 12, "stage": 0, "next": None}
+    )
     (run.path / "slurm").mkdir()
-    job = {"job": "7", "name": "run.stage0", "stages": [0], "num_nodes": 1, "global_batch_sizes": [4]}
+    job = {
+        "job": "7",
+        "name": "run.stage0",
+        "stages": [0],
+        "num_nodes": 1,
+        "global_batch_sizes": [4],
+    }
     job |= {"script": "slurm/stage_0.sbatch", "dependency": None}
-    (run.path / "slurm/jobs.json").write_text(json.dumps({"jobs": [job], "submitted": 1.0, "cancelled": False}))
+    (run.path / "slurm/jobs.json").write_text(
+        json.dumps({"jobs": [job], "submitted": 1.0, "cancelled": False})
+    )
     monkeypatch.setenv("PATH", "")
     done = rampcli("status", run.path)
     assert done.returncode == 0
-    assert "nothing is known of its jobs: there is no squeue on PATH\nnobody trains it now\n" in done.stdout
+    assert (
+        "nothing is known of its jobs: there is no squeue on PATH\nnobody trains it now\n"
+        in done.stdout
+    )
 
 
 @pytest.mark.parametrize("command", ["status", "cancel"])
@@ -58,7 +76,14 @@ def test_a_folder_that_is_no_run_is_refused(command, tmp_path):
 def test_a_dry_run_prints_the_scripts_and_submits_and_writes_nothing(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PATH", "")
-    done = rampcli("pretrain", "--factory", "gpt3_5b", "launch=slurm", "launch.slurm.partition=gpu", "--dry-run")
+    done = rampcli(
+        "pretrain",
+        "--factory",
+        "gpt3_5b",
+        "launch=slurm",
+        "launch.slurm.partition=gpu",
+        "--dry-run",
+    )
     assert done.returncode == 0
     assert done.stdout.count("#!/bin/bash") == done.stdout.count("#SBATCH --partition=gpu") == 8
     assert list(tmp_path.iterdir()) == []
@@ -66,8 +91,14 @@ def test_a_dry_run_prints_the_scripts_and_submits_and_writes_nothing(tmp_path, m
 
 def test_without_slurm_a_chain_is_refused_and_the_remedy_is_named(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", "")
-    done = rampcli("pretrain", "--factory", "llama3_tiny", f"run_dir={tmp_path}/run", "launch=slurm")
-    assert (done.returncode, "there is no sbatch on PATH" in done.stderr, "launch=local" in done.stderr) == (1, True, True)
+    done = rampcli(
+        "pretrain", "--factory", "llama3_tiny", f"run_dir={tmp_path}/run", "launch=slurm"
+    )
+    assert (
+        done.returncode,
+        "there is no sbatch on PATH" in done.stderr,
+        "launch=local" in done.stderr,
+    ) == (1, True, True)
 
 
 def test_status_of_a_run_that_failed_offers_the_remedy_and_not_the_same_command(run):
@@ -79,7 +110,9 @@ def test_status_of_a_run_that_failed_offers_the_remedy_and_not_the_same_command(
 
 def test_what_a_run_directory_says_reaches_the_terminal_without_control_characters(run):
     evil = "\x1b[2J\u202e"
-    run.write_state(state(status=evil, next=coming(command=evil), error=failure(message=evil, remedy=evil)))
+    run.write_state(
+        state(status=evil, next=coming(command=evil), error=failure(message=evil, remedy=evil))
+    )
     told = rampcli("status", run.path)
     assert told.returncode == 0
     assert told.stdout.count(r"\x1b[2J\u202e") == 3

@@ -45,7 +45,11 @@ def stages(succeed):
 def test_json_is_the_contract_and_nothing_else_is_printed(succeed):
     plan = json.loads(succeed("plan", "--factory", "gpt3_5b", "--json", "trainer.max_steps=null"))
     assert list(plan) == ["global_batch_size", "semantics", "sequence_length", "stages"]
-    assert (plan["global_batch_size"], plan["semantics"], plan["sequence_length"]) == (2048, "megatron", 2048)
+    assert (plan["global_batch_size"], plan["semantics"], plan["sequence_length"]) == (
+        2048,
+        "megatron",
+        2048,
+    )
     assert {tuple(stage) for stage in plan["stages"]} == {STAGE}
     assert [stage["stage"] for stage in plan["stages"]] == list(range(8))
     assert plan["stages"][4] == {
@@ -65,7 +69,9 @@ def test_json_is_the_contract_and_nothing_else_is_printed(succeed):
 
 
 def test_json_is_the_same_for_whoever_asks(succeed):
-    assert succeed("plan", "-f", "gpt3_5b", "--json") == succeed("plan", "-f", "gpt3_5b(num_nodes=16)", "--json")
+    assert succeed("plan", "-f", "gpt3_5b", "--json") == succeed(
+        "plan", "-f", "gpt3_5b(num_nodes=16)", "--json"
+    )
 
 
 # Plans side by side
@@ -73,17 +79,38 @@ def test_json_is_the_same_for_whoever_asks(succeed):
 
 def test_plans_for_several_values_stand_side_by_side(succeed):
     lines = succeed("plan", "-f", "gpt3_5b", "--what-if", "trainer.num_nodes=8,16,12").splitlines()
-    assert lines[0].split() == ["nodes", "GPUs", "batch", "accum", "samples", "steps", "tokens", "hours", "GPU-hours"]
-    assert lines[1].startswith("trainer.num_nodes=8   8 8 8 8 8 8 8 8        64   2048      8  133,965,568  75,000    274B")
-    assert lines[2].startswith("trainer.num_nodes=16  8 8 8 8 10 12 14 16   128   2048      4  133,965,568  75,000    274B")
+    assert lines[0].split() == [
+        "nodes",
+        "GPUs",
+        "batch",
+        "accum",
+        "samples",
+        "steps",
+        "tokens",
+        "hours",
+        "GPU-hours",
+    ]
+    assert lines[1].startswith(
+        "trainer.num_nodes=8   8 8 8 8 8 8 8 8        64   2048      8  133,965,568  75,000    274B"
+    )
+    assert lines[2].startswith(
+        "trainer.num_nodes=16  8 8 8 8 10 12 14 16   128   2048      4  133,965,568  75,000    274B"
+    )
     assert lines[3].split() == ["trainer.num_nodes=12", "does", "not", "fit"]
     (reason,) = [line for line in lines[4:] if line]
-    assert reason.startswith("trainer.num_nodes=12 does not fit: model.global_batch_size=2048 does not divide into")
+    assert reason.startswith(
+        "trainer.num_nodes=12 does not fit: model.global_batch_size=2048 does not divide into"
+    )
 
 
 def test_more_nodes_take_fewer_hours_and_as_many_gpu_hours(succeed):
-    lines = succeed("plan", "-f", "llama3_8b", "--what-if", "trainer.num_nodes=1,2,4").splitlines()[1:]
-    hours, gpu_hours = zip(*([float(cell.replace(",", "")) for cell in line.split()[-2:]] for line in lines), strict=True)
+    lines = succeed("plan", "-f", "llama3_8b", "--what-if", "trainer.num_nodes=1,2,4").splitlines()[
+        1:
+    ]
+    hours, gpu_hours = zip(
+        *([float(cell.replace(",", "")) for cell in line.split()[-2:]] for line in lines),
+        strict=True,
+    )
     assert hours == pytest.approx([hours[0], hours[0] / 2, hours[0] / 4], rel=0.001)
     assert gpu_hours == pytest.approx([gpu_hours[0]] * 3, rel=0.001)
 
@@ -91,7 +118,9 @@ def test_more_nodes_take_fewer_hours_and_as_many_gpu_hours(succeed):
 def test_plans_side_by_side_as_json_are_the_plans(succeed, stages):
     words = ["-f", "gpt3_5b", "--what-if", "trainer.num_nodes=8,12,16", "--json"]
     small, wrong, large = json.loads(succeed("plan", *words))
-    assert [row["words"] for row in (small, wrong, large)] == [f"trainer.num_nodes={nodes}" for nodes in (8, 12, 16)]
+    assert [row["words"] for row in (small, wrong, large)] == [
+        f"trainer.num_nodes={nodes}" for nodes in (8, 12, 16)
+    ]
     assert small["plan"]["stages"] == stages("-f", "gpt3_5b", "trainer.num_nodes=8")
     assert large["plan"]["stages"] == stages("-f", "gpt3_5b")
     assert (small["error"], large["error"], wrong["plan"]) == (None, None, None)
@@ -100,14 +129,25 @@ def test_plans_side_by_side_as_json_are_the_plans(succeed, stages):
 
 @pytest.mark.parametrize("json_wanted", [[], ["--json"]])
 def test_plans_none_of_which_fits_are_bad_input(rampcli, json_wanted):
-    ended = rampcli("plan", "-f", "llama3_8b", "--what-if", "model.global_batch_size=510,511", *json_wanted)
+    ended = rampcli(
+        "plan", "-f", "llama3_8b", "--what-if", "model.global_batch_size=510,511", *json_wanted
+    )
     assert ended.exit_code == 2
     assert ended.stdout.count("does not divide into") == 2
 
 
 @pytest.mark.parametrize("json_wanted", [[], ["--json"]])
 def test_what_is_wrong_with_every_plan_is_said_once(rampcli, json_wanted):
-    ended = rampcli("plan", "-f", "llama3_8b", "--what-if", "trainer.num_nodes=1,3", "modle.x=3", "seed=-1", *json_wanted)
+    ended = rampcli(
+        "plan",
+        "-f",
+        "llama3_8b",
+        "--what-if",
+        "trainer.num_nodes=1,3",
+        "modle.x=3",
+        "seed=-1",
+        *json_wanted,
+    )
     assert (ended.exit_code, ended.stdout) == (2, "")
     assert [line for line in ended.stderr.splitlines() if line.startswith("error: ")] == [
         "error: there is no setting modle.x",
@@ -123,7 +163,10 @@ def test_one_of_the_values_takes_the_place_of_what_was_typed(succeed, stages):
 
 def test_options_of_a_group_and_ranges_and_lists_can_be_compared(succeed):
     def compared(what_if):
-        return [row["words"] for row in json.loads(succeed("plan", "-f", "gpt3_5b", "--what-if", what_if, "--json"))]
+        return [
+            row["words"]
+            for row in json.loads(succeed("plan", "-f", "gpt3_5b", "--what-if", what_if, "--json"))
+        ]
 
     assert compared("model=llama3_8b,gpt3_5b") == ["model=llama3_8b", "model=gpt3_5b"]
     assert compared("seed=range(1,4)") == ["seed=1", "seed=2", "seed=3"]
@@ -139,7 +182,15 @@ def pasted(words):
 
 DIALECTS = [
     ("NeMo 2", "gpt3_5b", ()),
-    ("NeMo 2", "llama3_8b", ("model.rampup_batch_size=[256,128,50M]", "model.global_batch_size=1024", "trainer.num_nodes=16")),
+    (
+        "NeMo 2",
+        "llama3_8b",
+        (
+            "model.rampup_batch_size=[256,128,50M]",
+            "model.global_batch_size=1024",
+            "trainer.num_nodes=16",
+        ),
+    ),
     ("NeMo 2", "llama3_8b", ("parallel.tensor_parallel_size=2", "data.micro_batch_size=4")),
     ("NeMo 2", "llama3_tiny", ()),
     ("MaxText", "llama3_8b", ()),
@@ -160,12 +211,29 @@ DIALECTS = [
 ]
 
 
-@pytest.mark.parametrize(("system", "recipe", "words"), DIALECTS, ids=lambda value: value if isinstance(value, str) else " ".join(value))
-def test_another_systems_words_give_the_same_stages_when_they_are_pasted(succeed, stages, system, recipe, words):
+@pytest.mark.parametrize(
+    ("system", "recipe", "words"),
+    DIALECTS,
+    ids=lambda value: value if isinstance(value, str) else " ".join(value),
+)
+def test_another_systems_words_give_the_same_stages_when_they_are_pasted(
+    succeed, stages, system, recipe, words
+):
     dialect = json.loads(succeed("plan", "-f", recipe, *words, "--dialects", "--json"))[system]
-    unsaid_by_all = [word for word in words if word.startswith(("parallel.", "trainer.num_nodes=")) and system == "MaxText"]
+    unsaid_by_all = [
+        word
+        for word in words
+        if word.startswith(("parallel.", "trainer.num_nodes=")) and system == "MaxText"
+    ]
     back = stages("-f", recipe, *unsaid_by_all, *pasted(dialect["words"]))
-    batches = ("global_batch_size", "first_sample", "steps", "num_nodes", "world_size", "data_parallel_size")
+    batches = (
+        "global_batch_size",
+        "first_sample",
+        "steps",
+        "num_nodes",
+        "world_size",
+        "data_parallel_size",
+    )
     assert [[stage[name] for name in batches] for stage in back] == [
         [stage[name] for name in batches] for stage in stages("-f", recipe, *words)
     ]
@@ -176,19 +244,34 @@ def test_another_systems_words_give_the_same_stages_when_they_are_pasted(succeed
 def test_dialects_are_lines_to_be_pasted_each_under_its_name(succeed):
     lines = succeed("plan", "-f", "gpt3_5b", "--dialects").splitlines()
     found = json.loads(succeed("plan", "-f", "gpt3_5b", "--dialects", "--json"))
-    assert [line[2:] for line in lines if re.match(r"# \S", line)] == list(found) == ["NeMo 1", "NeMo 2", "Megatron-LM", "MaxText"]
+    assert (
+        [line[2:] for line in lines if re.match(r"# \S", line)]
+        == list(found)
+        == ["NeMo 1", "NeMo 2", "Megatron-LM", "MaxText"]
+    )
     for name, dialect in found.items():
         assert shlex.split(lines[lines.index(f"# {name}") + 1]) == dialect["words"]
-    unsaid = [line.removeprefix("#   not the same: ") for line in lines if line.startswith("#   not the same: ")]
+    unsaid = [
+        line.removeprefix("#   not the same: ")
+        for line in lines
+        if line.startswith("#   not the same: ")
+    ]
     assert unsaid == [reason for dialect in found.values() for reason in dialect["unsaid"]]
 
 
 def test_the_words_of_nemo_and_megatron_are_those_of_their_documents(succeed):
     found = json.loads(succeed("plan", "-f", "gpt3_5b", "--dialects", "--json"))
-    assert {"model.rampup_batch_size=[256,256,10000000]", "model.encoder_seq_length=2048"} <= set(found["NeMo 1"]["words"])
-    assert {"data.rampup_batch_size=[256,256,10000000]", "data.seq_length=2048"} <= set(found["NeMo 2"]["words"])
+    assert {"model.rampup_batch_size=[256,256,10000000]", "model.encoder_seq_length=2048"} <= set(
+        found["NeMo 1"]["words"]
+    )
+    assert {"data.rampup_batch_size=[256,256,10000000]", "data.seq_length=2048"} <= set(
+        found["NeMo 2"]["words"]
+    )
     megatron = " ".join(found["Megatron-LM"]["words"])
-    assert "--micro-batch-size 4 --global-batch-size 2048 --rampup-batch-size 256 256 10000000" in megatron
+    assert (
+        "--micro-batch-size 4 --global-batch-size 2048 --rampup-batch-size 256 256 10000000"
+        in megatron
+    )
     assert "--train-samples 133965568" in megatron
 
 
@@ -196,9 +279,15 @@ def test_the_words_of_nemo_and_megatron_are_those_of_their_documents(succeed):
 
 
 @pytest.mark.parametrize(("factor", "saved"), [("2", 22.0), ("1.5", 27.1), ("1.1", 33.8)])
-def test_a_quarter_cosine_becomes_the_papers_staircase_and_saves_what_the_paper_says(succeed, factor, saved):
-    printed = succeed("plan", "-f", "llama3_8b", "--seesaw", "--seesaw-factor", factor, *QUARTER_COSINE)
-    before, after, share, limit = re.search(r"([\d,]+) steps become ([\d,]+), ([\d.]+)% fewer; ([\d.]+)% in the limit", printed).groups()
+def test_a_quarter_cosine_becomes_the_papers_staircase_and_saves_what_the_paper_says(
+    succeed, factor, saved
+):
+    printed = succeed(
+        "plan", "-f", "llama3_8b", "--seesaw", "--seesaw-factor", factor, *QUARTER_COSINE
+    )
+    before, after, share, limit = re.search(
+        r"([\d,]+) steps become ([\d,]+), ([\d.]+)% fewer; ([\d.]+)% in the limit", printed
+    ).groups()
     assert float(share) == pytest.approx(saved, abs=0.1)
     assert float(limit) == pytest.approx(36.3, abs=0.1)
     before, after = (int(count.replace(",", "")) for count in (before, after))
@@ -206,7 +295,11 @@ def test_a_quarter_cosine_becomes_the_papers_staircase_and_saves_what_the_paper_
     assert 1 - after / before == pytest.approx(saved / 100, abs=0.001)
 
 
-@pytest.mark.parametrize("words", [("llama3_8b", *QUARTER_COSINE), ("gpt3_5b", "model.rampup_batch_size=null")], ids=" ".join)
+@pytest.mark.parametrize(
+    "words",
+    [("llama3_8b", *QUARTER_COSINE), ("gpt3_5b", "model.rampup_batch_size=null")],
+    ids=" ".join,
+)
 def test_the_words_of_seesaw_give_the_same_stages_when_they_are_pasted(succeed, stages, words):
     recipe, *rest = words
     printed = succeed("plan", "-f", recipe, "--seesaw", *rest)
@@ -214,9 +307,20 @@ def test_the_words_of_seesaw_give_the_same_stages_when_they_are_pasted(succeed, 
     assert stages("-f", recipe, *shlex.split(line)) == stages("-f", recipe, "--seesaw", *rest)
 
 
-@pytest.mark.parametrize("words", [["schedule.batch_coupling=linear"], ["schedule.decay_style=wsd", "schedule.wsd_decay_samples=2M"]])
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["schedule.batch_coupling=linear"],
+        ["schedule.decay_style=wsd", "schedule.wsd_decay_samples=2M"],
+    ],
+)
 def test_a_seesaw_brings_the_rate_down_whatever_the_schedule_was(succeed, words):
-    fixed = ["model.rampup_batch_size=null", "trainer.max_steps=null", "trainer.max_samples=10M", "optim.warmup_steps=0"]
+    fixed = [
+        "model.rampup_batch_size=null",
+        "trainer.max_steps=null",
+        "trainer.max_samples=10M",
+        "optim.warmup_steps=0",
+    ]
     small = ["model.global_batch_size=64", "data.micro_batch_size=1", "trainer.num_nodes=1"]
     lines = succeed("plan", "-f", "gpt3_5b", *fixed, *small, *words, "--seesaw").splitlines()
     header = lines[0].split("  ")
@@ -246,29 +350,55 @@ def earlier(tmp_path):
     replace_file(run.config, snapshot.to_yaml(resolve(llm.llama3_tiny.pretrain_recipe()).config))
     for stage, (world, accumulate) in enumerate([(1, 1), (1, 2), (1, 3), (2, 2)]):
         for tokens_per_s in [1.0, 1.0, 1.0, 900.0 * world, 1000.0 * world, 1100.0 * world]:
-            row = metrics_row(stage=stage, world_size=world, accumulate_grad_batches=accumulate, tokens_per_s=tokens_per_s)
+            row = metrics_row(
+                stage=stage,
+                world_size=world,
+                accumulate_grad_batches=accumulate,
+                tokens_per_s=tokens_per_s,
+            )
             run.append_row(run.metrics, row)
     return run
 
 
 def test_hours_are_those_that_an_earlier_run_took(succeed, earlier):
-    printed = succeed("plan", "-f", "llama3_tiny", "--measured", earlier.path.name, "trainer.max_samples=7200000", "rampup.restart_s=0")
+    printed = succeed(
+        "plan",
+        "-f",
+        "llama3_tiny",
+        "--measured",
+        earlier.path.name,
+        "trainer.max_samples=7200000",
+        "rampup.restart_s=0",
+    )
     total = next(line for line in printed.splitlines() if line.startswith("total")).split()
     samples, gpu_hours = (float(total[index].replace(",", "")) for index in (1, 5))
     assert gpu_hours == pytest.approx(samples * 128 / 1000 / 3600, rel=0.01)
-    assert "measured in earlier" in next(line for line in printed.splitlines() if line.startswith("hours: "))
+    assert "measured in earlier" in next(
+        line for line in printed.splitlines() if line.startswith("hours: ")
+    )
     assert "hours" not in succeed("plan", "-f", "llama3_tiny")
 
 
 def test_figures_of_a_run_serve_other_nodes_and_batches_and_comparisons(succeed, earlier):
-    words = ["-f", "llama3_tiny", "--measured", earlier.path.name, "rampup.restart_s=0", "model.rampup_batch_size=null"]
-    lines = succeed("plan", *words, "--what-if", "trainer.num_nodes=1,2,4", "trainer.max_samples=7200000").splitlines()[1:]
+    words = [
+        "-f",
+        "llama3_tiny",
+        "--measured",
+        earlier.path.name,
+        "rampup.restart_s=0",
+        "model.rampup_batch_size=null",
+    ]
+    lines = succeed(
+        "plan", *words, "--what-if", "trainer.num_nodes=1,2,4", "trainer.max_samples=7200000"
+    ).splitlines()[1:]
     hours = [float(line.split()[-2]) for line in lines]
     assert hours == pytest.approx([256, 128, 64], rel=0.01)
 
 
 def test_figures_of_another_model_are_refused_by_the_key_and_its_place(rampcli, earlier):
-    ended = rampcli("plan", "-f", "llama3_tiny", "--measured", earlier.path.name, "model.hidden_size=256")
+    ended = rampcli(
+        "plan", "-f", "llama3_tiny", "--measured", earlier.path.name, "model.hidden_size=256"
+    )
     assert ended.exit_code == 2
     assert "that run had model.hidden_size=128, and this one has 256" in ended.stderr
     assert "set by: model.hidden_size=256 (command line)" in ended.stderr
@@ -285,16 +415,24 @@ def test_a_plan_is_drawn_and_printed(rampcli, tmp_path, suffix):
     assert ended.stdout.endswith(f"wrote x{suffix}\n")
     content = (tmp_path / f"x{suffix}").read_bytes()
     if suffix == ".svg":
-        assert {"2048", "gpt3_5b"} <= {element.text for element in ElementTree.fromstring(content).iter()}
+        assert {"2048", "gpt3_5b"} <= {
+            element.text for element in ElementTree.fromstring(content).iter()
+        }
     else:
         assert content.startswith(b"\x89PNG\r\n\x1a\n")
 
 
 def test_a_picture_of_a_seesaw_shows_its_stairs_and_json_stays_json(rampcli, tmp_path):
-    ended = rampcli("plan", "-f", "llama3_8b", "--seesaw", *QUARTER_COSINE, "--plot", "x.svg", "--json")
+    ended = rampcli(
+        "plan", "-f", "llama3_8b", "--seesaw", *QUARTER_COSINE, "--plot", "x.svg", "--json"
+    )
     assert ended.exit_code == 0, ended.stderr
-    sizes = {str(stage["global_batch_size"]) for stage in json.loads(ended.stdout)["stages"][:3]}  # the later ones are narrow
-    assert sizes <= {element.text for element in ElementTree.fromstring((tmp_path / "x.svg").read_bytes()).iter()}
+    sizes = {
+        str(stage["global_batch_size"]) for stage in json.loads(ended.stdout)["stages"][:3]
+    }  # the later ones are narrow
+    assert sizes <= {
+        element.text for element in ElementTree.fromstring((tmp_path / "x.svg").read_bytes()).iter()
+    }
 
 
 @pytest.mark.parametrize("option", [["--plot", "x.svg"], ["--dialects"], ["--seesaw"]])
@@ -306,6 +444,10 @@ def test_what_is_about_one_plan_does_not_go_with_a_comparison(rampcli, tmp_path,
 
 
 def test_the_plan_of_python_and_of_the_command_line_are_one(stages):
-    words = ["trainer.num_nodes=8", "model.rampup_batch_size=[512,256,10M]", "rampup.node_policy=best"]
+    words = [
+        "trainer.num_nodes=8",
+        "model.rampup_batch_size=[512,256,10M]",
+        "rampup.node_policy=best",
+    ]
     typed = stages("-f", "gpt3_5b", *words)
     assert typed == resolve(lay_over(llm.gpt3_5b.pretrain_recipe(), words)).plan.to_json()["stages"]

@@ -8,7 +8,14 @@ from rampcli.config.resolve import resolve
 
 
 def row(consumed: int, stage: int = 0, **more) -> dict:
-    return {"stage": stage, "global_batch_size": 4, "consumed_samples": consumed, "loss": 2.5, "samples_per_s": 100.0, **more}
+    return {
+        "stage": stage,
+        "global_batch_size": 4,
+        "consumed_samples": consumed,
+        "loss": 2.5,
+        "samples_per_s": 100.0,
+        **more,
+    }
 
 
 def shown(act, *, terminal: bool) -> str:
@@ -22,17 +29,29 @@ def shown(act, *, terminal: bool) -> str:
 
 def test_a_line_says_stage_batch_samples_loss_speed_and_the_time_left():
     line = shown(lambda progress: progress.on_row(row(400)), terminal=False)
-    assert line == "stage 1/4 · batch 4 · 400/3,600 samples · loss 2.500 · 12,800 tokens/s · stage 0:05 left · run 0:32 left\n"
+    assert (
+        line
+        == "stage 1/4 · batch 4 · 400/3,600 samples · loss 2.500 · 12,800 tokens/s · stage 0:05 left · run 0:32 left\n"
+    )
 
 
 def test_plain_lines_are_few_and_hold_no_control_characters():
-    output = shown(lambda progress: [progress.on_row(row(4 * step)) for step in range(1, 200)], terminal=False)
+    output = shown(
+        lambda progress: [progress.on_row(row(4 * step)) for step in range(1, 200)], terminal=False
+    )
     assert len(output.splitlines()) == 1
     assert "\x1b" not in output
 
 
 def test_a_terminal_sees_the_line_change_in_place():
-    output = shown(lambda progress: [progress.on_row(row(400)), progress.live.refresh(), progress.on_row(row(404))], terminal=True)
+    output = shown(
+        lambda progress: [
+            progress.on_row(row(400)),
+            progress.live.refresh(),
+            progress.on_row(row(404)),
+        ],
+        terminal=True,
+    )
     assert "\x1b[" in output
     assert "400/3,600 samples" in output
     assert "404/3,600 samples" in output
@@ -43,4 +62,7 @@ def test_faults_and_validations_are_told():
         progress.on_event({"event": "fault", "reason": "step_00000002 is damaged: x"})
         progress.on_event({"event": "validation", "loss": 2.25, "consumed_samples": 1000})
 
-    assert shown(act, terminal=False).splitlines() == ["warning: step_00000002 is damaged: x", "validation loss 2.2500 after 1,000 samples"]
+    assert shown(act, terminal=False).splitlines() == [
+        "warning: step_00000002 is damaged: x",
+        "validation loss 2.2500 after 1,000 samples",
+    ]

@@ -18,7 +18,9 @@ def unread(tmp_path_factory):
     run = Run(tmp_path_factory.mktemp("unread") / "run")
     command = shlex.join(run.command(*WORDS, "trainer.max_samples=8_000_000"))
     piped = f"set -o pipefail; {command} | head -1"
-    return run, subprocess.run(["bash", "-c", piped], env=environment(), text=True, capture_output=True, check=False)
+    return run, subprocess.run(
+        ["bash", "-c", piped], env=environment(), text=True, capture_output=True, check=False
+    )
 
 
 def test_a_run_whose_output_nobody_reads_any_more_saves_and_says_so(unread):
@@ -28,7 +30,9 @@ def test_a_run_whose_output_nobody_reads_any_more_saves_and_says_so(unread):
     assert (run.state["status"], len(run.directory.complete_checkpoints())) == ("preempted", 1)
 
 
-def test_a_run_whose_checkpoints_were_deleted_warns_that_it_begins_anew_and_keeps_its_old_rows(unread):
+def test_a_run_whose_checkpoints_were_deleted_warns_that_it_begins_anew_and_keeps_its_old_rows(
+    unread,
+):
     run, _ = unread
     before = run.directory.metrics.read_text()
     for checkpoint in run.directory.complete_checkpoints():
@@ -36,7 +40,12 @@ def test_a_run_whose_checkpoints_were_deleted_warns_that_it_begins_anew_and_keep
     done = run.pretrain(*WORDS, "trainer.max_samples=16")
     assert done.returncode == 0, done.stderr
     aside = run.path / "metrics.1.jsonl"
-    assert "holds no checkpoint: the run starts at step 0 again; the rows of its old steps are in" in done.stdout
+    assert (
+        "holds no checkpoint: the run starts at step 0 again; the rows of its old steps are in"
+        in done.stdout
+    )
     assert aside.read_text() == before
     assert [row["step"] for row in run.rows] == [1, 2]
-    assert [json.loads(line)["step"] for line in before.splitlines()] == [row["step"] for row in read_rows(aside)]
+    assert [json.loads(line)["step"] for line in before.splitlines()] == [
+        row["step"] for row in read_rows(aside)
+    ]

@@ -16,50 +16,86 @@ SMALL = [
     "data.sequence_length=32",
     "model.rampup_batch_size=null",
 ]
-SHORT = ["trainer.num_nodes=1", "trainer.max_samples=32", "trainer.val_samples=8", "trainer.accelerator=cpu"]
+SHORT = [
+    "trainer.num_nodes=1",
+    "trainer.max_samples=32",
+    "trainer.val_samples=8",
+    "trainer.accelerator=cpu",
+]
 
 
 def call(*words: str, cwd: Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, "-m", "rampcli", *words], cwd=cwd, capture_output=True, text=True, check=False)
+    return subprocess.run(
+        [sys.executable, "-m", "rampcli", *words],
+        cwd=cwd,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
 
 
 def validation_losses(run: Path) -> list[float]:
-    return [row["loss"] for row in read_rows(RunDirectory(run).events) if row["event"] == "validation"]
+    return [
+        row["loss"] for row in read_rows(RunDirectory(run).events) if row["event"] == "validation"
+    ]
 
 
-def test_what_was_trained_goes_out_to_transformers_comes_back_trains_further_and_continues_a_text(tmp_path):
+def test_what_was_trained_goes_out_to_transformers_comes_back_trains_further_and_continues_a_text(
+    tmp_path,
+):
     trained = call("pretrain", "-f", "llama3_tiny", *SMALL, *SHORT, cwd=tmp_path)
     assert trained.returncode == 0, trained.stderr
     exported = call("export", "runs/llama3_tiny", "out", cwd=tmp_path)
     assert (exported.returncode, exported.stderr) == (0, "")
-    assert exported.stdout == "wrote out: step 2, class LlamaForCausalLM, dtype float32, tokenizer 256 tokens\n"
+    assert (
+        exported.stdout
+        == "wrote out: step 2, class LlamaForCausalLM, dtype float32, tokenizer 256 tokens\n"
+    )
     imported = call("import", "out", "mine/model/small.yaml", cwd=tmp_path)
     assert (imported.returncode, imported.stderr) == (0, "")
     assert "--config-dir mine model=small" in imported.stdout
-    words = ["--config-dir", "mine", "model=small", "name=second", "data.sequence_length=32", "model.rampup_batch_size=null"]
-    further = call("pretrain", "-f", "llama3_tiny", *words, "model.global_batch_size=16", *SHORT, cwd=tmp_path)
+    words = [
+        "--config-dir",
+        "mine",
+        "model=small",
+        "name=second",
+        "data.sequence_length=32",
+        "model.rampup_batch_size=null",
+    ]
+    further = call(
+        "pretrain", "-f", "llama3_tiny", *words, "model.global_batch_size=16", *SHORT, cwd=tmp_path
+    )
     assert further.returncode == 0, further.stderr
-    first, second = validation_losses(tmp_path / "runs/llama3_tiny"), validation_losses(tmp_path / "runs/second")
+    first, second = (
+        validation_losses(tmp_path / "runs/llama3_tiny"),
+        validation_losses(tmp_path / "runs/second"),
+    )
     assert second[0] == pytest.approx(first[-1], abs=1e-6)
     assert second[-1] < second[0]
     shown = call("generate", "runs/llama3_tiny", "-p", "def é", cwd=tmp_path)
     assert (shown.returncode, shown.stderr) == (0, "")
     assert shown.stdout.startswith("def é")
     assert len(shown.stdout) > len("def é\n")
-    shown = call("generate", "runs/llama3_tiny", "-p", "def é", "--temperature", "inf", cwd=tmp_path)
+    shown = call(
+        "generate", "runs/llama3_tiny", "-p", "def é", "--temperature", "inf", cwd=tmp_path
+    )
     assert (shown.returncode, shown.stdout) == (2, "")
     assert shown.stderr.startswith("error: --temperature inf")
     for shard in (tmp_path / "runs/llama3_tiny/checkpoints").glob("*/shard-*"):
         shard.write_bytes(shard.read_bytes()[:-1])
     exported = call("export", "runs/llama3_tiny", "again", cwd=tmp_path)
     assert (exported.returncode, exported.stdout) == (5, "")
-    assert exported.stderr.startswith("error: runs/llama3_tiny has no checkpoint that is whole: step_00000002 is damaged: ")
+    assert exported.stderr.startswith(
+        "error: runs/llama3_tiny has no checkpoint that is whole: step_00000002 is damaged: "
+    )
     assert sorted(path.name for path in tmp_path.iterdir()) == ["mine", "out", "runs"]
 
 
 def test_a_model_of_another_shape_is_refused_with_the_settings_that_suit_it(rampcli, tmp_path):
     (tmp_path / "theirs").mkdir()
-    theirs = to_huggingface(ModelConfig(num_layers=1, hidden_size=32), sequence_length=32, dtype="float32")
+    theirs = to_huggingface(
+        ModelConfig(num_layers=1, hidden_size=32), sequence_length=32, dtype="float32"
+    )
     (tmp_path / "theirs/config.json").write_text(json.dumps(theirs))
     (tmp_path / "theirs/model.safetensors").touch()
     ended = rampcli("pretrain", "-f", "llama3_tiny", "model.init_from=theirs")
@@ -68,7 +104,10 @@ def test_a_model_of_another_shape_is_refused_with_the_settings_that_suit_it(ramp
         "theirs holds another model than model.num_layers=5, model.hidden_size=128, model.head_size=32, model.num_query_groups=2"
         in ended.stderr
     )
-    assert "try:    model.num_layers=1 model.hidden_size=32 model.head_size=8 model.num_query_groups=4" in ended.stderr
+    assert (
+        "try:    model.num_layers=1 model.hidden_size=32 model.head_size=8 model.num_query_groups=4"
+        in ended.stderr
+    )
     assert not (tmp_path / "runs").exists()
 
 

@@ -29,7 +29,10 @@ RAMP = {
 
 
 def words(settings):
-    return [f"{key}={str(value).lower() if isinstance(value, bool) else value}" for key, value in settings.items()]
+    return [
+        f"{key}={str(value).lower() if isinstance(value, bool) else value}"
+        for key, value in settings.items()
+    ]
 
 
 @pytest.fixture(scope="session")
@@ -54,7 +57,9 @@ def laid(config, *typed):
 
 
 def test_no_word_of_another_system_is_left(composed):
-    config = laid(composed, *words(RAMP), "expansion_factor_real_data=2", "model.tensor_model_parallel_size=1").config
+    config = laid(
+        composed, *words(RAMP), "expansion_factor_real_data=2", "model.tensor_model_parallel_size=1"
+    ).config
     assert [key for key, value in leaves(config) if key in FOREIGN and value is not None] == []
 
 
@@ -75,7 +80,9 @@ def test_canonicalizing_leaves_what_was_given_as_it_was(composed):
     parts=st.integers(1, 40),
     accumulate=st.none() | st.integers(1, 5),
 )
-def test_samples_per_device_are_those_of_all_devices_and_of_a_rank_of_several(nodes, devices, context, parts, accumulate):
+def test_samples_per_device_are_those_of_all_devices_and_of_a_rank_of_several(
+    nodes, devices, context, parts, accumulate
+):
     assume(nodes * devices % context == 0)
     per_device = Fraction(parts, context)
     resolved = resolve(
@@ -88,20 +95,38 @@ def test_samples_per_device_are_those_of_all_devices_and_of_a_rank_of_several(no
             rampup__node_policy="fixed",
         )
     )
-    assert resolved.config.model.global_batch_size == nodes * devices * per_device * (accumulate or 1)
+    assert resolved.config.model.global_batch_size == nodes * devices * per_device * (
+        accumulate or 1
+    )
     assert resolved.config.data.micro_batch_size == per_device * context
     (stage,) = resolved.plan.stages
     assert stage.accumulate_grad_batches == (accumulate or 1)
 
 
-@given(nodes=st.integers(1, 6), devices=st.integers(1, 8), context=st.sampled_from([1, 2, 4]), hundredths=st.integers(1, 300))
-def test_a_part_of_a_sample_is_refused_and_what_is_offered_instead_works(nodes, devices, context, hundredths):
+@given(
+    nodes=st.integers(1, 6),
+    devices=st.integers(1, 8),
+    context=st.sampled_from([1, 2, 4]),
+    hundredths=st.integers(1, 300),
+)
+def test_a_part_of_a_sample_is_refused_and_what_is_offered_instead_works(
+    nodes, devices, context, hundredths
+):
     world, per_device = nodes * devices, hundredths / 100
     assume(world % context == 0)
     assume(world * hundredths % 100)
-    fleet = {"trainer__num_nodes": nodes, "trainer__devices": devices, "parallel__context_parallel_size": context}
+    fleet = {
+        "trainer__num_nodes": nodes,
+        "trainer__devices": devices,
+        "parallel__context_parallel_size": context,
+    }
     refusal = refusal_of(
-        by_hand(per_device_batch_size=per_device, data__micro_batch_size=1, model__global_batch_size=world // context, **fleet)
+        by_hand(
+            per_device_batch_size=per_device,
+            data__micro_batch_size=1,
+            model__global_batch_size=world // context,
+            **fleet,
+        )
     )
     assert f"x {world} devices is " in refusal.message
     assert refusal.set_by[0] == f"per_device_batch_size={per_device} (Python)"
@@ -111,12 +136,18 @@ def test_a_part_of_a_sample_is_refused_and_what_is_offered_instead_works(nodes, 
     assert sizes == sorted(sizes)
     assert sizes[0] < per_device < sizes[-1] or per_device < sizes[0]
     for size in sizes:
-        assert resolve(by_hand(per_device_batch_size=size, **fleet)).config.model.global_batch_size == size * world
+        assert (
+            resolve(by_hand(per_device_batch_size=size, **fleet)).config.model.global_batch_size
+            == size * world
+        )
 
 
 def test_a_batch_of_the_files_gives_way_to_samples_per_device_and_that_is_noted(llama, line_of):
     resolved = laid(llama, "per_device_batch_size=4")
-    assert (resolved.config.model.global_batch_size, resolved.config.data.micro_batch_size) == (32, 8)
+    assert (resolved.config.model.global_batch_size, resolved.config.data.micro_batch_size) == (
+        32,
+        8,
+    )
     line = line_of("conf/batch/llama3_8b.yaml", "global_batch_size: 512")
     note = f"model.global_batch_size=512 (batch/llama3_8b.yaml:{line}) gives way to per_device_batch_size=4.0: 32 samples"
     assert resolved.notes == (note,)
@@ -137,20 +168,34 @@ def test_a_batch_that_is_typed_beside_samples_per_device_is_reached_by_accumulat
 
 def test_a_micro_batch_that_is_typed_beside_samples_per_device_holds(llama):
     resolved = laid(llama, "per_device_batch_size=4", "data.micro_batch_size=2")
-    assert [(stage.micro_batch_size, stage.accumulate_grad_batches) for stage in resolved.plan.stages] == [(2, 4)]
+    assert [
+        (stage.micro_batch_size, stage.accumulate_grad_batches) for stage in resolved.plan.stages
+    ] == [(2, 4)]
 
 
 def test_samples_per_device_are_counted_with_the_accumulation_that_is_typed(llama):
     spelt = laid(llama, "per_device_batch_size=4", "gradient_accumulation_steps=8")
     assert spelt.config.model.global_batch_size == 256
-    assert to_yaml(spelt.config) == to_yaml(laid(llama, "per_device_batch_size=4", "trainer.accumulate_grad_batches=8").config)
+    assert to_yaml(spelt.config) == to_yaml(
+        laid(llama, "per_device_batch_size=4", "trainer.accumulate_grad_batches=8").config
+    )
 
 
 def test_a_pipeline_of_maxtexts_gets_its_default_microbatches(composed):
     typed = ("per_device_batch_size=4", "parallel.pipeline_parallel_size=2")
     assert laid(composed, *typed).config.parallel.num_pipeline_microbatches == 2
-    assert laid(composed, *typed, "num_pipeline_microbatches=4").config.parallel.num_pipeline_microbatches == 4
-    assert laid(composed, "parallel.pipeline_parallel_size=2").config.parallel.num_pipeline_microbatches is None
+    assert (
+        laid(
+            composed, *typed, "num_pipeline_microbatches=4"
+        ).config.parallel.num_pipeline_microbatches
+        == 4
+    )
+    assert (
+        laid(
+            composed, "parallel.pipeline_parallel_size=2"
+        ).config.parallel.num_pipeline_microbatches
+        is None
+    )
 
 
 # MaxText's ramp
@@ -162,32 +207,50 @@ def test_maxtexts_words_for_a_ramp_are_its_ramp(composed):
     assert (model.global_batch_size, model.rampup_batch_size) == (2048, [512, 256, 500])
     assert (rampup.semantics, rampup.node_policy) == (RampSemantics.maxtext, NodePolicy.fixed)
     sizes = range(512, 2049, 256)
-    assert [(stage.global_batch_size, stage.num_nodes, stage.micro_batch_size) for stage in resolved.plan.stages] == [
-        (size, 16, 2) for size in sizes
-    ]
-    assert [stage.steps for stage in resolved.plan.stages[:-1]] == [1] * 6  # 500 / 6 samples a stage, and a step is more
+    assert [
+        (stage.global_batch_size, stage.num_nodes, stage.micro_batch_size)
+        for stage in resolved.plan.stages
+    ] == [(size, 16, 2) for size in sizes]
+    assert [stage.steps for stage in resolved.plan.stages[:-1]] == [
+        1
+    ] * 6  # 500 / 6 samples a stage, and a step is more
     assert resolved.notes == ()
 
 
 def test_maxtexts_ramp_in_words_is_that_in_our_keys(composed):
-    ours = ["model.rampup_batch_size=[512,256,500]", "rampup.semantics=maxtext", "rampup.node_policy=fixed", "data.micro_batch_size=2"]
+    ours = [
+        "model.rampup_batch_size=[512,256,500]",
+        "rampup.semantics=maxtext",
+        "rampup.node_policy=fixed",
+        "data.micro_batch_size=2",
+    ]
     assert to_yaml(laid(composed, *words(RAMP)).config) == to_yaml(laid(composed, *ours).config)
 
 
 def test_the_target_of_maxtexts_ramp_may_be_said_in_samples(composed):
     without = {word: value for word, value in RAMP.items() if word != "per_device_batch_size"}
-    assert to_yaml(laid(composed, *words(without)).config) == to_yaml(laid(composed, *words(RAMP)).config)
+    assert to_yaml(laid(composed, *words(without)).config) == to_yaml(
+        laid(composed, *words(RAMP)).config
+    )
 
 
 def test_a_ramp_of_the_files_is_switched_off_by_maxtexts_word(composed, line_of):
     config = laid(composed, "enable_rampup_batch_size=false").config
     assert config.model.rampup_batch_size is None
-    assert config.origin.place("model.rampup_batch_size", None) == "enable_rampup_batch_size=false (command line)"
+    assert (
+        config.origin.place("model.rampup_batch_size", None)
+        == "enable_rampup_batch_size=false (command line)"
+    )
     line = line_of("conf/batch/gpt3_5b.yaml", "rampup_batch_size: [256, 256, 10_000_000]")
-    assert config.origin.history("model.rampup_batch_size", None)[-2].place == f"batch/gpt3_5b.yaml:{line}"
+    assert (
+        config.origin.history("model.rampup_batch_size", None)[-2].place
+        == f"batch/gpt3_5b.yaml:{line}"
+    )
 
 
-@pytest.mark.parametrize("key", ["rampup.semantics=megatron", "rampup.node_policy=best", "data.micro_batch_size=1"])
+@pytest.mark.parametrize(
+    "key", ["rampup.semantics=megatron", "rampup.node_policy=best", "data.micro_batch_size=1"]
+)
 def test_what_maxtexts_ramp_only_suggests_gives_way_to_what_is_typed(composed, key):
     config = laid(composed, *words(RAMP), key).config
     name, _, value = key.partition("=")
@@ -202,7 +265,10 @@ def test_what_maxtexts_ramp_only_suggests_gives_way_to_what_is_typed(composed, k
             "model.rampup_batch_size=[256,256,10M]",
             "enable_rampup_batch_size=true makes model.rampup_batch_size=[512,256,500], and [256,256,10000000] is given",
         ),
-        ("model.global_batch_size=4096", "per_device_batch_size=16.0 makes model.global_batch_size=2048, and 4096 is given"),
+        (
+            "model.global_batch_size=4096",
+            "per_device_batch_size=16.0 makes model.global_batch_size=2048, and 4096 is given",
+        ),
     ],
 )
 def test_a_ramp_that_is_said_twice_and_differs_is_refused(composed, typed, said):
@@ -214,19 +280,33 @@ def test_a_ramp_that_is_said_twice_and_differs_is_refused(composed, typed, said)
 
 def test_a_ramp_that_is_said_twice_and_does_not_differ_is_taken(composed):
     typed = ["model.rampup_batch_size=[512,256,500]", "model.global_batch_size=2048"]
-    assert to_yaml(laid(composed, *words(RAMP), *typed).config) == to_yaml(laid(composed, *words(RAMP)).config)
+    assert to_yaml(laid(composed, *words(RAMP), *typed).config) == to_yaml(
+        laid(composed, *words(RAMP)).config
+    )
 
 
-@pytest.mark.parametrize("missing", [word for word in RAMP if word not in ("enable_rampup_batch_size", "per_device_batch_size")])
-def test_a_ramp_of_maxtexts_without_one_of_its_words_is_refused_with_maxtexts_default(composed, missing):
-    refusal = refusal_of(lay_over(composed, words({word: value for word, value in RAMP.items() if word != missing})))
+@pytest.mark.parametrize(
+    "missing",
+    [word for word in RAMP if word not in ("enable_rampup_batch_size", "per_device_batch_size")],
+)
+def test_a_ramp_of_maxtexts_without_one_of_its_words_is_refused_with_maxtexts_default(
+    composed, missing
+):
+    refusal = refusal_of(
+        lay_over(composed, words({word: value for word, value in RAMP.items() if word != missing}))
+    )
     assert f"enable_rampup_batch_size=true, and {missing} is not given" in refusal.message
     assert refusal.remedy.startswith(f"{missing}=")
     assert refusal.remedy.endswith("(MaxText's default)")
 
 
-@pytest.mark.parametrize("word", ["per_device_batch_size_start", "per_device_batch_size_increment", "global_rampup_samples"])
-def test_a_word_of_a_ramp_that_is_not_switched_on_is_refused_where_maxtext_passes_over_it(composed, word):
+@pytest.mark.parametrize(
+    "word",
+    ["per_device_batch_size_start", "per_device_batch_size_increment", "global_rampup_samples"],
+)
+def test_a_word_of_a_ramp_that_is_not_switched_on_is_refused_where_maxtext_passes_over_it(
+    composed, word
+):
     refusal = refusal_of(lay_over(composed, words({word: RAMP[word]})))
     assert f"{word}={RAMP[word]} without enable_rampup_batch_size" in refusal.message
 
@@ -240,14 +320,22 @@ ENDS = {"max_steps": 10, "max_samples": 5000, "max_tokens": 9_000_000}
 @pytest.mark.parametrize("typed", ENDS)
 @pytest.mark.parametrize("from_recipe", ENDS)
 def test_the_users_end_replaces_that_of_the_recipe_in_whatever_unit(from_recipe, typed):
-    recipe = compose("batch=gpt3_5b", "trainer.max_steps=null", f"trainer.{from_recipe}={ENDS[from_recipe]}")
+    recipe = compose(
+        "batch=gpt3_5b", "trainer.max_steps=null", f"trainer.{from_recipe}={ENDS[from_recipe]}"
+    )
     trainer = laid(recipe, f"trainer.{typed}={ENDS[typed] + 1}").config.trainer
-    assert {end: getattr(trainer, end) for end in ENDS} == {end: ENDS[end] + 1 if end == typed else None for end in ENDS}
+    assert {end: getattr(trainer, end) for end in ENDS} == {
+        end: ENDS[end] + 1 if end == typed else None for end in ENDS
+    }
 
 
 def test_the_users_warm_up_replaces_that_of_the_recipe(composed):
     optim = laid(composed, "optim.warmup_samples=1K").config.optim
-    assert (composed.optim.warmup_steps, optim.warmup_steps, optim.warmup_samples) == (115, None, 1000)
+    assert (composed.optim.warmup_steps, optim.warmup_steps, optim.warmup_samples) == (
+        115,
+        None,
+        1000,
+    )
 
 
 def test_a_warm_up_of_nothing_replaces_that_of_the_recipe_too(composed):
@@ -267,19 +355,39 @@ def test_a_step_schedule_replaces_the_ramp_and_the_batch_of_the_files(composed):
 
 def test_a_batch_that_is_typed_beside_a_step_schedule_has_to_be_its_last(composed):
     typed = "model.step_batch_size_schedule='0:768 1B:1536'"
-    assert laid(composed, typed, "model.global_batch_size=1536").plan.stages[-1].global_batch_size == 1536
+    assert (
+        laid(composed, typed, "model.global_batch_size=1536").plan.stages[-1].global_batch_size
+        == 1536
+    )
     refusal = refusal_of(lay_over(composed, [typed, "model.global_batch_size=2048"]))
-    assert "model.step_batch_size_schedule ends at 1536, and model.global_batch_size=2048" in refusal.message
+    assert (
+        "model.step_batch_size_schedule ends at 1536, and model.global_batch_size=2048"
+        in refusal.message
+    )
 
 
 def test_a_ramp_that_is_typed_replaces_the_step_schedule_of_a_recipe():
-    recipe = compose("batch=gpt3_5b", "model.rampup_batch_size=null", "model.step_batch_size_schedule='0:768 1B:2048'")
-    config = laid(recipe, "model.rampup_batch_size=[256,256,10M]", "model.global_batch_size=2048").config
-    assert (config.model.step_batch_size_schedule, config.model.rampup_batch_size) == (None, [256, 256, 10_000_000])
+    recipe = compose(
+        "batch=gpt3_5b",
+        "model.rampup_batch_size=null",
+        "model.step_batch_size_schedule='0:768 1B:2048'",
+    )
+    config = laid(
+        recipe, "model.rampup_batch_size=[256,256,10M]", "model.global_batch_size=2048"
+    ).config
+    assert (config.model.step_batch_size_schedule, config.model.rampup_batch_size) == (
+        None,
+        [256, 256, 10_000_000],
+    )
 
 
 def test_a_ramp_and_a_step_schedule_that_are_both_typed_are_refused(composed):
-    refusal = refusal_of(lay_over(composed, ["model.step_batch_size_schedule='0:768'", "model.rampup_batch_size=[256,256,10M]"]))
+    refusal = refusal_of(
+        lay_over(
+            composed,
+            ["model.step_batch_size_schedule='0:768'", "model.rampup_batch_size=[256,256,10M]"],
+        )
+    )
     assert "the batch is scheduled twice" in refusal.message
 
 
@@ -289,7 +397,10 @@ def test_a_ramp_and_a_step_schedule_that_are_both_typed_are_refused(composed):
 def test_a_spelling_on_the_command_line_wins_over_a_recipe(composed):
     config = laid(composed, "data.global_batch_size=4096").config
     assert config.model.global_batch_size == 4096
-    assert config.origin.place("model.global_batch_size", 4096) == "data.global_batch_size=4096 (command line)"
+    assert (
+        config.origin.place("model.global_batch_size", 4096)
+        == "data.global_batch_size=4096 (command line)"
+    )
 
 
 def test_a_canonical_key_on_the_command_line_wins_over_a_spelling_of_the_recipe():
@@ -304,10 +415,16 @@ def test_spellings_of_one_layer_that_differ_are_refused_by_both_names():
     settings |= {"data.global_batch_size": 8, "model.global_batch_size": 16}
     origin.composed = dict(settings)
     origin.sources = {key: Source(2, "recipe") for key in settings}
-    with pytest.raises(UsageError, match=r"data\.global_batch_size=8 and model\.global_batch_size=16 are two spellings"):
+    with pytest.raises(
+        UsageError,
+        match=r"data\.global_batch_size=8 and model\.global_batch_size=16 are two spellings",
+    ):
         canonicalize(settings, origin)
     origin.sources["data.global_batch_size"] = Source(3, "command line")
-    assert canonicalize(settings, origin).decided["model.global_batch_size"] == ("data.global_batch_size", 8)
+    assert canonicalize(settings, origin).decided["model.global_batch_size"] == (
+        "data.global_batch_size",
+        8,
+    )
 
 
 @pytest.mark.parametrize(
@@ -322,7 +439,9 @@ def test_spellings_of_one_layer_that_differ_are_refused_by_both_names():
     ],
     ids=lambda typed: typed[0],
 )
-def test_words_on_the_command_line_and_assignments_in_python_give_the_same_snapshot_and_plan(composed, recipe, typed):
+def test_words_on_the_command_line_and_assignments_in_python_give_the_same_snapshot_and_plan(
+    composed, recipe, typed
+):
     for word in typed:
         key, _, value = word.partition("=")
         *sections, name = key.split(".")

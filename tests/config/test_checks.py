@@ -3,14 +3,24 @@ from hypothesis import example, given
 from hypothesis import settings as run
 from hypothesis import strategies as st
 
-from rampcli.config.checks import SETTING_CHECKS, check_heads, check_name, check_ranges, check_rotary, check_schedule, check_warmup
+from rampcli.config.checks import (
+    SETTING_CHECKS,
+    check_heads,
+    check_name,
+    check_ranges,
+    check_rotary,
+    check_schedule,
+    check_warmup,
+)
 from rampcli.config.choices import DecayStyle, PositionEmbedding
 from rampcli.config.schema import Config
 from rampcli.config.settings import FOREIGN, settings
 from rampcli.config.values import build, put
 from rampcli.errors import UsageError, UsageErrors
 
-BOUNDED = [setting for key, setting in settings().items() if key not in FOREIGN and setting.range_name()]
+BOUNDED = [
+    setting for key, setting in settings().items() if key not in FOREIGN and setting.range_name()
+]
 
 
 def config_of(**values) -> Config:
@@ -39,11 +49,29 @@ def test_a_number_at_the_edge_of_its_range_is_taken_and_the_next_one_is_refused(
     step = 1 if setting.type is int else 1e-6
     edges = []
     if setting.at_least is not None:
-        edges.append((as_typed(setting, setting.at_least), as_typed(setting, setting.at_least - step), f"below {setting.at_least:g}"))
+        edges.append(
+            (
+                as_typed(setting, setting.at_least),
+                as_typed(setting, setting.at_least - step),
+                f"below {setting.at_least:g}",
+            )
+        )
     if setting.above is not None:
-        edges.append((as_typed(setting, setting.above + step), as_typed(setting, setting.above), f"not above {setting.above:g}"))
+        edges.append(
+            (
+                as_typed(setting, setting.above + step),
+                as_typed(setting, setting.above),
+                f"not above {setting.above:g}",
+            )
+        )
     if setting.at_most is not None:
-        edges.append((as_typed(setting, setting.at_most), as_typed(setting, setting.at_most + step), f"above {setting.at_most}"))
+        edges.append(
+            (
+                as_typed(setting, setting.at_most),
+                as_typed(setting, setting.at_most + step),
+                f"above {setting.at_most}",
+            )
+        )
     assert edges
     for inside, outside, reason in edges:
         assert refusal_or_none(check_ranges, build({setting.key: inside}, place=str)) is None
@@ -55,16 +83,38 @@ def test_a_number_at_the_edge_of_its_range_is_taken_and_the_next_one_is_refused(
 def test_every_number_out_of_its_range_is_said():
     with pytest.raises(UsageErrors) as refused:
         check_ranges(config_of(seed=-1, trainer__num_nodes=0, optim__beta1=2.0))
-    assert [error.keys for error in refused.value.errors] == [("seed",), ("trainer.num_nodes",), ("optim.beta1",)]
+    assert [error.keys for error in refused.value.errors] == [
+        ("seed",),
+        ("trainer.num_nodes",),
+        ("optim.beta1",),
+    ]
 
 
-@pytest.mark.parametrize("name", ["run", "a b", "a-b_c.1", "Größe", "モデル", "🚀", "x" * 200, "...", "-x", "a:b"])
+@pytest.mark.parametrize(
+    "name", ["run", "a b", "a-b_c.1", "Größe", "モデル", "🚀", "x" * 200, "...", "-x", "a:b"]
+)
 def test_a_name_that_can_name_a_folder_is_taken(name, tmp_path):
     check_name(Config(name=name))
     (tmp_path / name).mkdir()
 
 
-@pytest.mark.parametrize("name", ["", ".", "..", "a/b", "/", "a\nb", "a\0b", "a\x1bb", "\u202ea", "x" * 201, "ü" * 101, "\ud800"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "",
+        ".",
+        "..",
+        "a/b",
+        "/",
+        "a\nb",
+        "a\0b",
+        "a\x1bb",
+        "\u202ea",
+        "x" * 201,
+        "ü" * 101,
+        "\ud800",
+    ],
+)
 def test_a_name_that_cannot_name_a_folder_is_refused(name):
     with pytest.raises(UsageError, match="cannot name a folder") as refused:
         check_name(Config(name=name))
@@ -80,21 +130,35 @@ def test_a_run_directory_that_is_no_path_is_refused(run_dir):
 
 
 @run(max_examples=60)
-@given(hidden=st.integers(1, 40), heads=st.integers(1, 12), groups=st.none() | st.integers(1, 12), rope=st.booleans())
+@given(
+    hidden=st.integers(1, 40),
+    heads=st.integers(1, 12),
+    groups=st.none() | st.integers(1, 12),
+    rope=st.booleans(),
+)
 @example(hidden=40, heads=12, groups=None, rope=False)
 @example(hidden=24, heads=12, groups=9, rope=False)
 @example(hidden=12, heads=4, groups=None, rope=True)
-def test_heads_are_taken_where_they_divide_and_else_the_largest_number_below_that_does_is_offered(hidden, heads, groups, rope):
+def test_heads_are_taken_where_they_divide_and_else_the_largest_number_below_that_does_is_offered(
+    hidden, heads, groups, rope
+):
     config = Config()
     config.model.position_embedding = PositionEmbedding.rope if rope else PositionEmbedding.learned
-    config.model.hidden_size, config.model.num_attention_heads, config.model.num_query_groups = hidden, heads, groups
+    config.model.hidden_size, config.model.num_attention_heads, config.model.num_query_groups = (
+        hidden,
+        heads,
+        groups,
+    )
     refusal = refusal_or_none(check_heads, config)
     if hidden % heads:
         largest = max(number for number in range(1, heads) if hidden % number == 0)
         assert refusal.remedy == f"model.num_attention_heads={largest}, or model.head_size=64"
         config.model.head_size = 64
         refusal = refusal_or_none(check_heads, config)
-        assert refusal is None or refusal.keys == ("model.num_attention_heads", "model.num_query_groups")
+        assert refusal is None or refusal.keys == (
+            "model.num_attention_heads",
+            "model.num_query_groups",
+        )
     elif groups is not None and heads % groups:
         largest = max(number for number in range(1, groups) if heads % number == 0)
         assert refusal.remedy == f"model.num_query_groups={largest}"
@@ -108,7 +172,12 @@ def test_heads_are_taken_where_they_divide_and_else_the_largest_number_below_tha
 @pytest.mark.parametrize("rope", [False, True])
 def test_a_head_size_that_is_given_may_be_any_and_is_even_where_positions_turn(head_size, rope):
     position = PositionEmbedding.rope if rope else PositionEmbedding.learned
-    config = config_of(model__hidden_size=40, model__num_attention_heads=12, model__head_size=head_size, model__position_embedding=position)
+    config = config_of(
+        model__hidden_size=40,
+        model__num_attention_heads=12,
+        model__head_size=head_size,
+        model__position_embedding=position,
+    )
     refusal = refusal_or_none(check_heads, config)
     assert (refusal is None) == (not rope or head_size % 2 == 0)
     assert refusal is None or refusal.keys == ("model.head_size",)
@@ -123,7 +192,9 @@ def test_a_head_size_that_is_given_may_be_any_and_is_even_where_positions_turn(h
 )
 @example(factor=None, low=4.0, high=4.0, position=PositionEmbedding.learned)
 @example(factor=8.0, low=4.0, high=4.0, position=PositionEmbedding.rope)
-def test_a_scaling_of_rotary_positions_has_positions_to_turn_and_a_band_to_blend_in(factor, low, high, position):
+def test_a_scaling_of_rotary_positions_has_positions_to_turn_and_a_band_to_blend_in(
+    factor, low, high, position
+):
     config = config_of(
         model__rotary_scale_factor=factor,
         model__rotary_low_freq_factor=low,
@@ -148,7 +219,10 @@ def test_a_scaling_of_rotary_positions_has_positions_to_turn_and_a_band_to_blend
 def test_one_warm_up_is_taken_and_two_are_refused():
     check_warmup(config_of(optim__warmup_samples=0))
     check_warmup(config_of(optim__warmup_steps=5))
-    with pytest.raises(UsageError, match=r"the warm-up is given twice: optim\.warmup_samples=8 and optim\.warmup_steps=0"):
+    with pytest.raises(
+        UsageError,
+        match=r"the warm-up is given twice: optim\.warmup_samples=8 and optim\.warmup_steps=0",
+    ):
         check_warmup(config_of(optim__warmup_samples=8, optim__warmup_steps=0))
 
 
@@ -169,7 +243,9 @@ def test_an_inverse_root_wants_a_warm_up_to_fall_from(warmup):
 
 @pytest.mark.parametrize("style", DecayStyle)
 def test_a_length_of_the_last_decay_belongs_to_the_style_that_has_one(style):
-    config = config_of(schedule__decay_style=style, schedule__wsd_decay_samples=5, optim__warmup_steps=1)
+    config = config_of(
+        schedule__decay_style=style, schedule__wsd_decay_samples=5, optim__warmup_steps=1
+    )
     refusal = refusal_or_none(check_schedule, config)
     assert (refusal is None) == (style is DecayStyle.wsd)
     assert refusal is None or refusal.keys == ("schedule.wsd_decay_samples", "schedule.decay_style")

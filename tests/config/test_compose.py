@@ -17,7 +17,9 @@ def snapshot(config):
 
 
 def test_later_choices_win_over_earlier_ones_and_values_over_files():
-    config = compose("optim=gpt3_5b", "data=stdlib", "data=mock", "seed=1", "optim.lr=0.5", "seed=2")
+    config = compose(
+        "optim=gpt3_5b", "data=stdlib", "data=mock", "seed=1", "optim.lr=0.5", "seed=2"
+    )
     assert (config.data.source, config.seed, config.optim.lr) == (DataSource.mock, 2, 0.5)
     assert config.optim.min_lr == 1.6e-5
 
@@ -77,7 +79,9 @@ def test_another_option_keeps_what_the_recipe_chose_and_assigned(recipe):
 @pytest.mark.parametrize("second", ["seed=5", "data=stdlib"])
 def test_laying_over_twice_is_laying_over_once_with_both(composed, second):
     first = ["optim.lr=0.5", "model.init_std=0.5"]
-    assert dict(leaves(lay_over(lay_over(composed, first), [second]))) == dict(leaves(lay_over(composed, [*first, second])))
+    assert dict(leaves(lay_over(lay_over(composed, first), [second]))) == dict(
+        leaves(lay_over(composed, [*first, second]))
+    )
 
 
 def test_laying_nothing_over_changes_nothing(composed):
@@ -105,7 +109,10 @@ def test_laying_nothing_over_changes_nothing(composed):
         ("model=llama4", "there is no conf/model/llama4.yaml"),
         ("data=null", "there is no conf/data/"),
         ("data=[mock,stdlib]", "there is no conf/data/"),
-        ("trainer.strategy={tensor_model_parallel_size: 2}", "there is no setting trainer.strategy"),
+        (
+            "trainer.strategy={tensor_model_parallel_size: 2}",
+            "there is no setting trainer.strategy",
+        ),
         ("rampup={semantics: maxtext}", "rampup is a section, not a setting"),
         ("hydra.run.dir=elsewhere", "there is no setting hydra.run.dir"),
         ("model@data=llama3_8b", "there is no setting model@data"),
@@ -148,7 +155,12 @@ def test_words_from_elsewhere_are_placed_there(composed):
 def test_a_folder_of_the_users_adds_options_beside_those_there_are(composed, option, folder):
     mine = option(f"{folder}/optim/mine", "lr: 0.5\nbeta1: 0.8\n") / folder
     laid = lay_over(composed, ["optim=mine", "data=stdlib"], config_dir=mine)
-    assert (laid.optim.lr, laid.optim.beta1, laid.optim.warmup_steps, laid.data.source) == (0.5, 0.8, None, DataSource.stdlib)
+    assert (laid.optim.lr, laid.optim.beta1, laid.optim.warmup_steps, laid.data.source) == (
+        0.5,
+        0.8,
+        None,
+        DataSource.stdlib,
+    )
     assert laid.origin.place("optim.beta1", 0.8) == "optim/mine.yaml:2"
 
 
@@ -157,7 +169,9 @@ def test_a_folder_may_be_named_from_where_one_stands(composed, option, monkeypat
     assert lay_over(composed, ["optim=mine"], config_dir=Path("conf")).optim.lr == 0.5
 
 
-def test_an_option_that_does_not_exist_is_refused_with_the_users_own_among_those_that_do(composed, option):
+def test_an_option_that_does_not_exist_is_refused_with_the_users_own_among_those_that_do(
+    composed, option
+):
     mine = option("optim/mine", "lr: 0.5\n")
     with pytest.raises(UsageError) as refusal:
         lay_over(composed, ["optim=zzz"], config_dir=mine)
@@ -168,16 +182,27 @@ def test_an_option_that_does_not_exist_is_refused_with_the_users_own_among_those
 
 
 def test_an_option_over_the_whole_tree_sets_several_sections(composed, option):
-    mine = option("batch/mine", "# @package _global_\ndata:\n  micro_batch_size: 2\nmodel:\n  global_batch_size: 32\n")
+    mine = option(
+        "batch/mine",
+        "# @package _global_\ndata:\n  micro_batch_size: 2\nmodel:\n  global_batch_size: 32\n",
+    )
     laid = lay_over(composed, ["batch=mine"], config_dir=mine)
-    assert (laid.data.micro_batch_size, laid.model.global_batch_size, laid.model.rampup_batch_size) == (2, 32, None)
+    assert (
+        laid.data.micro_batch_size,
+        laid.model.global_batch_size,
+        laid.model.rampup_batch_size,
+    ) == (2, 32, None)
     assert laid.origin.place("model.global_batch_size", 32) == "batch/mine.yaml:5"
 
 
 @pytest.mark.parametrize(
     ("text", "message", "place"),
     [
-        ("lr: 0.5\nlearning_rate: 1\n", "there is no setting optim.learning_rate", "optim/mine.yaml:2"),
+        (
+            "lr: 0.5\nlearning_rate: 1\n",
+            "there is no setting optim.learning_rate",
+            "optim/mine.yaml:2",
+        ),
         ("lr: fast\n", "optim.lr=fast is not a number", "optim/mine.yaml:1"),
         ("lr: 2020-01-01\n", "optim.lr=2020-01-01 is not a number", "optim/mine.yaml:1"),
         ("warmup_steps: 0o17\n", "optim.warmup_steps=0o17 is not an integer", "optim/mine.yaml:1"),
@@ -191,7 +216,9 @@ def test_an_option_over_the_whole_tree_sets_several_sections(composed, option):
         ("lr: !!python/object/apply:os.getpid []\n", "tags are not read", "optim/mine.yaml:1"),
     ],
 )
-def test_a_users_file_that_does_not_fit_is_refused_by_its_line(composed, option, text, message, place):
+def test_a_users_file_that_does_not_fit_is_refused_by_its_line(
+    composed, option, text, message, place
+):
     with pytest.raises(UsageError) as refusal:
         lay_over(composed, ["optim=mine"], config_dir=option("optim/mine", text))
     assert message in refusal.value.message
@@ -200,8 +227,14 @@ def test_a_users_file_that_does_not_fit_is_refused_by_its_line(composed, option,
 
 def test_all_lines_of_a_users_file_that_do_not_fit_are_said(composed, option):
     with pytest.raises(UsageErrors) as refusal:
-        lay_over(composed, ["optim=mine"], config_dir=option("optim/mine", "lr: fast\nbeta1: 0.5\nbeta2: slow\nfoo: 1\n"))
-    assert [error.set_by for error in refusal.value.errors] == [(f"optim/mine.yaml:{line}",) for line in (1, 3, 4)]
+        lay_over(
+            composed,
+            ["optim=mine"],
+            config_dir=option("optim/mine", "lr: fast\nbeta1: 0.5\nbeta2: slow\nfoo: 1\n"),
+        )
+    assert [error.set_by for error in refusal.value.errors] == [
+        (f"optim/mine.yaml:{line}",) for line in (1, 3, 4)
+    ]
 
 
 def test_a_users_file_runs_no_code(composed, option, tmp_path):
@@ -214,7 +247,11 @@ def test_a_users_file_runs_no_code(composed, option, tmp_path):
 
 def test_a_group_that_is_chosen_later_overrides_what_was_chosen_before(option):
     mine = option("batch/mine", "# @package _global_\ntrainer:\n  num_nodes: 3\n")
-    config = lay_over(compose("batch=gpt3_5b", "trainer.num_nodes=16", "trainer.devices=4"), ["batch=mine"], config_dir=mine)
+    config = lay_over(
+        compose("batch=gpt3_5b", "trainer.num_nodes=16", "trainer.devices=4"),
+        ["batch=mine"],
+        config_dir=mine,
+    )
     assert (config.trainer.num_nodes, config.trainer.devices) == (3, 4)
 
 
@@ -226,10 +263,14 @@ def test_a_recipe_that_says_several_wrong_things_is_told_all_of_them():
         "model=llama4: there is no conf/model/llama4.yaml",
         "seed=many is not an integer",
     ]
-    assert {error.set_by[0].rpartition(":")[0] for error in refusal.value.errors} == {"config/test_compose.py"}
+    assert {error.set_by[0].rpartition(":")[0] for error in refusal.value.errors} == {
+        "config/test_compose.py"
+    }
 
 
 @pytest.mark.parametrize("root", ["model", "batch", "optim", "data"])
 def test_every_option_of_conf_composes(root):
     for name in option_names(root):
-        assert f"{root}/{name}.yaml" in [file.name for file in compose(f"{root}={name}").origin.files]
+        assert f"{root}/{name}.yaml" in [
+            file.name for file in compose(f"{root}={name}").origin.files
+        ]

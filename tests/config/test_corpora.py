@@ -39,7 +39,9 @@ def test_shares_are_in_the_exact_proportion_of_the_weights_and_the_smallest_that
     shares = shares_of(weights)
     assert all(type(share) is int and share > 0 for share in shares)
     assert gcd(*shares) == 1
-    assert [Fraction(share, sum(shares)) for share in shares] == [weight / sum(weights) for weight in weights]
+    assert [Fraction(share, sum(shares)) for share in shares] == [
+        weight / sum(weights) for weight in weights
+    ]
 
 
 @given(weights=st.lists(WEIGHTS, min_size=1, max_size=3), scale=WEIGHTS)
@@ -59,7 +61,9 @@ def test_weights_of_too_many_digits_are_refused_where_their_shares_would_not_fit
 @given(nine_digits=st.integers(1, 10**9 - 1))
 def test_weights_of_nine_digits_are_taken_as_the_remedy_says(nine_digits):
     weight = Fraction(nine_digits, 10**9)
-    assert Fraction(shares_of([weight, 1 - weight])[0], sum(shares_of([weight, 1 - weight]))) == weight
+    assert (
+        Fraction(shares_of([weight, 1 - weight])[0], sum(shares_of([weight, 1 - weight]))) == weight
+    )
 
 
 def test_a_blend_is_weights_and_paths_in_turn():
@@ -111,12 +115,22 @@ def test_a_source_of_files_needs_one_of_path_and_blend(source):
     assert missing.message == f"data.source={source}, and data.path is not given"
     assert missing.keys == ("data.source", "data.path")
     both = refusal(check_corpora, config(source, path="data/wiki", blend=BLEND))
-    assert (both.message, both.keys) == ("data.path and data.blend are both given", ("data.path", "data.blend"))
+    assert (both.message, both.keys) == (
+        "data.path and data.blend are both given",
+        ("data.path", "data.blend"),
+    )
 
 
 @pytest.mark.parametrize("source", [source for source in DataSource if source not in OF_FILES])
 @pytest.mark.parametrize(
-    ("key", "value"), [("path", "data/wiki"), ("blend", BLEND), ("blend", ["wrong"]), ("validation_path", "data/wiki")], ids=str
+    ("key", "value"),
+    [
+        ("path", "data/wiki"),
+        ("blend", BLEND),
+        ("blend", ["wrong"]),
+        ("validation_path", "data/wiki"),
+    ],
+    ids=str,
 )
 def test_a_path_that_nothing_would_be_read_from_is_refused(source, key, value):
     check_corpora(config(source))
@@ -125,15 +139,32 @@ def test_a_path_that_nothing_would_be_read_from_is_refused(source, key, value):
     assert refused.keys == (f"data.{key}", "data.source")
 
 
-@pytest.mark.parametrize("split", [[99, 1, 0], [1, 0, 0], [0.98, 0.01, 0.01], [1e-9, 5, 5]], ids=str)
+@pytest.mark.parametrize(
+    "split", [[99, 1, 0], [1, 0, 0], [0.98, 0.01, 0.01], [1e-9, 5, 5]], ids=str
+)
 def test_a_split_is_three_shares(split):
     check_corpora(config(path="a", split=split))
 
 
-@pytest.mark.parametrize("split", [[], [99, 1], [1, 1, 1, 1], [0, 1, 1], [98, -1, 1], [98, float("nan"), 1], [float("inf"), 1, 1]], ids=str)
+@pytest.mark.parametrize(
+    "split",
+    [
+        [],
+        [99, 1],
+        [1, 1, 1, 1],
+        [0, 1, 1],
+        [98, -1, 1],
+        [98, float("nan"), 1],
+        [float("inf"), 1, 1],
+    ],
+    ids=str,
+)
 def test_what_is_no_split_is_refused(split):
     refused = refusal(check_corpora, config(path="a", split=split))
-    assert refused.message == f"data.split=[{','.join(map(str, split))}] is not three shares, the first above 0"
+    assert (
+        refused.message
+        == f"data.split=[{','.join(map(str, split))}] is not three shares, the first above 0"
+    )
     assert (refused.keys, refused.remedy) == (("data.split",), "data.split=[98,1,1]")
 
 
@@ -163,12 +194,18 @@ def test_a_recipe_may_write_weights_as_numbers(recipe):
     assert corpora_of(resolve(recipe).config) == [(7, Path("data/wiki")), (3, Path("data/code"))]
 
 
-@pytest.mark.parametrize("typed", [["data.path=data/wiki"], ["data.blend=[0.7,data/wiki,0.3,data/code]"]], ids=str)
+@pytest.mark.parametrize(
+    "typed", [["data.path=data/wiki"], ["data.blend=[0.7,data/wiki,0.3,data/code]"]], ids=str
+)
 @pytest.mark.parametrize("option", ["indexed", "text"])
 def test_a_recipe_reads_files_with_an_option_and_a_word(composed, option, typed):
     read = resolve(lay_over(composed, [f"data={option}", *typed])).config
     assert read.data.source == DataSource(option)
-    assert [path.parent for _, path in corpora_of(read)] == [Path("data")] * len(corpora_of(read)) != []
+    assert (
+        [path.parent for _, path in corpora_of(read)]
+        == [Path("data")] * len(corpora_of(read))
+        != []
+    )
 
 
 def test_files_without_a_path_are_refused_before_anything_starts(composed):

@@ -38,7 +38,10 @@ def test_a_setting_is_explained_in_full(said_of, line_of):
         "range": "from 0",
         "doc": "highest learning rate",
         "set_by": "command line",
-        "overrode": [{"set_by": f"optim/gpt3_5b.yaml:{line}", "value": 0.00016}, {"set_by": "default", "value": 0.001}],
+        "overrode": [
+            {"set_by": f"optim/gpt3_5b.yaml:{line}", "value": 0.00016},
+            {"set_by": "default", "value": 0.001},
+        ],
     }
 
 
@@ -56,9 +59,16 @@ def test_a_setting_is_explained_in_full(said_of, line_of):
         ("per_device_batch_size", "a number or null", None, None, None),
     ],
 )
-def test_type_unit_default_and_range_are_those_of_the_schema(said_of, key, type_name, unit, default, range_name):
+def test_type_unit_default_and_range_are_those_of_the_schema(
+    said_of, key, type_name, unit, default, range_name
+):
     fact = said_of(key)
-    assert (fact["type"], fact["unit"], fact["default"], fact["range"]) == (type_name, unit, default, range_name)
+    assert (fact["type"], fact["unit"], fact["default"], fact["range"]) == (
+        type_name,
+        unit,
+        default,
+        range_name,
+    )
 
 
 def test_every_setting_can_be_explained_and_written_as_json(composed):
@@ -75,7 +85,10 @@ def test_a_value_from_the_schema_is_a_default_and_overrode_nothing(said_of):
 
 def test_a_value_from_a_file_names_its_line(said_of, line_of):
     line = line_of("conf/batch/gpt3_5b.yaml", "global_batch_size: 2048")
-    assert told(said_of("model.global_batch_size")) == (f"batch/gpt3_5b.yaml:{line}", [("default", "None")])
+    assert told(said_of("model.global_batch_size")) == (
+        f"batch/gpt3_5b.yaml:{line}",
+        [("default", "None")],
+    )
 
 
 def test_a_value_from_a_recipe_names_the_line_that_composes(said_of, line_of):
@@ -96,7 +109,10 @@ def test_a_spelling_is_named_as_what_set_the_key_that_it_reaches(said_of, line_o
     file = f"batch/gpt3_5b.yaml:{line_of('conf/batch/gpt3_5b.yaml', 'global_batch_size: 2048')}"
     fact = said_of("model.global_batch_size", "data.global_batch_size=4096")
     assert fact["value"] == 4096
-    assert told(fact) == ("data.global_batch_size=4096 (command line)", [(file, "2048"), ("default", "None")])
+    assert told(fact) == (
+        "data.global_batch_size=4096 (command line)",
+        [(file, "2048"), ("default", "None")],
+    )
 
 
 def test_maxtexts_words_are_named_as_what_set_the_ramp(said_of, line_of):
@@ -125,7 +141,10 @@ def test_an_edit_in_python_is_named_so(recipe):
 
 
 def test_what_is_left_open_is_explained_with_what_it_comes_to(said_of):
-    assert (said_of("trainer.accumulate_grad_batches")["value"], said_of("trainer.accumulate_grad_batches")["derived"]) == (None, 4)
+    assert (
+        said_of("trainer.accumulate_grad_batches")["value"],
+        said_of("trainer.accumulate_grad_batches")["derived"],
+    ) == (None, 4)
     assert said_of("run_dir", "name=first")["derived"] == "runs/first"
     assert said_of("model.global_batch_size")["derived"] is None
 
@@ -154,8 +173,15 @@ def test_what_there_is_not_is_not_explained(composed, key):
     "words",
     [
         [],
-        ["per_device_batch_size=4", "gradient_accumulation_steps=2", "enable_rampup_batch_size=false"],
-        ["model.step_batch_size_schedule='samples: 0:768 1M:1536'", "rampup.efficiency='1:9000 4:11500'"],
+        [
+            "per_device_batch_size=4",
+            "gradient_accumulation_steps=2",
+            "enable_rampup_batch_size=false",
+        ],
+        [
+            "model.step_batch_size_schedule='samples: 0:768 1M:1536'",
+            "rampup.efficiency='1:9000 4:11500'",
+        ],
         ["run_dir='/a b/#c: d'", "trainer.gradient_clip_val=null", "model.num_query_groups=4"],
     ],
 )
@@ -173,7 +199,26 @@ def test_workers_could_read_the_configuration_with_who_said_it(composed, tmp_pat
 
 @pytest.mark.parametrize(
     "name",
-    ["on", "null", "1e3", "007", "yes", "No", "y", "a: b", "#x", "a #b", "it's", "=", "~", "2020-01-01", "ü🚀", "@a", "{}", "["],
+    [
+        "on",
+        "null",
+        "1e3",
+        "007",
+        "yes",
+        "No",
+        "y",
+        "a: b",
+        "#x",
+        "a #b",
+        "it's",
+        "=",
+        "~",
+        "2020-01-01",
+        "ü🚀",
+        "@a",
+        "{}",
+        "[",
+    ],
 )
 def test_any_name_is_read_back_as_it_was(composed, name):
     resolved = resolve(lay_over(composed, [f"name={quoted(name)}"]))
@@ -181,14 +226,27 @@ def test_any_name_is_read_back_as_it_was(composed, name):
 
 
 def test_every_line_says_who_set_it(composed):
-    resolved = resolve(lay_over(composed, ["data.global_batch_size=4096", "trainer.num_nodes=8", "rampup.node_policy=best"]))
+    resolved = resolve(
+        lay_over(
+            composed,
+            ["data.global_batch_size=4096", "trainer.num_nodes=8", "rampup.node_policy=best"],
+        )
+    )
     lines = with_provenance(resolved).splitlines()
     sections = {name for key in settings() if key not in FOREIGN for name in key.split(".")[:-1]}
-    said = {line.partition(":")[0].strip(): line.partition("  # ")[2] for line in lines if "  # " in line}
+    said = {
+        line.partition(":")[0].strip(): line.partition("  # ")[2]
+        for line in lines
+        if "  # " in line
+    }
     assert [line for line in lines if "  # " not in line and line.strip(" :") not in sections] == []
-    assert len([line for line in lines if "  # " in line]) == len(snapshot.settings(resolved.config))
+    assert len([line for line in lines if "  # " in line]) == len(
+        snapshot.settings(resolved.config)
+    )
     assert said["seed"] == "default"
-    assert said["global_batch_size"].startswith("data.global_batch_size=4096 (command line); not 2048 (batch/gpt3_5b.yaml:")
+    assert said["global_batch_size"].startswith(
+        "data.global_batch_size=4096 (command line); not 2048 (batch/gpt3_5b.yaml:"
+    )
     assert said["num_nodes"].startswith("command line; not 16 (recipes/gpt3_5b.py:")
     assert said["node_policy"] == "command line"
     assert said["accumulate_grad_batches"] == "default; comes to 16"

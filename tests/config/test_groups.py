@@ -3,7 +3,16 @@ from pathlib import Path
 import pytest
 
 from rampcli.bundled import bundled
-from rampcli.config.groups import MOST_OFFERED, check_folder, check_option, folders, group_names, option_file, option_names, some_of
+from rampcli.config.groups import (
+    MOST_OFFERED,
+    check_folder,
+    check_option,
+    folders,
+    group_names,
+    option_file,
+    option_names,
+    some_of,
+)
 from rampcli.errors import UsageError
 
 BUNDLED = {"batch", "data", "launch", "model", "optim"}
@@ -36,7 +45,9 @@ def test_the_options_are_the_files_of_both_folders_sorted(option):
 def test_an_option_is_found_in_the_first_folder_that_has_it(option):
     mine = option("optim/abc", "lr: 1\n")
     assert option_file("optim", "abc", folders(mine)) == mine / "optim" / "abc.yaml"
-    assert option_file("optim", "gpt3_5b", folders(mine)) == bundled("conf") / "optim" / "gpt3_5b.yaml"
+    assert (
+        option_file("optim", "gpt3_5b", folders(mine)) == bundled("conf") / "optim" / "gpt3_5b.yaml"
+    )
     assert option_file("optim", "abc", folders(None)) is None
 
 
@@ -67,14 +78,19 @@ def test_an_option_that_there_is_not_is_refused_with_the_nearest_that_there_are(
 
 
 def test_a_model_a_batch_and_an_optimiser_belong_to_every_recipe():
-    assert {group: option_names(group) for group in ("model", "batch", "optim")} == dict.fromkeys(("model", "batch", "optim"), RECIPES)
+    assert {group: option_names(group) for group in ("model", "batch", "optim")} == dict.fromkeys(
+        ("model", "batch", "optim"), RECIPES
+    )
 
 
 def test_of_many_names_the_first_are_offered_and_how_many_there_are_and_of_a_few_all():
     names = [f"n{number}" for number in range(MOST_OFFERED + 1)]
     assert some_of(names[:1]) == "n0"
     assert some_of(names[:-1]) == " or ".join(names[:-1])
-    assert some_of(names) == f"{' or '.join(names[: MOST_OFFERED - 1])} or ... ({MOST_OFFERED + 1} in all)"
+    assert (
+        some_of(names)
+        == f"{' or '.join(names[: MOST_OFFERED - 1])} or ... ({MOST_OFFERED + 1} in all)"
+    )
 
 
 def test_a_name_of_ours_with_other_settings_is_refused_and_a_copy_is_not(option):
@@ -83,7 +99,10 @@ def test_a_name_of_ours_with_other_settings_is_refused_and_a_copy_is_not(option)
     option("optim/llama3_8b", "lr: 1\n")
     with pytest.raises(UsageError) as refused:
         check_folder(mine)
-    assert refused.value.message == f"{mine}/optim/llama3_8b.yaml: optim=llama3_8b is one of rampcli's own"
+    assert (
+        refused.value.message
+        == f"{mine}/optim/llama3_8b.yaml: optim=llama3_8b is one of rampcli's own"
+    )
     assert refused.value.remedy == "another name: optim/my_llama3_8b.yaml"
 
 
@@ -95,13 +114,23 @@ def test_no_path_leads_out_of_the_folder_of_the_group(option):
 
 
 @pytest.mark.parametrize(
-    "text", ["lr: 1\n", "# lr\nlr: 1\n", "---\nlr: 1\n", "lr: 1 # 2\nbetas: {beta1: 0.5}\n", "\ufefflr: 1\n", "{lr: 1}\n"]
+    "text",
+    [
+        "lr: 1\n",
+        "# lr\nlr: 1\n",
+        "---\nlr: 1\n",
+        "lr: 1 # 2\nbetas: {beta1: 0.5}\n",
+        "\ufefflr: 1\n",
+        "{lr: 1}\n",
+    ],
 )
 def test_a_file_of_plain_settings_is_read(option, text):
     check_option("optim", "mine", option("optim/mine", text))
 
 
-@pytest.mark.parametrize("header", ["# @package _global_", "#@package _global_", "# @package: _global_"])
+@pytest.mark.parametrize(
+    "header", ["# @package _global_", "#@package _global_", "# @package: _global_"]
+)
 def test_a_file_may_set_several_sections(option, header):
     check_option("batch", "mine", option("batch/mine", f"{header}\ntrainer:\n  max_steps: 5\n"))
 
@@ -127,14 +156,20 @@ def test_a_file_may_set_several_sections(option, header):
         ("lr: 1\n\na: !!float 1\n", "anchors, aliases and tags are not read", 3),
         ("lr: !!python/object/apply:os.getpid []\n", "anchors, aliases and tags are not read", 1),
         ("lr: !mine 1\n", "anchors, aliases and tags are not read", 1),
-        ("lr: 1\ndefaults: [llama3_8b]\n", "defaults is no setting: an option holds settings only", 2),
+        (
+            "lr: 1\ndefaults: [llama3_8b]\n",
+            "defaults is no setting: an option holds settings only",
+            2,
+        ),
         ("hydra: {}\n", "hydra is no setting: an option holds settings only", 1),
         ("# @package hydra\nrun: {}\n", "its package is neither its group nor _global_", 1),
         ("# @package hydra.job\nname: x\n", "its package is neither its group nor _global_", 1),
         ("# @package model\nbias: true\n", "its package is neither its group nor _global_", 1),
     ],
 )
-def test_a_strangers_file_is_refused_by_its_line_before_anything_is_built_from_it(option, content, reason, line):
+def test_a_strangers_file_is_refused_by_its_line_before_anything_is_built_from_it(
+    option, content, reason, line
+):
     refused = refusal("optim", "mine", option("optim/mine", content))
     assert reason in refused.message
     assert refused.set_by == (f"optim/mine.yaml{'' if line is None else f':{line}'}",)
@@ -144,7 +179,10 @@ def test_a_strangers_file_is_refused_by_its_line_before_anything_is_built_from_i
 def test_a_file_may_be_as_large_as_it_may_and_no_larger(option, monkeypatch):
     monkeypatch.setattr("rampcli.config.groups.LARGEST_FILE_BYTES", 100)
     check_option("optim", "mine", option("optim/mine", "lr: 1\n".ljust(100, "#")))
-    assert "larger than 100 bytes" in refusal("optim", "mine", option("optim/mine", "lr: 1\n".ljust(101, "#"))).message
+    assert (
+        "larger than 100 bytes"
+        in refusal("optim", "mine", option("optim/mine", "lr: 1\n".ljust(101, "#"))).message
+    )
 
 
 def test_a_file_that_nests_deep_is_refused_and_no_crash(option):

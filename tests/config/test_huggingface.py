@@ -4,7 +4,13 @@ from pathlib import Path
 
 import pytest
 
-from rampcli.config.huggingface import SHAPE, as_settings, check_init_from, read_config, to_huggingface
+from rampcli.config.huggingface import (
+    SHAPE,
+    as_settings,
+    check_init_from,
+    read_config,
+    to_huggingface,
+)
 from rampcli.config.schema import Config, ModelConfig
 from rampcli.config.values import build
 from rampcli.errors import UsageError
@@ -13,7 +19,13 @@ LLAMA = to_huggingface(ModelConfig(num_query_groups=2), sequence_length=64, dtyp
 QWEN3 = to_huggingface(ModelConfig(qk_norm=True), sequence_length=64, dtype="float32")
 GPT2 = {"model_type": "gpt2", "n_layer": 2, "n_embd": 64, "n_head": 4, "vocab_size": 256}
 
-SIZES = ("num_hidden_layers", "hidden_size", "intermediate_size", "num_attention_heads", "vocab_size")
+SIZES = (
+    "num_hidden_layers",
+    "hidden_size",
+    "intermediate_size",
+    "num_attention_heads",
+    "vocab_size",
+)
 RATES = ("rms_norm_eps", "rope_theta", "initializer_range")
 
 
@@ -38,9 +50,17 @@ def folder(tmp_path):
         ({"model_type": "bert"}, "one of llama, mistral, qwen3, gpt2"),
         ({"model_type": "llama", "num_attention_heads": 4}, "has no num_hidden_layers"),
         (LLAMA | {"rope_scaling": {"rope_type": "llama3"}}, "has no 'factor'"),
-        *((LLAMA | {key: value}, key) for key in SIZES for value in (0, -5, 1.5, True, "4", None, [4], 10**19)),
+        *(
+            (LLAMA | {key: value}, key)
+            for key in SIZES
+            for value in (0, -5, 1.5, True, "4", None, [4], 10**19)
+        ),
         *((LLAMA | {key: value}, key) for key in RATES for value in (0, -1, "1", None, [1], 1e300)),
-        *((LLAMA | {key: value}, key) for key in ("attention_bias", "tie_word_embeddings") for value in (0, "true", None)),
+        *(
+            (LLAMA | {key: value}, key)
+            for key in ("attention_bias", "tie_word_embeddings")
+            for value in (0, "true", None)
+        ),
         (json.dumps(LLAMA).replace("10000.0", "NaN"), "NaN is not JSON"),
         (json.dumps(LLAMA).replace("10000.0", "1e999"), "rope_theta is not a number above 0"),
         (LLAMA | {"head_dim": 3}, "rotary positions need an even size"),
@@ -48,7 +68,10 @@ def folder(tmp_path):
         (GPT2 | {"n_embd": 65}, "does not divide into model.num_attention_heads=4"),
         (LLAMA | {"hidden_act": [[]]}, "hidden_act is not a text"),
         (LLAMA | {"hidden_act": "gelu"}, "has hidden_act=gelu; this decoder has silu only"),
-        (LLAMA | {"rope_scaling": {"rope_type": "yarn", "factor": 4.0}}, "rotary positions of type 'yarn'"),
+        (
+            LLAMA | {"rope_scaling": {"rope_type": "yarn", "factor": 4.0}},
+            "rotary positions of type 'yarn'",
+        ),
         (LLAMA | {"mlp_bias": True}, "attention_bias and mlp_bias differ"),
         (QWEN3 | {"use_sliding_window": True}, "use_sliding_window=True"),
         (GPT2 | {"activation_function": "relu"}, "activation_function=relu"),
@@ -75,11 +98,28 @@ def test_a_setting_that_does_not_fit_is_told_with_the_file_that_it_came_from(fol
 
 
 def test_what_transformers_4_and_5_call_the_same_is_read_as_the_same(folder):
-    scaling = {"factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 8192}
-    old = read_config(folder(LLAMA | {"rope_theta": 500_000.0, "rope_scaling": {"rope_type": "llama3", **scaling}}))
+    scaling = {
+        "factor": 8.0,
+        "low_freq_factor": 1.0,
+        "high_freq_factor": 4.0,
+        "original_max_position_embeddings": 8192,
+    }
+    old = read_config(
+        folder(
+            LLAMA | {"rope_theta": 500_000.0, "rope_scaling": {"rope_type": "llama3", **scaling}}
+        )
+    )
     new = dict(LLAMA)
     del new["rope_theta"]
-    assert read_config(folder(new | {"rope_parameters": {"rope_type": "llama3", "rope_theta": 500_000.0, **scaling}})) == old
+    assert (
+        read_config(
+            folder(
+                new
+                | {"rope_parameters": {"rope_type": "llama3", "rope_theta": 500_000.0, **scaling}}
+            )
+        )
+        == old
+    )
     assert (old.rotary_base, old.rotary_scale_factor) == (500_000.0, 8.0)
 
 
@@ -92,11 +132,17 @@ def test_what_is_imported_is_taken_by_the_schema_as_it_stands(folder):
 def test_settings_that_mean_the_same_are_no_difference_and_all_that_differ_are_offered(folder):
     path = folder(LLAMA)
     (path / "model.safetensors").touch()
-    config = Config(model=ModelConfig(num_query_groups=2, head_size=32, rotary_low_freq_factor=2.0, init_from=str(path)))
+    config = Config(
+        model=ModelConfig(
+            num_query_groups=2, head_size=32, rotary_low_freq_factor=2.0, init_from=str(path)
+        )
+    )
     check_init_from(config)
     for name in SHAPE:
         assert hasattr(config.model, name)
     config.model.ffn_hidden_size, config.model.qk_norm = 5, True
-    with pytest.raises(UsageError, match=r"another model than model\.ffn_hidden_size=5, model\.qk_norm=true") as refused:
+    with pytest.raises(
+        UsageError, match=r"another model than model\.ffn_hidden_size=5, model\.qk_norm=true"
+    ) as refused:
         check_init_from(config)
     assert refused.value.remedy == "model.ffn_hidden_size=344 model.qk_norm=false"

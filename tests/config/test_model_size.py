@@ -24,7 +24,11 @@ LLAMA3_8B = 8_030_261_248
 
 @st.composite
 def shapes(draw):
-    groups, heads_per_group, half_head = draw(st.integers(1, 3)), draw(st.integers(1, 3)), draw(st.integers(1, 4))
+    groups, heads_per_group, half_head = (
+        draw(st.integers(1, 3)),
+        draw(st.integers(1, 3)),
+        draw(st.integers(1, 4)),
+    )
     heads = groups * heads_per_group
     return ModelConfig(
         num_layers=draw(st.integers(1, 3)),
@@ -60,31 +64,45 @@ def matrix_weights(model, sequence_length):
 @run(max_examples=25)
 @given(model=shapes(), sequence_length=st.integers(1, 12))
 def test_the_arithmetic_counts_what_the_decoder_has(model, sequence_length):
-    assert count_parameters(model, sequence_length=sequence_length) == parameters(model, sequence_length)
+    assert count_parameters(model, sequence_length=sequence_length) == parameters(
+        model, sequence_length
+    )
 
 
 @pytest.mark.parametrize("name", option_names("model"))
 def test_every_model_of_conf_has_the_parameters_that_are_counted(name):
     config = compose(f"model={name}", f"batch={name}")
     sequence_length = config.data.sequence_length
-    assert count_parameters(config.model, sequence_length=sequence_length) == parameters(config.model, sequence_length)
+    assert count_parameters(config.model, sequence_length=sequence_length) == parameters(
+        config.model, sequence_length
+    )
 
 
 def test_llama3_8b_has_the_parameters_that_its_file_says():
     assert count_parameters(compose("model=llama3_8b").model, sequence_length=8192) == LLAMA3_8B
-    text = (Path(__file__).parents[2] / "conf" / "model" / "llama3_8b.yaml").read_text(encoding="utf-8")
+    text = (Path(__file__).parents[2] / "conf" / "model" / "llama3_8b.yaml").read_text(
+        encoding="utf-8"
+    )
     assert f"{LLAMA3_8B:,} parameters" in text
 
 
 @run(max_examples=25)
 @given(model=shapes(), sequence_length=st.integers(1, 12))
-def test_the_operations_of_a_token_are_those_of_its_matrices_and_of_attention(model, sequence_length):
+def test_the_operations_of_a_token_are_those_of_its_matrices_and_of_attention(
+    model, sequence_length
+):
     flops = flops_per_token(model, sequence_length=sequence_length)
     attention = 12 * model.num_layers * model.hidden_size * sequence_length
     vectors = parameters(model, sequence_length) - matrix_weights(model, sequence_length)
-    looked_up = sum(module.weight.numel() for module in built(model, sequence_length).modules() if isinstance(module, torch.nn.Embedding))
+    looked_up = sum(
+        module.weight.numel()
+        for module in built(model, sequence_length).modules()
+        if isinstance(module, torch.nn.Embedding)
+    )
     tied = model.vocab_size * model.hidden_size if model.tie_embeddings else 0
-    small = vectors - looked_up + tied  # norms and biases, which are counted as if they were matrices
+    small = (
+        vectors - looked_up + tied
+    )  # norms and biases, which are counted as if they were matrices
     assert flops == 6 * (matrix_weights(model, sequence_length) + small) + attention
     assert small >= 0
 
@@ -93,7 +111,9 @@ def test_a_longer_sequence_costs_each_token_more_and_a_parameter_nothing():
     model = ModelConfig()
     short, long = (flops_per_token(model, sequence_length=length) for length in (128, 256))
     assert long - short == 12 * model.num_layers * model.hidden_size * 128
-    assert count_parameters(model, sequence_length=128) == count_parameters(model, sequence_length=256)
+    assert count_parameters(model, sequence_length=128) == count_parameters(
+        model, sequence_length=256
+    )
 
 
 def checkpoint_of(config, passes, run):
@@ -103,18 +123,30 @@ def checkpoint_of(config, passes, run):
         parameter.grad = torch.ones_like(parameter)
     for optimizer in optimizers:
         optimizer.step()
-    Checkpoints(run, passes.parts, optimizers, keep_last=1, facts={"corpus": "", "settings": {}}).save(TrainingState(step=1))
+    Checkpoints(
+        run, passes.parts, optimizers, keep_last=1, facts={"corpus": "", "settings": {}}
+    ).save(TrainingState(step=1))
     return run.checkpoint_folder(1)
 
 
 @pytest.mark.parametrize("optimizer", list(Optimizer))
 @pytest.mark.parametrize("model", ["llama3_tiny", "small_gpt"])
-def test_a_checkpoint_holds_the_bytes_that_are_counted(model, optimizer, build_passes, small_gpt, tmp_path):
+def test_a_checkpoint_holds_the_bytes_that_are_counted(
+    model, optimizer, build_passes, small_gpt, tmp_path
+):
     config = small_gpt if model == "small_gpt" else llm.llama3_tiny.pretrain_recipe()
     config.optim.optimizer = optimizer
     folder = checkpoint_of(config, build_passes(config), RunDirectory(tmp_path))
-    tensors = {name: tensor for file in folder.glob("*.safetensors") for name, tensor in load_file(file).items()}
+    tensors = {
+        name: tensor
+        for file in folder.glob("*.safetensors")
+        for name, tensor in load_file(file).items()
+    }
     steps = [name for name in tensors if name.endswith(".step")]  # AdamW's, one number each
-    assert checkpoint_bytes(config) == sum(tensor.nbytes for name, tensor in tensors.items() if name not in steps)
+    assert checkpoint_bytes(config) == sum(
+        tensor.nbytes for name, tensor in tensors.items() if name not in steps
+    )
     if model == "llama3_tiny":
-        assert sum(path.stat().st_size for path in folder.iterdir()) < 1.02 * checkpoint_bytes(config)
+        assert sum(path.stat().st_size for path in folder.iterdir()) < 1.02 * checkpoint_bytes(
+            config
+        )

@@ -20,17 +20,23 @@ def layer_of(config, key):
 
 def test_a_value_from_conf_is_placed_at_the_line_that_sets_it(composed):
     from_files = [key for key in dict(leaves(composed)) if layer_of(composed, key) is Layer.CONF]
-    assert {"model.hidden_size", "data.source", "model.rampup_batch_size", "optim.lr"} <= set(from_files)
+    assert {"model.hidden_size", "data.source", "model.rampup_batch_size", "optim.lr"} <= set(
+        from_files
+    )
     for key in from_files:
         name, _, number = place_of(composed, key).rpartition(":")
-        line = (REPOSITORY / "conf" / name).read_text(encoding="utf-8").splitlines()[int(number) - 1]
+        line = (
+            (REPOSITORY / "conf" / name).read_text(encoding="utf-8").splitlines()[int(number) - 1]
+        )
         assert line.strip().startswith(f"{key.rpartition('.')[2]}:")
 
 
 def test_a_value_that_a_recipe_chooses_is_placed_where_it_composes(composed):
     name, _, number = place_of(composed, "trainer.num_nodes").rpartition(":")
     assert name == "recipes/gpt3_5b.py"
-    assert "compose(" in (REPOSITORY / name).read_text(encoding="utf-8").splitlines()[int(number) - 1]
+    assert (
+        "compose(" in (REPOSITORY / name).read_text(encoding="utf-8").splitlines()[int(number) - 1]
+    )
     assert layer_of(composed, "trainer.num_nodes") is Layer.RECIPE
 
 
@@ -53,7 +59,9 @@ def test_a_value_typed_is_placed_on_the_command_line_even_where_it_changes_nothi
     assert place_of(laid, "optim.min_lr").startswith("optim/gpt3_5b.yaml:")
 
 
-def test_what_a_recipe_assigns_in_python_is_the_recipes_once_the_command_line_is_laid_over_it(recipe):
+def test_what_a_recipe_assigns_in_python_is_the_recipes_once_the_command_line_is_laid_over_it(
+    recipe,
+):
     recipe.optim.lr = 0.5
     laid = lay_over(recipe, ["seed=5"])
     assert layer_of(laid, "optim.lr") is Layer.RECIPE
@@ -64,7 +72,11 @@ def test_what_a_recipe_assigns_in_python_is_the_recipes_once_the_command_line_is
 def test_lines_of_a_file_are_those_of_its_leaves_under_the_package(tmp_path, package):
     path = tmp_path / "o.yaml"
     path.write_text("# a comment\na: 1\nb:\n  c: [1,\n  2]\n  d:\n", encoding="utf-8")
-    said = {"a": Said("g/o.yaml:2", 1), "b.c": Said("g/o.yaml:4", [1, 2]), "b.d": Said("g/o.yaml:6", None)}
+    said = {
+        "a": Said("g/o.yaml:2", 1),
+        "b.c": Said("g/o.yaml:4", [1, 2]),
+        "b.d": Said("g/o.yaml:6", None),
+    }
     expected = {f"{package}.{key}" if package else key: what for key, what in said.items()}
     assert ConfFile(path=path, name="g/o.yaml", package=package).says == expected
 
@@ -76,22 +88,36 @@ def test_an_empty_file_sets_nothing(tmp_path):
 
 
 def history_of(config, key):
-    return [(said.place, str(said.value)) for said in config.origin.history(key, dict(leaves(config))[key])]
+    return [
+        (said.place, str(said.value))
+        for said in config.origin.history(key, dict(leaves(config))[key])
+    ]
 
 
 def test_a_history_tells_every_layer_that_spoke_and_the_last_one_holds(composed, line_of):
     file = f"batch/gpt3_5b.yaml:{line_of('conf/batch/gpt3_5b.yaml', 'num_nodes: 16')}"
     recipe = f"recipes/gpt3_5b.py:{line_of('recipes/gpt3_5b.py', 'return compose(')}"
-    assert history_of(composed, "trainer.num_nodes") == [("default", "1"), (file, "16"), (recipe, "16")]
+    assert history_of(composed, "trainer.num_nodes") == [
+        ("default", "1"),
+        (file, "16"),
+        (recipe, "16"),
+    ]
     laid = lay_over(composed, ["trainer.num_nodes=4"])
-    assert history_of(laid, "trainer.num_nodes") == [("default", "1"), (file, "16"), (recipe, "16"), ("command line", "4")]
+    assert history_of(laid, "trainer.num_nodes") == [
+        ("default", "1"),
+        (file, "16"),
+        (recipe, "16"),
+        ("command line", "4"),
+    ]
     laid.trainer.num_nodes = 2
     assert history_of(laid, "trainer.num_nodes")[-2:] == [("command line", "4"), ("Python", "2")]
 
 
 def test_a_number_that_is_none_keeps_its_place(option):
     with pytest.raises(UsageError) as refused:
-        lay_over(compose("optim=gpt3_5b"), ["optim=mine"], config_dir=option("optim/mine", "lr: .nan\n"))
+        lay_over(
+            compose("optim=gpt3_5b"), ["optim=mine"], config_dir=option("optim/mine", "lr: .nan\n")
+        )
     assert refused.value.set_by == ("optim/mine.yaml:1",)
 
 
@@ -102,7 +128,9 @@ def test_the_history_of_what_nobody_set_is_its_default(composed):
 
 def test_an_option_that_is_chosen_after_a_value_outdoes_it_and_the_history_says_so(option):
     mine = option("batch/mine", "# @package _global_\ntrainer:\n  num_nodes: 3\n")
-    laid = lay_over(compose("batch=gpt3_5b", "trainer.num_nodes=16"), ["batch=mine"], config_dir=mine)
+    laid = lay_over(
+        compose("batch=gpt3_5b", "trainer.num_nodes=16"), ["batch=mine"], config_dir=mine
+    )
     assert place_of(laid, "trainer.num_nodes") == "batch/mine.yaml:3"
     assert [value for _, value in history_of(laid, "trainer.num_nodes")] == ["1", "16", "3"]
     assert layer_of(laid, "trainer.num_nodes") is Layer.CONF
@@ -111,7 +139,11 @@ def test_an_option_that_is_chosen_after_a_value_outdoes_it_and_the_history_says_
 def test_what_decided_a_canonical_key_is_named_with_its_own_place_and_layer():
     origin = Origin(
         composed={"a": 1, "word": 2, "other": None},
-        sources={"a": Source(Layer.CONF, "conf"), "word": Source(Layer.USER, "command line"), "other": DEFAULT},
+        sources={
+            "a": Source(Layer.CONF, "conf"),
+            "word": Source(Layer.USER, "command line"),
+            "other": DEFAULT,
+        },
     )
     settled = origin.settled({"a": 1, "word": 2, "other": None}, {"a": ("word", 4)})
     assert settled.place("a", 4) == "word=2 (command line)"

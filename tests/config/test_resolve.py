@@ -57,7 +57,10 @@ def test_resolving_what_is_resolved_changes_nothing(recipe):
 
 def test_a_configuration_made_by_hand_resolves():
     plan = resolve(smallest()).plan
-    assert [(stage.global_batch_size, stage.accumulate_grad_batches, stage.steps) for stage in plan.stages] == [(16, 4, None)]
+    assert [
+        (stage.global_batch_size, stage.accumulate_grad_batches, stage.steps)
+        for stage in plan.stages
+    ] == [(16, 4, None)]
 
 
 SPELT = {
@@ -111,15 +114,27 @@ def test_a_resolved_configuration_holds_no_spelling(recipe):
 
 
 def test_two_spellings_that_differ_are_refused_with_both_places(composed):
-    refusal = refusal_of(lay_over(composed, ["data.global_batch_size=4096", "model.global_batch_size=1024"]))
-    assert refusal.message == "data.global_batch_size=4096 and model.global_batch_size=1024 are two spellings of one number and differ"
-    assert refusal.set_by == ("data.global_batch_size=4096 (command line)", "model.global_batch_size=1024 (command line)")
+    refusal = refusal_of(
+        lay_over(composed, ["data.global_batch_size=4096", "model.global_batch_size=1024"])
+    )
+    assert (
+        refusal.message
+        == "data.global_batch_size=4096 and model.global_batch_size=1024 are two spellings of one number and differ"
+    )
+    assert refusal.set_by == (
+        "data.global_batch_size=4096 (command line)",
+        "model.global_batch_size=1024 (command line)",
+    )
 
 
 def test_a_refusal_says_what_is_wrong_and_who_set_it_and_what_would_work(composed, line_of):
     conf = f"batch/gpt3_5b.yaml:{line_of('conf/batch/gpt3_5b.yaml', 'micro_batch_size: 4')}"
     recipe = f"recipes/gpt3_5b.py:{line_of('recipes/gpt3_5b.py', 'return compose(')}"
-    assert str(refusal_of(lay_over(composed, ["model.global_batch_size=2176", "model.rampup_batch_size=null"]))) == (
+    assert str(
+        refusal_of(
+            lay_over(composed, ["model.global_batch_size=2176", "model.rampup_batch_size=null"])
+        )
+    ) == (
         "error: model.global_batch_size=2176 does not divide into data.micro_batch_size=4 x 128 data-parallel ranks = 512\n"
         f"       set by: model.global_batch_size=2176 (command line) · {conf} · {recipe}\n"
         "       try:    model.global_batch_size=2048 or 2560, or data.micro_batch_size=1, or rampup.node_policy=best"
@@ -148,7 +163,9 @@ def test_the_users_end_replaces_that_which_the_recipe_assigned(recipe):
 
 def test_two_ends_of_the_users_own_are_refused(composed):
     refusal = refusal_of(lay_over(composed, ["trainer.max_steps=10", "trainer.max_tokens=640"]))
-    assert refusal.message == "the run has two ends: trainer.max_steps=10 and trainer.max_tokens=640"
+    assert (
+        refusal.message == "the run has two ends: trainer.max_steps=10 and trainer.max_tokens=640"
+    )
 
 
 def test_an_end_that_is_taken_away_leaves_a_run_without_end(recipe):
@@ -173,8 +190,14 @@ def test_an_end_that_is_taken_away_leaves_a_run_without_end(recipe):
         ({"name": ".."}, "name='..' cannot name a folder"),
         ({"name": "a/b"}, "name='a/b' cannot name a folder"),
         ({"name": "a\nb"}, r"name='a\nb' cannot name a folder"),
-        ({"model.hidden_size": 130}, "model.hidden_size=130 does not divide into model.num_attention_heads=4"),
-        ({"model.num_query_groups": 3}, "model.num_attention_heads=4 does not divide into model.num_query_groups=3"),
+        (
+            {"model.hidden_size": 130},
+            "model.hidden_size=130 does not divide into model.num_attention_heads=4",
+        ),
+        (
+            {"model.num_query_groups": 3},
+            "model.num_attention_heads=4 does not divide into model.num_query_groups=3",
+        ),
         ({"model.num_attention_heads": 128}, "rotary positions need an even size"),
         (
             {"optim.warmup_samples": 8, "optim.warmup_steps": 1},
@@ -182,7 +205,10 @@ def test_an_end_that_is_taken_away_leaves_a_run_without_end(recipe):
         ),
         ({"model.rampup_batch_size": [8, 4]}, "model.rampup_batch_size=[8,4] has 2 values"),
         ({"trainer.max_steps": 0}, "trainer.max_steps=0 is below 1"),
-        ({"parallel.tensor_parallel_size": 2}, "1 processes do not divide into tensor 2 x pipeline 1 x context 1"),
+        (
+            {"parallel.tensor_parallel_size": 2},
+            "1 processes do not divide into tensor 2 x pipeline 1 x context 1",
+        ),
         ({"seed": "many"}, "seed=many is not an integer"),
         ({"seed": 2**64}, f"seed={2**64}"),
         ({"optim.lr": float("nan")}, "optim.lr=nan is not a finite number"),
@@ -215,7 +241,10 @@ def test_values_assigned_in_python_are_read_as_on_the_command_line():
     config = smallest()
     config.trainer.max_tokens, config.model.rampup_batch_size = "2M", [4, 4, "1K"]
     resolved = resolve(config).config
-    assert (resolved.trainer.max_tokens, resolved.model.rampup_batch_size) == (2_000_000, [4, 4, 1000])
+    assert (resolved.trainer.max_tokens, resolved.model.rampup_batch_size) == (
+        2_000_000,
+        [4, 4, 1000],
+    )
 
 
 def test_a_run_lives_in_its_own_folder_unless_it_is_given_another():
@@ -243,7 +272,13 @@ def test_the_settings_reach_the_plan():
     )
     plan = resolve(config).plan
     assert [
-        (stage.global_batch_size, stage.num_nodes, stage.data_parallel_size, stage.accumulate_grad_batches) for stage in plan.stages
+        (
+            stage.global_batch_size,
+            stage.num_nodes,
+            stage.data_parallel_size,
+            stage.accumulate_grad_batches,
+        )
+        for stage in plan.stages
     ] == [
         (16, 4, 8, 1),
         (32, 4, 8, 2),
@@ -256,7 +291,12 @@ def test_the_settings_reach_the_plan():
 
 def test_everything_that_is_wrong_is_said_at_once_with_its_places(composed, line_of):
     with pytest.raises(UsageErrors) as refused:
-        resolve(lay_over(composed, ["seed=-1", "optim.min_lr=5", "trainer.max_steps=1", "trainer.max_samples=2"]))
+        resolve(
+            lay_over(
+                composed,
+                ["seed=-1", "optim.min_lr=5", "trainer.max_steps=1", "trainer.max_samples=2"],
+            )
+        )
     lr = line_of("conf/optim/gpt3_5b.yaml", "lr: 1.6e-4")
     assert [error.set_by for error in refused.value.errors] == [
         ("seed=-1 (command line)",),
@@ -271,19 +311,27 @@ def test_what_was_found_before_is_raised_with_what_is_found_and_not_followed_up(
     report.errors.append(UsageError("seen before", keys=("model.global_batch_size",)))
     with pytest.raises(UsageErrors) as refused:
         resolve(lay_over(composed, ["model.global_batch_size=100", "seed=-1"]), report=report)
-    assert [error.message for error in refused.value.errors] == ["seen before", "seed=-1 is below 0"]
+    assert [error.message for error in refused.value.errors] == [
+        "seen before",
+        "seed=-1 is below 0",
+    ]
 
 
 def test_a_wrong_type_assigned_in_python_is_said_once(recipe):
     recipe.seed, recipe.optim.lr = "many", "fast"
     with pytest.raises(UsageErrors) as refused:
         resolve(recipe)
-    assert [error.message for error in refused.value.errors] == ["seed=many is not an integer", "optim.lr=fast is not a number"]
+    assert [error.message for error in refused.value.errors] == [
+        "seed=many is not an integer",
+        "optim.lr=fast is not a number",
+    ]
     assert {error.set_by for error in refused.value.errors} == {("Python",)}
 
 
 def test_stages_that_are_behind_are_not_checked_and_those_to_come_are(composed):
-    awkward = lay_over(composed, ["rampup.node_policy=fixed", "model.rampup_batch_size=[256,1792,10M]"])
+    awkward = lay_over(
+        composed, ["rampup.node_policy=fixed", "model.rampup_batch_size=[256,1792,10M]"]
+    )
     assert "stage 0 (batch size 256)" in refusal_of(awkward).message
     asked = []
 
@@ -319,17 +367,32 @@ def test_hours_are_known_from_the_nearest_figures(composed):
 
     config = resolve(composed).config
     estimate = 0.4 * 989e12 / flops_per_token(config.model, sequence_length=2048)
-    assert basis() == (((1, estimate),), "an estimate from FLOPs, at 40% of 989 TFLOP/s per GPU, as declared")
-    assert basis("throughput.samples_per_s_per_gpu=2") == (((1, 4096.0),), "2 samples/s per GPU, as declared")
+    assert basis() == (
+        ((1, estimate),),
+        "an estimate from FLOPs, at 40% of 989 TFLOP/s per GPU, as declared",
+    )
+    assert basis("throughput.samples_per_s_per_gpu=2") == (
+        ((1, 4096.0),),
+        "2 samples/s per GPU, as declared",
+    )
     points = ((1, 9000.0), (4, 11500.0))
     typed = "rampup.efficiency='4:11500 1:9000'"
-    assert basis(typed, "throughput.samples_per_s_per_gpu=2") == (points, "rampup.efficiency (command line)")
+    assert basis(typed, "throughput.samples_per_s_per_gpu=2") == (
+        points,
+        "rampup.efficiency (command line)",
+    )
     assert basis("throughput.mfu=null") is None
     assert basis("trainer.peak_tflops=null") is None
 
 
 def test_the_learning_rate_is_that_of_the_settings(composed):
-    words = ["optim.lr=0.5", "optim.min_lr=0.1", "optim.warmup_steps=10", "schedule.decay_style=linear", "trainer.max_steps=30"]
+    words = [
+        "optim.lr=0.5",
+        "optim.min_lr=0.1",
+        "optim.warmup_steps=10",
+        "schedule.decay_style=linear",
+        "trainer.max_steps=30",
+    ]
     rate = resolve(lay_over(composed, [*words, "model.rampup_batch_size=null"])).learning_rate()
     assert rate.at(2048, global_batch_size=2048) == pytest.approx(0.05)
     assert rate.at(10 * 2048, global_batch_size=2048) == pytest.approx(0.5)
@@ -338,20 +401,49 @@ def test_the_learning_rate_is_that_of_the_settings(composed):
 
 
 def test_what_is_loaded_in_a_ramp_of_maxtexts_words_is_counted_on_all_devices(composed):
-    words = {"per_device_batch_size": 2, "per_device_batch_size_start": 0.5, "per_device_batch_size_increment": 0.5}
-    given = [f"{word}={value}" for word, value in words.items()] + ["enable_rampup_batch_size=true", "global_rampup_samples=3000"]
-    more = ["trainer.num_nodes=1", "parallel.tensor_parallel_size=2", "expansion_factor_real_data=1"]
+    words = {
+        "per_device_batch_size": 2,
+        "per_device_batch_size_start": 0.5,
+        "per_device_batch_size_increment": 0.5,
+    }
+    given = [f"{word}={value}" for word, value in words.items()] + [
+        "enable_rampup_batch_size=true",
+        "global_rampup_samples=3000",
+    ]
+    more = [
+        "trainer.num_nodes=1",
+        "parallel.tensor_parallel_size=2",
+        "expansion_factor_real_data=1",
+    ]
     resolved = resolve(lay_over(composed, [*given, *more]))
-    assert [resolved.loading(stage)[0].global_batch_to_load for stage in resolved.plan.stages] == [8, 8, 12, 16]
+    assert [resolved.loading(stage)[0].global_batch_to_load for stage in resolved.plan.stages] == [
+        8,
+        8,
+        12,
+        16,
+    ]
 
 
 @pytest.mark.parametrize(
     ("words", "remedy"),
     [
-        (["gradient_accumulation_steps=3"], "model.global_batch_size=1536, or gradient_accumulation_steps=4"),
-        (["per_device_batch_size=16", "data.micro_batch_size=5", "model.rampup_batch_size=null"], "data.micro_batch_size=4"),
         (
-            [*["per_device_batch_size=16", "data.micro_batch_size=4", "trainer.accumulate_grad_batches=3"], "model.rampup_batch_size=null"],
+            ["gradient_accumulation_steps=3"],
+            "model.global_batch_size=1536, or gradient_accumulation_steps=4",
+        ),
+        (
+            ["per_device_batch_size=16", "data.micro_batch_size=5", "model.rampup_batch_size=null"],
+            "data.micro_batch_size=4",
+        ),
+        (
+            [
+                *[
+                    "per_device_batch_size=16",
+                    "data.micro_batch_size=4",
+                    "trainer.accumulate_grad_batches=3",
+                ],
+                "model.rampup_batch_size=null",
+            ],
             "trainer.accumulate_grad_batches=12",
         ),
     ],
@@ -360,16 +452,28 @@ def test_what_would_work_is_said_in_the_words_that_were_used(composed, words, re
     with pytest.raises(UsageError) as refused:
         resolve(lay_over(composed, words))
     assert remedy in refused.value.remedy
-    assert refused.value.remedy.count("model.global_batch_size=") == remedy.count("model.global_batch_size=")
+    assert refused.value.remedy.count("model.global_batch_size=") == remedy.count(
+        "model.global_batch_size="
+    )
 
 
 @pytest.mark.parametrize(
-    ("factor", "load", "hosts"), [(2, 4096, 8), (4, 8192, 4), (0.5, 1024, 16), (1, 2048, 16)], ids=["2", "4", "half", "1"]
+    ("factor", "load", "hosts"),
+    [(2, 4096, 8), (4, 8192, 4), (0.5, 1024, 16), (1, 2048, 16)],
+    ids=["2", "4", "half", "1"],
 )
-def test_what_is_loaded_and_by_how_many_hosts_follows_from_the_expansion_factor(composed, factor, load, hosts):
-    resolved = resolve(lay_over(composed, [f"data.expansion_factor_real_data={factor}", "model.rampup_batch_size=null"]))
+def test_what_is_loaded_and_by_how_many_hosts_follows_from_the_expansion_factor(
+    composed, factor, load, hosts
+):
+    resolved = resolve(
+        lay_over(
+            composed, [f"data.expansion_factor_real_data={factor}", "model.rampup_batch_size=null"]
+        )
+    )
     loaded, readers = resolved.loading(resolved.plan.stages[0])
-    assert loaded == LoadedBatch(global_batch_to_load=load, global_batch_to_train=2048, micro_batch_to_train=512)
+    assert loaded == LoadedBatch(
+        global_batch_to_load=load, global_batch_to_train=2048, micro_batch_to_train=512
+    )
     assert readers == hosts
 
 

@@ -8,12 +8,26 @@ from hypothesis import settings as run
 from hypothesis import strategies as st
 
 from rampcli.config.schema import Config
-from rampcli.config.settings import FOREIGN, flatten, leaves, nearest_keys, nest, settings, shown, unknown_key
+from rampcli.config.settings import (
+    FOREIGN,
+    flatten,
+    leaves,
+    nearest_keys,
+    nest,
+    settings,
+    shown,
+    unknown_key,
+)
 from rampcli.config.values import put
 
 NAMES = st.text("abcdefgh_", min_size=1, max_size=4)
 TREES = st.dictionaries(
-    NAMES, st.recursive(st.integers(), lambda inner: st.dictionaries(NAMES, inner, min_size=1, max_size=3), max_leaves=8)
+    NAMES,
+    st.recursive(
+        st.integers(),
+        lambda inner: st.dictionaries(NAMES, inner, min_size=1, max_size=3),
+        max_leaves=8,
+    ),
 )
 OWN = {key: setting for key, setting in settings().items() if key not in FOREIGN}
 
@@ -38,12 +52,20 @@ def test_a_setting_whose_name_is_pythons_own_is_typed_as_it_is_and_has_an_unders
 
 
 def test_every_setting_says_what_it_is_and_what_its_absence_means():
-    silent = [key for key, setting in OWN.items() if not setting.doc or (setting.optional and "`null`" not in setting.doc)]
+    silent = [
+        key
+        for key, setting in OWN.items()
+        if not setting.doc or (setting.optional and "`null`" not in setting.doc)
+    ]
     assert silent == []
 
 
 def test_every_default_lies_in_its_own_range():
-    ranges = [(key, s.default, s.at_least, s.above, s.at_most) for key, s in OWN.items() if type(s.default) in (int, float)]
+    ranges = [
+        (key, s.default, s.at_least, s.above, s.at_most)
+        for key, s in OWN.items()
+        if type(s.default) in (int, float)
+    ]
     assert len(ranges) > 20
     for key, default, at_least, above, at_most in ranges:
         assert at_least is None or default >= at_least, key
@@ -53,13 +75,19 @@ def test_every_default_lies_in_its_own_range():
 
 def test_every_number_says_from_where_it_counts():
     numbers = [key for key, setting in OWN.items() if setting.type in (int, float)]
-    endless = [key for key in numbers if not settings()[key].range_name().startswith(("from ", "above "))]
-    assert endless == ["data.expansion_factor_real_data"]  # below zero it means none, as MaxText has it
+    endless = [
+        key for key in numbers if not settings()[key].range_name().startswith(("from ", "above "))
+    ]
+    assert endless == [
+        "data.expansion_factor_real_data"
+    ]  # below zero it means none, as MaxText has it
 
 
 def test_another_systems_word_has_no_value_and_no_text_of_its_own():
     words = [settings()[key] for key in FOREIGN]
-    facts = {(word.default, word.optional, word.doc, word.unit, word.range_name()) for word in words}
+    facts = {
+        (word.default, word.optional, word.doc, word.unit, word.range_name()) for word in words
+    }
     assert facts == {(None, True, "", None, "")}
 
 
@@ -80,7 +108,11 @@ def test_another_systems_word_has_no_value_and_no_text_of_its_own():
 )
 def test_a_setting_says_its_type_its_range_and_its_choices(key, type_name, range_name, choices):
     setting = settings()[key]
-    assert (setting.type_name(), setting.range_name(), setting.choices) == (type_name, range_name, choices)
+    assert (setting.type_name(), setting.range_name(), setting.choices) == (
+        type_name,
+        range_name,
+        choices,
+    )
 
 
 @run(max_examples=30)
@@ -97,7 +129,15 @@ def test_an_empty_section_stays_a_leaf_so_that_a_wrong_one_is_seen():
 
 @pytest.mark.parametrize(
     ("value", "text"),
-    [(None, "null"), (True, "true"), (False, "false"), ([256, 128, 50], "[256,128,50]"), (0.5, "0.5"), ("a b", "a b"), ([], "[]")],
+    [
+        (None, "null"),
+        (True, "true"),
+        (False, "false"),
+        ([256, 128, 50], "[256,128,50]"),
+        (0.5, "0.5"),
+        ("a b", "a b"),
+        ([], "[]"),
+    ],
 )
 def test_a_value_is_shown_as_it_is_typed(value, text):
     assert shown(value) == text

@@ -66,9 +66,17 @@ def test_any_name_survives_a_snapshot(name, tmp_path_factory):
 @example(lr=1e-5, samples=1)
 def test_any_number_survives_a_snapshot(lr, samples, tmp_path_factory):
     config = Config()
-    config.optim.lr, config.trainer.max_samples, config.model.rampup_batch_size = lr, samples, [1, 1, samples]
+    config.optim.lr, config.trainer.max_samples, config.model.rampup_batch_size = (
+        lr,
+        samples,
+        [1, 1, samples],
+    )
     back = read_back(config, tmp_path_factory.getbasetemp())
-    assert (back.optim.lr, back.trainer.max_samples, back.model.rampup_batch_size) == (lr, samples, [1, 1, samples])
+    assert (back.optim.lr, back.trainer.max_samples, back.model.rampup_batch_size) == (
+        lr,
+        samples,
+        [1, 1, samples],
+    )
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,13 @@ from rampcli.config.choices import AccumulateReduce, DataSource
 from rampcli.config.compose import lay_over
 from rampcli.config.resolve import resolve
 from rampcli.config.schema import Config
-from rampcli.config.splits import SPLIT_CHECKS, check_pipeline_parts, check_sequence, check_stages, check_tensor
+from rampcli.config.splits import (
+    SPLIT_CHECKS,
+    check_pipeline_parts,
+    check_sequence,
+    check_stages,
+    check_tensor,
+)
 from rampcli.config.values import put
 from rampcli.errors import Report, UsageError, UsageErrors
 
@@ -44,7 +50,10 @@ def offers(refusal):
     words = [word.split("=") for word in first.split()]
     key = words[0][0]
     assert key in refusal.keys
-    return [{key: value_of(text) for key, text in words}, *({key: value_of(text)} for text in others)]
+    return [
+        {key: value_of(text) for key, text in words},
+        *({key: value_of(text)} for text in others),
+    ]
 
 
 def check_offers(check, config, *about):
@@ -73,7 +82,11 @@ def configs(draw):
     config.trainer.num_nodes, config.trainer.devices = draw(st.integers(1, 4)), draw(RANKS)
     config.trainer.accumulate_reduce = draw(st.sampled_from(list(AccumulateReduce)))
     parallel = config.parallel
-    parallel.tensor_parallel_size, parallel.pipeline_parallel_size, parallel.context_parallel_size = draw(RANKS), draw(RANKS), draw(RANKS)
+    (
+        parallel.tensor_parallel_size,
+        parallel.pipeline_parallel_size,
+        parallel.context_parallel_size,
+    ) = draw(RANKS), draw(RANKS), draw(RANKS)
     parallel.virtual_pipeline_parallel_size = draw(st.integers(1, 4))
     parallel.data_parallel_shard_size = draw(st.none() | st.integers(1, 12))
     parallel.num_pipeline_microbatches = draw(st.none() | st.integers(1, 12))
@@ -85,7 +98,10 @@ def stages(draw):
     """Stages of a ramp: any number of data-parallel ranks and micro batches in each, and one size of micro batch."""
     micro = draw(st.integers(1, 24))
     return [
-        stage_of(number, ranks=draw(st.integers(1, 24)), micro=micro, passes=draw(st.integers(1, 12))) for number in draw(st.just((0, 1)))
+        stage_of(
+            number, ranks=draw(st.integers(1, 24)), micro=micro, passes=draw(st.integers(1, 12))
+        )
+        for number in draw(st.just((0, 1)))
     ]
 
 
@@ -136,18 +152,24 @@ def test_heads_groups_widths_and_vocabulary_divide_over_the_tensor_ranks(config)
     ranks = config.parallel.tensor_parallel_size
     wrong = [key for key, size in sizes.items() if size is not None and size % ranks]
     refused = check_offers(check_tensor, config)
-    assert [error.keys for error in refused] == ([("parallel.tensor_parallel_size", *wrong)] if wrong else [])
+    assert [error.keys for error in refused] == (
+        [("parallel.tensor_parallel_size", *wrong)] if wrong else []
+    )
     assert all(f"{key}={sizes[key]}" in error.message for error in refused for key in wrong)
 
 
 @given(config=configs())
-def test_the_tensor_ranks_that_are_offered_divide_the_processes_and_are_the_most_that_divide_all(config):
+def test_the_tensor_ranks_that_are_offered_divide_the_processes_and_are_the_most_that_divide_all(
+    config,
+):
     refused = refusals(check_tensor, config)
     assume(refused)
     [offered] = offers(refused[0])
     sizes = [size for name in WIDTHS if (size := getattr(config.model, name))]
     common = gcd(config.trainer.num_nodes * config.trainer.devices, *sizes)
-    most = max(ranks for ranks in range(1, config.parallel.tensor_parallel_size) if common % ranks == 0)
+    most = max(
+        ranks for ranks in range(1, config.parallel.tensor_parallel_size) if common % ranks == 0
+    )
     assert offered == {"parallel.tensor_parallel_size": most}
 
 
@@ -164,7 +186,11 @@ def test_groups_that_are_not_given_are_not_blamed():
 @given(config=configs())
 @example(config=split(context_parallel_size=128))
 def test_a_sequence_divides_into_two_pieces_per_context_rank_and_each_over_the_tensor_ranks(config):
-    context, tensor, length = config.parallel.context_parallel_size, config.parallel.tensor_parallel_size, config.data.sequence_length
+    context, tensor, length = (
+        config.parallel.context_parallel_size,
+        config.parallel.tensor_parallel_size,
+        config.data.sequence_length,
+    )
     pieces = (2 * context if context > 1 else 1) * tensor
     refused = check_offers(check_sequence, config)
     assert len(refused) == (length % pieces > 0)
@@ -177,41 +203,73 @@ def test_a_sequence_divides_into_two_pieces_per_context_rank_and_each_over_the_t
 @given(config=configs())
 def test_layers_divide_over_the_parts_of_a_pipeline_and_parts_want_a_pipeline(config):
     config.trainer.accumulate_reduce = AccumulateReduce.last
-    ranks, parts, layers = config.parallel.pipeline_parallel_size, config.parallel.virtual_pipeline_parallel_size, config.model.num_layers
+    ranks, parts, layers = (
+        config.parallel.pipeline_parallel_size,
+        config.parallel.virtual_pipeline_parallel_size,
+        config.model.num_layers,
+    )
     assume(layers % ranks == 0)  # `check_pipeline` sees to that
     refused = check_offers(check_pipeline_parts, config)
     if ranks == 1:
-        assert [error.message.endswith("there is no pipeline") for error in refused] == [True] * (parts > 1)
+        assert [error.message.endswith("there is no pipeline") for error in refused] == [True] * (
+            parts > 1
+        )
     else:
-        assert [error.keys[0] for error in refused] == ["parallel.virtual_pipeline_parallel_size"] * (layers % (ranks * parts) > 0)
+        assert [error.keys[0] for error in refused] == [
+            "parallel.virtual_pipeline_parallel_size"
+        ] * (layers % (ranks * parts) > 0)
 
 
 @given(config=configs())
 def test_a_pipeline_reduces_once_a_step(config):
     keys = [error.keys[0] for error in check_offers(check_pipeline_parts, config)]
     each = config.trainer.accumulate_reduce is AccumulateReduce.each
-    assert ("trainer.accumulate_reduce" in keys) == (each and config.parallel.pipeline_parallel_size > 1)
+    assert ("trainer.accumulate_reduce" in keys) == (
+        each and config.parallel.pipeline_parallel_size > 1
+    )
 
 
 @given(config=configs(), stages=stages())
-@example(config=split(data_parallel_shard_size=4), stages=[stage_of(0, ranks=4), stage_of(1, ranks=6)])
+@example(
+    config=split(data_parallel_shard_size=4), stages=[stage_of(0, ranks=4), stage_of(1, ranks=6)]
+)
 def test_the_ranks_that_share_weights_divide_those_of_every_stage(config, stages):
-    config.parallel.num_pipeline_microbatches, config.parallel.virtual_pipeline_parallel_size = None, 1
+    config.parallel.num_pipeline_microbatches, config.parallel.virtual_pipeline_parallel_size = (
+        None,
+        1,
+    )
     shard = config.parallel.data_parallel_shard_size
     wrong = [stage for stage in stages if shard is not None and stage.data_parallel_size % shard]
     refused = check_offers(check_stages, config, stages)
-    assert [error.message.split(":")[0] for error in refused] == [f"stage {stage.stage}" for stage in wrong[:1]]
+    assert [error.message.split(":")[0] for error in refused] == [
+        f"stage {stage.stage}" for stage in wrong[:1]
+    ]
     assert all({error.keys[0]: None} in offers(error) for error in refused)
 
 
 @given(config=configs(), stages=stages())
-@example(config=split(pipeline_parallel_size=2, num_pipeline_microbatches=8), stages=[stage_of(micro=12)])
-@example(config=split(pipeline_parallel_size=2, num_pipeline_microbatches=8), stages=[stage_of(micro=9)])
-def test_the_pieces_of_a_micro_batch_divide_it_and_what_is_offered_are_rounds_of_the_pipeline(config, stages):
-    config.parallel.data_parallel_shard_size, config.parallel.virtual_pipeline_parallel_size = None, 1
-    ranks, pieces, micro = config.parallel.pipeline_parallel_size, config.parallel.num_pipeline_microbatches, stages[0].micro_batch_size
+@example(
+    config=split(pipeline_parallel_size=2, num_pipeline_microbatches=8), stages=[stage_of(micro=12)]
+)
+@example(
+    config=split(pipeline_parallel_size=2, num_pipeline_microbatches=8), stages=[stage_of(micro=9)]
+)
+def test_the_pieces_of_a_micro_batch_divide_it_and_what_is_offered_are_rounds_of_the_pipeline(
+    config, stages
+):
+    config.parallel.data_parallel_shard_size, config.parallel.virtual_pipeline_parallel_size = (
+        None,
+        1,
+    )
+    ranks, pieces, micro = (
+        config.parallel.pipeline_parallel_size,
+        config.parallel.num_pipeline_microbatches,
+        stages[0].micro_batch_size,
+    )
     refused = check_offers(check_stages, config, stages)
-    goes_round = pieces is not None and ranks > 1 and pieces % ranks == 0  # `check_pipeline` refuses others
+    goes_round = (
+        pieces is not None and ranks > 1 and pieces % ranks == 0
+    )  # `check_pipeline` refuses others
     assert len(refused) == (goes_round and micro % pieces > 0)
     for refusal in refused:
         [offered] = (offer["parallel.num_pipeline_microbatches"] for offer in offers(refusal))
@@ -220,22 +278,46 @@ def test_the_pieces_of_a_micro_batch_divide_it_and_what_is_offered_are_rounds_of
 
 
 @given(config=configs(), stages=stages())
-@example(config=split(pipeline_parallel_size=4, virtual_pipeline_parallel_size=2), stages=[stage_of(0, passes=8), stage_of(1, passes=6)])
-def test_the_interleaved_schedule_takes_the_micro_batches_of_every_stage_in_rounds_of_the_pipeline(config, stages):
+@example(
+    config=split(pipeline_parallel_size=4, virtual_pipeline_parallel_size=2),
+    stages=[stage_of(0, passes=8), stage_of(1, passes=6)],
+)
+def test_the_interleaved_schedule_takes_the_micro_batches_of_every_stage_in_rounds_of_the_pipeline(
+    config, stages
+):
     config.parallel.data_parallel_shard_size = None
-    ranks, pieces = config.parallel.pipeline_parallel_size, config.parallel.num_pipeline_microbatches or 1
+    ranks, pieces = (
+        config.parallel.pipeline_parallel_size,
+        config.parallel.num_pipeline_microbatches or 1,
+    )
     wrong = [stage for stage in stages if stage.accumulate_grad_batches * pieces % ranks]
-    refused = [error for error in check_offers(check_stages, config, stages) if "interleaved" in error.message]
+    refused = [
+        error
+        for error in check_offers(check_stages, config, stages)
+        if "interleaved" in error.message
+    ]
     expected = wrong[:1] if config.parallel.virtual_pipeline_parallel_size > 1 else []
-    assert [error.message.split(":")[0] for error in refused] == [f"stage {stage.stage}" for stage in expected]
+    assert [error.message.split(":")[0] for error in refused] == [
+        f"stage {stage.stage}" for stage in expected
+    ]
 
 
 @run(max_examples=30)
-@given(ranks=RANKS, parts=st.integers(1, 3), pieces=st.none() | st.integers(1, 3), per_rank=st.integers(1, 2), passes=st.integers(1, 2))
+@given(
+    ranks=RANKS,
+    parts=st.integers(1, 3),
+    pieces=st.none() | st.integers(1, 3),
+    per_rank=st.integers(1, 2),
+    passes=st.integers(1, 2),
+)
 def test_a_split_that_is_built_to_divide_is_never_refused(ranks, parts, pieces, per_rank, passes):
     config = Config()
     parallel, model = config.parallel, config.model
-    parallel.pipeline_parallel_size, parallel.tensor_parallel_size, parallel.context_parallel_size = ranks, 2, 2
+    (
+        parallel.pipeline_parallel_size,
+        parallel.tensor_parallel_size,
+        parallel.context_parallel_size,
+    ) = ranks, 2, 2
     parallel.data_parallel_shard_size = per_rank
     config.trainer.devices, config.trainer.num_nodes = 4 * ranks, 2 * per_rank
     model.num_layers = ranks * parts * per_rank
@@ -243,33 +325,58 @@ def test_a_split_that_is_built_to_divide_is_never_refused(ranks, parts, pieces, 
     parallel.num_pipeline_microbatches = None if pieces is None or ranks == 1 else ranks * pieces
     config.data.micro_batch_size = lcm(ranks, parallel.num_pipeline_microbatches or 1)
     config.trainer.accumulate_grad_batches = ranks * passes
-    model.global_batch_size = config.data.micro_batch_size * config.trainer.accumulate_grad_batches * 2 * per_rank
+    model.global_batch_size = (
+        config.data.micro_batch_size * config.trainer.accumulate_grad_batches * 2 * per_rank
+    )
     config.trainer.max_steps = 10
     [stage] = resolve(config).plan.stages
     assert stage.data_parallel_size == 2 * per_rank
 
 
 def test_all_that_does_not_divide_stands_in_one_report_with_who_set_it():
-    words = ["data.sequence_length=8190", "parallel.virtual_pipeline_parallel_size=2", "parallel.data_parallel_shard_size=3"]
+    words = [
+        "data.sequence_length=8190",
+        "parallel.virtual_pipeline_parallel_size=2",
+        "parallel.data_parallel_shard_size=3",
+    ]
     with pytest.raises(UsageErrors) as refused:
         resolve(lay_over(llm.from_factory("llama3_8b"), words))
-    assert [f"{word} (command line)" for word in words] == [error.set_by[0] for error in refused.value.errors]
+    assert [f"{word} (command line)" for word in words] == [
+        error.set_by[0] for error in refused.value.errors
+    ]
 
 
 @pytest.mark.parametrize("pieces", [3, 5])
 @pytest.mark.parametrize("ranks", [1, 2])
 def test_pieces_that_do_not_suit_the_pipeline_are_refused_once(ranks, pieces):
-    words = [f"parallel.pipeline_parallel_size={ranks}", f"parallel.num_pipeline_microbatches={pieces}"]
+    words = [
+        f"parallel.pipeline_parallel_size={ranks}",
+        f"parallel.num_pipeline_microbatches={pieces}",
+    ]
     with pytest.raises(UsageError) as refused:
         resolve(lay_over(llm.from_factory("gpt3_5b"), words))
     assert not isinstance(refused.value, UsageErrors)
-    assert refused.value.keys == ("parallel.num_pipeline_microbatches", "parallel.pipeline_parallel_size")
+    assert refused.value.keys == (
+        "parallel.num_pipeline_microbatches",
+        "parallel.pipeline_parallel_size",
+    )
 
 
 def test_a_stage_that_is_behind_does_not_have_to_divide_any_more():
-    words = ["data=mock", "model.rampup_batch_size=[4,4,400]", "model.global_batch_size=8", "data.micro_batch_size=1"]
-    words += ["trainer.num_nodes=8", "trainer.max_samples=1000", "parallel.data_parallel_shard_size=8"]
+    words = [
+        "data=mock",
+        "model.rampup_batch_size=[4,4,400]",
+        "model.global_batch_size=8",
+        "data.micro_batch_size=1",
+    ]
+    words += [
+        "trainer.num_nodes=8",
+        "trainer.max_samples=1000",
+        "parallel.data_parallel_shard_size=8",
+    ]
     config = lay_over(llm.from_factory("llama3_tiny"), words)
     with pytest.raises(UsageError, match="stage 0: 4 data-parallel ranks do not divide"):
         resolve(config)
-    assert [stage.num_nodes for stage in resolve(config, consumed_samples_in=lambda _: 400).plan.stages] == [4, 8]
+    assert [
+        stage.num_nodes for stage in resolve(config, consumed_samples_in=lambda _: 400).plan.stages
+    ] == [4, 8]

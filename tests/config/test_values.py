@@ -97,7 +97,9 @@ def test_a_value_takes_the_type_of_its_setting(key, value, stored):
 def test_a_value_of_another_type_is_refused_by_its_key_and_place(key, value, wanted):
     with pytest.raises(UsageError) as refusal:
         build({key: value}, place=lambda key: f"where {key} stands")
-    assert refusal.value.message.endswith(f" is not {wanted}" if not wanted.startswith("beyond") else f" is {wanted}")
+    assert refusal.value.message.endswith(
+        f" is not {wanted}" if not wanted.startswith("beyond") else f" is {wanted}"
+    )
     assert refusal.value.message.startswith(f"{key}=")
     assert refusal.value.keys == (key,)
     assert refusal.value.set_by == (f"where {key} stands",)
@@ -132,7 +134,11 @@ def test_a_report_takes_the_errors_and_the_leaves_keep_their_defaults():
 def test_everything_that_is_wrong_is_said_at_once():
     with pytest.raises(UsageErrors) as refusal:
         build({"seed": "many", "optim.lr": "fast", "model.bais": True}, place=str)
-    assert [error.set_by for error in refusal.value.errors] == [("seed",), ("optim.lr",), ("model.bais",)]
+    assert [error.set_by for error in refusal.value.errors] == [
+        ("seed",),
+        ("optim.lr",),
+        ("model.bais",),
+    ]
     assert str(refusal.value).count("error: ") == 3
 
 
@@ -154,7 +160,10 @@ def test_a_reference_is_refused_and_not_resolved(key, value):
 
 
 @run(max_examples=25)
-@given(key=st.sampled_from(sorted(settings())), value=st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=6))
+@given(
+    key=st.sampled_from(sorted(settings())),
+    value=st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=6),
+)
 @example(key="name", value="???")
 @example(key="trainer.max_steps", value=2**100)
 def test_any_value_is_taken_or_refused_by_its_key(key, value):
@@ -174,7 +183,20 @@ def test_a_section_is_no_setting(section):
         build({section: 1}, place=str)
 
 
-@pytest.mark.parametrize("key", ["_target_", "model._target_", "seed.seed", "", ".", "model.", ".seed", "origin", "model.__class__"])
+@pytest.mark.parametrize(
+    "key",
+    [
+        "_target_",
+        "model._target_",
+        "seed.seed",
+        "",
+        ".",
+        "model.",
+        ".seed",
+        "origin",
+        "model.__class__",
+    ],
+)
 def test_a_key_outside_the_schema_is_refused(key):
     with pytest.raises(UsageError) as refusal:
         build({key: "os.system"}, place=str)

@@ -31,7 +31,10 @@ def only_error(*words):
 @pytest.mark.parametrize(
     ("typed", "meant"),
     [
-        (["model.rampup_batch_size=[256,", "128,", "50000000]"], ["model.rampup_batch_size=[256, 128, 50000000]"]),
+        (
+            ["model.rampup_batch_size=[256,", "128,", "50000000]"],
+            ["model.rampup_batch_size=[256, 128, 50000000]"],
+        ),
         (["a=1", "b=[1,", "2]", "c=3"], ["a=1", "b=[1, 2]", "c=3"]),
         (["b=[1,2]", "c=3"], ["b=[1,2]", "c=3"]),
         (["b=[[1,", "2],", "[3]]"], ["b=[[1, 2], [3]]"]),
@@ -42,7 +45,10 @@ def test_a_list_that_the_shell_split_is_one_word(typed, meant):
     assert joined(typed) == (meant, [])
 
 
-@pytest.mark.parametrize(("words", "kept"), [(["b=[1,", "2", "c=3"], ["c=3"]), (["a=1", "b=[1"], ["a=1"]), (["b=[1,", "c=[2]"], ["c=[2]"])])
+@pytest.mark.parametrize(
+    ("words", "kept"),
+    [(["b=[1,", "2", "c=3"], ["c=3"]), (["a=1", "b=[1"], ["a=1"]), (["b=[1,", "c=[2]"], ["c=[2]"])],
+)
 def test_a_bracket_that_is_never_closed_is_said_and_the_words_after_it_are_read(words, kept):
     left, (error,) = joined(words)
     assert left == kept
@@ -72,8 +78,16 @@ def test_joining_loses_no_word_but_those_of_an_open_bracket(words):
         ("name='a b'", "name", "a b"),
         ("name='a=b'", "name", "a=b"),
         ("model=llama3_8b", "model", "llama3_8b"),
-        ("model.step_batch_size_schedule=0:768 250B:1536", "model.step_batch_size_schedule", "0:768 250B:1536"),
-        ("model.step_batch_size_schedule=0:768,250B:1536", "model.step_batch_size_schedule", "0:768,250B:1536"),
+        (
+            "model.step_batch_size_schedule=0:768 250B:1536",
+            "model.step_batch_size_schedule",
+            "0:768 250B:1536",
+        ),
+        (
+            "model.step_batch_size_schedule=0:768,250B:1536",
+            "model.step_batch_size_schedule",
+            "0:768,250B:1536",
+        ),
         ("rampup.efficiency='1:9000,4:11500'", "rampup.efficiency", "1:9000,4:11500"),
     ],
 )
@@ -161,7 +175,11 @@ def test_an_endless_word_is_answered_shortly(text):
         ("seed=7", "seed", ["7"]),
         ("seed=range(1,4)", "seed", ["1", "2", "3"]),
         ("model=llama3_8b,gpt3_5b", "model", ["llama3_8b", "gpt3_5b"]),
-        ("model.rampup_batch_size=[8,8,100],[4,4,100],null", "model.rampup_batch_size", ["[8,8,100]", "[4,4,100]", "null"]),
+        (
+            "model.rampup_batch_size=[8,8,100],[4,4,100],null",
+            "model.rampup_batch_size",
+            ["[8,8,100]", "[4,4,100]", "null"],
+        ),
         ("optim.lr=1e-3,2e-3", "optim.lr", ["0.001", "0.002"]),
     ],
 )
@@ -175,7 +193,11 @@ def test_several_values_of_nothing_are_refused(word):
         read_values(word, GROUPS)
 
 
-@given(text=st.text(st.characters(exclude_categories=["Cs", "Cc"], exclude_characters="\\"), max_size=20))
+@given(
+    text=st.text(
+        st.characters(exclude_categories=["Cs", "Cc"], exclude_characters="\\"), max_size=20
+    )
+)
 def test_any_text_that_is_quoted_is_read_as_it_was(text):
     if "${" in text or "???" in text:
         return
@@ -184,10 +206,16 @@ def test_any_text_that_is_quoted_is_read_as_it_was(text):
     assert build(values, place=str).name == text
 
 
-@given(st.lists(st.sampled_from(["a", "'", '"', "\\", "$HOME", "`id`", " ", "!", "[", "]", "\n", "é"])).map("".join))
+@given(
+    st.lists(
+        st.sampled_from(["a", "'", '"', "\\", "$HOME", "`id`", " ", "!", "[", "]", "\n", "é"])
+    ).map("".join)
+)
 def test_a_typeable_word_is_itself_once_a_shell_has_read_it(text):
     word = f"name={quoted(text)}"
-    printed = subprocess.run(["sh", "-c", f"printf %s {typeable(word)}"], capture_output=True, check=True, text=True).stdout
+    printed = subprocess.run(
+        ["sh", "-c", f"printf %s {typeable(word)}"], capture_output=True, check=True, text=True
+    ).stdout
     assert printed == word
 
 

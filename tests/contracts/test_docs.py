@@ -26,12 +26,18 @@ def test_the_page_of_settings_says_what_the_schema_says(generate):
 
 def test_the_page_of_bad_input_has_every_row_of_the_table_and_what_it_is_answered_today(generate):
     page = (DOCS / "reference" / "bad-input.md").read_text(encoding="utf-8")
-    assert re.findall(r"^### (.*)$", page, flags=re.MULTILINE) == [wrong.title for wrong in generate.BAD_INPUTS]
+    assert re.findall(r"^### (.*)$", page, flags=re.MULTILINE) == [
+        wrong.title for wrong in generate.BAD_INPUTS
+    ]
     for wrong in generate.BAD_INPUTS[::8]:
         assert generate.section(wrong) in page, "run `make docs` and commit what it writes"
 
 
-@pytest.mark.parametrize("page", [ROOT / "README.md", *sorted(DOCS.rglob("*.md"))], ids=lambda path: str(path.relative_to(ROOT)))
+@pytest.mark.parametrize(
+    "page",
+    [ROOT / "README.md", *sorted(DOCS.rglob("*.md"))],
+    ids=lambda path: str(path.relative_to(ROOT)),
+)
 def test_every_link_between_pages_leads_somewhere(page):
     text = re.sub(r"```.*?```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL)
     for target in re.findall(r"\]\(([^)#\s]+)(?:#[^)]*)?\)", text):
@@ -46,4 +52,6 @@ def test_no_page_is_an_orphan():
         for target in re.findall(r"\]\(([^)#\s]+)", page.read_text(encoding="utf-8"))
         if "://" not in target
     }
-    assert {page.resolve() for page in DOCS.rglob("*.md")} - linked == {(DOCS / "README.md").resolve()} - linked
+    assert {page.resolve() for page in DOCS.rglob("*.md")} - linked == {
+        (DOCS / "README.md").resolve()
+    } - linked

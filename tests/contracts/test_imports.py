@@ -13,9 +13,33 @@ from runs import TINY, environment
 
 # What only commands, or only other settings than those of a plain run, need.
 UNNEEDED = {
-    *("hydra", "typer", "click", "rich", "jinja2", "matplotlib", "transformers", "pyarrow", "pandas", "hypothesis", "tensorboard"),
-    *("torch.distributed.pipelining", "torch.distributed.run", "torch.distributed.launcher", "torch.testing._internal.common_utils"),
-    *("torch._inductor.compile_fx", "rampcli.cli", "rampcli.launch", "rampcli.report", "rampcli.config.compose", "rampcli.data.building"),
+    *(
+        "hydra",
+        "typer",
+        "click",
+        "rich",
+        "jinja2",
+        "matplotlib",
+        "transformers",
+        "pyarrow",
+        "pandas",
+        "hypothesis",
+        "tensorboard",
+    ),
+    *(
+        "torch.distributed.pipelining",
+        "torch.distributed.run",
+        "torch.distributed.launcher",
+        "torch.testing._internal.common_utils",
+    ),
+    *(
+        "torch._inductor.compile_fx",
+        "rampcli.cli",
+        "rampcli.launch",
+        "rampcli.report",
+        "rampcli.config.compose",
+        "rampcli.data.building",
+    ),
 }
 PROBE = """
 import json, sys
@@ -31,16 +55,22 @@ print(json.dumps({"exit_code": code, "loaded": loaded}), file=sys.stderr)
 
 
 def imported_by(*words: str) -> dict:
-    done = subprocess.run([sys.executable, "-c", PROBE, json.dumps(words)], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", PROBE, json.dumps(words)], capture_output=True, text=True, check=True
+    )
     return json.loads(done.stderr.splitlines()[-1])
 
 
-@pytest.mark.parametrize("words", [["--help"], ["pretrain", "--help"], ["plan", "--help"], ["--version"]])
+@pytest.mark.parametrize(
+    "words", [["--help"], ["pretrain", "--help"], ["plan", "--help"], ["--version"]]
+)
 def test_help_imports_neither_torch_nor_hydra(words):
     assert imported_by(*words) == {"exit_code": 0, "loaded": []}
 
 
-@pytest.mark.parametrize("words", [["plan", "--factory", "gpt3_5b"], ["pretrain", "--factory", "llama3_8b", "--dry-run"]])
+@pytest.mark.parametrize(
+    "words", [["plan", "--factory", "gpt3_5b"], ["pretrain", "--factory", "llama3_8b", "--dry-run"]]
+)
 def test_planning_does_not_import_torch(words):
     imported = imported_by(*words)
     assert imported["exit_code"] == 0
@@ -49,17 +79,38 @@ def test_planning_does_not_import_torch(words):
 
 def test_supervising_does_not_import_torch():
     probe = "import sys, rampcli.cli.training, rampcli.launch.run; print('torch' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", probe], capture_output=True, text=True, check=True).stdout == "False\n"
+    assert (
+        subprocess.run(
+            [sys.executable, "-c", probe], capture_output=True, text=True, check=True
+        ).stdout
+        == "False\n"
+    )
 
 
-def test_a_worker_imports_nothing_that_a_plain_run_does_not_need_and_next_to_nothing_after_its_turn_has_come(tmp_path):
+def test_a_worker_imports_nothing_that_a_plain_run_does_not_need_and_next_to_nothing_after_its_turn_has_come(
+    tmp_path,
+):
     settings = TINY | {"run_dir": tmp_path, "rampup.node_policy": "fixed", "trainer.num_nodes": 1}
     words = [f"{key}={value}" for key, value in settings.items()]
     describe(RunDirectory(tmp_path), resolve(lay_over(llm.from_factory("llama3_tiny"), words)), [])
     for stage in range(2):  # one that begins, and one that goes on from a checkpoint
-        worker = [sys.executable, "-X", "importtime", "-m", "rampcli.worker", str(tmp_path), "--wait"]
-        done = subprocess.run(worker, input="0\n", env=environment(), capture_output=True, text=True, check=True)
-        imported = [line.rpartition("|")[2].strip() for line in done.stderr.splitlines() if line.startswith("import time:")]
+        worker = [
+            sys.executable,
+            "-X",
+            "importtime",
+            "-m",
+            "rampcli.worker",
+            str(tmp_path),
+            "--wait",
+        ]
+        done = subprocess.run(
+            worker, input="0\n", env=environment(), capture_output=True, text=True, check=True
+        )
+        imported = [
+            line.rpartition("|")[2].strip()
+            for line in done.stderr.splitlines()
+            if line.startswith("import time:")
+        ]
         assert {"torch", "rampcli.train.loop"} <= set(imported)
         assert UNNEEDED & set(imported) == set()
         assert len(imported) - imported.index("rampcli.worker.assemble") < 20

@@ -40,14 +40,28 @@ rank = dist.get_rank()
 
 def plans(ranks: int) -> list[tuple[int, BatchPlan]]:
     """Steps of a ramp, a jump back, and one that nobody foresaw."""
-    small, large = (BatchPlan.divide(2 * ranks * steps, micro_batch_size=2, data_parallel_size=ranks) for steps in (1, 3))
+    small, large = (
+        BatchPlan.divide(2 * ranks * steps, micro_batch_size=2, data_parallel_size=ranks)
+        for steps in (1, 3)
+    )
     size = small.global_batch_size
-    return [(0, small), (size, small), (2 * size, large), (5 * size, large), (size, small), (1000, large)]
+    return [
+        (0, small),
+        (size, small),
+        (2 * size, large),
+        (5 * size, large),
+        (size, small),
+        (1000, large),
+    ]
 
 
 def planes(micro_batches: list[MicroBatch]) -> list[list[list[list[int]]] | None]:
     """Everything that micro batches hold."""
-    return [None if plane is None else plane.tolist() for part in micro_batches for plane in (part.tokens, part.labels, part.positions)]
+    return [
+        None if plane is None else plane.tolist()
+        for part in micro_batches
+        for plane in (part.tokens, part.labels, part.positions)
+    ]
 
 
 def everything(loader: Loader, validation: ValidationLoader, ranks: int) -> list[object]:
@@ -74,7 +88,10 @@ def report(case: dict) -> dict:
     config = Config()
     config.data.source, config.data.path = DataSource.text, sys.argv[1]
     config.data.split, config.data.sequence_length, config.trainer.val_samples = [1, 1, 0], 7, 8
-    config.data.document_mask, config.data.expansion_factor_real_data = case["masked"], case["factor"]
+    config.data.document_mask, config.data.expansion_factor_real_data = (
+        case["masked"],
+        case["factor"],
+    )
     config.model.vocab_size, config.trainer.devices = 256, case["devices"]
     data_ranks = case["data_ranks"]
     reading = build_reading(config, data_ranks)
@@ -83,8 +100,15 @@ def report(case: dict) -> dict:
     alone = Reading(rank=data_ranks[rank], ranks=(data_ranks[rank],))
     ranks = 1 + max(data_ranks)
     dealt, own = (
-        everything(Loader(one, reading=whom, device=CPU), ValidationLoader(other, reading=whom, device=CPU), ranks)
-        for one, other, whom in ((training, validation, reading), (whole.training, whole.validation, alone))
+        everything(
+            Loader(one, reading=whom, device=CPU),
+            ValidationLoader(other, reading=whom, device=CPU),
+            ranks,
+        )
+        for one, other, whom in (
+            (training, validation, reading),
+            (whole.training, whole.validation, alone),
+        )
     )
     first = Loader(training, reading=reading, device=CPU).read(0, plans(ranks)[0][1])
     return case | {
@@ -92,10 +116,19 @@ def report(case: dict) -> dict:
         "is_equal": dealt == own,
         "is_masked": first.micro_batches[0].positions is not None,
         "types": sorted(
-            {str(plane.dtype) for part in first.micro_batches for plane in (part.tokens, part.labels, part.positions) if plane is not None}
+            {
+                str(plane.dtype)
+                for part in first.micro_batches
+                for plane in (part.tokens, part.labels, part.positions)
+                if plane is not None
+            }
         ),
-        "samples": [first.samples.tolist(), np.unique(first.micro_batches[0].tokens.numpy()).tolist()],
-        "agreed": fingerprints_agree(whole.training.fingerprint if reading.reads else None) == whole.training.fingerprint,
+        "samples": [
+            first.samples.tolist(),
+            np.unique(first.micro_batches[0].tokens.numpy()).tolist(),
+        ],
+        "agreed": fingerprints_agree(whole.training.fingerprint if reading.reads else None)
+        == whole.training.fingerprint,
     }
 
 

@@ -22,7 +22,15 @@ def text(documents, **cut):
     tokens = np.concatenate(documents)
     starts = np.cumsum([0, *map(len, documents)])[:-1]
     made = Cut(sequence_length=5, vocab_size=50, **cut)
-    return TokenCorpus(name="text", tokens=tokens, documents=starts, first=0, end=len(tokens), cut=made, contents=str(tokens.tolist()))
+    return TokenCorpus(
+        name="text",
+        tokens=tokens,
+        documents=starts,
+        first=0,
+        end=len(tokens),
+        cut=made,
+        contents=str(tokens.tolist()),
+    )
 
 
 def blend(shares, *, seed=11, windows=37):
@@ -38,9 +46,15 @@ def turn_in_exact_numbers(shares, sample):
     """What the docstring of `Blend` says, in Python's numbers."""
     low, high = 0, len(shares)
     while high - low > 1:
-        middle, left, both = (low + high) // 2, sum(shares[low : (low + high) // 2]), sum(shares[low:high])
+        middle, left, both = (
+            (low + high) // 2,
+            sum(shares[low : (low + high) // 2]),
+            sum(shares[low:high]),
+        )
         before, after = ((2 * count * left + both) // (2 * both) for count in (sample, sample + 1))
-        low, high, sample = (low, middle, before) if after > before else (middle, high, sample - before)
+        low, high, sample = (
+            (low, middle, before) if after > before else (middle, high, sample - before)
+        )
     return low, sample
 
 
@@ -52,7 +66,9 @@ def test_at_every_sample_each_corpus_has_its_share_to_within_half_a_sample_for_e
     counts = (which[:, None] == np.arange(len(shares))).cumsum(axis=0)
     for corpus, share in enumerate(shares):
         for first, count in enumerate(counts[:, corpus].tolist(), start=1):
-            assert abs(count - Fraction(first * share, sum(shares))) <= Fraction(halvings(len(shares)), 2)
+            assert abs(count - Fraction(first * share, sum(shares))) <= Fraction(
+                halvings(len(shares)), 2
+            )
 
 
 @given(shares=SHARES, first=st.integers(0, 10**15))
@@ -81,7 +97,9 @@ def test_the_turns_of_a_corpus_count_up_one_by_one(shares):
 @example(shares=[MOST_SHARES // 2 - 1, 1, MOST_SHARES // 2 - 1, 1], samples=[10**15, 7])
 def test_no_product_overflows(shares, samples):
     which, turns = blend(shares).turns(np.array(samples))
-    assert list(zip(which.tolist(), turns.tolist(), strict=True)) == [turn_in_exact_numbers(shares, sample) for sample in samples]
+    assert list(zip(which.tolist(), turns.tolist(), strict=True)) == [
+        turn_in_exact_numbers(shares, sample) for sample in samples
+    ]
 
 
 @given(shares=SHARES, data=st.data())
@@ -90,7 +108,10 @@ def test_a_sample_is_the_same_whoever_asks_for_it_and_with_what_else(shares, dat
     made = blend(shares)
     which, windows = made.places(samples)
     for sample, corpus, window in zip(samples, which, windows, strict=True):
-        assert [int(found[0]) for found in blend(shares).places(np.array([sample]))] == [corpus, window]
+        assert [int(found[0]) for found in blend(shares).places(np.array([sample]))] == [
+            corpus,
+            window,
+        ]
     for shape in ((1, -1), (-1, 1, 1)):
         again = made.places(samples.reshape(shape))
         assert np.array_equal(again[0], which.reshape(shape))
@@ -114,11 +135,16 @@ def test_a_blend_is_the_same_on_every_machine_and_in_every_version():
 def test_one_corpus_is_read_in_its_order_whatever_its_share(seed, windows, share):
     which, places = blend([share], seed=seed, windows=windows).places(np.arange(150))
     assert not which.any()
-    assert np.array_equal(places, SampleOrder(windows=windows, seed=seed).windows_of(np.arange(150)))
+    assert np.array_equal(
+        places, SampleOrder(windows=windows, seed=seed).windows_of(np.arange(150))
+    )
 
 
 @settings(max_examples=20)
-@given(shares=st.lists(st.integers(1, 9), min_size=1, max_size=4), sizes=st.lists(st.integers(4, 40), min_size=4, max_size=4))
+@given(
+    shares=st.lists(st.integers(1, 9), min_size=1, max_size=4),
+    sizes=st.lists(st.integers(4, 40), min_size=4, max_size=4),
+)
 def test_each_epoch_of_each_corpus_reads_each_of_its_windows_once(shares, sizes):
     corpora = [mock(size, seed=number) for number, size in enumerate(sizes[: len(shares)])]
     which, windows = Blend(corpora, shares, seed=5).places(np.arange(200))
@@ -146,7 +172,9 @@ def test_corpora_of_one_size_are_not_read_in_the_same_order():
 @given(seed=st.integers(0, 2**63))
 def test_another_seed_reads_other_windows_in_the_same_proportion(seed):
     samples = np.arange(100)
-    (which, windows), (others, other_windows) = (blend([3, 1], seed=one, windows=10**6).places(samples) for one in (seed, seed + 1))
+    (which, windows), (others, other_windows) = (
+        blend([3, 1], seed=one, windows=10**6).places(samples) for one in (seed, seed + 1)
+    )
     assert np.array_equal(which, others)
     assert not np.array_equal(windows, other_windows)
 
@@ -178,14 +206,26 @@ def test_rows_come_in_the_order_asked_and_are_what_each_corpus_alone_reads(cut, 
 
 
 def test_a_blend_has_the_same_fingerprint_each_time_and_another_seed_does_not_change_it():
-    assert blend([2, 1]).fingerprint == blend([2, 1]).fingerprint == blend([2, 1], seed=12).fingerprint
+    assert (
+        blend([2, 1]).fingerprint == blend([2, 1]).fingerprint == blend([2, 1], seed=12).fingerprint
+    )
     assert len(bytes.fromhex(blend([2, 1]).fingerprint)) == 32
 
 
 @pytest.mark.parametrize(
     ("seeds", "shares"),
-    [([0, 1], [1, 2]), ([1, 0], [2, 1]), ([0, 2], [2, 1]), ([0], [2]), ([0, 1, 2], [2, 1, 1]), ([0, 0], [2, 1])],
+    [
+        ([0, 1], [1, 2]),
+        ([1, 0], [2, 1]),
+        ([0, 2], [2, 1]),
+        ([0], [2]),
+        ([0, 1, 2], [2, 1, 1]),
+        ([0, 0], [2, 1]),
+    ],
     ids=["other shares", "other order", "other corpus", "fewer", "more", "one twice"],
 )
 def test_a_blend_that_reads_differently_has_another_fingerprint(seeds, shares):
-    assert Blend([mock(seed=seed) for seed in seeds], shares, seed=11).fingerprint != blend([2, 1]).fingerprint
+    assert (
+        Blend([mock(seed=seed) for seed in seeds], shares, seed=11).fingerprint
+        != blend([2, 1]).fingerprint
+    )

@@ -51,7 +51,9 @@ class Drawn:
     def expected(self):
         """Each window as lists of tokens, labels and positions, place by place and slowly; None for the position of padding."""
         length, (first, end) = self.cut.sequence_length, self.bounds
-        flat = [(token, number) for number, document in enumerate(self.documents) for token in document][first:end]
+        flat = [
+            (token, number) for number, document in enumerate(self.documents) for token in document
+        ][first:end]
         labels = max(0, len(flat) - 1)
         for window in range(labels // length + (self.cut.pad_last_window and labels % length > 0)):
             begin, rows = window * length, []
@@ -61,7 +63,8 @@ class Drawn:
                     continue
                 document = flat[place][1]
                 is_asked = place + 1 < len(flat) and (
-                    flat[place + 1][1] == document or not (self.cut.eod_mask_loss or self.cut.document_mask)
+                    flat[place + 1][1] == document
+                    or not (self.cut.eod_mask_loss or self.cut.document_mask)
                 )
                 position = sum(flat[before][1] == document for before in range(begin, place))
                 rows.append((flat[place][0], flat[place + 1][0] if is_asked else IGNORED, position))
@@ -73,13 +76,17 @@ def drawn(draw, **cut):
     documents = draw(st.lists(st.lists(st.integers(1, VOCAB_SIZE - 1), max_size=14), max_size=9))
     bounds = st.integers(0, len(documents))
     part = sorted([draw(bounds), draw(bounds)]) if draw(st.booleans()) else [0, len(documents)]
-    switches = {name: draw(st.booleans()) for name in ("eod_mask_loss", "document_mask", "pad_last_window")}
+    switches = {
+        name: draw(st.booleans()) for name in ("eod_mask_loss", "document_mask", "pad_last_window")
+    }
     cut = Cut(sequence_length=draw(st.integers(1, 9)), vocab_size=VOCAB_SIZE, **(switches | cut))
     return Drawn(documents, tuple(part), draw(st.sampled_from([2, 4])), cut)
 
 
 def of(documents, length=4, **cut):
-    return Drawn(documents, (0, len(documents)), 2, Cut(sequence_length=length, vocab_size=VOCAB_SIZE, **cut))
+    return Drawn(
+        documents, (0, len(documents)), 2, Cut(sequence_length=length, vocab_size=VOCAB_SIZE, **cut)
+    )
 
 
 def everything(corpus):
@@ -91,9 +98,18 @@ def everything(corpus):
 @example(drawn=of([], pad_last_window=True))
 @example(drawn=of([[1]], pad_last_window=True))
 @example(drawn=of([[1, 2, 3, 4, 5]], document_mask=True))
-@example(drawn=of([[1, 2, 3, 4], [], [5], [], [6], [7, 8]], document_mask=True, pad_last_window=True))
+@example(
+    drawn=of([[1, 2, 3, 4], [], [5], [], [6], [7, 8]], document_mask=True, pad_last_window=True)
+)
 @example(drawn=of([[1, 2], [], [3, 4]], length=1, eod_mask_loss=True))
-@example(drawn=Drawn([[1, 2, 3], [4, 5, 6], [7, 8, 9]], (1, 2), 2, replace(CUT, pad_last_window=True, document_mask=True)))
+@example(
+    drawn=Drawn(
+        [[1, 2, 3], [4, 5, 6], [7, 8, 9]],
+        (1, 2),
+        2,
+        replace(CUT, pad_last_window=True, document_mask=True),
+    )
+)
 def test_what_is_read_is_what_is_found_place_by_place(drawn):
     corpus, expected = drawn.corpus(), [list(window) for window in drawn.expected()]
     assert corpus.windows == len(expected)
@@ -104,7 +120,9 @@ def test_what_is_read_is_what_is_found_place_by_place(drawn):
         assert (read.positions is not None) == drawn.cut.document_mask
         if read.positions is not None:
             known = np.array([[place is not None for place in row] for row in positions])
-            assert read.positions[known].tolist() == [place for row in positions for place in row if place is not None]
+            assert read.positions[known].tolist() == [
+                place for row in positions for place in row if place is not None
+            ]
             assert ((read.positions >= 0) & (read.positions < drawn.cut.sequence_length)).all()
         assert read.tokens.dtype == read.labels.dtype == np.int64
         assert read.tokens.shape == read.labels.shape == (len(expected), drawn.cut.sequence_length)
@@ -125,14 +143,20 @@ def test_windows_lie_end_to_end_and_labels_are_the_tokens_one_further(drawn):
 @given(drawn=drawn(eod_mask_loss=True, pad_last_window=True))
 def test_the_first_token_of_a_document_is_never_asked_for_and_every_other_is(drawn):
     corpus, (first, end) = drawn.corpus(), drawn.bounds
-    starts = {start - first for start, document in zip(drawn.starts[:-1], drawn.documents, strict=True) if document}
+    starts = {
+        start - first
+        for start, document in zip(drawn.starts[:-1], drawn.documents, strict=True)
+        if document
+    }
     if corpus.windows:
         asked = np.flatnonzero(everything(corpus).labels.ravel() != IGNORED) + 1
         assert asked.tolist() == [place for place in range(1, end - first) if place not in starts]
 
 
 @given(drawn=drawn(pad_last_window=True))
-def test_with_padding_every_token_of_a_corpus_is_in_some_window_and_what_pads_is_not_asked_for(drawn):
+def test_with_padding_every_token_of_a_corpus_is_in_some_window_and_what_pads_is_not_asked_for(
+    drawn,
+):
     corpus, (first, end) = drawn.corpus(), drawn.bounds
     text = drawn.text[first:end]
     assert (corpus.windows > 0) == (len(text) > 1)
@@ -158,7 +182,9 @@ def test_a_corpus_shorter_than_a_sample_is_a_sample_where_it_is_padded_and_none_
 
 
 def test_positions_begin_anew_with_each_document_and_count_on_from_the_start_of_a_sample():
-    read = everything(of([[1] * 3, [2], [], [3] * 6], length=4, document_mask=True, pad_last_window=True).corpus())
+    read = everything(
+        of([[1] * 3, [2], [], [3] * 6], length=4, document_mask=True, pad_last_window=True).corpus()
+    )
     assert read.tokens.tolist() == [[1, 1, 1, 2], [3, 3, 3, 3], [3, 3, 0, 0]]
     assert read.positions[:2].tolist() == [[0, 1, 2, 0], [0, 1, 2, 3]]
     assert read.positions[2, :2].tolist() == [0, 1]
@@ -183,7 +209,9 @@ def test_valid_tokens_are_the_labels_that_are_not_ignored(drawn):
     corpus = drawn.corpus()
     if corpus.windows:
         read = everything(corpus)
-        assert read.valid_tokens == sum(label != IGNORED for row in read.labels.tolist() for label in row)
+        assert read.valid_tokens == sum(
+            label != IGNORED for row in read.labels.tolist() for label in row
+        )
 
 
 @given(drawn=drawn(), data=st.data())
@@ -208,7 +236,10 @@ def test_a_token_that_cannot_be_embedded_is_refused_by_the_window_that_holds_it(
         if 4 * window <= place <= 4 * window + 4:
             with pytest.raises(UsageError) as refusal:
                 corpus.read(np.array([window]))
-            assert refusal.value.message == f"data/wiki holds the token {token}, and model.vocab_size={VOCAB_SIZE}"
+            assert (
+                refusal.value.message
+                == f"data/wiki holds the token {token}, and model.vocab_size={VOCAB_SIZE}"
+            )
             assert refusal.value.keys == ("model.vocab_size", "data.path", "data.blend")
         else:
             corpus.read(np.array([window]))
@@ -228,7 +259,11 @@ def test_files_are_looked_at_before_every_read():
 
 def test_a_corpus_has_the_same_fingerprint_each_time_and_wherever_its_files_lie():
     corpus = of([[1] * 9]).corpus()
-    assert corpus.fingerprint == of([[1] * 9]).corpus().fingerprint == replace(corpus, name="elsewhere").fingerprint
+    assert (
+        corpus.fingerprint
+        == of([[1] * 9]).corpus().fingerprint
+        == replace(corpus, name="elsewhere").fingerprint
+    )
 
 
 @pytest.mark.parametrize(
@@ -275,7 +310,9 @@ def test_mock_tokens_fill_the_vocabulary_and_stay_inside():
     assert set(np.unique(read.tokens)) == set(np.unique(read.labels)) == set(range(50))
 
 
-@pytest.mark.parametrize("change", [{"seed": 4}, {"vocab_size": 51}, {"sequence_length": 7}], ids=str)
+@pytest.mark.parametrize(
+    "change", [{"seed": 4}, {"vocab_size": 51}, {"sequence_length": 7}], ids=str
+)
 def test_another_mock_corpus_reads_differently_and_has_another_fingerprint(change):
     facts = {"seed": 3, "vocab_size": 50, "sequence_length": 6} | change
     other = MockCorpus(seed=facts.pop("seed"), cut=Cut(**facts))

@@ -12,14 +12,22 @@ from ranks import run_ranks
 PROGRAM = Path(__file__).with_name("dealing_hosts.py")
 
 
-@given(hosts=st.integers(1, 12), devices=st.integers(1, 4), factor=st.sampled_from([1, 1.5, 2, 2.5, 3, 4, 0.5, -1, None]))
-def test_a_process_is_read_for_by_the_one_with_its_place_on_the_host_that_reads(hosts, devices, factor):
+@given(
+    hosts=st.integers(1, 12),
+    devices=st.integers(1, 4),
+    factor=st.sampled_from([1, 1.5, 2, 2.5, 3, 4, 0.5, -1, None]),
+)
+def test_a_process_is_read_for_by_the_one_with_its_place_on_the_host_that_reads(
+    hosts, devices, factor
+):
     try:
         readers = readers_of(hosts * devices, devices=devices, expansion_factor=factor)
     except UsageError:
         assert (hosts / factor) % 1 > 0
         return
-    assert len(set(readers)) == (hosts * devices / factor if factor is not None and factor > 1 else hosts * devices)
+    assert len(set(readers)) == (
+        hosts * devices / factor if factor is not None and factor > 1 else hosts * devices
+    )
     for rank, reader in enumerate(readers):
         assert reader <= rank
         assert reader % devices == rank % devices
@@ -62,7 +70,8 @@ def test_one_in_so_many_hosts_reads_for_the_others(ranks):
             case["reads_for"]
             for rank in ranks
             for case in rank["cases"]
-            if (case["factor"], case["devices"], case["data_ranks"], case["masked"]) == (factor, devices, data_ranks, True)
+            if (case["factor"], case["devices"], case["data_ranks"], case["masked"])
+            == (factor, devices, data_ranks, True)
         ]
 
     assert whom(4, 1, [0, 1, 2, 3]) == [[0, 1, 2, 3], [], [], []]
@@ -72,11 +81,17 @@ def test_one_in_so_many_hosts_reads_for_the_others(ranks):
     assert whom(None, 1, [0, 1, 2, 3]) == [[0], [1], [2], [3]]
 
 
-def test_ranks_that_are_read_for_get_samples_of_their_own_with_positions_where_documents_are_told_apart(ranks):
+def test_ranks_that_are_read_for_get_samples_of_their_own_with_positions_where_documents_are_told_apart(
+    ranks,
+):
     for number, case in enumerate(ranks[0]["cases"]):
         samples = [rank["cases"][number]["samples"] for rank in ranks]
         different = len(set(case["data_ranks"]))
-        assert len({str(read) for read, _ in samples}) == len({str(tokens) for _, tokens in samples}) == different
+        assert (
+            len({str(read) for read, _ in samples})
+            == len({str(tokens) for _, tokens in samples})
+            == different
+        )
         assert [rank["cases"][number]["is_masked"] for rank in ranks] == [case["masked"]] * 4
         assert all(rank["cases"][number]["types"] == ["torch.int64"] for rank in ranks)
 

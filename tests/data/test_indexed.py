@@ -22,15 +22,24 @@ DOCUMENTS = [[[1, 2, 3]], [[4], [5, 6]], [[65_000]]]
 def write_by_megatron(prefix: Path, documents, kind=np.uint16) -> None:
     builder = megatron.IndexedDatasetBuilder(str(bin_of(prefix)), dtype=kind)
     for sequences in documents:
-        builder.add_document(torch.tensor([token for sequence in sequences for token in sequence]), [len(one) for one in sequences])
+        builder.add_document(
+            torch.tensor([token for sequence in sequences for token in sequence]),
+            [len(one) for one in sequences],
+        )
     builder.finalize(str(idx_of(prefix)))
 
 
 def write_by_us(prefix: Path, documents, kind="<u2", *, block=None) -> None:
     lengths = np.array([len(tokens) for tokens in documents], dtype=np.int64)
-    bin_of(prefix).write_bytes(b"".join(np.array(tokens, dtype=kind).tobytes() for tokens in documents))
+    bin_of(prefix).write_bytes(
+        b"".join(np.array(tokens, dtype=kind).tobytes() for tokens in documents)
+    )
     block = block or max(1, len(lengths))
-    write_index(idx_of(prefix), np.dtype(kind), lambda: (lengths[at : at + block] for at in range(0, len(lengths), block)))
+    write_index(
+        idx_of(prefix),
+        np.dtype(kind),
+        lambda: (lengths[at : at + block] for at in range(0, len(lengths), block)),
+    )
 
 
 @pytest.fixture
@@ -56,8 +65,14 @@ def test_a_file_of_ours_is_read_the_same_by_megatron(tmp_path, kind):
 
 
 @settings(max_examples=15)
-@given(lengths=st.lists(st.integers(1, 40), min_size=1, max_size=30), block=st.integers(1, 7), wide=st.booleans())
-def test_the_index_is_that_of_megatron_byte_for_byte_whatever_the_blocks(tmp_path_factory, lengths, block, wide):
+@given(
+    lengths=st.lists(st.integers(1, 40), min_size=1, max_size=30),
+    block=st.integers(1, 7),
+    wide=st.booleans(),
+)
+def test_the_index_is_that_of_megatron_byte_for_byte_whatever_the_blocks(
+    tmp_path_factory, lengths, block, wide
+):
     folder, kind = tmp_path_factory.mktemp("index"), np.dtype("<i4" if wide else "<u2")
     documents = [list(range(length)) for length in lengths]
     write_by_megatron(folder / "theirs", [[tokens] for tokens in documents], kind.type)
@@ -75,7 +90,10 @@ def test_a_document_that_is_longer_than_a_sequence_can_be_is_several(tmp_path, m
     assert file.first_tokens(0, 3).tolist() == [0, 9, 13, 14]
 
 
-@pytest.mark.parametrize(("vocab_size", "kind"), [(256, "uint16"), (65_499, "uint16"), (65_500, "int32"), (128_256, "int32")])
+@pytest.mark.parametrize(
+    ("vocab_size", "kind"),
+    [(256, "uint16"), (65_499, "uint16"), (65_500, "int32"), (128_256, "int32")],
+)
 def test_tokens_have_the_type_that_megatron_gives_them(vocab_size, kind):
     assert token_type(vocab_size).name == kind
     assert megatron.DType.optimal_dtype(vocab_size) is token_type(vocab_size).type
@@ -115,14 +133,34 @@ BOUNDARIES = [0, 1, 3, 4]
     ("lengths", "starts", "boundaries", "said"),
     [
         ([3, -1, 2, 1], STARTS, BOUNDARIES, "sequence 1 has a length of -1"),
-        ([3, 2, 2, 1], STARTS, BOUNDARIES, "sequence 2 starts at byte 8, and by the lengths before it at 10"),
-        ([3, 0, 2, 1], STARTS, BOUNDARIES, "sequence 2 starts at byte 8, and by the lengths before it at 6"),
-        (LENGTHS, [2, 6, 8, 12], BOUNDARIES, "sequence 0 starts at byte 2, and by the lengths before it at 0"),
+        (
+            [3, 2, 2, 1],
+            STARTS,
+            BOUNDARIES,
+            "sequence 2 starts at byte 8, and by the lengths before it at 10",
+        ),
+        (
+            [3, 0, 2, 1],
+            STARTS,
+            BOUNDARIES,
+            "sequence 2 starts at byte 8, and by the lengths before it at 6",
+        ),
+        (
+            LENGTHS,
+            [2, 6, 8, 12],
+            BOUNDARIES,
+            "sequence 0 starts at byte 2, and by the lengths before it at 0",
+        ),
         (LENGTHS, [0, 4, 8, 12], BOUNDARIES, "sequence 1 starts at byte 4"),
         (LENGTHS, [0, 6, -8, 12], BOUNDARIES, "sequence 2 starts at byte -8"),
         (LENGTHS, [0, 6, 8, 2**62], BOUNDARIES, "sequence 3 starts at byte 4,611"),
         (LENGTHS, [0, 6, 8 - 2**63, 12], BOUNDARIES, "sequence 2 starts at byte -9"),
-        ([3, 1, 2, 2], STARTS, BOUNDARIES, r"corpus\.bin has 14 bytes, and by corpus\.idx it should have 16"),
+        (
+            [3, 1, 2, 2],
+            STARTS,
+            BOUNDARIES,
+            r"corpus\.bin has 14 bytes, and by corpus\.idx it should have 16",
+        ),
         ([2**31 - 1, 1, 2, 1], STARTS, BOUNDARIES, "sequence 1 starts at byte 6"),
         (LENGTHS, STARTS, [0, 3, 1, 4], "document 1 ends before it starts"),
         (LENGTHS, STARTS, [0, 9, 3, 4], "document 1 ends before it starts"),
@@ -147,7 +185,9 @@ def test_numbers_of_an_index_that_contradict_each_other_are_refused_as_it_is_ope
 
 @settings(max_examples=200)
 @given(place=st.integers(0, 10**6), value=st.integers(0, 255))
-def test_whatever_byte_of_an_index_is_another_documents_lie_in_the_tokens_or_it_is_refused(tmp_path_factory, place, value):
+def test_whatever_byte_of_an_index_is_another_documents_lie_in_the_tokens_or_it_is_refused(
+    tmp_path_factory, place, value
+):
     prefix = tmp_path_factory.mktemp("byte") / "corpus"
     write_by_us(prefix, [[1, 2, 3], [4], [5, 6, 7]])
     content = bytearray(idx_of(prefix).read_bytes())
@@ -183,7 +223,9 @@ def test_an_index_is_not_written_through_a_link(tmp_path):
     assert (tmp_path / "precious").read_text() == "mine"
 
 
-@pytest.mark.parametrize("change", [lambda tokens: tokens[:-1], lambda tokens: tokens + b"\0\0", lambda _: b""])
+@pytest.mark.parametrize(
+    "change", [lambda tokens: tokens[:-1], lambda tokens: tokens + b"\0\0", lambda _: b""]
+)
 def test_tokens_that_do_not_belong_to_the_index_are_refused(prefix, change):
     bin_of(prefix).write_bytes(change(bin_of(prefix).read_bytes()))
     with pytest.raises(UsageError, match=r"by corpus\.idx it should have"):

@@ -16,7 +16,14 @@ TEXTS = ["a", "bcd", "efghi\n" * 10, ""]
 @pytest.fixture
 def prefix(tmp_path):
     (tmp_path / "in.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in TEXTS))
-    build(Order(inputs=(tmp_path / "in.jsonl",), output=tmp_path / "corpus", tokenizer="bytes", workers=1))
+    build(
+        Order(
+            inputs=(tmp_path / "in.jsonl",),
+            output=tmp_path / "corpus",
+            tokenizer="bytes",
+            workers=1,
+        )
+    )
     return tmp_path / "corpus"
 
 
@@ -27,9 +34,27 @@ def write(prefix, lengths, kind="<u2"):
 
 def test_a_corpus_of_ours_is_described(prefix):
     found = inspect(prefix)
-    assert (found.documents, found.tokens, found.type, found.tokenizer, found.vocab_size) == (3, 64, "uint16", "bytes", 256)
-    assert (found.longest, found.median_length, found.largest_token, found.empty) == (60, 3, ord("i"), 1)
-    assert found.histogram == [(1, 1, 1), (2, 3, 1), (4, 7, 0), (8, 15, 0), (16, 31, 0), (32, 63, 1)]
+    assert (found.documents, found.tokens, found.type, found.tokenizer, found.vocab_size) == (
+        3,
+        64,
+        "uint16",
+        "bytes",
+        256,
+    )
+    assert (found.longest, found.median_length, found.largest_token, found.empty) == (
+        60,
+        3,
+        ord("i"),
+        1,
+    )
+    assert found.histogram == [
+        (1, 1, 1),
+        (2, 3, 1),
+        (4, 7, 0),
+        (8, 15, 0),
+        (16, 31, 0),
+        (32, 63, 1),
+    ]
     assert found.sample == "abcd" + "efghi\n" * 10
     assert faults_of(prefix) == []
 
@@ -42,7 +67,12 @@ def test_a_corpus_of_megatron_is_described_as_far_as_anybody_knows(tmp_path):
     builder.finalize(str(tmp_path / "theirs.idx"))
     found = inspect(tmp_path / "theirs")
     assert (found.documents, found.sequences, found.tokens, found.type) == (2, 3, 4, "int32")
-    assert (found.tokenizer, found.vocab_size, found.largest_token, found.longest) == (None, None, 100_000, 3)
+    assert (found.tokenizer, found.vocab_size, found.largest_token, found.longest) == (
+        None,
+        None,
+        100_000,
+        3,
+    )
     assert found.sample == "7 8 9 100000"
     assert faults_of(tmp_path / "theirs") == []
 
@@ -63,7 +93,13 @@ def test_figures_of_lengths_are_those_of_the_lengths(tmp_path_factory, lengths):
 def test_a_corpus_without_documents_is_described(tmp_path):
     write(tmp_path / "none", [])
     found = inspect(tmp_path / "none")
-    assert (found.documents, found.histogram, found.median_length, found.largest_token, found.sample) == (0, [], 0, None, "")
+    assert (
+        found.documents,
+        found.histogram,
+        found.median_length,
+        found.largest_token,
+        found.sample,
+    ) == (0, [], 0, None, "")
     assert faults_of(tmp_path / "none") == []
 
 
@@ -78,19 +114,31 @@ def number(value):
 
 
 def change_manifest(prefix, **changes):
-    manifest_of(prefix).write_text(json.dumps(json.loads(manifest_of(prefix).read_text()) | changes))
+    manifest_of(prefix).write_text(
+        json.dumps(json.loads(manifest_of(prefix).read_text()) | changes)
+    )
 
 
 POINTERS = HEADER.size + 3 * 4
 DOCUMENTS = POINTERS + 3 * 8
 
 FAULTS = {
-    "sequence 1 starts at byte 3, and by the lengths before it at 2": lambda prefix: put(idx_of(prefix), POINTERS + 8, number(3)),
-    "document 1 ends before it starts": lambda prefix: put(idx_of(prefix), DOCUMENTS + 8, number(3)),
-    "sequence 0 has a length of -1": lambda prefix: put(idx_of(prefix), HEADER.size, np.int32(-1).tobytes()),
+    "sequence 1 starts at byte 3, and by the lengths before it at 2": lambda prefix: put(
+        idx_of(prefix), POINTERS + 8, number(3)
+    ),
+    "document 1 ends before it starts": lambda prefix: put(
+        idx_of(prefix), DOCUMENTS + 8, number(3)
+    ),
+    "sequence 0 has a length of -1": lambda prefix: put(
+        idx_of(prefix), HEADER.size, np.int32(-1).tobytes()
+    ),
     "another checksum": lambda prefix: put(bin_of(prefix), 0, b"b"),
-    "there is a token 300, and the vocabulary has 256": lambda prefix: put(bin_of(prefix), 0, np.uint16(300).tobytes()),
-    "corpus.bin has 127 bytes": lambda prefix: bin_of(prefix).write_bytes(bin_of(prefix).read_bytes()[:-1]),
+    "there is a token 300, and the vocabulary has 256": lambda prefix: put(
+        bin_of(prefix), 0, np.uint16(300).tobytes()
+    ),
+    "corpus.bin has 127 bytes": lambda prefix: bin_of(prefix).write_bytes(
+        bin_of(prefix).read_bytes()[:-1]
+    ),
     "tokenizer.json is missing": lambda prefix: tokenizer_of(prefix).unlink(),
     "is no tokenizer": lambda prefix: tokenizer_of(prefix).write_text("{"),
     "the manifest says 4": lambda prefix: change_manifest(prefix, documents=4),

@@ -27,7 +27,15 @@ def cut(**switches):
 def text(**switches):
     documents = [np.full(3 + number, 65 + number, dtype=np.uint8) for number in range(24)]
     tokens, starts = np.concatenate(documents), np.cumsum([0, *map(len, documents)])[:-1]
-    return TokenCorpus(name="text", tokens=tokens, documents=starts, first=0, end=len(tokens), cut=cut(**switches), contents="text")
+    return TokenCorpus(
+        name="text",
+        tokens=tokens,
+        documents=starts,
+        first=0,
+        end=len(tokens),
+        cut=cut(**switches),
+        contents="text",
+    )
 
 
 MOCK = MockCorpus(cut=cut(), seed=3, windows=37)
@@ -37,7 +45,9 @@ BLENDS = {
     "padded": Blend([text(pad_last_window=True)], [1], seed=11),
     "masked": Blend([text(document_mask=True)], [1], seed=11),
     "two": Blend([MOCK, text()], [3, 1], seed=11),
-    "two masked": Blend([text(document_mask=True), MockCorpus(cut=cut(document_mask=True), seed=4)], [3, 1], seed=11),
+    "two masked": Blend(
+        [text(document_mask=True), MockCorpus(cut=cut(document_mask=True), seed=4)], [3, 1], seed=11
+    ),
 }
 NAMES = st.sampled_from(sorted(BLENDS))
 SMALL = st.integers(1, 4)
@@ -45,15 +55,23 @@ FIRST = st.integers(0, 300)
 
 
 def loaders(blend, plan):
-    return [Loader(blend, reading=Reading(rank=rank, ranks=(rank,)), device=CPU) for rank in range(plan.data_parallel_size)]
+    return [
+        Loader(blend, reading=Reading(rank=rank, ranks=(rank,)), device=CPU)
+        for rank in range(plan.data_parallel_size)
+    ]
 
 
 def validation_loaders(blend, plan):
-    return [ValidationLoader(blend, reading=Reading(rank=rank, ranks=(rank,)), device=CPU) for rank in range(plan.data_parallel_size)]
+    return [
+        ValidationLoader(blend, reading=Reading(rank=rank, ranks=(rank,)), device=CPU)
+        for rank in range(plan.data_parallel_size)
+    ]
 
 
 def plan_of(micro, ranks, accumulate):
-    return BatchPlan.divide(micro * ranks * accumulate, micro_batch_size=micro, data_parallel_size=ranks)
+    return BatchPlan.divide(
+        micro * ranks * accumulate, micro_batch_size=micro, data_parallel_size=ranks
+    )
 
 
 def together(micro_batches):
@@ -64,7 +82,9 @@ def together(micro_batches):
 
 def assert_holds(micro_batches, samples):
     """Micro batches hold what a blend has read."""
-    wanted = [plane for plane in (samples.tokens, samples.labels, samples.positions) if plane is not None]
+    wanted = [
+        plane for plane in (samples.tokens, samples.labels, samples.positions) if plane is not None
+    ]
     held = together(micro_batches)
     assert len(held) == len(wanted)
     for one, other in zip(held, wanted, strict=True):
@@ -73,9 +93,13 @@ def assert_holds(micro_batches, samples):
 
 @settings(max_examples=20)
 @given(micro=SMALL, ranks=SMALL, accumulate=SMALL, first=FIRST)
-def test_the_ranks_together_read_each_sample_of_the_global_batch_once(micro, ranks, accumulate, first):
+def test_the_ranks_together_read_each_sample_of_the_global_batch_once(
+    micro, ranks, accumulate, first
+):
     plan = plan_of(micro, ranks, accumulate)
-    read = np.concatenate([loader.read(first, plan).samples for loader in loaders(BLENDS["mock"], plan)])
+    read = np.concatenate(
+        [loader.read(first, plan).samples for loader in loaders(BLENDS["mock"], plan)]
+    )
     assert np.sort(read).tolist() == list(range(first, first + plan.global_batch_size))
 
 
@@ -87,9 +111,16 @@ def test_every_sample_is_the_one_that_the_blend_gives_it(name, micro, ranks, acc
         batch = loader.read(first, plan)
         wanted = BLENDS[name].read(batch.samples)
         assert len(batch.micro_batches) == accumulate
-        assert all(part.tokens.shape == part.labels.shape == (micro, LENGTH) for part in batch.micro_batches)
+        assert all(
+            part.tokens.shape == part.labels.shape == (micro, LENGTH)
+            for part in batch.micro_batches
+        )
         assert_holds(batch.micro_batches, wanted)
-        assert batch.valid_tokens == wanted.valid_tokens == sum(int((part.labels != IGNORED).sum()) for part in batch.micro_batches)
+        assert (
+            batch.valid_tokens
+            == wanted.valid_tokens
+            == sum(int((part.labels != IGNORED).sum()) for part in batch.micro_batches)
+        )
 
 
 @settings(max_examples=15)
@@ -98,7 +129,12 @@ def test_a_global_batch_is_the_same_however_it_is_split(name, micro, ranks, accu
     def rows(plan):
         parts = [loader.read(first, plan) for loader in loaders(BLENDS[name], plan)]
         order = np.argsort(np.concatenate([part.samples for part in parts]))
-        return [plane[order] for plane in together([micro_batch for part in parts for micro_batch in part.micro_batches])]
+        return [
+            plane[order]
+            for plane in together(
+                [micro_batch for part in parts for micro_batch in part.micro_batches]
+            )
+        ]
 
     plan = plan_of(micro, ranks, accumulate)
     for one, other in zip(rows(plan), rows(plan_of(plan.global_batch_size, 1, 1)), strict=True):
@@ -109,14 +145,21 @@ def test_a_global_batch_is_the_same_however_it_is_split(name, micro, ranks, accu
 @given(micro=SMALL, ranks=SMALL, accumulate=SMALL, first=FIRST)
 def test_a_micro_batch_holds_consecutive_samples_rank_after_rank(micro, ranks, accumulate, first):
     plan = plan_of(micro, ranks, accumulate)
-    by_rank = [loader.read(first, plan).samples.reshape(accumulate, micro) for loader in loaders(BLENDS["mock"], plan)]
-    assert np.stack(by_rank, axis=1).ravel().tolist() == list(range(first, first + plan.global_batch_size))
+    by_rank = [
+        loader.read(first, plan).samples.reshape(accumulate, micro)
+        for loader in loaders(BLENDS["mock"], plan)
+    ]
+    assert np.stack(by_rank, axis=1).ravel().tolist() == list(
+        range(first, first + plan.global_batch_size)
+    )
 
 
 @settings(max_examples=15)
 @given(
     name=NAMES,
-    stages=st.lists(st.tuples(SMALL, SMALL, st.integers(1, 4), st.none() | FIRST), min_size=1, max_size=4),
+    stages=st.lists(
+        st.tuples(SMALL, SMALL, st.integers(1, 4), st.none() | FIRST), min_size=1, max_size=4
+    ),
     rank=st.integers(0, 3),
 )
 @example(name="two", stages=[(1, 2, 4, None), (2, 2, 3, None), (4, 2, 2, None)], rank=1)
@@ -130,7 +173,11 @@ def test_a_ramp_and_jumps_back_read_what_each_step_alone_reads(name, stages, ran
         first = first if jump is None else jump
         for _ in range(steps):
             batch = loader.read(first, plan)
-            expected = np.arange(first, first + plan.global_batch_size).reshape(accumulate, 4, micro)[:, rank].ravel()
+            expected = (
+                np.arange(first, first + plan.global_batch_size)
+                .reshape(accumulate, 4, micro)[:, rank]
+                .ravel()
+            )
             assert np.array_equal(batch.samples, expected)
             assert_holds(batch.micro_batches, BLENDS[name].read(expected))
             first += plan.global_batch_size
@@ -139,7 +186,12 @@ def test_a_ramp_and_jumps_back_read_what_each_step_alone_reads(name, stages, ran
 def test_another_seed_reads_other_samples():
     plan = plan_of(4, 2, 2)
     reads = [
-        torch.cat([loader.read(0, plan).micro_batches[0].tokens for loader in loaders(Blend([MOCK], [1], seed=seed), plan)])
+        torch.cat(
+            [
+                loader.read(0, plan).micro_batches[0].tokens
+                for loader in loaders(Blend([MOCK], [1], seed=seed), plan)
+            ]
+        )
         for seed in (11, 12)
     ]
     assert not torch.equal(*reads)
@@ -152,7 +204,10 @@ def test_tensors_are_int64_and_positions_are_there_where_documents_are_told_apar
     for part in [*loader.read(0, plan).micro_batches, *validation.read(3, plan)]:
         assert part.tokens.dtype == part.labels.dtype == torch.int64
         assert (part.positions is not None) == name.endswith("masked")
-        assert part.positions is None or (part.positions.dtype, part.positions.shape) == (torch.int64, part.tokens.shape)
+        assert part.positions is None or (part.positions.dtype, part.positions.shape) == (
+            torch.int64,
+            part.tokens.shape,
+        )
 
 
 @settings(max_examples=20)
@@ -170,7 +225,9 @@ def test_validation_asks_each_of_the_first_samples_once_over_all_ranks(name, mic
         assert np.array_equal(tokens[:samples], wanted.tokens)
         assert np.array_equal(labels[:samples], wanted.labels)
         assert (labels[samples:] == IGNORED).all()
-        assert [plane[:samples].tolist() for plane in positions] == ([] if wanted.positions is None else [wanted.positions.tolist()])
+        assert [plane[:samples].tolist() for plane in positions] == (
+            [] if wanted.positions is None else [wanted.positions.tolist()]
+        )
 
 
 @pytest.mark.parametrize("name", sorted(BLENDS))
@@ -211,7 +268,9 @@ class Torn:
 
 def torn_loader(torn_at, watched=0):
     torn = Torn(whole=MOCK, torn_at=torn_at, watched=watched)
-    return Loader(Blend([torn], [1], seed=None), reading=Reading(rank=0, ranks=(0,)), device=CPU), torn.reached
+    return Loader(
+        Blend([torn], [1], seed=None), reading=Reading(rank=0, ranks=(0,)), device=CPU
+    ), torn.reached
 
 
 def in_time(function, *args):

@@ -15,7 +15,9 @@ from rampcli.errors import UsageError
 @pytest.fixture
 def prefix(tmp_path):
     (tmp_path / "in.txt").write_text("text " * 100)
-    build(Order(inputs=(tmp_path / "in.txt",), output=tmp_path / "wiki", tokenizer="bytes", workers=1))
+    build(
+        Order(inputs=(tmp_path / "in.txt",), output=tmp_path / "wiki", tokenizer="bytes", workers=1)
+    )
     return tmp_path / "wiki"
 
 
@@ -26,7 +28,11 @@ def refusal(prefix):
     return refused.value.message
 
 
-@pytest.mark.parametrize("content", ["{", "[]", '{"format": 1}', '{"format": 2}', "\xff", "[" * 100_000], ids=lambda content: content[:9])
+@pytest.mark.parametrize(
+    "content",
+    ["{", "[]", '{"format": 1}', '{"format": 2}', "\xff", "[" * 100_000],
+    ids=lambda content: content[:9],
+)
 def test_a_manifest_that_cannot_be_read_is_an_error_for_the_user(prefix, content):
     manifest_of(prefix).write_bytes(content.encode("latin-1"))
     refusal(prefix)
@@ -40,11 +46,25 @@ def test_a_manifest_that_cannot_be_read_is_an_error_for_the_user(prefix, content
 @pytest.mark.parametrize("value", ["a", -1, 1.5, [], {}, True, 10**30], ids=str)
 @pytest.mark.parametrize("name", ["vocab_size", "largest_token", "tokens", "documents", "files"])
 def test_a_field_of_a_manifest_that_has_another_type_is_named(prefix, name, value):
-    manifest_of(prefix).write_text(json.dumps(json.loads(manifest_of(prefix).read_text()) | {name: value}))
+    manifest_of(prefix).write_text(
+        json.dumps(json.loads(manifest_of(prefix).read_text()) | {name: value})
+    )
     assert f"is damaged: {name} is not" in refusal(prefix)
 
 
-@pytest.mark.parametrize("name", ["vocab_size", "largest_token", "tokens", "documents", "files", "tokenizer", "eod_token", "empty"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "vocab_size",
+        "largest_token",
+        "tokens",
+        "documents",
+        "files",
+        "tokenizer",
+        "eod_token",
+        "empty",
+    ],
+)
 def test_a_manifest_without_a_field_is_damaged(prefix, name):
     manifest = json.loads(manifest_of(prefix).read_text())
     del manifest[name]

@@ -49,7 +49,9 @@ def test_a_sample_is_the_same_window_whoever_asks_for_it_and_with_what_else(size
     order = SampleOrder(windows=size, seed=seed)
     together = order.windows_of(samples)
     cut = data.draw(st.integers(0, len(samples)))
-    assert np.array_equal(np.concatenate([order.windows_of(samples[:cut]), order.windows_of(samples[cut:])]), together)
+    assert np.array_equal(
+        np.concatenate([order.windows_of(samples[:cut]), order.windows_of(samples[cut:])]), together
+    )
     again = SampleOrder(windows=size, seed=seed)
     assert [int(again.windows_of(np.array([sample]))[0]) for sample in samples] == together.tolist()
 
@@ -57,7 +59,9 @@ def test_a_sample_is_the_same_window_whoever_asks_for_it_and_with_what_else(size
 def test_windows_have_the_shape_of_the_samples():
     order = SampleOrder(windows=100, seed=7)
     samples = np.arange(60).reshape(3, 4, 5)
-    assert np.array_equal(order.windows_of(samples), order.windows_of(samples.ravel()).reshape(3, 4, 5))
+    assert np.array_equal(
+        order.windows_of(samples), order.windows_of(samples.ravel()).reshape(3, 4, 5)
+    )
 
 
 def test_asking_leaves_the_samples_as_they_were():
@@ -67,9 +71,34 @@ def test_asking_leaves_the_samples_as_they_were():
 
 
 def test_the_order_is_the_same_on_every_machine_and_in_every_version():
-    assert windows(SampleOrder(windows=1000, seed=1234), 0, 8).tolist() == [219, 153, 214, 585, 443, 471, 476, 446]
-    assert windows(SampleOrder(windows=2**40, seed=1234), 0, 4).tolist() == [614982743736, 550473962022, 1045744107234, 356341113293]
-    assert windows(SampleOrder(windows=10, seed=1234), 10, 20).tolist() == [8, 6, 2, 0, 1, 4, 7, 9, 5, 3]
+    assert windows(SampleOrder(windows=1000, seed=1234), 0, 8).tolist() == [
+        219,
+        153,
+        214,
+        585,
+        443,
+        471,
+        476,
+        446,
+    ]
+    assert windows(SampleOrder(windows=2**40, seed=1234), 0, 4).tolist() == [
+        614982743736,
+        550473962022,
+        1045744107234,
+        356341113293,
+    ]
+    assert windows(SampleOrder(windows=10, seed=1234), 10, 20).tolist() == [
+        8,
+        6,
+        2,
+        0,
+        1,
+        4,
+        7,
+        9,
+        5,
+        3,
+    ]
 
 
 @settings(max_examples=30)
@@ -119,21 +148,38 @@ def test_a_corpus_without_windows_has_no_order():
 
 @given(size=WINDOWS, seed=SEEDS, epoch=st.integers(0, 50), corpus=st.integers(1, 30))
 def test_every_corpus_of_a_blend_is_read_whole_in_each_epoch(size, seed, epoch, corpus):
-    read = windows(SampleOrder(windows=size, seed=seed, corpus=corpus), epoch * size, (epoch + 1) * size)
+    read = windows(
+        SampleOrder(windows=size, seed=seed, corpus=corpus), epoch * size, (epoch + 1) * size
+    )
     assert np.array_equal(np.sort(read), np.arange(size))
 
 
 @settings(max_examples=40)
-@given(size=st.integers(50, 700), seed=SEEDS, corpora=st.lists(st.integers(0, 30), min_size=2, max_size=2, unique=True))
+@given(
+    size=st.integers(50, 700),
+    seed=SEEDS,
+    corpora=st.lists(st.integers(0, 30), min_size=2, max_size=2, unique=True),
+)
 def test_corpora_of_a_blend_differ(size, seed, corpora):
-    one, other = (windows(SampleOrder(windows=size, seed=seed, corpus=corpus), 0, size) for corpus in corpora)
+    one, other = (
+        windows(SampleOrder(windows=size, seed=seed, corpus=corpus), 0, size) for corpus in corpora
+    )
     assert not np.array_equal(one, other)
 
 
 def test_the_first_corpus_of_a_blend_is_read_in_the_order_of_a_single_one():
     for seed in (0, 1234):
-        assert SampleOrder(windows=1000, seed=seed, corpus=0).key == SampleOrder(windows=1000, seed=seed).key == str(seed)
-    assert windows(SampleOrder(windows=1000, seed=1234, corpus=0), 0, 4).tolist() == [219, 153, 214, 585]
+        assert (
+            SampleOrder(windows=1000, seed=seed, corpus=0).key
+            == SampleOrder(windows=1000, seed=seed).key
+            == str(seed)
+        )
+    assert windows(SampleOrder(windows=1000, seed=1234, corpus=0), 0, 4).tolist() == [
+        219,
+        153,
+        214,
+        585,
+    ]
 
 
 def stray(counts):
@@ -144,7 +190,10 @@ def stray(counts):
 
 @pytest.mark.parametrize("of", ["seeds", "corpora"])
 def test_every_window_is_as_likely_to_be_the_first(of):
-    orders = [SampleOrder(windows=50, **({"seed": n} if of == "seeds" else {"seed": 7, "corpus": n})) for n in range(2500)]
+    orders = [
+        SampleOrder(windows=50, **({"seed": n} if of == "seeds" else {"seed": 7, "corpus": n}))
+        for n in range(2500)
+    ]
     first = np.array([order.windows_of(np.array([0]))[0] for order in orders])
     assert abs(stray(np.bincount(first, minlength=50))) < 5
 

@@ -56,7 +56,12 @@ def test_a_tenth_of_many_names_is_held_out_and_a_name_always_falls_alike():
 
 def test_tests_and_caches_of_the_library_are_left_out(library):
     folders = [LIBRARY / "test", LIBRARY / "site-packages"]
-    left_out = [path for folder in folders for path in sorted(folder.glob("*/*.py"))[:200:40] if path.stat().st_size > 2000]
+    left_out = [
+        path
+        for folder in folders
+        for path in sorted(folder.glob("*/*.py"))[:200:40]
+        if path.stat().st_size > 2000
+    ]
     together = b"".join(corpus.tokens.tobytes() for corpus in corpora_in(library))
     assert not any(path.read_bytes() in together for path in left_out)
 
@@ -81,7 +86,10 @@ def test_a_vocabulary_too_small_for_bytes_is_refused():
     made.model.vocab_size = 255
     with pytest.raises(UsageError) as refusal:
         open_corpora(made)
-    assert refusal.value.message == "the tokenizer of data.source=stdlib has 256 tokens, and model.vocab_size=255"
+    assert (
+        refusal.value.message
+        == "the tokenizer of data.source=stdlib has 256 tokens, and model.vocab_size=255"
+    )
     assert "model.vocab_size" in refusal.value.keys
     assert refusal.value.remedy == "model.vocab_size=256"
 
@@ -98,7 +106,9 @@ def test_more_validation_samples_than_there_are_are_refused():
 
 
 def test_a_sample_longer_than_the_corpus_is_refused():
-    with pytest.raises(UsageError, match=r"the training corpus of data\.source=stdlib has 0 samples"):
+    with pytest.raises(
+        UsageError, match=r"the training corpus of data\.source=stdlib has 0 samples"
+    ):
         open_corpora(config(source=DataSource.stdlib, sequence_length=10**9))
 
 
@@ -109,7 +119,9 @@ def test_mock_corpora_follow_the_settings_and_validation_is_not_training():
     training, validation = corpora_in(corpora)
     assert training.cut == validation.cut == Cut(sequence_length=9, vocab_size=77)
     assert training.fingerprint != validation.fingerprint
-    assert not np.array_equal(training.read(np.arange(4)).tokens, validation.read(np.arange(4)).tokens)
+    assert not np.array_equal(
+        training.read(np.arange(4)).tokens, validation.read(np.arange(4)).tokens
+    )
     assert corpora.tokenizer is None
 
 
@@ -117,7 +129,9 @@ def test_mock_corpora_follow_the_settings_and_validation_is_not_training():
 def test_every_source_is_cut_as_the_settings_say(source):
     switches = {"eod_mask_loss": True, "document_mask": True, "pad_last_window": True}
     for corpus in corpora_in(open_corpora(config(source=source, sequence_length=9, **switches))):
-        assert corpus.cut == Cut(sequence_length=9, vocab_size=Config().model.vocab_size, **switches)
+        assert corpus.cut == Cut(
+            sequence_length=9, vocab_size=Config().model.vocab_size, **switches
+        )
 
 
 def test_training_is_shuffled_by_the_runs_seed_and_validation_is_not():
@@ -125,7 +139,9 @@ def test_training_is_shuffled_by_the_runs_seed_and_validation_is_not():
     made.seed = 5
     corpora = open_corpora(made)
     samples = np.arange(8)
-    assert np.array_equal(corpora.training.places(samples)[1], SampleOrder(windows=2**40, seed=5).windows_of(samples))
+    assert np.array_equal(
+        corpora.training.places(samples)[1], SampleOrder(windows=2**40, seed=5).windows_of(samples)
+    )
     assert np.array_equal(corpora.validation.places(samples)[1], samples)
 
 
@@ -138,12 +154,19 @@ def test_validation_samples_of_a_blend_are_counted_for_each_of_its_corpora(tmp_p
     made.trainer.val_samples = 8
     assert len(open_corpora(made).validation.read(np.arange(8)).tokens) == 8
     made.trainer.val_samples = 9
-    with pytest.raises(UsageError, match=r"has 4 samples of data\.sequence_length=10; 5 are wanted") as refusal:
+    with pytest.raises(
+        UsageError, match=r"has 4 samples of data\.sequence_length=10; 5 are wanted"
+    ) as refusal:
         open_corpora(made)
-    assert refusal.value.remedy == "a shorter data.sequence_length, or fewer trainer.val_samples, or data.validation_path=PATH"
+    assert (
+        refusal.value.remedy
+        == "a shorter data.sequence_length, or fewer trainer.val_samples, or data.validation_path=PATH"
+    )
 
 
-def test_a_corpus_of_one_document_has_nothing_left_for_validation_and_needs_none_where_nothing_is_validated(tmp_path):
+def test_a_corpus_of_one_document_has_nothing_left_for_validation_and_needs_none_where_nothing_is_validated(
+    tmp_path,
+):
     (tmp_path / "text").write_text("x" * 100)
     made = config(source=DataSource.text, path=str(tmp_path / "text"), sequence_length=10)
     made.trainer.val_samples = 1

@@ -31,7 +31,11 @@ texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=60)
 def test_the_fast_way_for_bytes_gives_what_the_tokenizer_gives(text):
     tokenizer = byte_tokenizer()
     (tokens,) = encoder_of(tokenizer)([text])
-    assert tokens.tolist() == tokenizer.encode(text, add_special_tokens=False).ids == list(text.encode())
+    assert (
+        tokens.tolist()
+        == tokenizer.encode(text, add_special_tokens=False).ids
+        == list(text.encode())
+    )
     assert tokenizer.decode(tokens.tolist()) == text
 
 
@@ -48,7 +52,11 @@ def test_both_are_recognised_when_they_come_from_a_file(tmp_path):
     for tokenizer in (byte_tokenizer(), character_tokenizer("ab\n ")):
         tokenizer.save(str(tmp_path / "tokenizer.json"))
         read = open_tokenizer(tmp_path / "tokenizer.json")
-        assert encoder_of(read).__qualname__ == encoder_of(tokenizer).__qualname__ != encoder_of(train_bpe(iter(["a"]), 257)).__qualname__
+        assert (
+            encoder_of(read).__qualname__
+            == encoder_of(tokenizer).__qualname__
+            != encoder_of(train_bpe(iter(["a"]), 257)).__qualname__
+        )
 
 
 def test_the_numbers_of_characters_are_in_the_order_of_code_points():
@@ -98,7 +106,16 @@ def test_the_end_of_a_document_is_not_guessed_among_none_or_several(tokens):
     assert usual_end_of_document(tokenizer) is None
 
 
-@pytest.mark.parametrize("content", [b"", b"{}", b"[1]", b"\xff\xfe", b'{"model": {"type": "BPE", "vocab": {"a": 0}, "merges": ["a b"]}}'])
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"{}",
+        b"[1]",
+        b"\xff\xfe",
+        b'{"model": {"type": "BPE", "vocab": {"a": 0}, "merges": ["a b"]}}',
+    ],
+)
 def test_a_broken_file_is_one_error(tmp_path, content):
     (tmp_path / "tokenizer.json").write_bytes(content)
     with pytest.raises(UsageError, match="is no tokenizer"):
@@ -119,7 +136,10 @@ def test_transformers_reads_the_tokenizer_of_characters(tmp_path):
         from transformers import PreTrainedTokenizerFast
     character_tokenizer("helo wrd").save(str(tmp_path / "tokenizer.json"))
     read = PreTrainedTokenizerFast(tokenizer_file=str(tmp_path / "tokenizer.json"))
-    assert read.decode(read("hello world")["input_ids"], clean_up_tokenization_spaces=False) == "hello world"
+    assert (
+        read.decode(read("hello world")["input_ids"], clean_up_tokenization_spaces=False)
+        == "hello world"
+    )
     assert json.loads((tmp_path / "tokenizer.json").read_text())["model"]["type"] == "WordLevel"
 
 
@@ -141,10 +161,14 @@ def written(path, **changes):
     return path
 
 
-def test_a_tokenizer_that_is_no_file_or_too_large_is_refused_and_not_waited_for(tmp_path, monkeypatch):
+def test_a_tokenizer_that_is_no_file_or_too_large_is_refused_and_not_waited_for(
+    tmp_path, monkeypatch
+):
     os.mkfifo(tmp_path / "fifo")
     for path in (tmp_path / "fifo", tmp_path, Path("/dev/zero")):
-        with pytest.raises(UsageError, match=f"cannot read the tokenizer {path}: not a regular file"):
+        with pytest.raises(
+            UsageError, match=f"cannot read the tokenizer {path}: not a regular file"
+        ):
             open_tokenizer(path)
     monkeypatch.setattr(tokenizers, "MOST_BYTES", 1000)
     with pytest.raises(UsageError, match="larger than 1,000 bytes"):
@@ -153,7 +177,9 @@ def test_a_tokenizer_that_is_no_file_or_too_large_is_refused_and_not_waited_for(
 
 def test_a_panic_of_the_library_is_one_message_and_prints_nothing(tmp_path, capfd):
     sly = "\x1b[2J"
-    path = written(tmp_path / "panics.json", normalizer={"type": "Precompiled", "precompiled_charsmap": "AAAA"})
+    path = written(
+        tmp_path / "panics.json", normalizer={"type": "Precompiled", "precompiled_charsmap": "AAAA"}
+    )
     with pytest.raises(UsageError, match="is no tokenizer: Precompiled"):
         open_tokenizer(path)
     path = written(tmp_path / "sly.json", pre_tokenizer={"type": sly})

@@ -36,6 +36,8 @@ def short_documents(tmp_path_factory):
     prefix = tmp_path_factory.mktemp("corpus") / "short"
     numbers = np.random.default_rng(7)
     lengths = numbers.integers(1, 12, size=600)
-    prefix.with_suffix(".bin").write_bytes(numbers.integers(64, size=lengths.sum()).astype("<u2").tobytes())
+    prefix.with_suffix(".bin").write_bytes(
+        numbers.integers(64, size=lengths.sum()).astype("<u2").tobytes()
+    )
     write_index(prefix.with_suffix(".idx"), np.dtype("<u2"), lambda: iter([lengths]))
     return prefix

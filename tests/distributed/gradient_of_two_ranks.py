@@ -20,22 +20,39 @@ from rampcli.train.step import follow_gradient
 micro_batch_size = int(sys.argv[1])
 dist.init_process_group("gloo")
 rank, ranks = dist.get_rank(), dist.get_world_size()
-config = Config(model=ModelConfig(num_layers=2, hidden_size=32, ffn_hidden_size=48, num_query_groups=2, vocab_size=64))
+config = Config(
+    model=ModelConfig(
+        num_layers=2, hidden_size=32, ffn_hidden_size=48, num_query_groups=2, vocab_size=64
+    )
+)
 config.trainer.accumulate_reduce = AccumulateReduce(sys.argv[2])
 device = torch.device("cpu")
 meshes = build_meshes(device, config.parallel)
 passes = Passes(config, build_parts(config, meshes, device), meshes, device)
-tokens, labels = (torch.randint(64, (8, 16), generator=torch.Generator().manual_seed(seed)) for seed in (0, 1))
+tokens, labels = (
+    torch.randint(64, (8, 16), generator=torch.Generator().manual_seed(seed)) for seed in (0, 1)
+)
 for sample in range(8):
     labels[sample, 16 - 2 * sample :] = IGNORED
-mine = [part.split(micro_batch_size) for part in (tokens.chunk(ranks)[rank], labels.chunk(ranks)[rank])]
+mine = [
+    part.split(micro_batch_size) for part in (tokens.chunk(ranks)[rank], labels.chunk(ranks)[rank])
+]
 micro_batches = [MicroBatch(*parts) for parts in zip(*mine, strict=True)]
-result = follow_gradient(passes, micro_batches, global_tokens=int((labels != IGNORED).sum()), gradient_clip_val=None)
+result = follow_gradient(
+    passes, micro_batches, global_tokens=int((labels != IGNORED).sum()), gradient_clip_val=None
+)
 gradients = {
-    name: (value.grad.full_tensor() if isinstance(value.grad, DTensor) else value.grad).double().square().sum().item()
+    name: (value.grad.full_tensor() if isinstance(value.grad, DTensor) else value.grad)
+    .double()
+    .square()
+    .sum()
+    .item()
     for name, value in passes.parts[0].named_parameters()
 }
 if rank == 0:
-    print(json.dumps({"loss": result.loss, "grad_norm": result.grad_norm, "gradients": gradients}), flush=True)
+    print(
+        json.dumps({"loss": result.loss, "grad_norm": result.grad_norm, "gradients": gradients}),
+        flush=True,
+    )
 dist.barrier()
 os._exit(0)

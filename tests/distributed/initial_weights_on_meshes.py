@@ -13,7 +13,13 @@ from rampcli.config.schema import Config, ModelConfig, ParallelConfig
 from rampcli.parallel.mesh import build_meshes
 from rampcli.train.build import build_parts
 
-SHAPE = {"num_layers": 4, "hidden_size": 24, "ffn_hidden_size": 40, "num_attention_heads": 4, "vocab_size": 44}
+SHAPE = {
+    "num_layers": 4,
+    "hidden_size": 24,
+    "ffn_hidden_size": 40,
+    "num_attention_heads": 4,
+    "vocab_size": 44,
+}
 FAMILIES = {
     "llama": ModelConfig(**SHAPE, num_query_groups=2, qk_norm=True, head_size=10),
     "gpt": ModelConfig(
@@ -25,14 +31,21 @@ FAMILIES = {
         tie_embeddings=True,
     ),
 }
-MESHES = {1: [(1, 1, 1)], 8: [(1, 1, 1), (1, 2, 2), (2, 2, 1)]}  # pipeline, tensor, context; the rest is data parallel
+MESHES = {
+    1: [(1, 1, 1)],
+    8: [(1, 1, 1), (1, 2, 2), (2, 2, 1)],
+}  # pipeline, tensor, context; the rest is data parallel
 
 dist.init_process_group("gloo")
 device = torch.device("cpu")
 printed = {}
 for family, model in FAMILIES.items():
     for pipeline, tensor, context in MESHES[dist.get_world_size()]:
-        parallel = ParallelConfig(pipeline_parallel_size=pipeline, tensor_parallel_size=tensor, context_parallel_size=context)
+        parallel = ParallelConfig(
+            pipeline_parallel_size=pipeline,
+            tensor_parallel_size=tensor,
+            context_parallel_size=context,
+        )
         config = Config(model=model, parallel=parallel)
         config.data.sequence_length = 16
         hashes = {}

@@ -13,7 +13,13 @@ from ranks import run_ranks
 from runs import Run, environment
 
 EVERY = ["checkpoint.every_steps=2", "checkpoint.keep_last=100"]
-STEADY = [*EVERY, "rampup.at_boundary=continue", "rampup.node_policy=fixed", "data.micro_batch_size=1", "trainer.val_samples=0"]
+STEADY = [
+    *EVERY,
+    "rampup.at_boundary=continue",
+    "rampup.node_policy=fixed",
+    "data.micro_batch_size=1",
+    "trainer.val_samples=0",
+]
 MESHES = {
     "fsdp2": (2, []),
     "ddp2": (2, ["parallel.data_parallel_shard_size=1"]),
@@ -51,12 +57,16 @@ def test_ranks_that_hold_the_same_save_each_tensor_once_and_about_as_much(run):
     assert max(sizes) < 1.1 * min(sizes)
 
 
-def test_a_kill_in_the_middle_of_a_save_in_the_background_loses_no_older_checkpoint(run, assert_every_sample_is_read_once):
+def test_a_kill_in_the_middle_of_a_save_in_the_background_loses_no_older_checkpoint(
+    run, assert_every_sample_is_read_once
+):
     words = [*STEADY, "checkpoint.async=true"]
     undisturbed = Run(run.path.with_name("undisturbed"))
     undisturbed.workers(2, *words)
     run.workers(2, *words, "trainer.max_samples=2")  # describes the run, and takes a step
-    run.directory.config.write_text(undisturbed.directory.config.read_text().replace(str(undisturbed.path), str(run.path)))
+    run.directory.config.write_text(
+        undisturbed.directory.config.read_text().replace(str(undisturbed.path), str(run.path))
+    )
     program = Path(__file__).with_name("killed_while_saving.py")
     with pytest.raises(AssertionError):
         run_ranks(2, str(program), str(run.path), "step_00000006.tmp", logs=run.directory.logs)
@@ -74,8 +84,16 @@ def test_a_kill_in_the_middle_of_a_save_in_the_background_loses_no_older_checkpo
 def test_a_checkpoint_that_cannot_be_written_ends_the_run_on_all_ranks_with_the_reason(run, mode):
     run.workers(2, *STEADY, "trainer.max_samples=4")
     # As on a full disk: no file may become larger than this, and the tensors are.
-    command = run.command(*STEADY, f"checkpoint.async={mode}", "trainer.num_nodes=2", "trainer.max_samples=8_000_000")
-    done = subprocess.run(["prlimit", "--fsize=100000", *command], env=environment(), text=True, capture_output=True, check=False)
+    command = run.command(
+        *STEADY, f"checkpoint.async={mode}", "trainer.num_nodes=2", "trainer.max_samples=8_000_000"
+    )
+    done = subprocess.run(
+        ["prlimit", "--fsize=100000", *command],
+        env=environment(),
+        text=True,
+        capture_output=True,
+        check=False,
+    )
     assert done.returncode == 1
     assert "cannot save the checkpoint of step 4: " in done.stderr
     assert "File too large" in done.stderr
@@ -85,21 +103,31 @@ def test_a_checkpoint_that_cannot_be_written_ends_the_run_on_all_ranks_with_the_
     assert run.rows[-1]["step"] <= 6  # the next save at the latest
 
 
-def test_all_ranks_go_on_from_the_older_checkpoint_if_the_tensors_of_the_newest_are_incomplete_by_an_honest_manifest(run):
+def test_all_ranks_go_on_from_the_older_checkpoint_if_the_tensors_of_the_newest_are_incomplete_by_an_honest_manifest(
+    run,
+):
     run.workers(2, *STEADY, "trainer.max_samples=16")
     older, newest = run.directory.complete_checkpoints()[-2:]
     shard = max(newest.files)
-    shutil.copyfile(newest.path / min(newest.files), newest.path / shard)  # the first rank's boxes twice, the second's not at all
+    shutil.copyfile(
+        newest.path / min(newest.files), newest.path / shard
+    )  # the first rank's boxes twice, the second's not at all
     files = newest.files | {shard: newest.files[min(newest.files)]}
     write_json(newest.path / MANIFEST, newest.manifest | {"files": files})
     run.workers(2, *STEADY, "trainer.max_samples=24")
     assert [event["step"] for event in run.events if event["event"] == "start"] == [0, older.step]
-    assert next(event["reason"] for event in run.events if event["event"] == "fault").startswith(f"{newest.path.name} is damaged: ")
+    assert next(event["reason"] for event in run.events if event["event"] == "fault").startswith(
+        f"{newest.path.name} is damaged: "
+    )
     assert all(checkpoint.damage() is None for checkpoint in run.directory.complete_checkpoints())
 
 
-def test_a_stop_and_the_end_of_a_stage_wait_for_what_is_being_saved(run, assert_every_sample_is_read_once):
-    done = run.pretrain("checkpoint.async=true", "checkpoint.every_steps=1", "checkpoint.keep_last=100")
+def test_a_stop_and_the_end_of_a_stage_wait_for_what_is_being_saved(
+    run, assert_every_sample_is_read_once
+):
+    done = run.pretrain(
+        "checkpoint.async=true", "checkpoint.every_steps=1", "checkpoint.keep_last=100"
+    )
     assert done.returncode == 0, done.stderr
     assert_every_sample_is_read_once(run)
     found = run.directory.complete_checkpoints()

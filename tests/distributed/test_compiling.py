@@ -19,7 +19,9 @@ def cache(tmp_path_factory):
 def _told_of_compilations(monkeypatch, cache):
     monkeypatch.setenv("TORCH_LOGS", "recompiles")
     monkeypatch.setenv("XDG_CACHE_HOME", str(cache))
-    monkeypatch.delenv("TORCHINDUCTOR_CACHE_DIR", raising=False)  # torch itself sets it in the process of the tests
+    monkeypatch.delenv(
+        "TORCHINDUCTOR_CACHE_DIR", raising=False
+    )  # torch itself sets it in the process of the tests
 
 
 def of_kind(run: Run, kind: str) -> list[dict]:
@@ -29,10 +31,17 @@ def of_kind(run: Run, kind: str) -> list[dict]:
 def compiled_again(run: Run) -> list[str]:
     """Why something was compiled once more, by the workers' logs."""
     logs = [path.read_text() for path in sorted(run.directory.logs.glob("*.log"))]
-    return [line.partition("[__recompiles]")[2] for log in logs for line in log.splitlines() if re.search(r"- \d+/\d+:", line)]
+    return [
+        line.partition("[__recompiles]")[2]
+        for log in logs
+        for line in log.splitlines()
+        if re.search(r"- \d+/\d+:", line)
+    ]
 
 
-def test_a_ramp_with_validations_compiles_before_its_first_step_and_never_again(run, cache, undisturbed, assert_same_training):
+def test_a_ramp_with_validations_compiles_before_its_first_step_and_never_again(
+    run, cache, undisturbed, assert_same_training
+):
     ended = run.pretrain("trainer.compile=true", *ONE_PROCESS)
     assert ended.returncode == 0, ended.stderr
     assert_same_training(run, undisturbed)
@@ -47,7 +56,9 @@ def test_a_ramp_with_validations_compiles_before_its_first_step_and_never_again(
 
 
 def test_processes_of_a_later_stage_find_what_those_before_compiled(run, cache):
-    ended = run.pretrain("trainer.compile=true", "trainer.num_nodes=1", "model.rampup_batch_size=[2,6,48]")
+    ended = run.pretrain(
+        "trainer.compile=true", "trainer.num_nodes=1", "model.rampup_batch_size=[2,6,48]"
+    )
     assert ended.returncode == 0, ended.stderr
     (boundary,) = of_kind(run, "boundary")
     assert [event["step"] for event in of_kind(run, "compile")] == [0, boundary["step"] - 1]

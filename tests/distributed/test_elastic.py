@@ -22,7 +22,9 @@ SLOW = ["trainer.val_samples=60", "trainer.val_every_steps=1"]
 FAST = ["trainer.val_samples=0"]
 
 
-def test_a_node_that_is_lost_and_comes_back_changes_nothing_but_the_world_size(run, tmp_path, assert_every_sample_is_read_once):
+def test_a_node_that_is_lost_and_comes_back_changes_nothing_but_the_world_size(
+    run, tmp_path, assert_every_sample_is_read_once
+):
     words = ["trainer.num_nodes=3", "model.global_batch_size=6", "checkpoint.every_steps=2"]
     supervisor = run.start(*ELASTIC, *SLOW, *words, "launch.backoff_s=20")
     wait_until(lambda: len(run.rows) >= 3, supervisor)
@@ -36,19 +38,31 @@ def test_a_node_that_is_lost_and_comes_back_changes_nothing_but_the_world_size(r
     output, errors = supervisor.communicate()
     assert supervisor.returncode == 75, errors
     consumed = run.state["consumed_samples"]
-    assert (run.state["status"], f"stopped after {consumed:,} samples" in output) == ("preempted", True)
-    assert {(row["world_size"], row["accumulate_grad_batches"]) for row in run.rows} == {(3, 2), (2, 3)}
+    assert (run.state["status"], f"stopped after {consumed:,} samples" in output) == (
+        "preempted",
+        True,
+    )
+    assert {(row["world_size"], row["accumulate_grad_batches"]) for row in run.rows} == {
+        (3, 2),
+        (2, 3),
+    }
     assert len([row for row in run.events if row["event"] == "fault"]) == 1
     assert_every_sample_is_read_once(run)
     alone = Run(tmp_path / "alone")
-    alone.workers(1, *ENDLESS, *FAST, "model.global_batch_size=6", f"trainer.max_samples={consumed}")
+    alone.workers(
+        1, *ENDLESS, *FAST, "model.global_batch_size=6", f"trainer.max_samples={consumed}"
+    )
     assert [row["order_hash"] for row in run.rows] == [row["order_hash"] for row in alone.rows]
-    assert [row["loss"] for row in run.rows] == pytest.approx([row["loss"] for row in alone.rows], abs=1e-5)
+    assert [row["loss"] for row in run.rows] == pytest.approx(
+        [row["loss"] for row in alone.rows], abs=1e-5
+    )
     wait_until_all_have_ended(run.path)
 
 
 def test_ranks_that_the_batch_does_not_divide_into_wait_and_that_is_said(run):
-    supervisor = run.start(*ELASTIC, *FAST, "trainer.num_nodes=4", "model.global_batch_size=4", "launch.backoff_s=60")
+    supervisor = run.start(
+        *ELASTIC, *FAST, "trainer.num_nodes=4", "model.global_batch_size=4", "launch.backoff_s=60"
+    )
     wait_until(lambda: len(run.rows) >= 1, supervisor)
     os.kill(children_of(supervisor.pid)[3], signal.SIGKILL)
     wait_until(lambda: world_sizes(run)[-1:] == [2], supervisor)
@@ -62,16 +76,32 @@ def test_ranks_that_the_batch_does_not_divide_into_wait_and_that_is_said(run):
     wait_until_all_have_ended(run.path)
 
 
-def test_with_fewer_nodes_than_it_wants_a_run_waits_and_then_goes_on_to_its_end(run, assert_every_sample_is_read_once):
-    words = ["launch.elastic=true", "launch.min_nodes=2", "launch.backoff_s=1", "data.micro_batch_size=1", *FAST]
+def test_with_fewer_nodes_than_it_wants_a_run_waits_and_then_goes_on_to_its_end(
+    run, assert_every_sample_is_read_once
+):
+    words = [
+        "launch.elastic=true",
+        "launch.min_nodes=2",
+        "launch.backoff_s=1",
+        "data.micro_batch_size=1",
+        *FAST,
+    ]
     # The first stage runs on one node, where no other can be waited for; the second on two.
-    ramp = ["trainer.num_nodes=2", "model.global_batch_size=2", "model.rampup_batch_size=[1,1,20]", "trainer.max_samples=60"]
+    ramp = [
+        "trainer.num_nodes=2",
+        "model.global_batch_size=2",
+        "model.rampup_batch_size=[1,1,20]",
+        "trainer.max_samples=60",
+    ]
     supervisor = run.start(*words, *ramp, "rampup.node_policy=nemo")
     wait_until(lambda: world_sizes(run)[-1:] == [2], supervisor)
     os.kill(children_of(supervisor.pid)[0], signal.SIGKILL)
     _, errors = supervisor.communicate()
     assert supervisor.returncode == 0, errors
-    assert "lost node 0 (killed by SIGKILL); the 1 left wait for it, with launch.min_nodes=2; it is started again in 1 s" in fault(run)
+    assert (
+        "lost node 0 (killed by SIGKILL); the 1 left wait for it, with launch.min_nodes=2; it is started again in 1 s"
+        in fault(run)
+    )
     assert world_sizes(run) == [1, 2]
     assert run.state["status"] == "complete"
     assert_every_sample_is_read_once(run)

@@ -8,7 +8,9 @@ from ranks import run_ranks
 PROGRAM = Path(__file__).with_name("gradient_of_two_ranks.py")
 
 
-def test_ranks_with_different_numbers_of_valid_tokens_follow_the_gradient_of_the_whole_batch(tmp_path):
+def test_ranks_with_different_numbers_of_valid_tokens_follow_the_gradient_of_the_whole_batch(
+    tmp_path,
+):
     """Averaging per rank or per micro batch first would weigh the samples with few valid tokens too much."""
 
     def step(ranks: int, micro_batch_size: int, reduce: str = "last") -> dict:

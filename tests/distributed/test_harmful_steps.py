@@ -1,37 +1,72 @@
 """Steps that would do harm: stopped at, or passed over with the order of the samples intact."""
 
-LOUD = ["rampup.node_policy=fixed", "trainer.num_nodes=2", "data.micro_batch_size=1", "rampup.at_boundary=continue"]
+LOUD = [
+    "rampup.node_policy=fixed",
+    "trainer.num_nodes=2",
+    "data.micro_batch_size=1",
+    "rampup.at_boundary=continue",
+]
 
 
 def test_a_loss_that_is_not_finite_ends_the_run_with_the_step_the_samples_and_the_way_back(run):
-    done = run.pretrain(*LOUD, "optim.lr=9e17", "optim.warmup_samples=0", "checkpoint.every_steps=1")
+    done = run.pretrain(
+        *LOUD, "optim.lr=9e17", "optim.warmup_samples=0", "checkpoint.every_steps=1"
+    )
     assert done.returncode == 1
     last = run.rows[-1]
-    assert f"step {last['step'] + 1}, after {last['consumed_samples']:,} samples: the " in done.stderr
+    assert (
+        f"step {last['step'] + 1}, after {last['consumed_samples']:,} samples: the " in done.stderr
+    )
     assert "trainer.on_nonfinite=skip" in done.stderr
-    assert f"the same command goes on from step {run.directory.complete_checkpoints()[-1].step}" in done.stderr
+    assert (
+        f"the same command goes on from step {run.directory.complete_checkpoints()[-1].step}"
+        in done.stderr
+    )
     assert run.state["status"] == "failed"
 
 
-def test_such_steps_are_passed_over_on_request_and_every_sample_is_still_read_once(run, assert_every_sample_is_read_once):
-    run.workers(2, *LOUD, "optim.lr=9e17", "optim.warmup_samples=0", "trainer.on_nonfinite=skip", "trainer.val_samples=0")
+def test_such_steps_are_passed_over_on_request_and_every_sample_is_still_read_once(
+    run, assert_every_sample_is_read_once
+):
+    run.workers(
+        2,
+        *LOUD,
+        "optim.lr=9e17",
+        "optim.warmup_samples=0",
+        "trainer.on_nonfinite=skip",
+        "trainer.val_samples=0",
+    )
     assert_every_sample_is_read_once(run)
     skipped = {event["step"]: event["reason"] for event in run.events if event["event"] == "skip"}
     assert skipped
     for row in run.rows:
         assert (row["loss"] is None or row["grad_norm"] is None) == (row["step"] in skipped)
-    assert set(skipped.values()) <= {f"the {name} is {value}" for name in ("loss", "norm of the gradient") for value in ("nan", "inf")}
+    assert set(skipped.values()) <= {
+        f"the {name} is {value}"
+        for name in ("loss", "norm of the gradient")
+        for value in ("nan", "inf")
+    }
 
 
-def test_a_step_that_stands_out_changes_no_weight_and_a_resumed_run_judges_as_the_undisturbed_one(run, assert_same_training):
-    words = ["model.rampup_batch_size=null", "rampup.at_boundary=continue", "optim.skip_step_sigma=1.5", "trainer.val_samples=0"]
+def test_a_step_that_stands_out_changes_no_weight_and_a_resumed_run_judges_as_the_undisturbed_one(
+    run, assert_same_training
+):
+    words = [
+        "model.rampup_batch_size=null",
+        "rampup.at_boundary=continue",
+        "optim.skip_step_sigma=1.5",
+        "trainer.val_samples=0",
+    ]
     words += ["schedule.decay_style=constant", "model.global_batch_size=2"]
     whole = type(run)(run.path.with_name("whole"))
     whole.workers(1, *words, "trainer.max_samples=180")
     for samples in (140, 180):
         run.workers(1, *words, f"trainer.max_samples={samples}")
     assert_same_training(run, whole)
-    skipped = [[event["step"] for event in each.events if event["event"] == "skip"] for each in (run, whole)]
+    skipped = [
+        [event["step"] for event in each.events if event["event"] == "skip"]
+        for each in (run, whole)
+    ]
     assert skipped[0] == skipped[1]
     assert skipped[0]
     assert min(skipped[0]) > 64

@@ -9,7 +9,13 @@ import time
 from processes import children_of, wait_until, wait_until_all_have_ended
 from runs import environment
 
-ENDLESS = ["model.rampup_batch_size=null", "trainer.val_samples=0", "trainer.devices=2", "trainer.num_nodes=1", "data.micro_batch_size=1"]
+ENDLESS = [
+    "model.rampup_batch_size=null",
+    "trainer.val_samples=0",
+    "trainer.devices=2",
+    "trainer.num_nodes=1",
+    "data.micro_batch_size=1",
+]
 
 
 def test_ctrl_c_saves_and_the_run_goes_on_from_there(run, assert_every_sample_is_read_once):
@@ -22,7 +28,9 @@ def test_ctrl_c_saves_and_the_run_goes_on_from_there(run, assert_every_sample_is
     consumed = run.state["consumed_samples"]
     assert f"stopped after {consumed:,} samples" in output
     assert run.state["next"]["command"] in output
-    assert [checkpoint.consumed_samples for checkpoint in run.directory.complete_checkpoints()] == [consumed]
+    assert [checkpoint.consumed_samples for checkpoint in run.directory.complete_checkpoints()] == [
+        consumed
+    ]
     done = run.pretrain(*ENDLESS, f"trainer.max_samples={consumed + 24}")
     assert done.returncode == 0, done.stderr
     assert run.rows[-1]["consumed_samples"] == consumed + 24
@@ -39,7 +47,9 @@ def test_a_second_supervisor_is_refused_and_a_terminated_one_saves(run):
     supervisor.terminate()
     _, errors = supervisor.communicate()
     assert supervisor.returncode == 75, errors
-    assert [checkpoint.consumed_samples for checkpoint in run.directory.complete_checkpoints()] == [run.state["consumed_samples"]]
+    assert [checkpoint.consumed_samples for checkpoint in run.directory.complete_checkpoints()] == [
+        run.state["consumed_samples"]
+    ]
 
 
 def test_all_workers_end_with_one_that_is_killed_and_that_is_said(run):
@@ -51,7 +61,10 @@ def test_all_workers_end_with_one_that_is_killed_and_that_is_said(run):
     _, errors = supervisor.communicate()
     assert time.monotonic() - killed < 15
     assert (supervisor.returncode, "they crashed 1 time" in errors) == (1, True)
-    assert f"(rank 1 was killed by SIGKILL; log: {run.directory.logs / 'stage_0.log'})" in run.state["error"]["message"]
+    assert (
+        f"(rank 1 was killed by SIGKILL; log: {run.directory.logs / 'stage_0.log'})"
+        in run.state["error"]["message"]
+    )
     wait_until_all_have_ended(run.path)
 
 
@@ -81,7 +94,9 @@ LONG = [
 ]
 
 
-def test_a_signal_within_an_accumulation_or_a_validation_saves_and_that_is_done_anew(run, assert_every_sample_is_read_once):
+def test_a_signal_within_an_accumulation_or_a_validation_saves_and_that_is_done_anew(
+    run, assert_every_sample_is_read_once
+):
     under_way = {
         signal.SIGUSR1: lambda: len(run.rows) >= 1,
         signal.SIGTERM: lambda: [row["event"] for row in run.events].count("validation") >= 2,
@@ -115,8 +130,22 @@ def test_torchrun_by_hand_trains_as_well_and_runs_that_go_on_at_once_do_not_dist
     beside = twin.start("trainer.num_nodes=2", *words)
     run.path.mkdir()
     run.directory.config.write_text(run.pretrain("--cfg", *words).stdout)
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "-m", "rampcli.worker"]
-    done = subprocess.run([*torchrun, run.path], env=environment() | {"TMPDIR": str(tmp_path)}, text=True, capture_output=True, check=False)
+    torchrun = [
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        "--standalone",
+        "--nproc-per-node=2",
+        "-m",
+        "rampcli.worker",
+    ]
+    done = subprocess.run(
+        [*torchrun, run.path],
+        env=environment() | {"TMPDIR": str(tmp_path)},
+        text=True,
+        capture_output=True,
+        check=False,
+    )
     assert done.returncode == 0, done.stderr
     _, errors = beside.communicate()
     assert beside.returncode == 0, errors
@@ -129,7 +158,9 @@ def test_workers_that_go_on_keep_a_supervisor_from_starting_others(run):
     words = [*ENDLESS, "trainer.devices=1", "trainer.max_samples=8_000_000"]
     run.path.mkdir()
     run.directory.config.write_text(run.pretrain("--cfg", *words).stdout)
-    with subprocess.Popen([sys.executable, "-m", "rampcli.worker", run.path], env=environment()) as worker:
+    with subprocess.Popen(
+        [sys.executable, "-m", "rampcli.worker", run.path], env=environment()
+    ) as worker:
         wait_for_rows(run, 1, worker)
         supervisor = run.start(*words)
         wait_until((run.path / "lock").exists, supervisor)

@@ -40,7 +40,9 @@ def alone(tmp_path_factory, hosts):
 
 
 @pytest.mark.parametrize(("factor", "having"), [("4", [0]), ("2", [0, 2]), ("0.5", [0, 1, 2, 3])])
-def test_only_the_loading_hosts_need_the_files_and_the_training_is_the_same(factor, having, run, hosts, alone, assert_same_training):
+def test_only_the_loading_hosts_need_the_files_and_the_training_is_the_same(
+    factor, having, run, hosts, alone, assert_same_training
+):
     run.workers(4, *WORDS, f"data.expansion_factor_real_data={factor}", folders=hosts(*having))
     assert {row["world_size"] for row in run.rows} == {4}
     assert_same_training(run, alone)
@@ -49,7 +51,10 @@ def test_only_the_loading_hosts_need_the_files_and_the_training_is_the_same(fact
 def test_a_host_that_should_read_and_has_no_files_ends_the_run_with_one_error(run, hosts):
     with pytest.raises(AssertionError):
         run.workers(4, *WORDS, "data.expansion_factor_real_data=2", folders=hosts(0))
-    assert run.directory.read_state()["error"]["message"] == "cannot read short.idx: No such file or directory"
+    assert (
+        run.directory.read_state()["error"]["message"]
+        == "cannot read short.idx: No such file or directory"
+    )
 
 
 def test_hosts_with_different_files_do_not_train(run, hosts):
@@ -58,15 +63,28 @@ def test_hosts_with_different_files_do_not_train(run, hosts):
     (folders[2] / "short.bin").write_bytes(tokens[:100] + bytes([tokens[100] ^ 1]) + tokens[101:])
     with pytest.raises(AssertionError):
         run.workers(4, *WORDS, "data.expansion_factor_real_data=2", folders=folders)
-    assert run.directory.read_state()["error"]["message"] == "the hosts do not read the same corpora"
+    assert (
+        run.directory.read_state()["error"]["message"] == "the hosts do not read the same corpora"
+    )
 
 
-def test_a_run_goes_on_with_other_loading_hosts_where_it_stopped(run, hosts, assert_every_sample_is_read_once):
+def test_a_run_goes_on_with_other_loading_hosts_where_it_stopped(
+    run, hosts, assert_every_sample_is_read_once
+):
     settled = "schedule.decay_style=constant"
     whole = Run(run.path.with_name("whole"))
     whole.workers(1, *WORDS, settled, folders=hosts(0))
     for end, factor, having in ((24, "4", [0]), (48, "null", [0, 1, 2, 3]), (82, "2", [0, 2])):
-        run.workers(4, *WORDS, settled, f"trainer.max_samples={end}", f"data.expansion_factor_real_data={factor}", folders=hosts(*having))
+        run.workers(
+            4,
+            *WORDS,
+            settled,
+            f"trainer.max_samples={end}",
+            f"data.expansion_factor_real_data={factor}",
+            folders=hosts(*having),
+        )
     assert_every_sample_is_read_once(run)
     assert [row["order_hash"] for row in run.rows] == [row["order_hash"] for row in whole.rows]
-    assert [row["loss"] for row in run.rows] == pytest.approx([row["loss"] for row in whole.rows], abs=1e-5)
+    assert [row["loss"] for row in run.rows] == pytest.approx(
+        [row["loss"] for row in whole.rows], abs=1e-5
+    )

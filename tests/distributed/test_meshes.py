@@ -23,7 +23,9 @@ WORDS = {
     "rampup.at_boundary": "continue",
     "rampup.node_policy": "fixed",
 }
-TENSOR, PIPELINE, CONTEXT = (f"parallel.{axis}_parallel_size" for axis in ("tensor", "pipeline", "context"))
+TENSOR, PIPELINE, CONTEXT = (
+    f"parallel.{axis}_parallel_size" for axis in ("tensor", "pipeline", "context")
+)
 SHARD, VIRTUAL = "parallel.data_parallel_shard_size", "parallel.virtual_pipeline_parallel_size"
 MICRO = "data.micro_batch_size"
 MESHES = {
@@ -33,10 +35,19 @@ MESHES = {
     "tp2 x fsdp2, layers recomputed in part, gradients reduced after each micro batch": (
         "llama",
         4,
-        {TENSOR: 2, MICRO: 2, "trainer.activation_checkpointing": "selective", "trainer.accumulate_reduce": "each"},
+        {
+            TENSOR: 2,
+            MICRO: 2,
+            "trainer.activation_checkpointing": "selective",
+            "trainer.accumulate_reduce": "each",
+        },
     ),
     "pp2": ("llama", 2, {PIPELINE: 2, MICRO: 1}),
-    "pp2 in four pieces of a micro batch": ("llama", 2, {PIPELINE: 2, "parallel.num_pipeline_microbatches": 4}),
+    "pp2 in four pieces of a micro batch": (
+        "llama",
+        2,
+        {PIPELINE: 2, "parallel.num_pipeline_microbatches": 4},
+    ),
     "pp2 interleaved": ("deep llama", 2, {PIPELINE: 2, VIRTUAL: 2, MICRO: 2}),
     "pp2 x fsdp2": ("llama", 4, {PIPELINE: 2, MICRO: 1}),
     "cp2": ("llama", 2, {CONTEXT: 2}),
@@ -44,7 +55,11 @@ MESHES = {
     "8 = hsdp2x2 x cp2": ("llama", 8, {SHARD: 2, CONTEXT: 2, MICRO: 1}),
     "pp2 x tp2, gpt": ("gpt", 4, {PIPELINE: 2, TENSOR: 2}),
     "tp2, qwen": ("qwen", 2, {TENSOR: 2}),
-    "mistral, cp2 x fsdp2, layers recomputed": ("mistral", 4, {CONTEXT: 2, MICRO: 2, "trainer.activation_checkpointing": "full"}),
+    "mistral, cp2 x fsdp2, layers recomputed": (
+        "mistral",
+        4,
+        {CONTEXT: 2, MICRO: 2, "trainer.activation_checkpointing": "full"},
+    ),
 }
 FAMILIES = {
     "llama": {},
@@ -102,7 +117,9 @@ def test_muon_trains_the_same_on_a_mesh_up_to_its_bf16(run, alone):
 
 
 @pytest.mark.parametrize("mesh", ["pp2 x tp2, gpt", "mistral, cp2 x fsdp2, layers recomputed"])
-def test_every_mesh_tells_documents_apart_as_one_process_does(mesh, run, short_documents, assert_same_training):
+def test_every_mesh_tells_documents_apart_as_one_process_does(
+    mesh, run, short_documents, assert_same_training
+):
     family, processes, settings = MESHES[mesh]
     corpus = {"data": "indexed", "data.path": short_documents, "data.split": "[9,1,0]"}
     whole, blurred = (Run(run.path.with_name(name)) for name in ("whole", "blurred"))
@@ -121,14 +138,19 @@ CHAINS = {
 
 
 @pytest.mark.parametrize("family", CHAINS)
-def test_a_checkpoint_goes_on_on_any_other_mesh_in_the_middle_of_a_ramp(family, run, assert_every_sample_is_read_once):
+def test_a_checkpoint_goes_on_on_any_other_mesh_in_the_middle_of_a_ramp(
+    family, run, assert_every_sample_is_read_once
+):
     """A run that changes its mesh every few steps, with and without tied weights, against one that never does."""
     settled, ramp = {"schedule.decay_style": "constant"}, {"model.rampup_batch_size": "[4,4,38]"}
     whole = Run(run.path.with_name("whole"))
     whole.workers(1, *words(FAMILIES[family], settled, ramp))
     for leg, mesh in enumerate(CHAINS[family], start=1):
         _, processes, settings = MESHES.get(mesh, (family, 1, {}))
-        run.workers(processes, *words(FAMILIES[family], settled, ramp, settings, {"trainer.max_samples": 16 * leg}))
+        run.workers(
+            processes,
+            *words(FAMILIES[family], settled, ramp, settings, {"trainer.max_samples": 16 * leg}),
+        )
         assert run.rows[-1]["world_size"] == processes
     assert_every_sample_is_read_once(run)
     assert run.rows[-1]["stage"] == 1
@@ -149,7 +171,9 @@ def test_the_initial_weights_are_the_same_bit_for_bit_on_every_mesh(tmp_path):
 
 def test_a_rank_of_a_70b_model_never_holds_more_than_its_part():
     program = Path(__file__).with_name("part_of_70b.py")
-    done = subprocess.run([sys.executable, str(program), "77"], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, str(program), "77"], capture_output=True, text=True, check=False
+    )
     assert done.returncode == 0, done.stderr
     printed = json.loads(done.stdout.splitlines()[-1])
     assert printed["parameters"] == 70_553_706_496
@@ -164,7 +188,9 @@ def test_bf16_on_a_mesh_stays_near_bf16_alone_and_both_near_fp32(run, alone):
     single = Run(run.path.with_name("single"))
     single.workers(1, *words(FAMILIES["llama"], bf16))
     run.workers(2, *words(FAMILIES["llama"], bf16, {CONTEXT: 2}))
-    split, one, fp32 = ([row["loss"] for row in each.rows] for each in (run, single, alone("llama")))
+    split, one, fp32 = (
+        [row["loss"] for row in each.rows] for each in (run, single, alone("llama"))
+    )
     assert split == pytest.approx(one, abs=3e-3)
     assert one == pytest.approx(fp32, abs=2e-2)
     assert max(abs(ours - exact) for ours, exact in zip(one, fp32, strict=True)) > 1e-5

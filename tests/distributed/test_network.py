@@ -12,12 +12,24 @@ from rampcli.network import address_towards, is_loopback
 from runs import environment
 
 # Validations and saves in the background have groups of their own, and so has each axis of the mesh.
-GROUPS = ["trainer.val_samples=4", "trainer.val_every_steps=2", "checkpoint.every_steps=2", "checkpoint.async=true"]
-GROUPS += ["model.rampup_batch_size=null", "model.global_batch_size=4", "data.micro_batch_size=1", "trainer.max_samples=8_000_000"]
+GROUPS = [
+    "trainer.val_samples=4",
+    "trainer.val_every_steps=2",
+    "checkpoint.every_steps=2",
+    "checkpoint.async=true",
+]
+GROUPS += [
+    "model.rampup_batch_size=null",
+    "model.global_batch_size=4",
+    "data.micro_batch_size=1",
+    "trainer.max_samples=8_000_000",
+]
 
 
 def wait_until_saved(run, process):
-    wait_until(lambda: {"checkpoint", "validation"} <= {row["event"] for row in run.events}, process)
+    wait_until(
+        lambda: {"checkpoint", "validation"} <= {row["event"] for row in run.events}, process
+    )
 
 
 @pytest.mark.parametrize(
@@ -25,7 +37,11 @@ def wait_until_saved(run, process):
     [
         ["trainer.devices=1"],
         ["trainer.devices=2"],
-        ["trainer.devices=4", "parallel.tensor_parallel_size=2", "parallel.data_parallel_shard_size=2"],
+        [
+            "trainer.devices=4",
+            "parallel.tensor_parallel_size=2",
+            "parallel.data_parallel_shard_size=2",
+        ],
         ["trainer.devices=1", "trainer.num_nodes=2", "launch.elastic=true"],
     ],
 )
@@ -42,13 +58,19 @@ def test_a_run_on_this_machine_listens_on_loopback_alone(run, words):
 
 def test_ranks_that_meet_at_an_address_of_this_machine_listen_there_alone(run):
     try:
-        address = address_towards("192.0.2.1")  # for documentation: nobody has it, and it is on no interface of ours
+        address = address_towards(
+            "192.0.2.1"
+        )  # for documentation: nobody has it, and it is on no interface of ours
     except OSError:
         pytest.skip("this machine has no network")
     run.path.mkdir()
     run.directory.config.write_text(run.pretrain("--cfg", *GROUPS, "trainer.devices=2").stdout)
     with reserve_port(address) as reserved:
-        meeting = {"WORLD_SIZE": "2", "MASTER_ADDR": address, "MASTER_PORT": str(reserved.getsockname()[1])}
+        meeting = {
+            "WORLD_SIZE": "2",
+            "MASTER_ADDR": address,
+            "MASTER_PORT": str(reserved.getsockname()[1]),
+        }
         workers = [
             subprocess.Popen(
                 [sys.executable, "-m", "rampcli.worker", run.path],

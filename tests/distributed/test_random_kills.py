@@ -41,7 +41,9 @@ class Killer:
 
     def _start(self) -> subprocess.Popen[str]:
         with self.output.open("a") as output:
-            return subprocess.Popen(self.run.command(*WORDS), env=environment(), stdout=output, stderr=output)
+            return subprocess.Popen(
+                self.run.command(*WORDS), env=environment(), stdout=output, stderr=output
+            )
 
     def strike(self) -> None:
         """Wait for an instant, and kill."""
@@ -53,10 +55,14 @@ class Killer:
             "start": lambda: self._events().count(b'"launch"') > launches,
         }
         rows, events = len(self._metrics()), self._events()
-        boundaries, validations, launches = (events.count(word) for word in (b"stage_boundary", b'"validation"', b'"launch"'))
+        boundaries, validations, launches = (
+            events.count(word) for word in (b"stage_boundary", b'"validation"', b'"launch"')
+        )
         instant = self.numbers.choice(list(instants))
         until = time.monotonic() + LONGEST_WAIT_S
-        while not instants[instant]() and time.monotonic() < until and self.supervisor.poll() is None:
+        while (
+            not instants[instant]() and time.monotonic() < until and self.supervisor.poll() is None
+        ):
             time.sleep(0.0005)
         time.sleep(self.numbers.choice([0.0, 0.01, 0.2, 2.0]) * self.numbers.random())
         victim = self.numbers.choice(["worker", "supervisor"])
@@ -75,7 +81,9 @@ class Killer:
         if code == 0:
             return True
         said = self.output.read_text()
-        assert code == -signal.SIGKILL or "twice, one start after the other" in said.splitlines()[-2], said[-2000:]
+        assert (
+            code == -signal.SIGKILL or "twice, one start after the other" in said.splitlines()[-2]
+        ), said[-2000:]
         self.supervisor = self._start()
         return False
 
@@ -93,7 +101,9 @@ def _bytes_of(path: Path) -> bytes:
     return path.read_bytes() if path.exists() else b""
 
 
-def test_a_run_that_is_killed_at_random_instants_is_as_if_nothing_had_happened(run, tmp_path, assert_every_sample_is_read_once):
+def test_a_run_that_is_killed_at_random_instants_is_as_if_nothing_had_happened(
+    run, tmp_path, assert_every_sample_is_read_once
+):
     undisturbed = Run(tmp_path / "undisturbed")
     done = undisturbed.pretrain(*WORDS)
     assert done.returncode == 0, done.stderr

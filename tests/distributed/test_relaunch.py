@@ -7,10 +7,26 @@ import pytest
 
 from processes import children_of, wait_until, wait_until_all_have_ended
 
-RAMP = ["trainer.num_nodes=1", "trainer.devices=2", "rampup.node_policy=fixed", "data.micro_batch_size=1", "model.global_batch_size=4"]
+RAMP = [
+    "trainer.num_nodes=1",
+    "trainer.devices=2",
+    "rampup.node_policy=fixed",
+    "data.micro_batch_size=1",
+    "model.global_batch_size=4",
+]
 # The first of two stages takes so few seconds that the workers of the second come at once, and so many that they are seen.
-SECONDS_LONG = [*RAMP, "model.rampup_batch_size=[2,2,600]", "trainer.max_samples=640", "trainer.val_samples=0"]
-LONGER = [*RAMP, "model.rampup_batch_size=[2,2,2400]", "trainer.max_samples=4_800", "trainer.val_samples=0"]
+SECONDS_LONG = [
+    *RAMP,
+    "model.rampup_batch_size=[2,2,600]",
+    "trainer.max_samples=640",
+    "trainer.val_samples=0",
+]
+LONGER = [
+    *RAMP,
+    "model.rampup_batch_size=[2,2,2400]",
+    "trainer.max_samples=4_800",
+    "trainer.val_samples=0",
+]
 
 
 def wait_for_those_that_wait(run, supervisor) -> list[int]:
@@ -25,7 +41,11 @@ def test_a_worker_that_is_lost_while_it_waits_costs_nothing(run, assert_every_sa
     os.kill(wait_for_those_that_wait(run, supervisor)[1], signal.SIGKILL)
     _, errors = supervisor.communicate()
     assert supervisor.returncode == 0, errors
-    assert [(row["event"], row["stage"]) for row in run.events if row["event"] in ("launch", "exit", "fault")] == [
+    assert [
+        (row["event"], row["stage"])
+        for row in run.events
+        if row["event"] in ("launch", "exit", "fault")
+    ] == [
         ("launch", 0),
         ("exit", 0),
         ("launch", 1),

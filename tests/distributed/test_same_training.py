@@ -2,21 +2,37 @@ import json
 
 
 def test_two_processes_train_as_one_does(run, undisturbed, assert_same_training):
-    run.workers(2, "rampup.at_boundary=continue", "rampup.node_policy=fixed", "data.micro_batch_size=1")
+    run.workers(
+        2, "rampup.at_boundary=continue", "rampup.node_policy=fixed", "data.micro_batch_size=1"
+    )
     assert {row["world_size"] for row in run.rows} == {2}
     assert_same_training(run, undisturbed)
 
 
-def test_three_processes_that_divide_no_parameter_evenly_train_as_one_does(run, assert_same_training):
-    words = ["model.rampup_batch_size=[3,3,30]", "model.global_batch_size=9", "data.micro_batch_size=1", "rampup.at_boundary=continue"]
+def test_three_processes_that_divide_no_parameter_evenly_train_as_one_does(
+    run, assert_same_training
+):
+    words = [
+        "model.rampup_batch_size=[3,3,30]",
+        "model.global_batch_size=9",
+        "data.micro_batch_size=1",
+        "rampup.at_boundary=continue",
+    ]
     alone = type(run)(run.path.with_name("alone"))
     alone.workers(1, "rampup.node_policy=fixed", *words)
     run.workers(3, "rampup.node_policy=fixed", *words)
     assert_same_training(run, alone)
 
 
-def test_going_on_by_hand_with_twice_the_processes_at_every_stage_changes_nothing(run, assert_same_training):
-    words = ["rampup.node_policy=fixed", "data.micro_batch_size=1", "model.rampup_batch_size=[4,4,48]", "model.global_batch_size=12"]
+def test_going_on_by_hand_with_twice_the_processes_at_every_stage_changes_nothing(
+    run, assert_same_training
+):
+    words = [
+        "rampup.node_policy=fixed",
+        "data.micro_batch_size=1",
+        "model.rampup_batch_size=[4,4,48]",
+        "model.global_batch_size=12",
+    ]
     alone = type(run)(run.path.with_name("alone"))
     alone.workers(1, "rampup.at_boundary=continue", *words)
     for stage, processes in enumerate((1, 2, 4)):
@@ -33,7 +49,9 @@ def test_going_on_by_hand_with_twice_the_processes_at_every_stage_changes_nothin
     assert_same_training(run, alone)
 
 
-def test_stages_that_are_behind_do_not_have_to_fit_the_processes_that_go_on(run, undisturbed, assert_same_training):
+def test_stages_that_are_behind_do_not_have_to_fit_the_processes_that_go_on(
+    run, undisturbed, assert_same_training
+):
     words = ["rampup.node_policy=fixed", "data.micro_batch_size=1"]
     grown = [*words, "trainer.num_nodes=4"]
     refused = run.pretrain(*grown)
@@ -47,11 +65,15 @@ def test_stages_that_are_behind_do_not_have_to_fit_the_processes_that_go_on(run,
     done = run.pretrain(*grown)
     assert done.returncode == 0, done.stderr
     assert {row["stage"]: row["world_size"] for row in run.rows} == {0: 1, 1: 1, 2: 1, 3: 4}
-    assert [stage["num_nodes"] for stage in json.loads((run.path / "plan.json").read_text())["stages"]] == [None, None, None, 4]
+    assert [
+        stage["num_nodes"] for stage in json.loads((run.path / "plan.json").read_text())["stages"]
+    ] == [None, None, None, 4]
     assert_same_training(run, undisturbed)
 
 
-def test_a_step_schedule_that_shrinks_trains_the_same_on_any_number_of_processes(run, assert_same_training):
+def test_a_step_schedule_that_shrinks_trains_the_same_on_any_number_of_processes(
+    run, assert_same_training
+):
     words = [
         "model.rampup_batch_size=null",
         "model.global_batch_size=null",
@@ -64,14 +86,22 @@ def test_a_step_schedule_that_shrinks_trains_the_same_on_any_number_of_processes
     alone.workers(1, "rampup.at_boundary=continue", "rampup.node_policy=fixed", *words)
     done = run.pretrain("rampup.node_policy=best", "trainer.num_nodes=3", *words)
     assert done.returncode == 0, done.stderr
-    assert {row["stage"]: (row["global_batch_size"], row["world_size"]) for row in run.rows} == {0: (2, 2), 1: (6, 3), 2: (4, 2)}
+    assert {row["stage"]: (row["global_batch_size"], row["world_size"]) for row in run.rows} == {
+        0: (2, 2),
+        1: (6, 3),
+        2: (4, 2),
+    }
     assert_same_training(run, alone)
 
 
-def test_a_ramp_that_continues_grows_in_place_and_restarts_only_for_more_processes(run, undisturbed, assert_same_training):
+def test_a_ramp_that_continues_grows_in_place_and_restarts_only_for_more_processes(
+    run, undisturbed, assert_same_training
+):
     done = run.pretrain("rampup.at_boundary=continue", "trainer.num_nodes=2")
     assert done.returncode == 0, done.stderr
     worlds = [event["world_size"] for event in run.events if event["event"] == "start"]
-    stages = [(event["stage"], event["world_size"]) for event in run.events if event["event"] == "stage"]
+    stages = [
+        (event["stage"], event["world_size"]) for event in run.events if event["event"] == "stage"
+    ]
     assert (worlds, stages) == ([1, 2], [(0, 1), (1, 1), (2, 1), (3, 2)])
     assert_same_training(run, undisturbed)

@@ -112,7 +112,9 @@ def _captured() -> Iterator[list[str]]:
         os.dup2(out.fileno(), 1)
         os.dup2(err.fileno(), 2)
         sys.stdout = io.TextIOWrapper(io.FileIO(1, "wb", closefd=False), encoding="utf-8")
-        sys.stderr = io.TextIOWrapper(io.FileIO(2, "wb", closefd=False), encoding="utf-8", errors="backslashreplace")
+        sys.stderr = io.TextIOWrapper(
+            io.FileIO(2, "wb", closefd=False), encoding="utf-8", errors="backslashreplace"
+        )
         try:
             yield printed
         finally:
@@ -150,7 +152,11 @@ def _signals_noted() -> Iterator[list[int]]:
         else:
             noted.append(process)
 
-    with patch.object(os, "kill", note), patch.object(os, "killpg", note_group), patch.object(signal, "pidfd_send_signal", note_by_pidfd):
+    with (
+        patch.object(os, "kill", note),
+        patch.object(os, "killpg", note_group),
+        patch.object(signal, "pidfd_send_signal", note_by_pidfd),
+    ):
         yield noted
 
 
@@ -162,7 +168,9 @@ def _parent_of(process: int) -> int | None:
 
 
 def _process_of(pidfd: int) -> int:
-    facts = dict(line.split(":", 1) for line in Path(f"/proc/self/fdinfo/{pidfd}").read_text().splitlines())
+    facts = dict(
+        line.split(":", 1) for line in Path(f"/proc/self/fdinfo/{pidfd}").read_text().splitlines()
+    )
     return int(facts["Pid"])
 
 
@@ -176,9 +184,13 @@ def _limited() -> Iterator[None]:
     pages = int(Path("/proc/self/statm").read_text().split()[0])
     limits = resource.getrlimit(resource.RLIMIT_AS)
     before = signal.signal(signal.SIGALRM, give_up)
-    resource.setrlimit(resource.RLIMIT_AS, (pages * resource.getpagesize() + MEMORY_BYTES, limits[1]))
+    resource.setrlimit(
+        resource.RLIMIT_AS, (pages * resource.getpagesize() + MEMORY_BYTES, limits[1])
+    )
     signal.setitimer(signal.ITIMER_REAL, TIME_LIMIT_S)
-    faulthandler.dump_traceback_later(2 * TIME_LIMIT_S, exit=True, file=sys.__stderr__)  # a library that does not return to Python
+    faulthandler.dump_traceback_later(
+        2 * TIME_LIMIT_S, exit=True, file=sys.__stderr__
+    )  # a library that does not return to Python
     try:
         yield
     finally:
@@ -193,7 +205,15 @@ def _standing_in(folder: Path) -> Iterator[None]:
     stood = Path.cwd()
     os.chdir(folder)
     try:
-        with patch.dict(os.environ, {"PATH": str(folder / "bin"), "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1", "COLUMNS": "160"}):
+        with patch.dict(
+            os.environ,
+            {
+                "PATH": str(folder / "bin"),
+                "CUDA_VISIBLE_DEVICES": "",
+                "OMP_NUM_THREADS": "1",
+                "COLUMNS": "160",
+            },
+        ):
             yield
     finally:
         os.chdir(stood)

@@ -37,7 +37,9 @@ class Case:
         return self.name.encode("ascii", "backslashreplace").decode().replace("\\", "")
 
 
-def case(name: str, command: str, code: int | Sequence[int], *plants: Plant, **facts: object) -> Case:
+def case(
+    name: str, command: str, code: int | Sequence[int], *plants: Plant, **facts: object
+) -> Case:
     """A row, with its command as it is typed."""
     codes = (code,) if isinstance(code, int) else tuple(code)
     return Case(name=name, command=tuple(shlex.split(command)), codes=codes, plants=plants, **facts)  # type: ignore[arg-type]

@@ -36,14 +36,28 @@ from run_files import chained_job
 
 KNOWN_CODES = (0, 1, 2, 4, 5)
 USES = ("run", "corpus", "hf", "in.jsonl", "half.building")
-MADE = ("out", "mine", "half.bin", "half.idx", "half.json", "half.tokenizer.json", "half.skipped.jsonl")
+MADE = (
+    "out",
+    "mine",
+    "half.bin",
+    "half.idx",
+    "half.json",
+    "half.tokenizer.json",
+    "half.skipped.jsonl",
+)
 CHANGED = ("half.building", "run/slurm")
 """What the commands below may write. All else stays as it is."""
 KEPT = Path(__file__).parents[2] / ".fuzz"
 PROGRESS_EVERY_S = 60.0
 JOBS = json.dumps({"jobs": [chained_job()], "submitted": 1.0, "cancelled": False})
-OPTIONS = "lr: 0.001\nmin_lr: 0.0001\nbeta1: 0.9\nbeta2: 0.95\nweight_decay: 0.1\nwarmup_samples: 100\n"
-PLANTED = {"run/slurm/jobs.json": JOBS, "theirs/optim/mine.yaml": OPTIONS, "run/lock": json.dumps({"host": socket.gethostname(), "pid": 1})}
+OPTIONS = (
+    "lr: 0.001\nmin_lr: 0.0001\nbeta1: 0.9\nbeta2: 0.95\nweight_decay: 0.1\nwarmup_samples: 100\n"
+)
+PLANTED = {
+    "run/slurm/jobs.json": JOBS,
+    "theirs/optim/mine.yaml": OPTIONS,
+    "run/lock": json.dumps({"host": socket.gethostname(), "pid": 1}),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +79,12 @@ class Target:
     holds_lock: bool = False
 
 
-GENERATE, STATUS, CANCEL, INSPECT = "generate run --prompt text --max-tokens 2", "status run", "cancel run", "data inspect corpus"
+GENERATE, STATUS, CANCEL, INSPECT = (
+    "generate run --prompt text --max-tokens 2",
+    "status run",
+    "cancel run",
+    "data inspect corpus",
+)
 BUILD = "data build in.jsonl --output half --tokenizer bytes"
 MANIFESTS = tuple(f"{checkpoint}/manifest.json" for checkpoint in (OLDER, NEWER))
 SHARDS = tuple(f"{checkpoint}/{SHARD}" for checkpoint in (OLDER, NEWER))
@@ -86,9 +105,19 @@ TARGETS = (
     Target(("corpus.bin",), mutations.bytes_at_random, f"{INSPECT} --verify"),
     Target(("corpus.json", "corpus.tokenizer.json"), mutations.json_at_random, INSPECT),
     Target(("hf/config.json",), mutations.json_at_random, "import hf mine/model/x.yaml"),
-    Target(("half.building/progress.json", "half.building/settings.json"), mutations.json_at_random, BUILD),
-    Target(("half.building/tokens.bin", "half.building/lengths.bin"), mutations.bytes_at_random, BUILD),
-    Target(("theirs/optim/mine.yaml",), mutations.yaml_at_random, "plan -f llama3_tiny --config-dir theirs optim=mine"),
+    Target(
+        ("half.building/progress.json", "half.building/settings.json"),
+        mutations.json_at_random,
+        BUILD,
+    ),
+    Target(
+        ("half.building/tokens.bin", "half.building/lengths.bin"), mutations.bytes_at_random, BUILD
+    ),
+    Target(
+        ("theirs/optim/mine.yaml",),
+        mutations.yaml_at_random,
+        "plan -f llama3_tiny --config-dir theirs optim=mine",
+    ),
 )
 COMMANDS = (
     "plan -f llama3_8b model.global_batch_size=1024 'model.rampup_batch_size=[256,128,50000000]' trainer.num_nodes=16",
@@ -145,19 +174,32 @@ class Fuzzer:
             if held is not None:
                 fcntl.flock(held, fcntl.LOCK_EX)
             ended = call(*words, cwd=self._world.here)
-        ended.signalled = [process for process in ended.signalled if held is None or process != os.getpid()]
+        ended.signalled = [
+            process for process in ended.signalled if held is None or process != os.getpid()
+        ]
         after = _facts_of(self.folder)
-        touched = sorted(name for name in before.keys() | after.keys() if before.get(name) != after.get(name))
-        broken = [*broken_laws(ended, codes=KNOWN_CODES), *(f"touched {name}" for name in touched if not _may_change(name))]
+        touched = sorted(
+            name for name in before.keys() | after.keys() if before.get(name) != after.get(name)
+        )
+        broken = [
+            *broken_laws(ended, codes=KNOWN_CODES),
+            *(f"touched {name}" for name in touched if not _may_change(name)),
+        ]
         if broken:
             self._note(f"{seed}:{number}", words, [*damaged], broken, ended)
         self._restore(damaged, touched)
 
-    def _planted(self, random: Random) -> tuple[dict[str, bytes], list[str], AbstractContextManager[TextIO | None]]:
+    def _planted(
+        self, random: Random
+    ) -> tuple[dict[str, bytes], list[str], AbstractContextManager[TextIO | None]]:
         """Returns the files that were damaged with what they held, the command, and what holds the lock."""
         here = self._world.here
         if random.random() < SHARE_OF_WORDS:
-            return {}, mutations.words_at_random(random, shlex.split(random.choice(COMMANDS))), nullcontext()
+            return (
+                {},
+                mutations.words_at_random(random, shlex.split(random.choice(COMMANDS))),
+                nullcontext(),
+            )
         target = random.choice(TARGETS)
         names = target.files if random.random() < 0.3 else (random.choice(target.files),)
         names += tuple(f"{checkpoint}/manifest.json" for checkpoint in target.honest)
@@ -167,7 +209,11 @@ class Fuzzer:
         if random.random() < 0.5:
             for checkpoint in target.honest:
                 make_honest(self._world, checkpoint)
-        return damaged, shlex.split(target.command), (here / "run/lock").open("a") if target.holds_lock else nullcontext()
+        return (
+            damaged,
+            shlex.split(target.command),
+            (here / "run/lock").open("a") if target.holds_lock else nullcontext(),
+        )
 
     def _restore(self, damaged: dict[str, bytes], touched: list[str]) -> None:
         if any(not _may_change(name) for name in touched):
@@ -178,12 +224,17 @@ class Fuzzer:
             if not name.startswith(CHANGED):
                 (here / name).write_bytes(content)
         paths = (*damaged, *(name.removeprefix("here/") for name in touched))
-        for name in (*MADE, *(name for name in CHANGED if any(path.startswith(name) for path in paths))):
+        for name in (
+            *MADE,
+            *(name for name in CHANGED if any(path.startswith(name) for path in paths)),
+        ):
             self._world.clear(name)
             if (honest / name).is_dir():
                 shutil.copytree(honest / name, here / name)
 
-    def _note(self, case: str, words: list[str], damaged: list[str], broken: list[str], ended: Ended) -> None:
+    def _note(
+        self, case: str, words: list[str], damaged: list[str], broken: list[str], ended: Ended
+    ) -> None:
         frames = re.findall(r'File ".*?/(rampcli/[^"]*)", line (\d+)', ended.stderr)
         last = ended.stderr.strip().splitlines()[-1][:200] if "a traceback" in broken else ""
         signature = f"{'; '.join(broken)[:200]} {':'.join(frames[-1]) if frames else ''} {last.partition(':')[0]}"
@@ -192,7 +243,9 @@ class Fuzzer:
             kept = KEPT / case.replace(":", "-")
             shutil.rmtree(kept, ignore_errors=True)
             shutil.copytree(self._world.here, kept / "here", symlinks=True)
-            (kept / "finding.txt").write_text(f"{shlex.join(['rampcli', *words])}\n{damaged}\n{broken}\n{ended.stdout}\n{ended.stderr}\n")
+            (kept / "finding.txt").write_text(
+                f"{shlex.join(['rampcli', *words])}\n{damaged}\n{broken}\n{ended.stdout}\n{ended.stderr}\n"
+            )
             print(
                 f"finding: CASE={case} {ascii(shlex.join(words))[:200]}\n  damaged {damaged}: {broken} {last!r}\n  kept in {kept}",
                 flush=True,
@@ -201,7 +254,9 @@ class Fuzzer:
 
 def _may_change(name: str) -> bool:
     inner = name.removeprefix("here/")
-    return inner != name and any(inner == allowed or inner.startswith(f"{allowed}/") for allowed in (*MADE, *CHANGED))
+    return inner != name and any(
+        inner == allowed or inner.startswith(f"{allowed}/") for allowed in (*MADE, *CHANGED)
+    )
 
 
 def _facts_of(folder: Path) -> dict[str, tuple[int, ...]]:
@@ -214,7 +269,9 @@ def _facts_of(folder: Path) -> dict[str, tuple[int, ...]]:
                 facts = entry.stat(follow_symlinks=False)
                 is_folder = entry.is_dir(follow_symlinks=False)
                 found[entry.path[len(str(folder)) + 1 :]] = (
-                    (facts.st_ino,) if is_folder else (facts.st_ino, facts.st_size, facts.st_mtime_ns)
+                    (facts.st_ino,)
+                    if is_folder
+                    else (facts.st_ino, facts.st_size, facts.st_mtime_ns)
                 )
                 if is_folder:
                     pending.append(entry.path)
@@ -249,11 +306,17 @@ def main() -> int:
             fuzzer = Fuzzer(Path(scratch) / "world", make_materials(KEPT / "materials"))
             fuzzer.run(seed, number)
         return 1 if fuzzer.findings else 0
-    seed, seconds = int(os.environ.get("SEED") or secrets.randbelow(10**6)), 60 * float(os.environ.get("MINUTES") or 60)
+    seed, seconds = (
+        int(os.environ.get("SEED") or secrets.randbelow(10**6)),
+        60 * float(os.environ.get("MINUTES") or 60),
+    )
     shutil.rmtree(KEPT, ignore_errors=True)
     KEPT.mkdir()
     make_materials(KEPT / "materials")
-    lanes = [Lane(seed + lane, time.time() + seconds, KEPT / f"at-{lane}") for lane in range(len(os.sched_getaffinity(0)))]
+    lanes = [
+        Lane(seed + lane, time.time() + seconds, KEPT / f"at-{lane}")
+        for lane in range(len(os.sched_getaffinity(0)))
+    ]
     began = told = time.monotonic()
     print(f"seed {seed}, {len(lanes)} processes, {seconds / 60:g} minutes", flush=True)
     while sum(lane.goes_on() for lane in lanes):  # each of them is looked at
@@ -262,7 +325,9 @@ def main() -> int:
             told = time.monotonic()
             print(f"{sum(lane.number for lane in lanes):,} cases", flush=True)
     cases, took = sum(lane.number for lane in lanes), time.monotonic() - began
-    print(f"{cases:,} cases, {cases / took:.0f} per second, {'findings above' if any(lane.failed for lane in lanes) else 'no finding'}")
+    print(
+        f"{cases:,} cases, {cases / took:.0f} per second, {'findings above' if any(lane.failed for lane in lanes) else 'no finding'}"
+    )
     return 1 if any(lane.failed for lane in lanes) else 0
 
 
@@ -282,7 +347,10 @@ class Lane:
     def _start(self, first: int) -> None:
         self.at.write_text(f"{first:<20}")
         words = [str(self.seed), str(first), str(self.until), str(self.at)]
-        self._process = subprocess.Popen([sys.executable, "-P", "-m", "hostile.fuzz", *words], env={**os.environ, "OMP_NUM_THREADS": "1"})
+        self._process = subprocess.Popen(
+            [sys.executable, "-P", "-m", "hostile.fuzz", *words],
+            env={**os.environ, "OMP_NUM_THREADS": "1"},
+        )
 
     @property
     def number(self) -> int:
@@ -304,5 +372,7 @@ class Lane:
 
 if __name__ == "__main__":
     if len(sys.argv) > 1:
-        sys.exit(fuzz_here(int(sys.argv[1]), int(sys.argv[2]), float(sys.argv[3]), Path(sys.argv[4])))
+        sys.exit(
+            fuzz_here(int(sys.argv[1]), int(sys.argv[2]), float(sys.argv[3]), Path(sys.argv[4]))
+        )
     sys.exit(main())

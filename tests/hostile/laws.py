@@ -16,12 +16,18 @@ LONGEST_LINE = 1500
 
 def broken_laws(ended: Ended, *, codes: Collection[int]) -> list[str]:
     """Returns the laws that a command broke, in words."""
-    broken = [] if ended.code in codes else [f"exit code {ended.code}, expected {' or '.join(map(str, sorted(codes)))}"]
+    broken = (
+        []
+        if ended.code in codes
+        else [f"exit code {ended.code}, expected {' or '.join(map(str, sorted(codes)))}"]
+    )
     if ended.cpu_s > CPU_LIMIT_S:
         broken.append(f"took {ended.cpu_s:.0f} s of a processor")
     if "Traceback" in ended.stdout + ended.stderr:
         broken.append("a traceback")
-    if shown := sorted({character for character in ended.stdout + ended.stderr if obeyed(character)}):
+    if shown := sorted(
+        {character for character in ended.stdout + ended.stderr if obeyed(character)}
+    ):
         broken.append(f"printed {''.join(shown)!a}")
     if ended.code in SAYS_WHY and not _is_one_message(ended.stderr):
         broken.append(f"not one message: {ended.stderr[:300]!r}")
@@ -32,7 +38,9 @@ def broken_laws(ended: Ended, *, codes: Collection[int]) -> list[str]:
 
 def obeyed(character: str) -> bool:
     """Whether a terminal obeys a character instead of showing it."""
-    return character in BIDI or (unicodedata.category(character) == "Cc" and character not in "\n\t")
+    return character in BIDI or (
+        unicodedata.category(character) == "Cc" and character not in "\n\t"
+    )
 
 
 def _is_one_message(stderr: str) -> bool:
@@ -41,12 +49,21 @@ def _is_one_message(stderr: str) -> bool:
         return any(line.startswith("Error: ") for line in lines)
     if max(map(len, lines), default=0) > LONGEST_LINE:
         return False
-    return all(MESSAGE.fullmatch(line) for line in lines) and any(line.startswith("error: ") for line in lines)
+    return all(MESSAGE.fullmatch(line) for line in lines) and any(
+        line.startswith("error: ") for line in lines
+    )
 
 
-def changes(before: dict[str, tuple[Any, ...]], after: dict[str, tuple[Any, ...]], *, writes: Collection[str]) -> list[str]:
+def changes(
+    before: dict[str, tuple[Any, ...]],
+    after: dict[str, tuple[Any, ...]],
+    *,
+    writes: Collection[str],
+) -> list[str]:
     """Returns what a command changed, made or removed besides what it may write, which is given by path or by the folder above it."""
-    different = [name for name in before.keys() | after.keys() if before.get(name) != after.get(name)]
+    different = [
+        name for name in before.keys() | after.keys() if before.get(name) != after.get(name)
+    ]
     return sorted(
         f"{'changed' if name in before and name in after else 'removed' if name in before else 'made'} {name}"
         for name in different

@@ -27,7 +27,9 @@ WORDS = TINY | {
 def pretrain(*words: str) -> str:
     """The command that trains the run, with some settings changed."""
     settings = WORDS | dict(word.split("=", 1) for word in words)
-    return " ".join(["pretrain -f llama3_tiny", *(f"{key}={value}" for key, value in settings.items())])
+    return " ".join(
+        ["pretrain -f llama3_tiny", *(f"{key}={value}" for key, value in settings.items())]
+    )
 
 
 PRETRAIN = pretrain()
@@ -54,11 +56,27 @@ def make_materials(folder: Path) -> Path:
     with (folder.parent / "materials.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not (folder / "half.building").exists():
-            (folder / "in.jsonl").write_text("".join(json.dumps({"text": f"text number {number}"}) + "\n" for number in range(60)))
-            commands = ("data build in.jsonl --output corpus --tokenizer bytes", PRETRAIN, "export run hf")
-            for words in (*(["-m", "rampcli", *command.split()] for command in commands), ["-c", STOPPED_BUILD]):
+            (folder / "in.jsonl").write_text(
+                "".join(
+                    json.dumps({"text": f"text number {number}"}) + "\n" for number in range(60)
+                )
+            )
+            commands = (
+                "data build in.jsonl --output corpus --tokenizer bytes",
+                PRETRAIN,
+                "export run hf",
+            )
+            for words in (
+                *(["-m", "rampcli", *command.split()] for command in commands),
+                ["-c", STOPPED_BUILD],
+            ):
                 done = subprocess.run(
-                    [sys.executable, "-P", *words], cwd=folder, env=environment(), text=True, capture_output=True, check=False
+                    [sys.executable, "-P", *words],
+                    cwd=folder,
+                    env=environment(),
+                    text=True,
+                    capture_output=True,
+                    check=False,
                 )
                 assert done.returncode == 0, (words, done.stdout, done.stderr)
             assert (folder / "half.building/progress.json").exists()

@@ -7,11 +7,61 @@ from random import Random
 from typing import Any
 
 ESCAPES = "\x1b[2J\x1b]0;owned\x07\x9b31m\u202e"
-NUMBERS = (0, 1, -1, 2, 255, 2**31 - 1, -(2**31), 2**31, 2**32, 2**53 + 1, 2**62, 2**63 - 1, -(2**63), 2**63, 2**64 - 1, 2**70, 10**30)
+NUMBERS = (
+    0,
+    1,
+    -1,
+    2,
+    255,
+    2**31 - 1,
+    -(2**31),
+    2**31,
+    2**32,
+    2**53 + 1,
+    2**62,
+    2**63 - 1,
+    -(2**63),
+    2**63,
+    2**64 - 1,
+    2**70,
+    10**30,
+)
 VALUES: tuple[Any, ...] = (
     *NUMBERS,
-    *(None, True, False, "", "x", "0", "-1", "nan", ".inf", "1e400", "../../x", "/etc/passwd", "--help", "${oc.env:HOME}", "???"),
-    *(0.5, -0.0, 1e308, float("nan"), float("inf"), [], {}, [[]], [None], {"": {}}, ESCAPES, "\0", "\n", "x" * 5000, [0] * 1000),
+    *(
+        None,
+        True,
+        False,
+        "",
+        "x",
+        "0",
+        "-1",
+        "nan",
+        ".inf",
+        "1e400",
+        "../../x",
+        "/etc/passwd",
+        "--help",
+        "${oc.env:HOME}",
+        "???",
+    ),
+    *(
+        0.5,
+        -0.0,
+        1e308,
+        float("nan"),
+        float("inf"),
+        [],
+        {},
+        [[]],
+        [None],
+        {"": {}},
+        ESCAPES,
+        "\0",
+        "\n",
+        "x" * 5000,
+        [0] * 1000,
+    ),
 )
 PIECES = (
     b"\0",
@@ -76,7 +126,8 @@ def bytes_at_random(random: Random, content: bytes) -> bytes:
         first = random.randrange(len(content) + 1)
         last = min(len(content), first + random.choice((1, 2, 8, 100, 5000)))
         inserted = {
-            "flip": bytes(byte ^ (1 << random.randrange(8)) for byte in content[first : first + 1]) + content[first + 1 : last],
+            "flip": bytes(byte ^ (1 << random.randrange(8)) for byte in content[first : first + 1])
+            + content[first + 1 : last],
             "remove": b"",
             "repeat": content[first:last] * 2,
             "insert": random.choice(PIECES) + content[first:last],
@@ -103,7 +154,9 @@ def rows_at_random(random: Random, content: bytes) -> bytes:
     """Changes one row of JSON lines."""
     rows = content.splitlines(keepends=True)
     number = random.randrange(len(rows))
-    rows[number] = json_at_random(random, rows[number]) + random.choice((b"\n", b"\n", b"\n", b"", b"\r\n"))
+    rows[number] = json_at_random(random, rows[number]) + random.choice(
+        (b"\n", b"\n", b"\n", b"", b"\r\n")
+    )
     return b"".join(rows)
 
 
@@ -114,13 +167,22 @@ def _changed(random: Random, tree: Any) -> Any:
         if random.random() < 0.1:
             return {name: value for name, value in tree.items() if name != key}
         if random.random() < 0.1:
-            return {random.choice((ESCAPES, "", "../x", f"{key}x")) if name == key else name: value for name, value in tree.items()}
+            return {
+                random.choice((ESCAPES, "", "../x", f"{key}x")) if name == key else name: value
+                for name, value in tree.items()
+            }
         return tree | {key: _changed(random, tree[key])}
     if isinstance(tree, list) and tree and random.random() < 0.8:
         place = random.randrange(len(tree))
-        return [*tree[:place], *random.choice(([], [tree[place]] * 2, [_changed(random, tree[place])])), *tree[place + 1 :]]
+        return [
+            *tree[:place],
+            *random.choice(([], [tree[place]] * 2, [_changed(random, tree[place])])),
+            *tree[place + 1 :],
+        ]
     if isinstance(tree, int) and not isinstance(tree, bool) and random.random() < 0.5:
-        return random.choice((tree + 1, tree - 1, -tree, tree * 2, tree * 10**9, str(tree), float(tree)))
+        return random.choice(
+            (tree + 1, tree - 1, -tree, tree * 2, tree * 10**9, str(tree), float(tree))
+        )
     return random.choice(VALUES)
 
 
@@ -134,7 +196,9 @@ def yaml_at_random(random: Random, content: bytes) -> bytes:
         key, colon, _ = lines[number].partition(":")
         value = random.choice(VALUES)
         changed = {
-            "value": [f"{key}: {value if isinstance(value, str) and random.random() < 0.5 else json.dumps(value)}"],
+            "value": [
+                f"{key}: {value if isinstance(value, str) and random.random() < 0.5 else json.dumps(value)}"
+            ],
             "line": [lines[number], random.choice(LINES)],
             "gone": [],
             "twice": [lines[number]] * 2,
@@ -155,14 +219,20 @@ def tensors_at_random(random: Random, content: bytes) -> bytes:
     tree = json.loads(header)
     if random.random() < 0.3 and "__metadata__" in tree:
         inner = tree["__metadata__"].get("DCP_SHARDING_INFO", "{}")
-        tree["__metadata__"]["DCP_SHARDING_INFO"] = json_at_random(random, inner.encode()).decode(errors="replace")
+        tree["__metadata__"]["DCP_SHARDING_INFO"] = json_at_random(random, inner.encode()).decode(
+            errors="replace"
+        )
     else:
         tree = _changed(random, tree)
     header = json.dumps(tree).encode()
     if random.random() < 0.7:  # so that the offsets of the rest still fit
         header = header.ljust(length)
     told = len(header) if random.random() < 0.9 else abs(random.choice(NUMBERS)) % 2**64
-    return told.to_bytes(8, "little") + header + random.choice((data, data, data, data[:-1], data + b"\0", b""))
+    return (
+        told.to_bytes(8, "little")
+        + header
+        + random.choice((data, data, data, data[:-1], data + b"\0", b""))
+    )
 
 
 def numbers_at_random(random: Random, content: bytes) -> bytes:
@@ -173,7 +243,16 @@ def numbers_at_random(random: Random, content: bytes) -> bytes:
         kind = random.choice("iqB")
         size = struct.calcsize(f"<{kind}")
         at = random.choice((9, 17, 18, 26, random.randrange(34, max(35, len(content) - size))))
-        number = random.choice((*NUMBERS, int.from_bytes(content[at : at + size], "little") + random.choice((-2, -1, 1, 2)))) % 256**size
+        number = (
+            random.choice(
+                (
+                    *NUMBERS,
+                    int.from_bytes(content[at : at + size], "little")
+                    + random.choice((-2, -1, 1, 2)),
+                )
+            )
+            % 256**size
+        )
         content = content[:at] + number.to_bytes(size, "little") + content[at + size :]
     return content
 
@@ -192,6 +271,8 @@ def words_at_random(random: Random, words: Sequence[str]) -> list[str]:
         elif value and random.random() < 0.3:
             word = f"{key}={value}{text[:20]}"
         else:
-            word = random.choice((text, random.choice(WORDS), word[: random.randrange(len(word) + 1)], word + word))
+            word = random.choice(
+                (text, random.choice(WORDS), word[: random.randrange(len(word) + 1)], word + word)
+            )
         changed[place : place + random.choice((0, 1, 1))] = [word.replace("\0", "") or "x"]
     return changed

@@ -14,7 +14,9 @@ from hostile.world import World, snapshot
 
 
 @pytest.mark.parametrize("row", CASES, ids=lambda row: row.id)
-def test_nothing_foreign_is_touched_and_one_message_says_what_is_wrong(row: Case, materials, tmp_path):
+def test_nothing_foreign_is_touched_and_one_message_says_what_is_wrong(
+    row: Case, materials, tmp_path
+):
     world = World.build(tmp_path, materials, row.uses)
     for plant in row.plants:
         plant(world)
@@ -23,7 +25,9 @@ def test_nothing_foreign_is_touched_and_one_message_says_what_is_wrong(row: Case
         if lock is not None:
             fcntl.flock(lock, fcntl.LOCK_EX)
         ended = call(*row.command, cwd=world.here)
-        if row.holds_lock:  # a signal to the process that holds the lock, which is this one, is right
+        if (
+            row.holds_lock
+        ):  # a signal to the process that holds the lock, which is this one, is right
             ended.signalled = [process for process in ended.signalled if process != os.getpid()]
     broken = broken_laws(ended, codes=row.codes)
     broken += changes(before, snapshot(tmp_path), writes=[f"here/{name}" for name in row.writes])

@@ -56,10 +56,14 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Run:
 
 def wait_for_step(run: Run, step: int, process: "subprocess.Popen[str]") -> None:
     """Wait until a step was taken, and two checkpoints are complete."""
-    wait_until(lambda: len(run.rows) >= step and len(run.directory.complete_checkpoints()) >= 2, process)
+    wait_until(
+        lambda: len(run.rows) >= step and len(run.directory.complete_checkpoints()) >= 2, process
+    )
 
 
-def test_a_checkpoint_that_is_cut_or_deleted_while_workers_train_is_passed_over_and_nothing_is_lost(run, undisturbed):
+def test_a_checkpoint_that_is_cut_or_deleted_while_workers_train_is_passed_over_and_nothing_is_lost(
+    run, undisturbed
+):
     supervisor = run.start(*WORDS)
     for step, damage in ((15, _cut), (30, shutil.rmtree)):
         wait_for_step(run, step, supervisor)
@@ -71,7 +75,11 @@ def test_a_checkpoint_that_is_cut_or_deleted_while_workers_train_is_passed_over_
             os.kill(worker, signal.SIGKILL)
     output, errors = supervisor.communicate()
     assert supervisor.returncode == 0, (output, errors)
-    assert [row["reason"] for row in run.events if row["event"] == "fault" and "is damaged" in row["reason"]] != []
+    assert [
+        row["reason"]
+        for row in run.events
+        if row["event"] == "fault" and "is damaged" in row["reason"]
+    ] != []
     assert_same_training(run, undisturbed)
 
 
@@ -81,15 +89,21 @@ def _cut(checkpoint: Path) -> None:
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can mount")
-def test_a_run_directory_that_becomes_read_only_ends_the_run_with_a_message_and_nothing_is_lost(run, undisturbed, tmp_path):
+def test_a_run_directory_that_becomes_read_only_ends_the_run_with_a_message_and_nothing_is_lost(
+    run, undisturbed, tmp_path
+):
     command = ["unshare", "--mount", "--propagation", "private", *run.command(*WORDS)]
-    supervisor = subprocess.Popen(command, env=environment(), text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    supervisor = subprocess.Popen(
+        command, env=environment(), text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
     wait_for_step(run, 15, supervisor)
     aside = tmp_path / "aside"
     aside.mkdir()
     # Read-only before it is in its place: a mount on which a file is open for writing cannot become so.
     over = f"mount --bind '{run.path}' '{aside}' && mount -o remount,bind,ro '{aside}' && mount --move '{aside}' '{run.path}'"
-    subprocess.run(["nsenter", f"--target={supervisor.pid}", "--mount", "sh", "-c", over], check=True)
+    subprocess.run(
+        ["nsenter", f"--target={supervisor.pid}", "--mount", "sh", "-c", over], check=True
+    )
     _, errors = supervisor.communicate(timeout=MOST_S)
     assert supervisor.returncode == 1
     assert errors.startswith("error: ")
@@ -106,7 +120,9 @@ def clock(tmp_path: Path) -> dict[str, str]:
     if FAKETIME is None or shutil.which("cc") is None:
         pytest.skip("no libfaketime here, or no C compiler; .ci/run installs them")
     (tmp_path / "sleep.c").write_text(SLEEP)
-    subprocess.run(["cc", "-shared", "-fPIC", "-o", tmp_path / "sleep.so", tmp_path / "sleep.c"], check=True)
+    subprocess.run(
+        ["cc", "-shared", "-fPIC", "-o", tmp_path / "sleep.so", tmp_path / "sleep.c"], check=True
+    )
     return {
         "LD_PRELOAD": f"{tmp_path / 'sleep.so'} {FAKETIME}",
         "FAKETIME_TIMESTAMP_FILE": str(tmp_path / "offset"),
@@ -118,8 +134,20 @@ def clock(tmp_path: Path) -> dict[str, str]:
 def test_a_clock_that_jumps_back_and_forth_changes_nothing(run, undisturbed, clock, tmp_path):
     offset = tmp_path / "offset"
     offset.write_text("+0")
-    supervisor = subprocess.Popen(run.command(*WORDS), env=environment() | clock, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-    for step, jump in ((12, "+86400"), (20, "-86400"), (28, "+0"), (36, "-400000000"), (44, "+3600")):
+    supervisor = subprocess.Popen(
+        run.command(*WORDS),
+        env=environment() | clock,
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    for step, jump in (
+        (12, "+86400"),
+        (20, "-86400"),
+        (28, "+0"),
+        (36, "-400000000"),
+        (44, "+3600"),
+    ):
         wait_for_step(run, step, supervisor)
         offset.with_suffix(".new").write_text(jump)
         offset.with_suffix(".new").replace(offset)
@@ -138,7 +166,20 @@ def two_hosts() -> Iterator[list[str]]:
     for name in names:
         _ip("netns", "add", name)
     try:
-        _ip("link", "add", "cable", "netns", names[0], "type", "veth", "peer", "name", "cable", "netns", names[1])
+        _ip(
+            "link",
+            "add",
+            "cable",
+            "netns",
+            names[0],
+            "type",
+            "veth",
+            "peer",
+            "name",
+            "cable",
+            "netns",
+            names[1],
+        )
         for number, name in enumerate(names, start=1):
             _ip("-n", name, "address", "add", f"10.213.77.{number}/24", "dev", "cable")
             for device in ("lo", "cable"):
@@ -162,14 +203,39 @@ def _inside(host: str, *words: str) -> None:
 def _start_ranks(run: Run, hosts: list[str]) -> list["subprocess.Popen[bytes]"]:
     ranks = []
     for rank, host in enumerate(hosts):
-        place = {"RANK": str(rank), "WORLD_SIZE": "2", "LOCAL_RANK": "0", "MASTER_ADDR": "10.213.77.1", "MASTER_PORT": "29500"}
+        place = {
+            "RANK": str(rank),
+            "WORLD_SIZE": "2",
+            "LOCAL_RANK": "0",
+            "MASTER_ADDR": "10.213.77.1",
+            "MASTER_PORT": "29500",
+        }
         with (run.path / f"rank_{rank}.txt").open("ab") as log:
-            command = ["ip", "netns", "exec", host, sys.executable, "-P", "-m", "rampcli.worker", str(run.path)]
-            ranks.append(subprocess.Popen(command, env=environment() | place | {"GLOO_SOCKET_IFNAME": "cable"}, stdout=log, stderr=log))
+            command = [
+                "ip",
+                "netns",
+                "exec",
+                host,
+                sys.executable,
+                "-P",
+                "-m",
+                "rampcli.worker",
+                str(run.path),
+            ]
+            ranks.append(
+                subprocess.Popen(
+                    command,
+                    env=environment() | place | {"GLOO_SOCKET_IFNAME": "cable"},
+                    stdout=log,
+                    stderr=log,
+                )
+            )
     return ranks
 
 
-@pytest.mark.skipif(os.getuid() != 0 or shutil.which("ip") is None, reason="only root can make hosts, with iproute2")
+@pytest.mark.skipif(
+    os.getuid() != 0 or shutil.which("ip") is None, reason="only root can make hosts, with iproute2"
+)
 def test_a_rank_whose_network_is_cut_ends_with_a_message_and_nothing_is_lost(run, undisturbed):
     run.path.mkdir()
     run.directory.config.write_text(run.pretrain("--cfg", *WORDS).stdout)

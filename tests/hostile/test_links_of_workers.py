@@ -15,14 +15,18 @@ PLANTS = {
     "a link at state.json": link("run/state.json"),
     "a link at checkpoints": link("run/checkpoints", "folder"),
     "a link at the next checkpoint": link("run/checkpoints/step_00000005", "folder"),
-    "a link at what the next checkpoint is written in": link("run/checkpoints/step_00000005.tmp", "folder"),
+    "a link at what the next checkpoint is written in": link(
+        "run/checkpoints/step_00000005.tmp", "folder"
+    ),
     "a link at an older checkpoint": link("run/checkpoints/step_00000001", "folder"),
     "a FIFO at events.jsonl": fifo("run/events.jsonl"),
 }
 
 
 @pytest.mark.parametrize("plant", PLANTS.values(), ids=PLANTS.keys())
-def test_a_worker_that_meets_a_link_touches_nothing_outside_its_run_directory(plant, materials, tmp_path):
+def test_a_worker_that_meets_a_link_touches_nothing_outside_its_run_directory(
+    plant, materials, tmp_path
+):
     world = World.build(tmp_path, materials, ("run", "corpus"))
     edit_text("run/config.yaml", "max_samples: 16", "max_samples: 20")(world)
     plant(world)

@@ -41,8 +41,13 @@ def test_no_command_imports_from_the_working_directory(command, materials, tmp_p
     assert imported(world) == []
 
 
-@pytest.mark.parametrize("command", ["generate run --prompt text --max-tokens 2", pretrain("trainer.max_samples=20"), "doctor"])
-def test_an_empty_entry_of_pythonpath_does_not_let_children_import_from_there(command, materials, tmp_path):
+@pytest.mark.parametrize(
+    "command",
+    ["generate run --prompt text --max-tokens 2", pretrain("trainer.max_samples=20"), "doctor"],
+)
+def test_an_empty_entry_of_pythonpath_does_not_let_children_import_from_there(
+    command, materials, tmp_path
+):
     """The script itself starts with that entry, before any line of ours: it may import what Python or its first line asks for."""
     world = World.build(tmp_path, materials, USES)
     for name in ("sitecustomize.py", "json.py", "typer.py"):
@@ -54,12 +59,26 @@ def test_an_empty_entry_of_pythonpath_does_not_let_children_import_from_there(co
 
 
 def rampcli(world: World, command: str, **variables: str) -> subprocess.CompletedProcess[str]:
-    environment = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "PYTHONSAFEPATH")}
+    environment = {
+        name: value
+        for name, value in os.environ.items()
+        if name not in ("PYTHONPATH", "PYTHONSAFEPATH")
+    }
     environment |= {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": "", **variables}
-    return subprocess.run([SCRIPT, *command.split()], cwd=world.here, env=environment, text=True, capture_output=True, check=False)
+    return subprocess.run(
+        [SCRIPT, *command.split()],
+        cwd=world.here,
+        env=environment,
+        text=True,
+        capture_output=True,
+        check=False,
+    )
 
 
 def imported(world: World) -> list[str]:
     """The canaries that were imported, each with the command line that did."""
     found = world.outside.glob("IMPORTED-*")
-    return [f"{path.name}: {path.read_bytes().replace(bytes(1), b' ').decode(errors='replace')}" for path in sorted(found)]
+    return [
+        f"{path.name}: {path.read_bytes().replace(bytes(1), b' ').decode(errors='replace')}"
+        for path in sorted(found)
+    ]

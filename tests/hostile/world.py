@@ -10,7 +10,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-CANARY_MODULES = ("sitecustomize", "yaml", "torch", "json", "typer", "rampcli", "numpy", "omegaconf", "hydra", "tokenizers", "rich")
+CANARY_MODULES = (
+    "sitecustomize",
+    "yaml",
+    "torch",
+    "json",
+    "typer",
+    "rampcli",
+    "numpy",
+    "omegaconf",
+    "hydra",
+    "tokenizers",
+    "rich",
+)
 """Modules in the working directory. What imports one leaves a file IMPORTED-..., which is a change outside."""
 _CANARY = """\
 import os
@@ -35,10 +47,18 @@ class World:
         world.here.mkdir()
         for name in names:
             for path in materials.glob(f"{name}*"):
-                if path.name in (name, *(f"{name}{suffix}" for suffix in (".bin", ".idx", ".json", ".tokenizer.json"))):
+                if path.name in (
+                    name,
+                    *(f"{name}{suffix}" for suffix in (".bin", ".idx", ".json", ".tokenizer.json")),
+                ):
                     copy = shutil.copytree if path.is_dir() else shutil.copy2
                     copy(path, world.here / path.name)
-        for path in ("precious.txt", "folder/precious.txt", "folder/step_00000001/precious.txt", "folder/stage_0.log"):
+        for path in (
+            "precious.txt",
+            "folder/precious.txt",
+            "folder/step_00000001/precious.txt",
+            "folder/stage_0.log",
+        ):
             (world.outside / path).parent.mkdir(parents=True, exist_ok=True)
             (world.outside / path).write_text("precious\n")
         for name in CANARY_MODULES:
@@ -68,7 +88,9 @@ Plant = Callable[[World], Any]
 
 def write(name: str, content: str | bytes) -> Plant:
     """Plants a file."""
-    return lambda world: world.clear(name).write_bytes(content if isinstance(content, bytes) else content.encode())
+    return lambda world: world.clear(name).write_bytes(
+        content if isinstance(content, bytes) else content.encode()
+    )
 
 
 def write_json(name: str, content: Any) -> Plant:
@@ -167,7 +189,13 @@ def snapshot(folder: Path) -> dict[str, tuple[Any, ...]]:
             if stat.S_ISLNK(facts.st_mode):
                 found[key] = ("link", os.readlink(path))
             elif stat.S_ISREG(facts.st_mode):
-                found[key] = ("file", facts.st_mode, facts.st_mtime_ns, facts.st_size, hashlib.sha256(path.read_bytes()).hexdigest())
+                found[key] = (
+                    "file",
+                    facts.st_mode,
+                    facts.st_mtime_ns,
+                    facts.st_size,
+                    hashlib.sha256(path.read_bytes()).hexdigest(),
+                )
             else:
                 found[key] = ("other", facts.st_mode)
     return found

@@ -35,7 +35,17 @@ def say(run: RunDirectory, status: str, **facts: object) -> None:
 
 
 def fail(run: RunDirectory, message: str, understood: bool) -> None:
-    say(run, "failed", error={"message": message, "set_by": [], "remedy": None, "exit_code": 4, "understood": understood})
+    say(
+        run,
+        "failed",
+        error={
+            "message": message,
+            "set_by": [],
+            "remedy": None,
+            "exit_code": 4,
+            "understood": understood,
+        },
+    )
     sys.exit(1)
 
 

@@ -11,7 +11,11 @@ def of_four_nodes(*words: str) -> Resolved:
     given = ["trainer.num_nodes=4", "trainer.devices=1", "data.micro_batch_size=1"]
     given += ["model.global_batch_size=12", "model.rampup_batch_size=null"]
     settings = dict(word.split("=", 1) for word in [*given, *words])
-    return resolve(lay_over(llm.from_factory("llama3_tiny"), [f"{key}={value}" for key, value in settings.items()]))
+    return resolve(
+        lay_over(
+            llm.from_factory("llama3_tiny"), [f"{key}={value}" for key, value in settings.items()]
+        )
+    )
 
 
 @pytest.mark.parametrize(
@@ -23,9 +27,25 @@ def of_four_nodes(*words: str) -> Resolved:
         (["parallel.tensor_parallel_size=2"], 5, 4),
         (["parallel.tensor_parallel_size=2"], 1, 0),
         (["parallel.data_parallel_shard_size=2"], 5, 4),
-        (["parallel.data_parallel_shard_size=2", "parallel.tensor_parallel_size=2", "trainer.num_nodes=4"], 3, 0),
+        (
+            [
+                "parallel.data_parallel_shard_size=2",
+                "parallel.tensor_parallel_size=2",
+                "trainer.num_nodes=4",
+            ],
+            3,
+            0,
+        ),
         # The same processes train both stages: three ranks divide the batch of the second alone.
-        (["model.rampup_batch_size=[4,8,40]", "rampup.at_boundary=continue", "rampup.node_policy=fixed"], 3, 2),
+        (
+            [
+                "model.rampup_batch_size=[4,8,40]",
+                "rampup.at_boundary=continue",
+                "rampup.node_policy=fixed",
+            ],
+            3,
+            2,
+        ),
     ],
 )
 def test_the_most_ranks_that_fit_train(words, nodes, training):

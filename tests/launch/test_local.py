@@ -19,7 +19,9 @@ def run(tmp_path):
 
 
 def test_ranks_run_on_the_gpus_of_nodes_that_are_not_lost_and_need_not_fill_the_last(run):
-    workers = LocalWorkers(run, World(nodes=(0, 2), ranks=3), run.logs / "stage_0.log", devices=2, gpus=list("abcdef"))
+    workers = LocalWorkers(
+        run, World(nodes=(0, 2), ranks=3), run.logs / "stage_0.log", devices=2, gpus=list("abcdef")
+    )
     try:
         places = [environment_of(process.pid) for process in workers.processes]
         names = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "CUDA_VISIBLE_DEVICES", "MASTER_ADDR")
@@ -35,14 +37,18 @@ def test_ranks_run_on_the_gpus_of_nodes_that_are_not_lost_and_need_not_fill_the_
 
 
 def test_nobody_else_can_listen_where_the_workers_meet(run):
-    workers = LocalWorkers(run, World(nodes=(0,), ranks=2), run.logs / "stage_0.log", devices=2, gpus=[])
+    workers = LocalWorkers(
+        run, World(nodes=(0,), ranks=2), run.logs / "stage_0.log", devices=2, gpus=[]
+    )
     try:
         port = int(environment_of(workers.processes[1].pid)["MASTER_PORT"])
         with socket.socket() as neighbour:
             neighbour.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             with pytest.raises(OSError, match="in use"):
                 neighbour.bind(("127.0.0.1", port))
-        assert ["RAMPCLI_LISTENER" in environment_of(process.pid) for process in workers.processes] == [True, False]
+        assert [
+            "RAMPCLI_LISTENER" in environment_of(process.pid) for process in workers.processes
+        ] == [True, False]
     finally:
         workers.end()
 

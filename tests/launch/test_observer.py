@@ -29,7 +29,9 @@ def take_steps(run, *steps):
 
 
 @pytest.mark.parametrize("steps_before_the_next_look", range(6))
-def test_steps_that_are_taken_again_are_told_however_late_one_looks(run, steps_before_the_next_look):
+def test_steps_that_are_taken_again_are_told_however_late_one_looks(
+    run, steps_before_the_next_look
+):
     take_steps(run, 1, 2, 3, 4)
     run.append_event("start", step=0)
     listener = Listener()
@@ -43,4 +45,9 @@ def test_steps_that_are_taken_again_are_told_however_late_one_looks(run, steps_b
     take_steps(run, 9)
     feed.tell()
     assert listener.heard == ["start", *taken, 9]
-    assert [json.loads(line)["step"] for line in run.metrics.read_text().splitlines()] == [1, 2, *taken, 9]
+    assert [json.loads(line)["step"] for line in run.metrics.read_text().splitlines()] == [
+        1,
+        2,
+        *taken,
+        9,
+    ]

@@ -24,10 +24,17 @@ def test_its_exit_code_is_the_programs(program):
     assert run_program(program("import sys; sys.exit(int(sys.argv[1]))"), ["5"]) == 5
 
 
-@pytest.mark.parametrize(("number", "name"), [(signal.SIGKILL, "SIGKILL"), (signal.SIGRTMIN + 1, f"signal {signal.SIGRTMIN + 1}")])
-def test_a_program_that_a_signal_killed_is_reported_so_also_of_one_without_a_name(program, number, name):
+@pytest.mark.parametrize(
+    ("number", "name"),
+    [(signal.SIGKILL, "SIGKILL"), (signal.SIGRTMIN + 1, f"signal {signal.SIGRTMIN + 1}")],
+)
+def test_a_program_that_a_signal_killed_is_reported_so_also_of_one_without_a_name(
+    program, number, name
+):
     with pytest.raises(RampcliError, match=f"program_of_test was killed by {name}"):
-        run_program(program("import os, sys; os.kill(os.getpid(), int(sys.argv[1]))"), [str(int(number))])
+        run_program(
+            program("import os, sys; os.kill(os.getpid(), int(sys.argv[1]))"), [str(int(number))]
+        )
 
 
 ENGINE = """
@@ -47,7 +54,9 @@ COMMAND = "import sys; from rampcli.launch.program import run_program; sys.exit(
 def test_sigterm_ends_the_program_too_and_it_removes_what_is_half_done(program, tmp_path):
     (tmp_path / "out").mkdir()
     command = [sys.executable, "-P", "-c", COMMAND, program(ENGINE), str(tmp_path / "out")]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "half done\n"
         process.terminate()

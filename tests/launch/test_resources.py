@@ -10,7 +10,9 @@ from rampcli.errors import UsageError
 from rampcli.launch.resources import claimed_gpus, gpus_wanted, visible_gpus
 
 
-@pytest.mark.parametrize(("variable", "gpus"), [("0,1,2", ["0", "1", "2"]), ("", []), ("GPU-ab12", ["GPU-ab12"])])
+@pytest.mark.parametrize(
+    ("variable", "gpus"), [("0,1,2", ["0", "1", "2"]), ("", []), ("GPU-ab12", ["GPU-ab12"])]
+)
 def test_the_gpus_are_those_that_the_environment_leaves(monkeypatch, variable, gpus):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", variable)
     assert visible_gpus() == gpus
@@ -32,9 +34,20 @@ def tiny(accelerator):
 
 @pytest.mark.parametrize(
     ("accelerator", "variable", "used"),
-    [("auto", "3,5,7", ["3", "5"]), ("auto", "3", []), ("cpu", "3,5", []), ("gpu", "3,5", ["3", "5"])],
+    [
+        ("auto", "3,5,7", ["3", "5"]),
+        ("auto", "3", []),
+        ("cpu", "3,5", []),
+        ("gpu", "3,5", ["3", "5"]),
+    ],
 )
-def test_a_run_takes_the_gpus_of_its_largest_stage_or_none(claims, monkeypatch, accelerator, variable, used):  # noqa: ARG001
+def test_a_run_takes_the_gpus_of_its_largest_stage_or_none(
+    claims,  # noqa: ARG001
+    monkeypatch,
+    accelerator,
+    variable,
+    used,
+):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", variable)
     with claimed_gpus(*tiny(accelerator)) as gpus:
         assert gpus == used
@@ -44,7 +57,12 @@ def test_runs_that_go_on_at_once_have_other_gpus_until_there_are_too_few(claims,
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1,2,GPU-a/b,4")
     with claimed_gpus(*tiny("gpu")) as first, claimed_gpus(*tiny("auto")) as second:
         assert (first, second) == (["0", "1"], ["2", "GPU-a/b"])
-        with pytest.raises(UsageError, match="needs 2 GPUs, and of the 5 here other runs use all but 1"), claimed_gpus(*tiny("auto")):
+        with (
+            pytest.raises(
+                UsageError, match="needs 2 GPUs, and of the 5 here other runs use all but 1"
+            ),
+            claimed_gpus(*tiny("auto")),
+        ):
             pass
         with claimed_gpus(*tiny("cpu")) as none:
             assert none == []
@@ -55,15 +73,32 @@ def test_runs_that_go_on_at_once_have_other_gpus_until_there_are_too_few(claims,
 def test_a_run_that_wants_more_gpus_than_there_are_says_how_many(monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
     resolved = resolve(llm.gpt3_5b.pretrain_recipe())
-    with pytest.raises(UsageError, match=r"needs 128 GPUs \(16 nodes of 8\), and this machine has 1"):
+    with pytest.raises(
+        UsageError, match=r"needs 128 GPUs \(16 nodes of 8\), and this machine has 1"
+    ):
         gpus_wanted(resolved.config, resolved.plan)
 
 
-@pytest.mark.parametrize("make", [lambda path: path.mkdir(mode=0o777), lambda path: path.symlink_to("/var"), lambda path: path.touch()])
-def test_claims_are_not_made_in_a_folder_that_others_can_write_to(claims, monkeypatch, tmp_path, make):  # noqa: ARG001
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda path: path.mkdir(mode=0o777),
+        lambda path: path.symlink_to("/var"),
+        lambda path: path.touch(),
+    ],
+)
+def test_claims_are_not_made_in_a_folder_that_others_can_write_to(
+    claims,  # noqa: ARG001
+    monkeypatch,
+    tmp_path,
+    make,
+):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
     before = os.umask(0)
     make(tmp_path / f"rampcli-gpus-{os.getuid()}")
     os.umask(before)
-    with pytest.raises(UsageError, match="is not a folder that only you can write to"), claimed_gpus(*tiny("gpu")):
+    with (
+        pytest.raises(UsageError, match="is not a folder that only you can write to"),
+        claimed_gpus(*tiny("gpu")),
+    ):
         pass

@@ -5,10 +5,14 @@ from rampcli.launch.restarts import LONGEST_BACKOFF_S, Restarts
 
 
 @given(max_restarts=st.integers(0, 20), backoff_s=st.floats(0, 100))
-def test_a_crash_is_followed_by_as_many_restarts_as_are_allowed_each_after_twice_the_wait(max_restarts, backoff_s):
+def test_a_crash_is_followed_by_as_many_restarts_as_are_allowed_each_after_twice_the_wait(
+    max_restarts, backoff_s
+):
     restarts = Restarts(max_restarts=max_restarts, backoff_s=backoff_s)
     waits = [restarts.after_crash(step) for step in range(max_restarts)]
-    assert waits == [min(LONGEST_BACKOFF_S, backoff_s * 2**number) for number in range(max_restarts)]
+    assert waits == [
+        min(LONGEST_BACKOFF_S, backoff_s * 2**number) for number in range(max_restarts)
+    ]
     why = restarts.after_crash(max_restarts)
     assert f"launch.max_restarts={max_restarts}" in why
 
@@ -27,10 +31,17 @@ def test_workers_that_crash_before_they_train_are_at_no_step():
 def test_workers_that_crash_before_they_train_twice_in_a_row_are_not_started_again():
     restarts = Restarts(max_restarts=10, backoff_s=1.0)
     assert [restarts.after_crash(step) for step in (None, 4, None)] == [1.0, 2.0, 4.0]
-    assert restarts.after_crash(None) == "they crashed before the first step twice, one start after the other"
+    assert (
+        restarts.after_crash(None)
+        == "they crashed before the first step twice, one start after the other"
+    )
 
 
 def test_a_node_that_is_lost_says_nothing_against_a_step_and_counts():
     restarts = Restarts(max_restarts=3, backoff_s=1.0)
-    assert [restarts.after_crash(4), restarts.after_loss(), restarts.after_crash(4)] == [1.0, 2.0, 4.0]
+    assert [restarts.after_crash(4), restarts.after_loss(), restarts.after_crash(4)] == [
+        1.0,
+        2.0,
+        4.0,
+    ]
     assert restarts.after_loss() == "they crashed 4 times, with launch.max_restarts=3"

@@ -13,7 +13,12 @@ from run_files import manifest
 
 
 def tiny(tmp_path, *words: str) -> Resolved:
-    return resolve(lay_over(llm.from_factory("llama3_tiny"), [f"run_dir={tmp_path}/run", "trainer.accelerator=cpu", *words]))
+    return resolve(
+        lay_over(
+            llm.from_factory("llama3_tiny"),
+            [f"run_dir={tmp_path}/run", "trainer.accelerator=cpu", *words],
+        )
+    )
 
 
 @pytest.fixture
@@ -21,13 +26,17 @@ def resolved(tmp_path) -> Resolved:
     return tiny(tmp_path)
 
 
-def leave_checkpoint(resolved: Resolved, *, consumed_samples: int, without: tuple[str, ...] = (), **changed) -> RunDirectory:
+def leave_checkpoint(
+    resolved: Resolved, *, consumed_samples: int, without: tuple[str, ...] = (), **changed
+) -> RunDirectory:
     directory = RunDirectory(resolved.run_dir)
     folder = directory.checkpoint_folder(7)
     folder.mkdir(parents=True)
     settings = snapshot.identity(resolved.config) | changed
     settings = {key: value for key, value in settings.items() if key not in without}
-    (folder / MANIFEST).write_text(json.dumps(manifest(consumed_samples=consumed_samples, settings=settings)))
+    (folder / MANIFEST).write_text(
+        json.dumps(manifest(consumed_samples=consumed_samples, settings=settings))
+    )
     directory.mark()
     return directory
 
@@ -40,9 +49,17 @@ def test_a_run_that_is_complete_is_not_started_again(resolved):
 
 
 @pytest.mark.parametrize(
-    ("key", "theirs"), [("seed", 1), ("model.hidden_size", 64), ("model.rampup_batch_size", None), ("data.source", "mock")]
+    ("key", "theirs"),
+    [
+        ("seed", 1),
+        ("model.hidden_size", 64),
+        ("model.rampup_batch_size", None),
+        ("data.source", "mock"),
+    ],
 )
-def test_a_checkpoint_of_another_configuration_is_refused_with_the_difference(resolved, key, theirs):
+def test_a_checkpoint_of_another_configuration_is_refused_with_the_difference(
+    resolved, key, theirs
+):
     leave_checkpoint(resolved, consumed_samples=8, **{key: theirs})
     with pytest.raises(ForeignCheckpointError, match=f"{key}={theirs}") as refused:
         run(resolved)
@@ -54,26 +71,39 @@ def test_a_setting_that_is_newer_than_the_checkpoint_had_its_default(tmp_path):
     resolved = tiny(tmp_path)
     leave_checkpoint(resolved, consumed_samples=resolved.plan.end_sample, without=newer)
     assert run(resolved).status == "complete"
-    with pytest.raises(ForeignCheckpointError, match=r"rampup\.decrease_batch_size_if_needed=False \(here True\)"):
+    with pytest.raises(
+        ForeignCheckpointError, match=r"rampup\.decrease_batch_size_if_needed=False \(here True\)"
+    ):
         run(tiny(tmp_path, "rampup.decrease_batch_size_if_needed=true"))
 
 
 def test_what_does_not_decide_the_tensors_or_the_samples_may_change_when_a_run_goes_on(tmp_path):
     resolved = tiny(tmp_path)
     leave_checkpoint(resolved, consumed_samples=resolved.plan.end_sample)
-    words = ["optim.lr=0.5", "trainer.num_nodes=4", "rampup.node_policy=best", "data.micro_batch_size=1", "schedule.decay_style=wsd"]
+    words = [
+        "optim.lr=0.5",
+        "trainer.num_nodes=4",
+        "rampup.node_policy=best",
+        "data.micro_batch_size=1",
+        "schedule.decay_style=wsd",
+    ]
     assert run(tiny(tmp_path, *words)).status == "complete"
 
 
 def going_on(tmp_path, *words: str) -> Resolved:
     """The same, from where the run directory stands."""
-    config = lay_over(llm.from_factory("llama3_tiny"), [f"run_dir={tmp_path}/run", "trainer.accelerator=cpu", *words])
+    config = lay_over(
+        llm.from_factory("llama3_tiny"),
+        [f"run_dir={tmp_path}/run", "trainer.accelerator=cpu", *words],
+    )
     return resolve(config, consumed_samples_in=lambda path: RunDirectory(path).consumed_samples())
 
 
 def test_a_run_goes_on_where_its_newest_checkpoint_stands_whatever_was_before(tmp_path):
     words = ["rampup.node_policy=fixed", "trainer.num_nodes=4"]
-    with pytest.raises(UsageError, match=r"stages 0 \(batch size 4\), 1 \(batch size 8\), 2 \(batch size 12\)"):
+    with pytest.raises(
+        UsageError, match=r"stages 0 \(batch size 4\), 1 \(batch size 8\), 2 \(batch size 12\)"
+    ):
         going_on(tmp_path, *words)
     last = tiny(tmp_path).plan.stages[-1]
     leave_checkpoint(tiny(tmp_path), consumed_samples=last.first_sample)
@@ -84,7 +114,9 @@ def test_a_run_goes_on_where_its_newest_checkpoint_stands_whatever_was_before(tm
 
 
 def test_a_run_is_described_for_workers_and_for_people_before_it_starts(tmp_path):
-    directory = leave_checkpoint(tiny(tmp_path), consumed_samples=tiny(tmp_path).plan.stages[-1].first_sample)
+    directory = leave_checkpoint(
+        tiny(tmp_path), consumed_samples=tiny(tmp_path).plan.stages[-1].first_sample
+    )
     resolved = going_on(tmp_path, "rampup.node_policy=fixed", "trainer.num_nodes=4")
     describe(directory, resolved, ["trainer.num_nodes=4", "name=a b"])
     assert snapshot.read(directory.config) == resolved.config
@@ -115,7 +147,9 @@ def test_resume_never_wants_none(tmp_path):
         run(resolved)
 
 
-@pytest.mark.parametrize(("axis", "size"), [("tensor", 3), ("pipeline", 3), ("context", 3), ("virtual_pipeline", 2)])
+@pytest.mark.parametrize(
+    ("axis", "size"), [("tensor", 3), ("pipeline", 3), ("context", 3), ("virtual_pipeline", 2)]
+)
 def test_a_split_that_does_not_divide_is_refused_before_anything_is_written(tmp_path, axis, size):
     words = [
         "trainer.num_nodes=1",

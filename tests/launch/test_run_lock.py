@@ -30,7 +30,9 @@ def run(tmp_path):
 
 @pytest.fixture
 def supervisor(run):
-    with subprocess.Popen([sys.executable, "-c", SUPERVISOR, run.path], stdout=subprocess.PIPE) as process:
+    with subprocess.Popen(
+        [sys.executable, "-c", SUPERVISOR, run.path], stdout=subprocess.PIPE
+    ) as process:
         process.stdout.readline()
         yield process
         process.kill()
@@ -39,7 +41,10 @@ def supervisor(run):
 def test_a_second_supervisor_is_told_who_the_first_one_is(run, supervisor):
     holder = Holder(socket.gethostname(), supervisor.pid, is_here=True)
     assert holder_of(run) == holder
-    with pytest.raises(UsageError, match=f"is in use by another rampcli \\({holder}\\)"), locked(run):
+    with (
+        pytest.raises(UsageError, match=f"is in use by another rampcli \\({holder}\\)"),
+        locked(run),
+    ):
         pass
     assert holder_of(run) == holder
 
@@ -92,7 +97,9 @@ def bystander():
 
 @pytest.mark.parametrize("lie", LIES, ids=range(len(LIES)))
 def test_what_is_written_in_the_lock_sends_no_signal_to_anybody(run, supervisor, bystander, lie):
-    run.lock.write_text(lie.replace("HOST", socket.gethostname()).replace("PID", str(bystander.pid)))
+    run.lock.write_text(
+        lie.replace("HOST", socket.gethostname()).replace("PID", str(bystander.pid))
+    )
     assert holder_of(run) == Holder(socket.gethostname(), supervisor.pid, is_here=True)
     assert cancel(run).pid == supervisor.pid
     assert supervisor.wait() == -signal.SIGTERM
@@ -106,7 +113,10 @@ def test_a_lock_whose_holder_is_not_seen_here_is_not_cancelled(run, supervisor, 
     supervisor.wait()
     with hold(run.lock, shared=True):  # no supervisor of this machine holds it so
         run.lock.write_text(f'{{"host": "node7\\u001b[2J", "pid": {bystander.pid}}}')
-        with pytest.raises(UsageError, match=r"is trained by process \d+ on node7.x1b.2J, which is not a process of yours"):
+        with pytest.raises(
+            UsageError,
+            match=r"is trained by process \d+ on node7.x1b.2J, which is not a process of yours",
+        ):
             cancel(run)
         run.lock.write_text("")
         with pytest.raises(UsageError, match="is trained by a process that is not seen from here"):
@@ -131,7 +141,10 @@ def test_a_folder_that_is_not_a_run_directory_is_not_locked(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["config.yaml"]
 
 
-@pytest.mark.parametrize("name", ["state.json", "events.jsonl", "metrics.jsonl", "logs", "checkpoints", "slurm", "config.yaml"])
+@pytest.mark.parametrize(
+    "name",
+    ["state.json", "events.jsonl", "metrics.jsonl", "logs", "checkpoints", "slurm", "config.yaml"],
+)
 def test_a_link_in_a_run_directory_is_refused_before_anything_is_changed(run, tmp_path, name):
     run.claim()
     (tmp_path / "outside").mkdir()

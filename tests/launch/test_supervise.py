@@ -46,7 +46,9 @@ def play(tmp_path):
     def start(world, log):  # the first rank of all is who plays
         supervise.worlds.append(world.nodes)
         environment = worker_environment(threads=1) | {"PYTHONPATH": str(TESTS)}
-        return Workers([start_process([sys.executable, ACTOR, str(tmp_path)], run, log, environment)])
+        return Workers(
+            [start_process([sys.executable, ACTOR, str(tmp_path)], run, log, environment)]
+        )
 
     def supervise(*scenes, words=(), backoff_s=0.0, stop_at=None, twice=False, meanwhile=None):
         (tmp_path / "scenes.json").write_text(json.dumps(scenes))
@@ -55,7 +57,9 @@ def play(tmp_path):
         resolved = resolve(lay_over(llm.from_factory("llama3_tiny"), overrides))
         signals = supervise.signals = StopSignals()
         listener = Listener(signals, stop_at, twice)
-        supervisor = Supervisor(resolved=resolved, run=run, start=start, observer=listener, signals=signals)
+        supervisor = Supervisor(
+            resolved=resolved, run=run, start=start, observer=listener, signals=signals
+        )
         if meanwhile:
             threading.Timer(0.5, meanwhile).start()
         try:
@@ -75,7 +79,9 @@ COMPLETE = [["steps", 1, 9], ["say", "complete"]]
 
 
 def test_workers_that_crash_are_started_again_until_the_run_is_complete(play):
-    status, listener = play([["steps", 1, 3], ["die"]], [["die"]], [["steps", 1, 1], ["end with", "a word"]], COMPLETE)
+    status, listener = play(
+        [["steps", 1, 3], ["die"]], [["die"]], [["steps", 1, 1], ["end with", "a word"]], COMPLETE
+    )
     assert status == "complete"
     assert listener.heard.count("fault") == 3
     faults = [row["reason"] for row in events(play.run, "fault")]
@@ -90,15 +96,33 @@ def test_workers_that_crash_are_started_again_until_the_run_is_complete(play):
 
 
 def test_more_crashes_than_there_are_restarts_end_the_run(play):
-    error, _ = play([["steps", 1, 3], ["die"]], [["die"]], [["steps", 1, 4], ["die"]], words=["launch.max_restarts=2"])
-    assert "they crashed 3 times, with launch.max_restarts=2 (rank 0 was killed by SIGKILL; log: " in error.message
+    error, _ = play(
+        [["steps", 1, 3], ["die"]],
+        [["die"]],
+        [["steps", 1, 4], ["die"]],
+        words=["launch.max_restarts=2"],
+    )
+    assert (
+        "they crashed 3 times, with launch.max_restarts=2 (rank 0 was killed by SIGKILL; log: "
+        in error.message
+    )
     assert (error.exit_code, len(events(play.run, "launch"))) == (1, 3)
-    assert (play.run.read_state()["status"], play.run.read_state()["error"]["message"]) == ("failed", error.message)
+    assert (play.run.read_state()["status"], play.run.read_state()["error"]["message"]) == (
+        "failed",
+        error.message,
+    )
 
 
 def test_a_crash_in_the_same_step_twice_ends_the_run(play):
-    error, _ = play([["steps", 1, 3], ["die"]], [["steps", 2, 3], ["fail", "RuntimeError: an address", False]], COMPLETE)
-    assert "they crashed in step 4 twice, one start after the other (RuntimeError: an address" in error.message
+    error, _ = play(
+        [["steps", 1, 3], ["die"]],
+        [["steps", 2, 3], ["fail", "RuntimeError: an address", False]],
+        COMPLETE,
+    )
+    assert (
+        "they crashed in step 4 twice, one start after the other (RuntimeError: an address"
+        in error.message
+    )
     assert play.run.read_state()["error"]["message"] == error.message
     assert len(events(play.run, "launch")) == 2
 
@@ -126,7 +150,9 @@ def test_before_there_is_anything_to_save_a_run_is_preempted_as_well(play):
 
 def test_workers_that_do_not_save_in_time_are_killed_and_that_is_said(play):
     began = time.monotonic()
-    error, _ = play([["steps", 1, 3], ["turn a deaf ear"]], words=["launch.grace_s=0.5"], stop_at="listening")
+    error, _ = play(
+        [["steps", 1, 3], ["turn a deaf ear"]], words=["launch.grace_s=0.5"], stop_at="listening"
+    )
     assert "the workers did not save within launch.grace_s=0.5 s" in error.message
     assert error.exit_code == 1
     assert time.monotonic() - began < 10
@@ -135,12 +161,17 @@ def test_workers_that_do_not_save_in_time_are_killed_and_that_is_said(play):
 def test_a_second_signal_ends_the_run_at_once(play):
     began = time.monotonic()
     error, _ = play([["steps", 1, 3], ["turn a deaf ear"]], stop_at="listening", twice=True)
-    assert "the workers were killed at the second signal; the same command goes on from the last checkpoint" in error.message
+    assert (
+        "the workers were killed at the second signal; the same command goes on from the last checkpoint"
+        in error.message
+    )
     assert error.exit_code == 1
     assert time.monotonic() - began < 10
 
 
-def test_a_start_that_fails_before_the_first_step_is_tried_twice_and_its_last_words_are_quoted(play):
+def test_a_start_that_fails_before_the_first_step_is_tried_twice_and_its_last_words_are_quoted(
+    play,
+):
     error, _ = play([["end with", "the first line\nno module\x1b[2J of that name\n\n"]])
     log = play.run.logs / "stage_0.log"
     assert error.message.startswith(
@@ -152,18 +183,29 @@ def test_a_start_that_fails_before_the_first_step_is_tried_twice_and_its_last_wo
 
 
 def test_what_an_earlier_start_has_printed_is_not_quoted(play):
-    error, _ = play([["steps", 1, 3], ["end with", "a word"]], [["die"]], words=["launch.max_restarts=1"])
+    error, _ = play(
+        [["steps", 1, 3], ["end with", "a word"]], [["die"]], words=["launch.max_restarts=1"]
+    )
     assert "a word" in events(play.run, "fault")[0]["reason"]
     assert "a word" not in error.message
 
 
-ELASTIC = ["launch.elastic=true", "trainer.num_nodes=3", "trainer.devices=1", "data.micro_batch_size=1", "model.global_batch_size=6"]
+ELASTIC = [
+    "launch.elastic=true",
+    "trainer.num_nodes=3",
+    "trainer.devices=1",
+    "data.micro_batch_size=1",
+    "model.global_batch_size=6",
+]
 ELASTIC += ["model.rampup_batch_size=null", "trainer.accelerator=cpu"]
 
 
 def test_nodes_that_are_lost_count_as_crashes_and_the_others_go_on_at_once(play):
     error, _ = play([["die"]], words=[*ELASTIC, "launch.max_restarts=2"], backoff_s=30)
-    assert "they crashed 3 times, with launch.max_restarts=2 (rank 0 was killed by SIGKILL; log: " in error.message
+    assert (
+        "they crashed 3 times, with launch.max_restarts=2 (rank 0 was killed by SIGKILL; log: "
+        in error.message
+    )
     assert play.worlds == [(0, 1, 2), (1, 2), (2,)]
     assert [row["world_size"] for row in events(play.run, "launch")] == [3, 2, 1]
     assert events(play.run, "fault")[1]["reason"].startswith(
@@ -172,9 +214,16 @@ def test_nodes_that_are_lost_count_as_crashes_and_the_others_go_on_at_once(play)
     assert play.run.read_state()["status"] == "failed"
 
 
-@pytest.mark.parametrize("meanwhile", [[["steps", 1, 3], ["save when asked"]], [["steps", 1, 3], ["turn a deaf ear"]], [["listen"]]])
-def test_a_node_that_comes_back_trains_with_the_others_once_they_have_saved_or_cannot(play, meanwhile):
-    status, listener = play([["die"]], meanwhile, COMPLETE, words=[*ELASTIC, "launch.grace_s=0.5"], backoff_s=2)
+@pytest.mark.parametrize(
+    "meanwhile",
+    [[["steps", 1, 3], ["save when asked"]], [["steps", 1, 3], ["turn a deaf ear"]], [["listen"]]],
+)
+def test_a_node_that_comes_back_trains_with_the_others_once_they_have_saved_or_cannot(
+    play, meanwhile
+):
+    status, listener = play(
+        [["die"]], meanwhile, COMPLETE, words=[*ELASTIC, "launch.grace_s=0.5"], backoff_s=2
+    )
     assert (status, play.worlds) == ("complete", [(0, 1, 2), (1, 2), (0, 1, 2)])
     assert listener.heard.count("fault") == 1
 
@@ -185,13 +234,25 @@ def test_a_run_that_is_asked_to_stop_while_it_waits_for_nodes_or_for_a_save_is_p
     assert events(play.run, "fault")[0]["reason"].startswith(
         "lost node 0 (killed by SIGKILL); the 2 left wait for it, with launch.min_nodes=3; it is started again in 60 s"
     )
-    assert play([["die"]], [["steps", 1, 3], ["save when asked"]], words=ELASTIC, backoff_s=60, stop_at="listening")[0] == "preempted"
+    assert (
+        play(
+            [["die"]],
+            [["steps", 1, 3], ["save when asked"]],
+            words=ELASTIC,
+            backoff_s=60,
+            stop_at="listening",
+        )[0]
+        == "preempted"
+    )
     assert play.worlds == [(0, 1, 2), (0, 1, 2), (1, 2)]
 
 
 def test_a_save_that_the_supervisor_did_not_ask_for_ends_the_run(play):
     for words in ([], ELASTIC):
-        assert play([["steps", 1, 3], ["say", "preempted"], ["die"]], COMPLETE, words=words)[0] == "preempted"
+        assert (
+            play([["steps", 1, 3], ["say", "preempted"], ["die"]], COMPLETE, words=words)[0]
+            == "preempted"
+        )
 
 
 def test_who_waits_for_others_or_for_the_next_start_can_be_asked_to_stop(play):

@@ -26,7 +26,11 @@ def test_a_reserved_port_is_given_to_nobody_else_and_who_knows_it_listens_there(
     reserved = [reserve_port() for _ in range(200)]
     ports = [each.getsockname()[1] for each in reserved]
     assert len(set(ports)) == 200
-    with socket.create_server(("127.0.0.1", ports[0])), socket.socket() as other, pytest.raises(OSError, match="in use"):
+    with (
+        socket.create_server(("127.0.0.1", ports[0])),
+        socket.socket() as other,
+        pytest.raises(OSError, match="in use"),
+    ):
         other.bind(("127.0.0.1", ports[1]))
     for each in reserved:
         each.close()
@@ -35,11 +39,19 @@ def test_a_reserved_port_is_given_to_nobody_else_and_who_knows_it_listens_there(
 def test_a_worker_gets_the_memory_that_it_freed_without_new_pages(monkeypatch):
     monkeypatch.delenv("GLIBC_TUNABLES", raising=False)
     environment = worker_environment(threads=1)
-    faults = subprocess.run([sys.executable, "-c", ALLOCATES_TWICE], env=environment, stdout=subprocess.PIPE, text=True, check=True)
+    faults = subprocess.run(
+        [sys.executable, "-c", ALLOCATES_TWICE],
+        env=environment,
+        stdout=subprocess.PIPE,
+        text=True,
+        check=True,
+    )
     assert int(faults.stdout) < 2**26 / 2**21  # fewer than there are huge pages in it
 
 
-@pytest.mark.parametrize("name", ["OMP_NUM_THREADS", "GOMP_SPINCOUNT", "GLIBC_TUNABLES", "TORCHINDUCTOR_CACHE_DIR"])
+@pytest.mark.parametrize(
+    "name", ["OMP_NUM_THREADS", "GOMP_SPINCOUNT", "GLIBC_TUNABLES", "TORCHINDUCTOR_CACHE_DIR"]
+)
 def test_what_the_user_has_set_in_the_environment_stays(monkeypatch, name):
     monkeypatch.delenv(name, raising=False)
     assert name in worker_environment(threads=1)
@@ -47,17 +59,23 @@ def test_what_the_user_has_set_in_the_environment_stays(monkeypatch, name):
     assert worker_environment(threads=1)[name] == "as the user has it"
 
 
-def test_where_the_user_says_where_compiled_layers_go_no_other_folder_is_made(monkeypatch, tmp_path):
+def test_where_the_user_says_where_compiled_layers_go_no_other_folder_is_made(
+    monkeypatch, tmp_path
+):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", "elsewhere")
     worker_environment(threads=1)
     assert not list(tmp_path.iterdir())
 
 
-def test_without_a_home_to_write_to_compiled_layers_are_kept_where_only_this_user_can_write(monkeypatch, tmp_path):
+def test_without_a_home_to_write_to_compiled_layers_are_kept_where_only_this_user_can_write(
+    monkeypatch, tmp_path
+):
     monkeypatch.delenv("TORCHINDUCTOR_CACHE_DIR", raising=False)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "home"))
-    assert worker_environment(threads=1)["TORCHINDUCTOR_CACHE_DIR"].startswith(str(tmp_path / "home"))
+    assert worker_environment(threads=1)["TORCHINDUCTOR_CACHE_DIR"].startswith(
+        str(tmp_path / "home")
+    )
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
     (tmp_path / "file").touch()
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))

@@ -49,7 +49,9 @@ def test_rotation_keeps_lengths_and_depends_on_distance_alone():
     table = RotaryTable(ModelConfig(head_size=8), sequence_length=12)
     table.fill()
     query, key = torch.randn(2, 8, generator=torch.Generator().manual_seed(0))
-    queries, keys = (rotate(vector.expand(1, 1, 12, 8), table(torch.arange(12)))[0, 0] for vector in (query, key))
+    queries, keys = (
+        rotate(vector.expand(1, 1, 12, 8), table(torch.arange(12)))[0, 0] for vector in (query, key)
+    )
     torch.testing.assert_close(queries.norm(dim=-1), query.norm().expand(12))
     scores = queries @ keys.T
     for distance in range(11):
@@ -75,9 +77,13 @@ def test_a_window_hides_what_lies_further_back():
     window = CausalAttention(sliding_window=4)
     whole = window(query, key, value)
     torch.testing.assert_close(
-        whole[:, :, 9:10], CausalAttention(sliding_window=None)(query[:, :, 9:10], key[:, :, 6:10], value[:, :, 6:10])
+        whole[:, :, 9:10],
+        CausalAttention(sliding_window=None)(query[:, :, 9:10], key[:, :, 6:10], value[:, :, 6:10]),
     )
-    torch.testing.assert_close(whole[:, :, :4], CausalAttention(sliding_window=None)(query[:, :, :4], key[:, :, :4], value[:, :, :4]))
+    torch.testing.assert_close(
+        whole[:, :, :4],
+        CausalAttention(sliding_window=None)(query[:, :, :4], key[:, :, :4], value[:, :, :4]),
+    )
 
 
 @pytest.mark.parametrize("sliding_window", [None, 5])
@@ -86,12 +92,16 @@ def test_the_last_queries_see_as_much_as_if_all_were_asked(sliding_window):
     core = CausalAttention(sliding_window=sliding_window)
     for some in (1, 5):
         torch.testing.assert_close(
-            core(query[:, :, -some:], key[:, ::2], value[:, ::2]), core(query, key[:, ::2], value[:, ::2])[:, :, -some:]
+            core(query[:, :, -some:], key[:, ::2], value[:, ::2]),
+            core(query, key[:, ::2], value[:, ::2])[:, :, -some:],
         )
 
 
 def test_parts_of_a_model_one_after_another_are_the_model(model):
-    parts = [Decoder(model.model, sequence_length=16, layers=layers) for layers in (range(1), range(1, 2))]
+    parts = [
+        Decoder(model.model, sequence_length=16, layers=layers)
+        for layers in (range(1), range(1, 2))
+    ]
     for part in parts:
         fill_weights(part, initial_weights(1))
     tokens = torch.randint(64, (2, 16), generator=torch.Generator().manual_seed(0))
@@ -102,5 +112,8 @@ def test_parts_of_a_model_one_after_another_are_the_model(model):
 
 def test_a_cache_gives_what_the_whole_forward_pass_gives(model):
     tokens, cache = torch.randint(64, (2, 16), generator=torch.Generator().manual_seed(0)), {}
-    pieces = [model(tokens[:, first:last], torch.arange(first, last), cache) for first, last in ((0, 7), (7, 8), (8, 16))]
+    pieces = [
+        model(tokens[:, first:last], torch.arange(first, last), cache)
+        for first, last in ((0, 7), (7, 8), (8, 16))
+    ]
     torch.testing.assert_close(torch.cat(pieces, dim=1), model(tokens))

@@ -49,7 +49,9 @@ def test_documents_in_one_sequence_give_what_each_of_them_alone_gives(model):
     packed = model(tokens, places())
     for row, starts in enumerate(PACKED):
         for start, end in pairwise([*starts, LENGTH]):
-            torch.testing.assert_close(packed[row, start:end], model(tokens[row : row + 1, start:end])[0], **CLOSE)
+            torch.testing.assert_close(
+                packed[row, start:end], model(tokens[row : row + 1, start:end])[0], **CLOSE
+            )
 
 
 @torch.no_grad()
@@ -75,7 +77,9 @@ def test_a_sequence_of_one_document_is_the_same_with_a_mask_and_without(model):
     tokens, one = tokens_of(2), torch.arange(LENGTH)
     assert torch.equal(model(tokens), model(tokens, one))
     torch.testing.assert_close(model(tokens, one.repeat(2, 1)), model(tokens), **CLOSE)
-    torch.testing.assert_close(model(tokens[:, :11], one[:11].repeat(2, 1)), model(tokens[:, :11]), **CLOSE)
+    torch.testing.assert_close(
+        model(tokens[:, :11], one[:11].repeat(2, 1)), model(tokens[:, :11]), **CLOSE
+    )
 
 
 @torch.no_grad()

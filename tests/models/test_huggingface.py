@@ -35,10 +35,14 @@ def family(request):
 @pytest.fixture
 def theirs(family, tmp_path):
     """The same family by transformers' own class, with weights that transformers has drawn, in a folder that it has written."""
-    write_json(tmp_path / "config.json", to_huggingface(family, sequence_length=SEQUENCE, dtype="float32"))
+    write_json(
+        tmp_path / "config.json", to_huggingface(family, sequence_length=SEQUENCE, dtype="float32")
+    )
     transformers.set_seed(1)
     model = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(tmp_path)).float()
-    for parameter in model.parameters():  # biases and norms too: zeros and ones would hide where they are added
+    for (
+        parameter
+    ) in model.parameters():  # biases and norms too: zeros and ones would hide where they are added
         torch.nn.init.normal_(parameter, std=0.2)
     model.save_pretrained(tmp_path / "theirs")
     return model.eval()
@@ -54,7 +58,9 @@ def ours_from(folder: Path, family) -> Decoder:
 def test_the_logits_are_those_of_transformers_own_class(family, theirs, tmp_path):
     expected = theirs(TOKENS).logits
     assert expected.std() > 0.1
-    torch.testing.assert_close(ours_from(tmp_path / "theirs", family)(TOKENS), expected, atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(
+        ours_from(tmp_path / "theirs", family)(TOKENS), expected, atol=1e-5, rtol=1e-5
+    )
 
 
 @pytest.mark.usefixtures("theirs")
@@ -68,8 +74,12 @@ def test_the_settings_are_read_from_what_transformers_writes(family, tmp_path):
 def test_several_files_and_bf16_are_read_as_they_are(family, theirs, tmp_path):
     theirs.to(torch.bfloat16).save_pretrained(tmp_path / "parts", max_shard_size="40KB")
     assert len(list((tmp_path / "parts").glob("*.safetensors"))) > 1
-    expected = AutoModelForCausalLM.from_pretrained(tmp_path / "parts", dtype=torch.float32)(TOKENS).logits
-    torch.testing.assert_close(ours_from(tmp_path / "parts", family)(TOKENS), expected, atol=1e-5, rtol=1e-5)
+    expected = AutoModelForCausalLM.from_pretrained(tmp_path / "parts", dtype=torch.float32)(
+        TOKENS
+    ).logits
+    torch.testing.assert_close(
+        ours_from(tmp_path / "parts", family)(TOKENS), expected, atol=1e-5, rtol=1e-5
+    )
 
 
 LAYER_WEIGHT = "model.layers.1.mlp.up_proj.weight"
@@ -79,10 +89,15 @@ LAYER_WEIGHT = "model.layers.1.mlp.up_proj.weight"
 def saved(tmp_path):
     """A folder with the tensors of a Llama, which may be changed first; and its shape."""
 
-    def save(change: Callable[[dict[str, torch.Tensor]], object] = lambda _: None) -> tuple[Path, ModelConfig]:
+    def save(
+        change: Callable[[dict[str, torch.Tensor]], object] = lambda _: None,
+    ) -> tuple[Path, ModelConfig]:
         shape = FAMILIES["llama3"]
         parameters = Decoder(shape, sequence_length=SEQUENCE).state_dict()
-        tensors = {place.tensor: parameters[name] for name, place in places(shape, sequence_length=SEQUENCE).items()}
+        tensors = {
+            place.tensor: parameters[name]
+            for name, place in places(shape, sequence_length=SEQUENCE).items()
+        }
         change(tensors)
         save_file(tensors, tmp_path / "model.safetensors")
         return tmp_path, shape
@@ -92,19 +107,38 @@ def saved(tmp_path):
 
 WRONG = {
     "missing": (lambda tensors: tensors.pop(LAYER_WEIGHT), "holds no"),
-    "one row less": (lambda tensors: tensors.update({LAYER_WEIGHT: tensors[LAYER_WEIGHT][:-1].contiguous()}), "which is not that of"),
-    "one row more": (lambda tensors: tensors.update({LAYER_WEIGHT: torch.zeros(97, 64)}), "which is not that of"),
-    "one column less": (lambda tensors: tensors.update({LAYER_WEIGHT: torch.zeros(96, 63)}), "which is not that of"),
-    "a number": (lambda tensors: tensors.update({LAYER_WEIGHT: torch.tensor(1.0)}), "which is not that of"),
+    "one row less": (
+        lambda tensors: tensors.update({LAYER_WEIGHT: tensors[LAYER_WEIGHT][:-1].contiguous()}),
+        "which is not that of",
+    ),
+    "one row more": (
+        lambda tensors: tensors.update({LAYER_WEIGHT: torch.zeros(97, 64)}),
+        "which is not that of",
+    ),
+    "one column less": (
+        lambda tensors: tensors.update({LAYER_WEIGHT: torch.zeros(96, 63)}),
+        "which is not that of",
+    ),
+    "a number": (
+        lambda tensors: tensors.update({LAYER_WEIGHT: torch.tensor(1.0)}),
+        "which is not that of",
+    ),
     **{
-        str(dtype): (lambda tensors, dtype=dtype: tensors.update({LAYER_WEIGHT: torch.zeros(96, 64, dtype=dtype)}), "is of the type")
+        str(dtype): (
+            lambda tensors, dtype=dtype: tensors.update(
+                {LAYER_WEIGHT: torch.zeros(96, 64, dtype=dtype)}
+            ),
+            "is of the type",
+        )
         for dtype in (torch.int64, torch.bool, torch.uint8, torch.float8_e4m3fn, torch.float8_e5m2)
     },
 }
 
 
 @pytest.mark.parametrize(("change", "said"), WRONG.values(), ids=WRONG)
-def test_a_tensor_that_the_model_does_not_have_so_is_refused_by_its_name_before_any_is_read(saved, change, said):
+def test_a_tensor_that_the_model_does_not_have_so_is_refused_by_its_name_before_any_is_read(
+    saved, change, said
+):
     folder, shape = saved(change)
     with pytest.raises(DamagedFileError, match=said) as refused:
         Folder(folder, shape, sequence_length=SEQUENCE)
@@ -114,7 +148,9 @@ def test_a_tensor_that_the_model_does_not_have_so_is_refused_by_its_name_before_
 @pytest.mark.parametrize("number", [math.nan, math.inf, -math.inf])
 def test_weights_that_are_not_finite_are_refused(saved, number):
     folder, shape = saved(lambda tensors: tensors[LAYER_WEIGHT][5, 7].fill_(number))
-    with pytest.raises(DamagedFileError, match=rf"{LAYER_WEIGHT} in .* holds numbers that are not finite"):
+    with pytest.raises(
+        DamagedFileError, match=rf"{LAYER_WEIGHT} in .* holds numbers that are not finite"
+    ):
         ours_from(folder, shape)
 
 
@@ -163,16 +199,26 @@ def test_a_gpt_2_for_longer_sequences_is_read_up_to_the_length_of_ours(tmp_path)
     tensors = {}
     for name, parameter in Decoder(shape, sequence_length=2 * SEQUENCE).named_parameters():
         place = places(shape, sequence_length=2 * SEQUENCE)[name]
-        values = (positions if name == "position_embedding.weight" else parameter.detach()).contiguous()
+        values = (
+            positions if name == "position_embedding.weight" else parameter.detach()
+        ).contiguous()
         tensors.setdefault(place.tensor, []).append((values, place.transposed))
     theirs = {name: torch.cat([values for values, _ in parts]) for name, parts in tensors.items()}
-    stored = {name: (whole.T if tensors[name][0][1] else whole).contiguous() for name, whole in theirs.items()}
+    stored = {
+        name: (whole.T if tensors[name][0][1] else whole).contiguous()
+        for name, whole in theirs.items()
+    }
     save_file(stored, tmp_path / "x.safetensors")
-    assert torch.equal(ours_from(tmp_path, shape).get_parameter("position_embedding.weight"), positions[:SEQUENCE])
+    assert torch.equal(
+        ours_from(tmp_path, shape).get_parameter("position_embedding.weight"), positions[:SEQUENCE]
+    )
 
 
 def test_initial_weights_are_not_what_a_folder_holds(family, tmp_path, theirs):  # noqa: ARG001
     model = Decoder(family, sequence_length=SEQUENCE)
     fill_weights(model, initial_weights(1))
     imported = ours_from(tmp_path / "theirs", family)
-    assert not any(torch.equal(one, other) for one, other in zip(model.parameters(), imported.parameters(), strict=True))
+    assert not any(
+        torch.equal(one, other)
+        for one, other in zip(model.parameters(), imported.parameters(), strict=True)
+    )

@@ -26,7 +26,9 @@ def test_adding_a_layer_leaves_the_others_as_they_were(small_llama):
     small_llama.model.num_layers = 3
     small_llama.model.init_std = 0.02
     after = build(small_llama).state_dict()
-    assert torch.equal(before["layers.1.attention.query.weight"], after["layers.1.attention.query.weight"])
+    assert torch.equal(
+        before["layers.1.attention.query.weight"], after["layers.1.attention.query.weight"]
+    )
 
 
 def test_projections_into_the_residual_stream_are_drawn_smaller(small_llama):
@@ -34,13 +36,17 @@ def test_projections_into_the_residual_stream_are_drawn_smaller(small_llama):
     model = build(small_llama)
     assert model.layers["0"].attention.query.weight.std().item() == pytest.approx(0.02, rel=0.03)
     for projection in (model.layers["0"].attention.output, model.layers["1"].ffn.output):
-        assert projection.weight.std().item() == pytest.approx(residual_init_std(small_llama.model), rel=0.03)
+        assert projection.weight.std().item() == pytest.approx(
+            residual_init_std(small_llama.model), rel=0.03
+        )
     assert model.output.weight.std().item() == pytest.approx(0.02, rel=0.03)
 
 
 def test_norms_start_at_one_and_biases_at_zero(small_gpt):
     model = build(small_gpt)
-    assert initial_rows(model, "layers.0.attention_norm.weight", first=0, rows=32, seed=1).eq(1).all()
+    assert (
+        initial_rows(model, "layers.0.attention_norm.weight", first=0, rows=32, seed=1).eq(1).all()
+    )
     for name, value in model.named_parameters():
         if name.endswith("bias"):
             assert value.eq(0).all()
@@ -50,5 +56,13 @@ def test_a_row_is_the_same_whoever_draws_it(small_llama):
     model = build(small_llama)
     name = "layers.1.ffn.up.weight"
     whole = initial_rows(model, name, first=0, rows=48, seed=1)
-    assert torch.equal(torch.cat([initial_rows(model, name, first=first, rows=rows, seed=1) for first, rows in ((0, 5), (5, 43))]), whole)
+    assert torch.equal(
+        torch.cat(
+            [
+                initial_rows(model, name, first=first, rows=rows, seed=1)
+                for first, rows in ((0, 5), (5, 43))
+            ]
+        ),
+        whole,
+    )
     assert len(whole.unique()) > 0.99 * whole.numel()

@@ -46,15 +46,26 @@ def gradients(hidden, output, loss):
 
 @pytest.mark.parametrize(("dtype", "atol"), [(torch.float32, 1e-5), (torch.bfloat16, 5e-2)])
 @pytest.mark.parametrize("tokens", [10, TOKENS_AT_ONCE["cpu"], 2 * TOKENS_AT_ONCE["cpu"] + 6])
-def test_the_loss_and_its_gradients_are_those_of_cross_entropy_however_many_pieces_the_tokens_make(tokens, dtype, atol):
+def test_the_loss_and_its_gradients_are_those_of_cross_entropy_however_many_pieces_the_tokens_make(
+    tokens, dtype, atol
+):
     hidden, output, labels = some_tokens(tokens, dtype)
-    whole = F.cross_entropy(output(hidden).flatten(0, 1).float(), labels.flatten(), ignore_index=IGNORED, reduction="sum")
+    whole = F.cross_entropy(
+        output(hidden).flatten(0, 1).float(),
+        labels.flatten(),
+        ignore_index=IGNORED,
+        reduction="sum",
+    )
     loss = summed_loss(hidden, output, labels)
     assert loss.dtype is torch.float32
     assert loss.item() == pytest.approx(whole.item(), rel=1e-6)
     # Gradients of a bf16 weight of some size are rounded to three digits.
-    for gradient, expected in zip(gradients(hidden, output, loss * 0.5), gradients(hidden, output, whole * 0.5), strict=True):
-        torch.testing.assert_close(gradient, expected, atol=atol, rtol=2e-2 if dtype is torch.bfloat16 else 1e-5)
+    for gradient, expected in zip(
+        gradients(hidden, output, loss * 0.5), gradients(hidden, output, whole * 0.5), strict=True
+    ):
+        torch.testing.assert_close(
+            gradient, expected, atol=atol, rtol=2e-2 if dtype is torch.bfloat16 else 1e-5
+        )
     with torch.no_grad():
         assert summed_loss(hidden, output, labels).item() == loss.item()
 

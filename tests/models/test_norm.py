@@ -14,7 +14,11 @@ def some(shape: tuple[int, ...], dtype: torch.dtype, seed: int) -> torch.Tensor:
 @pytest.mark.parametrize("shape", [(SIZE,), (7, SIZE), (2, 5, 3, SIZE)])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_it_and_its_gradients_are_those_of_torch(dtype, shape):
-    x, weight, gradient = some(shape, dtype, 0).requires_grad_(), some((SIZE,), dtype, 1).requires_grad_(), some(shape, dtype, 2)
+    x, weight, gradient = (
+        some(shape, dtype, 0).requires_grad_(),
+        some((SIZE,), dtype, 1).requires_grad_(),
+        some(shape, dtype, 2),
+    )
     norm = RMSNorm(SIZE, eps=EPSILON, dtype=dtype)
     norm.weight = torch.nn.Parameter(weight)
     output, expected = norm(x), F.rms_norm(x.double(), (SIZE,), weight.double(), EPSILON)
@@ -26,8 +30,13 @@ def test_it_and_its_gradients_are_those_of_torch(dtype, shape):
 
 
 def test_its_backward_is_the_derivative_of_its_forward():
-    x, weight = some((3, SIZE), torch.float64, 0).requires_grad_(), some((SIZE,), torch.float64, 1).requires_grad_()
-    assert torch.autograd.gradcheck(lambda x, weight: Normalised.apply(x, weight, EPSILON), (x, weight))
+    x, weight = (
+        some((3, SIZE), torch.float64, 0).requires_grad_(),
+        some((SIZE,), torch.float64, 1).requires_grad_(),
+    )
+    assert torch.autograd.gradcheck(
+        lambda x, weight: Normalised.apply(x, weight, EPSILON), (x, weight)
+    )
 
 
 def test_an_input_of_zeros_stays_zeros_and_has_a_finite_gradient():

@@ -38,7 +38,13 @@ SMALL = {
     "optim.lr": 0.003,
     "optim.min_lr": 0.0003,
     "optim.warmup_steps": 2,
-    **dict.fromkeys((f"parallel.{axis}_parallel_size" for axis in ("tensor", "pipeline", "virtual_pipeline", "context")), 1),
+    **dict.fromkeys(
+        (
+            f"parallel.{axis}_parallel_size"
+            for axis in ("tensor", "pipeline", "virtual_pipeline", "context")
+        ),
+        1,
+    ),
 }
 RECIPES = {
     "llama3_8b": {"model.num_query_groups": 2},
@@ -56,9 +62,15 @@ def train(recipe: str) -> list[dict]:
         describe(run, resolve(lay_over(llm.from_factory(recipe), words)), [])
         run_ranks(1, "rampcli.worker", folder, logs=run.logs)
         return [
-            {key: row[key] for key in ("step", "global_batch_size", "loss", "grad_norm", "order_hash")} for row in read_rows(run.metrics)
+            {
+                key: row[key]
+                for key in ("step", "global_batch_size", "loss", "grad_norm", "order_hash")
+            }
+            for row in read_rows(run.metrics)
         ]
 
 
 if __name__ == "__main__":
-    FILE.write_text(json.dumps({recipe: train(recipe) for recipe in RECIPES}, indent=1) + "\n", encoding="utf-8")
+    FILE.write_text(
+        json.dumps({recipe: train(recipe) for recipe in RECIPES}, indent=1) + "\n", encoding="utf-8"
+    )

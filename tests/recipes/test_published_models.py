@@ -81,17 +81,25 @@ class Training(NamedTuple):
     warmup_steps: int
 
 
-NEMO_LLAMA = Training(512, 8192, 1, 1_168_251, 3e-4, 3e-5, 2000)  # nemo/collections/llm/recipes/llama3*.py
-NEMO_QWEN3 = Training(32, 4096, 2, 300_000, 3e-4, 3e-5, 500)  # nemo/collections/llm/recipes/qwen3_*.py
+NEMO_LLAMA = Training(
+    512, 8192, 1, 1_168_251, 3e-4, 3e-5, 2000
+)  # nemo/collections/llm/recipes/llama3*.py
+NEMO_QWEN3 = Training(
+    32, 4096, 2, 300_000, 3e-4, 3e-5, 500
+)  # nemo/collections/llm/recipes/qwen3_*.py
 
 TRAINING = {
-    "llama2_7b": NEMO_LLAMA._replace(sequence_length=4096),  # nemo/collections/llm/recipes/llama2_7b.py
+    "llama2_7b": NEMO_LLAMA._replace(
+        sequence_length=4096
+    ),  # nemo/collections/llm/recipes/llama2_7b.py
     "llama3_8b": NEMO_LLAMA,
     "llama3_70b": NEMO_LLAMA,
     "llama31_405b": NEMO_LLAMA,
     "llama32_1b": NEMO_LLAMA,
     "llama32_3b": NEMO_LLAMA,
-    "mistral_7b": NEMO_LLAMA._replace(sequence_length=4096),  # mistral_7b.py there, but for its end after 100 steps
+    "mistral_7b": NEMO_LLAMA._replace(
+        sequence_length=4096
+    ),  # mistral_7b.py there, but for its end after 100 steps
     "qwen3_0p6b": NEMO_QWEN3,
     "qwen3_1p7b": NEMO_QWEN3,
     "qwen3_4b": NEMO_QWEN3,
@@ -121,7 +129,9 @@ SPLITS = {
     "llama2_7b": Split(1, tensor=2),
     "llama3_8b": Split(1, context=2),
     "llama3_70b": Split(4, tensor=4, pipeline=4, virtual_pipeline=5, context=2),
-    "llama31_405b": Split(72, tensor=8, pipeline=9, context=4),  # its first version, but for 2 parts that 512 samples do not suit
+    "llama31_405b": Split(
+        72, tensor=8, pipeline=9, context=4
+    ),  # its first version, but for 2 parts that 512 samples do not suit
     "llama32_1b": Split(1),
     "llama32_3b": Split(1),
     "mistral_7b": Split(1, context=2),
@@ -151,7 +161,9 @@ def test_every_recipe_of_a_published_model_is_in_every_table():
 
 
 @pytest.mark.parametrize(("name", "parameters"), PARAMETERS.items())
-def test_a_recipe_has_the_published_number_of_parameters_counted_and_built(resolved, name, parameters):
+def test_a_recipe_has_the_published_number_of_parameters_counted_and_built(
+    resolved, name, parameters
+):
     config = resolved[name].config
     assert count_parameters(config.model, sequence_length=config.data.sequence_length) == parameters
     with torch.device("meta"):
@@ -164,11 +176,20 @@ def test_what_changes_no_number_of_parameters_is_as_published_too(resolved, name
     model = resolved[name].config.model
     assert (
         Uncounted(
-            model.norm_epsilon, model.rotary_base, model.rotary_scale_factor, model.sliding_window, head_size_of(model), model.init_std
+            model.norm_epsilon,
+            model.rotary_base,
+            model.rotary_scale_factor,
+            model.sliding_window,
+            head_size_of(model),
+            model.init_std,
         )
         == uncounted
     )
-    assert (model.rotary_low_freq_factor, model.rotary_high_freq_factor, model.rotary_original_length) == (1, 4, 8192)
+    assert (
+        model.rotary_low_freq_factor,
+        model.rotary_high_freq_factor,
+        model.rotary_original_length,
+    ) == (1, 4, 8192)
 
 
 @pytest.mark.parametrize(("name", "init_std"), GPT3_INIT_STD.items())
@@ -184,15 +205,27 @@ def test_queries_and_keys_are_normed_in_qwen3_alone(resolved, name):
 @pytest.mark.parametrize(("name", "training"), TRAINING.items())
 def test_batch_length_and_learning_rate_are_those_of_the_source(resolved, name, training):
     config = resolved[name].config
-    batch = (config.model.global_batch_size, config.data.sequence_length, config.data.micro_batch_size, config.trainer.max_steps)
-    assert Training(*batch, config.optim.lr, config.optim.min_lr, config.optim.warmup_steps) == training
+    batch = (
+        config.model.global_batch_size,
+        config.data.sequence_length,
+        config.data.micro_batch_size,
+        config.trainer.max_steps,
+    )
+    assert (
+        Training(*batch, config.optim.lr, config.optim.min_lr, config.optim.warmup_steps)
+        == training
+    )
 
 
 @pytest.mark.parametrize(("name", "split"), SPLITS.items())
 def test_a_model_is_split_as_in_the_source(resolved, name, split):
     config = resolved[name].config
     parallel = config.parallel
-    sizes = (parallel.tensor_parallel_size, parallel.pipeline_parallel_size, parallel.virtual_pipeline_parallel_size)
+    sizes = (
+        parallel.tensor_parallel_size,
+        parallel.pipeline_parallel_size,
+        parallel.virtual_pipeline_parallel_size,
+    )
     assert Split(config.trainer.num_nodes, *sizes, parallel.context_parallel_size) == split
 
 
@@ -201,7 +234,13 @@ def test_what_is_split_divides_and_every_process_has_work(resolved, name, split)
     config, plan = resolved[name].config, resolved[name].plan
     model = config.model
     groups = model.num_query_groups or model.num_attention_heads
-    for size in (model.num_attention_heads, groups, model.ffn_hidden_size, model.vocab_size, model.hidden_size):
+    for size in (
+        model.num_attention_heads,
+        groups,
+        model.ffn_hidden_size,
+        model.vocab_size,
+        model.hidden_size,
+    ):
         assert size % split.tensor == 0
     assert model.num_layers % (split.pipeline * split.virtual_pipeline) == 0
     assert config.data.sequence_length % (2 * split.context * split.tensor) == 0

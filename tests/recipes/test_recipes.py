@@ -16,7 +16,10 @@ NAMES = llm.recipe_names()
 def resolved():
     """All recipes; one that reads a text of the user's own is given its name."""
     configs = {name: getattr(llm, name).pretrain_recipe() for name in NAMES}
-    return {name: resolve(lay_over(config, ["data.path=my.txt"] if name == "shakespeare_char" else [])) for name, config in configs.items()}
+    return {
+        name: resolve(lay_over(config, ["data.path=my.txt"] if name == "shakespeare_char" else []))
+        for name, config in configs.items()
+    }
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -44,13 +47,26 @@ def test_a_recipe_is_made_of_its_own_files_and_a_source_of_data(resolved, name):
 
 def test_the_nodes_of_gpt3_5b_are_those_of_nemos_documentation(resolved):
     plan = resolved["gpt3_5b"].plan
-    assert [stage.global_batch_size for stage in plan.stages] == [256, 512, 768, 1024, 1280, 1536, 1792, 2048]
+    assert [stage.global_batch_size for stage in plan.stages] == [
+        256,
+        512,
+        768,
+        1024,
+        1280,
+        1536,
+        1792,
+        2048,
+    ]
     assert [stage.num_nodes for stage in plan.stages] == [8, 8, 8, 8, 10, 12, 14, 16]
 
 
 def test_llama3_8b_leaves_four_data_parallel_ranks_on_a_node_of_eight(resolved):
     (stage,) = resolved["llama3_8b"].plan.stages
-    assert (stage.global_batch_size, stage.data_parallel_size, stage.accumulate_grad_batches) == (512, 4, 128)
+    assert (stage.global_batch_size, stage.data_parallel_size, stage.accumulate_grad_batches) == (
+        512,
+        4,
+        128,
+    )
 
 
 def test_llama3_tiny_grows_from_one_process_to_two_over_the_librarys_bytes(resolved):
@@ -61,10 +77,15 @@ def test_llama3_tiny_grows_from_one_process_to_two_over_the_librarys_bytes(resol
     assert resolved["llama3_tiny"].config.model.vocab_size == 256
 
 
-def test_shakespeare_char_takes_as_many_tokens_as_nanogpts_loop_in_a_third_fewer_steps_with_fewer_parameters(resolved):
+def test_shakespeare_char_takes_as_many_tokens_as_nanogpts_loop_in_a_third_fewer_steps_with_fewer_parameters(
+    resolved,
+):
     config, plan = resolved["shakespeare_char"].config, resolved["shakespeare_char"].plan
     assert plan.end_sample * config.data.sequence_length == 2000 * 12 * 64
-    assert [(stage.global_batch_size, stage.steps) for stage in plan.stages] == [(12, 666), (24, 667)]
+    assert [(stage.global_batch_size, stage.steps) for stage in plan.stages] == [
+        (12, 666),
+        (24, 667),
+    ]
     assert count_parameters(config.model, sequence_length=64) == 509_568
 
 
@@ -79,13 +100,21 @@ def test_shakespeare_char_trains_on_nine_tenths_of_one_text_and_validates_on_the
     words = [f"data.path={tmp_path / 'my.txt'}", "trainer.val_samples=999"]
     corpora = open_corpora(resolve(lay_over(llm.shakespeare_char.pretrain_recipe(), words)).config)
     assert (corpora.training.corpora[0].first, corpora.training.corpora[0].end) == (0, 576_000)
-    assert (corpora.validation.corpora[0].first, corpora.validation.corpora[0].end) == (576_000, 640_000)
+    assert (corpora.validation.corpora[0].first, corpora.validation.corpora[0].end) == (
+        576_000,
+        640_000,
+    )
 
 
 def test_llama3_8b_typed_and_written_in_python_give_the_same_snapshot():
     typed = lay_over(
         llm.from_factory("llama3_8b"),
-        ["data.micro_batch_size=4", "model.global_batch_size=1024", "model.rampup_batch_size=[256,128,50000000]", "trainer.num_nodes=16"],
+        [
+            "data.micro_batch_size=4",
+            "model.global_batch_size=1024",
+            "model.rampup_batch_size=[256,128,50000000]",
+            "trainer.num_nodes=16",
+        ],
     )
     written = llm.llama3_8b.pretrain_recipe()
     written.data.micro_batch_size = 4
@@ -94,11 +123,17 @@ def test_llama3_8b_typed_and_written_in_python_give_the_same_snapshot():
     written.trainer.num_nodes = 16
     called = lay_over(
         llm.llama3_8b.pretrain_recipe(num_nodes=16),
-        ["model.micro_batch_size=4", "data.global_batch_size=1024", "model.rampup_batch_size=[256,128,50M]"],
+        [
+            "model.micro_batch_size=4",
+            "data.global_batch_size=1024",
+            "model.rampup_batch_size=[256,128,50M]",
+        ],
     )
     snapshots = [to_yaml(resolve(config).config) for config in (typed, written, called)]
     assert snapshots[0] == snapshots[1] == snapshots[2]
-    assert [stage.num_nodes for stage in resolve(typed).plan.stages] == [stage.num_nodes for stage in resolve(written).plan.stages]
+    assert [stage.num_nodes for stage in resolve(typed).plan.stages] == [
+        stage.num_nodes for stage in resolve(written).plan.stages
+    ]
 
 
 def test_a_recipe_takes_its_nodes_and_processes_as_arguments():

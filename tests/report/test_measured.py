@@ -15,7 +15,9 @@ def run(tmp_path, planned):
     def write(rows, resolved=None):
         directory = RunDirectory(tmp_path / "earlier")
         directory.path.mkdir()
-        replace_file(directory.config, snapshot.to_yaml((resolved or planned("llama3_tiny")).config))
+        replace_file(
+            directory.config, snapshot.to_yaml((resolved or planned("llama3_tiny")).config)
+        )
         for row in rows:
             directory.append_row(directory.metrics, row)
         return directory
@@ -24,7 +26,12 @@ def run(tmp_path, planned):
 
 
 def steps(rates, *, stage=0, world=1, accumulate=1):
-    return [metrics_row(stage=stage, world_size=world, accumulate_grad_batches=accumulate, tokens_per_s=rate) for rate in rates]
+    return [
+        metrics_row(
+            stage=stage, world_size=world, accumulate_grad_batches=accumulate, tokens_per_s=rate
+        )
+        for rate in rates
+    ]
 
 
 def test_the_figures_are_medians_per_gpu_over_the_steps_after_the_first(run, planned):
@@ -34,12 +41,20 @@ def test_the_figures_are_medians_per_gpu_over_the_steps_after_the_first(run, pla
         *steps([*slow, 4000.0], stage=1, world=2, accumulate=3),
         *steps([*slow, 9000.0, 9000.0, 100.0], stage=2, world=1, accumulate=2),
     ]
-    assert measured_points(run(rows), planned("llama3_tiny").config) == ((1, 2000.0), (2, 9000.0), (3, 2000.0))
+    assert measured_points(run(rows), planned("llama3_tiny").config) == (
+        (1, 2000.0),
+        (2, 9000.0),
+        (3, 2000.0),
+    )
 
 
 def test_the_first_steps_of_every_set_of_processes_are_left_out(run, planned):
     slow = [1.0] * WARMING_UP
-    rows = [*steps([*slow, 500.0]), *steps([*slow, 700.0], world=2), *steps(slow, stage=1, accumulate=2)]
+    rows = [
+        *steps([*slow, 500.0]),
+        *steps([*slow, 700.0], world=2),
+        *steps(slow, stage=1, accumulate=2),
+    ]
     assert measured_points(run(rows), planned("llama3_tiny").config) == ((1, 425.0),)
 
 
@@ -67,7 +82,10 @@ def test_figures_of_another_model_are_refused(run, planned, word, key):
     assert refused.value.keys == (key,)
 
 
-@pytest.mark.parametrize("word", ["optim.lr=0.01", "seed=5", "trainer.num_nodes=4", "model.global_batch_size=32", "name=other"])
+@pytest.mark.parametrize(
+    "word",
+    ["optim.lr=0.01", "seed=5", "trainer.num_nodes=4", "model.global_batch_size=32", "name=other"],
+)
 def test_figures_of_the_same_model_are_taken_whatever_else_was_different(run, planned, word):
     directory = run(steps([500.0] * 5), planned("llama3_tiny", word))
     assert measured_points(directory, planned("llama3_tiny").config) == ((1, 500.0),)

@@ -5,7 +5,15 @@ from rich.console import Console
 
 from rampcli.config.settings import leaves
 from rampcli.errors import UsageError
-from rampcli.report.plan_tables import BAR_WIDTH, MOST_ROWS, ROWS_AT_THE_ENDS, comparison_table, plan_summary, plan_table, plan_totals
+from rampcli.report.plan_tables import (
+    BAR_WIDTH,
+    MOST_ROWS,
+    ROWS_AT_THE_ENDS,
+    comparison_table,
+    plan_summary,
+    plan_table,
+    plan_totals,
+)
 
 NEVER_DROPPED = {"stage", "batch", "nodes", "GPUs", "accum", "samples", "steps"}
 RAMP_UP_PAGE = (
@@ -86,14 +94,25 @@ def test_a_wider_terminal_shows_what_a_narrower_one_shows_and_more(planned, word
     for narrower, wider in pairwise(shown):
         assert narrower.items() <= wider.items()
     assert set(shown[0]) >= NEVER_DROPPED
-    assert set(shown[-1]) >= NEVER_DROPPED | {"dp", "micro", "from", "tokens", "first lr", "last lr", ""}
+    assert set(shown[-1]) >= NEVER_DROPPED | {
+        "dp",
+        "micro",
+        "from",
+        "tokens",
+        "first lr",
+        "last lr",
+        "",
+    }
 
 
 def test_the_bars_go_first_and_the_learning_rates_next(planned):
     resolved = planned("gpt3_5b")
     dropped, width = [], 200
     while len(cells(plan_table(resolved, width=width))) > 8 and width > 0:
-        gone = cells(plan_table(resolved, width=width)).keys() - cells(plan_table(resolved, width=width - 1)).keys()
+        gone = (
+            cells(plan_table(resolved, width=width)).keys()
+            - cells(plan_table(resolved, width=width - 1)).keys()
+        )
         dropped += sorted(gone)
         width -= 1
     assert dropped[:5] == ["", "first lr", "last lr", "micro", "from"]
@@ -102,7 +121,9 @@ def test_the_bars_go_first_and_the_learning_rates_next(planned):
 def test_a_bar_is_as_long_as_its_batch_is_large(planned):
     bars = cells(plan_table(planned("gpt3_5b"), width=160))[""]
     assert [len(bar) for bar in bars] == [BAR_WIDTH * stage // 8 for stage in range(1, 9)] + [0]
-    falling = cells(plan_table(planned("gpt3_5b", "model.step_batch_size_schedule='0:1024 1B:512'"), width=160))[""]
+    falling = cells(
+        plan_table(planned("gpt3_5b", "model.step_batch_size_schedule='0:1024 1B:512'"), width=160)
+    )[""]
     assert [len(bar) for bar in falling] == [BAR_WIDTH, BAR_WIDTH // 2, 0]
 
 
@@ -115,7 +136,20 @@ def test_the_totals_are_the_sums_of_the_stages(planned, words):
         *stages, total = map(number, columns[name])
         assert total == sum(stages)
     assert number(columns["samples"][-1]) == resolved.plan.end_sample
-    assert [columns[name][-1] for name in ("batch", "nodes", "GPUs", "dp", "micro", "accum", "from", "first lr", "last lr")] == [""] * 9
+    assert [
+        columns[name][-1]
+        for name in (
+            "batch",
+            "nodes",
+            "GPUs",
+            "dp",
+            "micro",
+            "accum",
+            "from",
+            "first lr",
+            "last lr",
+        )
+    ] == [""] * 9
 
 
 def test_a_plan_of_one_stage_is_its_own_total(planned):
@@ -125,7 +159,11 @@ def test_a_plan_of_one_stage_is_its_own_total(planned):
 
 
 def test_hours_are_samples_over_what_the_gpus_do_and_the_total_counts_the_restarts(planned):
-    words = ["throughput.samples_per_s_per_gpu=2", "rampup.restart_s=1800", "trainer.max_samples=11M"]
+    words = [
+        "throughput.samples_per_s_per_gpu=2",
+        "rampup.restart_s=1800",
+        "trainer.max_samples=11M",
+    ]
     resolved = planned("gpt3_5b", *words)
     columns = cells(plan_table(resolved, width=1000))
     seconds = [stage.samples / (2 * stage.world_size) for stage in resolved.plan.stages]
@@ -138,9 +176,15 @@ def test_hours_are_samples_over_what_the_gpus_do_and_the_total_counts_the_restar
     )
 
 
-@pytest.mark.parametrize(("samples_per_s", "hours"), [(0.001, "6,250"), (0.01, "625"), (1, "6.2"), (100, "0.062")])
+@pytest.mark.parametrize(
+    ("samples_per_s", "hours"), [(0.001, "6,250"), (0.01, "625"), (1, "6.2"), (100, "0.062")]
+)
 def test_hours_are_written_as_precisely_as_one_reads_them(planned, samples_per_s, hours):
-    words = ["model.rampup_batch_size=null", "model.global_batch_size=2560", "trainer.max_samples=2880000"]
+    words = [
+        "model.rampup_batch_size=null",
+        "model.global_batch_size=2560",
+        "trainer.max_samples=2880000",
+    ]
     resolved = planned("gpt3_5b", *words, f"throughput.samples_per_s_per_gpu={samples_per_s}")
     assert resolved.plan.end_sample == 2_880_000
     assert cells(plan_table(resolved, width=160))["hours"] == [hours]
@@ -150,8 +194,12 @@ def test_fewer_micro_batches_are_slower_where_the_efficiency_says_so(planned):
     resolved = planned("gpt3_5b", "rampup.efficiency='1:1000 4:4000'", "rampup.restart_s=0")
     columns = cells(plan_table(resolved, width=1000))
     rates = {"1": 1000, "2": 2000, "3": 3000, "4": 4000}
-    for accum, gpu_hours, stage in zip(columns["accum"], columns["GPU-hours"], resolved.plan.stages, strict=False):
-        assert number(gpu_hours) == pytest.approx(stage.samples * 2048 / rates[accum] / 3600, rel=0.05)
+    for accum, gpu_hours, stage in zip(
+        columns["accum"], columns["GPU-hours"], resolved.plan.stages, strict=False
+    ):
+        assert number(gpu_hours) == pytest.approx(
+            stage.samples * 2048 / rates[accum] / 3600, rel=0.05
+        )
 
 
 def test_without_figures_there_are_no_hours(planned):
@@ -173,7 +221,9 @@ def test_a_run_without_end_has_no_totals(planned):
 def test_the_learning_rates_are_those_of_the_first_and_the_last_step_of_a_stage(planned):
     resolved = planned("gpt3_5b")
     rate, columns = resolved.learning_rate(), cells(plan_table(resolved, width=160))
-    for first, last, stage in zip(columns["first lr"], columns["last lr"], resolved.plan.stages, strict=False):
+    for first, last, stage in zip(
+        columns["first lr"], columns["last lr"], resolved.plan.stages, strict=False
+    ):
         size = stage.global_batch_size
         assert first == f"{rate.at(stage.first_sample + size, global_batch_size=size):.2e}"
         assert last == f"{rate.at(stage.end_sample, global_batch_size=size):.2e}"
@@ -182,7 +232,9 @@ def test_the_learning_rates_are_those_of_the_first_and_the_last_step_of_a_stage(
 
 def test_what_is_loaded_stands_beside_what_is_trained_where_hosts_read_for_others(planned):
     columns = cells(plan_table(planned("gpt3_5b", "data.expansion_factor_real_data=2"), width=160))
-    assert [number(cell) for cell in columns["load"][:-1]] == [2 * batch for batch in range(256, 2049, 256)]
+    assert [number(cell) for cell in columns["load"][:-1]] == [
+        2 * batch for batch in range(256, 2049, 256)
+    ]
     assert [number(cell) for cell in columns["hosts"][:-1]] == [4, 4, 4, 4, 5, 6, 7, 8]
     assert not {"load", "hosts"} & cells(plan_table(planned("gpt3_5b"), width=160)).keys()
 
@@ -215,7 +267,10 @@ def test_the_total_counts_only_restarts_that_happen(planned):
 @pytest.mark.parametrize(
     ("words", "note"),
     [
-        (("gpt3_5b", "trainer.max_samples=1M"), "note: the run ends before the ramp reaches its target 2048"),
+        (
+            ("gpt3_5b", "trainer.max_samples=1M"),
+            "note: the run ends before the ramp reaches its target 2048",
+        ),
         (
             ("gpt3_5b", "trainer.max_samples=10_000_129"),
             "note: a run ends with a whole step: 10,002,176 samples, not trainer.max_samples=10000129",
@@ -250,14 +305,23 @@ def test_a_plan_as_one_expects_has_no_notes(planned):
 
 def test_plans_side_by_side_have_the_figures_of_each_and_none_for_what_does_not_fit(planned):
     small, large = planned("gpt3_5b", "trainer.num_nodes=8"), planned("gpt3_5b")
-    columns = cells(comparison_table([("small", small), ("large", large), ("wrong", UsageError("12 does not divide"))]))
+    columns = cells(
+        comparison_table(
+            [("small", small), ("large", large), ("wrong", UsageError("12 does not divide"))]
+        )
+    )
     assert columns[""] == ["small", "large", "wrong"]
     assert columns["nodes"] == ["8 8 8 8 8 8 8 8", "8 8 8 8 10 12 14 16", "does not fit"]
     assert columns["GPUs"] == ["64", "128", ""]
     assert columns["steps"] == ["75,000", "75,000", ""]
     assert columns["hours"][:2] == [plan_totals(small.plan).hours, plan_totals(large.plan).hours]
-    assert columns["GPU-hours"][:2] == [plan_totals(small.plan).gpu_hours, plan_totals(large.plan).gpu_hours]
-    assert [columns[name][2] for name in ("batch", "accum", "samples", "tokens", "hours", "GPU-hours")] == [""] * 6
+    assert columns["GPU-hours"][:2] == [
+        plan_totals(small.plan).gpu_hours,
+        plan_totals(large.plan).gpu_hours,
+    ]
+    assert [
+        columns[name][2] for name in ("batch", "accum", "samples", "tokens", "hours", "GPU-hours")
+    ] == [""] * 6
 
 
 def test_the_nodes_of_many_stages_are_the_first_and_the_last(planned):

@@ -31,12 +31,19 @@ def texts(svg: bytes) -> list[str]:
 def test_a_picture_is_xml_with_every_batch_size_and_the_title_as_text(planned, tmp_path, words):
     resolved = planned(*words)
     said = texts(drawn(resolved, tmp_path / "x.svg"))
-    assert {str(stage.global_batch_size) for stage in resolved.plan.stages} | {"a plan", "nodes"} <= set(said)
+    assert {str(stage.global_batch_size) for stage in resolved.plan.stages} | {
+        "a plan",
+        "nodes",
+    } <= set(said)
 
 
 def test_batch_sizes_are_written_from_left_to_right_and_from_below(planned, tmp_path):
     root = ElementTree.fromstring(drawn(planned("gpt3_5b"), tmp_path / "x.svg"))
-    places = {element.text: (float(element.get("x")), -float(element.get("y"))) for element in root.iter(TEXT) if element.get("x")}
+    places = {
+        element.text: (float(element.get("x")), -float(element.get("y")))
+        for element in root.iter(TEXT)
+        if element.get("x")
+    }
     steps = [places[str(size)] for size in range(256, 2049, 256)]
     assert [x for x, _ in steps] == sorted(x for x, _ in steps)
     assert [y for _, y in steps] == sorted(y for _, y in steps)
@@ -44,7 +51,9 @@ def test_batch_sizes_are_written_from_left_to_right_and_from_below(planned, tmp_
 
 def test_sizes_of_stages_too_narrow_for_their_number_are_left_out(planned, tmp_path):
     schedule = "model.step_batch_size_schedule='samples: 0:256 100000:512 200000:768 20000000:2048'"
-    said = texts(drawn(planned("gpt3_5b", schedule, "model.rampup_batch_size=null"), tmp_path / "x.svg"))
+    said = texts(
+        drawn(planned("gpt3_5b", schedule, "model.rampup_batch_size=null"), tmp_path / "x.svg")
+    )
     assert {"768", "2048"} <= {*said}
     assert not {"256", "512"} & {*said}
 
@@ -58,7 +67,9 @@ def test_very_many_batch_sizes_are_drawn_without_their_numbers(planned, tmp_path
 
 @pytest.mark.parametrize("suffix", [".svg", ".png"])
 def test_the_same_plan_gives_the_same_bytes_and_another_plan_others(planned, tmp_path, suffix):
-    first, again = (drawn(planned("gpt3_5b"), tmp_path / f"{name}{suffix}") for name in ("first", "again"))
+    first, again = (
+        drawn(planned("gpt3_5b"), tmp_path / f"{name}{suffix}") for name in ("first", "again")
+    )
     assert first == again
     assert drawn(planned("gpt3_5b", "trainer.num_nodes=8"), tmp_path / f"other{suffix}") != first
 
@@ -66,7 +77,9 @@ def test_the_same_plan_gives_the_same_bytes_and_another_plan_others(planned, tmp
 def test_another_process_gives_the_same_bytes(planned, tmp_path):
     here = drawn(planned("gpt3_5b"), tmp_path / "here.svg", title="gpt3_5b")
     words = ["plan", "-f", "gpt3_5b", "--plot", str(tmp_path / "there.svg")]
-    subprocess.run([sys.executable, "-m", "rampcli", *words], cwd=tmp_path, check=True, capture_output=True)
+    subprocess.run(
+        [sys.executable, "-m", "rampcli", *words], cwd=tmp_path, check=True, capture_output=True
+    )
     assert (tmp_path / "there.svg").read_bytes() == here
 
 
@@ -79,7 +92,9 @@ def test_a_png_is_one(planned, tmp_path):
 def test_a_picture_says_that_the_last_stage_goes_on_where_it_is_cut(planned, tmp_path):
     going_on = "consumed samples; the last stage goes on"
     assert going_on in texts(drawn(planned("gpt3_5b"), tmp_path / "x.svg"))
-    assert going_on in texts(drawn(planned("gpt3_5b", "trainer.max_steps=null"), tmp_path / "x.svg"))
+    assert going_on in texts(
+        drawn(planned("gpt3_5b", "trainer.max_steps=null"), tmp_path / "x.svg")
+    )
     ended = texts(drawn(planned("gpt3_5b", "trainer.max_samples=11M"), tmp_path / "x.svg"))
     assert going_on not in ended
     assert "consumed samples" in ended

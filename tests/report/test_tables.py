@@ -19,19 +19,40 @@ def printed(table, width: int = 200) -> str:
 def run(tmp_path) -> RunDirectory:
     run = RunDirectory(tmp_path)
     rows = [
-        metrics_row(stage=stage, global_batch_size=size, world_size=world, loss=loss, tokens_per_s=100.0 * size)
+        metrics_row(
+            stage=stage,
+            global_batch_size=size,
+            world_size=world,
+            loss=loss,
+            tokens_per_s=100.0 * size,
+        )
         for stage, size, world, loss in [(0, 4, 1, 3.0), (0, 4, 2, 2.5), (1, 8, 2, 2.0)]
     ]
     run.metrics.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    for event, facts in (("validation", {"loss": 3.5}), ("stage", {}), ("validation", {"loss": 2.1})):
+    for event, facts in (
+        ("validation", {"loss": 3.5}),
+        ("stage", {}),
+        ("validation", {"loss": 2.1}),
+    ):
         run.append_event(event, step=1, consumed_samples=4, **facts)
     return run
 
 
 def test_the_table_of_a_run_adds_up_its_steps(run):
     first, second = stages_trained(run)
-    assert (first["samples"], first["steps"], first["world_sizes"], first["loss"], first["tokens_per_s"]) == (8, 2, [1, 2], 2.5, 400.0)
-    assert (second["samples"], second["steps"], second["world_sizes"], second["loss"]) == (8, 1, [2], 2.0)
+    assert (
+        first["samples"],
+        first["steps"],
+        first["world_sizes"],
+        first["loss"],
+        first["tokens_per_s"],
+    ) == (8, 2, [1, 2], 2.5, 400.0)
+    assert (second["samples"], second["steps"], second["world_sizes"], second["loss"]) == (
+        8,
+        1,
+        [2],
+        2.0,
+    )
     assert validations(run) == [3.5, 2.1]
     assert [line.split() for line in printed(run_table(run)).splitlines()] == [
         ["stage", "batch", "processes", "samples", "steps", "loss", "tokens/s"],
@@ -55,4 +76,8 @@ def test_numbers_stand_to_the_right_and_what_is_named_to_the_left():
     table = build_table("name", "figure", left=("name",))
     table.add_row("a", "1")
     table.add_row("long name", "1,000")
-    assert printed(table).splitlines() == ["name       figure", "a               1", "long name   1,000"]
+    assert printed(table).splitlines() == [
+        "name       figure",
+        "a               1",
+        "long name   1,000",
+    ]

@@ -71,8 +71,12 @@ def falling(draw):
 
 @pytest.mark.parametrize("style", STYLES)
 @given(warmup=st.integers(1, 10**9), share=SHARES, peak=PEAKS)
-def test_the_rate_rises_in_proportion_to_the_samples_up_to_the_peak_at_the_end_of_the_warmup(style, warmup, share, peak):
-    schedule = rate(style, peak=peak, warmup_samples=warmup, end_sample=2 * warmup, wsd_decay_samples=warmup)
+def test_the_rate_rises_in_proportion_to_the_samples_up_to_the_peak_at_the_end_of_the_warmup(
+    style, warmup, share, peak
+):
+    schedule = rate(
+        style, peak=peak, warmup_samples=warmup, end_sample=2 * warmup, wsd_decay_samples=warmup
+    )
     consumed = int(share * warmup)
     assert schedule.at(consumed, global_batch_size=16) == pytest.approx(peak * consumed / warmup)
     assert schedule.at(warmup, global_batch_size=16) == pytest.approx(peak)
@@ -81,31 +85,47 @@ def test_the_rate_rises_in_proportion_to_the_samples_up_to_the_peak_at_the_end_o
 @pytest.mark.parametrize("style", STYLES)
 @given(warmup=st.integers(1000, 10**9))
 def test_the_rate_does_not_jump_where_the_warmup_ends(style, warmup):
-    schedule = rate(style, warmup_samples=warmup, end_sample=3 * warmup, wsd_decay_samples=2 * warmup)
+    schedule = rate(
+        style, warmup_samples=warmup, end_sample=3 * warmup, wsd_decay_samples=2 * warmup
+    )
     for consumed in (warmup - 1, warmup, warmup + 1):
         assert schedule.at(consumed, global_batch_size=16) == pytest.approx(1.0, abs=2 / warmup)
 
 
 @given(schedule=falling(), beyond=st.integers(0, 10**9))
 def test_a_rate_that_falls_is_at_its_floor_at_the_end_and_stays_there(schedule, beyond):
-    assert schedule.at(schedule.end_sample + beyond, global_batch_size=16) == pytest.approx(schedule.floor, rel=1e-9, abs=1e-15)
+    assert schedule.at(schedule.end_sample + beyond, global_batch_size=16) == pytest.approx(
+        schedule.floor, rel=1e-9, abs=1e-15
+    )
 
 
 @given(schedule=falling(), one=SHARES, other=SHARES)
-def test_after_the_warmup_a_rate_never_rises_nor_leaves_what_lies_between_its_peak_and_its_floor(schedule, one, other):
+def test_after_the_warmup_a_rate_never_rises_nor_leaves_what_lies_between_its_peak_and_its_floor(
+    schedule, one, other
+):
     decaying = schedule.end_sample - schedule.warmup_samples
-    first, second = sorted(schedule.warmup_samples + int(share * decaying) for share in (one, other))
+    first, second = sorted(
+        schedule.warmup_samples + int(share * decaying) for share in (one, other)
+    )
     early, late = (schedule.at(consumed, global_batch_size=16) for consumed in (first, second))
     assert schedule.floor * (1 - 1e-12) <= late <= early * (1 + 1e-12) <= schedule.peak * (1 + 1e-9)
 
 
 @pytest.mark.parametrize(
     ("style", "quarter", "half"),
-    [("linear", 0.75, 0.5), ("cosine", (1 + math.sqrt(0.5)) / 2, 0.5), ("quarter_cosine", None, math.sqrt(0.5))],
+    [
+        ("linear", 0.75, 0.5),
+        ("cosine", (1 + math.sqrt(0.5)) / 2, 0.5),
+        ("quarter_cosine", None, math.sqrt(0.5)),
+    ],
 )
-def test_a_decay_is_where_its_formula_says_part_of_the_way_from_the_warmup_to_the_end(style, quarter, half):
+def test_a_decay_is_where_its_formula_says_part_of_the_way_from_the_warmup_to_the_end(
+    style, quarter, half
+):
     schedule = rate(style, peak=3.0, floor=1.0, warmup_samples=100, end_sample=500)
-    assert schedule.at(200, global_batch_size=16) == pytest.approx(1 + 2 * (math.cos(math.pi / 8) if quarter is None else quarter))
+    assert schedule.at(200, global_batch_size=16) == pytest.approx(
+        1 + 2 * (math.cos(math.pi / 8) if quarter is None else quarter)
+    )
     assert schedule.at(300, global_batch_size=16) == pytest.approx(1 + 2 * half)
 
 
@@ -114,19 +134,40 @@ def test_a_decay_starts_whole(style):
     assert DECAYS[style](0.0) == 1.0
 
 
-@given(warmup=st.integers(0, 10**6), stable=st.integers(1, 10**6), decay=st.integers(1, 10**6), share=SHARES)
-def test_warmup_stable_decay_is_constant_and_then_linear_over_its_decay_samples(warmup, stable, decay, share):
-    schedule = rate("wsd", floor=0.25, warmup_samples=warmup, end_sample=warmup + stable + decay, wsd_decay_samples=decay)
+@given(
+    warmup=st.integers(0, 10**6),
+    stable=st.integers(1, 10**6),
+    decay=st.integers(1, 10**6),
+    share=SHARES,
+)
+def test_warmup_stable_decay_is_constant_and_then_linear_over_its_decay_samples(
+    warmup, stable, decay, share
+):
+    schedule = rate(
+        "wsd",
+        floor=0.25,
+        warmup_samples=warmup,
+        end_sample=warmup + stable + decay,
+        wsd_decay_samples=decay,
+    )
     assert schedule.at(warmup + 1 + int(share * (stable - 1)), global_batch_size=16) == 1.0
     into = int(share * decay)
-    assert schedule.at(warmup + stable + into, global_batch_size=16) == pytest.approx(1 - 0.75 * into / decay)
+    assert schedule.at(warmup + stable + into, global_batch_size=16) == pytest.approx(
+        1 - 0.75 * into / decay
+    )
 
 
 @given(warmup=st.integers(1, 10**6), rest=st.integers(1, 10**6), more=st.integers(0, 10**6))
-def test_a_decay_that_is_asked_for_longer_than_what_is_left_after_the_warmup_begins_at_the_end_of_the_warmup(warmup, rest, more):
-    schedule = rate("wsd", warmup_samples=warmup, end_sample=warmup + rest, wsd_decay_samples=rest + more)
+def test_a_decay_that_is_asked_for_longer_than_what_is_left_after_the_warmup_begins_at_the_end_of_the_warmup(
+    warmup, rest, more
+):
+    schedule = rate(
+        "wsd", warmup_samples=warmup, end_sample=warmup + rest, wsd_decay_samples=rest + more
+    )
     for consumed in (warmup, warmup + rest // 2, warmup + rest):
-        assert schedule.at(consumed, global_batch_size=16) == pytest.approx(1 - (consumed - warmup) / rest)
+        assert schedule.at(consumed, global_batch_size=16) == pytest.approx(
+            1 - (consumed - warmup) / rest
+        )
 
 
 def test_unless_it_is_said_otherwise_the_last_tenth_of_a_run_decays():
@@ -135,13 +176,18 @@ def test_unless_it_is_said_otherwise_the_last_tenth_of_a_run_decays():
     schedule = over(planned, "wsd")
     assert schedule.at(14_400, global_batch_size=16) == 1.0
     assert schedule.at(15_200, global_batch_size=16) == pytest.approx(0.5)
-    assert over(planned, "wsd", wsd_decay_samples=8000).at(12_000, global_batch_size=16) == pytest.approx(0.5)
+    assert over(planned, "wsd", wsd_decay_samples=8000).at(
+        12_000, global_batch_size=16
+    ) == pytest.approx(0.5)
 
 
 @given(warmup=st.integers(1, 10**8), times=st.integers(1, 10**4), peak=PEAKS)
 def test_an_inverse_square_root_halves_when_the_samples_quadruple(warmup, times, peak):
     schedule = rate("inverse_sqrt", peak=peak, warmup_samples=warmup)
-    early, late = (schedule.at(samples, global_batch_size=16) for samples in (warmup * times, 4 * warmup * times))
+    early, late = (
+        schedule.at(samples, global_batch_size=16)
+        for samples in (warmup * times, 4 * warmup * times)
+    )
     assert late == pytest.approx(early / 2)
 
 
@@ -153,7 +199,9 @@ def test_an_inverse_square_root_does_not_fall_below_its_floor():
 
 @pytest.mark.parametrize("style", ["constant", *FALLING])
 @given(consumed=SAMPLES, warmup=st.integers(0, 10**6), peak=PEAKS)
-def test_in_a_run_without_end_the_rate_stays_at_its_peak_after_the_warmup(style, consumed, warmup, peak):
+def test_in_a_run_without_end_the_rate_stays_at_its_peak_after_the_warmup(
+    style, consumed, warmup, peak
+):
     schedule = rate(style, peak=peak, warmup_samples=warmup)
     assert schedule.at(warmup + consumed, global_batch_size=16) == peak
 
@@ -161,19 +209,33 @@ def test_in_a_run_without_end_the_rate_stays_at_its_peak_after_the_warmup(style,
 @pytest.mark.parametrize("style", ["constant", *FALLING])
 def test_a_run_that_ends_within_its_warmup_never_falls(style):
     schedule = rate(style, warmup_samples=1000, end_sample=500, wsd_decay_samples=50)
-    assert [schedule.at(consumed, global_batch_size=16) for consumed in (250, 500, 1000, 2000)] == [0.25, 0.5, 1.0, 1.0]
+    assert [schedule.at(consumed, global_batch_size=16) for consumed in (250, 500, 1000, 2000)] == [
+        0.25,
+        0.5,
+        1.0,
+        1.0,
+    ]
     at_its_end = rate(style, warmup_samples=1000, end_sample=1000, wsd_decay_samples=100)
-    assert [at_its_end.at(consumed, global_batch_size=16) for consumed in (500, 1000, 2000)] == [0.5, 1.0, 1.0]
+    assert [at_its_end.at(consumed, global_batch_size=16) for consumed in (500, 1000, 2000)] == [
+        0.5,
+        1.0,
+        1.0,
+    ]
 
 
-@pytest.mark.parametrize(("coupling", "factors"), [("none", (1.0, 1.0, 1.0)), ("sqrt", (0.25, 0.5, 1.0)), ("linear", (1 / 16, 0.25, 1.0))])
+@pytest.mark.parametrize(
+    ("coupling", "factors"),
+    [("none", (1.0, 1.0, 1.0)), ("sqrt", (0.25, 0.5, 1.0)), ("linear", (1 / 16, 0.25, 1.0))],
+)
 @pytest.mark.parametrize("style", ["constant", "cosine", "inverse_sqrt"])
 def test_a_batch_below_the_target_scales_the_rate_by_its_coupling(coupling, factors, style):
     settings = {"warmup_samples": 100, "end_sample": 10_000, "largest_batch_size": 256}
     coupled, free = rate(style, batch_coupling=coupling, **settings), rate(style, **settings)
     for batch, factor in zip((16, 64, 256), factors, strict=True):
         for consumed in (50, 100, 3000):
-            assert coupled.at(consumed, global_batch_size=batch) == pytest.approx(factor * free.at(consumed, global_batch_size=batch))
+            assert coupled.at(consumed, global_batch_size=batch) == pytest.approx(
+                factor * free.at(consumed, global_batch_size=batch)
+            )
 
 
 def test_a_coupling_never_raises_the_rate_above_its_peak_where_the_batch_shrinks():
@@ -186,19 +248,36 @@ def test_a_coupling_never_raises_the_rate_above_its_peak_where_the_batch_shrinks
         length=RunLength(max_samples=1600),
     )
     schedule = over(planned, "constant", batch_coupling="linear")
-    rates = [schedule.at(stage.end_sample, global_batch_size=stage.global_batch_size) for stage in planned.stages]
+    rates = [
+        schedule.at(stage.end_sample, global_batch_size=stage.global_batch_size)
+        for stage in planned.stages
+    ]
     assert rates == pytest.approx([schedule.peak * share for share in (1 / 4, 1, 1 / 8)])
 
 
 def test_a_coupling_leaves_the_target_batch_alone():
-    assert {name: scale(1.0) for name, scale in BATCH_COUPLINGS.items()} == {"none": 1.0, "sqrt": 1.0, "linear": 1.0}
+    assert {name: scale(1.0) for name, scale in BATCH_COUPLINGS.items()} == {
+        "none": 1.0,
+        "sqrt": 1.0,
+        "linear": 1.0,
+    }
 
 
 @pytest.mark.parametrize("style", ["constant", *FALLING, "inverse_sqrt"])
 @given(consumed=SAMPLES, one=st.integers(1, 4096), other=st.integers(1, 4096))
-def test_without_coupling_the_rate_at_a_sample_does_not_depend_on_the_batch_that_reaches_it(style, consumed, one, other):
-    schedule = rate(style, warmup_samples=1000, end_sample=10**9, wsd_decay_samples=10**8, largest_batch_size=512)
-    assert schedule.at(consumed, global_batch_size=one) == schedule.at(consumed, global_batch_size=other)
+def test_without_coupling_the_rate_at_a_sample_does_not_depend_on_the_batch_that_reaches_it(
+    style, consumed, one, other
+):
+    schedule = rate(
+        style,
+        warmup_samples=1000,
+        end_sample=10**9,
+        wsd_decay_samples=10**8,
+        largest_batch_size=512,
+    )
+    assert schedule.at(consumed, global_batch_size=one) == schedule.at(
+        consumed, global_batch_size=other
+    )
 
 
 @pytest.mark.parametrize("style", ["constant", *FALLING, "inverse_sqrt"])
@@ -207,17 +286,38 @@ def test_a_ramp_does_not_stretch_a_schedule_that_is_counted_in_samples(style):
     constant = plan(None, 16, max_samples=ramped.end_sample)
     assert ramped.end_sample == constant.end_sample
     assert ramped.end_step < constant.end_step
-    with_ramp, without = (over(planned, style, warmup_samples=1280) for planned in (ramped, constant))
+    with_ramp, without = (
+        over(planned, style, warmup_samples=1280) for planned in (ramped, constant)
+    )
     for consumed in range(16, 12_800, 160):
         batch = ramped.stage_at(consumed).global_batch_size
-        assert with_ramp.at(consumed, global_batch_size=batch) == without.at(consumed, global_batch_size=16)
+        assert with_ramp.at(consumed, global_batch_size=batch) == without.at(
+            consumed, global_batch_size=16
+        )
 
 
-@given(first=st.integers(1, 512), stairs=st.integers(1, 64), peak=PEAKS, consumed=st.integers(100, 10**9))
-def test_seesaw_falls_with_the_root_of_the_batch_and_with_nothing_else(first, stairs, peak, consumed):
-    schedule = rate("seesaw", peak=peak, floor=0.0, warmup_samples=100, end_sample=10**9, first_batch_size=first, largest_batch_size=10**6)
+@given(
+    first=st.integers(1, 512),
+    stairs=st.integers(1, 64),
+    peak=PEAKS,
+    consumed=st.integers(100, 10**9),
+)
+def test_seesaw_falls_with_the_root_of_the_batch_and_with_nothing_else(
+    first, stairs, peak, consumed
+):
+    schedule = rate(
+        "seesaw",
+        peak=peak,
+        floor=0.0,
+        warmup_samples=100,
+        end_sample=10**9,
+        first_batch_size=first,
+        largest_batch_size=10**6,
+    )
     assert schedule.at(consumed, global_batch_size=first) == pytest.approx(peak)
-    assert schedule.at(consumed, global_batch_size=first * stairs) == pytest.approx(peak / math.sqrt(stairs))
+    assert schedule.at(consumed, global_batch_size=first * stairs) == pytest.approx(
+        peak / math.sqrt(stairs)
+    )
 
 
 def test_over_a_run_seesaw_starts_from_the_first_batch_of_its_plan():
@@ -239,6 +339,8 @@ def test_a_warmup_in_steps_lasts_the_samples_that_the_ramp_reads_in_so_many_step
 def test_a_rate_over_a_plan_ends_where_the_plan_ends():
     planned = plan([4, 4, 24], 16, max_steps=10)
     assert over(planned).end_sample == planned.end_sample == 28 + 6 * 16
-    assert over(planned).at(planned.end_sample, global_batch_size=16) == pytest.approx(0.0, abs=1e-15)
+    assert over(planned).at(planned.end_sample, global_batch_size=16) == pytest.approx(
+        0.0, abs=1e-15
+    )
     assert over(planned).warmup_samples == 0
     assert over(plan([4, 4, 24], 16)).end_sample is None

@@ -47,7 +47,14 @@ def decays(draw):
 
 def saved(factor, *, end=END, global_batch_size=1000, fall=quarter_cosine):
     """The share of the optimiser steps that a staircase saves."""
-    ramp = staircase(fall(end), global_batch_size=global_batch_size, unit=1, factor=factor, first_sample=0, end_sample=end)
+    ramp = staircase(
+        fall(end),
+        global_batch_size=global_batch_size,
+        unit=1,
+        factor=factor,
+        first_sample=0,
+        end_sample=end,
+    )
     return 1 - ramp.steps_to(end) / -(-end // global_batch_size)
 
 
@@ -58,7 +65,9 @@ def test_a_quarter_cosine_in_stairs_saves_the_steps_of_the_paper(factor, percent
 
 
 def test_in_the_limit_of_small_stairs_a_quarter_cosine_saves_1_minus_2_over_pi():
-    limit = 1 - steps_in_the_limit(quarter_cosine(END), global_batch_size=1000, end_sample=END) / (END / 1000)
+    limit = 1 - steps_in_the_limit(quarter_cosine(END), global_batch_size=1000, end_sample=END) / (
+        END / 1000
+    )
     assert limit == pytest.approx(1 - 2 / math.pi, abs=1e-6)
     assert 100 * limit == pytest.approx(36.3, abs=0.05)
 
@@ -79,9 +88,14 @@ def test_the_smaller_the_stairs_the_more_steps_are_saved_and_never_more_than_the
 
 
 @given(decay=decays())
-def test_every_batch_of_a_staircase_is_a_whole_number_of_units_and_larger_than_the_one_before(decay):
+def test_every_batch_of_a_staircase_is_a_whole_number_of_units_and_larger_than_the_one_before(
+    decay,
+):
     thresholds = staircase(**decay).thresholds
-    assert (thresholds[0].first_sample, thresholds[0].global_batch_size) == (0, decay["global_batch_size"])
+    assert (thresholds[0].first_sample, thresholds[0].global_batch_size) == (
+        0,
+        decay["global_batch_size"],
+    )
     assert all(threshold.global_batch_size % decay["unit"] == 0 for threshold in thresholds)
     for one, other in pairwise(thresholds):
         assert one.global_batch_size < other.global_batch_size
@@ -95,11 +109,17 @@ def test_a_stair_begins_at_the_first_sample_where_the_rate_has_fallen_by_exactly
         share = decay["global_batch_size"] / threshold.global_batch_size
         assert decay["relative_rate"](threshold.first_sample) <= share
         assert decay["relative_rate"](threshold.first_sample - 1) > share
-        assert decay["first_sample"] < threshold.first_sample <= decay["end_sample"] - threshold.global_batch_size
+        assert (
+            decay["first_sample"]
+            < threshold.first_sample
+            <= decay["end_sample"] - threshold.global_batch_size
+        )
 
 
 @given(decay=decays())
-def test_a_stair_grows_by_its_factor_to_the_nearest_unit_and_is_left_out_only_where_the_next_begins_at_its_sample(decay):
+def test_a_stair_grows_by_its_factor_to_the_nearest_unit_and_is_left_out_only_where_the_next_begins_at_its_sample(
+    decay,
+):
     size = exact = decay["global_batch_size"]
     left_out = []
     for threshold in staircase(**decay).thresholds[1:]:
@@ -116,23 +136,38 @@ def test_a_stair_grows_by_its_factor_to_the_nearest_unit_and_is_left_out_only_wh
 @given(decay=decays())
 def test_a_staircase_never_takes_more_steps_than_the_batch_it_starts_from(decay):
     ramp = staircase(**decay)
-    assert ramp.steps_to(decay["end_sample"]) <= -(-decay["end_sample"] // decay["global_batch_size"])
+    assert ramp.steps_to(decay["end_sample"]) <= -(
+        -decay["end_sample"] // decay["global_batch_size"]
+    )
 
 
 def test_a_rate_that_does_not_fall_keeps_the_batch():
-    ramp = staircase(level(10**6), global_batch_size=8, unit=8, factor=2, first_sample=0, end_sample=10**6)
-    assert [(threshold.first_sample, threshold.global_batch_size) for threshold in ramp.thresholds] == [(0, 8)]
+    ramp = staircase(
+        level(10**6), global_batch_size=8, unit=8, factor=2, first_sample=0, end_sample=10**6
+    )
+    assert [
+        (threshold.first_sample, threshold.global_batch_size) for threshold in ramp.thresholds
+    ] == [(0, 8)]
 
 
 def test_a_rate_that_falls_off_a_cliff_takes_the_stairs_of_it_at_once():
     ramp = staircase(
-        lambda consumed: 1.0 if consumed < 5000 else 0.1, global_batch_size=8, unit=8, factor=2, first_sample=0, end_sample=10**6
+        lambda consumed: 1.0 if consumed < 5000 else 0.1,
+        global_batch_size=8,
+        unit=8,
+        factor=2,
+        first_sample=0,
+        end_sample=10**6,
     )
-    assert [(threshold.first_sample, threshold.global_batch_size) for threshold in ramp.thresholds] == [(0, 8), (5000, 64)]
+    assert [
+        (threshold.first_sample, threshold.global_batch_size) for threshold in ramp.thresholds
+    ] == [(0, 8), (5000, 64)]
 
 
 @given(decay=decays(), peak=st.floats(1e-6, 1))
-def test_the_rate_of_a_stair_over_the_root_of_its_growth_is_the_rate_that_the_decay_has_fallen_to(decay, peak):
+def test_the_rate_of_a_stair_over_the_root_of_its_growth_is_the_rate_that_the_decay_has_fallen_to(
+    decay, peak
+):
     """A fall of the rate by `a` becomes one by `sqrt(a)` beside a batch that is `a` times as large: rate / sqrt(batch) is kept."""
     ramp = staircase(**decay)
     rate = LearningRate(
@@ -149,4 +184,6 @@ def test_the_rate_of_a_stair_over_the_root_of_its_growth_is_the_rate_that_the_de
     for threshold in ramp.thresholds:
         batch = threshold.global_batch_size
         growth = batch / decay["global_batch_size"]
-        assert rate.at(threshold.first_sample + batch, global_batch_size=batch) / math.sqrt(growth) == pytest.approx(peak / growth)
+        assert rate.at(threshold.first_sample + batch, global_batch_size=batch) / math.sqrt(
+            growth
+        ) == pytest.approx(peak / growth)

@@ -85,7 +85,11 @@ class Cluster:
     def __init__(self, folder: Path, *, nodes: int, cpus: int, gpus: int) -> None:
         self.folder = folder
         self.nodes = [f"node{number}" for number in range(1, nodes + 1)]
-        self.environment = {name: value for name, value in os.environ.items() if not name.startswith(("SLURM", "SBATCH", "SRUN"))}
+        self.environment = {
+            name: value
+            for name, value in os.environ.items()
+            if not name.startswith(("SLURM", "SBATCH", "SRUN"))
+        }
         self.environment["SLURM_CONF"] = str(folder / "slurm.conf")
         self._configure(cpus, gpus)
 
@@ -93,16 +97,31 @@ class Cluster:
         for name in ("state", "log", "dev", *(f"spool-{node}" for node in self.nodes)):
             (self.folder / name).mkdir()
         for gpu in range(gpus):
-            os.mknod(self.folder / f"dev/nvidia{gpu}", stat.S_IFCHR | 0o666, os.makedev(1, 3))  # as /dev/null is
-        (self.folder / "gres.conf").write_text(f"AutoDetect=off\nName=gpu File={self.folder}/dev/nvidia[0-{gpus - 1}]\n")
+            os.mknod(
+                self.folder / f"dev/nvidia{gpu}", stat.S_IFCHR | 0o666, os.makedev(1, 3)
+            )  # as /dev/null is
+        (self.folder / "gres.conf").write_text(
+            f"AutoDetect=off\nName=gpu File={self.folder}/dev/nvidia[0-{gpus - 1}]\n"
+        )
         key = self.folder / "munge.key"
         key.write_bytes(os.urandom(1024))
         key.chmod(0o400)
         host = socket.gethostname().split(".")[0]
         port, *ports = free_ports(1 + len(self.nodes))
-        nodes = [NODE.format(name=name, host=host, port=at, cpus=cpus, gpus=gpus) for name, at in zip(self.nodes, ports, strict=True)]
-        facts = {"host": host, "port": port, "folder": self.folder, "credential_s": CREDENTIAL_S, "kill_wait_s": KILL_WAIT_S}
-        (self.folder / "slurm.conf").write_text(CONFIGURATION.format(**facts, nodes="\n".join(nodes)))
+        nodes = [
+            NODE.format(name=name, host=host, port=at, cpus=cpus, gpus=gpus)
+            for name, at in zip(self.nodes, ports, strict=True)
+        ]
+        facts = {
+            "host": host,
+            "port": port,
+            "folder": self.folder,
+            "credential_s": CREDENTIAL_S,
+            "kill_wait_s": KILL_WAIT_S,
+        }
+        (self.folder / "slurm.conf").write_text(
+            CONFIGURATION.format(**facts, nodes="\n".join(nodes))
+        )
 
     def run(self, *words: str | Path, check: bool = True) -> subprocess.CompletedProcess[str]:
         """A command of Slurm.
@@ -110,7 +129,9 @@ class Cluster:
         Raises:
             AssertionError: it failed; with what it said.
         """
-        done = subprocess.run(words, env=self.environment, text=True, capture_output=True, check=False)
+        done = subprocess.run(
+            words, env=self.environment, text=True, capture_output=True, check=False
+        )
         assert not check or done.returncode == 0, f"{words}: {done.stderr}"
         return done
 
@@ -124,7 +145,12 @@ class Cluster:
 
     def jobs(self) -> dict[str, str]:
         """The states of the jobs that wait, run or have ended within ten minutes."""
-        return dict(line.split() for line in self.run("squeue", "--noheader", "--states=all", "--format=%A %T").stdout.splitlines())
+        return dict(
+            line.split()
+            for line in self.run(
+                "squeue", "--noheader", "--states=all", "--format=%A %T"
+            ).stdout.splitlines()
+        )
 
     def wait_for(self, job: str, *states: str, deadline_s: float = 20) -> dict[str, str]:
         """The job, once it is in one of the states.
@@ -134,7 +160,9 @@ class Cluster:
         """
         until = time.monotonic() + deadline_s
         while (facts := self.job(job))["JobState"] not in states:
-            assert time.monotonic() < until, f"job {job} is {facts['JobState']} ({facts['Reason']}) and not {' or '.join(states)}"
+            assert time.monotonic() < until, (
+                f"job {job} is {facts['JobState']} ({facts['Reason']}) and not {' or '.join(states)}"
+            )
             time.sleep(0.05)
         return facts
 
@@ -152,7 +180,10 @@ class Cluster:
     def preempt(self, *words: str | Path) -> str:
         """A job that takes all nodes at once from the jobs of `main`, and ends after a second, unless words say otherwise."""
         return self.submit(
-            "--partition=urgent", f"--nodes={len(self.nodes)}", "--exclusive", *(words or ("--output=/dev/null", "--wrap=sleep 1"))
+            "--partition=urgent",
+            f"--nodes={len(self.nodes)}",
+            "--exclusive",
+            *(words or ("--output=/dev/null", "--wrap=sleep 1")),
         )
 
     def clear(self) -> None:
@@ -163,7 +194,9 @@ class Cluster:
         """
         until = time.monotonic() + 30
         while not self.wait_until_idle(0.2):
-            assert time.monotonic() < until, self.run("squeue").stdout + self.run("sinfo", "--Node", "--long").stdout
+            assert time.monotonic() < until, (
+                self.run("squeue").stdout + self.run("sinfo", "--Node", "--long").stdout
+            )
             self._end_jobs()
             for node, state in zip(self.nodes, self._states_of_nodes(), strict=True):
                 if state.startswith(("down", "drain")):
@@ -176,7 +209,9 @@ class Cluster:
             self.run("scancel", "--signal=KILL", "--full", *jobs, check=False)
 
     def _states_of_nodes(self) -> list[str]:
-        return self.run("sinfo", "--noheader", "--Node", "--partition=main", "--format=%T", check=False).stdout.split()
+        return self.run(
+            "sinfo", "--noheader", "--Node", "--partition=main", "--format=%T", check=False
+        ).stdout.split()
 
     def wait_until_idle(self, deadline_s: float = 20) -> bool:
         until = time.monotonic() + deadline_s
@@ -218,7 +253,11 @@ def start_cluster(*, nodes: int = 5, cpus: int = 8, gpus: int = 2) -> Iterator[C
         folder = Path(tempfile.mkdtemp(prefix="slurm-", dir="/tmp"))  # short: sockets lie below it
         folder.chmod(0o755)
         cluster = Cluster(folder, nodes=nodes, cpus=cpus, gpus=gpus)
-        keeper = subprocess.Popen([sys.executable, __file__, folder, *cluster.nodes], env=cluster.environment, start_new_session=True)
+        keeper = subprocess.Popen(
+            [sys.executable, __file__, folder, *cluster.nodes],
+            env=cluster.environment,
+            start_new_session=True,
+        )
         try:
             if _come_up(cluster, keeper):
                 yield cluster
@@ -226,7 +265,11 @@ def start_cluster(*, nodes: int = 5, cpus: int = 8, gpus: int = 2) -> Iterator[C
         finally:
             keeper.terminate()
             keeper.wait()
-            log = (folder / "log/slurmctld.log").read_text() if (folder / "log/slurmctld.log").exists() else ""
+            log = (
+                (folder / "log/slurmctld.log").read_text()
+                if (folder / "log/slurmctld.log").exists()
+                else ""
+            )
             shutil.rmtree(folder)
     raise AssertionError(f"the cluster does not start:\n{log[-3000:]}")
 
@@ -249,10 +292,19 @@ def keep(folder: Path, nodes: Sequence[str]) -> None:
     ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     try:
-        daemons = [_start(folder, "munged", "--foreground", *(f"--{name}={folder}/munge.{end}" for name, end in MUNGE))]
+        daemons = [
+            _start(
+                folder,
+                "munged",
+                "--foreground",
+                *(f"--{name}={folder}/munge.{end}" for name, end in MUNGE),
+            )
+        ]
         _wait_for_socket(socket.AF_UNIX, str(folder / "munge.sock"))
         daemons.append(_start(folder, "slurmctld", "-D"))
-        port = int(re.search(r"^SlurmctldPort=(\d+)", (folder / "slurm.conf").read_text(), re.MULTILINE)[1])
+        port = int(
+            re.search(r"^SlurmctldPort=(\d+)", (folder / "slurm.conf").read_text(), re.MULTILINE)[1]
+        )
         _wait_for_socket(socket.AF_INET, ("127.0.0.1", port))
         daemons += [_start(folder, "slurmd", "-D", "-N", node) for node in nodes]
         while os.getppid() == parent and not _reap() & set(daemons):
@@ -263,12 +315,20 @@ def keep(folder: Path, nodes: Sequence[str]) -> None:
             shutil.rmtree(folder)
 
 
-MUNGE = (("key-file", "key"), ("socket", "sock"), ("pid-file", "pid"), ("log-file", "log"), ("seed-file", "seed"))
+MUNGE = (
+    ("key-file", "key"),
+    ("socket", "sock"),
+    ("pid-file", "pid"),
+    ("log-file", "log"),
+    ("seed-file", "seed"),
+)
 
 
 def _start(folder: Path, *command: str) -> int:
     with (folder / "log/daemons.txt").open("a") as log:
-        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, preexec_fn=die_with_parent)
+        process = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, preexec_fn=die_with_parent
+        )
     process.returncode = 0  # `_reap` is who waits for it
     return process.pid
 

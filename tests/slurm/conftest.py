@@ -63,6 +63,11 @@ def tiny(tmp_path: Path, interpreter: Path) -> Callable[..., Resolved]:
             "launch.slurm.python": str(interpreter),
             "run_dir": str(tmp_path / "run"),
         } | dict(word.split("=", 1) for word in words)
-        return resolve(lay_over(llm.from_factory("llama3_tiny"), [f"{key}={value}" for key, value in settings.items()]))
+        return resolve(
+            lay_over(
+                llm.from_factory("llama3_tiny"),
+                [f"{key}={value}" for key, value in settings.items()],
+            )
+        )
 
     return build

@@ -58,7 +58,9 @@ def add_to(interpreter: Path, text: str) -> None:
         script.write(text)
 
 
-def test_jobs_run_one_after_another_each_on_the_nodes_of_its_stages(cluster, tiny, interpreter, directory):
+def test_jobs_run_one_after_another_each_on_the_nodes_of_its_stages(
+    cluster, tiny, interpreter, directory
+):
     resolved = tiny()
     jobs = [job.job for job in submit(resolved).jobs]
     cluster.wait_for(jobs[-1], "COMPLETED")
@@ -67,7 +69,14 @@ def test_jobs_run_one_after_another_each_on_the_nodes_of_its_stages(cluster, tin
     assert [fact["JobState"] for fact in facts] == ["COMPLETED"] * 3
     assert all(before["EndTime"] <= after["StartTime"] for before, after in pairwise(facts))
     for number, job in enumerate(jobs):
-        assert started(interpreter, job) == [os.getcwd(), "-P", "-m", "rampcli.launch.slurm.job", str(directory.path), str(number)]
+        assert started(interpreter, job) == [
+            os.getcwd(),
+            "-P",
+            "-m",
+            "rampcli.launch.slurm.job",
+            str(directory.path),
+            str(number),
+        ]
         assert (directory.logs / f"stage_{number}.{job}.log").exists()
     assert chain.living_jobs(directory) == []
 
@@ -103,11 +112,17 @@ def test_what_comes_after_a_job_that_failed_is_cancelled(cluster, tiny, interpre
 
 
 @pytest.mark.usefixtures("cluster")
-def test_if_one_job_is_refused_none_stays_and_none_has_started(tiny, interpreter, directory, tmp_path):
+def test_if_one_job_is_refused_none_stays_and_none_has_started(
+    tiny, interpreter, directory, tmp_path
+):
     template = tmp_path / "own.j2"
     refused = "{% if num_nodes == 3 %}\n#SBATCH --partition=nowhere\n{% endif %}\n"
-    template.write_text("#!/bin/bash\n#SBATCH --nodes={{ num_nodes }}\n" + refused + "exec {{ python }}\n")
-    with pytest.raises(RampcliError, match=r"nowhere.*cancelled what was submitted before: [0-9]+, [0-9]+") as error:
+    template.write_text(
+        "#!/bin/bash\n#SBATCH --nodes={{ num_nodes }}\n" + refused + "exec {{ python }}\n"
+    )
+    with pytest.raises(
+        RampcliError, match=r"nowhere.*cancelled what was submitted before: [0-9]+, [0-9]+"
+    ) as error:
         submit(tiny(f"launch.slurm.template={template}"))
     assert error.value.keys == ("launch.slurm.partition",)
     assert states(directory) == ["CANCELLED", "CANCELLED", None]
@@ -119,7 +134,9 @@ def test_a_run_with_jobs_in_the_queue_gets_no_more(cluster, tiny, interpreter, d
     add_to(interpreter, LASTS)
     resolved = tiny()
     made = submit(resolved)
-    with pytest.raises(UsageError, match=f"has jobs in the queue: {', '.join(job.job for job in made.jobs)}"):
+    with pytest.raises(
+        UsageError, match=f"has jobs in the queue: {', '.join(job.job for job in made.jobs)}"
+    ):
         submit(resolved)
     assert chain.read(directory) == made
     assert len(cluster.jobs().keys() & {job.job for job in chain.living_jobs(directory)}) == 3
@@ -160,7 +177,11 @@ def test_a_kill_between_a_submission_and_its_record_leaves_no_job_that_runs_or_i
 ):
     resolved = tiny()
     describe(directory, resolved, [])
-    killed = subprocess.run([sys.executable, "-c", SUBMIT, directory.path], env=interrupt_after(submissions, tmp_path), check=False)
+    killed = subprocess.run(
+        [sys.executable, "-c", SUBMIT, directory.path],
+        env=interrupt_after(submissions, tmp_path),
+        check=False,
+    )
     assert killed.returncode == -signal.SIGKILL
     submitted = (tmp_path / "submitted").read_text().split()
     assert [job.job for job in chain.living_jobs(directory)] == submitted
@@ -171,26 +192,51 @@ def test_a_kill_between_a_submission_and_its_record_leaves_no_job_that_runs_or_i
     cluster.wait_for(anew.jobs[-1].job, "COMPLETED")
 
 
-def test_the_command_whose_submitting_was_interrupted_submits_anew(cluster, tiny, directory, tmp_path):
+def test_the_command_whose_submitting_was_interrupted_submits_anew(
+    cluster, tiny, directory, tmp_path
+):
     resolved = tiny()
     describe(directory, resolved, [])
-    subprocess.run([sys.executable, "-c", SUBMIT, directory.path], env=interrupt_after(2, tmp_path), check=False)
+    subprocess.run(
+        [sys.executable, "-c", SUBMIT, directory.path],
+        env=interrupt_after(2, tmp_path),
+        check=False,
+    )
     outcome = run(resolved)
-    assert {cluster.jobs()[job] for job in (tmp_path / "submitted").read_text().split()[:2]} == {"CANCELLED"}
+    assert {cluster.jobs()[job] for job in (tmp_path / "submitted").read_text().split()[:2]} == {
+        "CANCELLED"
+    }
     cluster.wait_for(outcome.jobs[-1].job, "COMPLETED")
 
 
 def test_an_interrupted_chain_can_be_cancelled(cluster, tiny, directory, tmp_path):
     describe(directory, tiny(), [])
-    subprocess.run([sys.executable, "-c", SUBMIT, directory.path], env=interrupt_after(2, tmp_path), check=False)
+    subprocess.run(
+        [sys.executable, "-c", SUBMIT, directory.path],
+        env=interrupt_after(2, tmp_path),
+        check=False,
+    )
     chain.cancel(directory)
-    assert [cluster.jobs()[job] for job in (tmp_path / "submitted").read_text().split()] == ["CANCELLED"] * 2
+    assert [cluster.jobs()[job] for job in (tmp_path / "submitted").read_text().split()] == [
+        "CANCELLED"
+    ] * 2
 
 
-@pytest.mark.parametrize("options", [[], ["--job-name=llama3_tiny.stage0"], ["--chdir={run}"]], ids=["stranger", "name", "folder"])
-def test_a_job_that_has_not_both_name_and_folder_of_the_run_s_is_not_the_runs_whatever_the_record_says(cluster, tiny, directory, options):
+@pytest.mark.parametrize(
+    "options",
+    [[], ["--job-name=llama3_tiny.stage0"], ["--chdir={run}"]],
+    ids=["stranger", "name", "folder"],
+)
+def test_a_job_that_has_not_both_name_and_folder_of_the_run_s_is_not_the_runs_whatever_the_record_says(
+    cluster, tiny, directory, options
+):
     submit(tiny())
-    other = cluster.submit("--hold", "--output=/dev/null", *(option.format(run=directory.path) for option in options), "--wrap=true")
+    other = cluster.submit(
+        "--hold",
+        "--output=/dev/null",
+        *(option.format(run=directory.path) for option in options),
+        "--wrap=true",
+    )
     record = directory.path / "slurm/jobs.json"
     facts = json.loads(record.read_text())
     cluster.run("scancel", facts["jobs"][0]["job"])
@@ -216,7 +262,9 @@ def test_jobs_that_slurm_no_longer_knows_are_over(cluster, tiny, directory):
     assert states(directory) == [None]
 
 
-def test_cancelling_lets_a_running_job_save_and_takes_waiting_ones_out_of_the_queue(cluster, tiny, interpreter, directory):
+def test_cancelling_lets_a_running_job_save_and_takes_waiting_ones_out_of_the_queue(
+    cluster, tiny, interpreter, directory
+):
     add_to(interpreter, 'trap "touch $record.saved; exit 0" USR1\n' + LASTS.partition("\n")[2])
     first, *_ = submit(tiny()).jobs
     wait_until_started(interpreter, first.job)
@@ -230,7 +278,9 @@ def test_cancelling_lets_a_running_job_save_and_takes_waiting_ones_out_of_the_qu
 
 
 def test_cancelling_takes_out_jobs_that_only_wait(cluster, tiny, interpreter, directory):
-    all_nodes = cluster.submit(f"--nodes={len(cluster.nodes)}", "--exclusive", "--output=/dev/null", "--wrap=sleep 60")
+    all_nodes = cluster.submit(
+        f"--nodes={len(cluster.nodes)}", "--exclusive", "--output=/dev/null", "--wrap=sleep 60"
+    )
     cluster.wait_for(all_nodes, "RUNNING")
     submit(tiny())
     assert [job.state for job in chain.cancel(directory)] == ["CANCELLED"] * 3
@@ -246,7 +296,9 @@ def test_a_run_without_jobs_has_no_status_and_cannot_be_cancelled(directory):
         chain.cancel(directory)
 
 
-def test_a_user_s_defaults_and_an_allocation_around_change_nothing_about_a_chain(cluster, tiny, interpreter, directory, monkeypatch):
+def test_a_user_s_defaults_and_an_allocation_around_change_nothing_about_a_chain(
+    cluster, tiny, interpreter, directory, monkeypatch
+):
     of_allocation = {
         "SLURM_JOB_ID": "5",
         "SLURM_NTASKS": "33",
@@ -274,7 +326,12 @@ def test_a_user_s_defaults_and_an_allocation_around_change_nothing_about_a_chain
     jobs = submit(tiny("launch.slurm.partition=main", "launch.slurm.time=5")).jobs
     cluster.wait_for(jobs[-1].job, "COMPLETED")
     facts = cluster.job(jobs[1].job)
-    assert [facts[name] for name in ("JobName", "Partition", "TimeLimit", "Requeue")] == ["llama3_tiny.stage1", "main", "00:05:00", "1"]
+    assert [facts[name] for name in ("JobName", "Partition", "TimeLimit", "Requeue")] == [
+        "llama3_tiny.stage1",
+        "main",
+        "00:05:00",
+        "1",
+    ]
     environment = environment_of(interpreter, jobs[1].job)
     assert environment["SLURM_JOB_ID"] == jobs[1].job
     assert environment["SLURM_NTASKS_PER_NODE"] == "1"
@@ -283,27 +340,47 @@ def test_a_user_s_defaults_and_an_allocation_around_change_nothing_about_a_chain
     assert states(directory) == ["COMPLETED"] * 3
 
 
-def test_a_default_of_the_user_s_for_what_the_settings_leave_open_is_kept(cluster, tiny, monkeypatch):
+def test_a_default_of_the_user_s_for_what_the_settings_leave_open_is_kept(
+    cluster, tiny, monkeypatch
+):
     monkeypatch.setenv("SBATCH_TIMELIMIT", "7")
     assert cluster.job(submit(tiny()).jobs[0].job)["TimeLimit"] == "00:07:00"
 
 
-@pytest.mark.parametrize("name", ["x; touch canary #", "a b\n\"'$(touch canary)`touch canary`", "x|\x1f\x1e\n", "-né", "*?"])
-def test_a_run_of_any_name_in_any_folder_harms_nothing(cluster, tiny, interpreter, tmp_path, name, monkeypatch):
+@pytest.mark.parametrize(
+    "name",
+    ["x; touch canary #", "a b\n\"'$(touch canary)`touch canary`", "x|\x1f\x1e\n", "-né", "*?"],
+)
+def test_a_run_of_any_name_in_any_folder_harms_nothing(
+    cluster, tiny, interpreter, tmp_path, name, monkeypatch
+):
     (tmp_path / f"{name}.").mkdir()
     monkeypatch.chdir(tmp_path / f"{name}.")
     config = tiny("trainer.num_nodes=1", "model.rampup_batch_size=null").config
     config.name, config.run_dir = "".join(filter(str.isprintable, name)), str(tmp_path / name)
     (job,) = submit(resolve(config)).jobs
     cluster.wait_for(job.job, "COMPLETED")
-    assert started(interpreter, job.job) == [os.getcwd(), "-P", "-m", "rampcli.launch.slurm.job", config.run_dir, "0"]
+    assert started(interpreter, job.job) == [
+        os.getcwd(),
+        "-P",
+        "-m",
+        "rampcli.launch.slurm.job",
+        config.run_dir,
+        "0",
+    ]
     assert states(RunDirectory(Path(config.run_dir))) == ["COMPLETED"]
-    assert list((tmp_path / name / "logs").iterdir()) == [tmp_path / name / f"logs/stage_0.{job.job}.log"]
+    assert list((tmp_path / name / "logs").iterdir()) == [
+        tmp_path / name / f"logs/stage_0.{job.job}.log"
+    ]
     assert not [*tmp_path.rglob("canary")]
-    assert sorted(tmp_path.iterdir()) == sorted([interpreter.parent, tmp_path / f"{name}.", tmp_path / name])
+    assert sorted(tmp_path.iterdir()) == sorted(
+        [interpreter.parent, tmp_path / f"{name}.", tmp_path / name]
+    )
 
 
-@given(comment=st.text(alphabet=st.sampled_from(list(" '\"\\$`#;|&()!%=-aé")), min_size=1, max_size=10))
+@given(
+    comment=st.text(alphabet=st.sampled_from(list(" '\"\\$`#;|&()!%=-aé")), min_size=1, max_size=10)
+)
 @settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_sbatch_reads_an_option_as_it_was_written(cluster, tiny, tmp_path, comment):
     resolved = tiny("trainer.num_nodes=1", "model.rampup_batch_size=null")
@@ -311,16 +388,24 @@ def test_sbatch_reads_an_option_as_it_was_written(cluster, tiny, tmp_path, comme
     (script,) = render(resolved, RunDirectory(resolved.run_dir))
     (tmp_path / "script").write_text(script.text)
     job = cluster.submit("--hold", tmp_path / "script")
-    assert cluster.run("squeue", "--noheader", f"--jobs={job}", "--format=%kend").stdout == f"{comment}end\n"
+    assert (
+        cluster.run("squeue", "--noheader", f"--jobs={job}", "--format=%kend").stdout
+        == f"{comment}end\n"
+    )
     cluster.run("scancel", job)
 
 
-def test_a_requeued_job_runs_again_under_its_id_and_those_after_it_wait(cluster, tiny, interpreter, directory):
+def test_a_requeued_job_runs_again_under_its_id_and_those_after_it_wait(
+    cluster, tiny, interpreter, directory
+):
     add_to(interpreter, '[ "${SLURM_RESTART_COUNT:-0}" -gt 0 ] && exit 0\n' + LASTS)
     first, *later = submit(tiny()).jobs
     wait_until_started(interpreter, first.job)
     commands.requeue(first.job)
-    assert [job.job for job in chain.living_jobs(directory)] == [first.job, *(job.job for job in later)]
+    assert [job.job for job in chain.living_jobs(directory)] == [
+        first.job,
+        *(job.job for job in later),
+    ]
     cluster.wait_for(first.job, "PENDING")
     cluster.release(first.job)
     cluster.wait_for(first.job, "COMPLETED")
@@ -328,10 +413,14 @@ def test_a_requeued_job_runs_again_under_its_id_and_those_after_it_wait(cluster,
 
 
 @pytest.mark.usefixtures("cluster")
-def test_a_controller_that_is_away_is_told_and_no_job_is_recorded_as_submitted(tiny, tmp_path, directory, monkeypatch):
+def test_a_controller_that_is_away_is_told_and_no_job_is_recorded_as_submitted(
+    tiny, tmp_path, directory, monkeypatch
+):
     configuration = Path(os.environ["SLURM_CONF"]).read_text()
     at = next(line for line in configuration.splitlines() if line.startswith("SlurmctldPort="))
-    (tmp_path / "slurm.conf").write_text(configuration.replace(at, "SlurmctldPort=19999") + "SlurmctldTimeout=1\nMessageTimeout=2\n")
+    (tmp_path / "slurm.conf").write_text(
+        configuration.replace(at, "SlurmctldPort=19999") + "SlurmctldTimeout=1\nMessageTimeout=2\n"
+    )
     monkeypatch.setenv("SLURM_CONF", str(tmp_path / "slurm.conf"))
     with pytest.raises(RampcliError, match="Unable to contact"):
         submit(tiny())

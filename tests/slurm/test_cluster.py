@@ -32,15 +32,23 @@ def processes_of(folder: Path) -> list[str]:
 
 @pytest.mark.usefixtures("cluster")
 def test_nothing_is_left_of_a_cluster_whose_tests_are_killed():
-    with subprocess.Popen([sys.executable, "-c", START, Path(__file__).parent], text=True, stdout=subprocess.PIPE) as tests:
+    with subprocess.Popen(
+        [sys.executable, "-c", START, Path(__file__).parent], text=True, stdout=subprocess.PIPE
+    ) as tests:
         folder = Path(tests.stdout.readline().strip())
         assert len(processes_of(folder)) > 4
         tests.kill()
-    wait_until(lambda: not (folder.exists() or processes_of(folder)), deadline_s=20, said=lambda: processes_of(folder))
+    wait_until(
+        lambda: not (folder.exists() or processes_of(folder)),
+        deadline_s=20,
+        said=lambda: processes_of(folder),
+    )
 
 
 def test_jobs_that_ignore_signals_and_a_node_that_is_down_are_cleared_away(cluster):
-    job = cluster.submit("--output=/dev/null", "--wrap=trap '' TERM USR1; while true; do sleep 0.1; done")
+    job = cluster.submit(
+        "--output=/dev/null", "--wrap=trap '' TERM USR1; while true; do sleep 0.1; done"
+    )
     waiting = cluster.submit("--output=/dev/null", "--hold", "--wrap=true")
     cluster.wait_for(job, "RUNNING")
     cluster.set_down("node5")

@@ -4,7 +4,10 @@ from rampcli.launch.checkup import Status, check_up
 
 
 @pytest.mark.usefixtures("cluster")
-@pytest.mark.parametrize(("partition", "status"), [("null", Status.ok), ("urgent", Status.ok), ("nowhere", Status.failure)])
+@pytest.mark.parametrize(
+    ("partition", "status"),
+    [("null", Status.ok), ("urgent", Status.ok), ("nowhere", Status.failure)],
+)
 def test_a_partition_is_looked_for_on_the_cluster(tiny, partition, status):
     checks = check_up(tiny(f"launch.slurm.partition={partition}", "launch.slurm.python=null"))
     (slurm,) = [check for check in checks if check.name == "slurm"]

@@ -9,7 +9,13 @@ import pytest
 from rampcli.config.sbatch_options import FORBIDDEN, forbidden_option, is_option
 
 WITHOUT_VALUE = {"hold", "no-requeue", "parsable", "test-only", "wait"}
-VALUES = {"array": "1-2", "dependency": "afterany:1", "open-mode": "append", "signal": "B:USR1@9", "uid": "0"}  # others take any number
+VALUES = {
+    "array": "1-2",
+    "dependency": "afterany:1",
+    "open-mode": "append",
+    "signal": "B:USR1@9",
+    "uid": "0",
+}  # others take any number
 SHOWN = {"cluster": "clusters"}
 NOT_SHOWN = {"wrap"}  # in a script it changes nothing
 
@@ -21,7 +27,9 @@ def found_by_sbatch(cluster, tmp_path):
 
     def find(word: str) -> set[str] | None:
         script.write_text(f'#!/bin/bash\n#SBATCH "{word}"\ntrue\n')
-        said = cluster.run("sbatch", "--verbose", "--partition=nowhere", script, check=False).stderr  # refused, so nothing is submitted
+        said = cluster.run(
+            "sbatch", "--verbose", "--partition=nowhere", script, check=False
+        ).stderr  # refused, so nothing is submitted
         shown = re.findall(r"^sbatch: ([a-z0-9-]+) {2,}: ", said, re.MULTILINE)
         return {SHOWN.get(name, name) for name in shown} if shown else None
 
@@ -31,7 +39,11 @@ def found_by_sbatch(cluster, tmp_path):
 def beginnings() -> Iterator[str]:
     for name in FORBIDDEN:
         for length in range(1, len(name) + 1):
-            yield f"--{name[:length]}" if name in WITHOUT_VALUE else f"--{name[:length]}={VALUES.get(name, 2)}"
+            yield (
+                f"--{name[:length]}"
+                if name in WITHOUT_VALUE
+                else f"--{name[:length]}={VALUES.get(name, 2)}"
+            )
 
 
 def letters() -> Iterator[str]:
@@ -40,7 +52,10 @@ def letters() -> Iterator[str]:
 
 
 def test_an_option_that_sbatch_finds_in_a_word_is_found_there_before(cluster, found_by_sbatch):
-    others = {f"--{name}" for name in re.findall(r"--([a-z0-9-]+)", cluster.run("sbatch", "--help").stdout)}
+    others = {
+        f"--{name}"
+        for name in re.findall(r"--([a-z0-9-]+)", cluster.run("sbatch", "--help").stdout)
+    }
     obeyed = set()
     for word in {*beginnings(), *letters(), *others, *(f"{word}=2" for word in others)}:
         found = found_by_sbatch(word)
@@ -48,6 +63,10 @@ def test_an_option_that_sbatch_finds_in_a_word_is_found_there_before(cluster, fo
             continue
         broken = found & FORBIDDEN.keys()
         assert is_option(word), word
-        assert (forbidden_option(word) is not None) == bool(broken) or forbidden_option(word) in NOT_SHOWN, (word, found)
+        assert (forbidden_option(word) is not None) == bool(broken) or forbidden_option(
+            word
+        ) in NOT_SHOWN, (word, found)
         obeyed |= broken
-    assert obeyed == FORBIDDEN.keys() - NOT_SHOWN - {"tasks-per-node"}  # sbatch calls it ntasks-per-node
+    assert obeyed == FORBIDDEN.keys() - NOT_SHOWN - {
+        "tasks-per-node"
+    }  # sbatch calls it ntasks-per-node

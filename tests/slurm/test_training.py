@@ -49,7 +49,11 @@ def assert_as_if_nothing_had_happened(run, undisturbed):
 
 def rampcli(command, run, *options):
     done = subprocess.run(
-        [sys.executable, "-m", "rampcli", command, run.path, *options], env=environment(), text=True, capture_output=True, check=False
+        [sys.executable, "-m", "rampcli", command, run.path, *options],
+        env=environment(),
+        text=True,
+        capture_output=True,
+        check=False,
     )
     assert done.returncode == 0, done.stderr
     return done.stdout
@@ -60,7 +64,10 @@ def jobs(run):
 
 
 def logs(run):
-    return "\n".join(f"== {path.name}\n{path.read_text()[-2000:]}" for path in sorted(run.directory.logs.glob("*.log")))
+    return "\n".join(
+        f"== {path.name}\n{path.read_text()[-2000:]}"
+        for path in sorted(run.directory.logs.glob("*.log"))
+    )
 
 
 def wait_for(run, what, seconds=120):
@@ -84,8 +91,15 @@ def wait_until_complete(run, cluster, seconds=240):
     cluster.wait_for(jobs(run)[-1], "COMPLETED", deadline_s=60)
 
 
-def test_a_chain_goes_through_its_ramp_on_more_and_more_nodes_as_one_process_does(run, cluster, tmp_path_factory):
-    words = ["model.rampup_batch_size=[2,2,16]", "trainer.num_nodes=4", "trainer.max_samples=40", "model.global_batch_size=8"]
+def test_a_chain_goes_through_its_ramp_on_more_and_more_nodes_as_one_process_does(
+    run, cluster, tmp_path_factory
+):
+    words = [
+        "model.rampup_batch_size=[2,2,16]",
+        "trainer.num_nodes=4",
+        "trainer.max_samples=40",
+        "model.global_batch_size=8",
+    ]
     submit(run, *words)
     waiting = run.pretrain("launch=slurm", *words)
     assert waiting.returncode == 2
@@ -98,7 +112,9 @@ def test_a_chain_goes_through_its_ramp_on_more_and_more_nodes_as_one_process_doe
     for event in boundaries:
         assert event["lost_s"] == pytest.approx(sum(event[part] for part in PARTS), abs=0.01)
     alone = Run(tmp_path_factory.mktemp("alone") / "run")
-    alone.workers(1, "rampup.at_boundary=continue", "rampup.node_policy=fixed", *words, "trainer.num_nodes=1")
+    alone.workers(
+        1, "rampup.at_boundary=continue", "rampup.node_policy=fixed", *words, "trainer.num_nodes=1"
+    )
     assert_same_training(run, alone)
     status = rampcli("status", run)
     assert status.startswith("complete: step ")
@@ -110,7 +126,9 @@ def test_a_chain_goes_through_its_ramp_on_more_and_more_nodes_as_one_process_doe
 PARTS = ("save_s", "exit_s", "wait_s", "start_s", "import_s", "load_s", "first_step_s")
 
 
-def test_a_job_that_loses_a_node_and_is_preempted_saves_each_time_and_goes_on_elsewhere(run, cluster, long_undisturbed):
+def test_a_job_that_loses_a_node_and_is_preempted_saves_each_time_and_goes_on_elsewhere(
+    run, cluster, long_undisturbed
+):
     submit(run, *LONG)
     (job,) = jobs(run)
     wait_for_rows(run, 20)
@@ -129,24 +147,40 @@ def test_a_job_that_loses_a_node_and_is_preempted_saves_each_time_and_goes_on_el
 
 
 def test_a_rank_that_is_killed_is_named_and_not_the_error_of_those_that_miss_it(run, cluster):  # noqa: ARG001
-    submit(run, *LONG, "trainer.max_samples=1_000_000", "schedule.decay_style=constant", "launch.max_restarts=0")
+    submit(
+        run,
+        *LONG,
+        "trainer.max_samples=1_000_000",
+        "schedule.decay_style=constant",
+        "launch.max_restarts=0",
+    )
     wait_for_rows(run, 10)
     workers = processes_with(f"rampcli.worker {run.path}")
     (second,) = [worker for worker in workers if environment_of(worker).get("SLURM_PROCID") == "1"]
     os.kill(second, signal.SIGKILL)
-    wait_for(run, lambda: "rank 1 was killed by SIGKILL; log: " in (run.state.get("error") or {"message": ""})["message"])
+    wait_for(
+        run,
+        lambda: (
+            "rank 1 was killed by SIGKILL; log: "
+            in (run.state.get("error") or {"message": ""})["message"]
+        ),
+    )
 
 
 def test_a_job_that_reaches_its_time_limit_saves_and_goes_on_in_the_queue(run, cluster):
     words = [*LONG, "schedule.decay_style=constant"]
-    submit(run, *words, "trainer.max_samples=1_000_000", "launch.slurm.time=2", "launch.grace_s=20")  # asked to save 80 s before the end
+    submit(
+        run, *words, "trainer.max_samples=1_000_000", "launch.slurm.time=2", "launch.grace_s=20"
+    )  # asked to save 80 s before the end
     (job,) = jobs(run)
 
     def has_gone_on_after_a_save():
         kinds = [row["event"] for row in run.events]
         return "stop" in kinds and "start" in kinds[kinds.index("stop") :]
 
-    wait_for(run, has_gone_on_after_a_save, 200)  # on a busy machine the signal may come before the first step
+    wait_for(
+        run, has_gone_on_after_a_save, 200
+    )  # on a busy machine the signal may come before the first step
     assert int(cluster.job(job)["Restarts"]) >= 1
     wait_for_rows(run, 20)
     rampcli("cancel", run)
@@ -158,7 +192,9 @@ def test_a_job_that_reaches_its_time_limit_saves_and_goes_on_in_the_queue(run, c
     assert [row["loss"] for row in run.rows] == [row["loss"] for row in undisturbed.rows]
 
 
-def test_a_chain_that_is_cancelled_saves_and_ends_and_another_goes_on(run, cluster, long_undisturbed):
+def test_a_chain_that_is_cancelled_saves_and_ends_and_another_goes_on(
+    run, cluster, long_undisturbed
+):
     submit(run, *LONG)
     (first,) = jobs(run)
     wait_for_rows(run, 20)
@@ -187,7 +223,13 @@ def test_a_chain_whose_job_fails_for_good_ends_and_status_says_why(run, cluster,
         "#!/bin/bash\n#SBATCH --nodes={{ num_nodes }}\n#SBATCH --ntasks-per-node=1\n#SBATCH --output={{ log | directive }}\n"
         f"rm -f {corpus}\nexec {{{{ python }}}} -m rampcli.launch.slurm.job {{{{ run_dir }}}} {{{{ stages }}}}\n"
     )
-    words = ["data=text", f"data.path={corpus}", "model.vocab_size=260", "trainer.val_samples=0", f"launch.slurm.template={template}"]
+    words = [
+        "data=text",
+        f"data.path={corpus}",
+        "model.vocab_size=260",
+        "trainer.val_samples=0",
+        f"launch.slurm.template={template}",
+    ]
     submit(run, *words, "trainer.num_nodes=2", "trainer.max_samples=40")
     first, *others = jobs(run)
     assert cluster.wait_for(first, "FAILED", deadline_s=60)["ExitCode"] == "2:0"
@@ -198,16 +240,31 @@ def test_a_chain_whose_job_fails_for_good_ends_and_status_says_why(run, cluster,
     assert json.loads(rampcli("status", run, "--json"))["jobs"][0]["state"] == "FAILED"
 
 
-def test_a_job_runs_neither_the_name_of_its_run_nor_what_lies_in_the_working_directory(cluster, tmp_path, monkeypatch):
+def test_a_job_runs_neither_the_name_of_its_run_nor_what_lies_in_the_working_directory(
+    cluster, tmp_path, monkeypatch
+):
     plant_modules(tmp_path)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     run = Run(tmp_path / "runs" / "x; touch ran.name #")
-    words = [f"name='{run.path.name}'", "run_dir=null", "trainer.max_samples=10", "trainer.num_nodes=1", "trainer.val_samples=0"]
-    words += ['launch.slurm.sbatch_args=["--export=SLURM_CONF,PATH,OMP_NUM_THREADS"]']  # so that the script has to see to it
+    words = [
+        f"name='{run.path.name}'",
+        "run_dir=null",
+        "trainer.max_samples=10",
+        "trainer.num_nodes=1",
+        "trainer.val_samples=0",
+    ]
+    words += [
+        'launch.slurm.sbatch_args=["--export=SLURM_CONF,PATH,OMP_NUM_THREADS"]'
+    ]  # so that the script has to see to it
     pretrain(
         resolve(
-            lay_over(llm.from_factory("llama3_tiny"), run.overrides(["launch=slurm", 'launch.slurm.environment=["PYTHONPATH=:"]', *words]))
+            lay_over(
+                llm.from_factory("llama3_tiny"),
+                run.overrides(
+                    ["launch=slurm", 'launch.slurm.environment=["PYTHONPATH=:"]', *words]
+                ),
+            )
         )
     )
     wait_until_complete(run, cluster)
@@ -217,7 +274,10 @@ def test_a_job_runs_neither_the_name_of_its_run_nor_what_lies_in_the_working_dir
 
 @pytest.mark.parametrize(
     "starter",
-    [["srun", "--nodes=2", "--ntasks-per-node=1"], ["mpirun", "--allow-run-as-root", "--oversubscribe", "-n", "2"]],
+    [
+        ["srun", "--nodes=2", "--ntasks-per-node=1"],
+        ["mpirun", "--allow-run-as-root", "--oversubscribe", "-n", "2"],
+    ],
     ids=["srun", "mpirun"],
 )
 def test_workers_that_are_started_by_hand_find_their_ranks(starter, run, long_undisturbed):
@@ -225,9 +285,15 @@ def test_workers_that_are_started_by_hand_find_their_ranks(starter, run, long_un
     run.path.mkdir()
     run.directory.config.write_text(run.pretrain("--cfg", *words).stdout)
     done = subprocess.run(
-        [*starter, sys.executable, "-m", "rampcli.worker", run.path], env=environment(), text=True, capture_output=True, check=False
+        [*starter, sys.executable, "-m", "rampcli.worker", run.path],
+        env=environment(),
+        text=True,
+        capture_output=True,
+        check=False,
     )
     assert done.returncode == 0, done.stderr
     assert {row["world_size"] for row in run.rows} == {2}
-    assert [row["order_hash"] for row in run.rows] == [row["order_hash"] for row in long_undisturbed.rows[:10]]
+    assert [row["order_hash"] for row in run.rows] == [
+        row["order_hash"] for row in long_undisturbed.rows[:10]
+    ]
     assert_every_sample_is_read_once(run)

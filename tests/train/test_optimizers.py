@@ -8,7 +8,9 @@ from rampcli.train.optimizers import Muon, build_optimizers
 
 
 @pytest.mark.parametrize("optimizer", list(Optimizer))
-def test_weight_decay_touches_matrices_only_and_every_parameter_has_one_optimiser(small_gpt, optimizer):
+def test_weight_decay_touches_matrices_only_and_every_parameter_has_one_optimiser(
+    small_gpt, optimizer
+):
     small_gpt.optim.optimizer = optimizer
     model = Decoder(small_gpt.model, sequence_length=16)
     decays = [
@@ -20,7 +22,9 @@ def test_weight_decay_touches_matrices_only_and_every_parameter_has_one_optimise
     assert len(decays) == len(list(model.parameters()))
     decay_of = dict(decays)
     for parameter in model.parameters():
-        assert decay_of[id(parameter)] == (small_gpt.optim.weight_decay if parameter.ndim == 2 else 0.0)
+        assert decay_of[id(parameter)] == (
+            small_gpt.optim.weight_decay if parameter.ndim == 2 else 0.0
+        )
 
 
 def test_muon_has_the_matrices_of_the_layers_and_nothing_else(small_llama):
@@ -29,16 +33,25 @@ def test_muon_has_the_matrices_of_the_layers_and_nothing_else(small_llama):
     muon, _ = build_optimizers([model], small_llama.optim)
     names = {parameter: name for name, parameter in model.named_parameters()}
     of_muon = {names[parameter] for group in muon.param_groups for parameter in group["params"]}
-    assert of_muon == {name for name in names.values() if name.startswith("layers.") and "norm" not in name}
+    assert of_muon == {
+        name for name in names.values() if name.startswith("layers.") and "norm" not in name
+    }
 
 
 @pytest.mark.parametrize("stacked", [1, 200, optimizers.STACKED])
-def test_muon_takes_the_steps_of_torchs_muon_however_many_matrices_go_together(monkeypatch, stacked):
+def test_muon_takes_the_steps_of_torchs_muon_however_many_matrices_go_together(
+    monkeypatch, stacked
+):
     monkeypatch.setattr(optimizers, "STACKED", stacked)
     shapes = [(12, 8), (8, 8), (12, 8), (8, 20), (12, 8)]
-    mine, theirs = ([torch.nn.Parameter(randn(*shape, seed=seed)) for seed, shape in enumerate(shapes)] for _ in range(2))
+    mine, theirs = (
+        [torch.nn.Parameter(randn(*shape, seed=seed)) for seed, shape in enumerate(shapes)]
+        for _ in range(2)
+    )
     ours = Muon(mine, lr=0.02, weight_decay=0.1, momentum=0.95)
-    torchs = torch.optim.Muon(theirs, lr=0.02, weight_decay=0.1, momentum=0.95, adjust_lr_fn="match_rms_adamw")
+    torchs = torch.optim.Muon(
+        theirs, lr=0.02, weight_decay=0.1, momentum=0.95, adjust_lr_fn="match_rms_adamw"
+    )
     for step in range(1, 4):
         for weights, optimizer in ((mine, ours), (theirs, torchs)):
             for number, weight in enumerate(weights):

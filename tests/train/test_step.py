@@ -32,8 +32,12 @@ def gradient_on(build_passes):
     def follow(config, micro_batches: list[MicroBatch], gradient_clip_val: float | None = None):
         passes = build_passes(config)
         tokens = sum(int((micro_batch.labels != IGNORED).sum()) for micro_batch in micro_batches)
-        result = follow_gradient(passes, micro_batches, global_tokens=tokens, gradient_clip_val=gradient_clip_val)
-        return result, {name: parameter.grad for name, parameter in passes.parts[0].named_parameters()}
+        result = follow_gradient(
+            passes, micro_batches, global_tokens=tokens, gradient_clip_val=gradient_clip_val
+        )
+        return result, {
+            name: parameter.grad for name, parameter in passes.parts[0].named_parameters()
+        }
 
     return follow
 
@@ -54,7 +58,9 @@ def test_the_micro_batch_size_changes_no_gradient_even_where_samples_have_differ
 
 @pytest.mark.parametrize("mode", ["selective", "full"])
 @pytest.mark.parametrize("family", ["small_llama", "small_gpt"])
-def test_activation_checkpointing_changes_no_bit_of_a_gradient(family, mode, samples, request, gradient_on):
+def test_activation_checkpointing_changes_no_bit_of_a_gradient(
+    family, mode, samples, request, gradient_on
+):
     config = request.getfixturevalue(family)
     whole, gradient = gradient_on(config, split(samples, 4))
     config.trainer.activation_checkpointing = ActivationCheckpointing(mode)
@@ -64,20 +70,34 @@ def test_activation_checkpointing_changes_no_bit_of_a_gradient(family, mode, sam
         assert torch.equal(recomputed[name], value)
 
 
-def test_the_loss_is_the_mean_over_all_valid_tokens(small_llama, samples, build_passes, gradient_on):
+def test_the_loss_is_the_mean_over_all_valid_tokens(
+    small_llama, samples, build_passes, gradient_on
+):
     passes = build_passes(small_llama)
     tokens, labels = samples
-    mean = F.cross_entropy(passes.parts[0](tokens).flatten(0, 1), labels.flatten(), ignore_index=IGNORED).item()
+    mean = F.cross_entropy(
+        passes.parts[0](tokens).flatten(0, 1), labels.flatten(), ignore_index=IGNORED
+    ).item()
     assert gradient_on(small_llama, split(samples, 2))[0].loss == pytest.approx(mean, abs=1e-6)
     assert validate(passes, split(samples, 2)) == pytest.approx(mean, abs=1e-6)
 
 
-def test_clipping_scales_the_gradient_to_the_largest_norm_and_reports_the_norm_before(small_llama, samples, gradient_on):
+def test_clipping_scales_the_gradient_to_the_largest_norm_and_reports_the_norm_before(
+    small_llama, samples, gradient_on
+):
     free, gradient = gradient_on(small_llama, split(samples, 4))
-    assert free.grad_norm == pytest.approx(sum(value.double().square().sum() for value in gradient.values()).sqrt().item(), rel=1e-6)
-    clipped, scaled = gradient_on(small_llama, split(samples, 4), gradient_clip_val=free.grad_norm / 2)
+    assert free.grad_norm == pytest.approx(
+        sum(value.double().square().sum() for value in gradient.values()).sqrt().item(), rel=1e-6
+    )
+    clipped, scaled = gradient_on(
+        small_llama, split(samples, 4), gradient_clip_val=free.grad_norm / 2
+    )
     assert clipped.grad_norm == pytest.approx(free.grad_norm)
-    assert sum(value.square().sum() for value in scaled.values()).sqrt().item() == pytest.approx(free.grad_norm / 2, rel=1e-5)
-    unclipped, same = gradient_on(small_llama, split(samples, 4), gradient_clip_val=free.grad_norm * 2)
+    assert sum(value.square().sum() for value in scaled.values()).sqrt().item() == pytest.approx(
+        free.grad_norm / 2, rel=1e-5
+    )
+    unclipped, same = gradient_on(
+        small_llama, split(samples, 4), gradient_clip_val=free.grad_norm * 2
+    )
     torch.testing.assert_close(same, gradient)
     assert unclipped.grad_norm == free.grad_norm

@@ -19,14 +19,26 @@ sys.exit(75 if stop.asked else 0)
 
 
 @pytest.mark.parametrize("number", STOP_SIGNALS)
-@pytest.mark.parametrize(("waits_s", "code"), [((), 0), (("0",), 75), (("0", "0", "0"), 75), (("0.6", "9"), 1)])
+@pytest.mark.parametrize(
+    ("waits_s", "code"), [((), 0), (("0",), 75), (("0", "0", "0"), 75), (("0.6", "9"), 1)]
+)
 def test_a_signal_asks_and_a_second_one_after_a_moment_ends_the_process(number, waits_s, code):
-    assert subprocess.run([sys.executable, "-c", LISTENER, str(int(number)), "ends", *waits_s], check=False).returncode == code
+    assert (
+        subprocess.run(
+            [sys.executable, "-c", LISTENER, str(int(number)), "ends", *waits_s], check=False
+        ).returncode
+        == code
+    )
 
 
 def test_to_a_process_that_is_supervised_a_second_signal_says_nothing_new():
     number = str(int(signal.SIGTERM))
-    assert subprocess.run([sys.executable, "-c", LISTENER, number, "says nothing", "0.6", "0"], check=False).returncode == 75
+    assert (
+        subprocess.run(
+            [sys.executable, "-c", LISTENER, number, "says nothing", "0.6", "0"], check=False
+        ).returncode
+        == 75
+    )
 
 
 @pytest.mark.parametrize("micro_batch_s", [0.001, 0.01, 0.3, 0.9, 5.0])
@@ -36,7 +48,11 @@ def test_ranks_ask_each_other_about_once_in_a_second_of_work(micro_batch_s):
     asked = [number for number in range(1, 5001) if stop.is_time_to_ask()]
     between_s = asked[0] * micro_batch_s
     assert asked == list(range(asked[0], 5001, asked[0]))
-    assert between_s == micro_batch_s if micro_batch_s > ASK_EVERY_S else ASK_EVERY_S / 2 < between_s < 2 * ASK_EVERY_S
+    assert (
+        between_s == micro_batch_s
+        if micro_batch_s > ASK_EVERY_S
+        else ASK_EVERY_S / 2 < between_s < 2 * ASK_EVERY_S
+    )
 
 
 def test_before_anything_is_known_ranks_ask_after_each_micro_batch():

@@ -36,7 +36,9 @@ TOKENS = torch.randint(128, (2, 16), generator=torch.Generator().manual_seed(0))
 def trained(build_passes, tmp_path):
     """A run directory with a checkpoint, and the model whose weights it holds."""
 
-    def run_of(family: str, tokenizer: str | None = None, model: ModelConfig | None = None) -> tuple[Path, Decoder]:
+    def run_of(
+        family: str, tokenizer: str | None = None, model: ModelConfig | None = None
+    ) -> tuple[Path, Decoder]:
         config = Config(model=model or FAMILIES[family])
         config.data.sequence_length = 16
         run = RunDirectory(tmp_path / "run")
@@ -46,7 +48,12 @@ def trained(build_passes, tmp_path):
         for parameter in passes.parts[0].parameters():
             torch.nn.init.normal_(parameter, std=0.2)
         checkpoints = Checkpoints(
-            run, passes.parts, [], keep_last=1, facts={"corpus": "corpus", "settings": identity(config)}, tokenizer=tokenizer
+            run,
+            passes.parts,
+            [],
+            keep_last=1,
+            facts={"corpus": "corpus", "settings": identity(config)},
+            tokenizer=tokenizer,
         )
         checkpoints.save(TrainingState(step=3, consumed_samples=12))
         return run.path, passes.parts[0]
@@ -60,12 +67,18 @@ def test_transformers_gives_the_same_logits_from_what_was_written(family, traine
     run, model = trained(family)
     written = export(run, tmp_path / "out")
     theirs = AutoModelForCausalLM.from_pretrained(tmp_path / "out")
-    assert (written["step"], written["class"], written["tokenizer"]) == (3, type(theirs).__name__, None)
+    assert (written["step"], written["class"], written["tokenizer"]) == (
+        3,
+        type(theirs).__name__,
+        None,
+    )
     torch.testing.assert_close(theirs(TOKENS).logits, model(TOKENS), atol=1e-5, rtol=1e-5)
 
 
 @pytest.mark.parametrize("family", ["gpt3", "qwen3"])
-def test_what_was_exported_in_several_files_is_read_back_bit_for_bit(family, trained, tmp_path, monkeypatch):
+def test_what_was_exported_in_several_files_is_read_back_bit_for_bit(
+    family, trained, tmp_path, monkeypatch
+):
     monkeypatch.setattr(export_module, "MOST_BYTES", 50_000)
     run, model = trained(family)
     export(run, tmp_path / "out")
@@ -74,7 +87,12 @@ def test_what_was_exported_in_several_files_is_read_back_bit_for_bit(family, tra
     fill_weights(again, Folder(tmp_path / "out", again.model, sequence_length=16).rows_of)
     for name, parameter in model.named_parameters():
         assert torch.equal(again.get_parameter(name), parameter)
-    torch.testing.assert_close(AutoModelForCausalLM.from_pretrained(tmp_path / "out")(TOKENS).logits, model(TOKENS), atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(
+        AutoModelForCausalLM.from_pretrained(tmp_path / "out")(TOKENS).logits,
+        model(TOKENS),
+        atol=1e-5,
+        rtol=1e-5,
+    )
 
 
 def test_bf16_is_written_as_bf16(trained, tmp_path):
@@ -88,7 +106,10 @@ def test_bf16_is_written_as_bf16(trained, tmp_path):
 def test_the_tokenizer_is_written_with_the_weights(trained, tmp_path):
     run, _ = trained("llama3", byte_tokenizer().to_str())
     export(run, tmp_path / "out")
-    tokenizer, text = AutoTokenizer.from_pretrained(tmp_path / "out"), "def f(é):\n\treturn  '€' # \x00"
+    tokenizer, text = (
+        AutoTokenizer.from_pretrained(tmp_path / "out"),
+        "def f(é):\n\treturn  '€' # \x00",
+    )
     assert tokenizer(text)["input_ids"] == list(text.encode())
     assert tokenizer.decode(list(text.encode())) == text
 
@@ -106,7 +127,9 @@ def test_a_checkpoint_is_chosen_by_its_step_and_a_folder_is_never_written_over(t
     assert torch.equal(loaded(TOKENS), model(TOKENS))
 
 
-def test_a_model_that_transformers_does_not_know_is_refused_before_anything_is_written(trained, tmp_path):
+def test_a_model_that_transformers_does_not_know_is_refused_before_anything_is_written(
+    trained, tmp_path
+):
     model = replace(FAMILIES["mistral"], qk_norm=True)
     run, _ = trained("llama3", model=model)
     with pytest.raises(UsageError, match="transformers has no class"):
@@ -157,8 +180,13 @@ def test_an_empty_folder_is_filled_and_folders_above_are_made(trained, tmp_path)
         assert [path.name for path in folder.parent.glob(".*")] == []
 
 
-@pytest.mark.parametrize(("error", "raised"), [(KeyboardInterrupt, KeyboardInterrupt), (OSError(28, "No space left"), OSError)])
-def test_after_ctrl_c_and_on_a_full_disk_nothing_is_left(trained, tmp_path, monkeypatch, error, raised):
+@pytest.mark.parametrize(
+    ("error", "raised"),
+    [(KeyboardInterrupt, KeyboardInterrupt), (OSError(28, "No space left"), OSError)],
+)
+def test_after_ctrl_c_and_on_a_full_disk_nothing_is_left(
+    trained, tmp_path, monkeypatch, error, raised
+):
     run, _ = trained("llama3")
 
     def fail(*_):
@@ -170,12 +198,25 @@ def test_after_ctrl_c_and_on_a_full_disk_nothing_is_left(trained, tmp_path, monk
     assert [path.name for path in tmp_path.iterdir()] == ["run"]
 
 
-def test_what_the_safetensors_library_cannot_write_is_one_message_and_nothing_is_left(trained, tmp_path):
+def test_what_the_safetensors_library_cannot_write_is_one_message_and_nothing_is_left(
+    trained, tmp_path
+):
     run, _ = trained("llama3")
-    program = [sys.executable, "-P", "-m", "rampcli.weights.export", str(run), str(tmp_path / "out")]
-    done = subprocess.run(["prlimit", "--fsize=10000", *program], capture_output=True, text=True, check=False)
+    program = [
+        sys.executable,
+        "-P",
+        "-m",
+        "rampcli.weights.export",
+        str(run),
+        str(tmp_path / "out"),
+    ]
+    done = subprocess.run(
+        ["prlimit", "--fsize=10000", *program], capture_output=True, text=True, check=False
+    )
     assert (done.returncode, done.stdout) == (1, "")
-    assert re.fullmatch(r"error: cannot write model\.safetensors: .*File too large.*\n", done.stderr)
+    assert re.fullmatch(
+        r"error: cannot write model\.safetensors: .*File too large.*\n", done.stderr
+    )
     assert [path.name for path in tmp_path.iterdir()] == ["run"]
 
 

@@ -45,7 +45,10 @@ def test_greedy_tokens_are_those_of_the_full_forward_pass(family):
 
 def test_draws_are_a_function_of_the_seed():
     model = build("llama3")
-    drawn = [list(continuation(model, PROMPT, max_tokens=20, temperature=1.0, seed=seed)) for seed in (1, 1, 2)]
+    drawn = [
+        list(continuation(model, PROMPT, max_tokens=20, temperature=1.0, seed=seed))
+        for seed in (1, 1, 2)
+    ]
     assert drawn[0] == drawn[1] != drawn[2]
 
 
@@ -57,7 +60,9 @@ def test_of_the_likeliest_token_alone_nothing_else_is_drawn():
 
 
 def test_tokens_that_are_no_text_are_not_drawn():
-    assert max(continuation(build("llama3"), PROMPT, max_tokens=28, temperature=3.0, vocab_size=7)) < 7
+    assert (
+        max(continuation(build("llama3"), PROMPT, max_tokens=28, temperature=3.0, vocab_size=7)) < 7
+    )
 
 
 def test_a_continuation_is_as_long_as_was_asked_for_or_as_the_sequences_that_the_model_has_seen():
@@ -79,9 +84,18 @@ def test_a_continuation_is_as_long_as_was_asked_for_or_as_the_sequences_that_the
 def generate(build_passes, tmp_path, monkeypatch, capfd):
     """Runs the program on a tiny model with a tokenizer of one's own; gives what it printed. `weight` is that of all weights."""
 
-    def run_program(*words: str, tokenizer: Tokenizer | None = None, prompt: str = "def é", weight: float | None = None) -> str:
+    def run_program(
+        *words: str,
+        tokenizer: Tokenizer | None = None,
+        prompt: str = "def é",
+        weight: float | None = None,
+    ) -> str:
         config = Config()
-        config.model.hidden_size, config.model.ffn_hidden_size, config.data.sequence_length = 16, 16, 32
+        config.model.hidden_size, config.model.ffn_hidden_size, config.data.sequence_length = (
+            16,
+            16,
+            32,
+        )
         run = RunDirectory(tmp_path)
         if not run.config.exists():
             run.config.write_text(to_yaml(config))
@@ -89,21 +103,40 @@ def generate(build_passes, tmp_path, monkeypatch, capfd):
             for parameter in parts[0].parameters() if weight is not None else ():
                 torch.nn.init.constant_(parameter, weight)
             facts = {"corpus": "", "settings": identity(config)}
-            checkpoints = Checkpoints(run, parts, [], keep_last=1, facts=facts, tokenizer=(tokenizer or byte_tokenizer()).to_str())
+            checkpoints = Checkpoints(
+                run,
+                parts,
+                [],
+                keep_last=1,
+                facts=facts,
+                tokenizer=(tokenizer or byte_tokenizer()).to_str(),
+            )
             checkpoints.save(TrainingState(step=2, consumed_samples=8))
-        monkeypatch.setattr(sys, "argv", ["generate", *words, f"--prompt={prompt}", "--", str(tmp_path)])
+        monkeypatch.setattr(
+            sys, "argv", ["generate", *words, f"--prompt={prompt}", "--", str(tmp_path)]
+        )
         main()
         return capfd.readouterr().out
 
     return run_program
 
 
-def test_the_program_prints_the_text_as_it_comes_or_as_json_from_the_step_that_was_asked_for(generate):
+def test_the_program_prints_the_text_as_it_comes_or_as_json_from_the_step_that_was_asked_for(
+    generate,
+):
     told = json.loads(generate("--json", "--temperature=0"))
-    assert (told["step"], told["prompt"], len(told["tokens"])) == (2, "def é", 32 - len("def é".encode()))
+    assert (told["step"], told["prompt"], len(told["tokens"])) == (
+        2,
+        "def é",
+        32 - len("def é".encode()),
+    )
     assert bytes(told["tokens"]).decode(errors="replace") == told["text"]
-    assert generate("--step=2", "--temperature=0") == visible(f"def é{told['text']}\n", keeps="\n\t")
-    with pytest.raises(NoCheckpointError, match="has no checkpoint of step 7 that is whole") as refused:
+    assert generate("--step=2", "--temperature=0") == visible(
+        f"def é{told['text']}\n", keeps="\n\t"
+    )
+    with pytest.raises(
+        NoCheckpointError, match="has no checkpoint of step 7 that is whole"
+    ) as refused:
         generate("--step=7")
     assert refused.value.remedy == "--step, one of 2"
 
@@ -111,9 +144,19 @@ def test_the_program_prints_the_text_as_it_comes_or_as_json_from_the_step_that_w
 @pytest.mark.parametrize(
     ("word", "said"),
     [
-        *((f"--temperature={number}", "--temperature") for number in ("nan", "inf", "-inf", "-1", "1e-30", "1e30")),
-        *((f"{name}={number}", "is below 1") for name in ("--top-k", "--max-tokens") for number in (0, -1)),
-        ("--max-tokens=1000000000000000000", "--max-tokens 1000000000000000000: the model has seen"),
+        *(
+            (f"--temperature={number}", "--temperature")
+            for number in ("nan", "inf", "-inf", "-1", "1e-30", "1e30")
+        ),
+        *(
+            (f"{name}={number}", "is below 1")
+            for name in ("--top-k", "--max-tokens")
+            for number in (0, -1)
+        ),
+        (
+            "--max-tokens=1000000000000000000",
+            "--max-tokens 1000000000000000000: the model has seen",
+        ),
     ],
 )
 def test_a_number_that_makes_no_sense_is_refused(generate, word, said):
@@ -121,7 +164,9 @@ def test_a_number_that_makes_no_sense_is_refused(generate, word, said):
         generate(word)
 
 
-@pytest.mark.parametrize("word", ["--temperature=1e-4", "--temperature=1e4", "--top-k=1000000000000000000"])
+@pytest.mark.parametrize(
+    "word", ["--temperature=1e-4", "--temperature=1e4", "--top-k=1000000000000000000"]
+)
 def test_numbers_at_the_bounds_give_text(generate, word):
     assert generate(word).startswith("def é")
 
@@ -133,7 +178,9 @@ def test_a_prompt_of_bytes_that_are_no_text_is_refused(generate):
 
 def test_a_hostile_tokenizer_writes_nothing_that_a_terminal_obeys(generate):
     hostile = ["\x1b[31m", "\x1b]0;owned\x07", "\u202e", "\r", "\x9b2J", "\n", "\t", "a"]
-    tokenizer = Tokenizer(WordLevel({token: number for number, token in enumerate(hostile)}, unk_token="a"))
+    tokenizer = Tokenizer(
+        WordLevel({token: number for number, token in enumerate(hostile)}, unk_token="a")
+    )
     tokenizer.decoder = Fuse()
     shown = generate("--temperature=10000", tokenizer=tokenizer, prompt="a")
     assert all(visible(token, keeps="\n\t") in shown for token in hostile)
@@ -141,10 +188,14 @@ def test_a_hostile_tokenizer_writes_nothing_that_a_terminal_obeys(generate):
 
 
 @pytest.mark.parametrize("words", [(), ("--json",)])
-def test_a_tokenizer_whose_decoding_panics_is_one_message_without_a_stack_trace(generate, capfd, words):
+def test_a_tokenizer_whose_decoding_panics_is_one_message_without_a_stack_trace(
+    generate, capfd, words
+):
     tokenizer = Tokenizer(WordLevel({"a": 0, "b": 1}, unk_token="a"))
     tokenizer.decoder = Strip("a", 5, 5)
-    with pytest.raises(DamagedFileError, match="the tokenizer cannot decode its own tokens: index out of bounds"):
+    with pytest.raises(
+        DamagedFileError, match="the tokenizer cannot decode its own tokens: index out of bounds"
+    ):
         generate("--temperature=10000", *words, tokenizer=tokenizer, prompt="a")
     assert capfd.readouterr().err == ""
 

@@ -30,13 +30,23 @@ leave_after(main)
     ],
 )
 def test_what_a_user_can_cause_ends_a_program_with_one_message(what, code, said):
-    done = subprocess.run([sys.executable, "-P", "-c", MAIN.format(what=what)], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", MAIN.format(what=what)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert (done.returncode, done.stdout) == (code, "begun\n")
     assert done.stderr.startswith(said)
     assert "Traceback" not in done.stderr
 
 
 def test_a_mistake_of_the_program_shows_where_it_is():
-    done = subprocess.run([sys.executable, "-P", "-c", MAIN.format(what="1 / 0")], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", MAIN.format(what="1 / 0")],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert done.returncode == 1
     assert "ZeroDivisionError" in done.stderr

@@ -20,7 +20,9 @@ def run(build_passes, small_llama, tmp_path) -> RunDirectory:
     run.config.write_text(to_yaml(small_llama))
     parts = build_passes(small_llama).parts
     facts = {"corpus": "corpus", "settings": identity(small_llama)}
-    checkpoints = Checkpoints(run, parts, [], keep_last=2, facts=facts, tokenizer=byte_tokenizer().to_str())
+    checkpoints = Checkpoints(
+        run, parts, [], keep_last=2, facts=facts, tokenizer=byte_tokenizer().to_str()
+    )
     for step in (1, 2):
         for parameter in parts[0].parameters():
             torch.nn.init.constant_(parameter, step)
@@ -58,7 +60,9 @@ def test_an_older_checkpoint_that_is_damaged_is_not_spoken_of(run, capsys):
     assert capsys.readouterr().err == ""
 
 
-def test_a_config_yaml_of_another_model_is_refused_as_the_other_configuration_that_it_is(run, small_llama):
+def test_a_config_yaml_of_another_model_is_refused_as_the_other_configuration_that_it_is(
+    run, small_llama
+):
     small_llama.model.ffn_hidden_size = 64
     run.config.write_text(to_yaml(small_llama))
     with pytest.raises(ForeignCheckpointError, match=r"model\.ffn_hidden_size=48 \(here 64\)"):
@@ -66,14 +70,25 @@ def test_a_config_yaml_of_another_model_is_refused_as_the_other_configuration_th
 
 
 @pytest.mark.parametrize(
-    "change", [{"vocab_size": 10**6}, {"hidden_size": 4096}, {"num_layers": 3}, {"ffn_hidden_size": 47}, {"bias": True}]
+    "change",
+    [
+        {"vocab_size": 10**6},
+        {"hidden_size": 4096},
+        {"num_layers": 3},
+        {"ffn_hidden_size": 47},
+        {"bias": True},
+    ],
 )
-def test_a_model_that_the_files_do_not_hold_is_refused_though_all_words_and_checksums_agree(run, small_llama, change):
+def test_a_model_that_the_files_do_not_hold_is_refused_though_all_words_and_checksums_agree(
+    run, small_llama, change
+):
     for name, value in change.items():
         setattr(small_llama.model, name, value)
     run.config.write_text(to_yaml(small_llama))
     for checkpoint in run.complete_checkpoints():
-        write_json(checkpoint.path / MANIFEST, checkpoint.manifest | {"settings": identity(small_llama)})
+        write_json(
+            checkpoint.path / MANIFEST, checkpoint.manifest | {"settings": identity(small_llama)}
+        )
     with pytest.raises(NoCheckpointError, match="is damaged"):
         open_run(run.path, step=None)
 

@@ -6,13 +6,29 @@ from rampcli.config.choices import Accelerator
 from rampcli.errors import RampcliError
 from rampcli.worker.join import join_ranks, rank_variables
 
-ALONE = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"}
+ALONE = {
+    "RANK": "0",
+    "WORLD_SIZE": "1",
+    "LOCAL_RANK": "0",
+    "MASTER_ADDR": "127.0.0.1",
+    "MASTER_PORT": "0",
+}
 MASTER = {"MASTER_ADDR": "node7", "MASTER_PORT": "4711"}
 TORCHRUN = {"RANK": "5", "WORLD_SIZE": "8", "LOCAL_RANK": "1"}
-OPEN_MPI = {"OMPI_COMM_WORLD_RANK": "3", "OMPI_COMM_WORLD_SIZE": "4", "OMPI_COMM_WORLD_LOCAL_RANK": "3", "OMPI_COMM_WORLD_LOCAL_SIZE": "4"}
+OPEN_MPI = {
+    "OMPI_COMM_WORLD_RANK": "3",
+    "OMPI_COMM_WORLD_SIZE": "4",
+    "OMPI_COMM_WORLD_LOCAL_RANK": "3",
+    "OMPI_COMM_WORLD_LOCAL_SIZE": "4",
+}
 MPICH = {"PMI_RANK": "2", "PMI_SIZE": "4", "MPI_LOCALRANKID": "0", "MPI_LOCALNRANKS": "2"}
 BATCH_STEP = {"SLURM_PROCID": "0", "SLURM_NTASKS": "4", "SLURM_LOCALID": "0", "SLURM_JOB_ID": "9"}
-STEP = BATCH_STEP | {"SLURM_PROCID": "6", "SLURM_STEP_NUM_TASKS": "16", "SLURM_LOCALID": "2", "SLURM_STEP_ID": "0"}
+STEP = BATCH_STEP | {
+    "SLURM_PROCID": "6",
+    "SLURM_STEP_NUM_TASKS": "16",
+    "SLURM_LOCALID": "2",
+    "SLURM_STEP_ID": "0",
+}
 
 
 def place(environment):
@@ -29,7 +45,9 @@ def test_in_the_script_of_a_job_a_worker_is_alone_and_in_a_step_it_is_one_of_man
     assert place(STEP | MASTER) == (6, 16, 2)
 
 
-@pytest.mark.parametrize(("inner", "expected"), [(TORCHRUN, (5, 8, 1)), (OPEN_MPI, (3, 4, 3)), (MPICH, (2, 4, 0))])
+@pytest.mark.parametrize(
+    ("inner", "expected"), [(TORCHRUN, (5, 8, 1)), (OPEN_MPI, (3, 4, 3)), (MPICH, (2, 4, 0))]
+)
 def test_who_starts_workers_within_a_step_is_who_places_them(inner, expected):
     assert place(STEP | inner | MASTER) == expected
 
@@ -42,7 +60,10 @@ def test_the_first_rank_is_where_the_environment_says():
 
 def test_the_children_of_one_mpirun_have_a_port_of_their_own():
     found = rank_variables(OPEN_MPI)
-    assert (found["MASTER_ADDR"], int(found["MASTER_PORT"]) - 20_000) == ("127.0.0.1", os.getppid() % 10_000)
+    assert (found["MASTER_ADDR"], int(found["MASTER_PORT"]) - 20_000) == (
+        "127.0.0.1",
+        os.getppid() % 10_000,
+    )
 
 
 def test_ranks_on_several_hosts_want_to_know_where_the_first_one_is():
@@ -59,7 +80,11 @@ def test_ranks_on_several_hosts_want_to_know_where_the_first_one_is():
     ],
 )
 def test_where_other_hosts_do_not_reach_it_rank_0_does_not_wait_for_them(monkeypatch, address, why):
-    monkeypatch.setattr(os, "environ", dict(os.environ) | MPICH | {"PMI_RANK": "0", "MASTER_ADDR": address, "MASTER_PORT": "0"})
+    monkeypatch.setattr(
+        os,
+        "environ",
+        dict(os.environ) | MPICH | {"PMI_RANK": "0", "MASTER_ADDR": address, "MASTER_PORT": "0"},
+    )
     with pytest.raises(RampcliError) as refused:
         join_ranks(Accelerator.cpu)
     assert f"rank 0 cannot listen on MASTER_ADDR={address}, port 0: " in refused.value.message

@@ -22,7 +22,11 @@ def start(tmp_path, **environment) -> subprocess.Popen[str]:
 
 
 def facts_of(process: subprocess.Popen[str]) -> dict:
-    return {key: fact for line in process.communicate(timeout=60)[0].splitlines() for key, fact in json.loads(line).items()}
+    return {
+        key: fact
+        for line in process.communicate(timeout=60)[0].splitlines()
+        for key, fact in json.loads(line).items()
+    }
 
 
 def has_ended(process: subprocess.Popen[str]) -> bool:
@@ -53,7 +57,9 @@ def other_torch(tmp_path):
 WELL = "import types; __version__ = '9.9'; version = types.SimpleNamespace(cuda=None)"
 
 
-def test_versions_gpus_and_two_processes_that_work_together_are_said_and_no_process_is_left(tmp_path):
+def test_versions_gpus_and_two_processes_that_work_together_are_said_and_no_process_is_left(
+    tmp_path,
+):
     process = start(tmp_path)
     facts = facts_of(process)
     gpus = torch.cuda.device_count()
@@ -72,7 +78,9 @@ def test_what_gloo_says_is_told_and_the_rest_is_looked_at_all_the_same(tmp_path)
     assert {"gpus", "nccl"} <= facts.keys()
 
 
-@pytest.mark.parametrize("raised", ["OSError('libcudart.so.12')", "ModuleNotFoundError('torch')", "SystemExit('torch')"])
+@pytest.mark.parametrize(
+    "raised", ["OSError('libcudart.so.12')", "ModuleNotFoundError('torch')", "SystemExit('torch')"]
+)
 def test_what_torch_raises_is_told_in_its_words(tmp_path, other_torch, raised):
     process = start(tmp_path, **other_torch(f"raise {raised}"))
     facts = facts_of(process)
@@ -87,7 +95,9 @@ def test_what_was_said_before_a_crash_stays_said(tmp_path, other_torch):
 
 
 def test_a_process_that_hangs_does_not_outlive_the_one_that_is_killed(tmp_path, other_torch):
-    hanging = f"from torch import *\ndef TCPStore(*_, **__):\n    print('{{}}', flush=True); {HANGS}"
+    hanging = (
+        f"from torch import *\ndef TCPStore(*_, **__):\n    print('{{}}', flush=True); {HANGS}"
+    )
     process = start(tmp_path, **other_torch(WELL, distributed=hanging))
     while process.stdout.readline() != "{}\n":
         assert process.poll() is None

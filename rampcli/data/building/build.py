@@ -71,17 +71,24 @@ class Order:
         """Raises a `UsageError` where it does not fit itself."""
         if (self.tokenizer is None) == (self.train_bpe is None):
             both = "one of both is needed" if self.tokenizer is None else "only one of both can be"
-            raise UsageError(f"--tokenizer and --train-bpe: {both}", remedy="--tokenizer bytes, or --train-bpe 8192")
+            raise UsageError(
+                f"--tokenizer and --train-bpe: {both}",
+                remedy="--tokenizer bytes, or --train-bpe 8192",
+            )
         if self.train_bpe is not None and self.train_bpe < tokenizers.SMALLEST_BPE:
             raise UsageError(
                 f"--train-bpe {self.train_bpe}: 256 bytes and the end of a document are {tokenizers.SMALLEST_BPE} tokens",
                 remedy=f"--train-bpe {tokenizers.SMALLEST_BPE} or more",
             )
         if self.train_bpe is not None and self.train_bpe > LARGEST_BPE:
-            raise UsageError(f"--train-bpe {self.train_bpe}: at most {LARGEST_BPE:,} tokens", remedy="--train-bpe 32000")
+            raise UsageError(
+                f"--train-bpe {self.train_bpe}: at most {LARGEST_BPE:,} tokens",
+                remedy="--train-bpe 32000",
+            )
         if self.train_bpe is not None and self.eod not in (None, NO_EOD, tokenizers.END_OF_TEXT):
             raise UsageError(
-                f"--eod {self.eod}: a tokenizer that is trained has {tokenizers.END_OF_TEXT}", remedy="--train-bpe without --eod"
+                f"--eod {self.eod}: a tokenizer that is trained has {tokenizers.END_OF_TEXT}",
+                remedy="--train-bpe without --eod",
             )
         if self.workers is not None and not 1 <= self.workers <= MOST_WORKERS:
             raise UsageError(
@@ -90,15 +97,24 @@ class Order:
             )
         for option, name in (("--text-key", self.text_key), ("--eod", self.eod or "")):
             if len(name) > LONGEST_NAME:
-                raise UsageError(f"{option} has {len(name):,} characters, and at most {LONGEST_NAME:,} are read", remedy="a shorter name")
+                raise UsageError(
+                    f"{option} has {len(name):,} characters, and at most {LONGEST_NAME:,} are read",
+                    remedy="a shorter name",
+                )
         if self.on_bad_record not in POLICIES:
-            raise UsageError(f"--on-bad-record {self.on_bad_record}: there is stop and skip", remedy="--on-bad-record skip")
+            raise UsageError(
+                f"--on-bad-record {self.on_bad_record}: there is stop and skip",
+                remedy="--on-bad-record skip",
+            )
         if self.output.suffix in (".bin", ".idx"):
             raise UsageError(
-                f"--output {self.output} is a prefix, which gets .bin and .idx", remedy=f"--output {self.output.with_suffix('')}"
+                f"--output {self.output} is a prefix, which gets .bin and .idx",
+                remedy=f"--output {self.output.with_suffix('')}",
             )
         if not self.output.name or os.path.isdir(self.output):
-            raise UsageError(f"--output {self.output} is a folder", remedy=f"--output {self.output / 'corpus'}")
+            raise UsageError(
+                f"--output {self.output} is a folder", remedy=f"--output {self.output / 'corpus'}"
+            )
 
     @property
     def tokenizer_name(self) -> str:
@@ -118,7 +134,13 @@ class Order:
     @property
     def products(self) -> tuple[Path, ...]:
         """All files that a build may write."""
-        return (bin_of(self.output), tokenizer_of(self.output), manifest_of(self.output), self.skipped, idx_of(self.output))
+        return (
+            bin_of(self.output),
+            tokenizer_of(self.output),
+            manifest_of(self.output),
+            self.skipped,
+            idx_of(self.output),
+        )
 
 
 class Watcher:
@@ -181,7 +203,9 @@ def _settings(order: Order, inputs: list[Input]) -> dict[str, Any]:
     """What the files of a build follow from."""
     own = order.tokenizer not in (None, "bytes", "chars")
     if own:
-        tokenizers.open_tokenizer(Path(str(order.tokenizer)))  # refuses a file that is not a tokenizer
+        tokenizers.open_tokenizer(
+            Path(str(order.tokenizer))
+        )  # refuses a file that is not a tokenizer
     return {
         "inputs": [one.identity() for one in inputs],
         "tokenizer": order.tokenizer_name,
@@ -199,19 +223,33 @@ def _complete(order: Order, settings: dict[str, Any]) -> dict[str, Any] | None:
         UsageError: something else has one of the names.
     """
     there = [path for path in order.products if os.path.lexists(path)]
-    if not there or (idx_of(order.output) not in there and BuildFolder(order.partial).is_taking_names()):
+    if not there or (
+        idx_of(order.output) not in there and BuildFolder(order.partial).is_taking_names()
+    ):
         return None
     if idx_of(order.output) in there and bin_of(order.output) in there:
         manifest = read_manifest(order.output)
-        if manifest is not None and all(manifest.get(key) == value for key, value in settings.items()):
+        if manifest is not None and all(
+            manifest.get(key) == value for key, value in settings.items()
+        ):
             return manifest
-    raise UsageError(f"{there[-1]} is there already, and not from the same inputs and options", remedy="another --output, or delete it")
+    raise UsageError(
+        f"{there[-1]} is there already, and not from the same inputs and options",
+        remedy="another --output, or delete it",
+    )
 
 
 class _Work:
     """What is done under the lock."""
 
-    def __init__(self, order: Order, inputs: list[Input], settings: dict[str, Any], folder: BuildFolder, watcher: Watcher) -> None:
+    def __init__(
+        self,
+        order: Order,
+        inputs: list[Input],
+        settings: dict[str, Any],
+        folder: BuildFolder,
+        watcher: Watcher,
+    ) -> None:
         self.order = order
         self.inputs = inputs
         self.settings = settings
@@ -219,7 +257,9 @@ class _Work:
         self.partial = PartialBuild(folder)
         self.watcher = watcher
         self.reader = Reader(inputs, order.text_key)
-        self.workers = order.workers or min(processors(), 1 + self.reader.bytes // WORTH_A_PROCESS_BYTES)
+        self.workers = order.workers or min(
+            processors(), 1 + self.reader.bytes // WORTH_A_PROCESS_BYTES
+        )
         self.encoded_bytes = 0
 
     def do(self) -> dict[str, Any]:
@@ -228,7 +268,11 @@ class _Work:
             self.watcher.on_note(f"going on after {self.partial.written.documents:,} documents")
         else:
             self._make_tokenizer()
-        tokenizer = tokenizers.open_tokenizer(self.folder.tokenizer if self.folder.tokenizer.exists() else tokenizer_of(self.order.output))
+        tokenizer = tokenizers.open_tokenizer(
+            self.folder.tokenizer
+            if self.folder.tokenizer.exists()
+            else tokenizer_of(self.order.output)
+        )
         eod = _end_of_document(self.order.eod, tokenizer)
         self.partial.save()
         if not self.partial.written.is_complete:
@@ -238,7 +282,9 @@ class _Work:
 
     def _make_tokenizer(self) -> None:
         if self.order.tokenizer not in (None, "bytes", "chars"):
-            written: str | bytes = read_file(Path(str(self.order.tokenizer)), most_bytes=tokenizers.MOST_BYTES)
+            written: str | bytes = read_file(
+                Path(str(self.order.tokenizer)), most_bytes=tokenizers.MOST_BYTES
+            )
         else:
             written = self._made_tokenizer().to_str(pretty=True)
         self.folder.replace(self.folder.tokenizer, written)
@@ -250,15 +296,25 @@ class _Work:
             seen = np.zeros(tokenizers.CODE_POINTS, dtype=bool)
             for text in self._texts("collecting characters"):
                 seen[tokenizers.code_points(text)] = True
-            return tokenizers.character_tokenizer(map(chr, np.flatnonzero(seen))) if seen.any() else tokenizers.byte_tokenizer()
+            return (
+                tokenizers.character_tokenizer(map(chr, np.flatnonzero(seen)))
+                if seen.any()
+                else tokenizers.byte_tokenizer()
+            )
         size = self.order.train_bpe or 0
         every = -(-self._content_bytes() // TRAINING_BYTES) or 1
         width = TRAINING_TEXT_CHARACTERS
-        texts = (text[at : at + width] for text in self._texts("learning merges", every) for at in range(0, len(text), width))
+        texts = (
+            text[at : at + width]
+            for text in self._texts("learning merges", every)
+            for at in range(0, len(text), width)
+        )
         with environment({"TOKENIZERS_PARALLELISM": "true" if self.workers > 1 else "false"}):
             tokenizer = tokenizers.train_bpe(texts, size)
         if (found := tokenizers.vocab_size_of(tokenizer)) < size:
-            self.watcher.on_note(f"the corpus is small: it gives {found:,} tokens, and --train-bpe {size} asks for more")
+            self.watcher.on_note(
+                f"the corpus is small: it gives {found:,} tokens, and --train-bpe {size} asks for more"
+            )
         return tokenizer
 
     def _content_bytes(self) -> int:
@@ -271,7 +327,9 @@ class _Work:
         """The texts of every n-th chunk."""
         for number, chunk in enumerate(self._chunks(phase)):
             if number % every == 0:
-                found = [text for one in chunk.slices for text in texts_of(one, self.order.text_key)]
+                found = [
+                    text for one in chunk.slices for text in texts_of(one, self.order.text_key)
+                ]
                 self._check([text for text in found if isinstance(text, BadRecord)])
                 yield from (text.content for text in found if not isinstance(text, BadRecord))
 
@@ -283,7 +341,10 @@ class _Work:
 
     def _check(self, bad: list[BadRecord] | tuple[BadRecord, ...]) -> None:
         if bad and self.order.on_bad_record == "stop":
-            raise UsageError(self._named(bad[0]), remedy="--on-bad-record skip: it goes on, and leaves such records out")
+            raise UsageError(
+                self._named(bad[0]),
+                remedy="--on-bad-record skip: it goes on, and leaves such records out",
+            )
 
     def _named(self, bad: BadRecord) -> str:
         place = "row" if self.inputs[bad.input].kind is Kind.parquet else "line"
@@ -295,7 +356,9 @@ class _Work:
         kind = token_type(vocab_size)
         self._say_what_was_chosen(tokenizer, vocab_size, eod)
         self.watcher.on_phase("encoding", self.reader.bytes)
-        encoding = Encoding(tokenizer=self.folder.tokenizer, text_key=self.order.text_key, eod=eod, kind=kind.str)
+        encoding = Encoding(
+            tokenizer=self.folder.tokenizer, text_key=self.order.text_key, eod=eod, kind=kind.str
+        )
         before = self.partial.written.text_bytes
         with self.partial.opened(kind):
             try:
@@ -305,8 +368,14 @@ class _Work:
             except BaseException as error:
                 with suppress(OSError):  # a full disk keeps what was saved before
                     self.partial.save()
-                if isinstance(error, UsageError) and not self.partial.has_text and self.order.train_bpe is None:
-                    self.folder.remove_file(self.folder.progress)  # nothing was read that the next start could use
+                if (
+                    isinstance(error, UsageError)
+                    and not self.partial.has_text
+                    and self.order.train_bpe is None
+                ):
+                    self.folder.remove_file(
+                        self.folder.progress
+                    )  # nothing was read that the next start could use
                 raise
         self.encoded_bytes = self.partial.written.text_bytes - before
         if not self.partial.written.tokens:
@@ -324,7 +393,9 @@ class _Work:
                 self._check(encoded.bad)
                 if encoded.failure is not None:
                     first = chunk.slices[0]
-                    raise UsageError(f"{names[first.input]}, from line {first.first_line:,} on: {encoded.failure}")
+                    raise UsageError(
+                        f"{names[first.input]}, from line {first.first_line:,} on: {encoded.failure}"
+                    )
                 self.partial.add(chunk, encoded, eod=encoding.eod, names=names)
                 for bad in encoded.bad[: max(0, SHOWN_SKIPPED - shown)]:
                     self.watcher.on_note(f"skipped {self._named(bad)}")
@@ -337,19 +408,30 @@ class _Work:
     def _check_unchanged(self) -> None:
         for one in self.inputs:
             if one.has_changed():
-                raise UsageError(f"{one.name} has changed while it was read", remedy=f"delete {self.folder.path} and begin anew")
+                raise UsageError(
+                    f"{one.name} has changed while it was read",
+                    remedy=f"delete {self.folder.path} and begin anew",
+                )
 
     def _say_what_was_chosen(self, tokenizer: Tokenizer, vocab_size: int, eod: int | None) -> None:
         end = "nothing" if eod is None else f"{tokenizer.id_to_token(eod)} (token {eod})"
-        self.watcher.on_note(f"tokenizer {self.order.tokenizer_name} with {vocab_size:,} tokens; at the end of a document: {end}")
+        self.watcher.on_note(
+            f"tokenizer {self.order.tokenizer_name} with {vocab_size:,} tokens; at the end of a document: {end}"
+        )
         if read := tokenizers.special_tokens_in_text(tokenizer)[:SPECIAL_SHOWN]:
-            self.watcher.on_note(f"warning: this tokenizer makes special tokens of text that reads {' or '.join(read)}")
+            self.watcher.on_note(
+                f"warning: this tokenizer makes special tokens of text that reads {' or '.join(read)}"
+            )
 
     def _write_manifest(self, tokenizer: Tokenizer, eod: int | None) -> None:
         """Write what is missing but the names."""
         vocab_size, written = tokenizers.vocab_size_of(tokenizer), self.partial.written
         write_index(self.folder.index, token_type(vocab_size), self.partial.blocks_of_lengths)
-        files = {"bin": self.folder.tokens, "idx": self.folder.index, "tokenizer": self.folder.tokenizer}
+        files = {
+            "bin": self.folder.tokens,
+            "idx": self.folder.index,
+            "tokenizer": self.folder.tokenizer,
+        }
         manifest = {
             "format": FORMAT,
             "tokens": written.tokens,
@@ -362,7 +444,10 @@ class _Work:
             "eod": eod,
             "eod_token": None if eod is None else tokenizer.id_to_token(eod),
             **self.settings,
-            "files": {name: {"bytes": path.stat().st_size, "sha256": sha256(path)} for name, path in files.items()},
+            "files": {
+                name: {"bytes": path.stat().st_size, "sha256": sha256(path)}
+                for name, path in files.items()
+            },
         }
         self.folder.write_json(self.folder.manifest, manifest)
         self.partial.save(is_complete=True)
@@ -395,6 +480,11 @@ def _end_of_document(wanted: str | None, tokenizer: Tokenizer) -> int | None:
         return None
     number = tokenizer.token_to_id(token)
     if number is None:
-        special = [one.content for one in tokenizer.get_added_tokens_decoder().values()][:SPECIAL_SHOWN]
-        raise UsageError(f"--eod {token}: the tokenizer has no such token", remedy=f"--eod with one of {', '.join([*special, NO_EOD])}")
+        special = [one.content for one in tokenizer.get_added_tokens_decoder().values()][
+            :SPECIAL_SHOWN
+        ]
+        raise UsageError(
+            f"--eod {token}: the tokenizer has no such token",
+            remedy=f"--eod with one of {', '.join([*special, NO_EOD])}",
+        )
     return int(number)

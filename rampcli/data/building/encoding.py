@@ -25,7 +25,11 @@ from rampcli.lifeline import die_with_parent
 
 AHEAD = 2
 """Chunks that are worked on or wait, for each worker."""
-ONE_THREAD = {"TOKENIZERS_PARALLELISM": "false", "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+ONE_THREAD = {
+    "TOKENIZERS_PARALLELISM": "false",
+    "OMP_NUM_THREADS": "1",
+    "OPENBLAS_NUM_THREADS": "1",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +72,9 @@ class Encoding:
     def open(self) -> Callable[[Chunk], Encoded]:
         """Open the tokenizer; gives what encodes a chunk. Of a piece of a text, the end is left to whoever puts the pieces together."""
         tokenizer = open_tokenizer(self.tokenizer)
-        tokenizer.encode_special_tokens = True  # what reads like one in a stranger's text must not end a document
+        tokenizer.encode_special_tokens = (
+            True  # what reads like one in a stranger's text must not end a document
+        )
         encode = encoder_of(tokenizer)
 
         def encode_chunk(chunk: Chunk) -> Encoded:
@@ -86,15 +92,26 @@ class Encoding:
                 return self._joined(documents, 0, text_bytes, bad)
             full = [parts for parts in documents if any(map(len, parts))]
             end = [] if self.eod is None else [np.array([self.eod])]
-            return self._joined([parts + end for parts in full], len(documents) - len(full), text_bytes, bad)
+            return self._joined(
+                [parts + end for parts in full], len(documents) - len(full), text_bytes, bad
+            )
 
         return encode_chunk
 
     def _joined(
-        self, documents: list[list[NDArray[Any]]], empty: int, text_bytes: int, bad: tuple[BadRecord, ...], failure: str | None = None
+        self,
+        documents: list[list[NDArray[Any]]],
+        empty: int,
+        text_bytes: int,
+        bad: tuple[BadRecord, ...],
+        failure: str | None = None,
     ) -> Encoded:
         parts = [part for document in documents for part in document]
-        tokens = np.concatenate(parts, dtype=self.kind, casting="unsafe") if parts else np.empty(0, dtype=self.kind)
+        tokens = (
+            np.concatenate(parts, dtype=self.kind, casting="unsafe")
+            if parts
+            else np.empty(0, dtype=self.kind)
+        )
         lengths = np.array([sum(map(len, document)) for document in documents], dtype=np.int64)
         return Encoded(tokens, lengths, empty, text_bytes, bad, failure)
 
@@ -114,7 +131,9 @@ def environment(changes: dict[str, str]) -> Iterator[None]:
                 os.environ[name] = value
 
 
-def encode_in_order(chunks: Iterator[Chunk], encoding: Encoding, workers: int) -> Generator[tuple[Chunk, Encoded], None, None]:
+def encode_in_order(
+    chunks: Iterator[Chunk], encoding: Encoding, workers: int
+) -> Generator[tuple[Chunk, Encoded], None, None]:
     """Encode chunks, and give them back in their order. A few are ahead of the one that is given, however many there are.
 
     Raises:
@@ -140,7 +159,9 @@ def encode_in_order(chunks: Iterator[Chunk], encoding: Encoding, workers: int) -
 @contextmanager
 def _processes(encoding: Encoding, count: int) -> Iterator[SimpleQueue[Connection]]:
     """Processes that answer each chunk with what it is encoded to, until the block ends."""
-    context = get_context("spawn")  # no fork: a tokenizer's threads would not be there in the child, and their locks would
+    context = get_context(
+        "spawn"
+    )  # no fork: a tokenizer's threads would not be there in the child, and their locks would
     idle: SimpleQueue[Connection] = SimpleQueue()
     started: list[SpawnProcess] = []
     try:
@@ -166,8 +187,12 @@ def _ask(idle: SimpleQueue[Connection], chunk: Chunk) -> Encoded:
         answer: Encoded = connection.recv()
         return answer
     except (EOFError, OSError) as error:
-        remedy = "the same command goes on where it stood; with fewer --workers it takes less memory"
-        raise RampcliError("a worker process has died: it was killed, or the memory was not enough", remedy=remedy) from error
+        remedy = (
+            "the same command goes on where it stood; with fewer --workers it takes less memory"
+        )
+        raise RampcliError(
+            "a worker process has died: it was killed, or the memory was not enough", remedy=remedy
+        ) from error
     finally:
         idle.put(connection)
 

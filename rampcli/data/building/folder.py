@@ -16,7 +16,19 @@ MOST_BYTES = 256 << 20
 """Of a JSON file of a build. It names every input, and there may be millions."""
 PROGRESS = {
     "position": {"input": COUNT, "offset": COUNT, "line": COUNT},
-    **dict.fromkeys(("consumed_bytes", "tokens", "documents", "open_tokens", "empty", "text_bytes", "skipped", "skipped_bytes"), COUNT),
+    **dict.fromkeys(
+        (
+            "consumed_bytes",
+            "tokens",
+            "documents",
+            "open_tokens",
+            "empty",
+            "text_bytes",
+            "skipped",
+            "skipped_bytes",
+        ),
+        COUNT,
+    ),
     "largest_token": (COUNT, None),
     "is_complete": bool,
 }
@@ -100,7 +112,9 @@ class BuildFolder(OwnFolder):
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError as error:
                 name = self.path.with_suffix("")
-                raise UsageError(f"another build of {name} is at work", remedy="wait for it, or another --output") from error
+                raise UsageError(
+                    f"another build of {name} is at work", remedy="wait for it, or another --output"
+                ) from error
             self.mark()  # a build that has ended since may have taken the marker away
             try:
                 yield

@@ -84,9 +84,16 @@ class PartialBuild:
             found = self.folder.read_settings()
         except DamagedFileError as error:
             raise self._refused(error.message) from error
-        self.written = Written(**{**{name: state[name] for name in asdict(Written())}, "position": Position(**_place(state))})
+        self.written = Written(
+            **{
+                **{name: state[name] for name in asdict(Written())},
+                "position": Position(**_place(state)),
+            }
+        )
         if self.written.position.input > len(found["inputs"]):
-            raise self._refused(f"{self.folder.progress} is damaged: there is no input {self.written.position.input:,}")
+            raise self._refused(
+                f"{self.folder.progress} is damaged: there is no input {self.written.position.input:,}"
+            )
         # Up to now nothing was bad, or it would have stopped: with --on-bad-record skip it would stand at the same place.
         if (found["on_bad_record"], settings["on_bad_record"]) == ("stop", "skip"):
             found["on_bad_record"] = "skip"
@@ -94,7 +101,9 @@ class PartialBuild:
         if changed and not self.has_text:
             return self._begin_anew(settings)
         if changed:
-            raise self._refused(f"{'; '.join(changed)} since the build in {self.folder.path} was begun")
+            raise self._refused(
+                f"{'; '.join(changed)} since the build in {self.folder.path} was begun"
+            )
         self.folder.write_json(self.folder.settings, settings)
         self._saved = self.written
         return True
@@ -106,7 +115,9 @@ class PartialBuild:
         return False
 
     def _refused(self, message: str) -> UsageError:
-        return UsageError(message, remedy=f"as it was, to go on; or delete {self.folder.path} to begin anew")
+        return UsageError(
+            message, remedy=f"as it was, to go on; or delete {self.folder.path} to begin anew"
+        )
 
     @contextmanager
     def opened(self, kind: np.dtype[Any]) -> Iterator[None]:
@@ -117,7 +128,11 @@ class PartialBuild:
         """
         written, folder = self.written, self.folder
         of_tokens, of_lengths = written.tokens * kind.itemsize, written.documents * 8
-        sizes = {folder.tokens: of_tokens, folder.lengths: of_lengths, folder.skipped: written.skipped_bytes}
+        sizes = {
+            folder.tokens: of_tokens,
+            folder.lengths: of_lengths,
+            folder.skipped: written.skipped_bytes,
+        }
         try:
             for path, size in sizes.items():
                 file: BinaryIO = os.fdopen(folder.open(path, os.O_RDWR | os.O_CREAT), "r+b")
@@ -136,13 +151,27 @@ class PartialBuild:
     def add(self, chunk: Chunk, encoded: Encoded, *, eod: int | None, names: Sequence[str]) -> None:
         """Write what came of the next chunk."""
         before, folder = self.written, self.folder
-        tokens, lengths, open_tokens, empty = encoded.tokens, encoded.lengths, before.open_tokens, encoded.empty
+        tokens, lengths, open_tokens, empty = (
+            encoded.tokens,
+            encoded.lengths,
+            before.open_tokens,
+            encoded.empty,
+        )
         if chunk.is_piece:
-            tokens, lengths, open_tokens = _after_piece(tokens, before.open_tokens, eod, closes=chunk.slices[0].closes)
+            tokens, lengths, open_tokens = _after_piece(
+                tokens, before.open_tokens, eod, closes=chunk.slices[0].closes
+            )
             empty = int(chunk.slices[0].closes and not len(lengths))
-        rows = [{"file": names[bad.input], "line": bad.line, "reason": bad.reason} for bad in encoded.bad]
+        rows = [
+            {"file": names[bad.input], "line": bad.line, "reason": bad.reason}
+            for bad in encoded.bad
+        ]
         listed = "".join(json.dumps(row) + "\n" for row in rows).encode()
-        for path, content in ((folder.tokens, tokens.tobytes()), (folder.lengths, lengths.tobytes()), (folder.skipped, listed)):
+        for path, content in (
+            (folder.tokens, tokens.tobytes()),
+            (folder.lengths, lengths.tobytes()),
+            (folder.skipped, listed),
+        ):
             self._files[path.name].write(content)
         self.written = Written(
             position=chunk.end,
@@ -151,7 +180,9 @@ class PartialBuild:
             documents=before.documents + len(lengths),
             open_tokens=open_tokens,
             empty=before.empty + empty,
-            largest_token=max((int(tokens.max()), before.largest_token or 0)) if len(tokens) else before.largest_token,
+            largest_token=max((int(tokens.max()), before.largest_token or 0))
+            if len(tokens)
+            else before.largest_token,
             text_bytes=before.text_bytes + encoded.text_bytes,
             skipped=before.skipped + len(rows),
             skipped_bytes=before.skipped_bytes + len(listed),
@@ -178,11 +209,15 @@ class PartialBuild:
         with os.fdopen(self.folder.open(self.folder.lengths, os.O_RDONLY), "rb") as file:
             while len(block := np.fromfile(file, dtype=np.int64, count=LENGTHS_AT_ONCE)):
                 if block.min() < 1 or block.max() > self.written.tokens:
-                    raise self._refused(f"{self.folder.lengths} is damaged: it holds a length that no document has")
+                    raise self._refused(
+                        f"{self.folder.lengths} is damaged: it holds a length that no document has"
+                    )
                 total += int(block.sum())
                 yield block
         if total != self.written.tokens:
-            raise self._refused(f"{self.folder.lengths} is damaged: documents have {total:,} of {self.written.tokens:,} tokens")
+            raise self._refused(
+                f"{self.folder.lengths} is damaged: documents have {total:,} of {self.written.tokens:,} tokens"
+            )
 
 
 @contextmanager
@@ -199,7 +234,8 @@ def writing(folder: Path) -> Iterator[None]:
     except OSError as error:
         where = error.filename or folder
         raise RampcliError(
-            f"cannot write {where}: {error.strerror or error}", remedy="room and permission; the same command goes on"
+            f"cannot write {where}: {error.strerror or error}",
+            remedy="room and permission; the same command goes on",
         ) from error
 
 
@@ -214,15 +250,22 @@ def take_name(path: Path, name: Path) -> None:
     except FileNotFoundError:
         if os.path.lexists(name):
             return
-        raise UsageError(f"{path} is missing", remedy=f"delete {path.parent} and begin anew") from None
+        raise UsageError(
+            f"{path} is missing", remedy=f"delete {path.parent} and begin anew"
+        ) from None
     os.fsync(descriptor)
     os.close(descriptor)
     if os.path.lexists(name):
-        raise UsageError(f"{name} is there already, and this build did not write it", remedy="move it away; the same command goes on then")
+        raise UsageError(
+            f"{name} is there already, and this build did not write it",
+            remedy="move it away; the same command goes on then",
+        )
     OwnFolder(name.parent).rename(path, name)
 
 
-def _after_piece(tokens: NDArray[Any], open_tokens: int, eod: int | None, *, closes: bool) -> tuple[NDArray[Any], NDArray[np.int64], int]:
+def _after_piece(
+    tokens: NDArray[Any], open_tokens: int, eod: int | None, *, closes: bool
+) -> tuple[NDArray[Any], NDArray[np.int64], int]:
     """What a piece of a text adds: tokens, the lengths of documents that end, and how long the one is that goes on."""
     total = open_tokens + len(tokens)
     if not closes or not total:
@@ -243,7 +286,9 @@ def _differences(found: dict[str, Any], settings: dict[str, Any]) -> list[str]:
     before, now = ({one["name"]: one for one in of["inputs"]} for of in (found, settings))
     for name in [*before, *(name for name in now if name not in before)]:
         if before.get(name) != now.get(name):
-            changed.append(f"{name} {'was added' if name not in before else 'is no input any more' if name not in now else 'has changed'}")
+            changed.append(
+                f"{name} {'was added' if name not in before else 'is no input any more' if name not in now else 'has changed'}"
+            )
     if not changed and [*before] != [*now]:
         changed.append("the order of the inputs has changed")
     for key, value in settings.items():

@@ -101,7 +101,11 @@ class Slice:
     @property
     def bytes(self) -> int:
         """The length of what stands there."""
-        return len(self.content) if isinstance(self.content, bytes) else sum(len(row or b"") for row in self.content)
+        return (
+            len(self.content)
+            if isinstance(self.content, bytes)
+            else sum(len(row or b"") for row in self.content)
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +144,10 @@ def find_inputs(paths: Sequence[Path], *, leave_out: Iterable[Path] = ()) -> lis
         files = _files_in(given, own) if os.path.isdir(given) else [given]
         for path in files:
             if (real := _real(path)) in found:
-                raise UsageError(f"{path} is given twice", remedy="each file once; a folder stands for all files in it")
+                raise UsageError(
+                    f"{path} is given twice",
+                    remedy="each file once; a folder stands for all files in it",
+                )
             found[real] = _input(path)
     return list(found.values())
 
@@ -154,11 +161,20 @@ def _files_in(folder: Path, own: set[Path]) -> list[Path]:
     def refuse(error: OSError) -> None:
         raise UsageError(f"cannot read the folder {error.filename}: {error.strerror}") from error
 
-    paths = [Path(root, name) for root, _, names in os.walk(folder, onerror=refuse) for name in names]
-    known = [path for path in paths if _kind_of(path)[0] is not None and not own & {_real(path), *_real(path).parents}]
+    paths = [
+        Path(root, name) for root, _, names in os.walk(folder, onerror=refuse) for name in names
+    ]
+    known = [
+        path
+        for path in paths
+        if _kind_of(path)[0] is not None and not own & {_real(path), *_real(path).parents}
+    ]
     if not known:
         endings = ", ".join(KINDS)
-        raise UsageError(f"{folder} holds no file to read", remedy=f"files that end in {endings}, also with .gz or .zst; or name the file")
+        raise UsageError(
+            f"{folder} holds no file to read",
+            remedy=f"files that end in {endings}, also with .gz or .zst; or name the file",
+        )
     return sorted(known, key=lambda path: path.relative_to(folder).parts)
 
 
@@ -172,11 +188,17 @@ def _input(path: Path) -> Input:
     try:
         found = path.stat()
         if not stat.S_ISREG(found.st_mode):
-            raise UsageError(f"{path} is no regular file, and a build that goes on has to read it again", remedy="write it to a file first")
+            raise UsageError(
+                f"{path} is no regular file, and a build that goes on has to read it again",
+                remedy="write it to a file first",
+            )
         with open_to_read(path):
             pass
     except OSError as error:
-        raise UsageError(f"cannot read {path}: {error.strerror}", remedy="a file or a folder that is there and may be read") from error
+        raise UsageError(
+            f"cannot read {path}: {error.strerror}",
+            remedy="a file or a folder that is there and may be read",
+        ) from error
     kind, compression = _kind_of(path)
     return Input(path, kind or Kind.text, compression, found.st_size, found.st_mtime_ns)
 
@@ -231,7 +253,11 @@ class Reader:
         for number in range(start.input, len(self.inputs)):
             source = self.inputs[number]
             place = start if number == start.input else Position(number)
-            for piece, after, consumed in self._rows(source, place) if source.kind is Kind.parquet else self._bytes(source, place):
+            for piece, after, consumed in (
+                self._rows(source, place)
+                if source.kind is Kind.parquet
+                else self._bytes(source, place)
+            ):
                 yield piece, after, self._before[number] + consumed
 
     def _bytes(self, source: Input, place: Position) -> Iterator[tuple[Slice, Position, int]]:
@@ -246,7 +272,11 @@ class Reader:
         for texts in rows.batches(place.offset, self.chunk_bytes):
             row = place.offset + len(texts)
             first, place = place.offset + 1, Position(place.input, row, row)
-            yield Slice(place.input, Kind.parquet, first, texts), place, source.bytes * min(row, rows.count) // max(1, rows.count)
+            yield (
+                Slice(place.input, Kind.parquet, first, texts),
+                place,
+                source.bytes * min(row, rows.count) // max(1, rows.count),
+            )
 
 
 def _pieces_of_text(stream: Stream, place: Position, size: int) -> Iterator[tuple[Slice, Position]]:
@@ -259,7 +289,17 @@ def _pieces_of_text(stream: Stream, place: Position, size: int) -> Iterator[tupl
         content, data = data[:cut], data[cut:]
         end = Position(place.input, place.offset + cut, place.line + content.count(b"\n"))
         after = Position(place.input + 1) if closes else end
-        yield Slice(place.input, Kind.text, place.line + 1, content.removeprefix(BOM) if opens else content, opens, closes), after
+        yield (
+            Slice(
+                place.input,
+                Kind.text,
+                place.line + 1,
+                content.removeprefix(BOM) if opens else content,
+                opens,
+                closes,
+            ),
+            after,
+        )
         if closes:
             return
         place = end
@@ -272,10 +312,33 @@ def _lines(stream: Stream, place: Position, size: int) -> Iterator[tuple[Slice, 
         too_long = len(rest) == LONGEST_LINE_BYTES and not rest.endswith(b"\n")
         content = data[: data.rfind(b"\n") + 1] if too_long else data + rest
         if content:
-            end = Position(place.input, place.offset + len(content), place.line + content.count(b"\n"))
-            yield Slice(place.input, Kind.json, place.line + 1, content.removeprefix(BOM) if not place.offset else content), end
+            end = Position(
+                place.input, place.offset + len(content), place.line + content.count(b"\n")
+            )
+            yield (
+                Slice(
+                    place.input,
+                    Kind.json,
+                    place.line + 1,
+                    content.removeprefix(BOM) if not place.offset else content,
+                ),
+                end,
+            )
             place = end
         if too_long:
-            end = Position(place.input, place.offset + len(data) + len(rest) - len(content) + stream.skip_line(), place.line + 1)
-            yield Slice(place.input, Kind.json, place.line + 1, b"", refused=f"a line of more than {LONGEST_LINE_BYTES >> 20} MB"), end
+            end = Position(
+                place.input,
+                place.offset + len(data) + len(rest) - len(content) + stream.skip_line(),
+                place.line + 1,
+            )
+            yield (
+                Slice(
+                    place.input,
+                    Kind.json,
+                    place.line + 1,
+                    b"",
+                    refused=f"a line of more than {LONGEST_LINE_BYTES >> 20} MB",
+                ),
+                end,
+            )
             place = end

@@ -20,7 +20,10 @@ MOST_ROWS_AT_ONCE = 1024
 INSTALL_PARQUET = "pip install 'rampcli[parquet]'"
 
 # Best first. GPT-2's rule for words, and those after it, find the same words on both sides of the first, the second and the fourth.
-CUTS = tuple(re.compile(pattern, re.DOTALL) for pattern in (rb".*\S\n(?=\S)", rb".*\n(?=\S)", rb".*\n", rb".*\S(?= \S)", rb".*\s(?=\S)"))
+CUTS = tuple(
+    re.compile(pattern, re.DOTALL)
+    for pattern in (rb".*\S\n(?=\S)", rb".*\n(?=\S)", rb".*\n", rb".*\S(?= \S)", rb".*\s(?=\S)")
+)
 
 
 def cut_of(data: bytes) -> int:
@@ -45,7 +48,10 @@ def reading(path: Path) -> Iterator[None]:
         yield
     except (OSError, EOFError, zlib.error) as error:
         reason = getattr(error, "strerror", None) or error
-        raise UsageError(f"cannot read {path}: {reason}", remedy="the file whole and undamaged, where it may be read") from error
+        raise UsageError(
+            f"cannot read {path}: {reason}",
+            remedy="the file whole and undamaged, where it may be read",
+        ) from error
 
 
 class Stream:
@@ -157,14 +163,23 @@ class Rows:
             self._file = parquet.ParquetFile(path, pre_buffer=False, buffer_size=PIECE_BYTES)
             schema = self._file.schema_arrow
         if column not in schema.names:
-            raise UsageError(f"{path} has no column {column}", remedy=f"--text-key with one of {', '.join(schema.names)}")
+            raise UsageError(
+                f"{path} has no column {column}",
+                remedy=f"--text-key with one of {', '.join(schema.names)}",
+            )
         if schema.names.count(column) > 1:
-            raise UsageError(f"{path} has several columns {column}", remedy="a file whose columns have different names")
+            raise UsageError(
+                f"{path} has several columns {column}",
+                remedy="a file whose columns have different names",
+            )
         kind = schema.field(column).type
         if pyarrow.types.is_dictionary(kind):
             kind = kind.value_type
         if not (pyarrow.types.is_string(kind) or pyarrow.types.is_large_string(kind)):
-            raise UsageError(f"the column {column} of {path} holds {kind} and no text", remedy="--text-key with a column of text")
+            raise UsageError(
+                f"the column {column} of {path} holds {kind} and no text",
+                remedy="--text-key with a column of text",
+            )
         self.count: int = self._file.metadata.num_rows
 
     def batches(self, first: int, size: int) -> Iterator[list[bytes | None]]:
@@ -175,7 +190,13 @@ class Rows:
             if first >= described.num_rows:
                 first -= described.num_rows
                 continue
-            at_once = max(1, min(MOST_ROWS_AT_ONCE, size * described.num_rows // max(1, described.total_byte_size)))
+            at_once = max(
+                1,
+                min(
+                    MOST_ROWS_AT_ONCE,
+                    size * described.num_rows // max(1, described.total_byte_size),
+                ),
+            )
             for texts in self._texts(group, at_once):
                 if rest := texts[first:]:
                     yield from _in_parts(rest, size)
@@ -183,19 +204,26 @@ class Rows:
 
     def _texts(self, group: int, at_once: int) -> Iterator[list[bytes | None]]:
         with self._reading():
-            for batch in self._file.iter_batches(at_once, row_groups=[group], columns=[self.column], use_threads=False):
+            for batch in self._file.iter_batches(
+                at_once, row_groups=[group], columns=[self.column], use_threads=False
+            ):
                 column = batch.column(0)
                 if self._arrow.types.is_dictionary(column.type):
                     column = column.dictionary_decode()
                 large = self._arrow.types.is_large_string(column.type)
-                yield column.cast(self._arrow.large_binary() if large else self._arrow.binary()).to_pylist()
+                yield column.cast(
+                    self._arrow.large_binary() if large else self._arrow.binary()
+                ).to_pylist()
 
     @contextmanager
     def _reading(self) -> Iterator[None]:
         with reading(self.path):
             try:
                 yield
-            except (self._arrow.ArrowException, ValueError) as error:  # ValueError: names of columns that are not UTF-8
+            except (
+                self._arrow.ArrowException,
+                ValueError,
+            ) as error:  # ValueError: names of columns that are not UTF-8
                 raise OSError(" ".join(str(error).split())) from error
 
 

@@ -113,7 +113,9 @@ def read(directory: RunDirectory) -> Chain | None:
     try:
         facts = read_json(path, CHAIN, most_bytes=MOST_BYTES)
         if len(facts["jobs"]) > MOST_JOBS:
-            raise DamagedFileError(f"{path} is damaged: it has {len(facts['jobs']):,} jobs, and {MOST_JOBS:,} are the most")
+            raise DamagedFileError(
+                f"{path} is damaged: it has {len(facts['jobs']):,} jobs, and {MOST_JOBS:,} are the most"
+            )
         jobs = tuple(_read_job(path, position, job) for position, job in enumerate(facts["jobs"]))
     except FileNotFoundError:
         return None
@@ -126,7 +128,9 @@ def read(directory: RunDirectory) -> Chain | None:
 def _read_job(path: Path, position: int, facts: dict[str, Any]) -> ChainedJob:
     for field, pattern in _PLAIN.items():
         if facts[field] is not None and not pattern.fullmatch(facts[field]):
-            raise DamagedFileError(f"{path} is damaged: jobs[{position}].{field} is {facts[field]!r}")
+            raise DamagedFileError(
+                f"{path} is damaged: jobs[{position}].{field} is {facts[field]!r}"
+            )
     tuples = {name: tuple(facts[name]) for name in ("stages", "global_batch_sizes")}
     return ChainedJob(**{name: facts[name] for name in JOB} | tuples)
 
@@ -150,7 +154,9 @@ def submit(directory: RunDirectory, scripts: Sequence[JobScript]) -> Chain:
     for folder in (directory.logs, directory.path / FOLDER):
         directory.make_folder(folder)
     # Slurm opens the logs, and would follow a link.
-    if link := next((Path(entry) for entry in os.scandir(directory.logs) if entry.is_symlink()), None):
+    if link := next(
+        (Path(entry) for entry in os.scandir(directory.logs) if entry.is_symlink()), None
+    ):
         raise link_refused(link)
     for script in scripts:
         directory.replace(script.path, script.text)
@@ -199,7 +205,9 @@ def status(directory: RunDirectory) -> list[JobStatus]:
         return []
     ids = [job.job for job in chain.jobs if job.job is not None]
     # Where submitting was interrupted, the last id may not be written down.
-    known = commands.jobs_by_id(ids) if len(ids) == len(chain.jobs) else commands.jobs_of_this_user()
+    known = (
+        commands.jobs_by_id(ids) if len(ids) == len(chain.jobs) else commands.jobs_of_this_user()
+    )
     return [_status(planned, known, folder=str(directory.path.resolve())) for planned in chain.jobs]
 
 
@@ -221,7 +229,10 @@ def cancel(directory: RunDirectory) -> list[JobStatus]:
     """
     chain = read(directory)
     if chain is None:
-        raise UsageError(f"{directory.path} has no jobs of Slurm's", remedy="the run directory of a run with launch=slurm")
+        raise UsageError(
+            f"{directory.path} has no jobs of Slurm's",
+            remedy="the run directory of a run with launch=slurm",
+        )
     # A job that starts or would go back into the queue from here on looks at this first.
     _write(directory, replace(chain, cancelled=True))
     if waiting := _ids(living_jobs(directory)):
@@ -259,14 +270,24 @@ def _planned(directory: RunDirectory, script: JobScript) -> ChainedJob:
     )
 
 
-def _with_submitted(directory: RunDirectory, chain: Chain, position: int, script: JobScript) -> Chain:
+def _with_submitted(
+    directory: RunDirectory, chain: Chain, position: int, script: JobScript
+) -> Chain:
     """The chain with one more job submitted."""
     previous = chain.jobs[position - 1].job if position else None
-    placing = ["--hold"] if previous is None else [f"--dependency=afterok:{previous}", "--kill-on-invalid-dep=yes"]
+    placing = (
+        ["--hold"]
+        if previous is None
+        else [f"--dependency=afterok:{previous}", "--kill-on-invalid-dep=yes"]
+    )
     folder = directory.path.resolve()
     # What stands here, no option of the user's in the script changes: by its name and its folder a job is found again.
     options = [*placing, f"--job-name={script.job_name}", f"--chdir={folder}"]
-    job = replace(chain.jobs[position], job=commands.submit(script.path.resolve(), folder=folder, options=options), dependency=previous)
+    job = replace(
+        chain.jobs[position],
+        job=commands.submit(script.path.resolve(), folder=folder, options=options),
+        dependency=previous,
+    )
     return replace(chain, jobs=(*chain.jobs[:position], job, *chain.jobs[position + 1 :]))
 
 
@@ -296,7 +317,13 @@ def _after_taking_back(directory: RunDirectory, error: RampcliError) -> RampcliE
         _take_back(directory)
     except RampcliError as another:
         left = f"{error.message}; jobs may be left in the queue: {another.message}"
-        return RampcliError(left, keys=error.keys, remedy=f"scancel {' '.join(jobs)}" if jobs else error.remedy)
+        return RampcliError(
+            left, keys=error.keys, remedy=f"scancel {' '.join(jobs)}" if jobs else error.remedy
+        )
     if not jobs:
         return error
-    return RampcliError(f"{error.message}; cancelled what was submitted before: {', '.join(jobs)}", keys=error.keys, remedy=error.remedy)
+    return RampcliError(
+        f"{error.message}; cancelled what was submitted before: {', '.join(jobs)}",
+        keys=error.keys,
+        remedy=error.remedy,
+    )

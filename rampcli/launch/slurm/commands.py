@@ -15,13 +15,26 @@ JOB_ID = re.compile(r"[1-9][0-9]{0,9}")
 """A job's id. Jobs of a chain are no parts of arrays or heterogeneous jobs, whose ids have more to them."""
 
 OVER = frozenset(
-    {"BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "NODE_FAIL", "OUT_OF_MEMORY", "PREEMPTED", "REVOKED", "TIMEOUT"}
+    {
+        "BOOT_FAIL",
+        "CANCELLED",
+        "COMPLETED",
+        "DEADLINE",
+        "FAILED",
+        "NODE_FAIL",
+        "OUT_OF_MEMORY",
+        "PREEMPTED",
+        "REVOKED",
+        "TIMEOUT",
+    }
 )
 """The states of jobs that do not go on."""
 
 # A folder may hold anything, also newlines. What ends a record is followed by the next one, or by nothing.
 _QUEUE_FORMAT = "%A\x1f%T\x1f%j\x1f%r\x1f%Z\x1e"
-_QUEUE_RECORD = re.compile(r"(\d+)\x1f(\w+)\x1f([^\x1f]*)\x1f([^\x1f]*)\x1f(.*?)\x1e\n(?=\d+\x1f|\Z)", re.DOTALL)
+_QUEUE_RECORD = re.compile(
+    r"(\d+)\x1f(\w+)\x1f([^\x1f]*)\x1f([^\x1f]*)\x1f(.*?)\x1e\n(?=\d+\x1f|\Z)", re.DOTALL
+)
 
 # Where the cluster is. Else `SLURM_...` describes the job that one is in, and a new job would take it for its own.
 _OF_CLUSTER = ("SLURM_CONF", "SLURM_CONF_SERVER", "SLURM_CLUSTERS", "SLURM_JWT")
@@ -33,13 +46,33 @@ _DIRECTIVE = re.compile(r'^#SBATCH\s+"?--([a-z-]+)', re.MULTILINE)
 # What Slurm says, the settings that it is about, and what to try.
 _COMPLAINTS = (
     (r"qos", ("launch.slurm.qos",), "a quality of service that `sacctmgr show qos` lists"),
-    (r"account", ("launch.slurm.account",), "an account that `sacctmgr show associations user=$USER` lists"),
+    (
+        r"account",
+        ("launch.slurm.account",),
+        "an account that `sacctmgr show associations user=$USER` lists",
+    ),
     (r"partition", ("launch.slurm.partition",), "a partition that `sinfo` lists"),
-    (r"time limit|--time", ("launch.slurm.time",), "launch.slurm.time=4:00:00, or what `sinfo` shows as the partition's limit"),
+    (
+        r"time limit|--time",
+        ("launch.slurm.time",),
+        "launch.slurm.time=4:00:00, or what `sinfo` shows as the partition's limit",
+    ),
     (r"memory|--mem", ("launch.slurm.mem",), "launch.slurm.mem=null, for the cluster's default"),
-    (r"gres|gpus", ("launch.slurm.gpus_per_node",), "launch.slurm.gpus_per_node=0, where the cluster does not count GPUs"),
-    (r"node count|node configuration", ("trainer.num_nodes", "trainer.devices"), "nodes such as `sinfo --Node --long` lists"),
-    (r"contact|connect|communication|timed out", (), "`scontrol ping`, which says whether the controller answers"),
+    (
+        r"gres|gpus",
+        ("launch.slurm.gpus_per_node",),
+        "launch.slurm.gpus_per_node=0, where the cluster does not count GPUs",
+    ),
+    (
+        r"node count|node configuration",
+        ("trainer.num_nodes", "trainer.devices"),
+        "nodes such as `sinfo --Node --long` lists",
+    ),
+    (
+        r"contact|connect|communication|timed out",
+        (),
+        "`scontrol ping`, which says whether the controller answers",
+    ),
 )
 
 
@@ -79,10 +112,20 @@ def submit(script: Path, *, folder: Path, options: Sequence[str] = ()) -> str:
         RampcliError: it was refused, or it is not known whether it was.
     """
     given = _DIRECTIVE.findall(script.read_text(encoding="utf-8"))
-    said = _run("sbatch", "--parsable", *options, str(script), folder=folder, environment=_environment_of_jobs(given))
+    said = _run(
+        "sbatch",
+        "--parsable",
+        *options,
+        str(script),
+        folder=folder,
+        environment=_environment_of_jobs(given),
+    )
     job = said.strip().partition(";")[0]  # a cluster of several adds its name
     if not JOB_ID.fullmatch(job):
-        raise RampcliError(f"sbatch printed {job!r} instead of a job's id", remedy="`squeue --me`, which shows whether there is a job")
+        raise RampcliError(
+            f"sbatch printed {job!r} instead of a job's id",
+            remedy="`squeue --me`, which shows whether there is a job",
+        )
     return job
 
 
@@ -167,7 +210,13 @@ def nodes_named(names: str) -> list[str]:
 def _queue(which: str) -> list[QueuedJob]:
     said = _run("squeue", "--noheader", "--states=all", f"--format={_QUEUE_FORMAT}", which)
     return [
-        QueuedJob(job=job, state=state, name=name, reason=None if reason == "None" else reason, folder=folder)
+        QueuedJob(
+            job=job,
+            state=state,
+            name=name,
+            reason=None if reason == "None" else reason,
+            folder=folder,
+        )
         for job, state, name, reason, folder in _QUEUE_RECORD.findall(said)
     ]
 
@@ -182,7 +231,9 @@ def _scancel(*words: str) -> None:
 
 def _environment_of_jobs(given: Sequence[str]) -> dict[str, str]:
     """Returns what a job inherits, without what would make it another one than its script says; `given` are the script's options."""
-    of_script = [_SPELLED_OTHERWISE.get(option, option.upper().replace("-", "_")) for option in given]
+    of_script = [
+        _SPELLED_OTHERWISE.get(option, option.upper().replace("-", "_")) for option in given
+    ]
     unwanted = {f"SBATCH_{name}" for name in (*_NOT_FOR_CHAINS, *of_script)}
     return {
         name: value
@@ -194,10 +245,19 @@ def _environment_of_jobs(given: Sequence[str]) -> dict[str, str]:
 
 def _environment_of_commands() -> dict[str, str]:
     """Without the user's defaults for what squeue shows and scancel cancels."""
-    return {name: value for name, value in os.environ.items() if not name.startswith(("SQUEUE_", "SCANCEL_", "SCONTROL_"))}
+    return {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(("SQUEUE_", "SCANCEL_", "SCONTROL_"))
+    }
 
 
-def _run(program: str, *words: str, folder: Path | None = None, environment: Mapping[str, str] | None = None) -> str:
+def _run(
+    program: str,
+    *words: str,
+    folder: Path | None = None,
+    environment: Mapping[str, str] | None = None,
+) -> str:
     """What a command prints.
 
     Raises:
@@ -221,7 +281,8 @@ def _run(program: str, *words: str, folder: Path | None = None, environment: Map
         ) from error
     except subprocess.TimeoutExpired as error:
         raise RampcliError(
-            f"{program} gave no answer in {TIME_LIMIT_S:g} s", remedy="`scontrol ping`, which says whether the controller answers"
+            f"{program} gave no answer in {TIME_LIMIT_S:g} s",
+            remedy="`scontrol ping`, which says whether the controller answers",
         ) from error
     if done.returncode != 0:
         raise _refusal(program, os.fsdecode(done.stderr) or os.fsdecode(done.stdout))
@@ -229,7 +290,11 @@ def _run(program: str, *words: str, folder: Path | None = None, environment: Map
 
 
 def _refusal(program: str, said: str) -> RampcliError:
-    lines = [line.removeprefix(f"{program}: ").removeprefix("error: ") for line in said.splitlines() if line.strip()]
+    lines = [
+        line.removeprefix(f"{program}: ").removeprefix("error: ")
+        for line in said.splitlines()
+        if line.strip()
+    ]
     message = f"{program}: {'; '.join(lines)}"
     for pattern, keys, remedy in _COMPLAINTS:
         if re.search(pattern, message, re.IGNORECASE):

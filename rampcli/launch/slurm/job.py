@@ -38,7 +38,9 @@ class Step(Workers):
     lost_s = 60.0
     stop_signal = signal.SIGUSR1  # at SIGTERM srun would end the step
 
-    def __init__(self, resolved: Resolved, directory: RunDirectory, world: World, log: Path) -> None:
+    def __init__(
+        self, resolved: Resolved, directory: RunDirectory, world: World, log: Path
+    ) -> None:
         """Start the ranks of a world; their output goes to `log`."""
         trainer, slurm = resolved.config.trainer, resolved.config.launch.slurm
         address = _address(len(world.nodes))
@@ -64,7 +66,9 @@ class Step(Workers):
         if ended is None or ended["how"].startswith("Exited"):
             return {}
         ends = [part.partition("-") for part in ended["ranks"].split(",")]
-        ranks = [rank for first, _, last in ends for rank in range(int(first), int(last or first) + 1)]
+        ranks = [
+            rank for first, _, last in ends for rank in range(int(first), int(last or first) + 1)
+        ]
         names = {signal.strsignal(known): known.name for known in signal.Signals}
         how = ended["how"].removesuffix(" (core dumped)")
         return dict.fromkeys(ranks, names.get(how, how))
@@ -86,7 +90,9 @@ def main() -> None:
     """Train stages, and leave with an exit code that tells Slurm whether the next job may start."""
     with noting_stop_signals() as signals:
         try:
-            code = go_on(RunDirectory(Path(sys.argv[1])), [int(stage) for stage in sys.argv[2:]], signals)
+            code = go_on(
+                RunDirectory(Path(sys.argv[1])), [int(stage) for stage in sys.argv[2:]], signals
+            )
         except RampcliError as error:
             print(error, file=sys.stderr, flush=True)  # noqa: T201
             code = error.exit_code
@@ -121,7 +127,9 @@ def go_on(directory: RunDirectory, stages: Sequence[int], signals: StopSignals) 
     return _back_into_the_queue(directory)
 
 
-def _are_behind(resolved: Resolved, stages: Sequence[int], directory: RunDirectory, consumed_samples: int) -> bool:
+def _are_behind(
+    resolved: Resolved, stages: Sequence[int], directory: RunDirectory, consumed_samples: int
+) -> bool:
     """Whether the run has passed the stages already, as where a job is requeued after its work was done.
 
     Raises:

@@ -43,7 +43,9 @@ class JobScript:
     text: str
 
 
-def render(resolved: Resolved, directory: RunDirectory, *, consumed_samples: int = 0) -> list[JobScript]:
+def render(
+    resolved: Resolved, directory: RunDirectory, *, consumed_samples: int = 0
+) -> list[JobScript]:
     """The scripts of a run's jobs, in order.
 
     Args:
@@ -56,11 +58,17 @@ def render(resolved: Resolved, directory: RunDirectory, *, consumed_samples: int
     """
     _check_folder(directory)
     groups = [
-        tuple(stage for stage in group if stage.end_sample is None or stage.end_sample > consumed_samples)
+        tuple(
+            stage
+            for stage in group
+            if stage.end_sample is None or stage.end_sample > consumed_samples
+        )
         for group in resolved.plan.stages_by_processes()
     ]
     jobs = [(stages, _facts(resolved, directory, stages)) for stages in groups if stages]
-    texts = _fill(resolved.config.launch.slurm.template, [facts for _, facts in jobs]) if jobs else []
+    texts = (
+        _fill(resolved.config.launch.slurm.template, [facts for _, facts in jobs]) if jobs else []
+    )
     return [
         JobScript(
             stages=stages,
@@ -73,7 +81,9 @@ def render(resolved: Resolved, directory: RunDirectory, *, consumed_samples: int
     ]
 
 
-def _facts(resolved: Resolved, directory: RunDirectory, stages: Sequence[StagePlan]) -> dict[str, Any]:
+def _facts(
+    resolved: Resolved, directory: RunDirectory, stages: Sequence[StagePlan]
+) -> dict[str, Any]:
     """What a template may print."""
     trainer, launch = resolved.config.trainer, resolved.config.launch
     first = stages[0]
@@ -114,7 +124,11 @@ def _fill(own: str | None, facts: Sequence[dict[str, Any]]) -> list[str]:
         template = read_file(Path(name), most_bytes=MOST_TEMPLATE_BYTES).decode()
     except (OSError, ValueError) as error:  # ValueError: no UTF-8, or no path
         reason = error.strerror if isinstance(error, OSError) else error
-        raise UsageError(f"cannot read the template {name}: {reason}", keys=(TEMPLATE_KEY,), remedy=f"{TEMPLATE_KEY}=null") from error
+        raise UsageError(
+            f"cannot read the template {name}: {reason}",
+            keys=(TEMPLATE_KEY,),
+            remedy=f"{TEMPLATE_KEY}=null",
+        ) from error
     try:
         return render_within_limits(template, facts) if own else render_template(template, facts)
     except TemplateError as error:

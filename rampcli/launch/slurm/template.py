@@ -51,7 +51,11 @@ def render(template: str, facts: Sequence[Mapping[str, Any]]) -> list[str]:
         TemplateError: it is not a template, an expression in it fails, or it prints more than `OUTPUT_MIB`.
     """
     environment = SandboxedEnvironment(
-        undefined=StrictUndefined, finalize=_quote, trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True
+        undefined=StrictUndefined,
+        finalize=_quote,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
     )
     environment.filters["directive"] = _quote_directive
     texts, left = list[str](), OUTPUT_MIB * 2**20
@@ -66,8 +70,12 @@ def render(template: str, facts: Sequence[Mapping[str, Any]]) -> list[str]:
                 pieces.append(piece)
             texts.append("".join(pieces))
     except MemoryError as error:
-        raise TemplateError(_line_of(error), f"it takes more than {MEMORY_GIB} GiB of memory") from error
-    except Exception as error:  # an expression of the template may fail in any way that Python knows
+        raise TemplateError(
+            _line_of(error), f"it takes more than {MEMORY_GIB} GiB of memory"
+        ) from error
+    except (
+        Exception
+    ) as error:  # an expression of the template may fail in any way that Python knows
         raise TemplateError(_line_of(error), str(error)) from error
     return texts
 
@@ -81,7 +89,12 @@ def render_within_limits(template: str, facts: Sequence[Mapping[str, Any]]) -> l
     request = json.dumps({"template": template, "facts": facts, "cpu_s": CPU_S})
     try:
         done = subprocess.run(
-            python(__name__), env=safe_environment(), input=request.encode(), capture_output=True, timeout=WALL_S, check=False
+            python(__name__),
+            env=safe_environment(),
+            input=request.encode(),
+            capture_output=True,
+            timeout=WALL_S,
+            check=False,
         )
     except subprocess.TimeoutExpired as error:
         raise TemplateError(None, f"it is not rendered after {WALL_S:g} s") from error
@@ -134,7 +147,11 @@ def _too_long(cpu_s: int) -> str:
 def _line_of(error: Exception) -> int | None:
     if isinstance(error, TemplateSyntaxError):
         return error.lineno
-    lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == "<template>"]
+    lines = [
+        frame.lineno
+        for frame in traceback.extract_tb(error.__traceback__)
+        if frame.filename == "<template>"
+    ]
     return lines[-1] if lines else None
 
 

@@ -21,7 +21,9 @@ class Arrival:
     loaded: float
 
 
-def boundary_costs(run: RunDirectory, *, step: int, arrival: Arrival, first_step_at: float) -> dict[str, float | None] | None:
+def boundary_costs(
+    run: RunDirectory, *, step: int, arrival: Arrival, first_step_at: float
+) -> dict[str, float | None] | None:
     """Seconds from the last step before a boundary to the end of the first one after it, and what they were spent on.
 
     Args:
@@ -57,6 +59,8 @@ def boundary_costs(run: RunDirectory, *, step: int, arrival: Arrival, first_step
     began = before = stop["time"] - stop["save_s"]
     parts: dict[str, float | None] = {}
     for name, moment in moments.items():
-        parts[name] = None if moment is None or before is None else max(0.0, round(moment - before, 3))
+        parts[name] = (
+            None if moment is None or before is None else max(0.0, round(moment - before, 3))
+        )
         before = moment
     return {"lost_s": round(first_step_at - began, 3), **parts}

@@ -49,11 +49,15 @@ class DataWaits:
 
     def share(self, times: StepTimes) -> float | None:
         """The share of the last steps' time that went into waiting, the first time that it is too much."""
-        if self._recent is None or self._is_first:  # the first step has nothing that it could have been read during
+        if (
+            self._recent is None or self._is_first
+        ):  # the first step has nothing that it could have been read during
             self._is_first = False
             return None
         self._recent.append(times)
-        share = sum(step.data_time_s for step in self._recent) / sum(step.step_time_s for step in self._recent)
+        share = sum(step.data_time_s for step in self._recent) / sum(
+            step.step_time_s for step in self._recent
+        )
         if len(self._recent) < WAITS_OVER_STEPS or share <= MOST_WAITED:
             return None
         self._recent = None
@@ -69,11 +73,24 @@ class Journal:
         self.writes = dist.get_rank() == 0
         self.world_size = dist.get_world_size()
         peak_tflops = config.trainer.peak_tflops
-        self.peak_flops_per_s = None if peak_tflops is None else peak_tflops * 1e12 * self.world_size
+        self.peak_flops_per_s = (
+            None if peak_tflops is None else peak_tflops * 1e12 * self.world_size
+        )
         self.waits = DataWaits()
-        self.flops_per_token = flops_per_token(config.model, sequence_length=config.data.sequence_length)
+        self.flops_per_token = flops_per_token(
+            config.model, sequence_length=config.data.sequence_length
+        )
 
-    def step(self, state: TrainingState, stage: StagePlan, batch: BatchPlan, result: StepResult, times: StepTimes, *, lr: float) -> None:
+    def step(
+        self,
+        state: TrainingState,
+        stage: StagePlan,
+        batch: BatchPlan,
+        result: StepResult,
+        times: StepTimes,
+        *,
+        lr: float,
+    ) -> None:
         """Add a row to metrics.jsonl for a step that is done; `state` counts it already."""
         if not self.writes:
             return
@@ -95,7 +112,9 @@ class Journal:
                 "data_time_s": round(times.data_time_s, 6),
                 "samples_per_s": round(batch.global_batch_size / times.step_time_s, 3),
                 "tokens_per_s": round(tokens_per_s, 1),
-                "mfu": None if self.peak_flops_per_s is None else tokens_per_s * self.flops_per_token / self.peak_flops_per_s,
+                "mfu": None
+                if self.peak_flops_per_s is None
+                else tokens_per_s * self.flops_per_token / self.peak_flops_per_s,
                 "order_hash": state.order_hash,
             },
         )
@@ -107,20 +126,26 @@ class Journal:
     def event(self, kind: str, state: TrainingState, **facts: Any) -> None:
         """Add a row to events.jsonl."""
         if self.writes:
-            self.run.append_event(kind, step=state.step, consumed_samples=state.consumed_samples, **facts)
+            self.run.append_event(
+                kind, step=state.step, consumed_samples=state.consumed_samples, **facts
+            )
 
     def arrived(self, state: TrainingState, arrival: Arrival) -> None:
         """The first step of these processes is done: say what it cost to get there from the processes before a boundary."""
         if not self.writes:
             return
         now = time.time()
-        if costs := boundary_costs(self.run, step=state.step - 1, arrival=arrival, first_step_at=now):
+        if costs := boundary_costs(
+            self.run, step=state.step - 1, arrival=arrival, first_step_at=now
+        ):
             self.event("boundary", state, **costs)
 
     def has_validated(self, step: int) -> bool:
         """Whether there is a validation after `step`; every rank asks."""
         rows = read_rows(self.run.events) if self.writes else iter(())
-        return bool(from_rank_0(any(row["event"] == "validation" and row["step"] == step for row in rows)))
+        return bool(
+            from_rank_0(any(row["event"] == "validation" and row["step"] == step for row in rows))
+        )
 
     def status(self, status: str, state: TrainingState) -> None:
         """Replace state.json; the command that goes on is the one that started the run."""
@@ -150,10 +175,14 @@ def finite(value: float) -> float | None:
     return value if math.isfinite(value) else None
 
 
-def chain_order_hash(before: str | None, samples: NDArray[np.int64], data: DeviceMesh, *, device: torch.device) -> str:
+def chain_order_hash(
+    before: str | None, samples: NDArray[np.int64], data: DeviceMesh, *, device: torch.device
+) -> str:
     """Chain the samples that all data-parallel ranks really read in a step, sorted, to the hash of the steps before it."""
     mine = torch.from_numpy(samples).to(device)
     gathered = [torch.empty_like(mine) for _ in range(data.size())]
     dist.all_gather(gathered, mine, group=data.get_group())
     everyones = torch.cat(gathered).cpu().numpy()
-    return hashlib.sha256((before or "").encode() + np.sort(everyones).astype("<i8").tobytes()).hexdigest()
+    return hashlib.sha256(
+        (before or "").encode() + np.sort(everyones).astype("<i8").tobytes()
+    ).hexdigest()

@@ -16,7 +16,10 @@ LEAST = WINDOW // 2
 def not_finite(result: StepResult) -> str | None:
     """What of a step is not finite; None where all is."""
     named = {"loss": result.loss, "norm of the gradient": result.grad_norm}
-    return next((f"the {name} is {value}" for name, value in named.items() if not math.isfinite(value)), None)
+    return next(
+        (f"the {name} is {value}" for name, value in named.items() if not math.isfinite(value)),
+        None,
+    )
 
 
 class Outliers:
@@ -43,7 +46,12 @@ class Outliers:
         values = (result.loss, result.grad_norm)
         reasons = []
         if len(self._recent) >= LEAST:
-            for name, value, before in zip(("loss", "norm of the gradient"), values, zip(*self._recent, strict=True), strict=True):
+            for name, value, before in zip(
+                ("loss", "norm of the gradient"),
+                values,
+                zip(*self._recent, strict=True),
+                strict=True,
+            ):
                 mean, deviation = fmean(before), pstdev(before)
                 if value > mean + self.sigma * deviation:
                     usual = f"{mean:.4g} with a standard deviation of {deviation:.4g} over the last {len(before)} steps"

@@ -8,14 +8,26 @@ from torch import Tensor, nn
 class Llama(nn.Module):
     """Tokens and labels int64 [batch, sequence] to the mean loss in nats per token."""
 
-    def __init__(self, *, dim: int, layers: int, heads: int, groups: int, ffn: int, vocab_size: int, sequence_length: int) -> None:
+    def __init__(
+        self,
+        *,
+        dim: int,
+        layers: int,
+        heads: int,
+        groups: int,
+        ffn: int,
+        vocab_size: int,
+        sequence_length: int,
+    ) -> None:
         super().__init__()
         self.embedding = nn.Embedding(vocab_size, dim)
         self.layers = nn.ModuleList(Layer(dim, heads, groups, ffn) for _ in range(layers))
         self.norm = nn.Parameter(torch.ones(dim))
         self.output = nn.Linear(dim, vocab_size, bias=False)
         half = dim // heads // 2
-        angles = torch.outer(torch.arange(sequence_length), 10_000.0 ** -(torch.arange(half) / half)).repeat(1, 2)
+        angles = torch.outer(
+            torch.arange(sequence_length), 10_000.0 ** -(torch.arange(half) / half)
+        ).repeat(1, 2)
         self.register_buffer("cos", angles.cos(), persistent=False)
         self.register_buffer("sin", angles.sin(), persistent=False)
         for parameter in self.parameters():
@@ -31,7 +43,15 @@ class Llama(nn.Module):
 
 
 def transformers_llama(
-    *, dim: int, layers: int, heads: int, groups: int, ffn: int, vocab_size: int, sequence_length: int, tied: bool = False
+    *,
+    dim: int,
+    layers: int,
+    heads: int,
+    groups: int,
+    ffn: int,
+    vocab_size: int,
+    sequence_length: int,
+    tied: bool = False,
 ) -> nn.Module:
     """The same as transformers has it."""
     from transformers import LlamaConfig, LlamaForCausalLM
@@ -70,7 +90,9 @@ class Layer(nn.Module):
 
     def forward(self, hidden: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
         normed = F.rms_norm(hidden, self.attention_norm.shape, self.attention_norm, 1e-5)
-        query, key, value = (self.split(projection(normed)) for projection in (self.query, self.key, self.value))
+        query, key, value = (
+            self.split(projection(normed)) for projection in (self.query, self.key, self.value)
+        )
         query, key = rotate(query, cos, sin), rotate(key, cos, sin)
         mixed = F.scaled_dot_product_attention(query, key, value, is_causal=True, enable_gqa=True)
         hidden = hidden + self.mix(mixed.transpose(1, 2).flatten(2))

@@ -45,10 +45,18 @@ def windows() -> Tensor:
 
 
 def adamw(model: nn.Module) -> torch.optim.AdamW:
-    return torch.optim.AdamW(model.parameters(), lr=LR, betas=BETAS, weight_decay=WEIGHT_DECAY, fused=True)
+    return torch.optim.AdamW(
+        model.parameters(), lr=LR, betas=BETAS, weight_decay=WEIGHT_DECAY, fused=True
+    )
 
 
-def loop(model: nn.Module, loss_of: Loss, given: argparse.Namespace, *, unsynchronised: Callable[[], Any] = nullcontext) -> None:
+def loop(
+    model: nn.Module,
+    loss_of: Loss,
+    given: argparse.Namespace,
+    *,
+    unsynchronised: Callable[[], Any] = nullcontext,
+) -> None:
     """The loop that everybody writes."""
     optimizer = adamw(model)
     step = 0
@@ -86,7 +94,9 @@ def minimal(given: argparse.Namespace) -> None:
 def transformers(given: argparse.Namespace) -> None:
     model = transformers_llama(**LLAMA)
     run = torch.compile(model) if given.compile else model
-    loop(model, lambda window: run(input_ids=window[:, :-1], labels=window[:, :-1]).loss, given)  # it shifts the labels itself
+    loop(
+        model, lambda window: run(input_ids=window[:, :-1], labels=window[:, :-1]).loss, given
+    )  # it shifts the labels itself
 
 
 def trainer(given: argparse.Namespace) -> None:
@@ -124,7 +134,12 @@ def trainer(given: argparse.Namespace) -> None:
             report_to="none",
             torch_compile=given.compile,
         )
-        Trainer(model=transformers_llama(**LLAMA), args=arguments, train_dataset=RandomTokens(), callbacks=[Rows()]).train()
+        Trainer(
+            model=transformers_llama(**LLAMA),
+            args=arguments,
+            train_dataset=RandomTokens(),
+            callbacks=[Rows()],
+        ).train()
 
 
 def litgpt(given: argparse.Namespace) -> None:
@@ -184,7 +199,9 @@ def torchtitan(given: argparse.Namespace) -> None:
         raise ModuleNotFoundError("No module named 'torchtitan'")
     for name in ("torchtitan", "torchtitan.models.llama3"):
         package = types.ModuleType(name)
-        package.__path__ = [found.submodule_search_locations[0] + name.removeprefix("torchtitan").replace(".", "/")]
+        package.__path__ = [
+            found.submodule_search_locations[0] + name.removeprefix("torchtitan").replace(".", "/")
+        ]
         sys.modules[name] = package
     from torchtitan.models.llama3.model.args import TransformerModelArgs
     from torchtitan.models.llama3.model.model import Transformer
@@ -196,13 +213,26 @@ def torchtitan(given: argparse.Namespace) -> None:
     with torch.no_grad():
         model.init_weights()
     run = torch.compile(model) if given.compile else model
-    loop(model, lambda window: F.cross_entropy(run(window[:, :-1]).flatten(0, 1).float(), window[:, 1:].flatten()), given)
+    loop(
+        model,
+        lambda window: F.cross_entropy(
+            run(window[:, :-1]).flatten(0, 1).float(), window[:, 1:].flatten()
+        ),
+        given,
+    )
 
 
 def ddp(given: argparse.Namespace) -> None:
     torch.distributed.init_process_group("gloo")
-    model = nn.parallel.DistributedDataParallel(Llama(**LLAMA), gradient_as_bucket_view=True, broadcast_buffers=False)
-    loop(model, lambda window: model(window[:, :-1], window[:, 1:]), given, unsynchronised=model.no_sync)
+    model = nn.parallel.DistributedDataParallel(
+        Llama(**LLAMA), gradient_as_bucket_view=True, broadcast_buffers=False
+    )
+    loop(
+        model,
+        lambda window: model(window[:, :-1], window[:, 1:]),
+        given,
+        unsynchronised=model.no_sync,
+    )
 
 
 def fsdp2(given: argparse.Namespace) -> None:
@@ -218,7 +248,9 @@ def fsdp2(given: argparse.Namespace) -> None:
     loop(model, lambda window: model(window[:, :-1], window[:, 1:]), given)
 
 
-PEERS = {each.__name__: each for each in (minimal, transformers, trainer, litgpt, torchtitan, ddp, fsdp2)}
+PEERS = {
+    each.__name__: each for each in (minimal, transformers, trainer, litgpt, torchtitan, ddp, fsdp2)
+}
 
 
 def main() -> None:

@@ -37,12 +37,17 @@ def write_lines(path: Path, texts, *, key="text") -> Path:
 def order(tmp_path):
     source = write_lines(tmp_path / "in" / "a.jsonl", TEXTS)
     (tmp_path / "in" / "b.txt").write_text("a text of its own\n" * 3)
-    return Order(inputs=(source.parent,), output=tmp_path / "out" / "corpus", tokenizer="bytes", workers=1)
+    return Order(
+        inputs=(source.parent,), output=tmp_path / "out" / "corpus", tokenizer="bytes", workers=1
+    )
 
 
 def documents_of(prefix: Path) -> list[list[int]]:
     file = IndexedFile.open(prefix)
-    return [file.tokens[first:end].tolist() for first, end in pairwise(file.first_tokens(0, file.documents))]
+    return [
+        file.tokens[first:end].tolist()
+        for first, end in pairwise(file.first_tokens(0, file.documents))
+    ]
 
 
 def texts_of(prefix: Path) -> list[str]:
@@ -65,11 +70,16 @@ def interrupt_after(documents: int) -> Watcher:
     return Impatient()
 
 
-@pytest.mark.parametrize("changes", [{"tokenizer": "bytes"}, {"tokenizer": "chars"}, {"tokenizer": None, "train_bpe": 280}])
+@pytest.mark.parametrize(
+    "changes",
+    [{"tokenizer": "bytes"}, {"tokenizer": "chars"}, {"tokenizer": None, "train_bpe": 280}],
+)
 def test_what_was_built_is_decoded_to_the_texts(order, changes):
     manifest = build(replace(order, **changes)).manifest
     end = END_OF_TEXT if changes["tokenizer"] is None else ""
-    assert texts_of(order.output) == [text + end for text in (*TEXTS, "a text of its own\n" * 3) if text]
+    assert texts_of(order.output) == [
+        text + end for text in (*TEXTS, "a text of its own\n" * 3) if text
+    ]
     assert (manifest["documents"], manifest["empty"], manifest["skipped"]) == (4, 1, 0)
     assert manifest["text_bytes"] == sum(len(text.encode()) for text in TEXTS) + 54
     tokens = IndexedFile.open(order.output).tokens
@@ -79,27 +89,51 @@ def test_what_was_built_is_decoded_to_the_texts(order, changes):
 
 def test_the_manifest_says_what_is_in_the_files_and_nothing_else_is_left(order):
     manifest = build(order).manifest
-    assert left_in(order.output.parent) == {"corpus.bin", "corpus.idx", "corpus.json", "corpus.tokenizer.json"}
+    assert left_in(order.output.parent) == {
+        "corpus.bin",
+        "corpus.idx",
+        "corpus.json",
+        "corpus.tokenizer.json",
+    }
     assert manifest == read_manifest(order.output)
-    for name, path in (("bin", bin_of(order.output)), ("idx", idx_of(order.output)), ("tokenizer", tokenizer_of(order.output))):
+    for name, path in (
+        ("bin", bin_of(order.output)),
+        ("idx", idx_of(order.output)),
+        ("tokenizer", tokenizer_of(order.output)),
+    ):
         assert manifest["files"][name] == {"bytes": path.stat().st_size, "sha256": sha256(path)}
     assert [Path(one["name"]).name for one in manifest["inputs"]] == ["a.jsonl", "b.txt"]
 
 
 def test_the_corpus_is_the_same_whatever_the_number_of_workers(order):
-    (order.inputs[0] / "c.txt").write_text("".join(f"line {number} of a text in pieces\n" for number in range(80_000)))
-    write_lines(order.inputs[0] / "d.jsonl", [f"document {number} " * (number % 50) for number in range(9000)])
+    (order.inputs[0] / "c.txt").write_text(
+        "".join(f"line {number} of a text in pieces\n" for number in range(80_000))
+    )
+    write_lines(
+        order.inputs[0] / "d.jsonl",
+        [f"document {number} " * (number % 50) for number in range(9000)],
+    )
     files = []
     for workers in (1, 2, 3):
-        of_workers = replace(order, output=order.output.with_name(f"by{workers}"), workers=workers, tokenizer="chars")
+        of_workers = replace(
+            order, output=order.output.with_name(f"by{workers}"), workers=workers, tokenizer="chars"
+        )
         assert build(of_workers).manifest["documents"] == 8820 + 5
-        files.append([path_of(of_workers.output).read_bytes() for path_of in (bin_of, idx_of, tokenizer_of)])
+        files.append(
+            [path_of(of_workers.output).read_bytes() for path_of in (bin_of, idx_of, tokenizer_of)]
+        )
     assert files[0] == files[1] == files[2]
 
 
-def test_a_long_text_is_one_document_whether_it_is_a_file_or_a_line_of_json(order, tmp_path, monkeypatch):
+def test_a_long_text_is_one_document_whether_it_is_a_file_or_a_line_of_json(
+    order, tmp_path, monkeypatch
+):
     monkeypatch.setattr(parsing, "PIECE_BYTES", 4096)
-    monkeypatch.setattr(building, "Reader", lambda inputs, text_key: records.Reader(inputs, text_key, chunk_bytes=4096))
+    monkeypatch.setattr(
+        building,
+        "Reader",
+        lambda inputs, text_key: records.Reader(inputs, text_key, chunk_bytes=4096),
+    )
     build(replace(order, tokenizer=None, train_bpe=280))
     text = "a long text of many words\n\n  and\tblanks " * 400
     (tmp_path / "long.txt").write_text(text)
@@ -121,14 +155,19 @@ def test_a_cut_after_a_line_changes_no_token_of_gpt2s_rule(order):
     tokenizer = open_tokenizer(tokenizer_of(order.output))
     text = "some words\n    indented\n\nand a paragraph\nwith lines\n" * 4
     cut = cut_of(text.encode())
-    assert tokenizer.encode(text[:cut]).ids + tokenizer.encode(text[cut:]).ids == tokenizer.encode(text).ids
+    assert (
+        tokenizer.encode(text[:cut]).ids + tokenizer.encode(text[cut:]).ids
+        == tokenizer.encode(text).ids
+    )
 
 
 def test_what_reads_like_a_special_token_in_a_text_is_text(order, tmp_path):
     build(replace(order, tokenizer=None, train_bpe=280))
     text = f"before {END_OF_TEXT} after"
     source = write_lines(tmp_path / "sly.jsonl", [text])
-    sly = replace(order, inputs=(source,), output=tmp_path / "sly", tokenizer=str(tokenizer_of(order.output)))
+    sly = replace(
+        order, inputs=(source,), output=tmp_path / "sly", tokenizer=str(tokenizer_of(order.output))
+    )
     build(sly)
     (tokens,) = documents_of(sly.output)
     assert [number for number, token in enumerate(tokens) if token == 0] == [len(tokens) - 1]
@@ -191,7 +230,11 @@ def test_a_bad_record_stops_the_build_or_is_listed(order, workers, tokenizer):
 @pytest.fixture
 def in_small_chunks(monkeypatch):
     """Chunks of a document each."""
-    monkeypatch.setattr(building, "Reader", lambda inputs, text_key: records.Reader(inputs, text_key, chunk_bytes=16))
+    monkeypatch.setattr(
+        building,
+        "Reader",
+        lambda inputs, text_key: records.Reader(inputs, text_key, chunk_bytes=16),
+    )
 
 
 @pytest.mark.usefixtures("in_small_chunks")
@@ -208,7 +251,10 @@ def test_a_build_that_was_interrupted_again_and_again_is_the_same_in_the_end(ord
         assert idx_of(order.output) not in order.output.parent.iterdir()
     build(order)
     for path_of in (bin_of, idx_of, tokenizer_of):
-        assert path_of(order.output).read_bytes() == path_of(order.output.with_name("whole")).read_bytes()
+        assert (
+            path_of(order.output).read_bytes()
+            == path_of(order.output.with_name("whole")).read_bytes()
+        )
     assert not order.partial.exists()
 
 
@@ -316,21 +362,50 @@ def test_a_full_disk_is_one_error_and_the_build_goes_on_when_there_is_room(order
 
 
 def test_a_worker_that_is_killed_is_one_error_and_the_build_goes_on(order, tmp_path):
-    source = write_lines(tmp_path / "large.jsonl", [f"words of document {number} " * 400 for number in range(250)])
+    source = write_lines(
+        tmp_path / "large.jsonl", [f"words of document {number} " * 400 for number in range(250)]
+    )
     build(replace(order, tokenizer=None, train_bpe=280))
-    command = [sys.executable, "-m", "rampcli", "data", "build", source, "--output", tmp_path / "large", "--workers", "2"]
+    command = [
+        sys.executable,
+        "-m",
+        "rampcli",
+        "data",
+        "build",
+        source,
+        "--output",
+        tmp_path / "large",
+        "--workers",
+        "2",
+    ]
     command += ["--tokenizer", tokenizer_of(order.output)]
-    running = subprocess.Popen(list(map(str, command)), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    running = subprocess.Popen(
+        list(map(str, command)), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
     children: list[int] = []
     deadline = time.monotonic() + 60
     while len(children) < 2 and time.monotonic() < deadline:
-        found = subprocess.run(["pgrep", "-P", str(running.pid), "-f", "spawn_main"], capture_output=True, text=True, check=False).stdout
+        found = subprocess.run(
+            ["pgrep", "-P", str(running.pid), "-f", "spawn_main"],
+            capture_output=True,
+            text=True,
+            check=False,
+        ).stdout
         children = list(map(int, found.split()))
     os.kill(children[0], signal.SIGKILL)
     _, said = running.communicate(timeout=60)
-    assert (running.returncode, said.splitlines()[0].partition(":")[2].partition(":")[0]) == (1, " a worker process has died"), said
+    assert (running.returncode, said.splitlines()[0].partition(":")[2].partition(":")[0]) == (
+        1,
+        " a worker process has died",
+    ), said
     assert not idx_of(tmp_path / "large").exists()
-    done = replace(order, inputs=(source,), output=tmp_path / "large", tokenizer=str(tokenizer_of(order.output)), workers=2)
+    done = replace(
+        order,
+        inputs=(source,),
+        output=tmp_path / "large",
+        tokenizer=str(tokenizer_of(order.output)),
+        workers=2,
+    )
     assert build(done).manifest["documents"] == 250
 
 
@@ -345,14 +420,25 @@ def test_the_memory_of_a_build_does_not_grow_with_its_input(tmp_path):
             "print(*[line.split()[1] for line in open('/proc/self/status') if line.startswith('VmHWM')])"
         )
         environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
-        done = subprocess.run([sys.executable, "-c", probe], cwd=tmp_path, env=environment, capture_output=True, text=True, check=True)
+        done = subprocess.run(
+            [sys.executable, "-c", probe],
+            cwd=tmp_path,
+            env=environment,
+            capture_output=True,
+            text=True,
+            check=True,
+        )
         peaks.append(int(done.stdout))
     assert peaks[1] - peaks[0] < 16_000, "kilobytes, of 52,000 more of input"
 
 
 def test_merges_are_learnt_from_every_nth_chunk_of_a_large_corpus(order, monkeypatch, tmp_path):
     write_lines(tmp_path / "many.jsonl", ["seldom words here"] * 30 + ["others over there"] * 30)
-    monkeypatch.setattr(building, "Reader", lambda inputs, text_key: records.Reader(inputs, text_key, chunk_bytes=64))
+    monkeypatch.setattr(
+        building,
+        "Reader",
+        lambda inputs, text_key: records.Reader(inputs, text_key, chunk_bytes=64),
+    )
     monkeypatch.setattr(building, "TRAINING_BYTES", 1000)
     many = replace(order, inputs=(tmp_path / "many.jsonl",), tokenizer=None, train_bpe=290)
     build(many)

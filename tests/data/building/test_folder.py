@@ -8,23 +8,51 @@ import pytest
 
 from rampcli.data.building import build as building
 from rampcli.data.building import records
-from rampcli.data.building.build import LARGEST_BPE, LONGEST_NAME, MOST_WORKERS, Order, Watcher, build
+from rampcli.data.building.build import (
+    LARGEST_BPE,
+    LONGEST_NAME,
+    MOST_WORKERS,
+    Order,
+    Watcher,
+    build,
+)
 from rampcli.data.building.folder import BuildFolder
 from rampcli.data.building.partial import take_name
 from rampcli.data.indexed import IndexedFile, bin_of, idx_of, manifest_of, tokenizer_of
 from rampcli.errors import UsageError
 from rampcli.own_folder import MARKER
 
-FILES = ["lock", "progress.json", "settings.json", "tokens.bin", "lengths.bin", "skipped.jsonl", "tokenizer.json", "index.idx", MARKER]
+FILES = [
+    "lock",
+    "progress.json",
+    "settings.json",
+    "tokens.bin",
+    "lengths.bin",
+    "skipped.jsonl",
+    "tokenizer.json",
+    "index.idx",
+    MARKER,
+]
 
 
 @pytest.fixture
 def order(tmp_path, monkeypatch):
     """A build in chunks of a document each."""
-    monkeypatch.setattr(building, "Reader", lambda inputs, text_key: records.Reader(inputs, text_key, chunk_bytes=16))
-    (tmp_path / "in.jsonl").write_text("".join(json.dumps({"text": f"document {number}"}) + "\n" for number in range(9)))
+    monkeypatch.setattr(
+        building,
+        "Reader",
+        lambda inputs, text_key: records.Reader(inputs, text_key, chunk_bytes=16),
+    )
+    (tmp_path / "in.jsonl").write_text(
+        "".join(json.dumps({"text": f"document {number}"}) + "\n" for number in range(9))
+    )
     (tmp_path / "out").mkdir()
-    return Order(inputs=(tmp_path / "in.jsonl",), output=tmp_path / "out" / "corpus", tokenizer="bytes", workers=1)
+    return Order(
+        inputs=(tmp_path / "in.jsonl",),
+        output=tmp_path / "out" / "corpus",
+        tokenizer="bytes",
+        workers=1,
+    )
 
 
 @pytest.fixture
@@ -37,7 +65,9 @@ def canary(tmp_path):
 
 
 def contents(folder):
-    return {path.relative_to(folder): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    return {
+        path.relative_to(folder): path.read_bytes() for path in folder.rglob("*") if path.is_file()
+    }
 
 
 class Interrupting(Watcher):
@@ -123,7 +153,9 @@ def test_a_link_in_the_folder_leads_nothing_out_of_it(order, canary, name, begun
     assert contents(canary) == before
 
 
-@pytest.mark.parametrize("name", ["lock", "progress.json", "settings.json", "tokens.bin", "lengths.bin"])
+@pytest.mark.parametrize(
+    "name", ["lock", "progress.json", "settings.json", "tokens.bin", "lengths.bin"]
+)
 def test_a_fifo_in_the_folder_is_refused_and_not_waited_for(order, name):
     interrupt(order)
     (order.partial / name).unlink()
@@ -134,12 +166,16 @@ def test_a_fifo_in_the_folder_is_refused_and_not_waited_for(order, name):
 @pytest.mark.parametrize("path_of", [bin_of, idx_of, manifest_of, tokenizer_of])
 @pytest.mark.parametrize("kind", ["file", "link", "dangling link", "folder"])
 @pytest.mark.parametrize("moment", ["before", "while it is encoded"])
-def test_what_has_one_of_the_final_names_is_never_written_over(order, canary, path_of, kind, moment):
+def test_what_has_one_of_the_final_names_is_never_written_over(
+    order, canary, path_of, kind, moment
+):
     before = contents(canary)
 
     def put():
         path = path_of(order.output)
-        {"file": path.touch, "folder": path.mkdir}.get(kind, lambda: path.symlink_to(canary / ("lock" if kind == "link" else "none")))()
+        {"file": path.touch, "folder": path.mkdir}.get(
+            kind, lambda: path.symlink_to(canary / ("lock" if kind == "link" else "none"))
+        )()
 
     class Meddling(Watcher):
         def on_progress(self, *_):
@@ -154,7 +190,9 @@ def test_what_has_one_of_the_final_names_is_never_written_over(order, canary, pa
         with pytest.raises(UsageError, match="is there already, and this build did not write it"):
             build(order, Meddling())
     found = path_of(order.output)
-    assert {"file": lambda: found.read_bytes() == b"", "folder": found.is_dir}.get(kind, found.is_symlink)()
+    assert {"file": lambda: found.read_bytes() == b"", "folder": found.is_dir}.get(
+        kind, found.is_symlink
+    )()
     assert contents(canary) == before
     found.rmdir() if kind == "folder" else found.unlink()
     assert build(order).manifest["documents"] == 9
@@ -183,8 +221,12 @@ def put(order, name, **changes):
 
 DAMAGES = {
     "position is not a mapping": lambda order: put(order, "progress.json", position=[]),
-    "position.input is not a whole number": lambda order: put(order, "progress.json", position={"input": -1, "offset": 0, "line": 0}),
-    "there is no input 7": lambda order: put(order, "progress.json", position={"input": 7, "offset": 0, "line": 0}),
+    "position.input is not a whole number": lambda order: put(
+        order, "progress.json", position={"input": -1, "offset": 0, "line": 0}
+    ),
+    "there is no input 7": lambda order: put(
+        order, "progress.json", position={"input": 7, "offset": 0, "line": 0}
+    ),
     "tokens is not a whole number": lambda order: put(order, "progress.json", tokens=10**30),
     "documents is not a whole number": lambda order: put(order, "progress.json", documents="9"),
     "is_complete is not true or false": lambda order: put(order, "progress.json", is_complete=1),
@@ -193,13 +235,19 @@ DAMAGES = {
     "inputs[0] is not complete": lambda order: put(order, "settings.json", inputs=[{}]),
     "inputs is not a list": lambda order: put(order, "settings.json", inputs=7),
     "settings.json is missing": lambda order: (order.partial / "settings.json").unlink(),
-    "progress.json is damaged": lambda order: (order.partial / "progress.json").write_text("[" * 10**6),
-    "settings.json is damaged": lambda order: (order.partial / "settings.json").write_bytes(b"\xff"),
+    "progress.json is damaged": lambda order: (order.partial / "progress.json").write_text(
+        "[" * 10**6
+    ),
+    "settings.json is damaged": lambda order: (order.partial / "settings.json").write_bytes(
+        b"\xff"
+    ),
 }
 
 
 @pytest.mark.parametrize("said", DAMAGES)
-def test_a_half_done_build_that_is_damaged_is_one_message_that_names_the_file_and_keeps_it(order, said):
+def test_a_half_done_build_that_is_damaged_is_one_message_that_names_the_file_and_keeps_it(
+    order, said
+):
     interrupt(order)
     DAMAGES[said](order)
     tokens = (order.partial / "tokens.bin").read_bytes()
@@ -219,7 +267,9 @@ def test_a_build_whose_output_nobody_reads_keeps_what_is_done_and_blames_no_file
 
 
 @pytest.mark.parametrize("value", [-1, 0, 2**40, 7])
-def test_lengths_that_are_not_those_of_the_tokens_are_refused_before_an_index_is_made_of_them(order, value):
+def test_lengths_that_are_not_those_of_the_tokens_are_refused_before_an_index_is_made_of_them(
+    order, value
+):
     interrupt(order)
     with (order.partial / "lengths.bin").open("r+b") as file:
         file.write(value.to_bytes(8, "little", signed=True))
@@ -231,18 +281,32 @@ def test_temporary_files_of_a_killed_build_are_removed_with_the_folder(order):
     interrupt(order)
     (order.partial / ".progress.json.0123.tmp").write_text("half")
     build(order)
-    assert {path.name for path in order.output.parent.iterdir()} == {"corpus.bin", "corpus.idx", "corpus.json", "corpus.tokenizer.json"}
+    assert {path.name for path in order.output.parent.iterdir()} == {
+        "corpus.bin",
+        "corpus.idx",
+        "corpus.json",
+        "corpus.tokenizer.json",
+    }
 
 
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"workers": MOST_WORKERS + 1}, f"--workers {MOST_WORKERS + 1}: from 1 to 64 processes, or to 4 for each processor"),
+        (
+            {"workers": MOST_WORKERS + 1},
+            f"--workers {MOST_WORKERS + 1}: from 1 to 64 processes, or to 4 for each processor",
+        ),
         ({"workers": 10**30}, "from 1 to 64"),
         ({"workers": 0}, "--workers 0"),
-        ({"tokenizer": None, "train_bpe": LARGEST_BPE + 1}, "--train-bpe 2000001: at most 2,000,000"),
+        (
+            {"tokenizer": None, "train_bpe": LARGEST_BPE + 1},
+            "--train-bpe 2000001: at most 2,000,000",
+        ),
         ({"tokenizer": None, "train_bpe": 10**18}, "at most 2,000,000"),
-        ({"text_key": "k" * (LONGEST_NAME + 1)}, "--text-key has 1,001 characters, and at most 1,000"),
+        (
+            {"text_key": "k" * (LONGEST_NAME + 1)},
+            "--text-key has 1,001 characters, and at most 1,000",
+        ),
         ({"eod": "k" * 10**6}, "--eod has 1,000,000 characters"),
     ],
 )

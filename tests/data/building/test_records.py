@@ -93,7 +93,10 @@ def test_the_pieces_of_a_text_are_the_text_and_each_is_whole_characters(tmp_path
 @pytest.mark.parametrize(
     ("data", "left"),
     [
-        (b"one two\nthree\n\nfour\n five", b"one two\nthree\n\n"),  # not in the first half, not before a blank
+        (
+            b"one two\nthree\n\nfour\n five",
+            b"one two\nthree\n\n",
+        ),  # not in the first half, not before a blank
         (b"no line here, words only", b"no line here, words"),
         ("漢".encode() * 8 + b"\xe6", "漢".encode() * 8),
         (b"x" * 20, b"x" * 19),
@@ -110,12 +113,29 @@ def test_a_mark_of_the_byte_order_is_left_out_at_the_start_of_a_file_only(tmp_pa
 
 
 def test_a_folder_is_its_files_of_known_kinds_in_the_order_of_their_paths(tmp_path):
-    for name in ("b.txt", "a/z.md", "a/b/c.jsonl.gz", "a.txt.zst", "picture.png", "table.parquet.gz", "noextension", "own.json"):
+    for name in (
+        "b.txt",
+        "a/z.md",
+        "a/b/c.jsonl.gz",
+        "a.txt.zst",
+        "picture.png",
+        "table.parquet.gz",
+        "noextension",
+        "own.json",
+    ):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).touch()
     found = find_inputs([tmp_path], leave_out=[tmp_path / "own.json"])
-    assert [one.path.relative_to(tmp_path).as_posix() for one in found] == ["a/b/c.jsonl.gz", "a/z.md", "a.txt.zst", "b.txt"]
-    assert [(one.kind, one.compression) for one in found][:2] == [(Kind.json, ".gz"), (Kind.text, None)]
+    assert [one.path.relative_to(tmp_path).as_posix() for one in found] == [
+        "a/b/c.jsonl.gz",
+        "a/z.md",
+        "a.txt.zst",
+        "b.txt",
+    ]
+    assert [(one.kind, one.compression) for one in found][:2] == [
+        (Kind.json, ".gz"),
+        (Kind.text, None),
+    ]
     (named,) = find_inputs([tmp_path / "noextension"])
     assert named.kind is Kind.text
 
@@ -163,17 +183,27 @@ def test_a_bad_line_is_named_by_its_number_and_the_others_are_read(tmp_path):
 def test_a_line_that_is_no_utf8_is_named_in_text_json_and_parquet(tmp_path):
     (tmp_path / "a.txt").write_bytes(b"one\r\n\xffbad\nthree\n")
     (tmp_path / "b.jsonl").write_bytes(b'{"text": "a"}\n{"text": "\xff"}\n')
-    strings = pa.Array.from_buffers(pa.string(), 2, [None, pa.py_buffer(b"\0\0\0\0\1\0\0\0\2\0\0\0"), pa.py_buffer(b"a\xff")])
+    strings = pa.Array.from_buffers(
+        pa.string(), 2, [None, pa.py_buffer(b"\0\0\0\0\1\0\0\0\2\0\0\0"), pa.py_buffer(b"a\xff")]
+    )
     pq.write_table(pa.table({"text": strings}), tmp_path / "c.parquet")
     found = records_in(reader_of(tmp_path).chunks())
     assert [one.content for one in found if isinstance(one, Text)] == ["one\r\nthree\n", "a", "a"]
-    assert [(one.input, one.line) for one in found if isinstance(one, BadRecord)] == [(0, 2), (1, 2), (2, 2)]
+    assert [(one.input, one.line) for one in found if isinstance(one, BadRecord)] == [
+        (0, 2),
+        (1, 2),
+        (2, 2),
+    ]
     assert all("not UTF-8: byte 0xff" in one.reason for one in found if isinstance(one, BadRecord))
 
 
 def test_lines_are_counted_over_the_pieces_of_a_text(tmp_path):
     (tmp_path / "a.txt").write_bytes(b"a line\n" * 50 + b"\xff\n" + b"a line\n" * 50)
-    (bad,) = [one for one in records_in(reader_of(tmp_path / "a.txt").chunks()) if isinstance(one, BadRecord)]
+    (bad,) = [
+        one
+        for one in records_in(reader_of(tmp_path / "a.txt").chunks())
+        if isinstance(one, BadRecord)
+    ]
     assert bad.line == 51
 
 
@@ -182,14 +212,27 @@ def test_a_line_that_is_too_long_to_hold_is_passed_over(tmp_path, monkeypatch):
     good = json.dumps({"text": "good"})
     (tmp_path / "a.jsonl").write_text("\n".join([good, json.dumps({"text": "x" * 5000}), good, ""]))
     found = records_in(reader_of(tmp_path).chunks())
-    assert [one.line if isinstance(one, BadRecord) else one.content for one in found] == ["good", 2, "good"]
+    assert [one.line if isinstance(one, BadRecord) else one.content for one in found] == [
+        "good",
+        2,
+        "good",
+    ]
 
 
 def test_columns_of_parquet_may_be_nullable_large_or_dictionaries_and_must_be_text(tmp_path):
-    for number, kind in enumerate((pa.string(), pa.large_string(), pa.dictionary(pa.int32(), pa.string()))):
-        pq.write_table(pa.table({"text": pa.array(["a", None, "b"]).cast(kind)}), tmp_path / f"{number}.parquet")
+    for number, kind in enumerate(
+        (pa.string(), pa.large_string(), pa.dictionary(pa.int32(), pa.string()))
+    ):
+        pq.write_table(
+            pa.table({"text": pa.array(["a", None, "b"]).cast(kind)}),
+            tmp_path / f"{number}.parquet",
+        )
     found = records_in(reader_of(tmp_path).chunks())
-    assert [one.line if isinstance(one, BadRecord) else one.content for one in found] == ["a", 2, "b"] * 3
+    assert [one.line if isinstance(one, BadRecord) else one.content for one in found] == [
+        "a",
+        2,
+        "b",
+    ] * 3
     pq.write_table(pa.table({"text": [1, 2]}), tmp_path / "n.parquet")
     with pytest.raises(UsageError, match="holds int64 and no text"):
         list(reader_of(tmp_path / "n.parquet").chunks())
@@ -198,7 +241,13 @@ def test_columns_of_parquet_may_be_nullable_large_or_dictionaries_and_must_be_te
 
 
 @pytest.mark.parametrize("suffix", [".jsonl.gz", ".jsonl.zst", ".parquet"])
-@pytest.mark.parametrize("damage", [lambda data: data[: len(data) * 2 // 3], lambda _: b"not what it says it is, but long enough for that"])
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda data: data[: len(data) * 2 // 3],
+        lambda _: b"not what it says it is, but long enough for that",
+    ],
+)
 def test_a_damaged_file_is_named(tmp_path, suffix, damage):
     path = write(tmp_path / f"a{suffix}", TEXTS)
     path.write_bytes(damage(path.read_bytes()))
@@ -218,7 +267,9 @@ try:
 except Exception as error:
     print(error)
 """
-    printed = subprocess.run([sys.executable, "-c", probe], capture_output=True, text=True, check=True).stdout
+    printed = subprocess.run(
+        [sys.executable, "-c", probe], capture_output=True, text=True, check=True
+    ).stdout
     assert printed.endswith("try:    pip install 'rampcli[parquet]'\n")
 
 
@@ -236,7 +287,9 @@ def test_links_that_lead_to_themselves_are_named_or_not_followed(tmp_path):
     assert documents_of(reader_of(tmp_path / "in")) == TEXTS[:2]
     (tmp_path / "in" / "b.txt").symlink_to("b.txt")
     for path in (tmp_path / "in", tmp_path / "in" / "b.txt"):
-        with pytest.raises(UsageError, match=r"cannot read .*b\.txt: Too many levels of symbolic links"):
+        with pytest.raises(
+            UsageError, match=r"cannot read .*b\.txt: Too many levels of symbolic links"
+        ):
             find_inputs([path])
 
 
@@ -246,7 +299,10 @@ def test_a_name_that_is_too_long_is_one_error():
 
 
 def test_columns_of_one_name_and_names_that_are_no_text_are_refused(tmp_path):
-    pq.write_table(pa.Table.from_arrays([pa.array(["a"]), pa.array(["b"])], names=["text", "text"]), tmp_path / "two.parquet")
+    pq.write_table(
+        pa.Table.from_arrays([pa.array(["a"]), pa.array(["b"])], names=["text", "text"]),
+        tmp_path / "two.parquet",
+    )
     with pytest.raises(UsageError, match="has several columns text"):
         list(reader_of(tmp_path / "two.parquet").chunks())
     pq.write_table(pa.table({"text": ["a"], "other": ["b"]}), tmp_path / "bytes.parquet")

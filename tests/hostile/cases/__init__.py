@@ -1,6 +1,16 @@
 """Hostile cases, a table for each kind of file."""
 
-from hostile.cases import builds, configs, corpora, folders, models, neighbours, run_files, shards, words
+from hostile.cases import (
+    builds,
+    configs,
+    corpora,
+    folders,
+    models,
+    neighbours,
+    run_files,
+    shards,
+    words,
+)
 
 TABLES = {
     module.__name__.rpartition(".")[2]: module.CASES

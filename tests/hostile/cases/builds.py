@@ -6,11 +6,29 @@ from typing import Any
 
 from hostile.case import Case, case
 from hostile.cases.run_files import ESCAPES
-from hostile.world import Plant, cut, device, edit_json, fifo, folder, hostile_json, link, remove, write
+from hostile.world import (
+    Plant,
+    cut,
+    device,
+    edit_json,
+    fifo,
+    folder,
+    hostile_json,
+    link,
+    remove,
+    write,
+)
 
 BUILD = "data build in.jsonl --output half --tokenizer bytes"
 USES = ("in.jsonl", "half.building")
-WRITES = ("half.building", "half.bin", "half.idx", "half.json", "half.tokenizer.json", "half.skipped.jsonl")
+WRITES = (
+    "half.building",
+    "half.bin",
+    "half.idx",
+    "half.json",
+    "half.tokenizer.json",
+    "half.skipped.jsonl",
+)
 FILES = ("tokens.bin", "lengths.bin", "settings.json", "progress.json")
 
 PROGRESS: dict[str, Callable[[Any], Any]] = {
@@ -19,16 +37,24 @@ PROGRESS: dict[str, Callable[[Any], Any]] = {
     "ten to the thirtieth tokens": lambda progress: progress.update(tokens=10**30),
     "more documents than there are": lambda progress: progress.update(documents=10**9),
     "a position that is a list": lambda progress: progress.update(position=[]),
-    "a position far behind the end": lambda progress: progress["position"].update(dict.fromkeys(progress["position"], 10**15)),
-    "a negative position": lambda progress: progress["position"].update(dict.fromkeys(progress["position"], -1)),
-    "a position of texts": lambda progress: progress["position"].update(dict.fromkeys(progress["position"], "x")),
+    "a position far behind the end": lambda progress: progress["position"].update(
+        dict.fromkeys(progress["position"], 10**15)
+    ),
+    "a negative position": lambda progress: progress["position"].update(
+        dict.fromkeys(progress["position"], -1)
+    ),
+    "a position of texts": lambda progress: progress["position"].update(
+        dict.fromkeys(progress["position"], "x")
+    ),
     "completeness that is a text": lambda progress: progress.update(is_complete="yes"),
     "complete, though it is not": lambda progress: progress.update(is_complete=True),
 }
 SETTINGS: dict[str, Callable[[Any], Any]] = {
     "inputs that are a number": lambda settings: settings.update(inputs=5),
     "inputs without names": lambda settings: settings.update(inputs=[{}]),
-    "inputs named with escape sequences": lambda settings: settings.update(inputs=[{"name": ESCAPES, "bytes": 1, "mtime_ns": 1}]),
+    "inputs named with escape sequences": lambda settings: settings.update(
+        inputs=[{"name": ESCAPES, "bytes": 1, "mtime_ns": 1}]
+    ),
     "a tokenizer of escape sequences": lambda settings: settings.update(tokenizer=ESCAPES),
 }
 INPUTS: dict[str, tuple[Plant, str]] = {
@@ -51,21 +77,68 @@ CASES: list[Case] = [
         case(f"a half-done build, {file}, {name}", BUILD, (2, 5), harm, uses=USES, writes=WRITES)
         for file, changes in {"progress.json": PROGRESS, "settings.json": SETTINGS}.items()
         for name, harm in (
-            *((name, write(f"half.building/{file}", text)) for name, text in hostile_json().items()),
-            *((name, edit_json(f"half.building/{file}", change)) for name, change in changes.items()),
+            *(
+                (name, write(f"half.building/{file}", text))
+                for name, text in hostile_json().items()
+            ),
+            *(
+                (name, edit_json(f"half.building/{file}", change))
+                for name, change in changes.items()
+            ),
         )
     ),
     *(
-        case(f"a half-done build, {kind} at {name}", BUILD, (0, 2, 5), plant(f"half.building/{name}"), uses=USES, writes=WRITES)
+        case(
+            f"a half-done build, {kind} at {name}",
+            BUILD,
+            (0, 2, 5),
+            plant(f"half.building/{name}"),
+            uses=USES,
+            writes=WRITES,
+        )
         for name in FILES
         for kind, plant in {"a link": link, "a FIFO": fifo, "a folder": folder}.items()
     ),
-    case("a half-done build, a link at its lock", BUILD, (2, 5), link("half.building/lock"), uses=USES, writes=WRITES),
-    case("a half-done build, a FIFO at its lock", BUILD, (2, 5), fifo("half.building/lock"), uses=USES, writes=WRITES),
-    case("a half-done build, cut tokens", BUILD, (2, 5), cut("half.building/tokens.bin"), uses=USES, writes=WRITES),
-    case("a half-done build, no lengths", BUILD, (2, 5), remove("half.building/lengths.bin"), uses=USES, writes=WRITES),
+    case(
+        "a half-done build, a link at its lock",
+        BUILD,
+        (2, 5),
+        link("half.building/lock"),
+        uses=USES,
+        writes=WRITES,
+    ),
+    case(
+        "a half-done build, a FIFO at its lock",
+        BUILD,
+        (2, 5),
+        fifo("half.building/lock"),
+        uses=USES,
+        writes=WRITES,
+    ),
+    case(
+        "a half-done build, cut tokens",
+        BUILD,
+        (2, 5),
+        cut("half.building/tokens.bin"),
+        uses=USES,
+        writes=WRITES,
+    ),
+    case(
+        "a half-done build, no lengths",
+        BUILD,
+        (2, 5),
+        remove("half.building/lengths.bin"),
+        uses=USES,
+        writes=WRITES,
+    ),
     *(
-        case(f"an input that is {name}: build", f"data build {words} --output new --tokenizer bytes", (2, 5), plant, uses=())
+        case(
+            f"an input that is {name}: build",
+            f"data build {words} --output new --tokenizer bytes",
+            (2, 5),
+            plant,
+            uses=(),
+        )
         for name, (plant, words) in INPUTS.items()
     ),
 ]

@@ -12,7 +12,9 @@ CONFIG = "run/config.yaml"
 def bomb() -> str:
     """Nine levels of nine: a billion nodes."""
     levels = ["a: &a0 [x, x, x, x, x, x, x, x, x]"]
-    levels += [f"b{level}: &a{level} [{', '.join([f'*a{level - 1}'] * 9)}]" for level in range(1, 10)]
+    levels += [
+        f"b{level}: &a{level} [{', '.join([f'*a{level - 1}'] * 9)}]" for level in range(1, 10)
+    ]
     return "\n".join(levels)
 
 
@@ -69,17 +71,32 @@ EDITS: dict[str, tuple[str, str]] = {
     "a precision of escape sequences": ("precision: fp32", 'precision: "\\e[2J\\u202e"'),
     "a seed below zero": ("seed: 1234", "seed: -1"),
 }
-IN_PLACE: dict[str, Callable[[str], Plant]] = {"a FIFO": fifo, "a folder": folder, "an endless device": device}
+IN_PLACE: dict[str, Callable[[str], Plant]] = {
+    "a FIFO": fifo,
+    "a folder": folder,
+    "an endless device": device,
+}
 
 CASES: list[Case] = [
-    *(case(f"config.yaml, {name}: generate", GENERATE, 2, write(CONFIG, text)) for name, text in TEXTS.items()),
-    *(case(f"config.yaml, {name}: generate", GENERATE, 2, edit_text(CONFIG, *edit)) for name, edit in EDITS.items()),
+    *(
+        case(f"config.yaml, {name}: generate", GENERATE, 2, write(CONFIG, text))
+        for name, text in TEXTS.items()
+    ),
+    *(
+        case(f"config.yaml, {name}: generate", GENERATE, 2, edit_text(CONFIG, *edit))
+        for name, edit in EDITS.items()
+    ),
     *(
         case(f"config.yaml, {name}: export", EXPORT, 2, edit_text(CONFIG, *EDITS[name]))
         for name in ("a billion layers", "minus five layers", "a tag")
     ),
     case("config.yaml, an alias bomb: export", EXPORT, 2, write(CONFIG, bomb())),
-    case("config.yaml, UTF-16: generate", GENERATE, 2, edit_bytes(CONFIG, lambda content: content.decode().encode("utf-16"))),
+    case(
+        "config.yaml, UTF-16: generate",
+        GENERATE,
+        2,
+        edit_bytes(CONFIG, lambda content: content.decode().encode("utf-16")),
+    ),
     *(
         case(f"config.yaml is {name}: {command.split()[0]}", command, (2, 5), plant(CONFIG))
         for name, plant in IN_PLACE.items()

@@ -7,7 +7,19 @@ from typing import Any
 from hostile.case import Case, case
 from hostile.cases.run_files import ESCAPES
 from hostile.materials import PRETRAIN
-from hostile.world import Plant, World, cut, device, edit_bytes, edit_json, fifo, folder, hostile_json, remove, write
+from hostile.world import (
+    Plant,
+    World,
+    cut,
+    device,
+    edit_bytes,
+    edit_json,
+    fifo,
+    folder,
+    hostile_json,
+    remove,
+    write,
+)
 from rampcli.data.indexed import HEADER, MAGIC
 
 INSPECT = "data inspect corpus"
@@ -22,13 +34,22 @@ TWO_BYTES = 8
 def number(at: int, kind: str, value: int) -> Plant:
     """Overwrites a number of the index."""
     packed = struct.pack(f"<{kind}", value)
-    return edit_bytes("corpus.idx", lambda content: content[:at] + packed + content[at + len(packed) :])
+    return edit_bytes(
+        "corpus.idx", lambda content: content[:at] + packed + content[at + len(packed) :]
+    )
 
 
 def header(**changed: int) -> Plant:
     """Overwrites the index's header."""
-    facts = {"version": 1, "code": TWO_BYTES, "sequences": SEQUENCES, "boundaries": SEQUENCES + 1} | changed
-    return edit_bytes("corpus.idx", lambda content: HEADER.pack(MAGIC, *facts.values()) + content[HEADER.size :])
+    facts = {
+        "version": 1,
+        "code": TWO_BYTES,
+        "sequences": SEQUENCES,
+        "boundaries": SEQUENCES + 1,
+    } | changed
+    return edit_bytes(
+        "corpus.idx", lambda content: HEADER.pack(MAGIC, *facts.values()) + content[HEADER.size :]
+    )
 
 
 INDEXES: dict[str, tuple[Plant, ...]] = {
@@ -46,7 +67,9 @@ INDEXES: dict[str, tuple[Plant, ...]] = {
     "two to the sixty-fourth boundaries, nearly": (header(boundaries=2**64 - 1),),
     "no boundaries": (header(boundaries=0),),
     "one sequence fewer": (header(sequences=SEQUENCES - 1),),
-    "numbers that make up for each other": (header(sequences=SEQUENCES - 2, boundaries=SEQUENCES + 4),),
+    "numbers that make up for each other": (
+        header(sequences=SEQUENCES - 2, boundaries=SEQUENCES + 4),
+    ),
     "tokens of floats": (header(code=6),),
     "tokens of another size": (header(code=5),),
     "version 2": (header(version=2),),
@@ -77,7 +100,9 @@ MANIFESTS: dict[str, Callable[[Any], Any]] = {
 
 
 def escaping(manifest: dict[str, Any]) -> None:
-    manifest.update(tokenizer=ESCAPES, eod_token=ESCAPES, inputs=[{"name": ESCAPES, "bytes": 1, "mtime_ns": 1}])
+    manifest.update(
+        tokenizer=ESCAPES, eod_token=ESCAPES, inputs=[{"name": ESCAPES, "bytes": 1, "mtime_ns": 1}]
+    )
 
 
 def tokens_of_escapes(world: World) -> None:
@@ -87,25 +112,63 @@ def tokens_of_escapes(world: World) -> None:
 
 
 CASES: list[Case] = [
-    *(case(f"a corpus with {name}: inspect", INSPECT, (2, 5), *plants, uses=("corpus",)) for name, plants in INDEXES.items()),
     *(
-        case(f"a corpus with {name}: pretrain", PRETRAIN, (2, 5), *INDEXES[name])
-        for name in ("a negative length", "pointers that fall", "document indices that fall", "two to the sixtieth sequences", "cut tokens")
+        case(f"a corpus with {name}: inspect", INSPECT, (2, 5), *plants, uses=("corpus",))
+        for name, plants in INDEXES.items()
     ),
     *(
-        case(f"a corpus's manifest, {name}: inspect", INSPECT, (2, 5), write("corpus.json", text), uses=("corpus",))
+        case(f"a corpus with {name}: pretrain", PRETRAIN, (2, 5), *INDEXES[name])
+        for name in (
+            "a negative length",
+            "pointers that fall",
+            "document indices that fall",
+            "two to the sixtieth sequences",
+            "cut tokens",
+        )
+    ),
+    *(
+        case(
+            f"a corpus's manifest, {name}: inspect",
+            INSPECT,
+            (2, 5),
+            write("corpus.json", text),
+            uses=("corpus",),
+        )
         for name, text in hostile_json().items()
     ),
     *(
-        case(f"a corpus's manifest, {name}: inspect", INSPECT, (2, 5), edit_json("corpus.json", change), uses=("corpus",))
+        case(
+            f"a corpus's manifest, {name}: inspect",
+            INSPECT,
+            (2, 5),
+            edit_json("corpus.json", change),
+            uses=("corpus",),
+        )
         for name, change in MANIFESTS.items()
     ),
     *(
-        case(f"a corpus's manifest, {name}: pretrain", PRETRAIN, (2, 5), edit_json("corpus.json", MANIFESTS[name]))
+        case(
+            f"a corpus's manifest, {name}: pretrain",
+            PRETRAIN,
+            (2, 5),
+            edit_json("corpus.json", MANIFESTS[name]),
+        )
         for name in ("a vocabulary that is a text", "a largest token that is a list")
     ),
-    case("a corpus's manifest is a FIFO: inspect", INSPECT, (2, 5), fifo("corpus.json"), uses=("corpus",)),
-    case("a corpus's manifest, escape sequences: inspect", INSPECT, (0, 2, 5), edit_json("corpus.json", escaping), uses=("corpus",)),
+    case(
+        "a corpus's manifest is a FIFO: inspect",
+        INSPECT,
+        (2, 5),
+        fifo("corpus.json"),
+        uses=("corpus",),
+    ),
+    case(
+        "a corpus's manifest, escape sequences: inspect",
+        INSPECT,
+        (0, 2, 5),
+        edit_json("corpus.json", escaping),
+        uses=("corpus",),
+    ),
     case(
         "a corpus's manifest, escape sequences: inspect --verify",
         f"{INSPECT} --verify",

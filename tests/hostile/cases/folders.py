@@ -49,7 +49,12 @@ def theirs(*names: str) -> Plant:
 
 def foreign_run(world: World) -> None:
     """A folder that looks like a run's, and is not."""
-    for name, text in {"config.yaml": "server: production\n", "plan.json": "{}\n", "logs/stage_0.log": "theirs\n", "lock": ""}.items():
+    for name, text in {
+        "config.yaml": "server: production\n",
+        "plan.json": "{}\n",
+        "logs/stage_0.log": "theirs\n",
+        "lock": "",
+    }.items():
         world.path(f"theirs/{name}").write_text(text)
 
 
@@ -61,16 +66,33 @@ ON_THE_CORPUS = ("in.jsonl", "corpus")
 
 CASES: list[Case] = [
     *(
-        case(f"a link at {name}: pretrain follows it nowhere", CHAIN, (0, 1, 2, 5), *linked([name], LINKED), writes=CHAIN_WRITES)
+        case(
+            f"a link at {name}: pretrain follows it nowhere",
+            CHAIN,
+            (0, 1, 2, 5),
+            *linked([name], LINKED),
+            writes=CHAIN_WRITES,
+        )
         for name in LINKED
     ),
     *(
-        case(f"a link at {name}: {command.split()[0]} follows it nowhere", command, (0, 2, 5), *linked([name], READ))
+        case(
+            f"a link at {name}: {command.split()[0]} follows it nowhere",
+            command,
+            (0, 2, 5),
+            *linked([name], READ),
+        )
         for name in READ
         for command in ("status run", "cancel run")
     ),
     *(
-        case(f"{kind} at {name}: pretrain", CHAIN, (1, 2, 5), plant(f"run/{name}"), writes=CHAIN_WRITES)
+        case(
+            f"{kind} at {name}: pretrain",
+            CHAIN,
+            (1, 2, 5),
+            plant(f"run/{name}"),
+            writes=CHAIN_WRITES,
+        )
         for kind, plant in NOT_FILES.items()
         for name in ("lock", "state.json")
     ),
@@ -80,16 +102,57 @@ CASES: list[Case] = [
         for command in ("status", "cancel")
     ),
     case("a checkpoint that is a link: generate", GENERATE, (0, 5), link(NEWER, "folder")),
-    case("a folder with a config.yaml of somebody else's: pretrain", pretrain("run_dir=theirs"), 2, foreign_run, uses=ON_THE_CORPUS),
     case(
-        "a folder with files of somebody else's: pretrain", pretrain("run_dir=theirs"), 2, theirs("theirs/thesis.tex"), uses=ON_THE_CORPUS
+        "a folder with a config.yaml of somebody else's: pretrain",
+        pretrain("run_dir=theirs"),
+        2,
+        foreign_run,
+        uses=ON_THE_CORPUS,
     ),
-    case("the working directory for a run directory: pretrain", pretrain("run_dir=."), 2, uses=ON_THE_CORPUS),
-    case("a file for a run directory: pretrain", pretrain("run_dir=in.jsonl"), 2, uses=ON_THE_CORPUS),
-    case("a FIFO for a run directory: pretrain", pretrain("run_dir=pipe"), 2, fifo("pipe"), uses=ON_THE_CORPUS),
-    case("a link to a folder of somebody else's: pretrain", pretrain("run_dir=linked"), 2, link("linked", "folder"), uses=ON_THE_CORPUS),
-    case("a folder with a config.yaml of somebody else's: cancel", "cancel theirs", 2, foreign_run, uses=()),
-    case("a folder with a config.yaml of somebody else's: generate", "generate theirs -p x", (2, 5), foreign_run, uses=()),
+    case(
+        "a folder with files of somebody else's: pretrain",
+        pretrain("run_dir=theirs"),
+        2,
+        theirs("theirs/thesis.tex"),
+        uses=ON_THE_CORPUS,
+    ),
+    case(
+        "the working directory for a run directory: pretrain",
+        pretrain("run_dir=."),
+        2,
+        uses=ON_THE_CORPUS,
+    ),
+    case(
+        "a file for a run directory: pretrain", pretrain("run_dir=in.jsonl"), 2, uses=ON_THE_CORPUS
+    ),
+    case(
+        "a FIFO for a run directory: pretrain",
+        pretrain("run_dir=pipe"),
+        2,
+        fifo("pipe"),
+        uses=ON_THE_CORPUS,
+    ),
+    case(
+        "a link to a folder of somebody else's: pretrain",
+        pretrain("run_dir=linked"),
+        2,
+        link("linked", "folder"),
+        uses=ON_THE_CORPUS,
+    ),
+    case(
+        "a folder with a config.yaml of somebody else's: cancel",
+        "cancel theirs",
+        2,
+        foreign_run,
+        uses=(),
+    ),
+    case(
+        "a folder with a config.yaml of somebody else's: generate",
+        "generate theirs -p x",
+        (2, 5),
+        foreign_run,
+        uses=(),
+    ),
     case("a folder of the output's name: export", EXPORT, 2, theirs("out/thesis.tex")),
     case("a file of the output's name: export", EXPORT, 2, theirs("out")),
     case("a FIFO of the output's name: export", EXPORT, 2, fifo("out")),
@@ -104,8 +167,16 @@ CASES: list[Case] = [
         edit_text("run/config.yaml", "normalization: rmsnorm", "normalization: layernorm"),
     ),
     case("the run directory for the output: export", "export run run", 2),
-    case("a folder c.building: build", BUILD, 2, theirs("c.building/thesis.tex"), uses=("in.jsonl",)),
-    case("a folder c.building with a lock: build", BUILD, 2, theirs("c.building/thesis.tex", "c.building/lock"), uses=("in.jsonl",)),
+    case(
+        "a folder c.building: build", BUILD, 2, theirs("c.building/thesis.tex"), uses=("in.jsonl",)
+    ),
+    case(
+        "a folder c.building with a lock: build",
+        BUILD,
+        2,
+        theirs("c.building/thesis.tex", "c.building/lock"),
+        uses=("in.jsonl",),
+    ),
     case(
         "a folder c.building with progress: build",
         BUILD,
@@ -116,11 +187,26 @@ CASES: list[Case] = [
     case("a file c.building: build", BUILD, 2, theirs("c.building"), uses=("in.jsonl",)),
     case("a link c.building: build", BUILD, 2, link("c.building", "folder"), uses=("in.jsonl",)),
     *(
-        case(f"a file c.{suffix} of somebody else's: build", BUILD, 2, theirs(f"c.{suffix}"), uses=("in.jsonl",))
+        case(
+            f"a file c.{suffix} of somebody else's: build",
+            BUILD,
+            2,
+            theirs(f"c.{suffix}"),
+            uses=("in.jsonl",),
+        )
         for suffix in ("bin", "idx", "json", "tokenizer.json")
     ),
-    *(case(f"a link c.{suffix}: build", BUILD, 2, link(f"c.{suffix}"), uses=("in.jsonl",)) for suffix in ("bin", "idx", "json")),
-    case("a file of the output's name: import", "import hf mine/model/x.yaml", 2, theirs("mine/model/x.yaml"), uses=("hf",)),
+    *(
+        case(f"a link c.{suffix}: build", BUILD, 2, link(f"c.{suffix}"), uses=("in.jsonl",))
+        for suffix in ("bin", "idx", "json")
+    ),
+    case(
+        "a file of the output's name: import",
+        "import hf mine/model/x.yaml",
+        2,
+        theirs("mine/model/x.yaml"),
+        uses=("hf",),
+    ),
     case(
         "a link of the output's name: import",
         "import hf mine/model/x.yaml",
@@ -129,8 +215,20 @@ CASES: list[Case] = [
         uses=("hf",),
         writes=("mine",),
     ),
-    case("a link of the plot's name", "plan -f llama3_tiny --plot x.svg", (0, 2), link("x.svg"), uses=(), writes=("x.svg",)),
-    case("a run directory that is itself a link is followed", "status linked", 0, lambda world: world.path("linked").symlink_to("run")),
+    case(
+        "a link of the plot's name",
+        "plan -f llama3_tiny --plot x.svg",
+        (0, 2),
+        link("x.svg"),
+        uses=(),
+        writes=("x.svg",),
+    ),
+    case(
+        "a run directory that is itself a link is followed",
+        "status linked",
+        0,
+        lambda world: world.path("linked").symlink_to("run"),
+    ),
     case(
         "a marker of another kind: pretrain",
         pretrain("run_dir=theirs"),

@@ -8,7 +8,19 @@ from hostile.case import Case, case
 from hostile.cases.run_files import ESCAPES, GENERATE
 from hostile.cases.shards import make_honest
 from hostile.materials import NEWER, OLDER, pretrain
-from hostile.world import Plant, World, cut, device, edit_json, fifo, folder, hostile_json, remove, write, write_json
+from hostile.world import (
+    Plant,
+    World,
+    cut,
+    device,
+    edit_json,
+    fifo,
+    folder,
+    hostile_json,
+    remove,
+    write,
+    write_json,
+)
 
 IMPORT = "import hf mine/model/x.yaml"
 CONFIGS: dict[str, Callable[[Any], Any]] = {
@@ -46,7 +58,9 @@ CONFIGS: dict[str, Callable[[Any], Any]] = {
     "an activation of escape sequences": lambda config: config.update(hidden_act=ESCAPES),
     "tied embeddings that are a text": lambda config: config.update(tie_word_embeddings="no"),
     "a vocabulary of ten to the twentieth": lambda config: config.update(vocab_size=10**20),
-    "no vocabulary": lambda config: {key: value for key, value in config.items() if key != "vocab_size"},
+    "no vocabulary": lambda config: {
+        key: value for key, value in config.items() if key != "vocab_size"
+    },
     "a spread that is a text": lambda config: config.update(initializer_range="x"),
 }
 
@@ -73,7 +87,13 @@ def tokenizer(change: Callable[[Any], Any] | str | bytes) -> Plant:
 
 
 def with_token(name: str, number: int, *, special: bool = True) -> Callable[[Any], None]:
-    facts = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": special}
+    facts = {
+        "single_word": False,
+        "lstrip": False,
+        "rstrip": False,
+        "normalized": False,
+        "special": special,
+    }
     return lambda content: content["added_tokens"].append({"id": number, "content": name, **facts})
 
 
@@ -86,7 +106,12 @@ TOKENIZERS: dict[str, Callable[[Any], Any]] = {
     "no vocabulary": lambda content: content["model"].update(vocab={}),
     "a decoder of escape sequences": lambda content: content.update(decoder={"type": ESCAPES}),
     "an expression that backtracks": lambda content: content.update(
-        pre_tokenizer={"type": "Split", "pattern": {"Regex": "(x+x+)+y("}, "behavior": "Isolated", "invert": False}
+        pre_tokenizer={
+            "type": "Split",
+            "pattern": {"Regex": "(x+x+)+y("},
+            "behavior": "Isolated",
+            "invert": False,
+        }
     ),
 }
 BUILD = "data build in.jsonl --output new --tokenizer theirs.json"
@@ -105,7 +130,9 @@ def given(change: Callable[[Any], Any]) -> Plant:
 
 WEIGHTS: dict[str, Plant] = {
     "cut": cut("hf/model.safetensors"),
-    "with a header of two to the sixty-third bytes": write("hf/model.safetensors", (2**63).to_bytes(8, "little") + b"{}"),
+    "with a header of two to the sixty-third bytes": write(
+        "hf/model.safetensors", (2**63).to_bytes(8, "little") + b"{}"
+    ),
     "of escape sequences": write("hf/model.safetensors", "\x1b[2J" * 100),
     "a FIFO": fifo("hf/model.safetensors"),
 }
@@ -113,16 +140,39 @@ FROM_HF = pretrain("run_dir=new", "model.init_from=hf")
 
 CASES: list[Case] = [
     *(
-        case(f"a Hugging Face config.json, {name}: import", IMPORT, (2, 5), write("hf/config.json", text), uses=("hf",))
+        case(
+            f"a Hugging Face config.json, {name}: import",
+            IMPORT,
+            (2, 5),
+            write("hf/config.json", text),
+            uses=("hf",),
+        )
         for name, text in hostile_json().items()
     ),
     *(
-        case(f"a Hugging Face config.json, {name}: import", IMPORT, (2, 5), edit_json("hf/config.json", change), uses=("hf",))
+        case(
+            f"a Hugging Face config.json, {name}: import",
+            IMPORT,
+            (2, 5),
+            edit_json("hf/config.json", change),
+            uses=("hf",),
+        )
         for name, change in CONFIGS.items()
     ),
     *(
-        case(f"a Hugging Face config.json is {name}: import", IMPORT, (2, 5), plant("hf/config.json"), uses=("hf",))
-        for name, plant in {"a FIFO": fifo, "a folder": folder, "an endless device": device, "gone": remove}.items()
+        case(
+            f"a Hugging Face config.json is {name}: import",
+            IMPORT,
+            (2, 5),
+            plant("hf/config.json"),
+            uses=("hf",),
+        )
+        for name, plant in {
+            "a FIFO": fifo,
+            "a folder": folder,
+            "an endless device": device,
+            "gone": remove,
+        }.items()
     ),
     *(
         case(
@@ -132,10 +182,21 @@ CASES: list[Case] = [
             edit_json("hf/config.json", CONFIGS[name]),
             uses=("hf", "corpus"),
         )
-        for name in ("layers that are a list", "a scaling that is a text", "a type of escape sequences")
+        for name in (
+            "layers that are a list",
+            "a scaling that is a text",
+            "a type of escape sequences",
+        )
     ),
     *(
-        case(f"weights that are {name}: import", IMPORT, (0, 2, 5), plant, uses=("hf",), writes=("mine",))
+        case(
+            f"weights that are {name}: import",
+            IMPORT,
+            (0, 2, 5),
+            plant,
+            uses=("hf",),
+            writes=("mine",),
+        )
         for name, plant in WEIGHTS.items()
     ),
     case(
@@ -146,16 +207,37 @@ CASES: list[Case] = [
         uses=("hf",),
         writes=("mine",),
     ),
-    *(case(f"a checkpoint's tokenizer, {name}: generate", GENERATE, 5, tokenizer(text)) for name, text in hostile_json().items()),
-    *(case(f"a checkpoint's tokenizer, {name}: generate", GENERATE, (2, 5), tokenizer(change)) for name, change in TOKENIZERS.items()),
-    case("a checkpoint's tokenizer, a special token of escape sequences: generate", GENERATE, (0, 5), tokenizer(with_token(ESCAPES, 256))),
+    *(
+        case(f"a checkpoint's tokenizer, {name}: generate", GENERATE, 5, tokenizer(text))
+        for name, text in hostile_json().items()
+    ),
+    *(
+        case(f"a checkpoint's tokenizer, {name}: generate", GENERATE, (2, 5), tokenizer(change))
+        for name, change in TOKENIZERS.items()
+    ),
+    case(
+        "a checkpoint's tokenizer, a special token of escape sequences: generate",
+        GENERATE,
+        (0, 5),
+        tokenizer(with_token(ESCAPES, 256)),
+    ),
     *(
         case(
-            f"a corpus's tokenizer, {name}: inspect", "data inspect corpus", (2, 5), write("corpus.tokenizer.json", text), uses=("corpus",)
+            f"a corpus's tokenizer, {name}: inspect",
+            "data inspect corpus",
+            (2, 5),
+            write("corpus.tokenizer.json", text),
+            uses=("corpus",),
         )
         for name, text in hostile_json().items()
     ),
-    case("a corpus's tokenizer is a FIFO: inspect", "data inspect corpus", (2, 5), fifo("corpus.tokenizer.json"), uses=("corpus",)),
+    case(
+        "a corpus's tokenizer is a FIFO: inspect",
+        "data inspect corpus",
+        (2, 5),
+        fifo("corpus.tokenizer.json"),
+        uses=("corpus",),
+    ),
     case(
         "a corpus's tokenizer is an endless device: inspect",
         "data inspect corpus",
@@ -164,7 +246,9 @@ CASES: list[Case] = [
         uses=("corpus",),
     ),
     *(
-        case(f"a tokenizer, {name}: build", BUILD, (2, 5), given(change), uses=("in.jsonl", "corpus"))
+        case(
+            f"a tokenizer, {name}: build", BUILD, (2, 5), given(change), uses=("in.jsonl", "corpus")
+        )
         for name, change in TOKENIZERS.items()
     ),
     case(
@@ -182,9 +266,23 @@ CASES: list[Case] = [
         given(with_token(ESCAPES, 256)),
         uses=("in.jsonl", "corpus"),
     ),
-    case("a tokenizer that is a FIFO: build", BUILD, (2, 5), fifo("theirs.json"), uses=("in.jsonl",)),
-    case("a tokenizer that is an endless device: build", BUILD, (2, 5), device("theirs.json"), uses=("in.jsonl",)),
-    case("a tokenizer that is a folder: build", BUILD, (2, 5), folder("theirs.json"), uses=("in.jsonl",)),
+    case(
+        "a tokenizer that is a FIFO: build", BUILD, (2, 5), fifo("theirs.json"), uses=("in.jsonl",)
+    ),
+    case(
+        "a tokenizer that is an endless device: build",
+        BUILD,
+        (2, 5),
+        device("theirs.json"),
+        uses=("in.jsonl",),
+    ),
+    case(
+        "a tokenizer that is a folder: build",
+        BUILD,
+        (2, 5),
+        folder("theirs.json"),
+        uses=("in.jsonl",),
+    ),
     case(
         "a tokenizer that holds JSON of something else: build",
         BUILD,

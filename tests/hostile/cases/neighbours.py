@@ -79,18 +79,47 @@ def written(command: str) -> tuple[str, ...]:
 
 CASES: list[Case] = [
     *(
-        case(f"a lock that is held and names {name}: {command.split()[0]}", command, (0, 2, 5), locked_by(text), holds_lock=True)
+        case(
+            f"a lock that is held and names {name}: {command.split()[0]}",
+            command,
+            (0, 2, 5),
+            locked_by(text),
+            holds_lock=True,
+        )
         for name, text in LOCKS.items()
         for command in (STATUS, CANCEL)
     ),
     *(
-        case(f"a lock that nobody holds and that names {name}: cancel", CANCEL, 2, locked_by(LOCKS[name]))
-        for name in ("another process", "all processes", "a word", "two to the seventieth", "no JSON")
+        case(
+            f"a lock that nobody holds and that names {name}: cancel",
+            CANCEL,
+            2,
+            locked_by(LOCKS[name]),
+        )
+        for name in (
+            "another process",
+            "all processes",
+            "a word",
+            "two to the seventieth",
+            "no JSON",
+        )
     ),
-    *(case(f"jobs.json, {name}: status", STATUS, (0, 5), write("run/slurm/jobs.json", text)) for name, text in hostile_json().items()),
-    *(case(f"jobs.json, {name}: cancel", CANCEL, 5, write("run/slurm/jobs.json", text)) for name, text in hostile_json().items()),
-    *(case(f"jobs.json, {name}: cancel", CANCEL, (2, 5), chain(jobs), slurm(r"")) for name, jobs in JOBS.items()),
-    *(case(f"jobs.json, {name}: status", STATUS, (0, 5), chain(jobs), slurm(r"")) for name, jobs in JOBS.items()),
+    *(
+        case(f"jobs.json, {name}: status", STATUS, (0, 5), write("run/slurm/jobs.json", text))
+        for name, text in hostile_json().items()
+    ),
+    *(
+        case(f"jobs.json, {name}: cancel", CANCEL, 5, write("run/slurm/jobs.json", text))
+        for name, text in hostile_json().items()
+    ),
+    *(
+        case(f"jobs.json, {name}: cancel", CANCEL, (2, 5), chain(jobs), slurm(r""))
+        for name, jobs in JOBS.items()
+    ),
+    *(
+        case(f"jobs.json, {name}: status", STATUS, (0, 5), chain(jobs), slurm(r""))
+        for name, jobs in JOBS.items()
+    ),
     case("jobs.json is a FIFO: status", STATUS, (0, 2, 5), fifo("run/slurm/jobs.json")),
     case("jobs.json is a FIFO: cancel", CANCEL, (2, 5), fifo("run/slurm/jobs.json")),
     *(

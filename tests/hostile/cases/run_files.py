@@ -6,7 +6,19 @@ from typing import Any
 
 from hostile.case import Case, case
 from hostile.materials import NEWER, OLDER, PRETRAIN
-from hostile.world import Plant, World, cut, edit_json, fifo, folder, hostile_json, link, remove, write, write_json
+from hostile.world import (
+    Plant,
+    World,
+    cut,
+    edit_json,
+    fifo,
+    folder,
+    hostile_json,
+    link,
+    remove,
+    write,
+    write_json,
+)
 
 STATUS = "status run"
 GENERATE = "generate run --prompt text --max-tokens 2 --json"
@@ -32,7 +44,13 @@ STATES: dict[str, Callable[[Any], Any]] = {
 
 def escaping(state: dict[str, Any]) -> None:
     ahead = {"stage": 0, "global_batch_size": 1, "num_nodes": 1, "command": f"rampcli {ESCAPES}"}
-    failure = {"message": ESCAPES, "remedy": ESCAPES, "set_by": [ESCAPES], "exit_code": 2, "understood": True}
+    failure = {
+        "message": ESCAPES,
+        "remedy": ESCAPES,
+        "set_by": [ESCAPES],
+        "exit_code": 2,
+        "understood": True,
+    }
     state.update(status=ESCAPES, next=ahead, error=failure)
 
 
@@ -62,8 +80,19 @@ ROWS: dict[str, Callable[[dict[str, Any]], Any]] = {
     "a row of three megabytes": lambda _: json.dumps({"step": "x" * 3_000_000}),
 }
 EVENTS: dict[str, Callable[[dict[str, Any]], Any]] = {
-    "a validation without a loss": lambda _: {"event": "validation", "time": 1.0, "step": 4, "consumed_samples": 16},
-    "a loss that is a text": lambda _: {"event": "validation", "time": 1.0, "step": 4, "consumed_samples": 16, "loss": ESCAPES},
+    "a validation without a loss": lambda _: {
+        "event": "validation",
+        "time": 1.0,
+        "step": 4,
+        "consumed_samples": 16,
+    },
+    "a loss that is a text": lambda _: {
+        "event": "validation",
+        "time": 1.0,
+        "step": 4,
+        "consumed_samples": 16,
+        "loss": ESCAPES,
+    },
     "an event that is a list": lambda _: {"event": ["validation"], "time": 1.0},
     "no JSON": lambda _: ESCAPES,
 }
@@ -74,64 +103,153 @@ MANIFESTS: dict[str, Callable[[Any], Any]] = {
     "negative samples": lambda manifest: manifest.update(consumed_samples=-4),
     "ten to the thirtieth samples": lambda manifest: manifest.update(consumed_samples=10**30),
     "files that are a list": lambda manifest: manifest.update(files=[1]),
-    "files above it": lambda manifest: manifest["files"].update({"../../config.yaml": {"bytes": 1, "sums": "0"}}),
-    "an absolute file": lambda manifest: manifest["files"].update({"/etc/passwd": {"bytes": 1, "sums": "0"}}),
-    "a file named with escape sequences": lambda manifest: manifest["files"].update({ESCAPES: {"bytes": 1, "sums": "0"}}),
-    "a file without a checksum": lambda manifest: manifest["files"].update({"x.safetensors": {"bytes": 1}}),
-    "bytes that are a text": lambda manifest: manifest["files"]["tokenizer.json"].update(bytes="many"),
+    "files above it": lambda manifest: manifest["files"].update(
+        {"../../config.yaml": {"bytes": 1, "sums": "0"}}
+    ),
+    "an absolute file": lambda manifest: manifest["files"].update(
+        {"/etc/passwd": {"bytes": 1, "sums": "0"}}
+    ),
+    "a file named with escape sequences": lambda manifest: manifest["files"].update(
+        {ESCAPES: {"bytes": 1, "sums": "0"}}
+    ),
+    "a file without a checksum": lambda manifest: manifest["files"].update(
+        {"x.safetensors": {"bytes": 1}}
+    ),
+    "bytes that are a text": lambda manifest: manifest["files"]["tokenizer.json"].update(
+        bytes="many"
+    ),
     "negative bytes": lambda manifest: manifest["files"]["tokenizer.json"].update(bytes=-1),
-    "a checksum that is a number": lambda manifest: manifest["files"]["tokenizer.json"].update(sums=5),
+    "a checksum that is a number": lambda manifest: manifest["files"]["tokenizer.json"].update(
+        sums=5
+    ),
     "settings that are a list": lambda manifest: manifest.update(settings=[]),
-    "no corpus": lambda manifest: {key: value for key, value in manifest.items() if key != "corpus"},
+    "no corpus": lambda manifest: {
+        key: value for key, value in manifest.items() if key != "corpus"
+    },
     "a recent that is a text": lambda manifest: manifest.update(recent="x"),
 }
 IN_PLACE: dict[str, Callable[[str], Plant]] = {"a FIFO": fifo, "a folder": folder, "a link": link}
 NEWEST, BOTH = (f"{NEWER}/manifest.json",), (f"{NEWER}/manifest.json", f"{OLDER}/manifest.json")
 
 CASES: list[Case] = [
-    *(case(f"state.json, {name}: status", STATUS, 5, write("run/state.json", text)) for name, text in hostile_json().items()),
-    *(case(f"state.json, {name}: status", STATUS, 5, edit_json("run/state.json", change)) for name, change in STATES.items()),
+    *(
+        case(f"state.json, {name}: status", STATUS, 5, write("run/state.json", text))
+        for name, text in hostile_json().items()
+    ),
+    *(
+        case(f"state.json, {name}: status", STATUS, 5, edit_json("run/state.json", change))
+        for name, change in STATES.items()
+    ),
     *(
         case(f"state.json is {name}: status", STATUS, (2, 5), plant("run/state.json"))
         for name, plant in IN_PLACE.items()
         if name != "a link"
     ),
     *(
-        case(f"state.json, {name}: pretrain", PRETRAIN, 5, write("run/state.json", hostile_json()[name]))
+        case(
+            f"state.json, {name}: pretrain",
+            PRETRAIN,
+            5,
+            write("run/state.json", hostile_json()[name]),
+        )
         for name in ("cut", "deep list", "not UTF-8")
     ),
-    case("state.json, escape sequences everywhere: status", STATUS, 0, edit_json("run/state.json", escaping)),
-    case("state.json, escape sequences everywhere: status --json", f"{STATUS} --json", 0, edit_json("run/state.json", escaping)),
-    case("state.json, escape sequences everywhere: pretrain", f"{PRETRAIN} resume=never", 2, edit_json("run/state.json", escaping)),
-    case("state.json is damaged, which generating does not need", GENERATE, 0, write("run/state.json", "[")),
-    *(case(f"metrics.jsonl, {name}: status", STATUS, 5, rows("metrics.jsonl", change)) for name, change in ROWS.items()),
+    case(
+        "state.json, escape sequences everywhere: status",
+        STATUS,
+        0,
+        edit_json("run/state.json", escaping),
+    ),
+    case(
+        "state.json, escape sequences everywhere: status --json",
+        f"{STATUS} --json",
+        0,
+        edit_json("run/state.json", escaping),
+    ),
+    case(
+        "state.json, escape sequences everywhere: pretrain",
+        f"{PRETRAIN} resume=never",
+        2,
+        edit_json("run/state.json", escaping),
+    ),
+    case(
+        "state.json is damaged, which generating does not need",
+        GENERATE,
+        0,
+        write("run/state.json", "["),
+    ),
+    *(
+        case(f"metrics.jsonl, {name}: status", STATUS, 5, rows("metrics.jsonl", change))
+        for name, change in ROWS.items()
+    ),
     *(
         case(f"metrics.jsonl is {name}: status", STATUS, (2, 5), plant("run/metrics.jsonl"))
         for name, plant in IN_PLACE.items()
         if name != "a link"
     ),
-    case("metrics.jsonl, a damaged row: pretrain", PRETRAIN, 5, rows("metrics.jsonl", ROWS["a time of zero"])),
-    case("metrics.jsonl, a last row that was cut off: status", STATUS, 0, cut("run/metrics.jsonl", 0.9)),
-    *(case(f"events.jsonl, {name}: pretrain", PRETRAIN, 5, rows("events.jsonl", change)) for name, change in EVENTS.items()),
+    case(
+        "metrics.jsonl, a damaged row: pretrain",
+        PRETRAIN,
+        5,
+        rows("metrics.jsonl", ROWS["a time of zero"]),
+    ),
+    case(
+        "metrics.jsonl, a last row that was cut off: status",
+        STATUS,
+        0,
+        cut("run/metrics.jsonl", 0.9),
+    ),
+    *(
+        case(f"events.jsonl, {name}: pretrain", PRETRAIN, 5, rows("events.jsonl", change))
+        for name, change in EVENTS.items()
+    ),
     case("events.jsonl is a FIFO: pretrain", PRETRAIN, (2, 5), fifo("run/events.jsonl")),
     *(
-        case(f"the newest manifest, {name}: generate takes the one before", GENERATE, 0, write(NEWEST[0], text), says='"step": 3')
+        case(
+            f"the newest manifest, {name}: generate takes the one before",
+            GENERATE,
+            0,
+            write(NEWEST[0], text),
+            says='"step": 3',
+        )
         for name, text in hostile_json().items()
     ),
     *(
-        case(f"the newest manifest, {name}: generate takes the one before", GENERATE, 0, edit_json(NEWEST[0], change), says='"step": 3')
+        case(
+            f"the newest manifest, {name}: generate takes the one before",
+            GENERATE,
+            0,
+            edit_json(NEWEST[0], change),
+            says='"step": 3',
+        )
         for name, change in MANIFESTS.items()
     ),
     *(
-        case(f"the newest manifest is {name}: generate takes the one before", GENERATE, 0, plant(NEWEST[0]), says='"step": 3')
+        case(
+            f"the newest manifest is {name}: generate takes the one before",
+            GENERATE,
+            0,
+            plant(NEWEST[0]),
+            says='"step": 3',
+        )
         for name, plant in IN_PLACE.items()
     ),
     *(
-        case(f"both manifests, {name}: {command.split()[0]}", command, 5, *(write(path, hostile_json()[name]) for path in BOTH))
+        case(
+            f"both manifests, {name}: {command.split()[0]}",
+            command,
+            5,
+            *(write(path, hostile_json()[name]) for path in BOTH),
+        )
         for name in ("deep mapping", "a list", "NaN", "an escape sequence")
         for command in (GENERATE, EXPORT, STATUS, PRETRAIN)
     ),
-    case("the newest manifest is damaged and was asked for: generate", f"{GENERATE} --step 4", 5, write(NEWEST[0], "{")),
+    case(
+        "the newest manifest is damaged and was asked for: generate",
+        f"{GENERATE} --step 4",
+        5,
+        write(NEWEST[0], "{"),
+    ),
     case("both checkpoints were removed: generate", GENERATE, 5, remove(NEWER), remove(OLDER)),
     case(
         "a checkpoint without an end of steps: generate",
@@ -139,7 +257,17 @@ CASES: list[Case] = [
         0,
         write_json("run/checkpoints/step_99999999999999999999/manifest.json", {}),
     ),
-    case("overrides.txt and plan.json are FIFOs: generate", GENERATE, 0, fifo("run/overrides.txt"), fifo("run/plan.json")),
+    case(
+        "overrides.txt and plan.json are FIFOs: generate",
+        GENERATE,
+        0,
+        fifo("run/overrides.txt"),
+        fifo("run/plan.json"),
+    ),
     case("a run directory named with escape sequences: status", "status '\x1b[2J\u202e'", 2),
-    case("a prompt of escape sequences: generate", "generate run --prompt '\x1b[2J\u202e' --max-tokens 2", 0),
+    case(
+        "a prompt of escape sequences: generate",
+        "generate run --prompt '\x1b[2J\u202e' --max-tokens 2",
+        0,
+    ),
 ]

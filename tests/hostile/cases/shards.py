@@ -75,13 +75,20 @@ def shifted(header: Header, by: int) -> None:
 def duplicated(header: Header, data: bytes) -> bytes:
     """The same tensor twice in the header, which a reader of JSON sees once."""
     text = json.dumps(header)
-    return packed(text.replace("{", '{"model.embedding.weight": ' + json.dumps(first(header)) + ", ", 1).encode(), data)
+    return packed(
+        text.replace(
+            "{", '{"model.embedding.weight": ' + json.dumps(first(header)) + ", ", 1
+        ).encode(),
+        data,
+    )
 
 
 def overlapping(header: Header, _: bytes) -> None:
     """Two tensors in the same bytes."""
     names = [name for name in header if name != "__metadata__"]
-    same = next((a, b) for a in names for b in names if a < b and header[a]["shape"] == header[b]["shape"])
+    same = next(
+        (a, b) for a in names for b in names if a < b and header[a]["shape"] == header[b]["shape"]
+    )
     header[same[0]]["data_offsets"] = header[same[1]]["data_offsets"]
 
 
@@ -92,7 +99,9 @@ CHANGES: dict[str, Change] = {
     "offsets into the header": lambda header, _: shifted(header, -4),
     "offsets that end before they begin": lambda header, _: first(header)["data_offsets"].reverse(),
     "offsets that are texts": lambda header, _: first(header).update(data_offsets=["0", "4"]),
-    "offsets that are fractions": lambda header, _: first(header).update(data_offsets=[float(at) for at in first(header)["data_offsets"]]),
+    "offsets that are fractions": lambda header, _: first(header).update(
+        data_offsets=[float(at) for at in first(header)["data_offsets"]]
+    ),
     "offsets of three": lambda header, _: first(header)["data_offsets"].append(0),
     "two tensors in one place": overlapping,
     "a tensor twice": duplicated,
@@ -101,26 +110,46 @@ CHANGES: dict[str, Change] = {
     "a type that is a list": lambda header, _: first(header).update(dtype=["F32"]),
     "another type of the same size": lambda header, _: first(header).update(dtype="I32"),
     "a shape of another order": lambda header, _: first(header)["shape"].reverse(),
-    "a negative shape": lambda header, _: first(header).update(shape=[-side for side in first(header)["shape"]]),
-    "a shape of ten to the eighteenth": lambda header, _: first(header).update(shape=[10**18, 0], data_offsets=[0, 0]),
-    "a shape of truths": lambda header, _: first(header).update(shape=[True, True], data_offsets=[0, 4]),
-    "a shape of a hundred dimensions": lambda header, _: first(header).update(shape=[1] * 100, data_offsets=[0, 4]),
+    "a negative shape": lambda header, _: first(header).update(
+        shape=[-side for side in first(header)["shape"]]
+    ),
+    "a shape of ten to the eighteenth": lambda header, _: first(header).update(
+        shape=[10**18, 0], data_offsets=[0, 0]
+    ),
+    "a shape of truths": lambda header, _: first(header).update(
+        shape=[True, True], data_offsets=[0, 4]
+    ),
+    "a shape of a hundred dimensions": lambda header, _: first(header).update(
+        shape=[1] * 100, data_offsets=[0, 4]
+    ),
     "an entry that is a number": lambda header, _: header.update({"model.embedding.weight": 5}),
     "no metadata": lambda header, _: header.pop("__metadata__") and None,
     "metadata that is a list": lambda header, _: header.update(__metadata__=[]),
-    "places that are no JSON": lambda header, _: header["__metadata__"].update(DCP_SHARDING_INFO="{"),
+    "places that are no JSON": lambda header, _: header["__metadata__"].update(
+        DCP_SHARDING_INFO="{"
+    ),
     "deep places": lambda header, _: header["__metadata__"].update(DCP_SHARDING_INFO="[" * DEEP),
     "places of none": sharding(lambda places: places.clear()),
-    "places far outside": sharding(lambda places: places["model.embedding.weight"].update(saved_offsets=[10**18, 0])),
-    "negative places": sharding(lambda places: places["model.embedding.weight"].update(saved_offsets=[-1, 0])),
-    "places that are texts": sharding(lambda places: places["model.embedding.weight"].update(saved_offsets=["0", "0"])),
-    "a box that is not where it was": sharding(lambda places: places["model.embedding.weight"].update(saved_offsets=[128, 0])),
+    "places far outside": sharding(
+        lambda places: places["model.embedding.weight"].update(saved_offsets=[10**18, 0])
+    ),
+    "negative places": sharding(
+        lambda places: places["model.embedding.weight"].update(saved_offsets=[-1, 0])
+    ),
+    "places that are texts": sharding(
+        lambda places: places["model.embedding.weight"].update(saved_offsets=["0", "0"])
+    ),
+    "a box that is not where it was": sharding(
+        lambda places: places["model.embedding.weight"].update(saved_offsets=[128, 0])
+    ),
     "bytes after the last tensor": lambda header, data: (header, data + b"\0" * 4096),
     "a cut file": lambda header, data: (header, data[: len(data) // 2]),
     "a cut header": lambda header, data: packed(header, data)[:500],
     "no bytes": lambda *_: b"",
     "seven bytes": lambda *_: b"\0" * 7,
-    "a header of two to the sixty-third bytes": lambda header, data: packed(header, data, length=2**63),
+    "a header of two to the sixty-third bytes": lambda header, data: packed(
+        header, data, length=2**63
+    ),
     "a header longer than the file": lambda header, data: packed(header, data, length=10**8),
     "a header of no bytes": lambda header, data: packed(header, data, length=0),
     "a header that is no JSON": lambda _, data: packed(b"\x1b[2J" * 100, data),
@@ -162,18 +191,45 @@ CASES: list[Case] = [
         for name, change in CHANGES.items()
     ),
     *(
-        case(f"all shards with manifests that fit, {name}: {command.split()[0]}", command, 5, shard(CHANGES[name], NEWER, OLDER))
+        case(
+            f"all shards with manifests that fit, {name}: {command.split()[0]}",
+            command,
+            5,
+            shard(CHANGES[name], NEWER, OLDER),
+        )
         for name in OF_BOTH
         for command in (GENERATE, EXPORT)
     ),
     *(
-        case(f"a shard that is {name}: generate takes the checkpoint before", GENERATE, 0, plant(HALF), says='"step": 3')
+        case(
+            f"a shard that is {name}: generate takes the checkpoint before",
+            GENERATE,
+            0,
+            plant(HALF),
+            says='"step": 3',
+        )
         for name, plant in IN_PLACE.items()
     ),
     *(
-        case(f"a shard that is {name}: generate takes the checkpoint before", GENERATE, 0, plant, says='"step": 3')
+        case(
+            f"a shard that is {name}: generate takes the checkpoint before",
+            GENERATE,
+            0,
+            plant,
+            says='"step": 3',
+        )
         for name, plant in TOLD.items()
     ),
-    *(case(f"a shard that is {name}, and was asked for: export", f"{EXPORT} --step 4", 5, plant) for name, plant in TOLD.items()),
-    case("a shard that is cut: export takes the checkpoint before", EXPORT, 0, TOLD["cut"], writes=("out",), says="step 3"),
+    *(
+        case(f"a shard that is {name}, and was asked for: export", f"{EXPORT} --step 4", 5, plant)
+        for name, plant in TOLD.items()
+    ),
+    case(
+        "a shard that is cut: export takes the checkpoint before",
+        EXPORT,
+        0,
+        TOLD["cut"],
+        writes=("out",),
+        says="step 3",
+    ),
 ]

@@ -9,7 +9,13 @@ BUILD = "data build in.jsonl --output new"
 GENERATE = "generate run --prompt text"
 DRY = "pretrain -f llama3_tiny --dry-run launch=slurm"
 OF_THE_CHAIN = (
-    *("-d afterok:1", "-dafterok:1", "--dependency=afterok:1", "--dep=afterok:1", "--depend=afterok:1"),
+    *(
+        "-d afterok:1",
+        "-dafterok:1",
+        "--dependency=afterok:1",
+        "--dep=afterok:1",
+        "--depend=afterok:1",
+    ),
     *(
         "-J x",
         "-Jx",
@@ -24,7 +30,20 @@ OF_THE_CHAIN = (
         "--chdir=/tmp",
         "--chd=/tmp",
     ),
-    *("-H", "--hold", "--ho", "-W", "--wait", "--wrap=id", "--wra=id", "-M c1", "-Mc1", "--clusters=c1", "--parsable", "--pars"),
+    *(
+        "-H",
+        "--hold",
+        "--ho",
+        "-W",
+        "--wait",
+        "--wrap=id",
+        "--wra=id",
+        "-M c1",
+        "-Mc1",
+        "--clusters=c1",
+        "--parsable",
+        "--pars",
+    ),
 )
 TEMPLATES = {
     "prints without end": "{% for a in range(99999) %}{% for b in range(99999) %}{{ 'x' * 1000 }}{% endfor %}{% endfor %}",
@@ -46,33 +65,102 @@ def template(text: str) -> Plant:
 
 
 CASES: list[Case] = [
-    case("a hundred thousand workers", f"{BUILD} --tokenizer bytes --workers 100000", 2, uses=("in.jsonl",)),
-    case("workers without end", f"{BUILD} --tokenizer bytes --workers {10**30}", 2, uses=("in.jsonl",)),
+    case(
+        "a hundred thousand workers",
+        f"{BUILD} --tokenizer bytes --workers 100000",
+        2,
+        uses=("in.jsonl",),
+    ),
+    case(
+        "workers without end",
+        f"{BUILD} --tokenizer bytes --workers {10**30}",
+        2,
+        uses=("in.jsonl",),
+    ),
     case("ten to the eighteenth tokens", f"{BUILD} --train-bpe {10**18}", 2, uses=("in.jsonl",)),
     case("two to the seventieth tokens", f"{BUILD} --train-bpe {2**70}", 2, uses=("in.jsonl",)),
     case("minus one token", f"{BUILD} --train-bpe -1", 2, uses=("in.jsonl",)),
-    case("a text key of escape sequences", f"{BUILD} --tokenizer bytes --text-key '{ESCAPES}'", 2, uses=("in.jsonl",)),
-    case("an output of escape sequences", "data build nowhere --output '\x1b[2J\u202e' --tokenizer bytes", 2, uses=()),
-    *(case(f"a temperature of {value}", f"{GENERATE} --temperature {value}", 2) for value in ("nan", "inf", "-1", "-inf", "1e400", "hot")),
-    case("a temperature of next to nothing", f"{GENERATE} --temperature 1e-320 --max-tokens 2", (0, 2)),
-    *(case(f"--max-tokens {value}", f"{GENERATE} --max-tokens {value}", 2) for value in (0, -1, 10**18, 10**40, "many")),
+    case(
+        "a text key of escape sequences",
+        f"{BUILD} --tokenizer bytes --text-key '{ESCAPES}'",
+        2,
+        uses=("in.jsonl",),
+    ),
+    case(
+        "an output of escape sequences",
+        "data build nowhere --output '\x1b[2J\u202e' --tokenizer bytes",
+        2,
+        uses=(),
+    ),
+    *(
+        case(f"a temperature of {value}", f"{GENERATE} --temperature {value}", 2)
+        for value in ("nan", "inf", "-1", "-inf", "1e400", "hot")
+    ),
+    case(
+        "a temperature of next to nothing",
+        f"{GENERATE} --temperature 1e-320 --max-tokens 2",
+        (0, 2),
+    ),
+    *(
+        case(f"--max-tokens {value}", f"{GENERATE} --max-tokens {value}", 2)
+        for value in (0, -1, 10**18, 10**40, "many")
+    ),
     *(
         case(f"--top-k {value}", f"{GENERATE} --top-k {value} --max-tokens 2", code)
         for value, code in ((0, 2), (-1, 2), (10**18, (0, 2)), (10**40, (0, 2)))
     ),
-    *(case(f"--step {value}", f"{GENERATE} --step {value}", (2, 5)) for value in (-1, 99, 10**18, 10**40)),
-    *(case(f"generate --seed {value}", f"{GENERATE} --seed {value}", 2) for value in (-1, 2**63, 10**40)),
+    *(
+        case(f"--step {value}", f"{GENERATE} --step {value}", (2, 5))
+        for value in (-1, 99, 10**18, 10**40)
+    ),
+    *(
+        case(f"generate --seed {value}", f"{GENERATE} --seed {value}", 2)
+        for value in (-1, 2**63, 10**40)
+    ),
     case("an empty prompt", "generate run --prompt ''", 2),
     case("a prompt of half a pair", "generate run --prompt '\udcff'", (0, 2)),
-    *(case(f"sbatch option {option}", f"{DRY} 'launch.slurm.sbatch_args=[\"{option}\"]'", 2, uses=()) for option in OF_THE_CHAIN),
     *(
-        case(f"a template that {name}", f"{DRY} launch.slurm.template=theirs.j2", 2, template(text), uses=())
+        case(
+            f"sbatch option {option}",
+            f"{DRY} 'launch.slurm.sbatch_args=[\"{option}\"]'",
+            2,
+            uses=(),
+        )
+        for option in OF_THE_CHAIN
+    ),
+    *(
+        case(
+            f"a template that {name}",
+            f"{DRY} launch.slurm.template=theirs.j2",
+            2,
+            template(text),
+            uses=(),
+        )
         for name, text in TEMPLATES.items()
     ),
-    case("a template that is a FIFO", f"{DRY} launch.slurm.template=theirs.j2", 2, fifo("theirs.j2"), uses=()),
-    case("a template that is an endless device", f"{DRY} launch.slurm.template=theirs.j2", 2, device("theirs.j2"), uses=()),
-    case("a billion nodes: plan", "plan -f llama3_tiny trainer.num_nodes=1000000000 trainer.devices=1000000000", 2, uses=()),
-    case("a billion layers: plan", "plan -f llama3_tiny model.num_layers=1000000000", (0, 2), uses=()),
+    case(
+        "a template that is a FIFO",
+        f"{DRY} launch.slurm.template=theirs.j2",
+        2,
+        fifo("theirs.j2"),
+        uses=(),
+    ),
+    case(
+        "a template that is an endless device",
+        f"{DRY} launch.slurm.template=theirs.j2",
+        2,
+        device("theirs.j2"),
+        uses=(),
+    ),
+    case(
+        "a billion nodes: plan",
+        "plan -f llama3_tiny trainer.num_nodes=1000000000 trainer.devices=1000000000",
+        2,
+        uses=(),
+    ),
+    case(
+        "a billion layers: plan", "plan -f llama3_tiny model.num_layers=1000000000", (0, 2), uses=()
+    ),
     case(
         "a billion stages: plan",
         "plan -f llama3_tiny model.global_batch_size=1000000000 'model.rampup_batch_size=[1,1,1000000000]'",
@@ -87,7 +175,11 @@ CASES: list[Case] = [
         uses=(),
     ),
     case(
-        "a FIFO among the options: plan", "plan -f llama3_tiny --config-dir theirs optim=pipe", 2, fifo("theirs/optim/pipe.yaml"), uses=()
+        "a FIFO among the options: plan",
+        "plan -f llama3_tiny --config-dir theirs optim=pipe",
+        2,
+        fifo("theirs/optim/pipe.yaml"),
+        uses=(),
     ),
     case(
         "an endless device among the options: plan",
@@ -118,9 +210,16 @@ CASES: list[Case] = [
         uses=(),
     ),
     case("a setting of escape sequences: explain", "explain 'model.\x1b[2J\u202e'", 2, uses=()),
-    case("a value of escape sequences: plan", "plan -f llama3_tiny 'name=\x1b[2J\u202e'", 2, uses=()),
+    case(
+        "a value of escape sequences: plan", "plan -f llama3_tiny 'name=\x1b[2J\u202e'", 2, uses=()
+    ),
     case("a recipe of escape sequences: plan", "plan -f '\x1b[2J\u202e'", 2, uses=()),
-    case("a recipe that calls something: plan", 'plan -f \'llama3_tiny(__import__("os").system("touch owned"))\'', 2, uses=()),
+    case(
+        "a recipe that calls something: plan",
+        'plan -f \'llama3_tiny(__import__("os").system("touch owned"))\'',
+        2,
+        uses=(),
+    ),
     case(
         "measured by a folder of somebody else's: plan",
         "plan -f llama3_tiny --measured theirs",
@@ -138,5 +237,10 @@ CASES: list[Case] = [
     case("a shell of escape sequences: completion", "completion '\x1b[2J\u202e'", 2, uses=()),
     case("an unknown command of escape sequences", "'\x1b[2J\u202e'", 2, uses=()),
     case("an unknown option of escape sequences", "plan '--\x1b[2J\u202e'", 2, uses=()),
-    case("doctor of a run with damaged records", "doctor -f llama3_tiny run_dir=run", (0, 1, 2, 4, 5), write("run/state.json", ESCAPES)),
+    case(
+        "doctor of a run with damaged records",
+        "doctor -f llama3_tiny run_dir=run",
+        (0, 1, 2, 4, 5),
+        write("run/state.json", ESCAPES),
+    ),
 ]

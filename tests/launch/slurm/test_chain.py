@@ -45,7 +45,9 @@ def directory(tmp_path, monkeypatch) -> RunDirectory:
     """A run directory. Slurm's commands write down how they are called."""
     (tmp_path / "bin").mkdir()
     for name in ("sbatch", "squeue", "scancel", "scontrol"):
-        (tmp_path / "bin" / name).write_text(f'#!/bin/sh\nprintf "%s\\n" {name} "$@" >>{tmp_path}/asked\n')
+        (tmp_path / "bin" / name).write_text(
+            f'#!/bin/sh\nprintf "%s\\n" {name} "$@" >>{tmp_path}/asked\n'
+        )
         (tmp_path / "bin" / name).chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}/bin:{os.environ['PATH']}")
     (tmp_path / "run/slurm").mkdir(parents=True)
@@ -63,7 +65,14 @@ def asked(directory: RunDirectory) -> list[str]:
 
 
 def assert_refused(directory: RunDirectory, error: type[Exception]) -> None:
-    for act in (chain.status, chain.is_cancelled, chain.refuse_living, chain.cancel, cancel, lambda run: chain.submit(run, [])):
+    for act in (
+        chain.status,
+        chain.is_cancelled,
+        chain.refuse_living,
+        chain.cancel,
+        cancel,
+        lambda run: chain.submit(run, []),
+    ):
         with pytest.raises(error) as refused:
             act(directory)
         assert str(refused.value).replace("\n", "").isprintable()
@@ -82,8 +91,16 @@ DAMAGED = {
     "too many jobs": json.dumps(CHAIN | {"jobs": [JOB] * (chain.MOST_JOBS + 1)}).encode(),
     "a word for a time": json.dumps(CHAIN | {"submitted": "now"}).encode(),
     "a number for a truth": json.dumps(CHAIN | {"cancelled": 0}).encode(),
-    **{f"without {name}": json.dumps({key: CHAIN[key] for key in CHAIN.keys() - {name}}).encode() for name in CHAIN},
-    **{f"a job without {name}": json.dumps(CHAIN | {"jobs": [{key: JOB[key] for key in JOB.keys() - {name}}]}).encode() for name in JOB},
+    **{
+        f"without {name}": json.dumps({key: CHAIN[key] for key in CHAIN.keys() - {name}}).encode()
+        for name in CHAIN
+    },
+    **{
+        f"a job without {name}": json.dumps(
+            CHAIN | {"jobs": [{key: JOB[key] for key in JOB.keys() - {name}}]}
+        ).encode()
+        for name in JOB
+    },
 }
 
 
@@ -95,18 +112,29 @@ def test_a_damaged_record_is_refused_and_slurm_is_asked_nothing(directory, conte
 
 
 @pytest.mark.parametrize("field", JOB)
-def test_a_field_of_a_job_holds_what_a_submission_writes_there_or_the_record_is_refused(directory, field):
-    allowed = {"name": ("-u", "1_2", "1+0", "0", "-1", "1" * 11, ".."), "num_nodes": (1,), "job": (None,), "dependency": (None,)}
+def test_a_field_of_a_job_holds_what_a_submission_writes_there_or_the_record_is_refused(
+    directory, field
+):
+    allowed = {
+        "name": ("-u", "1_2", "1+0", "0", "-1", "1" * 11, ".."),
+        "num_nodes": (1,),
+        "job": (None,),
+        "dependency": (None,),
+    }
     allowed |= {"stages": ([],), "global_batch_sizes": ([],)}
     for value in WRONG:
-        if not any(value is one or (value == one and type(value) is type(one)) for one in allowed.get(field, ())):
+        if not any(
+            value is one or (value == one and type(value) is type(one))
+            for one in allowed.get(field, ())
+        ):
             record(directory).write_text(json.dumps(CHAIN | {"jobs": [JOB | {field: value}]}))
             assert_refused(directory, DamagedFileError)
 
 
 texts = st.one_of(st.text(max_size=8), st.from_regex(r"\A-{0,2}[a-z0-9=,_+ ]{1,8}\Z"))
 values = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | texts, lambda inner: st.lists(inner, max_size=3)
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | texts,
+    lambda inner: st.lists(inner, max_size=3),
 )
 
 
@@ -123,8 +151,17 @@ def test_whatever_a_record_holds_slurm_is_asked_about_numbers_alone(directory, j
         chain.cancel(directory)
     except DamagedFileError:
         assert asked(directory) == []
-    ours = {"squeue", "--noheader", "--states=all", f"--format={chain.commands._QUEUE_FORMAT}", f"--user={os.getuid()}"}
-    assert all(word in ours or (word.startswith("--jobs=") and word[7:].isdecimal() and word.isascii()) for word in asked(directory))
+    ours = {
+        "squeue",
+        "--noheader",
+        "--states=all",
+        f"--format={chain.commands._QUEUE_FORMAT}",
+        f"--user={os.getuid()}",
+    }
+    assert all(
+        word in ours or (word.startswith("--jobs=") and word[7:].isdecimal() and word.isascii())
+        for word in asked(directory)
+    )
 
 
 @pytest.mark.parametrize("name", ["slurm", "slurm/jobs.json", "logs", "logs/stage_0.7.log"])

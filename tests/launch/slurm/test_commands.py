@@ -20,17 +20,34 @@ def slurm_says(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("words", "key"),
     [
-        ("Batch job submission failed: Invalid account or account/partition combination specified", "launch.slurm.account"),
+        (
+            "Batch job submission failed: Invalid account or account/partition combination specified",
+            "launch.slurm.account",
+        ),
         ("Batch job submission failed: Invalid partition name specified", "launch.slurm.partition"),
         ("Batch job submission failed: Invalid qos specification", "launch.slurm.qos"),
-        ("Batch job submission failed: Requested time limit is invalid (missing or exceeds some limit)", "launch.slurm.time"),
+        (
+            "Batch job submission failed: Requested time limit is invalid (missing or exceeds some limit)",
+            "launch.slurm.time",
+        ),
         ("Invalid --time specification", "launch.slurm.time"),
-        ("Batch job submission failed: Memory specification can not be satisfied", "launch.slurm.mem"),
-        ("Batch job submission failed: Invalid generic resource (gres) specification", "launch.slurm.gpus_per_node"),
-        ("Batch job submission failed: Requested node configuration is not available", "trainer.num_nodes"),
+        (
+            "Batch job submission failed: Memory specification can not be satisfied",
+            "launch.slurm.mem",
+        ),
+        (
+            "Batch job submission failed: Invalid generic resource (gres) specification",
+            "launch.slurm.gpus_per_node",
+        ),
+        (
+            "Batch job submission failed: Requested node configuration is not available",
+            "trainer.num_nodes",
+        ),
     ],
 )
-def test_what_slurm_refuses_is_told_with_the_setting_that_it_is_about(tmp_path, slurm_says, words, key):
+def test_what_slurm_refuses_is_told_with_the_setting_that_it_is_about(
+    tmp_path, slurm_says, words, key
+):
     slurm_says(words)
     (tmp_path / "script").write_text("#!/bin/bash\n")
     with pytest.raises(RampcliError) as refused:
@@ -77,7 +94,9 @@ def sbatch(tmp_path, monkeypatch):
     """A sbatch that prints these words and writes down its environment."""
 
     def answer(words: str) -> None:
-        (tmp_path / "sbatch").write_text(f"#!/bin/bash\nenv -0 >{tmp_path}/environment\nprintf -- '{words}'\n")
+        (tmp_path / "sbatch").write_text(
+            f"#!/bin/bash\nenv -0 >{tmp_path}/environment\nprintf -- '{words}'\n"
+        )
         (tmp_path / "sbatch").chmod(0o755)
         (tmp_path / "script").write_text("#!/bin/bash\n")
         monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
@@ -86,16 +105,22 @@ def sbatch(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(("path", "inherited"), [(":", None), ("/a::/b:", "/a:/b"), ("", None)])
-def test_no_job_inherits_the_working_directory_as_a_path_of_python_s(tmp_path, sbatch, monkeypatch, path, inherited):
+def test_no_job_inherits_the_working_directory_as_a_path_of_python_s(
+    tmp_path, sbatch, monkeypatch, path, inherited
+):
     monkeypatch.setenv("PYTHONPATH", path)
     sbatch("7;cluster")
     assert commands.submit(tmp_path / "script", folder=tmp_path) == "7"
-    environment = dict(entry.split("=", 1) for entry in (tmp_path / "environment").read_text().split("\0")[:-1])
+    environment = dict(
+        entry.split("=", 1) for entry in (tmp_path / "environment").read_text().split("\0")[:-1]
+    )
     assert environment.get("PYTHONPATH") == inherited
     assert environment["PYTHONSAFEPATH"] == "1"
 
 
-@pytest.mark.parametrize("words", ["", "Submitted batch job 7", "7_1", "7+0", "--user=root", "1,2", "\033[2J7", "0"])
+@pytest.mark.parametrize(
+    "words", ["", "Submitted batch job 7", "7_1", "7+0", "--user=root", "1,2", "\033[2J7", "0"]
+)
 def test_an_answer_that_is_no_job_s_id_is_told_as_it_is(tmp_path, sbatch, words):
     sbatch(words)
     with pytest.raises(RampcliError, match="instead of a job's id") as refused:

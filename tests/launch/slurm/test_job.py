@@ -17,7 +17,15 @@ from run_files import manifest, state
 def run(tmp_path):
     """A run whose stages begin after 0, 800, 1600 and 2404 samples, described as `pretrain` does."""
     directory = RunDirectory(tmp_path)
-    describe(directory, resolve(lay_over(llm.from_factory("llama3_tiny"), [f"run_dir={tmp_path}", "trainer.accelerator=cpu"])), [])
+    describe(
+        directory,
+        resolve(
+            lay_over(
+                llm.from_factory("llama3_tiny"), [f"run_dir={tmp_path}", "trainer.accelerator=cpu"]
+            )
+        ),
+        [],
+    )
     return directory
 
 
@@ -29,7 +37,9 @@ def leave_checkpoint(run, consumed_samples):
 
 def leave_chain(run, *, cancelled):
     (run.path / "slurm").mkdir()
-    (run.path / "slurm/jobs.json").write_text(json.dumps({"jobs": [], "submitted": 1.0, "cancelled": cancelled}))
+    (run.path / "slurm/jobs.json").write_text(
+        json.dumps({"jobs": [], "submitted": 1.0, "cancelled": cancelled})
+    )
 
 
 @pytest.mark.parametrize(("consumed_samples", "stages"), [(800, [0]), (1600, [0, 1]), (3204, [3])])
@@ -42,7 +52,9 @@ def test_a_job_whose_stages_were_trained_before_ends_well_at_once(run, consumed_
 
 def test_a_job_whose_stages_have_not_come_yet_fails_and_says_which_script_comes_first(run):
     leave_checkpoint(run, 800)
-    with pytest.raises(RampcliError, match="stands in stage 1, and this job is for stage 2") as refused:
+    with pytest.raises(
+        RampcliError, match="stands in stage 1, and this job is for stage 2"
+    ) as refused:
         go_on(run, [2], StopSignals())
     assert "stage_1.sbatch" in refused.value.remedy
 

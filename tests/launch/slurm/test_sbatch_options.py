@@ -43,16 +43,49 @@ def check(*words: str, key: str = "sbatch_args") -> None:
     ],
 )
 def test_an_option_that_breaks_a_chain_is_refused_in_every_spelling(word, name):
-    with pytest.raises(UsageError, match=rf"has {word}.*which a chain of jobs cannot have") as refused:
+    with pytest.raises(
+        UsageError, match=rf"has {word}.*which a chain of jobs cannot have"
+    ) as refused:
         check("--exclusive", word)
     assert f"--{name}" in str(refused.value)
     assert refused.value.keys == ("launch.slurm.sbatch_args",)
 
 
 ALLOWED = (
-    *("--exclusive", "--constraint=a&b", "-C h100", "-Ch100", "-xnode[1-4]", "-wHOLD", "-AdJ", "-pdebug", "-Qp dH", "-c4", "-t1:00", "-kd"),
-    *("--export=NONE", "-o logs/%j", "--output=x", "--error=x", "-ex", "--requeue", "--comment=--hold # -d", "--no-kill", "--hint=x"),
-    *("--wait-all-nodes=1", "--nodelist=a", "--nodefile=a", "--ntasks-per-core=1", "--ntasks-per-gpu=1", "--wckey=a", "--mem=8G"),
+    *(
+        "--exclusive",
+        "--constraint=a&b",
+        "-C h100",
+        "-Ch100",
+        "-xnode[1-4]",
+        "-wHOLD",
+        "-AdJ",
+        "-pdebug",
+        "-Qp dH",
+        "-c4",
+        "-t1:00",
+        "-kd",
+    ),
+    *(
+        "--export=NONE",
+        "-o logs/%j",
+        "--output=x",
+        "--error=x",
+        "-ex",
+        "--requeue",
+        "--comment=--hold # -d",
+        "--no-kill",
+        "--hint=x",
+    ),
+    *(
+        "--wait-all-nodes=1",
+        "--nodelist=a",
+        "--nodefile=a",
+        "--ntasks-per-core=1",
+        "--ntasks-per-gpu=1",
+        "--wckey=a",
+        "--mem=8G",
+    ),
     "--signals-of-a-plugin",
 )
 
@@ -63,7 +96,22 @@ def test_any_other_option_is_left_to_sbatch(word):
 
 
 @pytest.mark.parametrize(
-    "word", ["", "x", "-", "--", "---x", "--=x", "--dependency afterok:1", "--x\ny", "--x\r", "--x\u2028", "--x\x1b[2J", " -H", "- H"]
+    "word",
+    [
+        "",
+        "x",
+        "-",
+        "--",
+        "---x",
+        "--=x",
+        "--dependency afterok:1",
+        "--x\ny",
+        "--x\r",
+        "--x\u2028",
+        "--x\x1b[2J",
+        " -H",
+        "- H",
+    ],
 )
 def test_a_word_that_is_no_option_is_refused(word):
     with pytest.raises(UsageError, match="which is no option") as refused:

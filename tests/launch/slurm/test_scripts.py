@@ -27,11 +27,24 @@ SAME_PROCESSES = ("rampup.at_boundary=continue", "rampup.node_policy=fixed", "tr
 RECORDER = '#!/bin/bash\nprintf "%s\\0" "$PWD" "$WORD" "$@" >"$(dirname "$0")/started"\n'
 LOADER = '#!/bin/bash\nprintf "%s\\0" "$@" >>"$(dirname "$0")/loaded"\n'
 
-hostile = st.text(alphabet=st.sampled_from(list(" \t\n'\"\\$`;&|()<>{}#*?!~=-%jéa\x01\x7f")), min_size=1, max_size=12)
-commands = st.sampled_from(
-    ["; touch canary #", "$(touch canary)", "`touch canary`", "' ; touch canary ; '", '" ; touch canary ; "', "\ntouch canary\n"]
+hostile = st.text(
+    alphabet=st.sampled_from(list(" \t\n'\"\\$`;&|()<>{}#*?!~=-%jéa\x01\x7f")),
+    min_size=1,
+    max_size=12,
 )
-anything = st.one_of(hostile, commands).filter(lambda text: "${" not in text and text != "???")  # settings may hold neither
+commands = st.sampled_from(
+    [
+        "; touch canary #",
+        "$(touch canary)",
+        "`touch canary`",
+        "' ; touch canary ; '",
+        '" ; touch canary ; "',
+        "\ntouch canary\n",
+    ]
+)
+anything = st.one_of(hostile, commands).filter(
+    lambda text: "${" not in text and text != "???"
+)  # settings may hold neither
 
 
 @cache
@@ -40,7 +53,9 @@ def recipe() -> Config:
 
 
 def compose(**settings: str) -> Config:
-    return lay_over(recipe(), [f"{key}={value}" for key, value in (RAMP_OF_JOBS | settings).items()])
+    return lay_over(
+        recipe(), [f"{key}={value}" for key, value in (RAMP_OF_JOBS | settings).items()]
+    )
 
 
 def scripts(*words: str, consumed_samples: int = 0) -> list[JobScript]:
@@ -49,7 +64,11 @@ def scripts(*words: str, consumed_samples: int = 0) -> list[JobScript]:
 
 
 def directives(script: JobScript) -> list[str]:
-    return [line.removeprefix("#SBATCH ") for line in script.text.splitlines() if line.startswith("#SBATCH ")]
+    return [
+        line.removeprefix("#SBATCH ")
+        for line in script.text.splitlines()
+        if line.startswith("#SBATCH ")
+    ]
 
 
 def with_template(tmp_path: Path, text: str) -> str:
@@ -58,21 +77,30 @@ def with_template(tmp_path: Path, text: str) -> str:
 
 
 def test_each_group_of_stages_with_the_same_processes_is_a_job():
-    assert [([stage.stage for stage in script.stages], script.num_nodes) for script in scripts()] == [([0], 1), ([1], 2), ([2], 3)]
+    assert [
+        ([stage.stage for stage in script.stages], script.num_nodes) for script in scripts()
+    ] == [([0], 1), ([1], 2), ([2], 3)]
     (together,) = scripts(*SAME_PROCESSES)
     assert [stage.stage for stage in together.stages] == [0, 1, 2]
     assert together.path == Path("runs/llama3_tiny/slurm/stage_0.sbatch")
 
 
 def test_what_was_trained_before_needs_no_job():
-    assert [script.path.name for script in scripts(consumed_samples=6)] == ["stage_1.sbatch", "stage_2.sbatch"]
+    assert [script.path.name for script in scripts(consumed_samples=6)] == [
+        "stage_1.sbatch",
+        "stage_2.sbatch",
+    ]
     (rest,) = scripts(*SAME_PROCESSES, consumed_samples=12)
     assert [stage.stage for stage in rest.stages] == [2]
     assert scripts(consumed_samples=30) == []
 
 
 def test_a_job_asks_for_the_nodes_and_processes_of_its_stages():
-    for number, script in enumerate(scripts("trainer.devices=2", "model.global_batch_size=6", "model.rampup_batch_size=[2,2,12]")):
+    for number, script in enumerate(
+        scripts(
+            "trainer.devices=2", "model.global_batch_size=6", "model.rampup_batch_size=[2,2,12]"
+        )
+    ):
         assert directives(script)[:4] == [
             f"--job-name=llama3_tiny.stage{number}",
             f"--nodes={script.num_nodes}",
@@ -90,15 +118,36 @@ def test_a_job_asks_for_the_nodes_and_processes_of_its_stages():
         (["trainer.accelerator=cpu", "launch.slurm.gpus_per_node=4"], None),
     ],
 )
-def test_a_job_asks_for_a_gpu_for_each_process_unless_told_otherwise_and_for_none_on_the_cpu(words, gpus):
+def test_a_job_asks_for_a_gpu_for_each_process_unless_told_otherwise_and_for_none_on_the_cpu(
+    words, gpus
+):
     found = [directive for directive in directives(scripts(*words)[0]) if "gpu" in directive]
     assert found == ([gpus] if gpus else [])
 
 
 def test_settings_become_directives_and_options_of_the_users_come_last():
-    words = [f"launch.slurm.{name}" for name in ("partition=p", "account=a", "qos=q", "time=1-02:00:00", "mem=4G", "cpus_per_task=3")]
-    found = directives(scripts(*words, "launch.slurm.sbatch_args=['--mem=8G','--comment=it is $5']")[0])
-    for directive in ("--partition=p", "--account=a", "--qos=q", "--time=1-02:00:00", "--mem=4G", "--cpus-per-task=3"):
+    words = [
+        f"launch.slurm.{name}"
+        for name in (
+            "partition=p",
+            "account=a",
+            "qos=q",
+            "time=1-02:00:00",
+            "mem=4G",
+            "cpus_per_task=3",
+        )
+    ]
+    found = directives(
+        scripts(*words, "launch.slurm.sbatch_args=['--mem=8G','--comment=it is $5']")[0]
+    )
+    for directive in (
+        "--partition=p",
+        "--account=a",
+        "--qos=q",
+        "--time=1-02:00:00",
+        "--mem=4G",
+        "--cpus-per-task=3",
+    ):
         assert directive in found
     assert found[-2:] == ["--mem=8G", '"--comment=it is \\$5"']
 
@@ -128,7 +177,14 @@ def named(folder: Path, name: str) -> Path:
 def run_bash(text: str, *, folder: Path, path: Path) -> None:
     (folder / "script").write_text(text, encoding="utf-8")
     environment = {"PATH": f"{path}:{os.environ['PATH']}", "LANG": "C.UTF-8"}
-    subprocess.run(["bash", "script"], cwd=folder, env=environment, capture_output=True, timeout=30, check=False)
+    subprocess.run(
+        ["bash", "script"],
+        cwd=folder,
+        env=environment,
+        capture_output=True,
+        timeout=30,
+        check=False,
+    )
 
 
 def fake_programs(folder: Path) -> Path:
@@ -158,7 +214,15 @@ def test_a_run_of_any_name_in_any_folder_starts_what_it_should_and_nothing_else(
         with contextlib.chdir(at):
             script = render(resolve(config), RunDirectory(Path(config.run_dir)))[0]
         run_bash(script.text, folder=folder, path=programs)
-        assert recorded(programs / "started") == [str(at), word, "-P", "-m", "rampcli.launch.slurm.job", config.run_dir, "0"]
+        assert recorded(programs / "started") == [
+            str(at),
+            word,
+            "-P",
+            "-m",
+            "rampcli.launch.slurm.job",
+            config.run_dir,
+            "0",
+        ]
         assert recorded(programs / "loaded") == ["load", loaded, "load", "plain"]
         assert sorted(folder.iterdir()) == sorted([folder / "a", folder / "script", programs])
         assert list(at.iterdir()) == []
@@ -183,7 +247,15 @@ def test_a_run_of_any_name_in_any_folder_starts_what_it_should_and_nothing_else(
     ],
 )
 @pytest.mark.parametrize(
-    "word", ["; touch canary #", "$(touch canary)", "`touch canary`", "' ; touch canary ; '", '" ; touch canary ; "', "\ntouch canary\n"]
+    "word",
+    [
+        "; touch canary #",
+        "$(touch canary)",
+        "`touch canary`",
+        "' ; touch canary ; '",
+        '" ; touch canary ; "',
+        "\ntouch canary\n",
+    ],
 )
 def test_a_value_is_never_a_command_wherever_a_template_puts_it(tmp_path, line, word):
     config = compose()
@@ -197,7 +269,9 @@ def test_a_value_is_never_a_command_wherever_a_template_puts_it(tmp_path, line, 
 
 
 def test_a_template_of_ones_own_is_used_instead(tmp_path):
-    options = "{% for option in slurm.sbatch_args %}\n#SBATCH {{ option | directive }}\n{% endfor %}\n"
+    options = (
+        "{% for option in slurm.sbatch_args %}\n#SBATCH {{ option | directive }}\n{% endfor %}\n"
+    )
     own = with_template(tmp_path, "#!/bin/bash\n" + options + "exec {{ python }} {{ stages }}\n")
     (script,) = scripts(own, *SAME_PROCESSES, "launch.slurm.sbatch_args=[-C h100]")
     assert script.text == f'#!/bin/bash\n#SBATCH "-C h100"\nexec {sys.executable} 0 1 2\n'
@@ -248,12 +322,20 @@ LOOPS = "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% en
         ("\n" + LOOPS, "line 2 of the template .*: it takes more than 1 s of processor time"),
         ("{{ 9 ** (9 ** 8) }}", "the template .*: it takes more than 1 s of processor time"),
         ("\n{{ 'x' * 10 ** 10 }}", "line 2 of the template .*: it takes more than 1 GiB of memory"),
-        ("{% for a in range(99999) %}\n{{ 'x' * 10 ** 5 }}\n{% endfor %}", "the template .*: it prints more than 4 MiB"),
-        ("\n{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}", "line 2 of the template .*: maximum recursion depth"),
+        (
+            "{% for a in range(99999) %}\n{{ 'x' * 10 ** 5 }}\n{% endfor %}",
+            "the template .*: it prints more than 4 MiB",
+        ),
+        (
+            "\n{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}",
+            "line 2 of the template .*: maximum recursion depth",
+        ),
         ("{{ " + "(" * 100_000, "the template .*: maximum recursion depth"),
     ],
 )
-def test_a_template_that_never_ends_or_never_stops_printing_is_refused(tmp_path, monkeypatch, text, wrong):
+def test_a_template_that_never_ends_or_never_stops_printing_is_refused(
+    tmp_path, monkeypatch, text, wrong
+):
     monkeypatch.setattr(template, "CPU_S", 1)
     with pytest.raises(UsageError, match=wrong) as refused:
         scripts(with_template(tmp_path, text))
@@ -277,12 +359,27 @@ def test_a_template_of_ones_own_is_rendered_without_the_working_directory(tmp_pa
 
 @pytest.mark.parametrize(
     ("before", "after"),
-    [("", ""), (":", ""), (":/a", "/a"), ("/a:", "/a"), ("/a::/b", "/a:/b"), (":::/a b::/c:::", "/a b:/c"), (".", "."), ("/a", "/a")],
+    [
+        ("", ""),
+        (":", ""),
+        (":/a", "/a"),
+        ("/a:", "/a"),
+        ("/a::/b", "/a:/b"),
+        (":::/a b::/c:::", "/a b:/c"),
+        (".", "."),
+        ("/a", "/a"),
+    ],
 )
 def test_a_job_s_python_path_has_no_empty_entry(tmp_path, before, after):
     programs = fake_programs(tmp_path / "programs")
-    (programs / "python").write_text('#!/bin/bash\nprintf "%s\\0" "$PYTHONPATH" "$PYTHONSAFEPATH" >"$(dirname "$0")/started"\n')
-    (script,) = scripts(*SAME_PROCESSES, f"launch.slurm.python={programs}/python", f"launch.slurm.environment=['PYTHONPATH={before}']")
+    (programs / "python").write_text(
+        '#!/bin/bash\nprintf "%s\\0" "$PYTHONPATH" "$PYTHONSAFEPATH" >"$(dirname "$0")/started"\n'
+    )
+    (script,) = scripts(
+        *SAME_PROCESSES,
+        f"launch.slurm.python={programs}/python",
+        f"launch.slurm.environment=['PYTHONPATH={before}']",
+    )
     run_bash(script.text, folder=tmp_path, path=programs)
     assert recorded(programs / "started") == [after, "1"]
 

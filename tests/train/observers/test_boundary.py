@@ -38,11 +38,16 @@ def test_what_nobody_noted_is_not_known(run):
 
 def test_a_start_that_was_lost_on_the_way_belongs_to_the_wait(run):
     lost = ((110.0, "launch", {}), (111.0, "exit", {}))
-    leave_events(run, STOP, (101.5, "exit", {}), (102.0, "launch", {}), (109.0, "exit", {}), *lost[:1])
+    leave_events(
+        run, STOP, (101.5, "exit", {}), (102.0, "launch", {}), (109.0, "exit", {}), *lost[:1]
+    )
     assert boundary_costs(run, step=7, arrival=ARRIVAL, first_step_at=156.0)["wait_s"] == 8.5
 
 
-@pytest.mark.parametrize("last", [(100.0, "stop", {"step": 7, "status": "preempted", "save_s": 1.0}), (100.5, "launch", {})])
+@pytest.mark.parametrize(
+    "last",
+    [(100.0, "stop", {"step": 7, "status": "preempted", "save_s": 1.0}), (100.5, "launch", {})],
+)
 def test_a_start_after_anything_else_is_at_no_boundary(run, last):
     leave_events(run, last)
     assert boundary_costs(run, step=7, arrival=ARRIVAL, first_step_at=156.0) is None

@@ -14,7 +14,10 @@ def said(shares, step_time_s=1.0):
     """What is said after each of some steps that follow a first one."""
     waits = DataWaits()
     waits.share(FIRST)
-    return [waits.share(StepTimes(step_time_s=step_time_s, data_time_s=share * step_time_s)) for share in shares]
+    return [
+        waits.share(StepTimes(step_time_s=step_time_s, data_time_s=share * step_time_s))
+        for share in shares
+    ]
 
 
 def test_the_numbers_are_those_of_the_documentation():
@@ -56,6 +59,8 @@ def test_the_first_step_waits_for_what_nothing_could_have_read_before_and_does_n
 def test_time_counts_and_not_steps():
     waits = DataWaits()
     waits.share(FIRST)
-    steps = [StepTimes(step_time_s=100.0, data_time_s=0.0)] + [StepTimes(step_time_s=1.0, data_time_s=0.5)] * 48
+    steps = [StepTimes(step_time_s=100.0, data_time_s=0.0)] + [
+        StepTimes(step_time_s=1.0, data_time_s=0.5)
+    ] * 48
     assert [waits.share(step) for step in steps] == [None] * 49
     assert waits.share(steps[-1]) == pytest.approx(24.5 / 149)

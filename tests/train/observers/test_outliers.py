@@ -5,17 +5,23 @@ import pytest
 from rampcli.train.observers.outliers import LEAST, WINDOW, Outliers, not_finite
 from rampcli.train.step import StepResult
 
-USUAL = [StepResult(loss=2 + 0.01 * (step % 5), grad_norm=1 + 0.1 * (step % 3)) for step in range(WINDOW)]
+USUAL = [
+    StepResult(loss=2 + 0.01 * (step % 5), grad_norm=1 + 0.1 * (step % 3)) for step in range(WINDOW)
+]
 
 
 @pytest.mark.parametrize("wrong", [math.nan, math.inf, -math.inf])
 def test_a_loss_or_a_norm_that_is_not_finite_is_named(wrong):
     assert not_finite(StepResult(loss=wrong, grad_norm=1.0)) == f"the loss is {wrong}"
-    assert not_finite(StepResult(loss=1.0, grad_norm=wrong)) == f"the norm of the gradient is {wrong}"
+    assert (
+        not_finite(StepResult(loss=1.0, grad_norm=wrong)) == f"the norm of the gradient is {wrong}"
+    )
     assert not_finite(StepResult(loss=1.0, grad_norm=1.0)) is None
 
 
-@pytest.mark.parametrize("spike", [StepResult(loss=3.0, grad_norm=1.0), StepResult(loss=2.0, grad_norm=9.0)])
+@pytest.mark.parametrize(
+    "spike", [StepResult(loss=3.0, grad_norm=1.0), StepResult(loss=2.0, grad_norm=9.0)]
+)
 def test_a_step_stands_out_once_there_are_enough_steps_before_it(spike):
     for before in (LEAST - 1, LEAST, WINDOW):
         outliers = Outliers(sigma=6.0)
