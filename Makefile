@@ -1,6 +1,8 @@
-# make demo: set up and train a small Llama on real text.   make test: set up and run every check.
+# make demo: install rampcli and train a small Llama on real text.
+# make test: install the development tools and run every check.
 PYTHON ?= python3
 BIN := .venv/bin
+PIP := $(BIN)/pip install --disable-pip-version-check --constraint constraints.txt
 
 .PHONY: demo test stress fuzz test-slurm lint docs goldens bench-peers clean
 
@@ -11,28 +13,32 @@ demo: .venv/installed
 test: lint
 	OMP_NUM_THREADS=1 $(BIN)/pytest
 
-# Kills a run's processes a hundred times at random instants; SEED=1 takes others.
+# Kill the processes of a run KILLS times (default 100) at random instants. SEED=1 draws others.
 stress: .venv/installed-dev
 	OMP_NUM_THREADS=1 KILLS=$${KILLS:-100} $(BIN)/pytest -n 0 -s tests/distributed/test_random_kills.py
 
-# Damages files and command lines at random, for an hour; MINUTES= and SEED= say otherwise.
+# Damage files and command lines at random for MINUTES (default 60). SEED=1 draws other damage.
 fuzz: .venv/installed-dev
 	PYTHONPATH=tests $(BIN)/python -P -m hostile.fuzz
 
 SLURM := slurm-wlm munge openmpi-bin
 APT := DEBIAN_FRONTEND=noninteractive apt-get install -qq -y --no-install-recommends
 
-# Installs Slurm where it is not there, as root on Debian or Ubuntu, and tests with clusters of its own on this machine.
+# Install Slurm if it is missing (as root on Debian or Ubuntu), then run its tests on clusters of
+# their own on this machine.
 test-slurm: .venv/installed-dev
-	type slurmctld slurmd munged mpirun >/dev/null 2>&1 || $(APT) $(SLURM) || { apt-get update -qq && $(APT) $(SLURM); }
+	type slurmctld slurmd munged mpirun >/dev/null 2>&1 \
+		|| $(APT) $(SLURM) || { apt-get update -qq && $(APT) $(SLURM); }
 	OMP_NUM_THREADS=1 $(BIN)/pytest tests/slurm
 
+# The linters, formatter, type checker and import rules. Nothing is changed.
 lint: .venv/installed-dev
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
+# Write the generated pages and pictures of docs/.
 docs: .venv/installed-dev
 	$(BIN)/python docs/generate.py
 
@@ -40,19 +46,25 @@ docs: .venv/installed-dev
 	$(PYTHON) -m venv .venv
 
 .venv/installed: .venv/bin/python pyproject.toml constraints.txt
-	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable .
+	@echo "Installing rampcli and the packages it needs into .venv, which takes a minute or more."
+	@echo "The largest download is PyTorch: about 200 MB for CPUs, or several GB with CUDA."
+	$(PIP) --editable .
 	touch $@
 
 .venv/installed-dev: .venv/bin/python pyproject.toml constraints.txt
-	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
-	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --no-deps megatron-core
+	@echo "Installing rampcli and its development tools into .venv, which takes a few minutes."
+	@echo "The largest download is PyTorch: about 200 MB for CPUs, or several GB with CUDA."
+	$(PIP) --editable '.[dev]'
+	$(PIP) --no-deps megatron-core
 	touch $@ .venv/installed
 
-# What tests/benchmarks/bench_step.py compares a step with. The last two want other releases of what transformers and torch want.
+# Install what tests/benchmarks/bench_step.py compares a step with. litgpt and torchtitan go without
+# their dependencies: they ask for other releases of transformers and torch.
 bench-peers: .venv/installed-dev
-	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev,bench]'
-	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --no-deps litgpt torchtitan
+	$(PIP) --editable '.[dev,bench]'
+	$(PIP) --no-deps litgpt torchtitan
 
+# Write the golden losses of tests/numerics again, after a change of computation.
 goldens: .venv/installed-dev
 	$(BIN)/python tests/numerics/goldens.py
 

@@ -1,6 +1,6 @@
-"""Pretrain language models with a batch size that is planned, exact and grows.
+"""Pretrains language models with a batch size that is planned, exact and grows.
 
-`compose`, `run`, `llm`, `BatchPlan` and `RampSchedule` are imported when they are first used.
+`compose`, `run`, `llm`, `BatchPlan` and `RampSchedule` are imported on first use.
 """
 
 import importlib

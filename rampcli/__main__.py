@@ -1,4 +1,4 @@
-"""`python -m rampcli`."""
+"""Runs the command line: `python -m rampcli`."""
 
 from rampcli.cli.main import main
 

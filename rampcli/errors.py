@@ -1,6 +1,6 @@
-"""What can go wrong, and the exit code that says so.
+"""Errors that a user can cause, and their exit codes.
 
-Every error that a user can cause is a `RampcliError`: it is shown as one message, never as a traceback.
+Each of them is a `RampcliError`, which is shown as one message and never as a traceback.
 """
 
 from collections.abc import Iterator, Sequence
@@ -8,28 +8,26 @@ from contextlib import contextmanager
 from typing import Any
 
 LONGEST_SHOWN = 300
+"""Characters of a message. The middle of a longer one is left out."""
 
 
 def visible(text: str, *, keeps: str = "") -> str:
-    r"""Returns a text in which a terminal finds nothing to obey: control characters and bidi marks become `\x1b`, `\u202e`.
+    r"""Returns the text with control characters and bidi marks written out, as `\x1b` or `\u202e`.
 
-    Everything that is printed and came from a file passes through here. Characters of `keeps` stay, newlines for example.
+    Everything that comes from a file passes through here before it is printed, so that no file can
+    control the terminal. Characters in `keeps`, such as newlines, stay as they are.
     """
-    return (
-        text
-        if text.isprintable()
-        else "".join(one if one.isprintable() or one in keeps else ascii(one)[1:-1] for one in text)
-    )
+    if text.isprintable():
+        return text
+    return "".join(one if one.isprintable() or one in keeps else ascii(one)[1:-1] for one in text)
 
 
 def printable(text: str) -> str:
-    """Returns a text as one visible line, with the middle of a long one left out."""
+    """Returns the text as one visible line of at most `LONGEST_SHOWN` characters."""
     line = visible(text)
-    return (
-        line
-        if len(line) <= LONGEST_SHOWN
-        else f"{line[: LONGEST_SHOWN * 2 // 3]} ... {line[-LONGEST_SHOWN // 4 :]}"
-    )
+    if len(line) <= LONGEST_SHOWN:
+        return line
+    return f"{line[: LONGEST_SHOWN * 2 // 3]} ... {line[-LONGEST_SHOWN // 4 :]}"
 
 
 class RampcliError(Exception):
@@ -37,9 +35,10 @@ class RampcliError(Exception):
 
     Attributes:
         message: what is wrong, in one sentence.
-        keys: the config keys that it is about, most important first.
+        keys: the config keys that the error is about, most important first.
         remedy: what would work, or None.
-        set_by: where the values of `keys` came from; filled in by `rampcli.config`, where whoever raises does not know.
+        set_by: where the values of `keys` were set. `rampcli.config` fills it in for errors raised
+            by code that does not know.
     """
 
     exit_code = 1
@@ -59,7 +58,7 @@ class RampcliError(Exception):
         self.set_by = tuple(set_by)
 
     def facts(self) -> dict[str, Any]:
-        """What state.json says of it."""
+        """Returns the fields of `state.json` that describe the error."""
         return {
             "message": self.message,
             "set_by": self.set_by,
@@ -83,7 +82,7 @@ class UsageError(RampcliError):
 
 
 class UsageErrors(UsageError):
-    """Several of them, shown one below the other."""
+    """Several usage errors, printed one below the other."""
 
     def __init__(self, errors: Sequence[UsageError]) -> None:
         super().__init__(
@@ -97,23 +96,21 @@ class UsageErrors(UsageError):
 
 
 def reason_of(error: Exception) -> str:
-    """Returns why an error was raised, as one visible line."""
-    return (
-        error.message
-        if isinstance(error, RampcliError)
-        else printable(str(error) or type(error).__name__)
-    )
+    """Returns the message of an error as one visible line, or its type if it has no message."""
+    if isinstance(error, RampcliError):
+        return error.message
+    return printable(str(error) or type(error).__name__)
 
 
 class Report:
-    """Collects errors, so that a user sees all of them at once."""
+    """Collects usage errors, so that a user sees all of them at once."""
 
     def __init__(self) -> None:
         self.errors: list[UsageError] = []
 
     @contextmanager
     def noting(self) -> Iterator[None]:
-        """Note a usage error of the block and go on after it."""
+        """Collects a usage error that the body of the `with` statement raises."""
         try:
             yield
         except UsageErrors as error:
@@ -122,10 +119,10 @@ class Report:
             self.errors.append(error)
 
     def close(self) -> None:
-        """Raise what was noted.
+        """Raises the collected errors.
 
         Raises:
-            UsageError: the only one, or a `UsageErrors` of all.
+            UsageError: the error, if there is one; a `UsageErrors`, if there are several.
         """
         if self.errors:
             raise self.errors[0] if len(self.errors) == 1 else UsageErrors(self.errors)
@@ -138,22 +135,22 @@ class ForeignCheckpointError(RampcliError):
 
 
 class NoCheckpointError(RampcliError):
-    """No usable checkpoint where one was demanded."""
+    """A checkpoint is needed, and there is none that can be used."""
 
     exit_code = 5
 
 
 class DamagedFileError(RampcliError):
-    """A file that rampcli reads is not what was written: cut, changed, or never of its kind."""
+    """A file is truncated, changed, or not of the expected kind."""
 
     exit_code = 5
 
 
 EXIT_INTERRUPTED = 75
-"""Interrupted after a save: the same command goes on (sysexits.h, EX_TEMPFAIL)."""
+"""Interrupted after a save: the same command resumes (EX_TEMPFAIL in sysexits.h)."""
 
 EXIT_CTRL_C = 130
-"""Interrupted by Ctrl-C (128 + SIGINT), as shells count it."""
+"""Interrupted by Ctrl-C: 128 + SIGINT, as in shells."""
 
 EXIT_TERMINATED = 143
-"""Ended by SIGTERM (128 + SIGTERM), where there was nothing to save."""
+"""Ended by SIGTERM with nothing to save: 128 + SIGTERM."""

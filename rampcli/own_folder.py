@@ -1,7 +1,8 @@
-"""Folders that rampcli writes, truncates and deletes in: marked as its own, and never left through a symbolic link.
+"""Folders that rampcli owns: it writes and deletes only in them, and follows no symbolic link out.
 
-Links above such a folder are followed, because a user may keep `runs` on another disk. Links inside it are refused: whoever can put a
-link there could otherwise choose which of the user's files is overwritten.
+A marker file shows that rampcli made a folder. Links above it are followed, because a user may keep
+`runs` on another disk. Links inside it are refused: anyone who can create a link there could
+otherwise choose which of the user's files is overwritten.
 """
 
 import errno
@@ -27,7 +28,7 @@ _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 
 @dataclass(frozen=True, slots=True)
 class OwnFolder:
-    """A folder of ours. Paths that its methods take lie in it, or in folders below it."""
+    """A folder that rampcli owns. Methods take paths in it, or in folders below it."""
 
     path: Path
 
@@ -35,51 +36,46 @@ class OwnFolder:
 
     @property
     def marker(self) -> Path:
-        """The file that says that rampcli made the folder, and what for."""
+        """The file that says that rampcli made the folder, and of which kind it is."""
         return self.path / MARKER
 
     def is_claimed(self) -> bool:
-        """Whether the folder carries the marker of this kind of folder."""
+        """Returns True if the folder has the marker of this kind of folder."""
         with suppress(OSError, ValueError, RecursionError):
             content = read_file(self.marker, most_bytes=MARKER_BYTES, follows_links=False)
             return bool(json.loads(content) == {"kind": self.KIND, "format": MARKER_FORMAT})
         return False
 
     def claim(self) -> None:
-        """Make the folder and mark it. Does nothing if it is marked already.
+        """Creates the folder if needed, and marks it unless it is marked already.
 
         Raises:
-            UsageError: the folder holds something and has no marker, so it is not ours; or it is not a folder.
+            UsageError: the path is not a folder, or a folder that is not empty and has no marker.
         """
         if self.is_claimed():
             return
         try:
             self.path.mkdir(parents=True, exist_ok=True)
-            foreign = next(
-                (
-                    name
-                    for name in sorted(os.listdir(self.path))
-                    if not name.startswith(f".{MARKER}.")
-                ),
-                None,
-            )
+            names = sorted(os.listdir(self.path))
         except (FileExistsError, NotADirectoryError) as error:
             raise UsageError(f"{self.path} is not a folder", remedy="another path") from error
+        # Another process may be writing the marker now: its temporary file does not count.
+        foreign = next((name for name in names if not name.startswith(f".{MARKER}.")), None)
         if foreign is None:
             self.mark()
-        elif not self.is_claimed():  # by another process, since
+        elif not self.is_claimed():  # another process may have claimed it by now
             raise UsageError(
                 f"{self.path} is not empty, and rampcli did not make it: it holds {foreign}",
                 remedy="another path, or an empty folder",
             )
 
     def mark(self) -> None:
-        """Write the marker."""
+        """Writes the marker."""
         self.replace(self.marker, json.dumps({"kind": self.KIND, "format": MARKER_FORMAT}) + "\n")
 
     @contextmanager
     def _parent(self, path: Path) -> Iterator[int]:
-        """Open the folder that holds `path`; gives its descriptor."""
+        """Opens the folder that holds `path` and yields its descriptor."""
         descriptor, at = os.open(self.path, _FOLDER), self.path
         try:
             for name in path.parent.relative_to(self.path).parts:
@@ -93,14 +89,15 @@ class OwnFolder:
             os.close(descriptor)
 
     def open(self, path: Path, flags: int) -> int:
-        """Open a regular file, which `flags` may create; returns its descriptor.
+        """Opens a regular file, or creates it if `flags` say so, and returns its descriptor.
 
         Raises:
-            UsageError: the file, or a folder on the way to it, is a symbolic link, or it is not a regular file.
+            UsageError: the file or a folder on the way to it is a symbolic link, or it is not a
+                regular file.
             OSError: as `os.open`.
         """
         with self._parent(path) as parent, _refusing_links(path):
-            # Without O_NONBLOCK, opening a FIFO waits for its other end.
+            # Without O_NONBLOCK, opening a FIFO would wait for a process at its other end.
             descriptor = os.open(
                 path.name,
                 flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC,
@@ -110,15 +107,15 @@ class OwnFolder:
             return _only_regular(descriptor, path)
 
     def open_to_append(self, path: Path) -> BinaryIO:
-        """Open a file for reading and appending; it is made if it is not there. Raises as `open`."""
+        """Opens or creates a file for reading and appending. Raises what `open` raises."""
         return os.fdopen(self.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT), "ab+")
 
     def replace(self, path: Path, content: str | bytes) -> None:
-        """Write a file aside, flush it to disk, and give it the name `path`.
+        """Writes a temporary file, flushes it to disk, and renames it to `path`.
 
         Raises:
             UsageError: a folder on the way is a symbolic link.
-            OSError: the disk is full, say; the file is as it was.
+            OSError: writing failed, for example because the disk is full. `path` is unchanged.
         """
         aside = f".{path.name}.{secrets.token_hex(8)}.tmp"
         with self._parent(path) as parent:
@@ -139,14 +136,14 @@ class OwnFolder:
                 raise
 
     def write_json(self, path: Path, content: dict[str, Any]) -> None:
-        """Replace a JSON file. Raises as `replace`."""
+        """Replaces a JSON file. Raises what `replace` raises."""
         self.replace(path, json.dumps(content, indent=1) + "\n")
 
     def make_folder(self, path: Path) -> None:
-        """Make a folder, and those above it inside this one. One that is there stays as it is.
+        """Creates a folder and its parents inside this one. Existing folders stay as they are.
 
         Raises:
-            UsageError: one of them is a symbolic link, or not a folder.
+            UsageError: one of them is a symbolic link or not a folder.
         """
         at = self.path
         for name in path.relative_to(self.path).parts:
@@ -157,23 +154,26 @@ class OwnFolder:
             pass
 
     def rename(self, old: Path, new: Path) -> None:
-        """Give a file or folder another name, and wait until the names are on disk."""
+        """Renames a file or folder and waits until the new name is on disk."""
         with self._parent(old) as source, self._parent(new) as target:
             os.rename(old.name, new.name, src_dir_fd=source, dst_dir_fd=target)
             os.fsync(target)
 
     def flush(self, folder: Path) -> None:
-        """Wait until the names in a folder are on disk."""
+        """Waits until the names in a folder are on disk."""
         with self._parent(folder / MARKER) as descriptor:
             os.fsync(descriptor)
 
     def remove_file(self, path: Path) -> None:
-        """Delete a file if it is there; of a link, the link."""
+        """Deletes a file if it exists. A symbolic link is deleted, not its target."""
         with suppress(FileNotFoundError), self._parent(path) as parent:
             os.unlink(path.name, dir_fd=parent)
 
     def remove_tree(self, path: Path) -> None:
-        """Delete a file, or a folder and what it holds, if it is there. Of a link only the link is deleted."""
+        """Deletes a file, or a folder with its content, if it exists.
+
+        A symbolic link is deleted, not its target.
+        """
         with suppress(FileNotFoundError), self._parent(path) as parent:
             if stat.S_ISDIR(os.stat(path.name, dir_fd=parent, follow_symlinks=False).st_mode):
                 shutil.rmtree(path.name, dir_fd=parent)
@@ -182,10 +182,10 @@ class OwnFolder:
 
 
 def private_folder(purpose: str) -> Path:
-    """Returns a folder below the temporary folder that only this user can write to. It is made if it is not there.
+    """Returns a temporary folder that only this user can write to; creates it if needed.
 
     Raises:
-        UsageError: somebody else has made it, or could write to it.
+        UsageError: another user made the folder or can write to it.
     """
     folder = Path(tempfile.gettempdir()) / f"rampcli-{purpose}-{os.getuid()}"
     with suppress(FileExistsError):
@@ -194,18 +194,18 @@ def private_folder(purpose: str) -> Path:
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o022:
         raise UsageError(
             f"{folder} is not a folder that only you can write to",
-            remedy="TMPDIR=FOLDER, a folder of yours; or remove it",
+            remedy="remove it, or set TMPDIR to a folder of your own",
         )
     return folder
 
 
 def replace_file(path: Path, content: str | bytes) -> None:
-    """Replace a file that a user named. Raises as `OwnFolder.replace`."""
+    """Replaces a file that the user named. Raises what `OwnFolder.replace` raises."""
     OwnFolder(path.parent).replace(path, content)
 
 
 def write_json(path: Path, content: dict[str, Any]) -> None:
-    """Replace a JSON file that a user named. Raises as `OwnFolder.replace`."""
+    """Replaces a JSON file that the user named. Raises what `OwnFolder.replace` raises."""
     OwnFolder(path.parent).write_json(path, content)
 
 
@@ -218,19 +218,17 @@ def _refusing_links(path: Path) -> Iterator[None]:
             raise link_refused(path) from error
         if error.errno == errno.ENOTDIR:
             raise UsageError(f"{path} is not a folder", remedy="remove it") from error
-        if error.errno in (
-            errno.ENXIO,
-            errno.EISDIR,
-        ):  # ENXIO: a FIFO that is opened for writing, and nobody reads
+        # ENXIO: a FIFO was opened for writing, and no process reads from it.
+        if error.errno in (errno.ENXIO, errno.EISDIR):
             raise _not_regular(path) from error
         error.filename = str(path)
         raise
 
 
 def link_refused(path: Path) -> UsageError:
-    """Returns the error for a symbolic link inside a folder of ours."""
+    """Returns the error for a symbolic link inside a folder that rampcli owns."""
     return UsageError(
-        f"{path} is a symbolic link, and rampcli follows none in its own folders",
+        f"{path} is a symbolic link, and rampcli follows no links in its own folders",
         remedy="remove it",
     )
 
@@ -248,10 +246,10 @@ def _only_regular(descriptor: int, path: Path) -> int:
 
 
 def open_to_read(path: Path, *, follows_links: bool = True) -> BinaryIO:
-    """Open a regular file for reading.
+    """Opens a regular file for reading. Never waits for the other end of a FIFO.
 
     Raises:
-        OSError: it is not there, cannot be read, or is not a regular file: a FIFO would wait for its other end.
+        OSError: the file does not exist, cannot be read, or is not a regular file.
     """
     descriptor = os.open(
         path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | (0 if follows_links else os.O_NOFOLLOW)
@@ -263,13 +261,13 @@ def open_to_read(path: Path, *, follows_links: bool = True) -> BinaryIO:
 
 
 def read_file(path: Path, *, most_bytes: int, follows_links: bool = True) -> bytes:
-    """Returns what a regular file holds.
+    """Returns the content of a regular file.
 
     Raises:
-        OSError: as `open_to_read`, or it is larger than `most_bytes`.
+        OSError: as `open_to_read`, or the file is larger than `most_bytes`.
     """
     with open_to_read(path, follows_links=follows_links) as file:
-        size = os.fstat(file.fileno()).st_size  # reading allocates at once what it is asked for
+        size = os.fstat(file.fileno()).st_size  # read() allocates all the bytes it is asked for
         content = file.read(min(size, most_bytes) + 1)
     if len(content) > most_bytes:
         raise OSError(errno.EFBIG, f"larger than {most_bytes:,} bytes", str(path))

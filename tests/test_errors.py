@@ -6,7 +6,7 @@ from rampcli.errors import LONGEST_SHOWN, UsageError, printable
 
 
 @given(st.text(st.characters(exclude_categories=())))
-def test_what_is_shown_is_one_line_that_can_be_printed_and_not_endless(text):
+def test_printable_text_is_one_visible_line_of_limited_length(text):
     shown = printable(text)
     assert shown.isprintable()
     assert len(shown) <= LONGEST_SHOWN
@@ -14,11 +14,11 @@ def test_what_is_shown_is_one_line_that_can_be_printed_and_not_endless(text):
 
 
 @given(st.text(st.characters(exclude_categories=("C", "Z")), max_size=LONGEST_SHOWN))
-def test_a_short_text_that_can_be_printed_is_shown_as_it_is(text):
+def test_a_short_visible_text_is_unchanged(text):
     assert printable(text) == text
 
 
-def test_of_a_long_text_both_ends_are_shown():
+def test_both_ends_of_a_long_text_are_shown():
     text = f"begin{'x' * 10_000}end"
     assert printable(text).startswith("begin")
     assert printable(text).endswith("end")

@@ -19,7 +19,7 @@ def own(tmp_path):
 
 @pytest.fixture
 def outside(tmp_path):
-    """A folder of somebody else's, which has to stay as it is."""
+    """A folder that rampcli does not own. It must stay unchanged."""
     folder = tmp_path / "outside"
     folder.mkdir()
     (folder / "file").write_text("precious")
@@ -167,7 +167,7 @@ def test_what_is_not_a_regular_file_is_refused_at_once(own, writer):
             WRITERS[writer](own, own.path / name)
 
 
-def test_reading_takes_regular_files_only_and_waits_for_nobody(tmp_path):
+def test_reading_refuses_all_but_regular_files_and_never_waits(tmp_path):
     os.mkfifo(tmp_path / "fifo")
     for path in (tmp_path / "fifo", tmp_path):
         with pytest.raises(OSError, match="not a regular file"):
@@ -183,7 +183,7 @@ def test_reading_ends_at_the_limit(tmp_path):
         read_file(tmp_path / "file", most_bytes=4)
 
 
-def test_processes_that_claim_a_folder_at_a_time_all_have_it(tmp_path):
+def test_a_folder_that_several_threads_claim_at_once_is_claimed_by_all(tmp_path):
     failures = []
     for number in range(20):
         folder = OwnFolder(tmp_path / str(number))

@@ -18,6 +18,7 @@ from rampcli.config.groups import group_names
 from rampcli.config.resolve import Resolved, resolve, sources_named
 from rampcli.config.words import read_values
 from rampcli.errors import Report, UsageError, UsageErrors
+from rampcli.extras import requiring
 from rampcli.report.measured import measured_points
 from rampcli.report.plan_tables import comparison_table
 from rampcli.run_directory import RunDirectory
@@ -120,8 +121,8 @@ def draw(resolved: Resolved, path: Path) -> None:
         )
     if path.is_dir():
         raise UsageError(f"--plot {path} is a folder", remedy=f"--plot {path / 'plan.svg'}")
-    from rampcli.report.plots import plot_plan
-
+    with requiring("matplotlib", purpose=f"--plot {path}"):
+        from rampcli.report.plots import plot_plan
     try:
         plot_plan(resolved.plan, path, title=resolved.config.name)
     except OSError as error:

@@ -1,4 +1,4 @@
-"""Trained weights in and out: what `generate`, `export` and `import` do."""
+"""`rampcli generate`, `export` and `import`."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -6,32 +6,39 @@ from pathlib import Path
 from typing import Any
 
 import typer
-import yaml
 
-from rampcli.config.huggingface import as_settings, has_weights, read_config
-from rampcli.errors import NoCheckpointError, UsageError, visible
+from rampcli.errors import NoCheckpointError, UsageError
 from rampcli.launch.program import run_program
-from rampcli.own_folder import replace_file
 from rampcli.run_directory import RunDirectory
+from rampcli.weights.import_model import import_model
 
 
 def run_on_checkpoint(
     module: str, run_dir: Path, words: Sequence[str], options: Mapping[str, Any], *, as_json: bool
 ) -> None:
-    """Let a program of the engine work on a run, and leave with its exit code.
+    """Runs a program that needs torch on a trained run, and exits with its exit code.
+
+    Args:
+        module: program to run, a module of `rampcli.weights`.
+        run_dir: run directory, passed to the program first.
+        words: further arguments of the program.
+        options: options of the program by name. None leaves an option out.
+        as_json: let the program print JSON.
 
     Raises:
-        UsageError: there is no run.
-        NoCheckpointError: it has no checkpoint yet.
+        UsageError: `run_dir` is not a run directory.
+        NoCheckpointError: the run has no checkpoint yet.
     """
     run = RunDirectory(run_dir)
     if not run.config.is_file():
         raise UsageError(
-            f"{run_dir} is no run directory: it has no config.yaml",
-            remedy="runs/NAME, of a run that has trained",
+            f"{run_dir} is not a run directory (it has no config.yaml)",
+            remedy="runs/NAME, the directory of a trained run",
         )
     if not run.complete_checkpoints():
-        raise NoCheckpointError(f"{run_dir} has no checkpoint yet", remedy="the same once it has")
+        raise NoCheckpointError(
+            f"{run_dir} has no checkpoint yet", remedy="again after the first checkpoint"
+        )
     given = [f"--{name}={value}" for name, value in options.items() if value is not None]
     code = run_program(
         module, [*given, *(["--json"] if as_json else []), "--", str(run_dir), *words]
@@ -40,31 +47,14 @@ def run_on_checkpoint(
 
 
 def import_settings(folder: Path, file: Path, *, as_json: bool) -> None:
-    """Write the settings of a folder's model, with `init_from`, as a file of the group `model`.
+    """Writes a Hugging Face model's settings to a file and prints how to train it.
 
     Raises:
-        UsageError: the folder holds no model that our decoder is, or the file does not belong to a group.
+        UsageError: as `import_model`.
     """
-    if file.suffix != ".yaml" or file.parent.name != "model":
-        raise UsageError(
-            f"{file} is no file of the group model", remedy=f"conf/model/{file.stem or 'mine'}.yaml"
-        )
-    if file.exists():
-        raise UsageError(f"{file} is there already", remedy="another name")
-    settings = as_settings(read_config(folder))
-    if not has_weights(folder):
-        raise UsageError(
-            f"{folder} holds no *.safetensors", remedy="a folder that save_pretrained wrote"
-        )
-    settings["init_from"] = str(folder.resolve())
-    file.parent.mkdir(parents=True, exist_ok=True)
-    replace_file(
-        file,
-        f"# {visible(folder.name)}, and its weights to start from.\n{yaml.safe_dump(settings, sort_keys=False)}",
-    )
-    how = f"rampcli pretrain --factory NAME --config-dir {file.parent.parent} model={file.stem}"
-    typer.echo(
-        json.dumps({"file": str(file), "settings": settings})
-        if as_json
-        else f"wrote {file}\ntrain it with:\n  {how}"
-    )
+    settings = import_model(folder, file)
+    if as_json:
+        typer.echo(json.dumps({"file": str(file), "settings": settings}))
+        return
+    command = f"rampcli pretrain --factory NAME --config-dir {file.parent.parent} model={file.stem}"
+    typer.echo(f"wrote {file}\ntrain it with:\n  {command}")

@@ -1,4 +1,4 @@
-"""What an earlier run measured, for the hours of a plan."""
+"""Reads the throughput that an earlier run measured, from which a plan estimates hours."""
 
 from collections import defaultdict
 from statistics import median
@@ -9,7 +9,7 @@ from rampcli.config.settings import leaves
 from rampcli.errors import UsageError
 from rampcli.run_directory import RunDirectory, read_rows
 
-SAME = (
+SAME_KEYS = (
     "model.num_",
     "model.hidden_size",
     "model.ffn_hidden_size",
@@ -17,41 +17,44 @@ SAME = (
     "data.sequence_length",
     "data.micro_batch_size",
 )
-WARMING_UP = 3
-"""Steps at the start of a stage that are not counted."""
+"""Beginnings of the keys that decide throughput: both runs must have the same values."""
+WARM_UP_STEPS = 3
+"""Steps at the start of a stage that are not counted, while memory and caches warm up."""
 
 
 def measured_points(run: RunDirectory, config: Config) -> tuple[tuple[int, float], ...]:
-    """Tokens per second per GPU at micro batches per rank, as medians over the steps of an earlier run.
+    """Returns pairs of micro batches per rank and the median tokens per second per GPU.
 
     Args:
-        run: its directory.
-        config: the resolved settings that the figures are for; model, sequence and micro batch have to be the same.
+        run: earlier run.
+        config: resolved settings of the run that is planned. Model, sequence length and micro batch
+            size must be those of the earlier run.
 
     Raises:
-        UsageError: there are no figures, or they are another model's.
+        UsageError: the earlier run has too few steps, or another model.
     """
     rates = defaultdict(list)
     steps: dict[tuple[int, int], int] = defaultdict(int)
     for row in read_rows(run.metrics):
         steps[row["stage"], row["world_size"]] += 1
-        if steps[row["stage"], row["world_size"]] > WARMING_UP:
+        if steps[row["stage"], row["world_size"]] > WARM_UP_STEPS:
             rates[row["accumulate_grad_batches"]].append(row["tokens_per_s"] / row["world_size"])
     if not rates:
         raise UsageError(
-            f"--measured {run.path}: no stage has more than {WARMING_UP} steps there",
+            f"--measured {run.path}: no stage has more than {WARM_UP_STEPS} steps",
             remedy="the directory of a longer run",
         )
     theirs, ours = dict(leaves(snapshot.read(run.config))), dict(leaves(config))
     for key in ours:
         if (
-            key.startswith(SAME)
+            key.startswith(SAME_KEYS)
             and theirs[key] is not None
             and ours[key] is not None
             and theirs[key] != ours[key]
         ):
             raise UsageError(
-                f"--measured {run.path}: that run had {key}={theirs[key]}, and this one has {ours[key]}",
+                f"--measured {run.path}: that run had {key}={theirs[key]}, and this one has"
+                f" {ours[key]}",
                 keys=(key,),
                 remedy="the directory of a run of the same model",
             )

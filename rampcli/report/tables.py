@@ -1,4 +1,4 @@
-"""Tables of a run."""
+"""Summarises what a run has trained, as data and as a table."""
 
 from collections.abc import Collection
 from itertools import groupby
@@ -10,7 +10,7 @@ from rampcli.run_directory import RunDirectory, loss_of, read_rows
 
 
 def run_table(run: RunDirectory) -> Table:
-    """The stages of a run as they were trained, one a row: loss is that of the stage's last step."""
+    """Returns a table with one row per trained stage. The loss is the last step's."""
     table = build_table("stage", "batch", "processes", "samples", "steps", "loss", "tokens/s")
     for stage in stages_trained(run):
         table.add_row(
@@ -26,7 +26,11 @@ def run_table(run: RunDirectory) -> Table:
 
 
 def stages_trained(run: RunDirectory) -> list[dict[str, Any]]:
-    """What metrics.jsonl says of each stage: samples, steps, loss of its last step, tokens per second over its steps."""
+    """Returns a summary of each stage in `metrics.jsonl`, in the order of training.
+
+    Each has `stage`, `global_batch_size`, `world_sizes`, `samples`, `steps`, `loss` of the last step
+    in nats per token, and `tokens_per_s` over all of its steps.
+    """
     stages = []
     for stage, group in groupby(read_rows(run.metrics), key=lambda row: row["stage"]):
         rows = list(group)
@@ -46,12 +50,12 @@ def stages_trained(run: RunDirectory) -> list[dict[str, Any]]:
 
 
 def validations(run: RunDirectory) -> list[float]:
-    """Validation losses in nats per token, in the order in which they were measured."""
+    """Returns the validation losses in nats per token, in the order they were measured."""
     return [loss_of(row) for row in read_rows(run.events) if row["event"] == "validation"]
 
 
 def build_table(*columns: str, left: Collection[str] = ("",)) -> Table:
-    """A table without lines, numbers to the right."""
+    """Returns an empty table without rules, right-aligned except for the columns in `left`."""
     table = Table(box=None, pad_edge=False, header_style="bold")
     for column in columns:
         table.add_column(column, justify="left" if column in left else "right", no_wrap=True)

@@ -1,1 +1,1 @@
-"""Export, import and generate."""
+"""Exports trained weights, imports foreign ones, and generates text."""

@@ -1,4 +1,7 @@
-"""A checkpoint as a folder that transformers loads: `python -m rampcli.weights.export RUN_DIR FOLDER [--step N] [--dtype fp32|bf16]`."""
+"""Exports a checkpoint as a folder that transformers loads.
+
+`python -m rampcli.weights.export RUN_DIR FOLDER [--step N] [--dtype fp32|bf16] [--json]`
+"""
 
 import argparse
 import json
@@ -21,44 +24,48 @@ from rampcli.models.decoder import Decoder
 from rampcli.models.huggingface import joined, places
 from rampcli.own_folder import replace_file, write_json
 from rampcli.run_directory import Checkpoint
-from rampcli.weights.program import leave_after
+from rampcli.weights.program import run_and_exit
 from rampcli.weights.trained import open_run, read_weights, tokenizer_of
 
-MOST_BYTES = 5 * 10**9
-"""Of one file, as save_pretrained has it."""
+MAX_FILE_BYTES = 5 * 10**9
+"""Largest size of one file of weights; the default of `save_pretrained` in transformers 4."""
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 
 
 def main() -> None:
-    """Export as the command line says, and say what was written."""
+    """Exports what the command line asks for and prints what was written."""
     parser = argparse.ArgumentParser()
     parser.add_argument("run_dir", type=Path)
     parser.add_argument("folder", type=Path)
     parser.add_argument("--step", type=int)
     parser.add_argument("--dtype", choices=DTYPES)
     parser.add_argument("--json", action="store_true")
-    words = parser.parse_args()
-    written = export(words.run_dir, words.folder, step=words.step, dtype=words.dtype)
+    options = parser.parse_args()
+    written = export(options.run_dir, options.folder, step=options.step, dtype=options.dtype)
     shown = ", ".join(f"{key} {value}" for key, value in written.items() if key != "folder")
-    print(json.dumps(written) if words.json else f"wrote {words.folder}: {shown}")  # noqa: T201
+    print(json.dumps(written) if options.json else f"wrote {options.folder}: {shown}")  # noqa: T201
 
 
 def export(
     run_dir: Path, folder: Path, *, step: int | None = None, dtype: str | None = None
 ) -> dict[str, Any]:
-    """Write weights, config.json and, where the run has one, the tokenizer; what was written.
+    """Writes weights, config.json and, if the run has one, the tokenizer.
 
     Args:
-        run_dir: of the run.
-        folder: to be made.
-        step: of the checkpoint; the newest, if None.
-        dtype: of the weights; that which the run computes with, if None.
+        run_dir: run directory.
+        folder: new or empty folder to write.
+        step: step of the checkpoint. None takes the newest one.
+        dtype: a key of `DTYPES`. None takes the precision of the run.
+
+    Returns:
+        Folder, step, class in transformers, dtype and tokenizer, as `--json` prints them.
 
     Raises:
-        RampcliError: there is nothing to export, transformers has no class for the model, or `folder` is not free.
-        OSError: the disk is full, say. Nothing is left then.
+        RampcliError: there is nothing to export, transformers has no class for the model, or
+            `folder` exists and is not an empty folder.
+        OSError: writing failed, for example because the disk is full. Nothing is left behind.
     """
-    folder = free_folder(folder)
+    folder = check_free(folder)
     config, checkpoint = open_run(run_dir, step=step)
     chosen = DTYPES[dtype or config.trainer.precision]
     described = to_huggingface(
@@ -67,13 +74,13 @@ def export(
         dtype=str(chosen).removeprefix("torch."),
     )
     tokenizer = tokenizer_of(checkpoint)
-    with filling(folder) as aside:
-        _write_weights(config, checkpoint, aside, dtype=chosen)
-        write_json(aside / "config.json", described)
+    with temporary_for(folder) as temporary:
+        _write_weights(config, checkpoint, temporary, dtype=chosen)
+        write_json(temporary / "config.json", described)
         if tokenizer is not None:
-            replace_file(aside / "tokenizer.json", tokenizer.to_str(pretty=True))
+            replace_file(temporary / "tokenizer.json", tokenizer.to_str(pretty=True))
             write_json(
-                aside / "tokenizer_config.json",
+                temporary / "tokenizer_config.json",
                 {
                     "tokenizer_class": "PreTrainedTokenizerFast",
                     "model_max_length": config.data.sequence_length,
@@ -89,11 +96,11 @@ def export(
     }
 
 
-def free_folder(path: Path) -> Path:
-    """Returns the absolute path of a folder that may be made: nothing is there, or an empty folder.
+def check_free(path: Path) -> Path:
+    """Returns the absolute path of a folder that does not exist yet or is empty.
 
     Raises:
-        UsageError: something else is there. A symbolic link is not followed.
+        UsageError: there is something else, which may be a symbolic link.
     """
     folder = Path(os.path.abspath(path))
     if folder.is_symlink() or (folder.exists() and not folder.is_dir()):
@@ -104,21 +111,22 @@ def free_folder(path: Path) -> Path:
 
 
 @contextmanager
-def filling(folder: Path) -> Iterator[Path]:
-    """Gives a new folder beside `folder` that takes its name in the end. After an error nothing is left, Ctrl-C included."""
+def temporary_for(folder: Path) -> Iterator[Path]:
+    """Yields a temporary folder that is renamed to `folder` at the end.
+
+    After an error or Ctrl-C it is deleted, with all parents of `folder` that were created.
+    """
     missing = [parent for parent in folder.parents if not parent.exists()]
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
         with TemporaryDirectory(prefix=".rampcli-export-", dir=folder.parent) as place:
-            aside = Path(place) / "filled"  # which others may read, unlike the one around it
-            aside.mkdir()
-            yield aside
-            os.rename(
-                aside, folder
-            )  # refuses a link and a folder that is not empty, which came there meanwhile
+            temporary = Path(place) / "content"  # readable by others, unlike the temporary folder
+            temporary.mkdir()
+            yield temporary
+            os.rename(temporary, folder)  # fails if a link or a filled folder has appeared
     except BaseException:
         for parent in missing:
-            with suppress(OSError):  # someone else has put something there
+            with suppress(OSError):  # another process has put something there
                 parent.rmdir()
         raise
 
@@ -126,54 +134,63 @@ def filling(folder: Path) -> Iterator[Path]:
 def _write_weights(
     config: Config, checkpoint: Checkpoint, folder: Path, *, dtype: torch.dtype
 ) -> None:
-    """One file after another, so that one file's weights are held at a time."""
+    """Writes the weights file by file, so that only one file's weights are in memory at a time."""
     with torch.device("meta"):
         model = Decoder(config.model, sequence_length=config.data.sequence_length)
     found = places(config.model, sequence_length=config.data.sequence_length)
-    groups = list(_groups(joined(found), model, bytes_per_number=dtype.itemsize))
-    files: dict[str, str] = {}
-    for number, group in enumerate(groups, start=1):
-        name = (
-            "model.safetensors"
-            if len(groups) == 1
-            else f"model-{number:05d}-of-{len(groups):05d}.safetensors"
-        )
+    files = list(_split_into_files(joined(found), model, bytes_per_number=dtype.itemsize))
+    weight_map: dict[str, str] = {}
+    for number, shapes_of in enumerate(files, start=1):
+        name = f"model-{number:05d}-of-{len(files):05d}.safetensors"
+        name = "model.safetensors" if len(files) == 1 else name
         weights = {
-            ours: torch.empty(shape) for parts in group.values() for ours, shape in parts.items()
+            parameter: torch.empty(shape)
+            for shapes in shapes_of.values()
+            for parameter, shape in shapes.items()
         }
         read_weights(checkpoint, weights)
         tensors: dict[str, Tensor] = {}
-        for tensor, parts in group.items():
-            whole = torch.cat([weights.pop(ours) for ours in parts]).to(dtype)
-            tensors[tensor] = (
-                whole.T if found[next(iter(parts))].transposed else whole
-            ).contiguous()
-        try:
-            save_file(tensors, folder / name, metadata={"format": "pt"})
-        except SafetensorError as error:  # which is how that library says that a disk is full
-            raise OSError(f"cannot write {name}: {reason_of(error)}") from error
-        (folder / name).chmod(0o644)  # safetensors lets nobody else read it
-        files |= dict.fromkeys(tensors, name)
-    if len(groups) > 1:
-        write_json(folder / "model.safetensors.index.json", {"metadata": {}, "weight_map": files})
+        for tensor, shapes in shapes_of.items():
+            joint = torch.cat([weights.pop(parameter) for parameter in shapes]).to(dtype)
+            transposed = found[next(iter(shapes))].transposed
+            tensors[tensor] = (joint.T if transposed else joint).contiguous()
+        _save_tensors(tensors, folder / name)
+        weight_map |= dict.fromkeys(tensors, name)
+    if len(files) > 1:
+        index = {"metadata": {}, "weight_map": weight_map}
+        write_json(folder / "model.safetensors.index.json", index)
 
 
-def _groups(
+def _save_tensors(tensors: dict[str, Tensor], path: Path) -> None:
+    try:
+        save_file(tensors, path, metadata={"format": "pt"})
+    except SafetensorError as error:  # raised when the disk is full, too
+        raise OSError(f"cannot write {path.name}: {reason_of(error)}") from error
+    path.chmod(0o644)  # save_file makes files that only their owner can read
+
+
+def _split_into_files(
     tensors: Mapping[str, Sequence[str]], model: Decoder, *, bytes_per_number: int
 ) -> Iterator[dict[str, dict[str, torch.Size]]]:
-    """Their tensors, with ours that make each up and the shapes of those, file by file."""
+    """Yields the content of each file: tensor -> parameters that make it up -> their shapes.
+
+    Args:
+        tensors: names of transformers' tensors, each with the parameters that make it up.
+        model: decoder that has the parameters.
+        bytes_per_number: size of one number in the file.
+    """
     shapes = {name: parameter.shape for name, parameter in model.named_parameters()}
-    group: dict[str, dict[str, torch.Size]] = {}
+    content: dict[str, dict[str, torch.Size]] = {}
     size = 0
     for tensor, names in tensors.items():
-        bytes_of = sum(shapes[name].numel() for name in names) * bytes_per_number
-        if group and size + bytes_of > MOST_BYTES:
-            yield group
-            group, size = {}, 0
-        group[tensor] = {name: shapes[name] for name in names}
-        size += bytes_of
-    yield group
+        tensor_bytes = sum(shapes[name].numel() for name in names) * bytes_per_number
+        if content and size + tensor_bytes > MAX_FILE_BYTES:
+            yield content
+            content, size = {}, 0
+        content[tensor] = {name: shapes[name] for name in names}
+        size += tensor_bytes
+    yield content
 
 
 if __name__ == "__main__":
-    leave_after(main)
+    run_and_exit(main)

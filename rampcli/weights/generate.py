@@ -1,4 +1,4 @@
-"""Text from a trained model: `python -m rampcli.weights.generate RUN_DIR --prompt TEXT ...`."""
+"""Generates text with a trained model: `python -m rampcli.weights.generate RUN_DIR --prompt P`."""
 
 import argparse
 import json
@@ -17,59 +17,56 @@ from rampcli.data.tokenizer import encoder_of, failing_as, vocab_size_of
 from rampcli.errors import DamagedFileError, UsageError, visible
 from rampcli.models.decoder import Cache, Decoder
 from rampcli.parallel.ranks import device_here
-from rampcli.weights.program import leave_after
+from rampcli.weights.program import run_and_exit
 from rampcli.weights.trained import load_model, open_run, tokenizer_of
 
-LEAST_TEMPERATURE, MOST_TEMPERATURE = 1e-4, 1e4
-"""Beyond these, dividing logits by it overflows or leaves no difference between them."""
+MIN_TEMPERATURE, MAX_TEMPERATURE = 1e-4, 1e4
+"""Dividing logits by a smaller temperature overflows; a larger one makes all logits equal."""
 
 
 def main() -> None:
-    """Generate as the command line says; print the text as it comes."""
-    words = _words()
-    check_words(words)
-    config, checkpoint = open_run(words.run_dir, step=words.step)
+    """Generates what the command line asks for and prints the text while it is generated."""
+    options = _parse_arguments()
+    check_options(options)
+    config, checkpoint = open_run(options.run_dir, step=options.step)
     tokenizer = tokenizer_of(checkpoint)
     if tokenizer is None:
         raise UsageError(
-            f"{checkpoint.path} has no tokenizer: nothing says what its tokens mean",
-            remedy="a run on text: data=stdlib, data=text, say",
+            f"{checkpoint.path} has no tokenizer, so its tokens cannot be turned into text",
+            remedy="a run on text, for example data=stdlib or data=text",
         )
-    prompt = encoder_of(tokenizer)([words.prompt])[0].tolist()
+    prompt = encoder_of(tokenizer)([options.prompt])[0].tolist()
     if prompt and max(prompt) >= config.model.vocab_size:
         raise DamagedFileError(
             f"the tokenizer of {checkpoint.path} has tokens that the model does not have"
         )
-    max_tokens = room(config, prompt, words.max_tokens)
+    max_tokens = count_new_tokens(config, prompt, options.max_tokens)
     model = load_model(
         config,
         checkpoint,
         sequence_length=config.data.sequence_length,
         device=device_here(Accelerator.auto),
     )
-    drawn = continuation(
+    generated = generate_tokens(
         model,
         prompt,
         max_tokens=max_tokens,
-        temperature=words.temperature,
-        top_k=words.top_k,
-        seed=words.seed,
+        temperature=options.temperature,
+        top_k=options.top_k,
+        seed=options.seed,
         vocab_size=vocab_size_of(tokenizer),
     )
-    if words.json:
-        tokens = list(drawn)
-        with _decoding():
-            text = tokenizer.decode(tokens)
-        print(  # noqa: T201
-            json.dumps(
-                {"step": checkpoint.step, "prompt": words.prompt, "text": text, "tokens": tokens}
-            )
-        )
-    else:
-        _print_as_it_comes(words.prompt, drawn, tokenizer)
+    if not options.json:
+        _print_while_generating(options.prompt, generated, tokenizer)
+        return
+    tokens = list(generated)
+    with _decoding():
+        text = tokenizer.decode(tokens)
+    facts = {"step": checkpoint.step, "prompt": options.prompt, "text": text, "tokens": tokens}
+    print(json.dumps(facts))  # noqa: T201
 
 
-def _words() -> argparse.Namespace:
+def _parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser()
     parser.add_argument("run_dir", type=Path)
     parser.add_argument("--prompt", required=True)
@@ -82,72 +79,75 @@ def _words() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def check_words(words: argparse.Namespace) -> None:
-    """Check the options on their own.
+def check_options(options: argparse.Namespace) -> None:
+    """Checks the options that need no model.
 
     Raises:
-        UsageError: one of them is out of its range.
+        UsageError: a number is out of range, or the prompt is not UTF-8.
     """
-    temperature = words.temperature
-    if temperature != 0 and not LEAST_TEMPERATURE <= temperature <= MOST_TEMPERATURE:
+    temperature = options.temperature
+    if temperature != 0 and not MIN_TEMPERATURE <= temperature <= MAX_TEMPERATURE:
         raise UsageError(
-            f"--temperature {temperature} is neither 0 nor from {LEAST_TEMPERATURE} to {MOST_TEMPERATURE}",
+            f"--temperature {temperature} is neither 0 nor from {MIN_TEMPERATURE} to"
+            f" {MAX_TEMPERATURE}",
             remedy="--temperature 0.8",
         )
-    for name, number in (("--top-k", words.top_k), ("--max-tokens", words.max_tokens)):
+    for name, number in (("--top-k", options.top_k), ("--max-tokens", options.max_tokens)):
         if number is not None and number < 1:
             raise UsageError(f"{name} {number} is below 1", remedy=f"{name} 1 or more")
     try:
-        words.prompt.encode()
+        options.prompt.encode()
     except UnicodeEncodeError as error:
         raise UsageError("--prompt is not UTF-8", remedy="text in UTF-8") from error
 
 
-def room(config: Config, prompt: list[int], max_tokens: int | None) -> int:
-    """How many tokens to give: as many as were asked for, or as fit."""
+def count_new_tokens(config: Config, prompt: list[int], max_tokens: int | None) -> int:
+    """Returns how many tokens to generate: `max_tokens`, or as many as the model has room for.
+
+    Raises:
+        UsageError: the prompt is empty, or prompt and `max_tokens` exceed the sequence length.
+    """
     length = config.data.sequence_length
     if not prompt:
-        raise UsageError(
-            "--prompt is empty: a continuation needs something to continue",
-            remedy="--prompt 'def '",
-        )
+        raise UsageError("--prompt is empty", remedy="--prompt 'def '")
     if len(prompt) + (max_tokens or 1) > length:
         asked = f" and --max-tokens {max_tokens}" if max_tokens else ""
+        fits = len(prompt) < length
         raise UsageError(
-            f"a prompt of {len(prompt)} tokens{asked}: the model has seen sequences of {length} tokens only",
+            f"a prompt of {len(prompt)} tokens{asked}: the model was trained on sequences of"
+            f" {length} tokens",
             keys=("data.sequence_length",),
-            remedy=f"--max-tokens {length - len(prompt)}"
-            if len(prompt) < length
-            else "a shorter prompt",
+            remedy=f"--max-tokens {length - len(prompt)}" if fits else "a shorter prompt",
         )
     return max_tokens or length - len(prompt)
 
 
-def _print_as_it_comes(prompt: str, tokens: Iterator[int], tokenizer: Tokenizer) -> None:
+def _print_while_generating(prompt: str, tokens: Iterator[int], tokenizer: Tokenizer) -> None:
     def show(text: str, end: str = "") -> None:
         print(visible(text, keeps="\n\t"), end=end, flush=True)  # noqa: T201
 
     show(prompt)
-    stream, held = DecodeStream(skip_special_tokens=True), []
+    # A character may take several tokens: the stream returns None until it is complete.
+    stream, incomplete = DecodeStream(skip_special_tokens=True), []
     for token in tokens:
-        held.append(token)
+        incomplete.append(token)
         with _decoding():
             text = stream.step(tokenizer, token)
         if text is not None:
             show(text)
-            held.clear()
+            incomplete.clear()
     with _decoding():
-        text = tokenizer.decode(held)
+        text = tokenizer.decode(incomplete)
     show(text, end="\n")
 
 
 def _decoding() -> AbstractContextManager[None]:
-    """Let a tokenizer that contradicts itself be a damaged file."""
+    """Reports a tokenizer that cannot decode as a damaged file."""
     return failing_as("the tokenizer cannot decode its own tokens", kind=DamagedFileError)
 
 
 @torch.no_grad()
-def continuation(
+def generate_tokens(
     model: Decoder,
     prompt: list[int],
     *,
@@ -157,16 +157,18 @@ def continuation(
     seed: int = 0,
     vocab_size: int | None = None,
 ) -> Iterator[int]:
-    """The tokens that follow a prompt, one by one; each costs the forward pass of one token, as a cache has the others' keys and values.
+    """Yields the tokens that follow a prompt, one by one.
+
+    A cache keeps keys and values, so that each token costs the forward pass of one token.
 
     Args:
-        model: its `sequence_length` has room for prompt and continuation.
+        model: decoder whose `sequence_length` has room for the prompt and `max_tokens`.
         prompt: at least one token.
-        max_tokens: how many to give.
-        temperature: the logits are divided by it; 0 always takes the likeliest token.
-        top_k: draw from so many of the likeliest; from all, if None.
-        seed: of the draws.
-        vocab_size: only tokens below it are drawn; all, if None.
+        max_tokens: how many tokens to generate.
+        temperature: divides the logits. 0 always takes the likeliest token.
+        top_k: draw from the `top_k` likeliest tokens. None draws from all.
+        seed: seed of the draws.
+        vocab_size: draw only tokens below this number. None draws from all.
 
     Raises:
         DamagedFileError: the logits are not finite.
@@ -176,13 +178,13 @@ def continuation(
     cache: Cache = {}
     tokens, length = torch.tensor([prompt], device=device), 0
     for _ in range(max_tokens):
-        logits = model(
-            tokens, torch.arange(length, length + tokens.shape[1], device=device), cache
-        )[0, -1, :vocab_size].float()
+        positions = torch.arange(length, length + tokens.shape[1], device=device)
+        logits = model(tokens, positions, cache)[0, -1, :vocab_size].float()
         length += tokens.shape[1]
         if not logits.isfinite().all():
             raise DamagedFileError(
-                "the model's logits are not finite: its training has diverged, or its weights are damaged"
+                "the model's logits are not finite: its training has diverged, or its weights are"
+                " damaged"
             )
         token = _draw(logits, temperature=temperature, top_k=top_k, generator=generator)
         yield int(token)
@@ -200,4 +202,4 @@ def _draw(
 
 
 if __name__ == "__main__":
-    leave_after(main)
+    run_and_exit(main)

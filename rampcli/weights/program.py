@@ -1,4 +1,4 @@
-"""How a program of the engine ends that a command has started."""
+"""Runs a program that needs torch in the process that a command has started for it."""
 
 import signal
 import sys
@@ -14,13 +14,14 @@ OUT_OF_MEMORY = (
     "not enough memory",
     "Storage size calculation overflowed",
 )
-"""What torch says, in a RuntimeError, if the CPU's memory is too small."""
+"""Fragments of the RuntimeErrors that torch raises if the CPU has too little memory."""
 
 
-def leave_after(main: Callable[[], None]) -> NoReturn:
-    """Run it, and end this process. An error that a user can cause is one message on standard error, and its exit code.
+def run_and_exit(main: Callable[[], None]) -> NoReturn:
+    """Runs `main` and ends this process.
 
-    SIGTERM ends it as an exception does, so that nothing half done is left.
+    An error that a user can cause is printed as one message on standard error and gives the exit
+    code. SIGTERM raises SystemExit, so that `main` deletes what is half done.
     """
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(EXIT_TERMINATED))
     try:
@@ -38,15 +39,15 @@ def leave_after(main: Callable[[], None]) -> NoReturn:
 
 
 def as_user_error(error: Exception) -> RampcliError | None:
-    """Returns the error as one for the user, or None if it is a mistake of the program."""
+    """Returns the error as one that a user can cause, or None if it is a bug."""
     if isinstance(error, RampcliError):
         return error
     if isinstance(error, OSError):
         return RampcliError(reason_of(error))
-    of_memory = isinstance(error, RuntimeError) and any(
-        said in str(error) for said in OUT_OF_MEMORY
+    cpu_is_full = isinstance(error, RuntimeError) and any(
+        fragment in str(error) for fragment in OUT_OF_MEMORY
     )
-    if of_memory or isinstance(error, MemoryError | torch.OutOfMemoryError):
+    if cpu_is_full or isinstance(error, MemoryError | torch.OutOfMemoryError):
         return RampcliError(
             f"not enough memory: {reason_of(error)}",
             remedy="a machine with more memory, or a smaller model",

@@ -1,4 +1,4 @@
-"""Wrong inputs, and what rampcli has to say of each: the key, where its value came from, and what would work."""
+"""Wrong inputs and what their messages must contain: the key, where it was set, what would work."""
 
 import struct
 from collections.abc import Mapping
@@ -12,11 +12,11 @@ class BadInput:
     """One wrong input.
 
     Attributes:
-        title: what is wrong with it.
-        words: those after `rampcli`.
-        said: what the message has to contain.
-        files: what stands in the working folder before, by path.
-        from_typer: the option parser refuses it, in its own form.
+        title: what is wrong, in a few words.
+        words: the words after `rampcli`.
+        said: fragments that the message must contain.
+        files: content of the files in the working directory, by path.
+        from_typer: True if the option parser refuses the input, in a form of its own.
     """
 
     title: str
@@ -39,7 +39,7 @@ def schedule(text: str, *words: str) -> tuple[str, ...]:
 
 
 def maxtext_ramp(**changed: str | None) -> tuple[str, ...]:
-    """MaxText's five words for a ramp, some of them changed or left out."""
+    """Returns MaxText's five words for a ramp, with some changed or, if None, left out."""
     words = {
         "per_device_batch_size": "16",
         "enable_rampup_batch_size": "true",
@@ -55,7 +55,7 @@ def maxtext_ramp(**changed: str | None) -> tuple[str, ...]:
 def in_file(
     title: str, text: str | bytes, *said: str, group: str = "optim", line: int | None = 1
 ) -> BadInput:
-    """An option file of the user's that does not fit; the message names the place in it."""
+    """Returns a wrong option file of the user's; the message names the line in it."""
     place = f"{group}/mine.yaml" + ("" if line is None else f":{line}")
     return BadInput(
         title,
@@ -1596,25 +1596,25 @@ LAUNCHES = (
     ),
 )
 SECTIONS: dict[str, tuple[BadInput, ...]] = {
-    "Values of another type": TYPES,
-    "Too many values, or too few": ARITIES,
-    "Below zero": NEGATIVE,
+    "Wrong type": TYPES,
+    "Wrong number of values": ARITIES,
+    "Negative numbers": NEGATIVE,
     "Zero": ZERO,
-    "Huge": HUGE,
-    "Not finite": NOT_FINITE,
-    "Characters": CHARACTERS,
-    "Said twice": TWICE,
-    "Unknown": UNKNOWN,
-    "Words that are none": GRAMMAR,
-    "What a stranger would try": STRANGERS,
-    "Files of one's own": FILES,
+    "Numbers that are too large": HUGE,
+    "Numbers that are not finite": NOT_FINITE,
+    "Unusual characters": CHARACTERS,
+    "Settings given twice": TWICE,
+    "Unknown names": UNKNOWN,
+    "Malformed words": GRAMMAR,
+    "Attempts to run code or read other files": STRANGERS,
+    "Your own option files": FILES,
     "Step schedules": SCHEDULES,
-    "MaxText's words": MAXTEXT,
-    "A split that does not divide": SPLITS,
+    "MaxText's settings": MAXTEXT,
+    "Parallel splits": SPLITS,
     "Batch arithmetic": ARITHMETIC,
     "Names, shapes and learning rates": SHAPES,
     "Commands": COMMANDS,
     "Data": DATA,
-    "How workers start": LAUNCHES,
+    "Launching": LAUNCHES,
 }
 BAD_INPUTS = tuple(row for rows in SECTIONS.values() for row in rows)

@@ -4,18 +4,21 @@ import os
 import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
-from tests.cli.bad_inputs import BAD_INPUTS, BadInput
+from tests.cli.bad_input_page import TABLE, line_of
+from tests.cli.bad_inputs import BAD_INPUTS, SECTIONS, BadInput
 
 SECRET = "hunter2-treasure"
 LIBRARIES = ("hydra", "omegaconf", "antlr")
 LINE = re.compile(r"error: \S.*|       set by: \S.*|       try:    \S.*")
+PAGE = Path(__file__).parents[2] / "docs" / "reference" / "bad-input.md"
 MOST_CPU_S = 5.0
-"""A message takes a quarter of a second; what runs away takes minutes. The machine that tests may be slow."""
+"""A message takes a quarter of a second on a fast machine; a command that runs away takes minutes."""
 MOST_CHARACTERS = 1500
-"""A line of a message, however long the input."""
+"""Longest line of a message, however long the input."""
 REAL = {
     "a batch that does not divide",
     "a mistyped key",
@@ -24,7 +27,17 @@ REAL = {
     "a run on more GPUs than there are",
     "no recipe",
 }
-"""Those that are tried as processes of their own too."""
+"""Titles of the rows that are also run as processes of their own."""
+
+
+@pytest.fixture(scope="module")
+def tables():
+    """The lines of each table of the page, by topic."""
+    topics = PAGE.read_text(encoding="utf-8").split("\n## ")[1:]
+    return {
+        topic.partition("\n")[0]: topic.partition(TABLE)[2].splitlines(keepends=True)
+        for topic in topics
+    }
 
 
 def give_files(row, folder):
@@ -58,7 +71,7 @@ def check_message(row, exit_code, stdout, stderr):
 
 @pytest.mark.parametrize("row", BAD_INPUTS, ids=lambda row: row.title)
 def test_bad_input_gets_one_clear_message_and_exit_code_2_and_writes_nothing(
-    row: BadInput, rampcli, tmp_path, monkeypatch
+    row: BadInput, rampcli, tables, tmp_path, monkeypatch
 ):
     monkeypatch.setenv("SECRET", SECRET)
     give_files(row, tmp_path)
@@ -66,6 +79,14 @@ def test_bad_input_gets_one_clear_message_and_exit_code_2_and_writes_nothing(
     check_message(row, ended.exit_code, ended.stdout, ended.stderr)
     assert files_in(tmp_path) == set(row.files)
     assert ended.cpu_s < MOST_CPU_S
+    topic = next(topic for topic, rows in SECTIONS.items() if row in rows)
+    assert line_of(row, ended.stderr) in tables[topic], "run `make docs` and commit what it writes"
+
+
+def test_the_page_has_a_table_for_each_topic_and_a_line_for_each_row(tables):
+    lines = {topic: len(rows) for topic, rows in tables.items()}
+    assert lines == {topic: len(rows) for topic, rows in SECTIONS.items()}
+    assert f"Each of these {len(BAD_INPUTS)} inputs" in PAGE.read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize(

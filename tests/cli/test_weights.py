@@ -40,7 +40,7 @@ def validation_losses(run: Path) -> list[float]:
     ]
 
 
-def test_what_was_trained_goes_out_to_transformers_comes_back_trains_further_and_continues_a_text(
+def test_a_trained_model_is_exported_imported_trained_further_and_generates_text(
     tmp_path,
 ):
     trained = call("pretrain", "-f", "llama3_tiny", *SMALL, *SHORT, cwd=tmp_path)
@@ -101,7 +101,7 @@ def test_a_model_of_another_shape_is_refused_with_the_settings_that_suit_it(ramp
     ended = rampcli("pretrain", "-f", "llama3_tiny", "model.init_from=theirs")
     assert ended.exit_code == 2
     assert (
-        "theirs holds another model than model.num_layers=5, model.hidden_size=128, model.head_size=32, model.num_query_groups=2"
+        "model.num_layers=5, model.hidden_size=128, model.head_size=32, model.num_query_groups=2"
         in ended.stderr
     )
     assert (
@@ -114,15 +114,17 @@ def test_a_model_of_another_shape_is_refused_with_the_settings_that_suit_it(ramp
 @pytest.mark.parametrize(
     ("words", "code", "said"),
     [
-        (["generate", "nowhere", "-p", "x"], 2, "nowhere is no run directory"),
+        (["generate", "nowhere", "-p", "x"], 2, "nowhere is not a run directory"),
         (["generate", "begun", "-p", "x"], 5, "begun has no checkpoint yet"),
-        (["export", "nowhere", "x"], 2, "nowhere is no run directory"),
+        (["export", "nowhere", "x"], 2, "nowhere is not a run directory"),
         (["export", "begun", "x", "--dtype", "fp8"], 2, "there is fp32 and bf16"),
         (["import", "nowhere", "mine/model/x.yaml"], 2, "cannot read nowhere/config.json"),
-        (["import", "begun", "x.yaml"], 2, "x.yaml is no file of the group model"),
+        (["import", "begun", "x.yaml"], 2, "x.yaml is not a file of the group model"),
     ],
 )
-def test_what_is_not_there_is_said_before_torch_is_loaded(rampcli, tmp_path, words, code, said):
+def test_a_missing_run_checkpoint_or_folder_is_one_message_without_torch(
+    rampcli, tmp_path, words, code, said
+):
     (tmp_path / "begun").mkdir()
     (tmp_path / "begun" / "config.yaml").touch()
     ended = rampcli(*words)

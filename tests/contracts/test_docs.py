@@ -24,15 +24,6 @@ def test_the_page_of_settings_says_what_the_schema_says(generate):
     assert page == generate.config_page(), "run `make docs` and commit what it writes"
 
 
-def test_the_page_of_bad_input_has_every_row_of_the_table_and_what_it_is_answered_today(generate):
-    page = (DOCS / "reference" / "bad-input.md").read_text(encoding="utf-8")
-    assert re.findall(r"^### (.*)$", page, flags=re.MULTILINE) == [
-        wrong.title for wrong in generate.BAD_INPUTS
-    ]
-    for wrong in generate.BAD_INPUTS[::8]:
-        assert generate.section(wrong) in page, "run `make docs` and commit what it writes"
-
-
 @pytest.mark.parametrize(
     "page",
     [ROOT / "README.md", *sorted(DOCS.rglob("*.md"))],

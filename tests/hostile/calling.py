@@ -88,13 +88,13 @@ def _exit_code_of(words: Sequence[str]) -> int | None:
 
 def _run_here(module: str, arguments: Sequence[str]) -> int:
     """In place of `run_program`, which starts a process that imports torch for seconds."""
-    from rampcli.weights.program import leave_after
+    from rampcli.weights.program import run_and_exit
 
     program = importlib.import_module(module)
     before = signal.getsignal(signal.SIGTERM)
     with patch.object(sys, "argv", [module, *arguments]):
         try:
-            leave_after(program.main)
+            run_and_exit(program.main)
         except SystemExit as end:
             return int(end.code or 0)
         finally:

@@ -39,14 +39,14 @@ def test_a_program_that_a_signal_killed_is_reported_so_also_of_one_without_a_nam
 
 ENGINE = """
 import sys, tempfile, time
-from rampcli.weights.program import leave_after
+from rampcli.weights.program import run_and_exit
 
 def main():
     with tempfile.TemporaryDirectory(dir=sys.argv[1]):
         print("half done", flush=True)
         time.sleep(60)
 
-leave_after(main)
+run_and_exit(main)
 """
 COMMAND = "import sys; from rampcli.launch.program import run_program; sys.exit(run_program(sys.argv[1], sys.argv[2:]))"
 

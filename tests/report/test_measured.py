@@ -3,14 +3,14 @@ import pytest
 from rampcli.config import snapshot
 from rampcli.errors import UsageError
 from rampcli.own_folder import replace_file
-from rampcli.report.measured import WARMING_UP, measured_points
+from rampcli.report.measured import WARM_UP_STEPS, measured_points
 from rampcli.run_directory import RunDirectory
 from run_files import metrics_row
 
 
 @pytest.fixture
 def run(tmp_path, planned):
-    """A run directory as a trained run leaves it, with these rows of metrics."""
+    """Returns a function that writes the run directory of a trained run with given metrics."""
 
     def write(rows, resolved=None):
         directory = RunDirectory(tmp_path / "earlier")
@@ -35,7 +35,7 @@ def steps(rates, *, stage=0, world=1, accumulate=1):
 
 
 def test_the_figures_are_medians_per_gpu_over_the_steps_after_the_first(run, planned):
-    slow = [1.0] * WARMING_UP
+    slow = [1.0] * WARM_UP_STEPS
     rows = [
         *steps([*slow, 1000.0, 3000.0, 2000.0]),
         *steps([*slow, 4000.0], stage=1, world=2, accumulate=3),
@@ -49,7 +49,7 @@ def test_the_figures_are_medians_per_gpu_over_the_steps_after_the_first(run, pla
 
 
 def test_the_first_steps_of_every_set_of_processes_are_left_out(run, planned):
-    slow = [1.0] * WARMING_UP
+    slow = [1.0] * WARM_UP_STEPS
     rows = [
         *steps([*slow, 500.0]),
         *steps([*slow, 700.0], world=2),
@@ -58,10 +58,10 @@ def test_the_first_steps_of_every_set_of_processes_are_left_out(run, planned):
     assert measured_points(run(rows), planned("llama3_tiny").config) == ((1, 425.0),)
 
 
-@pytest.mark.parametrize("rows", [[], steps([500.0] * WARMING_UP)])
+@pytest.mark.parametrize("rows", [[], steps([500.0] * WARM_UP_STEPS)])
 def test_a_run_that_is_too_short_has_no_figures(run, planned, rows):
     directory = run(rows)
-    with pytest.raises(UsageError, match="no stage has more than 3 steps there") as refused:
+    with pytest.raises(UsageError, match="no stage has more than 3 steps") as refused:
         measured_points(directory, planned("llama3_tiny").config)
     assert str(directory.path) in refused.value.message
 
@@ -86,12 +86,12 @@ def test_figures_of_another_model_are_refused(run, planned, word, key):
     "word",
     ["optim.lr=0.01", "seed=5", "trainer.num_nodes=4", "model.global_batch_size=32", "name=other"],
 )
-def test_figures_of_the_same_model_are_taken_whatever_else_was_different(run, planned, word):
+def test_figures_of_the_same_model_are_used_if_other_settings_differ(run, planned, word):
     directory = run(steps([500.0] * 5), planned("llama3_tiny", word))
     assert measured_points(directory, planned("llama3_tiny").config) == ((1, 500.0),)
 
 
-def test_a_run_directory_without_its_configuration_is_refused(run, planned):
+def test_a_run_directory_without_config_yaml_is_refused(run, planned):
     directory = run(steps([500.0] * 5))
     directory.config.unlink()
     with pytest.raises(UsageError, match="cannot read"):

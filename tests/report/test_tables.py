@@ -61,7 +61,7 @@ def test_the_table_of_a_run_adds_up_its_steps(run):
     ]
 
 
-def test_tokens_per_second_are_those_of_the_time_that_steps_took(run):
+def test_tokens_per_second_are_averaged_over_the_time_of_the_steps(run):
     rows = [metrics_row(tokens_per_s=rate, step_time_s=time) for rate, time in [(10, 9), (100, 1)]]
     run.metrics.write_text("".join(json.dumps(row) + "\n" for row in rows))
     assert [stage["tokens_per_s"] for stage in stages_trained(run)] == [(90 + 100) / 10]
@@ -72,7 +72,7 @@ def test_a_run_that_has_not_begun_has_an_empty_table(tmp_path):
     assert validations(RunDirectory(tmp_path)) == []
 
 
-def test_numbers_stand_to_the_right_and_what_is_named_to_the_left():
+def test_numbers_are_aligned_to_the_right_and_named_columns_to_the_left():
     table = build_table("name", "figure", left=("name",))
     table.add_row("a", "1")
     table.add_row("long name", "1,000")

@@ -79,7 +79,7 @@ def test_transformers_gives_the_same_logits_from_what_was_written(family, traine
 def test_what_was_exported_in_several_files_is_read_back_bit_for_bit(
     family, trained, tmp_path, monkeypatch
 ):
-    monkeypatch.setattr(export_module, "MOST_BYTES", 50_000)
+    monkeypatch.setattr(export_module, "MAX_FILE_BYTES", 50_000)
     run, model = trained(family)
     export(run, tmp_path / "out")
     assert len(list((tmp_path / "out").glob("model-*.safetensors"))) > 2

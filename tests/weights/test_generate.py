@@ -21,7 +21,7 @@ from rampcli.errors import DamagedFileError, NoCheckpointError, UsageError, visi
 from rampcli.models.decoder import Decoder
 from rampcli.run_directory import RunDirectory
 from rampcli.train.build import fill_weights, initial_weights
-from rampcli.weights.generate import continuation, main, room
+from rampcli.weights.generate import count_new_tokens, generate_tokens, main
 
 PROMPT = [5, 17, 99, 3]
 
@@ -36,7 +36,7 @@ def build(family: str) -> Decoder:
 @pytest.mark.parametrize("family", FAMILIES)
 def test_greedy_tokens_are_those_of_the_full_forward_pass(family):
     model, tokens = build(family), list(PROMPT)
-    for token in continuation(model, PROMPT, max_tokens=28, temperature=0):
+    for token in generate_tokens(model, PROMPT, max_tokens=28, temperature=0):
         assert token == model(torch.tensor([tokens]))[0, -1].argmax().item()
         tokens.append(token)
     assert len(tokens) == 32
@@ -46,43 +46,47 @@ def test_greedy_tokens_are_those_of_the_full_forward_pass(family):
 def test_draws_are_a_function_of_the_seed():
     model = build("llama3")
     drawn = [
-        list(continuation(model, PROMPT, max_tokens=20, temperature=1.0, seed=seed))
+        list(generate_tokens(model, PROMPT, max_tokens=20, temperature=1.0, seed=seed))
         for seed in (1, 1, 2)
     ]
     assert drawn[0] == drawn[1] != drawn[2]
 
 
-def test_of_the_likeliest_token_alone_nothing_else_is_drawn():
+def test_top_k_of_one_is_greedy():
     model = build("llama3")
-    greedy = list(continuation(model, PROMPT, max_tokens=20, temperature=0))
-    assert list(continuation(model, PROMPT, max_tokens=20, temperature=2.0, top_k=1)) == greedy
-    assert list(continuation(model, PROMPT, max_tokens=20, temperature=2.0)) != greedy
+    greedy = list(generate_tokens(model, PROMPT, max_tokens=20, temperature=0))
+    assert list(generate_tokens(model, PROMPT, max_tokens=20, temperature=2.0, top_k=1)) == greedy
+    assert list(generate_tokens(model, PROMPT, max_tokens=20, temperature=2.0)) != greedy
 
 
-def test_tokens_that_are_no_text_are_not_drawn():
+def test_tokens_that_the_tokenizer_lacks_are_not_drawn():
     assert (
-        max(continuation(build("llama3"), PROMPT, max_tokens=28, temperature=3.0, vocab_size=7)) < 7
+        max(generate_tokens(build("llama3"), PROMPT, max_tokens=28, temperature=3.0, vocab_size=7))
+        < 7
     )
 
 
-def test_a_continuation_is_as_long_as_was_asked_for_or_as_the_sequences_that_the_model_has_seen():
+def test_the_text_is_as_long_as_asked_for_or_as_the_model_has_room_for():
     config = Config()
     config.data.sequence_length = 32
-    assert room(config, PROMPT, None) == 28
-    assert room(config, PROMPT, 5) == 5
+    assert count_new_tokens(config, PROMPT, None) == 28
+    assert count_new_tokens(config, PROMPT, 5) == 5
     for prompt, max_tokens, remedy in (
         ([], None, "--prompt 'def '"),
         (PROMPT, 29, "--max-tokens 28"),
         (PROMPT * 8, None, "a shorter prompt"),
     ):
         with pytest.raises(UsageError) as refused:
-            room(config, prompt, max_tokens)
+            count_new_tokens(config, prompt, max_tokens)
         assert refused.value.remedy == remedy
 
 
 @pytest.fixture
 def generate(build_passes, tmp_path, monkeypatch, capfd):
-    """Runs the program on a tiny model with a tokenizer of one's own; gives what it printed. `weight` is that of all weights."""
+    """Runs the program on a tiny model and returns what it printed.
+
+    `tokenizer` replaces the byte tokenizer. `weight` is the value of every weight.
+    """
 
     def run_program(
         *words: str,
@@ -121,7 +125,7 @@ def generate(build_passes, tmp_path, monkeypatch, capfd):
     return run_program
 
 
-def test_the_program_prints_the_text_as_it_comes_or_as_json_from_the_step_that_was_asked_for(
+def test_the_program_prints_text_or_json_from_the_step_that_was_asked_for(
     generate,
 ):
     told = json.loads(generate("--json", "--temperature=0"))
@@ -155,11 +159,11 @@ def test_the_program_prints_the_text_as_it_comes_or_as_json_from_the_step_that_w
         ),
         (
             "--max-tokens=1000000000000000000",
-            "--max-tokens 1000000000000000000: the model has seen",
+            "--max-tokens 1000000000000000000: the model was trained",
         ),
     ],
 )
-def test_a_number_that_makes_no_sense_is_refused(generate, word, said):
+def test_a_number_out_of_range_is_refused(generate, word, said):
     with pytest.raises(UsageError, match=said):
         generate(word)
 
@@ -171,7 +175,7 @@ def test_numbers_at_the_bounds_give_text(generate, word):
     assert generate(word).startswith("def é")
 
 
-def test_a_prompt_of_bytes_that_are_no_text_is_refused(generate):
+def test_a_prompt_that_is_not_utf_8_is_refused(generate):
     with pytest.raises(UsageError, match="--prompt is not UTF-8"):
         generate(prompt="\udcff")
 

@@ -5,14 +5,14 @@ import pytest
 
 MAIN = """
 import torch
-from rampcli.weights.program import leave_after
+from rampcli.weights.program import run_and_exit
 from rampcli.errors import DamagedFileError
 
 def main():
     print("begun")
     {what}
 
-leave_after(main)
+run_and_exit(main)
 """
 
 

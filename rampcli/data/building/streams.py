@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from rampcli.errors import UsageError
+from rampcli.extras import requiring
 from rampcli.own_folder import open_to_read
 
 PIECE_BYTES = 1 << 20
@@ -17,7 +18,6 @@ PIECE_BYTES = 1 << 20
 ZSTD_BLOCK_BYTES = 4096
 """What is decompressed at once: a file that is made to do harm makes 128 MB of it."""
 MOST_ROWS_AT_ONCE = 1024
-INSTALL_PARQUET = "pip install 'rampcli[parquet]'"
 
 # Best first. GPT-2's rule for words, and those after it, find the same words on both sides of the first, the second and the fourth.
 CUTS = tuple(
@@ -68,7 +68,8 @@ class Stream:
         if compression == ".gz":
             return gzip.GzipFile(fileobj=self._raw)
         if compression == ".zst":
-            return io.BufferedReader(_Zstandard(self._raw), buffer_size=1 << 17)
+            with requiring("zstandard", purpose=f"reading {self.path}"):
+                return io.BufferedReader(_Zstandard(self._raw), buffer_size=1 << 17)
         return self._raw
 
     def __enter__(self) -> "Stream":
@@ -151,11 +152,9 @@ class Rows:
     """The texts in a column of a Parquet file, as bytes; None for a null."""
 
     def __init__(self, path: Path, column: str) -> None:
-        try:
+        with requiring("pyarrow", purpose=f"reading {path}"):
             import pyarrow  # type: ignore[import-untyped]
             from pyarrow import parquet
-        except ImportError as error:
-            raise UsageError(f"reading {path} needs pyarrow", remedy=INSTALL_PARQUET) from error
         self._arrow = pyarrow
         self.path = path
         self.column = column

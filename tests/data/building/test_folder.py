@@ -232,7 +232,7 @@ DAMAGES = {
     "is_complete is not true or false": lambda order: put(order, "progress.json", is_complete=1),
     "tokens.bin is shorter than": lambda order: put(order, "progress.json", tokens=10**18),
     "lengths.bin is shorter than": lambda order: put(order, "progress.json", documents=10**18),
-    "inputs[0] is not complete": lambda order: put(order, "settings.json", inputs=[{}]),
+    "inputs[0] has no": lambda order: put(order, "settings.json", inputs=[{}]),
     "inputs is not a list": lambda order: put(order, "settings.json", inputs=7),
     "settings.json is missing": lambda order: (order.partial / "settings.json").unlink(),
     "progress.json is damaged": lambda order: (order.partial / "progress.json").write_text(

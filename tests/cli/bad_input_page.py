@@ -1,0 +1,59 @@
+"""Renders docs/reference/bad-input.md: one table per topic, one line per wrong input."""
+
+import shlex
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+BASE = ("plan", "--factory", "llama3_8b")
+LONGEST_TYPED = 120
+LONGEST_ANSWER = 400
+TABLE = "| typed | error | try |\n|---|---|---|\n"
+INTRODUCTION = """# Bad input
+
+Each of these {count} inputs ends with exit code 2 and one message per error, and writes nothing. A
+message says what is wrong, where the value was set, and what to try; the tables leave out where.
+Words without a command were typed after `rampcli {base}`. Files that an input reads are shown below
+its words, with `\\n` for a new line.
+"""
+
+
+def page(topics: Mapping[str, Sequence[str]]) -> str:
+    """Returns the page without its first comment; `topics` holds the lines of each topic."""
+    count = sum(map(len, topics.values()))
+    tables = (f"\n## {topic}\n\n{TABLE}{''.join(lines)}" for topic, lines in topics.items())
+    return INTRODUCTION.format(count=count, base=shlex.join(BASE)) + "".join(tables)
+
+
+def line_of(wrong: Any, stderr: str) -> str:
+    """Returns the table's line for a `BadInput` and what the command printed on standard error."""
+    own = wrong.words[len(BASE) :]
+    words = own if wrong.words[: len(BASE)] == BASE and own else ("rampcli", *wrong.words)
+    typed = [_code(shlex.join(words), LONGEST_TYPED)]
+    for name, content in wrong.files.items():
+        held = (
+            f" has {len(content)} bytes"
+            if isinstance(content, bytes) or not content
+            else f": {_code(content, LONGEST_TYPED)}"
+        )
+        typed.append(f"{_code(name, LONGEST_TYPED)}{held}")
+    cells = [typed, _after("error: ", stderr), _after("try: ", stderr)]
+    return f"| {' | '.join(' <br> '.join(cell) for cell in cells)} |\n"
+
+
+def _after(label: str, stderr: str) -> list[str]:
+    """Returns the text of each line with a label, which Typer begins with a capital letter."""
+    lines = [line.strip() for line in stderr.splitlines()]
+    return [
+        _code(line[len(label) :].strip(), LONGEST_ANSWER)
+        for line in lines
+        if line.lower().startswith(label)
+    ]
+
+
+def _code(text: str, longest: int) -> str:
+    """Returns text as Markdown code in a table: visible, cut, with `|` escaped."""
+    shown = "".join(one if one.isprintable() else repr(one)[1:-1] for one in text)
+    shown = shown if len(shown) <= longest else f"{shown[:longest]}..."
+    fence = "``" if "`" in shown else "`"
+    padding = " " if "`" in shown else ""
+    return f"{fence}{padding}{shown}{padding}{fence}".replace("|", r"\|")
