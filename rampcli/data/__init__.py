@@ -1,1 +1,1 @@
-"""Samples: what they hold, in which order they come, and who reads which."""
+"""Samples: their contents, their order, and which rank reads which of them."""

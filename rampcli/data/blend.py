@@ -1,4 +1,4 @@
-"""A blend of corpora: which of them sample `i` comes from, and which of its windows it is."""
+"""A blend of corpora: maps sample `i` to a corpus and one of its windows."""
 
 import hashlib
 from collections.abc import Iterator, Sequence
@@ -13,17 +13,22 @@ Indices = NDArray[np.int64]
 
 
 class Blend:
-    """Samples from corpora, in proportion to their shares at every sample: of the first `n`, each corpus has its share to within half a
-    sample for each halving of their number (two corpora: half a sample, eight: one and a half).
+    """Interleaves corpora in proportion to their shares, at every point of the sequence.
 
-    Corpora are halved until one is left. Of the first `m` samples of a half, the first quarter of all gets `m` times its share of the
-    half, rounded: both counts only grow with `m`, so sample `m` belongs to the one that grows there, and is its sample of that number.
-    That takes neither memory nor start-up time, and no machine can change it.
+    Among the first `n` samples, the count of each corpus differs from its share by at most half a
+    sample for each halving below (half a sample for two corpora, one and a half for eight).
+
+    The list of corpora is halved recursively. Of the first `m` samples of a list, its first half
+    gets `m` times that half's share, rounded to the nearest; the second half gets the others. As
+    `m` grows by one, exactly one of the two counts grows: sample `m` belongs to that half, and the
+    count before is its index there. This needs no memory and no start-up time, and does not depend
+    on the machine.
 
     Args:
-        corpora: at least one; each has a window.
-        shares: of the corpora: whole numbers above 0, whose sum is below 2^31 so that products stay within 64 bits.
-        seed: of the order; None leaves each corpus in its own.
+        corpora: at least one; each has at least one window.
+        shares: positive integers, one per corpus, whose sum is below 2^31 so that products fit into
+            64 bits.
+        seed: seed of the order; None reads the windows of each corpus in their own order.
     """
 
     def __init__(
@@ -46,11 +51,11 @@ class Blend:
         return hashlib.sha256(repr(facts).encode()).hexdigest()
 
     def read(self, samples: Indices) -> Samples:
-        """What samples hold."""
+        """Reads samples by their indices."""
         return self.read_places(*self.places(samples))
 
     def counts(self, samples: int) -> list[int]:
-        """How many of the first `samples` each corpus has."""
+        """Returns how many of the first `samples` come from each corpus."""
         counts = [samples] * len(self.shares)
         for low, middle, high in _halves(len(self.shares)):
             left, both = sum(self.shares[low:middle]), sum(self.shares[low:high])
@@ -59,30 +64,34 @@ class Blend:
         return counts
 
     def places(self, samples: Indices) -> tuple[Indices, Indices]:
-        """The corpora of samples and their windows there, element by element; any shape, values from 0."""
-        which, turns = self.turns(samples)
-        windows = turns.copy()
+        """Returns the corpus and the window of each sample.
+
+        Args:
+            samples: indices from 0, of any shape; both results have the same shape.
+        """
+        which, index = self.assign(samples)
+        windows = index.copy()
         for number, order in enumerate(self.orders):
             if order is not None:
                 here = which == number
-                windows[here] = order.windows_of(turns[here])
+                windows[here] = order.windows_of(index[here])
         return which, windows
 
-    def turns(self, samples: Indices) -> tuple[Indices, Indices]:
-        """The corpora of samples, and how many samples each had before them."""
-        which, turns = np.zeros_like(samples), samples.copy()
+    def assign(self, samples: Indices) -> tuple[Indices, Indices]:
+        """Returns the corpus of each sample, and the sample's index among those of its corpus."""
+        which, index = np.zeros_like(samples), samples.copy()
         for low, middle, high in _halves(len(self.shares)):
             here = which == low
-            mine = turns[here]
+            inside = index[here]
             left, both = sum(self.shares[low:middle]), sum(self.shares[low:high])
-            before, after = _rounded(mine, left, both), _rounded(mine + 1, left, both)
+            before, after = _rounded(inside, left, both), _rounded(inside + 1, left, both)
             goes_left = after > before
             which[here] = np.where(goes_left, low, middle)
-            turns[here] = np.where(goes_left, before, mine - before)
-        return which, turns
+            index[here] = np.where(goes_left, before, inside - before)
+        return which, index
 
     def read_places(self, which: Indices, windows: Indices) -> Samples:
-        """What windows of corpora hold, in the order that they are given in."""
+        """Reads windows of corpora, in the given order; `which` and `windows` are [samples]."""
         if len(self.corpora) == 1:
             return self.corpora[0].read(windows)
         order = np.argsort(which, kind="stable")
@@ -99,7 +108,7 @@ class Blend:
 
 
 def _halves(corpora: int) -> Iterator[tuple[int, int, int]]:
-    """How so many corpora are halved until one is left: first, middle and end of what is halved, the whole before its halves."""
+    """Yields first, middle and end of each range that is halved, every range before its halves."""
     halves = [(0, corpora)]
     while halves:
         low, high = halves.pop()
@@ -110,7 +119,7 @@ def _halves(corpora: int) -> Iterator[tuple[int, int, int]]:
 
 
 def _rounded(counts: Indices, share: int, of: int) -> Indices:
-    """`counts * share / of`, to the nearest whole number, in 64 bits."""
+    """Returns `counts * share / of`, rounded to the nearest integer, computed in 64 bits."""
     wholes, rest = np.divmod(counts, of)
     rounded: Indices = wholes * share + (rest * share + of // 2) // of
     return rounded

@@ -1,4 +1,4 @@
-"""What a corpus is: windows of tokens, and their labels."""
+"""Corpora: windows of tokens with their labels."""
 
 import hashlib
 from bisect import bisect_right
@@ -14,21 +14,21 @@ from rampcli.errors import UsageError
 Tokens = NDArray[np.int64]
 
 IGNORED = -100
-"""The label of a token that the loss leaves out, as torch's cross entropy has it."""
+"""Label of a token that the loss ignores; torch's cross entropy uses the same value."""
 PADDING = 0
-"""What a padded sample holds where it has no tokens; their labels are IGNORED."""
+"""Token that fills up a padded sample; its labels are IGNORED."""
 
 
 @dataclass(frozen=True, slots=True)
 class Samples:
-    """What some samples hold.
+    """Contents of some samples.
 
     Attributes:
-        tokens: [samples, sequence_length].
-        labels: like them: the next token each, or IGNORED.
-        positions: like them: places of the tokens in their documents, as far as those are in the sample; None where documents are not
-            told apart.
-        valid_tokens: labels that the loss counts.
+        tokens: int64 [samples, sequence_length].
+        labels: same shape: the next token, or IGNORED.
+        positions: same shape: position of each token within its document, counted from the start of
+            the sample if the document began before it; None without a document mask.
+        valid_tokens: number of labels that are not IGNORED.
     """
 
     tokens: Tokens
@@ -38,7 +38,10 @@ class Samples:
 
 
 class Corpus(Protocol):
-    """Windows of `sequence_length` tokens, in no order; `fingerprint` tells one corpus from another, `name` says which it is."""
+    """A fixed number of windows of `sequence_length` tokens, read by index.
+
+    `name` identifies the corpus in messages. `fingerprint` changes with its contents.
+    """
 
     @property
     def name(self) -> str: ...  # noqa: D102
@@ -54,14 +57,14 @@ class Corpus(Protocol):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Cut:
-    """How tokens become samples.
+    """How tokens are cut into samples.
 
     Attributes:
-        sequence_length: tokens in a sample; the label of its last token is one more.
-        vocab_size: no token is as large.
-        eod_mask_loss: the first token of a document is not asked for.
-        document_mask: and no token sees another document.
-        pad_last_window: the tokens behind the last whole window are a sample too.
+        sequence_length: tokens in a sample; the label of the last one is the token after them.
+        vocab_size: all tokens are below it.
+        eod_mask_loss: exclude each document's first token from the loss.
+        document_mask: also let tokens attend to their own document only.
+        pad_last_window: pad the tokens after the last whole window to one more sample.
     """
 
     sequence_length: int
@@ -73,17 +76,17 @@ class Cut:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TokenCorpus:
-    """Documents laid end to end and cut into windows, which may hold the end of one document and the start of the next.
+    """Concatenated documents cut into windows. A window may span several documents.
 
     Attributes:
-        name: as a person would name it.
-        tokens: of any integer type, in memory or mapped into it, [tokens of all documents].
-        documents: where documents start among them, ascending; any integers, [documents].
-        unit: what `documents` counts one token as.
-        first, end: the tokens that are this corpus: a part of the documents.
-        cut: how they become samples.
-        contents: tells these tokens from others.
-        check_unchanged: raises where the files are no longer those that were opened.
+        name: name for messages.
+        tokens: tokens of all documents, any integer type, in memory or memory-mapped, [tokens].
+        documents: offset of each document's start, ascending, any integer type, [documents].
+        unit: units of these offsets per token: 1 if they count tokens, else bytes per token.
+        first, end: range of `tokens` that belongs to this corpus.
+        cut: how tokens are cut into samples.
+        contents: hash of the tokens.
+        check_unchanged: raises a `UsageError` if the files have changed since they were opened.
     """
 
     name: str
@@ -98,7 +101,7 @@ class TokenCorpus:
 
     @property
     def windows(self) -> int:
-        """How many; each has one more token for the last label, and the last may be padded."""
+        """Number of windows. Each needs one token more than its length, for its last label."""
         labels = max(0, self.end - self.first - 1)
         return (
             -(-labels // self.cut.sequence_length)
@@ -108,7 +111,7 @@ class TokenCorpus:
 
     @property
     def fingerprint(self) -> str:
-        """A hash of the tokens and of how they are cut."""
+        """A hash of the tokens and of the way they are cut."""
         facts = (
             self.contents,
             self.first,
@@ -119,10 +122,10 @@ class TokenCorpus:
         return hashlib.sha256(repr(facts).encode()).hexdigest()
 
     def read(self, windows: NDArray[np.int64]) -> Samples:
-        """What windows hold.
+        """Reads windows by their indices, [samples].
 
         Raises:
-            UsageError: the file was changed, or holds tokens beyond the vocabulary.
+            UsageError: a file has changed, or holds tokens outside the vocabulary.
         """
         self.check_unchanged()
         length = self.cut.sequence_length
@@ -142,14 +145,18 @@ class TokenCorpus:
         if masked or short:
             labels = labels.copy()
         if masked:
-            positions = self._tell_documents_apart(labels, firsts)
+            positions = self._mask_documents(labels, firsts)
         for row, count in short:
             labels[row, count - 1 :] = IGNORED
         valid_tokens = int((labels != IGNORED).sum()) if masked or short else labels.size
         return Samples(window[:, :-1], labels, positions, valid_tokens)
 
-    def _tell_documents_apart(self, labels: Tokens, firsts: list[int]) -> Tokens | None:
-        """Let no label be the start of a document; the tokens' places in their documents, where those are to be masked."""
+    def _mask_documents(self, labels: Tokens, firsts: list[int]) -> Tokens | None:
+        """Sets labels that start a document to IGNORED, in place.
+
+        Returns:
+            The tokens' positions within their documents, or None without a document mask.
+        """
         starts = np.zeros_like(labels)
         for row, first in enumerate(firsts):
             inside = self._starts_between(first, first + self.cut.sequence_length) - first
@@ -162,30 +169,33 @@ class TokenCorpus:
         return np.arange(self.cut.sequence_length) - np.maximum.accumulate(starts, axis=1)
 
     def _starts_between(self, first: int, last: int) -> Tokens:
-        """The places after `first`, up to `last`, where documents start."""
-        # The index's numbers are not aligned in its file, and numpy's search would copy all of them to align them.
+        """Returns the document starts in first + 1 .. last, in tokens."""
+        # A mapped index is not aligned, and numpy's search would first copy all of it.
         low = bisect_right(self.documents, first * self.unit)
         high = bisect_right(self.documents, last * self.unit, lo=low)
         return np.asarray(self.documents[low:high], dtype=np.int64) // self.unit
 
     def _check_tokens(self, tokens: Tokens) -> None:
-        """Refuse tokens that the model has no embedding for."""
-        if (
-            tokens.view(np.uint64).max(initial=0) < self.cut.vocab_size
-        ):  # one pass: a negative one is large without its sign
+        """Raises a UsageError if a token is outside the model's vocabulary."""
+        # One pass: as unsigned numbers, negative tokens are large.
+        if tokens.view(np.uint64).max(initial=0) < self.cut.vocab_size:
             return
         for token in (int(tokens.min(initial=0)), int(tokens.max(initial=0))):
             if not 0 <= token < self.cut.vocab_size:
                 raise UsageError(
-                    f"{self.name} holds the token {token}, and model.vocab_size={self.cut.vocab_size}",
+                    f"{self.name} holds token {token}, which is outside"
+                    f" model.vocab_size={self.cut.vocab_size}",
                     keys=("model.vocab_size", "data.path", "data.blend"),
-                    remedy="the model.vocab_size of the tokenizer that wrote it",
+                    remedy="model.vocab_size of the tokenizer that encoded the corpus",
                 )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MockCorpus:
-    """Random tokens: window `w` is a pure function of the seed and `w`. Needs no files, as NeMo's MockDataModule."""
+    """Random tokens without files, like NeMo's MockDataModule.
+
+    Window `w` depends only on the seed and on `w`.
+    """
 
     cut: Cut
     seed: int
@@ -194,11 +204,11 @@ class MockCorpus:
 
     @property
     def fingerprint(self) -> str:
-        """What determines the tokens."""
+        """The values that determine the tokens."""
         return f"mock {self.seed} {self.cut.vocab_size} {self.cut.sequence_length}"
 
     def read(self, windows: NDArray[np.int64]) -> Samples:
-        """What windows hold: one document each."""
+        """Reads windows by their indices; each window is one document."""
         length = self.cut.sequence_length
         keys = [np.array([self.seed, window], dtype=np.uint64) for window in windows]
         generators = [np.random.Generator(np.random.Philox(key=key)) for key in keys]

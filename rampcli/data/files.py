@@ -1,4 +1,4 @@
-"""Corpora of files: text that is read into memory, and indexed tokens that are mapped into it."""
+"""Corpora from files: text is read into memory, indexed tokens are memory-mapped."""
 
 import errno
 import hashlib
@@ -31,12 +31,17 @@ from rampcli.own_folder import read_file
 
 PROBES, PROBE_BYTES = 64, 4096
 MOST_TEXT_BYTES = 4 << 30
-"""Of all files of a text, which is held in memory."""
+"""Most bytes of text in a corpus, which is held in memory."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Opened:
-    """Corpora with their shares, and the tokenizer's file."""
+    """Corpora of a data source.
+
+    Attributes:
+        training, validation: corpora with their shares, see `rampcli.config.corpora`.
+        tokenizer: contents of `tokenizer.json`; None if unknown.
+    """
 
     training: Sequence[tuple[int, Corpus]]
     validation: Sequence[tuple[int, Corpus]]
@@ -44,7 +49,7 @@ class Opened:
 
 
 def cut_of(config: Config) -> Cut:
-    """How tokens become samples."""
+    """Returns how a configuration cuts tokens into samples."""
     data = config.data
     return Cut(
         sequence_length=data.sequence_length,
@@ -56,14 +61,14 @@ def cut_of(config: Config) -> Cut:
 
 
 def open_text(config: Config) -> Opened:
-    """Text files, whole.
+    """Reads and encodes text files.
 
     Raises:
-        UsageError: one is no text, or the vocabulary is too small for it.
+        UsageError: a file is not text, or the model's vocabulary is too small.
     """
     texts = {}
     for path, key in paths_of(config).items():
-        with about(key):
+        with blaming(key):
             texts[path] = texts_of(path)
     if config.data.tokenizer == "bytes":
         tokenizer = byte_tokenizer()
@@ -78,19 +83,33 @@ def open_text(config: Config) -> Opened:
         )
     else:
         tokenizer = open_tokenizer(Path(config.data.tokenizer).expanduser())
-    meaning = tokenizer.to_str()
+    saved = tokenizer.to_str()  # before the line below, which concerns this corpus only
     tokenizer.encode_special_tokens = True
     encode, cut = encoder_of(tokenizer), cut_of(config)
-    return _opened(
-        config, lambda path: in_memory(str(path), encode(texts[path]), cut, tokenizer), meaning
+    return _open_all(
+        config, lambda path: in_memory(str(path), encode(texts[path]), cut, tokenizer), saved
     )
 
 
-def texts_of(path: Path) -> list[str]:
-    """The text of a file, or of all files of a folder and those below it, by name; hidden ones are left out.
+def check_text_paths(config: Config) -> None:
+    """Checks that the paths of `data.source=text` are files or folders, without reading them.
 
     Raises:
-        UsageError: one cannot be read, or is no text; or they are too large to be held in memory.
+        UsageError: a path does not exist, or is something else.
+    """
+    for path, key in paths_of(config).items():
+        if not (path.is_file() or path.is_dir()):
+            reason = "is not a file or a folder" if path.exists() else "does not exist"
+            raise UsageError(f"{path} {reason}", keys=(key,), remedy="a text file or a folder")
+
+
+def texts_of(path: Path) -> list[str]:
+    """Returns the text of a file, or of all files below a folder, sorted by name.
+
+    Hidden files and folders are left out.
+
+    Raises:
+        UsageError: a file cannot be read or is not text, or the text is too large for memory.
     """
     texts, file, left = [], path, MOST_TEXT_BYTES
     try:
@@ -98,7 +117,7 @@ def texts_of(path: Path) -> list[str]:
             [path]
             if not path.is_dir()
             else sorted(
-                found for found in path.rglob("*") if found.is_file() and _is_shown(found, path)
+                found for found in path.rglob("*") if found.is_file() and not _hidden(found, path)
             )
         )
         for file in files:
@@ -107,26 +126,29 @@ def texts_of(path: Path) -> list[str]:
             left -= len(content)
     except UnicodeDecodeError as error:
         raise UsageError(
-            f"{file} is no text: byte {error.start:,} of it is not UTF-8", remedy="text files only"
+            f"{file} is not text: byte {error.start:,} is not UTF-8", remedy="text files only"
         ) from error
     except OSError as error:
         if error.errno == errno.EFBIG:
-            reason = f"{path} has more than {MOST_TEXT_BYTES >> 30} GB of text, and data.source=text holds it in memory"
-            raise UsageError(reason, remedy="rampcli data build, and data=indexed") from error
+            raise UsageError(
+                f"{path} has more than {MOST_TEXT_BYTES >> 30} GB of text, which data.source=text"
+                " would hold in memory",
+                remedy="rampcli data build, and data=indexed",
+            ) from error
         raise UsageError(
-            f"cannot read {file}: {error.strerror}", remedy="a text file, or a folder of them"
+            f"cannot read {file}: {error.strerror}", remedy="a text file or a folder"
         ) from error
     return texts
 
 
-def _is_shown(file: Path, folder: Path) -> bool:
-    return not any(part.startswith(".") for part in file.relative_to(folder).parts)
+def _hidden(file: Path, folder: Path) -> bool:
+    return any(part.startswith(".") for part in file.relative_to(folder).parts)
 
 
 def in_memory(
     name: str, documents: Sequence[NDArray[Any]], cut: Cut, tokenizer: Tokenizer
 ) -> TokenCorpus:
-    """Documents of tokens, laid end to end; empty ones are left out.
+    """Concatenates documents of tokens into a corpus; empty documents are left out.
 
     Raises:
         UsageError: the model's vocabulary is smaller than the tokenizer's.
@@ -147,10 +169,11 @@ def in_memory(
 
 
 def open_indexed(config: Config) -> Opened:
-    """Indexed files: only their indices are read.
+    """Opens indexed files; reads only their indices.
 
     Raises:
-        UsageError: one cannot be read, was written by another tokenizer than the others, or is too much for the vocabulary.
+        UsageError: a file cannot be read, files have different tokenizers, or the model's
+            vocabulary is too small.
     """
     cut = cut_of(config)
     tokenizers = {
@@ -162,22 +185,22 @@ def open_indexed(config: Config) -> Opened:
     for path, tokenizer in tokenizers.items():
         if first is not None and tokenizer != tokenizers[first]:
             raise UsageError(
-                f"{tokenizer_of(path)} is another tokenizer than {tokenizer_of(first)}",
-                remedy=f"rampcli data build --tokenizer {tokenizer_of(first)} for all of them",
+                f"{tokenizer_of(path)} is a different tokenizer than {tokenizer_of(first)}",
+                remedy=f"rampcli data build --tokenizer {tokenizer_of(first)} for all corpora",
             )
-    return _opened(
-        config, lambda path: _map(path, cut), None if first is None else tokenizers[first]
+    return _open_all(
+        config, lambda path: _open_prefix(path, cut), None if first is None else tokenizers[first]
     )
 
 
-def _map(prefix: Path, cut: Cut) -> TokenCorpus:
+def _open_prefix(prefix: Path, cut: Cut) -> TokenCorpus:
     file = IndexedFile.open(prefix)
     manifest = read_manifest(prefix)
     if manifest is not None:
         said = manifest["files"]["bin"]["bytes"], manifest["tokens"], manifest["documents"]
         if said != (file.tokens.nbytes, len(file.tokens), file.documents):
             raise UsageError(
-                f"{manifest_of(prefix)} is about other files than {bin_of(prefix)}",
+                f"{manifest_of(prefix)} does not belong to {bin_of(prefix)}",
                 remedy="all files of one build",
             )
         _check_vocabulary(
@@ -191,13 +214,13 @@ def _map(prefix: Path, cut: Cut) -> TokenCorpus:
         first=0,
         end=len(file.tokens),
         cut=cut,
-        contents=_probed(file),
+        contents=_hash_probes(file),
         check_unchanged=file.check_unchanged,
     )
 
 
-def _probed(file: IndexedFile) -> str:
-    """A hash of the size and of pieces from all over the tokens: what can be read at once of a file of any size."""
+def _hash_probes(file: IndexedFile) -> str:
+    """Returns a hash of the size and of samples across the tokens; fast for files of any size."""
     probe = hashlib.sha256(
         repr((file.tokens.nbytes, file.documents, file.tokens.dtype.str)).encode()
     )
@@ -210,7 +233,7 @@ def _probed(file: IndexedFile) -> str:
 
 
 def paths_of(config: Config) -> dict[Path, str]:
-    """All corpora of files, each with the setting that names it."""
+    """Returns the paths of all corpora, each with the setting that names it."""
     paths = dict.fromkeys(
         (path for _, path in corpora_of(config)),
         "data.path" if config.data.blend is None else "data.blend",
@@ -224,8 +247,8 @@ def paths_of(config: Config) -> dict[Path, str]:
 
 
 @contextmanager
-def about(key: str) -> Iterator[None]:
-    """Let an error of the block be about a setting."""
+def blaming(key: str) -> Iterator[None]:
+    """Attaches a setting to a UsageError that names none."""
     try:
         yield
     except UsageError as error:
@@ -233,13 +256,13 @@ def about(key: str) -> Iterator[None]:
         raise
 
 
-def _opened(
+def _open_all(
     config: Config, open_path: Callable[[Path], TokenCorpus], tokenizer: str | None
 ) -> Opened:
-    """Training and validation corpora: a corpus for each, or parts of the same."""
+    """Opens training and validation corpora: separate corpora, or parts of the same ones."""
     opened = {}
     for path, key in paths_of(config).items():
-        with about(key):
+        with blaming(key):
             opened[path] = open_path(path)
     shares, paths = zip(*corpora_of(config), strict=True)
     training = [opened[path] for path in paths]
@@ -255,11 +278,14 @@ def _opened(
 
 
 def parts_of(whole: TokenCorpus, split: Sequence[float]) -> list[TokenCorpus]:
-    """A corpus in parts of whole documents, in their order; a single document is cut between two tokens.
+    """Splits a corpus into parts of whole documents, in their order.
+
+    A corpus of a single document is cut between two tokens.
 
     Args:
-        whole: all of it.
-        split: the parts' shares of the documents, or of the tokens of a single one; how many each has is rounded to the nearest.
+        whole: the corpus.
+        split: share of the documents in each part, or of the tokens of a single document; each
+            boundary is rounded to the nearest.
     """
     shares = [Fraction(str(share)) for share in split]
     up_to = [share / sum(shares) for share in accumulate(shares)]
@@ -280,7 +306,8 @@ def parts_of(whole: TokenCorpus, split: Sequence[float]) -> list[TokenCorpus]:
 def _check_vocabulary(name: str, vocab_size: int, cut: Cut) -> None:
     if vocab_size > cut.vocab_size:
         raise UsageError(
-            f"the tokenizer of {name} has {vocab_size:,} tokens, and model.vocab_size={cut.vocab_size}",
+            f"the tokenizer of {name} has {vocab_size:,} tokens, more than"
+            f" model.vocab_size={cut.vocab_size}",
             keys=("model.vocab_size",),
             remedy=f"model.vocab_size={vocab_size}",
         )

@@ -1,4 +1,4 @@
-"""Which processes read, and how the others get what was read for them (MaxText's `expansion_factor_real_data`)."""
+"""Which processes read data for which others (MaxText's `expansion_factor_real_data`)."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,14 +15,15 @@ from rampcli.data.corpus import IGNORED, Samples
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Reading:
-    """Whom this process reads for.
+    """The ranks that this process reads data for.
 
     Attributes:
         rank: this process's data-parallel rank.
-        ranks: the data-parallel ranks that it reads for; none where another process reads for it.
-        group: the processes with these ranks in this order, the reader first; None where each reads for itself.
-        planes: arrays of a `Samples`: with positions, or without.
-        sequence_length: of the samples.
+        ranks: data-parallel ranks that it reads for; empty if another process reads for it.
+        group: processes that share a reader, in the order of their ranks, the reader first; None if
+            every process reads for itself.
+        planes: arrays that are exchanged per micro batch: tokens, labels and perhaps positions.
+        sequence_length: tokens in a sample.
     """
 
     rank: int
@@ -33,41 +34,44 @@ class Reading:
 
     @property
     def reads(self) -> bool:
-        """Whether this process opens the corpora."""
+        """True if this process opens the corpora."""
         return bool(self.ranks)
 
-    def deal(
+    def scatter(
         self, shares: Sequence[Sequence[Samples]], *, micro_batches: int, samples: int
     ) -> Sequence[Samples]:
-        """This process's own share of what its group's reader has read, in micro batches; every process of the group takes part.
+        """Sends each process of the group its share from the reader; a collective call.
 
         Args:
-            shares: of all processes of the group, where this one is the reader.
-            micro_batches: of one share.
-            samples: of one micro batch.
+            shares: on the reader, the micro batches of each process of the group.
+            micro_batches: number of micro batches in a share.
+            samples: number of samples in a micro batch.
+
+        Returns:
+            This process's micro batches.
         """
         if self.group is None:
             return shares[0]
-        mine = torch.empty(
+        received = torch.empty(
             micro_batches, self.planes, samples, self.sequence_length, dtype=torch.int32
         )
-        dealt = (
-            [torch.from_numpy(np.stack([_planes(each) for each in share])) for share in shares]
+        sent = (
+            [torch.from_numpy(np.stack([_to_planes(each) for each in share])) for share in shares]
             if self.reads
             else None
         )
-        dist.scatter(mine, dealt, group=self.group, group_src=0)
-        return [_samples(each) for each in mine.long().numpy()]
+        dist.scatter(received, sent, group=self.group, group_src=0)
+        return [_from_planes(each) for each in received.long().numpy()]
 
 
-def _planes(samples: Samples) -> NDArray[np.int32]:
+def _to_planes(samples: Samples) -> NDArray[np.int32]:
     planes = [
         plane for plane in (samples.tokens, samples.labels, samples.positions) if plane is not None
     ]
     return np.stack(planes).astype(np.int32)
 
 
-def _samples(planes: NDArray[np.int64]) -> Samples:
+def _from_planes(planes: NDArray[np.int64]) -> Samples:
     tokens, labels, *positions = planes
     return Samples(
         tokens, labels, positions[0] if positions else None, int((labels != IGNORED).sum())
@@ -75,14 +79,14 @@ def _samples(planes: NDArray[np.int64]) -> Samples:
 
 
 def build_reading(config: Config, data_ranks: Sequence[int]) -> Reading:
-    """Who reads on this rank; every rank of the process group takes part.
+    """Returns which ranks this process reads for; a collective call of all ranks.
 
     Args:
-        config: whose expansion factor says how many hosts read; a host has `trainer.devices` processes.
-        data_ranks: the data-parallel rank of each process.
+        config: sets the expansion factor; a host has `trainer.devices` processes.
+        data_ranks: data-parallel rank of each process.
 
     Raises:
-        UsageError: the hosts do not divide by the factor.
+        UsageError: the expansion factor does not divide the hosts.
     """
     world_size, me, devices = len(data_ranks), dist.get_rank(), config.trainer.devices
     readers = readers_of(
@@ -94,7 +98,8 @@ def build_reading(config: Config, data_ranks: Sequence[int]) -> Reading:
         [rank for rank in range(world_size) if readers[rank] == reader]
         for reader in sorted(set(readers))
     ]
-    group, _ = dist.new_subgroups_by_enumeration(groups, backend="gloo")  # type: ignore[no-untyped-call]  # on the hosts: what is read is in their memory
+    # gloo, because samples are in host memory.
+    group, _ = dist.new_subgroups_by_enumeration(groups, backend="gloo")  # type: ignore[no-untyped-call]
     served = next(ranks for ranks in groups if me in ranks)
     return Reading(
         rank=data_ranks[me],
@@ -106,10 +111,12 @@ def build_reading(config: Config, data_ranks: Sequence[int]) -> Reading:
 
 
 def readers_of(world_size: int, *, devices: int, expansion_factor: float | None) -> list[int]:
-    """The process that reads for each process: of the host that reads for its host, the one with the same place on it.
+    """Returns, for each process, the process that reads for it.
+
+    That is the process with the same local rank on the host that reads for its host.
 
     Raises:
-        UsageError: the hosts do not divide by the factor.
+        UsageError: the expansion factor does not divide the hosts.
     """
     hosts = reading_hosts(-(-world_size // devices), expansion_factor)
     return [hosts[rank // devices] * devices + rank % devices for rank in range(world_size)]

@@ -1,8 +1,14 @@
-"""Megatron's indexed format: PREFIX.bin holds tokens end to end, PREFIX.idx where sequences and documents of them start.
+"""Megatron's indexed format: tokens in PREFIX.bin, starts of sequences and documents in PREFIX.idx.
 
-The index is: MAGIC, a version (u64), the code of the tokens' type (u8), the numbers of sequences and of document boundaries (u64 each);
-then the sequences' lengths in tokens (i32), their places in PREFIX.bin in bytes (i64), and at which sequences documents start (i64), with
-the number of sequences at the end. Megatron-LM's `megatron/core/datasets/indexed_dataset.py` reads and writes the same.
+The index holds, in this order:
+
+* MAGIC, a version (u64), the code of the tokens' type (u8), the number of sequences and the number
+  of document boundaries (u64 each);
+* the length of each sequence in tokens (i32);
+* the offset of each sequence in PREFIX.bin, in bytes (i64);
+* the first sequence of each document, and after them the number of sequences (i64).
+
+Megatron-LM's `megatron/core/datasets/indexed_dataset.py` reads and writes the same format.
 """
 
 import os
@@ -23,15 +29,16 @@ MAGIC = b"MMIDIDX\x00\x00"
 VERSION = 1
 HEADER = struct.Struct("<9sQBQQ")
 TYPES: dict[int, str] = {1: "<u1", 2: "<i1", 3: "<i2", 4: "<i4", 5: "<i8", 8: "<u2"}
-"""By code; Megatron also has codes for two kinds of floats, which are no tokens."""
+"""Integer types by code. Megatron's codes for floats are left out: tokens are integers."""
 MOST_OF_UINT16 = 65_500
-"""Vocabularies below it are stored in two bytes, as Megatron has it."""
-AS_IT_WAS = "the file as it was; the same command goes on then"
+"""Smaller vocabularies are stored in two bytes, as in Megatron."""
+RESTORE = "restore the file; the same command then resumes"
 LONGEST_SEQUENCE = 2**31 - 1
 LARGEST_VOCABULARY = 2**31
 MOST_TOKENS = 2**56
-"""In a file. Their place in bytes fits into 64 bits, whatever their type."""
+"""Most tokens in a file. Their offsets in bytes fit into 64 bits, whatever their type."""
 BLOCK = 1 << 17
+"""Entries that are processed at once."""
 
 Places = NDArray[np.int64]
 Identity = tuple[int, int, int]
@@ -39,57 +46,62 @@ Refuse = Callable[[str], UsageError]
 
 
 def bin_of(prefix: Path) -> Path:
-    """The file of the tokens."""
-    return _beside(prefix, ".bin")
+    """Returns the path of the tokens."""
+    return _with_ending(prefix, ".bin")
 
 
 def idx_of(prefix: Path) -> Path:
-    """The file of the index."""
-    return _beside(prefix, ".idx")
+    """Returns the path of the index."""
+    return _with_ending(prefix, ".idx")
 
 
 def manifest_of(prefix: Path) -> Path:
-    """The file that says what the two others hold, where rampcli wrote them."""
-    return _beside(prefix, ".json")
+    """Returns the path of the manifest; only corpora that rampcli built have one."""
+    return _with_ending(prefix, ".json")
 
 
 def tokenizer_of(prefix: Path) -> Path:
-    """The file that says what tokens mean, likewise."""
-    return _beside(prefix, ".tokenizer.json")
+    """Returns the path of the tokenizer; only corpora that rampcli built have one."""
+    return _with_ending(prefix, ".tokenizer.json")
 
 
-def _beside(prefix: Path, ending: str) -> Path:
+def _with_ending(prefix: Path, ending: str) -> Path:
     if not prefix.name:
         raise UsageError(
-            f"{prefix} is not the name of a corpus", remedy="PREFIX of PREFIX.bin and PREFIX.idx"
+            f"{prefix} is not the name of a corpus",
+            remedy="PREFIX, the common name of PREFIX.bin and PREFIX.idx",
         )
     return prefix.with_name(f"{prefix.name}{ending}")
 
 
 def token_type(vocab_size: int) -> np.dtype[Any]:
-    """The type that tokens of a vocabulary are stored in.
+    """Returns the type in which the tokens of a vocabulary are stored.
 
     Raises:
-        UsageError: the format has no type for so large a vocabulary.
+        UsageError: the vocabulary is too large for the format.
     """
     if vocab_size > LARGEST_VOCABULARY:
         raise UsageError(
-            f"the tokenizer has a token {vocab_size - 1:,}, and the format stores tokens below {LARGEST_VOCABULARY:,}"
+            f"the tokenizer has a token {vocab_size - 1:,}, and the format stores tokens below"
+            f" {LARGEST_VOCABULARY:,}"
         )
     return np.dtype("<u2" if vocab_size < MOST_OF_UINT16 else "<i4")
 
 
 @dataclass(frozen=True, slots=True)
 class IndexedFile:
-    """A pair of files, mapped into memory. Opening it reads the index and checks every number of it, but no token.
+    """PREFIX.bin and PREFIX.idx, memory-mapped.
+
+    Opening them reads the index and checks every number in it. Tokens are not read.
 
     Attributes:
         prefix: the files' common name.
-        tokens: of some integer type, [tokens].
-        lengths: of the sequences, in tokens, int32 [sequences].
-        pointers: where they start, in bytes, int64 [sequences].
-        document_indices: the sequences that documents start at, int64 [documents + 1]; at the end the number of sequences.
-        identities: of both files as they were opened, by path.
+        tokens: tokens of any integer type, [tokens].
+        lengths: length of each sequence in tokens, int32 [sequences].
+        pointers: offset of each sequence in bytes, int64 [sequences].
+        document_indices: first sequence of each document, then the number of sequences,
+            int64 [documents + 1].
+        identities: inode, size and modification time of both files when they were opened, by path.
     """
 
     prefix: Path
@@ -101,15 +113,16 @@ class IndexedFile:
 
     @classmethod
     def open(cls, prefix: Path) -> "IndexedFile":
-        """Open PREFIX.bin and PREFIX.idx.
+        """Opens PREFIX.bin and PREFIX.idx.
 
         Raises:
-            UsageError: one of them is missing, cannot be read, is not such a file, or does not belong to the other.
+            UsageError: a file is missing, cannot be read or is not of this format, or the two do
+                not belong together.
         """
         if prefix.suffix in (".bin", ".idx") and prefix.is_file():
             raise UsageError(
-                f"{prefix} is one of two files, and the path is what their names have in common",
-                remedy=f"{prefix.stem}",
+                f"{prefix} is one of two files; name them by PREFIX, without .bin or .idx",
+                remedy=str(prefix.with_suffix("")),
             )
         bin_path, idx_path = bin_of(prefix), idx_of(prefix)
 
@@ -119,28 +132,30 @@ class IndexedFile:
                 remedy="an index that `rampcli data build` or Megatron's preprocessing wrote",
             )
 
-        with _naming(idx_path, missing=f"what `rampcli data build ... --output {prefix}` writes"):
-            index, idx_identity = _mapped(idx_path)
-        lengths, pointers, document_indices, kind = _parts_of(index, refuse)
-        expected = _tokens_of(lengths, pointers, kind.itemsize, refuse) * kind.itemsize
+        build = f"write it with `rampcli data build ... --output {prefix}`"
+        with _reading(idx_path, remedy=build):
+            index, idx_identity = _map(idx_path)
+        lengths, pointers, document_indices, kind = _parse(index, refuse)
+        expected = _count_tokens(lengths, pointers, kind.itemsize, refuse) * kind.itemsize
         _check_documents(document_indices, len(lengths), refuse)
-        with _naming(bin_path, missing=f"the file that belongs to {idx_path}"):
-            content, bin_identity = _mapped(bin_path)
+        with _reading(bin_path, remedy=f"the file that belongs to {idx_path}"):
+            content, bin_identity = _map(bin_path)
         if len(content) != expected:
             raise UsageError(
-                f"{bin_path} has {len(content):,} bytes, and by {idx_path.name} it should have {expected:,}",
-                remedy="both files of one build, copied whole",
+                f"{bin_path} has {len(content):,} bytes, and by {idx_path.name} it should have"
+                f" {expected:,}",
+                remedy="both files of one build, copied completely",
             )
         identities = {str(bin_path): bin_identity, str(idx_path): idx_identity}
         return cls(prefix, content.view(kind), lengths, pointers, document_indices, identities)
 
     @property
     def documents(self) -> int:
-        """How many there are."""
+        """Number of documents."""
         return len(self.document_indices) - 1
 
     def document_starts(self) -> Places:
-        """Where documents start, in bytes; no copy where every sequence is a document."""
+        """Returns the offset of each document in bytes; not a copy if sequences are documents."""
         blocks = (
             self.document_indices[first : first + BLOCK + 1]
             for first in range(0, self.documents, BLOCK)
@@ -152,7 +167,10 @@ class IndexedFile:
         return self.pointers[self.document_indices[self.document_indices < len(self.pointers)]]
 
     def first_tokens(self, first: int, last: int) -> Places:
-        """Where documents start, from one to another with both; for the number of documents, where the last one ends."""
+        """Returns the first token of the documents first .. last, both included.
+
+        For `last` = number of documents, the last entry is the end of the tokens.
+        """
         sequences = self.document_indices[first : last + 1]
         inside = sequences < len(self.pointers)
         places = np.full(len(sequences), len(self.tokens), dtype=np.int64)
@@ -160,30 +178,28 @@ class IndexedFile:
         return places
 
     def check_unchanged(self) -> None:
-        """Refuse to read on in files that somebody has replaced or written to.
+        """Checks that neither file has been replaced, written to or deleted.
 
         Raises:
-            UsageError: one is another than was opened, or gone.
+            UsageError: a file has changed since it was opened.
         """
         for path, identity in self.identities.items():
-            with _naming(path, missing=AS_IT_WAS):
+            with _reading(path, remedy=RESTORE):
                 if _identity(os.stat(path)) != identity:
-                    raise UsageError(f"{path} has changed since it was opened", remedy=AS_IT_WAS)
+                    raise UsageError(f"{path} has changed since it was opened", remedy=RESTORE)
 
 
 @contextmanager
-def _naming(path: Path | str, *, missing: str) -> Iterator[None]:
-    """Let an error of the operating system name the file, and say what is expected there."""
+def _reading(path: Path | str, *, remedy: str) -> Iterator[None]:
+    """Turns an OSError into a UsageError that names the file."""
     try:
         yield
     except OSError as error:
-        raise UsageError(
-            f"cannot read {path}: {error.strerror or error}", remedy=missing
-        ) from error
+        raise UsageError(f"cannot read {path}: {error.strerror or error}", remedy=remedy) from error
 
 
-def _mapped(path: Path) -> tuple[NDArray[np.uint8], Identity]:
-    """A file as bytes, and its identity. An empty file cannot be mapped."""
+def _map(path: Path) -> tuple[NDArray[np.uint8], Identity]:
+    """Maps a file as bytes; returns it with its identity. An empty file cannot be mapped."""
     with open_to_read(path) as file:
         found = os.fstat(file.fileno())
         content = (
@@ -198,45 +214,45 @@ def _identity(found: os.stat_result) -> Identity:
     return found.st_ino, found.st_size, found.st_mtime_ns
 
 
-def _parts_of(
+def _parse(
     index: NDArray[np.uint8], refuse: Refuse
 ) -> tuple[NDArray[np.int32], Places, Places, np.dtype[Any]]:
-    """Returns the lengths, pointers and document indices of an index, and the type of its tokens."""
+    """Returns the lengths, pointers, document indices and token type of an index."""
     if len(index) < HEADER.size:
         raise refuse(f"has {len(index)} bytes, too few for an index")
     magic, version, code, sequences, boundaries = HEADER.unpack(index[: HEADER.size].tobytes())
     if magic != MAGIC:
-        raise refuse("is no index of Megatron's format")
+        raise refuse("is not an index in Megatron's format")
     if version != VERSION:
-        raise refuse(f"is of version {version} of the format, and {VERSION} is read here")
+        raise refuse(f"has version {version} of the format; supported: {VERSION}")
     if code not in TYPES:
-        raise refuse(f"says that its tokens are of type {code}, which is no integer")
-    places = HEADER.size + 4 * sequences
-    documents, end = places + 8 * sequences, places + 8 * sequences + 8 * boundaries
-    if len(index) not in (
-        end,
-        end + sequences,
-    ):  # Megatron may add a mode of one byte for each sequence
+        raise refuse(f"has tokens of type {code}, which is not an integer type")
+    pointers_at = HEADER.size + 4 * sequences
+    documents_at = pointers_at + 8 * sequences
+    end = documents_at + 8 * boundaries
+    # Megatron may append a mode of one byte for each sequence.
+    if len(index) not in (end, end + sequences):
         raise refuse(
-            f"has {len(index):,} bytes, and {sequences:,} sequences and {boundaries:,} boundaries take {end:,}"
+            f"has {len(index):,} bytes, and {sequences:,} sequences with {boundaries:,} document"
+            f" boundaries take {end:,}"
         )
-    lengths = index[HEADER.size : places].view("<i4")
-    pointers, document_indices = (
-        index[places:documents].view("<i8"),
-        index[documents:end].view("<i8"),
-    )
+    lengths = index[HEADER.size : pointers_at].view("<i4")
+    pointers = index[pointers_at:documents_at].view("<i8")
+    document_indices = index[documents_at:end].view("<i8")
     return lengths, pointers, document_indices, np.dtype(TYPES[code])
 
 
-def _tokens_of(lengths: NDArray[np.int32], pointers: Places, itemsize: int, refuse: Refuse) -> int:
-    """Returns how many tokens the sequences have together. Each has to start where the one before it ends."""
+def _count_tokens(
+    lengths: NDArray[np.int32], pointers: Places, itemsize: int, refuse: Refuse
+) -> int:
+    """Returns the number of tokens, after checking that each sequence starts where one ends."""
     tokens = 0
     for first in range(0, len(lengths), BLOCK):
         block, found = lengths[first : first + BLOCK], pointers[first : first + BLOCK]
         if block.min() < 0:
             negative = int(np.flatnonzero(block < 0)[0])
             raise refuse(
-                f"is damaged: sequence {first + negative:,} has a length of {block[negative]:,}"
+                f"is damaged: sequence {first + negative:,} has length {block[negative]:,}"
             )
         starts = np.cumsum(block, dtype=np.int64)
         in_block = int(starts[-1])
@@ -245,8 +261,10 @@ def _tokens_of(lengths: NDArray[np.int32], pointers: Places, itemsize: int, refu
         starts *= itemsize
         if not np.array_equal(found, starts):
             wrong = int(np.flatnonzero(found != starts)[0])
-            place = f"starts at byte {found[wrong]:,}, and by the lengths before it at {starts[wrong]:,}"
-            raise refuse(f"is damaged: sequence {first + wrong:,} {place}")
+            raise refuse(
+                f"is damaged: sequence {first + wrong:,} starts at byte {found[wrong]:,} instead of"
+                f" {starts[wrong]:,}"
+            )
         tokens += in_block
         if tokens > MOST_TOKENS:
             raise refuse(f"is damaged: its sequences have more than {MOST_TOKENS:,} tokens")
@@ -254,9 +272,9 @@ def _tokens_of(lengths: NDArray[np.int32], pointers: Places, itemsize: int, refu
 
 
 def _check_documents(document_indices: Places, sequences: int, refuse: Refuse) -> None:
-    """Refuse documents that are not all sequences, one after the other."""
+    """Checks that the documents are consecutive and cover all sequences."""
     if not len(document_indices) or document_indices[0] != 0 or document_indices[-1] != sequences:
-        raise refuse("holds documents that are not its sequences")
+        raise refuse("is damaged: its documents do not cover its sequences")
     for first in range(0, len(document_indices), BLOCK):
         block = document_indices[first : first + BLOCK + 1]
         if (falls := block[1:] < block[:-1]).any():
@@ -266,18 +284,19 @@ def _check_documents(document_indices: Places, sequences: int, refuse: Refuse) -
 
 
 def write_index(path: Path, kind: np.dtype[Any], lengths: Callable[[], Iterator[Places]]) -> None:
-    """Write PREFIX.idx, in memory of one block.
+    """Writes PREFIX.idx, holding one block of it in memory at a time.
+
+    A document becomes one sequence, or several if it is longer than LONGEST_SEQUENCE.
 
     Args:
-        path: where; not through a symbolic link.
-        kind: the tokens' type.
-        lengths: gives the documents' lengths in tokens, block by block, from the first on each time. A document is one sequence, or
-            several where it is longer than a sequence can be.
+        path: path of the index; must not lead through a symbolic link.
+        kind: type of the tokens.
+        lengths: returns a new iterator over the documents' lengths in tokens, in blocks.
     """
     code = next(code for code, name in TYPES.items() if np.dtype(name) == kind)
 
     def sequences() -> Iterator[tuple[Places, Places]]:
-        """Blocks of the sequences' lengths, and of how many sequences each document has."""
+        """Yields blocks: the sequences' lengths, and the number of sequences of each document."""
         for block in lengths():
             pieces = np.maximum(1, -(-block // LONGEST_SEQUENCE))
             of_sequences = np.full(pieces.sum(), LONGEST_SEQUENCE, dtype=np.int64)
@@ -301,7 +320,7 @@ def write_index(path: Path, kind: np.dtype[Any], lengths: Callable[[], Iterator[
 
 
 def _write_sums(file: BinaryIO, blocks: Iterator[Places], *, with_end: bool) -> None:
-    """Write the sum of all numbers before each number, and at the end that of all."""
+    """Writes the exclusive cumulative sum of all numbers; `with_end` appends the total."""
     total = 0
     for block in blocks:
         file.write((total + np.cumsum(block) - block).astype("<i8").tobytes())

@@ -1,9 +1,9 @@
-"""Looking into a corpus: what it holds, and whether anything is wrong with it. In blocks, so that any size fits."""
+"""Inspects a corpus: summarises and verifies it, in blocks, so that it may have any size."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,28 +18,30 @@ from rampcli.errors import UsageError
 SAMPLE_TOKENS = 200
 LOW_BITS = 16
 
+Result = TypeVar("Result")
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Inspection:
-    """What a corpus holds.
+    """Summary of a corpus.
 
     Attributes:
-        documents: how many.
-        sequences: how many; Megatron can have several in a document.
-        tokens: how many.
-        type: that they are stored in.
-        is_ours: whether there is a manifest beside it.
-        tokenizer: its name or file, or None.
-        vocab_size: of the tokenizer, or None.
-        eod_token: after each document, or None.
-        largest_token: that occurs; None without tokens.
-        mean_length: of documents, in tokens.
-        median_length: of documents: half of them are not longer.
-        longest: document, in tokens.
-        histogram: (first, last, documents): how many documents have a length from the first to the last.
-        sample: the first tokens as text, or as numbers where nobody knows what they mean.
-        empty: texts that were left out; None where nobody knows.
-        skipped: bad records that were left out; None where nobody knows.
+        documents: number of documents.
+        sequences: number of sequences; Megatron may store several in a document.
+        tokens: number of tokens.
+        type: type that tokens are stored in.
+        is_ours: True if the corpus has a manifest.
+        tokenizer: the tokenizer's name or file; None if unknown.
+        vocab_size: the tokenizer's vocabulary size; None if unknown.
+        eod_token: end-of-document token; None if there is none or it is unknown.
+        largest_token: largest token that occurs; None without tokens.
+        mean_length: mean length of documents, in tokens.
+        median_length: median length of documents, in tokens; the lower one of two.
+        longest: length of the longest document, in tokens.
+        histogram: (first, last, documents): number of documents with a length of first .. last.
+        sample: the first tokens as text, or as numbers if the tokenizer is unknown.
+        empty: number of empty texts that were left out; None if unknown.
+        skipped: number of bad records that were left out; None if unknown.
     """
 
     documents: int
@@ -60,15 +62,15 @@ class Inspection:
     skipped: int | None
 
     def to_json(self) -> dict[str, Any]:
-        """The same as JSON has it."""
+        """Returns the fields as plain data for JSON."""
         return asdict(self)
 
 
 def inspect(prefix: Path) -> Inspection:
-    """Read the index, and the tokens where no manifest says which is the largest.
+    """Summarises a corpus from its index; reads the tokens only if there is no manifest.
 
     Raises:
-        UsageError: there is no such corpus, or a file of it cannot be read.
+        UsageError: the corpus does not exist, or one of its files cannot be read.
     """
     file = IndexedFile.open(prefix)
     manifest = read_manifest(prefix)
@@ -97,35 +99,43 @@ def inspect(prefix: Path) -> Inspection:
 
 
 class _Lengths:
-    """Of the documents, in tokens."""
+    """Statistics of the documents' lengths in tokens."""
 
     def __init__(self, file: IndexedFile) -> None:
         self.file = file
 
     def blocks(self) -> Iterator[NDArray[np.int64]]:
-        """In order, some at a time."""
+        """Yields the lengths in order, in blocks."""
         file = self.file
         for first in range(0, file.documents, BLOCK):
             yield np.diff(file.first_tokens(first, first + BLOCK))
 
     def longest(self) -> int:
-        """0 without documents."""
+        """Returns the largest length, or 0 without documents."""
         return max((int(block.max()) for block in self.blocks()), default=0)
 
     def median(self) -> int:
-        """The lower one of two. By counting, first the high bits and then the low ones of those that share them."""
+        """Returns the median length, the lower one of two, or 0 without documents.
+
+        Counts the high bits of all lengths first, then the low bits of those with the median's
+        high bits.
+        """
         half = (self.file.documents + 1) // 2
         if not half:
             return 0
-        high, before = _place(half, (block >> LOW_BITS for block in self.blocks()))
-        low, _ = _place(
+        high, before = _number_at(half, (block >> LOW_BITS for block in self.blocks()))
+        low, _ = _number_at(
             half - before,
             (block[block >> LOW_BITS == high] & ((1 << LOW_BITS) - 1) for block in self.blocks()),
         )
         return (high << LOW_BITS) + low
 
     def histogram(self) -> list[tuple[int, int, int]]:
-        """By powers of two: (first, last, documents), from the shortest to the longest that there are."""
+        """Counts documents by powers of two, from the shortest length to the longest.
+
+        Returns:
+            Rows (first, last, documents).
+        """
         counts = np.zeros(64, dtype=np.int64)
         for block in self.blocks():
             counts += np.bincount(np.frexp(block.astype(np.float64))[1], minlength=64)
@@ -141,8 +151,11 @@ def _range(bits: int, count: int) -> tuple[int, int, int]:
     return (0, 0, count) if bits == 0 else (1 << (bits - 1), (1 << bits) - 1, count)
 
 
-def _place(rank: int, blocks: Iterator[NDArray[np.int64]]) -> tuple[int, int]:
-    """The number at a rank, from 1, among numbers that are small; and how many are smaller."""
+def _number_at(rank: int, blocks: Iterator[NDArray[np.int64]]) -> tuple[int, int]:
+    """Returns the rank-th smallest of small non-negative numbers, and how many are smaller.
+
+    Ranks count from 1.
+    """
     counts = np.zeros(1, dtype=np.int64)
     for block in blocks:
         found = np.bincount(block, minlength=len(counts))
@@ -154,7 +167,7 @@ def _place(rank: int, blocks: Iterator[NDArray[np.int64]]) -> tuple[int, int]:
 
 
 def _extremes(file: IndexedFile) -> tuple[int | None, int | None]:
-    """The smallest and the largest token; None for both without tokens."""
+    """Returns the smallest and the largest token, or None twice if there are no tokens."""
     if not len(file.tokens):
         return None, None
     blocks = (file.tokens[first : first + BLOCK] for first in range(0, len(file.tokens), BLOCK))
@@ -163,22 +176,22 @@ def _extremes(file: IndexedFile) -> tuple[int | None, int | None]:
 
 
 def faults_of(prefix: Path) -> list[str]:
-    """What is wrong with a corpus, one sentence each; nothing, where nothing is.
+    """Verifies a corpus; returns its faults, one sentence each.
 
     Raises:
-        UsageError: there is no such corpus, or it cannot be read at all.
+        UsageError: the corpus does not exist.
     """
     for path in (idx_of(prefix), bin_of(prefix)):
         if not path.exists():
-            IndexedFile.open(prefix)  # which says what is missing
+            IndexedFile.open(prefix)  # raises the error that names the missing file
     faults: list[str] = []
-    manifest = _tried(lambda: read_manifest(prefix), faults)
+    manifest = _noting_error(lambda: read_manifest(prefix), faults)
     tokenizer = (
-        _tried(lambda: open_tokenizer(tokenizer_of(prefix)), faults)
+        _noting_error(lambda: open_tokenizer(tokenizer_of(prefix)), faults)
         if tokenizer_of(prefix).exists()
         else None
     )
-    file = _tried(lambda: IndexedFile.open(prefix), faults)
+    file = _noting_error(lambda: IndexedFile.open(prefix), faults)
     if manifest is not None:
         faults += _faults_of_files(prefix, manifest)
     if file is not None:
@@ -186,7 +199,8 @@ def faults_of(prefix: Path) -> list[str]:
     return faults
 
 
-def _tried(read: Any, faults: list[str]) -> Any:
+def _noting_error(read: Callable[[], Result], faults: list[str]) -> Result | None:
+    """Returns the result of `read`, or None after adding its UsageError to the faults."""
     try:
         return read()
     except UsageError as error:
@@ -203,7 +217,7 @@ def _faults_of_files(prefix: Path, manifest: dict[str, Any]) -> Iterator[str]:
         elif (size := path.stat().st_size) != said["bytes"]:
             yield f"{path} has {size:,} bytes, and the manifest says {said['bytes']:,}"
         elif sha256(path) != said["sha256"]:
-            yield f"{path} has another checksum (SHA-256) than the manifest says"
+            yield f"the SHA-256 checksum of {path} differs from the manifest"
 
 
 def _faults_of_tokens(
@@ -217,8 +231,9 @@ def _faults_of_tokens(
     if smallest is None or largest is None:
         return
     if smallest < 0:
-        yield f"there is a token {smallest:,}"
+        yield f"there is a negative token, {smallest:,}"
     if vocab_size is not None and largest >= vocab_size:
-        yield f"there is a token {largest:,}, and the vocabulary has {vocab_size:,}"
+        yield f"there is a token {largest:,}, and the vocabulary has {vocab_size:,} tokens"
     if manifest.get("largest_token", largest) != largest:
-        yield f"the largest token is {largest:,}, and the manifest says {manifest['largest_token']:,}"
+        said = manifest["largest_token"]
+        yield f"the largest token is {largest:,}, and the manifest says {said:,}"

@@ -1,4 +1,4 @@
-"""Which rank reads which samples of a global batch, before they are asked for."""
+"""Loaders: each rank reads its samples of a global batch, ahead of the training step."""
 
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -17,14 +17,20 @@ from rampcli.data.hosts import Reading
 Indices = NDArray[np.int64]
 
 STEPS_AHEAD = 2
-"""Global batches that are read before they are asked for."""
+"""Global batches to prefetch."""
 PLACES_AT_ONCE = 1024
-"""Samples whose windows are found together: finding one takes as long as finding a hundred."""
+"""Samples whose windows are looked up together. Looking up one takes as long as a hundred."""
 
 
 @dataclass(frozen=True, slots=True)
 class MicroBatch:
-    """Tokens, labels, and the tokens' positions where documents are told apart; each int64 [micro_batch_size, sequence_length]."""
+    """Samples on the device.
+
+    Attributes:
+        tokens: int64 [micro_batch_size, sequence_length].
+        labels: same shape.
+        positions: same shape: positions within documents; None without a document mask.
+    """
 
     tokens: Tensor
     labels: Tensor
@@ -33,7 +39,13 @@ class MicroBatch:
 
 @dataclass(frozen=True, slots=True)
 class RankBatch:
-    """One rank's share of a global batch: its micro batches, the samples that they hold, and how many labels the loss counts."""
+    """One rank's share of a global batch.
+
+    Attributes:
+        micro_batches: the rank's micro batches.
+        samples: indices of their samples, [samples].
+        valid_tokens: number of labels that the loss counts.
+    """
 
     micro_batches: list[MicroBatch]
     samples: Indices
@@ -41,12 +53,12 @@ class RankBatch:
 
 
 class Loader:
-    """Reads one data-parallel rank's samples, in the order of the blend, and reads ahead of the step that is computed.
+    """Reads one data-parallel rank's samples, in the order of the blend, and prefetches.
 
     Args:
-        blend: the samples; None where another process reads for this one.
-        reading: whom this process reads for.
-        device: where the samples go.
+        blend: the samples; None if another process reads for this one.
+        reading: the ranks that this process reads for.
+        device: device to copy the samples to.
     """
 
     def __init__(self, blend: Blend | None, *, reading: Reading, device: torch.device) -> None:
@@ -58,38 +70,39 @@ class Loader:
         self._found: dict[tuple[int, BatchPlan], tuple[Indices, Indices]] = {}
 
     def read(self, first_sample: int, plan: BatchPlan) -> RankBatch:
-        """This rank's share of the global batch of samples first_sample .. first_sample + plan.global_batch_size.
+        """Returns this rank's share of the global batch that starts at `first_sample`.
 
-        Micro batch m of rank r holds consecutive samples, rank after rank within m, so that the samples of a global batch do not
-        depend on how it is split.
+        A global batch is split into micro batches, and each of these into consecutive samples for
+        each rank in turn. So the samples of a global batch do not depend on how it is split.
 
         Raises:
-            RampcliError: as the corpora do.
+            RampcliError: a corpus cannot be read, as in `Corpus.read`.
         """
-        if (
-            first_sample,
-            plan,
-        ) not in self._ahead:  # the first step, or one of another plan than was foreseen
+        # The prefetched batches do not fit on the first step and after a change of plan.
+        if (first_sample, plan) not in self._ahead:
             for unwanted in self._ahead.values():
                 unwanted.cancel()
             self._ahead.clear()
-        for step in range(1 + STEPS_AHEAD):  # the steps that follow will be like this one
+        for step in range(1 + STEPS_AHEAD):
             wanted = (first_sample + step * plan.global_batch_size, plan)
             if wanted not in self._ahead:
                 self._ahead[wanted] = self._thread.submit(self._read, *wanted)
         shares = self._ahead.pop((first_sample, plan)).result()
         samples = samples_of([self.reading.rank], first_sample, plan).ravel()
-        mine = self.reading.deal(
+        mine = self.reading.scatter(
             shares, micro_batches=plan.accumulate_grad_batches, samples=plan.micro_batch_size
         )
         return RankBatch(
-            [_on(self.device, each) for each in mine],
+            [_to_device(each, self.device) for each in mine],
             samples,
             sum(each.valid_tokens for each in mine),
         )
 
     def _read(self, first_sample: int, plan: BatchPlan) -> list[list[Samples]]:
-        """The shares of the ranks that this process reads for, in micro batches: larger arrays would be fresh memory every time."""
+        """Reads the micro batches of each rank that this process reads for.
+
+        Micro batches are separate arrays: the allocator does not reuse the memory of larger ones.
+        """
         if self.blend is None:
             return []
         if (first_sample, plan) not in self._found:
@@ -116,7 +129,7 @@ class Loader:
 
 
 def samples_of(ranks: Sequence[int], first_sample: int, plan: BatchPlan) -> Indices:
-    """The samples of some data-parallel ranks in a global batch, [ranks, samples of each]."""
+    """Returns the samples of data-parallel ranks in a global batch, [ranks, samples of each]."""
     shape = (plan.accumulate_grad_batches, plan.data_parallel_size, plan.micro_batch_size)
     samples = np.arange(first_sample, first_sample + plan.global_batch_size).reshape(shape)
     return samples.swapaxes(0, 1)[list(ranks)].reshape(len(ranks), -1)
@@ -135,30 +148,32 @@ class ValidationLoader:
         self.device = device
 
     def read(self, samples: int, plan: BatchPlan) -> Iterator[MicroBatch]:
-        """This rank's share of the first `samples`; every rank gets as many micro batches, the last ones with ignored labels."""
+        """Yields this rank's micro batches of the first `samples` samples of the blend.
+
+        All ranks get the same number of micro batches. Samples beyond the end have ignored labels.
+        """
         per_round = plan.micro_batch_size * plan.data_parallel_size
         for first in range(0, samples, per_round):
             ranks = self.reading.ranks if self.blend else ()
             shares = [
                 [self._share(first + rank * plan.micro_batch_size, samples, plan)] for rank in ranks
             ]
-            (mine,) = self.reading.deal(shares, micro_batches=1, samples=plan.micro_batch_size)
-            yield _on(self.device, mine)
+            (mine,) = self.reading.scatter(shares, micro_batches=1, samples=plan.micro_batch_size)
+            yield _to_device(mine, self.device)
 
     def _share(self, first: int, samples: int, plan: BatchPlan) -> Samples:
         assert self.blend is not None
         mine = first + np.arange(plan.micro_batch_size)
         share = self.blend.read(np.minimum(mine, samples - 1))
-        labels = np.where(
-            (mine < samples)[:, None], share.labels, IGNORED
-        )  # a new array: labels may be the tokens' memory
+        # np.where makes a new array, because labels may share the memory of tokens.
+        labels = np.where((mine < samples)[:, None], share.labels, IGNORED)
         return Samples(share.tokens, labels, share.positions, int((labels != IGNORED).sum()))
 
 
-def _on(device: torch.device, samples: Samples) -> MicroBatch:
+def _to_device(samples: Samples, device: torch.device) -> MicroBatch:
     def moved(part: Indices) -> Tensor:
         tensor = torch.from_numpy(part)
-        # From pinned memory a copy does not wait, and the step that comes before goes on.
+        # A copy from pinned memory overlaps with the step before.
         return tensor if device.type == "cpu" else tensor.pin_memory().to(device, non_blocking=True)
 
     positions = None if samples.positions is None else moved(samples.positions)

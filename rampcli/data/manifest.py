@@ -1,4 +1,4 @@
-"""PREFIX.json: what a corpus was built from, and what came of it."""
+"""PREFIX.json, the manifest of a corpus: its inputs, its options and the resulting counts."""
 
 from pathlib import Path
 from typing import Any
@@ -9,7 +9,7 @@ from rampcli.records import ANY, COUNT, POSITIVE, check_shape, read_json
 
 FORMAT = 1
 MOST_BYTES = 256 << 20
-"""A manifest names every input, and there may be millions."""
+"""Largest manifest that is read. It names every input, and there may be millions."""
 FILE = {"bytes": COUNT, "sha256": str}
 MANIFEST = {
     **dict.fromkeys(("tokens", "documents", "empty", "skipped", "text_bytes"), COUNT),
@@ -25,20 +25,21 @@ MANIFEST = {
     "on_bad_record": str,
     "files": {"bin": FILE, "idx": FILE, "tokenizer": FILE},
 }
-"""The shape of a manifest, as `rampcli.records` has it."""
+"""Shape of a manifest, for `rampcli.records.check_shape`."""
 
 
 def read_manifest(prefix: Path) -> dict[str, Any] | None:
-    """Returns what PREFIX.json says, or None if it does not exist: Megatron writes no such file.
+    """Returns the contents of PREFIX.json, or None if it does not exist: Megatron writes none.
 
     Raises:
-        UsageError: it cannot be read, or is not a manifest of this format.
+        UsageError: the file cannot be read, or is not a manifest of this format.
     """
-    path, remedy = manifest_of(prefix), "the manifest that `rampcli data build` wrote, or none"
+    path = manifest_of(prefix)
+    remedy = "restore the manifest that `rampcli data build` wrote, or delete the file"
     try:
         manifest: dict[str, Any] = read_json(path, {"format": COUNT}, most_bytes=MOST_BYTES)
         if manifest["format"] != FORMAT:
-            raise UsageError(f"{path} is no manifest of format {FORMAT}", remedy=remedy)
+            raise UsageError(f"{path} is not a manifest of format {FORMAT}", remedy=remedy)
         check_shape(manifest, MANIFEST, where=str(path))
     except FileNotFoundError:
         return None

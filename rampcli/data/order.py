@@ -1,8 +1,9 @@
 """The order of samples: a pure function of the seed and the sample's index.
 
-Each epoch is a keyed pseudo-random permutation of the corpus's windows: a Feistel network over the next even number of bits, walked
-until it lands inside (Black and Rogaway, "Ciphers with Arbitrary Finite Domains", CT-RSA 2002). It needs neither memory nor start-up
-time, and no machine can change it.
+Each epoch is a keyed pseudo-random permutation of the corpus's windows: a Feistel network over the
+next even number of bits, applied repeatedly until the result is a window (cycle walking; Black and
+Rogaway, "Ciphers with Arbitrary Finite Domains", CT-RSA 2002). It needs no memory and no start-up
+time, and does not depend on the machine.
 """
 
 import hashlib
@@ -15,12 +16,12 @@ Indices = NDArray[np.uint64]
 
 
 class SampleOrder:
-    """Which window of a corpus sample `i` is, for every `i`.
+    """Maps sample `i` of a corpus to one of its windows.
 
     Args:
-        windows: how many windows the corpus has; each epoch is a permutation of them.
+        windows: number of windows in the corpus; each epoch is a permutation of them.
         seed: the run's seed.
-        corpus: its number in a blend.
+        corpus: index of the corpus in a blend.
     """
 
     def __init__(self, *, windows: int, seed: int, corpus: int = 0) -> None:
@@ -31,7 +32,7 @@ class SampleOrder:
         self._half_bits = max(1, ((windows - 1).bit_length() + 1) // 2)
 
     def windows_of(self, samples: NDArray[np.int64]) -> NDArray[np.int64]:
-        """The windows of samples, element by element; any shape, values from 0."""
+        """Returns the window of each sample; indices from 0, of any shape."""
         windows = np.empty_like(samples)
         epochs, places = np.divmod(samples, self.windows)
         for epoch in np.unique(epochs):
@@ -65,7 +66,7 @@ class SampleOrder:
 
 
 def _mix(values: Indices) -> Indices:
-    """Scramble 64 bits (the finaliser of SplitMix64: Steele, Lea and Flood, OOPSLA 2014)."""
+    """Scrambles 64 bits with the finaliser of SplitMix64 (Steele, Lea and Flood, OOPSLA 2014)."""
     values = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     values = (values ^ (values >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return values ^ (values >> np.uint64(31))

@@ -1,4 +1,4 @@
-"""Corpora by `data.source`: what is trained on, what is validated on, and what its tokens mean."""
+"""Data sources: opens the corpora that `data.source` names."""
 
 import hashlib
 import os
@@ -15,21 +15,29 @@ from rampcli.config.choices import DataSource
 from rampcli.config.schema import Config
 from rampcli.data.blend import Blend
 from rampcli.data.corpus import Corpus, MockCorpus
-from rampcli.data.files import Opened, cut_of, in_memory, open_indexed, open_text, paths_of
+from rampcli.data.files import (
+    Opened,
+    check_text_paths,
+    cut_of,
+    in_memory,
+    open_indexed,
+    open_text,
+)
 from rampcli.data.tokenizer import byte_tokenizer
 from rampcli.errors import UsageError
 
 LEFT_OUT = {"test", "tests", "idle_test", "site-packages", "dist-packages", "__pycache__"}
+"""Folders of the standard library that are not read."""
 HELD_OUT_ONE_IN = 10
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Corpora:
-    """What a run reads.
+    """The corpora of a run.
 
     Attributes:
-        training, validation: samples by their numbers.
-        tokenizer: the `tokenizer.json` that tells what tokens mean; None where nobody knows.
+        training, validation: samples by index.
+        tokenizer: contents of `tokenizer.json`; None if unknown.
     """
 
     training: Blend
@@ -37,13 +45,29 @@ class Corpora:
     tokenizer: str | None
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Source:
+    """A kind of corpora, one for each `data.source`.
+
+    Attributes:
+        open: opens training and validation corpora, or raises a `UsageError`.
+        check: raises a `UsageError` if the files cannot be trained on. It runs before any process
+            is started, so it must be quick.
+        reads_paths: True if the user names files, so that data.validation_path is a remedy.
+    """
+
+    open: Callable[[Config], Opened]
+    check: Callable[[Config], object] = lambda _: None
+    reads_paths: bool = False
+
+
 def open_corpora(config: Config) -> Corpora:
-    """Open what a configuration reads.
+    """Opens the corpora of a configuration.
 
     Raises:
         UsageError: a file cannot be read, or does not fit the configuration.
     """
-    opened = SOURCES[config.data.source](config)
+    opened = SOURCES[config.data.source].open(config)
     validation = _blend(opened.validation, seed=None)
     for _, corpus in opened.training:
         _check_windows(config, "training", corpus, 1)
@@ -59,27 +83,21 @@ def open_corpora(config: Config) -> Corpora:
 
 
 def check_files(config: Config) -> None:
-    """Refuse files that cannot be trained on, as far as can be seen at once: before any process is started.
+    """Checks quickly, before any process is started, that the corpora can be trained on.
 
     Raises:
-        UsageError: an indexed file cannot be opened or is too short, or a text is not there.
+        UsageError: an indexed file cannot be opened or is too short, or a text file is missing.
     """
-    if config.data.source is DataSource.indexed:
-        open_corpora(config)
-    for path, key in paths_of(config).items() if config.data.source is DataSource.text else ():
-        if not (path.is_file() or path.is_dir()):
-            missing = (
-                f"{path} is not a file or a folder" if path.exists() else f"there is no {path}"
-            )
-            raise UsageError(missing, keys=(key,), remedy="a text file, or a folder of them")
+    SOURCES[config.data.source].check(config)
 
 
 def _blend(corpora: Sequence[tuple[int, Corpus]], *, seed: int | None) -> Blend:
     return Blend([corpus for _, corpus in corpora], [share for share, _ in corpora], seed=seed)
 
 
-def _check_windows(config: Config, use: str, corpus: Corpus, wanted: int) -> None:
-    if corpus.windows >= wanted:
+def _check_windows(config: Config, use: str, corpus: Corpus, needed: int) -> None:
+    """Checks that a corpus has the samples that a run needs; `use` names it in messages."""
+    if corpus.windows >= needed:
         return
     remedies = [
         "a shorter data.sequence_length",
@@ -88,18 +106,19 @@ def _check_windows(config: Config, use: str, corpus: Corpus, wanted: int) -> Non
     if (
         use == "validation"
         and config.data.validation_path is None
-        and config.data.source in (DataSource.indexed, DataSource.text)
+        and SOURCES[config.data.source].reads_paths
     ):
         remedies.append("data.validation_path=PATH")
     raise UsageError(
-        f"the {use} corpus of {corpus.name} has {corpus.windows:,} samples of data.sequence_length={config.data.sequence_length};"
-        f" {wanted:,} are wanted",
+        f"the {use} corpus of {corpus.name} has {corpus.windows:,} samples of"
+        f" data.sequence_length={config.data.sequence_length}; needed: {needed:,}",
         keys=("data.sequence_length", "trainer.val_samples"),
         remedy=", or ".join(remedies),
     )
 
 
-def _stdlib(config: Config) -> Opened:
+def _open_stdlib(config: Config) -> Opened:
+    """Opens the sources of Python's standard library; needs no download."""
     root = Path(sysconfig.get_path("stdlib"))
     files = {path.relative_to(root).as_posix(): path for path in _python_files(root)}
     training: list[NDArray[Any]] = []
@@ -120,27 +139,27 @@ def _stdlib(config: Config) -> Opened:
 
 def _python_files(root: Path) -> Iterator[Path]:
     for folder, folders, names in os.walk(root):
-        folders[:] = [
-            name for name in folders if name not in LEFT_OUT
-        ]  # installed packages are many more files than the library
+        folders[:] = [name for name in folders if name not in LEFT_OUT]
         yield from (Path(folder, name) for name in names if name.endswith(".py"))
 
 
 def is_held_out(name: str) -> bool:
-    """Whether a file belongs to the validation corpus, by a hash of its path relative to the library."""
+    """Returns True if a file is for validation: one in ten, by a hash of its relative path."""
     return int.from_bytes(hashlib.sha256(name.encode()).digest()[:8], "big") % HELD_OUT_ONE_IN == 0
 
 
-def _mock(config: Config) -> Opened:
+def _open_mock(config: Config) -> Opened:
+    """Opens random tokens; training and validation have different seeds."""
     training, validation = (
         MockCorpus(cut=cut_of(config), seed=seed) for seed in (2 * config.seed, 2 * config.seed + 1)
     )
     return Opened(training=[(1, training)], validation=[(1, validation)], tokenizer=None)
 
 
-SOURCES: dict[DataSource, Callable[[Config], Opened]] = {
-    DataSource.stdlib: _stdlib,
-    DataSource.mock: _mock,
-    DataSource.text: open_text,
-    DataSource.indexed: open_indexed,
+SOURCES = {
+    DataSource.stdlib: Source(open=_open_stdlib),
+    DataSource.mock: Source(open=_open_mock),
+    DataSource.text: Source(open=open_text, check=check_text_paths, reads_paths=True),
+    DataSource.indexed: Source(open=open_indexed, check=open_corpora, reads_paths=True),
 }
+"""Data sources by `data.source`."""

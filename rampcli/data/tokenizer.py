@@ -1,7 +1,8 @@
-"""Text to tokens and back.
+"""Tokenizers: trains, opens and applies them.
 
-Texts are a stranger's, so that what reads like a special token in them is ordinary text: who encodes a corpus sets `encode_special_tokens`
-of the tokenizer. Prompts are a user's own, and are read as the tokenizer has it.
+The text of a corpus comes from strangers, so whatever looks like a special token in it is ordinary
+text: code that encodes a corpus sets the tokenizer's `encode_special_tokens`. Prompts come from
+users, and may contain special tokens.
 """
 
 import os
@@ -19,12 +20,12 @@ from rampcli.errors import RampcliError, UsageError
 from rampcli.own_folder import read_file
 
 MOST_BYTES = 512 << 20
-"""Of a tokenizer.json. The largest ones have some tens of megabytes."""
+"""Largest tokenizer.json that is read. The largest known ones have some tens of megabytes."""
 END_OF_TEXT = "<|endoftext|>"
 ENDS_OF_DOCUMENT = (END_OF_TEXT, "<|end_of_text|>", "</s>", "<eos>")
-"""What tokenizers call the token between documents."""
+"""Usual names of the end-of-document token."""
 SMALLEST_BPE = 257
-"""All bytes, and the end of a document."""
+"""Vocabulary of a BPE tokenizer without merges: all bytes and the end-of-document token."""
 CODE_POINTS = 0x110000
 
 Encoder = Callable[[list[str]], list[NDArray[Any]]]
@@ -36,17 +37,18 @@ _ONE_AT_A_TIME = threading.Lock()
 def failing_as(
     message: str, *, kind: type[RampcliError] = UsageError, remedy: str | None = None
 ) -> Iterator[None]:
-    """Let an error of the tokenizers library be one message.
+    """Turns an error of the tokenizers library into one `RampcliError`.
 
-    Its Rust code can panic. A panic is not an `Exception`, and prints a report, with text of the file in it, to standard error.
+    The library's Rust code can panic. A panic is not an `Exception`, and prints a report that
+    quotes the file to standard error; this suppresses the report.
 
     Args:
-        message: what it could not do.
-        kind: of the error that is raised.
-        remedy: what would work.
+        message: what failed; the library's reason is appended.
+        kind: class of the error to raise.
+        remedy: the error's remedy.
 
     Raises:
-        RampcliError: `message` with the library's reason.
+        RampcliError: of class `kind`, if the block fails.
     """
     with _ONE_AT_A_TIME, os.fdopen(os.memfd_create("stderr"), "w+b") as printed:
         stderr = os.dup(_STDERR)
@@ -66,8 +68,8 @@ def failing_as(
 
 
 def byte_tokenizer() -> Tokenizer:
-    """A token is a byte of UTF-8, and its number the byte's value."""
-    # Tokenizers write bytes as characters: those that can be printed as themselves, the others as characters from 256 on, as GPT-2 has it.
+    """Returns a tokenizer whose tokens are the bytes of UTF-8, numbered by their values."""
+    # As in GPT-2, printable bytes are written as themselves and the others as characters from 256.
     printable = {
         *range(ord("!"), ord("~") + 1),
         *range(ord("¡"), ord("¬") + 1),
@@ -82,10 +84,11 @@ def byte_tokenizer() -> Tokenizer:
 
 
 def character_tokenizer(alphabet: Iterable[str]) -> Tokenizer:
-    """A token is a character of an alphabet, and its number the character's place in the order of code points.
+    """Returns a tokenizer whose tokens are characters, numbered in the order of code points.
 
-    A prompt with another character is an error: a model that never saw it has no token for it, and leaving it out in silence would continue
-    another text. `encoder_of` names the character; the tokenizers library speaks of a missing token "[UNK]".
+    Encoding any other character is an error: the model has no token for it, and dropping it
+    silently would continue a different text. `encoder_of` names the character; the tokenizers
+    library would complain about a missing token "[UNK]".
     """
     tokenizer = Tokenizer(
         models.WordLevel(
@@ -98,11 +101,12 @@ def character_tokenizer(alphabet: Iterable[str]) -> Tokenizer:
 
 
 def train_bpe(texts: Iterator[str], vocab_size: int) -> Tokenizer:
-    """Byte-level BPE as GPT-2 has it (Radford et al. 2019, section 2.2), with `END_OF_TEXT` as token 0.
+    """Trains GPT-2's byte-level BPE (Radford et al. 2019, section 2.2); END_OF_TEXT is token 0.
 
     Args:
-        texts: what to train on. Memory grows with its different words, not with its length.
-        vocab_size: of the result, `SMALLEST_BPE` or more. A small corpus may have fewer pairs to merge.
+        texts: text to train on. Memory grows with the number of distinct words, not with length.
+        vocab_size: target vocabulary, at least `SMALLEST_BPE`. A small corpus may have too few
+            pairs to merge, and gives a smaller one.
     """
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
@@ -119,19 +123,19 @@ def train_bpe(texts: Iterator[str], vocab_size: int) -> Tokenizer:
 
 
 def open_tokenizer(path: Path) -> Tokenizer:
-    """Read a file of the tokenizers library. It neither cuts texts nor fills them up, whatever the file says.
+    """Reads a file of the tokenizers library; truncation and padding are turned off.
 
     Raises:
-        UsageError: there is none, it cannot be read, or it is no tokenizer.
+        UsageError: the file does not exist, cannot be read, or is not a tokenizer.
     """
-    remedy = "a tokenizer.json, as Hugging Face models have it"
+    remedy = "a tokenizer.json from a Hugging Face model"
     try:
         content = read_file(path, most_bytes=MOST_BYTES)
     except OSError as error:
         raise UsageError(
             f"cannot read the tokenizer {path}: {error.strerror or error}", remedy=remedy
         ) from error
-    with failing_as(f"{path} is no tokenizer", remedy=remedy):
+    with failing_as(f"{path} is not a tokenizer", remedy=remedy):
         tokenizer = Tokenizer.from_buffer(content)
     tokenizer.no_truncation()
     tokenizer.no_padding()
@@ -141,18 +145,21 @@ def open_tokenizer(path: Path) -> Tokenizer:
 
 
 def vocab_size_of(tokenizer: Tokenizer) -> int:
-    """The numbers that its tokens may have: one more than the largest, gaps included."""
+    """Returns the vocabulary size, gaps included: the largest token plus one."""
     return 1 + max(tokenizer.get_vocab().values())
 
 
 def usual_end_of_document(tokenizer: Tokenizer) -> str | None:
-    """The one of `ENDS_OF_DOCUMENT` that it has; None where it has none or several."""
+    """Returns the end-of-document token, or None if none or several have one of the usual names."""
     found = [token for token in ENDS_OF_DOCUMENT if tokenizer.token_to_id(token) is not None]
     return found[0] if len(found) == 1 else None
 
 
 def special_tokens_in_text(tokenizer: Tokenizer) -> list[str]:
-    """Those that text can be taken for although `encode_special_tokens` is set: their names are words of the model itself."""
+    """Returns special tokens that ordinary text encodes to, despite `encode_special_tokens`.
+
+    The names of these tokens are also in the tokenizer's ordinary vocabulary.
+    """
     read = Tokenizer.from_str(tokenizer.to_str())
     read.encode_special_tokens = True
     special = {
@@ -179,16 +186,17 @@ def decode(tokenizer: Tokenizer, tokens: list[int]) -> str:
 
 
 def encoder_of(tokenizer: Tokenizer) -> Encoder:
-    """Texts to their tokens, without those that a post-processor would add; bytes and characters by numpy.
+    """Returns a function that encodes texts, without the tokens that a post-processor adds.
 
-    The encoder raises a `UsageError` for a text that the tokenizer cannot write, as one with a character that is not in its alphabet.
+    Byte and character tokenizers are encoded by numpy. The function raises a `UsageError` for text
+    that the tokenizer cannot encode, such as a character outside its alphabet.
     """
     vocabulary = tokenizer.get_vocab()
     if all(len(token) == 1 for token in vocabulary):
-        written = tokenizer.to_str()
-        if written == byte_tokenizer().to_str():
-            return _bytes_of
-        if written == character_tokenizer(vocabulary).to_str():
+        saved = tokenizer.to_str()
+        if saved == byte_tokenizer().to_str():
+            return _encode_bytes
+        if saved == character_tokenizer(vocabulary).to_str():
             return _character_encoder(vocabulary)
     encode_batch = getattr(tokenizer, "encode_batch_fast", tokenizer.encode_batch)
 
@@ -202,7 +210,7 @@ def encoder_of(tokenizer: Tokenizer) -> Encoder:
     return encode
 
 
-def _bytes_of(texts: list[str]) -> list[NDArray[Any]]:
+def _encode_bytes(texts: list[str]) -> list[NDArray[Any]]:
     return [np.frombuffer(text.encode(), dtype=np.uint8) for text in texts]
 
 
@@ -217,7 +225,7 @@ def _character_encoder(vocabulary: dict[str, int]) -> Encoder:
                 unknown = text[int(tokens.argmin())]
                 raise UsageError(
                     f"the tokenizer has no character {unknown!r}",
-                    remedy="text of the characters that the corpus has",
+                    remedy="text with the characters of the corpus only",
                 )
         return encoded
 
@@ -225,5 +233,5 @@ def _character_encoder(vocabulary: dict[str, int]) -> Encoder:
 
 
 def code_points(text: str) -> NDArray[np.uint32]:
-    """The characters of a text as numbers, [characters]."""
+    """Returns the code points of a text, [characters]."""
     return np.frombuffer(text.encode("utf-32-le"), dtype="<u4")

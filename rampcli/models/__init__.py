@@ -1,1 +1,1 @@
-"""Models. They know no collectives: what splits them over ranks is in `rampcli.parallel`."""
+"""Models. They use no collectives; `rampcli.parallel` splits them over ranks."""

@@ -1,4 +1,4 @@
-"""Compiled layers. All layers have the same code and the same shapes, so one graph serves them all."""
+"""Compiles transformer blocks. They share code and shapes, so one graph serves all of them."""
 
 from collections.abc import Iterable
 
@@ -7,9 +7,9 @@ from torch import nn
 
 
 def compile_layers(blocks: Iterable[nn.Module]) -> None:
-    """Let torch.compile make the forward passes of blocks when they are first run, in place.
+    """Compiles the forward passes of blocks in place, each when it is first called.
 
-    What is applied to blocks before is compiled with them; what is applied afterwards stays outside.
+    Changes made to a block before this call are compiled too; later ones stay outside the graph.
     """
     for block in blocks:
         block.forward = torch.compile(block.forward, dynamic=False)

@@ -1,4 +1,12 @@
-"""One decoder-only transformer; `ModelConfig` makes it a Llama, a Mistral, a Qwen3 or a GPT."""
+"""Decoder-only transformer; `ModelConfig` makes it a Llama, a Mistral, a Qwen3 or a GPT.
+
+A class may declare `tensor_plan`: how `rampcli.parallel.tensor` splits its submodules, by name.
+The key "" stands for the module itself; the values are keys of `rampcli.parallel.tensor.STYLES`.
+A new attention or feed-forward layer declares its own plan and needs no change there.
+"""
+
+from collections.abc import Callable
+from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -11,33 +19,51 @@ from rampcli.models.loss import summed_loss
 from rampcli.models.norm import RMSNorm
 from rampcli.models.rotary import RotaryTable, rotate
 
+Cache = dict[str, list[Tensor]]
+"""Keys and values of the tokens so far, by layer, each [batch, groups, sequence, head_size].
+
+The list of a layer is empty before the first token.
+"""
+
 
 class Decoder(nn.Module):
-    """Token ids int64 [batch, sequence] to logits [batch, sequence, vocab_size], or with labels to their loss.
+    """Decoder-only transformer with pre-normalised blocks and a causal mask.
 
-    Pre-normalised blocks with a causal mask. Llama: RMSNorm, rotary positions, SwiGLU (arXiv 2302.13971). GPT: LayerNorm, learned
-    positions, GELU, biases (Radford et al., 2019; arXiv 2005.14165). Mistral: a sliding window (arXiv 2310.06825). Qwen3: normalised
-    queries and keys (arXiv 2505.09388).
+    Maps token ids, int64 [batch, sequence], to logits [batch, sequence, vocab_size], or to the
+    summed loss if labels are given.
 
-    A part of the layers is a model too, with the names that its weights have in the whole: the first part begins with tokens, the others
-    with the hidden states [batch, sequence, hidden] of the part before, and all but the last end with such.
+    Llama: RMSNorm, rotary positions, SwiGLU (arXiv 2302.13971). GPT: LayerNorm, learned positions,
+    GELU, biases (Radford et al., 2019; arXiv 2005.14165). Mistral: sliding window
+    (arXiv 2310.06825). Qwen3: normalised queries and keys (arXiv 2505.09388).
+
+    A pipeline stage is a decoder of some of the layers, in which weights keep the names that they
+    have in the whole model. The first stage takes tokens. The others take the hidden states
+    [batch, sequence, hidden] of the stage before them. All but the last return hidden states.
 
     Args:
-        model: the shape.
-        sequence_length: the longest sequence, in tokens.
-        layers: which of the model's layers; all, if None.
+        model: shape of the model.
+        sequence_length: longest sequence, in tokens.
+        layers: layers to build; None builds all of them.
 
     Attributes:
-        loss: of the last hidden states, the output projection and labels; a tensor axis puts another in its place.
+        loss: computes the loss from the last hidden states, the output projection and the labels.
+            A tensor-parallel model replaces it.
     """
+
+    tensor_plan: ClassVar[dict[str, str]] = {
+        "embedding": "token_embedding",
+        "position_embedding": "position_embedding",
+        "norm": "sequence",
+        "output": "logits",
+    }
 
     def __init__(
         self, model: ModelConfig, *, sequence_length: int, layers: range | None = None
     ) -> None:
         super().__init__()
         self.model = model
-        here = range(model.num_layers) if layers is None else layers
-        self.is_first, self.is_last = here.start == 0, here.stop == model.num_layers
+        layers = range(model.num_layers) if layers is None else layers
+        self.is_first, self.is_last = layers.start == 0, layers.stop == model.num_layers
         self.embedding: nn.Embedding | None = None
         self.position_embedding: nn.Embedding | None = None
         self.rotary: RotaryTable | None = None
@@ -50,7 +76,7 @@ class Decoder(nn.Module):
             self.position_embedding = nn.Embedding(sequence_length, model.hidden_size)
         if model.position_embedding is PositionEmbedding.rope:
             self.rotary = RotaryTable(model, sequence_length=sequence_length)
-        self.layers = nn.ModuleDict({str(index): Block(model) for index in here})
+        self.layers = nn.ModuleDict({str(index): Block(model) for index in layers})
         if self.is_last:
             self.norm = build_norm(model)
             self.output = nn.Linear(model.hidden_size, model.vocab_size, bias=False)
@@ -61,12 +87,12 @@ class Decoder(nn.Module):
         self.positions: Tensor
 
     def tie(self) -> None:
-        """Let the output projection be the token embedding, where it is."""
+        """Uses the token embedding as output projection, if the model ties them."""
         if self.model.tie_embeddings and self.output is not None and self.embedding is not None:
             self.output.weight = self.embedding.weight
 
     def weight_at_both_ends(self) -> nn.Parameter | None:
-        """The tied weight, where the first part and the last are not one and this is either."""
+        """Returns the tied weight if this is the first or the last of several stages, else None."""
         if (
             self.model.tie_embeddings
             and self.is_first != self.is_last
@@ -76,7 +102,7 @@ class Decoder(nn.Module):
         return None
 
     def own_parameters(self) -> dict[str, nn.Parameter]:
-        """The parameters by name, each in one part of the model only: a tied weight in the first."""
+        """Returns parameters by name. The first stage owns a weight tied across stages."""
         copied = None if self.is_first else self.weight_at_both_ends()
         return {
             name: parameter
@@ -85,7 +111,7 @@ class Decoder(nn.Module):
         }
 
     def fill_buffers(self) -> None:
-        """Compute what is not learned, on the device where it lives; a model built on the meta device has none of it yet."""
+        """Computes the buffers on their device. Needed after building on the meta device."""
         self.positions.copy_(torch.arange(len(self.positions)))
         if self.rotary is not None:
             self.rotary.fill()
@@ -94,33 +120,38 @@ class Decoder(nn.Module):
         self,
         hidden: Tensor,
         positions: Tensor | None = None,
-        cache: "Cache | None" = None,
+        cache: Cache | None = None,
         labels: Tensor | None = None,
     ) -> Tensor:
-        """Tokens or hidden states to hidden states, logits or a loss.
+        """Runs the layers.
 
         Args:
-            hidden: tokens for the first part, else hidden states.
-            positions: places of the tokens, int64 [sequence]; from 0 on, if None. [batch, sequence]: places in documents, which begin
-                anew with each, and no token sees another document.
-            cache: keys and values of the tokens before, to which those of these are added.
-            labels: for the last part, int64 [batch, sequence], those below 0 do not count: it returns the cross entropy in nats, summed
-                over the others, a scalar in fp32, and never holds all logits.
+            hidden: tokens for the first stage, else hidden states.
+            positions: positions of the tokens, int64 [sequence]; None counts from 0. With shape
+                [batch, sequence] they are positions within documents, which start again at 0 in
+                each document, and tokens attend to their own document only.
+            cache: keys and values of the preceding tokens; those of these tokens are appended.
+            labels: for the last stage, int64 [batch, sequence]; negative labels are ignored.
+
+        Returns:
+            Hidden states, or the last stage's logits. With labels: the cross entropy in nats,
+            summed over the labels that are not ignored, a scalar in fp32. The logits are then
+            never in memory as a whole.
         """
-        places = self.positions if positions is None else positions
+        positions = self.positions if positions is None else positions
         if self.is_first:
             assert self.embedding is not None
-            tokens, places = hidden, places[..., : hidden.shape[1]]
+            tokens, positions = hidden, positions[..., : hidden.shape[1]]
             hidden = self.embedding(tokens)
             if self.position_embedding is not None:
-                hidden = hidden + self.position_embedding(places)
-        rotation = None if self.rotary is None else self.rotary(places)
-        in_documents = places if places.dim() == 2 else None
+                hidden = hidden + self.position_embedding(positions)
+        rotation = None if self.rotary is None else self.rotary(positions)
+        document_positions = positions if positions.dim() == 2 else None
         for index, layer in self.layers.items():
             hidden = layer(
                 hidden,
                 rotation,
-                in_documents,
+                document_positions,
                 None if cache is None else cache.setdefault(index, []),
             )
         if self.norm is not None and self.output is not None:
@@ -131,37 +162,55 @@ class Decoder(nn.Module):
         return hidden
 
 
-Cache = dict[str, list[Tensor]]
-"""By layer: the keys and the values of the tokens so far, each [batch, groups, sequence, head_size]; empty before the first."""
-
-
 class Block(nn.Module):
-    """Attention and a feed-forward layer, each with a norm before it and a residual around both; [batch, sequence, hidden] to the same."""
+    """Attention and a feed-forward layer, each with a norm before it and a residual around it.
+
+    Maps [batch, sequence, hidden] to the same shape.
+    """
+
+    tensor_plan: ClassVar[dict[str, str]] = {"attention_norm": "sequence", "ffn_norm": "sequence"}
 
     def __init__(self, model: ModelConfig) -> None:
         super().__init__()
         self.attention_norm = build_norm(model)
-        self.attention = Attention(model)
+        self.attention = build_attention(model)
         self.ffn_norm = build_norm(model)
-        self.ffn = SwiGLU(model) if model.activation is Activation.swiglu else GELU(model)
+        self.ffn = FEED_FORWARDS[model.activation](model)
 
     def forward(  # noqa: D102
         self,
         hidden: Tensor,
         rotation: Tensor | None,
-        in_documents: Tensor | None = None,
+        document_positions: Tensor | None = None,
         cache: list[Tensor] | None = None,
     ) -> Tensor:
-        hidden = hidden + self.attention(self.attention_norm(hidden), rotation, in_documents, cache)
+        hidden = hidden + self.attention(
+            self.attention_norm(hidden), rotation, document_positions, cache
+        )
         output: Tensor = hidden + self.ffn(self.ffn_norm(hidden))
         return output
 
 
 class Attention(nn.Module):
-    """Causal grouped-query attention (arXiv 2305.13245); [batch, sequence, hidden] to the same.
+    """Causal grouped-query attention (arXiv 2305.13245).
 
-    It works on the heads that its projections give, so that a rank may have some of them.
+    Maps [batch, sequence, hidden] to the same shape. The number of heads is read from the
+    projections' outputs, so a tensor-parallel rank can hold some of the heads.
+
+    Attributes:
+        core: attention proper, without weights. `rampcli.parallel.context` wraps the `core` of
+            every module that has one.
     """
+
+    tensor_plan: ClassVar[dict[str, str]] = {
+        "": "gathered_input",
+        "query": "columns",
+        "key": "columns",
+        "value": "columns",
+        "query_norm": "heads",
+        "key_norm": "heads",
+        "output": "rows",
+    }
 
     def __init__(self, model: ModelConfig) -> None:
         super().__init__()
@@ -180,11 +229,12 @@ class Attention(nn.Module):
         self,
         hidden: Tensor,
         rotation: Tensor | None,
-        in_documents: Tensor | None = None,
+        document_positions: Tensor | None = None,
         cache: list[Tensor] | None = None,
     ) -> Tensor:
         query, key, value = (
-            self._split(projection(hidden)) for projection in (self.query, self.key, self.value)
+            self._split_heads(projection(hidden))
+            for projection in (self.query, self.key, self.value)
         )
         if self.query_norm is not None and self.key_norm is not None:
             query, key = self.query_norm(query), self.key_norm(key)
@@ -195,21 +245,26 @@ class Attention(nn.Module):
             if cache:
                 key, value = torch.cat([cache[0], key], dim=2), torch.cat([cache[1], value], dim=2)
             cache[:] = key, value
-        mixed = self.core(query, key, value, in_documents)
+        mixed = self.core(query, key, value, document_positions)
         output: Tensor = self.output(mixed.transpose(1, 2).flatten(2))
         return output
 
-    def _split(self, projected: Tensor) -> Tensor:
-        """[batch, sequence, heads x head_size] to [batch, sequence, heads, head_size]."""
+    def _split_heads(self, projected: Tensor) -> Tensor:
+        """Reshapes [batch, sequence, heads x head_size] to [batch, sequence, heads, head_size]."""
         batch, sequence, _ = projected.shape
         return projected.view(batch, sequence, -1, self.head_size)
 
 
 class CausalAttention(nn.Module):
-    """What heads take from the tokens up to their own; no weights.
+    """Scaled dot-product attention in which a token sees itself and the tokens before it.
 
-    Queries [batch, heads, some, head_size] of the last tokens, keys and values [batch, groups, sequence, head_size] of all of them, and
-    these tokens' places in their documents [batch, some], if they see only those; [batch, heads, some, head_size].
+    Args (of the forward pass):
+        query: [batch, heads, queries, head_size], of the last tokens of the sequence.
+        key, value: [batch, groups, sequence, head_size], of all tokens.
+        document_positions: positions of the queries within their documents, [batch, queries]. If
+            given, tokens attend to their own document only.
+
+    Returns [batch, heads, queries, head_size].
     """
 
     def __init__(self, *, sliding_window: int | None) -> None:
@@ -217,15 +272,15 @@ class CausalAttention(nn.Module):
         self.sliding_window = sliding_window
 
     def forward(  # noqa: D102
-        self, query: Tensor, key: Tensor, value: Tensor, in_documents: Tensor | None = None
+        self, query: Tensor, key: Tensor, value: Tensor, document_positions: Tensor | None = None
     ) -> Tensor:
-        some, sequence = query.shape[2], key.shape[2]
-        sees_all = in_documents is None and (
+        queries, sequence = query.shape[2], key.shape[2]
+        sees_all = document_positions is None and (
             self.sliding_window is None or self.sliding_window >= sequence
         )
-        is_causal = sees_all and some == sequence
+        is_causal = sees_all and queries == sequence
         repeats = query.shape[1] // key.shape[1]
-        # The kernels for masks, and those for fp32 on a GPU, want as many heads of keys as of queries.
+        # Kernels with a mask, and those for fp32 on a GPU, need one key head per query head.
         has_groups = (
             repeats > 1
             and is_causal
@@ -242,24 +297,41 @@ class CausalAttention(nn.Module):
             )
         mask = (
             None
-            if sees_all and some == 1
-            else self._mask(some, sequence, in_documents, device=query.device)
+            if sees_all and queries == 1
+            else self._mask(queries, sequence, document_positions, device=query.device)
         )
         return F.scaled_dot_product_attention(query, key, value, attn_mask=mask)
 
     def _mask(
-        self, some: int, sequence: int, in_documents: Tensor | None, *, device: torch.device
+        self,
+        queries: int,
+        sequence: int,
+        document_positions: Tensor | None,
+        *,
+        device: torch.device,
     ) -> Tensor:
-        """Which tokens each query sees, bool [some, sequence], or [batch, 1, some, sequence] where documents are told apart."""
-        behind = torch.arange(sequence - some, sequence, device=device)[:, None] - torch.arange(
-            sequence, device=device
-        )
-        mask = (behind >= 0) & (behind < (self.sliding_window or sequence))
-        return mask if in_documents is None else mask & (behind <= in_documents[:, None, :, None])
+        """Returns which tokens each query attends to.
+
+        bool [queries, sequence], or [batch, 1, queries, sequence] with document positions.
+        """
+        distance = torch.arange(sequence - queries, sequence, device=device)[
+            :, None
+        ] - torch.arange(sequence, device=device)
+        mask = (distance >= 0) & (distance < (self.sliding_window or sequence))
+        if document_positions is None:
+            return mask
+        return mask & (distance <= document_positions[:, None, :, None])
 
 
 class SwiGLU(nn.Module):
     """Gated feed-forward layer (arXiv 2002.05202)."""
+
+    tensor_plan: ClassVar[dict[str, str]] = {
+        "": "gathered_input",
+        "gate": "columns",
+        "up": "columns",
+        "output": "rows",
+    }
 
     def __init__(self, model: ModelConfig) -> None:
         super().__init__()
@@ -273,7 +345,13 @@ class SwiGLU(nn.Module):
 
 
 class GELU(nn.Module):
-    """Feed-forward layer with the tanh form of GELU, as GPT-2 has it."""
+    """Feed-forward layer with GPT-2's tanh approximation of GELU."""
+
+    tensor_plan: ClassVar[dict[str, str]] = {
+        "": "gathered_input",
+        "up": "columns",
+        "output": "rows",
+    }
 
     def __init__(self, model: ModelConfig) -> None:
         super().__init__()
@@ -285,8 +363,29 @@ class GELU(nn.Module):
         return output
 
 
+FEED_FORWARDS: dict[Activation, Callable[[ModelConfig], nn.Module]] = {
+    Activation.swiglu: SwiGLU,
+    Activation.gelu: GELU,
+}
+"""Feed-forward layers by `model.activation`; each maps [batch, sequence, hidden] to the same shape.
+
+The projection into the residual stream is called `output`: `rampcli.models.initialize` draws it
+with a smaller standard deviation.
+"""
+
+
+def build_attention(model: ModelConfig) -> nn.Module:
+    """Returns a block's attention layer, which has the arguments of `Attention.forward`."""
+    return Attention(model)
+
+
+NORMS: dict[Normalization, Callable[..., nn.Module]] = {
+    Normalization.layernorm: nn.LayerNorm,
+    Normalization.rmsnorm: RMSNorm,
+}
+"""Normalisations by `model.normalization`, called with a size and `eps`."""
+
+
 def build_norm(model: ModelConfig) -> nn.Module:
-    """The normalisation of `model.normalization`, over the hidden size."""
-    if model.normalization is Normalization.layernorm:
-        return nn.LayerNorm(model.hidden_size, eps=model.norm_epsilon)
-    return RMSNorm(model.hidden_size, eps=model.norm_epsilon)
+    """Returns the normalisation of `model.normalization` over the hidden size."""
+    return NORMS[model.normalization](model.hidden_size, eps=model.norm_epsilon)

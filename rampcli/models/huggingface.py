@@ -1,4 +1,4 @@
-"""Where the weights of our decoder are in the files that transformers reads and writes."""
+"""Locates the decoder's weights in the files that transformers reads and writes."""
 
 import math
 from dataclasses import dataclass
@@ -15,9 +15,9 @@ from rampcli.own_folder import open_to_read
 from rampcli.safetensors_header import StoredTensor, read_header
 
 TYPES = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
-"""That weights may have. Others, as those of quantised models, mean something only with scales."""
+"""Types that weights may have. Others, as in quantised models, need scales to be read."""
 
-OF_LLAMA = {
+LLAMA_MODULES = {
     "embedding": "model.embed_tokens",
     "norm": "model.norm",
     "output": "lm_head",
@@ -33,7 +33,7 @@ OF_LLAMA = {
     "ffn.up": "mlp.up_proj",
     "ffn.output": "mlp.down_proj",
 }
-OF_GPT2 = {
+GPT2_MODULES = {
     "embedding": "transformer.wte",
     "position_embedding": "transformer.wpe",
     "norm": "transformer.ln_f",
@@ -47,12 +47,48 @@ OF_GPT2 = {
     "ffn.up": "mlp.c_fc",
     "ffn.output": "mlp.c_proj",
 }
-"""Our modules, in the order of the decoder, and theirs; one of theirs may hold several of ours, one below the other."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Format:
+    """Names and layout of the tensors of one family of transformers' classes.
+
+    Attributes:
+        modules: their module of each of ours, in the order of the decoder. One of theirs may hold
+            several of ours, stacked by rows.
+        layers: prefix of the layers' modules, before the layer's number.
+        optional_prefix: prefix that files may leave out.
+        transposed: layers store their matrices as [inputs, outputs].
+    """
+
+    modules: dict[str, str]
+    layers: str
+    optional_prefix: str = ""
+    transposed: bool = False
+
+
+LLAMA = Format(modules=LLAMA_MODULES, layers="model.layers")
+# GPT-2's linear layers are 1D convolutions in transformers, which store the transposed matrix.
+GPT2 = Format(
+    modules=GPT2_MODULES,
+    layers="transformer.h",
+    optional_prefix="transformer.",
+    transposed=True,
+)
+FORMATS = {"llama": LLAMA, "mistral": LLAMA, "qwen3": LLAMA, "gpt2": GPT2}
+"""Formats by the model type of transformers' `config.json`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a parameter is: the tensor, its first row in it, whether its rows are the tensor's columns, and its shape."""
+    """Location of a parameter in a folder of weights.
+
+    Attributes:
+        tensor: name of the tensor that holds it.
+        first_row: its first row in that tensor.
+        transposed: True if the tensor stores the transposed matrix.
+        shape: of the parameter.
+    """
 
     tensor: str
     first_row: int
@@ -61,37 +97,32 @@ class Place:
 
 
 def places(model: ModelConfig, *, sequence_length: int) -> dict[str, Place]:
-    """Of every parameter of a decoder, in the order of its parameters.
+    """Returns the location of each parameter of a decoder, in the order of its parameters.
 
     Raises:
         UsageError: transformers has no class for the model.
     """
-    of_gpt2 = model_type(model) == "gpt2"
+    theirs = FORMATS[model_type(model)]
     with torch.device("meta"):
         parameters = list(Decoder(model, sequence_length=sequence_length).named_parameters())
     found: dict[str, Place] = {}
     rows: dict[str, int] = {}
     for name, parameter in parameters:
         module, _, kind = name.rpartition(".")
-        if module.startswith("layers."):
+        in_layer = module.startswith("layers.")
+        if in_layer:
             _, layer, inner = module.split(".", 2)
-            theirs = (
-                f"transformer.h.{layer}.{OF_GPT2[inner]}"
-                if of_gpt2
-                else f"model.layers.{layer}.{OF_LLAMA[inner]}"
-            )
+            tensor = f"{theirs.layers}.{layer}.{theirs.modules[inner]}.{kind}"
         else:
-            theirs = (OF_GPT2 if of_gpt2 else OF_LLAMA)[module]
-        tensor = f"{theirs}.{kind}"
-        # GPT-2's linear layers are convolutions in transformers, with the matrix the other way round.
-        transposed = of_gpt2 and module.startswith("layers.") and parameter.ndim == 2
+            tensor = f"{theirs.modules[module]}.{kind}"
+        transposed = theirs.transposed and in_layer and parameter.ndim == 2
         found[name] = Place(tensor, rows.get(tensor, 0), transposed, tuple(parameter.shape))
         rows[tensor] = found[name].first_row + parameter.shape[0]
     return found
 
 
 def joined(found: dict[str, Place]) -> dict[str, list[str]]:
-    """Their tensors, and the parameters of ours that make each up, from its first row on."""
+    """Groups parameters by the tensor that holds them, in the order of their rows."""
     tensors: dict[str, list[str]] = {}
     for name, place in found.items():
         tensors.setdefault(place.tensor, []).append(name)
@@ -99,17 +130,18 @@ def joined(found: dict[str, Place]) -> dict[str, list[str]]:
 
 
 class Folder:
-    """The safetensors files of a folder; only the rows that are asked for are read.
+    """Safetensors files of a folder. Reads only the rows that are requested.
 
     Raises:
-        DamagedFileError: a file is damaged; or a tensor of the model is missing, is there twice, or has another shape or a type that
-            weights do not have.
+        DamagedFileError: a file is damaged, or a tensor of the model is missing, stored twice, of
+            another shape, or of a type that weights do not have.
     """
 
     def __init__(self, path: Path, model: ModelConfig, *, sequence_length: int) -> None:
         self.path = path
         self.places = places(model, sequence_length=sequence_length)
-        tensors = _tensors(path)
+        self.optional_prefix = FORMATS[model_type(model)].optional_prefix
+        tensors = _stored_tensors(path)
         self.tensors = {
             tensor: self._find(tensors, tensor, names)
             for tensor, names in joined(self.places).items()
@@ -118,38 +150,40 @@ class Folder:
     def _find(
         self, tensors: dict[str, list[tuple[Path, StoredTensor]]], tensor: str, names: list[str]
     ) -> tuple[Path, StoredTensor]:
-        """Returns the file of a tensor, and what its header says, once that suits the parameters that it holds."""
-        found = tensors.get(tensor) or tensors.get(tensor.removeprefix("transformer."), [])
+        """Returns a tensor's file and header entry, after checking them against its parameters."""
+        found = tensors.get(tensor) or tensors.get(tensor.removeprefix(self.optional_prefix), [])
         if len(found) != 1:
             files = ", ".join(path.name for path, _ in found)
             raise DamagedFileError(
                 f"{self.path} holds {tensor} in several files: {files}"
                 if found
-                else f"{self.path} holds no {tensor}"
+                else f"{self.path} does not hold {tensor}"
             )
         file, stored = found[0]
         parts = [self.places[name] for name in names]
         shape = stored.shape[::-1] if parts[0].transposed else stored.shape
         rows, columns = sum(part.shape[0] for part in parts), parts[0].shape[1:]
-        # Learned positions may be more than this run's sequences need.
+        # A model may have more learned positions than this run's sequences need.
         fits = (
             shape[:1] >= (rows,) if names == ["position_embedding.weight"] else shape[:1] == (rows,)
         )
         if not fits or shape[1:] != columns:
             raise DamagedFileError(
-                f"{tensor} in {file} has the shape {stored.shape}, which is not that of {' and '.join(names)}"
+                f"{tensor} in {file} has shape {stored.shape}, which does not fit"
+                f" {' and '.join(names)}"
             )
         if stored.dtype not in TYPES:
             raise DamagedFileError(
-                f"{tensor} in {file} is of the type {stored.dtype}; weights are {', '.join(TYPES)}"
+                f"{tensor} in {file} has type {stored.dtype}, and weights have one of"
+                f" {', '.join(TYPES)}"
             )
         return file, stored
 
     def rows_of(self, model: Decoder, name: str, first: int, rows: int) -> Tensor:  # noqa: ARG002
-        """Rows first .. first + rows of a parameter, all columns, in the type of the file.
+        """Returns rows first .. first + rows of a parameter, all columns, in the file's type.
 
         Raises:
-            DamagedFileError: the file has changed, or holds numbers that are not finite.
+            DamagedFileError: the file has changed, or holds values that are not finite.
         """
         place = self.places[name]
         file, stored = self.tensors[place.tensor]
@@ -160,12 +194,15 @@ class Folder:
             else _read(file, stored, start, rows)
         )
         if not read.isfinite().all():
-            raise DamagedFileError(f"{place.tensor} in {file} holds numbers that are not finite")
+            raise DamagedFileError(f"{place.tensor} in {file} holds values that are not finite")
         return read
 
 
-def _tensors(folder: Path) -> dict[str, list[tuple[Path, StoredTensor]]]:
-    """Returns what the headers of a folder's files say of each tensor. The index that such a folder may have is not needed."""
+def _stored_tensors(folder: Path) -> dict[str, list[tuple[Path, StoredTensor]]]:
+    """Returns the files and header entries of each tensor in a folder.
+
+    They come from the files' own headers; an index file in the folder is not read.
+    """
     found: dict[str, list[tuple[Path, StoredTensor]]] = {}
     for file in sorted(folder.glob("*.safetensors")):
         for name, stored in read_header(file).tensors.items():
@@ -174,10 +211,10 @@ def _tensors(folder: Path) -> dict[str, list[tuple[Path, StoredTensor]]]:
 
 
 def _read(file: Path, stored: StoredTensor, first: int, rows: int) -> Tensor:
-    """Returns rows of a tensor.
+    """Returns rows first .. first + rows of a tensor.
 
     Raises:
-        DamagedFileError: the file cannot be read any more, or is shorter now.
+        DamagedFileError: the file can no longer be read, or has become shorter.
     """
     dtype, columns = TYPES[stored.dtype], stored.shape[1:]
     row_bytes = math.prod(columns) * dtype.itemsize

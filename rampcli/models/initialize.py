@@ -1,4 +1,7 @@
-"""Initial weights: each row is a pure function of the seed, the parameter's name and the row's number, whatever the mesh."""
+"""Initial weights.
+
+Each row depends only on the seed, the parameter's name and the row's number, not on the mesh.
+"""
 
 import hashlib
 import math
@@ -12,9 +15,10 @@ from rampcli.models.decoder import Decoder
 
 
 def initial_rows(model: Decoder, name: str, *, first: int, rows: int, seed: int) -> Tensor:
-    """Rows first .. first + rows of the initial value of a parameter, all columns, fp32 on the CPU.
+    """Returns rows first .. first + rows of a parameter's initial value, all columns.
 
     Matrices and embeddings are drawn from a normal distribution; norms are ones and biases zeros.
+    The result is fp32 on the CPU.
     """
     shape = (rows, *model.get_parameter(name).shape[1:])
     if name.endswith("bias"):
@@ -26,14 +30,17 @@ def initial_rows(model: Decoder, name: str, *, first: int, rows: int, seed: int)
     key = _key_of(name, seed)
     drawn = np.empty(shape, dtype=np.float32)
     for row in range(rows):
-        # A counter-based generator: every row has its own stream, so nobody draws the rows of others.
+        # A counter-based generator gives each row its own stream, so ranks draw only their rows.
         generator = np.random.Generator(np.random.Philox(key=key, counter=[0, 0, 0, first + row]))
         generator.standard_normal(dtype=np.float32, out=drawn[row])
     return torch.from_numpy(drawn * std)
 
 
 def residual_init_std(model: ModelConfig) -> float:
-    """Standard deviation for projections that write into the residual stream: scaled by the number of them (Radford et al., 2019)."""
+    """Returns the standard deviation for projections that write into the residual stream.
+
+    It is divided by the square root of their number (Radford et al., 2019).
+    """
     return model.init_std / math.sqrt(2 * model.num_layers)
 
 

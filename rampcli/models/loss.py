@@ -1,4 +1,7 @@
-"""The last projection and the cross entropy together, some tokens at a time: the logits of a large vocabulary are never there whole."""
+"""Fuses the output projection with the cross entropy.
+
+Tokens are processed in chunks, so the logits of a large vocabulary are never in memory as a whole.
+"""
 
 from typing import Any
 
@@ -6,21 +9,21 @@ import torch
 from torch import Tensor, nn
 
 TOKENS_AT_ONCE = {"cpu": 256, "cuda": 2048}
-"""Whose logits are there together, at least: fewer would not keep the processor busy, on a GPU not the whole of it."""
+"""Smallest chunk of tokens, by device. Smaller chunks would leave the device idle."""
 LOGITS_AT_ONCE = 2**23
-"""Of a small vocabulary, so many: the gradient of the projection is then added to less often."""
+"""Logits per chunk if the vocabulary is small.
+
+Larger chunks add to the projection's gradient less often.
+"""
 
 
 def summed_loss(hidden: Tensor, output: nn.Linear, labels: Tensor) -> Tensor:
-    """Cross entropy in nats, summed over the labels that count.
+    """Returns the cross entropy in nats, summed over tokens; a scalar in fp32.
 
     Args:
         hidden: hidden states, [batch, sequence, hidden].
-        output: the projection to logits, without bias.
-        labels: int64 [batch, sequence]; those below 0 do not count.
-
-    Returns:
-        A scalar in fp32.
+        output: projection to logits, without bias.
+        labels: int64 [batch, sequence]; negative labels are ignored.
     """
     loss: Tensor = ProjectedCrossEntropy.apply(
         hidden.flatten(0, 1), output.weight, labels.flatten(), torch.is_grad_enabled()
@@ -29,19 +32,26 @@ def summed_loss(hidden: Tensor, output: nn.Linear, labels: Tensor) -> Tensor:
 
 
 class ProjectedCrossEntropy(torch.autograd.Function):
-    """Hidden states [tokens, hidden], a weight [vocabulary, hidden] and labels [tokens] to a loss.
+    """Maps hidden states, the projection's weight and labels to a loss.
 
-    The gradients are computed where the logits are, in the forward pass: the backward pass would have to compute the logits again.
+    Shapes: [tokens, hidden], [vocabulary, hidden] and [tokens].
+
+    The forward pass computes the gradients too, while it holds the logits. The backward pass would
+    have to compute the logits again.
     """
 
     @staticmethod
-    def forward(ctx: Any, hidden: Tensor, weight: Tensor, labels: Tensor, learns: bool) -> Tensor:  # noqa: D102
+    def forward(  # noqa: D102
+        ctx: Any, hidden: Tensor, weight: Tensor, labels: Tensor, needs_gradient: bool
+    ) -> Tensor:
         at_once = min(
             len(hidden), max(TOKENS_AT_ONCE[hidden.device.type], LOGITS_AT_ONCE // len(weight))
         )
-        # fp32 where the weight is bf16: it is a sum over pieces.
-        weight_gradient = weight.new_empty(weight.shape, dtype=torch.float32) if learns else None
-        hidden_gradient = torch.empty_like(hidden) if learns else None
+        # Summed over chunks, so in fp32 even if the weight is bf16.
+        weight_gradient = (
+            weight.new_empty(weight.shape, dtype=torch.float32) if needs_gradient else None
+        )
+        hidden_gradient = torch.empty_like(hidden) if needs_gradient else None
         logits = weight.new_empty((at_once, len(weight)))
         scores = (
             logits
@@ -50,28 +60,26 @@ class ProjectedCrossEntropy(torch.autograd.Function):
         )
         loss = weight.new_zeros((), dtype=torch.float32)
         for first in range(0, len(hidden), at_once):
-            piece = slice(first, first + at_once)
-            states, wanted = hidden[piece], labels[piece, None]
-            counts = wanted >= 0
+            chunk = slice(first, first + at_once)
+            states, wanted = hidden[chunk], labels[chunk, None]
+            is_counted = wanted >= 0
             wanted = wanted.clamp(min=0)
             logits, scores = logits[: len(states)], scores[: len(states)]
             torch.mm(states, weight.t(), out=logits)
             torch.sub(logits, logits.amax(dim=1, keepdim=True).float(), out=scores)
             score_of_label = scores.gather(1, wanted)
             total = scores.exp_().sum(dim=1, keepdim=True)
-            loss += ((total.log() - score_of_label) * counts).sum()
+            loss += ((total.log() - score_of_label) * is_counted).sum()
             if weight_gradient is not None and hidden_gradient is not None:
-                # Of the cross entropy with respect to the logits: the probabilities, less 1 where the label is. Here it is that times
-                # the total, by which it is cheaper to divide the narrow side of either product.
-                change, share = (
-                    scores.scatter_add_(1, wanted, -total).to(weight.dtype),
-                    counts / total,
-                )
-                torch.mm(change, weight, out=hidden_gradient[piece]).mul_(share)
-                _put_product(
+                # The gradient with respect to the logits is softmax(logits) - onehot(label). Here
+                # it is scaled by `total`: dividing the narrow factor of each product is cheaper.
+                logit_gradient = scores.scatter_add_(1, wanted, -total).to(weight.dtype)
+                scale = is_counted / total
+                torch.mm(logit_gradient, weight, out=hidden_gradient[chunk]).mul_(scale)
+                _add_product(
                     weight_gradient,
-                    change.t(),
-                    (states * share).to(weight.dtype),
+                    logit_gradient.t(),
+                    (states * scale).to(weight.dtype),
                     is_first=first == 0,
                 )
         if weight_gradient is not None and hidden_gradient is not None:
@@ -85,8 +93,8 @@ class ProjectedCrossEntropy(torch.autograd.Function):
         return hidden_gradient.mul_(scale), weight_gradient.mul_(scale), None, None
 
 
-def _put_product(total: Tensor, left: Tensor, right: Tensor, *, is_first: bool) -> None:
-    """Add a product to what is there, or put the first in the place of what is not."""
+def _add_product(total: Tensor, left: Tensor, right: Tensor, *, is_first: bool) -> None:
+    """Adds `left @ right` to `total`; the first product overwrites it, as it is uninitialised."""
     if left.dtype is total.dtype:
         total.addmm_(left, right, beta=0 if is_first else 1)
     elif is_first:

@@ -1,4 +1,7 @@
-"""RMSNorm (arXiv 1910.07467), faster on a CPU than torch has it: there it consists of many operations, each with a backward of its own."""
+"""RMSNorm (arXiv 1910.07467), faster on a CPU than torch's own.
+
+On a CPU torch composes it of many operations, each with its own backward pass.
+"""
 
 from typing import Any
 
@@ -8,19 +11,21 @@ from torch import Tensor, nn
 
 
 class RMSNorm(nn.RMSNorm):
-    """`nn.RMSNorm` over the last dimension. GPUs and torch.compile have kernels of their own for it."""
+    """`nn.RMSNorm` over the last dimension."""
 
     def forward(self, x: Tensor) -> Tensor:  # noqa: D102
-        if (
-            x.device.type != "cpu" or type(x) is not Tensor or torch.compiler.is_compiling()
-        ):  # such as a DTensor
+        # GPUs and torch.compile have a fused kernel. Subclasses, such as DTensor, dispatch on ops.
+        if x.device.type != "cpu" or type(x) is not Tensor or torch.compiler.is_compiling():
             return F.rms_norm(x, self.normalized_shape, self.weight, self.eps)
-        normed: Tensor = Normalised.apply(x, self.weight, self.eps)  # type: ignore[no-untyped-call]
+        normed: Tensor = FusedRMSNorm.apply(x, self.weight, self.eps)  # type: ignore[no-untyped-call]
         return normed
 
 
-class Normalised(torch.autograd.Function):
-    """Inputs [..., size] by their root mean square, times a weight [size]; computed in fp32 at least."""
+class FusedRMSNorm(torch.autograd.Function):
+    """Divides inputs [..., size] by their root mean square and multiplies by a weight [size].
+
+    Computes in fp32 or wider.
+    """
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, epsilon: float) -> Tensor:  # noqa: D102
@@ -39,7 +44,7 @@ class Normalised(torch.autograd.Function):
         scaled, weight, scale = ctx.saved_tensors
         gradient = gradient.to(scaled.dtype)
         of_products = gradient * scaled
-        # What would change the length of an input changes nothing: the mean over its numbers.
+        # The output does not depend on the input's length: remove the gradient along the input.
         along = (of_products @ weight.to(scaled.dtype)).div_(weight.numel()).unsqueeze(-1)
         of_input = torch.addcmul(gradient * weight, scaled, along, value=-1).mul_(scale)
         return (

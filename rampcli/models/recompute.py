@@ -1,4 +1,4 @@
-"""Activation checkpointing: what a forward pass does not keep is computed again for the backward pass (arXiv 1604.06174)."""
+"""Activation checkpointing: the backward pass recomputes activations (arXiv 1604.06174)."""
 
 from collections.abc import Iterable
 from functools import partial
@@ -18,11 +18,11 @@ KEPT = [
     torch.ops.aten._scaled_dot_product_cudnn_attention.default,
     torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default,
 ]
-"""What `selective` keeps: the costly operations, matrix products and attention (arXiv 2205.05198)."""
+"""Operations whose outputs `selective` keeps: matrix products and attention (arXiv 2205.05198)."""
 
 
 def recompute_activations(blocks: Iterable[nn.Module], mode: ActivationCheckpointing) -> None:
-    """Let blocks keep less of their forward pass, in place. The gradients stay as they are."""
+    """Applies activation checkpointing to blocks, in place. Gradients do not change."""
     if mode is ActivationCheckpointing.none:
         return
     options: dict[str, Any] = {"use_reentrant": False, "preserve_rng_state": False}

@@ -1,4 +1,4 @@
-"""Rotary positions (arXiv 2104.09864), and Llama 3.1's scaling of them."""
+"""Rotary position embeddings (arXiv 2104.09864) and Llama 3.1's scaling of them."""
 
 import math
 from typing import Any
@@ -11,7 +11,11 @@ from rampcli.config.schema import ModelConfig
 
 
 class RotaryTable(nn.Module):
-    """Positions int64 [sequence] to their cosines and sines, fp32 [2, sequence, head_size]; [batch, sequence] to [2, batch, 1, ...]."""
+    """Maps positions to their cosines and sines.
+
+    Positions int64 [sequence] give fp32 [2, sequence, head_size], and [batch, sequence] gives
+    [2, batch, 1, sequence, head_size].
+    """
 
     def __init__(self, model: ModelConfig, *, sequence_length: int) -> None:
         super().__init__()
@@ -22,7 +26,7 @@ class RotaryTable(nn.Module):
         self.table: Tensor
 
     def fill(self) -> None:
-        """Compute the table, on the device where it lives."""
+        """Computes the table on its device."""
         angles = torch.outer(
             torch.arange(self.table.shape[1], dtype=torch.float64), frequencies(self.model)
         ).repeat(1, 2)
@@ -33,43 +37,48 @@ class RotaryTable(nn.Module):
 
 
 def frequencies(model: ModelConfig) -> Tensor:
-    """Radians per token of each pair of a head's dimensions, float64 [head_size / 2]."""
+    """Returns radians per token for each pair of a head's dimensions, float64 [head_size / 2]."""
     head_size = head_size_of(model)
-    turning = model.rotary_base ** -(torch.arange(0, head_size, 2, dtype=torch.float64) / head_size)
+    plain = model.rotary_base ** -(torch.arange(0, head_size, 2, dtype=torch.float64) / head_size)
     if model.rotary_scale_factor is None:
-        return turning
-    # Llama 3.1 (its `apply_scaling`): rotations that were seen to turn often in training stay, slow ones slow down, between them a blend.
-    turns = model.rotary_original_length * turning / (2 * math.pi)
+        return plain
+    # Llama 3.1's `apply_scaling`: fast rotations stay, slow ones are divided by the factor, and
+    # those in between are interpolated by their number of turns in the original length.
+    turns = model.rotary_original_length * plain / (2 * math.pi)
     low, high = model.rotary_low_freq_factor, model.rotary_high_freq_factor
     kept = ((turns - low) / (high - low)).clamp(0, 1)
-    return kept * turning + (1 - kept) * turning / model.rotary_scale_factor
+    return kept * plain + (1 - kept) * plain / model.rotary_scale_factor
 
 
 def rotate(heads: Tensor, rotation: Tensor) -> Tensor:
-    """Turn queries or keys [batch, heads, sequence, head_size] by their positions; halves are paired, as Hugging Face's Llama has it."""
-    # torch.compile derives a backward as good, and does not find again what it compiled of a graph with a function such as this.
-    turn = _turned if torch.compiler.is_compiling() else Rotated.apply
-    turned: Tensor = turn(heads, *rotation.to(heads.dtype))
-    return turned
+    """Rotates queries or keys [batch, heads, sequence, head_size] by their positions.
+
+    Dimension i is paired with dimension i + head_size / 2, as in Hugging Face's Llama.
+    """
+    # torch.compile derives an equally good backward pass, and cannot cache a graph that contains
+    # an autograd function.
+    apply = _rotate if torch.compiler.is_compiling() else Rotation.apply
+    rotated: Tensor = apply(heads, *rotation.to(heads.dtype))
+    return rotated
 
 
-class Rotated(torch.autograd.Function):
-    """Heads, cosines and sines to the heads turned; the gradient turns back."""
+class Rotation(torch.autograd.Function):
+    """Rotates heads by cosines and sines. The backward pass rotates the gradient back."""
 
     @staticmethod
     def forward(ctx: Any, heads: Tensor, cos: Tensor, sin: Tensor) -> Tensor:  # noqa: D102
         ctx.save_for_backward(cos, sin)
-        return _turned(heads, cos, sin)
+        return _rotate(heads, cos, sin)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None]:  # noqa: D102
         cos, sin = ctx.saved_tensors
-        return _turned(gradients[0], cos, -sin), None, None
+        return _rotate(gradients[0], cos, -sin), None, None
 
 
-def _turned(heads: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+def _rotate(heads: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     half = heads.shape[-1] // 2
-    turned = heads * cos
-    turned[..., :half].addcmul_(heads[..., half:], sin[..., :half], value=-1)
-    turned[..., half:].addcmul_(heads[..., :half], sin[..., half:])
-    return turned
+    rotated = heads * cos
+    rotated[..., :half].addcmul_(heads[..., half:], sin[..., :half], value=-1)
+    rotated[..., half:].addcmul_(heads[..., :half], sin[..., half:])
+    return rotated

@@ -1,1 +1,1 @@
-"""Splitting a model over ranks: the meshes, and one file per axis with functions applied to a model."""
+"""Splits a model over ranks. One file per axis holds the functions that are applied to a model."""

@@ -1,7 +1,7 @@
-"""The context axis: every sequence split over ranks, which gather the keys and values of all of it.
+"""Context parallelism: splits every sequence over ranks, which all-gather its keys and values.
 
-Each rank has one piece from the front and one from the back of the sequence, so that all have as much to do (arXiv 2407.21783, section
-3.3.2).
+Each rank has one piece from the front and one from the back of the sequence, so that all ranks have
+the same amount of work (arXiv 2407.21783, section 3.3.2).
 """
 
 from typing import Any
@@ -11,13 +11,17 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 
-# torch 2.13 renamed them.
+# torch 2.13 renamed these collectives.
 all_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
 reduce_scatter = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
 
 
 def split_sequence(model: nn.Module, mesh: DeviceMesh) -> None:
-    """Let the attention of a model work on this rank's pieces of each sequence, in place."""
+    """Makes attention work on this rank's pieces of each sequence, in place.
+
+    Wraps the `core` of every module that has one. A core is a module that maps queries, keys,
+    values and document positions to mixed values, as `rampcli.models.decoder.CausalAttention` does.
+    """
     if mesh.size() == 1:
         return
     for module in list(model.modules()):
@@ -26,7 +30,7 @@ def split_sequence(model: nn.Module, mesh: DeviceMesh) -> None:
 
 
 def pieces_of(tensor: Tensor, mesh: DeviceMesh, *, dim: int) -> Tensor:
-    """This rank's pieces of a tensor along the sequence."""
+    """Returns this rank's pieces of a tensor, cut along the sequence dimension `dim`."""
     if mesh.size() == 1:
         return tensor
     pieces, rank = tensor.chunk(2 * mesh.size(), dim=dim), mesh.get_local_rank()
@@ -34,7 +38,11 @@ def pieces_of(tensor: Tensor, mesh: DeviceMesh, *, dim: int) -> Tensor:
 
 
 class GatheredAttention(nn.Module):
-    """Causal attention for this rank's pieces of the queries, over the keys and values of all ranks."""
+    """Causal attention of this rank's queries over the keys and values of all ranks.
+
+    Attributes:
+        gathered_index: for each piece of the sequence, its index among the gathered pieces.
+    """
 
     def __init__(self, core: nn.Module, mesh: DeviceMesh) -> None:
         super().__init__()
@@ -42,29 +50,32 @@ class GatheredAttention(nn.Module):
         self.mesh = mesh
         ranks = mesh.size()
         order = [piece for rank in range(ranks) for piece in (rank, 2 * ranks - 1 - rank)]
-        self.places = [order.index(piece) for piece in range(2 * ranks)]
-        """Where each piece of the sequence is among those that are gathered."""
+        self.gathered_index = [order.index(piece) for piece in range(2 * ranks)]
 
     def forward(  # noqa: D102
-        self, query: Tensor, key: Tensor, value: Tensor, in_documents: Tensor | None = None
+        self, query: Tensor, key: Tensor, value: Tensor, document_positions: Tensor | None = None
     ) -> Tensor:
-        gathered = Gather.apply(torch.stack([key, value]), self.mesh.get_group())  # type: ignore[no-untyped-call]
-        pieces = [piece for ranks in gathered for piece in ranks.chunk(2, dim=3)]
-        keys, values = torch.cat([pieces[place] for place in self.places], dim=3)
-        front, back = query.chunk(2, dim=2)
-        places = (None, None) if in_documents is None else in_documents.chunk(2, dim=1)
-        rank, length = self.mesh.get_local_rank(), front.shape[2]
+        gathered = AllGather.apply(torch.stack([key, value]), self.mesh.get_group())  # type: ignore[no-untyped-call]
+        pieces = [piece for rank in gathered for piece in rank.chunk(2, dim=3)]
+        keys, values = torch.cat([pieces[index] for index in self.gathered_index], dim=3)
+        queries = query.chunk(2, dim=2)
+        positions = (
+            (None, None) if document_positions is None else document_positions.chunk(2, dim=1)
+        )
+        rank, length = self.mesh.get_local_rank(), queries[0].shape[2]
+        front_and_back = (rank, len(self.gathered_index) - 1 - rank)
         mixed = []
-        for piece, part, place in zip(
-            (rank, len(self.places) - 1 - rank), (front, back), places, strict=True
-        ):
+        for piece, part, places in zip(front_and_back, queries, positions, strict=True):
             end = (piece + 1) * length
-            mixed.append(self.core(part, keys[:, :, :end], values[:, :, :end], place))
+            mixed.append(self.core(part, keys[:, :, :end], values[:, :, :end], places))
         return torch.cat(mixed, dim=2)
 
 
-class Gather(torch.autograd.Function):
-    """A tensor [...] to those of all ranks, [ranks, ...]; its gradient is the sum of what they make of it."""
+class AllGather(torch.autograd.Function):
+    """Gathers a tensor [...] from all ranks into [ranks, ...].
+
+    The backward pass reduce-scatters the gradient: each rank receives the sum for its own tensor.
+    """
 
     @staticmethod
     def forward(ctx: Any, mine: Tensor, group: dist.ProcessGroup) -> Tensor:  # noqa: D102

@@ -1,4 +1,4 @@
-"""The data-parallel axis: replicated, sharded (FSDP2), or sharded within groups that are replicated."""
+"""Data parallelism: replicated, sharded (FSDP2), or sharded within replicated groups (HSDP)."""
 
 from collections.abc import Iterable
 
@@ -19,36 +19,42 @@ POLICIES = {
 def shard_over_data_ranks(
     model: nn.Module, blocks: Iterable[nn.Module], weights: DeviceMesh, precision: Precision
 ) -> None:
-    """Shard each block, and the rest of the model, in place. One rank in fp32 has nothing to share and stays plain.
+    """Shards each block and the rest of the model, in place. A single rank in fp32 stays plain.
 
     Args:
-        model: of this rank's pipeline stage; split by the tensor axis already.
-        blocks: its layers, gathered one at a time.
-        weights: `Meshes.weights`. Replicated ranks are groups of one that shards, and a reduction over the groups.
-        precision: of what is gathered; gradients are reduced in fp32.
+        model: this rank's pipeline stage, after tensor parallelism was applied.
+        blocks: its transformer blocks, which are gathered one at a time.
+        weights: `Meshes.weights`. Plain replication is a reduction over groups of one shard.
+        precision: type of the gathered weights; gradients are reduced in fp32.
     """
     replicas, shards = weights[REPLICATE].size(), weights[SHARD].size()
-    # A tensor axis leaves partial gradients of the weights that its ranks share; reducing those is done here too.
+    # Tensor parallelism leaves partial gradients of shared weights, which FSDP reduces too.
     if replicas * shards * weights[TENSOR].size() == 1 and precision is Precision.fp32:
         return
     mesh = weights[SHARD] if replicas == 1 else weights[REPLICATE, SHARD]
-    # A pipeline stage comes back to its layers for every micro batch: gathering them once costs less than once for each.
+    # A pipeline stage uses its blocks for every micro batch, so it keeps them gathered.
     reshard = weights[PIPELINE].size() == 1
     for block in blocks:
         fully_shard(block, mesh=mesh, mp_policy=POLICIES[precision], reshard_after_forward=reshard)
-    # What is left, the backward pass begins with.
+    # The remaining parameters stay gathered: the backward pass uses them first.
     fully_shard(model, mesh=mesh, mp_policy=POLICIES[precision], reshard_after_forward=False)
 
 
-def let_go(model: nn.Module) -> None:
-    """After a forward pass that no backward pass follows: hold this rank's part alone again."""
+def free_gathered_weights(model: nn.Module) -> None:
+    """Keeps only this rank's shards. Call it after a forward pass without a backward pass."""
     for module in model.modules():
         if isinstance(module, FSDPModule):
             module.reshard()
 
 
 def reduce_gradients_on(model: nn.Module, *, last_micro_batch: bool, each: bool) -> None:
-    """Leave gradients unreduced until the last micro batch of a step, or reduce those of `each`."""
+    """Sets whether the next backward pass reduces gradients over the data-parallel ranks.
+
+    Args:
+        model: the model; nothing happens if it is not sharded.
+        last_micro_batch: True for the last micro batch of a step, which always reduces.
+        each: reduce after every micro batch.
+    """
     if isinstance(model, FSDPModule):
         model.set_requires_gradient_sync(last_micro_batch or each)
         model.set_is_last_backward(last_micro_batch)

@@ -1,4 +1,8 @@
-"""The ranks as meshes. The tensor axis is innermost, the pipeline outermost: the busiest axis has the nearest ranks."""
+"""Device meshes.
+
+The tensor axis is innermost and the pipeline axis outermost, so that the axis that communicates
+most spans the nearest ranks.
+"""
 
 from dataclasses import dataclass
 
@@ -14,48 +18,48 @@ DATA, CONTEXT = "data", "context"
 
 @dataclass(frozen=True, slots=True)
 class Meshes:
-    """The same ranks, seen in two ways.
+    """Two meshes over the same ranks.
 
     Attributes:
-        weights: pipeline x replicate x shard x tensor: who holds which part of the weights. Ranks that share a sequence hold the same
-            layers, so they share the weights too: a context axis is part of `shard`.
-        data: pipeline x data x context x tensor: who reads which samples, and which part of them.
+        weights: pipeline x replicate x shard x tensor: which rank holds which part of the weights.
+            Ranks that share a sequence hold the same layers: the context axis is in `shard`.
+        data: pipeline x data x context x tensor: which rank reads which part of which samples.
     """
 
     weights: DeviceMesh
     data: DeviceMesh
 
     def rank(self, axis: str) -> int:
-        """This rank's place along an axis of `data`."""
+        """Returns this rank's index along an axis of `data`."""
         return self.data.get_local_rank(axis)
 
     def size(self, axis: str) -> int:
-        """Ranks along an axis of `data`."""
+        """Returns the number of ranks along an axis of `data`."""
         return self.data.size(self.data.mesh_dim_names.index(axis))  # type: ignore[union-attr]
 
     @property
     def data_ranks(self) -> list[int]:
-        """The data-parallel rank of each rank."""
+        """Data-parallel rank of each rank."""
         ranks, axis = self.data.mesh, self.data.mesh_dim_names.index(DATA)  # type: ignore[union-attr]
         return [int((ranks == rank).nonzero()[0, axis]) for rank in range(ranks.numel())]
 
     @property
     def ranks_with_other_tokens(self) -> int:
-        """Ranks whose gradients add up to that of the global batch."""
+        """Number of ranks whose gradients sum to the gradient of the global batch."""
         return self.size(DATA) * self.size(CONTEXT)
 
     @property
     def reads_first(self) -> bool:
-        """Whether this rank speaks for all that read the same samples."""
+        """True on the first of the ranks that read the same samples; it reports for them."""
         return self.rank(PIPELINE) == self.rank(CONTEXT) == self.rank(TENSOR) == 0
 
 
 def build_meshes(device: torch.device, parallel: ParallelConfig) -> Meshes:
-    """The meshes over all ranks of the process group.
+    """Returns the meshes over all ranks of the process group.
 
     Args:
-        device: where they compute.
-        parallel: sizes of the axes, whose product divides the ranks.
+        device: device that the ranks compute on.
+        parallel: sizes of the axes; their product divides the number of ranks.
     """
     pipeline, context, tensor = (
         parallel.pipeline_parallel_size,

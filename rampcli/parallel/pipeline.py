@@ -1,4 +1,4 @@
-"""The pipeline axis: the layers divided up, and micro batches that follow each other through them (1F1B, arXiv 2104.04473)."""
+"""Pipeline parallelism: splits the layers into stages and runs 1F1B (arXiv 2104.04473)."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -11,20 +11,25 @@ from torch.distributed.tensor import DTensor
 
 
 def layers_of_rank(num_layers: int, *, ranks: int, rank: int, parts: int) -> list[range]:
-    """The layers that a pipeline rank has, in `parts` pieces; between two of them are those of all other ranks."""
+    """Returns a pipeline rank's layers, one range for each of its `parts` stages.
+
+    Between two stages of a rank lie the stages of all other ranks (interleaved schedule).
+    """
     size = num_layers // (ranks * parts)
     firsts = [(part * ranks + rank) * size for part in range(parts)]
     return [range(first, first + size) for first in firsts]
 
 
 class Pipeline:
-    """Sends micro batches through the stages. Gradients are reduced over the data-parallel ranks after the last.
+    """Sends micro batches through the stages.
+
+    Gradients are reduced over the data-parallel ranks after the last micro batch.
 
     Args:
-        parts: this rank's parts of the model, from `layers_of_rank`.
+        parts: this rank's stages of the model, as `layers_of_rank` divides it.
         mesh: the pipeline axis.
-        device: where this rank computes.
-        scaled: the last stage's loss, as its gradient is to be.
+        device: device that this rank computes on.
+        scaled: scales the last stage's loss before the backward pass.
     """
 
     def __init__(
@@ -44,24 +49,30 @@ class Pipeline:
     def forward_backward(
         self, tokens: Tensor, labels: Tensor, positions: Tensor | None, *, micro_batches: int
     ) -> Tensor:
-        """Run all micro batches forward and backward; the sum of their losses on the last stage, elsewhere 0.
+        """Runs all micro batches forward and backward.
 
         Args:
             tokens: int64 [micro_batches x samples, sequence].
-            labels: like them.
-            positions: like them: places in documents; None where those are not told apart.
-            micro_batches: how many they are split into.
+            labels: same shape.
+            positions: same shape: positions within documents; None without a document mask.
+            micro_batches: number of micro batches that the rows are split into.
+
+        Returns:
+            The sum of the losses on the last stage, and 0 on the others.
         """
         return self._run(tokens, labels, positions, micro_batches=micro_batches, trains=True)
 
     def forward(
         self, tokens: Tensor, labels: Tensor, positions: Tensor | None, *, micro_batches: int
     ) -> Tensor:
-        """The same without a backward pass."""
+        """Runs all micro batches forward only; arguments and result as in `forward_backward`."""
         return self._run(tokens, labels, positions, micro_batches=micro_batches, trains=False)
 
     def add_gradient_of_other_end(self, weight: nn.Parameter) -> None:
-        """Add the gradient that the other end of the pipeline has for a weight that both ends use; both then hold the same sum."""
+        """Sums the gradients of a weight that the first and the last stage share.
+
+        Both stages call this, and both then hold the same sum.
+        """
         assert weight.grad is not None
         gradient = weight.grad.to_local() if isinstance(weight.grad, DTensor) else weight.grad
         received, group = torch.empty_like(gradient), self.mesh.get_group()
@@ -89,9 +100,8 @@ class Pipeline:
         run = schedule.step if trains else schedule.eval
         named = {} if positions is None else {"positions": positions}
         if self.is_last:
-            named["labels"] = (
-                labels  # the last stage ends with the loss, which the schedule takes for its output
-            )
+            # The last stage returns the loss; the schedule treats that as the stage's output.
+            named["labels"] = labels
         run(
             *inputs,
             target=labels if self.is_last else None,
@@ -105,8 +115,8 @@ class Pipeline:
         return self.scaled(output)
 
     def _schedule(self, tokens: Tensor, *, micro_batches: int, trains: bool) -> Any:
-        """A schedule knows the number of micro batches and their shape, so each has its own, on the same parts."""
-        # It takes more than a second to import, for which runs without a pipeline need not wait.
+        """Returns the schedule for this number and shape of micro batches, and keeps it."""
+        # Takes more than a second to import, and runs without a pipeline do not need it.
         from torch.distributed.pipelining import (
             PipelineStage,
             Schedule1F1B,
@@ -134,7 +144,7 @@ class Pipeline:
             }
             if len(stages) > 1:
                 self._schedules[key] = ScheduleInterleaved1F1B(stages, **options)
-            elif micro_batches < ranks:  # too few for a steady state: 1F1B is GPipe then
+            elif micro_batches < ranks:  # 1F1B never reaches its steady state and equals GPipe
                 self._schedules[key] = ScheduleGPipe(stages[0], **options)
             else:
                 self._schedules[key] = Schedule1F1B(stages[0], **options)

@@ -1,10 +1,13 @@
-"""The tensor axis: every layer split by heads and by width, the sequence between them (sequence parallel), and the loss by vocabulary.
+"""Tensor and sequence parallelism: splits layers by heads and width, and the loss by vocabulary.
 
-Megatron-LM's scheme (arXiv 1909.08053, 2205.05198), by torch's styles.
+Megatron-LM's scheme (arXiv 1909.08053, 2205.05198), built from torch's parallel styles. Between
+layers each rank has its part of the sequence. Each class of layers declares how its submodules are
+split (`tensor_plan`, see `rampcli.models.decoder`).
 """
 
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from fnmatch import fnmatchcase
+from inspect import signature
 
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -21,54 +24,58 @@ from torch.distributed.tensor.parallel import (
 )
 
 
-def styles() -> dict[str, ParallelStyle]:
-    """What to do with the modules of a decoder, by patterns of their names. Between layers, a rank has its part of the sequence."""
-    gathered = PrepareModuleInput(input_layouts=(Shard(1),), desired_input_layouts=(Replicate(),))
-    return {
-        "embedding": RowwiseParallel(input_layouts=Replicate(), output_layouts=Shard(1)),
-        "position_embedding": ColwiseParallel(output_layouts=Shard(-2)),
-        "layers.*.attention_norm": SequenceParallel(),
-        "layers.*.attention": PrepareModuleInput(
-            input_layouts=(Shard(1), None, None, None),
-            desired_input_layouts=(Replicate(), None, None, None),
-        ),
-        "layers.*.attention.query": ColwiseParallel(),
-        "layers.*.attention.key": ColwiseParallel(),
-        "layers.*.attention.value": ColwiseParallel(),
-        "layers.*.attention.query_norm": SequenceParallel(
-            sequence_dim=2, use_local_output=True
-        ),  # that is, over the heads
-        "layers.*.attention.key_norm": SequenceParallel(sequence_dim=2, use_local_output=True),
-        "layers.*.attention.output": RowwiseParallel(output_layouts=Shard(1)),
-        "layers.*.ffn_norm": SequenceParallel(),
-        "layers.*.ffn": gathered,
-        "layers.*.ffn.gate": ColwiseParallel(),
-        "layers.*.ffn.up": ColwiseParallel(),
-        "layers.*.ffn.output": RowwiseParallel(output_layouts=Shard(1)),
-        "norm": SequenceParallel(),
-        "output": ColwiseParallel(
-            input_layouts=Shard(1), output_layouts=Shard(-1), use_local_output=False
-        ),
-    }
+def _gathered_input(module: nn.Module) -> ParallelStyle:
+    """Returns a style that gathers the first input along the sequence and passes on the others."""
+    others = (None,) * (len(signature(module.forward).parameters) - 1)
+    return PrepareModuleInput(
+        input_layouts=(Shard(1), *others), desired_input_layouts=(Replicate(), *others)
+    )
+
+
+STYLES: dict[str, Callable[[nn.Module], ParallelStyle]] = {
+    "gathered_input": _gathered_input,
+    "columns": lambda _: ColwiseParallel(),
+    "rows": lambda _: RowwiseParallel(output_layouts=Shard(1)),
+    "sequence": lambda _: SequenceParallel(),
+    # A norm over head_size: its input [batch, sequence, heads, head_size] is split by heads.
+    "heads": lambda _: SequenceParallel(sequence_dim=2, use_local_output=True),
+    "token_embedding": lambda _: RowwiseParallel(
+        input_layouts=Replicate(), output_layouts=Shard(1)
+    ),
+    "position_embedding": lambda _: ColwiseParallel(output_layouts=Shard(-2)),
+    "logits": lambda _: ColwiseParallel(
+        input_layouts=Shard(1), output_layouts=Shard(-1), use_local_output=False
+    ),
+}
+"""How a module can be split, by the words of `tensor_plan`."""
+
+
+def plan_of(model: nn.Module) -> dict[str, ParallelStyle]:
+    """Returns the style of each submodule, by name, as the classes of the model declare it."""
+    modules = dict(model.named_modules())
+    plan = {}
+    for parent, module in modules.items():
+        declared: dict[str, str] = getattr(module, "tensor_plan", {})
+        for child, style in declared.items():
+            name = ".".join(part for part in (parent, child) if part)
+            if name in modules:
+                plan[name] = STYLES[style](modules[name])
+    return plan
 
 
 def split_layers(model: nn.Module, mesh: DeviceMesh) -> None:
-    """Split a decoder over the ranks of the tensor axis, in place. Its logits are sharded by vocabulary then."""
+    """Splits a decoder over the tensor axis, in place. Its logits are sharded by vocabulary."""
     if mesh.size() == 1:
         return
-    names = [name for name, _ in model.named_modules()]
-    plan = {
-        name: style
-        for pattern, style in styles().items()
-        for name in names
-        if _matches(name, pattern)
-    }
-    parallelize_module(model, mesh, plan)
+    parallelize_module(model, mesh, plan_of(model))
     model.loss = summed_loss_of_shards  # type: ignore[assignment]  # a function, not a module
 
 
 def summed_loss_of_shards(hidden: Tensor, output: nn.Module, labels: Tensor) -> Tensor:
-    """`rampcli.models.loss.summed_loss`, where each rank has some of the vocabulary: its logits for these are there whole."""
+    """Computes `rampcli.models.loss.summed_loss` from logits that are sharded by vocabulary.
+
+    Each rank holds the logits of its vocabulary shard for all tokens at once.
+    """
     logits, labels = output(hidden).flatten(0, 1).float(), labels.flatten()
     loss = F.cross_entropy(
         logits, labels.where(labels >= 0, -100), ignore_index=-100, reduction="sum"
@@ -78,10 +85,6 @@ def summed_loss_of_shards(hidden: Tensor, output: nn.Module, labels: Tensor) -> 
 
 
 def loss_over(mesh: DeviceMesh) -> AbstractContextManager[None]:
-    """The context in which a loss of such logits is computed, and its backward pass is run."""
+    """Returns the context in which a sharded loss and its backward pass must run."""
     context: AbstractContextManager[None] = loss_parallel() if mesh.size() > 1 else nullcontext()
     return context
-
-
-def _matches(name: str, pattern: str) -> bool:
-    return name.count(".") == pattern.count(".") and fnmatchcase(name, pattern)

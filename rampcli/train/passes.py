@@ -11,7 +11,7 @@ from rampcli.data.corpus import IGNORED
 from rampcli.data.loader import MicroBatch
 from rampcli.models.decoder import Decoder
 from rampcli.parallel.context import pieces_of
-from rampcli.parallel.fsdp import let_go, reduce_gradients_on
+from rampcli.parallel.fsdp import free_gathered_weights, reduce_gradients_on
 from rampcli.parallel.mesh import CONTEXT, PIPELINE, TENSOR, Meshes
 from rampcli.parallel.pipeline import Pipeline
 from rampcli.parallel.tensor import loss_over
@@ -94,7 +94,7 @@ class Passes:
                 (model,) = self.parts
                 loss = model(tokens, positions, labels=labels)
         for part in self.parts:
-            let_go(part)
+            free_gathered_weights(part)
         return self._once(loss)
 
     def valid_tokens(self, micro_batches: Sequence[MicroBatch]) -> int:

@@ -1472,7 +1472,7 @@ DATA = (
         ("cannot read d/wiki.idx: No such file or directory", "rampcli data build"),
     ),
     BadInput(
-        "text that is not there", tiny("data=text", "data.path=d/wiki"), ("there is no d/wiki",)
+        "text that is not there", tiny("data=text", "data.path=d/wiki"), ("d/wiki does not exist",)
     ),
     indexed(
         "an index without its tokens",
@@ -1486,12 +1486,12 @@ DATA = (
     ),
     indexed(
         "an index of another version",
-        "d/wiki.idx is of version 2 of the format, and 1 is read here",
+        "d/wiki.idx has version 2 of the format; supported: 1",
         idx=index(version=2),
     ),
     indexed(
         "an index of fractions",
-        "says that its tokens are of type 7, which is no integer",
+        "has tokens of type 7, which is not an integer type",
         idx=index(code=7),
     ),
     indexed(
@@ -1499,12 +1499,12 @@ DATA = (
     ),
     indexed(
         "an index that is none",
-        "d/wiki.idx is no index of Megatron's format",
+        "d/wiki.idx is not an index in Megatron's format",
         idx=b"once upon a time there was a file of text",
     ),
     indexed(
         "a corpus shorter than one sample",
-        "the training corpus of d/wiki has 0 samples of data.sequence_length=128; 1 are wanted",
+        "the training corpus of d/wiki has 0 samples of data.sequence_length=128; needed: 1",
         "data.pad_last_window=true",
     ),
     indexed(
@@ -1515,7 +1515,7 @@ DATA = (
     ),
     indexed(
         "a sequence of less than nothing",
-        "d/wiki.idx is damaged: sequence 0 has a length of -12",
+        "d/wiki.idx is damaged: sequence 0 has length -12",
         idx=index(tokens=-12),
     ),
     BadInput(
@@ -1531,7 +1531,7 @@ DATA = (
     BadInput(
         "a key of a thousand characters",
         corpus("--text-key", "k" * 1001),
-        ("--text-key has 1,001 characters, and at most 1,000",),
+        ("--text-key has 1,001 characters; at most 1,000",),
     ),
     BadInput(
         "a folder of one's own where a corpus is built",

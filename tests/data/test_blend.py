@@ -62,7 +62,7 @@ def turn_in_exact_numbers(shares, sample):
 @example(shares=[1, 1000, 1, 1000])
 @example(shares=[1000, 1, 1, 1, 1, 1, 1, 1])
 def test_at_every_sample_each_corpus_has_its_share_to_within_half_a_sample_for_each_halving(shares):
-    which, _ = blend(shares).turns(np.arange(400))
+    which, _ = blend(shares).assign(np.arange(400))
     counts = (which[:, None] == np.arange(len(shares))).cumsum(axis=0)
     for corpus, share in enumerate(shares):
         for first, count in enumerate(counts[:, corpus].tolist(), start=1):
@@ -74,15 +74,15 @@ def test_at_every_sample_each_corpus_has_its_share_to_within_half_a_sample_for_e
 @given(shares=SHARES, first=st.integers(0, 10**15))
 @example(shares=[1, MOST_SHARES - 1], first=10**15)
 def test_far_into_a_run_the_shares_are_as_exact(shares, first):
-    _, turns = blend(shares).turns(np.array([first]))
-    which, _ = blend(shares).turns(np.arange(first, first + 1))
+    _, turns = blend(shares).assign(np.array([first]))
+    which, _ = blend(shares).assign(np.arange(first, first + 1))
     share = Fraction(first * shares[which[0]], sum(shares))
     assert abs(int(turns[0]) - share) <= Fraction(halvings(len(shares)), 2)
 
 
 @given(shares=SHARES)
 def test_the_turns_of_a_corpus_count_up_one_by_one(shares):
-    which, turns = blend(shares).turns(np.arange(300))
+    which, turns = blend(shares).assign(np.arange(300))
     for corpus in range(len(shares)):
         mine = turns[which == corpus]
         assert mine.tolist() == list(range(len(mine)))
@@ -96,7 +96,7 @@ def test_the_turns_of_a_corpus_count_up_one_by_one(shares):
 @example(shares=[1, MOST_SHARES - 1], samples=[10**15, 2**31, 2**31 - 1])
 @example(shares=[MOST_SHARES // 2 - 1, 1, MOST_SHARES // 2 - 1, 1], samples=[10**15, 7])
 def test_no_product_overflows(shares, samples):
-    which, turns = blend(shares).turns(np.array(samples))
+    which, turns = blend(shares).assign(np.array(samples))
     assert list(zip(which.tolist(), turns.tolist(), strict=True)) == [
         turn_in_exact_numbers(shares, sample) for sample in samples
     ]

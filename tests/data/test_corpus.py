@@ -236,10 +236,7 @@ def test_a_token_that_cannot_be_embedded_is_refused_by_the_window_that_holds_it(
         if 4 * window <= place <= 4 * window + 4:
             with pytest.raises(UsageError) as refusal:
                 corpus.read(np.array([window]))
-            assert (
-                refusal.value.message
-                == f"data/wiki holds the token {token}, and model.vocab_size={VOCAB_SIZE}"
-            )
+            assert f"data/wiki holds token {token}," in refusal.value.message
             assert refusal.value.keys == ("model.vocab_size", "data.path", "data.blend")
         else:
             corpus.read(np.array([window]))

@@ -108,14 +108,14 @@ def header(**changes):
     ("content", "said"),
     [
         (b"", "too few for an index"),
-        (b"garbage" * 100, "no index of Megatron's format"),
-        (header(version=2), "of version 2"),
-        (header(code=6), "no integer"),
-        (header(code=99), "no integer"),
+        (b"garbage" * 100, "not an index in Megatron's format"),
+        (header(version=2), "version 2"),
+        (header(code=6), "not an integer type"),
+        (header(code=99), "not an integer type"),
         (header(sequences=10**12), "take"),
         (header()[:-1], "take"),
         (header(boundaries=0), "take"),
-        (header()[:-8] + struct.pack("<q", 7), "documents that are not its sequences"),
+        (header()[:-8] + struct.pack("<q", 7), "documents do not cover its sequences"),
     ],
 )
 def test_an_index_that_is_none_is_refused(prefix, content, said):
@@ -132,24 +132,24 @@ BOUNDARIES = [0, 1, 3, 4]
 @pytest.mark.parametrize(
     ("lengths", "starts", "boundaries", "said"),
     [
-        ([3, -1, 2, 1], STARTS, BOUNDARIES, "sequence 1 has a length of -1"),
+        ([3, -1, 2, 1], STARTS, BOUNDARIES, "sequence 1 has length -1"),
         (
             [3, 2, 2, 1],
             STARTS,
             BOUNDARIES,
-            "sequence 2 starts at byte 8, and by the lengths before it at 10",
+            "sequence 2 starts at byte 8 instead of 10",
         ),
         (
             [3, 0, 2, 1],
             STARTS,
             BOUNDARIES,
-            "sequence 2 starts at byte 8, and by the lengths before it at 6",
+            "sequence 2 starts at byte 8 instead of 6",
         ),
         (
             LENGTHS,
             [2, 6, 8, 12],
             BOUNDARIES,
-            "sequence 0 starts at byte 2, and by the lengths before it at 0",
+            "sequence 0 starts at byte 2 instead of 0",
         ),
         (LENGTHS, [0, 4, 8, 12], BOUNDARIES, "sequence 1 starts at byte 4"),
         (LENGTHS, [0, 6, -8, 12], BOUNDARIES, "sequence 2 starts at byte -8"),
@@ -165,10 +165,10 @@ BOUNDARIES = [0, 1, 3, 4]
         (LENGTHS, STARTS, [0, 3, 1, 4], "document 1 ends before it starts"),
         (LENGTHS, STARTS, [0, 9, 3, 4], "document 1 ends before it starts"),
         (LENGTHS, STARTS, [0, -1, 3, 4], "document 0 ends before it starts"),
-        (LENGTHS, STARTS, [1, 1, 3, 4], "documents that are not its sequences"),
-        (LENGTHS, STARTS, [0, 1, 3, 5], "documents that are not its sequences"),
-        (LENGTHS, STARTS, [0, 1, 3, 3], "documents that are not its sequences"),
-        (LENGTHS, STARTS, [], "documents that are not its sequences"),
+        (LENGTHS, STARTS, [1, 1, 3, 4], "documents do not cover its sequences"),
+        (LENGTHS, STARTS, [0, 1, 3, 5], "documents do not cover its sequences"),
+        (LENGTHS, STARTS, [0, 1, 3, 3], "documents do not cover its sequences"),
+        (LENGTHS, STARTS, [], "documents do not cover its sequences"),
     ],
 )
 @pytest.mark.parametrize("block", [1, 2, 3, 100])

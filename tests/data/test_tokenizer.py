@@ -118,7 +118,7 @@ def test_the_end_of_a_document_is_not_guessed_among_none_or_several(tokens):
 )
 def test_a_broken_file_is_one_error(tmp_path, content):
     (tmp_path / "tokenizer.json").write_bytes(content)
-    with pytest.raises(UsageError, match="is no tokenizer"):
+    with pytest.raises(UsageError, match="is not a tokenizer"):
         open_tokenizer(tmp_path / "tokenizer.json")
 
 
@@ -180,10 +180,10 @@ def test_a_panic_of_the_library_is_one_message_and_prints_nothing(tmp_path, capf
     path = written(
         tmp_path / "panics.json", normalizer={"type": "Precompiled", "precompiled_charsmap": "AAAA"}
     )
-    with pytest.raises(UsageError, match="is no tokenizer: Precompiled"):
+    with pytest.raises(UsageError, match="is not a tokenizer: Precompiled"):
         open_tokenizer(path)
     path = written(tmp_path / "sly.json", pre_tokenizer={"type": sly})
-    with pytest.raises(UsageError, match="is no tokenizer") as refused:
+    with pytest.raises(UsageError, match="is not a tokenizer") as refused:
         open_tokenizer(path)
     assert "\x1b" not in str(refused.value)
     assert capfd.readouterr() == ("", "")

@@ -1,4 +1,4 @@
-"""A small model of each family, and the class of transformers that it equals."""
+"""Small models, one of each family that transformers has a class for."""
 
 from rampcli.config.choices import Activation, Normalization, PositionEmbedding
 from rampcli.config.schema import ModelConfig

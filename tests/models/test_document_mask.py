@@ -1,4 +1,4 @@
-"""Tokens see their own document only: a sequence of several documents gives what each of them alone gives."""
+"""With document positions, packed documents give the same result as each document on its own."""
 
 import sys
 from itertools import pairwise
@@ -16,7 +16,7 @@ from rampcli.train.build import fill_weights, initial_weights
 
 LENGTH = 24
 PACKED = [[0, 9, 10, 21], [0, 3, 4, 5], [0]]
-"""Where documents start in each sequence: some of them are a single token, some longer than Mistral's window of 7."""
+"""Document starts in each sequence. Some documents are one token, some exceed Mistral's window."""
 CLOSE = {"atol": 2e-5, "rtol": 1e-4}
 
 

@@ -34,15 +34,14 @@ def family(request):
 
 @pytest.fixture
 def theirs(family, tmp_path):
-    """The same family by transformers' own class, with weights that transformers has drawn, in a folder that it has written."""
+    """Returns transformers' model of the family with random weights, saved in tmp_path/theirs."""
     write_json(
         tmp_path / "config.json", to_huggingface(family, sequence_length=SEQUENCE, dtype="float32")
     )
     transformers.set_seed(1)
     model = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(tmp_path)).float()
-    for (
-        parameter
-    ) in model.parameters():  # biases and norms too: zeros and ones would hide where they are added
+    # Biases and norms too: zeros and ones would not show where they are applied.
+    for parameter in model.parameters():
         torch.nn.init.normal_(parameter, std=0.2)
     model.save_pretrained(tmp_path / "theirs")
     return model.eval()
@@ -87,7 +86,7 @@ LAYER_WEIGHT = "model.layers.1.mlp.up_proj.weight"
 
 @pytest.fixture
 def saved(tmp_path):
-    """A folder with the tensors of a Llama, which may be changed first; and its shape."""
+    """Saves the tensors of a Llama, changed by a function; returns the folder and the shape."""
 
     def save(
         change: Callable[[dict[str, torch.Tensor]], object] = lambda _: None,
@@ -106,29 +105,29 @@ def saved(tmp_path):
 
 
 WRONG = {
-    "missing": (lambda tensors: tensors.pop(LAYER_WEIGHT), "holds no"),
+    "missing": (lambda tensors: tensors.pop(LAYER_WEIGHT), "does not hold"),
     "one row less": (
         lambda tensors: tensors.update({LAYER_WEIGHT: tensors[LAYER_WEIGHT][:-1].contiguous()}),
-        "which is not that of",
+        "does not fit",
     ),
     "one row more": (
         lambda tensors: tensors.update({LAYER_WEIGHT: torch.zeros(97, 64)}),
-        "which is not that of",
+        "does not fit",
     ),
     "one column less": (
         lambda tensors: tensors.update({LAYER_WEIGHT: torch.zeros(96, 63)}),
-        "which is not that of",
+        "does not fit",
     ),
     "a number": (
         lambda tensors: tensors.update({LAYER_WEIGHT: torch.tensor(1.0)}),
-        "which is not that of",
+        "does not fit",
     ),
     **{
         str(dtype): (
             lambda tensors, dtype=dtype: tensors.update(
                 {LAYER_WEIGHT: torch.zeros(96, 64, dtype=dtype)}
             ),
-            "is of the type",
+            "has type",
         )
         for dtype in (torch.int64, torch.bool, torch.uint8, torch.float8_e4m3fn, torch.float8_e5m2)
     },
@@ -149,7 +148,7 @@ def test_a_tensor_that_the_model_does_not_have_so_is_refused_by_its_name_before_
 def test_weights_that_are_not_finite_are_refused(saved, number):
     folder, shape = saved(lambda tensors: tensors[LAYER_WEIGHT][5, 7].fill_(number))
     with pytest.raises(
-        DamagedFileError, match=rf"{LAYER_WEIGHT} in .* holds numbers that are not finite"
+        DamagedFileError, match=rf"{LAYER_WEIGHT} in .* holds values that are not finite"
     ):
         ours_from(folder, shape)
 

@@ -17,7 +17,7 @@ def _of_a_large_vocabulary(monkeypatch):
 
 
 class LargestTensor(TorchDispatchMode):
-    """Remembers how many numbers the largest tensor had that any operation returned."""
+    """Records the size of the largest tensor that any operation returned."""
 
     numbers = 0
 
@@ -59,7 +59,7 @@ def test_the_loss_and_its_gradients_are_those_of_cross_entropy_however_many_piec
     loss = summed_loss(hidden, output, labels)
     assert loss.dtype is torch.float32
     assert loss.item() == pytest.approx(whole.item(), rel=1e-6)
-    # Gradients of a bf16 weight of some size are rounded to three digits.
+    # Gradients of a bf16 weight are rounded to about three digits.
     for gradient, expected in zip(
         gradients(hidden, output, loss * 0.5), gradients(hidden, output, whole * 0.5), strict=True
     ):

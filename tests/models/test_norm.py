@@ -2,7 +2,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from rampcli.models.norm import Normalised, RMSNorm
+from rampcli.models.norm import FusedRMSNorm, RMSNorm
 
 SIZE, EPSILON = 24, 1e-5
 
@@ -35,7 +35,7 @@ def test_its_backward_is_the_derivative_of_its_forward():
         some((SIZE,), torch.float64, 1).requires_grad_(),
     )
     assert torch.autograd.gradcheck(
-        lambda x, weight: Normalised.apply(x, weight, EPSILON), (x, weight)
+        lambda x, weight: FusedRMSNorm.apply(x, weight, EPSILON), (x, weight)
     )
 
 

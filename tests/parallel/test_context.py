@@ -5,7 +5,7 @@ from rampcli.parallel.context import pieces_of
 
 
 class Place:
-    """A rank's place among the ranks of an axis, which is all that cutting needs to know of them."""
+    """Stands in for a mesh: `pieces_of` needs only the rank and the number of ranks."""
 
     def __init__(self, rank: int, ranks: int) -> None:
         self.rank, self.ranks = rank, ranks

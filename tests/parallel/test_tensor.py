@@ -1,5 +1,4 @@
 import sys
-from fnmatch import fnmatchcase
 from pathlib import Path
 
 import pytest
@@ -10,30 +9,35 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "models"))
 from families import FAMILIES
 
 from rampcli.models.decoder import Decoder
-from rampcli.parallel.tensor import styles
+from rampcli.parallel.tensor import STYLES, plan_of
+
+
+def decoder(family: str) -> Decoder:
+    with torch.device("meta"):
+        return Decoder(FAMILIES[family], sequence_length=16)
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_every_parameter_is_split_or_shared_by_a_style_and_every_style_has_a_module_somewhere(
-    family,
-):
-    """A parameter that no style knows would stay plain beside the others, and count once for each rank."""
-    with torch.device("meta"):
-        model = Decoder(FAMILIES[family], sequence_length=16)
+def test_every_parameter_belongs_to_a_module_with_a_style(family):
+    """A parameter without a style would stay plain and be counted once for each rank."""
+    model = decoder(family)
     owners = {name.rpartition(".")[0] for name, _ in model.named_parameters()}
-    for owner in owners:
-        assert [
-            pattern
-            for pattern in styles()
-            if fnmatchcase(owner, pattern) and owner.count(".") == pattern.count(".")
-        ]
+    assert owners <= set(plan_of(model))
 
 
-def test_no_style_is_for_a_module_that_there_is_not():
-    with torch.device("meta"):
-        names = {
-            name
-            for model in FAMILIES.values()
-            for name, _ in Decoder(model, sequence_length=16).named_modules()
-        }
-    assert all(any(fnmatchcase(name, pattern) for name in names) for pattern in styles())
+def test_every_declared_submodule_exists_and_every_style_is_used():
+    models = [decoder(family) for family in FAMILIES]
+    planned = {
+        (type(module), child, style)
+        for model in models
+        for module in model.modules()
+        for child, style in getattr(module, "tensor_plan", {}).items()
+    }
+    existing = {
+        (type(module), child)
+        for model in models
+        for module in model.modules()
+        for child, _ in [("", module), *module.named_children()]
+    }
+    assert {(owner, child) for owner, child, _ in planned} <= existing
+    assert {style for _, _, style in planned} == set(STYLES)
