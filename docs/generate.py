@@ -16,8 +16,8 @@ sys.path[:0] = [str(HERE.parent), str(HERE.parent / "tests" / "cli")]
 from bad_inputs import BAD_INPUTS, BadInput  # noqa: E402
 
 from rampcli import llm  # noqa: E402
-from rampcli.batch.maxtext import WORDS  # noqa: E402
-from rampcli.batch.spellings import SPELLINGS  # noqa: E402
+from rampcli.batch.dialects.maxtext import WORDS  # noqa: E402
+from rampcli.batch.dialects.spellings import SPELLINGS  # noqa: E402
 from rampcli.cli.main import main as run_command  # noqa: E402
 from rampcli.config.resolve import resolve  # noqa: E402
 from rampcli.config.schema import Config  # noqa: E402
