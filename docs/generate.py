@@ -19,8 +19,8 @@ from bad_input_page import line_of, page  # noqa: E402
 from bad_inputs import SECTIONS, BadInput  # noqa: E402
 
 from rampcli import llm  # noqa: E402
-from rampcli.batch.maxtext import WORDS  # noqa: E402
-from rampcli.batch.spellings import SPELLINGS  # noqa: E402
+from rampcli.batch.dialects.maxtext import WORDS  # noqa: E402
+from rampcli.batch.dialects.spellings import SPELLINGS  # noqa: E402
 from rampcli.cli.main import main as run_command  # noqa: E402
 from rampcli.config.resolve import resolve  # noqa: E402
 from rampcli.config.schema import Config  # noqa: E402

@@ -1,19 +1,22 @@
-"""What divides what: the numbers that errors offer."""
+"""Divisors and multiples, for the values that error messages suggest."""
 
 from math import isqrt
 
 TRIALS = 100_000
-"""Divisors are found by trying; beyond this many trials only the small ones and their partners are."""
+"""Largest divisor to try. Of larger divisors, only the partners of smaller ones are found."""
 
 
 def nearest_multiples(value: int, unit: int) -> list[int]:
-    """The positive multiples of `unit` next below and next above `value`, which is none itself."""
+    """Returns the positive multiples of `unit` just below and just above `value`.
+
+    `value` itself is not a multiple.
+    """
     below = value // unit * unit
     return [multiple for multiple in (below, below + unit) if multiple > 0]
 
 
 def divisors(number: int, *, most: int) -> list[int]:
-    """The divisors of `number` up to `most`, rising."""
+    """Returns the divisors of `number` up to `most`, in ascending order."""
     small = [
         candidate
         for candidate in range(1, min(isqrt(number), most, TRIALS) + 1)
@@ -24,7 +27,10 @@ def divisors(number: int, *, most: int) -> list[int]:
 
 
 def nearest_divisors(value: int, number: int) -> list[int]:
-    """The divisors of `number` next below and next above `value`, which is none itself."""
+    """Returns the divisors of `number` just below and just above `value`.
+
+    `value` itself is not a divisor.
+    """
     candidates = divisors(number, most=number)
     below, above = [d for d in candidates if d < value], [d for d in candidates if d > value]
     return below[-1:] + above[:1]

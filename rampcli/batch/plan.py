@@ -1,4 +1,4 @@
-"""The identity of the batch: how one optimiser step is made of micro batches and ranks."""
+"""How the batch of one optimiser step is split over micro batches and ranks."""
 
 from dataclasses import dataclass
 
@@ -12,7 +12,7 @@ ACCUMULATE_KEY = "trainer.accumulate_grad_batches"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ParallelSizes:
-    """How many ways the model itself is split; what is left of the world is data parallel."""
+    """How many ways the model is split. The remaining factor of the world is data parallel."""
 
     tensor: int = 1
     pipeline: int = 1
@@ -20,18 +20,19 @@ class ParallelSizes:
 
     @property
     def model_parallel_size(self) -> int:
-        """Ranks that work together on one sample."""
+        """Ranks that share one sample."""
         return self.tensor * self.pipeline * self.context
 
     def data_parallel_size(self, world_size: int) -> int:
-        """Ranks that work on different samples, in a world of `world_size` ranks.
+        """Returns the number of data-parallel ranks in a world of `world_size` ranks.
 
         Raises:
             UsageError: `world_size` is not a multiple of the model-parallel size.
         """
         if world_size % self.model_parallel_size:
             raise UsageError(
-                f"{world_size} processes do not divide into tensor {self.tensor} x pipeline {self.pipeline} x context {self.context}"
+                f"{world_size} processes do not divide into tensor {self.tensor}"
+                f" x pipeline {self.pipeline} x context {self.context}"
                 f" = {self.model_parallel_size} model-parallel ranks",
                 keys=(
                     "trainer.num_nodes",
@@ -47,9 +48,15 @@ class ParallelSizes:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class BatchPlan:
-    """One optimiser step: global_batch_size = micro_batch_size x data_parallel_size x accumulate_grad_batches, exactly.
+    """The batch of one optimiser step.
 
-    Sizes are in samples; `accumulate_grad_batches` counts micro batches per rank and optimiser step.
+    `global_batch_size = micro_batch_size x data_parallel_size x accumulate_grad_batches`, exactly.
+
+    Attributes:
+        global_batch_size: samples per optimiser step.
+        micro_batch_size: samples per data-parallel rank per forward/backward.
+        data_parallel_size: number of data-parallel ranks.
+        accumulate_grad_batches: micro batches per rank and optimiser step.
     """
 
     global_batch_size: int
@@ -61,19 +68,20 @@ class BatchPlan:
     def divide(
         cls, global_batch_size: int, *, micro_batch_size: int, data_parallel_size: int
     ) -> "BatchPlan":
-        """Split a global batch over ranks and micro batches.
+        """Splits a global batch over ranks and micro batches.
 
         Raises:
-            UsageError: it does not divide. Nothing is rounded; the message names the nearest sizes that do.
+            UsageError: the batch does not divide. The message names the nearest sizes that do.
         """
         _check_sizes({GLOBAL_KEY: global_batch_size, MICRO_KEY: micro_batch_size})
         samples_per_micro_step = micro_batch_size * data_parallel_size
         if global_batch_size % samples_per_micro_step:
             raise UsageError(
-                f"{GLOBAL_KEY}={global_batch_size} does not divide into {MICRO_KEY}={micro_batch_size}"
-                f" x {data_parallel_size} data-parallel ranks = {samples_per_micro_step}",
+                f"{GLOBAL_KEY}={global_batch_size} does not divide into"
+                f" {MICRO_KEY}={micro_batch_size} x {data_parallel_size} data-parallel ranks"
+                f" = {samples_per_micro_step}",
                 keys=(GLOBAL_KEY, MICRO_KEY, "trainer.num_nodes", "trainer.devices"),
-                remedy=_what_divides(global_batch_size, micro_batch_size, data_parallel_size),
+                remedy=_suggest_sizes(global_batch_size, micro_batch_size, data_parallel_size),
             )
         return cls(
             global_batch_size=global_batch_size,
@@ -91,10 +99,13 @@ class BatchPlan:
         accumulate_grad_batches: int | None,
         data_parallel_size: int,
     ) -> "BatchPlan":
-        """Derive what is None from what is given; accumulation alone may be left open together with one of the sizes.
+        """Derives the values that are None from the others.
+
+        Accumulation may be None together with one of the sizes.
 
         Raises:
-            UsageError: too little is given, or what is given contradicts itself; the message shows the whole product.
+            UsageError: too few values are given, or they contradict each other. The message shows
+                the whole product.
         """
         global_batch_size, micro_batch_size = complete_sizes(
             global_batch_size=global_batch_size,
@@ -113,10 +124,10 @@ class BatchPlan:
         )
 
     def check_accumulation(self, accumulate_grad_batches: int | None) -> None:
-        """Compare with what was asked for.
+        """Checks the accumulation against the requested one, if there is one.
 
         Raises:
-            UsageError: another number of micro batches was; the message shows the whole product.
+            UsageError: they differ. The message shows the whole product.
         """
         if accumulate_grad_batches is not None:
             _check_product(
@@ -141,7 +152,8 @@ def _check_product(
         )
         raise UsageError(
             f"{MICRO_KEY}={micro_batch_size} x {data_parallel_size} data-parallel ranks"
-            f" x {ACCUMULATE_KEY}={accumulate_grad_batches} = {product}, but {GLOBAL_KEY}={global_batch_size}",
+            f" x {ACCUMULATE_KEY}={accumulate_grad_batches} = {product},"
+            f" but {GLOBAL_KEY}={global_batch_size}",
             keys=(GLOBAL_KEY, MICRO_KEY, ACCUMULATE_KEY, "trainer.num_nodes", "trainer.devices"),
             remedy=f"{GLOBAL_KEY}={product}{instead}",
         )
@@ -154,10 +166,10 @@ def complete_sizes(
     accumulate_grad_batches: int | None,
     data_parallel_size: int,
 ) -> tuple[int, int]:
-    """The global and the micro batch size, in samples; one that is None is derived from the rest.
+    """Returns the global and the micro batch size in samples, deriving one that is None.
 
     Raises:
-        UsageError: too little is given, a size below one, or a micro batch that would not be whole.
+        UsageError: too few values are given, a size is below one, or the micro batch is not whole.
     """
     given = {
         GLOBAL_KEY: global_batch_size,
@@ -172,7 +184,8 @@ def complete_sizes(
         if global_batch_size % samples_per_unit:
             sizes = " or ".join(map(str, nearest_multiples(global_batch_size, samples_per_unit)))
             raise UsageError(
-                f"{GLOBAL_KEY}={global_batch_size} does not divide into {ACCUMULATE_KEY}={accumulate_grad_batches}"
+                f"{GLOBAL_KEY}={global_batch_size} does not divide into"
+                f" {ACCUMULATE_KEY}={accumulate_grad_batches}"
                 f" x {data_parallel_size} data-parallel ranks = {samples_per_unit}",
                 keys=(GLOBAL_KEY, ACCUMULATE_KEY, "trainer.num_nodes", "trainer.devices"),
                 remedy=f"{GLOBAL_KEY}={sizes}",
@@ -191,12 +204,14 @@ def _check_sizes(sizes: dict[str, int]) -> None:
             )
 
 
-def _what_divides(global_batch_size: int, micro_batch_size: int, data_parallel_size: int) -> str:
+def _suggest_sizes(global_batch_size: int, micro_batch_size: int, data_parallel_size: int) -> str:
+    """Returns the nearest global batches that divide, and the largest micro batch that does."""
     sizes = " or ".join(
         str(size)
         for size in nearest_multiples(global_batch_size, micro_batch_size * data_parallel_size)
     )
-    remedy = f"{GLOBAL_KEY}={sizes}"
-    if global_batch_size % data_parallel_size == 0:
-        remedy += f", or {MICRO_KEY}={divisors(global_batch_size // data_parallel_size, most=micro_batch_size)[-1]}"
-    return remedy
+    if global_batch_size % data_parallel_size:
+        return f"{GLOBAL_KEY}={sizes}"
+    per_rank = global_batch_size // data_parallel_size
+    largest_micro = divisors(per_rank, most=micro_batch_size)[-1]
+    return f"{GLOBAL_KEY}={sizes}, or {MICRO_KEY}={largest_micro}"

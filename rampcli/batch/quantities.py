@@ -1,18 +1,20 @@
-"""Counts as people write them: `50_000_000`, `50M`, `250B`."""
+"""Counts as people write them (`50_000_000`, `50M`, `250B`) and fractions as decimals."""
 
 import re
+from fractions import Fraction
 
+MOST_CHARACTERS = 80
 _COUNT = re.compile(r"(?P<digits>\d[\d_]*(?:\.\d+)?)(?P<unit>[KMBT]?)")
 _UNITS = {"": 1, "K": 10**3, "M": 10**6, "B": 10**9, "T": 10**12}
 
 
 def parse_count(text: str) -> int | None:
-    """The integer that a count stands for (`1.5M` is 1500000, `12` is 12), or None where `text` is none.
+    """Returns the integer that `text` stands for, or None if it is not a whole count.
 
-    Units are decimal. A count that is not whole, like `1.5` or `0.0001K`, is none.
+    Units are decimal: `1.5M` is 1500000. `1.5` and `0.0001K` are not whole.
     """
     match = _COUNT.fullmatch(text.strip())
-    if match is None or len(text) > 80:
+    if match is None or len(text) > MOST_CHARACTERS:
         return None
     whole, _, fraction = match["digits"].replace("_", "").partition(".")
     numerator, denominator = int(whole + fraction) * _UNITS[match["unit"]], 10 ** len(fraction)
@@ -20,16 +22,33 @@ def parse_count(text: str) -> int | None:
 
 
 def shorten(count: float) -> str:
-    """A count in three digits, as a person reads it: `2.93B`, `134M`, `804`."""
+    """Returns a count with three digits: `2.93B`, `134M`, `804`."""
     scaled, unit = scale(float(f"{count:.3g}"))
     return f"{scaled:.{max(0, 3 - len(str(int(scaled))))}f}{unit}" if unit else f"{scaled:g}"
 
 
 def scale(count: float) -> tuple[float, str]:
-    """A count in the largest unit that it reaches: 2.5 and `M`; the count itself and nothing below a thousand."""
+    """Returns a count in its largest unit: (2.5, "M"), or (count, "") below a thousand."""
     unit = max(
         (unit for unit, size in _UNITS.items() if count >= size),
         key=lambda unit: _UNITS[unit],
         default="",
     )
     return count / _UNITS[unit], unit
+
+
+def as_written(number: float) -> Fraction:
+    """Returns a number as it is written: 0.1 is a tenth, not the nearest binary fraction."""
+    return Fraction(str(number))
+
+
+def is_decimal(number: Fraction) -> bool:
+    """Returns whether a fraction can be written as a decimal without rounding."""
+    return as_written(float(number)) == number
+
+
+def decimal(number: Fraction) -> str:
+    """Returns a fraction as a decimal (`1.5`), or as a fraction (`2/3`) if it has no decimal."""
+    if number.denominator == 1:
+        return str(number.numerator)
+    return str(float(number)) if is_decimal(number) else str(number)

@@ -1,11 +1,11 @@
-"""Batch-size ramp-up: which global batch belongs to which sample.
+"""Batch-size ramp: the global batch size as a function of consumed samples.
 
-Every semantics comes down to thresholds: from so many consumed samples on, a step has this batch size. A step is never cut, so the
-stages that really run follow from the thresholds by walking: a stage takes the fewest whole steps that reach the next threshold.
+Every ramp comes down to thresholds: from a number of consumed samples on, a step has a batch size.
+Steps are never cut. A stage therefore takes the fewest whole steps that reach the next threshold.
 """
 
 from bisect import bisect_right
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -16,12 +16,12 @@ from rampcli.errors import UsageError
 RAMP_KEY = "model.rampup_batch_size"
 SEMANTICS_KEY = "rampup.semantics"
 MOST_SIZES = 10_000
-"""Batch sizes of one ramp: more are a mistyped increment."""
+"""Most batch sizes in one ramp. A ramp with more has a mistyped increment."""
 
 
 @dataclass(frozen=True, slots=True)
 class Threshold:
-    """From `first_sample` consumed samples on, a step has `global_batch_size` samples."""
+    """Steps that start after `first_sample` consumed samples have `global_batch_size` samples."""
 
     first_sample: int
     global_batch_size: int
@@ -29,9 +29,15 @@ class Threshold:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RampStage:
-    """A run of steps with one global batch size. `steps` and `samples` are None where the stage has no end of its own.
+    """Consecutive steps with one global batch size.
 
-    `scheduled_batch_size` is what the schedule asks for; it differs where `decrease_batch_size_if_needed` made the batch smaller.
+    Attributes:
+        global_batch_size: samples per step.
+        scheduled_batch_size: batch size of the schedule. It is larger than `global_batch_size` if
+            the batch was decreased (`rampup.decrease_batch_size_if_needed`).
+        first_sample: samples consumed before the stage.
+        first_step: optimiser steps before the stage.
+        steps: optimiser steps of the stage, or None if the stage is open.
     """
 
     global_batch_size: int
@@ -42,15 +48,13 @@ class RampStage:
 
     @property
     def samples(self) -> int | None:
-        """Samples that the stage consumes, all its steps together."""
+        """Samples that the stage consumes, or None if it is open."""
         return None if self.steps is None else self.steps * self.global_batch_size
 
     @property
     def end_sample(self) -> int | None:
-        """Consumed samples at which the next stage begins; None where there is none."""
-        return (
-            None if self.steps is None else self.first_sample + self.steps * self.global_batch_size
-        )
+        """Consumed samples at the end of the stage, or None if it is open."""
+        return None if self.samples is None else self.first_sample + self.samples
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,8 +62,9 @@ class RampSchedule:
     """The global batch size as a pure function of consumed samples.
 
     Attributes:
-        thresholds: in rising order, the first at sample 0; of several at one sample the last one holds.
-        decreased: the batch size that runs instead of a scheduled one.
+        thresholds: in ascending order, the first at sample 0. If several are at the same sample,
+            the last one applies.
+        decreased: batch size that runs, by scheduled batch size, for sizes that were decreased.
     """
 
     thresholds: tuple[Threshold, ...]
@@ -67,7 +72,7 @@ class RampSchedule:
 
     @classmethod
     def constant(cls, global_batch_size: int) -> "RampSchedule":
-        """No ramp: one stage that never ends."""
+        """Returns a schedule of one open stage."""
         return cls.from_rampup(None, global_batch_size=global_batch_size)
 
     @classmethod
@@ -78,15 +83,17 @@ class RampSchedule:
         global_batch_size: int,
         semantics: str = "megatron",
     ) -> "RampSchedule":
-        """Build from `model.rampup_batch_size=[start, increment, samples]` and the target batch size.
+        """Builds a schedule from `model.rampup_batch_size` and the target batch size.
 
         Args:
-            rampup_batch_size: three counts of samples, or None for no ramp.
-            global_batch_size: the target, in samples.
-            semantics: `megatron` or `maxtext`: where the batch grows.
+            rampup_batch_size: `[start, increment, samples]`, or None for a constant batch. The
+                start and the increment are in samples per step.
+            global_batch_size: the target, in samples per step.
+            semantics: name in `SEMANTICS`; decides where the batch grows.
 
         Raises:
-            UsageError: wrong number of values, a value out of range, start above the target, or an increment that does not divide.
+            UsageError: wrong number of values, a value out of range, a start above the target, or
+                an increment that does not divide the rise.
         """
         if global_batch_size < 1:
             raise UsageError(
@@ -97,12 +104,14 @@ class RampSchedule:
         if rampup_batch_size is None:
             return cls(thresholds=(Threshold(0, global_batch_size),))
         start, increment, samples = _check(rampup_batch_size, global_batch_size)
-        return cls(
-            thresholds=tuple(SEMANTICS[semantics](start, increment, samples, global_batch_size))
-        )
+        thresholds = SEMANTICS[semantics].thresholds(start, increment, samples, global_batch_size)
+        return cls(thresholds=tuple(thresholds))
 
     def with_decreased(self, decreased: Mapping[int, int]) -> "RampSchedule":
-        """The same schedule, with other batch sizes run instead of some scheduled ones; samples are counted as they are run."""
+        """Returns the same thresholds with some scheduled batch sizes decreased.
+
+        Samples are counted as they run.
+        """
         return RampSchedule(thresholds=self.thresholds, decreased=decreased)
 
     @property
@@ -111,11 +120,18 @@ class RampSchedule:
         return self.thresholds[-1].global_batch_size
 
     def scheduled_sizes(self) -> list[int]:
-        """Every batch size of the schedule once, smallest first, also those that a stage shorter than one batch skips."""
+        """Returns every scheduled batch size in ascending order, including skipped ones.
+
+        A size is skipped if its stage would be shorter than one batch.
+        """
         return sorted({threshold.global_batch_size for threshold in self.thresholds})
 
+    def distinct_thresholds(self) -> tuple[Threshold, ...]:
+        """Returns the thresholds that apply: the last one at each sample."""
+        return tuple({threshold.first_sample: threshold for threshold in self.thresholds}.values())
+
     def global_batch_size_at(self, consumed_samples: int) -> int:
-        """The global batch size of a step that starts after `consumed_samples`. O(log stages)."""
+        """Returns the batch size of a step that starts after `consumed_samples`. O(log stages)."""
         if consumed_samples < 0:
             raise ValueError(f"consumed_samples={consumed_samples} is negative")
         scheduled = self.thresholds[self._threshold_at(consumed_samples)].global_batch_size
@@ -123,7 +139,7 @@ class RampSchedule:
 
     @cached_property
     def stages(self) -> tuple[RampStage, ...]:
-        """The stages that really run, from sample 0; the last one is open. Costs O(batch sizes), whatever the samples."""
+        """The stages that run, from sample 0; the last one is open. O(batch sizes)."""
         stages = []
         consumed = step = index = 0
         while True:
@@ -149,20 +165,20 @@ class RampSchedule:
             index = self._threshold_at(consumed)
 
     def stage_index_at(self, consumed_samples: int) -> int:
-        """The stage (from 0) of the step that starts after `consumed_samples`. O(log stages)."""
+        """Returns the stage, from 0, of a step after `consumed_samples`. O(log stages)."""
         return bisect_right(self._first_samples, consumed_samples) - 1
 
     def stage_at(self, consumed_samples: int) -> RampStage:
-        """That stage: its batch, its first sample and step, its steps and the next boundary. O(log stages)."""
+        """Returns the stage of a step that starts after `consumed_samples`. O(log stages)."""
         return self.stages[self.stage_index_at(consumed_samples)]
 
     def samples_after(self, steps: int) -> int:
-        """Samples consumed by the first `steps` optimiser steps. O(log stages)."""
+        """Returns the samples that the first `steps` optimiser steps consume. O(log stages)."""
         stage = self.stages[bisect_right(self._first_steps, steps) - 1]
         return stage.first_sample + (steps - stage.first_step) * stage.global_batch_size
 
     def steps_to(self, consumed_samples: int) -> int:
-        """The fewest optimiser steps that consume at least `consumed_samples`. O(log stages)."""
+        """Returns the fewest optimiser steps that consume `consumed_samples`. O(log stages)."""
         if consumed_samples <= 0:
             return 0
         stage = self.stages[self.stage_index_at(consumed_samples - 1)]
@@ -187,15 +203,18 @@ class RampSchedule:
 
 
 def megatron_thresholds(start: int, increment: int, samples: int, target: int) -> list[Threshold]:
-    """NeMo and Megatron-LM (core's `num_microbatches_calculator`, up to 0.17), in integers.
+    """Computes the ramp of NeMo and Megatron-LM in integers.
 
-    After `c` consumed samples the batch is the target where `c > samples`, else `start + floor(c * n / samples) * increment` with
-    `n = (target - start) / increment`. The original divides floats, and so comes out one increment low at some thresholds.
+    After `c` consumed samples the batch is the target if `c > samples`, else
+    `start + floor(c * n / samples) * increment` with `n = (target - start) / increment`. The
+    original divides floats and is one increment low at some thresholds.
+
+    Source: `num_microbatches_calculator` in Megatron core, up to 0.17.
     """
     increments = (target - start) // increment
     if increments == 0 or samples == 0:
         return [Threshold(0, target)]
-    # `k` increments are due at the first c with floor(c * n / samples) >= k; several may be due at one sample, and the last counts.
+    # Increment k is due at the first c with floor(c * n / samples) >= k.
     return [
         Threshold(-(-index * samples // increments), start + index * increment)
         for index in range(increments + 1)
@@ -203,17 +222,21 @@ def megatron_thresholds(start: int, increment: int, samples: int, target: int) -
 
 
 def maxtext_thresholds(start: int, increment: int, samples: int, target: int) -> list[Threshold]:
-    """MaxText's `RampupBatchManager`, in integers.
+    """Computes the ramp of MaxText in integers.
 
-    A counter starts at 0 and adds each batch; once it reaches `samples / n` the batch grows and the counter returns to 0. So what a
-    stage reads too much is lost to the next, and every stage has at least one step.
+    A counter starts at 0 and adds each batch. When it reaches `samples / n`, the batch grows and
+    the counter returns to 0. Samples that a stage reads beyond its share do not count for the next
+    one, and every stage has at least one step.
+
+    Source: `RampupBatchManager` in MaxText's `rampup_batch.py`.
 
     Raises:
         UsageError: the start is not below the target.
     """
     if start == target:
         raise UsageError(
-            f"{RAMP_KEY} starts at {TARGET_KEY}={target} itself, and {SEMANTICS_KEY}=maxtext wants it below",
+            f"{RAMP_KEY} starts at {TARGET_KEY}={target}, but {SEMANTICS_KEY}=maxtext needs a start"
+            " below it",
             keys=(RAMP_KEY, TARGET_KEY, SEMANTICS_KEY),
             remedy=f"{RAMP_KEY}=null, or a start below {target}",
         )
@@ -225,16 +248,36 @@ def maxtext_thresholds(start: int, increment: int, samples: int, target: int) ->
     return thresholds
 
 
-SEMANTICS = {"megatron": megatron_thresholds, "maxtext": maxtext_thresholds}
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RampSemantics:
+    """A rule that turns `[start, increment, samples]` into thresholds, and its limits.
+
+    Attributes:
+        thresholds: called with start, increment, samples and target; returns the thresholds.
+        can_decrease: batch sizes that do not fit may be decreased.
+        loads_step_at_once: a step loads its samples in one pass, not one micro batch at a time.
+    """
+
+    thresholds: Callable[[int, int, int, int], list[Threshold]]
+    can_decrease: bool = False
+    loads_step_at_once: bool = False
+
+
+SEMANTICS: dict[str, RampSemantics] = {
+    "megatron": RampSemantics(thresholds=megatron_thresholds, can_decrease=True),
+    "maxtext": RampSemantics(thresholds=maxtext_thresholds, loads_step_at_once=True),
+}
 
 
 def _check(rampup_batch_size: Sequence[int], target: int) -> tuple[int, int, int]:
+    """Returns start, increment and samples if they lead to the target."""
     values = list(rampup_batch_size)
     shown = f"{RAMP_KEY}=[{','.join(str(value) for value in values)}]"
     if len(values) != 3:
         plural = "" if len(values) == 1 else "s"
         raise UsageError(
-            f"{shown} has {len(values)} value{plural}; it takes three: [start batch size, increment, ramp-up samples]",
+            f"{shown} has {len(values)} value{plural}; it takes three:"
+            " [start batch size, increment, ramp-up samples]",
             keys=(RAMP_KEY,),
             remedy=f"{RAMP_KEY}=[256,128,50000000]",
         )
@@ -256,6 +299,11 @@ def _check(rampup_batch_size: Sequence[int], target: int) -> tuple[int, int, int
             keys=(RAMP_KEY, TARGET_KEY),
             remedy=f"a start of at most {target}",
         )
+    _check_increment(shown, start, increment, target)
+    return start, increment, samples
+
+
+def _check_increment(shown: str, start: int, increment: int, target: int) -> None:
     rise = target - start
     if rise % increment:
         targets = " or ".join(
@@ -263,14 +311,15 @@ def _check(rampup_batch_size: Sequence[int], target: int) -> tuple[int, int, int
         )
         increments = " or ".join(map(str, nearest_divisors(increment, rise)))
         raise UsageError(
-            f"{shown}: from {start} to {TARGET_KEY}={target} is {rise}, which is not a multiple of the increment {increment}",
+            f"{shown}: from {start} to {TARGET_KEY}={target} is {rise}, which is not a multiple of"
+            f" the increment {increment}",
             keys=(RAMP_KEY, TARGET_KEY),
             remedy=f"{TARGET_KEY}={targets}, or an increment of {increments}",
         )
     if rise // increment >= MOST_SIZES:
         raise UsageError(
-            f"{shown}: from {start} to {TARGET_KEY}={target} are {rise // increment + 1} batch sizes, and {MOST_SIZES} are the most",
+            f"{shown} has {rise // increment + 1} batch sizes"
+            f" from {start} to {TARGET_KEY}={target}; the limit is {MOST_SIZES}",
             keys=(RAMP_KEY, TARGET_KEY),
             remedy=f"an increment of at least {-(-rise // (MOST_SIZES - 1))}",
         )
-    return start, increment, samples

@@ -1,4 +1,4 @@
-"""What a plan is made from: the batch, how it grows, and where the run ends."""
+"""Settings that a plan is made from: the batch, how it changes, and where the run ends."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,14 +12,18 @@ DECREASE_KEY = "rampup.decrease_batch_size_if_needed"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RunLength:
-    """Where the run ends: at most one of the three is given; none is a run without end. A run ends with a whole step."""
+    """Where the run ends: at most one of the three limits, or no end. The last step is whole."""
 
     max_steps: int | None = None
     max_samples: int | None = None
     max_tokens: int | None = None
 
     def check(self) -> None:
-        """Raises a UsageError where two ends are given, or one that is less than one."""
+        """Checks that there is at most one limit.
+
+        Raises:
+            UsageError: there are several, or one is less than one.
+        """
         values = (self.max_steps, self.max_samples, self.max_tokens)
         given = {
             key: value for key, value in zip(LENGTH_KEYS, values, strict=True) if value is not None
@@ -36,7 +40,7 @@ class RunLength:
                 )
 
     def steps(self, ramp: RampSchedule, *, sequence_length: int) -> int | None:
-        """Optimiser steps of the whole run, or None where it has no end."""
+        """Returns the optimiser steps of the whole run, or None if it has no end."""
         if self.max_tokens is not None:
             return ramp.steps_to(-(-self.max_tokens // sequence_length))
         return self.max_steps if self.max_samples is None else ramp.steps_to(self.max_samples)
@@ -44,7 +48,14 @@ class RunLength:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RampSettings:
-    """How the batch changes: `[start, increment, samples]` or a step schedule, or neither."""
+    """How the batch changes.
+
+    Attributes:
+        rampup_batch_size: `[start, increment, samples]`, or None.
+        step_batch_size_schedule: text of a step schedule, or None; excludes `rampup_batch_size`.
+        semantics: name in `rampcli.batch.ramp.SEMANTICS`.
+        decrease_batch_size_if_needed: decrease batch sizes that do not fit, do not refuse them.
+    """
 
     rampup_batch_size: Sequence[int] | None = None
     step_batch_size_schedule: str | None = None
@@ -54,7 +65,13 @@ class RampSettings:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class BatchSettings:
-    """Samples per step and per rank, and micro batches per step, where the batch is largest; one that is None is derived."""
+    """Sizes of one step where the batch is largest; a size that is None is derived.
+
+    Attributes:
+        global_batch_size: samples per optimiser step.
+        micro_batch_size: samples per data-parallel rank per forward/backward.
+        accumulate_grad_batches: micro batches per rank and optimiser step.
+    """
 
     global_batch_size: int | None = None
     micro_batch_size: int | None = None

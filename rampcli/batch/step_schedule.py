@@ -1,7 +1,8 @@
-"""`model.step_batch_size_schedule`: batch sizes at thresholds that are written down, growing or not.
+"""`model.step_batch_size_schedule`: explicit batch sizes at thresholds, growing or shrinking.
 
-The text is that of Megatron-LM's `--step-batch-size-schedule`: `"0:768 250B:1536 500B:3072"`, thresholds in tokens; with `samples:`
-in front, in samples. Where Megatron-LM turns a batch of `1.2345K` into 1234, we refuse it.
+The syntax is that of Megatron-LM's `--step-batch-size-schedule`: `"0:768 250B:1536 500B:3072"`.
+Thresholds are in tokens, or in samples after the prefix `samples:`. A batch size that is not whole,
+such as `1.2345K`, is refused, although Megatron-LM truncates it to 1234.
 """
 
 from collections.abc import Sequence
@@ -17,16 +18,18 @@ EXAMPLE = f"{SCHEDULE_KEY}='0:768 250B:1536 500B:3072'"
 
 
 def from_step_schedule(text: str, *, sequence_length: int) -> RampSchedule:
-    """The schedule that a text means.
+    """Parses a step schedule.
 
     Args:
-        text: `THRESHOLD:BATCH_SIZE` entries between spaces or commas, in any order; counts may be written `1.5K`, `250B`.
-        sequence_length: tokens per sample. A threshold in tokens is that of the last sample that they complete.
+        text: `THRESHOLD:BATCH_SIZE` entries in any order, separated by spaces or commas. Counts may
+            have units, as in `1.5K` or `250B`.
+        sequence_length: tokens per sample. A threshold in tokens is rounded down to whole samples.
 
     Raises:
-        UsageError: an entry that is none, no entry at 0, a batch size below one, or two entries for one sample.
+        UsageError: an entry has another form, no entry is at 0, a batch size is below one, or two
+            entries are at the same sample.
     """
-    unit, entries = _entries(text)
+    unit, entries = _parse_entries(text)
     if not entries:
         raise UsageError(
             f"{SCHEDULE_KEY}={text!r} has no entries", keys=(SCHEDULE_KEY,), remedy=EXAMPLE
@@ -51,13 +54,25 @@ def from_step_schedule(text: str, *, sequence_length: int) -> RampSchedule:
 
 
 def to_text(thresholds: Sequence[Threshold]) -> str:
-    """The text of thresholds in samples."""
-    return "samples: " + " ".join(
-        f"{threshold.first_sample}:{threshold.global_batch_size}" for threshold in thresholds
+    """Returns thresholds as the text of a step schedule in samples."""
+    return f"samples: {to_entries(thresholds)}"
+
+
+def to_entries(thresholds: Sequence[Threshold], *, per_sample: int = 1) -> str:
+    """Returns thresholds as `THRESHOLD:BATCH_SIZE` entries.
+
+    Args:
+        thresholds: in samples.
+        per_sample: units per sample, such as the sequence length for thresholds in tokens.
+    """
+    return " ".join(
+        f"{threshold.first_sample * per_sample}:{threshold.global_batch_size}"
+        for threshold in thresholds
     )
 
 
-def _entries(text: str) -> tuple[str, list[tuple[int, int]]]:
+def _parse_entries(text: str) -> tuple[str, list[tuple[int, int]]]:
+    """Returns the unit of the thresholds, and (threshold, batch size) of each entry."""
     unit, rest = "tokens", text.strip()
     for name in ("samples", "tokens"):
         if rest.startswith(f"{name}:"):
@@ -65,17 +80,18 @@ def _entries(text: str) -> tuple[str, list[tuple[int, int]]]:
     words = rest.replace(",", " ").split()
     if len(words) > MOST_SIZES:
         raise UsageError(
-            f"{SCHEDULE_KEY} has {len(words)} entries, and {MOST_SIZES} are the most",
+            f"{SCHEDULE_KEY} has {len(words)} entries; the limit is {MOST_SIZES}",
             keys=(SCHEDULE_KEY,),
         )
-    return unit, [_entry(text, word) for word in words]
+    return unit, [_parse_entry(text, word) for word in words]
 
 
-def _entry(text: str, word: str) -> tuple[int, int]:
+def _parse_entry(text: str, word: str) -> tuple[int, int]:
     numbers = [parse_count(part) for part in word.split(":")]
     if len(numbers) != 2 or None in numbers:
         raise UsageError(
-            f"{SCHEDULE_KEY}={text!r}: {word!r} is not THRESHOLD:BATCH_SIZE, two whole numbers like 250B:1536",
+            f"{SCHEDULE_KEY}={text!r}: {word!r} is not THRESHOLD:BATCH_SIZE,"
+            " two whole numbers like 250B:1536",
             keys=(SCHEDULE_KEY,),
             remedy=EXAMPLE,
         )
@@ -87,7 +103,8 @@ def _check_order(
 ) -> None:
     if counts[0] != 0:
         raise UsageError(
-            f"{SCHEDULE_KEY}={text!r} begins at {counts[0]}: there is no batch size for the first step",
+            f"{SCHEDULE_KEY}={text!r} begins at {counts[0]}:"
+            " there is no batch size for the first step",
             keys=(SCHEDULE_KEY,),
             remedy=f"an entry 0:{thresholds[0].global_batch_size}",
         )
@@ -101,7 +118,8 @@ def _check_order(
                 else ""
             )
             raise UsageError(
-                f"{SCHEDULE_KEY}={text!r}: {count} and {next_count} {unit} are one threshold{why}",
+                f"{SCHEDULE_KEY}={text!r}: {count} and {next_count} {unit}"
+                f" are the same threshold{why}",
                 keys=(SCHEDULE_KEY, *([LENGTH_KEY] if why else [])),
-                remedy="one entry for it",
+                remedy="one entry for this threshold",
             )

@@ -1,4 +1,4 @@
-"""How long things take: tokens per second of one GPU, and what follows for a stage."""
+"""Tokens per second of one GPU, and the time that samples take."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,13 +11,13 @@ EFFICIENCY_KEY = "rampup.efficiency"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Throughput:
-    """Tokens per second of one GPU, by the micro batches that a rank takes in one optimiser step.
+    """Tokens per second of one GPU, by the number of micro batches per rank and optimiser step.
 
-    More micro batches per step spend a smaller share of it on exchanging gradients. Between two points the rate is interpolated
-    linearly; before the first and after the last it stays.
+    With more micro batches per step, a smaller share of the step is spent on exchanging gradients.
+    Rates are interpolated linearly between points and constant before the first and after the last.
 
     Attributes:
-        points: (micro batches per rank, tokens per second per GPU), rising in the first.
+        points: (micro batches per rank, tokens per second per GPU), ascending in the first.
         basis: where the figures come from, in words for the user.
     """
 
@@ -25,7 +25,7 @@ class Throughput:
     basis: str
 
     def tokens_per_s_per_gpu(self, micro_batches: int) -> float:
-        """The rate of one GPU where each rank takes `micro_batches` per step."""
+        """Returns the rate of one GPU if each rank takes `micro_batches` per step."""
         left = max(
             (point for point in self.points if point[0] <= micro_batches), default=self.points[0]
         )
@@ -40,23 +40,34 @@ class Throughput:
     def seconds(
         self, samples: int, *, sequence_length: int, world_size: int, micro_batches: int
     ) -> float:
-        """Seconds that so many samples take on so many GPUs."""
+        """Returns the seconds that samples take.
+
+        Args:
+            samples: number of samples.
+            sequence_length: tokens per sample.
+            world_size: number of GPUs.
+            micro_batches: micro batches per rank and optimiser step.
+        """
         return samples * sequence_length / (world_size * self.tokens_per_s_per_gpu(micro_batches))
 
 
 def parse_points(text: str) -> tuple[tuple[int, float], ...]:
-    """The points of `rampup.efficiency="1:9000 4:11500"`: tokens per second per GPU at micro batches per rank.
+    """Returns the points of `rampup.efficiency="1:9000 4:11500"`.
+
+    An entry is MICRO_BATCHES:TOKENS_PER_SECOND: micro batches per rank and step, and tokens per
+    second per GPU.
 
     Raises:
-        UsageError: an entry that is none, or two for one number of micro batches.
+        UsageError: an entry has another form, or two entries have the same number of micro batches.
     """
     points: dict[int, float] = {}
     for word in text.replace(",", " ").split():
         micro_batches, _, rate = word.partition(":")
-        count, tokens_per_s = parse_count(micro_batches), _positive(rate)
+        count, tokens_per_s = parse_count(micro_batches), _parse_positive(rate)
         if not count or tokens_per_s is None or count in points:
             raise UsageError(
-                f"{EFFICIENCY_KEY}={text!r}: {word!r} is not MICRO_BATCHES:TOKENS_PER_SECOND, each number of micro batches once",
+                f"{EFFICIENCY_KEY}={text!r}: {word!r} is not MICRO_BATCHES:TOKENS_PER_SECOND,"
+                " each number of micro batches once",
                 keys=(EFFICIENCY_KEY,),
                 remedy=f"{EFFICIENCY_KEY}='1:9000 4:11500 16:12000'",
             )
@@ -71,11 +82,11 @@ def parse_points(text: str) -> tuple[tuple[int, float], ...]:
 
 
 def to_text(points: Sequence[tuple[int, float]]) -> str:
-    """The text of points."""
+    """Returns points as the text of `rampup.efficiency`."""
     return " ".join(f"{micro_batches}:{rate:.12g}" for micro_batches, rate in points)
 
 
-def _positive(text: str) -> float | None:
+def _parse_positive(text: str) -> float | None:
     count = parse_count(text)
     try:
         rate = float(text) if count is None else float(count)

@@ -1,4 +1,4 @@
-"""`rampcli plan`: a plan as a table, as a picture, compared, measured, and in other systems' words."""
+"""`rampcli plan`: plans as JSON or a picture, compared, timed and in other systems' words."""
 
 import json
 from collections.abc import Sequence
@@ -6,13 +6,15 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from rampcli.batch.dialects import dialects
+from rampcli.batch.dialects import translate_plan
+from rampcli.batch.node_policies import NODE_POLICIES
+from rampcli.batch.ramp import RampSchedule
 from rampcli.batch.step_schedule import SCHEDULE_KEY, to_text
 from rampcli.batch.throughput import EFFICIENCY_KEY
 from rampcli.batch.throughput import to_text as points_to_text
+from rampcli.batch.training_plan import TrainingPlan
 from rampcli.cli.composing import compose_words
 from rampcli.cli.console import build_console, print_table, say
-from rampcli.config.choices import NodePolicy
 from rampcli.config.compose import lay_over
 from rampcli.config.groups import group_names
 from rampcli.config.resolve import Resolved, resolve, sources_named
@@ -28,12 +30,12 @@ PICTURES = (".svg", ".png")
 
 
 def as_json(content: Any) -> str:
-    """What `--json` prints."""
+    """Returns the text that `--json` prints."""
     return json.dumps(content, indent=1)
 
 
 def with_measured(resolved: Resolved, directory: Path) -> Resolved:
-    """The plan with the throughput that an earlier run had."""
+    """Returns the plan with the throughput of an earlier run."""
     with sources_named(resolved.config):
         points = measured_points(RunDirectory(directory), resolved.config)
     words = [f"{EFFICIENCY_KEY}='{points_to_text(points)}'"]
@@ -49,14 +51,28 @@ def compare(
     measured: Path | None,
     json_wanted: bool,
 ) -> bool:
-    """Print a plan for each value of a setting, side by side; whether one of them fits."""
+    """Prints a plan for each value of a setting, side by side.
+
+    Args:
+        factory: the recipe.
+        words: overrides of the command line.
+        what_if: `KEY=VALUE,VALUE,...`.
+        config_dir: the user's option files, or None.
+        measured: run directory to take the throughput from, or None.
+        json_wanted: print JSON.
+
+    Returns:
+        Whether at least one plan fits.
+
+    Raises:
+        UsageError: `what_if` has another form, or an error does not depend on the value.
+    """
     try:
         key, texts = read_values(what_if, group_names(config_dir))
     except UsageError as error:
-        error.set_by, error.remedy = (
-            ("--what-if",),
-            error.remedy if "=" in what_if else "--what-if trainer.num_nodes=8,16,32",
-        )
+        error.set_by = ("--what-if",)
+        if "=" not in what_if:
+            error.remedy = "--what-if trainer.num_nodes=8,16,32"
         raise
     others = [word for word in words if word.partition("=")[0] != key]
     variants: list[tuple[str, Resolved | UsageError]] = []
@@ -67,7 +83,7 @@ def compare(
             variants.append((word, with_measured(resolved, measured) if measured else resolved))
         except UsageError as error:
             variants.append((word, error))
-    _raise_what_all_share([found for _, found in variants])
+    _raise_shared_errors([found for _, found in variants])
     if json_wanted:
         rows = [
             {"words": word, "plan": None, "error": found.message}
@@ -85,8 +101,8 @@ def compare(
     return any(isinstance(found, Resolved) for _, found in variants)
 
 
-def _raise_what_all_share(found: Sequence[Resolved | UsageError]) -> None:
-    """What is wrong whatever the value is no answer for one of the values."""
+def _raise_shared_errors(found: Sequence[Resolved | UsageError]) -> None:
+    """Raises the errors that every value has: they do not depend on it."""
     each = [
         {str(one): one for one in error.errors} for error in found if isinstance(error, UsageErrors)
     ]
@@ -104,10 +120,10 @@ def _raise_what_all_share(found: Sequence[Resolved | UsageError]) -> None:
 
 
 def draw(resolved: Resolved, path: Path) -> None:
-    """Write a picture of a plan.
+    """Writes a picture of a plan.
 
     Raises:
-        UsageError: the file would be of another kind.
+        UsageError: the file cannot be written, or its name has another suffix.
     """
     if path.suffix not in PICTURES:
         remedy = path.with_suffix(".svg") if path.name else "plan.svg"
@@ -130,9 +146,9 @@ def draw(resolved: Resolved, path: Path) -> None:
 
 
 def translate(resolved: Resolved, *, json_wanted: bool) -> None:
-    """Print the batch in the words of each system."""
+    """Prints the batch in each system's words, with the differences that they cannot express."""
     model = resolved.config.model
-    found = dialects(
+    translations = translate_plan(
         resolved.plan,
         rampup_batch_size=model.rampup_batch_size,
         step_batch_size_schedule=model.step_batch_size_schedule,
@@ -140,21 +156,25 @@ def translate(resolved: Resolved, *, json_wanted: bool) -> None:
         expansion_factor_real_data=resolved.config.data.expansion_factor_real_data,
     )
     if json_wanted:
-        print(as_json({name: asdict(dialect) for name, dialect in found.items()}))  # noqa: T201
+        print(as_json({name: asdict(one) for name, one in translations.items()}))  # noqa: T201
         return
     console = build_console()
-    for name, dialect in found.items():
+    for name, translation in translations.items():
         say(console, f"# {name}")
-        say(console, str(dialect))
-        for reason in dialect.unsaid:
-            say(console, f"#   not the same: {reason}")
+        say(console, str(translation))
+        for difference in translation.unsaid:
+            say(console, f"#   not the same: {difference}")
 
 
 def seesaw(resolved: Resolved, factor: float) -> tuple[Resolved, list[str]]:
-    """The plan whose batch grows where the learning rate of this one would fall; and what to say of it.
+    """Returns a plan whose batch grows where the learning rate would fall, and lines about it.
+
+    Args:
+        resolved: a plan with a constant batch.
+        factor: growth of the batch from one stair to the next; above 1.
 
     Raises:
-        UsageError: the batch changes already, the run has no end, or the factor does not let it grow.
+        UsageError: the batch is scheduled already, the run has no end, or the batch does not grow.
     """
     with sources_named(resolved.config):
         _check_seesaw(resolved, factor)
@@ -169,16 +189,12 @@ def seesaw(resolved: Resolved, factor: float) -> tuple[Resolved, list[str]]:
             return 1.0
         return rate.at(consumed_samples, global_batch_size=stage.global_batch_size) / peak
 
-    gpus = (
-        stage.world_size
-        if config.rampup.node_policy is NodePolicy.nemo
-        else stage.data_parallel_size
-    )
     stairs = staircase(
         relative_rate,
         global_batch_size=stage.global_batch_size,
-        unit=stage.micro_batch_size
-        * gpus,  # nemo divides by all processes, whatever the model takes of them
+        unit=NODE_POLICIES[config.rampup.node_policy].batch_unit(
+            stage.num_nodes, micro_batch_size=stage.micro_batch_size, fleet=plan.fleet
+        ),
         factor=factor,
         first_sample=rate.warmup_samples,
         end_sample=end,
@@ -186,41 +202,44 @@ def seesaw(resolved: Resolved, factor: float) -> tuple[Resolved, list[str]]:
     if len(stairs.thresholds) == 1:
         with sources_named(config):
             raise UsageError(
-                "--seesaw lets the batch grow where the learning rate falls, and this one falls too little for one stair",
+                "--seesaw grows the batch where the learning rate falls,"
+                " and this one falls too little for one stair",
                 keys=("schedule.decay_style", "optim.lr", "optim.min_lr"),
-                remedy="schedule.decay_style=cosine, a smaller optim.min_lr or a smaller --seesaw-factor",
+                remedy="schedule.decay_style=cosine, a smaller optim.min_lr"
+                " or a smaller --seesaw-factor",
             )
-    words = [
-        f"{SCHEDULE_KEY}='{to_text(stairs.thresholds)}'",
-        "model.rampup_batch_size=null",
-        "model.global_batch_size=null",
-        "trainer.accumulate_grad_batches=null",
-        f"data.micro_batch_size={stage.micro_batch_size}",
-        "schedule.decay_style=seesaw",
-        "schedule.wsd_decay_samples=null",
-        "schedule.batch_coupling=none",
-        f"optim.warmup_samples={rate.warmup_samples}",
-        "optim.warmup_steps=null",
-        "trainer.max_steps=null",
-        "trainer.max_tokens=null",
-        f"trainer.max_samples={end}",
-    ]
+    words = _seesaw_words(stairs, plan, warmup_samples=rate.warmup_samples)
     grown = resolve(lay_over(config, words, place="--seesaw"))
-    saved = 1 - (grown.plan.end_step or 0) / plan.end_step
-    limit = (
-        1
-        - steps_in_the_limit(
-            relative_rate, global_batch_size=stage.global_batch_size, end_sample=end
-        )
-        / plan.end_step
+    limit = steps_in_the_limit(
+        relative_rate, global_batch_size=stage.global_batch_size, end_sample=end
     )
+    saved = 1 - (grown.plan.end_step or 0) / plan.end_step
     lines = [
-        f"seesaw (arXiv 2510.14717): {plan.end_step:,} steps become {grown.plan.end_step:,}, {saved:.1%} fewer;"
-        f" {limit:.1%} in the limit of small stairs",
+        f"seesaw (arXiv 2510.14717): {plan.end_step:,} steps become {grown.plan.end_step:,},"
+        f" {saved:.1%} fewer; {1 - limit / plan.end_step:.1%} in the limit of small stairs",
         "train it with:",
         "  " + " ".join(f'"{word}"' if " " in word else word for word in words),
     ]
     return grown, lines
+
+
+def _seesaw_words(stairs: RampSchedule, plan: TrainingPlan, *, warmup_samples: int) -> list[str]:
+    """Returns the overrides that turn a plan into its staircase."""
+    return [
+        f"{SCHEDULE_KEY}='{to_text(stairs.thresholds)}'",
+        "model.rampup_batch_size=null",
+        "model.global_batch_size=null",
+        "trainer.accumulate_grad_batches=null",
+        f"data.micro_batch_size={plan.stages[0].micro_batch_size}",
+        "schedule.decay_style=seesaw",
+        "schedule.wsd_decay_samples=null",
+        "schedule.batch_coupling=none",
+        f"optim.warmup_samples={warmup_samples}",
+        "optim.warmup_steps=null",
+        "trainer.max_steps=null",
+        "trainer.max_tokens=null",
+        f"trainer.max_samples={plan.end_sample}",
+    ]
 
 
 def _check_seesaw(resolved: Resolved, factor: float) -> None:
@@ -230,11 +249,10 @@ def _check_seesaw(resolved: Resolved, factor: float) -> None:
             f"--seesaw-factor {factor:g} does not let the batch grow", remedy="--seesaw-factor 2"
         )
     if len(plan.ramp.thresholds) > 1:
+        ramped = config.model.rampup_batch_size is not None
         raise UsageError(
             "--seesaw derives the batch sizes, and this run has a schedule of its own",
-            keys=("model.rampup_batch_size",)
-            if config.model.rampup_batch_size
-            else (SCHEDULE_KEY,),
+            keys=("model.rampup_batch_size" if ramped else SCHEDULE_KEY,),
             remedy="model.rampup_batch_size=null",
         )
     if plan.end_sample is None or plan.end_step is None:

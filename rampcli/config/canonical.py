@@ -4,11 +4,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from rampcli.batch.maxtext import ENABLE, PER_DEVICE, SUGGESTED, WORDS, translate
+from rampcli.batch.dialects.maxtext import ENABLE, SUGGESTED, WORDS, translate
+from rampcli.batch.dialects.spellings import Given, fold_spellings
+from rampcli.batch.per_device import PER_DEVICE
 from rampcli.batch.plan import ACCUMULATE_KEY, GLOBAL_KEY
 from rampcli.batch.ramp import RAMP_KEY
 from rampcli.batch.run_settings import LENGTH_KEYS
-from rampcli.batch.spellings import Given, fold_spellings
 from rampcli.batch.step_schedule import SCHEDULE_KEY
 from rampcli.config.origin import Layer, Origin
 from rampcli.config.settings import FOREIGN, shown

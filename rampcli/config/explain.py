@@ -6,8 +6,8 @@ from typing import Any
 
 import yaml
 
+from rampcli.batch.dialects.spellings import SPELLINGS
 from rampcli.batch.plan import ACCUMULATE_KEY, GLOBAL_KEY, MICRO_KEY
-from rampcli.batch.spellings import SPELLINGS
 from rampcli.config.origin import Origin, Said
 from rampcli.config.resolve import Resolved
 from rampcli.config.settings import FOREIGN, Setting, leaves, nest, settings, shown, unknown_key

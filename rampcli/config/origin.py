@@ -10,8 +10,8 @@ from typing import Any
 import yaml
 from yaml.constructor import SafeConstructor
 
-from rampcli.batch.maxtext import SUGGESTED
-from rampcli.batch.spellings import SPELLINGS
+from rampcli.batch.dialects.maxtext import SUGGESTED
+from rampcli.batch.dialects.spellings import SPELLINGS
 from rampcli.config.settings import FOREIGN, settings, shown
 from rampcli.errors import RampcliError, UsageErrors
 

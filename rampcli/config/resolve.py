@@ -6,8 +6,10 @@ from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
 
-from rampcli.batch.maxtext import WORDS, LoadedBatch, check_pipeline, loading_hosts
+from rampcli.batch.dialects.maxtext import WORDS
+from rampcli.batch.loading import LoadedBatch, loading_hosts
 from rampcli.batch.nodes import Fleet
+from rampcli.batch.pipeline import check_pipeline
 from rampcli.batch.plan import ParallelSizes
 from rampcli.batch.run_settings import BatchSettings, RampSettings, RunLength
 from rampcli.batch.throughput import Throughput, parse_points
@@ -63,9 +65,7 @@ class Resolved:
         if factor is None or factor <= 0:
             return None
         expansion = Fraction(str(factor))
-        passes = (
-            1 if self.plan.semantics == "maxtext" else stage.accumulate_grad_batches
-        )  # MaxText's ramp takes a step in one pass
+        passes = self.plan.loads_per_step(stage)
         loaded = LoadedBatch.of(
             per_device_batch_size=Fraction(stage.global_batch_size, stage.world_size * passes),
             expansion_factor=expansion,

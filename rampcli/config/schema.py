@@ -1,7 +1,7 @@
 """The settings of a run: mutable plain data. Derived facts are frozen and live in `rampcli.batch`.
 
 Each setting says what it is, its unit and its range; conf/ owns the numbers. Fields that only take other systems' spellings
-(`rampcli.batch.spellings`) stand last in their class: they are None in a resolved configuration and in the run directory.
+(`rampcli.batch.dialects.spellings`) stand last in their class: they are None in a resolved configuration and in the run directory.
 """
 
 from dataclasses import dataclass, field

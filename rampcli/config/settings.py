@@ -8,8 +8,8 @@ from functools import cache
 from types import UnionType
 from typing import Any, get_args, get_origin
 
-from rampcli.batch.maxtext import WORDS
-from rampcli.batch.spellings import SPELLINGS
+from rampcli.batch.dialects.maxtext import WORDS
+from rampcli.batch.dialects.spellings import SPELLINGS
 from rampcli.config.schema import Config
 from rampcli.errors import UsageError
 

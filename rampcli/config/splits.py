@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from math import gcd
 
 from rampcli.batch.division import divisors
-from rampcli.batch.maxtext import PIPELINE_KEY, STAGES_KEY
+from rampcli.batch.pipeline import PIPELINE_KEY, STAGES_KEY
 from rampcli.batch.plan import ACCUMULATE_KEY, GLOBAL_KEY, MICRO_KEY
 from rampcli.batch.training_plan import StagePlan
 from rampcli.config.choices import AccumulateReduce

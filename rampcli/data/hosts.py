@@ -8,7 +8,7 @@ import torch
 import torch.distributed as dist
 from numpy.typing import NDArray
 
-from rampcli.batch.maxtext import reading_hosts
+from rampcli.batch.loading import reading_hosts
 from rampcli.config.schema import Config
 from rampcli.data.corpus import IGNORED, Samples
 

@@ -1,11 +1,12 @@
-"""Tables of a plan: its stages, its totals, and several plans side by side."""
+"""Tables of a plan: its stages and totals, and several plans side by side."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from rich.table import Table
 
-from rampcli.batch.maxtext import reading_hosts
+from rampcli.batch.loading import reading_hosts
+from rampcli.batch.node_policies import NODE_POLICIES, POLICY_KEY
 from rampcli.batch.quantities import shorten
 from rampcli.batch.training_plan import StagePlan, TrainingPlan
 from rampcli.config.resolve import Resolved
@@ -16,12 +17,21 @@ BAR_WIDTH = 16
 MOST_READERS = 5
 MOST_ROWS = 60
 ROWS_AT_THE_ENDS = 20
-"""Of more stages than `MOST_ROWS`, this many of the first and of the last are shown."""
+"""First and last stages to show of a plan with more than `MOST_ROWS` stages."""
+MOST_NODES_SHOWN = 10
+"""With more stages than this, a comparison shows the nodes of the first and the last alone."""
 
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column of the plan: its cells, the total below them, and how soon it is left out where there is no room (0: never)."""
+    """A column of a plan.
+
+    Attributes:
+        name: the header.
+        cell: text of a stage.
+        total: text below the stages.
+        rank: columns of the highest rank are dropped first if there is no room; 0 is never dropped.
+    """
 
     name: str
     cell: Callable[[StagePlan], str]
@@ -30,10 +40,15 @@ class Column:
 
 
 def plan_table(resolved: Resolved, *, width: int, bars: bool = True) -> Table:
-    """The stages of a plan, one a row, and the totals.
+    """Returns a table of the stages, one per row, and the totals.
 
-    `dp` is the data-parallel size, `accum` the micro batches per rank and step, `from` the samples consumed before the stage, `lr` the
-    learning rate of the stage's first and last step. Columns that do not fit into `width` characters are left out, the bars first.
+    `dp` is the data-parallel size, `accum` the micro batches per rank and step, `from` the samples
+    consumed before the stage, `lr` the learning rate of the stage's first and last step.
+
+    Args:
+        resolved: configuration and plan.
+        width: characters per line. Columns that do not fit are dropped, the bars first.
+        bars: show the bars.
     """
     columns = _columns(resolved)[: None if bars else -1]
     while _width(resolved.plan, columns) > width and any(column.rank for column in columns):
@@ -54,7 +69,7 @@ def _fill(plan: TrainingPlan, columns: Sequence[Column]) -> Table:
 
 
 def _width(plan: TrainingPlan, columns: Sequence[Column]) -> int:
-    """Characters of a row: every column as wide as its widest cell, and two blanks between columns."""
+    """Returns the characters of a row: each column's widest cell, and two between columns."""
     stages = [stage for stage in _shown_stages(plan) if stage is not None]
     return (
         sum(
@@ -66,30 +81,27 @@ def _width(plan: TrainingPlan, columns: Sequence[Column]) -> int:
 
 
 def _shown_stages(plan: TrainingPlan) -> list[StagePlan | None]:
-    """All stages; of very many the first and the last, with None for those between."""
+    """Returns all stages, or the first and last of very many with None in between."""
     if len(plan.stages) <= MOST_ROWS:
         return list(plan.stages)
     return [*plan.stages[:ROWS_AT_THE_ENDS], None, *plan.stages[-ROWS_AT_THE_ENDS:]]
 
 
 def _columns(resolved: Resolved) -> list[Column]:
-    plan = resolved.plan
-    rate = resolved.learning_rate()
+    """Returns all columns in order; the last one holds the bars."""
+    largest = max(stage.global_batch_size for stage in resolved.plan.stages)
+    return [
+        *_batch_columns(resolved.plan),
+        *_loading_columns(resolved),
+        *_time_columns(resolved.plan),
+        *_rate_columns(resolved),
+        Column("", lambda stage: _bar(stage.global_batch_size, largest), rank=8),
+    ]
+
+
+def _batch_columns(plan: TrainingPlan) -> list[Column]:
     totals = plan_totals(plan)
-    largest = max(stage.global_batch_size for stage in plan.stages)
-
-    def rate_of(stage: StagePlan, consumed_samples: int | None) -> str:
-        return (
-            "-"
-            if consumed_samples is None
-            else f"{rate.at(consumed_samples, global_batch_size=stage.global_batch_size):.2e}"
-        )
-
-    def hours(stage: StagePlan, devices: int) -> str:
-        seconds = plan.stage_s(stage)
-        return "-" if seconds is None else _hours(seconds * devices)
-
-    columns = [
+    return [
         Column("stage", lambda stage: str(stage.stage)),
         Column("batch", lambda stage: str(stage.global_batch_size)),
         Column("nodes", lambda stage: str(stage.num_nodes)),
@@ -102,40 +114,62 @@ def _columns(resolved: Resolved) -> list[Column]:
         Column("steps", lambda stage: _count(stage.steps), totals.steps),
         Column("tokens", lambda stage: _tokens(stage.samples, plan), totals.tokens, rank=3),
     ]
-    if resolved.loading(plan.stages[0]) is not None:
-        columns += [
-            Column(
-                "load",
-                lambda stage: str(
-                    loaded[0].global_batch_to_load if (loaded := resolved.loading(stage)) else ""
-                ),
-            ),
-            Column(
-                "hosts", lambda stage: str(loaded[1] if (loaded := resolved.loading(stage)) else "")
-            ),
-        ]
-    if plan.clock is not None:
-        columns += [
-            Column("hours", lambda stage: hours(stage, 1), totals.hours),
-            Column(
-                "GPU-hours", lambda stage: hours(stage, stage.world_size), totals.gpu_hours, rank=1
-            ),
-        ]
+
+
+def _loading_columns(resolved: Resolved) -> list[Column]:
+    """Returns samples to load and hosts that read, if an expansion factor is set."""
+    if resolved.loading(resolved.plan.stages[0]) is None:
+        return []
+
+    def samples(stage: StagePlan) -> str:
+        loaded = resolved.loading(stage)
+        return "" if loaded is None else str(loaded[0].global_batch_to_load)
+
+    def hosts(stage: StagePlan) -> str:
+        loaded = resolved.loading(stage)
+        return "" if loaded is None else str(loaded[1])
+
+    return [Column("load", samples), Column("hosts", hosts)]
+
+
+def _time_columns(plan: TrainingPlan) -> list[Column]:
+    """Returns hours and GPU-hours, if a throughput is known."""
+    if plan.clock is None:
+        return []
+    totals = plan_totals(plan)
+
+    def hours(stage: StagePlan, devices: int) -> str:
+        seconds = plan.stage_s(stage)
+        return "-" if seconds is None else _hours(seconds * devices)
+
     return [
-        *columns,
+        Column("hours", lambda stage: hours(stage, 1), totals.hours),
+        Column("GPU-hours", lambda stage: hours(stage, stage.world_size), totals.gpu_hours, rank=1),
+    ]
+
+
+def _rate_columns(resolved: Resolved) -> list[Column]:
+    """Returns the learning rates of a stage's first and last step."""
+    rate = resolved.learning_rate()
+
+    def rate_at(stage: StagePlan, consumed_samples: int | None) -> str:
+        if consumed_samples is None:
+            return "-"
+        return f"{rate.at(consumed_samples, global_batch_size=stage.global_batch_size):.2e}"
+
+    return [
         Column(
             "first lr",
-            lambda stage: rate_of(stage, stage.first_sample + stage.global_batch_size),
+            lambda stage: rate_at(stage, stage.first_sample + stage.global_batch_size),
             rank=7,
         ),
-        Column("last lr", lambda stage: rate_of(stage, stage.end_sample), rank=6),
-        Column("", lambda stage: _bar(stage.global_batch_size, largest), rank=8),
+        Column("last lr", lambda stage: rate_at(stage, stage.end_sample), rank=6),
     ]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Totals:
-    """Sums over a plan, as text; `-` where the run has no end or no throughput is known."""
+    """Sums over a plan, as text. `-` stands for a run without end or an unknown throughput."""
 
     samples: str
     steps: str
@@ -145,7 +179,7 @@ class Totals:
 
 
 def plan_totals(plan: TrainingPlan) -> Totals:
-    """The sums over a plan; hours with the restarts."""
+    """Returns the sums over a plan. Hours include the restarts."""
     seconds = [plan.stage_s(stage) for stage in plan.stages]
     known = [second for second in seconds if second is not None]
     complete = len(known) == len(seconds) and plan.clock is not None
@@ -163,44 +197,48 @@ def plan_totals(plan: TrainingPlan) -> Totals:
 
 
 def plan_summary(resolved: Resolved) -> list[str]:
-    """What stands above and below the table of a plan: totals, how hours are known, and notes."""
+    """Returns the lines below the table of a plan: totals, source of the hours, and notes."""
     plan, config = resolved.plan, resolved.config
     lines = []
     if plan.end_sample is not None:
         tokens = plan.end_sample * plan.sequence_length
         lines.append(
-            f"{plan.end_sample:,} samples, {plan.end_step:,} steps, {tokens:,} tokens; run directory {resolved.run_dir}"
+            f"{plan.end_sample:,} samples, {plan.end_step:,} steps, {tokens:,} tokens;"
+            f" run directory {resolved.run_dir}"
         )
     else:
         lines.append(f"a run without end; run directory {resolved.run_dir}")
     if plan.clock is not None:
         restarts = 0 if plan.end_sample is None else plan.restarts()
-        took = (
-            f"; the total counts {restarts} restart{'s' if restarts != 1 else ''} of {plan.clock.restart_s:g} s"
-            if restarts
-            else ""
-        )
-        lines.append(f"hours: {plan.clock.throughput.basis}{took}")
-    lines += _who_reads(resolved)
+        counted = f"{restarts} restart{'s' if restarts != 1 else ''} of {plan.clock.restart_s:g} s"
+        included = f"; the total counts {counted}" if restarts else ""
+        lines.append(f"hours: {plan.clock.throughput.basis}{included}")
+    lines += _describe_reading(resolved)
     if plan.passed:
         lines.append(
-            f"note: stages 0 to {len(plan.passed) - 1} are behind and do not fit today's nodes; they are not shown"
+            f"note: stages 0 to {len(plan.passed) - 1} are finished and do not fit today's nodes;"
+            " they are not shown"
         )
     if config.parallel.num_pipeline_microbatches is not None:
         microbatches = config.parallel.num_pipeline_microbatches
         micro = plan.stages[-1].micro_batch_size
         lines.append(
-            f"note: the pipeline takes a rank's micro batch of {micro} samples in {microbatches} parts of {micro // microbatches}"
+            f"note: the pipeline splits a rank's micro batch of {micro} samples"
+            f" into {microbatches} parts of {micro // microbatches}"
         )
-    if config.rampup.node_policy == "best" and plan.clock is None:
+    policy = NODE_POLICIES[config.rampup.node_policy]
+    if policy.weighs_restarts and plan.clock is None:
         lines.append(
-            "note: no throughput is known, so rampup.node_policy=best does not weigh restarts"
+            f"note: no throughput is known, so {POLICY_KEY}={policy.name} does not weigh restarts"
         )
     return lines + [f"note: {note}" for note in (*plan.notes, *resolved.notes)]
 
 
-def _who_reads(resolved: Resolved) -> list[str]:
-    """Which hosts read for which, in the largest stage; nothing where each reads its own samples and nobody asked."""
+def _describe_reading(resolved: Resolved) -> list[str]:
+    """Returns a line about which hosts read data for which in the largest stage.
+
+    The list is empty without `data.expansion_factor_real_data`.
+    """
     stage = max(resolved.plan.stages, key=lambda stage: stage.num_nodes)
     if resolved.loading(stage) is None:
         return []
@@ -209,9 +247,10 @@ def _who_reads(resolved: Resolved) -> list[str]:
         [host for host, reader in enumerate(readers) if reader == leader]
         for leader in sorted(set(readers))
     ]
+    per_host = stage.global_batch_size / stage.num_nodes
     if len(groups) == stage.num_nodes:
         return [
-            f"data: each of {stage.num_nodes} hosts reads its own {stage.global_batch_size / stage.num_nodes:g} samples of a step"
+            f"data: each of {stage.num_nodes} hosts reads its own {per_host:g} samples of a step"
         ]
     named = [
         f"host {group[0]} for {group[0]}-{group[-1]}"
@@ -222,12 +261,13 @@ def _who_reads(resolved: Resolved) -> list[str]:
     shown = named if len(named) <= MOST_READERS else [*named[: MOST_READERS - 1], "...", named[-1]]
     most = max(map(len, groups)) * stage.global_batch_size / stage.num_nodes
     return [
-        f"data: {len(groups)} of {stage.num_nodes} hosts read, up to {most:g} samples of a step each: {', '.join(shown)}"
+        f"data: {len(groups)} of {stage.num_nodes} hosts read,"
+        f" up to {most:g} samples of a step each: {', '.join(shown)}"
     ]
 
 
 def comparison_table(variants: Sequence[tuple[str, Resolved | UsageError]]) -> Table:
-    """Plans side by side, one a row; a variant that does not fit has no figures."""
+    """Returns a table of plans, one per row. A variant that does not fit has no figures."""
     table = build_table(
         "",
         "nodes",
@@ -249,7 +289,7 @@ def comparison_table(variants: Sequence[tuple[str, Resolved | UsageError]]) -> T
         last = plan.stages[-1]
         table.add_row(
             name,
-            _runs([stage.num_nodes for stage in plan.stages]),
+            _list_nodes([stage.num_nodes for stage in plan.stages]),
             str(plan.largest_world_size),
             str(last.global_batch_size),
             str(last.accumulate_grad_batches),
@@ -262,10 +302,11 @@ def comparison_table(variants: Sequence[tuple[str, Resolved | UsageError]]) -> T
     return table
 
 
-def _runs(nodes: Sequence[int]) -> str:
-    """Nodes of the stages: all of them where they are few, else the first and the last."""
-    shown = " ".join(map(str, nodes))
-    return shown if len(nodes) <= 10 else f"{nodes[0]} ... {nodes[-1]}"
+def _list_nodes(nodes: Sequence[int]) -> str:
+    """Returns the nodes of all stages, or of the first and the last of many."""
+    if len(nodes) > MOST_NODES_SHOWN:
+        return f"{nodes[0]} ... {nodes[-1]}"
+    return " ".join(map(str, nodes))
 
 
 def _count(number: int | None) -> str:

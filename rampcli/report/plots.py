@@ -1,28 +1,32 @@
-"""Pictures of a plan."""
+"""Draws a plan: batch size and nodes over consumed samples."""
 
+from collections.abc import Sequence
 from io import BytesIO
 from pathlib import Path
 
 import matplotlib as mpl
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from rampcli.batch.quantities import scale
 from rampcli.batch.training_plan import TrainingPlan
 from rampcli.own_folder import replace_file
 
+MOST_LABELLED = 12
+"""With more stages than this, their batch sizes are not written into the picture."""
 OPEN_SHARE = 0.25
-"""An open last stage is drawn this much of the others' length."""
+"""Length at which a long or open last stage is cut, as a share of the other stages together."""
 CHARACTER_SHARE = 0.013
-"""Of the width of the axes, that a digit takes."""
+"""Width of a digit, as a share of the width of the axes."""
 
 
 def plot_plan(plan: TrainingPlan, path: Path, *, title: str) -> None:
-    """Draw batch size against consumed samples, with the nodes beneath, in black and grey so that it prints.
+    """Draws batch size over consumed samples, with the nodes below, in greyscale for printing.
 
     Args:
-        plan: what to draw.
-        path: an .svg or a .png file, which is replaced; the same plan gives the same bytes.
-        title: stands above.
+        plan: the plan.
+        path: .svg or .png file to write or replace. The same plan gives the same bytes.
+        title: line above the picture.
     """
     mpl.rcParams.update(
         {
@@ -34,39 +38,14 @@ def plot_plan(plan: TrainingPlan, path: Path, *, title: str) -> None:
     )
     figure = Figure(figsize=(8, 4.5), layout="constrained")
     batch, nodes = figure.subplots(2, 1, sharex=True, height_ratios=[3, 1])
-    first = [stage.first_sample for stage in plan.stages]
-    drawn = max(first[-1], plan.stages[-1].global_batch_size)
-    last = first[-1] + int(OPEN_SHARE * drawn) + plan.stages[-1].global_batch_size
-    if plan.end_sample is not None:
-        last = plan.end_sample if len(first) == 1 else min(plan.end_sample, last)
-    edges = [*first, last]
-    sizes = [stage.global_batch_size for stage in plan.stages]
-    batch.stairs(sizes, edges, baseline=None, color="black", linewidth=1.8)
-    batch.fill_between(edges, [*sizes, sizes[-1]], step="post", color="0.88")
-    for left, right, size in zip(edges, edges[1:], sizes, strict=False):
-        wide_enough = (right - left) / (last - first[0]) >= len(str(size)) * CHARACTER_SHARE
-        if wide_enough and len(sizes) <= 12:  # else it would lie over its neighbour's
-            batch.annotate(
-                str(size),
-                ((left + right) / 2, size),
-                xytext=(0, 3),
-                textcoords="offset points",
-                ha="center",
-                fontsize=9,
-            )
-    batch.set_ylim(0, max(sizes) * 1.15)
-    batch.set_ylabel("global batch size\n(samples)")
+    edges = [*(stage.first_sample for stage in plan.stages), _last_sample(plan)]
+    _draw_batches(batch, [stage.global_batch_size for stage in plan.stages], edges)
     batch.set_title(title, fontsize=11, loc="left", parse_math=False)
-    counts = [stage.num_nodes for stage in plan.stages]
-    nodes.stairs(counts, edges, baseline=0, fill=True, color="0.6")
-    nodes.stairs(counts, edges, baseline=None, color="black", linewidth=1.2)
-    nodes.set_ylim(0, max(counts) * 1.25)
-    nodes.set_ylabel("nodes")
-    nodes.yaxis.get_major_locator().set_params(integer=True, nbins=4)
-    going_on = "" if plan.end_sample == last else "; the last stage goes on"
-    nodes.set_xlabel(f"consumed samples{going_on}")
-    nodes.set_xlim(0 if not plan.passed else first[0], last)
-    nodes.xaxis.set_major_formatter(mpl.ticker.FuncFormatter(lambda samples, _: _short(samples)))
+    _draw_nodes(nodes, [stage.num_nodes for stage in plan.stages], edges)
+    open_end = "" if plan.end_sample == edges[-1] else "; the last stage continues"
+    nodes.set_xlabel(f"consumed samples{open_end}")
+    nodes.set_xlim(edges[0] if plan.passed else 0, edges[-1])
+    nodes.xaxis.set_major_formatter(mpl.ticker.FuncFormatter(lambda samples, _: _label(samples)))
     for axes in (batch, nodes):
         axes.spines[["top", "right"]].set_visible(False)
     metadata = {"Date": None} if path.suffix == ".svg" else {"Software": None}
@@ -75,6 +54,44 @@ def plot_plan(plan: TrainingPlan, path: Path, *, title: str) -> None:
     replace_file(path, picture.getvalue())
 
 
-def _short(samples: float) -> str:
+def _last_sample(plan: TrainingPlan) -> int:
+    """Returns the sample at which the picture ends; a long or open last stage is cut."""
+    last = plan.stages[-1]
+    if plan.end_sample is not None and len(plan.stages) == 1:
+        return plan.end_sample
+    drawn = max(last.first_sample, last.global_batch_size)
+    cut = last.first_sample + int(OPEN_SHARE * drawn) + last.global_batch_size
+    return cut if plan.end_sample is None else min(plan.end_sample, cut)
+
+
+def _draw_batches(axes: Axes, sizes: Sequence[int], edges: Sequence[int]) -> None:
+    """Draws the batch size of each stage, with its number if there is room."""
+    axes.stairs(sizes, edges, baseline=None, color="black", linewidth=1.8)
+    axes.fill_between(edges, [*sizes, sizes[-1]], step="post", color="0.88")
+    for left, right, size in zip(edges, edges[1:], sizes, strict=False):
+        fits = (right - left) / (edges[-1] - edges[0]) >= len(str(size)) * CHARACTER_SHARE
+        if fits and len(sizes) <= MOST_LABELLED:
+            axes.annotate(
+                str(size),
+                ((left + right) / 2, size),
+                xytext=(0, 3),
+                textcoords="offset points",
+                ha="center",
+                fontsize=9,
+            )
+    axes.set_ylim(0, max(sizes) * 1.15)
+    axes.set_ylabel("global batch size\n(samples)")
+
+
+def _draw_nodes(axes: Axes, counts: Sequence[int], edges: Sequence[int]) -> None:
+    axes.stairs(counts, edges, baseline=0, fill=True, color="0.6")
+    axes.stairs(counts, edges, baseline=None, color="black", linewidth=1.2)
+    axes.set_ylim(0, max(counts) * 1.25)
+    axes.set_ylabel("nodes")
+    axes.locator_params(axis="y", integer=True, nbins=4)
+
+
+def _label(samples: float) -> str:
+    """Returns a count of samples for the axis: `2.5M`."""
     scaled, unit = scale(samples)
     return f"{scaled:g}{unit}"

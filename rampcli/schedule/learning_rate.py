@@ -1,4 +1,4 @@
-"""The learning rate as a function of consumed samples: a small batch does not stretch it."""
+"""The learning rate as a function of consumed samples, so that small batches do not stretch it."""
 
 import math
 from collections.abc import Callable
@@ -6,35 +6,32 @@ from dataclasses import dataclass
 
 from rampcli.batch.training_plan import TrainingPlan
 
-DECAYS: dict[str, Callable[[float], float]] = {
-    "constant": lambda share: 1.0,  # noqa: ARG005
-    "linear": lambda share: 1 - share,
-    "cosine": lambda share: (
-        (1 + math.cos(math.pi * share)) / 2
-    ),  # arXiv 1608.03983, without restarts
-    "quarter_cosine": lambda share: math.cos(math.pi / 2 * share),  # arXiv 2510.14717
-}
-"""How much of the way from `floor` up to `peak` is left after a share of the decay, 0 to 1."""
-BATCH_COUPLINGS: dict[str, Callable[[float], float]] = {
-    "none": lambda share: 1.0,  # noqa: ARG005
-    "sqrt": math.sqrt,
-    "linear": lambda share: share,
-}
-"""What a batch of a share of the target multiplies the learning rate by: sqrt as arXiv 2205.10287, linear as arXiv 1706.02677 has it."""
 WSD_SHARE = 0.1
-"""The last tenth of a run decays, unless it is said otherwise (arXiv 2404.06395, section 4)."""
+"""Default share of a run over which `wsd` decays (arXiv 2404.06395, section 4)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """An optimiser step of `global_batch_size` samples that ends at `consumed_samples`."""
+
+    consumed_samples: int
+    global_batch_size: int
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LearningRate:
-    """Linear warm-up to `peak`, then a decay to `floor` at `end_sample`; without an end it stays at `peak`.
+    """Linear warm-up to `peak`, then a decay to `floor`.
 
     Attributes:
-        decay_style: a name in `DECAYS`; or `wsd`, constant and then linear over the last `wsd_decay_samples` (warm-up, stable, decay);
-            `inverse_sqrt`, peak x sqrt(warm-up / consumed), never below `floor` (arXiv 1706.03762);
-            `seesaw`, peak x sqrt(first batch / batch), the rate that goes with a staircase of `rampcli.schedule.seesaw`.
-        batch_coupling: a name in `BATCH_COUPLINGS`: how a batch below the largest scales the rate.
-        first_batch_size, largest_batch_size: of the schedule, in samples.
+        decay_style: name in `DECAY_STYLES`.
+        peak: rate at the end of the warm-up.
+        floor: lowest rate after the warm-up.
+        warmup_samples: samples of the warm-up.
+        end_sample: samples of the run, or None if it has no end.
+        wsd_decay_samples: samples over which `wsd` decays, or None if the run has no end.
+        batch_coupling: name in `BATCH_COUPLINGS`.
+        first_batch_size: first batch of the schedule, in samples.
+        largest_batch_size: largest batch of the schedule, in samples.
     """
 
     decay_style: str
@@ -60,7 +57,10 @@ class LearningRate:
         wsd_decay_samples: int | None,
         batch_coupling: str,
     ) -> "LearningRate":
-        """Over a whole run; a warm-up in optimiser steps is converted to the samples that the ramp consumes in them."""
+        """Returns the learning rate over a whole run.
+
+        A warm-up in optimiser steps is converted to the samples that the ramp consumes in them.
+        """
         if warmup_steps is not None:
             warmup_samples = plan.ramp.samples_after(warmup_steps)
         if wsd_decay_samples is None and plan.end_sample is not None:
@@ -78,32 +78,123 @@ class LearningRate:
         )
 
     def at(self, consumed_samples: int, *, global_batch_size: int) -> float:
-        """The learning rate of a step with this batch, after which `consumed_samples` are consumed."""
-        return self._scheduled(consumed_samples, global_batch_size) * BATCH_COUPLINGS[
-            self.batch_coupling
-        ](global_batch_size / self.largest_batch_size)
+        """Returns the learning rate of a step.
 
-    def _scheduled(self, consumed_samples: int, global_batch_size: int) -> float:
+        Args:
+            consumed_samples: samples consumed at the end of the step.
+            global_batch_size: samples of the step.
+        """
         if consumed_samples < self.warmup_samples:
-            return self.peak * consumed_samples / self.warmup_samples
-        if self.decay_style == "inverse_sqrt":
-            return max(self.floor, self.peak * math.sqrt(self.warmup_samples / consumed_samples))
-        if self.decay_style == "seesaw":
-            return self.peak * math.sqrt(self.first_batch_size / global_batch_size)
-        decay_samples, decay_style = self._decay()
-        if decay_samples is None or self.end_sample is None:
-            return self.peak
-        share = min(
-            1.0, max(0.0, (consumed_samples - (self.end_sample - decay_samples)) / decay_samples)
+            rate = self.peak * consumed_samples / self.warmup_samples
+        else:
+            step = Step(consumed_samples, global_batch_size)
+            rate = DECAY_STYLES[self.decay_style].rate(self, step)
+        return rate * BATCH_COUPLINGS[self.batch_coupling](
+            global_batch_size / self.largest_batch_size
         )
-        return self.floor + (self.peak - self.floor) * DECAYS[decay_style](share)
 
-    def _decay(self) -> tuple[int | None, str]:
-        """The samples over which the rate decays up to the end, and how."""
-        if self.end_sample is None or self.end_sample <= self.warmup_samples:
-            return None, "constant"
-        if self.decay_style == "wsd":
-            return min(
-                self.wsd_decay_samples or 0, self.end_sample - self.warmup_samples
-            ) or None, "linear"
-        return self.end_sample - self.warmup_samples, self.decay_style
+
+def constant(schedule: LearningRate, step: Step) -> float:
+    """Stays at the peak."""
+    return _decay(schedule, step, lambda _: 1.0, over=_samples_after_warmup(schedule))
+
+
+def linear(schedule: LearningRate, step: Step) -> float:
+    """Falls on a line from the end of the warm-up to the end of the run."""
+    return _decay(schedule, step, _linear, over=_samples_after_warmup(schedule))
+
+
+def cosine(schedule: LearningRate, step: Step) -> float:
+    """Falls on half a cosine to the end of the run (arXiv 1608.03983, without restarts)."""
+    return _decay(
+        schedule,
+        step,
+        lambda share: (1 + math.cos(math.pi * share)) / 2,
+        over=_samples_after_warmup(schedule),
+    )
+
+
+def quarter_cosine(schedule: LearningRate, step: Step) -> float:
+    """Falls on a quarter of a cosine to the end of the run (arXiv 2510.14717)."""
+    return _decay(
+        schedule,
+        step,
+        lambda share: math.cos(math.pi / 2 * share),
+        over=_samples_after_warmup(schedule),
+    )
+
+
+def wsd(schedule: LearningRate, step: Step) -> float:
+    """Warm-up, stable, decay: constant, then linear over the last `wsd_decay_samples`."""
+    after_warmup = _samples_after_warmup(schedule)
+    return _decay(schedule, step, _linear, over=min(schedule.wsd_decay_samples or 0, after_warmup))
+
+
+def inverse_sqrt(schedule: LearningRate, step: Step) -> float:
+    """Falls as sqrt(warm-up / consumed samples), also in a run without end (arXiv 1706.03762)."""
+    fall = math.sqrt(schedule.warmup_samples / step.consumed_samples)
+    return max(schedule.floor, schedule.peak * fall)
+
+
+def seesaw(schedule: LearningRate, step: Step) -> float:
+    """Falls as sqrt(first batch / batch), for a staircase of `rampcli.schedule.seesaw`."""
+    return schedule.peak * math.sqrt(schedule.first_batch_size / step.global_batch_size)
+
+
+def _linear(share: float) -> float:
+    return 1 - share
+
+
+def _samples_after_warmup(schedule: LearningRate) -> int:
+    """Returns the samples between the end of the warm-up and of the run, or 0 without an end."""
+    return 0 if schedule.end_sample is None else schedule.end_sample - schedule.warmup_samples
+
+
+def _decay(
+    schedule: LearningRate, step: Step, curve: Callable[[float], float], *, over: int
+) -> float:
+    """Returns the rate of a decay from peak to floor that ends with the run.
+
+    Args:
+        schedule: peak, floor and end of the run.
+        step: the step.
+        curve: from 1 to 0 over a share of the decay from 0 to 1; what remains of peak - floor.
+        over: samples of the decay. The rate stays at the peak if there are none.
+    """
+    if schedule.end_sample is None or over <= 0:
+        return schedule.peak
+    begin = schedule.end_sample - over
+    share = min(1.0, max(0.0, (step.consumed_samples - begin) / over))
+    return schedule.floor + (schedule.peak - schedule.floor) * curve(share)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class DecayStyle:
+    """How the learning rate falls after the warm-up, and which settings belong to it.
+
+    Attributes:
+        rate: rate of a step after the warm-up.
+        needs_warmup: the rate is undefined without a warm-up.
+        takes_decay_samples: uses `schedule.wsd_decay_samples`.
+    """
+
+    rate: Callable[[LearningRate, Step], float]
+    needs_warmup: bool = False
+    takes_decay_samples: bool = False
+
+
+DECAY_STYLES: dict[str, DecayStyle] = {
+    "constant": DecayStyle(rate=constant),
+    "linear": DecayStyle(rate=linear),
+    "cosine": DecayStyle(rate=cosine),
+    "quarter_cosine": DecayStyle(rate=quarter_cosine),
+    "wsd": DecayStyle(rate=wsd, takes_decay_samples=True),
+    "inverse_sqrt": DecayStyle(rate=inverse_sqrt, needs_warmup=True),
+    "seesaw": DecayStyle(rate=seesaw),
+}
+BATCH_COUPLINGS: dict[str, Callable[[float], float]] = {
+    "none": lambda _: 1.0,
+    "sqrt": math.sqrt,  # arXiv 2205.10287
+    "linear": lambda share: share,  # arXiv 1706.02677
+}
+"""Factor of the learning rate for a batch that is a share of the largest batch."""

@@ -7,7 +7,8 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from rampcli.batch.nodes import Clock, Fleet, Work, nemo_schedule, schedule_nodes
+from rampcli.batch.node_policies import Workload, find_node_policy, nemo_schedule
+from rampcli.batch.nodes import Clock, Fleet, Work
 from rampcli.batch.plan import ParallelSizes
 from rampcli.batch.ramp import RampSchedule
 from rampcli.batch.throughput import Throughput
@@ -55,11 +56,12 @@ def works_of(sizes, samples=10**9):
 
 def chosen(policy, works, *, micro, fleet, clock=EVEN):
     sizes = sorted({work.global_batch_size for work in works})
-    return schedule_nodes(policy, works, sizes, micro_batch_size=micro, fleet=fleet, clock=clock)
+    workload = Workload(works=works, sizes=sizes, micro_batch_size=micro, fleet=fleet, clock=clock)
+    return find_node_policy(policy).choose(workload)
 
 
 def divides(size, nodes, *, micro, fleet):
-    """Whether a batch is whole micro batches on every data-parallel rank of so many nodes, and these hold the model whole times."""
+    """Returns whether a batch splits into whole micro batches on `nodes` nodes."""
     ranks, rest = divmod(nodes * fleet.devices, fleet.parallel.model_parallel_size)
     return rest == 0 and size % (micro * ranks) == 0
 
@@ -148,7 +150,7 @@ def test_nemo_answers_what_the_launcher_answers(name):
     assert from_case(name) == from_json(CASES[name]["schedule"])
 
 
-def test_a_schedule_follows_from_the_settings_even_beside_a_file_of_another_run_that_the_launcher_would_read(
+def test_a_schedule_follows_from_the_settings_even_beside_a_stale_file_of_the_launcher(
     tmp_path, monkeypatch
 ):
     stale = CASES[READ_FROM_A_STALE_FILE]
@@ -174,10 +176,10 @@ def test_where_the_launcher_divides_by_zero_too_few_nodes_for_the_model_are_pass
     }
 
 
-def test_where_the_launcher_crashes_a_size_that_nothing_divides_has_no_nodes_and_leaves_the_others_theirs():
+def test_a_size_that_nothing_divides_has_no_nodes_where_the_launcher_crashes():
     case = CASES["no_feasible_max_empty"]
     assert case["error"]["type"] == "ValueError"
-    # The launcher never checks the largest size; what follows is also what the looser of its two conditions gives.
+    # The launcher never checks the largest size. Its looser condition alone gives the same nodes.
     assert from_case("no_feasible_max_empty") == from_json(
         case["least_strict_schedule_for_comparison"]
     ) | {256: 16}
@@ -243,7 +245,7 @@ def small_runs(draw):
 
 
 def total_s(works, nodes, *, micro, fleet, clock):
-    """Seconds and node-seconds of the stages that have nodes; seconds with the restarts between them."""
+    """Returns seconds with restarts, and node-seconds, of the stages that have nodes."""
     run = [(work, n) for work, n in zip(works, nodes, strict=True) if n is not None]
     stage_s = [clock.stage_s(work, n, micro_batch_size=micro, fleet=fleet) for work, n in run]
     changes = sum(clock.restarts_always or one != other for (_, one), (_, other) in pairwise(run))
@@ -288,7 +290,7 @@ def test_best_takes_no_longer_than_any_choice_of_nodes_restarts_counted(run):
 
 @st.composite
 def exactly_timed_runs(draw):
-    """Runs whose seconds are dyadic fractions, so that sums of floats are exact and ties are ties."""
+    """Runs whose seconds are dyadic fractions: float sums and ties are exact."""
     fleet = fleet_of(4, draw(st.sampled_from([1, 2])))
     works = [
         Work(

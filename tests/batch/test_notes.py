@@ -9,7 +9,7 @@ def notes(ramp, length=None):
     return plan_notes(ramp, ramp.stages, length or RunLength(), 10)
 
 
-def test_a_plan_as_one_expects_has_no_notes():
+def test_an_ordinary_plan_has_no_notes():
     assert notes(RampSchedule.from_rampup([4, 4, 1000], global_batch_size=16)) == ()
 
 

@@ -65,7 +65,8 @@ def test_a_refusal_shows_the_whole_product():
     with pytest.raises(UsageError) as refusal:
         BatchPlan.divide(100, micro_batch_size=5, data_parallel_size=8)
     assert refusal.value.message == (
-        "model.global_batch_size=100 does not divide into data.micro_batch_size=5 x 8 data-parallel ranks = 40"
+        "model.global_batch_size=100 does not divide into data.micro_batch_size=5"
+        " x 8 data-parallel ranks = 40"
     )
     assert refusal.value.remedy == "model.global_batch_size=80 or 120"
     assert refusal.value.keys == (
@@ -224,7 +225,8 @@ def test_an_accumulation_is_the_one_asked_for_or_refused_with_both_ways_out(
         plan.check_accumulation(asked)
     product = micro * ranks * asked
     assert refusal.value.message == (
-        f"data.micro_batch_size={micro} x {ranks} data-parallel ranks x trainer.accumulate_grad_batches={asked} = {product},"
+        f"data.micro_batch_size={micro} x {ranks} data-parallel ranks"
+        f" x trainer.accumulate_grad_batches={asked} = {product},"
         f" but model.global_batch_size={plan.global_batch_size}"
     )
     assert (

@@ -4,10 +4,11 @@ import pytest
 from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
+from rampcli.batch.layout import Layout
+from rampcli.batch.node_policies import find_node_policy
 from rampcli.batch.nodes import Fleet
 from rampcli.batch.plan import ParallelSizes
 from rampcli.batch.ramp import MOST_SIZES, RampSchedule
-from rampcli.batch.remedies import Layout
 from rampcli.batch.run_settings import BatchSettings, RampSettings, RunLength
 from rampcli.batch.training_plan import plan_training
 from rampcli.errors import UsageError, UsageErrors
@@ -34,7 +35,7 @@ def plan(rampup, target, *, micro, fleet, policy, schedule=None, **rest):
 
 
 def refusal_of_stages(**run):
-    """The refusal of the stages of a ramp, alone or beside that of its target; None where there is none."""
+    """Returns the refusal of a ramp's stages, also beside that of its target, or None."""
     try:
         plan(**run)
     except UsageErrors as several:
@@ -49,7 +50,7 @@ def ramp_of(run):
 
 
 def changes(remedy):
-    """What a remedy offers, each as arguments of `plan`."""
+    """Yields each suggestion of a remedy: its kind, and a function that applies it to a run."""
     for offer in remedy.split(", or "):
         key, _, value = offer.strip("'").partition("=")
         if key == "data.micro_batch_size":
@@ -77,7 +78,7 @@ def with_nodes(fleet, num_nodes):
 
 
 def changed(run):
-    """The runs that the refusal of a run's stages offers, by what they change."""
+    """Returns the runs that the refusal of a run's stages suggests, by what they change."""
     refusal = refusal_of_stages(**run)
     assume(refusal is not None)
     return {kind: change(run) for kind, change in changes(refusal.remedy)}
@@ -85,7 +86,7 @@ def changed(run):
 
 @st.composite
 def runs(draw):
-    """Arguments of `plan`: ramps that seldom divide on their fleet, or whose start and target do and whose way between them need not."""
+    """Arguments of `plan`: any ramp, or one whose start and target divide."""
     fleet = fleet_of(
         draw(st.integers(1, 6)),
         draw(st.sampled_from([1, 2, 4])),
@@ -136,7 +137,7 @@ OVER_NO_SAMPLES = {
 @given(run=runs())
 @example(run=NEMO_BUT_NOT_FIXED)
 @example(run=AWKWARD)
-def test_every_change_that_is_offered_makes_all_stages_fit(run):
+def test_every_suggested_change_makes_all_stages_fit(run):
     for kind, mended in changed(run).items():
         assert plan(**mended).stages, kind
 
@@ -144,9 +145,7 @@ def test_every_change_that_is_offered_makes_all_stages_fit(run):
 @given(run=runs())
 @example(run=NEMO_BUT_NOT_FIXED)
 @example(run=AWKWARD)
-def test_the_micro_batch_that_is_offered_is_the_largest_smaller_one_that_works_and_one_that_works_is_offered(
-    run,
-):
+def test_the_suggested_micro_batch_is_the_largest_smaller_one_that_works(run):
     offered = changed(run).get("micro", {"micro": None})["micro"]
     sizes = ramp_of(run).scheduled_sizes()
     working = [
@@ -159,7 +158,7 @@ def test_the_micro_batch_that_is_offered_is_the_largest_smaller_one_that_works_a
 
 @given(run=runs())
 @example(run=NEMO_BUT_NOT_FIXED)
-def test_the_increment_that_is_offered_is_the_nearest_whose_every_size_fits(run):
+def test_the_suggested_increment_is_the_nearest_whose_every_size_fits(run):
     mended = changed(run)
     start, increment, samples = run["rampup"]
     rise = run["target"] - start
@@ -192,7 +191,7 @@ def fixed_has_nodes(size, sizes, micro, fleet):  # noqa: ARG001
 
 
 def nemo_has_nodes(size, sizes, micro, fleet):
-    """By the launcher's loop from the largest size down."""
+    """Follows the launcher's loop, from the largest size down."""
     nodes = fleet.num_nodes
     if size == sizes[-1]:
         return whole(size, nodes, micro, fleet)
@@ -225,7 +224,7 @@ NODES = {"nemo": nemo_has_nodes, "best": best_has_nodes, "fixed": fixed_has_node
 def test_where_no_small_change_helps_the_batch_sizes_that_would_work_are_named(run):
     refusal = refusal_of_stages(**run)
     assume(refusal is not None)
-    # NeMo's launcher asks more of a batch than that where the model is split.
+    # NeMo's launcher has a stricter condition if the model is split.
     if NO_SMALL_CHANGE.fullmatch(refusal.remedy) and (
         run["policy"] != "nemo" or run["fleet"].parallel.model_parallel_size == 1
     ):
@@ -251,15 +250,14 @@ def test_a_refusal_names_the_stages_that_do_not_fit_with_their_batch_sizes(run):
         for number, stage in enumerate(stages)
         if not NODES[run["policy"]](stage.global_batch_size, sizes, run["micro"], run["fleet"])
     ]
-    if run["policy"] != "best":  # these refuse the target by itself
+    if run["policy"] != "best":  # The other policies refuse the target by itself.
         wrong = [(number, size) for number, size in wrong if size != run["target"]]
     if run["fleet"].num_nodes * run["fleet"].devices % run["fleet"].parallel.model_parallel_size:
-        assert (
-            refusal is None
-        )  # nothing else is checked on a fleet that does not hold the model whole times
+        # The fleet does not hold the model, so nothing else is checked.
+        assert refusal is None
     elif not wrong:
         assert refusal is None
-    elif len(sizes) == 1:  # over no samples there is no ramp, and it is the target that is refused
+    elif len(sizes) == 1:  # Over no samples there is no ramp, so the target is refused.
         with pytest.raises(UsageError, match=f"model.global_batch_size={sizes[0]} does not divide"):
             plan(**run)
     else:
@@ -290,12 +288,13 @@ def test_a_refusal_under_another_policy_shows_the_fleet_and_the_ways_out():
     )
     assert refusal.message == (
         "stages 0 (batch size 12), 1 (batch size 18) of the ramp do not divide"
-        " on any number of nodes that nemo may choose, up to 1, with 2 processes each and data.micro_batch_size=4"
+        " on any number of nodes that nemo may choose, up to 1,"
+        " with 2 processes each and data.micro_batch_size=4"
     )
     assert refusal.remedy == "data.micro_batch_size=3"
 
 
-def test_an_increment_is_offered_as_a_word_that_a_shell_takes_as_it_is():
+def test_an_increment_is_suggested_as_one_quoted_shell_word():
     refusal = refusal_of_stages(
         rampup=[8, 4, 100], target=16, micro=1, fleet=fleet_of(1, 8), policy="fixed"
     )
@@ -346,7 +345,7 @@ def test_a_layout_fits_exactly_where_every_batch_size_has_nodes(run):
         target=run["target"],
         micro_batch_size=run["micro"],
         fleet=run["fleet"],
-        node_policy=run["policy"],
+        policy=find_node_policy(run["policy"]),
     )
     sizes = list(range(run["rampup"][0], run["target"] + 1, run["rampup"][1]))
     has_nodes = [NODES[run["policy"]](size, sizes, run["micro"], run["fleet"]) for size in sizes]

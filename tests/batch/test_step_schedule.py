@@ -29,11 +29,11 @@ UNITS = {"": 1, "K": 10**3, "M": 10**6, "B": 10**9, "T": 10**12}
 ENTRIES = st.dictionaries(st.integers(1, 10**14), st.integers(1, 8192), max_size=8).flatmap(
     lambda later: st.integers(1, 8192).map(lambda first: {0: first} | dict(sorted(later.items())))
 )
-"""Batch sizes by threshold, the first at 0; growing or not."""
+"""Batch sizes by threshold, the first at 0, growing or shrinking."""
 
 
 def text_of(case):
-    """As we write it: Megatron-LM takes thresholds for samples where it has no sequence length."""
+    """Returns the schedule of a case. Without a sequence length, its thresholds are samples."""
     return case["schedule"] if case["seq_length"] else f"samples: {case['schedule']}"
 
 
@@ -63,7 +63,8 @@ def written(draw, count):
         st.sampled_from([unit for unit, size in UNITS.items() if count % (size // 10 or 1) == 0])
     )
     tenths = count * 10 // UNITS[unit]
-    return f"{draw(st.sampled_from([f'{tenths // 10}', f'{tenths // 10:_}']))}{f'.{tenths % 10}' if tenths % 10 else ''}{unit}"
+    whole = draw(st.sampled_from([f"{tenths // 10}", f"{tenths // 10:_}"]))
+    return f"{whole}.{tenths % 10}{unit}" if tenths % 10 else f"{whole}{unit}"
 
 
 @pytest.mark.parametrize("case", READ, ids=lambda case: case["schedule"])
@@ -151,7 +152,7 @@ def test_the_text_of_a_schedule_is_read_back_as_the_same_schedule(entries):
 
 
 @given(entries=ENTRIES, sequence_length=st.integers(1, 10**6))
-def test_a_threshold_in_tokens_is_that_of_the_last_sample_they_complete_and_two_that_fall_together_are_refused(
+def test_a_threshold_in_tokens_is_rounded_down_to_samples_and_two_at_one_sample_are_refused(
     entries, sequence_length
 ):
     text = " ".join(f"{tokens}:{size}" for tokens, size in entries.items())
@@ -160,7 +161,8 @@ def test_a_threshold_in_tokens_is_that_of_the_last_sample_they_complete_and_two_
         with pytest.raises(UsageError) as refusal:
             from_step_schedule(text, sequence_length=sequence_length)
         assert (
-            f"tokens are one threshold (data.sequence_length={sequence_length} tokens make one sample)"
+            "tokens are the same threshold"
+            f" (data.sequence_length={sequence_length} tokens make one sample)"
             in refusal.value.message
         )
         assert refusal.value.keys == ("model.step_batch_size_schedule", "data.sequence_length")
@@ -174,7 +176,7 @@ def test_a_threshold_in_tokens_is_that_of_the_last_sample_they_complete_and_two_
 def test_one_threshold_that_is_written_twice_is_refused_without_blaming_the_sequence_length():
     with pytest.raises(UsageError) as refusal:
         from_step_schedule("0:4 10K:8 10_000:8", sequence_length=8)
-    assert refusal.value.message.endswith("10000 and 10000 tokens are one threshold")
+    assert refusal.value.message.endswith("10000 and 10000 tokens are the same threshold")
     assert refusal.value.keys == ("model.step_batch_size_schedule",)
 
 
@@ -246,7 +248,8 @@ def test_an_entry_that_is_none_is_refused_by_name(text, word):
     with pytest.raises(UsageError) as refusal:
         from_step_schedule(text, sequence_length=1)
     assert refusal.value.message == (
-        f"model.step_batch_size_schedule={text!r}: {word!r} is not THRESHOLD:BATCH_SIZE, two whole numbers like 250B:1536"
+        f"model.step_batch_size_schedule={text!r}: {word!r} is not THRESHOLD:BATCH_SIZE,"
+        " two whole numbers like 250B:1536"
     )
 
 
@@ -263,6 +266,6 @@ def test_more_entries_than_a_schedule_may_have_are_refused():
         == MOST_SIZES
     )
     with pytest.raises(
-        UsageError, match=f"has {MOST_SIZES + 1} entries, and {MOST_SIZES} are the most"
+        UsageError, match=f"has {MOST_SIZES + 1} entries; the limit is {MOST_SIZES}"
     ):
         from_step_schedule(f"samples: {' '.join(words)}", sequence_length=1)

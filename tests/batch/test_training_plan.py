@@ -55,7 +55,7 @@ def plan(
     semantics="megatron",
     **rest,
 ):
-    """A plan; `rest` holds where the run ends and what else `plan_training` takes."""
+    """Returns a plan; `rest` is the length of the run and other arguments of `plan_training`."""
     length = {key: rest.pop(key) for key in LENGTHS if key in rest}
     return plan_training(
         batch=BatchSettings(
@@ -115,7 +115,7 @@ def ramp_of(run):
 
 
 def steps_from(planned, consumed):
-    """Consumed samples before each step and its batch, as a trainer that starts at `consumed` goes."""
+    """Returns (consumed samples, batch) at each step of a trainer that starts at `consumed`."""
     steps = []
     while not planned.is_complete(consumed):
         batch = planned.stage_at(consumed).global_batch_size
@@ -253,7 +253,7 @@ def test_a_stage_that_megatron_fails_on_once_it_is_reached_is_refused_before_the
         ("coprime_stage", "model.global_batch_size=1024, or "),
     ],
 )
-def test_a_last_stage_that_the_launcher_does_not_check_is_refused_and_targets_that_suit_the_ramp_are_offered(
+def test_a_last_stage_that_the_launcher_does_not_check_is_refused_with_targets_that_fit(
     name, remedy
 ):
     given = oracle_case("nodes.json", name)["input"]
@@ -270,7 +270,7 @@ def test_a_last_stage_that_the_launcher_does_not_check_is_refused_and_targets_th
         plan(given["rampup_batch_size"], int(target), micro=given["micro_batch_size"], fleet=fleet)
 
 
-def test_best_is_offered_for_a_target_that_does_not_divide_on_all_the_nodes_exactly_where_it_finds_others():
+def test_best_is_suggested_for_a_target_that_divides_on_fewer_nodes_alone():
     awkward = {"rampup": [352, 96, 10_000], "target": 640, "micro": 4, "fleet": fleet_of(16, 8)}
     with pytest.raises(UsageError) as refusal:
         plan(**awkward)
@@ -369,7 +369,7 @@ def test_an_end_below_one_is_refused(end, value):
     assert refusal.value.keys == (f"trainer.{end}",)
 
 
-def test_what_is_wrong_is_raised_together():
+def test_all_errors_are_raised_together():
     with pytest.raises(UsageErrors) as refusal:
         plan([4, 5, 24], 16, fleet=fleet_of(1, 1), max_steps=4, max_samples=64)
     assert [error.keys[0] for error in refusal.value.errors] == [
@@ -393,8 +393,8 @@ def test_a_target_and_stages_that_do_not_divide_are_refused_together_each_once()
         plan([8, 3, 100], 17, micro=2, fleet=fleet_of(1, 2), policy="fixed")
     whole, stages = refusal.value.errors
     assert (
-        whole.message
-        == "model.global_batch_size=17 does not divide into data.micro_batch_size=2 x 2 data-parallel ranks = 4"
+        whole.message == "model.global_batch_size=17 does not divide into data.micro_batch_size=2"
+        " x 2 data-parallel ranks = 4"
     )
     assert stages.message.startswith(
         "stages 1 (batch size 11), 2 (batch size 14) of the ramp do not divide"
@@ -424,7 +424,7 @@ def test_the_json_of_a_plan_loses_nothing_of_its_stages(run):
     assert tuple(StagePlan(**stage) for stage in stages) == planned.stages
 
 
-def test_the_json_of_a_plan_holds_the_documented_keys_and_no_others_and_null_where_a_stage_is_open():
+def test_the_json_of_a_plan_has_exactly_the_documented_keys_and_null_in_an_open_stage():
     document = json.loads(
         json.dumps(plan([4, 4, 24], 16, fleet=fleet_of(1, 1), throughput=MEASURED).to_json())
     )
@@ -448,7 +448,7 @@ def test_a_stage_takes_the_seconds_of_its_tokens_at_the_rate_of_its_gpus(run):
         )
 
 
-def test_what_has_no_end_or_no_known_throughput_takes_no_known_time():
+def test_the_time_of_an_open_stage_or_without_a_throughput_is_unknown():
     endless = plan([4, 4, 24], 16, fleet=fleet_of(1, 1), throughput=MEASURED)
     assert [endless.stage_s(stage) is None for stage in endless.stages] == [
         False,
@@ -545,7 +545,7 @@ def test_a_plan_of_any_number_of_samples_has_as_many_stages_as_its_ramp_has_size
         assert 0 <= planned.end_sample - 2 * samples < 1024
 
 
-def test_a_stage_of_a_plan_knows_its_batch_first_sample_steps_and_end():
+def test_a_stage_of_a_plan_has_its_batch_first_sample_steps_and_end():
     planned = plan([256, 128, 50_000_000], 1024, fleet=fleet_of(1, 8))
     stage = planned.stage_at(8_333_568 + 384)
     assert (

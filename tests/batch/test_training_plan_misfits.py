@@ -49,7 +49,7 @@ def plan(
     schedule=None,
     **rest,
 ):
-    """A plan; `rest` holds where the run ends, how its batch changes, and what else `plan_training` takes."""
+    """Returns a plan; `rest` is its length, ramp and other arguments of `plan_training`."""
     length = {key: rest.pop(key) for key in LENGTHS if key in rest}
     ramp = {
         key: rest.pop(key) for key in ("semantics", "decrease_batch_size_if_needed") if key in rest
@@ -77,7 +77,7 @@ def ramp_of(run):
 
 @st.composite
 def resumes(draw):
-    """Arguments of `plan` for a ramp without an end whose early stages may be too small for the fleet, and how far it was trained."""
+    """Arguments of `plan` for a resumed ramp whose early stages may be too small for the fleet."""
     fleet, micro = (
         fleet_of(draw(st.integers(1, 4)), draw(st.sampled_from([1, 2, 4]))),
         draw(st.integers(1, 2)),
@@ -237,15 +237,15 @@ def test_a_batch_that_megatron_would_decrease_to_nothing_and_never_end_is_refuse
             decrease_batch_size_if_needed=True,
         )
     assert (
-        refusal.value.message
-        == "batch size 2 would be decreased to nothing: data.micro_batch_size=4 on 1 node takes 4"
+        refusal.value.message == "batch size 2 would be decreased to nothing:"
+        " data.micro_batch_size=4 on 1 node takes at least 4 samples"
     )
     assert refusal.value.remedy == "batch sizes of at least 4, or a smaller data.micro_batch_size"
 
 
 @st.composite
 def decreased_runs(draw):
-    """Arguments of `plan` for any ramp whose sizes fill at least one micro batch on every rank of a node."""
+    """Arguments of `plan` for a ramp that fills at least a micro batch on every rank of a node."""
     fleet, micro = (
         fleet_of(draw(st.integers(1, 4)), draw(st.sampled_from([1, 2, 4]))),
         draw(st.integers(1, 3)),
@@ -382,7 +382,7 @@ def test_a_batch_that_is_scheduled_twice_is_refused():
 def test_the_last_size_of_a_step_schedule_is_the_global_batch_size():
     assert scheduled("0:4 240:16", fleet=fleet_of(1, 1)).global_batch_size == 16
     assert scheduled("0:4 240:16", target=16, fleet=fleet_of(1, 1)).global_batch_size == 16
-    with pytest.raises(UsageError, match=r"ends at 16, and model\.global_batch_size=32") as refusal:
+    with pytest.raises(UsageError, match=r"ends at 16, but model\.global_batch_size=32") as refusal:
         scheduled("0:4 240:16", target=32, fleet=fleet_of(1, 1))
     assert refusal.value.remedy == "model.global_batch_size=16, or null"
 
@@ -396,7 +396,7 @@ def test_every_size_of_a_step_schedule_must_divide_and_the_refusal_is_about_the_
 
 
 @pytest.mark.parametrize("policy", ["nemo", "fixed", "best"])
-def test_a_largest_batch_that_is_behind_does_not_have_to_fit_the_nodes_that_go_on(policy):
+def test_a_finished_largest_batch_does_not_have_to_fit_the_fleet(policy):
     planned = scheduled(
         "samples:0:12 24:8", fleet=fleet_of(1, 8), policy=policy, consumed_samples=24
     )
@@ -419,7 +419,7 @@ def test_a_size_that_never_runs_does_not_have_to_fit(consumed_samples):
     assert [note for note in planned.notes if note.startswith("skipped")]
 
 
-def test_a_size_that_is_written_down_is_refused_as_a_stage_with_a_way_out():
+def test_a_size_of_a_step_schedule_is_refused_as_a_stage_with_a_remedy():
     with pytest.raises(UsageError) as refusal:
         scheduled("samples: 0:16 1000:128", micro=4, fleet=fleet_of(9, 2))
     assert refusal.value.message.startswith("stage 1 (batch size 128) of the ramp does not divide ")
@@ -433,7 +433,7 @@ def test_a_size_that_is_written_down_is_refused_as_a_stage_with_a_way_out():
     accumulate=st.integers(1, 6),
     target=st.integers(1, 400),
 )
-def test_what_is_offered_for_an_accumulation_that_does_not_fit_does(
+def test_every_suggestion_for_an_accumulation_that_does_not_fit_works(
     micro, ranks, accumulate, target
 ):
     given_ = {"micro": micro, "fleet": fleet_of(ranks, 1), "policy": "fixed"}
@@ -452,7 +452,7 @@ def test_what_is_offered_for_an_accumulation_that_does_not_fit_does(
         )
 
 
-def test_a_batch_that_today_would_be_decreased_to_nothing_does_not_fail_a_resume_once_it_is_behind():
+def test_a_finished_batch_that_would_be_decreased_to_nothing_does_not_fail_a_resume():
     planned = plan(
         [2, 2, 60],
         16,
@@ -479,7 +479,7 @@ def test_an_accumulation_that_is_given_is_that_of_the_largest_batch_wherever_it_
     )
 
 
-def test_sizes_that_are_skipped_because_several_increments_fall_on_one_sample_count_for_nemo_and_are_named():
+def test_sizes_skipped_because_several_are_due_at_one_sample_count_for_nemo_and_are_noted():
     planned = plan([352, 96, 2], 1024, micro=4, fleet=fleet_of(16, 8), max_samples=10**6)
     assert [(stage.global_batch_size, stage.num_nodes) for stage in planned.stages] == [
         (352, 1),
@@ -488,7 +488,7 @@ def test_sizes_that_are_skipped_because_several_increments_fall_on_one_sample_co
     assert "448, 544, 640, 736, 832, 928" in planned.notes[0]
 
 
-def test_multiples_that_are_offered_where_nothing_else_helps_are_those_that_the_launcher_takes():
+def test_the_multiples_that_are_suggested_under_nemo_satisfy_the_launcher():
     with pytest.raises(UsageError) as refusal:
         plan([1, 1, 10], 2, fleet=fleet_of(1, 4, tensor=2))
     assert refusal.value.remedy == "batch sizes that are multiples of 4"

@@ -345,7 +345,7 @@ HUGE = (
     BadInput(
         "a ramp of 10^9 increments",
         plan("model.rampup_batch_size=[1,1,50M]", "model.global_batch_size=1000000001"),
-        ("are 1000000001 batch sizes, and 10000 are the most", "an increment of at least 100011"),
+        ("has 1000000001 batch sizes", "the limit is 10000", "an increment of at least 100011"),
     ),
     BadInput(
         "a share above one",
@@ -889,7 +889,7 @@ SCHEDULES = (
         "thresholds within one sample",
         schedule("0:512 1000:1024"),
         (
-            "0 and 1000 tokens are one threshold (data.sequence_length=8192 tokens make one sample)",
+            "0 and 1000 tokens are the same threshold (data.sequence_length=8192 tokens make one sample)",
             "batch/llama3_8b.yaml:4",
         ),
     ),
@@ -905,7 +905,7 @@ SCHEDULES = (
         "a schedule that ends at another batch",
         schedule("0:512 1B:1024", "model.global_batch_size=2048"),
         (
-            "model.step_batch_size_schedule ends at 1024, and model.global_batch_size=2048",
+            "model.step_batch_size_schedule ends at 1024, but model.global_batch_size=2048",
             "model.global_batch_size=1024, or null",
         ),
     ),
@@ -918,7 +918,7 @@ SCHEDULES = (
         "a schedule with batches that may be decreased",
         schedule("0:512 1B:1024", "rampup.decrease_batch_size_if_needed=true"),
         (
-            "does not go with model.step_batch_size_schedule",
+            "cannot be combined with model.step_batch_size_schedule",
             "rampup.decrease_batch_size_if_needed=false",
         ),
     ),
@@ -947,7 +947,7 @@ MAXTEXT = (
         "MaxText's ramp without its words",
         gpt3("enable_rampup_batch_size=true"),
         (
-            "enable_rampup_batch_size=true, and per_device_batch_size_start",
+            "enable_rampup_batch_size=true, but per_device_batch_size_start",
             "are not given",
             "global_rampup_samples=500 (MaxText's defaults)",
         ),
@@ -996,7 +996,7 @@ MAXTEXT = (
         "MaxText's ramp from its end on",
         maxtext_ramp(per_device_batch_size="4"),
         (
-            "starts at model.global_batch_size=512 itself",
+            "starts at model.global_batch_size=512",
             "per_device_batch_size=4.0 (command line)",
         ),
     ),
@@ -1004,7 +1004,7 @@ MAXTEXT = (
         "MaxText's ramp with accumulation",
         (*maxtext_ramp(), "gradient_accumulation_steps=2"),
         (
-            "counts without accumulation, and trainer.accumulate_grad_batches=2",
+            "cannot be combined with trainer.accumulate_grad_batches=2",
             "gradient_accumulation_steps=2 (command line)",
         ),
     ),

@@ -1,4 +1,4 @@
-"""`rampcli plan`: its JSON, plans side by side, other systems' words, seesaw, measured figures and pictures."""
+"""`rampcli plan`: JSON, comparisons, dialects, seesaw, measured throughput and pictures."""
 
 import json
 import re
@@ -344,7 +344,7 @@ def test_seesaw_reads_as_many_samples_as_before(stages):
 
 @pytest.fixture
 def earlier(tmp_path):
-    """A run directory of llama3_tiny as training leaves it, in which every GPU did 1000 tokens a second at any batch."""
+    """Returns a run directory of llama3_tiny in which every GPU made 1000 tokens per second."""
     run = RunDirectory(tmp_path / "earlier")
     run.path.mkdir()
     replace_file(run.config, snapshot.to_yaml(resolve(llm.llama3_tiny.pretrain_recipe()).config))

@@ -295,7 +295,7 @@ def test_a_ramp_of_maxtexts_without_one_of_its_words_is_refused_with_maxtexts_de
     refusal = refusal_of(
         lay_over(composed, words({word: value for word, value in RAMP.items() if word != missing}))
     )
-    assert f"enable_rampup_batch_size=true, and {missing} is not given" in refusal.message
+    assert f"enable_rampup_batch_size=true, but {missing} is not given" in refusal.message
     assert refusal.remedy.startswith(f"{missing}=")
     assert refusal.remedy.endswith("(MaxText's default)")
 
@@ -361,7 +361,7 @@ def test_a_batch_that_is_typed_beside_a_step_schedule_has_to_be_its_last(compose
     )
     refusal = refusal_of(lay_over(composed, [typed, "model.global_batch_size=2048"]))
     assert (
-        "model.step_batch_size_schedule ends at 1536, and model.global_batch_size=2048"
+        "model.step_batch_size_schedule ends at 1536, but model.global_batch_size=2048"
         in refusal.message
     )
 

@@ -6,8 +6,8 @@ from hypothesis import example, given
 from hypothesis import settings as run
 from hypothesis import strategies as st
 
-from rampcli.batch.maxtext import LoadedBatch
-from rampcli.batch.spellings import SPELLINGS
+from rampcli.batch.dialects.spellings import SPELLINGS
+from rampcli.batch.loading import LoadedBatch
 from rampcli.config.compose import lay_over
 from rampcli.config.model_size import flops_per_token
 from rampcli.config.resolve import resolve, sources_named, throughput_of

@@ -61,7 +61,7 @@ def test_stages_that_are_behind_do_not_have_to_fit_the_processes_that_go_on(
         assert run.pretrain("--one-stage", *words, "trainer.num_nodes=1").returncode == 0
     planned = run.pretrain("--dry-run", *grown)
     assert planned.returncode == 0, planned.stderr
-    assert "note: stages 0 to 2 are behind and do not fit today's nodes" in planned.stdout
+    assert "note: stages 0 to 2 are finished and do not fit today's nodes" in planned.stdout
     done = run.pretrain(*grown)
     assert done.returncode == 0, done.stderr
     assert {row["stage"]: row["world_size"] for row in run.rows} == {0: 1, 1: 1, 2: 1, 3: 4}

@@ -37,7 +37,7 @@ PLANS = [
 
 
 def cells(table) -> dict[str, list[str]]:
-    """The columns of a table by their names."""
+    """Returns the cells of each column, by its header."""
     return {str(column.header): [str(cell) for cell in column.cells] for column in table.columns}
 
 
@@ -250,11 +250,12 @@ def test_of_very_many_stages_the_first_and_the_last_are_shown(planned):
     assert number(samples[-1]) == planned(*many).plan.end_sample
 
 
-def test_the_summary_says_how_much_and_where_and_how_hours_are_known(planned):
+def test_the_summary_has_totals_the_run_directory_and_the_source_of_the_hours(planned):
     said = plan_summary(planned("gpt3_5b", "name=first"))
     assert said == [
         "133,965,568 samples, 75,000 steps, 274,361,483,264 tokens; run directory runs/first",
-        "hours: an estimate from FLOPs, at 40% of 989 TFLOP/s per GPU, as declared; the total counts 7 restarts of 60 s",
+        "hours: an estimate from FLOPs, at 40% of 989 TFLOP/s per GPU, as declared;"
+        " the total counts 7 restarts of 60 s",
     ]
 
 
@@ -273,7 +274,8 @@ def test_the_total_counts_only_restarts_that_happen(planned):
         ),
         (
             ("gpt3_5b", "trainer.max_samples=10_000_129"),
-            "note: a run ends with a whole step: 10,002,176 samples, not trainer.max_samples=10000129",
+            "note: a run ends with a whole step: 10,002,176 samples,"
+            " not trainer.max_samples=10000129",
         ),
         (
             ("gpt3_5b", "model.step_batch_size_schedule='0:1024 1B:512'"),
@@ -281,7 +283,7 @@ def test_the_total_counts_only_restarts_that_happen(planned):
         ),
         (
             ("gpt3_5b", "parallel.pipeline_parallel_size=2", "num_pipeline_microbatches=4"),
-            "note: the pipeline takes a rank's micro batch of 4 samples in 4 parts of 1",
+            "note: the pipeline splits a rank's micro batch of 4 samples into 4 parts of 1",
         ),
         (
             ("gpt3_5b", "rampup.node_policy=best", "throughput.mfu=null"),
@@ -289,16 +291,17 @@ def test_the_total_counts_only_restarts_that_happen(planned):
         ),
         (
             ("llama3_8b", "per_device_batch_size=4"),
-            "note: model.global_batch_size=512 (batch/llama3_8b.yaml:7) gives way to per_device_batch_size=4.0: 32 samples",
+            "note: model.global_batch_size=512 (batch/llama3_8b.yaml:7)"
+            " gives way to per_device_batch_size=4.0: 32 samples",
         ),
     ],
     ids=lambda value: value[1] if isinstance(value, tuple) else "",
 )
-def test_what_one_may_not_expect_is_noted(planned, words, note):
+def test_notes_name_what_a_user_may_not_expect(planned, words, note):
     assert note in plan_summary(planned(*words))
 
 
-def test_a_plan_as_one_expects_has_no_notes(planned):
+def test_an_ordinary_plan_has_no_notes(planned):
     for name in ("gpt3_5b", "llama3_8b", "llama3_tiny"):
         assert [line for line in plan_summary(planned(name)) if line.startswith("note:")] == []
 

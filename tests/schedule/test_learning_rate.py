@@ -8,10 +8,15 @@ from rampcli.batch.nodes import Fleet
 from rampcli.batch.plan import ParallelSizes
 from rampcli.batch.run_settings import BatchSettings, RampSettings, RunLength
 from rampcli.batch.training_plan import plan_training
-from rampcli.schedule.learning_rate import BATCH_COUPLINGS, DECAYS, WSD_SHARE, LearningRate
+from rampcli.schedule.learning_rate import (
+    BATCH_COUPLINGS,
+    DECAY_STYLES,
+    WSD_SHARE,
+    LearningRate,
+)
 
 FALLING = ["linear", "cosine", "quarter_cosine", "wsd"]
-STYLES = ["constant", *FALLING, "inverse_sqrt", "seesaw"]
+STYLES = list(DECAY_STYLES)
 PEAKS = st.floats(1e-6, 1.0)
 SHARES = st.floats(0, 1)
 SAMPLES = st.integers(1, 10**9)
@@ -56,7 +61,7 @@ def over(planned, decay_style="cosine", **settings):
 
 @st.composite
 def falling(draw):
-    """A learning rate that falls to its floor, its warm-up shorter than the run."""
+    """A learning rate that falls to its floor after a warm-up shorter than the run."""
     warmup, decaying = draw(st.integers(1, 10**6)), draw(st.integers(100, 10**7))
     peak = draw(PEAKS)
     return rate(
@@ -129,9 +134,27 @@ def test_a_decay_is_where_its_formula_says_part_of_the_way_from_the_warmup_to_th
     assert schedule.at(300, global_batch_size=16) == pytest.approx(1 + 2 * half)
 
 
-@pytest.mark.parametrize("style", DECAYS)
-def test_a_decay_starts_whole(style):
-    assert DECAYS[style](0.0) == 1.0
+@pytest.mark.parametrize("style", DECAY_STYLES)
+def test_every_style_starts_at_the_peak(style):
+    schedule = rate(style, floor=0.25, warmup_samples=100, end_sample=500, wsd_decay_samples=400)
+    assert schedule.at(100, global_batch_size=16) == 1.0
+
+
+@pytest.mark.parametrize("style", STYLES)
+@given(consumed=st.integers(1, 500))
+def test_only_a_style_that_takes_decay_samples_depends_on_them(style, consumed):
+    short, long = (
+        rate(style, warmup_samples=100, end_sample=500, wsd_decay_samples=samples)
+        for samples in (100, 400)
+    )
+    if not DECAY_STYLES[style].takes_decay_samples:
+        assert short.at(consumed, global_batch_size=16) == long.at(consumed, global_batch_size=16)
+
+
+@pytest.mark.parametrize("style", STYLES)
+def test_only_a_style_that_needs_a_warmup_stays_at_its_floor_without_one(style):
+    at_once = rate(style, floor=0.25, end_sample=10**6).at(1, global_batch_size=16)
+    assert (at_once == 0.25) == DECAY_STYLES[style].needs_warmup
 
 
 @given(
@@ -158,7 +181,7 @@ def test_warmup_stable_decay_is_constant_and_then_linear_over_its_decay_samples(
 
 
 @given(warmup=st.integers(1, 10**6), rest=st.integers(1, 10**6), more=st.integers(0, 10**6))
-def test_a_decay_that_is_asked_for_longer_than_what_is_left_after_the_warmup_begins_at_the_end_of_the_warmup(
+def test_a_wsd_decay_longer_than_the_rest_of_the_run_begins_at_the_end_of_the_warmup(
     warmup, rest, more
 ):
     schedule = rate(
@@ -170,7 +193,7 @@ def test_a_decay_that_is_asked_for_longer_than_what_is_left_after_the_warmup_beg
         )
 
 
-def test_unless_it_is_said_otherwise_the_last_tenth_of_a_run_decays():
+def test_by_default_wsd_decays_over_the_last_tenth_of_a_run():
     planned = plan(None, 16, max_samples=16_000)
     assert WSD_SHARE == 0.1
     schedule = over(planned, "wsd")

@@ -32,7 +32,7 @@ DECAYS = st.sampled_from([quarter_cosine, linear, cosine])
 
 @st.composite
 def decays(draw):
-    """Arguments of `staircase`: a rate that falls from `first_sample` to zero at the end of the run."""
+    """Arguments of `staircase`: a rate that falls from `first_sample` to zero at the end."""
     first, end = draw(st.integers(0, 10**6)), draw(st.integers(10**3, 10**8))
     fall, unit = draw(DECAYS)(end), draw(st.sampled_from([1, 3, 8, 64]))
     return {
@@ -46,7 +46,7 @@ def decays(draw):
 
 
 def saved(factor, *, end=END, global_batch_size=1000, fall=quarter_cosine):
-    """The share of the optimiser steps that a staircase saves."""
+    """Returns the share of the optimiser steps that a staircase saves."""
     ramp = staircase(
         fall(end),
         global_batch_size=global_batch_size,
@@ -117,9 +117,7 @@ def test_a_stair_begins_at_the_first_sample_where_the_rate_has_fallen_by_exactly
 
 
 @given(decay=decays())
-def test_a_stair_grows_by_its_factor_to_the_nearest_unit_and_is_left_out_only_where_the_next_begins_at_its_sample(
-    decay,
-):
+def test_a_stair_grows_by_its_factor_and_is_dropped_only_if_the_next_begins_at_its_sample(decay):
     size = exact = decay["global_batch_size"]
     left_out = []
     for threshold in staircase(**decay).thresholds[1:]:
@@ -168,7 +166,7 @@ def test_a_rate_that_falls_off_a_cliff_takes_the_stairs_of_it_at_once():
 def test_the_rate_of_a_stair_over_the_root_of_its_growth_is_the_rate_that_the_decay_has_fallen_to(
     decay, peak
 ):
-    """A fall of the rate by `a` becomes one by `sqrt(a)` beside a batch that is `a` times as large: rate / sqrt(batch) is kept."""
+    """The rate falls by `sqrt(a)` as the batch grows by `a`: rate / sqrt(batch) falls by `a`."""
     ramp = staircase(**decay)
     rate = LearningRate(
         decay_style="seesaw",

@@ -2,8 +2,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rampcli.batch.maxtext import WORDS
-from rampcli.batch.spellings import SPELLINGS, Given, check_same, fold_spellings
+from rampcli.batch.dialects.maxtext import WORDS
+from rampcli.batch.dialects.spellings import SPELLINGS, Given, check_same, fold_spellings
 from rampcli.errors import UsageError, UsageErrors
 
 UNUSED = {key: Given(value=None, layer=0) for key in (*SPELLINGS, *SPELLINGS.values())}
@@ -44,7 +44,7 @@ def test_a_spelling_is_never_itself_a_canonical_key():
     assert not set(SPELLINGS) & set(SPELLINGS.values())
 
 
-def test_words_that_count_per_device_are_no_plain_spellings():
+def test_words_that_count_per_device_are_not_spellings():
     assert not set(SPELLINGS) & set(WORDS)
 
 
@@ -77,8 +77,8 @@ def test_two_spellings_set_equally_near_that_differ_are_both_named():
     with pytest.raises(UsageError) as refusal:
         fold_spellings(UNUSED | given)
     assert (
-        refusal.value.message
-        == "data.global_batch_size=64 and model.global_batch_size=32 are two spellings of one number and differ"
+        refusal.value.message == "data.global_batch_size=64 and model.global_batch_size=32"
+        " are two spellings of one number and differ"
     )
     assert refusal.value.keys == ("data.global_batch_size", "model.global_batch_size")
 

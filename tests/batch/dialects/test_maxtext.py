@@ -8,25 +8,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rampcli.batch.maxtext import (
-    ENABLE,
-    INCREMENT,
-    PER_DEVICE,
-    RAMP_SAMPLES,
-    START,
-    LoadedBatch,
-    check_pipeline,
-    loading_hosts,
-    reading_hosts,
-    translate,
-)
+from rampcli.batch.dialects.maxtext import ENABLE, INCREMENT, RAMP_SAMPLES, START, translate
+from rampcli.batch.loading import LoadedBatch
+from rampcli.batch.per_device import PER_DEVICE
 from rampcli.batch.plan import BatchPlan
 from rampcli.batch.ramp import RampSchedule
 from rampcli.errors import UsageError
 
-ORACLE = json.loads((Path(__file__).parent / "oracles" / "rampup.json").read_text(encoding="utf-8"))
-SIZES = ORACLE["maxtext_batch_sizes"]
-RAMPS = {case["name"]: case for case in ORACLE["cases"] if "maxtext" in case}
+ORACLE = Path(__file__).parents[1] / "oracles" / "rampup.json"
+CASES = json.loads(ORACLE.read_text(encoding="utf-8"))["cases"]
+RAMPS = {case["name"]: case for case in CASES if "maxtext" in case}
 UNSET = {
     "model.global_batch_size": None,
     "trainer.accumulate_grad_batches": None,
@@ -34,21 +25,6 @@ UNSET = {
 }
 GLOBAL, MICRO, RAMP = "model.global_batch_size", "data.micro_batch_size", "model.rampup_batch_size"
 PIPELINE = "parallel.num_pipeline_microbatches"
-
-
-def is_truncated(case):
-    """Whether MaxText cuts off a part of a sample."""
-    return (case["num_devices"] * Fraction(str(case["per_device_batch_size"]))).denominator > 1
-
-
-def loaded(case):
-    factor = case["expansion_factor_real_data"]
-    return LoadedBatch.of(
-        per_device_batch_size=Fraction(str(case["per_device_batch_size"])),
-        expansion_factor=None if factor == -1 else Fraction(str(factor)),
-        num_devices=case["num_devices"],
-        gradient_accumulation_steps=case["gradient_accumulation_steps"],
-    )
 
 
 def meaning(words, *, num_devices, model_parallel_size=1, **settings):
@@ -66,184 +42,6 @@ def offered(remedy, word):
     return [
         float(number) for number in re.findall(r"\d+(?:\.\d+)?", remedy.removeprefix(f"{word}="))
     ]
-
-
-@pytest.mark.parametrize("case", [case for case in SIZES if not is_truncated(case)], ids=str)
-def test_batches_to_load_and_to_train_are_those_of_maxtext(case):
-    ours, theirs = loaded(case), case["types_py"]
-    assert ours.global_batch_to_load == theirs["global_batch_size_to_load"]
-    assert ours.global_batch_to_train == theirs["global_batch_size_to_train_on"]
-    assert ours.micro_batch_to_train == theirs["micro_batch_size_to_train_on"]
-
-
-@pytest.mark.parametrize(
-    ("per_device", "samples", "truncated"), [(0.25, "1.5", 1), (1.3, "10.4", 10)]
-)
-def test_where_maxtext_truncates_a_batch_we_refuse_it(per_device, samples, truncated):
-    [case] = [
-        case for case in SIZES if is_truncated(case) and case["per_device_batch_size"] == per_device
-    ]
-    assert case["types_py"]["global_batch_size_to_train_on"] == truncated
-    with pytest.raises(UsageError) as refusal:
-        loaded(case)
-    assert refusal.value.message == (
-        f"per_device_batch_size={per_device} x {case['num_devices']} devices is {samples} samples, which is not whole"
-    )
-    assert refusal.value.keys == ("per_device_batch_size", "trainer.num_nodes", "trainer.devices")
-
-
-def test_every_size_of_the_oracle_is_held_to_a_law():
-    assert (len(SIZES), sum(map(is_truncated, SIZES))) == (7, 2)
-
-
-@given(
-    per_rank=st.fractions(Fraction(1, 8), 16, max_denominator=8),
-    factor=st.none()
-    | st.sampled_from(
-        [Fraction(1, 4), Fraction(1, 2), Fraction(1), Fraction(3, 2), Fraction(2), Fraction(8)]
-    ),
-    num_devices=st.integers(1, 64),
-    accumulate=st.integers(1, 8),
-)
-def test_a_step_trains_whole_micro_batches_and_loads_the_expansion_of_them_as_if_at_least_one_were_per_device(
-    per_rank, factor, num_devices, accumulate
-):
-    train, load = num_devices * per_rank, num_devices * max(per_rank, 1) * (factor or 1)
-
-    def batch():
-        return LoadedBatch.of(
-            per_device_batch_size=per_rank,
-            expansion_factor=factor,
-            num_devices=num_devices,
-            gradient_accumulation_steps=accumulate,
-        )
-
-    if train.denominator > 1 or Fraction(load).denominator > 1:
-        with pytest.raises(UsageError, match="which is not whole"):
-            batch()
-    else:
-        assert batch().micro_batch_to_train == train
-        assert batch().global_batch_to_train == train * accumulate
-        assert batch().global_batch_to_load == load * accumulate
-
-
-def test_an_expansion_that_would_load_a_part_of_a_sample_is_refused_and_none_is_offered():
-    with pytest.raises(UsageError) as refusal:
-        LoadedBatch.of(
-            per_device_batch_size=Fraction(1), expansion_factor=Fraction(1, 2), num_devices=7
-        )
-    assert (
-        refusal.value.message
-        == "data.expansion_factor_real_data=0.5 x 7 samples is 3.5, which is not whole"
-    )
-    assert refusal.value.remedy == "data.expansion_factor_real_data=1"
-    whole = LoadedBatch.of(
-        per_device_batch_size=Fraction(1), expansion_factor=Fraction(1), num_devices=7
-    )
-    assert whole.global_batch_to_load == 7
-
-
-@given(
-    num_nodes=st.integers(1, 64),
-    factor=st.none() | st.fractions(Fraction(1, 4), 16, max_denominator=4),
-)
-def test_with_an_expansion_above_one_so_many_fewer_hosts_read_or_the_largest_factor_that_works_is_offered(
-    num_nodes, factor
-):
-    if factor is None or factor <= 1:
-        assert loading_hosts(num_nodes, factor) == num_nodes
-    elif (num_nodes / factor).denominator == 1:
-        assert loading_hosts(num_nodes, factor) * factor == num_nodes
-    else:
-        with pytest.raises(UsageError) as refusal:
-            loading_hosts(num_nodes, factor)
-        assert refusal.value.keys == ("data.expansion_factor_real_data", "trainer.num_nodes")
-        [offer] = offered(refusal.value.remedy, "data.expansion_factor_real_data")
-        assert offer == max(other for other in range(1, int(factor) + 1) if num_nodes % other == 0)
-        assert loading_hosts(num_nodes, Fraction(offer)) * offer == num_nodes
-
-
-FACTORS = st.none() | st.sampled_from([-1.0, 0.25, 0.5, 1.0, 1.5, 2.0, 2.5, 3.0, 4.0, 1.1])
-
-
-@given(num_nodes=st.integers(1, 64), factor=FACTORS)
-def test_every_host_has_one_that_reads_for_it_and_those_read_for_themselves_and_their_neighbours(
-    num_nodes, factor
-):
-    fewer = Fraction(str(factor)) if factor is not None and factor > 1 else Fraction(1)
-    if (num_nodes / fewer).denominator > 1:
-        with pytest.raises(UsageError) as refusal:
-            reading_hosts(num_nodes, factor)
-        assert refusal.value.keys == ("data.expansion_factor_real_data", "trainer.num_nodes")
-        return
-    readers = reading_hosts(num_nodes, factor)
-    assert len(readers) == num_nodes
-    assert all(readers[reader] == reader for reader in readers)
-    assert readers == sorted(readers)
-    reading = sorted(set(readers))
-    assert len(reading) == num_nodes / fewer
-    served = [readers.count(reader) for reader in reading]
-    assert max(served) - min(served) <= 1
-
-
-@pytest.mark.parametrize("factor", [None, -1, 0.5, 1])
-def test_without_an_expansion_above_one_every_host_reads(factor):
-    assert reading_hosts(5, factor) == [0, 1, 2, 3, 4]
-
-
-def test_one_host_in_so_many_reads():
-    assert reading_hosts(4, 4) == [0, 0, 0, 0]
-    assert reading_hosts(4, 2.0) == [0, 0, 2, 2]
-    assert reading_hosts(3, 1.5) == [0, 0, 2]
-    with pytest.raises(UsageError, match="3 nodes do not divide by it"):
-        reading_hosts(3, 2)
-
-
-@given(
-    microbatches=st.integers(1, 24),
-    stages=st.integers(2, 8),
-    layers=st.integers(1, 32),
-    open_=st.booleans(),
-)
-def test_layers_divide_over_stages_and_microbatches_fill_them_or_what_would_is_offered(
-    microbatches, stages, layers, open_
-):
-    def check(**changed):
-        given = {
-            "num_pipeline_microbatches": microbatches,
-            "stages": stages,
-            "num_layers": layers,
-        }
-        check_pipeline(**(given | ({"num_pipeline_microbatches": None} if open_ else {}) | changed))
-
-    if layers % stages:
-        with pytest.raises(UsageError) as refusal:
-            check()
-        assert refusal.value.keys == ("model.num_layers", "parallel.pipeline_parallel_size")
-        [fewer] = offered(refusal.value.remedy, "parallel.pipeline_parallel_size")
-        assert layers % fewer == 0
-        assert 1 <= fewer < stages
-    elif open_:
-        check()
-    elif microbatches % stages:
-        with pytest.raises(
-            UsageError, match=r"is not a multiple of parallel\.pipeline_parallel_size"
-        ) as refusal:
-            check()
-        offers = [int(count) for count in offered(refusal.value.remedy, PIPELINE)]
-        assert offers
-        for count in offers:
-            check(num_pipeline_microbatches=count)
-            assert abs(count - microbatches) < stages
-    else:
-        check()
-
-
-def test_pipeline_microbatches_without_a_pipeline_are_refused():
-    with pytest.raises(UsageError, match="there is no pipeline") as refusal:
-        check_pipeline(num_pipeline_microbatches=4, stages=1, num_layers=8)
-    assert refusal.value.remedy == "parallel.num_pipeline_microbatches=null"
-    check_pipeline(num_pipeline_microbatches=None, stages=1, num_layers=8)
 
 
 @given(
@@ -487,7 +285,7 @@ def test_a_word_of_a_ramp_that_is_not_enabled_is_refused_where_maxtext_passes_ov
         meaning({PER_DEVICE: 4, word: 2}, num_devices=8)
     assert (
         refusal.value.message
-        == f"{word}=2 without enable_rampup_batch_size: MaxText would pass over it"
+        == f"{word}=2 without enable_rampup_batch_size: MaxText would ignore it"
     )
     assert refusal.value.remedy == "enable_rampup_batch_size=true"
 

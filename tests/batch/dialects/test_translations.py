@@ -3,16 +3,16 @@ import shlex
 from fractions import Fraction
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
-from rampcli.batch.dialects import DIALECTS, dialects
-from rampcli.batch.maxtext import translate
+from rampcli.batch.dialects import DIALECTS, translate_plan
+from rampcli.batch.dialects.maxtext import translate
+from rampcli.batch.dialects.spellings import SPELLINGS
 from rampcli.batch.nodes import Fleet
 from rampcli.batch.plan import ParallelSizes
 from rampcli.batch.ramp import RampSchedule
 from rampcli.batch.run_settings import BatchSettings, RampSettings, RunLength
-from rampcli.batch.spellings import SPELLINGS
 from rampcli.batch.step_schedule import from_step_schedule
 from rampcli.batch.training_plan import plan_training
 
@@ -25,7 +25,7 @@ RULES = {
     "MaxText": "maxtext",
 }
 NO_STEP_SCHEDULE = "has no step schedule; in samples it is"
-OTHER_RULE = "counts its ramp by the rule"
+OTHER_RULE = "semantics, so its stages begin at other samples"
 
 
 def plan(
@@ -61,7 +61,7 @@ def fleet_of(num_nodes, devices, **parallel):
 
 @st.composite
 def runs(draw, devices=(1, 2, 4, 8)):
-    """Arguments of `plan`: a batch with a ramp or without, that reaches its target before the run ends, if it does."""
+    """Arguments of `plan`: a batch with or without a ramp. A run that ends reaches its target."""
     parallel = draw(
         st.sampled_from([{}, {"tensor": 2}, {"tensor": 2, "pipeline": 2}, {"context": 2}])
     )
@@ -101,7 +101,7 @@ def ramp_of(run):
 
 
 def said(run, system):
-    dialect = dialects(
+    dialect = translate_plan(
         plan(**run), rampup_batch_size=run["rampup"], step_batch_size_schedule=run.get("schedule")
     )[system]
     assert shlex.split(str(dialect)) == list(dialect.words)
@@ -113,7 +113,7 @@ def assignments(dialect):
 
 
 def flags(dialect):
-    """Megatron-LM's arguments: the words after each."""
+    """Returns the words after each of Megatron-LM's arguments."""
     found = {}
     for word in dialect.words:
         if word.startswith("--"):
@@ -126,7 +126,7 @@ def flags(dialect):
 
 
 def run_in_the_words_of_nemo(system, words, run):
-    """The run that NeMo's words mean here, in the words that we share with it; `run` says what it cannot."""
+    """Returns the run that NeMo's words mean, with what they cannot express taken from `run`."""
     ours = {
         SPELLINGS.get(key, key): json.loads(value)
         for key, value in words.items()
@@ -183,9 +183,7 @@ def test_a_batch_in_the_words_of_megatron_has_the_numbers_of_the_run(run):
 
 
 @given(run=runs(devices=(1, 2, 3, 4, 8)))
-def test_a_batch_in_the_words_of_maxtext_is_read_back_as_the_same_batch_or_what_has_no_decimal_is_said(
-    run,
-):
+def test_a_batch_in_maxtexts_words_is_read_back_as_the_same_or_as_having_no_decimal(run):
     planned, dialect = plan(**run), said(run, "MaxText")
     words = assignments(dialect)
     assert words.pop("max_target_length") == str(SEQUENCE_LENGTH)
@@ -247,29 +245,37 @@ def test_a_ramp_counted_by_another_rule_than_the_systems_own_is_said_not_to_be_t
     }
     assert {system for system, notes in found.items() if notes} == differs
     for system in differs:
-        assert found[system] == [
-            f"{system.rstrip(' 12')} counts its ramp by the rule {RULES[system]}: its stages begin at other samples"
-        ]
+        assert found[system] == [f"{system.rstrip(' 12')} ramps by {RULES[system]} {OTHER_RULE}"]
 
 
 @given(run=runs())
-def test_a_ramp_is_also_said_to_megatron_as_the_step_schedule_that_takes_its_place_in_newer_versions(
-    run,
-):
-    found = [note for note in said(run, "Megatron-LM").unsaid if "after core 0.17" in note]
+@example(
+    run={"rampup": [1, 1, 1], "target": 3, "fleet": fleet_of(1, 1), "micro": 1}
+    | {"policy": "fixed", "semantics": "megatron"}
+)
+def test_a_ramp_is_also_written_as_a_step_schedule_for_newer_versions_of_megatron(run):
+    """In the example, two sizes fall due at one sample, which a step schedule may not have."""
+    found = [note for note in said(run, "Megatron-LM").unsaid if "after 0.17" in note]
     if run["rampup"] is None:
         assert found == []
     else:
         [note] = found
         text = note.partition("--step-batch-size-schedule ")[2].strip("'")
-        assert from_step_schedule(text, sequence_length=SEQUENCE_LENGTH) == plan(**run).ramp
+        schedule, ramp = from_step_schedule(text, sequence_length=SEQUENCE_LENGTH), ramp_of(run)
+        assert schedule.stages == ramp.stages
+        for threshold in ramp.thresholds:
+            consumed = threshold.first_sample
+            assert schedule.global_batch_size_at(consumed) == ramp.global_batch_size_at(consumed)
 
 
 @given(run=runs())
 def test_a_ramp_whose_largest_batch_is_accumulated_here_is_said_to_take_one_pass_in_maxtext(run):
     accumulate = plan(**run).stages[-1].accumulate_grad_batches
     found = [note for note in said(run, "MaxText").unsaid if "in one pass" in note]
-    wanted = f"MaxText takes a step's samples in one pass; here each rank takes {accumulate} micro batches"
+    wanted = (
+        "MaxText takes a step's samples in one pass;"
+        f" here each rank takes {accumulate} micro batches"
+    )
     assert found == ([wanted] if run["rampup"] and accumulate > 1 else [])
 
 
@@ -282,14 +288,20 @@ def test_a_batch_is_said_in_the_words_of_four_systems():
         "max_steps": 100,
     }
     assert {system: str(said(run, system)) for system in DIALECTS} == {
-        "NeMo 1": "model.micro_batch_size=2 model.global_batch_size=64 model.encoder_seq_length=10 model.tensor_model_parallel_size=2"
-        " model.pipeline_model_parallel_size=1 model.context_parallel_size=1 trainer.num_nodes=2 trainer.devices=4 trainer.max_steps=100",
-        "NeMo 2": "data.micro_batch_size=2 data.global_batch_size=64 data.seq_length=10 trainer.strategy.tensor_model_parallel_size=2"
-        " trainer.strategy.pipeline_model_parallel_size=1 trainer.strategy.context_parallel_size=1 trainer.num_nodes=2 trainer.devices=4"
+        "NeMo 1": "model.micro_batch_size=2 model.global_batch_size=64 model.encoder_seq_length=10"
+        " model.tensor_model_parallel_size=2 model.pipeline_model_parallel_size=1"
+        " model.context_parallel_size=1 trainer.num_nodes=2 trainer.devices=4"
         " trainer.max_steps=100",
-        "Megatron-LM": "--micro-batch-size 2 --global-batch-size 64 --seq-length 10 --tensor-model-parallel-size 2"
-        " --pipeline-model-parallel-size 1 --context-parallel-size 1 --train-iters 100",
-        "MaxText": "per_device_batch_size=1.0 gradient_accumulation_steps=8 max_target_length=10 steps=100 ici_tensor_parallelism=2",
+        "NeMo 2": "data.micro_batch_size=2 data.global_batch_size=64 data.seq_length=10"
+        " trainer.strategy.tensor_model_parallel_size=2"
+        " trainer.strategy.pipeline_model_parallel_size=1"
+        " trainer.strategy.context_parallel_size=1 trainer.num_nodes=2 trainer.devices=4"
+        " trainer.max_steps=100",
+        "Megatron-LM": "--micro-batch-size 2 --global-batch-size 64 --seq-length 10"
+        " --tensor-model-parallel-size 2 --pipeline-model-parallel-size 1"
+        " --context-parallel-size 1 --train-iters 100",
+        "MaxText": "per_device_batch_size=1.0 gradient_accumulation_steps=8"
+        " max_target_length=10 steps=100 ici_tensor_parallelism=2",
     }
     assert {system: said(run, system).unsaid for system in DIALECTS} == dict.fromkeys(DIALECTS, ())
 
@@ -358,25 +370,28 @@ def test_a_decrease_is_not_said_to_nemo_nor_to_megatron_where_stages_have_nodes_
         "max_samples": 800,
     }
     for system in ("NeMo 1", "NeMo 2"):
-        assert "NeMo decreases no batch that does not fit" in said(run, system).unsaid
-    assert any("on all the GPUs of a job" in reason for reason in said(run, "Megatron-LM").unsaid)
+        assert "NeMo cannot decrease batches that do not fit" in said(run, system).unsaid
+    assert any(
+        "to fit all the GPUs of a job" in reason for reason in said(run, "Megatron-LM").unsaid
+    )
     one_node = run | {"rampup": [4, 2, 60], "target": 12, "fleet": fleet_of(1, 2)}
     assert not any(
-        "on all the GPUs of a job" in reason for reason in said(one_node, "Megatron-LM").unsaid
+        "to fit all the GPUs of a job" in reason for reason in said(one_node, "Megatron-LM").unsaid
     )
 
 
 def test_maxtexts_own_words_are_printed_and_what_its_pipeline_would_refuse_is_said():
     planned = plan(None, 64, fleet=fleet_of(1, 8, pipeline=4), micro=4)
     words = {"rampup_batch_size": None, "step_batch_size_schedule": None}
-    dialect = dialects(planned, **words, num_pipeline_microbatches=8, expansion_factor_real_data=2)[
-        "MaxText"
-    ]
+    dialect = translate_plan(
+        planned, **words, num_pipeline_microbatches=8, expansion_factor_real_data=2
+    )["MaxText"]
     assert {"num_pipeline_microbatches=8", "expansion_factor_real_data=2"} <= {*dialect.words}
     assert dialect.unsaid == ()
     single = plan(None, 64, fleet=fleet_of(1, 8, pipeline=4), micro=1)
-    assert dialects(single, **words)["MaxText"].unsaid == (
-        "MaxText's pipeline takes a pass in 4 parts, and 2 samples do not divide into them",
+    assert translate_plan(single, **words)["MaxText"].unsaid == (
+        "MaxText's pipeline splits a pass into 4 microbatches,"
+        " and 2 samples do not divide into them",
     )
 
 

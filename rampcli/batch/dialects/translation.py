@@ -1,0 +1,70 @@
+"""What a translation starts from and what it yields."""
+
+import shlex
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from rampcli.batch.training_plan import StagePlan, TrainingPlan
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Source:
+    """A planned batch to translate.
+
+    Attributes:
+        plan: the run.
+        stage: its largest stage.
+        ramp: `[start, increment, samples]`, or None if the batch is not ramped.
+        steps: thresholds of a step schedule in samples, as text, or None.
+        num_pipeline_microbatches: parts of a stage's micro batch, or None if not given.
+        expansion_factor_real_data: one host in so many reads, or None if not given.
+    """
+
+    plan: TrainingPlan
+    stage: StagePlan
+    ramp: list[int] | None
+    steps: str | None
+    num_pipeline_microbatches: int | None
+    expansion_factor_real_data: float | None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Translation:
+    """A batch in another system's words.
+
+    Attributes:
+        words: arguments for the system's command line.
+        unsaid: differences that these words cannot express, one sentence each.
+    """
+
+    words: tuple[str, ...]
+    unsaid: tuple[str, ...]
+
+    def __str__(self) -> str:
+        return shlex.join(self.words)
+
+
+def to_assignments(values: Mapping[str, object]) -> tuple[str, ...]:
+    """Returns `name=value` words, without the values that are None."""
+    return tuple(f"{name}={value}" for name, value in values.items() if value is not None)
+
+
+def step_schedule_differences(source: Source, system: str) -> list[str]:
+    """Returns the difference for a system without step schedules, if the source has one."""
+    if source.steps is None:
+        return []
+    return [f"{system} has no step schedule; in samples it is {source.steps}"]
+
+
+def semantics_differences(source: Source, system: str, semantics: str) -> list[str]:
+    """Returns the difference for a system whose ramp has other semantics than the source's."""
+    if source.ramp is None or source.plan.semantics == semantics:
+        return []
+    return [f"{system} ramps by {semantics} semantics, so its stages begin at other samples"]
+
+
+def decrease_differences(source: Source, system: str) -> list[str]:
+    """Returns the difference for a system that cannot decrease batches, if the source does."""
+    if not source.plan.ramp.decreased:
+        return []
+    return [f"{system} cannot decrease batches that do not fit"]

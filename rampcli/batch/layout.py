@@ -1,0 +1,204 @@
+"""How batches are laid out over a fleet: micro batch, schedule and node policy."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+from rampcli.batch.node_policies import NodePolicy, Workload
+from rampcli.batch.nodes import Fleet, Work
+from rampcli.batch.plan import GLOBAL_KEY, complete_sizes
+from rampcli.batch.ramp import RAMP_KEY, SEMANTICS, SEMANTICS_KEY, RampSchedule, RampStage
+from rampcli.batch.run_settings import DECREASE_KEY, BatchSettings, RampSettings
+from rampcli.batch.step_schedule import SCHEDULE_KEY, from_step_schedule
+from rampcli.errors import Report, UsageError
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Layout:
+    """How batches are laid out over a fleet.
+
+    Attributes:
+        ramp: `[start, increment, samples]`, or None without a ramp.
+        target: scheduled batch size at the end, in samples.
+        micro_batch_size: samples per data-parallel rank per forward/backward.
+        fleet: nodes to choose from.
+        policy: chooses the nodes of each stage.
+        accumulate_grad_batches: requested for the largest batch, or None.
+        decreases: batch sizes that do not fit are decreased.
+        decreased_nodes: nodes of each scheduled batch size that was decreased.
+    """
+
+    ramp: Sequence[int] | None
+    target: int
+    micro_batch_size: int
+    fleet: Fleet
+    policy: NodePolicy
+    accumulate_grad_batches: int | None = None
+    decreases: bool = False
+    decreased_nodes: dict[int, int] = field(default_factory=dict)
+
+    def nodes(self, sizes: Sequence[int]) -> list[int | None]:
+        """Returns the nodes of each batch size, or None if it does not fit.
+
+        Args:
+            sizes: in ascending order.
+        """
+        return self.policy.choose(self._workload(sizes))
+
+    def fits(self, sizes: Sequence[int]) -> bool:
+        """Returns whether every batch size fits, and the largest with the given accumulation.
+
+        Args:
+            sizes: in ascending order.
+        """
+        accumulate = self.accumulate_grad_batches
+        if self.policy.largest_uses_all_nodes and accumulate is not None:
+            per_pass = self._samples_per_pass(self.fleet.num_nodes)
+            if sizes[-1] != per_pass * accumulate:
+                return False
+        return self.policy.has_nodes_for_all(self._workload(sizes))
+
+    def decreasing(self, sizes: Sequence[int]) -> tuple["Layout", dict[int, int]]:
+        """Decreases batch sizes that fit nowhere, each on the nodes where it loses the least.
+
+        A size that would be decreased to zero is left as it is and has no nodes.
+
+        Args:
+            sizes: in ascending order.
+
+        Returns:
+            The layout that decreases, and the size that runs by scheduled size.
+        """
+        decreased_nodes: dict[int, int] = {}
+        decreased: dict[int, int] = {}
+        candidates = self.policy.allowed_nodes(self.fleet)
+        for size, planned in zip(sizes, self.nodes(sizes), strict=True):
+            nodes = max(candidates, key=lambda n: (self._decrease(size, n), n))
+            if planned is None and self._decrease(size, nodes):
+                decreased[size] = self._decrease(size, nodes)
+                if not self.policy.chooses_by_running_size:
+                    decreased_nodes[size] = nodes
+        return replace(self, decreases=True, decreased_nodes=decreased_nodes), decreased
+
+    def size_for_policy(self, stage: RampStage) -> int:
+        """Returns the batch size by which the policy chooses a stage's nodes."""
+        if self.policy.chooses_by_running_size:
+            return stage.global_batch_size
+        return stage.scheduled_batch_size
+
+    def fewest_nodes(self) -> int:
+        """Returns the smallest node count that the policy may choose."""
+        return self.policy.allowed_nodes(self.fleet)[0]
+
+    def smallest_unit(self) -> int:
+        """Returns the samples that every batch on the fewest nodes must be a multiple of."""
+        return self.policy.batch_unit(
+            self.fewest_nodes(), micro_batch_size=self.micro_batch_size, fleet=self.fleet
+        )
+
+    def _workload(self, sizes: Sequence[int]) -> Workload:
+        return Workload(
+            works=[Work(global_batch_size=size, samples=1) for size in sizes],
+            sizes=sizes,
+            micro_batch_size=self.micro_batch_size,
+            fleet=self.fleet,
+        )
+
+    def _samples_per_pass(self, num_nodes: int) -> int:
+        return self.fleet.samples_per_pass(num_nodes, micro_batch_size=self.micro_batch_size)
+
+    def _decrease(self, size: int, num_nodes: int) -> int:
+        return size - size % self._samples_per_pass(num_nodes)
+
+
+def lay_out(
+    batch: BatchSettings,
+    ramp: RampSettings,
+    *,
+    fleet: Fleet,
+    policy: NodePolicy,
+    sequence_length: int,
+) -> tuple[Layout, RampSchedule]:
+    """Derives the micro batch and the schedule, with decreased batch sizes if requested.
+
+    Args:
+        batch: sizes where the batch is largest.
+        ramp: how the batch changes.
+        fleet: nodes to choose from.
+        policy: chooses the nodes of each stage.
+        sequence_length: tokens per sample.
+
+    Raises:
+        UsageError: the settings contradict each other, or a value is out of range.
+    """
+    report = Report()
+    schedule = None
+    largest = batch.global_batch_size
+    if ramp.step_batch_size_schedule is not None:
+        _check_step_schedule(ramp)
+        schedule = from_step_schedule(
+            ramp.step_batch_size_schedule, sequence_length=sequence_length
+        )
+        _check_last_size(schedule, batch)
+        largest = schedule.scheduled_sizes()[-1]
+    with report.noting():
+        largest, micro_batch_size = complete_sizes(
+            global_batch_size=largest,
+            micro_batch_size=batch.micro_batch_size,
+            accumulate_grad_batches=batch.accumulate_grad_batches,
+            data_parallel_size=fleet.data_parallel_size(fleet.num_nodes),
+        )
+    if schedule is None and largest is not None:
+        with report.noting():
+            schedule = RampSchedule.from_rampup(
+                ramp.rampup_batch_size, global_batch_size=largest, semantics=ramp.semantics
+            )
+    report.close()
+    assert schedule is not None
+    layout = Layout(
+        ramp=ramp.rampup_batch_size,
+        target=schedule.target,
+        micro_batch_size=micro_batch_size,
+        accumulate_grad_batches=batch.accumulate_grad_batches,
+        fleet=fleet,
+        policy=policy,
+    )
+    if ramp.decrease_batch_size_if_needed:
+        _check_decrease(ramp)
+        layout, decreased = layout.decreasing(schedule.scheduled_sizes())
+        schedule = schedule.with_decreased(decreased)
+    return layout, schedule
+
+
+def _check_step_schedule(ramp: RampSettings) -> None:
+    if ramp.rampup_batch_size is not None:
+        raise UsageError(
+            f"the batch is scheduled twice: {RAMP_KEY} and {SCHEDULE_KEY}",
+            keys=(RAMP_KEY, SCHEDULE_KEY),
+            remedy="null for one of them",
+        )
+    if ramp.decrease_batch_size_if_needed:
+        raise UsageError(
+            f"{DECREASE_KEY}=true cannot be combined with {SCHEDULE_KEY}, which states its sizes",
+            keys=(DECREASE_KEY, SCHEDULE_KEY),
+            remedy=f"{DECREASE_KEY}=false",
+        )
+
+
+def _check_last_size(schedule: RampSchedule, batch: BatchSettings) -> None:
+    if batch.global_batch_size not in (None, schedule.target):
+        raise UsageError(
+            f"{SCHEDULE_KEY} ends at {schedule.target}, but {GLOBAL_KEY}={batch.global_batch_size}",
+            keys=(SCHEDULE_KEY, GLOBAL_KEY),
+            remedy=f"{GLOBAL_KEY}={schedule.target}, or null",
+        )
+
+
+def _check_decrease(ramp: RampSettings) -> None:
+    if SEMANTICS[ramp.semantics].can_decrease:
+        return
+    others = [name for name, semantics in SEMANTICS.items() if semantics.can_decrease]
+    raise UsageError(
+        f"{DECREASE_KEY}=true is not supported by {SEMANTICS_KEY}={ramp.semantics}",
+        keys=(DECREASE_KEY, SEMANTICS_KEY),
+        remedy=f"{DECREASE_KEY}=false, or {SEMANTICS_KEY}={' or '.join(others)}",
+    )

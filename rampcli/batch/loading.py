@@ -1,0 +1,109 @@
+"""Batches to load, and the hosts that read them (`data.expansion_factor_real_data`).
+
+The arithmetic is that of MaxText's `types.py`.
+"""
+
+from dataclasses import dataclass
+from fractions import Fraction
+
+from rampcli.batch.division import divisors
+from rampcli.batch.nodes import FLEET_KEYS, NUM_NODES_KEY
+from rampcli.batch.per_device import PER_DEVICE, to_samples
+from rampcli.batch.quantities import as_written, decimal
+from rampcli.errors import UsageError
+
+EXPANSION_KEY = "data.expansion_factor_real_data"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LoadedBatch:
+    """Samples that one optimiser step loads and trains on.
+
+    Attributes:
+        global_batch_to_load: MaxText's `global_batch_size_to_load`.
+        global_batch_to_train: MaxText's `global_batch_size_to_train_on`.
+        micro_batch_to_train: samples on all devices per forward/backward.
+    """
+
+    global_batch_to_load: int
+    global_batch_to_train: int
+    micro_batch_to_train: int
+
+    @classmethod
+    def of(
+        cls,
+        *,
+        per_device_batch_size: Fraction,
+        expansion_factor: Fraction | None,
+        num_devices: int,
+        gradient_accumulation_steps: int = 1,
+    ) -> "LoadedBatch":
+        """Computes the batches to load and to train on.
+
+        Args:
+            per_device_batch_size: samples per device per forward/backward. Below 1, data is loaded
+                as if it were 1.
+            expansion_factor: above 1, one host in so many reads for all; below 1, data of a larger
+                job is read on fewer hosts. None or 0 and below mean 1.
+            num_devices: all devices.
+            gradient_accumulation_steps: forward/backward passes per optimiser step.
+
+        Raises:
+            UsageError: a batch is not whole.
+        """
+        train = to_samples(PER_DEVICE, per_device_batch_size, num_devices=num_devices)
+        expansion = (
+            expansion_factor
+            if expansion_factor is not None and expansion_factor > 0
+            else Fraction(1)
+        )
+        unexpanded = num_devices * max(per_device_batch_size, Fraction(1))
+        load = expansion * unexpanded
+        if load.denominator > 1:
+            raise UsageError(
+                f"{EXPANSION_KEY}={decimal(expansion)} x {decimal(unexpanded)} samples"
+                f" is {decimal(load)}, which is not whole",
+                keys=(EXPANSION_KEY, *FLEET_KEYS),
+                remedy=f"{EXPANSION_KEY}=1",
+            )
+        return cls(
+            global_batch_to_load=int(load) * gradient_accumulation_steps,
+            global_batch_to_train=train * gradient_accumulation_steps,
+            micro_batch_to_train=train,
+        )
+
+
+def loading_hosts(num_nodes: int, expansion_factor: Fraction | None) -> int:
+    """Returns how many of `num_nodes` hosts read data.
+
+    Raises:
+        UsageError: the expansion factor is above 1 and does not divide the hosts.
+    """
+    if expansion_factor is None or expansion_factor <= 1:
+        return num_nodes
+    hosts = num_nodes / expansion_factor
+    if hosts.denominator > 1:
+        factor = decimal(expansion_factor)
+        nodes = "node does" if num_nodes == 1 else "nodes do"
+        largest = divisors(num_nodes, most=int(expansion_factor))[-1]
+        raise UsageError(
+            f"{EXPANSION_KEY}={factor} lets one host in {factor} read,"
+            f" and {num_nodes} {nodes} not divide by it",
+            keys=(EXPANSION_KEY, NUM_NODES_KEY),
+            remedy=f"{EXPANSION_KEY}={largest}",
+        )
+    return int(hosts)
+
+
+def reading_hosts(num_nodes: int, expansion_factor: float | None) -> list[int]:
+    """Returns, for each host, the host that reads for it.
+
+    This is the host itself, or the first of its group if one host reads for several.
+
+    Raises:
+        UsageError: the expansion factor is above 1 and does not divide the hosts.
+    """
+    factor = None if expansion_factor is None else as_written(expansion_factor)
+    readers = loading_hosts(num_nodes, factor)
+    groups = [host * readers // num_nodes for host in range(num_nodes)]
+    return [groups.index(group) for group in groups]

@@ -1,0 +1,303 @@
+"""Node policies: how many nodes each stage of a run gets (`rampup.node_policy`).
+
+A new policy is a subclass of `NodePolicy` and an entry in `NODE_POLICIES`.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+from rampcli.batch.division import divisors
+from rampcli.batch.nodes import Clock, Fleet, Work
+from rampcli.batch.plan import MICRO_KEY
+from rampcli.batch.throughput import Throughput
+from rampcli.errors import UsageError
+
+POLICY_KEY = "rampup.node_policy"
+UNTIMED = Clock(
+    throughput=Throughput(points=((1, 1.0),), basis=""),
+    sequence_length=1,
+    restart_s=0.0,
+    restarts_always=True,
+)
+"""Makes every GPU equally fast and restarts free: for questions about divisibility alone."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Workload:
+    """Stages that need nodes.
+
+    Attributes:
+        works: stages that run, in order.
+        sizes: batch sizes of the schedule in ascending order, including skipped ones.
+        micro_batch_size: samples per data-parallel rank per forward/backward.
+        fleet: nodes to choose from.
+        clock: duration of stages and restarts.
+    """
+
+    works: Sequence[Work]
+    sizes: Sequence[int]
+    micro_batch_size: int
+    fleet: Fleet
+    clock: Clock = UNTIMED
+
+    def keep_if_divisible(self, nodes: Sequence[int | None]) -> list[int | None]:
+        """Returns `nodes` with None for every stage whose batch they do not divide."""
+        return [
+            n
+            if n is not None
+            and self.fleet.divides(
+                work.global_batch_size, n, micro_batch_size=self.micro_batch_size
+            )
+            else None
+            for n, work in zip(nodes, self.works, strict=True)
+        ]
+
+
+class NodePolicy(ABC):
+    """Chooses how many nodes each stage runs on.
+
+    A subclass defines `name` and `choose`. The other members describe the policy to the planner;
+    their defaults suit a policy that may choose any number of nodes.
+
+    Attributes:
+        name: value of `rampup.node_policy`.
+        largest_uses_all_nodes: the largest batch size always runs on all the nodes.
+        chooses_by_running_size: nodes depend on the batch size that runs. Otherwise they depend on
+            the scheduled one, which is larger if the batch was decreased.
+        weighs_restarts: the choice depends on the clock.
+    """
+
+    name: ClassVar[str]
+    largest_uses_all_nodes: ClassVar[bool] = True
+    chooses_by_running_size: ClassVar[bool] = False
+    weighs_restarts: ClassVar[bool] = False
+
+    @abstractmethod
+    def choose(self, workload: Workload) -> list[int | None]:
+        """Returns the nodes of each stage in order, or None if no allowed number divides it."""
+
+    def has_nodes_for_all(self, workload: Workload) -> bool:
+        """Returns whether every stage has nodes."""
+        return None not in self.choose(workload)
+
+    def allowed_nodes(self, fleet: Fleet) -> list[int]:
+        """Returns the node counts that the policy may choose, in ascending order."""
+        return fleet.nodes_that_hold_the_model()
+
+    def batch_unit(self, num_nodes: int, *, micro_batch_size: int, fleet: Fleet) -> int:
+        """Returns the number of samples that a batch on `num_nodes` must be a multiple of."""
+        return fleet.samples_per_pass(num_nodes, micro_batch_size=micro_batch_size)
+
+    def describe_misfit(self, *, micro_batch_size: int, fleet: Fleet) -> str:
+        """Returns what a refused stage "does not divide", for an error message."""
+        return (
+            f"on any number of nodes that {self.name} may choose, up to {fleet.num_nodes},"
+            f" with {fleet.devices} processes each and {MICRO_KEY}={micro_batch_size}"
+        )
+
+
+class NemoPolicy(NodePolicy):
+    """The nodes that NeMo's launcher gives each batch size."""
+
+    name = "nemo"
+
+    def choose(self, workload: Workload) -> list[int | None]:
+        """Looks every stage up in `nemo_schedule`; None if the batch does not divide there."""
+        by_size = nemo_schedule(
+            workload.sizes, micro_batch_size=workload.micro_batch_size, fleet=workload.fleet
+        )
+        return workload.keep_if_divisible(
+            [by_size[work.global_batch_size] for work in workload.works]
+        )
+
+    def batch_unit(self, num_nodes: int, *, micro_batch_size: int, fleet: Fleet) -> int:
+        """Counts all processes as data-parallel ranks, as the launcher's own check does."""
+        return micro_batch_size * num_nodes * fleet.devices
+
+
+def nemo_schedule(
+    sizes: Sequence[int], *, micro_batch_size: int, fleet: Fleet
+) -> dict[int, int | None]:
+    """Returns the nodes of each batch size as NeMo-Framework-Launcher schedules them.
+
+    The largest size gets all the nodes, unchecked. Going down, each size gets the largest number of
+    nodes that divides it and is not above that of the next larger size. As in the original
+    (`_find_optimal_nodes` in `nemo_launcher/core/stages.py`), skipped sizes count, context
+    parallelism does not, and a batch must divide by micro batch x GPUs whatever the tensor and
+    pipeline parallelism. The original crashes in two cases. Here, node counts too small to hold the
+    model are left out, and a size that nothing divides gets None and does not limit smaller sizes.
+
+    Args:
+        sizes: every batch size of the schedule, in ascending order.
+        micro_batch_size: samples per data-parallel rank per forward/backward.
+        fleet: nodes to choose from.
+    """
+    model_ranks = fleet.parallel.tensor * fleet.parallel.pipeline
+    nodes = fleet.num_nodes
+    by_size: dict[int, int | None] = {sizes[-1]: nodes}
+    for size in reversed(sizes[:-1]):
+        per_node, rest = divmod(size, micro_batch_size * fleet.devices)
+        feasible = [
+            n
+            for n in (divisors(per_node, most=nodes) if not rest else [])
+            if (ranks := fleet.devices * n // model_ranks) > 0
+            and size % (micro_batch_size * ranks) == 0
+        ]
+        by_size[size] = max(feasible, default=None)
+        nodes = by_size[size] or nodes
+    return dict(reversed(by_size.items()))
+
+
+class FixedPolicy(NodePolicy):
+    """All the nodes for every stage."""
+
+    name = "fixed"
+
+    def choose(self, workload: Workload) -> list[int | None]:
+        """Returns all the nodes for each stage, or None if its batch does not divide there."""
+        return workload.keep_if_divisible([workload.fleet.num_nodes] * len(workload.works))
+
+    def allowed_nodes(self, fleet: Fleet) -> list[int]:
+        """Returns the full node count alone."""
+        return [fleet.num_nodes]
+
+    def describe_misfit(self, *, micro_batch_size: int, fleet: Fleet) -> str:
+        """Shows the product that the batch must be a multiple of."""
+        ranks = fleet.data_parallel_size(fleet.num_nodes)
+        return (
+            f"into {MICRO_KEY}={micro_batch_size} x {ranks} data-parallel ranks"
+            f" = {micro_batch_size * ranks} on {count_nodes(fleet.num_nodes)}"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Path:
+    """The cheapest choice of nodes for all stages up to one that runs on `nodes`.
+
+    Attributes:
+        seconds: total so far, including restarts.
+        node_seconds: total so far, without restarts.
+        previous: the same for the stage before, or None for the first stage.
+    """
+
+    seconds: float
+    node_seconds: float
+    nodes: int
+    previous: "_Path | None"
+
+    @property
+    def cost(self) -> tuple[float, float]:
+        return self.seconds, self.node_seconds
+
+
+class BestPolicy(NodePolicy):
+    """The nodes that end the run soonest, restarts included; on a tie, the fewest node-seconds.
+
+    Dynamic programming over the stages: the cheapest path to a stage on `n` nodes either stays on
+    `n` nodes or, at the price of a restart, follows the cheapest path to the stage before. A last
+    stage without an end outweighs all others, so it gets the nodes on which it is fastest. A batch
+    that no number of nodes divides gets None and is left out of the totals.
+    """
+
+    name = "best"
+    largest_uses_all_nodes = False
+    chooses_by_running_size = True
+    weighs_restarts = True
+
+    def choose(self, workload: Workload) -> list[int | None]:
+        """Returns the nodes on the cheapest path through all stages."""
+        paths: dict[int, _Path] = {}
+        placed = []
+        for index, work in enumerate(workload.works):
+            stage_s = _seconds_by_nodes(work, workload)
+            if not stage_s:
+                continue
+            cheapest = min(paths.values(), key=lambda path: path.cost, default=None)
+            paths = {
+                n: _extend(n, seconds, paths.get(n), cheapest, workload.clock)
+                for n, seconds in stage_s.items()
+            }
+            placed.append(index)
+        nodes: list[int | None] = [None] * len(workload.works)
+        path = min(paths.values(), key=lambda path: path.cost, default=None)
+        while path is not None:
+            nodes[placed.pop()] = path.nodes
+            path = path.previous
+        return nodes
+
+    def has_nodes_for_all(self, workload: Workload) -> bool:
+        """Checks divisibility alone, which is faster than finding the best nodes."""
+        return all(
+            workload.fleet.nodes_that_divide(
+                work.global_batch_size, micro_batch_size=workload.micro_batch_size
+            )
+            for work in workload.works
+        )
+
+
+def _seconds_by_nodes(work: Work, workload: Workload) -> dict[int, float]:
+    """Returns the seconds of a stage on each number of nodes that divides it."""
+    micro, fleet = workload.micro_batch_size, workload.fleet
+    stage_s = {
+        n: workload.clock.stage_s(work, n, micro_batch_size=micro, fleet=fleet)
+        for n in fleet.nodes_that_divide(work.global_batch_size, micro_batch_size=micro)
+    }
+    if stage_s and work.samples is None:
+        return {min(stage_s, key=lambda n: (stage_s[n], n)): 0.0}
+    return stage_s
+
+
+def _extend(
+    nodes: int, seconds: float, same: _Path | None, cheapest: _Path | None, clock: Clock
+) -> _Path:
+    """Returns the cheapest path that ends with a stage of `seconds` on `nodes`.
+
+    Args:
+        nodes: nodes of the stage.
+        seconds: duration of the stage.
+        same: path up to the stage before on as many nodes, or None if these do not divide it.
+        cheapest: cheapest path up to the stage before on any nodes, or None for the first stage.
+        clock: duration of a restart.
+    """
+    if cheapest is None:
+        return _Path(seconds, nodes * seconds, nodes, None)
+    candidates = [(clock.restart_s, cheapest)]
+    if same is not None:
+        candidates.append((clock.restart_s if clock.restarts_always else 0.0, same))
+    restart_s, previous = min(
+        candidates,
+        key=lambda candidate: (candidate[0] + candidate[1].seconds, candidate[1].node_seconds),
+    )
+    return _Path(
+        previous.seconds + restart_s + seconds,
+        previous.node_seconds + nodes * seconds,
+        nodes,
+        previous,
+    )
+
+
+NODE_POLICIES: dict[str, NodePolicy] = {
+    policy.name: policy for policy in (NemoPolicy(), BestPolicy(), FixedPolicy())
+}
+
+
+def find_node_policy(name: str) -> NodePolicy:
+    """Returns the policy of `rampup.node_policy`.
+
+    Raises:
+        UsageError: there is no policy of this name.
+    """
+    if name not in NODE_POLICIES:
+        raise UsageError(
+            f"{POLICY_KEY}={name} is not a node policy",
+            keys=(POLICY_KEY,),
+            remedy=f"one of {', '.join(NODE_POLICIES)}",
+        )
+    return NODE_POLICIES[name]
+
+
+def count_nodes(count: int) -> str:
+    """Returns `1 node` or `2 nodes`."""
+    return f"{count} node{'s' if count > 1 else ''}"

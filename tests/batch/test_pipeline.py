@@ -1,0 +1,63 @@
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rampcli.batch.pipeline import check_pipeline
+from rampcli.errors import UsageError
+
+PIPELINE = "parallel.num_pipeline_microbatches"
+
+
+def offered(remedy, key):
+    """Returns the numbers that a remedy suggests for a key."""
+    assert remedy.startswith(f"{key}=")
+    return [int(number) for number in re.findall(r"\d+", remedy.removeprefix(f"{key}="))]
+
+
+@given(
+    microbatches=st.integers(1, 24),
+    stages=st.integers(2, 8),
+    layers=st.integers(1, 32),
+    open_=st.booleans(),
+)
+def test_layers_divide_over_stages_and_microbatches_fill_them_or_others_are_suggested(
+    microbatches, stages, layers, open_
+):
+    def check(**changed):
+        given = {
+            "num_pipeline_microbatches": microbatches,
+            "stages": stages,
+            "num_layers": layers,
+        }
+        check_pipeline(**(given | ({"num_pipeline_microbatches": None} if open_ else {}) | changed))
+
+    if layers % stages:
+        with pytest.raises(UsageError) as refusal:
+            check()
+        assert refusal.value.keys == ("model.num_layers", "parallel.pipeline_parallel_size")
+        [fewer] = offered(refusal.value.remedy, "parallel.pipeline_parallel_size")
+        assert layers % fewer == 0
+        assert 1 <= fewer < stages
+    elif open_:
+        check()
+    elif microbatches % stages:
+        with pytest.raises(
+            UsageError, match=r"is not a multiple of parallel\.pipeline_parallel_size"
+        ) as refusal:
+            check()
+        offers = offered(refusal.value.remedy, PIPELINE)
+        assert offers
+        for count in offers:
+            check(num_pipeline_microbatches=count)
+            assert abs(count - microbatches) < stages
+    else:
+        check()
+
+
+def test_pipeline_microbatches_without_a_pipeline_are_refused():
+    with pytest.raises(UsageError, match="there is no pipeline") as refusal:
+        check_pipeline(num_pipeline_microbatches=4, stages=1, num_layers=8)
+    assert refusal.value.remedy == "parallel.num_pipeline_microbatches=null"
+    check_pipeline(num_pipeline_microbatches=None, stages=1, num_layers=8)
