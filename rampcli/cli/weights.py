@@ -8,6 +8,7 @@ from typing import Any
 import typer
 import yaml
 
+from rampcli.checkpoint.manifest import complete_checkpoints
 from rampcli.config.huggingface import as_settings, has_weights, read_config
 from rampcli.errors import NoCheckpointError, UsageError, visible
 from rampcli.launch.program import run_program
@@ -30,7 +31,7 @@ def run_on_checkpoint(
             f"{run_dir} is no run directory: it has no config.yaml",
             remedy="runs/NAME, of a run that has trained",
         )
-    if not run.complete_checkpoints():
+    if not complete_checkpoints(run):
         raise NoCheckpointError(f"{run_dir} has no checkpoint yet", remedy="the same once it has")
     given = [f"--{name}={value}" for name, value in options.items() if value is not None]
     code = run_program(
