@@ -1,4 +1,8 @@
-"""The run directory: the files of a run, how they are written, and how they are read. JSON only; every file is whole or absent."""
+"""The run directory: paths of its files, and reading and writing of its JSON files.
+
+Every file is JSON or text. state.json is replaced as a whole, so a reader sees the old or the new state.
+Rows of metrics.jsonl and events.jsonl are appended; an incomplete last line is ignored.
+"""
 
 import json
 import math
@@ -12,16 +16,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
-from rampcli.checksums import PIECE_BYTES, checksum_fits
+from rampcli.checksums import PIECE_BYTES
 from rampcli.errors import DamagedFileError
 from rampcli.own_folder import OwnFolder, link_refused, open_to_read
 from rampcli.records import COUNT, POSITIVE, RATE, check_shape, parse_json, read_json
 
-MANIFEST = "manifest.json"
 STAGE_BOUNDARY, COMPLETE, PREEMPTED = "stage_boundary", "complete", "preempted"
-"""What state.json says of a run whose workers have ended as they should."""
+"""Values of `status` in state.json after workers have ended in an orderly way."""
 STAGE_IS_OVER = (STAGE_BOUNDARY, COMPLETE)
-MOST_METRICS_ASIDE = 10_000
+MAX_OLD_METRICS = 10_000
 OWN_NAMES = (
     "config.yaml",
     "overrides.txt",
@@ -33,12 +36,12 @@ OWN_NAMES = (
     "logs",
     "slurm",
 )
-MOST_ROW_BYTES = 2**20
-MOST_STATE_BYTES = 2**20
-_ONE_ROW_AT_A_TIME = threading.Lock()
+MAX_ROW_BYTES = 2**20
+MAX_STATE_BYTES = 2**20
+_APPEND_LOCK = threading.Lock()
 _STEP_FOLDER = re.compile(r"step_(\d{8,18})", re.ASCII)
-_PLAIN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,200}", re.ASCII)
 
+# Shapes, in the notation of `rampcli.records`, of the fields that readers rely on. Files may hold more.
 TEXT_OR_NULL, NUMBER_OR_NULL = (str, None), (float, None)
 NEXT = {"stage": COUNT, "global_batch_size": COUNT, "num_nodes": COUNT, "command": TEXT_OR_NULL}
 FAILURE = {
@@ -63,17 +66,6 @@ BEFORE_THE_START: dict[str, Any] = {
     "stage": 0,
     "next": None,
 }
-SETTING = (str, bool, int, float, None, [(str, int, float)])
-FILE = {"bytes": COUNT, "sums?": str, "sha256?": str}
-CHECKPOINT = {
-    "step": COUNT,
-    "consumed_samples": COUNT,
-    "order_hash": TEXT_OR_NULL,
-    "recent?": [[float]],
-    "corpus": str,
-    "settings": {...: SETTING},
-    "files": {...: FILE},
-}
 METRICS_ROW = {
     "step": COUNT,
     "stage": COUNT,
@@ -93,52 +85,20 @@ EVENT_ROWS: dict[str, dict[str, Any]] = {
     "stop": {"step": COUNT, "status": str, "save_s": float},
     **{kind: {"reason": str} for kind in ("fault", "slow_data", "spare_ranks")},
 }
-"""Shapes, as `rampcli.records` has them, of what readers rely on. Files may hold more."""
-
-
-@dataclass(frozen=True, slots=True)
-class Checkpoint:
-    """A checkpoint folder with a manifest, and what the manifest says."""
-
-    path: Path
-    manifest: dict[str, Any]
-
-    @property
-    def step(self) -> int:
-        """Optimiser steps taken."""
-        return int(self.manifest["step"])
-
-    @property
-    def consumed_samples(self) -> int:
-        """Samples consumed."""
-        return int(self.manifest["consumed_samples"])
-
-    @property
-    def files(self) -> dict[str, dict[str, Any]]:
-        """The other files in the folder, by name: `bytes`, and a checksum, `sums` or `sha256`."""
-        return dict(self.manifest["files"])
-
-    def damage(self, *, by_checksum: bool = True) -> str | None:
-        """Returns what is wrong with the files by size and, unless the caller does that, by checksum; None if nothing is."""
-        for name, file in self.files.items():
-            path = self.path / name
-            if not path.is_file():
-                return f"{name} is missing"
-            if path.stat().st_size != file["bytes"]:
-                return f"{name} has {path.stat().st_size} bytes instead of {file['bytes']}"
-            if by_checksum and not checksum_fits(path, file):
-                return f"{name} has another checksum"
-        return None
 
 
 @dataclass(frozen=True, slots=True)
 class RunDirectory(OwnFolder):
-    """`runs/NAME`, as docs/reference/run-directory.md lays it out."""
+    """`runs/NAME`, with the layout of docs/reference/run-directory.md."""
 
     KIND: ClassVar[str] = "run directory"
 
     def claim(self) -> None:
-        """As `OwnFolder.claim`. A run directory of an earlier version has no marker; its config.yaml and state.json show what it is."""
+        """Makes and marks the folder, as `OwnFolder.claim` does.
+
+        Run directories of earlier versions have no marker. They are recognised by their config.yaml and
+        state.json, and marked.
+        """
         if not self.is_claimed():
             with suppress(DamagedFileError):
                 if self.config.is_file() and self.read_state() is not None:
@@ -146,10 +106,10 @@ class RunDirectory(OwnFolder):
         OwnFolder.claim(self)
 
     def refuse_links(self) -> None:
-        """Refuse a run directory in which a file or folder of a run is a symbolic link, before anything in it is changed.
+        """Checks that none of the run's files and folders is a symbolic link.
 
         Raises:
-            UsageError: names the link.
+            UsageError: one of them is; the message names it.
         """
         for name in OWN_NAMES:
             if (self.path / name).is_symlink():
@@ -157,7 +117,7 @@ class RunDirectory(OwnFolder):
 
     @property
     def config(self) -> Path:
-        """The snapshot that workers read."""
+        """Snapshot of the configuration, which workers read."""
         return self.path / "config.yaml"
 
     @property
@@ -172,70 +132,41 @@ class RunDirectory(OwnFolder):
 
     @property
     def checkpoints(self) -> Path:
-        """The folder of the checkpoint folders."""
+        """Parent of the checkpoint folders."""
         return self.path / "checkpoints"
 
     @property
     def lock(self) -> Path:
-        """Held by who supervises the run."""
+        """Lock held by the run's supervisor."""
         return self.path / "lock"
 
     @property
     def workers_lock(self) -> Path:
-        """Shared by the run's workers while they live."""
+        """Lock shared by the run's workers while they live."""
         return self.path / "workers.lock"
 
     @property
     def logs(self) -> Path:
-        """What the workers printed."""
+        """Folder of the workers' output."""
         return self.path / "logs"
 
     def checkpoint_folder(self, step: int) -> Path:
-        """Where the checkpoint after `step` optimiser steps stands once it is complete."""
+        """Returns the path of the checkpoint of `step`."""
         return self.checkpoints / f"step_{step:08d}"
 
-    def complete_checkpoints(self) -> list[Checkpoint]:
-        """Returns the checkpoints whose manifest can be read, oldest first. Their tensors are not read.
-
-        Raises:
-            DamagedFileError: there are manifests, and none of them can be read.
-        """
-        found, damaged = self.read_checkpoints()
-        if damaged and not found:
-            raise damaged[-1]
-        return found
-
-    def read_checkpoints(self) -> tuple[list[Checkpoint], list[DamagedFileError]]:
-        """Returns the checkpoints whose manifest can be read, and what is wrong with the other manifests, both oldest first."""
-        found, damaged = [], list[DamagedFileError]()
-        for path in self._step_folders():
-            try:
-                found.append(_read_checkpoint(path))
-            except FileNotFoundError:  # an interrupted save
-                continue
-            except DamagedFileError as error:
-                damaged.append(error)
-        return found, damaged
-
-    def _step_folders(self) -> list[Path]:
-        """Returns the folders of checkpoints, complete or not, oldest first."""
-        found = [
-            path for path in self.checkpoints.glob("step_*") if _STEP_FOLDER.fullmatch(path.name)
-        ]
-        return sorted(found, key=_step_of)
-
-    def consumed_samples(self) -> int:
-        """Returns how many samples the newest complete checkpoint has consumed; 0 without one."""
-        return max(
-            (checkpoint.consumed_samples for checkpoint in self.complete_checkpoints()), default=0
+    def checkpoint_folders(self) -> list[Path]:
+        """Returns the folders that are named after a step, oldest first, whether complete or not."""
+        return sorted(
+            (path for path in self.checkpoints.glob("step_*") if _STEP_FOLDER.fullmatch(path.name)),
+            key=step_of,
         )
 
     def write_state(self, state: dict[str, Any]) -> None:
-        """Replace state.json."""
+        """Replaces state.json."""
         self.write_json(self.path / "state.json", state)
 
     def change_status(self, status: str, **facts: Any) -> None:
-        """Replace the status in state.json, and set some facts; an earlier error is dropped."""
+        """Replaces the status and the given facts in state.json, and drops an earlier error."""
         state = {
             key: value
             for key, value in (self.read_state() or BEFORE_THE_START).items()
@@ -244,15 +175,15 @@ class RunDirectory(OwnFolder):
         self.write_state({**state, "status": status, **facts})
 
     def read_state(self) -> dict[str, Any] | None:
-        """Returns state.json, or None if the run has not started.
+        """Returns the content of state.json, or None if the run has not started.
 
         Raises:
-            DamagedFileError: it is not what a run wrote.
+            DamagedFileError: the file is not a run's state.
         """
         path = self.path / "state.json"
         with suppress(FileNotFoundError):
             try:
-                state: dict[str, Any] = read_json(path, STATE, most_bytes=MOST_STATE_BYTES)
+                state: dict[str, Any] = read_json(path, STATE, most_bytes=MAX_STATE_BYTES)
             except DamagedFileError as error:
                 error.remedy = f"delete {path}: the run resumes from its checkpoints without it"
                 raise
@@ -260,108 +191,73 @@ class RunDirectory(OwnFolder):
         return None
 
     def append_event(self, kind: str, **facts: Any) -> None:
-        """Add a row to events.jsonl."""
+        """Appends a row to events.jsonl."""
         self.append_row(self.events, {"event": kind, "time": round(time.time(), 3), **facts})
 
     def append_row(self, path: Path, row: dict[str, Any]) -> None:
-        """Add one row to a JSON lines file. A last line that was cut off is dropped first. Threads may call this at the same time."""
-        with _ONE_ROW_AT_A_TIME, self.open_to_append(path) as file:
+        """Appends a row to a JSON lines file, replacing an incomplete last line. Thread-safe."""
+        with _APPEND_LOCK, self.open_to_append(path) as file:
             if file.seek(0, os.SEEK_END) > 0:
                 file.seek(-1, os.SEEK_END)
                 if file.read(1) != b"\n":
                     file.truncate(_end_of_rows(path))
             file.write(json.dumps(row).encode() + b"\n")
 
-    def remove_checkpoints(self, *, keep_last: int) -> None:
-        """Delete interrupted saves and, once there are `keep_last` complete checkpoints, all that are older, also damaged ones."""
-        for path in self.checkpoints.glob("step_*"):
-            if not (_STEP_FOLDER.fullmatch(path.name) and (path / MANIFEST).is_file()):
-                self.remove_tree(path)
-        complete = self.complete_checkpoints()
-        for path in self._step_folders() if len(complete) >= keep_last else ():
-            if _step_of(path) < complete[-keep_last].step:
-                self._remove_checkpoint(path)
-
-    def remove_checkpoints_from(self, step: int) -> None:
-        """Delete the checkpoints of `step` and later ones: they could not be loaded, and their steps were taken again."""
-        for path in self._step_folders():
-            if _step_of(path) >= step:
-                self._remove_checkpoint(path)
-
-    def _remove_checkpoint(self, path: Path) -> None:
-        """Delete its manifest first, so that a checkpoint that is half deleted is not complete."""
-        if not path.is_symlink():
-            self.remove_file(path / MANIFEST)
-        self.remove_tree(path)
-
-    def forget_after(self, step: int) -> None:
-        """Drop the rows of metrics.jsonl after `step`: these steps will be taken again."""
+    def drop_metrics_after(self, step: int) -> None:
+        """Drops the rows of metrics.jsonl after `step`, because those steps will be taken again."""
         rows = [row for row in read_rows(self.metrics) if row["step"] <= step]
         self.replace(self.metrics, "".join(json.dumps(row) + "\n" for row in rows))
 
     def set_metrics_aside(self) -> Path | None:
-        """Rename metrics.jsonl, so that a run that begins anew does not drop its rows. Returns the new path; None if it has no rows."""
+        """Renames metrics.jsonl, so that a run that starts from step 0 again keeps its old rows.
+
+        Returns the new path, or None if there are no rows.
+        """
         if next(read_rows(self.metrics), None) is None:
             return None
-        names = (self.path / f"metrics.{number}.jsonl" for number in range(1, MOST_METRICS_ASIDE))
+        names = (self.path / f"metrics.{number}.jsonl" for number in range(1, MAX_OLD_METRICS))
         aside = next(name for name in names if not os.path.lexists(name))
         self.rename(self.metrics, aside)
         return aside
 
 
-def _step_of(folder: Path) -> int:
+def step_of(folder: Path) -> int:
+    """Returns the step in the name of a checkpoint folder."""
     return int(folder.name.removeprefix("step_"))
 
 
-def _read_checkpoint(path: Path) -> Checkpoint:
-    """Read a manifest, and check that it is of this folder and names plain files, each with a checksum.
-
-    Raises:
-        FileNotFoundError: the folder has no manifest.
-        DamagedFileError: it is not what a save wrote.
-    """
-    manifest = read_json(path / MANIFEST, CHECKPOINT)
-    if manifest["step"] != _step_of(path):
-        raise DamagedFileError(f"{path / MANIFEST} is damaged: it is of step {manifest['step']}")
-    for name, facts in manifest["files"].items():
-        if not _PLAIN_NAME.fullmatch(name):
-            raise DamagedFileError(
-                f"{path / MANIFEST} is damaged: {name!r} is not the name of a file beside it"
-            )
-        if not {"sums", "sha256"} & facts.keys():
-            raise DamagedFileError(f"{path / MANIFEST} is damaged: it has no checksum of {name}")
-    if any(len(pair) != 2 for pair in manifest.get("recent", ())):
-        raise DamagedFileError(f"{path / MANIFEST} is damaged: recent is not a list of pairs")
-    return Checkpoint(path, manifest)
-
-
 def read_rows(path: Path) -> Iterator[dict[str, Any]]:
-    """Gives the rows of metrics.jsonl or events.jsonl. Raises as `Tail.rows`."""
+    """Yields the rows of metrics.jsonl or events.jsonl. Raises what `Tail.rows` raises."""
     return Tail(path).rows()
 
 
 def loss_of(row: dict[str, Any]) -> float:
-    """Returns the loss of a row, for showing; one that is not finite is written as null."""
+    """Returns the loss of a metrics row for display. A loss that is not finite is stored as null."""
     return math.nan if row["loss"] is None else float(row["loss"])
 
 
 @dataclass(slots=True)
 class Tail:
-    """Reads the rows of a JSON lines file as they are added, from byte `offset` on. A last line without its end is not a row yet."""
+    """Reads the rows of a JSON lines file as they are appended.
+
+    Attributes:
+        path: metrics.jsonl or events.jsonl.
+        offset: byte after the last row that was read.
+    """
 
     path: Path
     offset: int = 0
 
     def skip(self) -> None:
-        """Pass over the rows that are there, but not over a last line that was cut off: the next row replaces it."""
+        """Skips the complete rows. An incomplete last line stays, as the next row will replace it."""
         with suppress(FileNotFoundError):
             self.offset = _end_of_rows(self.path)
 
     def rows(self) -> Iterator[dict[str, Any]]:
-        """Gives the rows since the last call.
+        """Yields the rows that were appended since the last call.
 
         Raises:
-            DamagedFileError: one of them is not what a run wrote.
+            DamagedFileError: a row is not one of a run.
         """
         shape = METRICS_ROW if self.path.name.startswith("metrics.") else EVENT_ROW
         try:
@@ -372,7 +268,7 @@ class Tail:
             raise DamagedFileError(f"cannot read {self.path}: {error.strerror}") from error
         with file:
             file.seek(self.offset)
-            while (line := file.readline(MOST_ROW_BYTES)).endswith(b"\n"):
+            while (line := file.readline(MAX_ROW_BYTES)).endswith(b"\n"):
                 where = f"{self.path}, byte {self.offset:,},"
                 try:
                     row = parse_json(line, shape, where=where)
@@ -383,9 +279,9 @@ class Tail:
                     raise
                 self.offset += len(line)
                 yield row
-        if len(line) == MOST_ROW_BYTES:
+        if len(line) == MAX_ROW_BYTES:
             raise DamagedFileError(
-                f"{self.path} is damaged: a line is longer than {MOST_ROW_BYTES:,} bytes"
+                f"{self.path} is damaged: a line is longer than {MAX_ROW_BYTES:,} bytes"
             )
 
 

@@ -7,31 +7,31 @@ from pathlib import Path
 import torch
 from safetensors.torch import load_file
 
-from rampcli.checkpoint.shards import block_of
-from rampcli.checkpoint.tensor_files import write_blocks
+from rampcli.checkpoint.manifest import MANIFEST, Checkpoint
+from rampcli.checkpoint.shards import shard_of
+from rampcli.checkpoint.tensor_files import write_shards
 from rampcli.checksums import page_sums
 from rampcli.own_folder import write_json
-from rampcli.run_directory import MANIFEST, Checkpoint
 
 
 def cut(checkpoint: Checkpoint) -> None:
-    shard = shard_of(checkpoint)
-    shard.write_bytes(shard.read_bytes()[:-8])
+    file = tensor_file(checkpoint)
+    file.write_bytes(file.read_bytes()[:-8])
 
 
 def flip(checkpoint: Checkpoint) -> None:
-    content = bytearray(shard_of(checkpoint).read_bytes())
+    content = bytearray(tensor_file(checkpoint).read_bytes())
     content[-1] ^= 1
-    shard_of(checkpoint).write_bytes(content)
+    tensor_file(checkpoint).write_bytes(content)
 
 
 def remove(checkpoint: Checkpoint) -> None:
-    shard_of(checkpoint).unlink()
+    tensor_file(checkpoint).unlink()
 
 
 def put_a_fifo_in_place(checkpoint: Checkpoint) -> None:
-    shard_of(checkpoint).unlink()
-    os.mkfifo(shard_of(checkpoint))
+    tensor_file(checkpoint).unlink()
+    os.mkfifo(tensor_file(checkpoint))
 
 
 def cut_with_an_honest_manifest(checkpoint: Checkpoint) -> None:
@@ -44,8 +44,8 @@ def leave_a_tensor_out_with_an_honest_manifest(checkpoint: Checkpoint) -> None:
 
 
 def double_a_tensor_with_an_honest_manifest(checkpoint: Checkpoint) -> None:
-    shard = shard_of(checkpoint)
-    shard.with_name("shard-00002-model-00001-of-00001.safetensors").write_bytes(shard.read_bytes())
+    file = tensor_file(checkpoint)
+    file.with_name("shard-00002-model-00001-of-00001.safetensors").write_bytes(file.read_bytes())
     make_honest(checkpoint)
 
 
@@ -67,17 +67,17 @@ def damage_the_manifest(checkpoint: Checkpoint) -> None:
     (checkpoint.path / MANIFEST).write_text("[" * 100_000)
 
 
-def shard_of(checkpoint: Checkpoint) -> Path:
+def tensor_file(checkpoint: Checkpoint) -> Path:
     return checkpoint.path / "shard-00001-model-00001-of-00001.safetensors"
 
 
 def rewrite(checkpoint: Checkpoint, change: Callable[[dict[str, torch.Tensor]], object]) -> None:
-    """Change the tensors of a checkpoint, and make the manifest fit."""
-    tensors = load_file(shard_of(checkpoint))
+    """Changes the tensors of a checkpoint and makes the manifest fit."""
+    tensors = load_file(tensor_file(checkpoint))
     change(tensors)
-    shard_of(checkpoint).unlink()
-    write_blocks(
-        checkpoint.path, [block_of(name, tensor) for name, tensor in tensors.items()], rank=0
+    tensor_file(checkpoint).unlink()
+    write_shards(
+        checkpoint.path, [shard_of(name, tensor) for name, tensor in tensors.items()], rank=0
     )
     make_honest(checkpoint)
 

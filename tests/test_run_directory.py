@@ -10,10 +10,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rampcli.checkpoint.manifest import (
+    MANIFEST,
+    complete_checkpoints,
+    read_checkpoints,
+    remove_checkpoints_from,
+    remove_old_checkpoints,
+)
 from rampcli.checksums import sha256
 from rampcli.errors import DamagedFileError, UsageError
 from rampcli.own_folder import write_json
-from rampcli.run_directory import MANIFEST, RunDirectory, Tail, read_rows
+from rampcli.run_directory import RunDirectory, Tail, read_rows
 from run_files import coming, manifest, metrics_row, state
 
 ROWS = st.lists(
@@ -48,7 +55,7 @@ def save(run, step, *, samples=None, complete=True):
 
 
 def steps(run):
-    return [checkpoint.step for checkpoint in run.complete_checkpoints()]
+    return [checkpoint.step for checkpoint in complete_checkpoints(run)]
 
 
 def test_the_files_of_a_run_are_where_the_documents_say(tmp_path):
@@ -136,13 +143,13 @@ def test_checkpoints_are_found_in_the_order_of_their_steps(run):
     for step in (90, 7, 123_456_789, 100):
         save(run, step)
     assert steps(run) == [7, 90, 100, 123_456_789]
-    assert [checkpoint.consumed_samples for checkpoint in run.complete_checkpoints()] == [
+    assert [checkpoint.consumed_samples for checkpoint in complete_checkpoints(run)] == [
         56,
         720,
         800,
         987_654_312,
     ]
-    assert run.complete_checkpoints()[0].path == run.checkpoint_folder(7)
+    assert complete_checkpoints(run)[0].path == run.checkpoint_folder(7)
 
 
 def test_a_folder_without_a_manifest_or_of_another_name_is_no_checkpoint(run):
@@ -154,12 +161,12 @@ def test_a_folder_without_a_manifest_or_of_another_name_is_no_checkpoint(run):
 
 
 def test_a_run_that_has_not_started_has_no_checkpoints(tmp_path):
-    assert RunDirectory(tmp_path / "nowhere").complete_checkpoints() == []
+    assert complete_checkpoints(RunDirectory(tmp_path / "nowhere")) == []
 
 
 def test_a_whole_checkpoint_has_no_damage(run):
     save(run, 5)
-    assert run.complete_checkpoints()[0].damage() is None
+    assert complete_checkpoints(run)[0].damage() is None
 
 
 @pytest.mark.parametrize(
@@ -176,7 +183,7 @@ def test_a_damaged_checkpoint_says_what_is_wrong(run, content, damage):
         file.unlink()
     else:
         file.write_bytes(content)
-    assert run.complete_checkpoints()[0].damage() == damage
+    assert complete_checkpoints(run)[0].damage() == damage
 
 
 @pytest.mark.parametrize(
@@ -186,12 +193,12 @@ def test_the_newest_complete_checkpoints_are_kept_and_the_rest_is_gone(run, keep
     for step in (10, 20, 30):
         save(run, step)
     save(run, 40, complete=False)
-    run.remove_checkpoints(keep_last=keep)
+    remove_old_checkpoints(run, keep_last=keep)
     assert steps(run) == left
     assert sorted(path.name for path in run.checkpoints.iterdir()) == [
         f"step_{step:08d}" for step in left
     ]
-    assert all(checkpoint.damage() is None for checkpoint in run.complete_checkpoints())
+    assert all(checkpoint.damage() is None for checkpoint in complete_checkpoints(run))
 
 
 @pytest.mark.parametrize(("keep", "left"), [(1, [30]), (2, [20, 30]), (3, [10, 20, 30])])
@@ -199,7 +206,7 @@ def test_a_damaged_checkpoint_goes_when_enough_newer_ones_are_there(run, keep, l
     for step in (10, 20, 30):
         save(run, step)
     (run.checkpoint_folder(10) / MANIFEST).write_text("{")
-    run.remove_checkpoints(keep_last=keep)
+    remove_old_checkpoints(run, keep_last=keep)
     assert sorted(path.name for path in run.checkpoints.iterdir()) == [
         f"step_{step:08d}" for step in left
     ]
@@ -208,7 +215,7 @@ def test_a_damaged_checkpoint_goes_when_enough_newer_ones_are_there(run, keep, l
 def test_checkpoints_of_steps_that_were_taken_again_are_removed(run):
     for step in (10, 20, 30):
         save(run, step)
-    run.remove_checkpoints_from(20)
+    remove_checkpoints_from(run, 20)
     assert sorted(path.name for path in run.checkpoints.iterdir()) == ["step_00000010"]
 
 
@@ -227,14 +234,14 @@ def test_steps_that_will_be_taken_again_leave_the_metrics(run):
         run.append_row(run.metrics, metrics_row(step=step, loss=1 / step))
     before = run.metrics.read_text(encoding="utf-8").splitlines(keepends=True)
     run.metrics.write_text("".join(before) + '{"step": 6, "lo', encoding="utf-8")
-    run.forget_after(3)
+    run.drop_metrics_after(3)
     assert run.metrics.read_text(encoding="utf-8") == "".join(before[:3])
     run.append_row(run.metrics, metrics_row(step=4))
     assert [row["step"] for row in read_rows(run.metrics)] == [1, 2, 3, 4]
 
 
 def test_forgetting_in_a_run_without_metrics_leaves_none(run):
-    run.forget_after(3)
+    run.drop_metrics_after(3)
     assert list(read_rows(run.metrics)) == []
 
 
@@ -327,14 +334,14 @@ def test_a_manifest_that_no_save_wrote_is_passed_over_for_an_older_one_and_named
     save(run, 5)
     write_json(save(run, 7) / MANIFEST, manifest() | facts)
     assert steps(run) == [5]
-    _, (damaged,) = run.read_checkpoints()
+    _, (damaged,) = read_checkpoints(run)
     assert "step_00000007/manifest.json is damaged" in damaged.message
 
 
 def test_where_every_manifest_is_damaged_a_run_does_not_pass_for_one_without_checkpoints(run):
     (save(run, 7) / MANIFEST).write_text("{")
     with pytest.raises(DamagedFileError, match="manifest"):
-        run.complete_checkpoints()
+        complete_checkpoints(run)
 
 
 def test_a_run_directory_of_an_earlier_version_is_recognised_and_a_folder_with_alike_names_is_not(

@@ -1,1 +1,1 @@
-"""Checkpoints: saving, loading, and their files."""
+"""Checkpoints: saving, loading, and their files. Only `manifest` and `compatibility` need no torch."""

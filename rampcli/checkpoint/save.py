@@ -1,63 +1,73 @@
-"""Checkpoints: tensors in safetensors files, the rest in a JSON manifest. No pickle.
+"""Saves checkpoints: tensors in safetensors files, everything else in a JSON manifest. No pickle.
 
-A checkpoint is written aside, flushed, given its manifest and renamed: it is complete or absent. It loads at any world size.
+A checkpoint is written under another name, flushed, given its manifest and renamed, so it is complete or
+absent. It loads on any number of ranks.
 """
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch import Tensor
 
-from rampcli.checkpoint.shards import Block, HostCopies, block_of, blocks_to_save
-from rampcli.checkpoint.tensor_files import read_blocks, write_blocks
-from rampcli.checksums import page_sums
-from rampcli.config.belonging import check_settings
-from rampcli.errors import (
-    DamagedFileError,
-    ForeignCheckpointError,
-    NoCheckpointError,
-    RampcliError,
-    reason_of,
+from rampcli.checkpoint.manifest import (
+    MANIFEST,
+    remove_checkpoints_from,
+    remove_old_checkpoints,
 )
+from rampcli.checkpoint.shards import HostCopies, Shard, shards_to_save
+from rampcli.checkpoint.state import TOKENIZER, TrainingState, named_tensors
+from rampcli.checkpoint.tensor_files import write_shards
+from rampcli.checksums import page_sums
+from rampcli.errors import RampcliError, reason_of
 from rampcli.models.decoder import Decoder
-from rampcli.parallel.ranks import from_all_ranks, from_rank_0
-from rampcli.run_directory import MANIFEST, Checkpoint, RunDirectory
+from rampcli.parallel.ranks import gather_from_all_ranks
+from rampcli.run_directory import RunDirectory
 
 FORMAT = 1
-MODEL, OPTIMIZER = "model.", "optimizer.state."
-TOKENIZER = "tokenizer.json"
 
 
-@dataclass(slots=True)
-class TrainingState:
-    """Where a run is.
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SavedCheckpoint:
+    """A checkpoint that has just become complete.
 
     Attributes:
-        step: optimiser steps.
-        consumed_samples: samples that they have read.
-        order_hash: hash of the order in which they were read; None: not audited.
-        recent: loss and gradient norm of the last steps, where later ones are compared with them.
+        step: optimiser steps taken.
+        consumed_samples: samples consumed.
+        save_s: seconds from the request until the checkpoint was complete.
+        stall_s: seconds of these during which training waited.
     """
 
-    step: int = 0
-    consumed_samples: int = 0
-    order_hash: str | None = None
-    recent: list[tuple[float, float]] = field(default_factory=list)
+    step: int
+    consumed_samples: int
+    save_s: float
+    stall_s: float
+
+
+OnSaved = Callable[[SavedCheckpoint], None]
 
 
 class Checkpoints:
-    """Saves and loads a model, of which each rank has its parts, and its optimisers. Every rank takes part in every call.
+    """Saves a model, of which each rank has its parts, and its optimisers. Every rank makes every call.
 
-    With `in_background`, training goes on while a checkpoint is written. A thread on each rank copies what is to be saved into host
-    memory, writes it, and agrees with the others in a process group of their own. An optimiser's step, which changes what is being
-    copied, waits for the copy; nothing else does.
+    With `in_background`, training continues during a save. A thread on each rank copies the tensors to
+    host memory, writes them, and communicates in a process group of its own. Only the next optimiser step,
+    which changes the tensors, waits for the copy.
+
+    Args:
+        run: the run directory.
+        parts: this rank's parts of the model.
+        optimizers: their optimisers.
+        keep_last: complete checkpoints to keep.
+        facts: what the checkpoints belong to, for their manifests: `settings`, `corpus`, `world_size`.
+        tokenizer: content of the tokenizer's file, stored in every checkpoint, or None.
+        in_background: let training continue during a save.
+        saved_step: step of the checkpoint that was loaded, which is not saved again.
     """
 
     def __init__(
@@ -70,20 +80,18 @@ class Checkpoints:
         facts: dict[str, Any],
         tokenizer: str | None = None,
         in_background: bool = False,
+        saved_step: int | None = None,
     ) -> None:
-        """`facts` go into every manifest: what the checkpoint belongs to; the tokenizer's file into every checkpoint."""
         self.run = run
         self.parts = parts
         self.optimizers = optimizers
         self.keep_last = keep_last
         self.facts = facts
         self.tokenizer = tokenizer
-        self.stall_s = 0.0  # that training has waited for the checkpoint that is being saved
-        self._step: int | None = (
-            None  # of that which was loaded, or is being saved, or was saved last
-        )
+        self.stall_s = 0.0
+        self._step = saved_step
         self._saving: Future[None] | None = None
-        self._copying: Future[list[Block]] | None = None
+        self._copying: Future[list[Shard]] | None = None
         self._copies = HostCopies()
         self._group = dist.new_group(backend="gloo") if in_background else None
         self._threads = (
@@ -92,36 +100,48 @@ class Checkpoints:
         for optimizer in optimizers:
             optimizer.register_step_pre_hook(lambda *_: self._wait_for_copy())
 
-    def save(self, state: TrainingState, *, is_last: bool = False) -> None:
-        """Write the checkpoint of `state`, and delete those beyond the last `keep_last`; in the background, where that is chosen.
+    def save(
+        self, state: TrainingState, *, is_last: bool = False, on_saved: OnSaved = lambda _: None
+    ) -> None:
+        """Saves a checkpoint, in the background if so chosen, and removes old ones.
+
+        A step that was loaded or saved last is not saved again.
 
         Args:
-            state: where the run is.
-            is_last: nothing is trained any more: return once it is written.
+            state: how far the run has come.
+            is_last: return only when the checkpoint is complete, because training is over.
+            on_saved: called on every rank once the checkpoint is complete, possibly by another thread.
 
         Raises:
-            RampcliError: this checkpoint, or the one before it, cannot be written: the disk is full, say. Older ones are as they were.
+            RampcliError: this checkpoint or the one before it cannot be written, for example because the
+                disk is full. Older checkpoints are unchanged.
         """
         began = time.perf_counter()
         self.wait()
-        if state.step != self._step:
-            self._step = state.step
-            manifest = {"format": FORMAT, **asdict(state), **self.facts}
-            if self._threads is None or is_last:
-                self._write(manifest, lambda: blocks_to_save(self._tensors(copies=False)), began)
-            else:
-                self.stall_s = 0.0
-                self._copying = self._threads.submit(
-                    self._copies.of(list(self._tensors(copies=False)))
-                )
-                self._saving = self._threads.submit(
-                    self._write, manifest, self._copying.result, began, trains=True
-                )
-                self.stall_s += time.perf_counter() - began
+        if state.step == self._step:
+            return
+        self._step = state.step
+        manifest = {"format": FORMAT, **asdict(state), **self.facts}
+        tensors = list(named_tensors(self.parts, self.optimizers, copies=False))
+        if self._threads is None or is_last:
+            self._write(manifest, lambda: shards_to_save(tensors))
+            save_s = time.perf_counter() - began
+            on_saved(_saved(manifest, save_s=save_s, stall_s=save_s))
+            return
+
+        def write(copies: Future[list[Shard]]) -> None:
+            self._write(manifest, copies.result)
+            save_s = time.perf_counter() - began
+            on_saved(_saved(manifest, save_s=save_s, stall_s=self.stall_s))
+
+        self.stall_s = 0.0
+        self._copying = self._threads.submit(self._copies.prepare(tensors))
+        self._saving = self._threads.submit(write, self._copying)
+        self.stall_s += time.perf_counter() - began
 
     @property
     def has_failed(self) -> bool:
-        """Whether this rank knows that the checkpoint that is being saved cannot be; `wait` says why, on every rank."""
+        """Whether the background save is known to have failed on this rank; `wait` raises the error."""
         return (
             self._saving is not None
             and self._saving.done()
@@ -129,10 +149,10 @@ class Checkpoints:
         )
 
     def wait(self) -> None:
-        """Return once no checkpoint is being saved.
+        """Waits until no checkpoint is being saved.
 
         Raises:
-            RampcliError: as `save`.
+            RampcliError: the background save failed.
         """
         saving, self._saving = self._saving, None
         if saving is not None:
@@ -145,197 +165,78 @@ class Checkpoints:
             copying.exception()
             self.stall_s += time.perf_counter() - began
 
-    def _write(
-        self,
-        manifest: dict[str, Any],
-        blocks: Callable[[], list[Block]],
-        began: float,
-        *,
-        trains: bool = False,
-    ) -> None:
-        """Write a checkpoint, step by step with the other ranks: what one cannot do ends it on all of them.
+    def _write(self, manifest: dict[str, Any], shards: Callable[[], list[Shard]]) -> None:
+        """Writes a checkpoint. A failure on one rank is raised on all of them.
 
         Args:
-            manifest: without its `files`.
-            blocks: gives this rank's.
-            began: when the checkpoint was asked for, by `time.perf_counter`.
-            trains: training goes on meanwhile.
+            manifest: the manifest without its `files`.
+            shards: returns the shards that this rank saves.
         """
         final = self.run.checkpoint_folder(manifest["step"])
         aside = final.with_name(f"{final.name}.tmp")
         is_first = dist.get_rank() == 0
         try:
-            self._together(lambda: self._make_anew(aside) if is_first else {})
-            shares = self._together(lambda: write_blocks(aside, blocks(), rank=dist.get_rank()))
+            self._on_all_ranks(lambda: self._make_empty_folder(aside) if is_first else {})
+            shares = self._on_all_ranks(lambda: write_shards(aside, shards(), rank=dist.get_rank()))
             manifest["files"] = {name: facts for share in shares for name, facts in share.items()}
-            self._together(lambda: self._complete(aside, final, manifest) if is_first else {})
-        except _CannotSave as error:
+            self._on_all_ranks(lambda: self._complete(aside, final, manifest) if is_first else {})
+        except _SaveFailedError as error:
             if is_first:
-                with suppress(
-                    OSError, RampcliError
-                ):  # why the save failed says more; the next save removes what this one left
-                    self.run.remove_tree(
-                        aside
-                    )  # on a full disk, this is the room in which to say so
+                # Make room on a full disk, so that the failure can be recorded. If this fails too, the
+                # error of the save says more, and the next save removes the folder.
+                with suppress(OSError, RampcliError):
+                    self.run.remove_tree(aside)
             raise RampcliError(
                 f"cannot save the checkpoint of step {manifest['step']}: {error}",
-                remedy="room and permission in the run directory; then the same command goes on from the last checkpoint",
+                remedy="free disk space or grant write permission in the run directory;"
+                " then the same command resumes from the last checkpoint",
             ) from error
-        if is_first:
-            save_s = time.perf_counter() - began
-            times = {
-                "save_s": round(save_s, 3),
-                "stall_s": round(self.stall_s if trains else save_s, 3),
-            }
-            self.run.append_event(
-                "checkpoint",
-                step=manifest["step"],
-                consumed_samples=manifest["consumed_samples"],
-                **times,
-            )
 
-    def _together(self, work: Callable[[], dict[str, Any]]) -> list[dict[str, Any]]:
-        """Do this rank's part of something; what all ranks have to say of theirs.
+    def _on_all_ranks(self, work: Callable[[], dict[str, Any]]) -> list[dict[str, Any]]:
+        """Runs `work` on every rank and returns the results of all ranks.
 
         Raises:
-            _CannotSave: one of them failed, for whatever reason: none is left waiting for it.
+            _SaveFailedError: `work` raised an exception on some rank.
         """
         cause: Exception | None = None
         try:
-            said = {"did": work()}
-        except Exception as error:
-            said, cause = {"failed": {"reason": reason_of(error)}}, error
-        everyone = from_all_ranks(said, self._group)
-        if reasons := sorted({each["failed"]["reason"] for each in everyone if "failed" in each}):
-            raise _CannotSave("; ".join(reasons)) from cause
-        return [each["did"] for each in everyone]
+            outcome = {"result": work()}
+        except Exception as error:  # whatever it is, the other ranks must not wait for this one
+            outcome, cause = {"failure": {"reason": reason_of(error)}}, error
+        outcomes = gather_from_all_ranks(outcome, self._group)
+        reasons = {each["failure"]["reason"] for each in outcomes if "failure" in each}
+        if reasons:
+            raise _SaveFailedError("; ".join(sorted(reasons))) from cause
+        return [each["result"] for each in outcomes]
 
-    def _make_anew(self, folder: Path) -> dict[str, Any]:
-        """Make an empty folder, also if someone has deleted the folder above it."""
+    def _make_empty_folder(self, folder: Path) -> dict[str, Any]:
+        """Makes an empty folder, and its parents in case a user has deleted them."""
         self.run.remove_tree(folder)
         self.run.make_folder(folder)
         return {}
 
     def _complete(self, aside: Path, final: Path, manifest: dict[str, Any]) -> dict[str, Any]:
-        """Let what is written become the checkpoint."""
+        """Completes a checkpoint whose tensors are written, and removes those that it replaces."""
         if self.tokenizer is not None:
             content = self.tokenizer.encode()
             self.run.replace(aside / TOKENIZER, content)
             manifest["files"][TOKENIZER] = {"bytes": len(content), "sums": page_sums(content)}
         self.run.write_json(aside / MANIFEST, manifest)
         self.run.flush(aside)
-        self.run.remove_checkpoints_from(manifest["step"])
+        remove_checkpoints_from(self.run, manifest["step"])
         self.run.rename(aside, final)
-        self.run.remove_checkpoints(keep_last=self.keep_last)
+        remove_old_checkpoints(self.run, keep_last=self.keep_last)
         return {}
 
-    def load_newest(self) -> TrainingState:
-        """Load the newest checkpoint that is whole, and say which are not. Returns the initial state if there is no checkpoint at all.
 
-        Raises:
-            ForeignCheckpointError: it was trained on another corpus, or with other settings.
-            NoCheckpointError: there are checkpoints, but none is whole.
-        """
-        readable, unreadable = self.run.read_checkpoints()
-        for error in unreadable if dist.get_rank() == 0 else ():
-            self.run.append_event("fault", reason=error.message)
-        found = {checkpoint.step: checkpoint for checkpoint in readable}
-        step = from_rank_0(max(found, default=-1))
-        if step == -1 and not from_rank_0(len(unreadable)):
-            return TrainingState()
-        while step != -1:
-            checkpoint = found.get(step)
-            if checkpoint is not None:
-                self._check_belonging(checkpoint)
-            if self._is_whole(checkpoint) and checkpoint is not None:
-                self._step = step
-                recent = [(loss, norm) for loss, norm in checkpoint.manifest.get("recent", [])]
-                order_hash = checkpoint.manifest["order_hash"]
-                return TrainingState(
-                    step=step,
-                    consumed_samples=checkpoint.consumed_samples,
-                    order_hash=order_hash,
-                    recent=recent,
-                )
-            step = from_rank_0(max((earlier for earlier in found if earlier < step), default=-1))
-        raise NoCheckpointError(
-            f"every checkpoint in {self.run.checkpoints} is damaged",
-            remedy="another name= or run_dir= to start anew",
-        )
-
-    def _check_belonging(self, checkpoint: Checkpoint) -> None:
-        check_settings(
-            checkpoint.manifest["settings"], self.facts["settings"], run_dir=self.run.path
-        )
-        if checkpoint.manifest["corpus"] != self.facts["corpus"]:
-            raise ForeignCheckpointError(
-                f"{checkpoint.path} was trained on another corpus than this machine has",
-                remedy="another name= or run_dir=",
-            )
-
-    def _is_whole(self, checkpoint: Checkpoint | None) -> bool:
-        """Load a checkpoint in place, while each rank compares its share of the files with their checksums.
-
-        Every rank returns the same. `checkpoint` is None on a rank that does not see a checkpoint that rank 0 sees.
-        """
-        damage = "a rank cannot read its manifest" if checkpoint is None else self._load(checkpoint)
-        damages = [
-            each["damage"]
-            for each in from_all_ranks({"damage": damage}, self._group)
-            if each["damage"] is not None
-        ]
-        if damages and dist.get_rank() == 0 and checkpoint is not None:
-            self.run.append_event(
-                "fault", reason=f"{checkpoint.path.name} is damaged: {damages[0]}"
-            )
-        return not damages
-
-    def _load(self, checkpoint: Checkpoint) -> str | None:
-        """Load this rank's part, and returns what is wrong with the checkpoint, or None."""
-        if checkpoint.step > 0:
-            self._make_optimizer_state()
-        names, rank, ranks = sorted(checkpoint.files), dist.get_rank(), dist.get_world_size()
-        mine = [name for number, name in enumerate(names) if number * ranks // len(names) == rank]
-        try:
-            damage = checkpoint.damage(by_checksum=False)
-            if damage is None:
-                blocks = [block_of(name, tensor) for name, tensor, _ in self._tensors(copies=True)]
-                read_blocks(checkpoint.path, checkpoint.files, blocks, to_check=mine)
-        except (DamagedFileError, OSError) as error:
-            return reason_of(error)
-        return damage
-
-    def _tensors(self, *, copies: bool) -> Iterator[tuple[str, Tensor, Tensor]]:
-        """The weights and the state of the optimisers, by names that do not depend on how the model is split, with their parameters.
-
-        Args:
-            copies: also those that another part of the model has, and saves.
-        """
-        states = {
-            parameter: state
-            for optimizer in self.optimizers
-            for parameter, state in optimizer.state.items()
-        }
-        for part in self.parts:
-            for name, parameter in (
-                part.named_parameters() if copies else part.own_parameters().items()
-            ):
-                yield f"{MODEL}{name}", parameter, parameter
-                for key, value in states.get(parameter, {}).items():
-                    yield f"{OPTIMIZER}{name}.{key}", value, parameter
-
-    def _make_optimizer_state(self) -> None:
-        """A parameter has no state before its first step; one along no gradient, of no size, makes it. One gradient at a time is held."""
-        for optimizer in self.optimizers:
-            for group in optimizer.param_groups:
-                rate, group["lr"] = group["lr"], 0.0
-                for parameter in group["params"]:
-                    if parameter not in optimizer.state:
-                        parameter.grad = torch.zeros_like(parameter)
-                        optimizer.step()
-                        parameter.grad = None
-                group["lr"] = rate
+def _saved(manifest: dict[str, Any], *, save_s: float, stall_s: float) -> SavedCheckpoint:
+    return SavedCheckpoint(
+        step=manifest["step"],
+        consumed_samples=manifest["consumed_samples"],
+        save_s=save_s,
+        stall_s=stall_s,
+    )
 
 
-class _CannotSave(Exception):
-    """The reasons of all ranks that have one."""
+class _SaveFailedError(Exception):
+    """The reasons of all ranks on which a save failed."""

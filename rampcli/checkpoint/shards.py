@@ -1,4 +1,4 @@
-"""Blocks: the boxes that ranks hold of tensors which may be split over them, and which rank saves what several hold."""
+"""Shards of tensors: which part of a tensor this rank holds, and which rank saves it if several do."""
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -7,57 +7,61 @@ import torch
 from torch import Tensor
 from torch.distributed.tensor import DTensor
 
+NamedTensor = tuple[str, Tensor, Tensor]
+"""A name, a tensor, and the parameter that it belongs to: itself, or the one whose state it is."""
+
 
 @dataclass(frozen=True, slots=True)
-class Block:
-    """A box of a tensor.
+class Shard:
+    """A rectangular part of a tensor.
 
     Attributes:
-        name: of the tensor.
-        offsets: where in the tensor the box begins, for each of its dimensions.
-        values: the box, on any device.
-        whole: shape of the tensor.
+        name: name of the tensor.
+        offsets: first index of the shard in each dimension of the tensor.
+        values: the numbers of the shard, on any device.
+        tensor_shape: shape of the whole tensor.
     """
 
     name: str
     offsets: tuple[int, ...]
     values: Tensor
-    whole: tuple[int, ...]
+    tensor_shape: tuple[int, ...]
 
 
-def block_of(name: str, tensor: Tensor) -> Block:
-    """What this rank holds of a tensor; all of it, unless it is split."""
+def shard_of(name: str, tensor: Tensor) -> Shard:
+    """Returns the shard of a tensor that this rank holds: the whole tensor unless it is a DTensor."""
     if not isinstance(tensor, DTensor):
-        return Block(name, (0,) * tensor.ndim, tensor.detach(), tuple(tensor.shape))
+        return Shard(name, (0,) * tensor.ndim, tensor.detach(), tuple(tensor.shape))
     with torch.no_grad():
         local = tensor.to_local()
-    (place,) = tensor.__create_chunk_list__()  # type: ignore[no-untyped-call]  # how distributed checkpoints ask for its place
-    return Block(name, tuple(place.offsets), local, tuple(tensor.shape))
+    # torch.distributed.checkpoint asks a DTensor for its offsets in this way.
+    (chunk,) = tensor.__create_chunk_list__()  # type: ignore[no-untyped-call]
+    return Shard(name, tuple(chunk.offsets), local, tuple(tensor.shape))
 
 
-def blocks_to_save(tensors: Iterable[tuple[str, Tensor, Tensor]]) -> list[Block]:
-    """This rank's blocks of what all ranks save, each of them on one rank, and about as many bytes on each.
+def shards_to_save(tensors: Iterable[NamedTensor]) -> list[Shard]:
+    """Returns the shards that this rank saves.
 
-    Every rank finds out the same without asking the others: it knows on which of them a copy of each of its blocks is.
+    Each shard is saved by one of the ranks that hold it, and ranks save about as many bytes each. They
+    agree without communication, as each knows from the mesh which ranks hold copies of its shards.
 
     Args:
-        tensors: names, tensors, and the parameters that they belong to, which say on which ranks they are. Ranks that hold copies name
-            the same tensors in the same order.
+        tensors: the tensors to save. Ranks that hold copies list the same tensors in the same order.
     """
-    blocks: list[Block] = []
+    shards: list[Shard] = []
     loads: dict[tuple[int, ...], list[int]] = {}
     for name, tensor, parameter in tensors:
-        axes, ranks, mine = _copies(tensor, parameter)
+        axes, ranks, this_rank = _replicas(tensor, parameter)
         load = loads.setdefault(axes, [0] * ranks)
         chosen = min(range(ranks), key=load.__getitem__)
         load[chosen] += tensor.numel()
-        if chosen == mine and (block := block_of(name, tensor)).values.numel():
-            blocks.append(block)
-    return blocks
+        if chosen == this_rank and (shard := shard_of(name, tensor)).values.numel():
+            shards.append(shard)
+    return shards
 
 
-def _copies(tensor: Tensor, parameter: Tensor) -> tuple[tuple[int, ...], int, int]:
-    """The axes of its mesh along which a tensor is the same; how many ranks hold the same, and which of them this one is."""
+def _replicas(tensor: Tensor, parameter: Tensor) -> tuple[tuple[int, ...], int, int]:
+    """Returns the mesh axes along which a tensor is replicated, the ranks on them, and this one's index."""
     if not isinstance(parameter, DTensor):
         return (), 1, 0
     mesh = parameter.device_mesh
@@ -65,96 +69,102 @@ def _copies(tensor: Tensor, parameter: Tensor) -> tuple[tuple[int, ...], int, in
         axes = tuple(
             axis for axis, placement in enumerate(tensor.placements) if placement.is_replicate()
         )
-    else:  # a number that an optimiser counts for the whole parameter
+    else:  # optimiser state without a mesh, such as AdamW's step count, is the same on all ranks
         axes = tuple(range(mesh.ndim))
-    ranks, mine = 1, 0
+    ranks, index = 1, 0
     for axis in axes:
-        ranks, mine = ranks * mesh.size(axis), mine * mesh.size(axis) + mesh.get_local_rank(axis)
-    return axes, ranks, mine
+        ranks, index = ranks * mesh.size(axis), index * mesh.size(axis) + mesh.get_local_rank(axis)
+    return axes, ranks, index
 
 
 class HostCopies:
-    """Copies of blocks in the host's memory, which is kept from one time to the next."""
+    """Copies shards into host memory, which is reused from save to save."""
 
     def __init__(self) -> None:
         self._memory: dict[str, Tensor] = {}
 
-    def of(self, tensors: Sequence[tuple[str, Tensor, Tensor]]) -> Callable[[], list[Block]]:
-        """What copies this rank's `blocks_to_save`, once it is called, from any thread; until it returns they have to stay as they are."""
+    def prepare(self, tensors: Sequence[NamedTensor]) -> Callable[[], list[Shard]]:
+        """Returns a function that copies this rank's `shards_to_save`.
+
+        Any thread may call it. The tensors must not change until it returns.
+        """
         device = next((tensor.device for _, tensor, _ in tensors if tensor.is_cuda), None)
         if device is None:
-            return lambda: self._copies(tensors)
-        there = torch.cuda.current_stream(device).record_event()
+            return lambda: self._copy(tensors)
+        computed = torch.cuda.current_stream(device).record_event()
 
-        def copy() -> list[Block]:
+        def copy() -> list[Shard]:
             stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
             with torch.cuda.stream(stream):
-                stream.wait_event(there)
-                copies = self._copies(tensors)
+                stream.wait_event(computed)
+                copies = self._copy(tensors)
             stream.synchronize()
             return copies
 
         return copy
 
-    def _copies(self, tensors: Sequence[tuple[str, Tensor, Tensor]]) -> list[Block]:
-        blocks = blocks_to_save(tensors)
+    def _copy(self, tensors: Sequence[NamedTensor]) -> list[Shard]:
         return [
-            replace(block, values=self._memory_for(block).copy_(block.values, non_blocking=True))
-            for block in blocks
+            replace(shard, values=self._memory_for(shard).copy_(shard.values, non_blocking=True))
+            for shard in shards_to_save(tensors)
         ]
 
-    def _memory_for(self, block: Block) -> Tensor:
-        if block.name not in self._memory:
-            self._memory[block.name] = torch.empty(
-                block.values.shape, dtype=block.values.dtype, pin_memory=block.values.is_cuda
+    def _memory_for(self, shard: Shard) -> Tensor:
+        if shard.name not in self._memory:
+            self._memory[shard.name] = torch.empty(
+                shard.values.shape, dtype=shard.values.dtype, pin_memory=shard.values.is_cuda
             )
-        return self._memory[block.name]
+        return self._memory[shard.name]
 
 
 class Tiling:
-    """Finds out whether boxes tile a tensor: they cover each of its numbers once, and nothing outside of it.
+    """Checks whether boxes tile a tensor: every number is in exactly one box, and no box reaches outside.
 
-    As many boxes as there are shards are counted in one pass, in any number of dimensions. Each corner of a box has a sign, which says
-    how the count of boxes changes there. The boxes tile the tensor exactly if their corners, added up, are those of the tensor.
+    Boxes are counted in one pass, in any number of dimensions. Each corner of a box has a sign: how the
+    number of boxes changes there. The boxes tile the tensor exactly if the signs of their corners add up
+    to those of the tensor's corners.
     """
 
-    def __init__(self, whole: tuple[int, ...]) -> None:
-        self._left: dict[tuple[int, ...], int] = {}
-        self._count((0,) * len(whole), whole, 1)
+    def __init__(self, tensor_shape: tuple[int, ...]) -> None:
+        self._unmatched: dict[tuple[int, ...], int] = {}
+        self._count((0,) * len(tensor_shape), tensor_shape, 1)
 
-    def lay(self, offsets: tuple[int, ...], shape: tuple[int, ...]) -> None:
-        """Add a box."""
+    def add(self, offsets: tuple[int, ...], shape: tuple[int, ...]) -> None:
+        """Adds a box."""
         self._count(offsets, shape, -1)
 
     @property
     def is_exact(self) -> bool:
-        """Whether the boxes so far tile the tensor."""
-        return not self._left
+        """Whether the boxes added so far tile the tensor."""
+        return not self._unmatched
 
     def _count(self, offsets: tuple[int, ...], shape: tuple[int, ...], sign: int) -> None:
         corners: list[tuple[tuple[int, ...], int]] = [((), sign)]
         for first, size in zip(offsets, shape, strict=True):
             corners = [
-                ((*at, place), turn)
-                for at, now in corners
-                for place, turn in ((first, now), (first + size, -now))
+                ((*corner, index), turn)
+                for corner, now in corners
+                for index, turn in ((first, now), (first + size, -now))
             ]
         for corner, turn in corners:
-            if count := self._left.pop(corner, 0) + turn:
-                self._left[corner] = count
+            if count := self._unmatched.pop(corner, 0) + turn:
+                self._unmatched[corner] = count
 
 
 def overlap(
-    block: Block, offsets: tuple[int, ...], shape: tuple[int, ...]
+    shard: Shard, offsets: tuple[int, ...], shape: tuple[int, ...]
 ) -> tuple[tuple[slice, ...], tuple[slice, ...]] | None:
-    """Where a block and another box of its tensor are the same numbers: as slices of the block, and of the box; None where nowhere."""
-    ours, theirs = [], []
-    for start, size, other_start, other_size in zip(
-        block.offsets, block.values.shape, offsets, shape, strict=True
+    """Returns the overlap of a shard and a box of the same tensor, or None if they do not overlap.
+
+    The first slices index the shard, the second ones the box.
+    """
+    in_shard, in_box = [], []
+    for start, size, box_start, box_size in zip(
+        shard.offsets, shard.values.shape, offsets, shape, strict=True
     ):
-        first, last = max(start, other_start), min(start + size, other_start + other_size)
+        first, last = max(start, box_start), min(start + size, box_start + box_size)
         if first >= last:
             return None
-        ours.append(slice(first - start, last - start))
-        theirs.append(slice(first - other_start, last - other_start))
-    return tuple(ours), tuple(theirs)
+        in_shard.append(slice(first - start, last - start))
+        in_box.append(slice(first - box_start, last - box_start))
+    return tuple(in_shard), tuple(in_box)

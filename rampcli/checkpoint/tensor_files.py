@@ -1,8 +1,7 @@
-"""Blocks of tensors in safetensors files (format: huggingface.co/docs/safetensors), written and read in pieces that are hashed on the way.
+"""Shards in safetensors files (format: huggingface.co/docs/safetensors).
 
-Where a block is in its tensor stands in the header as torch.distributed.checkpoint writes it, whose reader takes the files too. The page
-cache is left out of writing where the file system can do without: filling it can take more time than the disk does, and takes processors
-from the training that goes on.
+Headers say where each shard lies in its tensor in the way of torch.distributed.checkpoint, so its reader
+reads these files too. Files are written and read in pieces, which are hashed on the way.
 """
 
 import errno
@@ -22,7 +21,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from rampcli.checkpoint.shards import Block, Tiling, overlap
+from rampcli.checkpoint.shards import Shard, Tiling, overlap
 from rampcli.checksums import PIECE_BYTES, PageSums, expected_checksum
 from rampcli.errors import DamagedFileError
 from rampcli.own_folder import OwnFolder, open_to_read
@@ -31,14 +30,14 @@ from rampcli.safetensors_header import METADATA, is_counts, read_header
 
 SUFFIX = ".safetensors"
 LANES = 4
-"""Files that a rank writes, or reads, at a time."""
-LEAST_BYTES = 32 * 2**20
-"""Of one rank's bytes in a file; more files than that are not worth it."""
+"""Files that a rank writes or reads at the same time."""
+MIN_FILE_BYTES = 32 * 2**20
+"""A rank with less than twice this many bytes writes one file; splitting them would gain nothing."""
 ALIGNED_BYTES = mmap.PAGESIZE
-"""What writes past the page cache are multiples of, in the file and in memory."""
+"""Direct writes start at multiples of this and have multiples of this as size."""
 DIRECT = getattr(os, "O_DIRECT", 0)
-PLACES = "DCP_SHARDING_INFO"
-"""Of the metadata: where each block is in its tensor."""
+OFFSETS = "DCP_SHARDING_INFO"
+"""Metadata field with the offsets of each shard in its tensor."""
 TYPES = {
     "F64": torch.float64,
     "F32": torch.float32,
@@ -49,83 +48,21 @@ TYPES = {
 NAMES = {dtype: name for name, dtype in TYPES.items()}
 
 
-@dataclass(frozen=True, slots=True)
-class Stored:
-    """A block in a file: its tensor and box, and where its bytes begin in the file."""
+def write_shards(folder: Path, shards: Sequence[Shard], *, rank: int) -> dict[str, dict[str, Any]]:
+    """Writes a rank's shards into files of its own and flushes them to disk.
 
-    name: str
-    dtype: torch.dtype
-    offsets: tuple[int, ...]
-    shape: tuple[int, ...]
-    first_byte: int
-
-
-@dataclass(slots=True)
-class Target:
-    """Rows in a file, from byte `first` to byte `last` of it, of which numbers go to `values`.
-
-    Attributes:
-        values: where they go, of at least one dimension.
-        columns: the numbers of each row that go there.
-        shape: of the rows.
-        bytes: that have come so far: those of `values` where these are the rows as they stand in the file.
-    """
-
-    name: str
-    values: Tensor
-    columns: tuple[slice, ...]
-    shape: tuple[int, ...]
-    first: int
-    last: int
-    bytes: Tensor | None = None
-
-    @classmethod
-    def of(cls, block: Block, stored: Stored) -> "Target | None":
-        """What a block takes from a stored one; None where that is nothing."""
-        both = overlap(block, stored.offsets, stored.shape)
-        if both is None:
-            return None
-        here, (rows, *columns) = both
-        row_bytes = math.prod(stored.shape[1:]) * stored.dtype.itemsize
-        return cls(
-            name=block.name,
-            values=block.values[here],
-            columns=tuple(columns),
-            shape=(rows.stop - rows.start, *stored.shape[1:]),
-            first=stored.first_byte + rows.start * row_bytes,
-            last=stored.first_byte + rows.stop * row_bytes,
-        )
-
-    def take(self, piece: Tensor, begin: int) -> None:
-        """Take what there is for it in the piece that begins at byte `begin` of the file. Pieces come in their order."""
-        if self.bytes is None:
-            is_direct = self.values.shape == self.shape and self.values.is_contiguous()
-            rows = self.values if is_direct else torch.empty(self.shape, dtype=self.values.dtype)
-            self.bytes = rows.view(-1).view(torch.uint8)
-        start, stop = max(self.first, begin), min(self.last, begin + len(piece))
-        self.bytes[start - self.first : stop - self.first].copy_(
-            piece[start - begin : stop - begin]
-        )
-        if stop == self.last:
-            rows = self.bytes.view(self.values.dtype).view(self.shape)
-            if rows.data_ptr() != self.values.data_ptr():
-                self.values.copy_(rows[(slice(None), *self.columns)])
-            self.bytes = None
-
-
-def write_blocks(folder: Path, blocks: Sequence[Block], *, rank: int) -> dict[str, dict[str, Any]]:
-    """Write a rank's blocks into files of its own, and wait until they are on disk; their sizes and checksums by name.
+    Returns the size (`bytes`) and checksum (`sums`) of each file by name.
 
     Raises:
-        OSError: the disk is full, say.
+        OSError: a file cannot be written, for example because the disk is full.
     """
-    size = sum(block.values.nbytes for block in blocks)
-    lanes: list[list[Block]] = [[] for _ in range(max(1, min(LANES, size // LEAST_BYTES)))]
+    size = sum(shard.values.nbytes for shard in shards)
+    lanes: list[list[Shard]] = [[] for _ in range(max(1, min(LANES, size // MIN_FILE_BYTES)))]
     loads = [0] * len(lanes)
-    for block in sorted(blocks, key=lambda block: -block.values.nbytes):
-        least = loads.index(min(loads))
-        lanes[least].append(block)
-        loads[least] += block.values.nbytes
+    for shard in sorted(shards, key=lambda shard: -shard.values.nbytes):
+        emptiest = loads.index(min(loads))
+        lanes[emptiest].append(shard)
+        loads[emptiest] += shard.values.nbytes
     files = {
         f"shard-{rank + 1:05d}-model-{lane + 1:05d}-of-{len(lanes):05d}{SUFFIX}": share
         for lane, share in enumerate(lanes)
@@ -136,20 +73,23 @@ def write_blocks(folder: Path, blocks: Sequence[Block], *, rank: int) -> dict[st
         return dict(zip(files, facts, strict=True))
 
 
-def _write(path: Path, blocks: Sequence[Block]) -> dict[str, Any]:
-    blocks = sorted(
-        blocks, key=lambda block: -block.values.itemsize
-    )  # so that each begins at a multiple of its item's size
+def _write(path: Path, shards: Sequence[Shard]) -> dict[str, Any]:
+    """Writes a file past the page cache if the file system allows that.
+
+    Filling the page cache can take longer than the disk does, and competes with training for processors.
+    """
+    # Larger items first, so that each shard begins at a multiple of its item size.
+    shards = sorted(shards, key=lambda shard: -shard.values.itemsize)
     parts = [
-        _header(blocks),
-        *(block.values.contiguous().view(-1).view(torch.uint8) for block in blocks),
+        _header(shards),
+        *(shard.values.contiguous().view(-1).view(torch.uint8) for shard in shards),
     ]
     sums, written = PageSums(), 0
     memory = mmap.mmap(-1, PIECE_BYTES)
     descriptor = OwnFolder(path.parent).open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
     with os.fdopen(descriptor, "wb", buffering=0) as opened, memoryview(memory) as view:
         file = opened.fileno()
-        with suppress(OSError):  # where the file system cannot do without
+        with suppress(OSError):  # the file system has no direct writes
             fcntl.fcntl(file, fcntl.F_SETFL, DIRECT)
         for filled in _fill(torch.frombuffer(memory, dtype=torch.uint8), parts):
             whole, done = -(-filled // ALIGNED_BYTES) * ALIGNED_BYTES, 0
@@ -158,15 +98,16 @@ def _write(path: Path, blocks: Sequence[Block]) -> dict[str, Any]:
             while done < whole:
                 done += _write_at(file, view[done:whole], written + done)
             written += filled
-        os.truncate(file, written)  # the last piece was written up to a multiple of the page
+        os.truncate(file, written)  # drop the padding of the last piece
         os.fsync(file)
     return {"bytes": written, "sums": sums.hexdigest()}
 
 
 def _write_at(file: int, piece: memoryview, offset: int) -> int:
-    """Write at a place in a file, through the page cache from now on where it cannot be left out; the bytes that were written.
+    """Writes at an offset and returns the bytes written; falls back to the page cache for good.
 
-    Some file systems say so only then; and where a full disk took a part of a piece, the rest does not begin at a page.
+    Some file systems refuse direct writes only at the first write. Others write part of a piece when the
+    disk is full, after which the rest is not aligned.
     """
     try:
         return os.pwrite(file, piece, offset)
@@ -178,7 +119,7 @@ def _write_at(file: int, piece: memoryview, offset: int) -> int:
 
 
 def _fill(buffer: Tensor, parts: Sequence[Tensor]) -> Iterator[int]:
-    """Let bytes flow through a buffer; each time that it is full, and at the end, how far it is filled."""
+    """Copies parts into a buffer one after another; yields the filled bytes when it is full and last."""
     filled = 0
     for part in parts:
         taken = 0
@@ -193,18 +134,18 @@ def _fill(buffer: Tensor, parts: Sequence[Tensor]) -> Iterator[int]:
         yield filled
 
 
-def _header(blocks: Sequence[Block]) -> Tensor:
-    """Length and header of a safetensors file, up to a multiple of the page's size."""
-    places = {block.name: {"saved_offsets": block.offsets} for block in blocks}
+def _header(shards: Sequence[Shard]) -> Tensor:
+    """Returns length and header of a safetensors file as bytes, padded to a whole number of pages."""
+    offsets = {shard.name: {"saved_offsets": shard.offsets} for shard in shards}
     header: dict[str, Any] = {
-        METADATA: {"format": "pt", "DCP_VERSION": "1.0", PLACES: json.dumps(places)}
+        METADATA: {"format": "pt", "DCP_VERSION": "1.0", OFFSETS: json.dumps(offsets)}
     }
     end = 0
-    for block in blocks:
-        begin, end = end, end + block.values.nbytes
-        header[block.name] = {
-            "dtype": NAMES[block.values.dtype],
-            "shape": list(block.values.shape),
+    for shard in shards:
+        begin, end = end, end + shard.values.nbytes
+        header[shard.name] = {
+            "dtype": NAMES[shard.values.dtype],
+            "shape": list(shard.values.shape),
             "data_offsets": [begin, end],
         }
     text = json.dumps(header).encode()
@@ -212,109 +153,123 @@ def _header(blocks: Sequence[Block]) -> Tensor:
     return torch.frombuffer(bytearray(len(text).to_bytes(8, "little") + text), dtype=torch.uint8)
 
 
-def find_blocks(
-    folder: Path, files: Mapping[str, Mapping[str, Any]], blocks: Sequence[Block]
-) -> dict[str, list[Target]]:
-    """Returns what each file holds of the blocks. Only headers are read, so the blocks may be on the meta device.
+@dataclass(frozen=True, slots=True)
+class StoredShard:
+    """A shard in a file: its tensor's name, its offsets there, its shape, and its first byte in the file."""
 
-    Args:
-        folder: of the files.
-        files: all of them, with their sizes, as `write_blocks` gives them.
-        blocks: the boxes that are wanted.
+    name: str
+    dtype: torch.dtype
+    offsets: tuple[int, ...]
+    shape: tuple[int, ...]
+    first_byte: int
 
-    Raises:
-        DamagedFileError: a file is not a whole safetensors file of its size; or the boxes in the files do not make up the tensors of the
-            blocks, in their type and shape, each number once.
+
+@dataclass(frozen=True, slots=True)
+class TensorFiles:
+    """The tensor files of a checkpoint with their headers.
+
+    Attributes:
+        folder: folder of the files.
+        files: size and checksum of each file of the checkpoint, as `write_shards` returns them.
+        stored: the shards in each tensor file.
     """
-    wanted = {block.name: _with_rows(block) for block in blocks if block.values.numel()}
-    tilings = {name: Tiling(block.whole) for name, block in wanted.items()}
-    names = [name for name in files if name.endswith(SUFFIX)]
-    targets: dict[str, list[Target]] = {}
-    with ThreadPoolExecutor(LANES) as pool:
-        for name, boxes in zip(
-            names, pool.map(lambda name: _stored(folder / name, files[name]), names), strict=True
-        ):
-            for box in boxes:
-                if (block := wanted.get(box.name)) is None:
+
+    folder: Path
+    files: Mapping[str, Mapping[str, Any]]
+    stored: Mapping[str, list[StoredShard]]
+
+    @classmethod
+    def open(cls, folder: Path, files: Mapping[str, Mapping[str, Any]]) -> "TensorFiles":
+        """Reads the headers of all tensor files.
+
+        Raises:
+            DamagedFileError: one of them is not a whole safetensors file of the given size.
+        """
+        names = [name for name in files if name.endswith(SUFFIX)]
+        with ThreadPoolExecutor(LANES) as pool:
+            stored = pool.map(lambda name: _read_stored(folder / name, files[name]), names)
+            return cls(folder, files, dict(zip(names, stored, strict=True)))
+
+    def find(self, shards: Sequence[Shard]) -> dict[str, list["ShardRead"]]:
+        """Returns what to read from each file to fill the shards, which may be on the meta device.
+
+        Raises:
+            DamagedFileError: the stored shards do not tile the shards' tensors, or differ from them in type.
+        """
+        wanted = {shard.name: _with_rows(shard) for shard in shards if shard.values.numel()}
+        tilings = {name: Tiling(shard.tensor_shape) for name, shard in wanted.items()}
+        reads: dict[str, list[ShardRead]] = {}
+        for file, stored_shards in self.stored.items():
+            for stored in stored_shards:
+                if (shard := wanted.get(stored.name)) is None:
                     continue
-                if box.dtype != block.values.dtype or len(box.shape) != len(block.whole):
+                if stored.dtype != shard.values.dtype or len(stored.shape) != len(
+                    shard.tensor_shape
+                ):
                     raise DamagedFileError(
-                        f"{name} holds {box.name} in another type or shape than the model has it"
+                        f"{file} holds {stored.name} with another type or number of dimensions"
+                        " than the model"
                     )
-                tilings[box.name].lay(box.offsets, box.shape)
-                if (target := Target.of(block, box)) is not None:
-                    targets.setdefault(name, []).append(target)
-    for name, tiling in tilings.items():
-        if not tiling.is_exact:
-            raise DamagedFileError(
-                f"the files do not hold each number of {name} once: {wanted[name].whole} is its shape"
-            )
-    return targets
+                tilings[stored.name].add(stored.offsets, stored.shape)
+                if (read := ShardRead.of(shard, stored)) is not None:
+                    reads.setdefault(file, []).append(read)
+        for name, tiling in tilings.items():
+            if not tiling.is_exact:
+                shape = wanted[name].tensor_shape
+                raise DamagedFileError(
+                    f"the files do not hold each number of {name}, of shape {shape}, exactly once"
+                )
+        return reads
+
+    def read(self, shards: Sequence[Shard], *, to_check: Collection[str] = ()) -> None:
+        """Fills shards in place, however their tensors were split when they were saved.
+
+        Args:
+            shards: the shards to fill.
+            to_check: files that are read whole and compared with their checksums.
+
+        Raises:
+            DamagedFileError: as `find`, before anything is read; or a file's checksum differs.
+        """
+        reads = self.find(shards)
+        names = [name for name in self.files if name in reads or name in to_check]
+
+        def read(name: str) -> None:
+            path, facts = self.folder / name, self.files[name]
+            _read(path, facts, reads.get(name, ()), checks=name in to_check)
+
+        with ThreadPoolExecutor(LANES) as pool:
+            deque(pool.map(read, names), maxlen=0)
 
 
-def read_blocks(
-    folder: Path,
-    files: Mapping[str, Mapping[str, Any]],
-    blocks: Sequence[Block],
-    *,
-    to_check: Collection[str] = (),
-) -> None:
-    """Read blocks in place, whatever boxes of their tensors are in which file.
-
-    Args:
-        folder: of the files.
-        files: all of them, with their sizes and checksums, as `write_blocks` gives them.
-        blocks: to be filled.
-        to_check: files that are read whole, and compared with their checksum.
-
-    Raises:
-        DamagedFileError: as `find_blocks`, before anything is read; or a file of `to_check` has another checksum.
-    """
-    targets = find_blocks(folder, files, blocks)
-    with ThreadPoolExecutor(LANES) as pool:
-        to_read = [name for name in files if name in targets or name in to_check]
-        deque(
-            pool.map(
-                lambda name: _read(
-                    folder / name, files[name], targets.get(name, ()), checks=name in to_check
-                ),
-                to_read,
-            ),
-            maxlen=0,
-        )
+def _with_rows(shard: Shard) -> Shard:
+    """Returns the shard, with one dimension if it has none."""
+    return shard if shard.offsets else Shard(shard.name, (0,), shard.values.view(1), (1,))
 
 
-def _with_rows(block: Block) -> Block:
-    """Returns the block, as one of one dimension if it has none."""
-    return block if block.offsets else Block(block.name, (0,), block.values.view(1), (1,))
-
-
-def _stored(path: Path, facts: Mapping[str, Any]) -> list[Stored]:
-    """Returns the blocks of a file.
+def _read_stored(path: Path, facts: Mapping[str, Any]) -> list[StoredShard]:
+    """Returns the shards in a file.
 
     Raises:
-        DamagedFileError: it is not a whole safetensors file of its size, or does not say where its blocks are in their tensors.
+        DamagedFileError: it is not a whole safetensors file of its size, or has no valid offsets of its shards.
     """
     header = read_header(path)
     if header.file_bytes != facts["bytes"]:
         raise DamagedFileError(
             f"{path.name} has {header.file_bytes} bytes instead of {facts['bytes']}"
         )
-    if PLACES not in header.metadata:
-        raise DamagedFileError(f"{path.name} does not say where its blocks are in their tensors")
-    places = parse_json(
-        header.metadata[PLACES].encode(errors="surrogatepass"), {}, where=f"{PLACES} of {path.name}"
-    )
-    blocks = []
+    if OFFSETS not in header.metadata:
+        raise DamagedFileError(f"{path.name} does not say where its shards lie in their tensors")
+    content = header.metadata[OFFSETS].encode(errors="surrogatepass")
+    offsets_of = parse_json(content, {}, where=f"{OFFSETS} of {path.name}")
+    shards = []
     for name, stored in header.tensors.items():
-        place = places.get(name)
+        place = offsets_of.get(name)
         offsets = place.get("saved_offsets") if isinstance(place, dict) else None
         if not is_counts(offsets) or len(offsets) != len(stored.shape) or stored.dtype not in TYPES:
-            raise DamagedFileError(
-                f"{path.name} holds {name} in a type or at a place that no checkpoint has"
-            )
-        blocks.append(
-            Stored(
+            raise DamagedFileError(f"{path.name} holds {name} with an invalid type or offsets")
+        shards.append(
+            StoredShard(
                 name,
                 TYPES[stored.dtype],
                 tuple(offsets) or (0,),
@@ -322,34 +277,36 @@ def _stored(path: Path, facts: Mapping[str, Any]) -> list[Stored]:
                 stored.begin,
             )
         )
-    return blocks
+    return shards
 
 
-def _read(path: Path, facts: Mapping[str, Any], targets: Sequence[Target], *, checks: bool) -> None:
-    """Fill targets from a file, and compare all of it with its checksum, if it `checks` that.
+def _read(
+    path: Path, facts: Mapping[str, Any], reads: Sequence["ShardRead"], *, checks: bool
+) -> None:
+    """Reads parts of a file; with `checks`, reads all of it and compares its checksum.
 
     Raises:
-        DamagedFileError: the file has another checksum, or is shorter by now.
+        DamagedFileError: the checksum differs, or the file has become shorter.
     """
     size = facts["bytes"]
     checksum, expected = expected_checksum(facts) if checks else (None, None)
-    waiting = deque(sorted(targets, key=lambda target: target.first))
+    waiting = deque(sorted(reads, key=lambda read: read.first))
     memory = mmap.mmap(-1, PIECE_BYTES)
     buffer = torch.frombuffer(memory, dtype=torch.uint8)
     with open_to_read(path) as opened, memoryview(memory) as view:
         file = opened.fileno()
-        if hasattr(os, "posix_fadvise"):
-            os.posix_fadvise(file, 0, 0, os.POSIX_FADV_SEQUENTIAL)  # the kernel reads further ahead
+        if hasattr(os, "posix_fadvise"):  # make the kernel read further ahead
+            os.posix_fadvise(file, 0, 0, os.POSIX_FADV_SEQUENTIAL)
         for begin in range(0, size, PIECE_BYTES):
             end = min(begin + PIECE_BYTES, size)
             if checksum is None and not (waiting and waiting[0].first < end):
                 continue
-            there = 0
-            while begin + there < end:
-                more = os.preadv(file, [view[there : end - begin]], begin + there)
+            filled = 0
+            while begin + filled < end:
+                more = os.preadv(file, [view[filled : end - begin]], begin + filled)
                 if not more:
                     raise DamagedFileError(f"{path.name} ends too soon")
-                there += more
+                filled += more
             if checksum is not None:
                 checksum.update(view[: end - begin])
             while waiting and waiting[0].first < end:
@@ -359,3 +316,56 @@ def _read(path: Path, facts: Mapping[str, Any], targets: Sequence[Target], *, ch
                 waiting.popleft()
     if checksum is not None and checksum.hexdigest() != expected:
         raise DamagedFileError(f"{path.name} has another checksum")
+
+
+@dataclass(slots=True)
+class ShardRead:
+    """Rows of a stored shard, some or all columns of which are copied into a tensor.
+
+    Attributes:
+        values: where the numbers go; at least one dimension.
+        columns: the part of each row that is copied.
+        shape: shape of the rows.
+        first: first byte of the rows in the file.
+        last: byte after the rows.
+        bytes: buffer of the rows while they are read. It is the memory of `values` if that has their layout.
+    """
+
+    values: Tensor
+    columns: tuple[slice, ...]
+    shape: tuple[int, ...]
+    first: int
+    last: int
+    bytes: Tensor | None = None
+
+    @classmethod
+    def of(cls, shard: Shard, stored: StoredShard) -> "ShardRead | None":
+        """Returns what a shard reads from a stored one, or None if they do not overlap."""
+        both = overlap(shard, stored.offsets, stored.shape)
+        if both is None:
+            return None
+        in_shard, (rows, *columns) = both
+        row_bytes = math.prod(stored.shape[1:]) * stored.dtype.itemsize
+        return cls(
+            values=shard.values[in_shard],
+            columns=tuple(columns),
+            shape=(rows.stop - rows.start, *stored.shape[1:]),
+            first=stored.first_byte + rows.start * row_bytes,
+            last=stored.first_byte + rows.stop * row_bytes,
+        )
+
+    def take(self, piece: Tensor, begin: int) -> None:
+        """Copies from the piece that begins at byte `begin` of the file. Pieces come in their order."""
+        if self.bytes is None:
+            is_direct = self.values.shape == self.shape and self.values.is_contiguous()
+            rows = self.values if is_direct else torch.empty(self.shape, dtype=self.values.dtype)
+            self.bytes = rows.view(-1).view(torch.uint8)
+        start, stop = max(self.first, begin), min(self.last, begin + len(piece))
+        self.bytes[start - self.first : stop - self.first].copy_(
+            piece[start - begin : stop - begin]
+        )
+        if stop == self.last:
+            rows = self.bytes.view(self.values.dtype).view(self.shape)
+            if rows.data_ptr() != self.values.data_ptr():
+                self.values.copy_(rows[(slice(None), *self.columns)])
+            self.bytes = None

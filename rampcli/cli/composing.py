@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from rampcli import llm
+from rampcli.checkpoint.manifest import consumed_samples
 from rampcli.config.compose import lay_over
 from rampcli.config.groups import group_names
 from rampcli.config.origin import COMMAND_LINE
@@ -40,7 +41,7 @@ def compose_words(
     if resumes:
         return resolve(
             config,
-            consumed_samples_in=lambda path: RunDirectory(path).consumed_samples(),
+            consumed_samples_in=lambda path: consumed_samples(RunDirectory(path)),
             report=report,
         )
     return resolve(config, report=report)

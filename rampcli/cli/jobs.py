@@ -10,6 +10,7 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
+from rampcli.checkpoint.manifest import complete_checkpoints, consumed_samples
 from rampcli.cli.console import build_console, print_table, say
 from rampcli.config.resolve import Resolved
 from rampcli.errors import DamagedFileError, RampcliError, UsageError, visible
@@ -25,7 +26,7 @@ from rampcli.run_directory import BEFORE_THE_START, COMPLETE, RunDirectory, read
 def show_scripts(resolved: Resolved) -> None:
     """Print the scripts that would be submitted."""
     directory = RunDirectory(resolved.run_dir)
-    for script in render(resolved, directory, consumed_samples=directory.consumed_samples()):
+    for script in render(resolved, directory, consumed_samples=consumed_samples(directory)):
         typer.echo(visible(f"\n# ---- {script.path}\n{script.text}", keeps="\n\t"), nl=False)
 
 
@@ -67,7 +68,7 @@ def tell_status(run_dir: Path, *, as_json: bool) -> None:
         "consumed_samples": max(state["consumed_samples"], last.get("consumed_samples", 0)),
         "stage": max(state["stage"], last.get("stage", 0)),
         "saved_step": max(
-            (checkpoint.step for checkpoint in directory.complete_checkpoints()), default=None
+            (checkpoint.step for checkpoint in complete_checkpoints(directory)), default=None
         ),
         "supervisor": None if holder is None else asdict(holder),
         "jobs": [

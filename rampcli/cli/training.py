@@ -5,6 +5,7 @@ from collections.abc import Sequence
 
 from rich.console import Console
 
+from rampcli.checkpoint.manifest import complete_checkpoints, consumed_samples
 from rampcli.cli.console import build_console, say
 from rampcli.cli.jobs import show_jobs
 from rampcli.cli.progress import Progress
@@ -36,7 +37,7 @@ def run(
         RampcliError: the configuration does not fit itself or this machine, or the workers failed.
     """
     resolved = resolve(
-        config, consumed_samples_in=lambda path: RunDirectory(path).consumed_samples()
+        config, consumed_samples_in=lambda path: consumed_samples(RunDirectory(path))
     )
     return train(resolved, one_stage=one_stage, command=command, overrides=overrides)
 
@@ -69,7 +70,7 @@ def train(
 def _stopped_unread(outcome: launch.Outcome) -> RampcliError:
     saved = (
         f"with a checkpoint in {outcome.run.checkpoints}"
-        if outcome.run.complete_checkpoints()
+        if complete_checkpoints(outcome.run)
         else "before there was anything to save"
     )
     stopped = f"stopped after {outcome.state['consumed_samples']:,} samples, {saved}"
@@ -110,7 +111,7 @@ def _tell(outcome: launch.Outcome, console: Console) -> None:
             console,
             f"stopped after {consumed}, before stage {stage}: batch {batch} on {nodes} node{'s' if nodes > 1 else ''}",
         )
-    elif outcome.run.complete_checkpoints():
+    elif complete_checkpoints(outcome.run):
         say(console, f"stopped after {consumed}, with a checkpoint in {outcome.run.checkpoints}")
     else:
         say(console, "stopped before there was anything to save")

@@ -7,6 +7,7 @@ from typing import Any
 
 import typer
 
+from rampcli.checkpoint.manifest import complete_checkpoints
 from rampcli.errors import NoCheckpointError, UsageError
 from rampcli.launch.program import run_program
 from rampcli.run_directory import RunDirectory
@@ -35,7 +36,7 @@ def run_on_checkpoint(
             f"{run_dir} is not a run directory (it has no config.yaml)",
             remedy="runs/NAME, the directory of a trained run",
         )
-    if not run.complete_checkpoints():
+    if not complete_checkpoints(run):
         raise NoCheckpointError(
             f"{run_dir} has no checkpoint yet", remedy="again after the first checkpoint"
         )

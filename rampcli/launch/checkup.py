@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import rampcli
+from rampcli.checkpoint.manifest import complete_checkpoints
 from rampcli.config.choices import Accelerator, Launcher
 from rampcli.config.model_size import checkpoint_bytes
 from rampcli.config.resolve import Resolved
@@ -340,7 +341,7 @@ def _disk(resolved: Resolved | None, place: Path) -> Check:
     if resolved is None:
         return Check("disk", Status.ok, f"{_size(free_bytes)} free")
     keep_last, each_bytes = resolved.config.checkpoint.keep_last, checkpoint_bytes(resolved.config)
-    there = min(keep_last, len(RunDirectory(resolved.run_dir).complete_checkpoints()))
+    there = min(keep_last, len(complete_checkpoints(RunDirectory(resolved.run_dir))))
     more = keep_last + 1 - there  # the oldest goes once the newest is complete
     finding = f"{_size(free_bytes)} free; {f'{more} more checkpoints' if more > 1 else 'one more checkpoint'} of {_size(each_bytes)}"
     if free_bytes >= more * each_bytes:

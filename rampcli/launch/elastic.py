@@ -5,6 +5,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 from rampcli.batch.training_plan import StagePlan
+from rampcli.checkpoint.manifest import consumed_samples
 from rampcli.config.resolve import Resolved
 from rampcli.config.splits import check_stages
 from rampcli.errors import UsageError
@@ -130,5 +131,5 @@ class Nodes:
         others = [node for node in range(self.stage.num_nodes) if node not in self.back_at]
         if len(others) < self._min_nodes:
             return None
-        world = World.largest(self.resolved, others, consumed_samples=self.run.consumed_samples())
+        world = World.largest(self.resolved, others, consumed_samples=consumed_samples(self.run))
         return world if world.ranks else None

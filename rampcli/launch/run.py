@@ -10,8 +10,9 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+from rampcli.checkpoint.compatibility import check_compatible
+from rampcli.checkpoint.manifest import Checkpoint, complete_checkpoints
 from rampcli.config import snapshot
-from rampcli.config.belonging import check_settings
 from rampcli.config.choices import Launcher, Resume
 from rampcli.config.corpora import OF_FILES
 from rampcli.config.huggingface import check_init_from
@@ -29,7 +30,7 @@ from rampcli.launch.stop_signals import noting_stop_signals
 from rampcli.launch.supervise import Supervisor
 from rampcli.lifeline import StopSignals
 from rampcli.locks import is_held
-from rampcli.run_directory import COMPLETE, PREEMPTED, Checkpoint, RunDirectory
+from rampcli.run_directory import COMPLETE, PREEMPTED, RunDirectory
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -176,7 +177,7 @@ def _newest_checkpoint(directory: RunDirectory, config: Config) -> Checkpoint | 
         NoCheckpointError: `resume=must` and there is none.
         ForeignCheckpointError: it belongs to another configuration.
     """
-    found = directory.complete_checkpoints()
+    found = complete_checkpoints(directory)
     if not found:
         if config.resume is Resume.must:
             raise NoCheckpointError(
@@ -190,9 +191,7 @@ def _newest_checkpoint(directory: RunDirectory, config: Config) -> Checkpoint | 
             keys=("resume",),
             remedy="another name= or run_dir=, or resume=auto",
         )
-    check_settings(
-        found[-1].manifest["settings"], snapshot.identity(config), run_dir=directory.path
-    )
+    check_compatible(found[-1], settings=snapshot.identity(config))
     return found[-1]
 
 

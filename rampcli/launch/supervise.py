@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from rampcli.batch.training_plan import StagePlan
+from rampcli.checkpoint.manifest import complete_checkpoints, consumed_samples
 from rampcli.config.resolve import Resolved
 from rampcli.errors import EXIT_CTRL_C, RampcliError
 from rampcli.launch.elastic import Nodes, World
@@ -116,7 +117,7 @@ class Supervisor:
             self._wait_for_old_workers()  # where nobody supervises them, they may go on to another stage, or to the end
             state = self.run.read_state() or BEFORE_THE_START
             while state["status"] != COMPLETE:
-                state = self._run_stage(self.resolved.plan.stage_at(self.run.consumed_samples()))
+                state = self._run_stage(self.resolved.plan.stage_at(consumed_samples(self.run)))
                 if (
                     state["status"] != STAGE_BOUNDARY
                     or one_stage
@@ -253,7 +254,7 @@ class Supervisor:
             others = nodes.lose(lost, wait_s=wait_s)
             reason = f"lost {said}; {others}; it is started again in {wait_s:g} s: {number} ({ending.printed.place(quotes=False)})"
         else:
-            saved = self.run.complete_checkpoints()
+            saved = complete_checkpoints(self.run)
             back = f"step {saved[-1].step}" if saved else "the beginning"
             reason = f"the workers of stage {nodes.stage.stage} crashed ({why}); they start again from {back}: {number}"
         self.run.append_event("fault", reason=reason)

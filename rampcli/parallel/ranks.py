@@ -1,4 +1,4 @@
-"""Collective helpers: which device a rank computes on, and values that ranks exchange."""
+"""The device of this rank, and small values that ranks exchange."""
 
 import json
 import os
@@ -10,20 +10,19 @@ import torch.distributed as dist
 from rampcli.config.choices import Accelerator
 from rampcli.errors import UsageError
 
-MOST_SAID_BYTES = 4096
+MAX_GATHERED_BYTES = 4096
 
 
 def device_here(accelerator: Accelerator) -> torch.device:
-    """Where this process computes; on a host with several GPUs, that of its local rank.
+    """Returns the device of this process: the GPU of its local rank, or the CPU.
 
     Raises:
-        UsageError: a GPU is wanted and there is none.
+        UsageError: a GPU is required and there is none.
     """
     if accelerator is not Accelerator.cpu and torch.cuda.is_available():
-        # srun may have shown each process its own GPU alone, which is the first that it sees then.
-        return torch.device(
-            "cuda", int(os.environ.get("LOCAL_RANK", "0")) % torch.cuda.device_count()
-        )
+        # srun may show each process only its own GPU, which is number 0 there.
+        local_rank = int(os.environ.get("LOCAL_RANK", "0"))
+        return torch.device("cuda", local_rank % torch.cuda.device_count())
     if accelerator is Accelerator.gpu:
         raise UsageError(
             "trainer.accelerator=gpu, but torch sees no GPU here", keys=("trainer.accelerator",)
@@ -31,31 +30,34 @@ def device_here(accelerator: Accelerator) -> torch.device:
     return torch.device("cpu")
 
 
-def from_rank_0(number: int) -> int:
-    """What rank 0 says; every rank asks."""
+def broadcast_from_rank_0(number: int) -> int:
+    """Returns rank 0's number. Every rank calls this; the numbers of the other ranks are ignored."""
     shared = torch.tensor(int(number), device=_device_of(None))
     dist.broadcast(shared, src=0)
     return int(shared.item())
 
 
-def from_all_ranks(
-    words: dict[str, Any], group: dist.ProcessGroup | None = None
+def gather_from_all_ranks(
+    facts: dict[str, Any], group: dist.ProcessGroup | None = None
 ) -> list[dict[str, Any]]:
-    """What each rank of a group says, in words that JSON knows and that take up to `MOST_SAID_BYTES` of it; every rank asks."""
+    """Returns the facts of every rank of a group, in the order of ranks. Every rank calls this.
+
+    Args:
+        facts: this rank's facts, of at most `MAX_GATHERED_BYTES` as JSON.
+        group: the group; all ranks, if None.
+    """
     mine = torch.tensor(
-        list(json.dumps(words).encode().ljust(MOST_SAID_BYTES)),
+        list(json.dumps(facts).encode().ljust(MAX_GATHERED_BYTES)),
         dtype=torch.uint8,
         device=_device_of(group),
     )
-    said = [torch.empty_like(mine) for _ in range(dist.get_world_size(group))]
-    dist.all_gather(said, mine, group=group)
-    return [json.loads(bytes(each.tolist())) for each in said]
+    gathered = [torch.empty_like(mine) for _ in range(dist.get_world_size(group))]
+    dist.all_gather(gathered, mine, group=group)
+    return [json.loads(bytes(each.tolist())) for each in gathered]
 
 
 def _device_of(group: dist.ProcessGroup | None) -> torch.device:
-    """Where the tensors are that a group exchanges."""
-    return (
-        torch.device("cuda", torch.cuda.current_device())
-        if dist.get_backend(group) == "nccl"
-        else torch.device("cpu")
-    )
+    """Returns the device of tensors that a group exchanges."""
+    if dist.get_backend(group) == "nccl":
+        return torch.device("cuda", torch.cuda.current_device())
+    return torch.device("cpu")

@@ -1,1 +1,1 @@
-"""The training loop, its steps, and what observes them."""
+"""The training loop, its steps and its observers."""

@@ -1,11 +1,11 @@
-"""From settings to a model on its ranks."""
+"""Builds a model on its ranks from the configuration."""
 
 from collections.abc import Callable
 
 import torch
 from torch import Tensor
 
-from rampcli.checkpoint.shards import block_of
+from rampcli.checkpoint.shards import shard_of
 from rampcli.config.schema import Config
 from rampcli.models.compiled import compile_layers
 from rampcli.models.decoder import Decoder
@@ -18,7 +18,7 @@ from rampcli.parallel.pipeline import layers_of_rank
 from rampcli.parallel.tensor import split_layers
 
 RowsOf = Callable[[Decoder, str, int, int], Tensor]
-"""Of a model, a parameter's name, a first row and a number of rows: these rows with all their columns."""
+"""Takes a model, the name of a parameter, a first row and a number of rows; returns these rows."""
 
 
 def build_parts(
@@ -29,14 +29,17 @@ def build_parts(
     *,
     filled: bool = True,
 ) -> list[Decoder]:
-    """This rank's parts of the model, split before they are given memory, so that no rank holds the model whole.
+    """Returns this rank's parts of the model.
+
+    They are split before memory is allocated, so no rank ever holds the whole model.
 
     Args:
-        config: what to build.
-        meshes: the ranks that it is split over.
-        device: where this rank's part lives.
-        rows_of: where the weights come from; the initial weights of `config.seed`, if None.
-        filled: False leaves the weights undefined, for a checkpoint that is to be loaded: drawing them takes a large model long.
+        config: the configuration.
+        meshes: the ranks that the model is split over.
+        device: the device of this rank.
+        rows_of: source of the weights. None draws the initial weights of `config.seed`.
+        filled: give the weights their values. A checkpoint that is loaded afterwards makes that unnecessary,
+            and it takes long for a large model.
     """
     parallel = config.parallel
     layers = layers_of_rank(
@@ -46,9 +49,11 @@ def build_parts(
         parts=parallel.virtual_pipeline_parallel_size,
     )
     parts = []
-    for here in layers:
+    for layers_of_part in layers:
         with torch.device("meta"):
-            part = Decoder(config.model, sequence_length=config.data.sequence_length, layers=here)
+            part = Decoder(
+                config.model, sequence_length=config.data.sequence_length, layers=layers_of_part
+            )
         split_layers(part, meshes.data[TENSOR])
         part.tie()
         split_sequence(part, meshes.data[CONTEXT])
@@ -57,7 +62,7 @@ def build_parts(
             compile_layers(part.layers.values())
         shard_over_data_ranks(part, part.layers.values(), meshes.weights, config.trainer.precision)
         part.to_empty(device=device)
-        part.tie()  # memory was given to each of two names
+        part.tie()  # to_empty gave each of the two names memory of its own
         if filled:
             fill_weights(part, rows_of or initial_weights(config.seed))
         else:
@@ -68,7 +73,7 @@ def build_parts(
 
 
 def initial_weights(seed: int) -> RowsOf:
-    """The weights of a model that has not been trained."""
+    """Returns a source of the weights of an untrained model."""
 
     def rows_of(model: Decoder, name: str, first: int, rows: int) -> Tensor:
         return initial_rows(model, name, first=first, rows=rows, seed=seed)
@@ -78,17 +83,13 @@ def initial_weights(seed: int) -> RowsOf:
 
 @torch.no_grad()
 def fill_weights(model: Decoder, rows_of: RowsOf) -> None:
-    """Give every parameter its value, and compute the buffers. Of a sharded parameter only the rows that this rank has are asked for."""
+    """Fills the parameters and buffers of a model in place. `rows_of` is asked for this rank's rows only."""
     for name, parameter in model.named_parameters():
-        block = block_of(name, parameter)
-        if block.values.numel():
-            inside = tuple(
-                slice(offset, offset + size)
-                for offset, size in zip(block.offsets, block.values.shape, strict=True)
-            )
-            block.values.copy_(
-                rows_of(model, name, block.offsets[0], len(block.values))[
-                    (slice(None), *inside[1:])
-                ]
-            )
+        shard = shard_of(name, parameter)
+        if not shard.values.numel():
+            continue
+        rows = rows_of(model, name, shard.offsets[0], len(shard.values))
+        ranges = zip(shard.offsets[1:], shard.values.shape[1:], strict=True)
+        columns = tuple(slice(offset, offset + size) for offset, size in ranges)
+        shard.values.copy_(rows[(slice(None), *columns)])
     model.fill_buffers()

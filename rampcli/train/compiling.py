@@ -1,4 +1,4 @@
-"""Compiling the layers before the first step, so that no step's time counts it."""
+"""Compiles the layers before the first step, so that compiling counts in no step's time."""
 
 from contextlib import suppress
 
@@ -13,15 +13,18 @@ from rampcli.train.passes import Passes
 
 
 def set_up_compiler() -> None:
-    """Have torch.compile import and set up what it needs, by having it compile next to nothing."""
-    with suppress(*_failures()):  # `compile_passes` will fail too, and say why
+    """Makes torch.compile import what it needs, by compiling a trivial function.
+
+    Ignores failures: `compile_passes` fails too if this machine cannot compile, and reports why.
+    """
+    with suppress(*_failures()):
         torch.compile(lambda x: 2 * x, dynamic=False)(
             torch.ones(1, requires_grad=True)
         ).sum().backward()
 
 
 def compile_passes(passes: Passes, config: Config, plan: BatchPlan) -> None:
-    """Run the passes that training and validation take, on tokens that count for nothing; all ranks do it together.
+    """Runs the passes of training and validation once, on tokens that have no effect. Every rank calls this.
 
     Raises:
         RampcliError: this machine cannot compile.
@@ -35,11 +38,12 @@ def compile_passes(passes: Passes, config: Config, plan: BatchPlan) -> None:
             [micro_batch] * (plan.accumulate_grad_batches if passes.pipeline else 1), scale=0.0
         )
         if config.trainer.val_samples:
-            passes.forward([micro_batch] * passes.at_a_time)
+            passes.forward([micro_batch] * passes.forward_micro_batches)
     except _failures() as error:
         raise RampcliError(
             f"torch.compile fails on this machine: {error}",
-            remedy="a C++ compiler (`apt install g++`), room in TORCHINDUCTOR_CACHE_DIR, or trainer.compile=false",
+            remedy="a C++ compiler (`apt install g++`), space in TORCHINDUCTOR_CACHE_DIR,"
+            " or trainer.compile=false",
         ) from error
     for part in passes.parts:
         part.zero_grad()
@@ -47,7 +51,10 @@ def compile_passes(passes: Passes, config: Config, plan: BatchPlan) -> None:
 
 
 def _failures() -> tuple[type[Exception], ...]:
-    """What is raised where this machine cannot compile. It takes seconds to import, for which runs that do not compile need not wait."""
+    """Returns the exceptions that say that this machine cannot compile.
+
+    They are imported here because that takes seconds, which runs that do not compile should not wait.
+    """
     from torch._dynamo.exc import BackendCompilerFailed
     from torch._inductor.exc import InductorError
 

@@ -1,4 +1,4 @@
-"""The optimisers. The learning rate of their parameter groups is set before each step."""
+"""Optimisers, by name. The loop sets the learning rate of their parameter groups before each step."""
 
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
@@ -14,21 +14,24 @@ from rampcli.config.schema import OptimConfig
 from rampcli.models.decoder import Decoder
 
 STACKED = 2**22
-"""Numbers that are orthogonalised together, if a matrix has no more."""
+"""Most numbers in a stack of matrices that are orthogonalised together. A larger matrix is a stack of one."""
 
 
 def build_optimizers(parts: Sequence[Decoder], optim: OptimConfig) -> list[TorchOptimizer]:
-    """The optimisers of `optim.optimizer`, each with its share of the parameters of this rank's parts."""
+    """Returns the optimisers of `optim.optimizer` for the parameters of this rank's parts of a model.
+
+    Each parameter belongs to exactly one of them.
+    """
     return BUILDERS[optim.optimizer](parts, optim)
 
 
-def build_adamw(parts: Sequence[nn.Module], optim: OptimConfig) -> list[TorchOptimizer]:
-    """AdamW (arXiv 1711.05101) for everything."""
+def build_adamw(parts: Sequence[Decoder], optim: OptimConfig) -> list[TorchOptimizer]:
+    """Returns AdamW (arXiv 1711.05101) for all parameters."""
     return [_adamw((parameter for part in parts for parameter in part.parameters()), optim)]
 
 
 def build_muon(parts: Sequence[Decoder], optim: OptimConfig) -> list[TorchOptimizer]:
-    """Muon for the matrices of the layers, and AdamW for embeddings, the output projection, norms and biases."""
+    """Returns Muon for the layers' matrices, and AdamW for embeddings, output projection, norms and biases."""
     matrices = [
         parameter for part in parts for parameter in part.layers.parameters() if parameter.ndim == 2
     ]
@@ -42,34 +45,29 @@ def build_muon(parts: Sequence[Decoder], optim: OptimConfig) -> list[TorchOptimi
     ]
 
 
-BUILDERS: dict[Optimizer, Callable[[Sequence[Decoder], OptimConfig], list[TorchOptimizer]]] = {
-    Optimizer.adamw: build_adamw,
-    Optimizer.muon: build_muon,
-}
+Builder = Callable[[Sequence[Decoder], OptimConfig], list[TorchOptimizer]]
+BUILDERS: dict[Optimizer, Builder] = {Optimizer.adamw: build_adamw, Optimizer.muon: build_muon}
+"""A new optimiser is one builder and one entry. Settings of its own are read by its builder only."""
 
 
 def _adamw(parameters: Iterable[nn.Parameter], optim: OptimConfig) -> AdamW:
-    """With weight decay on matrices and embeddings only."""
+    """Returns AdamW with weight decay on matrices and embeddings only."""
     parameters = list(parameters)
+    matrices = [parameter for parameter in parameters if parameter.ndim >= 2]
+    vectors = [parameter for parameter in parameters if parameter.ndim < 2]
     groups = [
-        {
-            "params": [parameter for parameter in parameters if parameter.ndim >= 2],
-            "weight_decay": optim.weight_decay,
-        },
-        {
-            "params": [parameter for parameter in parameters if parameter.ndim < 2],
-            "weight_decay": 0.0,
-        },
+        {"params": matrices, "weight_decay": optim.weight_decay},
+        {"params": vectors, "weight_decay": 0.0},
     ]
     return AdamW(groups, lr=optim.lr, betas=(optim.beta1, optim.beta2), eps=optim.eps, fused=True)
 
 
 class Muon(TorchOptimizer):
-    """Muon for matrices that may be sharded: the same step on every mesh.
+    """Muon for matrices, which may be sharded: its steps are the same on every mesh.
 
-    The momentum is sharded like the weights. Orthogonalising needs the whole matrix, so each rank gathers it, orthogonalises it and keeps
-    its part; matrices of one shape go together. The step has the size that AdamW's learning rate and weight decay are made for
-    (arXiv 2502.16982, section 2.2).
+    The momentum is sharded like the weights. Each rank gathers whole matrices to orthogonalise them, stacked
+    by shape, and keeps its shard of the result. Steps have the size for which AdamW's learning rate and
+    weight decay are chosen (arXiv 2502.16982, section 2.2).
     """
 
     def __init__(
@@ -81,18 +79,18 @@ class Muon(TorchOptimizer):
     def step(self, closure: Any = None) -> None:  # type: ignore[override]  # noqa: ARG002, D102
         for group in self.param_groups:
             for stack in _stacks([weight for weight in group["params"] if weight.grad is not None]):
-                updates = [_whole(self._update(weight, group["momentum"])) for weight in stack]
+                updates = [_gather(self._update(weight, group["momentum"])) for weight in stack]
                 size = 0.2 * max(stack[0].shape) ** 0.5
                 for weight, direction in zip(
-                    stack, orthogonalised(torch.stack(updates)), strict=True
+                    stack, orthogonalise(torch.stack(updates)), strict=True
                 ):
                     change = direction.to(weight.dtype)
                     weight.mul_(1 - group["lr"] * group["weight_decay"]).add_(
-                        _part_of(change, weight), alpha=-group["lr"] * size
+                        _shard_like(change, weight), alpha=-group["lr"] * size
                     )
 
     def _update(self, weight: nn.Parameter, momentum: float) -> Tensor:
-        """The gradient with Nesterov's momentum, sharded like the weight."""
+        """Returns the gradient with Nesterov momentum in bf16, sharded like the weight."""
         state = self.state[weight]
         if "momentum_buffer" not in state:
             state["momentum_buffer"] = torch.zeros_like(weight)
@@ -101,10 +99,13 @@ class Muon(TorchOptimizer):
         return weight.grad.lerp(average, momentum).bfloat16()
 
 
-def orthogonalised(matrices: Tensor) -> Tensor:
-    """The nearest orthogonal matrices, roughly: singular values come out between about 0.7 and 1.2; bf16 [matrices, rows, columns].
+def orthogonalise(matrices: Tensor) -> Tensor:
+    """Returns roughly the nearest orthogonal matrices: singular values between about 0.7 and 1.2.
 
-    Five steps of the Newton-Schulz iteration of Keller Jordan's Muon, in bf16.
+    Five Newton-Schulz iterations with the coefficients of Keller Jordan's Muon, in bf16.
+
+    Args:
+        matrices: [matrices, rows, columns].
     """
     a, b, c = 3.4445, -4.7750, 2.0315
     is_tall = matrices.shape[1] > matrices.shape[2]
@@ -120,7 +121,7 @@ def orthogonalised(matrices: Tensor) -> Tensor:
 
 
 def _stacks(weights: Sequence[nn.Parameter]) -> list[list[nn.Parameter]]:
-    """Weights of one shape together, as many as are no more than `STACKED` numbers, one at least; whole ones are held at once."""
+    """Groups weights of the same shape, up to `STACKED` numbers per group, to bound memory for whole matrices."""
     by_shape: dict[torch.Size, list[nn.Parameter]] = {}
     for weight in weights:
         by_shape.setdefault(weight.shape, []).append(weight)
@@ -131,12 +132,12 @@ def _stacks(weights: Sequence[nn.Parameter]) -> list[list[nn.Parameter]]:
     return stacks
 
 
-def _whole(update: Tensor) -> Tensor:
+def _gather(update: Tensor) -> Tensor:
     return update.full_tensor() if isinstance(update, DTensor) else update
 
 
-def _part_of(whole: Tensor, like: Tensor) -> Tensor:
-    """This rank's part, if the other is sharded."""
-    if isinstance(like, DTensor):
-        return distribute_tensor(whole, like.device_mesh, like.placements, src_data_rank=None)
+def _shard_like(whole: Tensor, weight: Tensor) -> Tensor:
+    """Returns this rank's shard of a tensor, if the weight is sharded, else the tensor."""
+    if isinstance(weight, DTensor):
+        return distribute_tensor(whole, weight.device_mesh, weight.placements, src_data_rank=None)
     return whole

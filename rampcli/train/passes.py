@@ -1,4 +1,4 @@
-"""Forward and backward passes over micro batches, whatever the mesh."""
+"""Forward and backward passes over micro batches, on any mesh."""
 
 from collections.abc import Callable, Sequence
 
@@ -18,9 +18,20 @@ from rampcli.parallel.tensor import loss_over
 
 
 class Passes:
-    """What a rank does with its micro batches.
+    """Forward and backward passes of this rank.
 
-    Losses are in nats, summed over valid tokens. Where several ranks know the same loss, one of them counts it and the others return 0.
+    Losses are in nats, summed over valid tokens. If several ranks compute the same loss, one of them
+    returns it and the others return 0, so that a sum over ranks counts it once.
+
+    Args:
+        config: the configuration.
+        parts: this rank's parts of the model.
+        meshes: the ranks that the model is split over.
+        device: the device of this rank.
+
+    Attributes:
+        forward_micro_batches: micro batches that a forward pass should take at once, to fill a pipeline.
+        returns_loss: whether this rank returns the loss, rather than 0.
     """
 
     def __init__(
@@ -29,19 +40,16 @@ class Passes:
         self.parts = parts
         self.meshes = meshes
         self.device = device
-        self.tensor, self.context = (
-            meshes.data[TENSOR],
-            meshes.data[CONTEXT],
-        )  # to look an axis up makes a mesh of it, each time
+        # Looking up an axis builds a new mesh each time.
+        self.tensor, self.context = meshes.data[TENSOR], meshes.data[CONTEXT]
         self.reduces_each = config.trainer.accumulate_reduce is AccumulateReduce.each
         self.pieces = config.parallel.num_pipeline_microbatches or 1
         self.pipeline: Pipeline | None = None
         self.scale = 1.0
         if meshes.size(PIPELINE) > 1:
-            self.pipeline = Pipeline(parts, meshes.data[PIPELINE], device, self._scaled)
-        self.at_a_time = meshes.size(PIPELINE)
-        """Micro batches that are best run forward together."""
-        self.counts = meshes.rank(TENSOR) == 0 and parts[-1].is_last
+            self.pipeline = Pipeline(parts, meshes.data[PIPELINE], device, self._scale)
+        self.forward_micro_batches = meshes.size(PIPELINE)
+        self.returns_loss = meshes.rank(TENSOR) == 0 and parts[-1].is_last
 
     def forward_backward(
         self,
@@ -50,22 +58,23 @@ class Passes:
         scale: float,
         between: Callable[[], None] = lambda: None,
     ) -> Tensor:
-        """Add the gradient of the summed loss, times `scale`, to that of the parameters; returns that loss, a scalar.
+        """Adds the gradient of the summed loss times `scale` to `.grad`. Returns the scaled loss, a scalar.
 
-        `between` is called between micro batches; a pipeline, whose schedule has all of them under way at once, does not call it.
+        `between` is called between micro batches. A pipeline has all of them in progress at once, so it
+        never calls it.
         """
         self.scale = scale
-        with loss_over(
-            self.tensor
-        ):  # the backward pass of a loss that is sharded by vocabulary belongs in there too
+        # The backward pass of a loss that is sharded over the vocabulary belongs into this context, too.
+        with loss_over(self.tensor):
             if self.pipeline is not None:
                 total = self.pipeline.forward_backward(
-                    *self._together(micro_batches), micro_batches=len(micro_batches) * self.pieces
+                    *self._local_inputs(micro_batches),
+                    micro_batches=len(micro_batches) * self.pieces,
                 )
                 for part in self.parts:
                     if (tied := part.weight_at_both_ends()) is not None:
                         self.pipeline.add_gradient_of_other_end(tied)
-                return self._once(total)
+                return self._once_per_loss(total)
             (model,) = self.parts
             total = torch.zeros((), device=self.device)
             for index, micro_batch in enumerate(micro_batches):
@@ -74,17 +83,17 @@ class Passes:
                 reduce_gradients_on(
                     model, last_micro_batch=index == len(micro_batches) - 1, each=self.reduces_each
                 )
-                tokens, labels, positions = self._together([micro_batch])
-                loss = self._scaled(model(tokens, positions, labels=labels))
+                tokens, labels, positions = self._local_inputs([micro_batch])
+                loss = self._scale(model(tokens, positions, labels=labels))
                 loss.backward()  # type: ignore[no-untyped-call]
                 total += loss.detach()
-        return self._once(total)
+        return self._once_per_loss(total)
 
     @torch.no_grad()
     def forward(self, micro_batches: Sequence[MicroBatch]) -> Tensor:
-        """The summed loss, a scalar."""
+        """Returns the summed loss, a scalar."""
         self.scale = 1.0
-        tokens, labels, positions = self._together(micro_batches)
+        tokens, labels, positions = self._local_inputs(micro_batches)
         with loss_over(self.tensor):
             if self.pipeline is not None:
                 loss = self.pipeline.forward(
@@ -95,29 +104,36 @@ class Passes:
                 loss = model(tokens, positions, labels=labels)
         for part in self.parts:
             free_gathered_weights(part)
-        return self._once(loss)
+        return self._once_per_loss(loss)
 
-    def valid_tokens(self, micro_batches: Sequence[MicroBatch]) -> int:
-        """The tokens that these losses are summed over, as far as this rank counts them."""
-        return int((self._together(micro_batches)[1] != IGNORED).sum()) if self.counts else 0
+    def count_valid_tokens(self, micro_batches: Sequence[MicroBatch]) -> int:
+        """Returns the tokens over which `forward` sums the loss that it returns on this rank."""
+        if not self.returns_loss:
+            return 0
+        _, labels, _ = self._local_inputs(micro_batches)
+        return int((labels != IGNORED).sum())
 
-    def _together(
+    def _local_inputs(
         self, micro_batches: Sequence[MicroBatch]
     ) -> tuple[Tensor, Tensor, Tensor | None]:
-        """This rank's pieces of the tokens, labels and positions of micro batches, one after another."""
+        """Returns tokens, labels and positions of micro batches, concatenated: this rank's part of each sequence.
 
-        def mine(parts: list[Tensor]) -> Tensor:
-            return pieces_of(torch.cat(parts), self.context, dim=1)
+        Each is int64 [samples, sequence over context ranks]. Positions are None unless documents have their own.
+        """
+
+        def concatenate(tensors: list[Tensor]) -> Tensor:
+            return pieces_of(torch.cat(tensors), self.context, dim=1)
 
         positions = [batch.positions for batch in micro_batches if batch.positions is not None]
         return (
-            mine([batch.tokens for batch in micro_batches]),
-            mine([batch.labels for batch in micro_batches]),
-            mine(positions) if positions else None,
+            concatenate([batch.tokens for batch in micro_batches]),
+            concatenate([batch.labels for batch in micro_batches]),
+            concatenate(positions) if positions else None,
         )
 
-    def _scaled(self, loss: Tensor) -> Tensor:
+    def _scale(self, loss: Tensor) -> Tensor:
         return loss * self.scale
 
-    def _once(self, loss: Tensor) -> Tensor:
-        return loss if self.counts else torch.zeros_like(loss)
+    def _once_per_loss(self, loss: Tensor) -> Tensor:
+        """Returns the loss on the one rank that counts it, and 0 on the others that compute it."""
+        return loss if self.returns_loss else torch.zeros_like(loss)

@@ -1,4 +1,4 @@
-"""The gradient of one step, and one validation."""
+"""The parts of a training step, and validation."""
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -9,20 +9,52 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.tensor import DTensor
 
-from rampcli.data.loader import MicroBatch
+from rampcli.batch.plan import BatchPlan
+from rampcli.batch.training_plan import StagePlan
+from rampcli.data.loader import Indices, MicroBatch
 from rampcli.models.decoder import Decoder
 from rampcli.train.passes import Passes
 
 
 @dataclass(frozen=True, slots=True)
 class StepResult:
-    """Loss in nats per token over the global batch, before the step; norm of its gradient before clipping."""
+    """Loss and gradient of a global batch, before the weights change.
+
+    Attributes:
+        loss: mean loss in nats per valid token.
+        grad_norm: norm of its gradient before clipping.
+    """
 
     loss: float
     grad_norm: float
 
 
-def follow_gradient(
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Step:
+    """A training step that has been taken.
+
+    Attributes:
+        stage: the stage that it belongs to.
+        batch_plan: how its global batch was divided over ranks and micro batches.
+        samples: indices of the samples that this rank read.
+        result: loss and gradient norm.
+        lr: learning rate.
+        skipped: why it changed neither weights nor optimiser state, or None if it did.
+        step_time_s: seconds that it took, reading included.
+        data_time_s: seconds of these spent waiting for samples.
+    """
+
+    stage: StagePlan
+    batch_plan: BatchPlan
+    samples: Indices
+    result: StepResult
+    lr: float
+    skipped: str | None
+    step_time_s: float
+    data_time_s: float
+
+
+def accumulate_gradient(
     passes: Passes,
     micro_batches: Sequence[MicroBatch],
     *,
@@ -30,18 +62,20 @@ def follow_gradient(
     gradient_clip_val: float | None,
     between: Callable[[], None] = lambda: None,
 ) -> StepResult:
-    """Leave the gradient of the mean loss over all valid tokens of the global batch, clipped, in the parameters.
+    """Runs forward and backward over the micro batches and clips the gradient, which is left in `.grad`.
+
+    The gradient is the one of the mean loss over all valid tokens of the global batch.
 
     Args:
-        passes: the model.
-        micro_batches: this rank's share.
-        global_tokens: valid tokens of the global batch, all ranks together.
-        gradient_clip_val: the largest norm that the gradient is let through with; None lets all through.
-        between: is called between micro batches, outside of a pipeline's schedule. What it raises ends the step, which then counts for
-            nothing.
+        passes: passes through the model.
+        micro_batches: this rank's share of the global batch.
+        global_tokens: valid tokens of the global batch, over all ranks.
+        gradient_clip_val: largest norm of the gradient. None disables clipping.
+        between: called between micro batches, but not in a pipeline. An exception that it raises ends the
+            step, which then has no effect.
     """
     ranks = passes.meshes.ranks_with_other_tokens
-    # Ranks and micro batches hold different token counts, so the mean is over the whole batch; FSDP divides by the ranks once more.
+    # Ranks hold different token counts, so the mean is over the whole batch. FSDP divides by the ranks.
     loss = passes.forward_backward(
         micro_batches, scale=ranks / max(1, global_tokens), between=between
     )
@@ -49,37 +83,58 @@ def follow_gradient(
     dist.all_reduce(totals)
     mean_loss, grad_norm = totals[0].item(), totals[1].sqrt().item()
     if gradient_clip_val is not None and grad_norm > gradient_clip_val:
-        torch._foreach_mul_(_gradients(passes.parts, copies=True), gradient_clip_val / grad_norm)
+        torch._foreach_mul_(
+            _local_gradients(passes.parts, copies=True), gradient_clip_val / grad_norm
+        )
     return StepResult(loss=mean_loss, grad_norm=grad_norm)
 
 
+def update_weights(
+    optimizers: Sequence[torch.optim.Optimizer], *, lr: float, skip: bool = False
+) -> None:
+    """Takes an optimiser step with the accumulated gradients, unless it is skipped, and drops them."""
+    for optimizer in optimizers:
+        for group in optimizer.param_groups:
+            group["lr"] = lr
+        if not skip:
+            optimizer.step()
+        optimizer.zero_grad()
+
+
 def squared_norm(parts: Sequence[Decoder], *, device: torch.device) -> Tensor:
-    """What this rank adds to the squared norm of the whole gradient, a float64 scalar: each number of it is counted by one rank."""
+    """Returns this rank's addend to the squared norm of the gradient, a float64 scalar.
+
+    Numbers that several ranks hold are counted by one of them.
+    """
     total = torch.zeros((), dtype=torch.float64, device=device)
-    if gradients := _gradients(parts, copies=False):
+    if gradients := _local_gradients(parts, copies=False):
         total += torch.stack(torch._foreach_norm(gradients)).double().square().sum()
     return total
 
 
 @torch.no_grad()
 def validate(
-    passes: Passes, rounds: Iterable[MicroBatch], *, between: Callable[[], None] = lambda: None
+    passes: Passes,
+    micro_batches: Iterable[MicroBatch],
+    *,
+    between: Callable[[], None] = lambda: None,
 ) -> float:
-    """Mean loss in nats per valid token, over the micro batches of all ranks; `between` as above."""
+    """Returns the mean loss in nats per valid token over the micro batches of all ranks.
+
+    `between` is called between passes. An exception that it raises ends the validation.
+    """
     totals = torch.zeros(2, dtype=torch.float64, device=passes.device)
-    remaining = iter(rounds)
-    while micro_batches := list(islice(remaining, passes.at_a_time)):
-        loss = passes.forward(micro_batches)
-        totals += torch.stack(
-            [loss.double(), totals.new_tensor(passes.valid_tokens(micro_batches))]
-        )
+    remaining = iter(micro_batches)
+    while chunk := list(islice(remaining, passes.forward_micro_batches)):
+        loss = passes.forward(chunk)
+        totals += torch.stack([loss.double(), totals.new_tensor(passes.count_valid_tokens(chunk))])
         between()
     dist.all_reduce(totals)
     return (totals[0] / totals[1]).item()
 
 
-def _gradients(parts: Sequence[Decoder], *, copies: bool) -> list[Tensor]:
-    """This rank's part of every gradient; `copies`: also those that an earlier rank has too."""
+def _local_gradients(parts: Sequence[Decoder], *, copies: bool) -> list[Tensor]:
+    """Returns this rank's shards of the gradients, with `copies` also those that an earlier rank holds."""
     gradients = []
     for part in parts:
         parameters = part.parameters() if copies else part.own_parameters().values()
@@ -93,5 +148,6 @@ def _gradients(parts: Sequence[Decoder], *, copies: bool) -> list[Tensor]:
 
 
 def _is_first_copy(gradient: DTensor) -> bool:
+    """Returns whether this rank is the first of those that hold the same shard."""
     places = zip(gradient.placements, gradient.device_mesh.get_coordinate() or (), strict=True)
     return all(place == 0 for placement, place in places if placement.is_replicate())

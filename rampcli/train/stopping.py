@@ -1,4 +1,4 @@
-"""How ranks that train are asked to stop, and stop together."""
+"""Stop requests: how ranks that train learn that one of them must stop, and stop at the same point."""
 
 import os
 import signal
@@ -7,18 +7,22 @@ from rampcli.lifeline import StopSignals
 
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)
 ASK_EVERY_S = 1.0
-"""How long ranks go on within a step before they ask each other again, about."""
+"""About how often ranks ask each other during a step, in seconds."""
 
 
-class StopAgreed(Exception):  # nothing is wrong
-    """All ranks have learnt, at the same point, that one of them was asked to stop."""
+class StopAgreed(Exception):
+    """Raised on all ranks at the same point, after one of them was asked to stop."""
 
 
 class StopRequest:
-    """Set by a signal on any rank."""
+    """Signals that asked this rank to stop, and when it is time to ask the other ranks.
+
+    Args:
+        a_second_signal_ends: whether a second signal ends the process at once. Under a supervisor, which
+            repeats signals and kills workers itself, it must not.
+    """
 
     def __init__(self, *, a_second_signal_ends: bool = True) -> None:
-        """Without `a_second_signal_ends`, later signals say nothing new: who supervises passes on, and kills, what it wants to."""
         self.a_second_signal_ends = a_second_signal_ends
         self._signals = StopSignals()
         self._micro_batches_between = 1
@@ -26,11 +30,11 @@ class StopRequest:
 
     @property
     def asked(self) -> bool:
-        """Whether this rank was."""
+        """Whether this rank was asked to stop."""
         return self._signals.signal is not None
 
     def listen(self) -> None:
-        """Let signals ask from now on."""
+        """Starts to handle the stop signals."""
         for number in STOP_SIGNALS:
             signal.signal(number, self._on_signal)
 
@@ -40,13 +44,16 @@ class StopRequest:
             os._exit(1)
 
     def expect(self, micro_batch_s: float) -> None:
-        """Take note of how long a micro batch takes; every rank is told the same."""
+        """Sets how long a micro batch is expected to take. All ranks must be given the same time."""
         self._micro_batches_between = (
             max(1, round(ASK_EVERY_S / micro_batch_s)) if micro_batch_s > 0 else 1
         )
 
     def is_time_to_ask(self) -> bool:
-        """Whether the ranks are to ask each other now. Every rank calls this between any two of its micro batches."""
+        """Returns whether the ranks must ask each other now.
+
+        Every rank calls this between any two of its micro batches, so all ranks get the same answer.
+        """
         self._micro_batches += 1
         if self._micro_batches < self._micro_batches_between:
             return False

@@ -17,15 +17,15 @@ from safetensors import SafetensorError
 from safetensors.torch import save_file
 from torch import Tensor
 
+from rampcli.checkpoint.load_weights import open_run, read_weights, tokenizer_of
+from rampcli.checkpoint.manifest import Checkpoint
 from rampcli.config.huggingface import to_huggingface
 from rampcli.config.schema import Config
 from rampcli.errors import UsageError, reason_of
 from rampcli.models.decoder import Decoder
 from rampcli.models.huggingface import joined, places
 from rampcli.own_folder import replace_file, write_json
-from rampcli.run_directory import Checkpoint
 from rampcli.weights.program import run_and_exit
-from rampcli.weights.trained import open_run, read_weights, tokenizer_of
 
 MAX_FILE_BYTES = 5 * 10**9
 """Largest size of one file of weights; the default of `save_pretrained` in transformers 4."""

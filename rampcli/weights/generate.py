@@ -11,6 +11,7 @@ from tokenizers import Tokenizer
 from tokenizers.decoders import DecodeStream
 from torch import Tensor
 
+from rampcli.checkpoint.load_weights import load_model, open_run, tokenizer_of
 from rampcli.config.choices import Accelerator
 from rampcli.config.schema import Config
 from rampcli.data.tokenizer import encoder_of, failing_as, vocab_size_of
@@ -18,7 +19,6 @@ from rampcli.errors import DamagedFileError, UsageError, visible
 from rampcli.models.decoder import Cache, Decoder
 from rampcli.parallel.ranks import device_here
 from rampcli.weights.program import run_and_exit
-from rampcli.weights.trained import load_model, open_run, tokenizer_of
 
 MIN_TEMPERATURE, MAX_TEMPERATURE = 1e-4, 1e4
 """Dividing logits by a smaller temperature overflows; a larger one makes all logits equal."""

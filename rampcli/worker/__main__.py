@@ -1,6 +1,7 @@
-"""One rank of a run: `python -m rampcli.worker RUN_DIR` under torchrun, mpirun or srun, or alone.
+"""One rank of a run: `python -m rampcli.worker RUN_DIR`, alone or under torchrun, mpirun or srun.
 
-With `--wait` it imports what it needs, and then waits on standard input for its turn; a supervisor starts workers so.
+With `--wait`, the worker imports what it needs and then waits on standard input for its turn. Supervisors
+start workers in this way.
 """
 
 import os
@@ -19,42 +20,39 @@ STARTED = time.time()
 
 
 def main() -> None:
-    """Train, and leave with an exit code of `rampcli.errors`."""
+    """Trains, and exits with a code of `rampcli.errors`."""
     if (
         not 2 <= len(sys.argv) <= 3
         or sys.argv[2:] not in ([], [WAIT])
         or not (Path(sys.argv[1]) / "config.yaml").is_file()
     ):
         sys.exit(
-            f"usage: python -m rampcli.worker RUN_DIR [{WAIT}], a folder whose config.yaml says what to train"
+            f"usage: python -m rampcli.worker RUN_DIR [{WAIT}]\n"
+            "RUN_DIR is a run directory, whose config.yaml says what to train"
         )
-    if (
-        "TORCHELASTIC_RUN_ID" in os.environ
-    ):  # nobody would end this process if torchrun, which started it, were killed
+    if "TORCHELASTIC_RUN_ID" in os.environ:  # torchrun may be killed without ending its workers
         die_with_parent()
-    # A signal to a run comes to its workers on several ways: from the supervisor, from torchrun, and from Slurm to all that it knows.
+    # A worker may get the same signal from its supervisor, from torchrun and from Slurm.
     stop = StopRequest(a_second_signal_ends=SUPERVISOR not in os.environ)
     stop.listen()
     run = RunDirectory(Path(sys.argv[1]))
     started = max(STARTED, wait_for_turn(run)) if WAIT in sys.argv else STARTED
-    try:
-        lock = hold(
-            run.workers_lock, shared=True, wait_s=LOCK_S
-        )  # a supervisor takes it for an instant, before it starts workers
+    try:  # a supervisor holds the lock for an instant before it starts workers
+        lock = hold(run.workers_lock, shared=True, wait_s=LOCK_S)
     except RampcliError as error:
         print(error, file=sys.stderr)  # noqa: T201
         sys.exit(error.exit_code)
-    from rampcli.worker.assemble import (
-        train_and_leave,
-    )  # here, because torch takes seconds, in which a signal may come
+    # Importing torch takes seconds, during which a signal may come: imported after `listen`.
+    from rampcli.worker.assemble import train_and_leave
 
     train_and_leave(run, stop, started=started, lock=lock)
 
 
 def wait_for_turn(run: RunDirectory) -> float:
-    """Have ready what a run needs, and wait for a line with the time at which it was written, in seconds since 1970; returns that.
+    """Imports what training needs and waits for a line on standard input.
 
-    Where none comes, nobody wants this process any more, and it ends.
+    The line holds the time at which it was written, in seconds since 1970, which is returned. If standard
+    input ends without one, the supervisor no longer needs this worker, and the process exits.
     """
     import rampcli.worker.assemble  # noqa: F401
     from rampcli.config import snapshot

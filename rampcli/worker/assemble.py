@@ -1,18 +1,19 @@
-"""What a rank does from its first line to its last: join the others, build, load, train, leave."""
+"""Trains on this rank: joins the other ranks, builds, loads, trains and leaves."""
 
 import gc
-import os
-import sys
 import time
 import traceback
 from pathlib import Path
 from typing import IO, NoReturn
 
 import torch
-import torch._dynamo  # optimisers and FSDP import it in their first step, for which nobody is to wait then
+import torch._dynamo  # optimisers and FSDP import it in their first step, which should not wait for it
 import torch.distributed as dist
 
+from rampcli.checkpoint.load import load_newest
+from rampcli.checkpoint.manifest import complete_checkpoints, consumed_samples
 from rampcli.checkpoint.save import Checkpoints
+from rampcli.checkpoint.state import TrainingState
 from rampcli.config import snapshot
 from rampcli.config.huggingface import check_init_from
 from rampcli.config.resolve import Resolved, resolve
@@ -21,44 +22,46 @@ from rampcli.data.hosts import build_reading
 from rampcli.data.loader import Loader, ValidationLoader
 from rampcli.data.sources import open_corpora
 from rampcli.errors import EXIT_INTERRUPTED, RampcliError
+from rampcli.models.decoder import Decoder
 from rampcli.models.huggingface import Folder
-from rampcli.parallel.mesh import build_meshes
-from rampcli.parallel.ranks import from_rank_0
+from rampcli.parallel.mesh import DATA, Meshes, build_meshes
+from rampcli.parallel.ranks import broadcast_from_rank_0
 from rampcli.run_directory import PREEMPTED, RunDirectory
 from rampcli.train.build import RowsOf, build_parts
 from rampcli.train.loop import Trainer
-from rampcli.train.observers.boundary import Arrival
+from rampcli.train.observers.boundary import BoundaryCosts
 from rampcli.train.observers.journal import Journal
-from rampcli.train.observers.outliers import Outliers
+from rampcli.train.observers.observer import Observer, Observers
+from rampcli.train.observers.order_audit import OrderAudit
+from rampcli.train.observers.outliers import Outliers, StepGuard
+from rampcli.train.observers.slow_data import SlowData
 from rampcli.train.optimizers import build_optimizers
 from rampcli.train.passes import Passes
 from rampcli.train.stopping import StopRequest
 from rampcli.worker.join import join_ranks
+from rampcli.worker.leave import leave, record_failure
 
 
 def train_and_leave(
     run: RunDirectory, stop: StopRequest, *, started: float, lock: IO[str]
 ) -> NoReturn:
-    """Train, and end this process with an exit code of `rampcli.errors`.
+    """Trains, and ends this process with an exit code of `rampcli.errors`.
 
     Args:
-        run: its directory.
-        stop: is set where a signal comes.
+        run: the run directory.
+        stop: set by stop signals.
         started: when this process ran its first line, in seconds since 1970.
-        lock: says that this worker lives; it goes with the process.
+        lock: lock that shows that this worker lives. It ends with the process.
     """
     try:
         status = train(run, stop, started=started)
     except RampcliError as error:
-        report_failure(run, error)
+        record_failure(run, error)
         leave(error.exit_code)
-    except Exception:  # whatever it is, state.json says that the run failed, and the log says why
+    except Exception:  # a bug: the log gets the traceback, state.json its last line
         traceback.print_exc()
-        report_failure(
-            run,
-            RampcliError(traceback.format_exc(limit=-1).strip().splitlines()[-1]),
-            understood=False,
-        )
+        last_line = traceback.format_exc(limit=-1).strip().splitlines()[-1]
+        record_failure(run, RampcliError(last_line), understood=False)
         leave(1)
     gc.collect()
     dist.barrier()
@@ -68,88 +71,118 @@ def train_and_leave(
 
 
 def train(run: RunDirectory, stop: StopRequest, *, started: float) -> str:
-    """Join the other ranks, build what training needs from the run directory's snapshot, and train; returns how it ended.
+    """Trains what the run directory's snapshot describes, and returns how training ended.
 
     Raises:
-        RampcliError: anything that a user can mend.
+        RampcliError: a user can correct the cause.
     """
     imported = time.time()
     resolved = resolve(
-        snapshot.read(run.config), consumed_samples_in=lambda _: run.consumed_samples()
+        snapshot.read(run.config), consumed_samples_in=lambda _: consumed_samples(run)
     )
-    config = resolved.config
-    device = join_ranks(config.trainer.accelerator)
-    trainer = build_trainer(resolved, run, device, stop)
-    trainer.journal.event(
-        "start", trainer.state, world_size=dist.get_world_size(), device=str(device)
-    )
-    trainer.journal.status("running", trainer.state)
-    return trainer.run(Arrival(started=started, imported=imported, loaded=time.time()))
+    device = join_ranks(resolved.config.trainer.accelerator)
+    costs = BoundaryCosts(run, started=started, imported=imported)
+    return build_trainer(resolved, run, device, stop, costs).run()
 
 
 def build_trainer(
-    resolved: Resolved, run: RunDirectory, device: torch.device, stop: StopRequest
+    resolved: Resolved,
+    run: RunDirectory,
+    device: torch.device,
+    stop: StopRequest,
+    costs: BoundaryCosts,
 ) -> Trainer:
-    """Everything that a run needs, with the newest checkpoint loaded."""
-    config, plan = resolved.config, resolved.plan
+    """Returns a trainer with everything that a run needs and with the newest checkpoint loaded."""
+    config = resolved.config
     meshes = build_meshes(device, config.parallel)
     reading = build_reading(config, meshes.data_ranks)
     corpora = open_corpora(config) if reading.reads else None
-    is_new = from_rank_0(not run.complete_checkpoints())
-    parts = build_parts(
-        config, meshes, device, given_weights(config) if is_new else None, filled=bool(is_new)
-    )
+    training, validation = (corpora.training, corpora.validation) if corpora else (None, None)
+    parts = build_model(config, run, meshes, device)
     optimizers = build_optimizers(parts, config.optim)
-    fingerprint = agreed_fingerprint(
-        corpora.training.fingerprint if corpora else None, device=device
-    )
+    settings = snapshot.identity(config)
+    corpus = agreed_fingerprint(training.fingerprint if training else None, device=device)
+    state = load_newest(run, parts, optimizers, settings=settings, corpus=corpus)
+    if dist.get_rank() == 0:
+        run.drop_metrics_after(state.step)
     checkpoints = Checkpoints(
         run,
         parts,
         optimizers,
         keep_last=config.checkpoint.keep_last,
-        facts={
-            "settings": snapshot.identity(config),
-            "corpus": fingerprint,
-            "world_size": dist.get_world_size(),
-        },
+        facts={"settings": settings, "corpus": corpus, "world_size": dist.get_world_size()},
         tokenizer=corpora.tokenizer if corpora else None,
         in_background=config.checkpoint.async_,
+        saved_step=state.step,
     )
-    state = checkpoints.load_newest()
-    if dist.get_rank() == 0:
-        run.forget_after(state.step)
+    observers = build_observers(resolved, run, meshes, device, state, checkpoints, costs)
     return Trainer(
         config=config,
-        plan=plan,
+        plan=resolved.plan,
         learning_rate=resolved.learning_rate(),
         passes=Passes(config, parts, meshes, device),
         optimizers=optimizers,
-        loader=Loader(corpora.training if corpora else None, reading=reading, device=device),
-        validation_loader=ValidationLoader(
-            corpora.validation if corpora else None, reading=reading, device=device
-        ),
+        loader=Loader(training, reading=reading, device=device),
+        validation_loader=ValidationLoader(validation, reading=reading, device=device),
         checkpoints=checkpoints,
-        journal=Journal(run, plan, config),
-        outliers=Outliers(sigma=config.optim.skip_step_sigma, recent=state.recent),
-        device=device,
+        observers=Observers(observers),
         state=state,
         stop=stop,
     )
 
 
-def agreed_fingerprint(mine: str | None, *, device: torch.device) -> str:
-    """The fingerprint of the corpora, which all ranks that read have to find the same; None from those that do not read.
+def build_model(
+    config: Config, run: RunDirectory, meshes: Meshes, device: torch.device
+) -> list[Decoder]:
+    """Returns this rank's parts of the model, without values if there is a checkpoint to load."""
+    is_new = bool(broadcast_from_rank_0(not complete_checkpoints(run)))
+    rows_of = given_weights(config) if is_new else None
+    return build_parts(config, meshes, device, rows_of, filled=is_new)
+
+
+def build_observers(
+    resolved: Resolved,
+    run: RunDirectory,
+    meshes: Meshes,
+    device: torch.device,
+    state: TrainingState,
+    checkpoints: Checkpoints,
+    costs: BoundaryCosts,
+) -> list[Observer]:
+    """Returns this rank's observers in the order in which they are called.
+
+    A tracker is one class and one entry among those of rank 0.
+    """
+    config = resolved.config
+    guard = StepGuard(
+        on_nonfinite=config.trainer.on_nonfinite,
+        outliers=Outliers(sigma=config.optim.skip_step_sigma, recent=state.recent),
+        checkpoints=checkpoints,
+    )
+    observers: list[Observer] = [guard]
+    if config.data.audit_order:
+        observers.append(OrderAudit(meshes.data[DATA], device))
+    if dist.get_rank() == 0:
+        observers += [Journal(run, resolved.plan, config, device), SlowData(run), costs]
+    return observers
+
+
+def agreed_fingerprint(fingerprint: str | None, *, device: torch.device) -> str:
+    """Returns the fingerprint of the corpora after checking that all ranks found the same.
+
+    Args:
+        fingerprint: what this rank found, or None if another rank reads for it.
+        device: the device of this rank.
 
     Raises:
-        RampcliError: they found different ones.
+        RampcliError: the fingerprints differ.
     """
     lowest, highest = (
         torch.full((32,), rest, dtype=torch.uint8, device=device) for rest in (255, 0)
     )
-    if mine is not None:
+    if fingerprint is not None:
         for found in (lowest, highest):
-            found.copy_(torch.tensor(list(bytes.fromhex(mine))))
+            found.copy_(torch.tensor(list(bytes.fromhex(fingerprint))))
     dist.all_reduce(lowest, dist.ReduceOp.MIN)
     dist.all_reduce(highest, dist.ReduceOp.MAX)
     if not torch.equal(lowest, highest):
@@ -161,7 +194,7 @@ def agreed_fingerprint(mine: str | None, *, device: torch.device) -> str:
 
 
 def given_weights(config: Config) -> RowsOf | None:
-    """The weights of `model.init_from`; None where there is none.
+    """Returns the source of the weights in `model.init_from`, or None if it is not set.
 
     Raises:
         UsageError: the folder holds another model.
@@ -169,23 +202,5 @@ def given_weights(config: Config) -> RowsOf | None:
     if config.model.init_from is None:
         return None
     check_init_from(config)
-    return Folder(
-        Path(config.model.init_from), config.model, sequence_length=config.data.sequence_length
-    ).rows_of
-
-
-def report_failure(run: RunDirectory, error: RampcliError, *, understood: bool = True) -> None:
-    """Print why, and let state.json say that the run failed; where several ranks fail, it keeps what is understood."""
-    print(error, file=sys.stderr)  # noqa: T201
-    try:
-        if understood or "error" not in (run.read_state() or {}):
-            run.change_status("failed", error=error.facts() | {"understood": understood})
-    except RampcliError as another:  # state.json itself may be what is wrong
-        print(another, file=sys.stderr)  # noqa: T201
-
-
-def leave(code: int) -> NoReturn:
-    """End the process without its exit handlers: FSDP2 on gloo aborts in them, after all the work is done."""
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(code)
+    folder = Path(config.model.init_from)
+    return Folder(folder, config.model, sequence_length=config.data.sequence_length).rows_of

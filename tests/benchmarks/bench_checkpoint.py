@@ -31,16 +31,19 @@ from torch.distributed.checkpoint.state_dict_saver import async_save
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from rampcli.checkpoint import tensor_files
-from rampcli.checkpoint.save import Checkpoints, TrainingState
+from rampcli.checkpoint.load import load_newest
+from rampcli.checkpoint.manifest import complete_checkpoints
+from rampcli.checkpoint.save import Checkpoints
+from rampcli.checkpoint.state import TrainingState, named_tensors
 from rampcli.config.schema import Config, ModelConfig
 from rampcli.data.loader import MicroBatch
 from rampcli.parallel.mesh import build_meshes
+from rampcli.parallel.ranks import gather_from_all_ranks
 from rampcli.run_directory import RunDirectory
 from rampcli.train.build import build_parts
 from rampcli.train.optimizers import build_optimizers
 from rampcli.train.passes import Passes
-from rampcli.train.step import follow_gradient
-from rampcli.worker.join import from_all_ranks
+from rampcli.train.step import accumulate_gradient
 from ranks import run_ranks
 
 MODEL = ModelConfig(
@@ -113,7 +116,7 @@ class Bench:
 
     def step(self) -> None:
         tokens = torch.randint(MODEL.vocab_size, (1, TOKENS))
-        follow_gradient(
+        accumulate_gradient(
             self.passes,
             [MicroBatch(tokens, tokens)],
             global_tokens=TOKENS * dist.get_world_size(),
@@ -136,10 +139,13 @@ class Bench:
         tensor_files.PageSums = sums
 
     def load(self) -> None:
-        assert self.waiting.load_newest().step == self.saves
+        state = load_newest(
+            self.waiting.run, self.passes.parts, self.optimizers, settings={}, corpus=""
+        )
+        assert state.step == self.saves
 
     def files(self) -> list[Path]:
-        return sorted(self.waiting.run.complete_checkpoints()[-1].path.glob("*.safetensors"))
+        return sorted(complete_checkpoints(self.waiting.run)[-1].path.glob("*.safetensors"))
 
     def steps(self) -> None:
         for _ in range(STEPS):
@@ -160,7 +166,10 @@ class Bench:
         return stall_s
 
     def background_of_torch(self) -> float:
-        tensors = {name: tensor.detach() for name, tensor, _ in self.waiting._tensors(copies=False)}
+        tensors = {
+            name: tensor.detach()
+            for name, tensor, _ in named_tensors(self.passes.parts, self.optimizers, copies=False)
+        }
         shutil.rmtree(self.root / "torch", ignore_errors=True)
         dist.barrier()
         began = time.perf_counter()
@@ -273,7 +282,7 @@ def as_a_rank(root: Path, rounds: int) -> None:
     bench.background()  # makes the memory of the copies, once
     for number in range(rounds):
         found = measure(bench, number)
-        slowest = [max(each[name] for each in from_all_ranks(found)) for name in found]
+        slowest = [max(each[name] for each in gather_from_all_ranks(found)) for name in found]
         if dist.get_rank() == 0:
             print(json.dumps(dict(zip(found, slowest, strict=True))), flush=True)
     dist.barrier()

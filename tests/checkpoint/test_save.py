@@ -10,15 +10,18 @@ from torch.distributed.checkpoint.state_dict_saver import save as save_by_torch
 
 from harms import HARMS, cut, damage_the_manifest, flip, remove
 from rampcli.checkpoint import save as checkpoint_module
-from rampcli.checkpoint.save import Checkpoints, TrainingState
+from rampcli.checkpoint.load import load_newest
+from rampcli.checkpoint.manifest import MANIFEST, complete_checkpoints
+from rampcli.checkpoint.save import Checkpoints
 from rampcli.checkpoint.shards import HostCopies
+from rampcli.checkpoint.state import TrainingState, named_tensors
 from rampcli.config.choices import Optimizer
 from rampcli.data.loader import MicroBatch
 from rampcli.errors import ForeignCheckpointError, NoCheckpointError, RampcliError
 from rampcli.own_folder import write_json
-from rampcli.run_directory import MANIFEST, RunDirectory, read_rows
+from rampcli.run_directory import RunDirectory
 from rampcli.train.optimizers import build_optimizers
-from rampcli.train.step import follow_gradient
+from rampcli.train.step import accumulate_gradient
 
 
 class Training:
@@ -46,9 +49,19 @@ class Training:
             in_background=in_background,
         )
 
+    def load_newest(self) -> TrainingState:
+        facts = self.checkpoints.facts
+        return load_newest(
+            self.checkpoints.run,
+            self.passes.parts,
+            self.optimizers,
+            settings=facts["settings"],
+            corpus=facts["corpus"],
+        )
+
     def step(self, seed: int) -> float:
         tokens = torch.randint(64, (4, 16), generator=torch.Generator().manual_seed(seed))
-        result = follow_gradient(
+        result = accumulate_gradient(
             self.passes, [MicroBatch(tokens, tokens)], global_tokens=64, gradient_clip_val=1.0
         )
         for optimizer in self.optimizers:
@@ -83,14 +96,12 @@ def test_training_goes_on_from_a_checkpoint_bit_for_bit(small_gpt, training_of, 
     training.step(0)
     training.checkpoints.save(TrainingState(step=1, consumed_samples=4, order_hash="abc"))
     resumed = training_of(small_gpt)
-    assert resumed.checkpoints.load_newest() == TrainingState(
-        step=1, consumed_samples=4, order_hash="abc"
-    )
+    assert resumed.load_newest() == TrainingState(step=1, consumed_samples=4, order_hash="abc")
     assert [training.step(seed) for seed in (1, 2)] == [resumed.step(seed) for seed in (1, 2)]
 
 
 def test_without_a_checkpoint_a_run_starts_at_the_beginning(small_llama, training_of):
-    assert training_of(small_llama).checkpoints.load_newest() == TrainingState()
+    assert training_of(small_llama).load_newest() == TrainingState()
 
 
 def test_only_the_last_checkpoints_are_kept_and_what_a_kill_left_behind_is_removed(
@@ -113,7 +124,7 @@ def test_a_checkpoint_holds_safetensors_and_a_manifest_and_nothing_else(
     training = training_of(small_llama)
     training.step(0)
     training.checkpoints.save(TrainingState(step=1, consumed_samples=4))
-    (checkpoint,) = run.complete_checkpoints()
+    (checkpoint,) = complete_checkpoints(run)
     names = sorted(path.name for path in checkpoint.path.iterdir())
     assert names == ["manifest.json", *sorted(checkpoint.manifest["files"])]
     assert all(name.endswith(".safetensors") for name in names[1:])
@@ -130,9 +141,9 @@ def test_a_damaged_checkpoint_is_passed_over_and_said(small_llama, run, harm, tr
         expected[step] = [
             parameter.detach().clone() for parameter in training.passes.parts[0].parameters()
         ]
-    harm(run.complete_checkpoints()[-1])
+    harm(complete_checkpoints(run)[-1])
     resumed = training_of(small_llama)
-    assert resumed.checkpoints.load_newest().step == 1
+    assert resumed.load_newest().step == 1
     assert all(map(torch.equal, resumed.passes.parts[0].parameters(), expected[1]))
     fault = json.loads(run.events.read_text().splitlines()[-1])
     assert fault["event"] == "fault"
@@ -151,15 +162,15 @@ def test_harm_to_checkpoints_while_training_goes_on_costs_nothing_once_the_next_
     training.checkpoints.save(TrainingState(step=1, consumed_samples=4))
     training.checkpoints.wait()
     if callable(harm):
-        harm(run.complete_checkpoints()[-1])
+        harm(complete_checkpoints(run)[-1])
     else:
         shutil.rmtree(
-            run.complete_checkpoints()[-1].path if harm == "remove all" else run.checkpoints
+            complete_checkpoints(run)[-1].path if harm == "remove all" else run.checkpoints
         )
     training.step(2)
     training.checkpoints.save(TrainingState(step=2, consumed_samples=8), is_last=True)
     resumed = training_of(small_llama)
-    assert resumed.checkpoints.load_newest().step == 2
+    assert resumed.load_newest().step == 2
     assert resumed.step(3) == training.step(3)
 
 
@@ -168,7 +179,7 @@ def test_checkpoints_of_other_settings_are_refused_as_such(small_llama, training
         TrainingState(step=1, consumed_samples=4)
     )
     with pytest.raises(ForeignCheckpointError, match=r"another configuration: seed=1 \(here 2\)"):
-        training_of(small_llama, settings={"seed": 2}).checkpoints.load_newest()
+        training_of(small_llama, settings={"seed": 2}).load_newest()
 
 
 def test_where_every_checkpoint_is_damaged_the_run_does_not_start_anew_by_itself(
@@ -177,9 +188,9 @@ def test_where_every_checkpoint_is_damaged_the_run_does_not_start_anew_by_itself
     training = training_of(small_llama)
     training.step(0)
     training.checkpoints.save(TrainingState(step=1, consumed_samples=4))
-    next(run.complete_checkpoints()[0].path.glob("*.safetensors")).unlink()
+    next(complete_checkpoints(run)[0].path.glob("*.safetensors")).unlink()
     with pytest.raises(NoCheckpointError, match="damaged"):
-        training.checkpoints.load_newest()
+        training.load_newest()
 
 
 def test_a_checkpoint_of_another_corpus_is_refused(small_llama, training_of):
@@ -187,7 +198,7 @@ def test_a_checkpoint_of_another_corpus_is_refused(small_llama, training_of):
     training.step(0)
     training.checkpoints.save(TrainingState(step=1, consumed_samples=4))
     with pytest.raises(ForeignCheckpointError, match="another corpus"):
-        training_of(small_llama, corpus="other").checkpoints.load_newest()
+        training_of(small_llama, corpus="other").load_newest()
 
 
 def test_a_failed_save_leaves_the_older_checkpoint_and_says_why(small_llama, run, training_of):
@@ -199,7 +210,7 @@ def test_a_failed_save_leaves_the_older_checkpoint_and_says_why(small_llama, run
         RampcliError, match=r"cannot save the checkpoint of step 2: .* is a symbolic link"
     ):
         training.checkpoints.save(TrainingState(step=2, consumed_samples=8))
-    assert [checkpoint.step for checkpoint in run.complete_checkpoints()] == [1]
+    assert [checkpoint.step for checkpoint in complete_checkpoints(run)] == [1]
 
 
 def test_a_damaged_checkpoint_gives_way_when_its_step_is_taken_again_and_outlives_no_whole_one(
@@ -209,14 +220,14 @@ def test_a_damaged_checkpoint_gives_way_when_its_step_is_taken_again_and_outlive
     for step in (1, 2, 3):
         training.step(step)
         training.checkpoints.save(TrainingState(step=step, consumed_samples=4 * step))
-    next(run.complete_checkpoints()[-1].path.glob("*.safetensors")).write_bytes(b"")
+    next(complete_checkpoints(run)[-1].path.glob("*.safetensors")).write_bytes(b"")
     resumed = training_of(small_llama, keep_last=1)
-    assert resumed.checkpoints.load_newest().step == 2
+    assert resumed.load_newest().step == 2
     resumed.step(3)
     resumed.checkpoints.save(TrainingState(step=3, consumed_samples=12))
-    assert [
-        (checkpoint.step, checkpoint.damage()) for checkpoint in run.complete_checkpoints()
-    ] == [(3, None)]
+    assert [(checkpoint.step, checkpoint.damage()) for checkpoint in complete_checkpoints(run)] == [
+        (3, None)
+    ]
 
 
 def test_a_checkpoint_of_torchs_writer_with_sha256_loads(small_llama, run, training_of):
@@ -224,7 +235,10 @@ def test_a_checkpoint_of_torchs_writer_with_sha256_loads(small_llama, run, train
     training.step(0)
     folder = run.checkpoint_folder(1)
     tensors = {
-        name: tensor.detach() for name, tensor, _ in training.checkpoints._tensors(copies=False)
+        name: tensor.detach()
+        for name, tensor, _ in named_tensors(
+            training.passes.parts, training.optimizers, copies=False
+        )
     }
     save_by_torch(
         tensors, storage_writer=HuggingFaceStorageWriter(str(folder), save_distributed=True)
@@ -248,7 +262,7 @@ def test_a_checkpoint_of_torchs_writer_with_sha256_loads(small_llama, run, train
         },
     )
     resumed = training_of(small_llama)
-    assert resumed.checkpoints.load_newest().step == 1
+    assert resumed.load_newest().step == 1
     assert [training.step(seed) for seed in (1, 2)] == [resumed.step(seed) for seed in (1, 2)]
 
 
@@ -256,13 +270,13 @@ def test_a_checkpoint_of_torchs_writer_with_sha256_loads(small_llama, run, train
 def slow_copies(monkeypatch):
     """Copies into host memory that wait until they are let go."""
     go = threading.Event()
-    copies = HostCopies._copies
+    copies = HostCopies._copy
 
     def wait_and_copy(self, tensors):
         assert go.wait(10)
         return copies(self, tensors)
 
-    monkeypatch.setattr(HostCopies, "_copies", wait_and_copy)
+    monkeypatch.setattr(HostCopies, "_copy", wait_and_copy)
     return go
 
 
@@ -291,7 +305,7 @@ def test_training_that_goes_on_does_not_leak_into_what_is_saved(
     waiting.checkpoints.run.path.mkdir()
     waiting.step(0)
     waiting.checkpoints.save(TrainingState(step=1, consumed_samples=4))
-    (saved,), (expected,) = (each.complete_checkpoints() for each in (run, waiting.checkpoints.run))
+    (saved,), (expected,) = (complete_checkpoints(each) for each in (run, waiting.checkpoints.run))
     assert saved.manifest == expected.manifest
     assert saved.damage() is None
     for name in saved.files:
@@ -307,7 +321,7 @@ def test_training_goes_on_from_a_checkpoint_of_the_background_bit_for_bit(small_
             TrainingState(step=step, consumed_samples=4 * step), is_last=step == 5
         )
     resumed = training_of(small_llama)
-    assert resumed.checkpoints.load_newest().step == 5
+    assert resumed.load_newest().step == 5
     assert resumed.step(6) == training.step(6)
 
 
@@ -329,28 +343,32 @@ def test_the_memory_of_the_copies_is_kept_from_save_to_save(small_llama, trainin
 
 def test_a_save_right_after_another_waits_for_it_and_both_are_there(small_llama, run, training_of):
     training = training_of(small_llama, in_background=True)
+    saved = []
     for step in (1, 2):
         training.step(step)
-        training.checkpoints.save(TrainingState(step=step, consumed_samples=4 * step))
+        state = TrainingState(step=step, consumed_samples=4 * step)
+        training.checkpoints.save(state, on_saved=saved.append)
     training.checkpoints.wait()
-    assert [
-        (checkpoint.step, checkpoint.damage()) for checkpoint in run.complete_checkpoints()
-    ] == [(1, None), (2, None)]
-    rows = [row for row in read_rows(run.events) if row["event"] == "checkpoint"]
-    assert [row["step"] for row in rows] == [1, 2]
-    assert all(0 <= row["stall_s"] <= row["save_s"] for row in rows)
+    assert [(checkpoint.step, checkpoint.damage()) for checkpoint in complete_checkpoints(run)] == [
+        (1, None),
+        (2, None),
+    ]
+    assert [(each.step, each.consumed_samples) for each in saved] == [(1, 4), (2, 8)]
+    assert all(0 <= each.stall_s <= each.save_s for each in saved)
 
 
-def test_the_event_of_a_checkpoint_stands_there_once_it_is_complete(
-    small_llama, run, training_of, slow_copies
-):
+def test_a_checkpoint_is_reported_once_it_is_complete(small_llama, run, training_of, slow_copies):
     training = training_of(small_llama, in_background=True)
-    training.checkpoints.save(TrainingState(step=1, consumed_samples=4))
-    assert not run.events.exists()
-    assert run.complete_checkpoints() == []
+    complete = []
+    training.checkpoints.save(
+        TrainingState(step=1, consumed_samples=4),
+        on_saved=lambda saved: complete.append((saved.step, len(complete_checkpoints(run)))),
+    )
+    assert complete == []
+    assert complete_checkpoints(run) == []
     slow_copies.set()
     training.checkpoints.wait()
-    assert [row["event"] for row in read_rows(run.events)] == ["checkpoint"]
+    assert complete == [(1, 1)]
 
 
 @pytest.mark.parametrize("when", ["folder", "tensors", "manifest"])
@@ -369,7 +387,7 @@ def test_a_save_that_fails_in_the_background_says_why_at_the_next_one(
     if when == "folder":
         refuse_to_save(run)
     elif when == "tensors":
-        monkeypatch.setattr(checkpoint_module, "write_blocks", full)
+        monkeypatch.setattr(checkpoint_module, "write_shards", full)
     else:
         monkeypatch.setattr(RunDirectory, "write_json", full)
     training.step(1)
@@ -379,6 +397,6 @@ def test_a_save_that_fails_in_the_background_says_why_at_the_next_one(
         match=r"cannot save the checkpoint of step 2: .*(No space left|is a symbolic link)",
     ):
         training.checkpoints.save(TrainingState(step=3, consumed_samples=12))
-    assert [checkpoint.step for checkpoint in run.complete_checkpoints()] == [1]
+    assert [checkpoint.step for checkpoint in complete_checkpoints(run)] == [1]
     if when != "folder":
         assert [path.name for path in run.checkpoints.iterdir()] == ["step_00000001"]

@@ -23,31 +23,31 @@ from torch.distributed.checkpoint.hf_storage import (
 from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.state_dict_saver import save
 
-from rampcli.checkpoint.shards import Block, Tiling
-from rampcli.checkpoint.tensor_files import _header, find_blocks, read_blocks, write_blocks
+from rampcli.checkpoint.shards import Shard, Tiling
+from rampcli.checkpoint.tensor_files import TensorFiles, _header, write_shards
 from rampcli.checksums import page_sums
 from rampcli.errors import DamagedFileError
 
 
-def whole_block(name: str, tensor: torch.Tensor) -> Block:
-    return Block(name, (0,) * tensor.ndim, tensor, tuple(tensor.shape))
+def whole_shard(name: str, tensor: torch.Tensor) -> Shard:
+    return Shard(name, (0,) * tensor.ndim, tensor, tuple(tensor.shape))
 
 
-def grid(name: str, tensor: torch.Tensor, cuts: list[list[int]]) -> list[Block]:
-    """A tensor in blocks, cut at these places of each dimension."""
-    blocks = [whole_block(name, tensor)]
+def grid(name: str, tensor: torch.Tensor, cuts: list[list[int]]) -> list[Shard]:
+    """A tensor in shards, cut at these places of each dimension."""
+    shards = [whole_shard(name, tensor)]
     for axis, places in enumerate(cuts):
         edges = sorted({0, *places, tensor.shape[axis]})
-        blocks = [
+        shards = [
             replace(
-                block,
-                offsets=(*block.offsets[:axis], first, *block.offsets[axis + 1 :]),
-                values=block.values.narrow(axis, first, last - first),
+                shard,
+                offsets=(*shard.offsets[:axis], first, *shard.offsets[axis + 1 :]),
+                values=shard.values.narrow(axis, first, last - first),
             )
-            for block in blocks
+            for shard in shards
             for first, last in pairwise(edges)
         ]
-    return blocks
+    return shards
 
 
 @st.composite
@@ -62,23 +62,23 @@ def tensors_and_cuts(draw):
 @given(cases=st.lists(tensors_and_cuts(), min_size=1, max_size=3))
 def test_any_boxes_of_tensors_are_read_from_any_others(cases, tmp_path_factory):
     folder = tmp_path_factory.mktemp("files")
-    ranks: dict[int, list[Block]] = {}
+    ranks: dict[int, list[Shard]] = {}
     for number, (tensor, cuts, _) in enumerate(cases):
-        for rank, block in enumerate(grid(str(number), tensor, cuts)):
-            ranks.setdefault(rank, []).append(block)
+        for rank, shard in enumerate(grid(str(number), tensor, cuts)):
+            ranks.setdefault(rank, []).append(shard)
     files = {
         name: facts
-        for rank, blocks in ranks.items()
-        for name, facts in write_blocks(folder, blocks, rank=rank).items()
+        for rank, shards in ranks.items()
+        for name, facts in write_shards(folder, shards, rank=rank).items()
     }
     for number, (tensor, _, cuts) in enumerate(cases):
-        for block in grid(str(number), torch.full_like(tensor, -1), cuts):
-            read_blocks(folder, files, [block], to_check=files)
+        for shard in grid(str(number), torch.full_like(tensor, -1), cuts):
+            TensorFiles.open(folder, files).read([shard], to_check=files)
             place = tuple(
                 slice(first, first + size)
-                for first, size in zip(block.offsets, block.values.shape, strict=True)
+                for first, size in zip(shard.offsets, shard.values.shape, strict=True)
             )
-            assert torch.equal(block.values, tensor[place])
+            assert torch.equal(shard.values, tensor[place])
 
 
 @pytest.fixture
@@ -97,17 +97,17 @@ def tensors():
 
 
 @pytest.fixture
-def blocks(tensors):
-    return [whole_block(name, tensor) for name, tensor in tensors.items()]
+def shards(tensors):
+    return [whole_shard(name, tensor) for name, tensor in tensors.items()]
 
 
 def test_large_tensors_are_written_side_by_side_into_files_that_other_libraries_read(
-    blocks,
+    shards,
     tensors,
     tmp_path,
     alone,  # noqa: ARG001
 ):
-    files = write_blocks(tmp_path, blocks, rank=3)
+    files = write_shards(tmp_path, shards, rank=3)
     assert sorted(files) == [
         f"shard-00004-model-0000{lane}-of-00002.safetensors" for lane in (1, 2)
     ]
@@ -122,27 +122,27 @@ def test_large_tensors_are_written_side_by_side_into_files_that_other_libraries_
     assert all(torch.equal(by_torch[name], tensor) for name, tensor in tensors.items())
 
 
-def test_files_that_torch_has_written_are_read(blocks, tensors, tmp_path, alone):  # noqa: ARG001
+def test_files_that_torch_has_written_are_read(shards, tensors, tmp_path, alone):  # noqa: ARG001
     save(
         {name: tensor.contiguous() for name, tensor in tensors.items()},
         storage_writer=HuggingFaceStorageWriter(str(tmp_path), save_distributed=True),
     )
     files = {path.name: {"bytes": path.stat().st_size} for path in tmp_path.iterdir()}
-    read = [replace(block, values=torch.zeros_like(block.values)) for block in blocks]
-    read_blocks(tmp_path, files, read)
-    assert all(torch.equal(block.values, tensors[block.name]) for block in read)
+    read = [replace(shard, values=torch.zeros_like(shard.values)) for shard in shards]
+    TensorFiles.open(tmp_path, files).read(read)
+    assert all(torch.equal(shard.values, tensors[shard.name]) for shard in read)
 
 
 def test_damage_to_any_byte_is_found(tmp_path):
-    block = whole_block("weight", torch.arange(600.0).reshape(20, 30))
-    ((name, facts),) = write_blocks(tmp_path, [block], rank=0).items()
+    shard = whole_shard("weight", torch.arange(600.0).reshape(20, 30))
+    ((name, facts),) = write_shards(tmp_path, [shard], rank=0).items()
     content = (tmp_path / name).read_bytes()
     header = 8 + len(content[8:].split(b"   ")[0])
     for place in [*range(header), *range(header, len(content), 97), len(content) - 1]:
         for damaged in (content[place] ^ 1, content[place] ^ 0x80):
             (tmp_path / name).write_bytes(content[:place] + bytes([damaged]) + content[place + 1 :])
             with pytest.raises(DamagedFileError):
-                read_blocks(tmp_path, {name: facts}, [block], to_check=[name])
+                TensorFiles.open(tmp_path, {name: facts}).read([shard], to_check=[name])
 
 
 def written(
@@ -151,7 +151,7 @@ def written(
     """Boxes of one tensor, each in a file of its own."""
     files: dict[str, dict] = {}
     for rank, (offsets, values) in enumerate(boxes):
-        files |= write_blocks(folder, [Block("weight", offsets, values, whole)], rank=rank)
+        files |= write_shards(folder, [Shard("weight", offsets, values, whole)], rank=rank)
     return files
 
 
@@ -169,8 +169,8 @@ WRONG_BOXES = {
 def test_boxes_that_do_not_make_up_a_tensor_are_refused_and_nothing_is_read(tmp_path, boxes):
     files = written(tmp_path, [(offsets, torch.ones(size)) for offsets, size in boxes], (10,))
     for first, values in ((0, torch.zeros(10)), (5, torch.zeros(5))):
-        with pytest.raises(DamagedFileError, match="do not hold each number of weight once"):
-            read_blocks(tmp_path, files, [Block("weight", (first,), values, (10,))])
+        with pytest.raises(DamagedFileError, match="do not hold each number of weight"):
+            TensorFiles.open(tmp_path, files).read([Shard("weight", (first,), values, (10,))])
         assert not values.any()
 
 
@@ -178,9 +178,9 @@ def test_boxes_that_do_not_make_up_a_tensor_are_refused_and_nothing_is_read(tmp_
     "values", [torch.zeros(10, dtype=torch.float64), torch.zeros(10, 1), torch.tensor(1.0)]
 )
 def test_a_tensor_of_another_type_or_another_number_of_dimensions_is_refused(tmp_path, values):
-    files = write_blocks(tmp_path, [whole_block("weight", values)], rank=0)
+    files = write_shards(tmp_path, [whole_shard("weight", values)], rank=0)
     with pytest.raises(DamagedFileError):
-        read_blocks(tmp_path, files, [whole_block("weight", torch.zeros(10))])
+        TensorFiles.open(tmp_path, files).read([whole_shard("weight", torch.zeros(10))])
 
 
 @given(
@@ -196,19 +196,19 @@ def test_boxes_tile_a_tensor_only_while_none_is_moved(cuts, move, chosen, axis):
         offsets = list(box.offsets)
         if box is moved:
             offsets[axis] += move
-        tiling.lay(tuple(offsets), tuple(box.values.shape))
+        tiling.add(tuple(offsets), tuple(box.values.shape))
     assert tiling.is_exact is (move == 0)
 
 
 def test_whether_blocks_are_there_is_found_without_memory_for_them(tmp_path):
-    files = write_blocks(tmp_path, [whole_block("weight", torch.ones(20, 30))], rank=0)
+    files = write_shards(tmp_path, [whole_shard("weight", torch.ones(20, 30))], rank=0)
     for shape, fits in (((20, 30), True), ((20, 31), False), ((10**7, 10**7), False)):
-        block = whole_block("weight", torch.empty(shape, device="meta"))
+        shard = whole_shard("weight", torch.empty(shape, device="meta"))
         if fits:
-            assert sum(map(len, find_blocks(tmp_path, files, [block]).values())) == 1
+            assert sum(map(len, TensorFiles.open(tmp_path, files).find([shard]).values())) == 1
         else:
             with pytest.raises(DamagedFileError):
-                find_blocks(tmp_path, files, [block])
+                TensorFiles.open(tmp_path, files).find([shard])
 
 
 def test_thousands_of_boxes_of_a_tensor_are_read_in_seconds(tmp_path):
@@ -217,13 +217,13 @@ def test_thousands_of_boxes_of_a_tensor_are_read_in_seconds(tmp_path):
     files = {}
     for row in range(5000):
         content = (
-            _header([Block("weight", (row, 0), tensor[row : row + 1], (5000, 8))]).numpy().tobytes()
+            _header([Shard("weight", (row, 0), tensor[row : row + 1], (5000, 8))]).numpy().tobytes()
             + tensor[row].numpy().tobytes()
         )
         (tmp_path / f"{row}.safetensors").write_bytes(content)
         files[f"{row}.safetensors"] = {"bytes": len(content)}
     read, began = torch.zeros_like(tensor), time.process_time()
-    read_blocks(tmp_path, files, [whole_block("weight", read)])
+    TensorFiles.open(tmp_path, files).read([whole_shard("weight", read)])
     assert time.process_time() - began < 20
     assert torch.equal(read, tensor)
 
@@ -265,18 +265,19 @@ WRONG_HEADERS = {
 def test_a_box_at_a_place_that_makes_no_sense_is_one_error(tmp_path, header):
     files = saved(tmp_path, header)
     with pytest.raises(DamagedFileError):
-        read_blocks(tmp_path, files, [whole_block("weight", torch.zeros(10))], to_check=list(files))
+        TensorFiles.open(tmp_path, files).read(
+            [whole_shard("weight", torch.zeros(10))], to_check=list(files)
+        )
 
 
 def test_the_header_of_one_s_own_is_read_where_it_makes_sense(tmp_path):
-    read_blocks(
-        tmp_path, saved(tmp_path, header_of()), [whole_block("weight", values := torch.ones(10))]
-    )
+    values = torch.ones(10)
+    TensorFiles.open(tmp_path, saved(tmp_path, header_of())).read([whole_shard("weight", values)])
     assert not values.any()
 
 
 def test_a_file_that_is_shortened_while_it_is_read_is_one_error(tmp_path, monkeypatch):
-    files = write_blocks(tmp_path, [whole_block("weight", torch.ones(6_000_000))], rank=0)
+    files = write_shards(tmp_path, [whole_shard("weight", torch.ones(6_000_000))], rank=0)
     preadv = os.preadv
 
     def shortening(file, buffers, offset):
@@ -286,14 +287,14 @@ def test_a_file_that_is_shortened_while_it_is_read_is_one_error(tmp_path, monkey
 
     monkeypatch.setattr(os, "preadv", shortening)
     with pytest.raises(DamagedFileError, match="ends too soon"):
-        read_blocks(tmp_path, files, [whole_block("weight", torch.zeros(6_000_000))])
+        TensorFiles.open(tmp_path, files).read([whole_shard("weight", torch.zeros(6_000_000))])
 
 
 def test_a_link_where_a_file_is_to_be_written_is_not_followed(tmp_path):
     (tmp_path / "precious").write_text("mine")
     (tmp_path / "shard-00001-model-00001-of-00001.safetensors").symlink_to("precious")
     with pytest.raises(OSError, match="File exists"):
-        write_blocks(tmp_path, [whole_block("weight", torch.ones(10))], rank=0)
+        write_shards(tmp_path, [whole_shard("weight", torch.ones(10))], rank=0)
     assert (tmp_path / "precious").read_text() == "mine"
 
 
@@ -314,10 +315,10 @@ def test_where_the_page_cache_cannot_be_left_out_after_all_it_is_not(tmp_path, m
         return pwrite(file, piece, offset)
 
     monkeypatch.setattr(os, "pwrite", as_that_file_system_does)
-    block = whole_block("weight", torch.arange(600.0).reshape(20, 30))
-    files = write_blocks(tmp_path, [block], rank=0)
+    shard = whole_shard("weight", torch.arange(600.0).reshape(20, 30))
+    files = write_shards(tmp_path, [shard], rank=0)
     monkeypatch.undo()
     assert bool(sizes) is short
-    read = whole_block("weight", torch.zeros(20, 30))
-    read_blocks(tmp_path, files, [read], to_check=list(files))
-    assert torch.equal(read.values, block.values)
+    read = whole_shard("weight", torch.zeros(20, 30))
+    TensorFiles.open(tmp_path, files).read([read], to_check=list(files))
+    assert torch.equal(read.values, shard.values)

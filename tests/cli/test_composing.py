@@ -3,12 +3,13 @@ import json
 import pytest
 
 from rampcli import llm
+from rampcli.checkpoint.manifest import MANIFEST
 from rampcli.cli.composing import compose_words
 from rampcli.config.compose import lay_over
 from rampcli.config.resolve import resolve
 from rampcli.config.snapshot import to_yaml
 from rampcli.errors import UsageError
-from rampcli.run_directory import MANIFEST, RunDirectory
+from rampcli.run_directory import RunDirectory
 from run_files import manifest
 
 FIXED = ["rampup.node_policy=fixed", "model.rampup_batch_size=[256,1792,10M]"]

@@ -6,6 +6,7 @@ import subprocess
 
 import pytest
 
+from rampcli.checkpoint.manifest import complete_checkpoints
 from rampcli.run_directory import read_rows
 from runs import Run, environment
 
@@ -27,7 +28,7 @@ def test_a_run_whose_output_nobody_reads_any_more_saves_and_says_so(unread):
     run, done = unread
     assert done.returncode == 75, done.stderr
     assert "error: nobody reads the output any more; stopped after" in done.stderr
-    assert (run.state["status"], len(run.directory.complete_checkpoints())) == ("preempted", 1)
+    assert (run.state["status"], len(complete_checkpoints(run.directory))) == ("preempted", 1)
 
 
 def test_a_run_whose_checkpoints_were_deleted_warns_that_it_begins_anew_and_keeps_its_old_rows(
@@ -35,7 +36,7 @@ def test_a_run_whose_checkpoints_were_deleted_warns_that_it_begins_anew_and_keep
 ):
     run, _ = unread
     before = run.directory.metrics.read_text()
-    for checkpoint in run.directory.complete_checkpoints():
+    for checkpoint in complete_checkpoints(run.directory):
         run.directory.remove_tree(checkpoint.path)
     done = run.pretrain(*WORDS, "trainer.max_samples=16")
     assert done.returncode == 0, done.stderr

@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 from safetensors.numpy import load_file
 
 from rampcli import llm
-from rampcli.checkpoint.save import Checkpoints, TrainingState
+from rampcli.checkpoint.save import Checkpoints
+from rampcli.checkpoint.state import TrainingState
 from rampcli.config.choices import Activation, Normalization, Optimizer, PositionEmbedding
 from rampcli.config.compose import compose
 from rampcli.config.groups import option_names

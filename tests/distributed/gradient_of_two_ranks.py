@@ -15,7 +15,7 @@ from rampcli.data.loader import MicroBatch
 from rampcli.parallel.mesh import build_meshes
 from rampcli.train.build import build_parts
 from rampcli.train.passes import Passes
-from rampcli.train.step import follow_gradient
+from rampcli.train.step import accumulate_gradient
 
 micro_batch_size = int(sys.argv[1])
 dist.init_process_group("gloo")
@@ -38,7 +38,7 @@ mine = [
     part.split(micro_batch_size) for part in (tokens.chunk(ranks)[rank], labels.chunk(ranks)[rank])
 ]
 micro_batches = [MicroBatch(*parts) for parts in zip(*mine, strict=True)]
-result = follow_gradient(
+result = accumulate_gradient(
     passes, micro_batches, global_tokens=int((labels != IGNORED).sum()), gradient_clip_val=None
 )
 gradients = {

@@ -10,15 +10,15 @@ from rampcli.checkpoint import save
 from rampcli.worker.__main__ import main
 
 killed_in = sys.argv.pop()
-write_blocks = save.write_blocks
+write_shards = save.write_shards
 
 
-def write_and_be_killed(folder: Path, *blocks: Any, rank: int) -> dict[str, Any]:
-    files = write_blocks(folder, *blocks, rank=rank)
+def write_and_be_killed(folder: Path, *shards: Any, rank: int) -> dict[str, Any]:
+    files = write_shards(folder, *shards, rank=rank)
     if folder.name == killed_in:
         os.kill(os.getpid(), signal.SIGKILL)
     return files
 
 
-save.write_blocks = write_and_be_killed
+save.write_shards = write_and_be_killed
 main()

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from safetensors import safe_open
 
+from rampcli.checkpoint.manifest import MANIFEST, complete_checkpoints
 from rampcli.own_folder import write_json
-from rampcli.run_directory import MANIFEST
 from ranks import run_ranks
 from runs import Run, environment
 
@@ -34,7 +34,7 @@ def test_what_is_saved_in_the_background_is_what_a_run_that_waits_saves_byte_for
     waiting = Run(run.path.with_name("waiting"))
     run.workers(processes, *STEADY, *words, "checkpoint.async=true")
     waiting.workers(processes, *STEADY, *words)
-    saved, expected = (each.directory.complete_checkpoints() for each in (run, waiting))
+    saved, expected = (complete_checkpoints(each.directory) for each in (run, waiting))
     assert len(saved) == len(expected) > 5
     for one, other in zip(saved, expected, strict=True):
         assert one.manifest == other.manifest
@@ -45,7 +45,7 @@ def test_what_is_saved_in_the_background_is_what_a_run_that_waits_saves_byte_for
 
 def test_ranks_that_hold_the_same_save_each_tensor_once_and_about_as_much(run):
     run.workers(2, *STEADY, "parallel.data_parallel_shard_size=1", "trainer.max_samples=8")
-    folder = run.directory.complete_checkpoints()[-1].path
+    folder = complete_checkpoints(run.directory)[-1].path
     sizes: list[int] = []
     names: list[str] = []
     for path in sorted(folder.glob("*.safetensors")):
@@ -71,7 +71,7 @@ def test_a_kill_in_the_middle_of_a_save_in_the_background_loses_no_older_checkpo
     with pytest.raises(AssertionError):
         run_ranks(2, str(program), str(run.path), "step_00000006.tmp", logs=run.directory.logs)
     assert (run.directory.checkpoints / "step_00000006.tmp").exists()
-    found = run.directory.complete_checkpoints()
+    found = complete_checkpoints(run.directory)
     assert [checkpoint.step for checkpoint in found] == [1, 2, 4]
     assert all(checkpoint.damage() is None for checkpoint in found)
     run.workers(2, *words)
@@ -99,7 +99,7 @@ def test_a_checkpoint_that_cannot_be_written_ends_the_run_on_all_ranks_with_the_
     assert "File too large" in done.stderr
     assert run.state["status"] == "failed"
     assert run.state["error"]["understood"] is True
-    assert [checkpoint.step for checkpoint in run.directory.complete_checkpoints()] == [2]
+    assert [checkpoint.step for checkpoint in complete_checkpoints(run.directory)] == [2]
     assert run.rows[-1]["step"] <= 6  # the next save at the latest
 
 
@@ -107,7 +107,7 @@ def test_all_ranks_go_on_from_the_older_checkpoint_if_the_tensors_of_the_newest_
     run,
 ):
     run.workers(2, *STEADY, "trainer.max_samples=16")
-    older, newest = run.directory.complete_checkpoints()[-2:]
+    older, newest = complete_checkpoints(run.directory)[-2:]
     shard = max(newest.files)
     shutil.copyfile(
         newest.path / min(newest.files), newest.path / shard
@@ -119,7 +119,7 @@ def test_all_ranks_go_on_from_the_older_checkpoint_if_the_tensors_of_the_newest_
     assert next(event["reason"] for event in run.events if event["event"] == "fault").startswith(
         f"{newest.path.name} is damaged: "
     )
-    assert all(checkpoint.damage() is None for checkpoint in run.directory.complete_checkpoints())
+    assert all(checkpoint.damage() is None for checkpoint in complete_checkpoints(run.directory))
 
 
 def test_a_stop_and_the_end_of_a_stage_wait_for_what_is_being_saved(
@@ -130,6 +130,6 @@ def test_a_stop_and_the_end_of_a_stage_wait_for_what_is_being_saved(
     )
     assert done.returncode == 0, done.stderr
     assert_every_sample_is_read_once(run)
-    found = run.directory.complete_checkpoints()
+    found = complete_checkpoints(run.directory)
     assert [checkpoint.step for checkpoint in found] == [row["step"] for row in run.rows]
     assert all(checkpoint.damage() is None for checkpoint in found)

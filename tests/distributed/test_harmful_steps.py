@@ -1,3 +1,5 @@
+from rampcli.checkpoint.manifest import complete_checkpoints
+
 """Steps that would do harm: stopped at, or passed over with the order of the samples intact."""
 
 LOUD = [
@@ -19,7 +21,7 @@ def test_a_loss_that_is_not_finite_ends_the_run_with_the_step_the_samples_and_th
     )
     assert "trainer.on_nonfinite=skip" in done.stderr
     assert (
-        f"the same command goes on from step {run.directory.complete_checkpoints()[-1].step}"
+        f"the same command resumes from step {complete_checkpoints(run.directory)[-1].step}"
         in done.stderr
     )
     assert run.state["status"] == "failed"
@@ -42,9 +44,7 @@ def test_such_steps_are_passed_over_on_request_and_every_sample_is_still_read_on
     for row in run.rows:
         assert (row["loss"] is None or row["grad_norm"] is None) == (row["step"] in skipped)
     assert set(skipped.values()) <= {
-        f"the {name} is {value}"
-        for name in ("loss", "norm of the gradient")
-        for value in ("nan", "inf")
+        f"the {name} is {value}" for name in ("loss", "gradient norm") for value in ("nan", "inf")
     }
 
 

@@ -7,6 +7,7 @@ import sys
 import time
 
 from processes import children_of, wait_until, wait_until_all_have_ended
+from rampcli.checkpoint.manifest import complete_checkpoints
 from runs import environment
 
 ENDLESS = [
@@ -28,7 +29,7 @@ def test_ctrl_c_saves_and_the_run_goes_on_from_there(run, assert_every_sample_is
     consumed = run.state["consumed_samples"]
     assert f"stopped after {consumed:,} samples" in output
     assert run.state["next"]["command"] in output
-    assert [checkpoint.consumed_samples for checkpoint in run.directory.complete_checkpoints()] == [
+    assert [checkpoint.consumed_samples for checkpoint in complete_checkpoints(run.directory)] == [
         consumed
     ]
     done = run.pretrain(*ENDLESS, f"trainer.max_samples={consumed + 24}")
@@ -47,7 +48,7 @@ def test_a_second_supervisor_is_refused_and_a_terminated_one_saves(run):
     supervisor.terminate()
     _, errors = supervisor.communicate()
     assert supervisor.returncode == 75, errors
-    assert [checkpoint.consumed_samples for checkpoint in run.directory.complete_checkpoints()] == [
+    assert [checkpoint.consumed_samples for checkpoint in complete_checkpoints(run.directory)] == [
         run.state["consumed_samples"]
     ]
 

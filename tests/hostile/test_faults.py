@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from processes import children_of, wait_until
+from rampcli.checkpoint.manifest import complete_checkpoints
 from runs import Run, assert_same_training, environment
 
 PROCESSES = 2
@@ -57,7 +58,7 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Run:
 def wait_for_step(run: Run, step: int, process: "subprocess.Popen[str]") -> None:
     """Wait until a step was taken, and two checkpoints are complete."""
     wait_until(
-        lambda: len(run.rows) >= step and len(run.directory.complete_checkpoints()) >= 2, process
+        lambda: len(run.rows) >= step and len(complete_checkpoints(run.directory)) >= 2, process
     )
 
 
@@ -70,7 +71,7 @@ def test_a_checkpoint_that_is_cut_or_deleted_while_workers_train_is_passed_over_
         workers = children_of(supervisor.pid)
         for worker in workers:
             os.kill(worker, signal.SIGSTOP)
-        damage(run.directory.complete_checkpoints()[-1].path)
+        damage(complete_checkpoints(run.directory)[-1].path)
         for worker in workers:
             os.kill(worker, signal.SIGKILL)
     output, errors = supervisor.communicate()

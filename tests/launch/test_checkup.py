@@ -10,11 +10,12 @@ from pathlib import Path
 import pytest
 
 from rampcli import llm
+from rampcli.checkpoint.manifest import MANIFEST
 from rampcli.config.compose import lay_over
 from rampcli.config.resolve import Resolved, resolve
 from rampcli.launch import checkup
 from rampcli.launch.checkup import LEAST_PYTHON, LEAST_TORCH, Check, Status, check_clock, check_up
-from rampcli.run_directory import MANIFEST, RunDirectory
+from rampcli.run_directory import RunDirectory
 from run_files import manifest
 
 ELSEWHERE = ("gpus", "nccl", "processors", "shared memory")

@@ -37,7 +37,7 @@ def test_steps_that_are_taken_again_are_told_however_late_one_looks(
     listener = Listener()
     feed = Feed(run, listener)
     feed.tell()
-    run.forget_after(2)
+    run.drop_metrics_after(2)
     run.append_event("start", step=2)
     taken = range(3, 3 + steps_before_the_next_look)
     take_steps(run, *taken)

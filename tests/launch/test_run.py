@@ -3,12 +3,13 @@ import json
 import pytest
 
 from rampcli import llm
+from rampcli.checkpoint.manifest import MANIFEST, consumed_samples
 from rampcli.config import snapshot
 from rampcli.config.compose import lay_over
 from rampcli.config.resolve import Resolved, resolve
 from rampcli.errors import ForeignCheckpointError, NoCheckpointError, UsageError
 from rampcli.launch.run import describe, run
-from rampcli.run_directory import MANIFEST, RunDirectory
+from rampcli.run_directory import RunDirectory
 from run_files import manifest
 
 
@@ -96,7 +97,7 @@ def going_on(tmp_path, *words: str) -> Resolved:
         llm.from_factory("llama3_tiny"),
         [f"run_dir={tmp_path}/run", "trainer.accelerator=cpu", *words],
     )
-    return resolve(config, consumed_samples_in=lambda path: RunDirectory(path).consumed_samples())
+    return resolve(config, consumed_samples_in=lambda path: consumed_samples(RunDirectory(path)))
 
 
 def test_a_run_goes_on_where_its_newest_checkpoint_stands_whatever_was_before(tmp_path):

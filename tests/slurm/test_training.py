@@ -11,6 +11,7 @@ import pytest
 from planted import plant_modules
 from processes import environment_of, processes_with, wait_until
 from rampcli import llm
+from rampcli.checkpoint.manifest import complete_checkpoints
 from rampcli.config.compose import lay_over
 from rampcli.config.resolve import resolve
 from rampcli.launch.run import run as pretrain
@@ -201,7 +202,7 @@ def test_a_chain_that_is_cancelled_saves_and_ends_and_another_goes_on(
     assert first in rampcli("cancel", run)
     cluster.wait_for(first, "COMPLETED", deadline_s=60)
     assert run.state["status"] == "preempted"
-    saved = run.directory.complete_checkpoints()[-1].step
+    saved = complete_checkpoints(run.directory)[-1].step
     assert saved == run.rows[-1]["step"]
     assert "nobody trains it now; go on with:" in rampcli("status", run)
     submit(run, *LONG)

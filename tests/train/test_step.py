@@ -5,7 +5,7 @@ import torch.nn.functional as F
 from rampcli.config.choices import ActivationCheckpointing
 from rampcli.data.corpus import IGNORED
 from rampcli.data.loader import MicroBatch
-from rampcli.train.step import follow_gradient, validate
+from rampcli.train.step import accumulate_gradient, validate
 
 SAMPLES, SEQUENCE = 8, 16
 
@@ -32,7 +32,7 @@ def gradient_on(build_passes):
     def follow(config, micro_batches: list[MicroBatch], gradient_clip_val: float | None = None):
         passes = build_passes(config)
         tokens = sum(int((micro_batch.labels != IGNORED).sum()) for micro_batch in micro_batches)
-        result = follow_gradient(
+        result = accumulate_gradient(
             passes, micro_batches, global_tokens=tokens, gradient_clip_val=gradient_clip_val
         )
         return result, {

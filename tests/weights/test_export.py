@@ -16,7 +16,10 @@ from families import FAMILIES
 
 import rampcli.weights.export as export_module
 from harms import BEHIND_AN_HONEST_MANIFEST
-from rampcli.checkpoint.save import Checkpoints, TrainingState
+from rampcli.checkpoint.load_weights import load_model, open_run
+from rampcli.checkpoint.manifest import complete_checkpoints
+from rampcli.checkpoint.save import Checkpoints
+from rampcli.checkpoint.state import TrainingState
 from rampcli.config.huggingface import read_config
 from rampcli.config.schema import Config, ModelConfig
 from rampcli.config.snapshot import identity, to_yaml
@@ -27,7 +30,6 @@ from rampcli.models.huggingface import Folder
 from rampcli.run_directory import RunDirectory
 from rampcli.train.build import fill_weights
 from rampcli.weights.export import export
-from rampcli.weights.trained import load_model, open_run
 
 TOKENS = torch.randint(128, (2, 16), generator=torch.Generator().manual_seed(0))
 
@@ -222,7 +224,7 @@ def test_what_the_safetensors_library_cannot_write_is_one_message_and_nothing_is
 
 def test_weights_that_are_not_there_as_a_whole_are_never_written(trained, tmp_path):
     run, _ = trained("llama3")
-    (checkpoint,) = RunDirectory(run).complete_checkpoints()
+    (checkpoint,) = complete_checkpoints(RunDirectory(run))
     for harm in BEHIND_AN_HONEST_MANIFEST:
         shutil.copytree(run, tmp_path / "harmed")
         harm(replace(checkpoint, path=tmp_path / "harmed" / "checkpoints" / checkpoint.path.name))

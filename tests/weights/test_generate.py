@@ -13,7 +13,8 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "models"))
 
 from families import FAMILIES
 
-from rampcli.checkpoint.save import Checkpoints, TrainingState
+from rampcli.checkpoint.save import Checkpoints
+from rampcli.checkpoint.state import TrainingState
 from rampcli.config.schema import Config
 from rampcli.config.snapshot import identity, to_yaml
 from rampcli.data.tokenizer import byte_tokenizer

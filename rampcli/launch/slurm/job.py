@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
+from rampcli.checkpoint.manifest import consumed_samples
 from rampcli.config import snapshot
 from rampcli.config.resolve import Resolved, resolve
 from rampcli.errors import EXIT_INTERRUPTED, RampcliError
@@ -108,7 +109,7 @@ def go_on(directory: RunDirectory, stages: Sequence[int], signals: StopSignals) 
     if chain.is_cancelled(directory):
         return 0
     with locked(directory, wait_s=OLD_SUPERVISOR_S), noting_failure(directory):
-        before = directory.consumed_samples()
+        before = consumed_samples(directory)
         resolved = resolve(snapshot.read(directory.config), consumed_samples_in=lambda _: before)
         if _are_behind(resolved, stages, directory, before):
             return 0

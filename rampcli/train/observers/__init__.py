@@ -1,1 +1,1 @@
-"""What watches the loop: metrics, outliers, boundaries."""
+"""Everything that watches the training loop: the protocol is in `observer`."""

@@ -1,19 +1,24 @@
-"""What a boundary between two sets of processes costs."""
+"""The cost of a boundary: the time between the last step of some processes and the first of the next ones."""
 
+import time
 from dataclasses import dataclass
 from typing import Any
 
+from rampcli.checkpoint.state import TrainingState
 from rampcli.run_directory import STAGE_BOUNDARY, RunDirectory, read_rows
+from rampcli.train.observers.events import record_event
+from rampcli.train.observers.observer import Observer
+from rampcli.train.step import Step
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Arrival:
-    """When this process got where, in seconds since 1970.
+    """How this process came to train. Times are in seconds since 1970.
 
     Attributes:
-        started: it ran its first line.
-        imported: it had its modules.
-        loaded: it had joined the others, and built and loaded what it trains.
+        started: when it ran its first line.
+        imported: when it had imported its modules.
+        loaded: when it had joined the other ranks, built the model and loaded the checkpoint.
     """
 
     started: float
@@ -21,20 +26,49 @@ class Arrival:
     loaded: float
 
 
+class BoundaryCosts(Observer):
+    """Writes the event `boundary` after the first step, if the processes before ended at a stage boundary.
+
+    Args:
+        run: the run directory.
+        started: as in `Arrival`.
+        imported: as in `Arrival`.
+    """
+
+    def __init__(self, run: RunDirectory, *, started: float, imported: float) -> None:
+        self.run = run
+        self.started = started
+        self.imported = imported
+        self._arrival: Arrival | None = None
+
+    def at_start(self, state: TrainingState) -> None:  # noqa: ARG002, D102
+        self._arrival = Arrival(started=self.started, imported=self.imported, loaded=time.time())
+
+    def after_step(self, state: TrainingState, step: Step) -> None:  # noqa: ARG002, D102
+        if self._arrival is None:
+            return
+        arrival, self._arrival = self._arrival, None
+        costs = boundary_costs(
+            self.run, step=state.step - 1, arrival=arrival, first_step_at=time.time()
+        )
+        if costs is not None:
+            record_event(self.run, "boundary", state, **costs)
+
+
 def boundary_costs(
     run: RunDirectory, *, step: int, arrival: Arrival, first_step_at: float
 ) -> dict[str, float | None] | None:
-    """Seconds from the last step before a boundary to the end of the first one after it, and what they were spent on.
+    """Returns the seconds between two steps that a boundary separates, and what they were spent on.
 
     Args:
-        run: whose events tell of the processes before.
-        step: optimiser steps at the boundary.
-        arrival: of the processes after it.
-        first_step_at: when their first step was done, in seconds since 1970.
+        run: run directory, whose events tell about the processes before the boundary.
+        step: optimiser steps taken before the boundary.
+        arrival: how the processes after it came to train.
+        first_step_at: when they completed their first step, in seconds since 1970.
 
     Returns:
-        `lost_s`, and its parts, of which those are None that nobody noted: workers that are started by hand have no supervisor.
-        None where the processes before did not end at a boundary.
+        `lost_s` and its parts, or None if the processes before did not end at a boundary. Parts that
+        nobody recorded are None: workers that were started by hand have no supervisor.
     """
     stop: dict[str, Any] | None = None
     exited_at = launched_at = None

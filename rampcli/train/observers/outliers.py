@@ -1,21 +1,67 @@
-"""Steps that would do harm: losses and gradients that are not finite, or stand out."""
+"""Harmful steps: losses and gradients that are not finite, or that stand out."""
 
 import math
 from collections import deque
 from collections.abc import Iterable
 from statistics import fmean, pstdev
 
-from rampcli.train.step import StepResult
+from rampcli.checkpoint.manifest import complete_checkpoints
+from rampcli.checkpoint.save import Checkpoints
+from rampcli.checkpoint.state import TrainingState
+from rampcli.config.choices import OnNonfinite
+from rampcli.errors import RampcliError
+from rampcli.train.observers.observer import Observer
+from rampcli.train.step import Step, StepResult
 
-WINDOW = 128
-"""Steps that a step is compared with."""
-LEAST = WINDOW // 2
-"""Fewer tell nothing yet."""
+WINDOW_STEPS = 128
+"""Steps that a step is compared with, at most."""
+MIN_STEPS = WINDOW_STEPS // 2
+"""Steps that a step is compared with, at least. Fewer say too little about the spread."""
 
 
-def not_finite(result: StepResult) -> str | None:
-    """What of a step is not finite; None where all is."""
-    named = {"loss": result.loss, "norm of the gradient": result.grad_norm}
+class StepGuard(Observer):
+    """Skips harmful steps, or ends the run at one. Every rank has one.
+
+    Args:
+        on_nonfinite: what to do if the loss or the gradient norm is not finite.
+        outliers: the last steps, with which each step is compared.
+        checkpoints: where the run can resume if it ends.
+    """
+
+    def __init__(
+        self, *, on_nonfinite: OnNonfinite, outliers: "Outliers", checkpoints: Checkpoints
+    ) -> None:
+        self.on_nonfinite = on_nonfinite
+        self.outliers = outliers
+        self.checkpoints = checkpoints
+
+    def before_update(self, state: TrainingState, result: StepResult) -> str | None:
+        """Returns why the step must be skipped, or None.
+
+        Raises:
+            RampcliError: the loss or the gradient norm is not finite, and the run ends at such steps.
+        """
+        reason = describe_nonfinite(result)
+        if reason is None:
+            return self.outliers.describe(result)
+        if self.on_nonfinite is OnNonfinite.skip:
+            return reason
+        self.checkpoints.wait()
+        saved = complete_checkpoints(self.checkpoints.run)
+        start = f"step {saved[-1].step}" if saved else "step 0, as there is no checkpoint yet"
+        raise RampcliError(
+            f"step {state.step + 1}, after {state.consumed_samples:,} samples: {reason}",
+            remedy="trainer.on_nonfinite=skip to skip such steps, or a smaller optim.lr;"
+            f" the same command resumes from {start}",
+        )
+
+    def after_step(self, state: TrainingState, step: Step) -> None:  # noqa: ARG002, D102
+        state.recent = self.outliers.recent
+
+
+def describe_nonfinite(result: StepResult) -> str | None:
+    """Returns which of loss and gradient norm is not finite, or None if both are finite."""
+    named = {"loss": result.loss, "gradient norm": result.grad_norm}
     return next(
         (f"the {name} is {value}" for name, value in named.items() if not math.isfinite(value)),
         None,
@@ -26,35 +72,36 @@ class Outliers:
     """Compares the loss and the gradient norm of each step with those of the last steps.
 
     Args:
-        sigma: how many standard deviations above their mean is too much; None: nothing is.
-        recent: losses and norms of the last steps, as `recent` gave them.
+        sigma: standard deviations above the mean beyond which a value is an outlier, or None for no limit.
+        recent: loss and gradient norm of the last steps, from an earlier `recent`.
     """
 
     def __init__(self, *, sigma: float | None, recent: Iterable[tuple[float, float]] = ()) -> None:
         self.sigma = sigma
-        self._recent = deque(recent, maxlen=WINDOW)
+        self._recent = deque(recent, maxlen=WINDOW_STEPS)
 
     @property
     def recent(self) -> list[tuple[float, float]]:
-        """Losses and norms of the last steps, oldest first."""
+        """Loss and gradient norm of the last steps, oldest first."""
         return list(self._recent)
 
-    def stands_out(self, result: StepResult) -> str | None:
-        """What of a step stands out; None where nothing does. From now on, later steps are compared with this one too."""
+    def describe(self, result: StepResult) -> str | None:
+        """Returns what makes a step an outlier, or None if it is not one.
+
+        Later steps are compared with this one, too.
+        """
         if self.sigma is None:
             return None
         values = (result.loss, result.grad_norm)
         reasons = []
-        if len(self._recent) >= LEAST:
-            for name, value, before in zip(
-                ("loss", "norm of the gradient"),
-                values,
-                zip(*self._recent, strict=True),
-                strict=True,
-            ):
+        if len(self._recent) >= MIN_STEPS:
+            names, last = ("loss", "gradient norm"), zip(*self._recent, strict=True)
+            for name, value, before in zip(names, values, last, strict=True):
                 mean, deviation = fmean(before), pstdev(before)
                 if value > mean + self.sigma * deviation:
-                    usual = f"{mean:.4g} with a standard deviation of {deviation:.4g} over the last {len(before)} steps"
-                    reasons.append(f"the {name} is {value:.4g}, after {usual}")
+                    reasons.append(
+                        f"the {name} is {value:.4g}; over the last {len(before)} steps its mean is"
+                        f" {mean:.4g} and its standard deviation {deviation:.4g}"
+                    )
         self._recent.append(values)
         return "; ".join(reasons) or None

@@ -3,13 +3,14 @@ import json
 import pytest
 
 from rampcli import llm
+from rampcli.checkpoint.manifest import MANIFEST
 from rampcli.config.compose import lay_over
 from rampcli.config.resolve import resolve
 from rampcli.errors import RampcliError
 from rampcli.launch.run import describe
 from rampcli.launch.slurm.job import FRUITLESS_STARTS, check_progress, go_on
 from rampcli.lifeline import StopSignals
-from rampcli.run_directory import MANIFEST, RunDirectory
+from rampcli.run_directory import RunDirectory
 from run_files import manifest, state
 
 

@@ -2,38 +2,39 @@ import math
 
 import pytest
 
-from rampcli.train.observers.outliers import LEAST, WINDOW, Outliers, not_finite
+from rampcli.train.observers.outliers import MIN_STEPS, WINDOW_STEPS, Outliers, describe_nonfinite
 from rampcli.train.step import StepResult
 
 USUAL = [
-    StepResult(loss=2 + 0.01 * (step % 5), grad_norm=1 + 0.1 * (step % 3)) for step in range(WINDOW)
+    StepResult(loss=2 + 0.01 * (step % 5), grad_norm=1 + 0.1 * (step % 3))
+    for step in range(WINDOW_STEPS)
 ]
 
 
 @pytest.mark.parametrize("wrong", [math.nan, math.inf, -math.inf])
 def test_a_loss_or_a_norm_that_is_not_finite_is_named(wrong):
-    assert not_finite(StepResult(loss=wrong, grad_norm=1.0)) == f"the loss is {wrong}"
+    assert describe_nonfinite(StepResult(loss=wrong, grad_norm=1.0)) == f"the loss is {wrong}"
     assert (
-        not_finite(StepResult(loss=1.0, grad_norm=wrong)) == f"the norm of the gradient is {wrong}"
+        describe_nonfinite(StepResult(loss=1.0, grad_norm=wrong)) == f"the gradient norm is {wrong}"
     )
-    assert not_finite(StepResult(loss=1.0, grad_norm=1.0)) is None
+    assert describe_nonfinite(StepResult(loss=1.0, grad_norm=1.0)) is None
 
 
 @pytest.mark.parametrize(
     "spike", [StepResult(loss=3.0, grad_norm=1.0), StepResult(loss=2.0, grad_norm=9.0)]
 )
 def test_a_step_stands_out_once_there_are_enough_steps_before_it(spike):
-    for before in (LEAST - 1, LEAST, WINDOW):
+    for before in (MIN_STEPS - 1, MIN_STEPS, WINDOW_STEPS):
         outliers = Outliers(sigma=6.0)
-        assert [outliers.stands_out(result) for result in USUAL[:before]] == [None] * before
-        assert (outliers.stands_out(spike) is not None) == (before >= LEAST)
+        assert [outliers.describe(result) for result in USUAL[:before]] == [None] * before
+        assert (outliers.describe(spike) is not None) == (before >= MIN_STEPS)
 
 
 def test_a_level_that_stays_is_usual_after_a_while():
     outliers = Outliers(sigma=3.0)
     for result in USUAL:
-        outliers.stands_out(result)
-    verdicts = [outliers.stands_out(StepResult(loss=5.0, grad_norm=1.0)) for _ in range(WINDOW)]
+        outliers.describe(result)
+    verdicts = [outliers.describe(StepResult(loss=5.0, grad_norm=1.0)) for _ in range(WINDOW_STEPS)]
     assert verdicts[0] is not None
     assert verdicts[-1] is None
 
@@ -41,14 +42,14 @@ def test_a_level_that_stays_is_usual_after_a_while():
 def test_what_a_checkpoint_keeps_of_the_last_steps_gives_the_same_verdicts():
     one = Outliers(sigma=4.0)
     for result in USUAL[:100]:
-        one.stands_out(result)
+        one.describe(result)
     other = Outliers(sigma=4.0, recent=one.recent)
     for result in [*USUAL[100:], StepResult(loss=2.06, grad_norm=1.0)]:
-        assert one.stands_out(result) == other.stands_out(result)
+        assert one.describe(result) == other.describe(result)
 
 
 def test_without_a_bound_nothing_stands_out_and_nothing_is_remembered():
     outliers = Outliers(sigma=None)
     for result in [*USUAL, StepResult(loss=1e9, grad_norm=1e9)]:
-        assert outliers.stands_out(result) is None
+        assert outliers.describe(result) is None
     assert outliers.recent == []

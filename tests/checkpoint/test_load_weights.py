@@ -4,13 +4,15 @@ import pytest
 import torch
 
 from harms import HARMS, cut, make_honest
-from rampcli.checkpoint.save import TOKENIZER, Checkpoints, TrainingState
+from rampcli.checkpoint.load_weights import load_model, open_run, tokenizer_of
+from rampcli.checkpoint.manifest import MANIFEST, complete_checkpoints
+from rampcli.checkpoint.save import Checkpoints
+from rampcli.checkpoint.state import TOKENIZER, TrainingState
 from rampcli.config.snapshot import identity, to_yaml
 from rampcli.data.tokenizer import byte_tokenizer
 from rampcli.errors import DamagedFileError, ForeignCheckpointError, NoCheckpointError
 from rampcli.own_folder import write_json
-from rampcli.run_directory import MANIFEST, RunDirectory
-from rampcli.weights.trained import load_model, open_run, tokenizer_of
+from rampcli.run_directory import RunDirectory
 
 
 @pytest.fixture
@@ -32,7 +34,7 @@ def run(build_passes, small_llama, tmp_path) -> RunDirectory:
 
 @pytest.mark.parametrize("harm", HARMS.values(), ids=HARMS)
 def test_of_a_damaged_checkpoint_the_one_before_is_read_and_the_reason_is_said(run, harm, capsys):
-    harm(run.complete_checkpoints()[-1])
+    harm(complete_checkpoints(run)[-1])
     config, checkpoint = open_run(run.path, step=None)
     model = load_model(config, checkpoint, sequence_length=16, device=torch.device("cpu"))
     assert all((parameter == 1).all() for parameter in model.parameters())
@@ -45,7 +47,7 @@ def test_of_a_damaged_checkpoint_the_one_before_is_read_and_the_reason_is_said(r
 @pytest.mark.parametrize("harm", HARMS.values(), ids=HARMS)
 @pytest.mark.parametrize("step", [None, 2])
 def test_where_no_checkpoint_is_whole_that_is_one_message_and_says_why(run, harm, step, capsys):
-    for checkpoint in run.complete_checkpoints():
+    for checkpoint in complete_checkpoints(run):
         if step in (None, checkpoint.step):
             harm(checkpoint)
     with pytest.raises((NoCheckpointError, DamagedFileError), match="is damaged") as refused:
@@ -55,7 +57,7 @@ def test_where_no_checkpoint_is_whole_that_is_one_message_and_says_why(run, harm
 
 
 def test_an_older_checkpoint_that_is_damaged_is_not_spoken_of(run, capsys):
-    cut(run.complete_checkpoints()[0])
+    cut(complete_checkpoints(run)[0])
     assert open_run(run.path, step=None)[1].step == 2
     assert capsys.readouterr().err == ""
 
@@ -85,7 +87,7 @@ def test_a_model_that_the_files_do_not_hold_is_refused_though_all_words_and_chec
     for name, value in change.items():
         setattr(small_llama.model, name, value)
     run.config.write_text(to_yaml(small_llama))
-    for checkpoint in run.complete_checkpoints():
+    for checkpoint in complete_checkpoints(run):
         write_json(
             checkpoint.path / MANIFEST, checkpoint.manifest | {"settings": identity(small_llama)}
         )
@@ -94,7 +96,7 @@ def test_a_model_that_the_files_do_not_hold_is_refused_though_all_words_and_chec
 
 
 def test_files_far_too_large_for_the_model_are_refused_before_they_are_read(run):
-    for checkpoint in run.complete_checkpoints():
+    for checkpoint in complete_checkpoints(run):
         (name,) = (name for name in checkpoint.files if name.startswith("shard"))
         os.truncate(checkpoint.path / name, 2**40)  # holes: it takes no room on the disk
         files = checkpoint.files | {name: checkpoint.files[name] | {"bytes": 2**40}}
@@ -114,7 +116,7 @@ HOSTILE_TOKENIZERS = {
 
 @pytest.mark.parametrize("content", HOSTILE_TOKENIZERS.values(), ids=HOSTILE_TOKENIZERS)
 def test_a_hostile_tokenizer_behind_an_honest_manifest_is_one_message(run, content):
-    newest = run.complete_checkpoints()[-1]
+    newest = complete_checkpoints(run)[-1]
     (newest.path / TOKENIZER).write_bytes(content)
     make_honest(newest)
     _, checkpoint = open_run(run.path, step=None)
@@ -125,7 +127,7 @@ def test_a_hostile_tokenizer_behind_an_honest_manifest_is_one_message(run, conte
 
 
 def test_a_tokenizer_that_the_manifest_does_not_know_is_not_read(run):
-    newest = run.complete_checkpoints()[-1]
+    newest = complete_checkpoints(run)[-1]
     files = {name: facts for name, facts in newest.files.items() if name != TOKENIZER}
     write_json(newest.path / MANIFEST, newest.manifest | {"files": files})
     assert tokenizer_of(open_run(run.path, step=None)[1]) is None

@@ -2,26 +2,23 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rampcli.train.observers.journal import MOST_WAITED, WAITS_OVER_STEPS, DataWaits, StepTimes
+from rampcli.train.observers.slow_data import MAX_SHARE, WINDOW_STEPS, DataWaits
 
-LITTLE = st.floats(0, 0.99 * MOST_WAITED)
-MUCH = st.floats(1.01 * MOST_WAITED, 1)
+LITTLE = st.floats(0, 0.99 * MAX_SHARE)
+MUCH = st.floats(1.01 * MAX_SHARE, 1)
 SECONDS = st.floats(1e-3, 1e3)
-FIRST = StepTimes(step_time_s=1e6, data_time_s=1e6)
+FIRST = {"step_time_s": 1e6, "data_time_s": 1e6}
 
 
 def said(shares, step_time_s=1.0):
     """What is said after each of some steps that follow a first one."""
     waits = DataWaits()
-    waits.share(FIRST)
-    return [
-        waits.share(StepTimes(step_time_s=step_time_s, data_time_s=share * step_time_s))
-        for share in shares
-    ]
+    waits.add(**FIRST)
+    return [waits.add(step_time_s=step_time_s, data_time_s=share * step_time_s) for share in shares]
 
 
 def test_the_numbers_are_those_of_the_documentation():
-    assert (WAITS_OVER_STEPS, MOST_WAITED) == (50, 0.05)
+    assert (WINDOW_STEPS, MAX_SHARE) == (50, 0.05)
 
 
 @given(shares=st.lists(LITTLE, max_size=120), step_time_s=SECONDS)
@@ -42,8 +39,8 @@ def test_a_run_that_comes_to_wait_is_told_as_soon_as_its_last_fifty_steps_did(li
     told = said([little] * 70 + [much] * 50)
     first = next(step for step, share in enumerate(told) if share is not None)
     waited = [(little * (119 - step) + much * (step - 69)) / 50 for step in range(70, 120)]
-    assert waited[first - 70] >= MOST_WAITED * (1 - 1e-9)
-    assert all(share <= MOST_WAITED * (1 + 1e-9) for share in waited[: first - 70])
+    assert waited[first - 70] >= MAX_SHARE * (1 - 1e-9)
+    assert all(share <= MAX_SHARE * (1 + 1e-9) for share in waited[: first - 70])
     assert sum(share is not None for share in told) == 1
 
 
@@ -58,9 +55,9 @@ def test_the_first_step_waits_for_what_nothing_could_have_read_before_and_does_n
 
 def test_time_counts_and_not_steps():
     waits = DataWaits()
-    waits.share(FIRST)
-    steps = [StepTimes(step_time_s=100.0, data_time_s=0.0)] + [
-        StepTimes(step_time_s=1.0, data_time_s=0.5)
+    waits.add(**FIRST)
+    steps = [{"step_time_s": 100.0, "data_time_s": 0.0}] + [
+        {"step_time_s": 1.0, "data_time_s": 0.5}
     ] * 48
-    assert [waits.share(step) for step in steps] == [None] * 49
-    assert waits.share(steps[-1]) == pytest.approx(24.5 / 149)
+    assert [waits.add(**step) for step in steps] == [None] * 49
+    assert waits.add(**steps[-1]) == pytest.approx(24.5 / 149)

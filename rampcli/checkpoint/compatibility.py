@@ -1,0 +1,45 @@
+"""Which settings and corpus a checkpoint must share with the run that resumes from it. No torch.
+
+World size, mesh and batch sizes may differ: a checkpoint loads on any number of ranks.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from rampcli.checkpoint.manifest import Checkpoint
+from rampcli.config import snapshot
+from rampcli.config.schema import Config
+from rampcli.errors import ForeignCheckpointError
+
+REMEDY = "another name= or run_dir="
+
+
+def check_compatible(
+    checkpoint: Checkpoint, *, settings: Mapping[str, Any], corpus: str | None = None
+) -> None:
+    """Checks that a run may resume from a checkpoint.
+
+    Args:
+        checkpoint: the checkpoint. Settings that its version did not know yet have their defaults.
+        settings: `snapshot.identity` of the run's configuration.
+        corpus: fingerprint of the run's corpora, or None if they are not open.
+
+    Raises:
+        ForeignCheckpointError: it was trained with other settings or on another corpus.
+    """
+    saved = {**snapshot.identity(Config()), **checkpoint.manifest["settings"]}
+    if differing := [key for key in settings if saved[key] != settings[key]]:
+        shown = [f"{key}={saved[key]} (here {settings[key]})" for key in differing[:3]]
+        if len(differing) > 3:
+            shown.append("...")
+        run_dir = checkpoint.path.parents[1]
+        raise ForeignCheckpointError(
+            f"the checkpoints in {run_dir} belong to another configuration: {', '.join(shown)}",
+            keys=tuple(differing),
+            remedy=f"the settings that it was trained with, or {REMEDY}",
+        )
+    if corpus is not None and checkpoint.manifest["corpus"] != corpus:
+        raise ForeignCheckpointError(
+            f"{checkpoint.path} was trained on another corpus than the one on this machine",
+            remedy=REMEDY,
+        )

@@ -1,0 +1,157 @@
+"""Loads a run's newest whole checkpoint into a model and its optimisers, on any number of ranks."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from rampcli.checkpoint.compatibility import check_compatible
+from rampcli.checkpoint.manifest import Checkpoint, read_checkpoints
+from rampcli.checkpoint.shards import shard_of
+from rampcli.checkpoint.state import TrainingState, named_tensors
+from rampcli.checkpoint.tensor_files import TensorFiles
+from rampcli.errors import DamagedFileError, NoCheckpointError, reason_of
+from rampcli.models.decoder import Decoder
+from rampcli.parallel.ranks import broadcast_from_rank_0, gather_from_all_ranks
+from rampcli.run_directory import RunDirectory
+
+
+def load_newest(
+    run: RunDirectory,
+    parts: Sequence[Decoder],
+    optimizers: Sequence[torch.optim.Optimizer],
+    *,
+    settings: Mapping[str, Any],
+    corpus: str,
+) -> TrainingState:
+    """Loads the newest checkpoint that is whole. Every rank calls this.
+
+    Each damaged checkpoint that is passed over leaves a `fault` in events.jsonl.
+
+    Args:
+        run: the run directory.
+        parts: this rank's parts of the model, filled in place.
+        optimizers: their optimisers, whose state is filled in place.
+        settings: `snapshot.identity` of the run's configuration.
+        corpus: fingerprint of the run's corpora.
+
+    Returns:
+        The state of the checkpoint, or the initial state if there is no checkpoint at all.
+
+    Raises:
+        ForeignCheckpointError: the checkpoint was trained with other settings or on another corpus.
+        NoCheckpointError: there are checkpoints, but all of them are damaged.
+    """
+    readable, damaged = read_checkpoints(run)
+    for error in damaged if dist.get_rank() == 0 else ():
+        run.append_event("fault", reason=error.message)
+    if not broadcast_from_rank_0(len(readable) + len(damaged)):
+        return TrainingState()
+    for checkpoint in _newest_first(readable):
+        if checkpoint is not None:
+            check_compatible(checkpoint, settings=settings, corpus=corpus)
+        damage = _load(checkpoint, parts, optimizers)
+        if damage is None and checkpoint is not None:
+            return _state_in(checkpoint)
+        if dist.get_rank() == 0 and checkpoint is not None:
+            run.append_event("fault", reason=f"{checkpoint.path.name} is damaged: {damage}")
+    raise NoCheckpointError(
+        f"every checkpoint in {run.checkpoints} is damaged",
+        remedy="another name= or run_dir= to start from step 0",
+    )
+
+
+def _newest_first(found: Sequence[Checkpoint]) -> Iterator[Checkpoint | None]:
+    """Yields the checkpoints that rank 0 found, or None for those that this rank did not find."""
+    by_step = {checkpoint.step: checkpoint for checkpoint in found}
+    step = broadcast_from_rank_0(max(by_step, default=-1))
+    while step != -1:
+        yield by_step.get(step)
+        step = broadcast_from_rank_0(max((s for s in by_step if s < step), default=-1))
+
+
+def _load(
+    checkpoint: Checkpoint | None,
+    parts: Sequence[Decoder],
+    optimizers: Sequence[torch.optim.Optimizer],
+) -> str | None:
+    """Loads a checkpoint in place. Returns its damage, the same on every rank, or None if it is whole.
+
+    Sizes and headers are checked first, so nothing is built or read for a checkpoint that fails there.
+    Checksums are compared while reading, each rank taking a share of the files.
+    """
+    opened: list[TensorFiles] = []
+
+    def open_files() -> None:
+        if checkpoint is None:
+            raise DamagedFileError("a rank cannot read its manifest")
+        opened.append(open_tensor_files(checkpoint))
+
+    def read() -> None:
+        (files,) = opened
+        tensors = named_tensors(parts, optimizers, copies=True)
+        shards = [shard_of(name, tensor) for name, tensor, _ in tensors]
+        files.read(shards, to_check=_share_of_rank(sorted(files.files)))
+
+    damage = _damage_on_any_rank(open_files)
+    if damage is None:
+        if checkpoint is not None and checkpoint.step > 0:
+            make_optimizer_state(optimizers)
+        damage = _damage_on_any_rank(read)
+    return damage
+
+
+def open_tensor_files(checkpoint: Checkpoint) -> TensorFiles:
+    """Returns a checkpoint's tensor files after checking the sizes of all files and their headers.
+
+    Raises:
+        DamagedFileError: a file is missing, has another size, or is not a safetensors file.
+        OSError: a file cannot be read.
+    """
+    if (damage := checkpoint.damage(by_checksum=False)) is not None:
+        raise DamagedFileError(damage)
+    return TensorFiles.open(checkpoint.path, checkpoint.files)
+
+
+def _damage_on_any_rank(work: Callable[[], None]) -> str | None:
+    """Runs `work` on every rank. Returns the damage that the first of them found, or None."""
+    damage = None
+    try:
+        work()
+    except (DamagedFileError, OSError) as error:
+        damage = reason_of(error)
+    damages = (found["damage"] for found in gather_from_all_ranks({"damage": damage}))
+    return next((found for found in damages if found is not None), None)
+
+
+def _share_of_rank(names: Sequence[str]) -> list[str]:
+    """Returns this rank's share of names, which the ranks divide up in order."""
+    rank, ranks = dist.get_rank(), dist.get_world_size()
+    return [name for number, name in enumerate(names) if number * ranks // len(names) == rank]
+
+
+def make_optimizer_state(optimizers: Sequence[torch.optim.Optimizer]) -> None:
+    """Makes optimisers create the state that they otherwise create in their first step.
+
+    Each parameter takes a step with a gradient of zero and a learning rate of zero. Only one gradient is
+    in memory at a time.
+    """
+    for optimizer in optimizers:
+        for group in optimizer.param_groups:
+            rate, group["lr"] = group["lr"], 0.0
+            for parameter in group["params"]:
+                if parameter not in optimizer.state:
+                    parameter.grad = torch.zeros_like(parameter)
+                    optimizer.step()
+                    parameter.grad = None
+            group["lr"] = rate
+
+
+def _state_in(checkpoint: Checkpoint) -> TrainingState:
+    return TrainingState(
+        step=checkpoint.step,
+        consumed_samples=checkpoint.consumed_samples,
+        order_hash=checkpoint.manifest["order_hash"],
+        recent=[(loss, norm) for loss, norm in checkpoint.manifest.get("recent", [])],
+    )

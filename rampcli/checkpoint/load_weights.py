@@ -1,0 +1,141 @@
+"""Loads the weights of a run in one process, for export and generation."""
+
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+import torch
+from tokenizers import Tokenizer
+from torch import Tensor
+
+from rampcli.checkpoint.compatibility import check_compatible
+from rampcli.checkpoint.load import open_tensor_files
+from rampcli.checkpoint.manifest import Checkpoint, read_checkpoints
+from rampcli.checkpoint.shards import Shard, shard_of
+from rampcli.checkpoint.state import MODEL, TOKENIZER
+from rampcli.checkpoint.tensor_files import SUFFIX, TensorFiles
+from rampcli.config import snapshot
+from rampcli.config.model_size import BYTES_PER_NUMBER, count_parameters
+from rampcli.config.schema import Config
+from rampcli.data.tokenizer import open_tokenizer
+from rampcli.errors import DamagedFileError, NoCheckpointError, UsageError, reason_of, visible
+from rampcli.models.decoder import Decoder
+from rampcli.run_directory import RunDirectory
+
+MAX_BYTES_PER_PARAMETER = 64
+"""Upper limit for a parameter in a checkpoint: value, optimiser state, and share of the headers."""
+MAX_OTHER_BYTES = 2**30
+"""Upper limit for headers, which outweigh the tensors of a tiny model."""
+
+
+def open_run(path: Path, *, step: int | None) -> tuple[Config, Checkpoint]:
+    """Returns a run's configuration and its newest whole checkpoint, or the one of `step`.
+
+    Warns on standard error about newer checkpoints that are damaged and passed over.
+
+    Raises:
+        UsageError: there is no run.
+        ForeignCheckpointError: the checkpoint belongs to another configuration than config.yaml.
+        NoCheckpointError: there is no checkpoint, or it is damaged.
+    """
+    run = RunDirectory(path)
+    config = snapshot.read(run.config)
+    found, unreadable = read_checkpoints(run)
+    damages = [error.message for error in unreadable]
+    for checkpoint in reversed(found):
+        if step not in (None, checkpoint.step):
+            continue
+        check_compatible(checkpoint, settings=snapshot.identity(config))
+        damage = damage_of(config, checkpoint)
+        if damage is None:
+            for reason in damages:
+                print(f"warning: {reason}", file=sys.stderr)  # noqa: T201
+            return config, checkpoint
+        damages.append(visible(f"{checkpoint.path.name} is damaged: {damage}"))
+    which = "checkpoint" if step is None else f"checkpoint of step {step}"
+    steps = ", ".join(str(checkpoint.step) for checkpoint in found)
+    reason = f": {damages[-1]}" if damages else ""
+    raise NoCheckpointError(
+        f"{path} has no {which} that is whole{reason}",
+        remedy=f"--step, one of {steps}" if step is not None and steps else "training first",
+    )
+
+
+def damage_of(config: Config, checkpoint: Checkpoint) -> str | None:
+    """Returns why a checkpoint does not hold the model of a configuration, or None if it does.
+
+    Sizes are checked first, headers second and checksums last, so that a damaged or hostile file cannot
+    make this process read or allocate more than the model needs.
+    """
+    try:
+        damage = checkpoint.damage(by_checksum=False) or _size_mismatch(config, checkpoint)
+        if damage is None:
+            _check_weights(config, checkpoint)
+            damage = checkpoint.damage()
+        return damage
+    except (DamagedFileError, OSError) as error:
+        return reason_of(error)
+
+
+def _size_mismatch(config: Config, checkpoint: Checkpoint) -> str | None:
+    """Returns why files of these sizes cannot hold the model, or None."""
+    parameters = count_parameters(config.model, sequence_length=config.data.sequence_length)
+    held = sum(facts["bytes"] for name, facts in checkpoint.files.items() if name.endswith(SUFFIX))
+    least = BYTES_PER_NUMBER * parameters
+    most = MAX_BYTES_PER_PARAMETER * parameters + MAX_OTHER_BYTES
+    if least <= held <= most:
+        return None
+    return (
+        f"its files have {held:,} bytes, and the model in config.yaml has {parameters:,} parameters"
+    )
+
+
+def _check_weights(config: Config, checkpoint: Checkpoint) -> None:
+    """Checks by their headers that the files hold the model's weights.
+
+    Raises:
+        DamagedFileError: they do not.
+    """
+    with torch.device("meta"):
+        model = Decoder(config.model, sequence_length=config.data.sequence_length)
+    open_tensor_files(checkpoint).find(_shards(dict(model.named_parameters())))
+
+
+def load_model(
+    config: Config, checkpoint: Checkpoint, *, sequence_length: int, device: torch.device
+) -> Decoder:
+    """Returns the whole model with its weights, for sequences of up to `sequence_length` tokens."""
+    with torch.device("meta"):
+        model = Decoder(config.model, sequence_length=sequence_length)
+    model.to_empty(device=device)
+    model.tie()
+    model.fill_buffers()
+    read_weights(checkpoint, dict(model.named_parameters()))
+    return model
+
+
+def tokenizer_of(checkpoint: Checkpoint) -> Tokenizer | None:
+    """Returns the tokenizer of the text that a checkpoint was trained on, or None if it has none.
+
+    Raises:
+        DamagedFileError: its file is not a tokenizer.
+    """
+    if TOKENIZER not in checkpoint.files:
+        return None
+    try:
+        return open_tokenizer(checkpoint.path / TOKENIZER)
+    except UsageError as error:
+        raise DamagedFileError(error.message) from error
+
+
+def read_weights(checkpoint: Checkpoint, weights: Mapping[str, Tensor]) -> None:
+    """Reads weights in place, by their names.
+
+    Raises:
+        DamagedFileError: the checkpoint does not hold them whole.
+    """
+    TensorFiles.open(checkpoint.path, checkpoint.files).read(_shards(weights))
+
+
+def _shards(weights: Mapping[str, Tensor]) -> list[Shard]:
+    return [shard_of(f"{MODEL}{name}", tensor) for name, tensor in weights.items()]

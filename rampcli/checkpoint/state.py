@@ -1,0 +1,56 @@
+"""What a checkpoint holds: the training state in its manifest, and the tensors in its other files."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+import torch
+
+from rampcli.checkpoint.shards import NamedTensor
+from rampcli.models.decoder import Decoder
+
+MODEL, OPTIMIZER = "model.", "optimizer.state."
+"""Prefixes of the names of tensors."""
+TOKENIZER = "tokenizer.json"
+
+
+@dataclass(slots=True)
+class TrainingState:
+    """How far a run has come.
+
+    Attributes:
+        step: optimiser steps taken.
+        consumed_samples: samples that they have read.
+        order_hash: hash of the order in which samples were read, or None if it is not audited.
+        recent: loss and gradient norm of the last steps, with which later steps are compared.
+    """
+
+    step: int = 0
+    consumed_samples: int = 0
+    order_hash: str | None = None
+    recent: list[tuple[float, float]] = field(default_factory=list)
+
+    def advance(self, samples: int) -> None:
+        """Counts a step of `samples` samples."""
+        self.step += 1
+        self.consumed_samples += samples
+
+
+def named_tensors(
+    parts: Sequence[Decoder], optimizers: Sequence[torch.optim.Optimizer], *, copies: bool
+) -> Iterator[NamedTensor]:
+    """Yields weights and optimiser state under names that do not depend on how the model is split.
+
+    Args:
+        parts: this rank's parts of the model.
+        optimizers: their optimisers.
+        copies: include tied weights that another part of the model has, and saves, too.
+    """
+    states = {
+        parameter: state for optimizer in optimizers for parameter, state in optimizer.state.items()
+    }
+    for part in parts:
+        parameters = dict(part.named_parameters()) if copies else part.own_parameters()
+        for name, parameter in parameters.items():
+            yield f"{MODEL}{name}", parameter, parameter
+            for key, value in states.get(parameter, {}).items():
+                yield f"{OPTIMIZER}{name}.{key}", value, parameter

@@ -1,0 +1,89 @@
+"""The protocol of everything that watches the training loop."""
+
+from collections.abc import Sequence
+
+from rampcli.batch.training_plan import StagePlan
+from rampcli.checkpoint.save import SavedCheckpoint
+from rampcli.checkpoint.state import TrainingState
+from rampcli.train.step import Step, StepResult
+
+
+class Observer:
+    """Watches the training loop. Override what you need; everything else does nothing.
+
+    Each rank has its own observers. An observer that exists on some ranks only must not communicate with
+    other ranks.
+    """
+
+    def at_start(self, state: TrainingState) -> None:
+        """Called once, when the newest checkpoint is loaded and training is about to start."""
+
+    def at_stage(self, state: TrainingState, stage: StagePlan) -> None:
+        """Called before the first step of each stage that these processes train."""
+
+    def after_compile(self, state: TrainingState, *, compile_s: float) -> None:
+        """Called after the layers were compiled for a micro batch size."""
+
+    def before_update(self, state: TrainingState, result: StepResult) -> str | None:
+        """Called when a step's gradient is known. Returns why the step must be skipped, or None.
+
+        A skipped step changes neither weights nor optimiser state, but its samples count as consumed.
+        Every rank must return the same.
+        """
+
+    def after_step(self, state: TrainingState, step: Step) -> None:
+        """Called after each step, skipped ones too. `state` includes the step."""
+
+    def after_validation(self, state: TrainingState, *, loss: float, samples: int) -> None:
+        """Called after each validation, with its mean loss in nats per token."""
+
+    def after_checkpoint(self, saved: SavedCheckpoint) -> None:
+        """Called once a checkpoint is complete, possibly by another thread."""
+
+    def at_end(self, state: TrainingState, status: str, *, save_s: float) -> None:
+        """Called when training ends in an orderly way, `save_s` seconds of which the last save took.
+
+        `status` is the one in state.json: complete, stage_boundary or preempted.
+        """
+
+
+class Observers(Observer):
+    """Calls several observers in their order."""
+
+    def __init__(self, observers: Sequence[Observer]) -> None:
+        self.observers = tuple(observers)
+
+    def at_start(self, state: TrainingState) -> None:  # noqa: D102
+        for observer in self.observers:
+            observer.at_start(state)
+
+    def at_stage(self, state: TrainingState, stage: StagePlan) -> None:  # noqa: D102
+        for observer in self.observers:
+            observer.at_stage(state, stage)
+
+    def after_compile(self, state: TrainingState, *, compile_s: float) -> None:  # noqa: D102
+        for observer in self.observers:
+            observer.after_compile(state, compile_s=compile_s)
+
+    def before_update(self, state: TrainingState, result: StepResult) -> str | None:
+        """Calls all observers and returns the first reason to skip the step, or None."""
+        reasons = [observer.before_update(state, result) for observer in self.observers]
+        return next((reason for reason in reasons if reason is not None), None)
+
+    def after_step(self, state: TrainingState, step: Step) -> None:  # noqa: D102
+        for observer in self.observers:
+            observer.after_step(state, step)
+
+    def after_validation(  # noqa: D102
+        self, state: TrainingState, *, loss: float, samples: int
+    ) -> None:
+        for observer in self.observers:
+            observer.after_validation(state, loss=loss, samples=samples)
+
+    def after_checkpoint(self, saved: SavedCheckpoint) -> None:  # noqa: D102
+        for observer in self.observers:
+            observer.after_checkpoint(saved)
+
+    def at_end(self, state: TrainingState, status: str, *, save_s: float) -> None:  # noqa: D102
+        for observer in self.observers:
+            observer.at_end(state, status, save_s=save_s)

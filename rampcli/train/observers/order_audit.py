@@ -1,0 +1,40 @@
+"""The order audit: a hash of the samples that were really read, in the order of the steps."""
+
+import hashlib
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from numpy.typing import NDArray
+from torch.distributed.device_mesh import DeviceMesh
+
+from rampcli.checkpoint.state import TrainingState
+from rampcli.train.observers.observer import Observer
+from rampcli.train.step import Step
+
+
+class OrderAudit(Observer):
+    """Keeps `state.order_hash` up to date. Every rank has one, because ranks exchange their samples.
+
+    It must come before observers that write the hash.
+
+    Args:
+        data: mesh of the data-parallel ranks.
+        device: the device of this rank.
+    """
+
+    def __init__(self, data: DeviceMesh, device: torch.device) -> None:
+        self.data = data
+        self.device = device
+
+    def after_step(self, state: TrainingState, step: Step) -> None:  # noqa: D102
+        state.order_hash = self._chain(state.order_hash, step.samples)
+
+    def _chain(self, order_hash: str | None, samples: NDArray[np.int64]) -> str:
+        """Returns the hash of an earlier hash and the samples that all data-parallel ranks read, sorted."""
+        mine = torch.from_numpy(samples).to(self.device)
+        gathered = [torch.empty_like(mine) for _ in range(self.data.size())]
+        dist.all_gather(gathered, mine, group=self.data.get_group())
+        samples_of_all_ranks = torch.cat(gathered).cpu().numpy()
+        content = np.sort(samples_of_all_ranks).astype("<i8").tobytes()
+        return hashlib.sha256((order_hash or "").encode() + content).hexdigest()

@@ -1,0 +1,60 @@
+"""Warns about steps that wait for their samples."""
+
+from collections import deque
+
+from rampcli.checkpoint.state import TrainingState
+from rampcli.run_directory import RunDirectory
+from rampcli.train.observers.events import record_event
+from rampcli.train.observers.observer import Observer
+from rampcli.train.step import Step
+
+WINDOW_STEPS = 50
+MAX_SHARE = 0.05
+"""Largest share of the time of the last `WINDOW_STEPS` steps that may be spent waiting."""
+REMEDIES = (
+    "`rampcli data build` makes files that are read fastest. A local disk or more memory for the page"
+    " cache also helps, as do more reading hosts if data.expansion_factor_real_data is above 1"
+)
+
+
+class SlowData(Observer):
+    """Writes the event `slow_data` the first time that steps spend too much time waiting for samples."""
+
+    def __init__(self, run: RunDirectory) -> None:
+        self.run = run
+        self.waits = DataWaits()
+
+    def after_step(self, state: TrainingState, step: Step) -> None:  # noqa: D102
+        share = self.waits.add(step_time_s=step.step_time_s, data_time_s=step.data_time_s)
+        if share is not None:
+            reason = (
+                f"{share:.0%} of the last {WINDOW_STEPS} steps' time was spent waiting for data."
+                f" {REMEDIES}"
+            )
+            record_event(self.run, "slow_data", state, reason=reason)
+
+
+class DataWaits:
+    """Measures the share of the last steps' time that was spent waiting for samples, until it is too much."""
+
+    def __init__(self) -> None:
+        self._recent: deque[tuple[float, float]] | None = deque(maxlen=WINDOW_STEPS)
+        self._is_first = True
+
+    def add(self, *, step_time_s: float, data_time_s: float) -> float | None:
+        """Adds a step. Returns the share the first time that it exceeds `MAX_SHARE`, else None.
+
+        The first step does not count, because no earlier step gave time to read its samples.
+        """
+        if self._recent is None or self._is_first:
+            self._is_first = False
+            return None
+        self._recent.append((step_time_s, data_time_s))
+        if len(self._recent) < WINDOW_STEPS:
+            return None
+        steps_s, waits_s = map(sum, zip(*self._recent, strict=True))
+        share = waits_s / steps_s
+        if share <= MAX_SHARE:
+            return None
+        self._recent = None
+        return share
