@@ -1,4 +1,4 @@
-"""How Python is started: never with the working directory on its path, where a stranger's `torch.py` may lie."""
+"""Starts Python without the working directory on its path, which may hold a foreign `torch.py`."""
 
 import os
 import sys
@@ -6,16 +6,16 @@ from collections.abc import Mapping
 from contextlib import suppress
 
 
-def python(module: str, *arguments: str, interpreter: str = sys.executable) -> list[str]:
-    """Returns the command that runs a module; `-P` keeps the working directory off its path."""
+def python_command(module: str, *arguments: str, interpreter: str = sys.executable) -> list[str]:
+    """Returns the command that runs a module. `-P` keeps the working directory off its path."""
     return [interpreter, "-P", "-m", module, *arguments]
 
 
 def safe_environment(environment: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """Returns a copy of an environment in which no Python imports from the working directory.
+    """Returns a copy of an environment in which Python does not import from the working directory.
 
-    An empty entry of PYTHONPATH means the working directory, and comes from `PYTHONPATH=$PYTHONPATH:/x` where it was unset. It is
-    dropped. An entry that a user has written out stays.
+    Empty entries of PYTHONPATH stand for the working directory. They come from, for example,
+    `PYTHONPATH=$PYTHONPATH:/x` with PYTHONPATH unset, and are dropped. Other entries are kept.
     """
     safe = {**environment, "PYTHONSAFEPATH": "1"}
     if "PYTHONPATH" in safe:
@@ -27,23 +27,25 @@ def safe_environment(environment: Mapping[str, str] = os.environ) -> dict[str, s
     return safe
 
 
-def leave_working_directory_out() -> None:
-    """Take the working directory off this process's path, and apply `safe_environment` to what it starts from now on.
+def remove_working_directory_from_path() -> None:
+    """Removes the working directory from `sys.path`, and makes `os.environ` a `safe_environment`.
 
-    An entry that a user has written out in PYTHONPATH stays, and so do those of installed packages.
+    Entries that are written out in PYTHONPATH are kept, and so are those of installed packages.
     """
-    named = {
+    written_out = {
         os.path.realpath(entry)
         for entry in os.environ.get("PYTHONPATH", "").split(os.pathsep)
         if entry
     }
-    ours = next(
+    standard_library = next(
         (place for place, entry in enumerate(sys.path) if entry == os.path.dirname(os.__file__)), 0
     )
-    with suppress(FileNotFoundError):  # a working directory that was deleted holds nothing
+    with suppress(FileNotFoundError):  # a deleted working directory contains nothing to import
         here = os.path.realpath(os.getcwd())
-        sys.path[:ours] = [
-            entry for entry in sys.path[:ours] if os.path.realpath(entry) != here or here in named
+        sys.path[:standard_library] = [
+            entry
+            for entry in sys.path[:standard_library]
+            if os.path.realpath(entry) != here or here in written_out
         ]
     os.environ.update(safe := safe_environment())
     if "PYTHONPATH" not in safe:

@@ -1,4 +1,4 @@
-"""Processes that must not outlive those that started them, and how they are asked to end."""
+"""Processes that end with their parent, and the signals that ask them to stop."""
 
 import ctypes
 import os
@@ -8,42 +8,46 @@ import time
 from dataclasses import dataclass
 
 SUPERVISOR = "RAMPCLI_SUPERVISOR"
-"""The variable that names the process that supervises the workers, in their environment."""
+"""Environment variable of workers: ID of the process that supervises them."""
 LISTENER = "RAMPCLI_LISTENER"
-"""The variable that gives rank 0 the descriptor of the socket where the others expect it."""
+"""Environment variable of rank 0: descriptor of the socket on which it listens for the others."""
 WAIT = "--wait"
-"""The word that lets a worker wait for its turn."""
+"""Option that makes a worker wait until it is told to train."""
 SAME_SIGNAL_S = 0.5
-"""A signal that comes again so soon is the same request, on another way: programs between pass it on to a process and to its group."""
+"""Signals within this many seconds count as one request: launchers may send a signal both to a
+process and to its group."""
 PR_SET_PDEATHSIG = 1
 _LIBC = ctypes.CDLL(None) if sys.platform == "linux" else None
 
 
 def die_with_parent() -> None:
-    """Linux: have this process killed when its parent ends, however the parent ends. Elsewhere there is no such request."""
+    """Asks the kernel to kill this process when its parent ends. Does nothing outside Linux."""
     if _LIBC is not None:
         _LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def die_with(parent: int) -> None:
-    """The same for a process that was just forked by `parent`, which may have ended before it could be said."""
+    """Does the same in a process that `parent` has just forked.
+
+    The process exits at once if the parent has already ended.
+    """
     die_with_parent()
     if os.getppid() != parent:
         os._exit(1)
 
 
 def signal_name(number: int) -> str:
-    """Returns the name of a signal, SIGKILL for example. Real-time signals have only numbers."""
+    """Returns the name of a signal, for example SIGKILL. Real-time signals only have numbers."""
     return next((known.name for known in signal.Signals if known == number), f"signal {number}")
 
 
 @dataclass(slots=True)
 class StopSignals:
-    """What was asked for by signals so far.
+    """The stop signals received so far.
 
     Attributes:
-        signal: the first one; None until it comes.
-        at_once: whether there was a second one.
+        signal: number of the first one, or None.
+        at_once: True once a second one has arrived: stop without saving.
     """
 
     signal: int | None = None
@@ -51,7 +55,7 @@ class StopSignals:
     _came_at: float = 0.0
 
     def note(self, number: int, _frame: object = None) -> None:
-        """A signal came."""
+        """Records a signal. This is a signal handler."""
         if self.signal is None:
             self.signal, self._came_at = number, time.monotonic()
         elif time.monotonic() - self._came_at > SAME_SIGNAL_S:

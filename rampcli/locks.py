@@ -1,4 +1,4 @@
-"""Locks on files. They go with the processes that hold them, however those end."""
+"""Locks on files, which the kernel releases when the process that holds them ends."""
 
 import fcntl
 import os
@@ -11,20 +11,20 @@ from typing import IO
 from rampcli.own_folder import OwnFolder
 
 POLL_S = 0.05
-HELD_ALONE = re.compile(r"^lock:.* FLOCK +ADVISORY +WRITE ", re.MULTILINE)
+_EXCLUSIVE = re.compile(r"^lock:.* FLOCK +ADVISORY +WRITE ", re.MULTILINE)
 
 
 def hold(path: Path, *, shared: bool = False, wait_s: float = 0.0) -> IO[str]:
-    """Lock a file, which is made if it is not there. Closing the returned file releases the lock.
+    """Locks a file, and returns it. Closing the returned file releases the lock.
 
     Args:
-        path: of the file. What it holds stays as it is.
-        shared: whether others may hold it at the same time, if they share it too.
-        wait_s: how long to wait for it.
+        path: file to lock. It is created if it does not exist; its contents are kept.
+        shared: allow other shared locks at the same time.
+        wait_s: seconds to wait for the lock.
 
     Raises:
-        BlockingIOError: somebody else holds it.
-        UsageError: it is a symbolic link, or not a regular file.
+        BlockingIOError: another process holds the lock.
+        UsageError: the path is a symbolic link, or not a regular file.
     """
     file = os.fdopen(
         OwnFolder(path.parent).open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT),
@@ -45,15 +45,14 @@ def hold(path: Path, *, shared: bool = False, wait_s: float = 0.0) -> IO[str]:
 
 
 def is_held(path: Path) -> bool:
-    """Whether somebody holds a lock, shared or not, right now. Makes no file."""
+    """Returns whether a file is locked, shared or not. Does not create the file."""
     try:
         descriptor = OwnFolder(path.parent).open(path, os.O_RDWR)
     except FileNotFoundError:
         return False
     try:
-        fcntl.flock(
-            descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB
-        )  # closing the file releases it at once
+        # Closing the file releases the lock at once.
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         return True
     finally:
@@ -62,16 +61,17 @@ def is_held(path: Path) -> bool:
 
 
 def holder_here(path: Path) -> int | None:
-    """Returns the process of this user that holds a lock alone, or None if no such process is seen on this machine.
+    """Returns the ID of this user's process that holds an exclusive lock on this machine, or None.
 
-    What the file says is not asked: anybody may have written it. Linux lists the locks of each open file in /proc/PID/fdinfo.
+    Linux lists the locks of each open file in /proc/PID/fdinfo. The contents of the lock file are
+    not trusted: another user may have written them.
     """
     try:
         wanted = path.stat(follow_symlinks=False)
     except FileNotFoundError:
         return None
     for process in Path("/proc").glob("[0-9]*"):
-        with suppress(OSError):  # it has ended since, or belongs to somebody else
+        with suppress(OSError):  # the process has ended, or belongs to another user
             if process.stat().st_uid == os.getuid() and any(
                 _holds(process, file.name, wanted) for file in (process / "fd").iterdir()
             ):
@@ -80,10 +80,10 @@ def holder_here(path: Path) -> int | None:
 
 
 def _holds(process: Path, descriptor: str, wanted: os.stat_result) -> bool:
-    with suppress(FileNotFoundError):  # closed since
+    with suppress(FileNotFoundError):  # the file has been closed
         found = (process / "fd" / descriptor).stat()
         if os.path.samestat(found, wanted):
             return bool(
-                HELD_ALONE.search((process / "fdinfo" / descriptor).read_text(encoding="utf-8"))
+                _EXCLUSIVE.search((process / "fdinfo" / descriptor).read_text(encoding="utf-8"))
             )
     return False

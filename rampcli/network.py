@@ -1,4 +1,4 @@
-"""Addresses of this machine: which one other machines reach, and which network interface has it. Linux."""
+"""Addresses of this machine, and the network interfaces that have them. Linux only."""
 
 import fcntl
 import ipaddress
@@ -10,14 +10,14 @@ from pathlib import Path
 LOOPBACK = "127.0.0.1"
 SIOCGIFADDR = 0x8915
 IFREQ_BYTES, ADDRESS_AT = 40, 20
-"""Size of the kernel's `struct ifreq`, and where it has an IPv4 address."""
+"""Size of the kernel's `struct ifreq`, and the offset of the IPv4 address in it."""
 
 
 def address_towards(host: str) -> str:
-    """Returns the address of this machine from which it reaches a host. No packet is sent.
+    """Returns the address from which this machine reaches a host, without sending a packet.
 
     Raises:
-        OSError: the host's name is not known, or no network leads there.
+        OSError: the host's name is unknown, or no route leads to it.
     """
     family, kind, protocol, _, address = socket.getaddrinfo(host, 9, type=socket.SOCK_DGRAM)[0]
     with socket.socket(family, kind, protocol) as probe:
@@ -26,12 +26,12 @@ def address_towards(host: str) -> str:
 
 
 def is_loopback(address: str) -> bool:
-    """Whether only this machine reaches an address."""
+    """Returns whether an address can only be reached from this machine."""
     return ipaddress.ip_address(address.partition("%")[0]).is_loopback
 
 
 def interface_of(address: str) -> str | None:
-    """Returns the name of the network interface that has an address, or None if none has it."""
+    """Returns the name of the network interface with an address, or None."""
     wanted = ipaddress.ip_address(LOOPBACK if is_loopback(address) else address.partition("%")[0])
     if wanted.version == 6:
         rows = [

@@ -4,7 +4,7 @@ import sys
 
 import pytest
 
-from rampcli.interpreter import python, safe_environment
+from rampcli.interpreter import python_command, safe_environment
 
 
 @pytest.mark.parametrize(
@@ -32,7 +32,7 @@ def test_a_module_of_the_working_directory_is_not_imported_by_what_is_started(tm
         (tmp_path / f"{name}.py").write_text(f"open('{tmp_path}/imported {name}', 'w')")
     environment = safe_environment({**os.environ, "PYTHONPATH": ":"})
     done = subprocess.run(
-        python("json.tool"),
+        python_command("json.tool"),
         env=environment,
         cwd=tmp_path,
         input="{}",
@@ -46,7 +46,7 @@ def test_a_module_of_the_working_directory_is_not_imported_by_what_is_started(tm
     assert not list(tmp_path.glob("imported *"))
 
 
-PROBE = "import sys; from rampcli.interpreter import leave_working_directory_out as leave; leave(); import planted"
+PROBE = "import sys; from rampcli.interpreter import remove_working_directory_from_path as leave; leave(); import planted"
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,8 @@
-"""The commands. What they need is imported when they run, so that `--help` is fast and needs neither torch nor hydra."""
+"""The commands and their options.
+
+Each command imports what it needs when it runs. So `--help` is fast, and imports neither torch nor
+hydra.
+"""
 
 import gc
 import sys
@@ -15,20 +19,20 @@ Factory = Annotated[
     typer.Option(
         "--factory",
         "-f",
-        help="A recipe: llama3_8b, or 'llama3_8b(num_nodes=2)'.",
+        help="Recipe, optionally with arguments: llama3_8b or 'llama3_8b(num_nodes=2)'.",
         show_default=False,
     ),
 ]
 Overrides = Annotated[
     list[str] | None,
     typer.Argument(
-        metavar="[KEY=VALUE]...", help="Settings laid over the recipe.", show_default=False
+        metavar="[KEY=VALUE]...", help="Settings that override the recipe.", show_default=False
     ),
 ]
 ConfigDir = Annotated[
     Path | None,
     typer.Option(
-        "--config-dir", help="A folder of further config groups.", exists=True, file_okay=False
+        "--config-dir", help="Folder with further config groups.", exists=True, file_okay=False
     ),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.")]
@@ -39,19 +43,19 @@ def pretrain(
     overrides: Overrides = None,
     config_dir: ConfigDir = None,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Compose, check and print the plan; start nothing.")
+        bool, typer.Option("--dry-run", help="Check and print the plan without starting the run.")
     ] = False,
     cfg: Annotated[
         bool,
         typer.Option(
-            "--cfg", help="Print the composed configuration, with who set what, and exit."
+            "--cfg", help="Print the configuration and where each value comes from, then exit."
         ),
     ] = False,
     one_stage: Annotated[
-        bool, typer.Option("--one-stage", help="End at the next stage, and say how to go on.")
+        bool, typer.Option("--one-stage", help="Stop at the next stage boundary.")
     ] = False,
 ) -> None:
-    """Train a recipe through its ramp. The same command on the same run directory goes on where it stopped."""
+    """Train a recipe through its ramp. Run the same command again to resume."""
     from rampcli.cli.composing import compose_words
 
     resolved = compose_words(factory, overrides or [], config_dir=config_dir, resumes=True)
@@ -63,10 +67,9 @@ def pretrain(
         from rampcli.cli.console import show_plan
 
         show_plan(resolved)
-        if resolved.config.launch.launcher == "slurm":
-            from rampcli.cli.jobs import show_scripts
+        from rampcli.cli.jobs import print_scripts
 
-            show_scripts(resolved)
+        print_scripts(resolved)
     else:
         from rampcli.cli.training import train
 
@@ -87,40 +90,42 @@ def plan(
     as_json: AsJson = False,
     what_if: Annotated[
         str | None,
-        typer.Option(
-            metavar="KEY=A,B,C", help="Compare the plans for several values of a setting."
-        ),
+        typer.Option(metavar="KEY=A,B,C", help="Compare plans for several values of a setting."),
     ] = None,
     plot: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="Draw batch size and nodes: an .svg or .png file."),
+        typer.Option(metavar="FILE", help="Plot batch size and nodes to an .svg or .png file."),
     ] = None,
     measured: Annotated[
         Path | None,
         typer.Option(
-            metavar="RUN_DIR", help="Take the throughput from an earlier run.", exists=True
+            metavar="RUN_DIR", help="Use the throughput measured in an earlier run.", exists=True
         ),
     ] = None,
     show_dialects: Annotated[
         bool,
         typer.Option(
-            "--dialects", help="Print the batch in the words of NeMo, Megatron-LM and MaxText."
+            "--dialects", help="Print the same batch as NeMo, Megatron-LM and MaxText settings."
         ),
     ] = False,
     show_seesaw: Annotated[
         bool,
-        typer.Option("--seesaw", help="Let the batch grow instead of the learning rate's decay."),
+        typer.Option("--seesaw", help="Grow the batch instead of decaying the learning rate."),
     ] = False,
     seesaw_factor: Annotated[
         float | None,
         typer.Option(
             metavar="A",
-            help="By which a batch of --seesaw grows: 2, unless given.",
+            help="Factor by which --seesaw grows the batch. Default: 2.",
             show_default=False,
         ),
     ] = None,
 ) -> None:
-    """Show the stages of a run: batch, nodes, accumulation, samples, steps, hours and learning rate. Takes the arguments of pretrain."""
+    """Show the stages of a run without starting it.
+
+    Prints batch size, nodes, accumulation, steps, hours and learning rate of each stage. Takes the
+    same recipe and settings as pretrain.
+    """
     from rampcli.cli.composing import compose_words
 
     words = overrides or []
@@ -143,14 +148,14 @@ def plan(
             raise typer.Exit(2)
         return
     resolved = compose_words(factory, words, config_dir=config_dir)
-    from rampcli.cli import planning  # and with it rich, once there is something to show
+    from rampcli.cli import planning  # imports rich, which is not needed for errors
 
     if measured is not None:
         resolved = planning.with_measured(resolved, measured)
     lines: list[str] = []
     if seesaw_factor is not None and not show_seesaw:
         raise UsageError(
-            "--seesaw-factor is for --seesaw", remedy=f"--seesaw --seesaw-factor {seesaw_factor:g}"
+            "--seesaw-factor needs --seesaw", remedy=f"--seesaw --seesaw-factor {seesaw_factor:g}"
         )
     if show_seesaw:
         resolved, lines = planning.seesaw(resolved, 2.0 if seesaw_factor is None else seesaw_factor)
@@ -173,16 +178,19 @@ def explain(
     keys: Annotated[
         list[str],
         typer.Argument(
-            metavar="KEY...", help="Settings; KEY=VALUE words are laid over the recipe."
+            metavar="KEY...", help="Settings to explain. KEY=VALUE overrides the recipe."
         ),
     ],
     factory: Annotated[
-        str | None, typer.Option("--factory", "-f", help="The recipe.", show_default=False)
+        str | None, typer.Option("--factory", "-f", help="Recipe.", show_default=False)
     ] = None,
     config_dir: ConfigDir = None,
     as_json: AsJson = False,
 ) -> None:
-    """Say what a setting is, what it is set to, and who said so."""
+    """Explain a setting, its value and its source.
+
+    Prints what the setting means, its value and where that value comes from.
+    """
     from rampcli.cli.explaining import explain_keys
 
     explain_keys(keys, factory=factory, config_dir=config_dir, as_json=as_json)
@@ -190,19 +198,22 @@ def explain(
 
 RunDir = Annotated[
     Path,
-    typer.Argument(metavar="RUN_DIR", help="The run directory, runs/NAME.", show_default=False),
+    typer.Argument(metavar="RUN_DIR", help="Run directory, runs/NAME.", show_default=False),
 ]
 
 
 def status(run_dir: RunDir, as_json: AsJson = False) -> None:
-    """Say where a run stands, who trains it, and how to go on."""
-    from rampcli.cli.jobs import tell_status
+    """Show where a run stands, what trains it and how to resume it."""
+    from rampcli.cli.jobs import print_status
 
-    tell_status(run_dir, as_json=as_json)
+    print_status(run_dir, as_json=as_json)
 
 
 def cancel(run_dir: RunDir) -> None:
-    """Have a run save and end: its jobs, or the command that trains it on this machine."""
+    """Ask a run to save and exit.
+
+    Stops the jobs of the run, or the command that trains it on this machine.
+    """
     from rampcli.cli.jobs import cancel_run
 
     cancel_run(run_dir)
@@ -212,7 +223,7 @@ Step = Annotated[
     int | None,
     typer.Option(
         metavar="N",
-        help="The checkpoint after N steps: the newest, unless given.",
+        help="Use the checkpoint after N steps. Default: the newest.",
         show_default=False,
     ),
 ]
@@ -221,24 +232,27 @@ Step = Annotated[
 def generate(
     run_dir: RunDir,
     prompt: Annotated[
-        str, typer.Option("--prompt", "-p", help="What to continue.", show_default=False)
+        str, typer.Option("--prompt", "-p", help="Text to continue.", show_default=False)
     ],
     max_tokens: Annotated[
         int | None,
-        typer.Option(min=1, help="As many as there is room for, unless given.", show_default=False),
+        typer.Option(
+            min=1, help="Most tokens to generate. Default: as many as fit.", show_default=False
+        ),
     ] = None,
     temperature: Annotated[
-        float, typer.Option(min=0.0, help="0 takes the likeliest token every time.")
+        float,
+        typer.Option(min=0.0, help="Sampling temperature. 0 always takes the likeliest token."),
     ] = 0.8,
     top_k: Annotated[
         int | None,
-        typer.Option(min=1, help="Draw from the K likeliest tokens.", show_default=False),
+        typer.Option(min=1, help="Sample from the K likeliest tokens.", show_default=False),
     ] = None,
-    seed: Annotated[int, typer.Option(min=0, max=2**62, help="Of the draws.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, max=2**62, help="Random seed of sampling.")] = 0,
     step: Step = None,
     as_json: AsJson = False,
 ) -> None:
-    """Let a trained model continue a text."""
+    """Continue a text with a trained model."""
     from rampcli.cli.weights import run_on_checkpoint
 
     options = {
@@ -256,23 +270,23 @@ def export(
     run_dir: RunDir,
     folder: Annotated[
         Path,
-        typer.Argument(metavar="FOLDER", help="Where to write; it is made.", show_default=False),
+        typer.Argument(metavar="FOLDER", help="Folder to create and write to.", show_default=False),
     ],
     dtype: Annotated[
         str | None,
         typer.Option(
-            help="fp32 or bf16: what the run computes with, unless given.", show_default=False
+            help="Type of the weights: fp32 or bf16. Default: the run's.", show_default=False
         ),
     ] = None,
     step: Step = None,
     as_json: AsJson = False,
 ) -> None:
-    """Write a trained model as a folder that transformers loads."""
+    """Export a trained model to a folder for transformers."""
     from rampcli.cli.weights import run_on_checkpoint
 
     if dtype not in (None, "fp32", "bf16"):
         raise UsageError(
-            f"--dtype {dtype}: there is fp32 and bf16", remedy="--dtype fp32 or --dtype bf16"
+            f"--dtype {dtype} is neither fp32 nor bf16", remedy="--dtype fp32 or --dtype bf16"
         )
     run_on_checkpoint(
         "rampcli.weights.export",
@@ -286,17 +300,22 @@ def export(
 def import_(
     folder: Annotated[
         Path,
-        typer.Argument(metavar="FOLDER", help="As save_pretrained writes it.", show_default=False),
+        typer.Argument(
+            metavar="FOLDER", help="Model folder as save_pretrained writes it.", show_default=False
+        ),
     ],
     file: Annotated[
         Path,
         typer.Argument(
-            metavar="FILE", help="The settings: CONF/model/NAME.yaml.", show_default=False
+            metavar="FILE", help="File to write: CONF/model/NAME.yaml.", show_default=False
         ),
     ],
     as_json: AsJson = False,
 ) -> None:
-    """Write a Hugging Face model's settings as a model to train. It starts from that model's weights."""
+    """Import a Hugging Face model to train it further.
+
+    Writes the model's settings, and where its weights are, to a file of the config group model.
+    """
     from rampcli.cli.weights import import_settings
 
     import_settings(folder, file, as_json=as_json)
@@ -305,20 +324,26 @@ def import_(
 def doctor(
     overrides: Overrides = None,
     factory: Annotated[
-        str | None, typer.Option("--factory", "-f", help="The recipe of a run.", show_default=False)
+        str | None,
+        typer.Option("--factory", "-f", help="Recipe of the run to check.", show_default=False),
     ] = None,
     config_dir: ConfigDir = None,
     as_json: AsJson = False,
 ) -> None:
-    """Check what a launch needs of this machine; with a recipe, what that run needs."""
-    from rampcli.cli.doctor import examine
+    """Check that this machine is ready to train.
 
-    if not examine(factory, overrides or [], config_dir=config_dir, as_json=as_json):
+    With a recipe, checks what that run needs; otherwise, what any run needs.
+    """
+    from rampcli.cli.doctor import run_checks
+
+    if not run_checks(factory, overrides or [], config_dir=config_dir, as_json=as_json):
         raise typer.Exit(1)
 
 
-def completion(shell: Annotated[str, typer.Argument(help=f"One of {', '.join(SCRIPTS)}.")]) -> None:
-    """Print the script that lets a shell complete words of rampcli."""
+def completion(
+    shell: Annotated[str, typer.Argument(help=f"Shell: {', '.join(SCRIPTS)}.")],
+) -> None:
+    """Print the script that enables completion in a shell."""
     if shell not in SCRIPTS:
         raise UsageError(
             f"there is no completion for {shell}",

@@ -1,6 +1,7 @@
-"""What a shell offers after <TAB>: commands, options, recipes, settings, groups and their options, values. Imports no hydra.
+"""Shell completion of commands, options, recipes, settings, groups and values, without hydra.
 
-The shells' scripts run `rampcli __complete WORD...` with the words after `rampcli` up to the cursor, the last one unfinished.
+The shells' scripts run `rampcli __complete WORD...` with the words up to the cursor. The last word is
+unfinished.
 """
 
 from collections.abc import Callable, Sequence
@@ -8,7 +9,7 @@ from typing import Any
 
 SCRIPTS = {
     "bash": r"""_rampcli_complete() {
-    # bash splits words at =, : and more; what stands without a blank between is one word and is put together again.
+    # bash also splits words at characters such as = and :. Join the pieces that no blank separates.
     local words=() rest=$COMP_LINE piece blank i
     for ((i = 0; i <= COMP_CWORD; i++)); do
         piece=${COMP_WORDS[i]}
@@ -62,14 +63,14 @@ complete -c rampcli -f -a '(__rampcli_complete)'
 complete -c rampcli -n 'contains -- (commandline -opc)[-1] --config-dir --plot --measured' -F
 """,
 }
-"""By shell: what to `eval`, or to `source` in fish."""
+"""Scripts by shell, to be passed to `eval`, or to `source` in fish."""
 
 
 def candidates(words: Sequence[str], command: Any) -> list[str]:
-    """What the last of `words` may become.
+    """Returns the completions of the last word.
 
     Args:
-        words: those after `rampcli`; the last one is unfinished, and may be empty.
+        words: words after `rampcli`. The last one is unfinished, and may be empty.
         command: the program as a click command.
     """
     *before, incomplete = words or [""]
@@ -80,7 +81,7 @@ def candidates(words: Sequence[str], command: Any) -> list[str]:
     }
     waiting = options.get(before[-1]) if before else None
     if waiting is not None and not waiting.is_flag:
-        return COMPLETERS.get(waiting.name, _nothing)(incomplete)
+        return COMPLETERS.get(waiting.name, _complete_files)(incomplete)
     if incomplete.startswith("-"):
         return [name for name in (*options, "--help") if name.startswith(incomplete)]
     if hasattr(command, "commands"):
@@ -90,18 +91,21 @@ def candidates(words: Sequence[str], command: Any) -> list[str]:
         for parameter in command.params
         if parameter.name not in {option.name for option in options.values()}
     ]
-    return COMPLETERS.get(arguments[0], _nothing)(incomplete) if arguments else []
+    return COMPLETERS.get(arguments[0], _complete_files)(incomplete) if arguments else []
 
 
 def recipes(incomplete: str) -> list[str]:
-    """Names of recipes."""
+    """Returns the recipes that begin with a word."""
     from rampcli.llm import recipe_names
 
     return [name for name in recipe_names() if name.startswith(incomplete)]
 
 
 def words(incomplete: str) -> list[str]:
-    """`KEY=VALUE` and `GROUP=OPTION`: keys up to the next dot, and after `=` the values that there are."""
+    """Returns completions of `KEY=VALUE` and `GROUP=OPTION`.
+
+    Keys are completed up to the next dot; after `=`, values are completed if they are known.
+    """
     from rampcli.config.groups import group_names, option_names
     from rampcli.config.settings import FOREIGN, settings
 
@@ -120,19 +124,19 @@ def words(incomplete: str) -> list[str]:
 
 
 def keys(incomplete: str) -> list[str]:
-    """Keys of settings; after `=`, words."""
+    """Returns completions of the key of a setting, or of a whole override once it contains `=`."""
     from rampcli.config.settings import settings
 
     return words(incomplete) if "=" in incomplete else _up_to_next_dot(list(settings()), incomplete)
 
 
 def shells(incomplete: str) -> list[str]:
-    """Names of shells."""
+    """Returns the shells that begin with a word."""
     return [name for name in SCRIPTS if name.startswith(incomplete)]
 
 
-def _nothing(_: str) -> list[str]:
-    """Nothing of ours: the shell offers files."""
+def _complete_files(_: str) -> list[str]:
+    """Returns no completions, so that the shell offers files."""
     return []
 
 
@@ -143,14 +147,17 @@ COMPLETERS: dict[str, Callable[[str], list[str]]] = {
     "what_if": words,
     "shell": shells,
 }
-"""By the name of an option or argument."""
+"""Completion functions by the name of an option or argument."""
 
 
 def _up_to_next_dot(names: Sequence[str], incomplete: str) -> list[str]:
-    """Names that begin so, cut after the next dot, each once: sections come before what is in them."""
-    fitting = [name for name in names if name.startswith(incomplete)]
+    """Returns the names that begin with a word, without duplicates, cut after the next dot.
+
+    So sections are offered before the settings in them.
+    """
+    matching = [name for name in names if name.startswith(incomplete)]
     cut = [
         name[: name.index(".", len(incomplete)) + 1] if "." in name[len(incomplete) :] else name
-        for name in fitting
+        for name in matching
     ]
-    return list(dict.fromkeys(cut)) if len(set(cut)) > 1 else fitting
+    return list(dict.fromkeys(cut)) if len(set(cut)) > 1 else matching

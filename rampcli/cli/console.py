@@ -1,4 +1,4 @@
-"""Standard output, as tables and progress are printed to it."""
+"""Printing to standard output: lines, tables and plans."""
 
 import errno
 import os
@@ -13,39 +13,47 @@ from rampcli.errors import visible
 from rampcli.report.plan_tables import plan_summary, plan_table
 
 PIPE_WIDTH = 160
+"""Columns of a file or pipe, which has no width of its own."""
 
 
 class Output(Console):
-    """Standard output. Where nobody reads it any more, as after `| head -1`, printing raises BrokenPipeError; rich would exit."""
+    """Standard output. If its reader has gone, as after `| head -1`, printing raises an error.
+
+    Without this class, rich would end the process.
+    """
 
     def on_broken_pipe(self) -> None:
-        """Raises BrokenPipeError. What is printed from now on goes nowhere, so that Python can flush its buffers at the end."""
+        """Discards all later output, so that Python can flush its buffers at exit.
+
+        Raises:
+            BrokenPipeError: always.
+        """
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         raise BrokenPipeError(errno.EPIPE, os.strerror(errno.EPIPE))
 
 
 def build_console() -> Console:
-    """Standard output; a file or a pipe has no width to fit into."""
+    """Returns a console for standard output, `PIPE_WIDTH` columns wide if it is not a terminal."""
     console = Output(highlight=False)
     return console if console.is_terminal else Output(highlight=False, width=PIPE_WIDTH)
 
 
 def print_table(console: Console, table: Table) -> None:
-    """A table as wide as it is: where it does not fit the terminal wraps its lines, and no figure is cut."""
+    """Prints a table at its full width. A narrow terminal wraps lines, and no figure is cut."""
     natural = console.measure(table, options=console.options.update(width=10_000)).maximum
     Console(highlight=False, width=max(console.width, natural)).print(table)
 
 
 def say(console: Console, text: str) -> None:
-    """Print lines, however long: paths and commands are there to be copied."""
+    """Prints text without wrapping its lines, so that paths and commands can be copied."""
     console.print(Text(visible(text, keeps="\n")), soft_wrap=True)
 
 
 def show_plan(resolved: Resolved) -> None:
-    """Print a plan for a person."""
+    """Prints the table and the summary of a plan."""
     console = build_console()
-    plain = console.options.ascii_only  # bars are none of its characters
-    print_table(console, plan_table(resolved, width=console.width, bars=not plain))
+    bars = not console.options.ascii_only
+    print_table(console, plan_table(resolved, width=console.width, bars=bars))
     console.print()
     for line in plan_summary(resolved):
         say(console, line)

@@ -1,4 +1,4 @@
-"""`rampcli doctor`: what a launch needs, and whether this machine has it."""
+"""`rampcli doctor`: checks whether this machine has what a launch needs."""
 
 import json
 from collections import Counter
@@ -13,7 +13,8 @@ from rich.text import Text
 from rampcli.cli.composing import compose_words
 from rampcli.cli.console import build_console, say
 from rampcli.errors import UsageError, visible
-from rampcli.launch.checkup import Check, Status, check_up
+from rampcli.launch.doctor.check import Check, Status
+from rampcli.launch.doctor.machine import check_machine
 
 STYLES = {
     Status.ok: "green",
@@ -23,40 +24,38 @@ STYLES = {
 }
 
 
-def examine(
+def run_checks(
     factory: str | None, words: Sequence[str], *, config_dir: Path | None, as_json: bool
 ) -> bool:
-    """Print what is found, for a person or as JSON; whether nothing fails.
+    """Prints all checks as a table or as JSON, and returns whether none of them failed.
 
     Args:
-        factory: the recipe of a run that is to start here; None: any run.
-        words: laid over it.
+        factory: recipe of the run that is to start here; None checks what any run needs.
+        words: overrides of the recipe.
+        config_dir: folder of further config groups.
+        as_json: print JSON.
 
     Raises:
-        UsageError: words without a recipe, or what is wrong with the run.
+        UsageError: there are overrides but no recipe, or the configuration is invalid.
     """
     if factory is None and (words or config_dir is not None):
         given = f"--config-dir {config_dir}" if not words else words[0]
-        raise UsageError(
-            f"{given} is for a recipe, and none is named", remedy="--factory llama3_tiny"
-        )
+        raise UsageError(f"{given} needs a recipe", remedy="--factory llama3_tiny")
     resolved = (
         None
         if factory is None
         else compose_words(factory, words, config_dir=config_dir, resumes=True)
     )
-    checks = check_up(resolved)
-    well = all(check.status is not Status.failure for check in checks)
+    checks = check_machine(resolved)
+    ok = all(check.status is not Status.failure for check in checks)
     if as_json:
-        typer.echo(
-            json.dumps({"checks": [asdict(check) for check in checks], "ok": well}, indent=1)
-        )
+        typer.echo(json.dumps({"checks": [asdict(check) for check in checks], "ok": ok}, indent=1))
     else:
-        _tell(checks)
-    return well
+        _print_checks(checks)
+    return ok
 
 
-def _tell(checks: Sequence[Check]) -> None:
+def _print_checks(checks: Sequence[Check]) -> None:
     table = Table(box=None, show_header=False, pad_edge=False)
     for check in checks:
         lines = check.finding if check.remedy is None else f"{check.finding}\ntry: {check.remedy}"
@@ -68,8 +67,9 @@ def _tell(checks: Sequence[Check]) -> None:
     console = build_console()
     console.print(table)
     counts = Counter(check.status for check in checks)
-    found = [
-        (counts[status], status) for status in (Status.failure, Status.warning) if counts[status]
-    ]
-    told = ", ".join(f"{count} {status}{'s' if count > 1 else ''}" for count, status in found)
-    say(console, f"\n{told or 'nothing is missing'}")
+    problems = ", ".join(
+        f"{counts[status]} {status}{'s' if counts[status] > 1 else ''}"
+        for status in (Status.failure, Status.warning)
+        if counts[status]
+    )
+    say(console, f"\n{problems or 'no problems found'}")

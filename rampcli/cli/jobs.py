@@ -1,139 +1,115 @@
-"""`rampcli status` and `rampcli cancel`, and what `pretrain` shows of a chain of jobs."""
+"""`rampcli status` and `rampcli cancel`, and the tables of jobs that `pretrain` prints."""
 
 import json
 from collections.abc import Sequence
-from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 import typer
 from rich.console import Console
 from rich.text import Text
 
-from rampcli.checkpoint.manifest import complete_checkpoints, consumed_samples
+from rampcli.checkpoint.manifest import consumed_samples
 from rampcli.cli.console import build_console, print_table, say
 from rampcli.config.resolve import Resolved
-from rampcli.errors import DamagedFileError, RampcliError, UsageError, visible
-from rampcli.launch.cancelling import cancel
-from rampcli.launch.run_lock import Holder, holder_of
-from rampcli.launch.slurm import chain
-from rampcli.launch.slurm.scripts import render
+from rampcli.errors import UsageError, visible
+from rampcli.launch.cancel import cancel
+from rampcli.launch.launchers import launcher_of
+from rampcli.launch.protocol import Job
+from rampcli.launch.run_lock import Holder
+from rampcli.launch.status import RunStatus, read_status
 from rampcli.locks import is_held
 from rampcli.report.tables import build_table
-from rampcli.run_directory import BEFORE_THE_START, COMPLETE, RunDirectory, read_rows
+from rampcli.run_directory import COMPLETE, RunDirectory
 
 
-def show_scripts(resolved: Resolved) -> None:
-    """Print the scripts that would be submitted."""
+def print_scripts(resolved: Resolved) -> None:
+    """Prints the scripts that a launch would submit, if it submits any."""
     directory = RunDirectory(resolved.run_dir)
-    for script in render(resolved, directory, consumed_samples=consumed_samples(directory)):
+    launcher = launcher_of(resolved.config)
+    for script in launcher.scripts(resolved, directory, consumed_samples(directory)):
         typer.echo(visible(f"\n# ---- {script.path}\n{script.text}", keeps="\n\t"), nl=False)
 
 
-def show_jobs(jobs: Sequence[chain.JobStatus], console: Console) -> None:
-    """Print the jobs of a chain, one a row."""
+def print_jobs(jobs: Sequence[Job], console: Console) -> None:
+    """Prints jobs as a table, one per row."""
     table = build_table(
         "stage", "batch", "nodes", "job", "after", "state", "reason", left=("state", "reason")
     )
-    for each in jobs:
-        planned = each.planned
-        lists = (planned.stages, planned.global_batch_sizes)
-        names = [", ".join(map(str, values)) for values in lists]
-        words = (each.job or "", planned.dependency or "", each.state or "over", each.reason or "")
-        table.add_row(*names, str(planned.num_nodes), *(Text(visible(word)) for word in words))
+    for job in jobs:
+        lists = [", ".join(map(str, each)) for each in (job.stages, job.global_batch_sizes)]
+        words = (job.job or "", job.dependency or "", job.state or "over", job.reason or "")
+        table.add_row(*lists, str(job.num_nodes), *(Text(visible(word)) for word in words))
     print_table(console, table)
 
 
-def tell_status(run_dir: Path, *, as_json: bool) -> None:
-    """Print where a run stands, who trains it, and how to go on.
+def print_status(run_dir: Path, *, as_json: bool) -> None:
+    """Prints where a run stands, what trains it, and how to resume it.
 
     Raises:
-        UsageError: there is no run.
+        UsageError: the folder is not a run directory.
+        DamagedFileError: a file of the run is damaged.
     """
-    directory = _existing(run_dir)
-    state = directory.read_state() or BEFORE_THE_START
-    last: dict[str, Any] = {}
-    for row in read_rows(directory.metrics):
-        last = row
-    holder, jobs, unknown = holder_of(directory), list[chain.JobStatus](), None
-    try:
-        jobs = chain.status(directory)
-    except (DamagedFileError, UsageError):  # of jobs.json itself
-        raise
-    except RampcliError as error:  # all the rest is known without Slurm
-        unknown = error.message
-    facts = {
-        "status": state["status"],
-        "step": max(state["step"], last.get("step", 0)),
-        "consumed_samples": max(state["consumed_samples"], last.get("consumed_samples", 0)),
-        "stage": max(state["stage"], last.get("stage", 0)),
-        "saved_step": max(
-            (checkpoint.step for checkpoint in complete_checkpoints(directory)), default=None
-        ),
-        "supervisor": None if holder is None else asdict(holder),
-        "jobs": [
-            {**asdict(job.planned), "job": job.job, "state": job.state, "reason": job.reason}
-            for job in jobs
-        ],
-        "jobs_unknown": unknown,
-        "error": state.get("error"),
-        "next": state["next"],
-    }
+    directory = _run_directory(run_dir)
+    status = read_status(directory)
     if as_json:
-        typer.echo(json.dumps(facts, indent=1))
+        typer.echo(json.dumps(status.to_json(), indent=1))
         return
     console = build_console()
-    saved = (
-        "nothing saved"
-        if facts["saved_step"] is None
-        else f"saved after step {facts['saved_step']:,}"
-    )
-    progress = (
-        f"step {facts['step']:,}, {facts['consumed_samples']:,} samples, stage {facts['stage']}"
-    )
-    say(console, f"{visible(facts['status'])}: {progress}; {saved}")
-    if facts["error"]:
-        say(console, f"error: {visible(facts['error']['message'])}")
-        if facts["error"]["remedy"]:
-            say(console, f"try:   {visible(facts['error']['remedy'])}")
-    if jobs:
-        show_jobs(jobs, console)
-    elif unknown is not None:
-        say(console, f"nothing is known of its jobs: {unknown}")
-    if holder is not None:
-        say(console, f"trained by {holder}")
+    _print_progress(status, console)
+    if status.supervisor is not None:
+        say(console, f"supervised by {status.supervisor}")
     elif is_held(directory.workers_lock):
-        say(console, "trained by workers that nobody supervises")
-    elif any(job.lives for job in jobs):
-        say(console, "waiting for Slurm")
-    elif state["status"] != COMPLETE:
-        command = (state["next"] or {}).get("command")
-        has_remedy = state.get("error", {}).get("remedy") is not None
-        ahead = "" if command is None or has_remedy else f"; go on with:\n  {visible(command)}"
-        say(console, f"nobody trains it now{ahead}")
+        say(console, "training, but the supervisor is gone")
+    elif any(job.is_active for job in status.jobs):
+        say(console, "waiting in the queue")
+    elif status.status != COMPLETE:
+        command = (status.next or {}).get("command")
+        has_remedy = status.error is not None and status.error["remedy"] is not None
+        resume = "" if command is None or has_remedy else f"; resume with:\n  {visible(command)}"
+        say(console, f"not training{resume}")
+
+
+def _print_progress(status: RunStatus, console: Console) -> None:
+    """Prints the progress of a run, its error, and its jobs."""
+    saved = (
+        "nothing saved" if status.saved_step is None else f"saved after step {status.saved_step:,}"
+    )
+    say(
+        console,
+        f"{visible(status.status)}: step {status.step:,}, {status.consumed_samples:,} samples,"
+        f" stage {status.stage}; {saved}",
+    )
+    if status.error:
+        say(console, f"error: {visible(status.error['message'])}")
+        if status.error["remedy"]:
+            say(console, f"try:   {visible(status.error['remedy'])}")
+    if status.jobs:
+        print_jobs(status.jobs, console)
+    elif status.jobs_unknown is not None:
+        say(console, f"the state of its jobs is unknown: {status.jobs_unknown}")
 
 
 def cancel_run(run_dir: Path) -> None:
-    """Have a run save and end.
+    """Asks a run to save and exit.
 
     Raises:
-        UsageError: there is no run, or nobody trains it here.
-        RampcliError: Slurm does not answer.
+        UsageError: the folder is not a run directory, or the run is not training here.
+        RampcliError: the queue does not answer.
     """
-    asked = cancel(_existing(run_dir))
+    asked = cancel(_run_directory(run_dir))
     console = build_console()
     if isinstance(asked, Holder):
-        say(console, f"asked {asked} to save and end")
+        say(console, f"asked {asked} to save and exit")
     else:
-        show_jobs(asked, console)
-        say(console, "what runs still saves, and ends then")
+        print_jobs(asked, console)
+        say(console, "a running job saves before it ends")
 
 
-def _existing(run_dir: Path) -> RunDirectory:
+def _run_directory(run_dir: Path) -> RunDirectory:
     directory = RunDirectory(run_dir)
     if not directory.config.is_file():
         raise UsageError(
-            f"{run_dir} is no run directory: it has no config.yaml",
-            remedy="runs/NAME, of a run that was started",
+            f"{run_dir} is not a run directory (it has no config.yaml)",
+            remedy="runs/NAME of a run that has started",
         )
     return directory

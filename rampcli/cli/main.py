@@ -1,4 +1,4 @@
-"""`rampcli`: the entry point, and how errors leave it."""
+"""The entry point `rampcli`, and how it reports errors."""
 
 import gc
 import io
@@ -25,7 +25,7 @@ from rampcli.cli.commands import (
 from rampcli.cli.completion import candidates
 from rampcli.cli.data_commands import data
 from rampcli.errors import EXIT_CTRL_C, RampcliError, UsageError, visible
-from rampcli.interpreter import leave_working_directory_out
+from rampcli.interpreter import remove_working_directory_from_path
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -45,8 +45,8 @@ app.command("status")(status)
 app.command("cancel")(cancel)
 app.command("doctor")(doctor)
 app.command("completion")(completion)
-app.add_typer(data, name="data", help="Build a corpus from text, and look into one.")
-app.add_typer(llm, name="llm", help="The same commands, as NeMo's command lines name them.")
+app.add_typer(data, name="data", help="Build a corpus from text, or inspect one.")
+app.add_typer(llm, name="llm", help="The same commands under the name that NeMo uses.")
 
 
 def _print_version(wanted: bool) -> None:
@@ -69,23 +69,27 @@ def about(version: Version = False) -> None:
 
 
 def check_working_directory() -> None:
-    """Raises a UsageError where the folder that the shell stands in was deleted."""
+    """Checks that the working directory exists.
+
+    Raises:
+        UsageError: it was deleted.
+    """
     try:
         Path.cwd()
     except FileNotFoundError as error:
         raise UsageError(
-            "the working directory does not exist any more", remedy="cd to another one"
+            "the working directory does not exist any more", remedy="cd to another directory"
         ) from error
 
 
 class VisibleStream:
-    """A stream on which no control character arrives: Typer repeats words that it does not know as they were typed."""
+    """A stream that escapes control characters, because Typer's errors repeat what was typed."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
 
     def write(self, text: str) -> int:
-        """Write a text as `visible` has it."""
+        """Writes text with its control characters escaped."""
         return self._stream.write(visible(text, keeps="\n\t"))
 
     def __getattr__(self, name: str) -> Any:
@@ -93,11 +97,13 @@ class VisibleStream:
 
 
 def main() -> None:
-    """Run a command; an error of `rampcli.errors` is one message and its exit code."""
+    """Runs a command. A RampcliError becomes one message and an exit code."""
     if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="replace")  # a terminal without a character shows ? for it
-    leave_working_directory_out()
-    gc.disable()  # importing fills the heap with what stays: looking through it again and again takes a twentieth of a short command
+        # A terminal that cannot show a character shows ? instead.
+        sys.stdout.reconfigure(errors="replace")
+    remove_working_directory_from_path()
+    # Objects created by imports stay. Scanning them again and again takes 5% of a short command.
+    gc.disable()
     if sys.argv[1:2] == ["__complete"]:
         found = candidates(sys.argv[2:], typer.main.get_command(app))
         typer.echo("\n".join(word for word in found if word.isprintable()))

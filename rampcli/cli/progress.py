@@ -1,4 +1,4 @@
-"""Progress of a run: one line that stays, or plain lines where the output is not a terminal."""
+"""Progress of a run: a line that updates in place on a terminal, and plain lines elsewhere."""
 
 import signal
 import time
@@ -14,11 +14,21 @@ from rampcli.launch.observer import Observer
 from rampcli.run_directory import loss_of
 
 PLAIN_EVERY_S = 10.0
+"""Seconds between plain lines."""
 RECENT_WEIGHT = 0.1
+"""Weight of the newest step in the moving average of the throughput."""
 
 
 class Progress(Observer):
-    """Shows where a run stands."""
+    """Prints the progress of a run.
+
+    Attributes:
+        plan: plan of the run.
+        console: where to print.
+        samples_per_s: moving average of the throughput, or None before the first step.
+        live: line that updates in place, or None if the output is not a terminal.
+        output_is_closed: True once the reader of the output has gone.
+    """
 
     def __init__(self, plan: TrainingPlan, console: Console) -> None:
         self.plan = plan
@@ -30,7 +40,7 @@ class Progress(Observer):
             else None
         )
         self.output_is_closed = False
-        self._plain_at = 0.0
+        self._next_plain_at = 0.0
 
     def __enter__(self) -> "Progress":
         if self.live is not None:
@@ -42,44 +52,45 @@ class Progress(Observer):
             self.live.stop()
 
     def on_start(self, stage: StagePlan, *, gpus: int) -> None:
-        """A stage's processes are started."""
-        processes = f"{stage.world_size} process{'es' if stage.world_size > 1 else ''} on {'GPU' if gpus else 'CPU'}"
+        """Prints that the processes of a stage start."""
+        device = "GPU" if gpus else "CPU"
+        processes = f"{stage.world_size} process{'es' if stage.world_size > 1 else ''} on {device}"
         emulation = (
             f", {stage.num_nodes} nodes emulated on this host" if stage.num_nodes > 1 else ""
         )
         self.samples_per_s = None
-        self._say(
+        self._print(
             f"starting {self._name(stage)}: batch {stage.global_batch_size}, {processes}{emulation}"
         )
 
     def on_row(self, row: dict[str, Any]) -> None:
-        """A step was taken."""
+        """Shows a step."""
         recent = self.samples_per_s or row["samples_per_s"]
         self.samples_per_s = (1 - RECENT_WEIGHT) * recent + RECENT_WEIGHT * row["samples_per_s"]
         line = self._line(row, self.samples_per_s)
         if self.live is not None:
             self.live.update(Text(line))
-        elif time.monotonic() >= self._plain_at:
-            self._plain_at = time.monotonic() + PLAIN_EVERY_S
-            self._say(line)
+        elif time.monotonic() >= self._next_plain_at:
+            self._next_plain_at = time.monotonic() + PLAIN_EVERY_S
+            self._print(line)
 
     def on_event(self, row: dict[str, Any]) -> None:
-        """Something other than a step happened."""
+        """Prints validation losses and warnings."""
         if row["event"] == "validation":
-            self._say(
+            self._print(
                 f"validation loss {loss_of(row):.4f} after {row['consumed_samples']:,} samples"
             )
         elif row["event"] in ("fault", "slow_data", "spare_ranks"):
-            self._say(f"warning: {row['reason']}")
+            self._print(f"warning: {row['reason']}")
 
     def _line(self, row: dict[str, Any], samples_per_s: float) -> str:
         stage = self.plan.stage_number(row["stage"])
         consumed = row["consumed_samples"]
-        of_all = "" if self.plan.end_sample is None else f"/{self.plan.end_sample:,}"
+        total = "" if self.plan.end_sample is None else f"/{self.plan.end_sample:,}"
         parts = [
             self._name(stage),
             f"batch {row['global_batch_size']}",
-            f"{consumed:,}{of_all} samples",
+            f"{consumed:,}{total} samples",
             f"loss {loss_of(row):.3f}",
             f"{samples_per_s * self.plan.sequence_length:,.0f} tokens/s",
         ]
@@ -91,10 +102,11 @@ class Progress(Observer):
     def _name(self, stage: PassedStage) -> str:
         return f"stage {stage.stage + 1}/{self.plan.number_of_stages}"
 
-    def _say(self, line: str) -> None:
+    def _print(self, line: str) -> None:
+        """Prints a line. A closed output stops the run as a closed terminal does: it saves."""
         try:
             self.console.print(Text(visible(line)))
-        except BrokenPipeError:  # as if the terminal were gone: the run saves and ends
+        except BrokenPipeError:
             if not self.output_is_closed:
                 self.output_is_closed = True
                 signal.raise_signal(signal.SIGTERM)

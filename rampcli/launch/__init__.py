@@ -1,1 +1,1 @@
-"""How workers start, stop and go on. No torch: the worker is named, not imported."""
+"""How workers start, stop and resume. No torch: the worker is named, not imported."""

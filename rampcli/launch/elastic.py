@@ -1,4 +1,4 @@
-"""The ranks of a stage, and which of its nodes are there. Nodes of an elastic run are lost and come back."""
+"""The ranks of a stage, and its nodes, which may be lost and return in an elastic run."""
 
 import time
 from collections.abc import Iterable, Sequence
@@ -17,10 +17,12 @@ class World:
     """Ranks that train together.
 
     Attributes:
-        nodes: the numbers of their nodes.
-        ranks: how many there are. The first nodes are full; the last ones may have fewer ranks than devices, or none.
-        spare_ranks: how many more these nodes could have, if the batch divided into them.
-        reason: a sentence that says how many ranks wait, and why; None if there are no spare ranks.
+        nodes: numbers of their nodes.
+        ranks: number of ranks. They fill the nodes in order, so the last nodes may have fewer
+            ranks than devices, or none.
+        spare_ranks: further ranks that the nodes have room for, but that the batch does not
+            divide into.
+        reason: sentence that says how many ranks wait and why; None without spare ranks.
     """
 
     nodes: tuple[int, ...]
@@ -30,12 +32,16 @@ class World:
 
     @classmethod
     def planned(cls, stage: StagePlan) -> "World":
-        """Returns the world that a stage has while no node is lost."""
+        """Returns the world of a stage when no node is lost."""
         return cls(nodes=tuple(range(stage.num_nodes)), ranks=stage.world_size)
 
     @classmethod
     def largest(cls, resolved: Resolved, nodes: Sequence[int], *, consumed_samples: int) -> "World":
-        """Returns the most ranks on some nodes that can train all stages up to the next change of processes; there may be none."""
+        """Returns the largest world on some nodes that can train until processes next change.
+
+        Every stage until then must divide over the ranks. If no number of ranks fits, the world
+        has 0 ranks.
+        """
         stage = resolved.plan.stage_at(consumed_samples)
         stages = next(
             group[group.index(stage) :]
@@ -62,33 +68,33 @@ class World:
 
 
 def _check_world(resolved: Resolved, stages: Sequence[StagePlan], world_size: int) -> None:
-    """Check that some stages can be trained by `world_size` ranks.
+    """Checks that `world_size` ranks can train some stages.
 
     Raises:
         UsageError: they cannot.
     """
     for stage in stages:
         batch = resolved.plan.batch_on(stage, world_size)
-        there = replace(
+        resized = replace(
             stage,
             num_nodes=-(-world_size // resolved.config.trainer.devices),
             world_size=world_size,
             data_parallel_size=batch.data_parallel_size,
             accumulate_grad_batches=batch.accumulate_grad_batches,
         )
-        check_stages(resolved.config, [there])
-        resolved.loading(there)
+        check_stages(resolved.config, [resized])
+        resolved.loading(resized)
 
 
 @dataclass(kw_only=True, slots=True)
 class Nodes:
-    """The nodes of a stage, some of which may be lost. This host plays all of them.
+    """The nodes of a stage, some of which may be lost. This host emulates all of them.
 
     Attributes:
         resolved: configuration and plan of the run.
-        run: its directory.
-        stage: the stage.
-        back_at: when each lost node is started again, by the monotonic clock.
+        run: run directory.
+        stage: stage that the nodes train.
+        back_at: monotonic time at which each lost node is restarted.
     """
 
     resolved: Resolved
@@ -97,39 +103,41 @@ class Nodes:
     back_at: dict[int, float] = field(default_factory=dict)
 
     def world(self) -> World | None:
-        """Returns the world to start now, or None if too few nodes are there."""
-        self.back_at = {node: at for node, at in self.back_at.items() if at > time.monotonic()}
-        return self._world_of_others()
+        """Returns the world to start now, or None if too few nodes are left.
 
-    def make_larger(self, world: World) -> bool:
-        """Returns whether nodes have come back with which a world would be larger."""
+        Nodes whose back-off has expired are restarted.
+        """
+        self.back_at = {node: at for node, at in self.back_at.items() if at > time.monotonic()}
+        return self._remaining_world()
+
+    def can_grow(self, world: World) -> bool:
+        """Returns whether restarting nodes whose back-off has expired makes a world larger."""
         if all(at > time.monotonic() for at in self.back_at.values()):
             return False
         larger = self.world()
         return larger is not None and larger.ranks > world.ranks
 
-    def lose(self, nodes: Iterable[int], *, wait_s: float) -> str:
-        """Take note of lost nodes, which are started again in `wait_s` seconds; returns what the others do, in words."""
+    def mark_lost(self, nodes: Iterable[int], *, wait_s: float) -> str:
+        """Marks nodes as lost for `wait_s` seconds, and says what the remaining nodes do."""
         self.back_at |= dict.fromkeys(nodes, time.monotonic() + wait_s)
-        others = self.stage.num_nodes - len(self.back_at)
-        if self._world_of_others() is not None:
-            return f"the {others} left go on without it"
-        fewest = (
-            f", with launch.min_nodes={self.resolved.config.launch.min_nodes}"
-            if others < self._min_nodes
-            else ""
-        )
-        return f"the {others} left wait for it{fewest}"
+        left = self.stage.num_nodes - len(self.back_at)
+        remaining = "the remaining node" if left == 1 else f"the remaining {left} nodes"
+        ending = "s" if left == 1 else ""
+        if self._remaining_world() is not None:
+            return f"{remaining} continue{ending}"
+        least = self.resolved.config.launch.min_nodes
+        minimum = f" (launch.min_nodes={least})" if left < self._min_nodes else ""
+        return f"{remaining} wait{ending}{minimum}" if left else f"no node remains{minimum}"
 
     @property
     def _min_nodes(self) -> int:
         return min(self.resolved.config.launch.min_nodes, self.stage.num_nodes)
 
-    def _world_of_others(self) -> World | None:
+    def _remaining_world(self) -> World | None:
         if not self.back_at:
             return World.planned(self.stage)
-        others = [node for node in range(self.stage.num_nodes) if node not in self.back_at]
-        if len(others) < self._min_nodes:
+        remaining = [node for node in range(self.stage.num_nodes) if node not in self.back_at]
+        if len(remaining) < self._min_nodes:
             return None
-        world = World.largest(self.resolved, others, consumed_samples=consumed_samples(self.run))
+        world = World.largest(self.resolved, remaining, consumed_samples=consumed_samples(self.run))
         return world if world.ranks else None

@@ -1,38 +1,94 @@
-"""The workers of a stage on this host, which plays all of its nodes."""
+"""Trains on this machine, which emulates all nodes of a stage."""
 
+import signal
 import socket
 import time
 from collections.abc import Sequence
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
+from functools import partial
 from pathlib import Path
+from typing import Any
 
-from rampcli.interpreter import python
+from rampcli.config.resolve import Resolved
+from rampcli.errors import EXIT_CTRL_C, EXIT_INTERRUPTED
+from rampcli.interpreter import python_command
 from rampcli.launch.elastic import World
+from rampcli.launch.protocol import Launch, Launcher, Outcome
+from rampcli.launch.resources import gpus_needed, reserve_gpus
+from rampcli.launch.stop_signals import catch_stop_signals
+from rampcli.launch.supervise import Supervisor
 from rampcli.launch.workers import WORKER, Workers, start_process, worker_environment
-from rampcli.lifeline import LISTENER, WAIT
+from rampcli.lifeline import LISTENER, WAIT, StopSignals
 from rampcli.network import LOOPBACK
 from rampcli.processors import processors
-from rampcli.run_directory import RunDirectory
+from rampcli.run_directory import PREEMPTED, RunDirectory
+
+
+class LocalLauncher(Launcher):
+    """Supervises workers on this machine; with `launch.elastic`, a stage outlives lost nodes."""
+
+    runs_here = True
+
+    def check(self, resolved: Resolved, /) -> None:
+        """Checks that this machine has the GPUs that the run needs."""
+        gpus_needed(resolved.config, resolved.plan)
+
+    def reserve_gpus(self, resolved: Resolved, /) -> AbstractContextManager[Sequence[str]]:
+        """Reserves GPUs, so that concurrent runs of this user do not share them."""
+        return reserve_gpus(resolved.config, resolved.plan)
+
+    def start(self, launch: Launch, /) -> Outcome:
+        """Trains the run until it completes, stops or fails."""
+        config = launch.resolved.config
+        with catch_stop_signals() as signals:
+            supervisor = Supervisor(
+                resolved=launch.resolved,
+                run=launch.directory,
+                start=partial(
+                    LocalWorkers,
+                    launch.directory,
+                    devices=config.trainer.devices,
+                    gpus=launch.gpus,
+                ),
+                observer=launch.observer,
+                signals=signals,
+                gpus=len(launch.gpus),
+                starts_early=not launch.one_stage,
+            )
+            state = supervisor.run_stages(one_stage=launch.one_stage)
+        return Outcome(
+            run=launch.directory,
+            status=state["status"],
+            state=state,
+            started=True,
+            exit_code=_exit_code(state, signals),
+        )
+
+
+def _exit_code(state: dict[str, Any], signals: StopSignals) -> int:
+    if signals.signal == signal.SIGINT:
+        return EXIT_CTRL_C
+    return 0 if signals.signal is None and state["status"] != PREEMPTED else EXIT_INTERRUPTED
 
 
 class LocalWorkers(Workers):
-    """The ranks of a world, as one process each. They import what they need, and wait for their turn."""
+    """One process per rank. Each imports what it needs, then waits for `begin_training`."""
 
     def __init__(
         self, run: RunDirectory, world: World, log: Path, *, devices: int, gpus: Sequence[str]
     ) -> None:
-        """Start the workers; their output goes to `log`.
+        """Starts the workers.
 
         Args:
-            run: the run to train.
-            world: the ranks.
-            log: file in the run's folder of logs.
-            devices: of each node.
-            gpus: of all nodes of the stage, in the order of the nodes; empty on the CPU.
+            run: run to train.
+            world: ranks to start, and the nodes they are on.
+            log: file in the run's log folder that receives the workers' output.
+            devices: devices per node.
+            gpus: GPUs of all nodes of the stage, node by node; empty on the CPU.
         """
-        # Rank 0 is given the socket itself, so that nobody else can listen there before it does.
+        # Rank 0 inherits the listening socket, so no other process can take the port first.
         listener = socket.create_server((LOOPBACK, 0))
-        # torchrun would give each rank one thread, and one rank alone all of them.
+        # Without this, every rank would use all processors.
         environment = worker_environment(threads=max(1, processors() // world.ranks)) | {
             "MASTER_ADDR": LOOPBACK,
             "MASTER_PORT": str(listener.getsockname()[1]),
@@ -41,37 +97,39 @@ class LocalWorkers(Workers):
         processes = []
         for rank in range(world.ranks):
             node, device = world.nodes[rank // devices], rank % devices
-            place = {
+            variables = {
                 "RANK": str(rank),
                 "LOCAL_RANK": str(device),
                 "CUDA_VISIBLE_DEVICES": ",".join(gpus[node * devices : (node + 1) * devices]),
             }
             descriptors = [listener.fileno()] if rank == 0 else []
             if rank == 0:
-                place[LISTENER] = str(listener.fileno())
-            command = python(WORKER, str(run.path), WAIT)
+                variables[LISTENER] = str(listener.fileno())
             processes.append(
                 start_process(
-                    command, run, log, environment | place, has_input=True, descriptors=descriptors
+                    python_command(WORKER, str(run.path), WAIT),
+                    run,
+                    log,
+                    environment | variables,
+                    has_input=True,
+                    descriptors=descriptors,
                 )
             )
         super().__init__(processes, listener)
-        self.wait = True
+        self.waiting = True
 
-    def let_train(self) -> None:
-        """Let the workers begin."""
-        self.wait = False
+    def begin_training(self) -> None:
+        """Tells the waiting workers to train."""
+        self.waiting = False
         for process in self.processes:
             assert process.stdin is not None
-            with (
-                suppress(BrokenPipeError),
-                process.stdin,
-            ):  # one that has ended says so by its exit code
+            # A worker that has already exited is noticed by its exit code.
+            with suppress(BrokenPipeError), process.stdin:
                 process.stdin.write(f"{time.time()}\n".encode())
 
     def ask_to_stop(self) -> None:
-        """As `Workers.ask_to_stop`. Workers that wait have nothing to save, and are killed."""
-        if self.wait:
+        """Asks the workers to save and exit, or kills waiting workers: they have nothing to save."""
+        if self.waiting:
             self.kill()
         else:
             super().ask_to_stop()

@@ -1,4 +1,4 @@
-"""What is told of a run while it goes on."""
+"""Reports the progress of a run while it trains."""
 
 from typing import Any
 
@@ -7,27 +7,28 @@ from rampcli.run_directory import RunDirectory, Tail
 
 
 class Observer:
-    """Is told what happens while a run goes on; this one does nothing."""
+    """Receives the events of a run. The methods here do nothing."""
 
     def on_start(self, stage: StagePlan, *, gpus: int) -> None:
-        """A stage's processes are started; `gpus` is 0 on the CPU."""
+        """Called when the processes of a stage start; `gpus` is 0 on the CPU."""
 
     def on_row(self, row: dict[str, Any]) -> None:
-        """A row of metrics.jsonl was written."""
+        """Called for each new row of metrics.jsonl."""
 
     def on_event(self, row: dict[str, Any]) -> None:
-        """A row of events.jsonl was written."""
+        """Called for each new row of events.jsonl."""
 
 
 class Feed:
-    """What is written down from now on about workers that are started, told to an observer.
+    """Passes new rows of a run's files to an observer.
 
-    Workers first drop the rows of the steps that they will take again, then say that they start, then add rows. So the steps are read
-    only after a start, from the first row on: where the file was cut is no byte that anybody knows beforehand.
+    Workers that resume first drop the rows of the steps that they repeat, then write a "start"
+    event, then append rows. So metrics are read only after a start event, and then from the
+    first row: the byte at which the file was truncated is unknown.
 
     Attributes:
-        step: that the workers have reached; None until they say that they start.
-        row: of metrics.jsonl that is the last they wrote; None until they have.
+        step: newest step that the workers have taken; None before their start event.
+        row: newest row of metrics.jsonl that the workers wrote, or None.
     """
 
     def __init__(self, run: RunDirectory, observer: Observer) -> None:
@@ -38,8 +39,8 @@ class Feed:
         self.step: int | None = None
         self.row: dict[str, Any] | None = None
 
-    def tell(self) -> None:
-        """Pass on what was written since the last call."""
+    def poll(self) -> None:
+        """Passes on the rows that were written since the last call."""
         for event in self.events.rows():
             if event["event"] == "start":
                 self.step = event["step"]

@@ -1,4 +1,4 @@
-"""What this machine has to run on."""
+"""The GPUs of this machine, and which of them a run may use."""
 
 import os
 from collections.abc import Iterator
@@ -6,7 +6,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from rampcli.batch.training_plan import TrainingPlan
-from rampcli.config.choices import Accelerator, Launcher
+from rampcli.config.choices import Accelerator
 from rampcli.config.schema import Config
 from rampcli.errors import UsageError
 from rampcli.locks import hold
@@ -14,7 +14,7 @@ from rampcli.own_folder import private_folder
 
 
 def visible_gpus() -> list[str]:
-    """The GPUs that a process started here may use, as CUDA_VISIBLE_DEVICES would name them."""
+    """Returns the GPUs that a process started here may use, as in CUDA_VISIBLE_DEVICES."""
     chosen = os.environ.get("CUDA_VISIBLE_DEVICES")
     if chosen is not None:
         return [name for name in chosen.split(",") if name.strip()]
@@ -25,58 +25,61 @@ def visible_gpus() -> list[str]:
 
 
 @contextmanager
-def claimed_gpus(config: Config, plan: TrainingPlan) -> Iterator[list[str]]:
-    """The GPUs that the run uses on this machine, which no other run of this user is given meanwhile; none where it runs on the CPU.
+def reserve_gpus(config: Config, plan: TrainingPlan) -> Iterator[list[str]]:
+    """Reserves the GPUs that a run needs on this machine, and gives their names.
+
+    No other run of this user gets these GPUs meanwhile. The list is empty on the CPU.
 
     Raises:
-        UsageError: the run wants GPUs, and this machine has too few, or others use them.
+        UsageError: the run needs more GPUs than this machine has, or than other runs leave free.
     """
-    wanted = gpus_wanted(config, plan)
+    needed = gpus_needed(config, plan)
     with ExitStack() as claims:
         gpus: list[str] = []
-        locks = private_folder("gpus") if wanted else Path()
-        for gpu in visible_gpus() if wanted else []:
+        locks = private_folder("gpus") if needed else Path()
+        for gpu in visible_gpus() if needed else []:
             try:
                 claims.enter_context(hold(locks / gpu.replace("/", "_")))
             except BlockingIOError:
                 continue
             gpus.append(gpu)
-            if len(gpus) == wanted:
+            if len(gpus) == needed:
                 break
-        if len(gpus) < wanted:
+        if len(gpus) < needed:
             raise UsageError(
-                f"this run needs {count_gpus(wanted)}, and of the {len(visible_gpus())} here other runs use all but {len(gpus)}",
+                f"this run needs {gpus_in_words(needed)}, but other runs use all but {len(gpus)}"
+                f" of the {len(visible_gpus())} GPUs on this machine",
                 keys=("trainer.num_nodes", "trainer.devices", "trainer.accelerator"),
-                remedy="wait for them, or fewer GPUs",
+                remedy="wait for the other runs, or use fewer GPUs",
             )
         yield gpus
 
 
-def gpus_wanted(config: Config, plan: TrainingPlan) -> int:
-    """How many GPUs of this machine the run's largest stage uses; 0 where it runs on the CPU, or on other machines.
+def gpus_needed(config: Config, plan: TrainingPlan) -> int:
+    """Returns how many GPUs of this machine the largest stage of a local run uses.
+
+    The number is 0 if the run computes on the CPU.
 
     Raises:
-        UsageError: the run wants GPUs, and this machine has too few.
+        UsageError: `trainer.accelerator=gpu`, and this machine has too few GPUs.
     """
-    if (
-        config.trainer.accelerator is Accelerator.cpu
-        or config.launch.launcher is not Launcher.local
-    ):
+    if config.trainer.accelerator is Accelerator.cpu:
         return 0
-    wanted = plan.largest_world_size
+    needed = plan.largest_world_size
     gpus = visible_gpus()
-    if len(gpus) >= wanted:
-        return wanted
+    if len(gpus) >= needed:
+        return needed
     if config.trainer.accelerator is Accelerator.auto:
         return 0
     nodes, devices = max(stage.num_nodes for stage in plan.stages), config.trainer.devices
     raise UsageError(
-        f"this run needs {count_gpus(wanted)} ({nodes} node{'s' if nodes > 1 else ''} of {devices}), and this machine has {len(gpus)}",
+        f"this run needs {gpus_in_words(needed)} ({nodes} node{'s' if nodes > 1 else ''} of"
+        f" {devices}), and this machine has {len(gpus)}",
         keys=("trainer.num_nodes", "trainer.devices", "trainer.accelerator"),
         remedy="--dry-run to see the plan, or a machine with the GPUs",
     )
 
 
-def count_gpus(gpus: int) -> str:
-    """In words."""
+def gpus_in_words(gpus: int) -> str:
+    """Returns "1 GPU", "2 GPUs" and so on."""
     return f"{gpus} GPU{'s' if gpus > 1 else ''}"

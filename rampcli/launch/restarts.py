@@ -1,4 +1,4 @@
-"""When workers that crash are started again."""
+"""Decides whether and when crashed workers are restarted."""
 
 from dataclasses import dataclass
 
@@ -10,8 +10,10 @@ class Restarts:
     """Counts the crashes of a stage.
 
     Attributes:
-        max_restarts: how many are followed by another start.
-        backoff_s: seconds before the first of these; each further one waits twice as long, up to a minute.
+        max_restarts: crashes that are followed by a restart.
+        backoff_s: seconds before the first restart. Each later wait is twice as long, up to
+            `LONGEST_BACKOFF_S`.
+        crashes: crashes and lost nodes so far.
     """
 
     max_restarts: int
@@ -20,27 +22,28 @@ class Restarts:
     _last_crash: str | None = None
 
     def after_crash(self, step: int | None) -> float | str:
-        """Returns the seconds to wait before the next start, or the reason not to start again.
+        """Returns the seconds to wait before the next start, or the reason for giving up.
 
         Args:
-            step: steps that were taken when the workers crashed; None if they had not begun to train.
+            step: steps taken when the workers crashed; None if training had not begun.
         """
-        before, self._last_crash = (
-            self._last_crash,
-            "before the first step" if step is None else f"in step {step + 1}",
-        )
+        before = self._last_crash
+        self._last_crash = "before the first step" if step is None else f"at step {step + 1}"
         if before == self._last_crash:
             self.crashes += 1
-            return f"they crashed {before} twice, one start after the other"
-        return self._next()
+            return f"workers crashed {before} on two consecutive starts"
+        return self._count()
 
-    def after_loss(self) -> float | str:
-        """Returns the same after a node was lost, which says nothing against a step."""
+    def after_lost_node(self) -> float | str:
+        """Returns the same after a lost node, for which no step is to blame."""
         self._last_crash = None
-        return self._next()
+        return self._count()
 
-    def _next(self) -> float | str:
+    def _count(self) -> float | str:
         self.crashes += 1
         if self.crashes > self.max_restarts:
-            return f"they crashed {self.crashes} time{'s' if self.crashes > 1 else ''}, with launch.max_restarts={self.max_restarts}"
+            return (
+                f"workers crashed {self.crashes} time{'s' if self.crashes > 1 else ''}"
+                f", with launch.max_restarts={self.max_restarts}"
+            )
         return min(LONGEST_BACKOFF_S, self.backoff_s * 2.0 ** (self.crashes - 1))

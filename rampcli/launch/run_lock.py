@@ -1,4 +1,4 @@
-"""One supervisor for a run directory."""
+"""Ensures that a run directory has at most one supervisor."""
 
 import json
 import os
@@ -13,9 +13,9 @@ from rampcli.locks import hold, holder_here, is_held
 from rampcli.records import POSITIVE, read_json
 from rampcli.run_directory import RunDirectory
 
-LOOK_S = 0.2
-"""Checking the lock takes it for an instant."""
-SAID_BYTES = 4096
+WAIT_S = 0.2
+"""How long to wait for the lock: checking it takes it for an instant."""
+MOST_LOCK_BYTES = 4096
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,9 +23,10 @@ class Holder:
     """The process that supervises a run.
 
     Attributes:
-        host: where it runs, as it wrote down itself.
-        pid: its number there; None if the lock's file does not say.
-        is_here: whether it was seen on this machine, among the processes of this user. Only then is it a fact.
+        host: host that it runs on, as it wrote into the lock file.
+        pid: process ID on that host, or None if the lock file does not say.
+        is_here: True if it was found among this user's processes on this machine. Otherwise
+            host and pid are only what the lock file claims.
     """
 
     host: str
@@ -36,11 +37,14 @@ class Holder:
         return (
             f"process {self.pid} on {printable(self.host)}"
             if self.pid is not None
-            else "a process that is not seen from here"
+            else "a process that is not visible from this machine"
         )
 
     def ask_to_stop(self, directory: RunDirectory) -> bool:
-        """Send SIGTERM to the process, unless it has released the lock meanwhile. Returns whether it was sent."""
+        """Sends SIGTERM to the process, and returns whether it was sent.
+
+        Nothing is sent to a process that no longer holds the lock.
+        """
         if not self.is_here or self.pid is None:
             return False
         try:
@@ -48,7 +52,7 @@ class Holder:
         except ProcessLookupError:
             return False
         try:
-            # From here on the number cannot come to mean another process.
+            # The open descriptor refers to this process even if its ID is reused.
             if holder_here(directory.lock) != self.pid:
                 return False
             signal.pidfd_send_signal(process, signal.SIGTERM)
@@ -60,11 +64,12 @@ class Holder:
 
 
 @contextmanager
-def locked(directory: RunDirectory, *, wait_s: float = LOOK_S) -> Iterator[None]:
-    """Hold the run directory against a second supervisor. The lock goes with the process, however it ends.
+def lock_run(directory: RunDirectory, *, wait_s: float = WAIT_S) -> Iterator[None]:
+    """Locks a run directory for this process. The lock ends with the process at the latest.
 
     Raises:
-        UsageError: another one holds it, also after `wait_s`; or the folder is not a run directory, or has links in it.
+        UsageError: another process still holds the lock after `wait_s` seconds, the folder is
+            not a run directory, or it contains links.
     """
     directory.claim()
     try:
@@ -83,16 +88,17 @@ def locked(directory: RunDirectory, *, wait_s: float = LOOK_S) -> Iterator[None]
 
 
 def holder_of(directory: RunDirectory) -> Holder | None:
-    """Returns who supervises the run, or None if the lock is free, whatever its file says."""
+    """Returns the process that supervises a run, or None if the lock is free."""
     return _holder(directory) if is_held(directory.lock) else None
 
 
 def _holder(directory: RunDirectory) -> Holder:
     if (pid := holder_here(directory.lock)) is not None:
         return Holder(socket.gethostname(), pid, is_here=True)
-    with suppress(
-        FileNotFoundError, DamagedFileError
-    ):  # it has not been written yet, or somebody else wrote it
-        said = read_json(directory.lock, {"host": str, "pid": POSITIVE}, most_bytes=SAID_BYTES)
-        return Holder(said["host"], said["pid"], is_here=False)
+    # The file may still be empty, and anybody may have written into it.
+    with suppress(FileNotFoundError, DamagedFileError):
+        claim = read_json(
+            directory.lock, {"host": str, "pid": POSITIVE}, most_bytes=MOST_LOCK_BYTES
+        )
+        return Holder(claim["host"], claim["pid"], is_here=False)
     return Holder("", None, is_here=False)

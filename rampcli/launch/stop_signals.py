@@ -10,8 +10,11 @@ STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP)
 
 
 @contextmanager
-def noting_stop_signals() -> Iterator[StopSignals]:
-    """Note them instead of dying of them; one that is ignored, as SIGHUP under nohup, stays so."""
+def catch_stop_signals() -> Iterator[StopSignals]:
+    """Collects stop signals in the block, instead of letting them end the process.
+
+    Signals that are ignored stay ignored, as SIGHUP is under nohup.
+    """
     signals = StopSignals()
     before = {number: signal.getsignal(number) for number in STOPPING}
     for number, handler in before.items():

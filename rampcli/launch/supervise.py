@@ -1,4 +1,4 @@
-"""Runs a ramp: workers for stage after stage, until the run is complete or somebody stops it."""
+"""Supervises a ramp: starts workers stage by stage until the run completes or is stopped."""
 
 import math
 import signal
@@ -15,10 +15,10 @@ from rampcli.checkpoint.manifest import complete_checkpoints, consumed_samples
 from rampcli.config.resolve import Resolved
 from rampcli.errors import EXIT_CTRL_C, RampcliError
 from rampcli.launch.elastic import Nodes, World
-from rampcli.launch.failures import noting_failure
 from rampcli.launch.observer import Feed, Observer
-from rampcli.launch.printed import Printed
+from rampcli.launch.record_failure import record_failure
 from rampcli.launch.restarts import Restarts
+from rampcli.launch.worker_log import WorkerLog
 from rampcli.launch.workers import Workers
 from rampcli.lifeline import StopSignals
 from rampcli.locks import is_held
@@ -32,69 +32,76 @@ from rampcli.run_directory import (
 )
 
 POLL_S = 0.1
-AHEAD_S = 30.0
-"""So long before a stage ends, about, the workers of the next are started."""
-OLD_WORKERS_S = 60.0
-"""How long workers that nobody supervises any more may take to end."""
+NEXT_STAGE_LEAD_S = 30.0
+"""Start the next stage's workers this many seconds before the current stage ends, so that they
+have imported torch by then."""
+ORPHANS_EXIT_S = 60.0
+"""Seconds to wait for orphaned workers to exit."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Launched:
-    """The workers of a stage, and what is to come of them.
+class RunningStage:
+    """The running workers of a stage.
 
     Attributes:
         world: their ranks.
-        nodes: the nodes of the stage, some of which may be lost.
-        feed: passes on the rows that they write.
+        nodes: nodes of the stage, some of which may be lost.
+        feed: passes the rows that they write to the observer.
         workers: their processes.
-        coming: the next stage, if its workers are to be started while these live.
+        next_stage: stage whose workers are started before this one ends, or None.
     """
 
     world: World
     nodes: Nodes
     feed: Feed
     workers: Workers
-    coming: StagePlan | None
+    next_stage: StagePlan | None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Ending:
-    """How workers ended.
+class WorkersExit:
+    """How the workers of a stage ended.
 
     Attributes:
-        exit_code: 0, or that of a worker that failed.
-        killed: ranks that a signal ended, and its name; not those that the supervisor ended.
-        makes_larger: they were asked to end so that a larger world can begin.
-        printed: to their log.
+        exit_code: 0, or the exit code of a worker that failed.
+        killed: ranks that were killed by a signal, and its name. Ranks that the supervisor
+            killed are not included.
+        to_grow: True if the workers were stopped so that a larger world can start.
+        log: what they printed.
     """
 
     exit_code: int
     killed: dict[int, str]
-    makes_larger: bool
-    printed: Printed
+    to_grow: bool
+    log: WorkerLog
 
-    def why(self, state: dict[str, Any]) -> str:
-        """Returns why they failed, in their own words if they have any, and where their log is."""
-        said = state["error"]["message"] if state["status"] == "failed" else None
-        # Other ranks only say that they miss one that was killed.
+    def cause(self, state: dict[str, Any]) -> str:
+        """Returns why the workers failed, and where their log is.
+
+        Args:
+            state: contents of state.json, where a worker may have recorded its error.
+        """
+        recorded = state["error"]["message"] if state["status"] == "failed" else None
+        # If a rank was killed, the errors of the others only report that it is missing.
         killed = " and ".join(
             f"rank {rank} was killed by {name}" for rank, name in self.killed.items()
         )
-        return f"{killed or said or f'exit code {self.exit_code}'}; {self.printed.place(quotes=said is None)}"
+        cause = killed or recorded or f"exit code {self.exit_code}"
+        return f"{cause}; {self.log.describe(quote=recorded is None)}"
 
 
 @dataclass(kw_only=True, slots=True)
 class Supervisor:
-    """Starts the workers of each stage, and starts them again where they crash.
+    """Starts the workers of each stage and restarts them after a crash.
 
     Attributes:
-        resolved: what is trained.
-        run: where.
-        start: starts the ranks of a world, which print to a log.
-        observer: is told about progress.
-        signals: ask to stop.
-        gpus: how many are used on this machine.
-        starts_ahead: whether the workers of a stage are started before those of the stage before it end, which they wait for.
+        resolved: configuration and plan of the run.
+        run: run directory.
+        start: starts the ranks of a world and directs their output to a log file.
+        observer: receives progress.
+        signals: stop signals received so far; the supervisor stops at the next safe point.
+        gpus: number of GPUs of this machine that the run uses.
+        starts_early: start the next stage's workers before the current stage ends.
     """
 
     resolved: Resolved
@@ -103,18 +110,22 @@ class Supervisor:
     observer: Observer
     signals: StopSignals
     gpus: int = 0
-    starts_ahead: bool = False
-    _ahead: tuple[StagePlan, Workers] | None = None
+    starts_early: bool = False
+    _early: tuple[StagePlan, Workers] | None = None
 
-    def go_through(self, *, one_stage: bool) -> dict[str, Any]:
-        """Run stage after stage, or one set of processes; returns the last state.json.
+    def run_stages(self, *, one_stage: bool) -> dict[str, Any]:
+        """Runs the remaining stages, or those of one group of processes.
+
+        Returns:
+            The final contents of state.json.
 
         Raises:
-            RampcliError: the workers failed; with what they said.
+            RampcliError: the workers failed; the message quotes their error or their log.
         """
-        with noting_failure(self.run), ExitStack() as at_the_end:
-            at_the_end.callback(self._take_ahead, None)
-            self._wait_for_old_workers()  # where nobody supervises them, they may go on to another stage, or to the end
+        with record_failure(self.run), ExitStack() as at_exit:
+            at_exit.callback(self._take_early_workers, None)
+            # Orphaned workers may still reach the next stage, or the end.
+            self._wait_for_orphans()
             state = self.run.read_state() or BEFORE_THE_START
             while state["status"] != COMPLETE:
                 state = self._run_stage(self.resolved.plan.stage_at(consumed_samples(self.run)))
@@ -127,36 +138,37 @@ class Supervisor:
             return state
 
     def _run_stage(self, stage: StagePlan) -> dict[str, Any]:
+        """Runs a stage, with restarts, until it ends or the run stops; returns state.json."""
         launch = self.resolved.config.launch
         restarts = Restarts(max_restarts=launch.max_restarts, backoff_s=launch.backoff_s)
         nodes = Nodes(resolved=self.resolved, run=self.run, stage=stage)
-        log = self._log_of(stage)
         while True:
-            self._wait_for_old_workers()
+            self._wait_for_orphans()
             while (world := nodes.world()) is None and self.signals.signal is None:
                 time.sleep(POLL_S)
             if world is None or self.signals.signal is not None:
-                return self._preempted()
+                return self._write_preempted()
             feed = Feed(self.run, self.observer)
-            ending = self._run_workers(stage, world, nodes, feed)
+            ended = self._run_workers(stage, world, nodes, feed)
             state = self.run.read_state() or BEFORE_THE_START
             was_asked = self.signals.signal is not None
             if state["status"] in STAGE_IS_OVER or (
-                state["status"] == PREEMPTED and (was_asked or not ending.makes_larger)
+                state["status"] == PREEMPTED and (was_asked or not ended.to_grow)
             ):
                 return state
             if state["status"] == "failed" and state["error"]["understood"]:
-                raise _as_said(state["error"], log)
+                raise _worker_error(state["error"], self._log_of(stage))
             if was_asked:
-                if feed.step is None:  # there was nothing to save yet
-                    return self._preempted()
-                raise self._unsaved(ending.printed)
-            if not ending.makes_larger:
-                self._after_failure(
-                    ending, world, nodes, restarts, step=feed.step, why=ending.why(state)
+                if feed.step is None:  # training had not begun, so there was nothing to save
+                    return self._write_preempted()
+                raise self._not_saved(ended.log)
+            if not ended.to_grow:
+                self._handle_failure(
+                    ended, world, nodes, restarts, step=feed.step, cause=ended.cause(state)
                 )
 
-    def _run_workers(self, stage: StagePlan, world: World, nodes: Nodes, feed: Feed) -> Ending:
+    def _run_workers(self, stage: StagePlan, world: World, nodes: Nodes, feed: Feed) -> WorkersExit:
+        """Starts the workers of a stage and waits until they have ended."""
         self.run.change_status("running")
         self.observer.on_start(stage, gpus=self.gpus)
         self.run.append_event(
@@ -164,157 +176,175 @@ class Supervisor:
         )
         if world.reason is not None:
             self.run.append_event("spare_ranks", spare_ranks=world.spare_ranks, reason=world.reason)
-        log = self._log_of(stage)
-        printed = Printed(log)
-        workers = self._take_ahead(stage) or self.start(world, log)
-        coming = self._coming_after(stage)
+        log = WorkerLog(self._log_of(stage))
+        workers = self._take_early_workers(stage) or self.start(world, log.path)
+        running = RunningStage(
+            world=world,
+            nodes=nodes,
+            feed=feed,
+            workers=workers,
+            next_stage=self._stage_to_start_during(stage),
+        )
         try:
-            workers.let_train()
-            makes_larger = self._watch(
-                Launched(world=world, nodes=nodes, feed=feed, workers=workers, coming=coming)
-            )
+            workers.begin_training()
+            to_grow = self._watch(running)
             exit_code, killed = workers.exit_code() or 0, workers.killed()
         finally:
             workers.end()
         self.run.append_event("exit", stage=stage.stage, exit_code=exit_code)
-        feed.tell()
-        return Ending(
-            exit_code=exit_code, killed=killed, makes_larger=makes_larger, printed=printed
-        )
+        feed.poll()
+        return WorkersExit(exit_code=exit_code, killed=killed, to_grow=to_grow, log=log)
 
-    def _watch(self, launched: Launched) -> bool:
-        """Follow the workers to their end, and ask them to stop if it is time; returns whether that was to make the world larger."""
-        workers, kill_at, makes_larger = launched.workers, math.inf, False
+    def _watch(self, running: RunningStage) -> bool:
+        """Waits for the workers to end, and stops them on a signal or when nodes return.
+
+        Returns:
+            True if they were stopped so that a larger world can start.
+        """
+        workers, kill_at, to_grow = running.workers, math.inf, False
         while workers.exit_code() is None:
             time.sleep(POLL_S)
-            launched.feed.tell()
-            self._look_ahead(launched)
-            makes_larger = makes_larger or (
-                self.signals.signal is None and launched.nodes.make_larger(launched.world)
+            running.feed.poll()
+            self._start_next_stage_early(running)
+            to_grow = to_grow or (
+                self.signals.signal is None and running.nodes.can_grow(running.world)
             )
-            if kill_at == math.inf and (makes_larger or self.signals.signal is not None):
+            if kill_at == math.inf and (to_grow or self.signals.signal is not None):
                 workers.ask_to_stop()
                 kill_at = time.monotonic() + self.resolved.config.launch.grace_s
-                if makes_larger and launched.feed.step is None:
-                    workers.kill()  # they have nothing to save, and would learn that they are to stop only when they train
+                if to_grow and running.feed.step is None:
+                    # They have nothing to save, and notice a stop request only once they train.
+                    workers.kill()
             if self.signals.at_once or time.monotonic() > kill_at:
                 workers.kill()
-        return makes_larger
+        return to_grow
 
-    def _look_ahead(self, launched: Launched) -> None:
-        """Start the workers of the next stage once this one is about to end: while they import torch, it goes on."""
-        row, coming = launched.feed.row, launched.coming
-        if self._ahead or row is None or coming is None or self.signals.signal is not None:
+    def _start_next_stage_early(self, running: RunningStage) -> None:
+        """Starts the next stage's workers once the current stage is about to end."""
+        row, stage = running.feed.row, running.next_stage
+        if self._early or row is None or stage is None or self.signals.signal is not None:
             return
-        if coming.first_sample - row["consumed_samples"] <= AHEAD_S * row["samples_per_s"]:
-            self._ahead = (coming, self.start(World.planned(coming), self._log_of(coming)))
+        if stage.first_sample - row["consumed_samples"] <= NEXT_STAGE_LEAD_S * row["samples_per_s"]:
+            self._early = (stage, self.start(World.planned(stage), self._log_of(stage)))
 
-    def _coming_after(self, stage: StagePlan) -> StagePlan | None:
-        """The stage whose workers are to be started while those of this one live; None where there is none."""
-        groups = self.resolved.plan.stages_by_processes() if self.starts_ahead else []
+    def _stage_to_start_during(self, stage: StagePlan) -> StagePlan | None:
+        """Returns the stage whose workers are started while `stage` runs, or None."""
+        groups = self.resolved.plan.stages_by_processes() if self.starts_early else []
         return next((after[0] for group, after in pairwise(groups) if stage in group), None)
 
-    def _take_ahead(self, stage: StagePlan | None) -> Workers | None:
-        """The workers that were started ahead, if they are of this stage and live; otherwise they end, if there are any."""
-        if self._ahead is None:
+    def _take_early_workers(self, stage: StagePlan | None) -> Workers | None:
+        """Returns the workers that were started early if they belong to `stage` and still run.
+
+        Other workers that were started early are ended.
+        """
+        if self._early is None:
             return None
-        (of, workers), self._ahead = self._ahead, None
-        if of is stage and workers.exit_code() is None:
+        (early_stage, workers), self._early = self._early, None
+        if early_stage is stage and workers.exit_code() is None:
             return workers
         workers.end()
         return None
 
-    def _after_failure(
+    def _handle_failure(
         self,
-        ending: Ending,
+        ended: WorkersExit,
         world: World,
         nodes: Nodes,
         restarts: Restarts,
         *,
         step: int | None,
-        why: str,
+        cause: str,
     ) -> None:
-        """Say that workers crashed, or that nodes are lost, and wait for the next start.
+        """Reports a crash or lost nodes, and waits until the workers may be restarted.
+
+        Nodes count as lost in an elastic run only; their back-off is left to `nodes`.
 
         Raises:
-            RampcliError: the workers are not started again.
+            RampcliError: the workers are not restarted.
         """
         launch, devices = self.resolved.config.launch, self.resolved.config.trainer.devices
         lost = (
-            {world.nodes[rank // devices]: name for rank, name in ending.killed.items()}
+            {world.nodes[rank // devices]: name for rank, name in ended.killed.items()}
             if launch.elastic
             else {}
         )
-        wait_s = restarts.after_loss() if lost else restarts.after_crash(step)
+        wait_s = restarts.after_lost_node() if lost else restarts.after_crash(step)
         if isinstance(wait_s, str):
-            raise _given_up(wait_s, why=why)
-        number = f"restart {restarts.crashes} of at most {restarts.max_restarts}"
+            raise RampcliError(
+                f"giving up: {wait_s} ({cause})",
+                remedy="fix the error in the log; the same command then resumes from the last"
+                " checkpoint",
+            )
+        restart = f"restart {restarts.crashes} of at most {restarts.max_restarts}"
         if lost:
-            said = " and ".join(f"node {node} (killed by {name})" for node, name in lost.items())
-            others = nodes.lose(lost, wait_s=wait_s)
-            reason = f"lost {said}; {others}; it is started again in {wait_s:g} s: {number} ({ending.printed.place(quotes=False)})"
+            names = " and ".join(f"node {node} (killed by {name})" for node, name in lost.items())
+            reason = (
+                f"lost {names}; {nodes.mark_lost(lost, wait_s=wait_s)};"
+                f" restarting {'it' if len(lost) == 1 else 'them'} in {wait_s:g} s:"
+                f" {restart} ({ended.log.describe(quote=False)})"
+            )
         else:
             saved = complete_checkpoints(self.run)
-            back = f"step {saved[-1].step}" if saved else "the beginning"
-            reason = f"the workers of stage {nodes.stage.stage} crashed ({why}); they start again from {back}: {number}"
+            origin = f"step {saved[-1].step}" if saved else "the beginning"
+            reason = (
+                f"the workers of stage {nodes.stage.stage} crashed ({cause});"
+                f" restarting from {origin}: {restart}"
+            )
         self.run.append_event("fault", reason=reason)
         self.observer.on_event({"event": "fault", "reason": reason})
         if not lost:
             self._sleep(wait_s)
 
-    def _wait_for_old_workers(self) -> None:
-        """Those of a supervisor that was killed die with it; but the dying of a large process takes its time.
+    def _wait_for_orphans(self) -> None:
+        """Waits for workers whose supervisor was killed; large processes take time to exit.
 
         Raises:
-            RampcliError: they live.
+            RampcliError: they have not exited after `ORPHANS_EXIT_S`.
         """
-        until = time.monotonic() + OLD_WORKERS_S
+        until = time.monotonic() + ORPHANS_EXIT_S
         while is_held(self.run.workers_lock) and self.signals.signal is None:
             if time.monotonic() > until:
                 raise RampcliError(
-                    f"workers still train in {self.run.path}, and they are not of this command",
-                    remedy="end them, or wait for them",
+                    f"other workers are still training in {self.run.path}",
+                    remedy="end them, or wait for them to exit",
                 )
             time.sleep(POLL_S)
 
     def _log_of(self, stage: StagePlan) -> Path:
         return self.run.logs / f"stage_{stage.stage}.log"
 
-    def _preempted(self) -> dict[str, Any]:
+    def _write_preempted(self) -> dict[str, Any]:
+        """Sets the status in state.json to "preempted", and returns its contents."""
         state = {**(self.run.read_state() or BEFORE_THE_START), "status": PREEMPTED}
         self.run.write_state(state)
         return state
 
     def _sleep(self, wait_s: float) -> None:
+        """Sleeps until the time is over or a stop signal arrives."""
         until = time.monotonic() + wait_s
         while time.monotonic() < until and self.signals.signal is None:
             time.sleep(POLL_S)
 
-    def _unsaved(self, printed: Printed) -> RampcliError:
+    def _not_saved(self, log: WorkerLog) -> RampcliError:
         if self.signals.at_once:
-            how = "were killed at the second signal"
+            what = "were killed at the second signal"
         else:
-            how = f"did not save within launch.grace_s={self.resolved.config.launch.grace_s:g} s, and were killed, or crashed"
+            grace_s = self.resolved.config.launch.grace_s
+            what = f"did not save within launch.grace_s={grace_s:g} s and were killed, or crashed"
         error = RampcliError(
-            f"the workers {how}; the same command goes on from the last checkpoint ({printed.place()})"
+            f"the workers {what}; the same command resumes from the last checkpoint"
+            f" ({log.describe()})"
         )
         error.exit_code = EXIT_CTRL_C if self.signals.signal == signal.SIGINT else 1
         return error
 
 
-def _given_up(reason: str, *, why: str) -> RampcliError:
-    return RampcliError(
-        f"the workers are not started again: {reason} ({why})",
-        remedy="what the log says; then the same command goes on from the last checkpoint",
-    )
-
-
-def _as_said(said: dict[str, Any], log: Path) -> RampcliError:
-    """What a worker that failed said of it."""
+def _worker_error(recorded: dict[str, Any], log: Path) -> RampcliError:
+    """Returns the error that a worker recorded in state.json."""
     error = RampcliError(
-        f"the workers failed: {said['message']} (log: {log})",
-        remedy=said["remedy"],
-        set_by=said["set_by"],
+        f"the workers failed: {recorded['message']} (log: {log})",
+        remedy=recorded["remedy"],
+        set_by=recorded["set_by"],
     )
-    error.exit_code = said["exit_code"]
+    error.exit_code = recorded["exit_code"]
     return error

@@ -1,4 +1,4 @@
-"""Processes that were started together, and end together."""
+"""Groups of processes that start together and end together."""
 
 import os
 import signal
@@ -19,18 +19,21 @@ from rampcli.run_directory import RunDirectory
 WORKER = "rampcli.worker"
 OPENMP_SPINS = "3000"
 MALLOC = {"mmap_threshold": 2**30, "trim_threshold": 2**32, "hugetlb": 1}
-"""The largest piece of freed memory, and how much of it in all, that a worker keeps for itself; and that it wants huge pages."""
+"""glibc malloc tunables of workers: keep freed pieces of up to 1 GiB, and up to 4 GiB in all, and
+use huge pages."""
 
 
 class Workers:
-    """The workers of a stage, in the order of their ranks, or a srun that starts them. Each leads a session of its own.
+    """The workers of a stage in rank order, or one srun process that starts them.
+
+    Each process leads its own session.
 
     Attributes:
-        lost_s: how long the others may take to end once one has failed: they would wait for it in vain.
-        stop_signal: what they pass on to the workers, which save and leave then.
+        exit_timeout_s: seconds that the other workers get to exit after one has failed.
+        stop_signal: signal that makes the workers save and exit.
     """
 
-    lost_s = 5.0
+    exit_timeout_s = 5.0
     stop_signal = signal.SIGTERM
 
     def __init__(
@@ -38,25 +41,29 @@ class Workers:
         processes: Sequence[subprocess.Popen[bytes]],
         meeting_socket: socket.socket | None = None,
     ) -> None:
-        """Look after processes. The workers meet at the port of `meeting_socket`, which stays open until they have ended."""
+        """Takes charge of processes.
+
+        Args:
+            processes: the processes.
+            meeting_socket: socket on the port where the workers meet. It is closed by `end`.
+        """
         self.processes = list(processes)
         self.meeting_socket = meeting_socket
 
-    def let_train(self) -> None:
-        """It is their turn. Here they do not wait for it."""
+    def begin_training(self) -> None:
+        """Tells workers that wait to train. Workers of this class do not wait."""
 
     def exit_code(self) -> int | None:
-        """0 once all have ended well; another code once one has not; None while they run."""
+        """Returns 0 if all processes succeeded, the code of one that failed, or None."""
         codes = [process.poll() for process in self.processes]
         failed = [code for code in codes if code]
         if failed:
-            return min(
-                failed
-            )  # of a signal, rather than of those who missed the one that it killed
+            # Negative codes are signals: a killed rank is the cause, the others only miss it.
+            return min(failed)
         return None if None in codes else 0
 
     def killed(self) -> dict[int, str]:
-        """Returns the ranks that a signal has ended so far, and the signal's name."""
+        """Returns the ranks that were killed by a signal so far, with the signal's name."""
         codes = {rank: process.poll() for rank, process in enumerate(self.processes)}
         return {
             rank: signal_name(-code)
@@ -65,22 +72,22 @@ class Workers:
         }
 
     def ask_to_stop(self) -> None:
-        """Let the workers save and leave."""
+        """Asks the workers to save and exit."""
         for process in self.processes:
             if process.poll() is None:
                 process.send_signal(self.stop_signal)
 
     def kill(self) -> None:
-        """End them at once."""
+        """Kills the processes, and everything else in their process groups."""
         for process in self.processes:
             if process.poll() is None:
                 os.killpg(process.pid, signal.SIGKILL)
                 process.wait()
 
     def end(self) -> None:
-        """Make sure that nothing is left, however the stage ended."""
+        """Ends processes that still run: asks, waits `exit_timeout_s`, then kills."""
         self.ask_to_stop()
-        deadline = time.monotonic() + self.lost_s
+        deadline = time.monotonic() + self.exit_timeout_s
         with suppress(subprocess.TimeoutExpired):
             for process in self.processes:
                 process.wait(max(0.0, deadline - time.monotonic()))
@@ -98,52 +105,64 @@ def start_process(
     has_input: bool = False,
     descriptors: Sequence[int] = (),
 ) -> subprocess.Popen[bytes]:
-    """Start a program that prints to a log of a run, dies with this process, and leads a session of its own.
+    """Starts a program that prints to a log of a run and dies with this process.
 
-    So Ctrl-C in the terminal reaches the supervisor alone, which passes it on once.
+    The program leads its own session. So Ctrl-C in the terminal reaches only the supervisor,
+    which passes it on once.
 
     Args:
-        command: the program and its arguments.
-        run: whose log it is.
-        log: file in the run's folder of logs.
-        environment: of the program.
-        has_input: whether the program has a pipe as its input.
-        descriptors: open files that the program has, too, under the same numbers.
+        command: program and its arguments.
+        run: run that the log belongs to.
+        log: file in the run's log folder.
+        environment: environment of the program.
+        has_input: connect standard input to a pipe.
+        descriptors: open files that the program inherits under the same numbers.
 
     Raises:
-        UsageError: the log, or the folder of the logs, is a symbolic link.
+        UsageError: the log or the log folder is a symbolic link.
     """
     run.make_folder(run.logs)
     with run.open_to_append(log) as output:
         return subprocess.Popen(
-            command, env=environment, stdin=subprocess.PIPE if has_input else subprocess.DEVNULL, stdout=output, stderr=output,
-            pass_fds=descriptors, start_new_session=True, preexec_fn=partial(die_with, os.getpid()),
-        )  # fmt: skip
+            command,
+            env=environment,
+            stdin=subprocess.PIPE if has_input else subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            pass_fds=descriptors,
+            start_new_session=True,
+            preexec_fn=partial(die_with, os.getpid()),
+        )
 
 
 def worker_environment(*, threads: int) -> dict[str, str]:
-    """The environment of workers: whom they belong to, and, unless the user has said so, how many threads each has, and what suits them."""
+    """Returns the environment of workers. Variables that the user has set keep their values.
+
+    Args:
+        threads: OpenMP threads per worker.
+    """
     environment = {**safe_environment(), SUPERVISOR: str(os.getpid())}
     environment.setdefault("OMP_NUM_THREADS", str(threads))
-    # OpenMP threads wait by spinning, for long. On a machine that others use too, those that spin take the time of those that work.
+    # By default, OpenMP threads spin for long while they wait. On a shared machine, spinning
+    # threads take processor time from working ones.
     environment.setdefault("GOMP_SPINCOUNT", OPENMP_SPINS)
-    # Every step frees large tensors and wants them again; what goes back to the operating system comes anew as empty pages. And tensors
-    # span many pages, for which those of 2 MB take fewer entries of the processor's tables.
+    # Every step frees and reallocates large tensors. Memory returned to the kernel would come
+    # back as new zeroed pages. Huge pages need fewer entries of the processor's page tables.
     environment.setdefault(
         "GLIBC_TUNABLES", ":".join(f"glibc.malloc.{name}={value}" for name, value in MALLOC.items())
     )
-    if "TORCHINDUCTOR_CACHE_DIR" not in environment and (cache := _cache_folder()) is not None:
+    if "TORCHINDUCTOR_CACHE_DIR" not in environment and (cache := _compile_cache()) is not None:
         environment["TORCHINDUCTOR_CACHE_DIR"] = str(cache)
     return environment
 
 
-def _cache_folder() -> Path | None:
-    """Returns where compiled layers are kept for the processes of later stages, and for later runs, or None if nothing can be written.
+def _compile_cache() -> Path | None:
+    """Returns the folder for compiled layers, shared by later stages and runs, or None.
 
-    Torch runs what it finds there. So it is not in the run directory, nor in torch's own `/tmp/torchinductor_NAME`, which anybody may
-    have made.
+    Torch executes what it finds there. So the folder is neither in the run directory nor torch's
+    default `/tmp/torchinductor_NAME`, which another user may have created.
     """
-    with suppress(OSError, RuntimeError):  # no home, or none to write to, as in containers
+    with suppress(OSError, RuntimeError):  # containers may have no writable home
         cache = (
             Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
             / "rampcli"
@@ -158,10 +177,13 @@ def _cache_folder() -> Path | None:
 
 
 def reserve_port(address: str = LOOPBACK) -> socket.socket:
-    """A port of this machine that nobody else is given while the socket is open; who knows its number can listen there.
+    """Binds a free port of this machine, and returns the socket.
+
+    While the socket is open, the kernel gives the port to nobody else, but a process that knows
+    its number can listen on it.
 
     Args:
-        address: one of the machine's.
+        address: one of this machine's addresses.
     """
     reserved = socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET)
     reserved.bind((address, 0))

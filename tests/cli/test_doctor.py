@@ -33,7 +33,7 @@ def test_each_part_of_the_machine_has_a_line_and_the_last_one_sums_up(succeed, t
         for part in PARTS
         if re.match(rf"{part} +(ok|warning|not needed) +\S", line)
     ] == PARTS
-    assert lines[-1] == "nothing is missing" or re.fullmatch(r"\d warnings?", lines[-1])
+    assert lines[-1] == "no problems found" or re.fullmatch(r"\d warnings?", lines[-1])
     assert list(tmp_path.iterdir()) == []
 
 
@@ -46,7 +46,7 @@ def test_with_a_recipe_it_is_about_that_run_and_something_that_fails_is_exit_cod
         "\ngpus           failure     this run needs 2 GPUs (2 nodes of 1), and this machine has 0 "
         in ended.stdout
     )
-    assert f"runs/mine, in {tmp_path}, can be written" in ended.stdout
+    assert f"runs/mine, in {tmp_path}, is writable" in ended.stdout
     assert re.search(r"^1 failure(, \d warnings?)?$", ended.stdout.splitlines()[-1])
     assert list(tmp_path.iterdir()) == []
 
@@ -66,9 +66,9 @@ def test_json_is_what_was_found_and_nothing_else_is_printed(rampcli, accelerator
     [
         (
             ["a=b"],
-            "error: a=b is for a recipe, and none is named\n       try:    --factory llama3_tiny\n",
+            "error: a=b needs a recipe\n       try:    --factory llama3_tiny\n",
         ),
-        (["--config-dir", "."], "error: --config-dir . is for a recipe, and none is named\n"),
+        (["--config-dir", "."], "error: --config-dir . needs a recipe\n"),
         (["-f", "llama3_tiny", "optim.lr=abc"], "error: optim.lr=abc is not a number\n"),
         (["-f", "llama4"], "error: "),
     ],
@@ -90,8 +90,8 @@ def test_in_80_columns_no_word_is_lost(rampcli, monkeypatch, tmp_path):
     assert max(map(len, lines)) <= 80
     told = " ".join(" ".join(lines).split())
     assert (
-        "slurm failure there is no sbatch, srun, scontrol, squeue, scancel, sinfo try: a login node of the cluster, Slurm's"
-        in told
+        "slurm failure not on PATH: sbatch, srun, scontrol, squeue, scancel, sinfo"
+        " try: a login node of the cluster, Slurm's" in told
     )
     assert "run directory ok [red]/x, in" in told
 
@@ -108,7 +108,7 @@ def test_it_runs_where_torch_is_broken(tmp_path):
     )
     assert (ended.returncode, ended.stderr) == (1, "")
     assert re.search(
-        r"^torch +failure +it ended with SIGSEGV *\n +try: pip install ",
+        r"^torch +failure +killed by SIGSEGV *\n +try: pip install ",
         ended.stdout,
         flags=re.MULTILINE,
     )

@@ -21,12 +21,13 @@ def rampcli(*words):
     return subprocess.run([*COMMAND, *words], text=True, capture_output=True, check=False)
 
 
-def test_status_counts_the_steps_since_the_last_word_and_says_how_to_go_on(run):
+def test_status_counts_the_steps_since_the_last_save_and_shows_how_to_resume(run):
     run.write_state(state(step=3, consumed_samples=12, next=coming()))
     run.append_row(run.metrics, metrics_row(step=5, consumed_samples=20, stage=1))
     told = rampcli("status", run.path)
     assert told.stdout == (
-        "running: step 5, 20 samples, stage 1; nothing saved\nnobody trains it now; go on with:\n  rampcli pretrain --factory x\n"
+        "running: step 5, 20 samples, stage 1; nothing saved\n"
+        "not training; resume with:\n  rampcli pretrain --factory x\n"
     )
     facts = json.loads(rampcli("status", run.path, "--json").stdout)
     assert (facts["status"], facts["step"], facts["supervisor"], facts["jobs"]) == (
@@ -61,16 +62,13 @@ def test_where_slurm_is_not_there_status_tells_the_rest(run, monkeypatch):
     monkeypatch.setenv("PATH", "")
     done = rampcli("status", run.path)
     assert done.returncode == 0
-    assert (
-        "nothing is known of its jobs: there is no squeue on PATH\nnobody trains it now\n"
-        in done.stdout
-    )
+    assert "jobs is unknown: squeue is not on PATH\nnot training\n" in done.stdout
 
 
 @pytest.mark.parametrize("command", ["status", "cancel"])
 def test_a_folder_that_is_no_run_is_refused(command, tmp_path):
     done = rampcli(command, tmp_path / "nowhere")
-    assert (done.returncode, "is no run directory" in done.stderr) == (2, True)
+    assert (done.returncode, "is not a run directory" in done.stderr) == (2, True)
 
 
 def test_a_dry_run_prints_the_scripts_and_submits_and_writes_nothing(tmp_path, monkeypatch):
@@ -96,16 +94,16 @@ def test_without_slurm_a_chain_is_refused_and_the_remedy_is_named(tmp_path, monk
     )
     assert (
         done.returncode,
-        "there is no sbatch on PATH" in done.stderr,
+        "sbatch is not on PATH" in done.stderr,
         "launch=local" in done.stderr,
     ) == (1, True, True)
 
 
 def test_status_of_a_run_that_failed_offers_the_remedy_and_not_the_same_command(run):
     run.write_state(state(status="failed", next=coming(), error=failure()))
-    assert "go on with" not in rampcli("status", run.path).stdout
+    assert "resume with" not in rampcli("status", run.path).stdout
     run.write_state(state(status="failed", next=coming(), error=failure(remedy=None)))
-    assert "go on with:\n  rampcli pretrain --factory x\n" in rampcli("status", run.path).stdout
+    assert "resume with:\n  rampcli pretrain --factory x\n" in rampcli("status", run.path).stdout
 
 
 def test_what_a_run_directory_says_reaches_the_terminal_without_control_characters(run):

@@ -117,7 +117,7 @@ def test_a_model_of_another_shape_is_refused_with_the_settings_that_suit_it(ramp
         (["generate", "nowhere", "-p", "x"], 2, "nowhere is not a run directory"),
         (["generate", "begun", "-p", "x"], 5, "begun has no checkpoint yet"),
         (["export", "nowhere", "x"], 2, "nowhere is not a run directory"),
-        (["export", "begun", "x", "--dtype", "fp8"], 2, "there is fp32 and bf16"),
+        (["export", "begun", "x", "--dtype", "fp8"], 2, "neither fp32 nor bf16"),
         (["import", "nowhere", "mine/model/x.yaml"], 2, "cannot read nowhere/config.json"),
         (["import", "begun", "x.yaml"], 2, "x.yaml is not a file of the group model"),
     ],

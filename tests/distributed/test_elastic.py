@@ -31,7 +31,8 @@ def test_a_node_that_is_lost_and_comes_back_changes_nothing_but_the_world_size(
     os.kill(children_of(supervisor.pid)[1], signal.SIGKILL)
     wait_until(lambda: world_sizes(run) == [3, 2], supervisor)
     assert fault(run).startswith(
-        "lost node 1 (killed by SIGKILL); the 2 left go on without it; it is started again in 20 s: restart 1 of at most 20"
+        "lost node 1 (killed by SIGKILL); the remaining 2 nodes continue; restarting it in 20 s:"
+        " restart 1 of at most 20"
     )
     wait_until(lambda: world_sizes(run) == [3, 2, 3], supervisor)
     supervisor.terminate()
@@ -99,8 +100,8 @@ def test_with_fewer_nodes_than_it_wants_a_run_waits_and_then_goes_on_to_its_end(
     _, errors = supervisor.communicate()
     assert supervisor.returncode == 0, errors
     assert (
-        "lost node 0 (killed by SIGKILL); the 1 left wait for it, with launch.min_nodes=2; it is started again in 1 s"
-        in fault(run)
+        "lost node 0 (killed by SIGKILL); the remaining node waits (launch.min_nodes=2);"
+        " restarting it in 1 s" in fault(run)
     )
     assert world_sizes(run) == [1, 2]
     assert run.state["status"] == "complete"

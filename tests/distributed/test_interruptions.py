@@ -61,7 +61,7 @@ def test_all_workers_end_with_one_that_is_killed_and_that_is_said(run):
     killed = time.monotonic()
     _, errors = supervisor.communicate()
     assert time.monotonic() - killed < 15
-    assert (supervisor.returncode, "they crashed 1 time" in errors) == (1, True)
+    assert (supervisor.returncode, "workers crashed 1 time" in errors) == (1, True)
     assert (
         f"(rank 1 was killed by SIGKILL; log: {run.directory.logs / 'stage_0.log'})"
         in run.state["error"]["message"]

@@ -61,26 +61,26 @@ def nodes(tmp_path):
 
 def test_lost_nodes_are_left_out_until_they_come_back(nodes):
     assert nodes.world() == World(nodes=(0, 1, 2, 3), ranks=4)
-    assert nodes.lose([1], wait_s=60) == "the 3 left go on without it"
+    assert nodes.mark_lost([1], wait_s=60) == "the remaining 3 nodes continue"
     world = nodes.world()
     assert (world.nodes, world.ranks, world.spare_ranks) == ((0, 2, 3), 2, 1)
     nodes.back_at[1] = 0
-    assert nodes.make_larger(world)
+    assert nodes.can_grow(world)
     assert nodes.world() == World(nodes=(0, 1, 2, 3), ranks=4)
 
 
 def test_for_a_node_that_makes_the_world_no_larger_nobody_stops(nodes):
-    nodes.lose([0, 1], wait_s=60)
+    nodes.mark_lost([0, 1], wait_s=60)
     world = nodes.world()
-    assert (world.nodes, world.ranks, nodes.make_larger(world)) == ((2, 3), 2, False)
+    assert (world.nodes, world.ranks, nodes.can_grow(world)) == ((2, 3), 2, False)
     nodes.back_at[0] = 0
-    assert not nodes.make_larger(world)
+    assert not nodes.can_grow(world)
     nodes.back_at[1] = 0
-    assert nodes.make_larger(world)
+    assert nodes.can_grow(world)
 
 
 def test_without_a_node_that_can_train_all_wait(nodes):
-    assert nodes.lose(range(4), wait_s=60) == "the 0 left wait for it, with launch.min_nodes=1"
+    assert nodes.mark_lost(range(4), wait_s=60) == "no node remains (launch.min_nodes=1)"
     assert nodes.world() is None
     nodes.back_at[3] = 0
     assert nodes.world().nodes == (3,)

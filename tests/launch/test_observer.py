@@ -36,14 +36,14 @@ def test_steps_that_are_taken_again_are_told_however_late_one_looks(
     run.append_event("start", step=0)
     listener = Listener()
     feed = Feed(run, listener)
-    feed.tell()
-    run.drop_metrics_after(2)
+    feed.poll()
+    run.forget_after(2)
     run.append_event("start", step=2)
     taken = range(3, 3 + steps_before_the_next_look)
     take_steps(run, *taken)
-    feed.tell()
+    feed.poll()
     take_steps(run, 9)
-    feed.tell()
+    feed.poll()
     assert listener.heard == ["start", *taken, 9]
     assert [json.loads(line)["step"] for line in run.metrics.read_text().splitlines()] == [
         1,

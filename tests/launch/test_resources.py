@@ -7,7 +7,7 @@ from rampcli import llm
 from rampcli.config.choices import Accelerator
 from rampcli.config.resolve import resolve
 from rampcli.errors import UsageError
-from rampcli.launch.resources import claimed_gpus, gpus_wanted, visible_gpus
+from rampcli.launch.resources import gpus_needed, reserve_gpus, visible_gpus
 
 
 @pytest.mark.parametrize(
@@ -25,7 +25,7 @@ def claims(monkeypatch, tmp_path):
 
 
 def tiny(accelerator):
-    """A run of two processes, as `claimed_gpus` takes it."""
+    """A run of two processes, as `reserve_gpus` takes it."""
     config = llm.llama3_tiny.pretrain_recipe()
     config.trainer.accelerator = Accelerator(accelerator)
     resolved = resolve(config)
@@ -49,24 +49,24 @@ def test_a_run_takes_the_gpus_of_its_largest_stage_or_none(
     used,
 ):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", variable)
-    with claimed_gpus(*tiny(accelerator)) as gpus:
+    with reserve_gpus(*tiny(accelerator)) as gpus:
         assert gpus == used
 
 
 def test_runs_that_go_on_at_once_have_other_gpus_until_there_are_too_few(claims, monkeypatch):  # noqa: ARG001
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1,2,GPU-a/b,4")
-    with claimed_gpus(*tiny("gpu")) as first, claimed_gpus(*tiny("auto")) as second:
+    with reserve_gpus(*tiny("gpu")) as first, reserve_gpus(*tiny("auto")) as second:
         assert (first, second) == (["0", "1"], ["2", "GPU-a/b"])
         with (
             pytest.raises(
-                UsageError, match="needs 2 GPUs, and of the 5 here other runs use all but 1"
+                UsageError, match="needs 2 GPUs, but other runs use all but 1 of the 5 GPUs"
             ),
-            claimed_gpus(*tiny("auto")),
+            reserve_gpus(*tiny("auto")),
         ):
             pass
-        with claimed_gpus(*tiny("cpu")) as none:
+        with reserve_gpus(*tiny("cpu")) as none:
             assert none == []
-    with claimed_gpus(*tiny("gpu")) as again:
+    with reserve_gpus(*tiny("gpu")) as again:
         assert again == ["0", "1"]
 
 
@@ -76,7 +76,7 @@ def test_a_run_that_wants_more_gpus_than_there_are_says_how_many(monkeypatch):
     with pytest.raises(
         UsageError, match=r"needs 128 GPUs \(16 nodes of 8\), and this machine has 1"
     ):
-        gpus_wanted(resolved.config, resolved.plan)
+        gpus_needed(resolved.config, resolved.plan)
 
 
 @pytest.mark.parametrize(
@@ -99,6 +99,6 @@ def test_claims_are_not_made_in_a_folder_that_others_can_write_to(
     os.umask(before)
     with (
         pytest.raises(UsageError, match="is not a folder that only you can write to"),
-        claimed_gpus(*tiny("gpu")),
+        reserve_gpus(*tiny("gpu")),
     ):
         pass

@@ -20,7 +20,7 @@ def test_a_crash_is_followed_by_as_many_restarts_as_are_allowed_each_after_twice
 def test_a_crash_at_the_same_step_twice_in_a_row_is_not_followed_by_another():
     restarts = Restarts(max_restarts=10, backoff_s=1.0)
     assert [restarts.after_crash(step) for step in (4, 5, 4)] == [1.0, 2.0, 4.0]
-    assert restarts.after_crash(4) == "they crashed in step 5 twice, one start after the other"
+    assert restarts.after_crash(4) == "workers crashed at step 5 on two consecutive starts"
 
 
 def test_workers_that_crash_before_they_train_are_at_no_step():
@@ -31,17 +31,15 @@ def test_workers_that_crash_before_they_train_are_at_no_step():
 def test_workers_that_crash_before_they_train_twice_in_a_row_are_not_started_again():
     restarts = Restarts(max_restarts=10, backoff_s=1.0)
     assert [restarts.after_crash(step) for step in (None, 4, None)] == [1.0, 2.0, 4.0]
-    assert (
-        restarts.after_crash(None)
-        == "they crashed before the first step twice, one start after the other"
-    )
+    why = restarts.after_crash(None)
+    assert why == "workers crashed before the first step on two consecutive starts"
 
 
 def test_a_node_that_is_lost_says_nothing_against_a_step_and_counts():
     restarts = Restarts(max_restarts=3, backoff_s=1.0)
-    assert [restarts.after_crash(4), restarts.after_loss(), restarts.after_crash(4)] == [
+    assert [restarts.after_crash(4), restarts.after_lost_node(), restarts.after_crash(4)] == [
         1.0,
         2.0,
         4.0,
     ]
-    assert restarts.after_loss() == "they crashed 4 times, with launch.max_restarts=3"
+    assert restarts.after_lost_node() == "workers crashed 4 times, with launch.max_restarts=3"

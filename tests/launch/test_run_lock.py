@@ -7,17 +7,17 @@ import sys
 import pytest
 
 from rampcli.errors import UsageError
-from rampcli.launch.cancelling import cancel
-from rampcli.launch.run_lock import Holder, holder_of, locked
+from rampcli.launch.cancel import cancel
+from rampcli.launch.run_lock import Holder, holder_of, lock_run
 from rampcli.locks import hold
 from rampcli.run_directory import RunDirectory
 
 SUPERVISOR = """
 import sys, time
 from pathlib import Path
-from rampcli.launch.run_lock import locked
+from rampcli.launch.run_lock import lock_run
 from rampcli.run_directory import RunDirectory
-with locked(RunDirectory(Path(sys.argv[1]))):
+with lock_run(RunDirectory(Path(sys.argv[1]))):
     print("held", flush=True)
     time.sleep(60)
 """
@@ -43,7 +43,7 @@ def test_a_second_supervisor_is_told_who_the_first_one_is(run, supervisor):
     assert holder_of(run) == holder
     with (
         pytest.raises(UsageError, match=f"is in use by another rampcli \\({holder}\\)"),
-        locked(run),
+        lock_run(run),
     ):
         pass
     assert holder_of(run) == holder
@@ -53,7 +53,7 @@ def test_a_supervisor_that_was_killed_holds_nothing_and_leaves_the_run_to_the_ne
     os.kill(supervisor.pid, signal.SIGKILL)
     supervisor.wait()
     assert holder_of(run) is None
-    with locked(run):
+    with lock_run(run):
         assert holder_of(run) == Holder(socket.gethostname(), os.getpid(), is_here=True)
     assert holder_of(run) is None
 
@@ -69,7 +69,7 @@ def test_cancelling_asks_the_supervisor_to_stop(run, supervisor):
 
 
 def test_what_nobody_trains_cannot_be_cancelled(run):
-    with pytest.raises(UsageError, match="nothing trains in"):
+    with pytest.raises(UsageError, match="no process is training in"):
         cancel(run)
 
 
@@ -104,7 +104,7 @@ def test_what_is_written_in_the_lock_sends_no_signal_to_anybody(run, supervisor,
     assert cancel(run).pid == supervisor.pid
     assert supervisor.wait() == -signal.SIGTERM
     assert holder_of(run) is None
-    with pytest.raises(UsageError, match="nothing trains in"):
+    with pytest.raises(UsageError, match="no process is training in"):
         cancel(run)
 
 
@@ -115,11 +115,11 @@ def test_a_lock_whose_holder_is_not_seen_here_is_not_cancelled(run, supervisor, 
         run.lock.write_text(f'{{"host": "node7\\u001b[2J", "pid": {bystander.pid}}}')
         with pytest.raises(
             UsageError,
-            match=r"is trained by process \d+ on node7.x1b.2J, which is not a process of yours",
+            match=r"is supervised by process \d+ on node7.x1b.2J, which is not your process",
         ):
             cancel(run)
         run.lock.write_text("")
-        with pytest.raises(UsageError, match="is trained by a process that is not seen from here"):
+        with pytest.raises(UsageError, match="by a process that is not visible from this machine"):
             cancel(run)
 
 
@@ -129,14 +129,14 @@ def test_a_link_in_the_place_of_the_lock_is_refused(run, supervisor, tmp_path):
     other.lock.symlink_to(run.lock)
     with pytest.raises(UsageError, match="is a symbolic link"):
         cancel(other)
-    with pytest.raises(UsageError, match="is a symbolic link"), locked(other):
+    with pytest.raises(UsageError, match="is a symbolic link"), lock_run(other):
         pass
     assert supervisor.poll() is None
 
 
 def test_a_folder_that_is_not_a_run_directory_is_not_locked(tmp_path):
     (tmp_path / "config.yaml").write_text("mine")
-    with pytest.raises(UsageError, match="not empty"), locked(RunDirectory(tmp_path)):
+    with pytest.raises(UsageError, match="not empty"), lock_run(RunDirectory(tmp_path)):
         pass
     assert [path.name for path in tmp_path.iterdir()] == ["config.yaml"]
 
@@ -149,7 +149,7 @@ def test_a_link_in_a_run_directory_is_refused_before_anything_is_changed(run, tm
     run.claim()
     (tmp_path / "outside").mkdir()
     (run.path / name).symlink_to(tmp_path / "outside")
-    with pytest.raises(UsageError, match=f"{name} is a symbolic link"), locked(run):
+    with pytest.raises(UsageError, match=f"{name} is a symbolic link"), lock_run(run):
         pass
     assert sorted(path.name for path in run.path.iterdir()) == sorted([".rampcli", "lock", name])
     assert run.lock.read_text() == ""

@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from rampcli.launch.stop_signals import STOPPING, noting_stop_signals
+from rampcli.launch.stop_signals import STOPPING, catch_stop_signals
 from rampcli.lifeline import SAME_SIGNAL_S
 
 
@@ -17,7 +17,7 @@ def number(request):
 
 
 def test_the_first_signal_asks_and_a_later_one_ends_at_once(number):
-    with noting_stop_signals() as signals:
+    with catch_stop_signals() as signals:
         assert (signals.signal, signals.at_once) == (None, False)
         os.kill(os.getpid(), number)
         assert (signals.signal, signals.at_once) == (number, False)
@@ -28,7 +28,7 @@ def test_the_first_signal_asks_and_a_later_one_ends_at_once(number):
 
 
 def test_a_signal_that_comes_on_two_ways_is_one():
-    with noting_stop_signals() as signals:
+    with catch_stop_signals() as signals:
         os.kill(os.getpid(), signal.SIGTERM)
         os.kill(os.getpid(), signal.SIGTERM)
         assert (signals.signal, signals.at_once) == (signal.SIGTERM, False)
@@ -37,7 +37,7 @@ def test_a_signal_that_comes_on_two_ways_is_one():
 def test_under_nohup_a_hangup_stays_unheard():
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:
-        with noting_stop_signals() as signals:
+        with catch_stop_signals() as signals:
             os.kill(os.getpid(), signal.SIGHUP)
             assert signals.signal is None
     finally:

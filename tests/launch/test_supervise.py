@@ -63,7 +63,7 @@ def play(tmp_path):
         if meanwhile:
             threading.Timer(0.5, meanwhile).start()
         try:
-            return supervisor.go_through(one_stage=False)["status"], listener
+            return supervisor.run_stages(one_stage=False)["status"], listener
         except RampcliError as error:
             return error, listener
 
@@ -87,10 +87,10 @@ def test_workers_that_crash_are_started_again_until_the_run_is_complete(play):
     faults = [row["reason"] for row in events(play.run, "fault")]
     log = play.run.logs / "stage_0.log"
     assert faults[0] == (
-        f"the workers of stage 0 crashed (rank 0 was killed by SIGKILL; log: {log}); they start again from the beginning:"
-        " restart 1 of at most 3"
+        f"the workers of stage 0 crashed (rank 0 was killed by SIGKILL; log: {log});"
+        " restarting from the beginning: restart 1 of at most 3"
     )
-    assert f"(exit code 1; log: {log}, which ends: a word); they start again" in faults[2]
+    assert f"(exit code 1; log: {log}, which ends: a word); restarting" in faults[2]
     assert [row["exit_code"] for row in events(play.run, "exit")] == [-9, -9, 1, 0]
     assert len(events(play.run, "launch")) == 4
 
@@ -103,7 +103,7 @@ def test_more_crashes_than_there_are_restarts_end_the_run(play):
         words=["launch.max_restarts=2"],
     )
     assert (
-        "they crashed 3 times, with launch.max_restarts=2 (rank 0 was killed by SIGKILL; log: "
+        "workers crashed 3 times, with launch.max_restarts=2 (rank 0 was killed by SIGKILL; log: "
         in error.message
     )
     assert (error.exit_code, len(events(play.run, "launch"))) == (1, 3)
@@ -120,7 +120,7 @@ def test_a_crash_in_the_same_step_twice_ends_the_run(play):
         COMPLETE,
     )
     assert (
-        "they crashed in step 4 twice, one start after the other (RuntimeError: an address"
+        "workers crashed at step 4 on two consecutive starts (RuntimeError: an address"
         in error.message
     )
     assert play.run.read_state()["error"]["message"] == error.message
@@ -162,7 +162,7 @@ def test_a_second_signal_ends_the_run_at_once(play):
     began = time.monotonic()
     error, _ = play([["steps", 1, 3], ["turn a deaf ear"]], stop_at="listening", twice=True)
     assert (
-        "the workers were killed at the second signal; the same command goes on from the last checkpoint"
+        "the workers were killed at the second signal; the same command resumes from"
         in error.message
     )
     assert error.exit_code == 1
@@ -175,7 +175,7 @@ def test_a_start_that_fails_before_the_first_step_is_tried_twice_and_its_last_wo
     error, _ = play([["end with", "the first line\nno module\x1b[2J of that name\n\n"]])
     log = play.run.logs / "stage_0.log"
     assert error.message.startswith(
-        "the workers are not started again: they crashed before the first step twice, one start after the other"
+        "giving up: workers crashed before the first step on two consecutive starts"
     )
     assert error.message.endswith(r", which ends: no module\x1b[2J of that name)")
     assert str(log) in events(play.run, "fault")[0]["reason"]
@@ -203,13 +203,14 @@ ELASTIC += ["model.rampup_batch_size=null", "trainer.accelerator=cpu"]
 def test_nodes_that_are_lost_count_as_crashes_and_the_others_go_on_at_once(play):
     error, _ = play([["die"]], words=[*ELASTIC, "launch.max_restarts=2"], backoff_s=30)
     assert (
-        "they crashed 3 times, with launch.max_restarts=2 (rank 0 was killed by SIGKILL; log: "
+        "workers crashed 3 times, with launch.max_restarts=2 (rank 0 was killed by SIGKILL; log: "
         in error.message
     )
     assert play.worlds == [(0, 1, 2), (1, 2), (2,)]
     assert [row["world_size"] for row in events(play.run, "launch")] == [3, 2, 1]
     assert events(play.run, "fault")[1]["reason"].startswith(
-        "lost node 1 (killed by SIGKILL); the 1 left go on without it; it is started again in 60 s: restart 2 of at most 2 (log: "
+        "lost node 1 (killed by SIGKILL); the remaining node continues; restarting it in 60 s:"
+        " restart 2 of at most 2 (log: "
     )
     assert play.run.read_state()["status"] == "failed"
 
@@ -232,7 +233,8 @@ def test_a_run_that_is_asked_to_stop_while_it_waits_for_nodes_or_for_a_save_is_p
     words = [*ELASTIC, "launch.min_nodes=3"]
     assert play([["die"]], words=words, backoff_s=60, stop_at="fault")[0] == "preempted"
     assert events(play.run, "fault")[0]["reason"].startswith(
-        "lost node 0 (killed by SIGKILL); the 2 left wait for it, with launch.min_nodes=3; it is started again in 60 s"
+        "lost node 0 (killed by SIGKILL); the remaining 2 nodes wait (launch.min_nodes=3);"
+        " restarting it in 60 s"
     )
     assert (
         play(
@@ -280,8 +282,8 @@ def test_what_workers_that_were_waited_for_have_completed_is_not_done_anew(play)
 
 
 def test_beside_workers_that_live_no_others_are_started(play, monkeypatch):
-    monkeypatch.setattr("rampcli.launch.supervise.OLD_WORKERS_S", 0.1)
+    monkeypatch.setattr("rampcli.launch.supervise.ORPHANS_EXIT_S", 0.1)
     with hold(play.run.workers_lock, shared=True):
         error, _ = play(COMPLETE)
-    assert "workers still train in" in error.message
+    assert "other workers are still training in" in error.message
     assert events(play.run, "launch") == []

@@ -78,7 +78,7 @@ def test_jobs_run_one_after_another_each_on_the_nodes_of_its_stages(
             str(number),
         ]
         assert (directory.logs / f"stage_{number}.{job}.log").exists()
-    assert chain.living_jobs(directory) == []
+    assert chain.active_jobs(directory) == []
 
 
 def test_the_record_says_which_job_trains_what_and_waits_for_which(cluster, tiny, directory):
@@ -108,7 +108,7 @@ def test_what_comes_after_a_job_that_failed_is_cancelled(cluster, tiny, interpre
         cluster.wait_for(job.job, "CANCELLED")
     assert states(directory) == ["FAILED", "CANCELLED", "CANCELLED"]
     assert chain.status(directory)[0].reason == "NonZeroExitCode"
-    assert chain.living_jobs(directory) == []
+    assert chain.active_jobs(directory) == []
 
 
 @pytest.mark.usefixtures("cluster")
@@ -121,13 +121,13 @@ def test_if_one_job_is_refused_none_stays_and_none_has_started(
         "#!/bin/bash\n#SBATCH --nodes={{ num_nodes }}\n" + refused + "exec {{ python }}\n"
     )
     with pytest.raises(
-        RampcliError, match=r"nowhere.*cancelled what was submitted before: [0-9]+, [0-9]+"
+        RampcliError, match=r"nowhere.*cancelled the jobs submitted before it: [0-9]+, [0-9]+"
     ) as error:
         submit(tiny(f"launch.slurm.template={template}"))
     assert error.value.keys == ("launch.slurm.partition",)
     assert states(directory) == ["CANCELLED", "CANCELLED", None]
     assert list(interpreter.parent.glob("started.*")) == []
-    assert chain.living_jobs(directory) == []
+    assert chain.active_jobs(directory) == []
 
 
 def test_a_run_with_jobs_in_the_queue_gets_no_more(cluster, tiny, interpreter, directory):
@@ -139,7 +139,7 @@ def test_a_run_with_jobs_in_the_queue_gets_no_more(cluster, tiny, interpreter, d
     ):
         submit(resolved)
     assert chain.read(directory) == made
-    assert len(cluster.jobs().keys() & {job.job for job in chain.living_jobs(directory)}) == 3
+    assert len(cluster.jobs().keys() & {job.job for job in chain.active_jobs(directory)}) == 3
 
 
 def interrupt_after(submissions: int, folder: Path) -> dict[str, str]:
@@ -184,7 +184,7 @@ def test_a_kill_between_a_submission_and_its_record_leaves_no_job_that_runs_or_i
     )
     assert killed.returncode == -signal.SIGKILL
     submitted = (tmp_path / "submitted").read_text().split()
-    assert [job.job for job in chain.living_jobs(directory)] == submitted
+    assert [job.job for job in chain.active_jobs(directory)] == submitted
     assert chain.read(directory).submitted is None
     assert list(interpreter.parent.glob("started.*")) == []
     anew = submit(resolved)
@@ -243,7 +243,7 @@ def test_a_job_that_has_not_both_name_and_folder_of_the_run_s_is_not_the_runs_wh
     for job in (other, None):
         facts["jobs"][0]["job"] = job
         record.write_text(json.dumps(facts))
-        assert other not in [job.job for job in chain.living_jobs(directory)]
+        assert other not in [job.job for job in chain.active_jobs(directory)]
         chain.cancel(directory)
         assert cluster.job(other)["JobState"] == "PENDING"
 
@@ -257,7 +257,7 @@ def test_jobs_that_slurm_no_longer_knows_are_over(cluster, tiny, directory):
         job["job"] = unknown
     record.write_text(json.dumps(facts))
     assert states(directory) == [None, None, None]
-    assert chain.living_jobs(directory) == []
+    assert chain.active_jobs(directory) == []
     record.write_text(json.dumps(facts | {"jobs": facts["jobs"][:1]}))
     assert states(directory) == [None]
 
@@ -274,7 +274,7 @@ def test_cancelling_lets_a_running_job_save_and_takes_waiting_ones_out_of_the_qu
     assert [job.state for job in now[1:]] == ["CANCELLED", "CANCELLED"]
     cluster.wait_for(first.job, "COMPLETED")
     assert (interpreter.parent / f"started.{first.job}.saved").exists()
-    assert chain.living_jobs(directory) == []
+    assert chain.active_jobs(directory) == []
 
 
 def test_cancelling_takes_out_jobs_that_only_wait(cluster, tiny, interpreter, directory):
@@ -292,7 +292,7 @@ def test_cancelling_takes_out_jobs_that_only_wait(cluster, tiny, interpreter, di
 def test_a_run_without_jobs_has_no_status_and_cannot_be_cancelled(directory):
     assert chain.status(directory) == []
     assert not chain.is_cancelled(directory)
-    with pytest.raises(UsageError, match="has no jobs"):
+    with pytest.raises(UsageError, match="has no Slurm jobs"):
         chain.cancel(directory)
 
 
@@ -402,7 +402,7 @@ def test_a_requeued_job_runs_again_under_its_id_and_those_after_it_wait(
     first, *later = submit(tiny()).jobs
     wait_until_started(interpreter, first.job)
     commands.requeue(first.job)
-    assert [job.job for job in chain.living_jobs(directory)] == [
+    assert [job.job for job in chain.active_jobs(directory)] == [
         first.job,
         *(job.job for job in later),
     ]

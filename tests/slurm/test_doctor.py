@@ -1,6 +1,7 @@
 import pytest
 
-from rampcli.launch.checkup import Status, check_up
+from rampcli.launch.doctor.check import Status
+from rampcli.launch.slurm.doctor import check_slurm
 
 
 @pytest.mark.usefixtures("cluster")
@@ -9,8 +10,7 @@ from rampcli.launch.checkup import Status, check_up
     [("null", Status.ok), ("urgent", Status.ok), ("nowhere", Status.failure)],
 )
 def test_a_partition_is_looked_for_on_the_cluster(tiny, partition, status):
-    checks = check_up(tiny(f"launch.slurm.partition={partition}", "launch.slurm.python=null"))
-    (slurm,) = [check for check in checks if check.name == "slurm"]
-    assert slurm.status is status
+    found = check_slurm(tiny(f"launch.slurm.partition={partition}"))
+    assert found.status is status
     if status is Status.failure:
-        assert slurm.remedy == "launch.slurm.partition=main or urgent"
+        assert found.remedy == "launch.slurm.partition=main or urgent"

@@ -204,7 +204,7 @@ def test_a_chain_that_is_cancelled_saves_and_ends_and_another_goes_on(
     assert run.state["status"] == "preempted"
     saved = complete_checkpoints(run.directory)[-1].step
     assert saved == run.rows[-1]["step"]
-    assert "nobody trains it now; go on with:" in rampcli("status", run)
+    assert "not training; resume with:" in rampcli("status", run)
     submit(run, *LONG)
     (second,) = jobs(run)
     wait_for_rows(run, 20)

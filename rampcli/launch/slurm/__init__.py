@@ -1,1 +1,4 @@
-"""A run as a chain of Slurm jobs, one for each group of stages that the same processes train."""
+"""Runs as a chain of Slurm jobs, one for each group of stages with the same processes."""
+
+FOLDER = "slurm"
+"""Folder in the run directory for job scripts and jobs.json."""

@@ -1,4 +1,4 @@
-"""The chain of a run's jobs: submitted all or none, written down, watched and cancelled."""
+"""The chain of a run's jobs: submitted as a whole, recorded in slurm/jobs.json, and cancelled."""
 
 import os
 import re
@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from rampcli.errors import DamagedFileError, RampcliError, UsageError
-from rampcli.launch.slurm import commands
-from rampcli.launch.slurm.scripts import FOLDER, JobScript
+from rampcli.launch.protocol import Job, JobScript
+from rampcli.launch.slurm import FOLDER, commands
 from rampcli.own_folder import link_refused
 from rampcli.records import COUNT, POSITIVE, read_json
 from rampcli.run_directory import RunDirectory
@@ -26,32 +26,23 @@ JOB = {
     "dependency": TEXT_OR_NULL,
 }
 CHAIN = {"jobs": [JOB], "submitted": (float, None), "cancelled": bool}
-"""The shape of `slurm/jobs.json`, as `rampcli.records` has it."""
+"""Shape of slurm/jobs.json, in the notation of `rampcli.records`."""
 MOST_JOBS = 10_000
-"""Slurm's own limit (MaxJobCount), unless a cluster has another. So many ids fit into a command line."""
+"""Slurm's default MaxJobCount. The IDs of this many jobs fit on a command line."""
 MOST_BYTES = 16 * 2**20
-_PLAIN = {
+_ALLOWED = {
     "job": commands.JOB_ID,
     "dependency": commands.JOB_ID,
     "name": re.compile(r"[A-Za-z0-9._-]+"),
     "script": re.compile(rf"{FOLDER}/stage_[0-9]+\.sbatch"),
 }
+"""What text fields of a recorded job may contain: they reach Slurm's command line."""
 _CAN_SAVE = frozenset({"RUNNING", "SUSPENDED"})
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ChainedJob:
-    """One job of a chain.
-
-    Attributes:
-        job: its id; None before it is submitted.
-        name: that Slurm shows.
-        stages: numbers of the stages that it trains, from 0.
-        num_nodes: that it asks for.
-        global_batch_sizes: of the stages, in samples.
-        script: in the run directory.
-        dependency: the id of the job that has to end well before; None for the first.
-    """
+    """One job of a chain, as slurm/jobs.json records it. The attributes are those of `Job`."""
 
     job: str | None
     name: str
@@ -61,15 +52,21 @@ class ChainedJob:
     script: str
     dependency: str | None
 
+    def with_state(self, state: str | None, *, reason: str | None = None) -> Job:
+        """Returns the job with the state that Slurm reports; None if Slurm does not list it."""
+        is_active = state is not None and state not in commands.OVER
+        return Job(**asdict(self), state=state, reason=reason, is_active=is_active)
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Chain:
-    """What `slurm/jobs.json` says.
+    """The contents of slurm/jobs.json.
 
     Attributes:
-        jobs: in order.
-        submitted: when the last one was, in seconds since 1970; None where submitting was interrupted. The first one is held until then.
-        cancelled: whether it was asked to end.
+        jobs: jobs in order.
+        submitted: when the last job was submitted, in seconds since 1970; None if submission
+            was interrupted. Until then the first job is held, so nothing has started.
+        cancelled: True if the jobs were asked to end.
     """
 
     jobs: tuple[ChainedJob, ...]
@@ -77,34 +74,12 @@ class Chain:
     cancelled: bool = False
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class JobStatus:
-    """A job of a chain, as Slurm sees it now.
-
-    Attributes:
-        planned: what was submitted.
-        job: its id; None where it was never submitted.
-        state: PENDING, RUNNING, COMPLETED, ...; None where Slurm knows it no more, minutes after its end.
-        reason: why; None where Slurm gives none.
-    """
-
-    planned: ChainedJob
-    job: str | None
-    state: str | None
-    reason: str | None
-
-    @property
-    def lives(self) -> bool:
-        """Whether it waits, runs, or goes on later."""
-        return self.state is not None and self.state not in commands.OVER
-
-
 def read(directory: RunDirectory) -> Chain | None:
     """Returns the chain of a run, or None if slurm/jobs.json does not exist.
 
     Raises:
-        DamagedFileError: slurm/jobs.json is not what a submission wrote.
-        UsageError: it is a symbolic link, or its folder is one.
+        DamagedFileError: slurm/jobs.json is not what a submission writes.
+        UsageError: slurm/jobs.json or its folder is a symbolic link.
     """
     path = _record(directory)
     for each in (path.parent, path):
@@ -114,19 +89,19 @@ def read(directory: RunDirectory) -> Chain | None:
         facts = read_json(path, CHAIN, most_bytes=MOST_BYTES)
         if len(facts["jobs"]) > MOST_JOBS:
             raise DamagedFileError(
-                f"{path} is damaged: it has {len(facts['jobs']):,} jobs, and {MOST_JOBS:,} are the most"
+                f"{path} is damaged: it has {len(facts['jobs']):,} jobs; the limit is {MOST_JOBS:,}"
             )
         jobs = tuple(_read_job(path, position, job) for position, job in enumerate(facts["jobs"]))
     except FileNotFoundError:
         return None
     except DamagedFileError as error:
-        error.remedy = f"delete {path} once `squeue --me` shows no job of the run"
+        error.remedy = f"delete {path} once `squeue --me` lists no job of the run"
         raise
     return Chain(jobs=jobs, submitted=facts["submitted"], cancelled=facts["cancelled"])
 
 
 def _read_job(path: Path, position: int, facts: dict[str, Any]) -> ChainedJob:
-    for field, pattern in _PLAIN.items():
+    for field, pattern in _ALLOWED.items():
         if facts[field] is not None and not pattern.fullmatch(facts[field]):
             raise DamagedFileError(
                 f"{path} is damaged: jobs[{position}].{field} is {facts[field]!r}"
@@ -136,24 +111,25 @@ def _read_job(path: Path, position: int, facts: dict[str, Any]) -> ChainedJob:
 
 
 def is_cancelled(directory: RunDirectory) -> bool:
-    """Whether the run's jobs were asked to end and not to go back into the queue."""
+    """Returns whether the run's jobs were asked to end and to stay out of the queue."""
     chain = read(directory)
     return chain is not None and chain.cancelled
 
 
 def submit(directory: RunDirectory, scripts: Sequence[JobScript]) -> Chain:
-    """Write the scripts and submit them, each to start once the one before has ended well: all of them, or none.
+    """Writes the scripts and submits them, each dependent on the success of the previous job.
 
-    The first one is held until all are there. Whoever calls this holds the run directory's lock.
+    Either all jobs are submitted or none: the first job is held until the last one is in the
+    queue. The caller holds the run's lock.
 
     Raises:
-        UsageError: jobs of the run are in the queue already.
-        RampcliError: Slurm refused one; those before it are cancelled.
+        UsageError: jobs of the run are already in the queue.
+        RampcliError: Slurm refused a job; the jobs before it are cancelled.
     """
-    refuse_living(directory)
+    refuse_active(directory)
     for folder in (directory.logs, directory.path / FOLDER):
         directory.make_folder(folder)
-    # Slurm opens the logs, and would follow a link.
+    # Slurm opens the logs itself, and would follow a link.
     if link := next(
         (Path(entry) for entry in os.scandir(directory.logs) if entry.is_symlink()), None
     ):
@@ -163,39 +139,40 @@ def submit(directory: RunDirectory, scripts: Sequence[JobScript]) -> Chain:
     chain = _write(directory, Chain(jobs=tuple(_planned(directory, script) for script in scripts)))
     try:
         for position, script in enumerate(scripts):
-            chain = _write(directory, _with_submitted(directory, chain, position, script))
+            chain = _write(directory, _submit_job(directory, chain, position, script))
         chain = _write(directory, replace(chain, submitted=round(time.time(), 3)))
         commands.release(str(chain.jobs[0].job))
     except RampcliError as error:
-        raise _after_taking_back(directory, error) from error
+        raise _withdraw_after(directory, error) from error
     except BaseException:
-        _take_back(directory)
+        _withdraw(directory)
         raise
     return chain
 
 
-def refuse_living(directory: RunDirectory) -> None:
-    """See to it that no job of a run is in the queue. What an interrupted submission left there has not started, and is cancelled.
+def refuse_active(directory: RunDirectory) -> None:
+    """Checks that no job of a run is in the queue. The caller holds the run's lock.
 
-    Whoever calls this holds the run directory's lock.
+    Jobs of an interrupted submission have not started; they are cancelled.
 
     Raises:
-        UsageError: there is one.
+        UsageError: a job waits or runs.
         RampcliError: Slurm does not answer.
     """
     chain = read(directory)
     if chain is not None and chain.submitted is None and not chain.cancelled:
-        _take_back(directory)
-    if living := living_jobs(directory):
-        jobs = ", ".join(str(job.job) for job in living)
+        _withdraw(directory)
+    if active := active_jobs(directory):
+        jobs = ", ".join(_ids(active))
         raise UsageError(
             f"{directory.path} has jobs in the queue: {jobs}",
-            remedy=f"rampcli status {directory.path}, or rampcli cancel {directory.path}; or another name= or run_dir=",
+            remedy=f"rampcli status {directory.path}, or rampcli cancel {directory.path};"
+            " or another name= or run_dir=",
         )
 
 
-def status(directory: RunDirectory) -> list[JobStatus]:
-    """The jobs of a run's chain, in order; empty where there is none.
+def status(directory: RunDirectory) -> list[Job]:
+    """Returns the jobs of a run's chain in order, or an empty list if it has no chain.
 
     Raises:
         RampcliError: Slurm does not answer.
@@ -204,24 +181,27 @@ def status(directory: RunDirectory) -> list[JobStatus]:
     if chain is None:
         return []
     ids = [job.job for job in chain.jobs if job.job is not None]
-    # Where submitting was interrupted, the last id may not be written down.
+    # After an interrupted submission, the last ID may not have been recorded.
     known = (
         commands.jobs_by_id(ids) if len(ids) == len(chain.jobs) else commands.jobs_of_this_user()
     )
-    return [_status(planned, known, folder=str(directory.path.resolve())) for planned in chain.jobs]
+    return [_find(planned, known, folder=str(directory.path.resolve())) for planned in chain.jobs]
 
 
-def living_jobs(directory: RunDirectory) -> list[JobStatus]:
-    """The jobs of a run that wait, run, or go on later.
+def active_jobs(directory: RunDirectory) -> list[Job]:
+    """Returns the jobs of a run that wait, run or will run again.
 
     Raises:
         RampcliError: Slurm does not answer.
     """
-    return [job for job in status(directory) if job.lives]
+    return [job for job in status(directory) if job.is_active]
 
 
-def cancel(directory: RunDirectory) -> list[JobStatus]:
-    """Take waiting jobs out of the queue, and have a running one save and end; gives what Slurm says of them then.
+def cancel(directory: RunDirectory) -> list[Job]:
+    """Removes waiting jobs from the queue, and asks a running job to save and exit.
+
+    Returns:
+        The jobs of the run, with their states afterwards.
 
     Raises:
         UsageError: the run has no jobs.
@@ -230,22 +210,22 @@ def cancel(directory: RunDirectory) -> list[JobStatus]:
     chain = read(directory)
     if chain is None:
         raise UsageError(
-            f"{directory.path} has no jobs of Slurm's",
+            f"{directory.path} has no Slurm jobs",
             remedy="the run directory of a run with launch=slurm",
         )
-    # A job that starts or would go back into the queue from here on looks at this first.
+    # From here on, a job that starts, or is about to requeue itself, sees that it is cancelled.
     _write(directory, replace(chain, cancelled=True))
-    if waiting := _ids(living_jobs(directory)):
+    if waiting := _ids(active_jobs(directory)):
         commands.cancel(waiting, only_waiting=True)
-    living = living_jobs(directory)
-    if running := _ids(job for job in living if job.state in _CAN_SAVE):
+    active = active_jobs(directory)
+    if running := _ids(job for job in active if job.state in _CAN_SAVE):
         commands.ask_to_save(running)
-    if others := _ids(job for job in living if job.state not in _CAN_SAVE | {"COMPLETING"}):
+    if others := _ids(job for job in active if job.state not in _CAN_SAVE | {"COMPLETING"}):
         commands.cancel(others)
     return status(directory)
 
 
-def _ids(jobs: Iterable[JobStatus]) -> list[str]:
+def _ids(jobs: Iterable[Job]) -> list[str]:
     return [job.job for job in jobs if job.job is not None]
 
 
@@ -270,19 +250,17 @@ def _planned(directory: RunDirectory, script: JobScript) -> ChainedJob:
     )
 
 
-def _with_submitted(
-    directory: RunDirectory, chain: Chain, position: int, script: JobScript
-) -> Chain:
-    """The chain with one more job submitted."""
+def _submit_job(directory: RunDirectory, chain: Chain, position: int, script: JobScript) -> Chain:
+    """Submits one job, and returns the chain with its ID."""
     previous = chain.jobs[position - 1].job if position else None
-    placing = (
+    order = (
         ["--hold"]
         if previous is None
         else [f"--dependency=afterok:{previous}", "--kill-on-invalid-dep=yes"]
     )
     folder = directory.path.resolve()
-    # What stands here, no option of the user's in the script changes: by its name and its folder a job is found again.
-    options = [*placing, f"--job-name={script.job_name}", f"--chdir={folder}"]
+    # These options override the script's. Name and folder identify the job later.
+    options = [*order, f"--job-name={script.job_name}", f"--chdir={folder}"]
     job = replace(
         chain.jobs[position],
         job=commands.submit(script.path.resolve(), folder=folder, options=options),
@@ -291,39 +269,43 @@ def _with_submitted(
     return replace(chain, jobs=(*chain.jobs[:position], job, *chain.jobs[position + 1 :]))
 
 
-def _status(planned: ChainedJob, known: Sequence[commands.QueuedJob], *, folder: str) -> JobStatus:
-    """What Slurm says of a job. An id alone is no proof: Slurm may give it to another job, once it has lost its state."""
+def _find(planned: ChainedJob, known: Sequence[commands.QueuedJob], *, folder: str) -> Job:
+    """Returns a job with the state that Slurm reports.
+
+    An ID alone does not identify the job: after losing its state, Slurm may reuse IDs.
+    """
     for job in known:
         same = job.job == planned.job if planned.job is not None else not job.is_over
         if same and (job.name, job.folder) == (planned.name, folder):
-            return JobStatus(planned=planned, job=job.job, state=job.state, reason=job.reason)
-    return JobStatus(planned=planned, job=planned.job, state=None, reason=None)
+            return replace(planned, job=job.job).with_state(job.state, reason=job.reason)
+    return planned.with_state(None)
 
 
-def _take_back(directory: RunDirectory) -> None:
-    """Cancel all that was submitted; the first job is held still, so nothing has started."""
-    if living := _ids(living_jobs(directory)):
-        commands.cancel(living)
+def _withdraw(directory: RunDirectory) -> None:
+    """Cancels all submitted jobs while the first one is still held, so nothing has started."""
+    if active := _ids(active_jobs(directory)):
+        commands.cancel(active)
     chain = read(directory)
     if chain is not None:
         _write(directory, replace(chain, cancelled=True))
 
 
-def _after_taking_back(directory: RunDirectory, error: RampcliError) -> RampcliError:
-    """The same error, and what became of the jobs before."""
+def _withdraw_after(directory: RunDirectory, error: RampcliError) -> RampcliError:
+    """Cancels all submitted jobs, and returns the error with a note about them."""
     chain = read(directory)
     jobs = [job.job for job in chain.jobs if job.job is not None] if chain else []
     try:
-        _take_back(directory)
+        _withdraw(directory)
     except RampcliError as another:
-        left = f"{error.message}; jobs may be left in the queue: {another.message}"
         return RampcliError(
-            left, keys=error.keys, remedy=f"scancel {' '.join(jobs)}" if jobs else error.remedy
+            f"{error.message}; jobs may remain in the queue: {another.message}",
+            keys=error.keys,
+            remedy=f"scancel {' '.join(jobs)}" if jobs else error.remedy,
         )
     if not jobs:
         return error
     return RampcliError(
-        f"{error.message}; cancelled what was submitted before: {', '.join(jobs)}",
+        f"{error.message}; cancelled the jobs submitted before it: {', '.join(jobs)}",
         keys=error.keys,
         remedy=error.remedy,
     )

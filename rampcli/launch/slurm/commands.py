@@ -1,4 +1,4 @@
-"""Slurm's commands: submitting, listing, cancelling, releasing and requeueing jobs."""
+"""Runs Slurm's commands: submits, lists, cancels, releases and requeues jobs."""
 
 import os
 import re
@@ -12,7 +12,7 @@ from rampcli.interpreter import safe_environment
 
 TIME_LIMIT_S = 60.0
 JOB_ID = re.compile(r"[1-9][0-9]{0,9}")
-"""A job's id. Jobs of a chain are no parts of arrays or heterogeneous jobs, whose ids have more to them."""
+"""ID of a job. Array and heterogeneous jobs have longer IDs, but a chain contains neither."""
 
 OVER = frozenset(
     {
@@ -28,22 +28,25 @@ OVER = frozenset(
         "TIMEOUT",
     }
 )
-"""The states of jobs that do not go on."""
+"""States of jobs that will not run again."""
 
-# A folder may hold anything, also newlines. What ends a record is followed by the next one, or by nothing.
+# A folder's name may contain any character, including newlines. So a record ends only where the
+# next one begins, or at the end of the output.
 _QUEUE_FORMAT = "%A\x1f%T\x1f%j\x1f%r\x1f%Z\x1e"
 _QUEUE_RECORD = re.compile(
     r"(\d+)\x1f(\w+)\x1f([^\x1f]*)\x1f([^\x1f]*)\x1f(.*?)\x1e\n(?=\d+\x1f|\Z)", re.DOTALL
 )
 
-# Where the cluster is. Else `SLURM_...` describes the job that one is in, and a new job would take it for its own.
-_OF_CLUSTER = ("SLURM_CONF", "SLURM_CONF_SERVER", "SLURM_CLUSTERS", "SLURM_JWT")
-# Defaults of a user's, which sbatch prefers to what a script says, and that a chain cannot do with.
-_NOT_FOR_CHAINS = ("ARRAY_INX", "JOB_NAME", "NO_REQUEUE", "OPEN_MODE", "REQUEUE", "SIGNAL", "WAIT")
-_SPELLED_OTHERWISE = {"time": "TIMELIMIT"}
+# These say where the cluster is. Other SLURM_ variables describe the job that this process runs in,
+# and a new job must not inherit them.
+_CLUSTER_VARIABLES = ("SLURM_CONF", "SLURM_CONF_SERVER", "SLURM_CLUSTERS", "SLURM_JWT")
+# SBATCH_ variables override the options in a script. These would break a chain.
+_BREAKS_CHAINS = ("ARRAY_INX", "JOB_NAME", "NO_REQUEUE", "OPEN_MODE", "REQUEUE", "SIGNAL", "WAIT")
+_VARIABLE_OF_OPTION = {"time": "TIMELIMIT"}
 _DIRECTIVE = re.compile(r'^#SBATCH\s+"?--([a-z-]+)', re.MULTILINE)
 
-# What Slurm says, the settings that it is about, and what to try.
+CONTROLLER_REMEDY = "`scontrol ping` shows whether the controller answers"
+# Patterns in Slurm's error messages, the settings that they concern, and remedies.
 _COMPLAINTS = (
     (r"qos", ("launch.slurm.qos",), "a quality of service that `sacctmgr show qos` lists"),
     (
@@ -61,31 +64,31 @@ _COMPLAINTS = (
     (
         r"gres|gpus",
         ("launch.slurm.gpus_per_node",),
-        "launch.slurm.gpus_per_node=0, where the cluster does not count GPUs",
+        "launch.slurm.gpus_per_node=0, if the cluster does not schedule GPUs",
     ),
     (
         r"node count|node configuration",
         ("trainer.num_nodes", "trainer.devices"),
-        "nodes such as `sinfo --Node --long` lists",
+        "nodes that `sinfo --Node --long` lists",
     ),
     (
         r"contact|connect|communication|timed out",
         (),
-        "`scontrol ping`, which says whether the controller answers",
+        CONTROLLER_REMEDY,
     ),
 )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class QueuedJob:
-    """A job that Slurm knows: one that waits, runs, or has ended not long ago.
+    """A job that squeue lists: it waits, runs or has ended recently.
 
     Attributes:
-        job: its id.
-        state: RUNNING, PENDING, ...
-        name: that it was given.
-        reason: why it is in this state; None where there is none.
-        folder: from where it was submitted.
+        job: ID.
+        state: for example RUNNING or PENDING.
+        name: name given at submission.
+        reason: why the job is in this state, or None.
+        folder: working directory given at submission.
     """
 
     job: str
@@ -96,41 +99,41 @@ class QueuedJob:
 
     @property
     def is_over(self) -> bool:
-        """Whether it does not go on."""
+        """True if the job will not run again."""
         return self.state in OVER
 
 
 def submit(script: Path, *, folder: Path, options: Sequence[str] = ()) -> str:
-    """Hand a script to sbatch; gives the id of the job.
+    """Submits a script with sbatch, and returns the job's ID.
 
     Args:
-        script: of the job.
-        folder: where the job starts.
-        options: of sbatch, before those in the script.
+        script: script of the job.
+        folder: working directory of sbatch.
+        options: sbatch options, which override those in the script.
 
     Raises:
-        RampcliError: it was refused, or it is not known whether it was.
+        RampcliError: the job was refused, or sbatch gave no clear answer.
     """
-    given = _DIRECTIVE.findall(script.read_text(encoding="utf-8"))
-    said = _run(
+    directives = _DIRECTIVE.findall(script.read_text(encoding="utf-8"))
+    output = _run(
         "sbatch",
         "--parsable",
         *options,
         str(script),
         folder=folder,
-        environment=_environment_of_jobs(given),
+        environment=_job_environment(directives),
     )
-    job = said.strip().partition(";")[0]  # a cluster of several adds its name
+    job = output.strip().partition(";")[0]  # a multi-cluster setup appends the cluster's name
     if not JOB_ID.fullmatch(job):
         raise RampcliError(
-            f"sbatch printed {job!r} instead of a job's id",
-            remedy="`squeue --me`, which shows whether there is a job",
+            f"sbatch printed {job!r} instead of a job ID",
+            remedy="`squeue --me` shows whether the job was submitted",
         )
     return job
 
 
 def jobs_by_id(jobs: Sequence[str]) -> list[QueuedJob]:
-    """Those of the jobs that Slurm still knows.
+    """Returns those of the jobs that squeue still lists.
 
     Raises:
         RampcliError: squeue failed.
@@ -138,13 +141,13 @@ def jobs_by_id(jobs: Sequence[str]) -> list[QueuedJob]:
     try:
         return _queue(f"--jobs={','.join(jobs)}") if jobs else []
     except RampcliError as error:
-        if "Invalid job id" in error.message:  # it says so of a single one
+        if "Invalid job id" in error.message:  # squeue says so only if it is asked for one job
             return []
         raise
 
 
 def jobs_of_this_user() -> list[QueuedJob]:
-    """All that Slurm knows of the user's.
+    """Returns all jobs of this user that squeue lists.
 
     Raises:
         RampcliError: squeue failed.
@@ -153,7 +156,7 @@ def jobs_of_this_user() -> list[QueuedJob]:
 
 
 def cancel(jobs: Sequence[str], *, only_waiting: bool = False) -> None:
-    """End jobs at once; those that are over are left as they are.
+    """Cancels jobs, or only those that wait. Jobs that have ended are ignored.
 
     Raises:
         RampcliError: scancel failed.
@@ -162,7 +165,7 @@ def cancel(jobs: Sequence[str], *, only_waiting: bool = False) -> None:
 
 
 def ask_to_save(jobs: Sequence[str]) -> None:
-    """Send SIGUSR1 to what the scripts of running jobs have become, as Slurm does ahead of a time limit.
+    """Sends SIGUSR1 to the supervisors of running jobs, as Slurm does before a time limit.
 
     Raises:
         RampcliError: scancel failed.
@@ -171,7 +174,7 @@ def ask_to_save(jobs: Sequence[str]) -> None:
 
 
 def release(job: str) -> None:
-    """Let a job start that was submitted with `--hold`.
+    """Releases a job that was submitted with `--hold`.
 
     Raises:
         RampcliError: scontrol failed.
@@ -180,7 +183,7 @@ def release(job: str) -> None:
 
 
 def requeue(job: str) -> None:
-    """End a job and put it back into the queue, under the same id.
+    """Ends a job and puts it back into the queue under the same ID.
 
     Raises:
         RampcliError: scontrol failed.
@@ -189,7 +192,7 @@ def requeue(job: str) -> None:
 
 
 def address_of(node: str) -> str:
-    """Where other nodes reach a node: names need not resolve.
+    """Returns the address at which other nodes reach a node, whose name may not resolve.
 
     Raises:
         RampcliError: scontrol failed.
@@ -199,7 +202,7 @@ def address_of(node: str) -> str:
 
 
 def nodes_named(names: str) -> list[str]:
-    """Returns the nodes of a list as Slurm writes it, `node[1-3]` for example.
+    """Returns the nodes in one of Slurm's node lists, for example `node[1-3]`.
 
     Raises:
         RampcliError: scontrol failed.
@@ -208,7 +211,7 @@ def nodes_named(names: str) -> list[str]:
 
 
 def _queue(which: str) -> list[QueuedJob]:
-    said = _run("squeue", "--noheader", "--states=all", f"--format={_QUEUE_FORMAT}", which)
+    output = _run("squeue", "--noheader", "--states=all", f"--format={_QUEUE_FORMAT}", which)
     return [
         QueuedJob(
             job=job,
@@ -217,7 +220,7 @@ def _queue(which: str) -> list[QueuedJob]:
             reason=None if reason == "None" else reason,
             folder=folder,
         )
-        for job, state, name, reason, folder in _QUEUE_RECORD.findall(said)
+        for job, state, name, reason, folder in _QUEUE_RECORD.findall(output)
     ]
 
 
@@ -225,26 +228,33 @@ def _scancel(*words: str) -> None:
     try:
         _run("scancel", *words)
     except RampcliError as error:
-        if not re.search("Invalid job id|already complet", error.message):  # it has ended meanwhile
+        # The job may have ended in the meantime.
+        if not re.search("Invalid job id|already complet", error.message):
             raise
 
 
-def _environment_of_jobs(given: Sequence[str]) -> dict[str, str]:
-    """Returns what a job inherits, without what would make it another one than its script says; `given` are the script's options."""
+def _job_environment(directives: Sequence[str]) -> dict[str, str]:
+    """Returns the environment that a job inherits.
+
+    It leaves out variables that would override the script's options, or describe another job.
+
+    Args:
+        directives: names of the options in the script.
+    """
     of_script = [
-        _SPELLED_OTHERWISE.get(option, option.upper().replace("-", "_")) for option in given
+        _VARIABLE_OF_OPTION.get(option, option.upper().replace("-", "_")) for option in directives
     ]
-    unwanted = {f"SBATCH_{name}" for name in (*_NOT_FOR_CHAINS, *of_script)}
+    unwanted = {f"SBATCH_{name}" for name in (*_BREAKS_CHAINS, *of_script)}
     return {
         name: value
         for name, value in safe_environment().items()
-        if not name.startswith("SLURM_") or name in _OF_CLUSTER
+        if not name.startswith("SLURM_") or name in _CLUSTER_VARIABLES
         if name not in unwanted
     }
 
 
-def _environment_of_commands() -> dict[str, str]:
-    """Without the user's defaults for what squeue shows and scancel cancels."""
+def _command_environment() -> dict[str, str]:
+    """Returns this environment without the user's defaults for squeue, scancel and scontrol."""
     return {
         name: value
         for name, value in os.environ.items()
@@ -258,16 +268,16 @@ def _run(
     folder: Path | None = None,
     environment: Mapping[str, str] | None = None,
 ) -> str:
-    """What a command prints.
+    """Runs one of Slurm's programs, and returns what it prints.
 
     Raises:
-        RampcliError: with what it said.
+        RampcliError: the program is missing, failed or did not answer in time.
     """
     try:
         done = subprocess.run(
             [program, *words],
             cwd=folder,
-            env=environment or _environment_of_commands(),
+            env=environment or _command_environment(),
             stdin=subprocess.DEVNULL,
             capture_output=True,
             timeout=TIME_LIMIT_S,
@@ -275,24 +285,25 @@ def _run(
         )
     except FileNotFoundError as error:
         raise RampcliError(
-            f"there is no {program} on PATH",
+            f"{program} is not on PATH",
             keys=("launch.launcher",),
-            remedy="a login node of a cluster with Slurm, or launch=local",
+            remedy="a login node of a Slurm cluster, or launch=local",
         ) from error
     except subprocess.TimeoutExpired as error:
         raise RampcliError(
-            f"{program} gave no answer in {TIME_LIMIT_S:g} s",
-            remedy="`scontrol ping`, which says whether the controller answers",
+            f"{program} did not answer within {TIME_LIMIT_S:g} s",
+            remedy=CONTROLLER_REMEDY,
         ) from error
     if done.returncode != 0:
         raise _refusal(program, os.fsdecode(done.stderr) or os.fsdecode(done.stdout))
     return os.fsdecode(done.stdout)
 
 
-def _refusal(program: str, said: str) -> RampcliError:
+def _refusal(program: str, output: str) -> RampcliError:
+    """Returns the error for a program that failed, with the settings that it concerns."""
     lines = [
         line.removeprefix(f"{program}: ").removeprefix("error: ")
-        for line in said.splitlines()
+        for line in output.splitlines()
         if line.strip()
     ]
     message = f"{program}: {'; '.join(lines)}"

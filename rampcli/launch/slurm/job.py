@@ -1,4 +1,7 @@
-"""What a job of the chain runs: `python -m rampcli.launch.slurm.job RUN_DIR STAGE...`. It supervises workers on all nodes of the job."""
+"""What a job of the chain runs: `python -m rampcli.launch.slurm.job RUN_DIR STAGE...`.
+
+It supervises workers on all nodes of the job.
+"""
 
 import os
 import re
@@ -12,42 +15,47 @@ from rampcli.checkpoint.manifest import consumed_samples
 from rampcli.config import snapshot
 from rampcli.config.resolve import Resolved, resolve
 from rampcli.errors import EXIT_INTERRUPTED, RampcliError
-from rampcli.interpreter import python
+from rampcli.interpreter import python_command
 from rampcli.launch.elastic import World
-from rampcli.launch.failures import noting_failure
 from rampcli.launch.observer import Observer
-from rampcli.launch.printed import Printed
-from rampcli.launch.run_lock import locked
-from rampcli.launch.slurm import chain, commands
-from rampcli.launch.stop_signals import noting_stop_signals
+from rampcli.launch.record_failure import record_failure
+from rampcli.launch.run_lock import lock_run
+from rampcli.launch.slurm import FOLDER, chain, commands
+from rampcli.launch.stop_signals import catch_stop_signals
 from rampcli.launch.supervise import Supervisor
+from rampcli.launch.worker_log import WorkerLog
 from rampcli.launch.workers import WORKER, Workers, reserve_port, start_process, worker_environment
 from rampcli.lifeline import StopSignals
 from rampcli.network import LOOPBACK, address_towards
 from rampcli.run_directory import COMPLETE, PREEMPTED, RunDirectory, read_rows
 
-OLD_SUPERVISOR_S = 120.0
-"""How long the same job, on a node that was lost, may take to let go of the run."""
+LOCK_WAIT_S = 120.0
+"""Seconds to wait for the run's lock: the same job may still hold it on a node that was lost."""
 FRUITLESS_STARTS = 3
-"""So many without a checkpoint, and the job does not go back into the queue."""
-_ENDED = re.compile(r"srun: error: \S+: tasks? (?P<ranks>\d[\d,-]*): (?P<how>.+)", re.ASCII)
+"""After this many starts without a checkpoint, the job is not requeued."""
+_TASK_ENDED = re.compile(r"srun: error: \S+: tasks? (?P<ranks>\d[\d,-]*): (?P<how>.+)", re.ASCII)
 
 
-class Step(Workers):
-    """A srun, and the workers that it started on all nodes. Slurm takes its time (KillWait) to end them."""
+class SrunWorkers(Workers):
+    """One srun process and the workers that it starts on all nodes.
 
-    lost_s = 60.0
-    stop_signal = signal.SIGUSR1  # at SIGTERM srun would end the step
+    Slurm may need up to KillWait to end the workers.
+    """
+
+    exit_timeout_s = 60.0
+    stop_signal = signal.SIGUSR1  # srun passes it on; SIGTERM would end the job step
 
     def __init__(
         self, resolved: Resolved, directory: RunDirectory, world: World, log: Path
     ) -> None:
-        """Start the ranks of a world; their output goes to `log`."""
+        """Starts the ranks of a world; their output is appended to `log`."""
         trainer, slurm = resolved.config.trainer, resolved.config.launch.slurm
-        address = _address(len(world.nodes))
+        address = _meeting_address(len(world.nodes))
         meeting_socket = reserve_port(address)
-        environment = worker_environment(threads=slurm.cpus_per_task or _threads(trainer.devices))
+        threads = slurm.cpus_per_task or _processors_per_task(trainer.devices)
+        environment = worker_environment(threads=threads)
         environment |= {"MASTER_ADDR": address, "MASTER_PORT": str(meeting_socket.getsockname()[1])}
+        interpreter = slurm.python or sys.executable
         command = [
             *("srun", "--kill-on-bad-exit=1", "--export=ALL"),
             f"--nodes={len(world.nodes)}",
@@ -56,14 +64,17 @@ class Step(Workers):
             *([] if slurm.cpus_per_task is None else [f"--cpus-per-task={slurm.cpus_per_task}"]),
             *slurm.srun_args,
             *slurm.container,
-            *python(WORKER, str(directory.path), interpreter=slurm.python or sys.executable),
+            *python_command(WORKER, str(directory.path), interpreter=interpreter),
         ]
-        self.printed = Printed(log)
+        self.log = WorkerLog(log)
         super().__init__([start_process(command, directory, log, environment)], meeting_socket)
 
     def killed(self) -> dict[int, str]:
-        """As `Workers.killed`. srun says it in the log, first of the rank that ended first; the others it ends itself."""
-        ended = next(filter(None, map(_ENDED.fullmatch, self.printed.lines())), None)
+        """Returns the ranks that a signal killed first, with the signal's name.
+
+        srun reports them in the log. The ranks that it reports later were killed by srun.
+        """
+        ended = next(filter(None, map(_TASK_ENDED.fullmatch, self.log.lines())), None)
         if ended is None or ended["how"].startswith("Exited"):
             return {}
         ends = [part.partition("-") for part in ended["ranks"].split(",")]
@@ -75,23 +86,23 @@ class Step(Workers):
         return dict.fromkeys(ranks, names.get(how, how))
 
 
-def _address(num_nodes: int) -> str:
-    """Returns the address of this node, the job's first, where the ranks on the first nodes of the job meet."""
+def _meeting_address(num_nodes: int) -> str:
+    """Returns the address of this node, the job's first, as the other nodes reach it."""
     if num_nodes == 1:
         return LOOPBACK
     others = commands.nodes_named(os.environ["SLURM_JOB_NODELIST"])[1:]
     return address_towards(commands.address_of(others[0]))
 
 
-def _threads(devices: int) -> int:
+def _processors_per_task(devices: int) -> int:
     return max(1, int(os.environ.get("SLURM_CPUS_ON_NODE", "1")) // devices)
 
 
 def main() -> None:
-    """Train stages, and leave with an exit code that tells Slurm whether the next job may start."""
-    with noting_stop_signals() as signals:
+    """Trains stages. Exit code 0 tells Slurm that the next job of the chain may start."""
+    with catch_stop_signals() as signals:
         try:
-            code = go_on(
+            code = train_stages(
                 RunDirectory(Path(sys.argv[1])), [int(stage) for stage in sys.argv[2:]], signals
             )
         except RampcliError as error:
@@ -100,58 +111,59 @@ def main() -> None:
     sys.exit(code)
 
 
-def go_on(directory: RunDirectory, stages: Sequence[int], signals: StopSignals) -> int:
-    """Train what is left of the stages; the exit code. 0 at their end.
+def train_stages(directory: RunDirectory, stages: Sequence[int], signals: StopSignals) -> int:
+    """Trains the rest of some stages, and returns the exit code: 0 once they are complete.
 
     Raises:
-        RampcliError: the workers failed, or the run does not stand in these stages.
+        RampcliError: the workers failed, or the run has not reached these stages.
     """
     if chain.is_cancelled(directory):
         return 0
-    with locked(directory, wait_s=OLD_SUPERVISOR_S), noting_failure(directory):
-        before = consumed_samples(directory)
-        resolved = resolve(snapshot.read(directory.config), consumed_samples_in=lambda _: before)
-        if _are_behind(resolved, stages, directory, before):
+    with lock_run(directory, wait_s=LOCK_WAIT_S), record_failure(directory):
+        consumed = consumed_samples(directory)
+        resolved = resolve(snapshot.read(directory.config), consumed_samples_in=lambda _: consumed)
+        if _already_trained(resolved, stages, directory, consumed):
             return 0
         supervisor = Supervisor(
             resolved=resolved,
             run=directory,
-            start=partial(Step, resolved, directory),
+            start=partial(SrunWorkers, resolved, directory),
             observer=Observer(),
             signals=signals,
         )
-        state = supervisor.go_through(one_stage=True)
+        state = supervisor.run_stages(one_stage=True)
         if state["status"] != PREEMPTED:
             return 0
         if signals.signal == signal.SIGUSR1 and not chain.is_cancelled(directory):
             check_progress(directory)
-    return _back_into_the_queue(directory)
+    return _requeue(directory)
 
 
-def _are_behind(
+def _already_trained(
     resolved: Resolved, stages: Sequence[int], directory: RunDirectory, consumed_samples: int
 ) -> bool:
-    """Whether the run has passed the stages already, as where a job is requeued after its work was done.
+    """Returns whether the run is past some stages, as in a job that is requeued after its work.
 
     Raises:
-        RampcliError: it has not come to them yet.
+        RampcliError: the run has not reached the stages yet.
     """
     if resolved.plan.is_complete(consumed_samples):
         return (directory.read_state() or {}).get("status") == COMPLETE
     current = resolved.plan.stage_at(consumed_samples).stage
     if current < min(stages):
         raise RampcliError(
-            f"{directory.path} stands in stage {current}, and this job is for stage {stages[0]}",
-            remedy=f"sbatch {directory.path}/slurm/stage_{current}.sbatch first, or rampcli pretrain, which submits what is left",
+            f"{directory.path} is at stage {current}, but this job trains stage {stages[0]}",
+            remedy=f"sbatch {directory.path}/{FOLDER}/stage_{current}.sbatch first, or"
+            " rampcli pretrain, which submits the remaining jobs",
         )
     return current > max(stages)
 
 
 def check_progress(directory: RunDirectory) -> None:
-    """A job that gets no step saved in its time is not to go back into the queue for ever.
+    """Checks that a job saves a step within its time limit, so that it is not requeued for ever.
 
     Raises:
-        RampcliError: it has been so several times.
+        RampcliError: `FRUITLESS_STARTS` starts have saved nothing.
     """
     starts = 0
     for row in read_rows(directory.events):
@@ -159,14 +171,19 @@ def check_progress(directory: RunDirectory) -> None:
     if starts < FRUITLESS_STARTS:
         return
     raise RampcliError(
-        f"the job was asked to save {starts} times before there was a step to save: its time limit is too short",
+        f"the job was asked to save {starts} times before it had completed a step:"
+        " its time limit is too short",
         keys=("launch.slurm.time",),
-        remedy="a longer launch.slurm.time, or a shorter launch.grace_s: the job is asked to save that and a minute before its end",
+        remedy="a longer launch.slurm.time, or a shorter launch.grace_s: the job is asked to save"
+        " one minute plus launch.grace_s before its time limit",
     )
 
 
-def _back_into_the_queue(directory: RunDirectory) -> int:
-    """Have this job go on later, unless somebody cancelled it, or Slurm has ended it or put it back already; the exit code."""
+def _requeue(directory: RunDirectory) -> int:
+    """Puts this job back into the queue, and returns the exit code.
+
+    A cancelled chain is not requeued, nor is a job that Slurm has already ended or requeued.
+    """
     if chain.is_cancelled(directory):
         return 0
     job = os.environ["SLURM_JOB_ID"]

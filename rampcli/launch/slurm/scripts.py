@@ -1,10 +1,10 @@
-"""The scripts of the jobs, made from a template."""
+"""Renders the sbatch scripts of a run's jobs from a template."""
 
 import math
 import re
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -12,49 +12,33 @@ from rampcli.batch.training_plan import StagePlan
 from rampcli.config.choices import Accelerator
 from rampcli.config.resolve import Resolved
 from rampcli.errors import UsageError
+from rampcli.launch.protocol import JobScript
+from rampcli.launch.slurm import FOLDER
 from rampcli.launch.slurm.template import TemplateError, render_within_limits
 from rampcli.launch.slurm.template import render as render_template
 from rampcli.own_folder import read_file
 from rampcli.run_directory import RunDirectory
 
-FOLDER = "slurm"
 TEMPLATE_KEY = "launch.slurm.template"
-SIGNAL_MARGIN_S = 60  # Slurm's signals come up to a minute late (sbatch(1), --signal)
+SIGNAL_MARGIN_S = 60
+"""Slurm's signals may arrive up to a minute late (sbatch(1), --signal)."""
 MOST_TEMPLATE_BYTES = 2**20
 _BUNDLED = Path(__file__).with_name("stage.sbatch.j2")
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class JobScript:
-    """What one job runs.
-
-    Attributes:
-        stages: that its processes train.
-        num_nodes: that it asks for.
-        job_name: of letters, digits, dots, dashes and underscores.
-        path: where the script belongs; nothing is written yet.
-        text: of the script.
-    """
-
-    stages: tuple[StagePlan, ...]
-    num_nodes: int
-    job_name: str
-    path: Path
-    text: str
 
 
 def render(
     resolved: Resolved, directory: RunDirectory, *, consumed_samples: int = 0
 ) -> list[JobScript]:
-    """The scripts of a run's jobs, in order.
+    """Returns the scripts of a run's jobs, in order.
 
     Args:
-        resolved: what to train, and its plan.
-        directory: of the run.
-        consumed_samples: where the run stands; what was trained by then needs no job.
+        resolved: configuration and plan of the run.
+        directory: run directory.
+        consumed_samples: samples already trained on. Stages that end before need no job.
 
     Raises:
-        UsageError: the template is not there or cannot be rendered, or Slurm could not write into the run directory.
+        UsageError: the template cannot be read or rendered, or Slurm cannot write logs into the
+            run directory.
     """
     _check_folder(directory)
     groups = [
@@ -84,7 +68,7 @@ def render(
 def _facts(
     resolved: Resolved, directory: RunDirectory, stages: Sequence[StagePlan]
 ) -> dict[str, Any]:
-    """What a template may print."""
+    """Returns the variables of the template."""
     trainer, launch = resolved.config.trainer, resolved.config.launch
     first = stages[0]
     gpus_per_node = 0 if trainer.accelerator is Accelerator.cpu else launch.slurm.gpus_per_node
@@ -107,22 +91,22 @@ def _check_folder(directory: RunDirectory) -> None:
     path = str(directory.path.resolve())
     if not {"%", "\\"}.isdisjoint(path):
         raise UsageError(
-            f"Slurm cannot write logs into {path}: it has uses of its own for % and \\ in a path",
+            f"Slurm cannot write logs into {path}: % and \\ have a special meaning in its paths",
             keys=("run_dir",),
             remedy="another run_dir=",
         )
 
 
-def _fill(own: str | None, facts: Sequence[dict[str, Any]]) -> list[str]:
-    """Returns what the bundled template, or one of a user's own, prints for each job.
+def _fill(custom: str | None, facts: Sequence[dict[str, Any]]) -> list[str]:
+    """Returns the text of each job's script, from the user's own or the bundled template.
 
     Raises:
         UsageError: the template cannot be read or rendered.
     """
-    name = own or str(_BUNDLED)
+    name = custom or str(_BUNDLED)
     try:
         template = read_file(Path(name), most_bytes=MOST_TEMPLATE_BYTES).decode()
-    except (OSError, ValueError) as error:  # ValueError: no UTF-8, or no path
+    except (OSError, ValueError) as error:  # ValueError: invalid UTF-8 or path
         reason = error.strerror if isinstance(error, OSError) else error
         raise UsageError(
             f"cannot read the template {name}: {reason}",
@@ -130,11 +114,12 @@ def _fill(own: str | None, facts: Sequence[dict[str, Any]]) -> list[str]:
             remedy=f"{TEMPLATE_KEY}=null",
         ) from error
     try:
-        return render_within_limits(template, facts) if own else render_template(template, facts)
+        return render_within_limits(template, facts) if custom else render_template(template, facts)
     except TemplateError as error:
         where = "" if error.line is None else f"line {error.line} of "
         raise UsageError(
             f"{where}the template {name}: {error.reason}",
             keys=(TEMPLATE_KEY,),
-            remedy=f"{TEMPLATE_KEY}=null, for the bundled template; it knows {', '.join(facts[0])}",
+            remedy=f"{TEMPLATE_KEY}=null, for the bundled template; the variables are"
+            f" {', '.join(facts[0])}",
         ) from error

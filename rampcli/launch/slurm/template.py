@@ -1,7 +1,8 @@
-"""Renders job templates. Whatever a template prints comes out as quoted words of bash, also from a template of a user's own.
+"""Renders job templates. Every printed value becomes quoted words of bash.
 
-The sandbox of Jinja keeps a template from reading files and running code, not from looping for ever. So a template of a user's own is
-rendered by `python -m rampcli.launch.slurm.template`, a process with limits of time, memory and output.
+This also holds for a user's own template. Jinja's sandbox keeps such a template from reading files
+and running code, but not from looping for ever. So it is rendered in a separate process, with
+limits on time, memory and output: `python -m rampcli.launch.slurm.template`.
 """
 
 import json
@@ -19,14 +20,15 @@ from jinja2 import StrictUndefined, TemplateRuntimeError, TemplateSyntaxError
 from jinja2.sandbox import SandboxedEnvironment
 
 from rampcli.errors import printable
-from rampcli.interpreter import python, safe_environment
+from rampcli.interpreter import python_command, safe_environment
 
 CPU_S = 5
 WALL_S = 60.0
-"""Long enough for Python to start from a slow disk. A template cannot sleep, so that its own limit is `CPU_S`."""
+"""Leaves time for Python to start from a slow disk. The template itself is limited by `CPU_S`: it
+cannot sleep."""
 MEMORY_GIB = 1
 OUTPUT_MIB = 4
-"""For all scripts of a chain. Slurm takes no larger script (max_script_size)."""
+"""Limit for all scripts of a chain. Slurm does not accept larger scripts (max_script_size)."""
 _UNUSUAL = re.compile(r"[^\w@%+=:,./ -]")
 
 
@@ -34,8 +36,8 @@ class TemplateError(Exception):
     """A template cannot be rendered.
 
     Attributes:
-        line: of the template, or None if it is unknown.
-        reason: what is wrong.
+        line: line of the template, or None if it is unknown.
+        reason: what is wrong there.
     """
 
     def __init__(self, line: int | None, reason: str) -> None:
@@ -45,10 +47,11 @@ class TemplateError(Exception):
 
 
 def render(template: str, facts: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Returns what a template prints, for each mapping of names to values.
+    """Returns the rendered texts of a template, one for each mapping of names to values.
 
     Raises:
-        TemplateError: it is not a template, an expression in it fails, or it prints more than `OUTPUT_MIB`.
+        TemplateError: the template is invalid, an expression fails, or the texts exceed
+            `OUTPUT_MIB`.
     """
     environment = SandboxedEnvironment(
         undefined=StrictUndefined,
@@ -58,38 +61,36 @@ def render(template: str, facts: Sequence[Mapping[str, Any]]) -> list[str]:
         keep_trailing_newline=True,
     )
     environment.filters["directive"] = _quote_directive
-    texts, left = list[str](), OUTPUT_MIB * 2**20
+    texts, remaining = list[str](), OUTPUT_MIB * 2**20
     try:
         compiled = environment.from_string(template)
         for names in facts:
             pieces = []
             for piece in compiled.generate(names):
-                left -= len(piece)
-                if left < 0:
+                remaining -= len(piece)
+                if remaining < 0:
                     raise TemplateRuntimeError(f"it prints more than {OUTPUT_MIB} MiB")
                 pieces.append(piece)
             texts.append("".join(pieces))
     except MemoryError as error:
         raise TemplateError(
-            _line_of(error), f"it takes more than {MEMORY_GIB} GiB of memory"
+            _line_of(error), f"it uses more than {MEMORY_GIB} GiB of memory"
         ) from error
-    except (
-        Exception
-    ) as error:  # an expression of the template may fail in any way that Python knows
+    except Exception as error:  # an expression in the template may raise anything
         raise TemplateError(_line_of(error), str(error)) from error
     return texts
 
 
 def render_within_limits(template: str, facts: Sequence[Mapping[str, Any]]) -> list[str]:
-    """As `render`, in a process of its own.
+    """Renders a template as `render` does, in a separate process with limits.
 
     Raises:
-        TemplateError: as `render`, or it takes more time or memory than it may.
+        TemplateError: as `render`, or the template exceeds its time or memory.
     """
     request = json.dumps({"template": template, "facts": facts, "cpu_s": CPU_S})
     try:
         done = subprocess.run(
-            python(__name__),
+            python_command(__name__),
             env=safe_environment(),
             input=request.encode(),
             capture_output=True,
@@ -97,12 +98,12 @@ def render_within_limits(template: str, facts: Sequence[Mapping[str, Any]]) -> l
             check=False,
         )
     except subprocess.TimeoutExpired as error:
-        raise TemplateError(None, f"it is not rendered after {WALL_S:g} s") from error
+        raise TemplateError(None, f"it was not rendered within {WALL_S:g} s") from error
     if done.returncode == -signal.SIGKILL:
         raise TemplateError(None, _too_long(CPU_S))
     if done.returncode != 0:
         last = done.stderr.decode(errors="replace").strip().rpartition("\n")[2]
-        raise TemplateError(None, f"rendering it ended with exit code {done.returncode}: {last}")
+        raise TemplateError(None, f"rendering failed with exit code {done.returncode}: {last}")
     answer = json.loads(done.stdout)
     if "reason" in answer:
         raise TemplateError(answer["line"], answer["reason"])
@@ -110,7 +111,7 @@ def render_within_limits(template: str, facts: Sequence[Mapping[str, Any]]) -> l
 
 
 def main() -> None:
-    """Render the template that standard input holds, within limits; print the texts, or what is wrong, as JSON."""
+    """Renders the template on standard input within limits, and prints the result as JSON."""
     request = json.load(sys.stdin)
     _limit(request["cpu_s"])
     try:
@@ -121,7 +122,11 @@ def main() -> None:
 
 
 def _limit(cpu_s: int) -> None:
-    """Limit this process. Out of time, it raises an error that has a line; within a single long operation, it is killed a second later."""
+    """Limits the time and memory of this process.
+
+    When the time is over, the current line of the template raises an error. If a single operation
+    runs for another second, the process is killed.
+    """
 
     def stop(*_: object) -> NoReturn:
         raise TimeoutError(_too_long(cpu_s))
@@ -141,7 +146,7 @@ def _limit(cpu_s: int) -> None:
 
 
 def _too_long(cpu_s: int) -> str:
-    return f"it takes more than {cpu_s} s of processor time"
+    return f"it uses more than {cpu_s} s of processor time"
 
 
 def _line_of(error: Exception) -> int | None:
@@ -156,16 +161,16 @@ def _line_of(error: Exception) -> int | None:
 
 
 class _Quoted(str):
-    """Text that is quoted already."""
+    """Text that is already quoted."""
 
     __slots__ = ()
 
 
 def _quote(value: Any) -> str:
-    """A printed value as one word of bash, a list as several.
+    """Returns a value as one quoted word of bash, or a list as several words.
 
-    All that could mean something to bash is written in octal, so that a value in the wrong place, as inside of a template's own quotes or
-    in a comment, may become another value but never a command.
+    Every character that may be special to bash is written in octal. So a value in the wrong place,
+    such as inside a template's own quotes or in a comment, may change but never becomes a command.
     """
     if isinstance(value, _Quoted):
         return value
@@ -174,7 +179,7 @@ def _quote(value: Any) -> str:
     if isinstance(value, str | int | float):
         text = str(value)
         return f"$'{_UNUSUAL.sub(_octal, text)}'" if _UNUSUAL.search(text) else shlex.quote(text)
-    raise TemplateRuntimeError(f"{value} is no value to print")
+    raise TemplateRuntimeError(f"{value} cannot be printed")
 
 
 def _octal(match: re.Match[str]) -> str:
@@ -182,10 +187,13 @@ def _octal(match: re.Match[str]) -> str:
 
 
 def _quote_directive(value: object) -> _Quoted:
-    """A value as sbatch reads it in a `#SBATCH` line: a backslash keeps its meaning in quotes of either kind. Bash reads it alike."""
+    """Returns a value quoted for a `#SBATCH` line, so that sbatch and bash read it alike.
+
+    sbatch interprets backslashes in both kinds of quotes.
+    """
     text = str(value)
     if not text.isprintable():
-        raise TemplateRuntimeError(f"{text!r} cannot stand on one line")
+        raise TemplateRuntimeError(f"{text!r} does not fit on one line")
     if re.fullmatch(r"[\w@%+=:,./*-]+", text, re.ASCII):
         return _Quoted(text)
     return _Quoted('"' + re.sub(r'([\\"$`])', r"\\\1", text) + '"')

@@ -7,7 +7,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from rampcli.errors import DamagedFileError, UsageError
-from rampcli.launch.cancelling import cancel
+from rampcli.launch.cancel import cancel
 from rampcli.launch.slurm import chain
 from rampcli.run_directory import RunDirectory
 from run_files import chained_job
@@ -68,7 +68,7 @@ def assert_refused(directory: RunDirectory, error: type[Exception]) -> None:
     for act in (
         chain.status,
         chain.is_cancelled,
-        chain.refuse_living,
+        chain.refuse_active,
         chain.cancel,
         cancel,
         lambda run: chain.submit(run, []),

@@ -76,14 +76,14 @@ def test_a_command_that_hangs_is_given_up(tmp_path, monkeypatch):
     (tmp_path / "squeue").chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
     monkeypatch.setattr(commands, "TIME_LIMIT_S", 0.2)
-    with pytest.raises(RampcliError, match=r"squeue gave no answer in 0\.2 s"):
+    with pytest.raises(RampcliError, match=r"squeue did not answer within 0\.2 s"):
         commands.jobs_of_this_user()
 
 
 def test_where_there_is_no_slurm_that_is_what_is_said(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", str(tmp_path))
     (tmp_path / "script").write_text("#!/bin/bash\n")
-    with pytest.raises(RampcliError, match="there is no sbatch") as refused:
+    with pytest.raises(RampcliError, match="sbatch is not on PATH") as refused:
         commands.submit(tmp_path / "script", folder=tmp_path)
     assert refused.value.keys == ("launch.launcher",)
     assert "launch=local" in str(refused.value)
@@ -123,6 +123,6 @@ def test_no_job_inherits_the_working_directory_as_a_path_of_python_s(
 )
 def test_an_answer_that_is_no_job_s_id_is_told_as_it_is(tmp_path, sbatch, words):
     sbatch(words)
-    with pytest.raises(RampcliError, match="instead of a job's id") as refused:
+    with pytest.raises(RampcliError, match="instead of a job ID") as refused:
         commands.submit(tmp_path / "script", folder=tmp_path)
     assert str(refused.value).replace("\n", "").isprintable()

@@ -8,7 +8,7 @@ from rampcli.config.compose import lay_over
 from rampcli.config.resolve import resolve
 from rampcli.errors import RampcliError
 from rampcli.launch.run import describe
-from rampcli.launch.slurm.job import FRUITLESS_STARTS, check_progress, go_on
+from rampcli.launch.slurm.job import FRUITLESS_STARTS, check_progress, train_stages
 from rampcli.lifeline import StopSignals
 from rampcli.run_directory import RunDirectory
 from run_files import manifest, state
@@ -47,22 +47,20 @@ def leave_chain(run, *, cancelled):
 def test_a_job_whose_stages_were_trained_before_ends_well_at_once(run, consumed_samples, stages):
     leave_checkpoint(run, consumed_samples)
     run.write_state(state(status="complete" if consumed_samples == 3204 else "stage_boundary"))
-    assert go_on(run, stages, StopSignals()) == 0
+    assert train_stages(run, stages, StopSignals()) == 0
     assert not run.events.exists()
 
 
 def test_a_job_whose_stages_have_not_come_yet_fails_and_says_which_script_comes_first(run):
     leave_checkpoint(run, 800)
-    with pytest.raises(
-        RampcliError, match="stands in stage 1, and this job is for stage 2"
-    ) as refused:
-        go_on(run, [2], StopSignals())
+    with pytest.raises(RampcliError, match="is at stage 1, but this job trains stage 2") as refused:
+        train_stages(run, [2], StopSignals())
     assert "stage_1.sbatch" in refused.value.remedy
 
 
 def test_a_job_of_a_chain_that_was_cancelled_trains_nothing(run):
     leave_chain(run, cancelled=True)
-    assert go_on(run, [0], StopSignals()) == 0
+    assert train_stages(run, [0], StopSignals()) == 0
     assert not run.events.exists()
 
 

@@ -1,24 +1,24 @@
 import os
 
-from rampcli.launch.printed import MOST_BYTES, Printed
+from rampcli.launch.worker_log import MOST_BYTES, WorkerLog
 
 
 def test_the_last_line_that_was_printed_since_then_is_quoted_visibly(tmp_path):
     log = tmp_path / "stage_0.log"
     log.write_text("before\n")
-    printed = Printed(log)
-    assert (printed.lines(), printed.place()) == ([], f"log: {log}")
+    printed = WorkerLog(log)
+    assert (printed.lines(), printed.describe()) == ([], f"log: {log}")
     with log.open("a") as file:
         file.write("x" * 2 * MOST_BYTES + "\nfirst\n  last \x1b[2J\n \n")
     assert printed.lines()[1:] == ["first", "last \x1b[2J"]
-    assert printed.place() == rf"log: {log}, which ends: last \x1b[2J"
-    assert printed.place(quotes=False) == f"log: {log}"
+    assert printed.describe() == rf"log: {log}, which ends: last \x1b[2J"
+    assert printed.describe(quote=False) == f"log: {log}"
 
 
 def test_a_log_that_is_deleted_or_becomes_a_link_has_no_lines(tmp_path):
     log = tmp_path / "stage_0.log"
-    printed = Printed(log)
+    printed = WorkerLog(log)
     assert printed.lines() == []
     (tmp_path / "other").write_text("secret")
     os.symlink("other", log)
-    assert printed.place() == f"log: {log}"
+    assert printed.describe() == f"log: {log}"

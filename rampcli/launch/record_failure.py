@@ -1,4 +1,4 @@
-"""An error that ends a run is said in state.json too, for who looks there later."""
+"""Records in state.json why a run failed."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -8,8 +8,11 @@ from rampcli.run_directory import RunDirectory
 
 
 @contextmanager
-def noting_failure(directory: RunDirectory) -> Iterator[None]:
-    """Let state.json say that the run failed where the block raises an error; a worker's own words, where it knew why, stay."""
+def record_failure(directory: RunDirectory) -> Iterator[None]:
+    """Sets the status in state.json to "failed" if the block raises a RampcliError.
+
+    An error that a worker has already recorded, and understood, is kept.
+    """
     try:
         yield
     except RampcliError as error:

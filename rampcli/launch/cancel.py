@@ -1,0 +1,42 @@
+"""Asks a run to save and exit, whatever launcher started it."""
+
+import socket
+
+from rampcli.errors import UsageError
+from rampcli.launch.launchers import LAUNCHERS
+from rampcli.launch.protocol import Job
+from rampcli.launch.run_lock import Holder, holder_of
+from rampcli.run_directory import RunDirectory
+
+
+def cancel(directory: RunDirectory) -> Holder | list[Job]:
+    """Asks a run to save and exit: its active jobs, or else its supervisor on this machine.
+
+    Returns:
+        The jobs or the supervisor that were asked.
+
+    Raises:
+        UsageError: the run is not training, or another user or machine supervises it.
+        RampcliError: a job queue does not answer.
+    """
+    # Jobs come first: the supervisor inside a running job holds the run's lock too.
+    for launcher in LAUNCHERS.values():
+        if jobs := launcher.cancel(directory):
+            return jobs
+    holder = holder_of(directory)
+    if holder is None:
+        raise UsageError(
+            f"no process is training in {directory.path}", remedy=f"rampcli status {directory.path}"
+        )
+    if not holder.is_here:
+        raise UsageError(
+            f"{directory.path} is supervised by {holder}, which is not your process on this"
+            f" machine ({socket.gethostname()})",
+            remedy="the same command on the host, and as the user, that started the run",
+        )
+    if not holder.ask_to_stop(directory):
+        raise UsageError(
+            f"{holder} has just stopped supervising {directory.path}",
+            remedy=f"rampcli status {directory.path}",
+        )
+    return holder

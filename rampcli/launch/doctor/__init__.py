@@ -1,0 +1,1 @@
+"""Checks whether this machine has what a launch needs, for `rampcli doctor`."""

@@ -1,0 +1,35 @@
+"""The result of one check of `rampcli doctor`."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class Status(StrEnum):
+    """Result of a check."""
+
+    ok = "ok"
+    warning = "warning"
+    failure = "failure"
+    not_needed = "not needed"
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """What was found about one part of the machine.
+
+    Attributes:
+        name: part of the machine.
+        status: whether a launch can use it.
+        finding: what was found, with figures.
+        remedy: what to do about a warning or failure; None otherwise.
+    """
+
+    name: str
+    status: Status
+    finding: str
+    remedy: str | None = None
+
+
+def format_bytes(size_bytes: float) -> str:
+    """Returns a size in GB or MB."""
+    return f"{size_bytes / 1e9:,.1f} GB" if size_bytes >= 1e9 else f"{size_bytes / 1e6:,.1f} MB"

@@ -1,0 +1,71 @@
+"""Checks of open files, processors and shared memory."""
+
+import resource
+import shutil
+
+from rampcli.config.resolve import Resolved
+from rampcli.launch.doctor.check import Check, Status, format_bytes
+from rampcli.launch.doctor.elsewhere import not_needed_elsewhere
+from rampcli.processors import processors
+
+LEAST_SHARED_MEMORY_BYTES = 64 * 2**20
+LEAST_OPEN_FILES = 1024
+FILES_PER_PROCESS, FILES_PER_PEER = 256, 8
+"""A worker opens some dozen files, or some hundred with CUDA, and one or two connections to each
+other worker per process group; NCCL opens several. A supervisor has a connection to each worker."""
+
+
+def check_open_files(resolved: Resolved | None) -> Check:
+    """Checks the limit on open files against the size of the run."""
+    name = "open files"
+    peers = 0 if resolved is None else resolved.plan.largest_world_size
+    needed = max(LEAST_OPEN_FILES, FILES_PER_PROCESS + FILES_PER_PEER * peers)
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft == resource.RLIM_INFINITY:
+        return Check(name, Status.ok, "no limit")
+    if soft >= needed:
+        return Check(name, Status.ok, f"up to {soft:,} per process")
+    remedy = (
+        f"ulimit -n {needed}"
+        if hard == resource.RLIM_INFINITY or hard >= needed
+        else f"the administrator can raise the hard limit, {hard:,}"
+    )
+    finding = f"up to {soft:,} per process, but a run may need {needed:,}"
+    return Check(name, Status.warning, finding, remedy)
+
+
+def check_processors(resolved: Resolved | None) -> Check:
+    """Checks that each process of the largest stage has a processor."""
+    name = "processors"
+    if (elsewhere := not_needed_elsewhere(name, resolved)) is not None:
+        return elsewhere
+    here, processes = processors(), 0 if resolved is None else resolved.plan.largest_world_size
+    if here < processes:
+        return Check(
+            name,
+            Status.warning,
+            f"{here}, shared by up to {processes} processes",
+            "fewer trainer.num_nodes or trainer.devices",
+        )
+    return Check(
+        name, Status.ok, f"{here}, for up to {processes} processes" if processes else str(here)
+    )
+
+
+def check_shared_memory(resolved: Resolved | None) -> Check:
+    """Checks the size of /dev/shm."""
+    name = "shared memory"
+    if (elsewhere := not_needed_elsewhere(name, resolved)) is not None:
+        return elsewhere
+    try:
+        size_bytes = shutil.disk_usage("/dev/shm").total
+    except OSError:
+        size_bytes = 0
+    if size_bytes >= LEAST_SHARED_MEMORY_BYTES:
+        return Check(name, Status.ok, f"{format_bytes(size_bytes)} in /dev/shm")
+    return Check(
+        name,
+        Status.warning,
+        f"{format_bytes(size_bytes)} in /dev/shm, which GPU processes use to communicate",
+        "a larger /dev/shm; for a container, --shm-size=1g",
+    )

@@ -1,0 +1,31 @@
+"""All checks of `rampcli doctor`, in the order in which it prints them."""
+
+from rampcli.config.resolve import Resolved
+from rampcli.launch.doctor.check import Check
+from rampcli.launch.doctor.host_checks import (
+    check_open_files,
+    check_processors,
+    check_shared_memory,
+)
+from rampcli.launch.doctor.storage_checks import check_run_directory
+from rampcli.launch.doctor.torch_checks import TORCH_TIMEOUT_S, check_torch
+from rampcli.launch.launchers import LAUNCHERS
+
+
+def check_machine(
+    resolved: Resolved | None = None, *, torch_timeout_s: float = TORCH_TIMEOUT_S
+) -> list[Check]:
+    """Checks this machine, and leaves no files behind.
+
+    Args:
+        resolved: run that is to start here; None checks what any run needs.
+        torch_timeout_s: seconds that torch may take to start and to test itself.
+    """
+    return [
+        *check_torch(resolved, torch_timeout_s),
+        *(check for each in LAUNCHERS.values() for check in each.machine_checks(resolved)),
+        *check_run_directory(resolved),
+        check_open_files(resolved),
+        check_processors(resolved),
+        check_shared_memory(resolved),
+    ]

@@ -1,0 +1,214 @@
+"""Checks of Python, torch, and what torch can do on this machine.
+
+Another process runs torch: it may crash or hang.
+"""
+
+import json
+import os
+import re
+import subprocess
+import sys
+from collections import Counter
+from contextlib import suppress
+from typing import Any
+
+from rampcli.config.choices import Accelerator
+from rampcli.config.resolve import Resolved
+from rampcli.errors import UsageError, printable
+from rampcli.interpreter import python_command, safe_environment
+from rampcli.launch.doctor.check import Check, Status, format_bytes
+from rampcli.launch.doctor.elsewhere import not_needed_elsewhere
+from rampcli.launch.launchers import launcher_of
+from rampcli.launch.resources import gpus_in_words, gpus_needed, visible_gpus
+from rampcli.lifeline import signal_name
+
+LEAST_PYTHON = (3, 11)
+LEAST_TORCH = (2, 10)
+PROBE = "rampcli.worker.machine"
+TORCH_TIMEOUT_S = 60.0
+
+
+def check_torch(resolved: Resolved | None, timeout_s: float) -> list[Check]:
+    """Checks Python, torch and what torch can do under the workers' interpreter.
+
+    The probe reports its findings in a fixed order. The first one that is missing is a failure,
+    and the ones after it are unknown.
+    """
+    interpreter: str | None = sys.executable
+    if resolved is not None:
+        interpreter = launcher_of(resolved.config).interpreter(resolved.config)
+    if interpreter is None:
+        finding = "the workers run in a container, which has its own torch"
+        return [Check("torch", Status.not_needed, finding)]
+    facts, ending = _run_probe(interpreter, timeout_s=timeout_s)
+    checks = []
+    for part, (check, remedy) in TORCH_CHECKS.items():
+        if part not in facts:
+            checks.append(Check(part, Status.failure, ending, remedy))
+            break
+        checks.append(check(facts, resolved))
+    return checks
+
+
+def _run_probe(interpreter: str, *, timeout_s: float) -> tuple[dict[str, Any], str]:
+    """Runs `rampcli.worker.machine` under an interpreter.
+
+    Returns:
+        The facts that it printed before it ended, and how it ended.
+    """
+    try:
+        done = subprocess.run(
+            python_command(PROBE, interpreter=interpreter),
+            env=safe_environment(),
+            capture_output=True,
+            timeout=timeout_s,
+            check=False,
+            stdin=subprocess.DEVNULL,
+        )
+    except OSError as error:
+        return {}, f"{interpreter} does not start: {error.strerror}"
+    except subprocess.TimeoutExpired as late:
+        printed, ending = late.stdout or b"", f"no answer within {timeout_s:g} s"
+    else:
+        last_line = done.stderr.decode(errors="replace").strip().splitlines()[-1:]
+        how = (
+            f"killed by {signal_name(-done.returncode)}"
+            if done.returncode < 0
+            else f"exit code {done.returncode}"
+        )
+        printed, ending = done.stdout, ": ".join([how, *last_line])
+    facts: dict[str, Any] = {}
+    for line in printed.decode(errors="replace").splitlines():
+        with suppress(ValueError, TypeError):  # a truncated line, or output of torch itself
+            facts |= json.loads(line)
+    return facts, printable(facts.get("error", ending))
+
+
+def _check_python(facts: dict[str, Any], _: Resolved | None) -> Check:
+    version = ".".join(map(str, facts["python"]))
+    if tuple(facts["python"]) >= LEAST_PYTHON:
+        return Check("python", Status.ok, version)
+    return Check("python", Status.failure, f"{version} is too old", PYTHON_REMEDY)
+
+
+def _check_version(facts: dict[str, Any], _: Resolved | None) -> Check:
+    version = str(facts["torch"])
+    if tuple(map(int, re.findall(r"\d+", version)[:2])) < LEAST_TORCH:
+        return Check("torch", Status.failure, f"{version} is too old", TORCH_REMEDY)
+    build = "without CUDA" if facts["cuda"] is None else f"CUDA {facts['cuda']}"
+    return Check("torch", Status.ok, f"{version}, {build}")
+
+
+def _check_gloo(facts: dict[str, Any], resolved: Resolved | None) -> Check:
+    if facts["gloo"]["error"] is None:
+        finding = f"all-reduce over {facts['gloo']['processes']} processes works"
+        return Check("gloo", Status.ok, finding)
+    status = Status.warning if _accelerator(resolved) is Accelerator.gpu else Status.failure
+    return Check("gloo", status, printable(facts["gloo"]["error"]), GLOO_REMEDY)
+
+
+def _check_gpus(facts: dict[str, Any], resolved: Resolved | None) -> Check:
+    name, accelerator = "gpus", _accelerator(resolved)
+    if (elsewhere := not_needed_elsewhere(name, resolved)) is not None:
+        return elsewhere
+    if accelerator is Accelerator.cpu:
+        return Check(name, Status.not_needed, "trainer.accelerator=cpu")
+    chosen, visible = os.environ.get("CUDA_VISIBLE_DEVICES"), len(visible_gpus())
+    try:
+        needed = 0 if resolved is None else gpus_needed(resolved.config, resolved.plan)
+    except UsageError as error:
+        remedy = UNHIDE_REMEDY if chosen == "" else error.remedy
+        return Check(name, Status.failure, error.message, remedy)
+    usable = len(facts["gpus"])
+    if usable < visible:
+        fails = accelerator is Accelerator.gpu and usable < needed
+        return Check(
+            name,
+            Status.failure if fails else Status.warning,
+            _unusable_gpus(facts, chosen, visible),
+            CUDA_REMEDY if facts["cuda"] is None else DRIVER_REMEDY,
+        )
+    if not usable:
+        found = "none" if chosen is None else "CUDA_VISIBLE_DEVICES is empty"
+        return Check(name, Status.ok, f"{found}: runs compute on the CPU")
+    return _check_usable_gpus(facts, resolved, needed)
+
+
+def _check_usable_gpus(facts: dict[str, Any], resolved: Resolved | None, needed: int) -> Check:
+    """Compares the GPUs that torch can use with those that the run needs."""
+    found = ", ".join(
+        f"{count} x {name} ({format_bytes(memory_bytes)})"
+        for (name, memory_bytes), count in Counter(
+            (gpu["name"], gpu["memory_bytes"]) for gpu in facts["gpus"]
+        ).items()
+    )
+    if needed:
+        return Check("gpus", Status.ok, f"{found}; the largest stage uses {needed}")
+    if resolved is None:
+        return Check("gpus", Status.ok, found)
+    return Check(
+        "gpus",
+        Status.warning,
+        f"{found}; the largest stage has {resolved.plan.largest_world_size} processes,"
+        " so trainer.accelerator=auto computes on the CPU",
+        "fewer trainer.num_nodes or trainer.devices, or a machine with the GPUs",
+    )
+
+
+def _unusable_gpus(facts: dict[str, Any], chosen: str | None, visible: int) -> str:
+    """Returns how many of the visible GPUs torch can use, and why it cannot use the others."""
+    why = "it was built without CUDA" if facts["cuda"] is None else facts["cuda_error"]
+    origin = f"in CUDA_VISIBLE_DEVICES={chosen}" if chosen else "on this machine"
+    return printable(
+        f"torch can use {len(facts['gpus'])} of the {visible} GPUs {origin}"
+        + (f": {why}" if why else "")
+    )
+
+
+def _check_nccl(facts: dict[str, Any], resolved: Resolved | None) -> Check:
+    nccl = facts["nccl"]
+    if (elsewhere := not_needed_elsewhere("nccl", resolved)) is not None:
+        return elsewhere
+    if _accelerator(resolved) is Accelerator.cpu or not nccl["processes"]:
+        return Check("nccl", Status.not_needed, "no GPUs")
+    if nccl["error"] is None:
+        finding = f"all-reduce over {gpus_in_words(nccl['processes'])} works"
+        return Check("nccl", Status.ok, finding)
+    return Check("nccl", Status.failure, printable(nccl["error"]), NCCL_REMEDY)
+
+
+def _accelerator(resolved: Resolved | None) -> Accelerator:
+    return Accelerator.auto if resolved is None else resolved.config.trainer.accelerator
+
+
+def _version(parts: tuple[int, ...]) -> str:
+    return ".".join(map(str, parts))
+
+
+PYTHON_REMEDY = (
+    f"a virtual environment with Python {_version(LEAST_PYTHON)} or newer, with rampcli in it"
+)
+TORCH_REMEDY = f'pip install --force-reinstall "torch>={_version(LEAST_TORCH)}"'
+GLOO_REMEDY = (
+    "add this host's name to /etc/hosts, or set GLOO_SOCKET_IFNAME=lo if all processes run on"
+    " this machine"
+)
+DRIVER_REMEDY = (
+    "a driver for torch's version of CUDA, and only GPUs that nvidia-smi -L lists in"
+    " CUDA_VISIBLE_DEVICES"
+)
+CUDA_REMEDY = "a torch build with CUDA (pytorch.org/get-started), or trainer.accelerator=cpu"
+UNHIDE_REMEDY = "unset CUDA_VISIBLE_DEVICES"
+NCCL_REMEDY = (
+    "run it again with NCCL_DEBUG=INFO; set NCCL_P2P_DISABLE=1 if the GPUs cannot read each"
+    " other's memory"
+)
+
+TORCH_CHECKS = {
+    "python": (_check_python, PYTHON_REMEDY),
+    "torch": (_check_version, TORCH_REMEDY),
+    "gloo": (_check_gloo, GLOO_REMEDY),
+    "gpus": (_check_gpus, DRIVER_REMEDY),
+    "nccl": (_check_nccl, NCCL_REMEDY),
+}
+"""The probe's findings in their order: the check of each, and the remedy if it is missing."""

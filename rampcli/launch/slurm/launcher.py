@@ -1,0 +1,66 @@
+"""The launcher `slurm`: a chain of jobs, one for each group of stages with the same processes."""
+
+import shutil
+import sys
+
+from rampcli.config.resolve import Resolved
+from rampcli.config.schema import Config
+from rampcli.launch.doctor.check import Check
+from rampcli.launch.protocol import SUBMITTED, Job, JobScript, Launch, Launcher, Outcome
+from rampcli.launch.record_failure import record_failure
+from rampcli.launch.slurm import chain
+from rampcli.launch.slurm.doctor import check_slurm
+from rampcli.run_directory import RunDirectory
+
+
+class SlurmLauncher(Launcher):
+    """Submits the jobs of a run to Slurm."""
+
+    runs_here = False
+
+    def scripts(
+        self, resolved: Resolved, directory: RunDirectory, consumed_samples: int, /
+    ) -> list[JobScript]:
+        """Renders the sbatch scripts."""
+        # This imports jinja2, which only rendering needs.
+        from rampcli.launch.slurm.scripts import render
+
+        return render(resolved, directory, consumed_samples=consumed_samples)
+
+    def start(self, launch: Launch, /) -> Outcome:
+        """Submits the jobs. The first one starts once all are in the queue."""
+        with record_failure(launch.directory):
+            jobs = chain.submit(launch.directory, launch.scripts).jobs
+        return Outcome(
+            run=launch.directory,
+            status=SUBMITTED,
+            state=launch.directory.read_state() or {},
+            started=True,
+            exit_code=0,
+            jobs=tuple(job.with_state("PENDING") for job in jobs),
+        )
+
+    def can_ask(self) -> bool:
+        """Returns whether squeue is on PATH."""
+        return shutil.which("squeue") is not None
+
+    def refuse_active(self, directory: RunDirectory, /) -> None:
+        """Checks that no job of the run is in the queue."""
+        chain.refuse_active(directory)
+
+    def jobs(self, directory: RunDirectory, /) -> list[Job]:
+        """Returns the jobs of the run's chain."""
+        return chain.status(directory)
+
+    def cancel(self, directory: RunDirectory, /) -> list[Job]:
+        """Removes waiting jobs from the queue, and asks a running job to save and exit."""
+        return chain.cancel(directory) if chain.active_jobs(directory) else []
+
+    def interpreter(self, config: Config, /) -> str | None:
+        """Returns `launch.slurm.python`, or the interpreter that submits."""
+        slurm = config.launch.slurm
+        return None if slurm.container else slurm.python or sys.executable
+
+    def machine_checks(self, resolved: Resolved | None, /) -> list[Check]:
+        """Returns whether Slurm's programs and its controller answer here."""
+        return [check_slurm(resolved)]

@@ -1,0 +1,41 @@
+"""The log that workers print to, read for error messages."""
+
+import os
+from pathlib import Path
+
+from rampcli.errors import printable
+from rampcli.own_folder import open_to_read
+
+MOST_BYTES = 2**16
+"""Only this many bytes at the end of a log are read."""
+
+
+class WorkerLog:
+    """The part of a log that is written after this object is created.
+
+    Attributes:
+        path: log file. It need not exist yet.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._start = path.stat().st_size if path.exists() else 0
+
+    def lines(self) -> list[str]:
+        """Returns the last non-empty lines, or none if the log was deleted or became a link."""
+        try:
+            file = open_to_read(self.path, follows_links=False)
+        except OSError:
+            return []
+        with file:
+            file.seek(max(self._start, file.seek(0, os.SEEK_END) - MOST_BYTES))
+            return [
+                line
+                for line in map(str.strip, file.read().decode(errors="replace").splitlines())
+                if line
+            ]
+
+    def describe(self, *, quote: bool = True) -> str:
+        """Returns "log: PATH", followed by the last line of the log if `quote` is set."""
+        last = self.lines()[-1:] if quote else []
+        return f"log: {self.path}{''.join(f', which ends: {printable(line)}' for line in last)}"

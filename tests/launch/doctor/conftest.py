@@ -1,0 +1,53 @@
+from collections.abc import Callable
+
+import pytest
+
+from rampcli import llm
+from rampcli.config.compose import lay_over
+from rampcli.config.resolve import Resolved, resolve
+from rampcli.launch.doctor.check import Check
+from rampcli.launch.doctor.machine import check_machine
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path, monkeypatch):
+    """The empty folder in which a run is to start."""
+    folder = tmp_path / "here"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    return folder
+
+
+@pytest.fixture
+def run_of() -> Callable[..., Resolved]:
+    """Resolves a recipe with overrides."""
+
+    def build(*words: str, recipe: str = "llama3_tiny") -> Resolved:
+        return resolve(lay_over(llm.from_factory(recipe), list(words)))
+
+    return build
+
+
+@pytest.fixture
+def checked(run_of) -> Callable[..., dict[str, Check]]:
+    """Checks the machine for a run, and returns the checks by name."""
+
+    def check(
+        *words: str, recipe: str = "llama3_tiny", torch_timeout_s: float = 60.0
+    ) -> dict[str, Check]:
+        checks = check_machine(run_of(*words, recipe=recipe), torch_timeout_s=torch_timeout_s)
+        return {check.name: check for check in checks}
+
+    return check
+
+
+@pytest.fixture
+def other_torch(tmp_path, monkeypatch):
+    """Puts another torch in front of the installed one."""
+
+    def write(text: str) -> None:
+        (tmp_path / "other" / "torch").mkdir(parents=True)
+        (tmp_path / "other" / "torch" / "__init__.py").write_text(text)
+        monkeypatch.setenv("PYTHONPATH", str(tmp_path / "other"))
+
+    return write

@@ -1,0 +1,71 @@
+import pytest
+
+from rampcli import llm
+from rampcli.config.compose import lay_over
+from rampcli.config.resolve import Resolved, resolve
+from rampcli.launch.doctor.check import Check, Status
+from rampcli.launch.slurm import doctor
+from rampcli.launch.slurm.doctor import check_slurm
+
+
+def run_of(*words: str) -> Resolved:
+    return resolve(lay_over(llm.from_factory("llama3_tiny"), list(words)))
+
+
+@pytest.fixture
+def programs(tmp_path, monkeypatch):
+    """Makes the programs on PATH: each is a line of sh, by its name."""
+
+    def write(**lines: str) -> None:
+        (tmp_path / "bin").mkdir()
+        for name, line in lines.items():
+            (tmp_path / "bin" / name).write_text(f"#!/bin/sh\n{line}\n")
+            (tmp_path / "bin" / name).chmod(0o755)
+        monkeypatch.setenv("PATH", str(tmp_path / "bin"))
+
+    return write
+
+
+@pytest.fixture
+def slurm(programs):
+    """Makes Slurm's client programs; only sinfo is run."""
+    return lambda sinfo: programs(**dict.fromkeys(doctor.PROGRAMS, "exit 1") | {"sinfo": sinfo})
+
+
+def test_without_slurm_only_a_run_on_slurm_fails(programs):
+    programs()
+    found = check_slurm(run_of("launch=slurm"))
+    assert found.status is Status.failure
+    assert found.finding == f"not on PATH: {', '.join(doctor.PROGRAMS)}"
+    assert check_slurm(run_of()) == Check("slurm", Status.not_needed, "launch.launcher=local")
+    assert check_slurm(None).status is Status.not_needed
+
+
+@pytest.mark.parametrize(
+    ("partition", "status", "finding"),
+    [
+        ("null", Status.ok, "the controller answers; partitions: cpu, gpu"),
+        ("gpu", Status.ok, "the controller answers; partitions: cpu, gpu"),
+        ("'cpu,gpu'", Status.ok, "the controller answers; partitions: cpu, gpu"),
+        ("gpus", Status.failure, "unknown partition gpus"),
+        ("'cpu,gpus'", Status.failure, "unknown partition gpus"),
+    ],
+)
+def test_the_partition_is_one_of_the_cluster(slurm, partition, status, finding):
+    slurm("echo gpu; echo cpu; echo gpu")
+    found = check_slurm(run_of("launch=slurm", f"launch.slurm.partition={partition}"))
+    assert (found.status, found.finding) == (status, finding)
+
+
+def test_the_last_line_of_an_error_is_the_finding(slurm):
+    slurm("echo first >&2; echo 'sinfo: error: Unable to contact slurm controller' >&2; exit 1")
+    found = check_slurm(run_of("launch=slurm"))
+    assert found.finding == "sinfo: error: Unable to contact slurm controller"
+
+
+def test_a_controller_that_does_not_answer_is_given_up(slurm, monkeypatch):
+    monkeypatch.setattr(doctor, "TIMEOUT_S", 0.5)
+    slurm("exec /bin/sleep 100")
+    found = check_slurm(run_of("launch=slurm"))
+    assert found.status is Status.failure
+    assert found.finding == "the controller did not answer within 0.5 s"

@@ -1,0 +1,19 @@
+import pytest
+
+from rampcli.config.choices import Launcher
+from rampcli.launch.launchers import LAUNCHERS
+from rampcli.run_directory import RunDirectory
+
+
+def test_each_value_of_the_setting_has_a_launcher():
+    assert set(LAUNCHERS) == {choice.value for choice in Launcher}
+
+
+@pytest.mark.parametrize("name", LAUNCHERS)
+def test_a_run_that_never_started_has_no_jobs_anywhere(name, tmp_path, monkeypatch):
+    monkeypatch.setenv("PATH", str(tmp_path))  # so that no queue is asked
+    launcher, directory = LAUNCHERS[name], RunDirectory(tmp_path / "run")
+    assert launcher.jobs(directory) == launcher.cancel(directory) == []
+    assert not launcher.can_ask()
+    launcher.refuse_active(directory)
+    assert not directory.path.exists()
