@@ -18,7 +18,7 @@ from torch import Tensor
 from rampcli.checkpoint.shards import Block, HostCopies, block_of, blocks_to_save
 from rampcli.checkpoint.tensor_files import read_blocks, write_blocks
 from rampcli.checksums import page_sums
-from rampcli.config.belonging import check_settings
+from rampcli.config import snapshot
 from rampcli.errors import (
     DamagedFileError,
     ForeignCheckpointError,
@@ -264,7 +264,7 @@ class Checkpoints:
         )
 
     def _check_belonging(self, checkpoint: Checkpoint) -> None:
-        check_settings(
+        snapshot.check_settings(
             checkpoint.manifest["settings"], self.facts["settings"], run_dir=self.run.path
         )
         if checkpoint.manifest["corpus"] != self.facts["corpus"]:

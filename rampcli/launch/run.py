@@ -11,7 +11,6 @@ from functools import partial
 from typing import Any
 
 from rampcli.config import snapshot
-from rampcli.config.belonging import check_settings
 from rampcli.config.choices import Launcher, Resume
 from rampcli.config.corpora import OF_FILES
 from rampcli.config.huggingface import check_init_from
@@ -190,7 +189,7 @@ def _newest_checkpoint(directory: RunDirectory, config: Config) -> Checkpoint | 
             keys=("resume",),
             remedy="another name= or run_dir=, or resume=auto",
         )
-    check_settings(
+    snapshot.check_settings(
         found[-1].manifest["settings"], snapshot.identity(config), run_dir=directory.path
     )
     return found[-1]

@@ -12,7 +12,6 @@ from rampcli.checkpoint.save import MODEL, TOKENIZER
 from rampcli.checkpoint.shards import Block, block_of
 from rampcli.checkpoint.tensor_files import SUFFIX, find_blocks, read_blocks
 from rampcli.config import snapshot
-from rampcli.config.belonging import check_settings
 from rampcli.config.model_size import BYTES_PER_NUMBER, count_parameters
 from rampcli.config.schema import Config
 from rampcli.data.tokenizer import open_tokenizer
@@ -43,7 +42,9 @@ def open_run(path: Path, *, step: int | None) -> tuple[Config, Checkpoint]:
     for checkpoint in reversed(found):
         if step not in (None, checkpoint.step):
             continue
-        check_settings(checkpoint.manifest["settings"], snapshot.identity(config), run_dir=path)
+        snapshot.check_settings(
+            checkpoint.manifest["settings"], snapshot.identity(config), run_dir=path
+        )
         damage = damage_of(config, checkpoint)
         if damage is None:
             for reason in damages:

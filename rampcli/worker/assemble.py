@@ -15,7 +15,8 @@ import torch.distributed as dist
 from rampcli.checkpoint.save import Checkpoints
 from rampcli.config import snapshot
 from rampcli.config.huggingface import check_init_from
-from rampcli.config.resolve import Resolved, resolve
+from rampcli.config.layers import sources_named
+from rampcli.config.run_plan import Resolved, run_plan
 from rampcli.config.schema import Config
 from rampcli.data.hosts import build_reading
 from rampcli.data.loader import Loader, ValidationLoader
@@ -74,17 +75,15 @@ def train(run: RunDirectory, stop: StopRequest, *, started: float) -> str:
         RampcliError: anything that a user can mend.
     """
     imported = time.time()
-    resolved = resolve(
-        snapshot.read(run.config), consumed_samples_in=lambda _: run.consumed_samples()
-    )
-    config = resolved.config
-    device = join_ranks(config.trainer.accelerator)
-    trainer = build_trainer(resolved, run, device, stop)
-    trainer.journal.event(
-        "start", trainer.state, world_size=dist.get_world_size(), device=str(device)
-    )
-    trainer.journal.status("running", trainer.state)
-    return trainer.run(Arrival(started=started, imported=imported, loaded=time.time()))
+    resolved = run_plan(snapshot.read(run.config), consumed_samples=run.consumed_samples())
+    with sources_named(resolved.config):
+        device = join_ranks(resolved.config.trainer.accelerator)
+        trainer = build_trainer(resolved, run, device, stop)
+        trainer.journal.event(
+            "start", trainer.state, world_size=dist.get_world_size(), device=str(device)
+        )
+        trainer.journal.status("running", trainer.state)
+        return trainer.run(Arrival(started=started, imported=imported, loaded=time.time()))
 
 
 def build_trainer(

@@ -9,7 +9,8 @@ from functools import partial
 from pathlib import Path
 
 from rampcli.config import snapshot
-from rampcli.config.resolve import Resolved, resolve
+from rampcli.config.layers import sources_named
+from rampcli.config.run_plan import Resolved, run_plan
 from rampcli.errors import EXIT_INTERRUPTED, RampcliError
 from rampcli.interpreter import python
 from rampcli.launch.elastic import World
@@ -109,7 +110,7 @@ def go_on(directory: RunDirectory, stages: Sequence[int], signals: StopSignals) 
         return 0
     with locked(directory, wait_s=OLD_SUPERVISOR_S), noting_failure(directory):
         before = directory.consumed_samples()
-        resolved = resolve(snapshot.read(directory.config), consumed_samples_in=lambda _: before)
+        resolved = run_plan(snapshot.read(directory.config), consumed_samples=before)
         if _are_behind(resolved, stages, directory, before):
             return 0
         supervisor = Supervisor(
@@ -123,7 +124,8 @@ def go_on(directory: RunDirectory, stages: Sequence[int], signals: StopSignals) 
         if state["status"] != PREEMPTED:
             return 0
         if signals.signal == signal.SIGUSR1 and not chain.is_cancelled(directory):
-            check_progress(directory)
+            with sources_named(resolved.config):
+                check_progress(directory)
     return _back_into_the_queue(directory)
 
 
