@@ -7,7 +7,7 @@ from rampcli import llm
 from rampcli.checkpoint.manifest import consumed_samples
 from rampcli.config.compose import lay_over
 from rampcli.config.groups import group_names
-from rampcli.config.origin import COMMAND_LINE
+from rampcli.config.layers import COMMAND_LINE
 from rampcli.config.resolve import Resolved, resolve
 from rampcli.config.words import join_split_lists, parse
 from rampcli.errors import Report

@@ -6,9 +6,11 @@ from typing import Any
 from rampcli.batch.division import divisors
 from rampcli.config.choices import DecayStyle, PositionEmbedding
 from rampcli.config.corpora import check_corpora
+from rampcli.config.launch_checks import LAUNCH_CHECKS
 from rampcli.config.model_size import head_size_of
 from rampcli.config.schema import Config
 from rampcli.config.settings import Setting, leaves, settings, shown
+from rampcli.config.splits import SPLIT_CHECKS
 from rampcli.errors import Report, UsageError
 
 
@@ -156,11 +158,14 @@ def check_schedule(config: Config) -> None:
         )
 
 
-SETTING_CHECKS: tuple[Callable[[Config], Any], ...] = (
+CHECKS: tuple[Callable[[Config], Any], ...] = (
     check_name,
     check_heads,
     check_rotary,
     check_warmup,
     check_schedule,
     check_corpora,
+    *SPLIT_CHECKS,
+    *LAUNCH_CHECKS,
 )
+"""Every check of settings against each other. They rely on `check_ranges`."""

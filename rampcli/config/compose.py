@@ -1,48 +1,60 @@
-"""From conf/ and a recipe's choices to one typed configuration, and the command line laid over it."""
+"""Composes a recipe's choices from conf/, and lays the command line over them."""
 
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import yaml
 from hydra import compose as hydra_compose
 from hydra import initialize_config_dir
-from omegaconf import DictConfig, OmegaConf
+from yaml.constructor import SafeConstructor
 
 from rampcli.bundled import bundled
 from rampcli.config.groups import check_folder, check_option, folders, group_names, option_file
-from rampcli.config.origin import COMMAND_LINE, DEFAULT, ConfFile, Layer, Origin, Source
+from rampcli.config.layers import COMMAND_LINE, Layer, Rank, Said, Stack, placed, stack_of
 from rampcli.config.schema import Config
-from rampcli.config.settings import flatten, leaves, settings
-from rampcli.config.values import build
+from rampcli.config.settings import shown
 from rampcli.config.words import as_option, parse, quoted
 from rampcli.errors import Report, UsageError
 
 ROOT = "config"
 
 
+class _Loader(yaml.SafeLoader):
+    """Reads YAML as OmegaConf does: without dates."""
+
+
+_Loader.yaml_implicit_resolvers = {
+    first: [(tag, pattern) for tag, pattern in resolvers if not tag.endswith(":timestamp")]
+    for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
+}
+
+
 def compose(*choices: str) -> Config:
-    """One typed, mutable configuration from conf/ and a recipe's choices.
+    """Returns a typed, mutable configuration from conf/ and a recipe's choices.
 
     Args:
-        choices: `group=option` (`"model=llama3_8b"`) and `key=value` (`"parallel.context_parallel_size=2"`); later ones win.
+        choices: `group=option` (`"model=llama3_8b"`) and `key=value` (`"parallel.context_parallel_size=2"`). Later ones win.
 
     Raises:
-        UsageError: an unknown group, option or key, or a value of the wrong type.
+        UsageError: unknown groups, options or keys, and values of the wrong type, all together.
     """
     frame = sys._getframe(1)
-    caller = Path(frame.f_code.co_filename)
-    report = Report()
-    config = _compose(
-        choices,
-        caller=f"{caller.parent.name}/{caller.name}:{frame.f_lineno}",
-        config_dir=None,
-        report=report,
-    )
+    file = Path(frame.f_code.co_filename)
+    caller = f"{file.parent.name}/{file.name}:{frame.f_lineno}"
+    report, groups = Report(), group_names()
+    words = parse(choices, groups=groups, place=caller, report=report, unique=False)
+    chosen: dict[str, str | Said] = {}
+    for key, value in words.items():
+        if key not in groups:
+            chosen |= Layer.of(caller, Rank.RECIPE, {key: value}, report=report).says
+        elif _exists(key, value, None, caller, report):
+            chosen[key] = shown(value)
+    stack = Stack(_layers(chosen, config_dir=None, known=(), report=report), choices=chosen)
     report.close()
-    return config
+    return stack.config()
 
 
 def lay_over(
@@ -53,144 +65,117 @@ def lay_over(
     place: str = COMMAND_LINE,
     report: Report | None = None,
 ) -> Config:
-    """The configuration with what was typed laid over it, as if it were assigned in Python.
+    """Returns a configuration with words laid over it, as if they were assigned in Python. `config` itself is not changed.
 
-    Choosing another group option (`data=mock`) composes anew; what the recipe set in Python, and then the typed values, go on top.
+    Another group option (`data=mock`) replaces the option's file. What the recipe set in Python, and then the words, go on top.
 
     Args:
         config: as a recipe returned it.
         overrides: `group=option` and `key=value` words of the command line.
         config_dir: a folder of further group options.
         place: where the words come from, as a person would name it.
-        report: takes the errors; a word with one is left out.
+        report: receives the errors; a word with an error is left out.
 
     Raises:
-        UsageError: words that are not KEY=VALUE, unknown keys or options, and values of the wrong type, together, where there is no
-            `report`.
+        UsageError: without a report, all errors together: words that are not KEY=VALUE, unknown keys or options, and values of
+            the wrong type.
     """
     own = report or Report()
     if config_dir is not None:
         with own.noting():
             check_folder(config_dir)
     groups = group_names(config_dir)
-    typed = parse(overrides, groups=groups, place=place, report=own)
-    values = {key: value for key, value in typed.items() if key not in groups}
+    words = parse(overrides, groups=groups, place=place, report=own)
     options = {
-        group: option
-        for group, option in typed.items()
+        group: shown(option)
+        for group, option in words.items()
         if group in groups and _exists(group, option, config_dir, place, own)
     }
-    origin: Origin = config.origin
-    edits = origin.edits(dict(leaves(config)))
-    laid = {**origin.laid, **edits, **values}
-    sources = (
-        origin.sources
-        | dict.fromkeys(edits, Source(Layer.RECIPE, "recipe"))
-        | dict.fromkeys(values, Source(Layer.USER, place))
-    )
+    stack = stack_of(config)
+    composed, choices = stack.composed, stack.choices
     if options:
-        chosen = [as_option(group, option) for group, option in options.items()]
-        origin = _compose(
-            (*origin.choices, *chosen), caller=origin.caller, config_dir=config_dir, report=own
-        ).origin
-        sources = origin.sources | {key: sources[key] for key in laid}
-    result = build({**origin.composed, **laid}, place=lambda key: sources[key].place, report=own)
-    composed = dict(leaves(result))
-    result.origin = replace(
-        origin,
-        composed=composed,
-        sources=sources,
-        laid={key: composed[key] for key in laid if key in composed},
+        choices = {key: said for key, said in choices.items() if key not in options} | options
+        composed = _layers(choices, config_dir=config_dir, known=composed, report=own)
+    values = {key: value for key, value in words.items() if key not in groups}
+    laid = (
+        *stack.laid,
+        Layer.of("recipe", Rank.RECIPE, stack.edits(config), report=own),
+        Layer.of(place, Rank.USER, values, report=own),
     )
     if report is None:
         own.close()
-    return result
+    return Stack(composed, laid, choices).config()
 
 
-def _compose(
-    choices: Sequence[str], *, caller: str, config_dir: Path | None, report: Report
-) -> Config:
-    groups = group_names(config_dir)
-    typed = parse(choices, groups=groups, place=caller, report=report, unique=False)
-    chosen = {
-        key: option
-        for key, option in typed.items()
-        if key in groups and _exists(key, option, config_dir, caller, report)
-    }
-    composed = None
+def _layers(
+    choices: Mapping[str, str | Said],
+    *,
+    config_dir: Path | None,
+    known: Iterable[Layer],
+    report: Report,
+) -> tuple[Layer, ...]:
+    """Returns the layers of the chosen files, in Hydra's order, and of a recipe's values above them.
+
+    A value that the recipe sets before it chooses a group goes below that group's file, if the file sets it too.
+    """
+    read = {layer.name: layer for layer in known}
+    files = {}
+    for group, option in _chosen_options(choices, config_dir, report).items():
+        name = f"{group}/{option}.yaml"
+        if name in read:
+            files[group] = read[name]
+        elif (path := option_file(group, option, folders(config_dir))) is not None:
+            files[group] = _file_layer(path, group, name, report)
+    recipe: dict[str, Said] = {}
+    below: dict[str, dict[str, Said]] = {}
+    for key, choice in choices.items():
+        if isinstance(choice, Said):
+            recipe[key] = choice
+        else:
+            outdone = [leaf for leaf in recipe if leaf in files[key].says]
+            below[key] = {leaf: recipe.pop(leaf) for leaf in outdone}
+    layers = []
+    for group, layer in files.items():
+        layers += [Layer("recipe", Rank.RECIPE, below.get(group, {})), layer]
+    return (*layers, Layer("recipe", Rank.RECIPE, recipe))
+
+
+def _chosen_options(
+    choices: Mapping[str, str | Said], config_dir: Path | None, report: Report
+) -> dict[str, str]:
+    """Returns the option of each group, in the order in which Hydra lets their files override each other."""
+    known = (
+        group_names()
+    )  # The root has a default for each of these; another group has to be added.
+    words = [
+        f"{'' if group in known else '+'}{as_option(group, option)}"
+        for group, option in choices.items()
+        if not isinstance(option, Said)
+    ]
+    chosen = None
     with report.noting():
-        known = group_names()  # the root names an option of each of these; another group is added
-        composed = _hydra(
-            [
-                f"{'' if group in known else '+'}{as_option(group, option)}"
-                for group, option in chosen.items()
-            ],
-            config_dir,
-        )
-    if composed is None:
+        chosen = _compose_with_hydra(words, config_dir)
+    if chosen is None:
         report.close()
-    assert composed is not None
-    files = tuple(_files(composed.hydra.runtime.choices, config_dir))
-    tree = OmegaConf.to_container(
-        OmegaConf.masked_copy(composed, [str(key) for key in composed if key != "hydra"]),
-        resolve=False,
-    )
-    assert isinstance(tree, dict)
-    from_files = flatten({str(name): value for name, value in tree.items()})
-    recipe: dict[str, Any] = {}
-    outdone: dict[str, Any] = {}
-    for key, value in typed.items():
-        if key in chosen:  # a group that is chosen after a value says what it says
-            replaced = (
-                {leaf for file in _files({key: value}, config_dir) for leaf in file.says}
-                & recipe.keys()
-                if recipe
-                else set()
-            )
-            outdone |= {leaf: recipe.pop(leaf) for leaf in replaced}
-        elif key not in groups:
-            recipe[key] = value
-    origin = Origin(
-        choices=tuple(choices), caller=caller, files=files, recipe=recipe, outdone=outdone
-    )
-    origin.sources = (
-        dict.fromkeys(settings(), DEFAULT)
-        | dict.fromkeys(from_files, Source(Layer.CONF, "conf"))
-        | dict.fromkeys(recipe, Source(Layer.RECIPE, caller))
-    )
-    origin.composed = {**from_files, **recipe}
-    config = build(
-        origin.composed, place=lambda key: origin.place(key, origin.composed[key]), report=report
-    )
-    origin.composed = dict(leaves(config))
-    config.origin = origin
-    return config
+    assert chosen is not None
+    return {str(group): str(option) for group, option in chosen.items()}
 
 
-def _exists(group: str, option: Any, config_dir: Path | None, place: str, report: Report) -> bool:
-    before = len(report.errors)
-    with report.noting():
-        try:
-            check_option(group, option, config_dir)
-        except UsageError as error:
-            error.set_by = error.set_by or (place,)
-            raise
-    return len(report.errors) == before
-
-
-def _hydra(chosen: Sequence[str], config_dir: Path | None) -> DictConfig:
+def _compose_with_hydra(words: Sequence[str], config_dir: Path | None) -> Mapping[Any, Any]:
     search = (
         []
         if config_dir is None
         else [f"hydra.searchpath=[{quoted(f'file://{config_dir.resolve()}')}]"]
     )
-    with _hydra_errors(), initialize_config_dir(str(bundled("conf")), version_base="1.3"):
-        return hydra_compose(ROOT, overrides=[*search, *chosen], return_hydra_config=True)
+    with _cause_shown(), initialize_config_dir(str(bundled("conf")), version_base="1.3"):
+        composed = hydra_compose(ROOT, overrides=[*search, *words], return_hydra_config=True)
+    options: Mapping[Any, Any] = composed.hydra.runtime.choices
+    return options
 
 
 @contextmanager
-def _hydra_errors() -> Any:
-    """Show the cause of a failed composition, not the layers of the library around it."""
+def _cause_shown() -> Any:
+    """Shows the cause of a failed composition instead of the library's own messages around it."""
     try:
         yield
     except (
@@ -203,12 +188,37 @@ def _hydra_errors() -> Any:
         raise UsageError(f"the configuration files do not compose: {reason}") from error
 
 
-def _files(choices: Mapping[Any, Any], config_dir: Path | None) -> Iterable[ConfFile]:
-    for group, option in ((str(group), str(option)) for group, option in choices.items()):
-        path = option_file(group, option, folders(config_dir))
-        if path is not None:
-            with path.open(encoding="utf-8") as lines:
-                is_global = "@package _global_" in lines.readline()
-            yield ConfFile(
-                path=path, name=f"{group}/{option}.yaml", package="" if is_global else group
-            )
+def _exists(group: str, option: Any, config_dir: Path | None, place: str, report: Report) -> bool:
+    before = len(report.errors)
+    with report.noting(), placed(place):
+        check_option(group, option, config_dir)
+    return len(report.errors) == before
+
+
+def _file_layer(path: Path, group: str, name: str, report: Report) -> Layer:
+    """Returns what a file of conf/ says; each place is `group/option.yaml:line`."""
+    text = path.read_text(encoding="utf-8")
+    is_global = "@package _global_" in text.partition("\n")[0]
+    root = yaml.compose(text, Loader=_Loader)
+    leaves = {key: (line, value) for key, line, value in _leaves(root, "" if is_global else group)}
+    return Layer.of(
+        name,
+        Rank.CONF,
+        {key: value for key, (_, value) in leaves.items()},
+        place=lambda key: f"{name}:{leaves[key][0]}",
+        report=report,
+    )
+
+
+def _leaves(node: yaml.Node | None, prefix: str) -> Iterable[tuple[str, int, Any]]:
+    """Yields the dotted key, the line and the value of every leaf of a file."""
+    if not isinstance(node, yaml.MappingNode):
+        return
+    for key_node, value_node in node.value:
+        key = f"{prefix}.{key_node.value}" if prefix else str(key_node.value)
+        # An empty section is a leaf, so that a wrong one is noticed.
+        if isinstance(value_node, yaml.MappingNode) and value_node.value:
+            yield from _leaves(value_node, key)
+        else:
+            value = SafeConstructor().construct_document(value_node)
+            yield key, key_node.start_mark.line + 1, value

@@ -8,10 +8,9 @@ import yaml
 
 from rampcli.batch.dialects.spellings import SPELLINGS
 from rampcli.batch.plan import ACCUMULATE_KEY, GLOBAL_KEY, MICRO_KEY
-from rampcli.config.origin import Origin, Said
-from rampcli.config.resolve import Resolved
+from rampcli.config.layers import Said, Stack, stack_of
+from rampcli.config.run_plan import Resolved
 from rampcli.config.settings import FOREIGN, Setting, leaves, nest, settings, shown, unknown_key
-from rampcli.config.values import typed
 
 
 def explain(key: str, resolved: Resolved) -> dict[str, Any]:
@@ -31,9 +30,8 @@ def explain(key: str, resolved: Resolved) -> dict[str, Any]:
     if key not in settings():
         raise unknown_key(key)
     setting = settings()[key]
-    origin: Origin = resolved.config.origin
-    value = origin.composed[key] if key in FOREIGN else dict(leaves(resolved.config))[key]
-    history = origin.history(key, value)
+    history = _history(stack_of(resolved.config), key)
+    value = history[-1].value
     return {
         "key": key,
         "value": _plain(value),
@@ -46,10 +44,14 @@ def explain(key: str, resolved: Resolved) -> dict[str, Any]:
         or f"another system's word for {SPELLINGS.get(key, 'the batch, counted per device (MaxText)')}",
         "set_by": history[-1].place,
         "overrode": [
-            {"set_by": said.place, "value": _plain(typed(key, said.value))}
-            for said in reversed(history[:-1])
+            {"set_by": said.place, "value": _plain(said.value)} for said in reversed(history[:-1])
         ],
     }
+
+
+def _history(stack: Stack, key: str) -> list[Said]:
+    """Returns what is said about a setting, or about a spelling before it was folded into its canonical key."""
+    return [said for said in stack.history(key) if key not in FOREIGN or said.by is None]
 
 
 def derived(resolved: Resolved) -> dict[str, Any]:
@@ -65,15 +67,13 @@ def derived(resolved: Resolved) -> dict[str, Any]:
 
 def with_provenance(resolved: Resolved) -> str:
     """The whole configuration as YAML, with who said so beside each line."""
-    origin: Origin = resolved.config.origin
+    stack = stack_of(resolved.config)
     known = derived(resolved)
     values = {key: value for key, value in leaves(resolved.config) if key not in FOREIGN}
     lines = []
     for key, text, depth in _lines(nest(values), "", 0):
         if key in values:
-            comment = _provenance(
-                settings()[key], values[key], origin.history(key, values[key]), known
-            )
+            comment = _provenance(settings()[key], _history(stack, key), known)
             lines.append((f"{'  ' * depth}{text}", comment))
         else:
             lines.append((f"{'  ' * depth}{text}", ""))
@@ -103,15 +103,12 @@ def _yaml(value: Any) -> str:
     return text.removesuffix("\n...\n").rstrip("\n")
 
 
-def _provenance(setting: Setting, value: Any, history: list[Said], known: Mapping[str, Any]) -> str:
-    parts = [history[-1].place]
+def _provenance(setting: Setting, history: list[Said], known: Mapping[str, Any]) -> str:
+    value, parts = history[-1].value, [history[-1].place]
     if value is None and setting.key in known:
         parts.append(f"comes to {known[setting.key]}")
     now = shown(_plain(value))
-    said_before = [
-        (shown(_plain(typed(setting.key, said.value))), said.place)
-        for said in reversed(history[1:-1])
-    ]
+    said_before = [(shown(_plain(said.value)), said.place) for said in reversed(history[1:-1])]
     overrode = [f"{text} ({place})" for text, place in said_before if text != now]
     if overrode:
         parts.append(f"not {', '.join(overrode)}")

@@ -7,10 +7,10 @@ from typing import Any
 
 from rampcli.config.checks import check_heads, check_ranges, check_rotary
 from rampcli.config.choices import Activation, Normalization, PositionEmbedding
+from rampcli.config.layers import build
 from rampcli.config.model_size import head_size_of
 from rampcli.config.schema import Config, ModelConfig
 from rampcli.config.settings import shown
-from rampcli.config.values import build
 from rampcli.errors import DamagedFileError, Report, UsageError, reason_of
 from rampcli.records import POSITIVE, RATE, check_shape, read_json
 

@@ -143,7 +143,7 @@ class DataConfig:
         "several corpora with their weights, `[0.7,data/wiki,0.3,data/code]`; each path as in `path`. `null`: one corpus",
     )
     split: list[float] = setting(
-        [99, 1, 0],
+        [99.0, 1.0, 0.0],
         "shares of each corpus's documents that are for training, validation and testing, in the order of the documents; of the tokens"
         " where there is one document",
     )
@@ -391,10 +391,10 @@ class CheckpointConfig:
 
 
 class Traced:
-    """Carries where a configuration's values came from (`rampcli.config.origin.Origin`), beside its fields."""
+    """Holds the layers that a configuration was made from (`rampcli.config.layers.Stack`), beside its fields."""
 
-    __slots__ = ("origin",)
-    origin: Any
+    __slots__ = ("stack",)
+    stack: Any
 
 
 @dataclass(kw_only=True, slots=True)

@@ -1,4 +1,4 @@
-"""The snapshot of a resolved configuration: what the workers read; nobody composes twice."""
+"""The snapshot of a settled configuration in a run directory: every setting, and where it was set. Workers read it."""
 
 from enum import Enum
 from pathlib import Path
@@ -7,16 +7,16 @@ from typing import Any
 from omegaconf import OmegaConf
 
 from rampcli.config import plain_yaml
-from rampcli.config.checks import SETTING_CHECKS, check_ranges
-from rampcli.config.launch_checks import LAUNCH_CHECKS
+from rampcli.config.checks import CHECKS, check_ranges
+from rampcli.config.layers import DEFAULT, Layer, Rank, Said, Stack, placed, stack_of
 from rampcli.config.schema import Config
-from rampcli.config.settings import FOREIGN, flatten, leaves, nest
-from rampcli.config.splits import SPLIT_CHECKS
-from rampcli.config.values import build
-from rampcli.errors import Report, UsageError
+from rampcli.config.settings import FOREIGN, flatten, leaves, nest, unknown_key
+from rampcli.config.settings import settings as all_settings
+from rampcli.errors import Report, UsageError, printable
 
 MOST_BYTES = 200_000
-SETTINGS_CHECKS = (*SETTING_CHECKS, *SPLIT_CHECKS, *LAUNCH_CHECKS)
+PLACES = "set_by"
+"""The section that names, for each setting that is not left at its default, the place that set it."""
 IDENTITY = (
     "seed",
     "model.",
@@ -30,7 +30,7 @@ IDENTITY = (
 
 
 def settings(config: Config) -> dict[str, Any]:
-    """The leaves of a resolved configuration as plain data, in the order of the schema, without other systems' words."""
+    """Returns the settings as plain data by dotted key, in the order of the schema, without spellings of other systems."""
     return {
         key: value.value if isinstance(value, Enum) else value
         for key, value in leaves(config)
@@ -39,21 +39,28 @@ def settings(config: Config) -> dict[str, Any]:
 
 
 def identity(config: Config) -> dict[str, Any]:
-    """The settings that decide what a checkpoint's tensors mean and which samples were consumed: a resume may not change them."""
+    """Returns the settings that decide what a checkpoint's tensors mean and which samples it consumed. A resume may not change them."""
     return {key: value for key, value in settings(config).items() if key.startswith(IDENTITY)}
 
 
 def to_yaml(config: Config) -> str:
-    """A resolved configuration as YAML."""
-    return OmegaConf.to_yaml(OmegaConf.create(nest(settings(config))))
+    """Returns a settled configuration as YAML: its settings, then the places that set them."""
+    stack = stack_of(config)
+    places = {key: printable(stack.said(key).place) for key in settings(config)}
+    # A reference in a place, such as a folder named ${x}, could not be read back.
+    said = {key: place.replace("${", "{") for key, place in places.items() if place != DEFAULT}
+    content = nest(settings(config)) | ({PLACES: said} if said else {})
+    return OmegaConf.to_yaml(OmegaConf.create(content))
 
 
 def read(path: Path) -> Config:
-    """Returns a snapshot as a configuration. Its settings are checked exactly as typed ones are.
+    """Returns the configuration of a snapshot. Its settings are checked exactly as typed ones are.
+
+    A snapshot that names no places, as earlier versions wrote it, is itself the place of its settings.
 
     Raises:
-        UsageError: the file does not exist or is not plain YAML; or a setting is unknown, of another type, out of range, or at odds with
-            another.
+        UsageError: the file does not exist or is not plain YAML; or settings are unknown, of the wrong type, out of range, or
+            contradict each other.
     """
     try:
         _, root = plain_yaml.read(path, most_bytes=MOST_BYTES)
@@ -61,13 +68,31 @@ def read(path: Path) -> Config:
     except plain_yaml.NotPlainError as error:
         at = "" if error.line is None else f", line {error.line}"
         raise UsageError(f"cannot read {path}{at}: {error.reason}") from error
-    config = build(flatten(tree), place=lambda _: str(path))
-    for checks in ((check_ranges,), SETTINGS_CHECKS):  # the others rely on the ranges
-        report = Report()
+    report = Report()
+    places = tree.pop(PLACES, {})
+    with report.noting(), placed(str(path)):
+        _check_places(places)
+    layer = Layer.of(str(path), Rank.USER, flatten(tree), report=report)
+    report.close()
+    says = {
+        key: Said(said.value, printable(places[key])) if key in places else said
+        for key, said in layer.says.items()
+        if key in places or said.value != all_settings()[key].default
+    }
+    config = Stack(laid=(Layer(layer.name, layer.rank, says),)).config()
+    for checks in ((check_ranges,), CHECKS):  # the others rely on the ranges
         for check in checks:
-            with report.noting():
+            with report.noting(), placed(str(path)):
                 check(config)
-        for misfit in report.errors:
-            misfit.set_by = misfit.set_by or (str(path),)
         report.close()
     return config
+
+
+def _check_places(places: Any) -> None:
+    if not isinstance(places, dict):
+        raise UsageError(f"{PLACES} is not a section")
+    for key, place in places.items():
+        if key not in all_settings():
+            raise unknown_key(key)
+        if not isinstance(place, str):
+            raise UsageError(f"{PLACES}: the place of {key} is not a text", keys=(key,))

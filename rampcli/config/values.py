@@ -1,7 +1,6 @@
-"""The one place where values become typed."""
+"""Types a value as its setting wants it, and sets it in a configuration."""
 
 import math
-from collections.abc import Callable, Mapping
 from enum import Enum
 from keyword import iskeyword
 from typing import Any, get_args, get_origin
@@ -12,36 +11,9 @@ from omegaconf.errors import OmegaConfBaseException
 from rampcli.batch.quantities import parse_count
 from rampcli.config.schema import Config
 from rampcli.config.settings import MOST, settings, shown, unknown_key
-from rampcli.errors import Report, UsageError
+from rampcli.errors import UsageError
 
 NODES: dict[Any, Any] = {int: IntegerNode, float: FloatNode, bool: BooleanNode, str: StringNode}
-
-
-def build(
-    values: Mapping[str, Any], *, place: Callable[[str], str], report: Report | None = None
-) -> Config:
-    """The typed configuration with these leaves; the rest are defaults.
-
-    Args:
-        values: by dotted key. Counts may be written `50M`.
-        place: names where the value of a key came from, for errors.
-        report: takes the errors; such a leaf keeps its default.
-
-    Raises:
-        UsageError: unknown keys and values of the wrong type, together, where there is no `report`.
-    """
-    config = Config()
-    own = report or Report()
-    for key, value in values.items():
-        with own.noting():
-            try:
-                put(config, key, typed(key, value))
-            except UsageError as error:
-                error.set_by = error.set_by or (place(key),)
-                raise
-    if report is None:
-        own.close()
-    return config
 
 
 def put(config: Config, key: str, value: Any) -> None:

@@ -16,7 +16,8 @@ from rampcli.checkpoint.save import Checkpoints
 from rampcli.checkpoint.state import TrainingState
 from rampcli.config import snapshot
 from rampcli.config.huggingface import check_init_from
-from rampcli.config.resolve import Resolved, resolve
+from rampcli.config.layers import sources_named
+from rampcli.config.run_plan import Resolved, run_plan
 from rampcli.config.schema import Config
 from rampcli.data.hosts import build_reading
 from rampcli.data.loader import Loader, ValidationLoader
@@ -77,12 +78,11 @@ def train(run: RunDirectory, stop: StopRequest, *, started: float) -> str:
         RampcliError: a user can correct the cause.
     """
     imported = time.time()
-    resolved = resolve(
-        snapshot.read(run.config), consumed_samples_in=lambda _: consumed_samples(run)
-    )
-    device = join_ranks(resolved.config.trainer.accelerator)
-    costs = BoundaryCosts(run, started=started, imported=imported)
-    return build_trainer(resolved, run, device, stop, costs).run()
+    resolved = run_plan(snapshot.read(run.config), consumed_samples=consumed_samples(run))
+    with sources_named(resolved.config):
+        device = join_ranks(resolved.config.trainer.accelerator)
+        costs = BoundaryCosts(run, started=started, imported=imported)
+        return build_trainer(resolved, run, device, stop, costs).run()
 
 
 def build_trainer(

@@ -7,7 +7,7 @@ from rampcli.checkpoint.manifest import MANIFEST
 from rampcli.cli.composing import compose_words
 from rampcli.config.compose import lay_over
 from rampcli.config.resolve import resolve
-from rampcli.config.snapshot import to_yaml
+from rampcli.config.snapshot import settings
 from rampcli.errors import UsageError
 from rampcli.run_directory import RunDirectory
 from run_files import manifest
@@ -35,7 +35,7 @@ def test_words_are_laid_over_the_recipe_and_resolved():
             ["trainer.num_nodes=8", "model.rampup_batch_size=[256,256,10M]"],
         )
     )
-    assert to_yaml(typed.config) == to_yaml(written.config)
+    assert settings(typed.config) == settings(written.config)
     assert typed.plan == written.plan
 
 

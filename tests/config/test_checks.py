@@ -4,7 +4,7 @@ from hypothesis import settings as run
 from hypothesis import strategies as st
 
 from rampcli.config.checks import (
-    SETTING_CHECKS,
+    CHECKS,
     check_heads,
     check_name,
     check_ranges,
@@ -13,9 +13,10 @@ from rampcli.config.checks import (
     check_warmup,
 )
 from rampcli.config.choices import DecayStyle, PositionEmbedding
+from rampcli.config.layers import build
 from rampcli.config.schema import Config
 from rampcli.config.settings import FOREIGN, settings
-from rampcli.config.values import build, put
+from rampcli.config.values import put
 from rampcli.errors import UsageError, UsageErrors
 
 BOUNDED = [
@@ -36,7 +37,7 @@ def refusal_or_none(check, config):
 
 
 def test_the_defaults_pass_every_check():
-    for check in SETTING_CHECKS:
+    for check in CHECKS:
         check(Config())
 
 

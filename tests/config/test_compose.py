@@ -8,12 +8,12 @@ from rampcli.config.compose import compose, lay_over
 from rampcli.config.groups import option_names, some_of
 from rampcli.config.resolve import resolve
 from rampcli.config.settings import leaves
-from rampcli.config.snapshot import to_yaml
+from rampcli.config.snapshot import settings
 from rampcli.errors import Report, UsageError, UsageErrors
 
 
 def snapshot(config):
-    return to_yaml(resolve(config).config)
+    return settings(resolve(config).config)
 
 
 def test_later_choices_win_over_earlier_ones_and_values_over_files():
@@ -61,10 +61,10 @@ def test_what_is_typed_wins_over_what_the_recipe_assigned(recipe):
 
 
 def test_laying_over_leaves_the_recipes_configuration_as_it_was(composed):
-    before, origin = copy.deepcopy(composed), copy.deepcopy(composed.origin)
+    before, stack = copy.deepcopy(composed), copy.deepcopy(composed.stack)
     lay_over(composed, ["data=stdlib", "optim.lr=0.5"])
     assert composed == before
-    assert composed.origin == origin
+    assert composed.stack == stack
 
 
 def test_another_option_keeps_what_the_recipe_chose_and_assigned(recipe):
@@ -145,7 +145,7 @@ def test_everything_that_is_wrong_is_said_at_once_and_a_report_takes_it(composed
 
 def test_words_from_elsewhere_are_placed_there(composed):
     laid = lay_over(composed, ["optim.lr=0.25"], place="measured in runs/a")
-    assert laid.origin.place("optim.lr", 0.25) == "measured in runs/a"
+    assert laid.stack.said("optim.lr").place == "measured in runs/a"
     with pytest.raises(UsageError) as refusal:
         lay_over(composed, ["seed=many"], place="measured in runs/a")
     assert refusal.value.set_by == ("measured in runs/a",)
@@ -161,7 +161,7 @@ def test_a_folder_of_the_users_adds_options_beside_those_there_are(composed, opt
         None,
         DataSource.stdlib,
     )
-    assert laid.origin.place("optim.beta1", 0.8) == "optim/mine.yaml:2"
+    assert laid.stack.said("optim.beta1").place == "optim/mine.yaml:2"
 
 
 def test_a_folder_may_be_named_from_where_one_stands(composed, option, monkeypatch):
@@ -192,7 +192,7 @@ def test_an_option_over_the_whole_tree_sets_several_sections(composed, option):
         laid.model.global_batch_size,
         laid.model.rampup_batch_size,
     ) == (2, 32, None)
-    assert laid.origin.place("model.global_batch_size", 32) == "batch/mine.yaml:5"
+    assert laid.stack.said("model.global_batch_size").place == "batch/mine.yaml:5"
 
 
 @pytest.mark.parametrize(
@@ -272,5 +272,5 @@ def test_a_recipe_that_says_several_wrong_things_is_told_all_of_them():
 def test_every_option_of_conf_composes(root):
     for name in option_names(root):
         assert f"{root}/{name}.yaml" in [
-            file.name for file in compose(f"{root}={name}").origin.files
+            layer.name for layer in compose(f"{root}={name}").stack.composed
         ]

@@ -11,8 +11,8 @@ from rampcli.config.huggingface import (
     read_config,
     to_huggingface,
 )
+from rampcli.config.layers import build
 from rampcli.config.schema import Config, ModelConfig
-from rampcli.config.values import build
 from rampcli.errors import UsageError
 
 LLAMA = to_huggingface(ModelConfig(num_query_groups=2), sequence_length=64, dtype="float32")

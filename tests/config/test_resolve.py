@@ -7,13 +7,12 @@ from hypothesis import settings as run
 from hypothesis import strategies as st
 
 from rampcli.batch.dialects.spellings import SPELLINGS
-from rampcli.batch.loading import LoadedBatch
 from rampcli.config.compose import lay_over
-from rampcli.config.model_size import flops_per_token
-from rampcli.config.resolve import resolve, sources_named, throughput_of
+from rampcli.config.layers import sources_named
+from rampcli.config.resolve import resolve
 from rampcli.config.schema import Config
 from rampcli.config.settings import leaves, settings
-from rampcli.config.values import build, put
+from rampcli.config.values import put
 from rampcli.errors import Report, UsageError, UsageErrors
 
 INTEGERS = [key for key, setting in settings().items() if setting.type is int]
@@ -255,40 +254,6 @@ def test_a_run_lives_in_its_own_folder_unless_it_is_given_another():
     assert resolve(config).run_dir == Path("/elsewhere")
 
 
-def test_the_settings_reach_the_plan():
-    config = build(
-        {
-            "model.global_batch_size": 64,
-            "model.rampup_batch_size": [16, 16, 1000],
-            "data.micro_batch_size": 2,
-            "data.sequence_length": 50,
-            "trainer.num_nodes": 4,
-            "trainer.devices": 4,
-            "trainer.max_tokens": 100_000,
-            "parallel.tensor_parallel_size": 2,
-            "rampup.node_policy": "fixed",
-        },
-        place=str,
-    )
-    plan = resolve(config).plan
-    assert [
-        (
-            stage.global_batch_size,
-            stage.num_nodes,
-            stage.data_parallel_size,
-            stage.accumulate_grad_batches,
-        )
-        for stage in plan.stages
-    ] == [
-        (16, 4, 8, 1),
-        (32, 4, 8, 2),
-        (48, 4, 8, 3),
-        (64, 4, 8, 4),
-    ]
-    assert plan.sequence_length == 50
-    assert 2000 <= plan.end_sample < 2000 + 64
-
-
 def test_everything_that_is_wrong_is_said_at_once_with_its_places(composed, line_of):
     with pytest.raises(UsageErrors) as refused:
         resolve(
@@ -360,70 +325,6 @@ def test_an_error_of_later_on_says_where_values_came_from(composed):
     assert refused.value.set_by == ("trainer.num_nodes=8 (command line)", "seed=1234 (default)")
 
 
-def test_hours_are_known_from_the_nearest_figures(composed):
-    def basis(*words):
-        throughput = throughput_of(resolve(lay_over(composed, words)).config)
-        return None if throughput is None else (throughput.points, throughput.basis)
-
-    config = resolve(composed).config
-    estimate = 0.4 * 989e12 / flops_per_token(config.model, sequence_length=2048)
-    assert basis() == (
-        ((1, estimate),),
-        "an estimate from FLOPs, at 40% of 989 TFLOP/s per GPU, as declared",
-    )
-    assert basis("throughput.samples_per_s_per_gpu=2") == (
-        ((1, 4096.0),),
-        "2 samples/s per GPU, as declared",
-    )
-    points = ((1, 9000.0), (4, 11500.0))
-    typed = "rampup.efficiency='4:11500 1:9000'"
-    assert basis(typed, "throughput.samples_per_s_per_gpu=2") == (
-        points,
-        "rampup.efficiency (command line)",
-    )
-    assert basis("throughput.mfu=null") is None
-    assert basis("trainer.peak_tflops=null") is None
-
-
-def test_the_learning_rate_is_that_of_the_settings(composed):
-    words = [
-        "optim.lr=0.5",
-        "optim.min_lr=0.1",
-        "optim.warmup_steps=10",
-        "schedule.decay_style=linear",
-        "trainer.max_steps=30",
-    ]
-    rate = resolve(lay_over(composed, [*words, "model.rampup_batch_size=null"])).learning_rate()
-    assert rate.at(2048, global_batch_size=2048) == pytest.approx(0.05)
-    assert rate.at(10 * 2048, global_batch_size=2048) == pytest.approx(0.5)
-    assert rate.at(20 * 2048, global_batch_size=2048) == pytest.approx(0.3)
-    assert rate.at(30 * 2048, global_batch_size=2048) == pytest.approx(0.1)
-
-
-def test_what_is_loaded_in_a_ramp_of_maxtexts_words_is_counted_on_all_devices(composed):
-    words = {
-        "per_device_batch_size": 2,
-        "per_device_batch_size_start": 0.5,
-        "per_device_batch_size_increment": 0.5,
-    }
-    given = [f"{word}={value}" for word, value in words.items()] + [
-        "enable_rampup_batch_size=true",
-        "global_rampup_samples=3000",
-    ]
-    more = [
-        "trainer.num_nodes=1",
-        "parallel.tensor_parallel_size=2",
-        "expansion_factor_real_data=1",
-    ]
-    resolved = resolve(lay_over(composed, [*given, *more]))
-    assert [resolved.loading(stage)[0].global_batch_to_load for stage in resolved.plan.stages] == [
-        8,
-        8,
-        12,
-        16,
-    ]
-
-
 @pytest.mark.parametrize(
     ("words", "remedy"),
     [
@@ -455,29 +356,3 @@ def test_what_would_work_is_said_in_the_words_that_were_used(composed, words, re
     assert refused.value.remedy.count("model.global_batch_size=") == remedy.count(
         "model.global_batch_size="
     )
-
-
-@pytest.mark.parametrize(
-    ("factor", "load", "hosts"),
-    [(2, 4096, 8), (4, 8192, 4), (0.5, 1024, 16), (1, 2048, 16)],
-    ids=["2", "4", "half", "1"],
-)
-def test_what_is_loaded_and_by_how_many_hosts_follows_from_the_expansion_factor(
-    composed, factor, load, hosts
-):
-    resolved = resolve(
-        lay_over(
-            composed, [f"data.expansion_factor_real_data={factor}", "model.rampup_batch_size=null"]
-        )
-    )
-    loaded, readers = resolved.loading(resolved.plan.stages[0])
-    assert loaded == LoadedBatch(
-        global_batch_to_load=load, global_batch_to_train=2048, micro_batch_to_train=512
-    )
-    assert readers == hosts
-
-
-@pytest.mark.parametrize("factor", ["null", "-1", "0"])
-def test_without_an_expansion_factor_every_host_reads_its_own(composed, factor):
-    resolved = resolve(lay_over(composed, [f"data.expansion_factor_real_data={factor}"]))
-    assert resolved.loading(resolved.plan.stages[0]) is None

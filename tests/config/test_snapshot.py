@@ -7,6 +7,8 @@ from hypothesis import settings as run
 from hypothesis import strategies as st
 
 from rampcli.config import snapshot
+from rampcli.config.compose import lay_over
+from rampcli.config.layers import build
 from rampcli.config.resolve import resolve
 from rampcli.config.schema import Config
 from rampcli.config.settings import FOREIGN, flatten, settings
@@ -31,18 +33,67 @@ def test_a_snapshot_is_read_as_it_was_written(resolved, tmp_path):
 def test_a_snapshot_gives_the_plan_of_what_was_resolved(resolved, tmp_path):
     again = resolve(read_back(resolved.config, tmp_path))
     assert again.plan == resolved.plan
-    assert snapshot.to_yaml(again.config) == snapshot.to_yaml(resolved.config)
+    assert snapshot.settings(again.config) == snapshot.settings(resolved.config)
 
 
 def test_a_snapshot_holds_every_setting_once_and_no_other_systems_spelling(resolved):
     document = yaml.safe_load(snapshot.to_yaml(resolved.config))
+    document.pop("set_by")
     assert list(flatten(document)) == [key for key in settings() if key not in FOREIGN]
 
 
 def test_a_snapshot_says_the_same_to_any_reader_of_yaml(resolved):
     config = copy.deepcopy(resolved.config)
     config.optim.lr, config.optim.eps, config.name = 1e-5, 5e-324, "on"
-    assert flatten(yaml.safe_load(snapshot.to_yaml(config))) == snapshot.settings(config)
+    document = yaml.safe_load(snapshot.to_yaml(config))
+    document.pop("set_by")
+    assert flatten(document) == snapshot.settings(config)
+
+
+def test_a_snapshot_names_the_place_of_every_setting_that_is_not_left_at_its_default(composed):
+    words = ["data.global_batch_size=4096", "seed=1234", "rampup.node_policy=best"]
+    config = resolve(lay_over(composed, words)).config
+    places = yaml.safe_load(snapshot.to_yaml(config))["set_by"]
+    assert places["model.global_batch_size"] == "data.global_batch_size=4096 (command line)"
+    assert places["seed"] == places["rampup.node_policy"] == "command line"
+    assert places["optim.lr"] == config.stack.said("optim.lr").place
+    defaults = {
+        key for key in snapshot.settings(config) if config.stack.said(key).place == "default"
+    }
+    assert set(places) == set(snapshot.settings(config)) - defaults
+
+
+def test_places_are_read_as_they_were_written(recipe, tmp_path):
+    recipe.optim.lr = 0.5
+    words = ["data.global_batch_size=4096", "seed=1234", "rampup.efficiency='1:9000 4:11500'"]
+    config = resolve(lay_over(recipe, words)).config
+    back = read_back(config, tmp_path)
+    for key in snapshot.settings(config):
+        assert back.stack.said(key).place == config.stack.said(key).place
+        assert back.stack.said(key).value == config.stack.said(key).value
+    assert snapshot.to_yaml(back) == snapshot.to_yaml(config)
+
+
+def test_a_snapshot_without_places_is_itself_the_place_of_what_it_changes(resolved, tmp_path):
+    document = yaml.safe_load(snapshot.to_yaml(resolved.config))
+    del document["set_by"]
+    path = tmp_path / "config.yaml"
+    path.write_text(yaml.safe_dump(document), encoding="utf-8")
+    config = snapshot.read(path)
+    assert config == resolved.config
+    assert config.stack.said("optim.lr").place == str(path)
+    assert config.stack.said("seed").place == "default"
+    assert snapshot.identity(config) == snapshot.identity(resolved.config)
+
+
+@pytest.mark.parametrize(
+    "place", ["a\x1b[2Jb", "\u202eb", "x" * 9000, "${seed}", "a: b # c", "\ud800"]
+)
+def test_any_place_survives_a_snapshot_as_one_visible_line(place, tmp_path):
+    config = build({"seed": 5}, place=lambda _: place)
+    back = read_back(config, tmp_path).stack.said("seed").place
+    assert back.isprintable()
+    assert 0 < len(back) < 400
 
 
 @run(max_examples=8)
@@ -100,6 +151,9 @@ def test_any_number_survives_a_snapshot(lr, samples, tmp_path_factory):
         ("model:\n  _target_: os.system\n", "there is no setting model._target_"),
         ("name: ${oc.env:HOME}\n", "are not resolved here"),
         ("seed: 1\nseed: 2\n", "seed stands there twice"),
+        ("seed: 1\nset_by: here\n", "set_by is not a section"),
+        ("seed: 1\nset_by:\n  seed: 5\n", "the place of seed is not a text"),
+        ("seed: 1\nset_by:\n  sede: here\n", "there is no setting sede"),
     ],
 )
 def test_a_damaged_or_foreign_snapshot_is_refused(tmp_path, text, message):

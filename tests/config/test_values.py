@@ -7,9 +7,10 @@ from hypothesis import settings as run
 from hypothesis import strategies as st
 
 from rampcli.config.choices import NodePolicy, Precision
+from rampcli.config.layers import build
 from rampcli.config.schema import Config
 from rampcli.config.settings import EXAMPLES, MOST, flatten, leaves, settings
-from rampcli.config.values import build, typed
+from rampcli.config.values import typed
 from rampcli.config.words import parse
 from rampcli.errors import Report, UsageError, UsageErrors
 
@@ -193,7 +194,7 @@ def test_a_section_is_no_setting(section):
         ".",
         "model.",
         ".seed",
-        "origin",
+        "stack",
         "model.__class__",
     ],
 )

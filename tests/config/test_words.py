@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rampcli.config.values import build
+from rampcli.config.layers import build
 from rampcli.config.words import as_option, join_split_lists, parse, quoted, read_values, typeable
 from rampcli.errors import Report, UsageError
 

@@ -38,6 +38,7 @@ UNNEEDED = {
         "rampcli.launch",
         "rampcli.report",
         "rampcli.config.compose",
+        "rampcli.config.resolve",
         "rampcli.data.building",
     ),
 }

@@ -3,9 +3,10 @@ import pytest
 from rampcli import llm
 from rampcli.config.choices import DataSource
 from rampcli.config.compose import lay_over
+from rampcli.config.layers import Rank
 from rampcli.config.model_size import count_parameters
 from rampcli.config.resolve import resolve
-from rampcli.config.snapshot import read, to_yaml
+from rampcli.config.snapshot import read, settings, to_yaml
 from rampcli.data.sources import open_corpora
 from rampcli.errors import UsageError
 
@@ -39,7 +40,8 @@ def test_the_snapshot_of_every_recipe_is_read_as_it_was_written(resolved, name, 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_recipe_is_made_of_its_own_files_and_a_source_of_data(resolved, name):
-    options = dict(file.name.split("/") for file in resolved[name].config.origin.files)
+    layers = resolved[name].config.stack.composed
+    options = dict(layer.name.split("/") for layer in layers if layer.rank is Rank.CONF)
     data, launcher = options.pop("data"), options.pop("launch")
     assert options == dict.fromkeys(("model", "batch", "optim"), f"{name}.yaml")
     assert (data, launcher) == (f"{resolved[name].config.data.source}.yaml", "local.yaml")
@@ -129,7 +131,7 @@ def test_llama3_8b_typed_and_written_in_python_give_the_same_snapshot():
             "model.rampup_batch_size=[256,128,50M]",
         ],
     )
-    snapshots = [to_yaml(resolve(config).config) for config in (typed, written, called)]
+    snapshots = [settings(resolve(config).config) for config in (typed, written, called)]
     assert snapshots[0] == snapshots[1] == snapshots[2]
     assert [stage.num_nodes for stage in resolve(typed).plan.stages] == [
         stage.num_nodes for stage in resolve(written).plan.stages

@@ -13,7 +13,8 @@ from pathlib import Path
 
 from rampcli.checkpoint.manifest import consumed_samples
 from rampcli.config import snapshot
-from rampcli.config.resolve import Resolved, resolve
+from rampcli.config.layers import sources_named
+from rampcli.config.run_plan import Resolved, run_plan
 from rampcli.errors import EXIT_INTERRUPTED, RampcliError
 from rampcli.interpreter import python_command
 from rampcli.launch.elastic import World
@@ -121,7 +122,7 @@ def train_stages(directory: RunDirectory, stages: Sequence[int], signals: StopSi
         return 0
     with lock_run(directory, wait_s=LOCK_WAIT_S), record_failure(directory):
         consumed = consumed_samples(directory)
-        resolved = resolve(snapshot.read(directory.config), consumed_samples_in=lambda _: consumed)
+        resolved = run_plan(snapshot.read(directory.config), consumed_samples=consumed)
         if _already_trained(resolved, stages, directory, consumed):
             return 0
         supervisor = Supervisor(
@@ -135,7 +136,8 @@ def train_stages(directory: RunDirectory, stages: Sequence[int], signals: StopSi
         if state["status"] != PREEMPTED:
             return 0
         if signals.signal == signal.SIGUSR1 and not chain.is_cancelled(directory):
-            check_progress(directory)
+            with sources_named(resolved.config):
+                check_progress(directory)
     return _requeue(directory)
 
 

@@ -7,15 +7,13 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from rampcli import llm
-from rampcli.config.canonical import canonicalize
 from rampcli.config.choices import NodePolicy, RampSemantics
 from rampcli.config.compose import compose, lay_over
-from rampcli.config.origin import Origin, Source
+from rampcli.config.folding import fold
+from rampcli.config.layers import Layer, Rank, Said, Stack, build
 from rampcli.config.resolve import resolve
-from rampcli.config.schema import Config
 from rampcli.config.settings import FOREIGN, leaves
-from rampcli.config.snapshot import to_yaml
-from rampcli.config.values import build
+from rampcli.config.snapshot import settings as settings_of
 from rampcli.errors import UsageError
 
 RAMP = {
@@ -43,7 +41,9 @@ def llama():
 
 def by_hand(**values):
     """A configuration in which every value was set in Python."""
-    return build({key.replace("__", "."): value for key, value in values.items()}, place=str)
+    return build(
+        {key.replace("__", "."): value for key, value in values.items()}, place=lambda _: "Python"
+    )
 
 
 def refusal_of(config):
@@ -63,11 +63,34 @@ def test_no_word_of_another_system_is_left(composed):
     assert [key for key, value in leaves(config) if key in FOREIGN and value is not None] == []
 
 
-def test_canonicalizing_leaves_what_was_given_as_it_was(composed):
-    given_leaves = dict(leaves(lay_over(composed, words(RAMP))))
-    before = dict(given_leaves)
-    canonicalize(given_leaves, lay_over(composed, words(RAMP)).origin)
-    assert given_leaves == before
+def test_folding_leaves_the_stack_as_it_was(composed):
+    stack = lay_over(composed, words(RAMP)).stack
+    before = stack.values()
+    fold(stack)
+    assert stack.values() == before
+
+
+def test_what_decided_a_canonical_key_is_named_with_its_place_and_ranks_as_high(composed):
+    stack, _ = fold(lay_over(composed, ["data.global_batch_size=4096"]).stack)
+    said = stack.said("model.global_batch_size")
+    assert said == Said(
+        4096, "data.global_batch_size=4096 (command line)", "data.global_batch_size"
+    )
+    assert stack.rank("model.global_batch_size") is Rank.USER
+
+
+def test_what_replaces_another_key_is_named_by_the_word_that_was_typed():
+    recipe = compose(
+        "batch=gpt3_5b",
+        "model.rampup_batch_size=null",
+        "model.step_batch_size_schedule='0:768 1B:2048'",
+    )
+    typed = ["data.rampup_batch_size=[256,256,10M]", "model.global_batch_size=2048"]
+    stack, _ = fold(lay_over(recipe, typed).stack)
+    place = "data.rampup_batch_size=[256,256,10000000] (command line)"
+    assert stack.said("model.step_batch_size_schedule") == Said(
+        None, place, "model.rampup_batch_size"
+    )
 
 
 # Samples per device
@@ -176,7 +199,7 @@ def test_a_micro_batch_that_is_typed_beside_samples_per_device_holds(llama):
 def test_samples_per_device_are_counted_with_the_accumulation_that_is_typed(llama):
     spelt = laid(llama, "per_device_batch_size=4", "gradient_accumulation_steps=8")
     assert spelt.config.model.global_batch_size == 256
-    assert to_yaml(spelt.config) == to_yaml(
+    assert settings_of(spelt.config) == settings_of(
         laid(llama, "per_device_batch_size=4", "trainer.accumulate_grad_batches=8").config
     )
 
@@ -224,12 +247,14 @@ def test_maxtexts_ramp_in_words_is_that_in_our_keys(composed):
         "rampup.node_policy=fixed",
         "data.micro_batch_size=2",
     ]
-    assert to_yaml(laid(composed, *words(RAMP)).config) == to_yaml(laid(composed, *ours).config)
+    assert settings_of(laid(composed, *words(RAMP)).config) == settings_of(
+        laid(composed, *ours).config
+    )
 
 
 def test_the_target_of_maxtexts_ramp_may_be_said_in_samples(composed):
     without = {word: value for word, value in RAMP.items() if word != "per_device_batch_size"}
-    assert to_yaml(laid(composed, *words(without)).config) == to_yaml(
+    assert settings_of(laid(composed, *words(without)).config) == settings_of(
         laid(composed, *words(RAMP)).config
     )
 
@@ -238,14 +263,11 @@ def test_a_ramp_of_the_files_is_switched_off_by_maxtexts_word(composed, line_of)
     config = laid(composed, "enable_rampup_batch_size=false").config
     assert config.model.rampup_batch_size is None
     assert (
-        config.origin.place("model.rampup_batch_size", None)
+        config.stack.said("model.rampup_batch_size").place
         == "enable_rampup_batch_size=false (command line)"
     )
     line = line_of("conf/batch/gpt3_5b.yaml", "rampup_batch_size: [256, 256, 10_000_000]")
-    assert (
-        config.origin.history("model.rampup_batch_size", None)[-2].place
-        == f"batch/gpt3_5b.yaml:{line}"
-    )
+    assert config.stack.history("model.rampup_batch_size")[-2].place == f"batch/gpt3_5b.yaml:{line}"
 
 
 @pytest.mark.parametrize(
@@ -255,7 +277,7 @@ def test_what_maxtexts_ramp_only_suggests_gives_way_to_what_is_typed(composed, k
     config = laid(composed, *words(RAMP), key).config
     name, _, value = key.partition("=")
     assert str(dict(leaves(config))[name]) == value
-    assert config.origin.place(name, dict(leaves(config))[name]) == "command line"
+    assert config.stack.said(name).place == "command line"
 
 
 @pytest.mark.parametrize(
@@ -280,7 +302,7 @@ def test_a_ramp_that_is_said_twice_and_differs_is_refused(composed, typed, said)
 
 def test_a_ramp_that_is_said_twice_and_does_not_differ_is_taken(composed):
     typed = ["model.rampup_batch_size=[512,256,500]", "model.global_batch_size=2048"]
-    assert to_yaml(laid(composed, *words(RAMP), *typed).config) == to_yaml(
+    assert settings_of(laid(composed, *words(RAMP), *typed).config) == settings_of(
         laid(composed, *words(RAMP)).config
     )
 
@@ -349,7 +371,7 @@ def test_a_step_schedule_replaces_the_ramp_and_the_batch_of_the_files(composed):
     assert (model.rampup_batch_size, model.global_batch_size) == (None, None)
     assert resolved.plan.global_batch_size == 1536
     assert [stage.global_batch_size for stage in resolved.plan.stages] == [768, 1536]
-    place = resolved.config.origin.place("model.rampup_batch_size", None)
+    place = resolved.config.stack.said("model.rampup_batch_size").place
     assert place == "model.step_batch_size_schedule=0:768 1B:1536 (command line)"
 
 
@@ -398,7 +420,7 @@ def test_a_spelling_on_the_command_line_wins_over_a_recipe(composed):
     config = laid(composed, "data.global_batch_size=4096").config
     assert config.model.global_batch_size == 4096
     assert (
-        config.origin.place("model.global_batch_size", 4096)
+        config.stack.said("model.global_batch_size").place
         == "data.global_batch_size=4096 (command line)"
     )
 
@@ -409,22 +431,21 @@ def test_a_canonical_key_on_the_command_line_wins_over_a_spelling_of_the_recipe(
     assert laid(recipe, "model.global_batch_size=1024").config.model.global_batch_size == 1024
 
 
-def test_spellings_of_one_layer_that_differ_are_refused_by_both_names():
-    origin = Origin()
-    settings = {key: None for key, _ in leaves(Config())} | dict(leaves(Config()))
-    settings |= {"data.global_batch_size": 8, "model.global_batch_size": 16}
-    origin.composed = dict(settings)
-    origin.sources = {key: Source(2, "recipe") for key in settings}
+def test_spellings_of_one_rank_that_differ_are_refused_by_both_names():
+    ours = Layer("recipe", Rank.RECIPE, {"model.global_batch_size": Said(16, "recipe")})
+
+    def spelt(rank):
+        return Layer("spelt", rank, {"data.global_batch_size": Said(8, "spelt")})
+
     with pytest.raises(
         UsageError,
         match=r"data\.global_batch_size=8 and model\.global_batch_size=16 are two spellings",
     ):
-        canonicalize(settings, origin)
-    origin.sources["data.global_batch_size"] = Source(3, "command line")
-    assert canonicalize(settings, origin).decided["model.global_batch_size"] == (
-        "data.global_batch_size",
-        8,
-    )
+        fold(Stack((ours, spelt(Rank.RECIPE))))
+    stack, _ = fold(Stack((ours, spelt(Rank.USER))))
+    assert stack.said("model.global_batch_size").value == 8
+    stack, _ = fold(Stack((spelt(Rank.CONF), ours)))
+    assert stack.said("model.global_batch_size").value == 16
 
 
 @pytest.mark.parametrize(
@@ -450,5 +471,5 @@ def test_words_on_the_command_line_and_assignments_in_python_give_the_same_snaps
             section = getattr(section, part)
         setattr(section, name, {"true": True, "false": False}.get(value, value.strip("'")))
     on_the_line, in_python = laid(composed, *typed), resolve(recipe)
-    assert to_yaml(on_the_line.config) == to_yaml(in_python.config)
+    assert settings_of(on_the_line.config) == settings_of(in_python.config)
     assert on_the_line.plan == in_python.plan

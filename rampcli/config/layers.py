@@ -1,0 +1,229 @@
+"""A configuration as a stack of layers: what each file, recipe and command line says, and which of them holds.
+
+A layer maps dotted keys to a typed value and the place that says it. Of two layers that set the same key, the one that is nearer to
+the user holds. Values, provenance (`explain`, `--cfg`) and the sources in errors are all read off the stack.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from enum import IntEnum
+from functools import cache, cached_property
+from typing import Any
+
+from rampcli.batch.dialects.maxtext import SUGGESTED
+from rampcli.batch.dialects.spellings import SPELLINGS
+from rampcli.config.schema import Config
+from rampcli.config.settings import FOREIGN, leaves, settings, shown
+from rampcli.config.values import put, typed
+from rampcli.errors import RampcliError, Report, UsageError, UsageErrors
+
+COMMAND_LINE = "command line"
+PYTHON = "Python"
+DEFAULT = "default"
+
+
+class Rank(IntEnum):
+    """How near to the user a layer is. The higher rank wins where keys compete, for example two spellings of one number."""
+
+    SCHEMA = 0
+    CONF = 1
+    RECIPE = 2
+    USER = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """What one layer says about a setting.
+
+    Attributes:
+        value: typed.
+        place: where it is said, as a person would name it: `command line`, `data/mock.yaml:4`, ...
+        by: the other key that decided this value, for example a spelling of another system; None for a value set directly.
+    """
+
+    value: Any
+    place: str
+    by: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Layer:
+    """What one place says: a file, a recipe, the command line, or Python."""
+
+    name: str
+    rank: Rank
+    says: Mapping[str, Said]
+
+    @classmethod
+    def of(
+        cls,
+        name: str,
+        rank: Rank,
+        values: Mapping[str, Any],
+        *,
+        place: Callable[[str], str] | None = None,
+        report: Report,
+    ) -> "Layer":
+        """Types values and returns them as a layer. This is the only way in which values become typed.
+
+        Args:
+            name: of the layer.
+            rank: of the layer.
+            values: by dotted key, as they were written: counts may be `50M`.
+            place: returns the place of a key; the layer's name, if None.
+            report: receives the errors. A value with an error is left out.
+        """
+        says = {}
+        for key, value in values.items():
+            where = place(key) if place else name
+            with report.noting(), placed(where):
+                says[key] = Said(typed(key, value), where)
+        return cls(name, rank, says)
+
+
+@contextmanager
+def placed(*places: str) -> Iterator[None]:
+    """Adds the places to an error that does not name its own."""
+    try:
+        yield
+    except UsageError as error:
+        error.set_by = error.set_by or places
+        raise
+
+
+@cache
+def _defaults() -> Layer:
+    says = {key: Said(setting.default, DEFAULT) for key, setting in settings().items()}
+    return Layer(DEFAULT, Rank.SCHEMA, says)
+
+
+@dataclass(frozen=True)
+class Stack:
+    """Layers above the defaults of the schema.
+
+    Attributes:
+        composed: what `compose` made of files and a recipe's words.
+        laid: everything laid over that: edits in Python, the command line, and folded spellings.
+        choices: the words that `composed` was made of: by group, the option; by setting, what the recipe says.
+    """
+
+    composed: tuple[Layer, ...] = ()
+    laid: tuple[Layer, ...] = ()
+    choices: Mapping[str, str | Said] = field(default_factory=dict)
+
+    @cached_property
+    def _nearest(self) -> dict[str, tuple[Rank, Said]]:
+        return {
+            key: (layer.rank, said)
+            for layer in (_defaults(), *self.composed, *self.laid)
+            for key, said in layer.says.items()
+        }
+
+    def said(self, key: str) -> Said:
+        """Returns what holds for a setting."""
+        return self._nearest[key][1]
+
+    def rank(self, key: str) -> Rank:
+        """Returns the rank of the layer that holds for a setting."""
+        return self._nearest[key][0]
+
+    def history(self, key: str) -> list[Said]:
+        """Returns everything that is said about a setting, the default first. The last one holds."""
+        layers = (_defaults(), *self.composed, *self.laid)
+        return [layer.says[key] for layer in layers if key in layer.says]
+
+    def values(self) -> dict[str, Any]:
+        """Returns the merged value of every setting, by dotted key, in the order of the schema."""
+        return {key: said.value for key, (_, said) in self._nearest.items()}
+
+    def above(self, *layers: Layer) -> "Stack":
+        """Returns the stack with further layers on top."""
+        return Stack(self.composed, (*self.laid, *layers), self.choices)
+
+    def edits(self, config: Config) -> dict[str, Any]:
+        """Returns the leaves of a configuration that were assigned in Python since it was made from this stack."""
+        return {
+            key: value
+            for key, value in leaves(config)
+            if key not in self._nearest or not _same(value, self.said(key).value)
+        }
+
+    def config(self) -> Config:
+        """Returns the merged values as a configuration, which remembers this stack."""
+        config = Config()
+        for key, (rank, said) in self._nearest.items():
+            if rank is not Rank.SCHEMA:
+                # A list is copied, so that changing it in Python does not change the layer.
+                put(config, key, list(said.value) if isinstance(said.value, list) else said.value)
+        config.stack = self
+        return config
+
+    def name_sources(self, error: RampcliError) -> None:
+        """Adds to an error where the values of its keys come from, unless it names places already."""
+        for one in error.errors if isinstance(error, UsageErrors) else (error,):
+            if not one.set_by:
+                one.set_by = self._places(one.keys)
+                one.remedy = one.remedy and self._in_words_used(one.remedy)
+
+    def _places(self, keys: Sequence[str]) -> tuple[str, ...]:
+        places = []
+        for said, key in ((self.said(key), key) for key in keys if key in self._nearest):
+            speaks = ":" in said.place or "=" in said.place  # a line of a file, or a word
+            places.append(said.place if speaks else f"{key}={shown(said.value)} ({said.place})")
+        return tuple(dict.fromkeys(places))
+
+    def _in_words_used(self, remedy: str) -> str:
+        """Returns a remedy in the words that were typed, because two words for one number would collide.
+
+        Alternatives that cannot be said in those words are left out.
+        """
+        ways, used = remedy.split(", or "), []
+        for key, (_, said) in self._nearest.items():
+            if said.by in FOREIGN and key not in FOREIGN:
+                used.append(said.by)
+                if said.by in SPELLINGS:
+                    ways = [way.replace(f"{key}=", f"{said.by}=") for way in ways]
+                elif key not in SUGGESTED:
+                    ways = [way for way in ways if f"{key}=" not in way]
+        return ", or ".join(ways) or f"another {' or '.join(dict.fromkeys(used))}"
+
+
+def _same(one: Any, other: Any) -> bool:
+    return one is other or bool(one == other)
+
+
+def stack_of(config: Config) -> Stack:
+    """Returns the stack that a configuration was made from: an empty one if it was made by hand."""
+    stack: Stack = getattr(config, "stack", None) or Stack()
+    return stack
+
+
+def build(
+    values: Mapping[str, Any], *, place: Callable[[str], str], report: Report | None = None
+) -> Config:
+    """Returns the typed configuration with these values; the rest are defaults.
+
+    Args:
+        values: by dotted key. Counts may be written `50M`.
+        place: names where the value of a key comes from, for errors.
+        report: receives the errors; a value with an error keeps its default.
+
+    Raises:
+        UsageError: without a report, all unknown keys and values of the wrong type together.
+    """
+    own = report or Report()
+    config = Stack(laid=(Layer.of("values", Rank.USER, values, place=place, report=own),)).config()
+    if report is None:
+        own.close()
+    return config
+
+
+@contextmanager
+def sources_named(config: Config) -> Iterator[None]:
+    """Adds to an error of the block where the values of `config` come from."""
+    try:
+        yield
+    except RampcliError as error:
+        stack_of(config).name_sources(error)
+        raise

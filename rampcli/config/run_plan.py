@@ -1,0 +1,180 @@
+"""From a settled configuration to the plan of its run. Commands, workers and Slurm jobs all plan here."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from pathlib import Path
+
+from rampcli.batch.loading import LoadedBatch, loading_hosts
+from rampcli.batch.nodes import Fleet
+from rampcli.batch.pipeline import check_pipeline
+from rampcli.batch.plan import ParallelSizes
+from rampcli.batch.run_settings import BatchSettings, RampSettings, RunLength
+from rampcli.batch.throughput import EFFICIENCY_KEY, Throughput, parse_points
+from rampcli.batch.training_plan import StagePlan, TrainingPlan, plan_training
+from rampcli.config.choices import AtBoundary
+from rampcli.config.layers import sources_named, stack_of
+from rampcli.config.model_size import flops_per_token
+from rampcli.config.schema import Config
+from rampcli.config.splits import check_stages
+from rampcli.errors import Report, UsageError
+from rampcli.schedule.learning_rate import LearningRate
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Resolved:
+    """A settled configuration and the plan of its run. Neither is changed from here on.
+
+    Attributes:
+        config: in canonical keys, checked.
+        plan: the stages of the run.
+        notes: what a user may not expect of the configuration.
+    """
+
+    config: Config
+    plan: TrainingPlan
+    notes: tuple[str, ...] = ()
+
+    @property
+    def run_dir(self) -> Path:
+        """The run directory. It is relative to the working directory unless it was given absolute."""
+        return run_dir_of(self.config)
+
+    def learning_rate(self) -> LearningRate:
+        """Returns the learning rate over the run."""
+        optim, schedule = self.config.optim, self.config.schedule
+        return LearningRate.over(
+            self.plan,
+            decay_style=schedule.decay_style,
+            peak=optim.lr,
+            floor=optim.min_lr,
+            warmup_samples=optim.warmup_samples,
+            warmup_steps=optim.warmup_steps,
+            wsd_decay_samples=schedule.wsd_decay_samples,
+            batch_coupling=schedule.batch_coupling,
+        )
+
+    def loading(self, stage: StagePlan) -> tuple[LoadedBatch, int] | None:
+        """Returns what a step of a stage loads, and how many hosts read it; None if every host reads its own.
+
+        Raises:
+            UsageError: the batch to load is not whole.
+        """
+        factor = self.config.data.expansion_factor_real_data
+        if factor is None or factor <= 0:
+            return None
+        expansion = Fraction(str(factor))
+        passes = self.plan.loads_per_step(stage)
+        loaded = LoadedBatch.of(
+            per_device_batch_size=Fraction(stage.global_batch_size, stage.world_size * passes),
+            expansion_factor=expansion,
+            num_devices=stage.world_size,
+            gradient_accumulation_steps=passes,
+        )
+        return loaded, loading_hosts(stage.num_nodes, expansion)
+
+
+def run_dir_of(config: Config) -> Path:
+    """Returns the run directory of a configuration."""
+    return Path(config.run_dir or f"runs/{config.name}")
+
+
+def run_plan(config: Config, *, consumed_samples: int = 0) -> Resolved:
+    """Plans the run of a settled configuration: one in canonical keys whose settings have been checked.
+
+    Args:
+        config: from `resolve` or `snapshot.read`.
+        consumed_samples: progress of the run. Stages before it are not checked.
+
+    Raises:
+        UsageError: all stages that do not divide, with the places that set their sizes.
+    """
+    with sources_named(config):
+        resolved = Resolved(config=config, plan=_plan(config, consumed_samples))
+        ahead = [
+            stage
+            for stage in resolved.plan.stages
+            if stage.samples is None or stage.first_sample + stage.samples > consumed_samples
+        ]
+        _check_stages(resolved, ahead)
+    return resolved
+
+
+def _plan(config: Config, consumed_samples: int) -> TrainingPlan:
+    model, trainer, parallel, rampup = config.model, config.trainer, config.parallel, config.rampup
+    return plan_training(
+        batch=BatchSettings(
+            global_batch_size=model.global_batch_size,
+            micro_batch_size=config.data.micro_batch_size,
+            accumulate_grad_batches=trainer.accumulate_grad_batches,
+        ),
+        ramp=RampSettings(
+            rampup_batch_size=model.rampup_batch_size,
+            step_batch_size_schedule=model.step_batch_size_schedule,
+            semantics=rampup.semantics,
+            decrease_batch_size_if_needed=rampup.decrease_batch_size_if_needed,
+        ),
+        fleet=Fleet(
+            num_nodes=trainer.num_nodes,
+            devices=trainer.devices,
+            parallel=ParallelSizes(
+                tensor=parallel.tensor_parallel_size,
+                pipeline=parallel.pipeline_parallel_size,
+                context=parallel.context_parallel_size,
+            ),
+        ),
+        node_policy=rampup.node_policy,
+        sequence_length=config.data.sequence_length,
+        length=RunLength(
+            max_steps=trainer.max_steps,
+            max_samples=trainer.max_samples,
+            max_tokens=trainer.max_tokens,
+        ),
+        throughput=throughput_of(config),
+        restart_s=rampup.restart_s,
+        restarts_always=rampup.at_boundary is AtBoundary("stop"),
+        consumed_samples=consumed_samples,
+    )
+
+
+def throughput_of(config: Config) -> Throughput | None:
+    """Returns the throughput of one GPU according to the settings, or None if they do not say."""
+    throughput, peak = config.throughput, config.trainer.peak_tflops
+    sequence_length = config.data.sequence_length
+    if config.rampup.efficiency is not None:
+        return Throughput(
+            points=parse_points(config.rampup.efficiency),
+            basis=f"{EFFICIENCY_KEY} ({stack_of(config).said(EFFICIENCY_KEY).place})",
+        )
+    if throughput.samples_per_s_per_gpu is not None:
+        return Throughput(
+            points=((1, throughput.samples_per_s_per_gpu * sequence_length),),
+            basis=f"{throughput.samples_per_s_per_gpu:g} samples/s per GPU, as declared",
+        )
+    if throughput.mfu is None or peak is None:
+        return None
+    flops = flops_per_token(config.model, sequence_length=sequence_length)
+    return Throughput(
+        points=((1, throughput.mfu * peak * 1e12 / flops),),
+        basis=f"an estimate from FLOPs, at {throughput.mfu:.0%} of {peak:g} TFLOP/s per GPU, as declared",
+    )
+
+
+def _check_stages(resolved: Resolved, stages: Sequence[StagePlan]) -> None:
+    config, report = resolved.config, Report()
+    with report.noting():
+        check_pipeline(
+            num_pipeline_microbatches=config.parallel.num_pipeline_microbatches,
+            stages=config.parallel.pipeline_parallel_size,
+            num_layers=config.model.num_layers,
+        )
+    with report.noting():
+        check_stages(config, stages)
+    with report.noting():
+        for stage in stages:
+            try:
+                resolved.loading(stage)
+            except UsageError as error:
+                error.message = f"stage {stage.stage}: {error.message}"
+                raise
+    report.close()

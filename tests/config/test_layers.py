@@ -1,0 +1,215 @@
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rampcli.cli.composing import compose_words
+from rampcli.config.compose import compose, lay_over
+from rampcli.config.layers import Layer, Rank, Said, Stack, stack_of
+from rampcli.config.resolve import resolve
+from rampcli.config.schema import Config
+from rampcli.config.settings import leaves, settings
+from rampcli.config.values import typed
+from rampcli.errors import Report, UsageError
+
+REPOSITORY = Path(__file__).parents[2]
+
+
+def place_of(config, key):
+    return config.stack.said(key).place
+
+
+def rank_of(config, key):
+    return config.stack.rank(key)
+
+
+def test_a_value_from_conf_is_placed_at_the_line_that_sets_it(composed):
+    from_files = [key for key in dict(leaves(composed)) if rank_of(composed, key) is Rank.CONF]
+    assert {"model.hidden_size", "data.source", "model.rampup_batch_size", "optim.lr"} <= set(
+        from_files
+    )
+    for key in from_files:
+        name, _, number = place_of(composed, key).rpartition(":")
+        line = (
+            (REPOSITORY / "conf" / name).read_text(encoding="utf-8").splitlines()[int(number) - 1]
+        )
+        assert line.strip().startswith(f"{key.rpartition('.')[2]}:")
+
+
+def test_a_value_that_a_recipe_chooses_is_placed_where_it_composes(composed):
+    name, _, number = place_of(composed, "trainer.num_nodes").rpartition(":")
+    assert name == "recipes/gpt3_5b.py"
+    assert (
+        "compose(" in (REPOSITORY / name).read_text(encoding="utf-8").splitlines()[int(number) - 1]
+    )
+    assert rank_of(composed, "trainer.num_nodes") is Rank.RECIPE
+
+
+def test_a_value_that_nothing_sets_is_a_default(composed):
+    assert place_of(composed, "seed") == "default"
+    assert rank_of(composed, "seed") is Rank.SCHEMA
+
+
+def test_a_value_assigned_in_python_is_placed_there(recipe):
+    recipe.optim.lr = 0.5
+    recipe.seed = 5
+    assert recipe.stack.edits(recipe) == {"optim.lr": 0.5, "seed": 5}
+    config = resolve(recipe).config
+    assert (place_of(config, "optim.lr"), place_of(config, "seed")) == ("Python", "Python")
+    assert rank_of(config, "optim.lr") is rank_of(config, "seed") is Rank.USER
+    assert rank_of(config, "optim.min_lr") is Rank.CONF
+
+
+def test_changing_a_list_in_place_is_an_edit(recipe):
+    recipe.model.rampup_batch_size[2] = 5_000_000
+    assert recipe.stack.edits(recipe) == {"model.rampup_batch_size": [256, 256, 5_000_000]}
+
+
+def test_a_value_typed_is_placed_on_the_command_line_even_where_it_changes_nothing(composed):
+    laid = lay_over(composed, ["optim.lr=0.5", "seed=1234"])
+    assert (place_of(laid, "optim.lr"), place_of(laid, "seed")) == ("command line", "command line")
+    assert rank_of(laid, "optim.lr") is rank_of(laid, "seed") is Rank.USER
+    assert place_of(laid, "optim.min_lr").startswith("optim/gpt3_5b.yaml:")
+
+
+def test_what_a_recipe_assigns_in_python_is_the_recipes_once_the_command_line_is_laid_over_it(
+    recipe,
+):
+    recipe.optim.lr = 0.5
+    laid = lay_over(recipe, ["seed=5"])
+    assert rank_of(laid, "optim.lr") is Rank.RECIPE
+    assert rank_of(laid, "seed") is Rank.USER
+
+
+def history_of(config, key):
+    return [(said.place, str(said.value)) for said in config.stack.history(key)]
+
+
+def test_a_history_tells_every_layer_that_spoke_and_the_last_one_holds(composed, line_of):
+    file = f"batch/gpt3_5b.yaml:{line_of('conf/batch/gpt3_5b.yaml', 'num_nodes: 16')}"
+    recipe = f"recipes/gpt3_5b.py:{line_of('recipes/gpt3_5b.py', 'return compose(')}"
+    assert history_of(composed, "trainer.num_nodes") == [
+        ("default", "1"),
+        (file, "16"),
+        (recipe, "16"),
+    ]
+    laid = lay_over(composed, ["trainer.num_nodes=4"])
+    assert history_of(laid, "trainer.num_nodes") == [
+        ("default", "1"),
+        (file, "16"),
+        (recipe, "16"),
+        ("command line", "4"),
+    ]
+    laid.trainer.num_nodes = 2
+    edited = resolve(laid).config
+    assert history_of(edited, "trainer.num_nodes")[-2:] == [("command line", "4"), ("Python", "2")]
+
+
+def test_a_number_that_is_none_keeps_its_place(option):
+    with pytest.raises(UsageError) as refused:
+        lay_over(
+            compose("optim=gpt3_5b"), ["optim=mine"], config_dir=option("optim/mine", "lr: .nan\n")
+        )
+    assert refused.value.set_by == ("optim/mine.yaml:1",)
+
+
+def test_the_history_of_what_nobody_set_is_its_default(composed):
+    assert history_of(composed, "seed") == [("default", "1234")]
+    assert history_of(composed, "rampup.node_policy") == [("default", "nemo")]
+
+
+def test_an_option_that_is_chosen_after_a_value_outdoes_it_and_the_history_says_so(option):
+    mine = option("batch/mine", "# @package _global_\ntrainer:\n  num_nodes: 3\n")
+    laid = lay_over(
+        compose("batch=gpt3_5b", "trainer.num_nodes=16"), ["batch=mine"], config_dir=mine
+    )
+    assert place_of(laid, "trainer.num_nodes") == "batch/mine.yaml:3"
+    assert [value for _, value in history_of(laid, "trainer.num_nodes")] == ["1", "16", "3"]
+    assert rank_of(laid, "trainer.num_nodes") is Rank.CONF
+
+
+KEYS = ["seed", "trainer.num_nodes", "trainer.max_steps", "optim.warmup_steps"]
+LAYERS = st.lists(
+    st.tuples(st.sampled_from(Rank), st.dictionaries(st.sampled_from(KEYS), st.integers(1, 99))),
+    max_size=6,
+)
+
+
+@given(spoken=LAYERS)
+def test_the_last_layer_that_sets_a_key_holds_with_its_value_its_place_and_its_rank(spoken):
+    layers = [
+        Layer(
+            str(number), rank, {key: Said(value, f"line {number}") for key, value in says.items()}
+        )
+        for number, (rank, says) in enumerate(spoken)
+    ]
+    for split in range(len(layers) + 1):
+        stack = Stack(tuple(layers[:split]), tuple(layers[split:]))
+        for key in KEYS:
+            said = [
+                (rank, says[key], number)
+                for number, (rank, says) in enumerate(spoken)
+                if key in says
+            ]
+            rank, value, number = said[-1] if said else (Rank.SCHEMA, settings()[key].default, None)
+            place = "default" if number is None else f"line {number}"
+            assert stack.said(key) == Said(value, place)
+            assert stack.rank(key) is rank
+            assert len(stack.history(key)) == len(said) + 1
+            assert stack.history(key)[-1] == stack.said(key)
+            assert stack.values()[key] == value
+
+
+def test_a_configuration_has_the_values_of_its_stack_and_remembers_it(composed):
+    assert dict(leaves(composed)) == composed.stack.values()
+    again = composed.stack.config()
+    assert again == composed
+    assert again.stack is composed.stack
+    assert composed.stack.edits(composed) == {}
+
+
+def test_values_are_typed_as_they_enter_a_layer_and_wrong_ones_stay_out():
+    report = Report()
+    layer = Layer.of("here", Rank.USER, {"seed": "many", "trainer.max_steps": "2M"}, report=report)
+    assert layer.says == {"trainer.max_steps": Said(2_000_000, "here")}
+    assert [error.set_by for error in report.errors] == [("here",)]
+
+
+def test_a_configuration_made_by_hand_is_edited_defaults():
+    config = Config(seed=5)
+    assert stack_of(config).edits(config) == {"seed": 5}
+    assert place_of(resolve(build_smallest(config)).config, "seed") == "Python"
+
+
+def build_smallest(config):
+    config.model.global_batch_size, config.data.micro_batch_size = 16, 4
+    return config
+
+
+def test_an_error_names_each_place_once_and_leaves_out_keys_that_do_not_exist(composed):
+    error = UsageError("x", keys=("trainer.num_nodes", "optim", "trainer.devices", "optim.lr"))
+    laid = lay_over(composed, ["trainer.num_nodes=4"])
+    laid.stack.name_sources(error)
+    recipe, file = place_of(composed, "trainer.devices"), place_of(composed, "optim.lr")
+    assert error.set_by == ("trainer.num_nodes=4 (command line)", recipe, file)
+
+
+def test_every_value_is_typed_once_between_the_command_line_and_the_plan(monkeypatch):
+    typed_values = []
+
+    def count(key, value):
+        typed_values.append((key, str(value)))
+        return typed(key, value)
+
+    monkeypatch.setattr("rampcli.config.layers.typed", count)
+    words = ["trainer.num_nodes=8", "data.global_batch_size=4096", "optim.lr=0.5"]
+    resolved = compose_words("gpt3_5b", words, config_dir=None, resumes=True)
+    said = [
+        (key, str(said.value))
+        for key in settings()
+        for said in resolved.config.stack.history(key)
+        if said.by is None and said.place != "default"
+    ]
+    assert len(typed_values) == len(said)
+    assert {key for key, _ in typed_values} == {key for key, _ in said}
