@@ -42,7 +42,7 @@ def config(source=DataSource.indexed, **data):
 
 
 def write_files(prefix, documents, kind="<u2", manifest=None, tokenizer=None):
-    """Documents of tokens as PREFIX.bin and PREFIX.idx."""
+    """Writes documents of tokens as PREFIX.bin and PREFIX.idx; returns PREFIX."""
     prefix.parent.mkdir(parents=True, exist_ok=True)
     np.array([token for document in documents for token in document], dtype=kind).tofile(
         bin_of(prefix)
@@ -57,7 +57,7 @@ def write_files(prefix, documents, kind="<u2", manifest=None, tokenizer=None):
 
 
 def manifest_for(prefix, documents):
-    """What `rampcli data build` says of such files."""
+    """Returns the manifest that `rampcli data build` would write for these files."""
     file = {"bytes": bin_of(prefix).stat().st_size, "sha256": ""}
     counts = {
         "documents": len(documents),
@@ -73,7 +73,7 @@ def manifest_for(prefix, documents):
 
 
 def numbered(documents, length=9, first=0):
-    """Documents of one token each, as often as they are long, so that a token says which document it is from."""
+    """Returns documents that each repeat one token, so that a token identifies its document."""
     return [[first + number] * length for number in range(documents)]
 
 
@@ -87,7 +87,7 @@ def words(*vocabulary, **numbers):
 
 
 def tokens_of(corpora):
-    """Which tokens a run trains on, and which it validates on."""
+    """Returns the tokens that a run trains on, and those that it validates on."""
     found = []
     for blend in (corpora.training, corpora.validation):
         read = [corpus.read(np.arange(corpus.windows)) for corpus in blend.corpora]
@@ -183,7 +183,7 @@ def test_training_and_validation_share_no_document_and_nothing_reads_those_for_t
     made = config(DataSource(source), path=path, split=SPLIT, pad_last_window=True)
     training, validation = tokens_of(open_corpora(made))
     assert training == set(range(80))
-    assert validation - {0} == set(range(80, 90))  # 0 is what pads
+    assert validation - {0} == set(range(80, 90))  # 0 is the padding
 
 
 def test_each_corpus_of_a_blend_is_split_and_blended_alike_for_validation(tmp_path):
@@ -275,7 +275,7 @@ def test_text_is_read_with_a_tokenizer_of_the_users_own(tmp_path):
 
 
 def test_what_reads_like_a_special_token_in_a_text_is_ordinary_text(tmp_path):
-    """As `rampcli data build` has it."""
+    """`rampcli data build` does the same."""
     tokenizer = words("the", "endoftext")
     tokenizer.add_special_tokens(["<|endoftext|>"])
     tokenizer.save(str(tmp_path / "tokenizer.json"))
