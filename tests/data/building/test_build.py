@@ -7,59 +7,22 @@ import subprocess
 import sys
 import time
 from dataclasses import replace
-from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
 import pytest
-from tokenizers import Tokenizer
 
+from built_corpora import TEXTS, documents_of, left_in, texts_of, write_lines
 from rampcli.checksums import sha256
 from rampcli.data.building import build as building
 from rampcli.data.building import parsing, records
-from rampcli.data.building import vocabulary as making_tokenizers
 from rampcli.data.building.build import build
 from rampcli.data.building.options import BuildOptions
-from rampcli.data.building.streams import cut_of
 from rampcli.data.building.watcher import Watcher
 from rampcli.data.indexed import IndexedFile, bin_of, idx_of, manifest_of, tokenizer_of
 from rampcli.data.manifest import read_manifest
-from rampcli.data.tokenizer import END_OF_TEXT, open_tokenizer
+from rampcli.data.tokenizer import END_OF_TEXT
 from rampcli.errors import RampcliError, UsageError
-
-TEXTS = ["the cat sat on the mat", "", "a dog\nand a 漢字 🙂", "the end"]
-
-
-def write_lines(path: Path, texts, *, key="text") -> Path:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text("".join(json.dumps({key: text}) + "\n" for text in texts))
-    return path
-
-
-@pytest.fixture
-def options(tmp_path):
-    source = write_lines(tmp_path / "in" / "a.jsonl", TEXTS)
-    (tmp_path / "in" / "b.txt").write_text("a text of its own\n" * 3)
-    return BuildOptions(
-        inputs=(source.parent,), output=tmp_path / "out" / "corpus", tokenizer="bytes", workers=1
-    )
-
-
-def documents_of(prefix: Path) -> list[list[int]]:
-    file = IndexedFile.open(prefix)
-    return [
-        file.tokens[first:end].tolist()
-        for first, end in pairwise(file.first_tokens(0, file.documents))
-    ]
-
-
-def texts_of(prefix: Path) -> list[str]:
-    tokenizer = open_tokenizer(tokenizer_of(prefix))
-    return [tokenizer.decode(tokens, skip_special_tokens=False) for tokens in documents_of(prefix)]
-
-
-def left_in(folder: Path) -> set[str]:
-    return {path.name for path in folder.iterdir()} if folder.exists() else set()
 
 
 def interrupt_after(documents: int) -> Watcher:
@@ -154,60 +117,6 @@ def test_a_long_text_is_one_document_whether_it_is_a_file_or_a_line_of_json(
     of_file, of_line = documents_of(long.output)
     assert of_file == of_line
     assert texts_of(long.output) == [text + END_OF_TEXT] * 2
-
-
-def test_a_cut_after_a_line_changes_no_token_of_gpt2s_rule(options):
-    build(replace(options, tokenizer=None, train_bpe=280))
-    tokenizer = open_tokenizer(tokenizer_of(options.output))
-    text = "some words\n    indented\n\nand a paragraph\nwith lines\n" * 4
-    cut = cut_of(text.encode())
-    assert (
-        tokenizer.encode(text[:cut]).ids + tokenizer.encode(text[cut:]).ids
-        == tokenizer.encode(text).ids
-    )
-
-
-def test_what_reads_like_a_special_token_in_a_text_is_text(options, tmp_path):
-    build(replace(options, tokenizer=None, train_bpe=280))
-    text = f"before {END_OF_TEXT} after"
-    source = write_lines(tmp_path / "sly.jsonl", [text])
-    sly = replace(
-        options,
-        inputs=(source,),
-        output=tmp_path / "sly",
-        tokenizer=str(tokenizer_of(options.output)),
-    )
-    build(sly)
-    (tokens,) = documents_of(sly.output)
-    assert [number for number, token in enumerate(tokens) if token == 0] == [len(tokens) - 1]
-    assert texts_of(sly.output) == [text + END_OF_TEXT]
-
-
-@pytest.mark.parametrize(("eod", "ends"), [(None, []), ("none", []), ("z", [122])])
-def test_a_document_ends_as_it_was_asked_for(options, eod, ends):
-    manifest = build(replace(options, eod=eod)).manifest
-    assert documents_of(options.output)[0] == [*TEXTS[0].encode(), *ends]
-    assert (manifest["eod"], manifest["eod_token"]) == ((122, "z") if ends else (None, None))
-
-
-@pytest.mark.parametrize(
-    ("changes", "said"),
-    [
-        ({"tokenizer": None}, "--train-bpe is needed"),
-        ({"train_bpe": 300}, "exclude each other"),
-        ({"tokenizer": None, "train_bpe": 256}, "257 tokens"),
-        ({"eod": "</s>"}, "has no such token"),
-        ({"tokenizer": "none.json"}, "cannot read the tokenizer"),
-        ({"tokenizer": None, "train_bpe": 300, "eod": "</s>"}, "a tokenizer from --train-bpe has"),
-        ({"on_bad_record": "ignore"}, "is not stop or skip"),
-        ({"output": Path("corpus.bin")}, "is not a prefix"),
-        ({"output": Path("/tmp")}, "is a folder"),
-    ],
-)
-def test_options_that_do_not_fit_together_is_refused_and_writes_nothing(options, changes, said):
-    with pytest.raises(UsageError, match=said):
-        build(replace(options, **changes))
-    assert left_in(options.output.parent) == set()
 
 
 @pytest.mark.parametrize("text", [None, ""])
@@ -452,20 +361,6 @@ def test_the_memory_of_a_build_does_not_grow_with_its_input(tmp_path):
         )
         peaks.append(int(done.stdout))
     assert peaks[1] - peaks[0] < 16_000, "kilobytes, of 52,000 more of input"
-
-
-def test_merges_are_learnt_from_every_nth_chunk_of_a_large_corpus(options, monkeypatch, tmp_path):
-    write_lines(tmp_path / "many.jsonl", ["seldom words here"] * 30 + ["others over there"] * 30)
-    monkeypatch.setattr(
-        building,
-        "Reader",
-        lambda inputs, text_key: records.Reader(inputs, text_key, chunk_bytes=64),
-    )
-    monkeypatch.setattr(making_tokenizers, "TRAINING_BYTES", 1000)
-    many = replace(options, inputs=(tmp_path / "many.jsonl",), tokenizer=None, train_bpe=290)
-    build(many)
-    vocabulary = Tokenizer.from_file(str(tokenizer_of(many.output))).get_vocab()
-    assert {"seldom", "others"} <= set(vocabulary)
 
 
 def test_all_lengths_and_types_are_those_of_the_tokens(options):

@@ -2,7 +2,6 @@
 
 import json
 import os
-from dataclasses import replace
 
 import pytest
 
@@ -10,7 +9,7 @@ from rampcli.data.building import build as building
 from rampcli.data.building import records
 from rampcli.data.building.build import build
 from rampcli.data.building.folder import BuildFolder
-from rampcli.data.building.options import LARGEST_BPE, LONGEST_NAME, MOST_WORKERS, BuildOptions
+from rampcli.data.building.options import BuildOptions
 from rampcli.data.building.partial import move_into_place
 from rampcli.data.building.watcher import Watcher
 from rampcli.data.indexed import IndexedFile, bin_of, idx_of, manifest_of, tokenizer_of
@@ -284,29 +283,3 @@ def test_temporary_files_of_a_killed_build_are_removed_with_the_folder(options):
         "corpus.json",
         "corpus.tokenizer.json",
     }
-
-
-@pytest.mark.parametrize(
-    ("changes", "said"),
-    [
-        (
-            {"workers": MOST_WORKERS + 1},
-            f"--workers {MOST_WORKERS + 1}: from 1 to 64 processes",
-        ),
-        ({"workers": 10**30}, "from 1 to 64"),
-        ({"workers": 0}, "--workers 0"),
-        (
-            {"tokenizer": None, "train_bpe": LARGEST_BPE + 1},
-            "--train-bpe 2000001: at most 2,000,000",
-        ),
-        ({"tokenizer": None, "train_bpe": 10**18}, "at most 2,000,000"),
-        (
-            {"text_key": "k" * (LONGEST_NAME + 1)},
-            "--text-key has 1,001 characters; at most 1,000",
-        ),
-        ({"eod": "k" * 10**6}, "--eod has 1,000,000 characters"),
-    ],
-)
-def test_an_absurd_option_is_refused_with_the_limit_and_writes_nothing(options, changes, said):
-    assert said in refusal(replace(options, **changes))
-    assert list(options.output.parent.iterdir()) == []
