@@ -1,4 +1,4 @@
-"""Corpora as a person sees them: how a build goes and what came of it, and what a corpus holds."""
+"""Runs `rampcli data`: shows the progress and the result of a build, and inspections."""
 
 import gc
 import json
@@ -19,8 +19,10 @@ from rich.text import Text
 
 from rampcli.cli.console import build_console, say
 from rampcli.cli.progress import PLAIN_EVERY_S
-from rampcli.data.building.build import Built, Order, Watcher, build
+from rampcli.data.building.build import Built, build
+from rampcli.data.building.options import BuildOptions
 from rampcli.data.building.partial import Written
+from rampcli.data.building.watcher import Watcher
 from rampcli.data.indexed import bin_of, idx_of, manifest_of, tokenizer_of
 from rampcli.data.inspection import Inspection, faults_of, inspect
 from rampcli.errors import EXIT_CTRL_C, EXIT_INTERRUPTED, printable
@@ -29,7 +31,7 @@ BAR_WIDTH = 40
 
 
 class Stopped(BaseException):
-    """A signal has asked to stop."""
+    """Raised when a signal asks the build to stop."""
 
     def __init__(self, number: int) -> None:
         super().__init__(number)
@@ -37,7 +39,10 @@ class Stopped(BaseException):
 
 
 class BuildProgress(Watcher):
-    """A bar on a terminal; elsewhere a line now and then. Between two chunks it does what a signal has asked for."""
+    """Shows progress as a bar on a terminal, elsewhere as a line from time to time.
+
+    Between two chunks it raises `Stopped` if a signal has arrived.
+    """
 
     def __init__(self, console: Console) -> None:
         self.console = console
@@ -53,7 +58,7 @@ class BuildProgress(Watcher):
         self._phase = ""
         self._total_bytes = 0
         self._first: int | None = None
-        self._asked: int | None = None
+        self._signal: int | None = None
         self._began = self._plain_at = time.monotonic()
 
     def __enter__(self) -> "BuildProgress":
@@ -66,7 +71,7 @@ class BuildProgress(Watcher):
             self.bar.stop()
 
     def on_phase(self, name: str, total_bytes: int) -> None:
-        """Reading begins."""
+        """Starts the bar of a pass over the inputs."""
         self._phase, self._total_bytes, self._first = name, max(1, total_bytes), None
         self._began = time.monotonic()
         self._plain_at = self._began + PLAIN_EVERY_S
@@ -76,10 +81,14 @@ class BuildProgress(Watcher):
             self.bar.add_task(name, total=self._total_bytes, facts="")
 
     @contextmanager
-    def heeding_signals(self) -> Iterator[None]:
-        """Note SIGINT and SIGTERM: raised anywhere, they could end up in the middle of a library. A second one is not waited with."""
+    def deferring_signals(self) -> Iterator[None]:
+        """Defers SIGINT and SIGTERM to the end of a chunk; a second signal stops at once.
+
+        An exception raised by a signal handler could interrupt a library at any point.
+        """
         before = {
-            number: signal.signal(number, self._note) for number in (signal.SIGINT, signal.SIGTERM)
+            number: signal.signal(number, self._on_signal)
+            for number in (signal.SIGINT, signal.SIGTERM)
         }
         try:
             yield
@@ -87,17 +96,17 @@ class BuildProgress(Watcher):
             for number, handler in before.items():
                 signal.signal(number, handler)
 
-    def _note(self, number: int, _frame: object) -> None:
-        if self._asked is not None:
+    def _on_signal(self, number: int, _frame: object) -> None:
+        if self._signal is not None:
             raise Stopped(number)
-        self._asked = number
+        self._signal = number
 
     def on_progress(self, consumed_bytes: int, written: Written | None) -> None:
-        """A chunk is done."""
-        if self._asked is not None:
-            raise Stopped(self._asked)
+        """Updates the bar after a chunk, or prints a line if one is due."""
+        if self._signal is not None:
+            raise Stopped(self._signal)
         if self._first is None:
-            self._first = consumed_bytes  # a build that goes on has not read what is before it
+            self._first = consumed_bytes  # a resumed build has not read the bytes before
         facts = self._facts(consumed_bytes, written)
         if self.bar is not None:
             self.bar.update(self.bar.task_ids[0], completed=consumed_bytes, facts=facts)
@@ -106,7 +115,7 @@ class BuildProgress(Watcher):
             say(self.console, f"{self._phase}: {consumed_bytes / self._total_bytes:.0%} · {facts}")
 
     def on_note(self, line: str) -> None:
-        """A line that stays."""
+        """Prints a line above the bar."""
         say(self.console, printable(line))
 
     def _facts(self, consumed_bytes: int, written: Written | None) -> str:
@@ -118,11 +127,11 @@ class BuildProgress(Watcher):
         return " · ".join(parts)
 
 
-def run_build(order: Order, *, as_json: bool) -> int:
-    """Build a corpus and say how it goes; gives the exit code.
+def run_build(options: BuildOptions, *, as_json: bool) -> int:
+    """Builds a corpus, showing its progress, and returns the exit code.
 
     Raises:
-        RampcliError: as `build`.
+        RampcliError: as in `build`.
     """
     gc.enable()
     console = (
@@ -131,30 +140,29 @@ def run_build(order: Order, *, as_json: bool) -> int:
         else build_console()
     )
     try:
-        with BuildProgress(console) as progress, progress.heeding_signals():
-            built = build(order, progress)
+        with BuildProgress(console) as progress, progress.deferring_signals():
+            built = build(options, progress)
     except Stopped as stopped:
-        was_saved = order.partial.is_dir()
         say(
             console,
-            f"stopped; what is done stands in {order.partial}"
-            if was_saved
-            else "stopped before there was anything to save",
+            f"stopped; progress is saved in {options.partial}"
+            if options.partial.is_dir()
+            else "stopped; there was no progress to save",
         )
-        say(console, f"go on with:\n  {shlex.join(['rampcli', *sys.argv[1:]])}")
+        say(console, f"resume with:\n  {shlex.join(['rampcli', *sys.argv[1:]])}")
         return EXIT_INTERRUPTED if stopped.number == signal.SIGTERM else EXIT_CTRL_C
     if as_json:
         typer.echo(json.dumps({**built.manifest, "seconds": round(built.seconds, 3)}))
     else:
-        _tell(order, built, console)
+        _show_result(options, built, console)
     return 0
 
 
-def _tell(order: Order, built: Built, console: Console) -> None:
+def _show_result(options: BuildOptions, built: Built, console: Console) -> None:
     manifest = built.manifest
     tokens, text_bytes = manifest["tokens"], manifest["text_bytes"]
     if built.was_there:
-        say(console, f"{idx_of(order.output)} is there already, from the same inputs and options")
+        say(console, f"{idx_of(options.output)} already exists, from the same inputs and options")
     counts = [
         f"{manifest['documents']:,} documents",
         f"{tokens:,} tokens",
@@ -163,34 +171,30 @@ def _tell(order: Order, built: Built, console: Console) -> None:
     counts += [f"{manifest['empty']:,} empty texts left out"] if manifest["empty"] else []
     say(console, ", ".join(counts))
     if not built.was_there:
-        speed = built.encoded_bytes / 1e6 / max(1e-3, built.seconds)
-        say(
-            console,
-            f"{built.encoded_bytes / 1e6:,.1f} MB of text in {built.seconds:.1f} s: {speed:.1f} MB/s",
-        )
+        megabytes = built.encoded_bytes / 1e6
+        speed = megabytes / max(1e-3, built.seconds)
+        say(console, f"{megabytes:,.1f} MB of text in {built.seconds:.1f} s: {speed:.1f} MB/s")
     written = [
-        bin_of(order.output),
-        idx_of(order.output),
-        tokenizer_of(order.output),
-        manifest_of(order.output),
+        bin_of(options.output),
+        idx_of(options.output),
+        tokenizer_of(options.output),
+        manifest_of(options.output),
     ]
     if manifest["skipped"]:
-        say(console, f"skipped {manifest['skipped']:,} bad records: {order.skipped}")
-        written.append(order.skipped)
+        say(console, f"skipped {manifest['skipped']:,} bad records: {options.skipped}")
+        written.append(options.skipped)
     if not built.was_there:
         say(console, f"wrote {', '.join(map(str, written))}")
-    path = shlex.quote(f"data.path={order.output}")
-    say(
-        console,
-        f"train with it:\n  rampcli pretrain --factory NAME data=indexed {path} model.vocab_size={manifest['vocab_size']}",
-    )
+    path = shlex.quote(f"data.path={options.output}")
+    words = f"data=indexed {path} model.vocab_size={manifest['vocab_size']}"
+    say(console, f"train on it:\n  rampcli pretrain --factory NAME {words}")
 
 
 def run_inspection(prefix: Path, *, verify: bool, as_json: bool) -> int:
-    """Show a corpus; gives the exit code: 1 where `verify` finds something wrong.
+    """Shows a corpus and returns the exit code, 1 if `verify` finds a fault.
 
     Raises:
-        UsageError: there is none, or it cannot be read.
+        UsageError: the corpus does not exist, or cannot be read.
     """
     gc.enable()
     faults = faults_of(prefix) if verify else []
@@ -203,41 +207,42 @@ def run_inspection(prefix: Path, *, verify: bool, as_json: bool) -> int:
         if found is not None:
             _show(found, console)
             if verify:
-                say(console, "verified: nothing is wrong")
+                say(console, "verified: no faults")
         for fault in faults:
-            say(console, f"wrong: {fault}")
+            say(console, f"fault: {fault}")
     return 1 if faults else 0
 
 
 def _show(found: Inspection, console: Console) -> None:
+    sequences = f" in {found.sequences:,} sequences" if found.sequences != found.documents else ""
     rows = {
-        "documents": f"{found.documents:,}"
-        + (f" in {found.sequences:,} sequences" if found.sequences != found.documents else ""),
+        "documents": f"{found.documents:,}{sequences}",
         "tokens": f"{found.tokens:,}",
         "type": found.type,
-        "tokenizer": found.tokenizer or "not known",
-        "vocabulary": "not known" if found.vocab_size is None else f"{found.vocab_size:,}",
+        "tokenizer": found.tokenizer or "unknown",
+        "vocabulary": "unknown" if found.vocab_size is None else f"{found.vocab_size:,}",
         "largest token": "none" if found.largest_token is None else f"{found.largest_token:,}",
-        "after a document": "not known" if not found.is_ours else found.eod_token or "nothing",
-        "document length": f"mean {found.mean_length:,.1f}, median {found.median_length:,}, longest {found.longest:,} tokens",
+        "end of document": "unknown" if not found.is_ours else found.eod_token or "none",
+        "document length": f"mean {found.mean_length:,.1f}, median {found.median_length:,},"
+        f" longest {found.longest:,} tokens",
     }
     if found.is_ours:
         rows["left out"] = f"{found.empty:,} empty texts, {found.skipped:,} bad records"
     for name, value in rows.items():
         say(console, f"{name:<17} {printable(value)}")
     if found.documents:
-        say(console, "\ndocuments by length in tokens")
-        most = max(count for _, _, count in found.histogram)
-        widths = [
-            max(len(f"{number:,}") for number in column)
-            for column in zip(*found.histogram, strict=True)
-        ]
-        full = "#" if console.options.ascii_only else "█"
-        for first, last, count in found.histogram:
-            bar = full * (-(-BAR_WIDTH * count // most))
-            say(
-                console,
-                f"  {first:>{widths[0]},} to {last:>{widths[1]},}  {count:>{widths[2]},}  {bar}".rstrip(),
-            )
+        _show_histogram(found, console)
         say(console, "\nbegins with")
         console.print(Text(f"  {printable(found.sample)}"), soft_wrap=True)
+
+
+def _show_histogram(found: Inspection, console: Console) -> None:
+    say(console, "\ndocuments by length in tokens")
+    most = max(count for _, _, count in found.histogram)
+    columns = zip(*found.histogram, strict=True)
+    firsts, lasts, counts = (max(len(f"{number:,}") for number in column) for column in columns)
+    full = "#" if console.options.ascii_only else "█"
+    for first, last, count in found.histogram:
+        bar = full * (-(-BAR_WIDTH * count // most))
+        row = f"  {first:>{firsts},} to {last:>{lasts},}  {count:>{counts},}  {bar}"
+        say(console, row.rstrip())

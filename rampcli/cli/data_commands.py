@@ -1,4 +1,4 @@
-"""The commands of `rampcli data`. What they need is imported when they run."""
+"""Commands of `rampcli data`. Each imports what it needs when it runs."""
 
 from enum import StrEnum
 from pathlib import Path
@@ -10,7 +10,7 @@ data = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
 
 
 class OnBadRecord(StrEnum):
-    """What to do about a record that is no text."""
+    """What to do with a record without a valid text."""
 
     stop = "stop"
     skip = "skip"
@@ -24,7 +24,7 @@ def build(
     inputs: Annotated[
         list[Path],
         typer.Argument(
-            metavar="INPUT...", help="Files of text, and folders of them.", show_default=False
+            metavar="INPUT...", help="Text files, or folders of them.", show_default=False
         ),
     ],
     output: Annotated[
@@ -33,45 +33,47 @@ def build(
             "--output",
             "-o",
             metavar="PREFIX",
-            help="Writes PREFIX.bin and its companions.",
+            help="Write PREFIX.bin, PREFIX.idx and so on.",
             show_default=False,
         ),
     ],
     tokenizer: Annotated[
         str | None,
-        typer.Option(metavar="NAME", help="bytes, chars, or a tokenizer.json.", show_default=False),
+        typer.Option(
+            metavar="NAME", help="bytes, chars, or a path to tokenizer.json.", show_default=False
+        ),
     ] = None,
     train_bpe: Annotated[
         int | None,
         typer.Option(
-            metavar="N", help="Train a tokenizer of N tokens instead.", show_default=False
+            metavar="N", help="Train a BPE tokenizer with N tokens instead.", show_default=False
         ),
     ] = None,
     eod: Annotated[
         str | None,
         typer.Option(
             metavar="TOKEN",
-            help="Comes after each document; none for nothing. What is usual, unless given.",
+            help="End-of-document token, or none. Default: the tokenizer's own.",
             show_default=False,
         ),
     ] = None,
     text_key: Annotated[
-        str, typer.Option(metavar="KEY", help="Where JSON and Parquet have the text.")
+        str, typer.Option(metavar="KEY", help="Key or column of the text in JSON and Parquet.")
     ] = "text",
     workers: Annotated[
         int | None,
-        typer.Option(min=1, help="Processes: one per CPU, unless given.", show_default=False),
+        typer.Option(min=1, help="Number of processes. Default: one per CPU.", show_default=False),
     ] = None,
     on_bad_record: Annotated[
-        OnBadRecord, typer.Option(help="At a record that is no text.")
+        OnBadRecord, typer.Option(help="What to do with a record without a valid text.")
     ] = OnBadRecord.stop,
     as_json: AsJson = False,
 ) -> None:
-    """Encode text into a corpus to train on. The same command goes on where it stopped."""
+    """Encode text into a corpus to train on. If interrupted, the same command resumes."""
     from rampcli.cli.data import run_build
-    from rampcli.data.building.build import Order
+    from rampcli.data.building.options import BuildOptions
 
-    order = Order(
+    options = BuildOptions(
         inputs=tuple(inputs),
         output=output,
         tokenizer=tokenizer,
@@ -81,21 +83,23 @@ def build(
         workers=workers,
         on_bad_record=on_bad_record.value,
     )
-    raise typer.Exit(run_build(order, as_json=as_json))
+    raise typer.Exit(run_build(options, as_json=as_json))
 
 
 @data.command("inspect")
 def inspect(
     prefix: Annotated[
         Path,
-        typer.Argument(metavar="PREFIX", help="Of PREFIX.bin and PREFIX.idx.", show_default=False),
+        typer.Argument(
+            metavar="PREFIX", help="Corpus in PREFIX.bin and PREFIX.idx.", show_default=False
+        ),
     ],
     verify: Annotated[
-        bool, typer.Option("--verify", help="Read all of it, and say whether anything is wrong.")
+        bool, typer.Option("--verify", help="Read the whole corpus and list its faults.")
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Show what a corpus holds, ours or one that Megatron wrote."""
+    """Summarise a corpus that rampcli or Megatron wrote."""
     from rampcli.cli.data import run_inspection
 
     raise typer.Exit(run_inspection(prefix, verify=verify, as_json=as_json))

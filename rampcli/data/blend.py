@@ -15,14 +15,14 @@ Indices = NDArray[np.int64]
 class Blend:
     """Interleaves corpora in proportion to their shares, at every point of the sequence.
 
-    Among the first `n` samples, the count of each corpus differs from its share by at most half a
-    sample for each halving below (half a sample for two corpora, one and a half for eight).
-
     The list of corpora is halved recursively. Of the first `m` samples of a list, its first half
-    gets `m` times that half's share, rounded to the nearest; the second half gets the others. As
-    `m` grows by one, exactly one of the two counts grows: sample `m` belongs to that half, and the
-    count before is its index there. This needs no memory and no start-up time, and does not depend
-    on the machine.
+    gets `m` times its share, rounded to the nearest integer, and its second half gets the rest. As
+    `m` grows by one, exactly one of the two counts grows by one. Sample `m` belongs to that half,
+    and the count before is its index there. This needs no memory and no start-up time, and does not
+    depend on the machine.
+
+    Rounding adds at most half a sample of error per halving: among the first `n` samples, the count
+    of each of two corpora is within half a sample of its share, of eight within one and a half.
 
     Args:
         corpora: at least one; each has at least one window.
@@ -52,7 +52,7 @@ class Blend:
 
     def read(self, samples: Indices) -> Samples:
         """Reads samples by their indices."""
-        return self.read_places(*self.places(samples))
+        return self.read_windows(*self.locate(samples))
 
     def counts(self, samples: int) -> list[int]:
         """Returns how many of the first `samples` come from each corpus."""
@@ -63,7 +63,7 @@ class Blend:
             counts[low:high] = [first] * (middle - low) + [counts[low] - first] * (high - middle)
         return counts
 
-    def places(self, samples: Indices) -> tuple[Indices, Indices]:
+    def locate(self, samples: Indices) -> tuple[Indices, Indices]:
         """Returns the corpus and the window of each sample.
 
         Args:
@@ -90,7 +90,7 @@ class Blend:
             index[here] = np.where(goes_left, before, inside - before)
         return which, index
 
-    def read_places(self, which: Indices, windows: Indices) -> Samples:
+    def read_windows(self, which: Indices, windows: Indices) -> Samples:
         """Reads windows of corpora, in the given order; `which` and `windows` are [samples]."""
         if len(self.corpora) == 1:
             return self.corpora[0].read(windows)

@@ -83,7 +83,8 @@ def open_text(config: Config) -> Opened:
         )
     else:
         tokenizer = open_tokenizer(Path(config.data.tokenizer).expanduser())
-    saved = tokenizer.to_str()  # before the line below, which concerns this corpus only
+    # The saved tokenizer also reads prompts, in which special tokens are allowed.
+    saved = tokenizer.to_str()
     tokenizer.encode_special_tokens = True
     encode, cut = encoder_of(tokenizer), cut_of(config)
     return _open_all(

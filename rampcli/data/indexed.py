@@ -245,7 +245,7 @@ def _parse(
 def _count_tokens(
     lengths: NDArray[np.int32], pointers: Places, itemsize: int, refuse: Refuse
 ) -> int:
-    """Returns the number of tokens, after checking that each sequence starts where one ends."""
+    """Returns the number of tokens, checking that the sequences are contiguous."""
     tokens = 0
     for first in range(0, len(lengths), BLOCK):
         block, found = lengths[first : first + BLOCK], pointers[first : first + BLOCK]
@@ -299,20 +299,22 @@ def write_index(path: Path, kind: np.dtype[Any], lengths: Callable[[], Iterator[
         """Yields blocks: the sequences' lengths, and the number of sequences of each document."""
         for block in lengths():
             pieces = np.maximum(1, -(-block // LONGEST_SEQUENCE))
-            of_sequences = np.full(pieces.sum(), LONGEST_SEQUENCE, dtype=np.int64)
-            of_sequences[np.cumsum(pieces) - 1] = block - (pieces - 1) * LONGEST_SEQUENCE
-            yield of_sequences, pieces
+            sequence_lengths = np.full(pieces.sum(), LONGEST_SEQUENCE, dtype=np.int64)
+            sequence_lengths[np.cumsum(pieces) - 1] = block - (pieces - 1) * LONGEST_SEQUENCE
+            yield sequence_lengths, pieces
 
-    counts = [(len(of_sequences), len(pieces)) for of_sequences, pieces in sequences()]
+    counts = [(len(sequence_lengths), len(pieces)) for sequence_lengths, pieces in sequences()]
     total, documents = sum(count[0] for count in counts), sum(count[1] for count in counts)
     with os.fdopen(
         OwnFolder(path.parent).open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), "wb"
     ) as file:
         file.write(HEADER.pack(MAGIC, VERSION, code, total, documents + 1))
-        for of_sequences, _ in sequences():
-            file.write(of_sequences.astype("<i4").tobytes())
+        for sequence_lengths, _ in sequences():
+            file.write(sequence_lengths.astype("<i4").tobytes())
         _write_sums(
-            file, (of_sequences * kind.itemsize for of_sequences, _ in sequences()), with_end=False
+            file,
+            (sequence_lengths * kind.itemsize for sequence_lengths, _ in sequences()),
+            with_end=False,
         )
         _write_sums(file, (pieces for _, pieces in sequences()), with_end=True)
         file.flush()

@@ -18,7 +18,7 @@ Indices = NDArray[np.int64]
 
 STEPS_AHEAD = 2
 """Global batches to prefetch."""
-PLACES_AT_ONCE = 1024
+LOCATED_AT_ONCE = 1024
 """Samples whose windows are looked up together. Looking up one takes as long as a hundred."""
 
 
@@ -106,9 +106,9 @@ class Loader:
         if self.blend is None:
             return []
         if (first_sample, plan) not in self._found:
-            steps = max(1, PLACES_AT_ONCE // plan.global_batch_size)
+            steps = max(1, LOCATED_AT_ONCE // plan.global_batch_size)
             firsts = [first_sample + step * plan.global_batch_size for step in range(steps)]
-            found = self.blend.places(
+            found = self.blend.locate(
                 np.stack([samples_of(self.reading.ranks, first, plan) for first in firsts])
             )
             self._found = {
@@ -123,7 +123,7 @@ class Loader:
             for each in found
         )
         return [
-            [self.blend.read_places(*places) for places in zip(*share, strict=True)]
+            [self.blend.read_windows(*places) for places in zip(*share, strict=True)]
             for share in zip(which, windows, strict=True)
         ]
 

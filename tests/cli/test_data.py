@@ -1,4 +1,4 @@
-"""`rampcli data` as a person types it."""
+"""`rampcli data` from the command line."""
 
 import json
 import os
@@ -22,19 +22,17 @@ def test_a_build_says_what_was_chosen_what_came_of_it_and_how_to_train_with_it(s
     lines = succeed(
         "data", "build", corpus, "--output", "out/corpus", "--tokenizer", "bytes"
     ).splitlines()
-    assert lines[0] == "tokenizer bytes with 256 tokens; at the end of a document: nothing"
+    assert lines[0] == "tokenizer bytes with 256 tokens; end-of-document token: none"
     assert lines[1] == "20 documents, 150 tokens, 1.00 bytes per token"
-    assert (
-        lines[-1]
-        == "  rampcli pretrain --factory NAME data=indexed data.path=out/corpus model.vocab_size=256"
-    )
+    words = "data=indexed data.path=out/corpus model.vocab_size=256"
+    assert lines[-1] == f"  rampcli pretrain --factory NAME {words}"
 
 
 def test_the_same_command_again_says_that_it_is_there(succeed, corpus):
     words = ["data", "build", corpus, "--output", "corpus", "--tokenizer", "chars"]
     succeed(*words)
     assert succeed(*words).startswith(
-        "corpus.idx is there already, from the same inputs and options\n20 documents"
+        "corpus.idx already exists, from the same inputs and options\n20 documents"
     )
 
 
@@ -52,7 +50,7 @@ def test_bad_records_are_shown_and_listed(succeed, rampcli, corpus, tmp_path):
     words = ["data", "build", corpus, "--output", "corpus", "--tokenizer", "bytes"]
     stopped = rampcli(*words)
     assert stopped.exit_code == 2
-    assert stopped.stderr.startswith("error: in.jsonl, line 21: no text; it has no keys\n")
+    assert stopped.stderr.startswith("error: in.jsonl, line 21: no key text; the keys are: none\n")
     printed = succeed(*words, "--on-bad-record", "skip")
     assert printed.count("skipped in.jsonl, line") == 5
     assert "skipped 9 bad records: corpus.skipped.jsonl" in printed
@@ -65,7 +63,7 @@ def test_inspecting_shows_a_corpus_in_characters_that_a_terminal_can_show(succee
     assert "  4 to  7  10  " + "█" * 40 in printed
     assert r"text 0\x1btext 1\x1b" in printed
     assert "\x1b" not in printed
-    assert printed.endswith("verified: nothing is wrong\n")
+    assert printed.endswith("verified: no faults\n")
     assert json.loads(succeed("data", "inspect", "corpus", "--json"))["documents"] == 20
 
 
@@ -74,7 +72,7 @@ def test_what_is_wrong_with_a_corpus_is_listed_with_exit_code_1(succeed, rampcli
     (tmp_path / "corpus.bin").write_bytes(b"\xff" * 300)
     ended = rampcli("data", "inspect", "corpus", "--verify")
     assert (ended.exit_code, len(ended.stdout.splitlines())) == (1, 3)
-    assert all(line.startswith("wrong: ") for line in ended.stdout.splitlines())
+    assert all(line.startswith("fault: ") for line in ended.stdout.splitlines())
     assert (
         len(json.loads(rampcli("data", "inspect", "corpus", "--verify", "--json").stdout)["faults"])
         == 3
@@ -110,7 +108,7 @@ def test_names_and_words_of_files_reach_a_terminal_as_visible_characters(
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        ("build in.jsonl --output corpus", "one of both is needed"),
+        ("build in.jsonl --output corpus", "--train-bpe is needed"),
         ("build none --output corpus --tokenizer bytes", "cannot read none"),
         ("build in.jsonl --output corpus.bin --tokenizer bytes", "--output corpus\n"),
         ("inspect none", "rampcli data build ... --output none"),
@@ -159,14 +157,12 @@ def test_a_signal_saves_says_how_to_go_on_and_the_same_command_does(tmp_path, nu
     os.killpg(running.pid, number) if number == signal.SIGINT else running.send_signal(number)
     printed, errors = running.communicate(timeout=60)
     assert (running.returncode, errors) == (exit_code, "")
-    assert (
-        "stopped; what is done stands in corpus.building\ngo on with:\n  rampcli data build in.jsonl"
-        in printed
-    )
+    assert "progress is saved in corpus.building" in printed
+    assert "resume with:\n  rampcli data build in.jsonl" in printed
     assert not (tmp_path / "corpus.idx").exists()
     assert json.loads((tmp_path / "corpus.building" / "progress.json").read_text())["documents"] > 0
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
-    assert done.stdout.startswith("going on after ")
+    assert done.stdout.startswith("resuming after ")
     assert "120 documents" in done.stdout
 
 
@@ -177,7 +173,8 @@ def test_the_commands_explain_themselves_without_numpy_and_tokenizers(words):
         f"sys.argv = ['rampcli', *{words!r}, '--help']\n"
         "try: main()\n"
         "except SystemExit: pass\n"
-        "print([name for name in ('torch', 'hydra', 'numpy', 'tokenizers', 'rich.progress') if name in sys.modules], file=sys.stderr)"
+        "heavy = ('torch', 'hydra', 'numpy', 'tokenizers', 'rich.progress')\n"
+        "print([name for name in heavy if name in sys.modules], file=sys.stderr)"
     )
     done = subprocess.run([sys.executable, "-c", probe], capture_output=True, text=True, check=True)
     assert "Usage: rampcli data" in done.stdout

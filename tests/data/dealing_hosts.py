@@ -1,8 +1,8 @@
-"""Ranks that read for each other: what each of them gets, beside what it would have read itself; rank 0 prints it for all ranks and cases.
+"""Compares what ranks receive from their readers with what they would have read themselves.
 
     dealing_hosts.py FOLDER
 
-FOLDER holds texts, one document in each file.
+Rank 0 prints the comparison for all ranks and cases as JSON. FOLDER holds one document per file.
 """
 
 import json
@@ -39,7 +39,7 @@ rank = dist.get_rank()
 
 
 def plans(ranks: int) -> list[tuple[int, BatchPlan]]:
-    """Steps of a ramp, a jump back, and one that nobody foresaw."""
+    """Returns steps of a ramp, with a jump back and one that was not prefetched."""
     small, large = (
         BatchPlan.divide(2 * ranks * steps, micro_batch_size=2, data_parallel_size=ranks)
         for steps in (1, 3)
@@ -56,7 +56,7 @@ def plans(ranks: int) -> list[tuple[int, BatchPlan]]:
 
 
 def planes(micro_batches: list[MicroBatch]) -> list[list[list[list[int]]] | None]:
-    """Everything that micro batches hold."""
+    """Returns the tokens, labels and positions of micro batches as lists."""
     return [
         None if plane is None else plane.tolist()
         for part in micro_batches
@@ -65,7 +65,7 @@ def planes(micro_batches: list[MicroBatch]) -> list[list[list[list[int]]] | None
 
 
 def everything(loader: Loader, validation: ValidationLoader, ranks: int) -> list[object]:
-    """What a rank gets in some steps and in two validations."""
+    """Returns what a rank receives in some steps and in two validations."""
     got: list[object] = []
     for first, plan in plans(ranks):
         batch = loader.read(first, plan)
@@ -76,7 +76,7 @@ def everything(loader: Loader, validation: ValidationLoader, ranks: int) -> list
 
 
 def fingerprints_agree(fingerprint: str | None) -> bool | str:
-    """What the ranks agree on, or how they disagree."""
+    """Returns the fingerprint that the ranks agree on, or the error message."""
     try:
         return agreed_fingerprint(fingerprint, device=CPU)
     except RampcliError as error:
@@ -84,7 +84,7 @@ def fingerprints_agree(fingerprint: str | None) -> bool | str:
 
 
 def report(case: dict) -> dict:
-    """What came of a case on this rank."""
+    """Runs a case and returns its results on this rank."""
     config = Config()
     config.data.source, config.data.path = DataSource.text, sys.argv[1]
     config.data.split, config.data.sequence_length, config.trainer.val_samples = [1, 1, 0], 7, 8
@@ -133,7 +133,7 @@ def report(case: dict) -> dict:
 
 
 def disagreements() -> list[bool | str]:
-    """All read the same, only one reads, one reads something else."""
+    """Checks fingerprints: all ranks read the same, one reads alone, one reads something else."""
     same, other = "5a" * 32, "5b" + "5a" * 31
     return [
         fingerprints_agree(same),

@@ -38,12 +38,12 @@ def blend(shares, *, seed=11, windows=37):
 
 
 def halvings(corpora):
-    """How often so many are halved until one is left."""
+    """Returns how often a list of corpora is halved until one is left."""
     return (corpora - 1).bit_length()
 
 
-def turn_in_exact_numbers(shares, sample):
-    """What the docstring of `Blend` says, in Python's numbers."""
+def assign_in_exact_numbers(shares, sample):
+    """Implements the docstring of `Blend` in Python's integers."""
     low, high = 0, len(shares)
     while high - low > 1:
         middle, left, both = (
@@ -98,7 +98,7 @@ def test_the_turns_of_a_corpus_count_up_one_by_one(shares):
 def test_no_product_overflows(shares, samples):
     which, turns = blend(shares).assign(np.array(samples))
     assert list(zip(which.tolist(), turns.tolist(), strict=True)) == [
-        turn_in_exact_numbers(shares, sample) for sample in samples
+        assign_in_exact_numbers(shares, sample) for sample in samples
     ]
 
 
@@ -106,26 +106,26 @@ def test_no_product_overflows(shares, samples):
 def test_a_sample_is_the_same_whoever_asks_for_it_and_with_what_else(shares, data):
     samples = np.array(data.draw(st.lists(st.integers(0, 10**6), min_size=1, max_size=24)))
     made = blend(shares)
-    which, windows = made.places(samples)
+    which, windows = made.locate(samples)
     for sample, corpus, window in zip(samples, which, windows, strict=True):
-        assert [int(found[0]) for found in blend(shares).places(np.array([sample]))] == [
+        assert [int(found[0]) for found in blend(shares).locate(np.array([sample]))] == [
             corpus,
             window,
         ]
     for shape in ((1, -1), (-1, 1, 1)):
-        again = made.places(samples.reshape(shape))
+        again = made.locate(samples.reshape(shape))
         assert np.array_equal(again[0], which.reshape(shape))
         assert np.array_equal(again[1], windows.reshape(shape))
 
 
 def test_asking_leaves_the_samples_as_they_were():
     samples = np.arange(90, 140)
-    blend([3, 2]).places(samples)
+    blend([3, 2]).locate(samples)
     assert np.array_equal(samples, np.arange(90, 140))
 
 
 def test_a_blend_is_the_same_on_every_machine_and_in_every_version():
-    which, windows = blend([7, 2, 1], seed=1234, windows=1000).places(np.arange(12))
+    which, windows = blend([7, 2, 1], seed=1234, windows=1000).locate(np.arange(12))
     assert which.tolist() == [0, 1, 0, 0, 0, 2, 0, 0, 1, 0, 0, 1]
     assert windows.tolist() == [219, 386, 153, 214, 585, 506, 443, 471, 94, 476, 446, 28]
 
@@ -133,7 +133,7 @@ def test_a_blend_is_the_same_on_every_machine_and_in_every_version():
 @settings(max_examples=30)
 @given(seed=st.integers(0, 2**63), windows=st.integers(9, 60), share=st.integers(1, MOST_SHARES))
 def test_one_corpus_is_read_in_its_order_whatever_its_share(seed, windows, share):
-    which, places = blend([share], seed=seed, windows=windows).places(np.arange(150))
+    which, places = blend([share], seed=seed, windows=windows).locate(np.arange(150))
     assert not which.any()
     assert np.array_equal(
         places, SampleOrder(windows=windows, seed=seed).windows_of(np.arange(150))
@@ -147,7 +147,7 @@ def test_one_corpus_is_read_in_its_order_whatever_its_share(seed, windows, share
 )
 def test_each_epoch_of_each_corpus_reads_each_of_its_windows_once(shares, sizes):
     corpora = [mock(size, seed=number) for number, size in enumerate(sizes[: len(shares)])]
-    which, windows = Blend(corpora, shares, seed=5).places(np.arange(200))
+    which, windows = Blend(corpora, shares, seed=5).locate(np.arange(200))
     for number, corpus in enumerate(corpora):
         mine = windows[which == number]
         epochs = len(mine) // corpus.windows
@@ -156,14 +156,14 @@ def test_each_epoch_of_each_corpus_reads_each_of_its_windows_once(shares, sizes)
 
 
 def test_a_small_corpus_is_shuffled_anew_each_time_that_it_is_read_again():
-    which, windows = Blend([mock(10**6), mock(20)], [9, 1], seed=5).places(np.arange(8000))
+    which, windows = Blend([mock(10**6), mock(20)], [9, 1], seed=5).locate(np.arange(8000))
     epochs = windows[which == 1].reshape(-1, 20)
     assert len(epochs) == 40
     assert len({tuple(epoch) for epoch in epochs.tolist()}) == 40
 
 
 def test_corpora_of_one_size_are_not_read_in_the_same_order():
-    which, windows = blend([1, 1, 1], windows=50).places(np.arange(150))
+    which, windows = blend([1, 1, 1], windows=50).locate(np.arange(150))
     orders = {tuple(windows[which == number].tolist()) for number in range(3)}
     assert len(orders) == 3
 
@@ -173,14 +173,14 @@ def test_corpora_of_one_size_are_not_read_in_the_same_order():
 def test_another_seed_reads_other_windows_in_the_same_proportion(seed):
     samples = np.arange(100)
     (which, windows), (others, other_windows) = (
-        blend([3, 1], seed=one, windows=10**6).places(samples) for one in (seed, seed + 1)
+        blend([3, 1], seed=one, windows=10**6).locate(samples) for one in (seed, seed + 1)
     )
     assert np.array_equal(which, others)
     assert not np.array_equal(windows, other_windows)
 
 
 def test_without_a_seed_corpora_are_read_from_their_beginnings():
-    which, windows = blend([2, 1], seed=None).places(np.arange(30))
+    which, windows = blend([2, 1], seed=None).locate(np.arange(30))
     for number, read in ((0, 20), (1, 10)):
         assert windows[which == number].tolist() == list(range(read))
 
@@ -194,7 +194,7 @@ def test_rows_come_in_the_order_asked_and_are_what_each_corpus_alone_reads(cut, 
     made = Blend(corpora, [2, 2, 1], seed=3)
     samples = np.array(data.draw(st.lists(st.integers(0, 200), min_size=1, max_size=12)))
     read, valid_tokens = made.read(samples), 0
-    for row, (corpus, window) in enumerate(zip(*made.places(samples), strict=True)):
+    for row, (corpus, window) in enumerate(zip(*made.locate(samples), strict=True)):
         alone = corpora[corpus].read(np.array([window]))
         valid_tokens += alone.valid_tokens
         assert np.array_equal(read.tokens[row], alone.tokens[0])

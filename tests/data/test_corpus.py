@@ -15,7 +15,7 @@ MOCK = MockCorpus(cut=Cut(sequence_length=6, vocab_size=50), seed=3)
 
 @dataclass(frozen=True)
 class Drawn:
-    """Documents, some of which are a corpus: `part` of their starts is its first, and one more behind its last."""
+    """Documents, of which those in the range `part` make up a corpus."""
 
     documents: list[list[int]]
     part: tuple[int, int]
@@ -49,7 +49,10 @@ class Drawn:
         return replace(made, **changes)
 
     def expected(self):
-        """Each window as lists of tokens, labels and positions, place by place and slowly; None for the position of padding."""
+        """Yields the tokens, labels and positions of each window, computed slowly.
+
+        The position of padding is None.
+        """
         length, (first, end) = self.cut.sequence_length, self.bounds
         flat = [
             (token, number) for number, document in enumerate(self.documents) for token in document
@@ -163,7 +166,7 @@ def test_with_padding_every_token_of_a_corpus_is_in_some_window_and_what_pads_is
     if corpus.windows:
         read = everything(corpus)
         tokens, labels = read.tokens.ravel().tolist(), read.labels.ravel()
-        # The last token may be a label only: there is nothing behind it to ask for.
+        # The last token may be a label only, because no token follows it.
         assert tokens[: len(text)] == text[: len(tokens)]
         assert len(tokens) >= len(text) - 1
         assert (labels[len(text) - 1 :] == IGNORED).all()

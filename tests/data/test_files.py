@@ -1,215 +1,25 @@
-import json
 import os
 import time
-from fractions import Fraction
-from itertools import pairwise
 
 import numpy as np
 import pytest
-from hypothesis import example, given
-from hypothesis import strategies as st
-from tokenizers import Tokenizer, models, pre_tokenizers
+from tokenizers import Tokenizer
 
 from rampcli.config.choices import DataSource
-from rampcli.config.schema import Config
 from rampcli.data import files
-from rampcli.data.corpus import IGNORED, Cut, TokenCorpus
-from rampcli.data.files import parts_of, texts_of
+from rampcli.data.files import texts_of
 from rampcli.data.indexed import (
     HEADER,
     MAGIC,
     VERSION,
     bin_of,
     idx_of,
-    manifest_of,
     tokenizer_of,
     write_index,
 )
 from rampcli.data.sources import check_files, open_corpora
 from rampcli.errors import UsageError
-
-VOCAB_SIZE = 300
-SPLIT = [8, 1, 1]
-
-
-def config(source=DataSource.indexed, **data):
-    made = Config()
-    made.data.source, made.data.sequence_length, made.data.split = source, 4, [1, 1, 0]
-    made.model.vocab_size, made.trainer.val_samples = VOCAB_SIZE, 0
-    for name, value in data.items():
-        setattr(made.data, name, value)
-    return made
-
-
-def write_files(prefix, documents, kind="<u2", manifest=None, tokenizer=None):
-    """Documents of tokens as PREFIX.bin and PREFIX.idx."""
-    prefix.parent.mkdir(parents=True, exist_ok=True)
-    np.array([token for document in documents for token in document], dtype=kind).tofile(
-        bin_of(prefix)
-    )
-    lengths = np.array([len(document) for document in documents], dtype=np.int64)
-    write_index(idx_of(prefix), np.dtype(kind), lambda: iter([lengths]))
-    if manifest is not None:
-        manifest_of(prefix).write_text(json.dumps(manifest_for(prefix, documents) | manifest))
-    if tokenizer is not None:
-        tokenizer_of(prefix).write_text(tokenizer)
-    return str(prefix)
-
-
-def manifest_for(prefix, documents):
-    """What `rampcli data build` says of such files."""
-    file = {"bytes": bin_of(prefix).stat().st_size, "sha256": ""}
-    counts = {
-        "documents": len(documents),
-        "tokens": sum(map(len, documents)),
-        "empty": 0,
-        "skipped": 0,
-        "text_bytes": 0,
-    }
-    options = {"inputs": [], "tokenizer": "words", "text_key": "text", "on_bad_record": "stop"}
-    absent = dict.fromkeys(["eod", "eod_token", "tokenizer_sha256", "eod_option", "largest_token"])
-    files = {"files": dict.fromkeys(["bin", "idx", "tokenizer"], file)}
-    return {"format": 1, "vocab_size": VOCAB_SIZE} | counts | options | absent | files
-
-
-def numbered(documents, length=9, first=0):
-    """Documents of one token each, as often as they are long, so that a token says which document it is from."""
-    return [[first + number] * length for number in range(documents)]
-
-
-def words(*vocabulary, **numbers):
-    numbers = (
-        {"[UNK]": 0} | {word: number for number, word in enumerate(vocabulary, start=1)} | numbers
-    )
-    tokenizer = Tokenizer(models.WordLevel(numbers, unk_token="[UNK]"))
-    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
-    return tokenizer
-
-
-def tokens_of(corpora):
-    """Which tokens a run trains on, and which it validates on."""
-    found = []
-    for blend in (corpora.training, corpora.validation):
-        read = [corpus.read(np.arange(corpus.windows)) for corpus in blend.corpora]
-        found.append(
-            {
-                int(token)
-                for samples in read
-                for token in np.unique([samples.tokens, samples.labels])
-                if token != IGNORED
-            }
-        )
-    return found
-
-
-def refusal(made):
-    with pytest.raises(UsageError) as refused:
-        open_corpora(made)
-    return refused.value
-
-
-@given(
-    lengths=st.lists(st.integers(0, 6), max_size=40),
-    split=st.lists(
-        st.sampled_from([0, 1, 2, 9, 98, 0.1, 0.005, 1e-7]), min_size=3, max_size=3
-    ).filter(lambda split: split[0] > 0),
-    unit=st.sampled_from([1, 2, 4]),
-)
-@example(lengths=[], split=[98, 1, 1], unit=2)
-@example(lengths=[3], split=[98, 1, 1], unit=2)
-@example(lengths=[2] * 10, split=[0.7, 0.2, 0.1], unit=2)
-def test_parts_are_whole_documents_or_pieces_of_a_single_one_that_follow_one_another_and_are_all(
-    lengths, split, unit
-):
-    starts = np.cumsum([0, *lengths])
-    whole = TokenCorpus(
-        name="whole",
-        tokens=np.ones(starts[-1], dtype=np.uint8),
-        documents=starts[:-1] * unit,
-        unit=unit,
-        first=0,
-        end=int(starts[-1]),
-        cut=Cut(sequence_length=1, vocab_size=9),
-        contents="whole",
-    )
-    parts = parts_of(whole, split)
-    assert [parts[0].first, parts[-1].end] == [0, starts[-1]]
-    assert all(one.end == other.first for one, other in pairwise(parts))
-    shares = [Fraction(str(share)) for share in split]
-    for number, part in enumerate(parts):
-        places = range(lengths[0] + 1) if len(lengths) == 1 else [int(start) for start in starts]
-        exactly = (len(places) - 1) * sum(shares[: number + 1]) / sum(shares)
-        near = [
-            place for count, place in enumerate(places) if abs(count - exactly) <= Fraction(1, 2)
-        ]
-        assert part.end in near
-
-
-@given(
-    split=st.lists(st.integers(1, 20), min_size=3, max_size=3),
-    scale=st.sampled_from([0.01, 0.1, 7]),
-)
-def test_shares_of_a_split_need_not_sum_to_a_hundred(split, scale):
-    whole = TokenCorpus(
-        name="whole",
-        tokens=np.ones(90, dtype=np.uint8),
-        documents=np.arange(90),
-        first=0,
-        end=90,
-        cut=Cut(sequence_length=1, vocab_size=9),
-        contents="whole",
-    )
-    scaled = [round(share * scale, 2) for share in split]
-    assert [part.end for part in parts_of(whole, scaled)] == [
-        part.end for part in parts_of(whole, split)
-    ]
-
-
-@pytest.mark.parametrize(
-    ("kind", "source"),
-    [("<u2", "indexed"), ("<i4", "indexed"), ("<u1", "indexed"), (None, "text")],
-    ids=str,
-)
-def test_training_and_validation_share_no_document_and_nothing_reads_those_for_testing(
-    tmp_path, kind, source
-):
-    if source == "indexed":
-        path = write_files(tmp_path / "wiki", numbered(100), kind)
-    else:
-        path = str(tmp_path / "texts")
-        (tmp_path / "texts").mkdir()
-        for number in range(100):
-            (tmp_path / "texts" / f"{number:03}.txt").write_bytes(bytes([number] * 9))
-    made = config(DataSource(source), path=path, split=SPLIT, pad_last_window=True)
-    training, validation = tokens_of(open_corpora(made))
-    assert training == set(range(80))
-    assert validation - {0} == set(range(80, 90))  # 0 is what pads
-
-
-def test_each_corpus_of_a_blend_is_split_and_blended_alike_for_validation(tmp_path):
-    blend = [
-        "3",
-        write_files(tmp_path / "one", numbered(10)),
-        "1",
-        write_files(tmp_path / "two", numbered(20, first=100)),
-    ]
-    corpora = open_corpora(config(blend=blend, split=[5, 5, 0], sequence_length=8))
-    assert tokens_of(corpora) == [{*range(5), *range(100, 110)}, {*range(5, 10), *range(110, 120)}]
-    for blend in (corpora.training, corpora.validation):
-        which, _ = blend.assign(np.arange(400))
-        assert np.bincount(which).tolist() == [300, 100]
-    assert corpora.training.orders != corpora.validation.orders == [None, None]
-
-
-def test_a_corpus_for_validation_is_read_whole_and_so_is_that_for_training(tmp_path):
-    paths = (
-        write_files(tmp_path / "one", numbered(10)),
-        write_files(tmp_path / "two", numbered(4, first=100)),
-    )
-    corpora = open_corpora(
-        config(path=paths[0], validation_path=paths[1], split=[1, 1, 1], sequence_length=1)
-    )
-    assert tokens_of(corpora) == [set(range(10)), set(range(100, 104))]
+from small_corpora import VOCAB_SIZE, config, numbered, refusal, words, write_files
 
 
 def test_text_is_read_as_bytes_file_by_file_in_the_order_of_names(tmp_path):
@@ -275,7 +85,7 @@ def test_text_is_read_with_a_tokenizer_of_the_users_own(tmp_path):
 
 
 def test_what_reads_like_a_special_token_in_a_text_is_ordinary_text(tmp_path):
-    """As `rampcli data build` has it."""
+    """`rampcli data build` does the same."""
     tokenizer = words("the", "endoftext")
     tokenizer.add_special_tokens(["<|endoftext|>"])
     tokenizer.save(str(tmp_path / "tokenizer.json"))
@@ -526,14 +336,6 @@ def test_a_corpus_of_a_gigabyte_is_opened_as_soon_as_one_of_a_megabyte_with_as_m
     times = [(seconds(small), seconds(large)) for _ in range(15)]
     one, other = (min(column) for column in zip(*times, strict=True))
     assert other < 3 * one
-
-
-def test_a_part_for_validation_begins_with_a_document(tmp_path):
-    path = write_files(tmp_path / "wiki", numbered(30, length=7))
-    opened = open_corpora(config(path=path, document_mask=True, sequence_length=10))
-    [training], [validation] = opened.training.corpora, opened.validation.corpora
-    assert (training.first, training.end, validation.first, validation.end) == (0, 105, 105, 210)
-    assert validation.read(np.array([0])).positions.tolist() == [[0, 1, 2, 3, 4, 5, 6, 0, 1, 2]]
 
 
 @pytest.mark.parametrize(

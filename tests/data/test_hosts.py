@@ -50,7 +50,7 @@ def test_who_reads_for_nobody_opens_nothing():
 
 @pytest.fixture(scope="module")
 def ranks(tmp_path_factory):
-    """What each of four ranks has to say of each case."""
+    """Returns the report of each of four ranks."""
     texts, logs = (tmp_path_factory.mktemp(name) for name in ("texts", "logs"))
     for number in range(40):
         (texts / f"{number:02}.txt").write_text(chr(65 + number) * (1 + number % 11))
@@ -58,13 +58,13 @@ def ranks(tmp_path_factory):
 
 
 def test_every_rank_gets_what_it_would_have_read_itself(ranks):
-    """Tokens, labels and positions of steps, of a ramp and of jumps, and of validations."""
+    """Covers the tokens, labels and positions of ramp steps, jumps and validations."""
     for rank in ranks:
         for case in rank["cases"]:
             assert case["is_equal"], case
 
 
-def test_one_in_so_many_hosts_reads_for_the_others(ranks):
+def test_one_of_each_group_of_hosts_reads_for_the_others(ranks):
     def whom(factor, devices, data_ranks):
         return [
             case["reads_for"]
@@ -81,9 +81,7 @@ def test_one_in_so_many_hosts_reads_for_the_others(ranks):
     assert whom(None, 1, [0, 1, 2, 3]) == [[0], [1], [2], [3]]
 
 
-def test_ranks_that_are_read_for_get_samples_of_their_own_with_positions_where_documents_are_told_apart(
-    ranks,
-):
+def test_ranks_that_are_read_for_get_their_own_samples_and_positions(ranks):
     for number, case in enumerate(ranks[0]["cases"]):
         samples = [rank["cases"][number]["samples"] for rank in ranks]
         different = len(set(case["data_ranks"]))

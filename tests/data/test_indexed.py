@@ -16,7 +16,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation")
 megatron = pytest.importorskip("megatron.core.datasets.indexed_dataset")
 
 DOCUMENTS = [[[1, 2, 3]], [[4], [5, 6]], [[65_000]]]
-"""Documents of sequences of tokens."""
+"""Documents, each a list of sequences of tokens."""
 
 
 def write_by_megatron(prefix: Path, documents, kind=np.uint16) -> None:

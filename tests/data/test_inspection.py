@@ -5,7 +5,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rampcli.data.building.build import Order, build
+from rampcli.data.building.build import build
+from rampcli.data.building.options import BuildOptions
 from rampcli.data.indexed import HEADER, bin_of, idx_of, manifest_of, tokenizer_of, write_index
 from rampcli.data.inspection import faults_of, inspect
 from rampcli.errors import UsageError
@@ -17,7 +18,7 @@ TEXTS = ["a", "bcd", "efghi\n" * 10, ""]
 def prefix(tmp_path):
     (tmp_path / "in.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in TEXTS))
     build(
-        Order(
+        BuildOptions(
             inputs=(tmp_path / "in.jsonl",),
             output=tmp_path / "corpus",
             tokenizer="bytes",

@@ -75,13 +75,13 @@ def plan_of(micro, ranks, accumulate):
 
 
 def together(micro_batches):
-    """The tokens, the labels and, where there are some, the positions of micro batches."""
+    """Concatenates the tokens, labels and, if present, positions of micro batches."""
     planes = [(part.tokens, part.labels, part.positions) for part in micro_batches]
     return [torch.cat(plane).numpy() for plane in zip(*planes, strict=True) if plane[0] is not None]
 
 
 def assert_holds(micro_batches, samples):
-    """Micro batches hold what a blend has read."""
+    """Asserts that micro batches hold the samples that a blend has read."""
     wanted = [
         plane for plane in (samples.tokens, samples.labels, samples.positions) if plane is not None
     ]
@@ -166,7 +166,7 @@ def test_a_micro_batch_holds_consecutive_samples_rank_after_rank(micro, ranks, a
 @example(name="masked", stages=[(2, 2, 4, None), (2, 2, 4, 2), (1, 1, 1, 0)], rank=0)
 @example(name="text", stages=[(4, 4, 1, 300), (4, 4, 2, 284), (4, 4, 1, 300)], rank=3)
 def test_a_ramp_and_jumps_back_read_what_each_step_alone_reads(name, stages, rank):
-    """Whatever was read ahead of another plan, or of another place, is not what is given."""
+    """Batches prefetched for another plan or another position are discarded."""
     loader, first = Loader(BLENDS[name], reading=Reading(rank=rank, ranks=(rank,)), device=CPU), 0
     for micro, accumulate, steps, jump in stages:
         plan = plan_of(micro, 4, accumulate)
@@ -248,7 +248,7 @@ def test_a_validation_is_the_same_each_time():
 
 @dataclass(kw_only=True)
 class Torn:
-    """A corpus that cannot be read from one window on, and notices how far it was read."""
+    """A corpus that cannot be read from window `torn_at` on, and signals a read of `watched`."""
 
     whole: MockCorpus
     torn_at: int
@@ -274,7 +274,7 @@ def torn_loader(torn_at, watched=0):
 
 
 def in_time(function, *args):
-    """What a function gives or raises; it fails where it hangs."""
+    """Calls a function; fails if it does not return in time."""
     return ThreadPoolExecutor(max_workers=1).submit(function, *args).result(timeout=PATIENCE_S)
 
 

@@ -5,7 +5,8 @@ import pytest
 
 from rampcli.config.choices import DataSource
 from rampcli.config.schema import Config
-from rampcli.data.building.build import Order, build
+from rampcli.data.building.build import build
+from rampcli.data.building.options import BuildOptions
 from rampcli.data.indexed import manifest_of
 from rampcli.data.manifest import read_manifest
 from rampcli.data.sources import check_files
@@ -16,7 +17,9 @@ from rampcli.errors import UsageError
 def prefix(tmp_path):
     (tmp_path / "in.txt").write_text("text " * 100)
     build(
-        Order(inputs=(tmp_path / "in.txt",), output=tmp_path / "wiki", tokenizer="bytes", workers=1)
+        BuildOptions(
+            inputs=(tmp_path / "in.txt",), output=tmp_path / "wiki", tokenizer="bytes", workers=1
+        )
     )
     return tmp_path / "wiki"
 

@@ -16,7 +16,10 @@ def windows(order, first, end):
 
 
 def chi_square(counts):
-    """Pearson's statistic against equal counts, in standard deviations above its mean (rows of `counts` sum to the same number)."""
+    """Returns Pearson's statistic against equal counts, in standard deviations above its mean.
+
+    All rows of `counts` have the same sum.
+    """
     freedom = (counts.shape[0] - 1) * (counts.shape[1] - 1)
     expected = counts.sum() / counts.size
     return (((counts - expected) ** 2 / expected).sum() - freedom) / np.sqrt(2 * freedom)
@@ -183,7 +186,7 @@ def test_the_first_corpus_of_a_blend_is_read_in_the_order_of_a_single_one():
 
 
 def stray(counts):
-    """Pearson's statistic against equal counts, in standard deviations above its mean."""
+    """Returns Pearson's statistic against equal counts, in standard deviations above its mean."""
     freedom, expected = counts.size - 1, counts.mean()
     return (((counts - expected) ** 2 / expected).sum() - freedom) / np.sqrt(2 * freedom)
 

@@ -33,7 +33,7 @@ def source_of(name):
 
 
 def corpora_in(library):
-    """The one corpus for training, and the one for validation."""
+    """Returns the only training corpus and the only validation corpus."""
     [training], [validation] = library.training.corpora, library.validation.corpora
     return training, validation
 
@@ -135,9 +135,9 @@ def test_training_is_shuffled_by_the_runs_seed_and_validation_is_not():
     corpora = open_corpora(made)
     samples = np.arange(8)
     assert np.array_equal(
-        corpora.training.places(samples)[1], SampleOrder(windows=2**40, seed=5).windows_of(samples)
+        corpora.training.locate(samples)[1], SampleOrder(windows=2**40, seed=5).windows_of(samples)
     )
-    assert np.array_equal(corpora.validation.places(samples)[1], samples)
+    assert np.array_equal(corpora.validation.locate(samples)[1], samples)
 
 
 def test_validation_samples_of_a_blend_are_counted_for_each_of_its_corpora(tmp_path):
@@ -155,9 +155,7 @@ def test_validation_samples_of_a_blend_are_counted_for_each_of_its_corpora(tmp_p
         assert key in refusal.value.remedy
 
 
-def test_a_corpus_of_one_document_has_nothing_left_for_validation_and_needs_none_where_nothing_is_validated(
-    tmp_path,
-):
+def test_a_corpus_of_one_document_leaves_no_validation_samples(tmp_path):
     (tmp_path / "text").write_text("x" * 100)
     made = config(source=DataSource.text, path=str(tmp_path / "text"), sequence_length=10)
     made.trainer.val_samples = 1

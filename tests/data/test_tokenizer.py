@@ -156,7 +156,7 @@ def test_a_model_that_has_special_tokens_among_its_words_is_noticed():
 
 
 def written(path, **changes):
-    """A tokenizer of bytes with some of its fields replaced."""
+    """Returns a byte tokenizer with some of its fields replaced."""
     path.write_text(json.dumps(json.loads(byte_tokenizer().to_str()) | changes))
     return path
 

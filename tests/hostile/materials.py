@@ -37,13 +37,15 @@ PRETRAIN = pretrain()
 OLDER, NEWER = "run/checkpoints/step_00000003", "run/checkpoints/step_00000004"
 STOPPED_BUILD = """\
 from pathlib import Path
-from rampcli.data.building.build import Order, Watcher, build
+from rampcli.data.building.build import build
+from rampcli.data.building.options import BuildOptions
+from rampcli.data.building.watcher import Watcher
 class Stopping(Watcher):
     def on_progress(self, consumed_bytes, written):
         if written is not None:
             raise KeyboardInterrupt
 try:
-    build(Order(inputs=(Path("in.jsonl"),), output=Path("half"), tokenizer="bytes"), Stopping())
+    build(BuildOptions(inputs=(Path("in.jsonl"),), output=Path("half"), tokenizer="bytes"), Stopping())
 except KeyboardInterrupt:
     pass
 """

@@ -1,1 +1,1 @@
-"""Building a corpus: from files of text to indexed tokens, in parallel, and further where it was interrupted."""
+"""Builds a corpus: encodes files of text into indexed tokens, in parallel and resumably."""

@@ -1,4 +1,4 @@
-"""Chunks to tokens: in this process, or in others beside it, and in order either way."""
+"""Encodes chunks to tokens, in this process or in worker processes, and keeps their order."""
 
 import os
 import signal
@@ -24,7 +24,7 @@ from rampcli.errors import RampcliError, UsageError
 from rampcli.lifeline import die_with_parent
 
 AHEAD = 2
-"""Chunks that are worked on or wait, for each worker."""
+"""Chunks in progress or waiting, per worker."""
 ONE_THREAD = {
     "TOKENIZERS_PARALLELISM": "false",
     "OMP_NUM_THREADS": "1",
@@ -34,15 +34,16 @@ ONE_THREAD = {
 
 @dataclass(frozen=True, slots=True)
 class Encoded:
-    """What came of a chunk.
+    """Result of encoding a chunk.
 
     Attributes:
-        tokens: those of all its documents end to end, [tokens].
-        lengths: of its documents that are not empty, in tokens, int64 [documents]; of a piece of a text, that of the piece.
-        empty: documents without a token.
-        text_bytes: of its texts, in UTF-8.
-        bad: what was left out.
-        failure: why the tokenizer cannot encode it, or None.
+        tokens: tokens of all its documents, concatenated, [tokens].
+        lengths: length in tokens of each document that is not empty, int64 [documents]; for a piece
+            of a text, the length of the piece.
+        empty: number of documents without tokens.
+        text_bytes: size of its texts in UTF-8.
+        bad: records that were left out.
+        failure: why the tokenizer cannot encode the chunk, or None.
     """
 
     tokens: NDArray[Any]
@@ -58,10 +59,10 @@ class Encoding:
     """How chunks are encoded.
 
     Attributes:
-        tokenizer: its file.
-        text_key: of the texts in JSON.
-        eod: the token after each document, or None.
-        kind: the type that tokens are stored in, as numpy names it.
+        tokenizer: the tokenizer's file.
+        text_key: key of the texts in JSON.
+        eod: end-of-document token, or None.
+        kind: numpy's name of the type that tokens are stored in.
     """
 
     tokenizer: Path
@@ -70,11 +71,14 @@ class Encoding:
     kind: str
 
     def open(self) -> Callable[[Chunk], Encoded]:
-        """Open the tokenizer; gives what encodes a chunk. Of a piece of a text, the end is left to whoever puts the pieces together."""
+        """Opens the tokenizer and returns a function that encodes a chunk.
+
+        The function adds no end-of-document token to a piece of a text: `PartialBuild.add` does
+        so after the last piece.
+        """
         tokenizer = open_tokenizer(self.tokenizer)
-        tokenizer.encode_special_tokens = (
-            True  # what reads like one in a stranger's text must not end a document
-        )
+        # Text that looks like a special token must not end a document.
+        tokenizer.encode_special_tokens = True
         encode = encoder_of(tokenizer)
 
         def encode_chunk(chunk: Chunk) -> Encoded:
@@ -86,19 +90,19 @@ class Encoding:
             try:
                 tokens = iter(encode([piece for pieces in cut for piece in pieces]))
             except UsageError as error:
-                return self._joined([], 0, text_bytes, bad, failure=error.message)
+                return self._concatenate([], 0, text_bytes, bad, failure=error.message)
             documents = [[next(tokens) for _ in pieces] for pieces in cut]
             if chunk.is_piece:
-                return self._joined(documents, 0, text_bytes, bad)
+                return self._concatenate(documents, 0, text_bytes, bad)
             full = [parts for parts in documents if any(map(len, parts))]
             end = [] if self.eod is None else [np.array([self.eod])]
-            return self._joined(
+            return self._concatenate(
                 [parts + end for parts in full], len(documents) - len(full), text_bytes, bad
             )
 
         return encode_chunk
 
-    def _joined(
+    def _concatenate(
         self,
         documents: list[list[NDArray[Any]]],
         empty: int,
@@ -118,7 +122,7 @@ class Encoding:
 
 @contextmanager
 def environment(changes: dict[str, str]) -> Iterator[None]:
-    """Variables of the environment for a while, and for the processes that are started in it."""
+    """Sets environment variables for the block and for processes that it starts."""
     before = {name: os.environ.get(name) for name in changes}
     os.environ.update(changes)
     try:
@@ -134,21 +138,21 @@ def environment(changes: dict[str, str]) -> Iterator[None]:
 def encode_in_order(
     chunks: Iterator[Chunk], encoding: Encoding, workers: int
 ) -> Generator[tuple[Chunk, Encoded], None, None]:
-    """Encode chunks, and give them back in their order. A few are ahead of the one that is given, however many there are.
+    """Encodes chunks and yields them in their order; a bounded number is encoded ahead.
 
     Raises:
-        RampcliError: a worker process has died.
+        RampcliError: a worker process died.
     """
     with environment(ONE_THREAD):
         if workers == 1:
             encode = encoding.open()
             yield from ((chunk, encode(chunk)) for chunk in chunks)
             return
-        # The processes end first: a thread that waits for one must not be waited for.
+        # Processes end before threads, because a thread may be waiting for its process.
         with ThreadPoolExecutor(workers) as threads, _processes(encoding, workers) as idle:
             waiting: deque[tuple[Chunk, Future[Encoded]]] = deque()
             for chunk in chunks:
-                waiting.append((chunk, threads.submit(_ask, idle, chunk)))
+                waiting.append((chunk, threads.submit(_encode_in_worker, idle, chunk)))
                 if len(waiting) >= AHEAD * workers:
                     first, future = waiting.popleft()
                     yield first, future.result()
@@ -158,17 +162,16 @@ def encode_in_order(
 
 @contextmanager
 def _processes(encoding: Encoding, count: int) -> Iterator[SimpleQueue[Connection]]:
-    """Processes that answer each chunk with what it is encoded to, until the block ends."""
-    context = get_context(
-        "spawn"
-    )  # no fork: a tokenizer's threads would not be there in the child, and their locks would
+    """Runs worker processes during the block; yields the connections of the idle ones."""
+    # Not fork: the child would inherit the locks of a tokenizer's threads without the threads.
+    context = get_context("spawn")
     idle: SimpleQueue[Connection] = SimpleQueue()
     started: list[SpawnProcess] = []
     try:
         for _ in range(count):
             ours, theirs = context.Pipe()
-            with theirs, _without_ctrl_c():  # Ctrl-C is for this process to answer
-                process = context.Process(target=_answer, args=(encoding, theirs), daemon=True)
+            with theirs, _blocking_ctrl_c():  # Ctrl-C is handled by this process alone
+                process = context.Process(target=_work, args=(encoding, theirs), daemon=True)
                 process.start()
                 started.append(process)
             idle.put(ours)
@@ -180,25 +183,23 @@ def _processes(encoding: Encoding, count: int) -> Iterator[SimpleQueue[Connectio
             process.join()
 
 
-def _ask(idle: SimpleQueue[Connection], chunk: Chunk) -> Encoded:
+def _encode_in_worker(idle: SimpleQueue[Connection], chunk: Chunk) -> Encoded:
     connection = idle.get()
     try:
         connection.send(chunk)
-        answer: Encoded = connection.recv()
-        return answer
+        encoded: Encoded = connection.recv()
+        return encoded
     except (EOFError, OSError) as error:
-        remedy = (
-            "the same command goes on where it stood; with fewer --workers it takes less memory"
-        )
         raise RampcliError(
-            "a worker process has died: it was killed, or the memory was not enough", remedy=remedy
+            "a worker process died: it was killed, or ran out of memory",
+            remedy="the same command resumes; with fewer --workers it takes less memory",
         ) from error
     finally:
         idle.put(connection)
 
 
 @contextmanager
-def _without_ctrl_c() -> Iterator[None]:
+def _blocking_ctrl_c() -> Iterator[None]:
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield
@@ -206,14 +207,15 @@ def _without_ctrl_c() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def _answer(encoding: Encoding, connection: Connection) -> None:
+def _work(encoding: Encoding, connection: Connection) -> None:
+    """Encodes chunks in a worker process until the connection closes."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     die_with_parent()
     parent = parent_process()
-    if parent is None or os.getppid() != parent.pid:  # it was gone before it could be asked for
+    if parent is None or os.getppid() != parent.pid:  # the parent died before die_with_parent()
         os._exit(1)
     encode = encoding.open()
-    with suppress(EOFError, ConnectionError):  # nobody asks any longer
+    with suppress(EOFError, ConnectionError):  # the parent closed the connection
         while True:
             connection.send(encode(connection.recv()))

@@ -1,4 +1,4 @@
-"""PREFIX.building: the folder of a build that is not done. Its files, what they hold, and who may write to them."""
+"""PREFIX.building, the folder of an unfinished build: its files, their formats and its lock."""
 
 import fcntl
 import os
@@ -13,7 +13,7 @@ from rampcli.own_folder import OwnFolder
 from rampcli.records import ANY, COUNT, read_json
 
 MOST_BYTES = 256 << 20
-"""Of a JSON file of a build. It names every input, and there may be millions."""
+"""Largest JSON file of a build. It names every input, and there may be millions."""
 PROGRESS = {
     "position": {"input": COUNT, "offset": COUNT, "line": COUNT},
     **dict.fromkeys(
@@ -40,71 +40,78 @@ SETTINGS = {
     "text_key": str,
     "on_bad_record": str,
 }
-"""Shapes of progress.json and settings.json, as `rampcli.records` has them."""
+"""Shapes of progress.json and settings.json, for `rampcli.records.check_shape`."""
 
 
 @dataclass(frozen=True, slots=True)
 class BuildFolder(OwnFolder):
-    """The folder of a build. It is made next to the files that the build will write, and removed when they have their names."""
+    """Folder of an unfinished build.
+
+    It lies beside the files that the build writes, and is removed once they are in place.
+    """
 
     KIND: ClassVar[str] = "build"
 
     @property
     def lock(self) -> Path:
-        """Held by the process that builds."""
+        """The lock; the building process holds it."""
         return self.path / "lock"
 
     @property
     def tokens(self) -> Path:
-        """Tokens end to end."""
+        """The tokens, concatenated."""
         return self.path / "tokens.bin"
 
     @property
     def lengths(self) -> Path:
-        """Documents' lengths in tokens, int64."""
+        """The documents' lengths in tokens, int64."""
         return self.path / "lengths.bin"
 
     @property
     def skipped(self) -> Path:
-        """Bad records."""
+        """The list of bad records."""
         return self.path / "skipped.jsonl"
 
     @property
     def tokenizer(self) -> Path:
-        """The tokenizer; whole, or not there."""
+        """The tokenizer; replaced atomically."""
         return self.path / "tokenizer.json"
 
     @property
     def progress(self) -> Path:
-        """How much the other files hold, and where reading continues."""
+        """The valid size of the other files, and the position at which reading resumes."""
         return self.path / "progress.json"
 
     @property
     def settings(self) -> Path:
-        """What the build is made from."""
+        """The inputs and options of the build."""
         return self.path / "settings.json"
 
     @property
     def index(self) -> Path:
-        """The index, once all is encoded."""
+        """The index; written after encoding."""
         return self.path / "index.idx"
 
     @property
     def manifest(self) -> Path:
-        """The manifest, once all is encoded."""
+        """The manifest; written after encoding."""
         return self.path / "manifest.json"
 
     def claim(self) -> None:
-        """As `OwnFolder.claim`. Refuses a symbolic link at the folder's own place, too: the folder will be removed."""
+        """Claims the folder as `OwnFolder.claim` does, and refuses a symbolic link in its place.
+
+        The build removes the folder in the end, so it must not be a link.
+        """
         OwnFolder(self.path.parent).make_folder(self.path)
         OwnFolder.claim(self)
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Make the folder, and keep other builds out of it. Removes it at the end if it holds no progress.
+        """Makes and locks the folder; removes it after the block if it holds no progress.
 
         Raises:
-            UsageError: the folder is not ours, it or its lock is a symbolic link, or another build is at work.
+            UsageError: the folder is not ours, it or its lock is a symbolic link, or another build
+                is running.
         """
         self.claim()
         with os.fdopen(self.open(self.lock, os.O_RDWR | os.O_CREAT), "r+b") as lock:
@@ -113,9 +120,9 @@ class BuildFolder(OwnFolder):
             except BlockingIOError as error:
                 name = self.path.with_suffix("")
                 raise UsageError(
-                    f"another build of {name} is at work", remedy="wait for it, or another --output"
+                    f"another build of {name} is running", remedy="wait for it, or another --output"
                 ) from error
-            self.mark()  # a build that has ended since may have taken the marker away
+            self.mark()  # a build that ended meanwhile may have removed the marker
             try:
                 yield
             finally:
@@ -123,7 +130,7 @@ class BuildFolder(OwnFolder):
                     self._remove()
 
     def _remove(self) -> None:
-        """Delete the folder; the lock and the marker last, so that no build begins in a folder that is half gone."""
+        """Deletes the folder, the lock and the marker last, so that no build starts meanwhile."""
         for name in os.listdir(self.path):
             if self.path / name not in (self.lock, self.marker):
                 self.remove_tree(self.path / name)
@@ -133,34 +140,37 @@ class BuildFolder(OwnFolder):
             self.path.rmdir()
 
     def remove_leftovers(self) -> None:
-        """Delete the folder of a complete build that was killed before it could do so. Leaves a folder that is not ours, or in use."""
+        """Deletes the folder of a complete build that was killed before it could do so.
+
+        Does nothing if the folder is not ours or is in use.
+        """
         if self.is_claimed():
             with suppress(OSError, UsageError), self.locked():
                 self.remove_file(self.progress)
 
     def read_progress(self) -> dict[str, Any] | None:
-        """Returns what progress.json says, or None if the file does not exist.
+        """Returns the contents of progress.json, or None if the file does not exist.
 
         Raises:
-            DamagedFileError: it cannot be read, or has another shape.
+            DamagedFileError: the file cannot be read, or has another shape.
         """
         with suppress(FileNotFoundError):
             return dict(read_json(self.progress, PROGRESS, most_bytes=MOST_BYTES))
         return None
 
     def read_settings(self) -> dict[str, Any]:
-        """Returns what settings.json says.
+        """Returns the contents of settings.json.
 
         Raises:
-            DamagedFileError: it is missing, cannot be read, or has another shape.
+            DamagedFileError: the file is missing, cannot be read, or has another shape.
         """
         try:
             return dict(read_json(self.settings, SETTINGS, most_bytes=MOST_BYTES))
         except FileNotFoundError as error:
             raise DamagedFileError(f"{self.settings} is missing") from error
 
-    def is_taking_names(self) -> bool:
-        """Returns whether the build is complete, so that some of its files may have their names already."""
+    def is_complete(self) -> bool:
+        """Returns True if the build is complete; some of its files may already be in place."""
         with suppress(OSError, DamagedFileError):
             return self.is_claimed() and bool((self.read_progress() or {}).get("is_complete"))
         return False

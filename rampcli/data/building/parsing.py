@@ -1,4 +1,4 @@
-"""Slices of files to texts. What is no text is a bad record, with its place and the reason."""
+"""Parses slices of files into texts and bad records."""
 
 import json
 from collections.abc import Iterator
@@ -12,7 +12,13 @@ KEYS_SHOWN = 8
 
 @dataclass(frozen=True, slots=True)
 class BadRecord:
-    """A record that is no text: the number of its input, its line or row from 1, and why."""
+    """A record without a valid text.
+
+    Attributes:
+        input: index of the input.
+        line: line or row, from 1.
+        reason: what is wrong with it.
+    """
 
     input: int
     line: int
@@ -21,13 +27,13 @@ class BadRecord:
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """A text, and its length in UTF-8."""
+    """A text, and its size in UTF-8."""
 
     content: str
     bytes: int
 
     def pieces(self) -> Iterator[str]:
-        """The text, in pieces where it is long, cut as a file of the same text is."""
+        """Yields the text; a long one in pieces, cut at the places where a text file is cut."""
         if self.bytes < PIECE_BYTES:
             yield self.content
             return
@@ -39,55 +45,59 @@ class Text:
         yield data[place:].decode()
 
 
-def texts_of(one: Slice, text_key: str) -> Iterator[Text | BadRecord]:
-    """The texts of a slice in order, and what is no text. In a text, what can be bad is a line: the text goes on without it."""
-    if one.refused is not None:
-        yield BadRecord(one.input, one.first_line, one.refused)
-    elif not isinstance(one.content, bytes):
-        for row, content in enumerate(one.content, one.first_line):
-            found = "the text is null" if content is None else _decoded(content)
-            yield BadRecord(one.input, row, found) if isinstance(found, str) else found
-    elif one.kind is Kind.json:
-        for number, line in enumerate(one.content.split(b"\n"), one.first_line):
+def texts_of(part: Slice, text_key: str) -> Iterator[Text | BadRecord]:
+    """Yields the texts and bad records of a slice, in order.
+
+    In a text file, bad lines are left out and the other lines stay one text.
+    """
+    if part.refused is not None:
+        yield BadRecord(part.input, part.first_line, part.refused)
+    elif not isinstance(part.content, bytes):
+        for row, content in enumerate(part.content, part.first_line):
+            found = "the text is null" if content is None else _decode(content)
+            yield BadRecord(part.input, row, found) if isinstance(found, str) else found
+    elif part.kind is Kind.json:
+        for number, line in enumerate(part.content.split(b"\n"), part.first_line):
             if line and not line.isspace():
-                found = _text_in(line, text_key)
-                yield BadRecord(one.input, number, found) if isinstance(found, str) else found
+                found = _parse_json(line, text_key)
+                yield BadRecord(part.input, number, found) if isinstance(found, str) else found
     else:
-        yield from _lines_of_text(one, one.content)
+        yield from _texts_in_lines(part, part.content)
 
 
-def _lines_of_text(one: Slice, content: bytes) -> Iterator[Text | BadRecord]:
-    whole = _decoded(content)
+def _texts_in_lines(part: Slice, content: bytes) -> Iterator[Text | BadRecord]:
+    whole = _decode(content)
     if isinstance(whole, Text):
         yield whole
         return
     good = []
-    for number, line in enumerate(_lines(content), one.first_line):
-        found = _decoded(line)
+    for number, line in enumerate(_lines(content), part.first_line):
+        found = _decode(line)
         if isinstance(found, str):
-            yield BadRecord(one.input, number, found)
+            yield BadRecord(part.input, number, found)
         else:
             good.append(found)
     yield Text("".join(line.content for line in good), sum(line.bytes for line in good))
 
 
 def _lines(content: bytes) -> list[bytes]:
-    """With their ends. Those of bytes.splitlines() are also at a carriage return, which does not count as a line here."""
+    """Splits after line feeds only; `bytes.splitlines` would also split at carriage returns."""
     *lines, last = content.split(b"\n")
     return [*(line + b"\n" for line in lines), *([last] if last else [])]
 
 
-def _decoded(content: bytes) -> Text | str:
-    """The text, or what is wrong with it."""
+def _decode(content: bytes) -> Text | str:
+    """Returns the text, or a message if it is not valid UTF-8."""
     try:
         return Text(content.decode(), len(content))
     except UnicodeDecodeError as error:
-        return f"not UTF-8: byte 0x{content[error.start]:02x} at {error.start + 1:,} of {len(content):,}"
+        byte, place = content[error.start], error.start + 1
+        return f"not UTF-8: byte 0x{byte:02x} at {place:,} of {len(content):,}"
 
 
-def _text_in(line: bytes, key: str) -> Text | str:
-    """The text of a line of JSON, or what is wrong with the line."""
-    decoded = _decoded(line)
+def _parse_json(line: bytes, key: str) -> Text | str:
+    """Returns the text of a line of JSON, or a message if the line has none."""
+    decoded = _decode(line)
     if isinstance(decoded, str):
         return decoded
     try:
@@ -98,14 +108,15 @@ def _text_in(line: bytes, key: str) -> Text | str:
         return f"not a JSON object but a {type(record).__name__}: {_shown(decoded.content)}"
     if key not in record:
         names = [_shown(name) for name in list(record)[:KEYS_SHOWN]]
-        return f"no {key}; it has {', '.join(names) or 'no keys'}{', ...' if len(record) > KEYS_SHOWN else ''}"
+        names += ["..."] if len(record) > KEYS_SHOWN else []
+        return f"no key {key}; the keys are: {', '.join(names) or 'none'}"
     text = record[key]
     if not isinstance(text, str):
-        return f"{key} is no string but a {type(text).__name__}"
+        return f"{key} is not a string but a {type(text).__name__}"
     try:
         return Text(text, len(text.encode()))
     except UnicodeEncodeError as error:
-        return f"{key} is no Unicode text: a lone surrogate at character {error.start + 1:,}"
+        return f"{key} is not valid Unicode: lone surrogate at character {error.start + 1:,}"
 
 
 def _shown(text: str) -> str:

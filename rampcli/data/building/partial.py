@@ -1,6 +1,7 @@
-"""PREFIX.building: what a build has written so far, and where it goes on from.
+"""The progress of an unfinished build, from which it resumes.
 
-Only what progress.json counts is there. What was written after it is cut off when the build goes on, and encoded again.
+Only what progress.json counts is valid. Anything written after it is truncated and encoded again
+when the build resumes.
 """
 
 import json
@@ -21,24 +22,25 @@ from rampcli.errors import DamagedFileError, RampcliError, UsageError
 from rampcli.own_folder import OwnFolder
 
 LENGTHS_AT_ONCE = 1 << 17
+CHANGES_SHOWN = 5
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Written:
-    """How far a build is: all that its files hold.
+    """What a build has written so far.
 
     Attributes:
-        position: where reading goes on.
-        consumed_bytes: of the inputs up to there, as they are on the disk.
-        tokens: in all documents.
-        documents: that have ended.
-        open_tokens: of the text that goes on.
-        empty: documents without a token.
-        largest_token: None before the first.
-        text_bytes: encoded so far, in UTF-8.
-        skipped: bad records.
-        skipped_bytes: of their list.
-        is_complete: nothing is missing but the names.
+        position: position in the inputs at which reading resumes.
+        consumed_bytes: size of the inputs before that position, as stored.
+        tokens: number of tokens.
+        documents: number of documents that have ended.
+        open_tokens: tokens of a text whose last piece is still to come.
+        empty: number of documents without tokens.
+        largest_token: largest token, or None before the first.
+        text_bytes: size of the encoded text in UTF-8.
+        skipped: number of bad records.
+        skipped_bytes: size of their list.
+        is_complete: True if the files only need to be moved into place.
     """
 
     position: Position = field(default_factory=Position)
@@ -56,7 +58,7 @@ class Written:
 
 @dataclass(slots=True)
 class PartialBuild:
-    """A build that is not done. Use it as `with folder.locked(): with partial.opened(kind): ...`."""
+    """An unfinished build. Use it as `with folder.locked(): with partial.opened(kind): ...`."""
 
     folder: BuildFolder
     written: Written = field(default_factory=Written)
@@ -65,66 +67,67 @@ class PartialBuild:
 
     @property
     def has_text(self) -> bool:
-        """Whether anything of the inputs is behind."""
+        """True if any of the inputs has been processed."""
         return self.written.position != Position()
 
     def begin(self, settings: dict[str, Any]) -> bool:
-        """Read how far the build is, or begin it.
+        """Reads the progress of an earlier start, or starts the build.
 
         Returns:
-            Whether an earlier build is continued.
+            True if the build resumes.
 
         Raises:
-            UsageError: it was begun with other inputs or options, or its files are damaged.
+            UsageError: it was started with other inputs or options, or its files are damaged.
         """
         try:
             state = self.folder.read_progress()
             if state is None:
-                return self._begin_anew(settings)
+                return self._start(settings)
             found = self.folder.read_settings()
         except DamagedFileError as error:
-            raise self._refused(error.message) from error
+            raise self._cannot_resume(error.message) from error
         self.written = Written(
             **{
                 **{name: state[name] for name in asdict(Written())},
-                "position": Position(**_place(state)),
+                "position": Position(**_position_in(state)),
             }
         )
         if self.written.position.input > len(found["inputs"]):
-            raise self._refused(
-                f"{self.folder.progress} is damaged: there is no input {self.written.position.input:,}"
+            raise self._cannot_resume(
+                f"{self.folder.progress} is damaged: there is no input"
+                f" {self.written.position.input:,}"
             )
-        # Up to now nothing was bad, or it would have stopped: with --on-bad-record skip it would stand at the same place.
+        # Bad records would have stopped the build, so with "skip" it would be in the same state.
         if (found["on_bad_record"], settings["on_bad_record"]) == ("stop", "skip"):
             found["on_bad_record"] = "skip"
-        changed = _differences(found, settings)
+        changed = _changes(found, settings)
         if changed and not self.has_text:
-            return self._begin_anew(settings)
+            return self._start(settings)
         if changed:
-            raise self._refused(
-                f"{'; '.join(changed)} since the build in {self.folder.path} was begun"
+            raise self._cannot_resume(
+                f"{'; '.join(changed)} since the build in {self.folder.path} was started"
             )
         self.folder.write_json(self.folder.settings, settings)
         self._saved = self.written
         return True
 
-    def _begin_anew(self, settings: dict[str, Any]) -> bool:
+    def _start(self, settings: dict[str, Any]) -> bool:
         self.folder.remove_file(self.folder.tokenizer)
         self.written = Written()
         self.folder.write_json(self.folder.settings, settings)
         return False
 
-    def _refused(self, message: str) -> UsageError:
+    def _cannot_resume(self, message: str) -> UsageError:
         return UsageError(
-            message, remedy=f"as it was, to go on; or delete {self.folder.path} to begin anew"
+            message, remedy=f"restore it to resume, or delete {self.folder.path} to start again"
         )
 
     @contextmanager
     def opened(self, kind: np.dtype[Any]) -> Iterator[None]:
-        """Open the files to add to; cut off what is not counted.
+        """Opens the files for appending, after truncating them to the counted size.
 
         Raises:
-            UsageError: they hold less than is counted, or one is a symbolic link.
+            UsageError: a file is shorter than counted, or is a symbolic link.
         """
         written, folder = self.written, self.folder
         of_tokens, of_lengths = written.tokens * kind.itemsize, written.documents * 8
@@ -138,18 +141,25 @@ class PartialBuild:
                 file: BinaryIO = os.fdopen(folder.open(path, os.O_RDWR | os.O_CREAT), "r+b")
                 self._files[path.name] = file
                 if file.seek(0, os.SEEK_END) < size:
-                    raise self._refused(f"{path} is shorter than {folder.progress.name} says")
+                    raise self._cannot_resume(f"{path} is shorter than {folder.progress.name} says")
                 file.truncate(size)
                 file.seek(size)
             yield
         finally:
             for file in self._files.values():
-                with suppress(OSError):  # of a full disk, which was said before
+                with suppress(OSError):  # a full disk, which an earlier write has reported
                     file.close()
             self._files.clear()
 
     def add(self, chunk: Chunk, encoded: Encoded, *, eod: int | None, names: Sequence[str]) -> None:
-        """Write what came of the next chunk."""
+        """Appends an encoded chunk.
+
+        Args:
+            chunk: the next chunk of the inputs.
+            encoded: the result of encoding it.
+            eod: end-of-document token, or None.
+            names: names of the inputs, for the list of bad records.
+        """
         before, folder = self.written, self.folder
         tokens, lengths, open_tokens, empty = (
             encoded.tokens,
@@ -189,7 +199,7 @@ class PartialBuild:
         )
 
     def save(self, *, is_complete: bool = False) -> None:
-        """Wait until all is on the disk, then count it."""
+        """Flushes the files to disk, then counts their contents in progress.json."""
         written = replace(self.written, is_complete=is_complete or self.written.is_complete)
         if written == self._saved:
             return
@@ -200,50 +210,47 @@ class PartialBuild:
         self.written = self._saved = written
 
     def blocks_of_lengths(self) -> Iterator[NDArray[np.int64]]:
-        """Documents' lengths, some at a time.
+        """Yields the documents' lengths in blocks.
 
         Raises:
-            UsageError: they are not those of the tokens.
+            UsageError: the lengths do not add up to the tokens.
         """
         total = 0
         with os.fdopen(self.folder.open(self.folder.lengths, os.O_RDONLY), "rb") as file:
             while len(block := np.fromfile(file, dtype=np.int64, count=LENGTHS_AT_ONCE)):
                 if block.min() < 1 or block.max() > self.written.tokens:
-                    raise self._refused(
-                        f"{self.folder.lengths} is damaged: it holds a length that no document has"
+                    raise self._cannot_resume(
+                        f"{self.folder.lengths} is damaged: it holds an impossible length"
                     )
                 total += int(block.sum())
                 yield block
         if total != self.written.tokens:
-            raise self._refused(
-                f"{self.folder.lengths} is damaged: documents have {total:,} of {self.written.tokens:,} tokens"
+            raise self._cannot_resume(
+                f"{self.folder.lengths} is damaged: documents have {total:,} of"
+                f" {self.written.tokens:,} tokens"
             )
 
 
 @contextmanager
 def writing(folder: Path) -> Iterator[None]:
-    """Let an error of writing say where, and that the build goes on from there.
-
-    Raises:
-        RampcliError: instead of an error of the operating system.
-    """
+    """Turns an OSError into a RampcliError that names the file and says how to resume."""
     try:
         yield
-    except BrokenPipeError:  # of standard output, which progress is printed to
+    except BrokenPipeError:  # standard output, to which progress is printed
         raise
     except OSError as error:
         where = error.filename or folder
         raise RampcliError(
             f"cannot write {where}: {error.strerror or error}",
-            remedy="room and permission; the same command goes on",
+            remedy="free space and write permission; the same command then resumes",
         ) from error
 
 
-def take_name(path: Path, name: Path) -> None:
-    """Give a file of the folder its name, unless it has it already.
+def move_into_place(path: Path, name: Path) -> None:
+    """Moves a finished file to its final name, unless an earlier start has done so.
 
     Raises:
-        UsageError: another file has the name, or there is neither.
+        UsageError: another file has the name, or neither file exists.
     """
     try:
         descriptor = OwnFolder(path.parent).open(path, os.O_RDONLY)
@@ -251,14 +258,14 @@ def take_name(path: Path, name: Path) -> None:
         if os.path.lexists(name):
             return
         raise UsageError(
-            f"{path} is missing", remedy=f"delete {path.parent} and begin anew"
+            f"{path} is missing", remedy=f"delete {path.parent} and start again"
         ) from None
     os.fsync(descriptor)
     os.close(descriptor)
     if os.path.lexists(name):
         raise UsageError(
-            f"{name} is there already, and this build did not write it",
-            remedy="move it away; the same command goes on then",
+            f"{name} already exists, and this build did not write it",
+            remedy="move it away; the same command then resumes",
         )
     OwnFolder(name.parent).rename(path, name)
 
@@ -266,7 +273,12 @@ def take_name(path: Path, name: Path) -> None:
 def _after_piece(
     tokens: NDArray[Any], open_tokens: int, eod: int | None, *, closes: bool
 ) -> tuple[NDArray[Any], NDArray[np.int64], int]:
-    """What a piece of a text adds: tokens, the lengths of documents that end, and how long the one is that goes on."""
+    """Returns what a piece of a text adds.
+
+    Returns:
+        The tokens, the length of the document if it ends here, and the length of the document if
+        it continues, else 0.
+    """
     total = open_tokens + len(tokens)
     if not closes or not total:
         return tokens, np.empty(0, dtype=np.int64), total
@@ -275,23 +287,26 @@ def _after_piece(
     return tokens, np.array([open_tokens + len(tokens)], dtype=np.int64), 0
 
 
-def _place(state: dict[str, Any]) -> dict[str, int]:
+def _position_in(state: dict[str, Any]) -> dict[str, int]:
     """Returns the fields of a `Position`; progress.json may hold more."""
     return {name: state["position"][name] for name in asdict(Position())}
 
 
-def _differences(found: dict[str, Any], settings: dict[str, Any]) -> list[str]:
-    """What is not as it was, in words."""
+def _changes(found: dict[str, Any], settings: dict[str, Any]) -> list[str]:
+    """Describes how inputs and options differ from those that the build was started with."""
     changed = []
-    before, now = ({one["name"]: one for one in of["inputs"]} for of in (found, settings))
-    for name in [*before, *(name for name in now if name not in before)]:
-        if before.get(name) != now.get(name):
-            changed.append(
-                f"{name} {'was added' if name not in before else 'is no input any more' if name not in now else 'has changed'}"
-            )
+    before, now = ({one["name"]: one for one in each["inputs"]} for each in (found, settings))
+    for name in before | now:
+        if name not in before:
+            changed.append(f"{name} was added")
+        elif name not in now:
+            changed.append(f"{name} is no longer an input")
+        elif before[name] != now[name]:
+            changed.append(f"{name} has changed")
     if not changed and [*before] != [*now]:
         changed.append("the order of the inputs has changed")
     for key, value in settings.items():
         if key != "inputs" and found.get(key) != value:
-            changed.append(f"{key} was {found.get(key)} and is {value}")
-    return changed[:5] + ([f"and {len(changed) - 5} more have changed"] if len(changed) > 5 else [])
+            changed.append(f"{key} was {found.get(key)} and is now {value}")
+    more = len(changed) - CHANGES_SHOWN
+    return changed[:CHANGES_SHOWN] + ([f"and {more} more have changed"] if more > 0 else [])

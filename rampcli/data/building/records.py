@@ -1,6 +1,7 @@
-"""The files that a corpus is built from, cut into chunks of records.
+"""Finds the inputs of a build and cuts them into chunks of records.
 
-Reading is cheap and goes in order: files are cut at the ends of lines and nowhere decoded. `parsing` makes texts of a chunk.
+Reading is sequential and cheap: files are cut at the ends of lines and not decoded. `parsing` turns
+chunks into texts.
 """
 
 import os
@@ -21,7 +22,7 @@ BOM = b"\xef\xbb\xbf"
 
 
 class Kind(StrEnum):
-    """What a file holds: one text, texts in lines of JSON, or texts in a column of Parquet."""
+    """Contents of a file: one text, texts in lines of JSON, or texts in a column of Parquet."""
 
     text = "text"
     json = "json"
@@ -41,7 +42,7 @@ COMPRESSIONS = (".gz", ".zst")
 
 @dataclass(frozen=True, slots=True)
 class Input:
-    """A file to read, as it was found."""
+    """A file to read, with its size and time when it was found."""
 
     path: Path
     kind: Kind
@@ -51,15 +52,15 @@ class Input:
 
     @property
     def name(self) -> str:
-        """As it was typed, or below the folder that was typed."""
+        """The path as the user typed it, or below a folder that the user typed."""
         return str(self.path)
 
     def identity(self) -> dict[str, Any]:
-        """What tells it from the file of another day."""
+        """Returns the facts that change with the file's contents."""
         return {"name": self.name, "bytes": self.bytes, "mtime_ns": self.mtime_ns}
 
     def has_changed(self) -> bool:
-        """Whether somebody has replaced it, written to it or taken it away."""
+        """Returns True if the file has been replaced, written to or deleted."""
         try:
             found = self.path.stat()
         except OSError:
@@ -69,7 +70,13 @@ class Input:
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """A place between two slices: bytes of an input, counted after decompression, or rows of Parquet; and the lines before it."""
+    """A position between two slices.
+
+    Attributes:
+        input: index of the input.
+        offset: bytes of it before the position, after decompression; rows in Parquet.
+        line: lines before the position; rows in Parquet.
+    """
 
     input: int = 0
     offset: int = 0
@@ -81,12 +88,12 @@ class Slice:
     """Whole records of an input, or a piece of a text.
 
     Attributes:
-        input: its number.
-        kind: what `content` is: bytes of a text, lines of JSON, or the texts of rows.
-        first_line: the line or row that it begins with, from 1.
-        content: what stands there; None as a row is a null of Parquet.
-        opens: a text begins with it.
-        closes: a text ends with it.
+        input: index of the input.
+        kind: kind of the input.
+        first_line: first line or row, from 1.
+        content: bytes of a text or of lines of JSON, or the texts of rows, None for a null.
+        opens: True if it is the start of a text, or whole records.
+        closes: True if it is the end of a text, or whole records.
         refused: why `content` was left out, or None.
     """
 
@@ -100,7 +107,7 @@ class Slice:
 
     @property
     def bytes(self) -> int:
-        """The length of what stands there."""
+        """Size of the content."""
         return (
             len(self.content)
             if isinstance(self.content, bytes)
@@ -110,12 +117,12 @@ class Slice:
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """What is encoded at once: slices of whole records, or one piece of a text that is longer.
+    """A unit of encoding: slices of whole records, or one piece of a longer text.
 
     Attributes:
-        slices: in order.
-        end: where reading goes on after it.
-        consumed_bytes: of the files, as they are on the disk, up to there.
+        slices: the slices, in order.
+        end: position at which reading continues.
+        consumed_bytes: size of the inputs before that position, as stored.
     """
 
     slices: tuple[Slice, ...]
@@ -124,19 +131,20 @@ class Chunk:
 
     @property
     def is_piece(self) -> bool:
-        """Whether it is a part of a text."""
+        """True if it is a piece of a longer text."""
         return not (self.slices[0].opens and self.slices[0].closes)
 
 
 def find_inputs(paths: Sequence[Path], *, leave_out: Iterable[Path] = ()) -> list[Input]:
-    """The files that are meant: those that are named, and those with a known suffix in the folders that are named.
+    """Returns the named files, and all files with a known suffix below the named folders.
 
     Args:
-        paths: files and folders. A folder stands for its files, those of its folders too, in the order of their paths.
-        leave_out: files that are never taken from a folder.
+        paths: files and folders. The files below a folder are sorted by path.
+        leave_out: files and folders that are never taken from a folder.
 
     Raises:
-        UsageError: one does not exist, cannot be read or is there twice, or a folder holds nothing to read.
+        UsageError: a file does not exist, cannot be read or is named twice, or a folder contains
+            no files to read.
     """
     own = {_real(path) for path in leave_out}
     found: dict[Path, Input] = {}
@@ -146,14 +154,14 @@ def find_inputs(paths: Sequence[Path], *, leave_out: Iterable[Path] = ()) -> lis
             if (real := _real(path)) in found:
                 raise UsageError(
                     f"{path} is given twice",
-                    remedy="each file once; a folder stands for all files in it",
+                    remedy="each file once; a folder includes all files below it",
                 )
             found[real] = _input(path)
     return list(found.values())
 
 
 def _real(path: Path) -> Path:
-    """As `Path.resolve`, which fails at links that lead to themselves."""
+    """Resolves links; unlike `Path.resolve`, it accepts links that lead to themselves."""
     return Path(os.path.realpath(path))
 
 
@@ -172,7 +180,7 @@ def _files_in(folder: Path, own: set[Path]) -> list[Path]:
     if not known:
         endings = ", ".join(KINDS)
         raise UsageError(
-            f"{folder} holds no file to read",
+            f"{folder} contains no files to read",
             remedy=f"files that end in {endings}, also with .gz or .zst; or name the file",
         )
     return sorted(known, key=lambda path: path.relative_to(folder).parts)
@@ -189,7 +197,7 @@ def _input(path: Path) -> Input:
         found = path.stat()
         if not stat.S_ISREG(found.st_mode):
             raise UsageError(
-                f"{path} is no regular file, and a build that goes on has to read it again",
+                f"{path} is not a regular file; a build that resumes has to read it again",
                 remedy="write it to a file first",
             )
         with open_to_read(path):
@@ -197,7 +205,7 @@ def _input(path: Path) -> Input:
     except OSError as error:
         raise UsageError(
             f"cannot read {path}: {error.strerror}",
-            remedy="a file or a folder that is there and may be read",
+            remedy="a file or folder that exists and is readable",
         ) from error
     kind, compression = _kind_of(path)
     return Input(path, kind or Kind.text, compression, found.st_size, found.st_mtime_ns)
@@ -209,8 +217,8 @@ class Reader:
 
     Attributes:
         inputs: the files.
-        text_key: the column of Parquet.
-        chunk_bytes: about as much goes into a chunk.
+        text_key: column of the text in Parquet.
+        chunk_bytes: approximate size of a chunk.
     """
 
     inputs: Sequence[Input]
@@ -223,11 +231,11 @@ class Reader:
 
     @property
     def bytes(self) -> int:
-        """Of all files, as they are on the disk."""
+        """Size of all files, as stored."""
         return self._before[-1]
 
     def chunks(self, start: Position | None = None) -> Iterator[Chunk]:
-        """All chunks from a place on.
+        """Yields all chunks from a position on.
 
         Raises:
             UsageError: a file cannot be read, or is damaged.
@@ -249,7 +257,7 @@ class Reader:
             yield Chunk(tuple(gathered), end, consumed)
 
     def _slices(self, start: Position) -> Iterator[tuple[Slice, Position, int]]:
-        """Slices, where reading goes on after each, and how much of the files is behind then."""
+        """Yields slices, the position after each, and the size of the inputs before it."""
         for number in range(start.input, len(self.inputs)):
             source = self.inputs[number]
             place = start if number == start.input else Position(number)
@@ -280,7 +288,7 @@ class Reader:
 
 
 def _pieces_of_text(stream: Stream, place: Position, size: int) -> Iterator[tuple[Slice, Position]]:
-    """A text, whole or in pieces. Where a piece ends depends on where it begins and on nothing else."""
+    """Yields a text, whole or in pieces. The end of a piece depends only on its start."""
     data = b""
     while True:
         data += stream.read(size - len(data))
@@ -306,7 +314,7 @@ def _pieces_of_text(stream: Stream, place: Position, size: int) -> Iterator[tupl
 
 
 def _lines(stream: Stream, place: Position, size: int) -> Iterator[tuple[Slice, Position]]:
-    """Whole lines; one that is too long to be held is left out and refused."""
+    """Yields whole lines; a line that is too long for memory becomes a refused slice."""
     while data := stream.read(size):
         rest = b"" if data.endswith(b"\n") else stream.read_line(LONGEST_LINE_BYTES)
         too_long = len(rest) == LONGEST_LINE_BYTES and not rest.endswith(b"\n")
@@ -337,7 +345,7 @@ def _lines(stream: Stream, place: Position, size: int) -> Iterator[tuple[Slice, 
                     Kind.json,
                     place.line + 1,
                     b"",
-                    refused=f"a line of more than {LONGEST_LINE_BYTES >> 20} MB",
+                    refused=f"line longer than {LONGEST_LINE_BYTES >> 20} MB",
                 ),
                 end,
             )

@@ -1,4 +1,4 @@
-"""Files as streams of bytes and of rows, whatever they are packed in. An error names the file and what is wrong with it."""
+"""Reads files as streams of bytes or rows, decompressed. Errors name the file and the reason."""
 
 import gzip
 import io
@@ -14,12 +14,13 @@ from rampcli.extras import requiring
 from rampcli.own_folder import open_to_read
 
 PIECE_BYTES = 1 << 20
-"""A longer text is encoded in pieces."""
+"""Longer texts are encoded in pieces of about this size."""
 ZSTD_BLOCK_BYTES = 4096
-"""What is decompressed at once: a file that is made to do harm makes 128 MB of it."""
+"""Bytes that are decompressed at once; a malicious file expands them to 128 MB."""
 MOST_ROWS_AT_ONCE = 1024
 
-# Best first. GPT-2's rule for words, and those after it, find the same words on both sides of the first, the second and the fourth.
+# Best first. Cutting by the first, second or fourth does not change how GPT-2's rule, and similar
+# ones, split the text into words.
 CUTS = tuple(
     re.compile(pattern, re.DOTALL)
     for pattern in (rb".*\S\n(?=\S)", rb".*\n(?=\S)", rb".*\n", rb".*\S(?= \S)", rb".*\s(?=\S)")
@@ -27,7 +28,10 @@ CUTS = tuple(
 
 
 def cut_of(data: bytes) -> int:
-    """Where to cut a text that goes on: in the second half, after a line, else at a space, else between two characters."""
+    """Returns where to cut a text that continues after `data`.
+
+    The cut is in the second half: after a line, else at a space, else between two characters.
+    """
     for pattern in CUTS:
         if found := pattern.match(data, len(data) // 2):
             return found.end()
@@ -39,18 +43,14 @@ def cut_of(data: bytes) -> int:
 
 @contextmanager
 def reading(path: Path) -> Iterator[None]:
-    """Let an error of reading a file name the file.
-
-    Raises:
-        UsageError: instead of an error of the operating system, or of what the file is packed with.
-    """
+    """Turns an error of reading or decompressing into a UsageError that names the file."""
     try:
         yield
     except (OSError, EOFError, zlib.error) as error:
         reason = getattr(error, "strerror", None) or error
         raise UsageError(
             f"cannot read {path}: {reason}",
-            remedy="the file whole and undamaged, where it may be read",
+            remedy="a complete, undamaged and readable file",
         ) from error
 
 
@@ -79,17 +79,17 @@ class Stream:
         self._raw.close()
 
     def read(self, size: int) -> bytes:
-        """As many bytes, or fewer at the end."""
+        """Returns `size` bytes, or fewer at the end."""
         with reading(self.path):
             return bytes(self._content.read(size))
 
     def read_line(self, limit: int) -> bytes:
-        """The rest of a line with its end, or `limit` bytes of it."""
+        """Returns the rest of a line with its line feed, or its first `limit` bytes."""
         with reading(self.path):
             return bytes(self._content.readline(limit))
 
     def skip_line(self) -> int:
-        """Pass over the rest of a line; how long it is."""
+        """Skips the rest of a line; returns its length in bytes."""
         skipped = 0
         while piece := self.read_line(PIECE_BYTES):
             skipped += len(piece)
@@ -98,7 +98,7 @@ class Stream:
         return skipped
 
     def skip(self, offset: int) -> None:
-        """Go on from a byte of the content; in a compressed file by decompressing what is before it."""
+        """Continues at a byte of the content; decompresses the bytes before it if necessary."""
         if not self.compressed:
             self._content.seek(offset)
             return
@@ -106,12 +106,12 @@ class Stream:
             offset -= len(piece)
 
     def consumed_bytes(self) -> int:
-        """How much of the file, as it is on the disk, has been read."""
+        """Returns how many bytes of the stored file have been read."""
         return self._raw.tell()
 
 
 class _Zstandard(io.RawIOBase):
-    """The content of one frame after another. zstandard's own reader takes a file that was cut off for one that ends there."""
+    """Reads consecutive zstd frames. zstandard's own reader does not notice a truncated file."""
 
     def __init__(self, raw: BinaryIO) -> None:
         import zstandard
@@ -130,7 +130,7 @@ class _Zstandard(io.RawIOBase):
             self._packed = self._packed or self._raw.read(ZSTD_BLOCK_BYTES)
             if not self._packed:
                 if self._frame is not None:
-                    raise EOFError("the file was cut off")
+                    raise EOFError("the file is truncated")
                 return 0
             self._decompress()
         size = min(len(buffer), len(self._content))
@@ -168,7 +168,7 @@ class Rows:
             )
         if schema.names.count(column) > 1:
             raise UsageError(
-                f"{path} has several columns {column}",
+                f"{path} has several columns named {column}",
                 remedy="a file whose columns have different names",
             )
         kind = schema.field(column).type
@@ -176,13 +176,13 @@ class Rows:
             kind = kind.value_type
         if not (pyarrow.types.is_string(kind) or pyarrow.types.is_large_string(kind)):
             raise UsageError(
-                f"the column {column} of {path} holds {kind} and no text",
+                f"the column {column} of {path} holds {kind}, not text",
                 remedy="--text-key with a column of text",
             )
         self.count: int = self._file.metadata.num_rows
 
     def batches(self, first: int, size: int) -> Iterator[list[bytes | None]]:
-        """From a row on, a list of about `size` bytes at a time; row group by row group."""
+        """Yields rows from `first` on, in lists of about `size` bytes, one row group at a time."""
         metadata = self._file.metadata
         for group in range(metadata.num_row_groups):
             described = metadata.row_group(group)
@@ -221,13 +221,13 @@ class Rows:
                 yield
             except (
                 self._arrow.ArrowException,
-                ValueError,
-            ) as error:  # ValueError: names of columns that are not UTF-8
+                ValueError,  # column names that are not UTF-8
+            ) as error:
                 raise OSError(" ".join(str(error).split())) from error
 
 
 def _in_parts(texts: list[bytes | None], size: int) -> Iterator[list[bytes | None]]:
-    """Rows of about `size` bytes together."""
+    """Splits rows into lists of about `size` bytes."""
     first = length = 0
     for row, text in enumerate(texts):
         length += len(text or b"")

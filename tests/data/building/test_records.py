@@ -28,7 +28,7 @@ def records_in(chunks) -> list[Text | BadRecord]:
 
 
 def documents_of(reader: Reader, start: Position | None = None) -> list[str]:
-    """The texts, with those put together again that came in pieces."""
+    """Returns the texts, joining those that came in pieces."""
     documents, begun = [], ""
     for chunk in reader.chunks(start):
         texts = [text.content for text in records_in([chunk])]
@@ -42,7 +42,7 @@ def documents_of(reader: Reader, start: Position | None = None) -> list[str]:
 
 
 def write(path: Path, texts: list[str]) -> Path:
-    """A file of the kind and packing that its name says, with a document for each text."""
+    """Writes texts to a file whose name says its kind and compression."""
     if path.suffix == ".parquet":
         pq.write_table(pa.table({"text": texts}), path, row_group_size=3)
         return path
@@ -96,7 +96,7 @@ def test_the_pieces_of_a_text_are_the_text_and_each_is_whole_characters(tmp_path
         (
             b"one two\nthree\n\nfour\n five",
             b"one two\nthree\n\n",
-        ),  # not in the first half, not before a blank
+        ),  # neither in the first half nor before a blank
         (b"no line here, words only", b"no line here, words"),
         ("漢".encode() * 8 + b"\xe6", "漢".encode() * 8),
         (b"x" * 20, b"x" * 19),
@@ -149,8 +149,8 @@ def test_inputs_that_are_missing_twice_there_or_no_files_are_refused(tmp_path):
         ([tmp_path / "none.txt"], "cannot read .*No such file"),
         ([tmp_path, tmp_path / "a.txt"], "given twice"),
         ([tmp_path / "a.txt", tmp_path / "link.txt"], "given twice"),
-        ([tmp_path / "empty"], "holds no file to read"),
-        ([Path("/dev/null")], "no regular file"),
+        ([tmp_path / "empty"], "contains no files to read"),
+        ([Path("/dev/null")], "not a regular file"),
     ):
         with pytest.raises(UsageError, match=said):
             find_inputs(paths)
@@ -160,10 +160,10 @@ BAD_LINES = {
     "{": "not JSON",
     "[" * 100_000: "not JSON",
     '["text"]': "not a JSON object but a list",
-    '{"content": "x"}': "no text; it has content",
-    "{}": "no text; it has no keys",
-    '{"text": null}': "text is no string but a NoneType",
-    '{"text": 3}': "text is no string but a int",
+    '{"content": "x"}': "no key text; the keys are: content",
+    "{}": "no key text; the keys are: none",
+    '{"text": null}': "text is not a string but a NoneType",
+    '{"text": 3}': "text is not a string but a int",
     '{"text": "\\ud800"}': "lone surrogate",
     '{"text": ' + "9" * 5000 + "}": "not JSON",
 }
@@ -234,7 +234,7 @@ def test_columns_of_parquet_may_be_nullable_large_or_dictionaries_and_must_be_te
         "b",
     ] * 3
     pq.write_table(pa.table({"text": [1, 2]}), tmp_path / "n.parquet")
-    with pytest.raises(UsageError, match="holds int64 and no text"):
+    with pytest.raises(UsageError, match="holds int64, not text"):
         list(reader_of(tmp_path / "n.parquet").chunks())
     with pytest.raises(UsageError, match="no column body"):
         list(Reader(find_inputs([tmp_path / "n.parquet"]), "body").chunks())
@@ -276,7 +276,7 @@ except Exception as error:
 def test_what_is_no_file_is_refused_and_not_waited_for(tmp_path):
     os.mkfifo(tmp_path / "fifo.txt")
     for path in (tmp_path / "fifo.txt", tmp_path, Path("/dev/zero")):
-        with pytest.raises(UsageError, match="is no regular file"):
+        with pytest.raises(UsageError, match="is not a regular file"):
             find_inputs([path])
 
 
@@ -303,7 +303,7 @@ def test_columns_of_one_name_and_names_that_are_no_text_are_refused(tmp_path):
         pa.Table.from_arrays([pa.array(["a"]), pa.array(["b"])], names=["text", "text"]),
         tmp_path / "two.parquet",
     )
-    with pytest.raises(UsageError, match="has several columns text"):
+    with pytest.raises(UsageError, match="has several columns named text"):
         list(reader_of(tmp_path / "two.parquet").chunks())
     pq.write_table(pa.table({"text": ["a"], "other": ["b"]}), tmp_path / "bytes.parquet")
     content = (tmp_path / "bytes.parquet").read_bytes()

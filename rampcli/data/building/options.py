@@ -1,0 +1,140 @@
+"""Options of `rampcli data build`, and their checks."""
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from rampcli.data import tokenizer as tokenizers
+from rampcli.data.indexed import bin_of, idx_of, manifest_of, tokenizer_of
+from rampcli.errors import UsageError
+from rampcli.processors import processors
+
+NO_EOD = "none"
+POLICIES = ("stop", "skip")
+MOST_WORKERS = max(64, 4 * processors())
+LARGEST_BPE = 2_000_000
+LONGEST_NAME = 1000
+"""Characters of --text-key and --eod."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class BuildOptions:
+    """What to build, and how.
+
+    Attributes:
+        inputs: files and folders.
+        output: PREFIX.
+        tokenizer: "bytes", "chars" or a file; None with `train_bpe`.
+        train_bpe: vocabulary size of a tokenizer to train; None with `tokenizer`.
+        eod: end-of-document token, or "none"; None for the tokenizer's own.
+        text_key: key or column of the text in JSON and Parquet.
+        workers: number of processes; None for one per processor.
+        on_bad_record: "stop" or "skip".
+    """
+
+    inputs: tuple[Path, ...]
+    output: Path
+    tokenizer: str | None = None
+    train_bpe: int | None = None
+    eod: str | None = None
+    text_key: str = "text"
+    workers: int | None = None
+    on_bad_record: str = "stop"
+
+    def check(self) -> None:
+        """Checks the options against each other and against their limits.
+
+        Raises:
+            UsageError: an option is out of range, or two options exclude each other.
+        """
+        self._check_tokenizer()
+        self._check_limits()
+        self._check_output()
+
+    def _check_tokenizer(self) -> None:
+        if (self.tokenizer is None) == (self.train_bpe is None):
+            raise UsageError(
+                "one of --tokenizer and --train-bpe is needed"
+                if self.tokenizer is None
+                else "--tokenizer and --train-bpe exclude each other",
+                remedy="--tokenizer bytes, or --train-bpe 8192",
+            )
+        if self.train_bpe is None:
+            return
+        if self.train_bpe < tokenizers.SMALLEST_BPE:
+            raise UsageError(
+                f"--train-bpe {self.train_bpe}: at least {tokenizers.SMALLEST_BPE} tokens, for 256"
+                " bytes and the end of a document",
+                remedy=f"--train-bpe {tokenizers.SMALLEST_BPE} or more",
+            )
+        if self.train_bpe > LARGEST_BPE:
+            raise UsageError(
+                f"--train-bpe {self.train_bpe}: at most {LARGEST_BPE:,} tokens",
+                remedy="--train-bpe 32000",
+            )
+        if self.eod not in (None, NO_EOD, tokenizers.END_OF_TEXT):
+            raise UsageError(
+                f"--eod {self.eod}: a tokenizer from --train-bpe has {tokenizers.END_OF_TEXT}",
+                remedy="--train-bpe without --eod",
+            )
+
+    def _check_limits(self) -> None:
+        if self.workers is not None and not 1 <= self.workers <= MOST_WORKERS:
+            raise UsageError(
+                f"--workers {self.workers}: from 1 to 64 processes, or up to 4 per processor",
+                remedy="without --workers, one process per processor",
+            )
+        for option, name in (("--text-key", self.text_key), ("--eod", self.eod or "")):
+            if len(name) > LONGEST_NAME:
+                raise UsageError(
+                    f"{option} has {len(name):,} characters; at most {LONGEST_NAME:,} are allowed",
+                    remedy="a shorter name",
+                )
+        if self.on_bad_record not in POLICIES:
+            raise UsageError(
+                f"--on-bad-record {self.on_bad_record} is not stop or skip",
+                remedy="--on-bad-record skip",
+            )
+
+    def _check_output(self) -> None:
+        if self.output.suffix in (".bin", ".idx"):
+            raise UsageError(
+                f"--output {self.output} is not a prefix: .bin and .idx are appended to it",
+                remedy=f"--output {self.output.with_suffix('')}",
+            )
+        if not self.output.name or os.path.isdir(self.output):
+            raise UsageError(
+                f"--output {self.output} is a folder", remedy=f"--output {self.output / 'corpus'}"
+            )
+
+    @property
+    def tokenizer_name(self) -> str:
+        """The tokenizer's name in the manifest."""
+        return f"bpe {self.train_bpe}" if self.tokenizer is None else self.tokenizer
+
+    @property
+    def tokenizer_file(self) -> Path | None:
+        """The tokenizer's file, or None for "bytes", "chars" and a trained one."""
+        own = self.tokenizer not in (None, "bytes", "chars")
+        return Path(str(self.tokenizer)) if own else None
+
+    @property
+    def partial(self) -> Path:
+        """The folder of an unfinished build."""
+        return self.output.with_name(f"{self.output.name}.building")
+
+    @property
+    def skipped(self) -> Path:
+        """The list of bad records."""
+        return self.output.with_name(f"{self.output.name}.skipped.jsonl")
+
+    @property
+    def products(self) -> tuple[Path, ...]:
+        """All files that a build may write, in the order in which they get their names."""
+        return (
+            bin_of(self.output),
+            tokenizer_of(self.output),
+            manifest_of(self.output),
+            self.skipped,
+            idx_of(self.output),
+        )

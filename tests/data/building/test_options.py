@@ -1,0 +1,54 @@
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from built_corpora import left_in
+from rampcli.data.building.build import build
+from rampcli.data.building.options import LARGEST_BPE, LONGEST_NAME, MOST_WORKERS
+from rampcli.errors import UsageError
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"tokenizer": None}, "--train-bpe is needed"),
+        ({"train_bpe": 300}, "exclude each other"),
+        ({"tokenizer": None, "train_bpe": 256}, "257 tokens"),
+        ({"eod": "</s>"}, "has no such token"),
+        ({"tokenizer": "none.json"}, "cannot read the tokenizer"),
+        ({"tokenizer": None, "train_bpe": 300, "eod": "</s>"}, "a tokenizer from --train-bpe has"),
+        ({"on_bad_record": "ignore"}, "is not stop or skip"),
+        ({"output": Path("corpus.bin")}, "is not a prefix"),
+        ({"output": Path("/tmp")}, "is a folder"),
+    ],
+)
+def test_options_that_do_not_fit_together_are_refused_and_write_nothing(options, changes, said):
+    with pytest.raises(UsageError, match=said):
+        build(replace(options, **changes))
+    assert left_in(options.output.parent) == set()
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"workers": MOST_WORKERS + 1}, f"--workers {MOST_WORKERS + 1}: from 1 to 64 processes"),
+        ({"workers": 10**30}, "from 1 to 64"),
+        ({"workers": 0}, "--workers 0"),
+        (
+            {"tokenizer": None, "train_bpe": LARGEST_BPE + 1},
+            "--train-bpe 2000001: at most 2,000,000",
+        ),
+        ({"tokenizer": None, "train_bpe": 10**18}, "at most 2,000,000"),
+        (
+            {"text_key": "k" * (LONGEST_NAME + 1)},
+            "--text-key has 1,001 characters; at most 1,000",
+        ),
+        ({"eod": "k" * 10**6}, "--eod has 1,000,000 characters"),
+    ],
+)
+def test_an_absurd_option_is_refused_with_the_limit_and_writes_nothing(options, changes, said):
+    with pytest.raises(UsageError) as refused:
+        build(replace(options, **changes))
+    assert said in refused.value.message
+    assert left_in(options.output.parent) == set()

@@ -1,0 +1,98 @@
+"""Small corpora, and configurations that read them."""
+
+import json
+
+import numpy as np
+import pytest
+from tokenizers import Tokenizer, models, pre_tokenizers
+
+from rampcli.config.choices import DataSource
+from rampcli.config.schema import Config
+from rampcli.data.corpus import IGNORED
+from rampcli.data.indexed import (
+    bin_of,
+    idx_of,
+    manifest_of,
+    tokenizer_of,
+    write_index,
+)
+from rampcli.data.sources import open_corpora
+from rampcli.errors import UsageError
+
+VOCAB_SIZE = 300
+
+
+def config(source=DataSource.indexed, **data):
+    made = Config()
+    made.data.source, made.data.sequence_length, made.data.split = source, 4, [1, 1, 0]
+    made.model.vocab_size, made.trainer.val_samples = VOCAB_SIZE, 0
+    for name, value in data.items():
+        setattr(made.data, name, value)
+    return made
+
+
+def write_files(prefix, documents, kind="<u2", manifest=None, tokenizer=None):
+    """Writes documents of tokens as PREFIX.bin and PREFIX.idx; returns PREFIX."""
+    prefix.parent.mkdir(parents=True, exist_ok=True)
+    np.array([token for document in documents for token in document], dtype=kind).tofile(
+        bin_of(prefix)
+    )
+    lengths = np.array([len(document) for document in documents], dtype=np.int64)
+    write_index(idx_of(prefix), np.dtype(kind), lambda: iter([lengths]))
+    if manifest is not None:
+        manifest_of(prefix).write_text(json.dumps(manifest_for(prefix, documents) | manifest))
+    if tokenizer is not None:
+        tokenizer_of(prefix).write_text(tokenizer)
+    return str(prefix)
+
+
+def manifest_for(prefix, documents):
+    """Returns the manifest that `rampcli data build` would write for these files."""
+    file = {"bytes": bin_of(prefix).stat().st_size, "sha256": ""}
+    counts = {
+        "documents": len(documents),
+        "tokens": sum(map(len, documents)),
+        "empty": 0,
+        "skipped": 0,
+        "text_bytes": 0,
+    }
+    options = {"inputs": [], "tokenizer": "words", "text_key": "text", "on_bad_record": "stop"}
+    absent = dict.fromkeys(["eod", "eod_token", "tokenizer_sha256", "eod_option", "largest_token"])
+    files = {"files": dict.fromkeys(["bin", "idx", "tokenizer"], file)}
+    return {"format": 1, "vocab_size": VOCAB_SIZE} | counts | options | absent | files
+
+
+def numbered(documents, length=9, first=0):
+    """Returns documents that each repeat one token, so that a token identifies its document."""
+    return [[first + number] * length for number in range(documents)]
+
+
+def words(*vocabulary, **numbers):
+    numbers = (
+        {"[UNK]": 0} | {word: number for number, word in enumerate(vocabulary, start=1)} | numbers
+    )
+    tokenizer = Tokenizer(models.WordLevel(numbers, unk_token="[UNK]"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+    return tokenizer
+
+
+def tokens_of(corpora):
+    """Returns the tokens that a run trains on, and those that it validates on."""
+    found = []
+    for blend in (corpora.training, corpora.validation):
+        read = [corpus.read(np.arange(corpus.windows)) for corpus in blend.corpora]
+        found.append(
+            {
+                int(token)
+                for samples in read
+                for token in np.unique([samples.tokens, samples.labels])
+                if token != IGNORED
+            }
+        )
+    return found
+
+
+def refusal(made):
+    with pytest.raises(UsageError) as refused:
+        open_corpora(made)
+    return refused.value
