@@ -139,6 +139,7 @@ def _nothing(_: str) -> list[str]:
 COMPLETERS: dict[str, Callable[[str], list[str]]] = {
     "factory": recipes,
     "overrides": words,
+    "recipe": recipes,
     "keys": keys,
     "what_if": words,
     "shell": shells,

@@ -76,6 +76,7 @@ def test_a_factory_is_completed_to_the_recipes_there_are(option):
         "llama3_tiny",
     ]
     assert offered("pretrain", option, "llama3") == expected
+    assert offered("recipes", "llama3") == expected
 
 
 def test_a_group_is_completed_to_its_options():
