@@ -67,6 +67,7 @@ bench-peers: .venv/installed-dev
 # Write the golden losses of tests/numerics again, after a change of computation.
 goldens: .venv/installed-dev
 	$(BIN)/python tests/numerics/goldens.py
+	$(BIN)/python tests/recipes/test_goldens.py
 
 clean:
 	rm -rf .venv dist .mypy_cache .pytest_cache .ruff_cache .hypothesis .fuzz .import_linter_cache

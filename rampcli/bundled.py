@@ -4,7 +4,7 @@ from pathlib import Path
 
 
 def bundled(name: str) -> Path:
-    """The folder `conf` or `recipes` that belongs to this installation."""
+    """Returns the folder `conf` or `recipes` of this installation."""
     package = Path(__file__).resolve().parent
     installed = package / "_bundled"
     return (installed if installed.is_dir() else package.parent) / name

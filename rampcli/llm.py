@@ -1,12 +1,15 @@
 """Recipes by name: `from rampcli import llm; llm.llama3_8b.pretrain_recipe()`.
 
-A recipe is a module in recipes/ with a function `pretrain_recipe`. They are found as submodules of this one.
+A recipe is a public function of a module in recipes/ and has the name of that function. There is one
+module per model family.
 """
 
 import ast
 import difflib
 import importlib
 import inspect
+import sys
+from collections.abc import Callable
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
@@ -20,36 +23,76 @@ if TYPE_CHECKING:
 __path__ = [str(bundled("recipes"))]
 
 
-def __getattr__(name: str) -> ModuleType:
-    if name in recipe_names():
-        return importlib.import_module(f"{__name__}.{name}")
-    raise AttributeError(f"there is no recipe {name}; there are: {', '.join(recipe_names())}")
+class Recipe(ModuleType):
+    """A recipe as the module `rampcli.llm.NAME`.
+
+    The module of its family is imported when `pretrain_recipe` is first used, so that listing the
+    names needs no Hydra.
+    """
+
+    def __init__(self, name: str, family: str) -> None:
+        super().__init__(f"{__name__}.{name}")
+        self._name, self._family = name, family
+
+    @property
+    def pretrain_recipe(self) -> "Callable[..., Config]":
+        """The function that composes the recipe; it takes `num_nodes` and `num_gpus_per_node`."""
+        family = importlib.import_module(f"{__name__}.{self._family}")
+        recipe: Callable[..., Config] = getattr(family, self._name)
+        return recipe
+
+
+def _find_recipes() -> dict[str, Recipe]:
+    """Returns the recipes by name, sorted. The files are parsed, not imported."""
+    found = {}
+    for path in bundled("recipes").glob("*.py"):
+        for statement in ast.parse(path.read_text(encoding="utf-8")).body:
+            if isinstance(statement, ast.FunctionDef) and not statement.name.startswith("_"):
+                found[statement.name] = Recipe(statement.name, path.stem)
+    return dict(sorted(found.items()))
+
+
+_RECIPES = _find_recipes()
+# With these entries, `import rampcli.llm.llama3_8b` works although there is no such file.
+sys.modules.update({recipe.__name__: recipe for recipe in _RECIPES.values()})
+
+
+def __getattr__(name: str) -> Recipe:
+    if name in _RECIPES:
+        return _RECIPES[name]
+    raise AttributeError(f"there is no recipe {name}; there are: {', '.join(_RECIPES)}")
 
 
 def __dir__() -> list[str]:
-    return [*globals(), *recipe_names()]
+    return [*globals(), *_RECIPES]
 
 
 def recipe_names() -> list[str]:
-    """The names of all recipes, sorted."""
-    return sorted(
-        path.stem for path in bundled("recipes").glob("*.py") if not path.stem.startswith("_")
-    )
+    """Returns the names of all recipes, sorted."""
+    return list(_RECIPES)
+
+
+def similar_names(name: str, *, most: int) -> list[str]:
+    """Returns up to `most` names of recipes that resemble `name`, or all names if none does."""
+    return difflib.get_close_matches(name, _RECIPES, n=most, cutoff=0.5) or recipe_names()
 
 
 def from_factory(text: str) -> "Config":
-    """The configuration of a factory as it is typed: `llama3_8b`, or `llama3_8b(num_nodes=2)` with literal arguments.
+    """Returns the configuration of a recipe given as text.
+
+    Args:
+        text: a name, `llama3_8b`, or a call with literal arguments, `llama3_8b(num_nodes=2)`.
 
     Raises:
-        UsageError: no such recipe, or arguments that it does not take.
+        UsageError: there is no such recipe, or it does not take these arguments.
     """
     name, arguments = _parse(text)
-    if name not in recipe_names():
-        near = difflib.get_close_matches(name, recipe_names(), n=1, cutoff=0.5) or recipe_names()
+    if name not in _RECIPES:
         raise UsageError(
-            f"--factory {text}: there is no recipe {name}", remedy=f"--factory {some_of(near)}"
+            f"--factory {text}: there is no recipe {name}",
+            remedy=f"--factory {some_of(similar_names(name, most=1))}",
         )
-    recipe = importlib.import_module(f"{__name__}.{name}").pretrain_recipe
+    recipe = _RECIPES[name].pretrain_recipe
     parameters = inspect.signature(recipe).parameters
     for argument, value in arguments.items():
         if argument not in parameters:
@@ -62,11 +105,15 @@ def from_factory(text: str) -> "Config":
                 f"--factory {text}: {argument}={value!r} is not an integer",
                 remedy=f"{argument}={parameters[argument].default}",
             )
-    config: Config = recipe(**arguments)
-    return config
+    return recipe(**arguments)
 
 
 def _parse(text: str) -> tuple[str, dict[str, Any]]:
+    """Returns the name and the keyword arguments of a factory.
+
+    Raises:
+        UsageError: the text is neither a name nor a call with literal keyword arguments.
+    """
     wrong = UsageError(
         f"--factory {text} is not a recipe's name",
         remedy="--factory llama3_8b or --factory 'llama3_8b(num_nodes=2)'",

@@ -1,4 +1,8 @@
 import importlib
+import inspect
+import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -8,16 +12,44 @@ from rampcli.config.groups import some_of
 from rampcli.config.schema import Config
 from rampcli.errors import UsageError
 
-RECIPES = sorted(path.stem for path in (Path(__file__).parents[1] / "recipes").glob("*.py"))
+RECIPES = list(json.loads((Path(__file__).parent / "recipes" / "goldens.json").read_text("utf-8")))
 ALL = f"--factory {some_of(RECIPES)}"
 
 
-def test_every_file_among_the_recipes_is_a_recipe_by_its_name():
+def test_a_recipe_is_reached_by_its_name_as_an_attribute_and_as_a_module():
     assert llm.recipe_names() == RECIPES
     for name in RECIPES:
         assert callable(getattr(llm, name).pretrain_recipe)
         assert getattr(llm, name) is importlib.import_module(f"rampcli.llm.{name}")
     assert set(RECIPES) <= set(dir(llm))
+
+
+def test_a_recipe_can_be_imported_first_and_the_names_are_known_without_hydra():
+    probe = (
+        "from rampcli.llm import recipe_names; import sys; recipe_names();"
+        "assert 'hydra' not in sys.modules;"
+        "from rampcli.llm.llama3_8b import pretrain_recipe; print(pretrain_recipe().name)"
+    )
+    command = [sys.executable, "-c", probe]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert done.stdout == "llama3_8b\n"
+
+
+@pytest.mark.parametrize(
+    ("name", "num_nodes", "num_gpus_per_node"),
+    [("llama3_tiny", 2, 1), ("llama3_8b", 1, 8), ("gpt3_175b", 128, 8)],
+)
+def test_the_arguments_of_a_recipe_have_defaults_of_its_own(name, num_nodes, num_gpus_per_node):
+    parameters = inspect.signature(getattr(llm, name).pretrain_recipe).parameters
+    assert {key: parameter.default for key, parameter in parameters.items()} == {
+        "num_nodes": num_nodes,
+        "num_gpus_per_node": num_gpus_per_node,
+    }
+
+
+def test_a_name_that_resembles_none_is_answered_with_all_of_them():
+    assert llm.similar_names("llama3_8", most=1) == ["llama3_8b"]
+    assert llm.similar_names("zzz", most=1) == RECIPES
 
 
 def test_a_recipe_that_does_not_exist_is_an_attribute_error_that_names_those_that_do():
@@ -53,6 +85,8 @@ def test_a_factory_is_the_recipe_called_with_its_arguments(text, nodes, devices)
         ("zzz", ALL),
         ("os", ALL),
         ("__init__", ALL),
+        ("llama", "--factory llama3_8b"),
+        ("compose", ALL),
     ],
 )
 def test_a_name_that_is_no_recipe_is_refused_with_the_nearest_that_are(text, remedy):

@@ -196,6 +196,24 @@ def explain(
     explain_keys(keys, factory=factory, config_dir=config_dir, as_json=as_json)
 
 
+def recipes(
+    recipe: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="NAME", help="Show what this recipe is made of.", show_default=False
+        ),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """List the recipes, or show what one is made of."""
+    from rampcli.cli.recipes import list_recipes, show_recipe
+
+    if recipe is None:
+        list_recipes(as_json=as_json)
+    else:
+        show_recipe(recipe, as_json=as_json)
+
+
 RunDir = Annotated[
     Path,
     typer.Argument(metavar="RUN_DIR", help="Run directory, runs/NAME.", show_default=False),

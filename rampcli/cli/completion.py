@@ -143,6 +143,7 @@ def _complete_files(_: str) -> list[str]:
 COMPLETERS: dict[str, Callable[[str], list[str]]] = {
     "factory": recipes,
     "overrides": words,
+    "recipe": recipes,
     "keys": keys,
     "what_if": words,
     "shell": shells,

@@ -20,6 +20,7 @@ from rampcli.cli.commands import (
     import_,
     plan,
     pretrain,
+    recipes,
     status,
 )
 from rampcli.cli.completion import candidates
@@ -38,6 +39,7 @@ for commands in (app, llm):
     commands.command("pretrain", context_settings={"allow_interspersed_args": True})(pretrain)
 app.command("plan")(plan)
 app.command("explain")(explain)
+app.command("recipes")(recipes)
 app.command("generate")(generate)
 app.command("export")(export)
 app.command("import")(import_)

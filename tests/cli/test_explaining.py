@@ -16,7 +16,7 @@ def test_a_setting_is_explained_in_words(succeed):
         "  is          samples per optimiser step, at the end of a ramp. `null`: derived",
         "  value       4096",
         "  set by      data.global_batch_size=4096 (command line)",
-        "  instead of  2048 (batch/gpt3_5b.yaml:7)",
+        "  instead of  2048 (batch/nemo_gpt3.yaml:8)",
         "              null (default)",
         "  type        an integer or null",
         "  unit        samples",
@@ -39,7 +39,7 @@ def test_several_settings_stand_below_each_other_in_the_order_in_which_they_were
         "optim.lr",
         "rampup.node_policy",
     ]
-    assert "  set by      command line\n  instead of  0.00016 (optim/gpt3_5b.yaml:2)\n" in printed
+    assert "  set by      command line\n  instead of  0.00016 (recipes/gpt3.py:" in printed
 
 
 def test_a_list_that_the_shell_split_is_laid_over_the_recipe(succeed):

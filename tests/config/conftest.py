@@ -29,6 +29,13 @@ def line_of():
     return number
 
 
+@pytest.fixture(scope="session")
+def gpt3_5b_place(line_of):
+    """The place of what the recipe gpt3_5b sets: the line of its call of `compose`."""
+    first_line = line_of("recipes/gpt3.py", '"name=gpt3_5b",')
+    return f"recipes/gpt3.py:{first_line - 1}"
+
+
 @pytest.fixture
 def option(tmp_path):
     """Writes an option of the user's own; gives the folder for `config_dir`."""

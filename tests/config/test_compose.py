@@ -18,10 +18,10 @@ def snapshot(config):
 
 def test_later_choices_win_over_earlier_ones_and_values_over_files():
     config = compose(
-        "optim=gpt3_5b", "data=stdlib", "data=mock", "seed=1", "optim.lr=0.5", "seed=2"
+        "optim=nemo_adam", "data=stdlib", "data=mock", "seed=1", "optim.lr=0.5", "seed=2"
     )
     assert (config.data.source, config.seed, config.optim.lr) == (DataSource.mock, 2, 0.5)
-    assert config.optim.min_lr == 1.6e-5
+    assert config.optim.min_lr == 3e-5
 
 
 def test_a_recipe_that_chooses_what_does_not_exist_is_told_what_does():
@@ -69,7 +69,7 @@ def test_laying_over_leaves_the_recipes_configuration_as_it_was(composed):
 
 def test_another_option_keeps_what_the_recipe_chose_and_assigned(recipe):
     recipe.trainer.max_steps = 5000
-    laid = lay_over(recipe, ["data=stdlib", "optim=llama3_8b", "optim.warmup_steps=7"])
+    laid = lay_over(recipe, ["data=stdlib", "optim=nemo_adam", "optim.warmup_steps=7"])
     assert laid.data.source is DataSource.stdlib
     assert (laid.optim.lr, laid.optim.eps, laid.optim.warmup_steps) == (3e-4, 1e-5, 7)
     assert (laid.name, laid.trainer.num_nodes, laid.trainer.max_steps) == ("gpt3_5b", 16, 5000)
@@ -191,7 +191,7 @@ def test_an_option_over_the_whole_tree_sets_several_sections(composed, option):
         laid.data.micro_batch_size,
         laid.model.global_batch_size,
         laid.model.rampup_batch_size,
-    ) == (2, 32, None)
+    ) == (2, 32, [256, 256, 10_000_000])
     assert laid.stack.said("model.global_batch_size").place == "batch/mine.yaml:5"
 
 
@@ -248,7 +248,7 @@ def test_a_users_file_runs_no_code(composed, option, tmp_path):
 def test_a_group_that_is_chosen_later_overrides_what_was_chosen_before(option):
     mine = option("batch/mine", "# @package _global_\ntrainer:\n  num_nodes: 3\n")
     config = lay_over(
-        compose("batch=gpt3_5b", "trainer.num_nodes=16", "trainer.devices=4"),
+        compose("batch=nemo_gpt3", "trainer.num_nodes=16", "trainer.devices=4"),
         ["batch=mine"],
         config_dir=mine,
     )
@@ -268,7 +268,7 @@ def test_a_recipe_that_says_several_wrong_things_is_told_all_of_them():
     }
 
 
-@pytest.mark.parametrize("root", ["model", "batch", "optim", "data"])
+@pytest.mark.parametrize("root", ["model", "hardware", "batch", "optim", "data"])
 def test_every_option_of_conf_composes(root):
     for name in option_names(root):
         assert f"{root}/{name}.yaml" in [

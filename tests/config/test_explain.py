@@ -26,8 +26,7 @@ def told(fact):
     return fact["set_by"], [(said["set_by"], str(said["value"])) for said in fact["overrode"]]
 
 
-def test_a_setting_is_explained_in_full(said_of, line_of):
-    line = line_of("conf/optim/gpt3_5b.yaml", "lr: 1.6e-4")
+def test_a_setting_is_explained_in_full(said_of, gpt3_5b_place):
     assert said_of("optim.lr", "optim.lr=0.5") == {
         "key": "optim.lr",
         "value": 0.5,
@@ -39,7 +38,7 @@ def test_a_setting_is_explained_in_full(said_of, line_of):
         "doc": "highest learning rate",
         "set_by": "command line",
         "overrode": [
-            {"set_by": f"optim/gpt3_5b.yaml:{line}", "value": 0.00016},
+            {"set_by": gpt3_5b_place, "value": 0.00016},
             {"set_by": "default", "value": 0.001},
         ],
     }
@@ -84,29 +83,31 @@ def test_a_value_from_the_schema_is_a_default_and_overrode_nothing(said_of):
 
 
 def test_a_value_from_a_file_names_its_line(said_of, line_of):
-    line = line_of("conf/batch/gpt3_5b.yaml", "global_batch_size: 2048")
+    line = line_of("conf/batch/nemo_gpt3.yaml", "global_batch_size: 2048")
     assert told(said_of("model.global_batch_size")) == (
-        f"batch/gpt3_5b.yaml:{line}",
+        f"batch/nemo_gpt3.yaml:{line}",
         [("default", "None")],
     )
 
 
-def test_a_value_from_a_recipe_names_the_line_that_composes(said_of, line_of):
-    file = f"batch/gpt3_5b.yaml:{line_of('conf/batch/gpt3_5b.yaml', 'num_nodes: 16')}"
-    recipe = f"recipes/gpt3_5b.py:{line_of('recipes/gpt3_5b.py', 'return compose(')}"
-    assert told(said_of("trainer.num_nodes")) == (recipe, [(file, "16"), ("default", "1")])
+def test_a_value_from_a_recipe_names_the_line_that_composes(said_of, gpt3_5b_place):
+    assert told(said_of("trainer.num_nodes")) == (gpt3_5b_place, [("default", "1")])
 
 
-def test_a_typed_value_overrode_the_recipe_the_file_and_the_default_nearest_first(said_of, line_of):
-    file = f"batch/gpt3_5b.yaml:{line_of('conf/batch/gpt3_5b.yaml', 'num_nodes: 16')}"
-    recipe = f"recipes/gpt3_5b.py:{line_of('recipes/gpt3_5b.py', 'return compose(')}"
-    fact = said_of("trainer.num_nodes", "trainer.num_nodes=8", "rampup.node_policy=best")
-    assert fact["value"] == 8
-    assert told(fact) == ("command line", [(recipe, "16"), (file, "16"), ("default", "1")])
+def test_a_typed_value_overrode_the_recipe_the_file_and_the_default_nearest_first(
+    said_of, line_of, gpt3_5b_place
+):
+    file = f"batch/nemo_gpt3.yaml:{line_of('conf/batch/nemo_gpt3.yaml', 'rampup_batch_size: null')}"
+    fact = said_of("model.rampup_batch_size", "model.rampup_batch_size=[512,512,1M]")
+    assert fact["value"] == [512, 512, 1_000_000]
+    assert told(fact) == (
+        "command line",
+        [(gpt3_5b_place, "[256, 256, 10000000]"), (file, "None"), ("default", "None")],
+    )
 
 
 def test_a_spelling_is_named_as_what_set_the_key_that_it_reaches(said_of, line_of):
-    file = f"batch/gpt3_5b.yaml:{line_of('conf/batch/gpt3_5b.yaml', 'global_batch_size: 2048')}"
+    file = f"batch/nemo_gpt3.yaml:{line_of('conf/batch/nemo_gpt3.yaml', 'global_batch_size: 2048')}"
     fact = said_of("model.global_batch_size", "data.global_batch_size=4096")
     assert fact["value"] == 4096
     assert told(fact) == (
@@ -115,7 +116,7 @@ def test_a_spelling_is_named_as_what_set_the_key_that_it_reaches(said_of, line_o
     )
 
 
-def test_maxtexts_words_are_named_as_what_set_the_ramp(said_of, line_of):
+def test_maxtexts_words_are_named_as_what_set_the_ramp(said_of, gpt3_5b_place):
     words = (
         "per_device_batch_size=16",
         "enable_rampup_batch_size=true",
@@ -123,12 +124,11 @@ def test_maxtexts_words_are_named_as_what_set_the_ramp(said_of, line_of):
         "per_device_batch_size_increment=2",
         "global_rampup_samples=500",
     )
-    file = f"batch/gpt3_5b.yaml:{line_of('conf/batch/gpt3_5b.yaml', 'rampup_batch_size: [256, 256, 10_000_000]')}"
     fact = said_of("model.rampup_batch_size", *words)
     assert fact["value"] == [512, 256, 500]
     place, overrode = told(fact)
     assert place == "enable_rampup_batch_size=true (command line)"
-    assert overrode[0] == (file, "[256, 256, 10000000]")
+    assert overrode[0] == (gpt3_5b_place, "[256, 256, 10000000]")
     assert told(said_of("rampup.semantics", *words)) == (place, [("default", "megatron")])
 
 
@@ -245,9 +245,9 @@ def test_every_line_says_who_set_it(composed):
     )
     assert said["seed"] == "default"
     assert said["global_batch_size"].startswith(
-        "data.global_batch_size=4096 (command line); not 2048 (batch/gpt3_5b.yaml:"
+        "data.global_batch_size=4096 (command line); not 2048 (batch/nemo_gpt3.yaml:"
     )
-    assert said["num_nodes"].startswith("command line; not 16 (recipes/gpt3_5b.py:")
+    assert said["num_nodes"].startswith("command line; not 16 (recipes/gpt3.py:")
     assert said["node_policy"] == "command line"
     assert said["accumulate_grad_batches"] == "default; comes to 16"
     assert said["run_dir"] == "default; comes to runs/gpt3_5b"

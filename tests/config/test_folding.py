@@ -81,7 +81,7 @@ def test_what_decided_a_canonical_key_is_named_with_its_place_and_ranks_as_high(
 
 def test_what_replaces_another_key_is_named_by_the_word_that_was_typed():
     recipe = compose(
-        "batch=gpt3_5b",
+        "batch=nemo_gpt3",
         "model.rampup_batch_size=null",
         "model.step_batch_size_schedule='0:768 1B:2048'",
     )
@@ -171,8 +171,8 @@ def test_a_batch_of_the_files_gives_way_to_samples_per_device_and_that_is_noted(
         32,
         8,
     )
-    line = line_of("conf/batch/llama3_8b.yaml", "global_batch_size: 512")
-    note = f"model.global_batch_size=512 (batch/llama3_8b.yaml:{line}) gives way to per_device_batch_size=4.0: 32 samples"
+    line = line_of("conf/batch/nemo_llama.yaml", "global_batch_size: 512")
+    note = f"model.global_batch_size=512 (batch/nemo_llama.yaml:{line}) gives way to per_device_batch_size=4.0: 32 samples"
     assert resolved.notes == (note,)
 
 
@@ -259,15 +259,14 @@ def test_the_target_of_maxtexts_ramp_may_be_said_in_samples(composed):
     )
 
 
-def test_a_ramp_of_the_files_is_switched_off_by_maxtexts_word(composed, line_of):
+def test_a_ramp_of_the_recipe_is_switched_off_by_maxtexts_word(composed, gpt3_5b_place):
     config = laid(composed, "enable_rampup_batch_size=false").config
     assert config.model.rampup_batch_size is None
     assert (
         config.stack.said("model.rampup_batch_size").place
         == "enable_rampup_batch_size=false (command line)"
     )
-    line = line_of("conf/batch/gpt3_5b.yaml", "rampup_batch_size: [256, 256, 10_000_000]")
-    assert config.stack.history("model.rampup_batch_size")[-2].place == f"batch/gpt3_5b.yaml:{line}"
+    assert config.stack.history("model.rampup_batch_size")[-2].place == gpt3_5b_place
 
 
 @pytest.mark.parametrize(
@@ -343,7 +342,7 @@ ENDS = {"max_steps": 10, "max_samples": 5000, "max_tokens": 9_000_000}
 @pytest.mark.parametrize("from_recipe", ENDS)
 def test_the_users_end_replaces_that_of_the_recipe_in_whatever_unit(from_recipe, typed):
     recipe = compose(
-        "batch=gpt3_5b", "trainer.max_steps=null", f"trainer.{from_recipe}={ENDS[from_recipe]}"
+        "batch=nemo_gpt3", "trainer.max_steps=null", f"trainer.{from_recipe}={ENDS[from_recipe]}"
     )
     trainer = laid(recipe, f"trainer.{typed}={ENDS[typed] + 1}").config.trainer
     assert {end: getattr(trainer, end) for end in ENDS} == {
@@ -390,7 +389,7 @@ def test_a_batch_that_is_typed_beside_a_step_schedule_has_to_be_its_last(compose
 
 def test_a_ramp_that_is_typed_replaces_the_step_schedule_of_a_recipe():
     recipe = compose(
-        "batch=gpt3_5b",
+        "batch=nemo_gpt3",
         "model.rampup_batch_size=null",
         "model.step_batch_size_schedule='0:768 1B:2048'",
     )
@@ -426,7 +425,7 @@ def test_a_spelling_on_the_command_line_wins_over_a_recipe(composed):
 
 
 def test_a_canonical_key_on_the_command_line_wins_over_a_spelling_of_the_recipe():
-    recipe = compose("batch=gpt3_5b", "data.global_batch_size=4096")
+    recipe = compose("batch=nemo_gpt3", "data.global_batch_size=4096")
     assert resolve(recipe).config.model.global_batch_size == 4096
     assert laid(recipe, "model.global_batch_size=1024").config.model.global_batch_size == 1024
 

@@ -15,9 +15,14 @@ from rampcli.config.groups import (
 )
 from rampcli.errors import UsageError
 
-BUNDLED = {"batch", "data", "launch", "model", "optim"}
-RECIPES = sorted(path.stem for path in (Path(__file__).parents[2] / "recipes").glob("*.py"))
-ALL = f"model={some_of(RECIPES)}"
+BUNDLED = {"batch", "data", "hardware", "launch", "model", "optim"}
+
+
+def names_in(group):
+    return sorted(path.stem for path in (bundled("conf") / group).glob("*.yaml"))
+
+
+ALL = f"model={some_of(names_in('model'))}"
 
 
 def refusal(group, option, config_dir):
@@ -37,8 +42,8 @@ def test_the_groups_are_the_folders_of_conf_and_of_the_users_own_folder(option):
 def test_the_options_are_the_files_of_both_folders_sorted(option):
     mine = option("optim/abc", "lr: 1\n")
     (mine / "optim" / "notes.txt").write_text("no option")
-    assert option_names("optim") == RECIPES
-    assert option_names("optim", mine) == ["abc", *RECIPES]
+    assert option_names("optim") == names_in("optim")
+    assert option_names("optim", mine) == ["abc", *names_in("optim")]
     assert option_names("nothing", mine) == []
 
 
@@ -46,7 +51,8 @@ def test_an_option_is_found_in_the_first_folder_that_has_it(option):
     mine = option("optim/abc", "lr: 1\n")
     assert option_file("optim", "abc", folders(mine)) == mine / "optim" / "abc.yaml"
     assert (
-        option_file("optim", "gpt3_5b", folders(mine)) == bundled("conf") / "optim" / "gpt3_5b.yaml"
+        option_file("optim", "nemo_adam", folders(mine))
+        == bundled("conf") / "optim" / "nemo_adam.yaml"
     )
     assert option_file("optim", "abc", folders(None)) is None
 
@@ -77,12 +83,6 @@ def test_an_option_that_there_is_not_is_refused_with_the_nearest_that_there_are(
     assert (refused.keys, refused.remedy) == (("model",), remedy)
 
 
-def test_a_model_a_batch_and_an_optimiser_belong_to_every_recipe():
-    assert {group: option_names(group) for group in ("model", "batch", "optim")} == dict.fromkeys(
-        ("model", "batch", "optim"), RECIPES
-    )
-
-
 def test_of_many_names_the_first_are_offered_and_how_many_there_are_and_of_a_few_all():
     names = [f"n{number}" for number in range(MOST_OFFERED + 1)]
     assert some_of(names[:1]) == "n0"
@@ -94,16 +94,16 @@ def test_of_many_names_the_first_are_offered_and_how_many_there_are_and_of_a_few
 
 
 def test_a_name_of_ours_with_other_settings_is_refused_and_a_copy_is_not(option):
-    mine = option("optim/gpt3_5b", (bundled("conf") / "optim" / "gpt3_5b.yaml").read_bytes())
+    mine = option("optim/nemo_gpt3", (bundled("conf") / "optim" / "nemo_gpt3.yaml").read_bytes())
     check_folder(mine)
-    option("optim/llama3_8b", "lr: 1\n")
+    option("optim/nemo_adam", "lr: 1\n")
     with pytest.raises(UsageError) as refused:
         check_folder(mine)
     assert (
         refused.value.message
-        == f"{mine}/optim/llama3_8b.yaml: optim=llama3_8b is one of rampcli's own"
+        == f"{mine}/optim/nemo_adam.yaml: optim=nemo_adam is one of rampcli's own"
     )
-    assert refused.value.remedy == "another name: optim/my_llama3_8b.yaml"
+    assert refused.value.remedy == "another name: optim/my_nemo_adam.yaml"
 
 
 def test_no_path_leads_out_of_the_folder_of_the_group(option):

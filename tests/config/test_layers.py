@@ -26,7 +26,7 @@ def rank_of(config, key):
 
 def test_a_value_from_conf_is_placed_at_the_line_that_sets_it(composed):
     from_files = [key for key in dict(leaves(composed)) if rank_of(composed, key) is Rank.CONF]
-    assert {"model.hidden_size", "data.source", "model.rampup_batch_size", "optim.lr"} <= set(
+    assert {"model.hidden_size", "data.source", "model.global_batch_size", "optim.beta1"} <= set(
         from_files
     )
     for key in from_files:
@@ -39,7 +39,7 @@ def test_a_value_from_conf_is_placed_at_the_line_that_sets_it(composed):
 
 def test_a_value_that_a_recipe_chooses_is_placed_where_it_composes(composed):
     name, _, number = place_of(composed, "trainer.num_nodes").rpartition(":")
-    assert name == "recipes/gpt3_5b.py"
+    assert name == "recipes/gpt3.py"
     assert (
         "compose(" in (REPOSITORY / name).read_text(encoding="utf-8").splitlines()[int(number) - 1]
     )
@@ -58,7 +58,7 @@ def test_a_value_assigned_in_python_is_placed_there(recipe):
     config = resolve(recipe).config
     assert (place_of(config, "optim.lr"), place_of(config, "seed")) == ("Python", "Python")
     assert rank_of(config, "optim.lr") is rank_of(config, "seed") is Rank.USER
-    assert rank_of(config, "optim.min_lr") is Rank.CONF
+    assert rank_of(config, "optim.beta1") is Rank.CONF
 
 
 def test_changing_a_list_in_place_is_an_edit(recipe):
@@ -70,7 +70,7 @@ def test_a_value_typed_is_placed_on_the_command_line_even_where_it_changes_nothi
     laid = lay_over(composed, ["optim.lr=0.5", "seed=1234"])
     assert (place_of(laid, "optim.lr"), place_of(laid, "seed")) == ("command line", "command line")
     assert rank_of(laid, "optim.lr") is rank_of(laid, "seed") is Rank.USER
-    assert place_of(laid, "optim.min_lr").startswith("optim/gpt3_5b.yaml:")
+    assert place_of(laid, "optim.beta1").startswith("optim/nemo_gpt3.yaml:")
 
 
 def test_what_a_recipe_assigns_in_python_is_the_recipes_once_the_command_line_is_laid_over_it(
@@ -86,30 +86,33 @@ def history_of(config, key):
     return [(said.place, str(said.value)) for said in config.stack.history(key)]
 
 
-def test_a_history_tells_every_layer_that_spoke_and_the_last_one_holds(composed, line_of):
-    file = f"batch/gpt3_5b.yaml:{line_of('conf/batch/gpt3_5b.yaml', 'num_nodes: 16')}"
-    recipe = f"recipes/gpt3_5b.py:{line_of('recipes/gpt3_5b.py', 'return compose(')}"
-    assert history_of(composed, "trainer.num_nodes") == [
-        ("default", "1"),
-        (file, "16"),
-        (recipe, "16"),
+def test_a_history_tells_every_layer_that_spoke_and_the_last_one_holds(
+    composed, line_of, gpt3_5b_place
+):
+    key = "model.rampup_batch_size"
+    line = line_of("conf/batch/nemo_gpt3.yaml", "rampup_batch_size: null")
+    said = [
+        ("default", "None"),
+        (f"batch/nemo_gpt3.yaml:{line}", "None"),
+        (gpt3_5b_place, "[256, 256, 10000000]"),
     ]
-    laid = lay_over(composed, ["trainer.num_nodes=4"])
-    assert history_of(laid, "trainer.num_nodes") == [
-        ("default", "1"),
-        (file, "16"),
-        (recipe, "16"),
-        ("command line", "4"),
-    ]
-    laid.trainer.num_nodes = 2
+    assert history_of(composed, key) == said
+    laid = lay_over(composed, [f"{key}=[512,512,1000]"])
+    assert history_of(laid, key) == [*said, ("command line", "[512, 512, 1000]")]
+    laid.model.rampup_batch_size = None
     edited = resolve(laid).config
-    assert history_of(edited, "trainer.num_nodes")[-2:] == [("command line", "4"), ("Python", "2")]
+    assert history_of(edited, key)[-2:] == [
+        ("command line", "[512, 512, 1000]"),
+        ("Python", "None"),
+    ]
 
 
 def test_a_number_that_is_none_keeps_its_place(option):
     with pytest.raises(UsageError) as refused:
         lay_over(
-            compose("optim=gpt3_5b"), ["optim=mine"], config_dir=option("optim/mine", "lr: .nan\n")
+            compose("optim=nemo_adam"),
+            ["optim=mine"],
+            config_dir=option("optim/mine", "lr: .nan\n"),
         )
     assert refused.value.set_by == ("optim/mine.yaml:1",)
 
@@ -122,7 +125,7 @@ def test_the_history_of_what_nobody_set_is_its_default(composed):
 def test_an_option_that_is_chosen_after_a_value_outdoes_it_and_the_history_says_so(option):
     mine = option("batch/mine", "# @package _global_\ntrainer:\n  num_nodes: 3\n")
     laid = lay_over(
-        compose("batch=gpt3_5b", "trainer.num_nodes=16"), ["batch=mine"], config_dir=mine
+        compose("batch=nemo_gpt3", "trainer.num_nodes=16"), ["batch=mine"], config_dir=mine
     )
     assert place_of(laid, "trainer.num_nodes") == "batch/mine.yaml:3"
     assert [value for _, value in history_of(laid, "trainer.num_nodes")] == ["1", "16", "3"]

@@ -126,16 +126,17 @@ def test_two_spellings_that_differ_are_refused_with_both_places(composed):
     )
 
 
-def test_a_refusal_says_what_is_wrong_and_who_set_it_and_what_would_work(composed, line_of):
-    conf = f"batch/gpt3_5b.yaml:{line_of('conf/batch/gpt3_5b.yaml', 'micro_batch_size: 4')}"
-    recipe = f"recipes/gpt3_5b.py:{line_of('recipes/gpt3_5b.py', 'return compose(')}"
+def test_a_refusal_says_what_is_wrong_and_who_set_it_and_what_would_work(
+    composed, line_of, gpt3_5b_place
+):
+    conf = f"batch/nemo_gpt3.yaml:{line_of('conf/batch/nemo_gpt3.yaml', 'micro_batch_size: 4')}"
     assert str(
         refusal_of(
             lay_over(composed, ["model.global_batch_size=2176", "model.rampup_batch_size=null"])
         )
     ) == (
         "error: model.global_batch_size=2176 does not divide into data.micro_batch_size=4 x 128 data-parallel ranks = 512\n"
-        f"       set by: model.global_batch_size=2176 (command line) · {conf} · {recipe}\n"
+        f"       set by: model.global_batch_size=2176 (command line) · {conf} · {gpt3_5b_place}\n"
         "       try:    model.global_batch_size=2048 or 2560, or data.micro_batch_size=1, or rampup.node_policy=best"
     )
 
@@ -254,7 +255,7 @@ def test_a_run_lives_in_its_own_folder_unless_it_is_given_another():
     assert resolve(config).run_dir == Path("/elsewhere")
 
 
-def test_everything_that_is_wrong_is_said_at_once_with_its_places(composed, line_of):
+def test_everything_that_is_wrong_is_said_at_once_with_its_places(composed, gpt3_5b_place):
     with pytest.raises(UsageErrors) as refused:
         resolve(
             lay_over(
@@ -262,10 +263,9 @@ def test_everything_that_is_wrong_is_said_at_once_with_its_places(composed, line
                 ["seed=-1", "optim.min_lr=5", "trainer.max_steps=1", "trainer.max_samples=2"],
             )
         )
-    lr = line_of("conf/optim/gpt3_5b.yaml", "lr: 1.6e-4")
     assert [error.set_by for error in refused.value.errors] == [
         ("seed=-1 (command line)",),
-        ("optim.min_lr=5.0 (command line)", f"optim/gpt3_5b.yaml:{lr}"),
+        ("optim.min_lr=5.0 (command line)", gpt3_5b_place),
         ("trainer.max_steps=1 (command line)", "trainer.max_samples=2 (command line)"),
     ]
     assert refused.value.exit_code == 2

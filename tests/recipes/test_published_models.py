@@ -1,4 +1,4 @@
-"""The recipes against what their sources publish, written down here a second time and by family."""
+"""Compares the recipes with the numbers that their sources publish."""
 
 from typing import NamedTuple
 
@@ -25,7 +25,8 @@ PARAMETERS = {
     "qwen3_8b": 8_190_735_360,
     "qwen3_14b": 14_768_307_200,
     "qwen3_32b": 32_762_123_264,
-    # NeMo-Framework-Launcher's shapes, over GPT-2's vocabulary padded to 50304 tokens and 2048 learned positions.
+    # NeMo-Framework-Launcher's shapes, with GPT-2's vocabulary padded to 50304 tokens and 2048
+    # learned positions.
     "gpt3_126m": 125_262_336,
     "gpt3_5b": 5_047_558_144,
     "gpt3_20b": 20_256_509_952,
@@ -34,7 +35,7 @@ PARAMETERS = {
 
 
 class Uncounted(NamedTuple):
-    """What of a model changes no number of parameters."""
+    """Settings of a model that do not change the number of its parameters."""
 
     norm_epsilon: float
     rotary_base: float
@@ -45,7 +46,8 @@ class Uncounted(NamedTuple):
 
 
 UNCOUNTED = {
-    # config.json at Hugging Face; init_std from nemo/collections/llm/gpt/model/{llama,mistral,qwen2}.py.
+    # config.json at Hugging Face; init_std from
+    # nemo/collections/llm/gpt/model/{llama,mistral,qwen2}.py.
     "llama2_7b": Uncounted(1e-5, 1e4, None, None, 128, 0.02),
     "llama3_8b": Uncounted(1e-5, 5e5, None, None, 128, 0.01),
     "llama3_70b": Uncounted(1e-5, 5e5, None, None, 128, 0.008944),
@@ -70,7 +72,7 @@ GPT3_INIT_STD = {
 
 
 class Training(NamedTuple):
-    """How a source trains a model."""
+    """The batch, length and learning rate with which a source trains a model."""
 
     global_batch_size: int
     sequence_length: int
@@ -81,25 +83,21 @@ class Training(NamedTuple):
     warmup_steps: int
 
 
-NEMO_LLAMA = Training(
-    512, 8192, 1, 1_168_251, 3e-4, 3e-5, 2000
-)  # nemo/collections/llm/recipes/llama3*.py
-NEMO_QWEN3 = Training(
-    32, 4096, 2, 300_000, 3e-4, 3e-5, 500
-)  # nemo/collections/llm/recipes/qwen3_*.py
+# nemo/collections/llm/recipes/llama3*.py
+NEMO_LLAMA = Training(512, 8192, 1, 1_168_251, 3e-4, 3e-5, 2000)
+# nemo/collections/llm/recipes/qwen3_*.py
+NEMO_QWEN3 = Training(32, 4096, 2, 300_000, 3e-4, 3e-5, 500)
 
 TRAINING = {
-    "llama2_7b": NEMO_LLAMA._replace(
-        sequence_length=4096
-    ),  # nemo/collections/llm/recipes/llama2_7b.py
+    # nemo/collections/llm/recipes/llama2_7b.py
+    "llama2_7b": NEMO_LLAMA._replace(sequence_length=4096),
     "llama3_8b": NEMO_LLAMA,
     "llama3_70b": NEMO_LLAMA,
     "llama31_405b": NEMO_LLAMA,
     "llama32_1b": NEMO_LLAMA,
     "llama32_3b": NEMO_LLAMA,
-    "mistral_7b": NEMO_LLAMA._replace(
-        sequence_length=4096
-    ),  # mistral_7b.py there, but for its end after 100 steps
+    # mistral_7b.py there, except that it ends after 100 steps
+    "mistral_7b": NEMO_LLAMA._replace(sequence_length=4096),
     "qwen3_0p6b": NEMO_QWEN3,
     "qwen3_1p7b": NEMO_QWEN3,
     "qwen3_4b": NEMO_QWEN3,
@@ -115,7 +113,7 @@ TRAINING = {
 
 
 class Split(NamedTuple):
-    """How a source splits a model, and over how many nodes of 8."""
+    """The parallel sizes with which a source splits a model, and its number of nodes of 8 GPUs."""
 
     num_nodes: int
     tensor: int = 1
@@ -129,9 +127,9 @@ SPLITS = {
     "llama2_7b": Split(1, tensor=2),
     "llama3_8b": Split(1, context=2),
     "llama3_70b": Split(4, tensor=4, pipeline=4, virtual_pipeline=5, context=2),
-    "llama31_405b": Split(
-        72, tensor=8, pipeline=9, context=4
-    ),  # its first version, but for 2 parts that 512 samples do not suit
+    # The first version of its recipe, without the 2 parts per pipeline rank, which 512 samples do
+    # not fill.
+    "llama31_405b": Split(72, tensor=8, pipeline=9, context=4),
     "llama32_1b": Split(1),
     "llama32_3b": Split(1),
     "mistral_7b": Split(1, context=2),
@@ -172,7 +170,9 @@ def test_a_recipe_has_the_published_number_of_parameters_counted_and_built(
 
 
 @pytest.mark.parametrize(("name", "uncounted"), UNCOUNTED.items())
-def test_what_changes_no_number_of_parameters_is_as_published_too(resolved, name, uncounted):
+def test_settings_that_do_not_change_the_number_of_parameters_are_as_published(
+    resolved, name, uncounted
+):
     model = resolved[name].config.model
     assert (
         Uncounted(
@@ -198,7 +198,7 @@ def test_a_larger_gpt3_starts_with_smaller_weights_as_in_the_source(resolved, na
 
 
 @pytest.mark.parametrize("name", PARAMETERS)
-def test_queries_and_keys_are_normed_in_qwen3_alone(resolved, name):
+def test_queries_and_keys_are_normalised_only_in_qwen3(resolved, name):
     assert resolved[name].config.model.qk_norm == name.startswith("qwen3_")
 
 
@@ -230,7 +230,7 @@ def test_a_model_is_split_as_in_the_source(resolved, name, split):
 
 
 @pytest.mark.parametrize(("name", "split"), SPLITS.items())
-def test_what_is_split_divides_and_every_process_has_work(resolved, name, split):
+def test_the_parallel_sizes_divide_the_model_and_every_process_has_work(resolved, name, split):
     config, plan = resolved[name].config, resolved[name].plan
     model = config.model
     groups = model.num_query_groups or model.num_attention_heads

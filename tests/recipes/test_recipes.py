@@ -1,9 +1,12 @@
+import inspect
+import re
+
 import pytest
 
 from rampcli import llm
 from rampcli.config.choices import DataSource
 from rampcli.config.compose import lay_over
-from rampcli.config.layers import Rank
+from rampcli.config.explain import explain
 from rampcli.config.model_size import count_parameters
 from rampcli.config.resolve import resolve
 from rampcli.config.snapshot import read, settings, to_yaml
@@ -15,7 +18,7 @@ NAMES = llm.recipe_names()
 
 @pytest.fixture(scope="module")
 def resolved():
-    """All recipes; one that reads a text of the user's own is given its name."""
+    """All recipes, resolved. The one that reads a text is given a path."""
     configs = {name: getattr(llm, name).pretrain_recipe() for name in NAMES}
     return {
         name: resolve(lay_over(config, ["data.path=my.txt"] if name == "shakespeare_char" else []))
@@ -39,12 +42,27 @@ def test_the_snapshot_of_every_recipe_is_read_as_it_was_written(resolved, name, 
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_recipe_is_made_of_its_own_files_and_a_source_of_data(resolved, name):
-    layers = resolved[name].config.stack.composed
-    options = dict(layer.name.split("/") for layer in layers if layer.rank is Rank.CONF)
-    data, launcher = options.pop("data"), options.pop("launch")
-    assert options == dict.fromkeys(("model", "batch", "optim"), f"{name}.yaml")
-    assert (data, launcher) == (f"{resolved[name].config.data.source}.yaml", "local.yaml")
+def test_a_recipe_takes_the_shape_of_its_model_from_the_file_of_that_name(resolved, name):
+    for key in ("num_layers", "hidden_size", "num_attention_heads", "init_std"):
+        place = explain(f"model.{key}", resolved[name])["set_by"]
+        assert place.startswith(f"model/{name}.yaml:")
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_recipe_says_what_it_trains_and_names_its_source(name):
+    summary, *reasons, source = inspect.getdoc(getattr(llm, name).pretrain_recipe).split("\n\n")
+    assert summary.startswith("Pretrains ")
+    assert "\n" not in summary
+    assert reasons
+    assert re.fullmatch(r"Source: \w[^\n]+", source)
+
+
+def test_a_value_of_a_recipe_is_placed_within_its_function(resolved):
+    place = explain("parallel.context_parallel_size", resolved["llama3_8b"])["set_by"]
+    file, _, line = place.partition(":")
+    lines, first = inspect.getsourcelines(llm.llama3_8b.pretrain_recipe)
+    assert file == "recipes/llama.py"
+    assert first <= int(line) < first + len(lines)
 
 
 def test_the_nodes_of_gpt3_5b_are_those_of_nemos_documentation(resolved):
@@ -79,9 +97,7 @@ def test_llama3_tiny_grows_from_one_process_to_two_over_the_librarys_bytes(resol
     assert resolved["llama3_tiny"].config.model.vocab_size == 256
 
 
-def test_shakespeare_char_takes_as_many_tokens_as_nanogpts_loop_in_a_third_fewer_steps_with_fewer_parameters(
-    resolved,
-):
+def test_shakespeare_char_takes_nanogpts_tokens_in_a_third_fewer_steps(resolved):
     config, plan = resolved["shakespeare_char"].config, resolved["shakespeare_char"].plan
     assert plan.end_sample * config.data.sequence_length == 2000 * 12 * 64
     assert [(stage.global_batch_size, stage.steps) for stage in plan.stages] == [

@@ -291,7 +291,7 @@ def test_the_total_counts_only_restarts_that_happen(planned):
         ),
         (
             ("llama3_8b", "per_device_batch_size=4"),
-            "note: model.global_batch_size=512 (batch/llama3_8b.yaml:7)"
+            "note: model.global_batch_size=512 (batch/nemo_llama.yaml:8)"
             " gives way to per_device_batch_size=4.0: 32 samples",
         ),
     ],

@@ -1,0 +1,146 @@
+"""`rampcli recipes`: lists the recipes, or shows what one is made of."""
+
+import inspect
+import json
+from collections.abc import Callable
+from typing import Any
+
+import typer
+
+from rampcli import llm
+from rampcli.batch.quantities import shorten
+from rampcli.bundled import bundled
+from rampcli.cli.console import build_console, print_table, say
+from rampcli.config.choices import DataSource
+from rampcli.config.compose import lay_over
+from rampcli.config.explain import explain
+from rampcli.config.model_size import count_parameters
+from rampcli.config.resolve import resolve
+from rampcli.config.schema import Config
+from rampcli.config.settings import shown
+from rampcli.config.snapshot import settings
+from rampcli.errors import UsageError
+from rampcli.report.tables import build_table
+
+NEEDS_PATH = (DataSource.text, DataSource.indexed)
+PATH = "data.path=FILE"
+
+
+def list_recipes(*, as_json: bool) -> None:
+    """Prints all recipes, as a table or as JSON."""
+    facts = [_facts(name, _function(name)()) for name in llm.recipe_names()]
+    if as_json:
+        typer.echo(json.dumps(facts, indent=1))
+        return
+    table = build_table(
+        "recipe", "parameters", "sequence", "batch", "GPUs", "source", left=("recipe", "source")
+    )
+    for fact in facts:
+        table.add_row(
+            fact["name"],
+            shorten(fact["parameters"]),
+            str(fact["sequence_length"]),
+            _batch(fact),
+            str(fact["num_nodes"] * fact["gpus_per_node"]),
+            fact["source"].partition(",")[0],
+        )
+    console = build_console()
+    print_table(console, table)
+    say(console, "\nrampcli recipes NAME shows what a recipe is made of")
+
+
+def show_recipe(name: str, *, as_json: bool) -> None:
+    """Prints what a recipe is made of, for a person or as JSON.
+
+    Raises:
+        UsageError: there is no such recipe.
+    """
+    if name not in llm.recipe_names():
+        near = llm.similar_names(name, most=3)
+        raise UsageError(
+            f"there is no recipe {name}",
+            remedy="rampcli recipes"
+            if near == llm.recipe_names()
+            else " or ".join(f"rampcli recipes {one}" for one in near),
+        )
+    config = _function(name)()
+    found = _facts(name, config) | _made_of(config)
+    found["command"] = " ".join(("rampcli pretrain --factory", name, *_required(config)))
+    if as_json:
+        typer.echo(json.dumps(found, indent=1))
+    else:
+        say(build_console(), _to_text(found))
+
+
+def _function(name: str) -> Callable[..., Config]:
+    function: Callable[..., Config] = getattr(llm, name).pretrain_recipe
+    return function
+
+
+def _required(config: Config) -> list[str]:
+    """Returns the words without which the recipe is refused."""
+    return [PATH] if config.data.source in NEEDS_PATH and config.data.path is None else []
+
+
+def _facts(name: str, config: Config) -> dict[str, Any]:
+    """Returns what the table says about a recipe."""
+    description, _, source = (inspect.getdoc(_function(name)) or "").rpartition("\n\nSource: ")
+    return {
+        "name": name,
+        "description": description,
+        "source": source,
+        "parameters": count_parameters(config.model, sequence_length=config.data.sequence_length),
+        "sequence_length": config.data.sequence_length,
+        "global_batch_size": config.model.global_batch_size,
+        "rampup_batch_size": config.model.rampup_batch_size,
+        "num_nodes": config.trainer.num_nodes,
+        "gpus_per_node": config.trainer.devices,
+    }
+
+
+def _made_of(config: Config) -> dict[str, Any]:
+    """Returns the options of conf/ that a recipe takes settings from, and the settings of its own."""
+    resolved = resolve(lay_over(config, _required(config)))
+    options: dict[str, str] = {}
+    own: dict[str, Any] = {}
+    for key, value in settings(resolved.config).items():
+        place, _, line = explain(key, resolved)["set_by"].rpartition(":")
+        folder, _, file = place.partition("/")
+        if folder == bundled("recipes").name:
+            own[key] = value
+        elif line.isdecimal():
+            options[folder] = file.removesuffix(".yaml")
+    return {"options": options, "settings": own}
+
+
+def _batch(fact: dict[str, Any]) -> str:
+    ramp = fact["rampup_batch_size"]
+    return f"{ramp[0]} to {fact['global_batch_size']}" if ramp else str(fact["global_batch_size"])
+
+
+def _to_text(found: dict[str, Any]) -> str:
+    nodes, devices = found["num_nodes"], found["gpus_per_node"]
+    rows = {
+        "parameters": f"{found['parameters']:,}",
+        "sequence": f"{found['sequence_length']:,} tokens",
+        "batch": f"{_batch(found)} samples",
+        "GPUs": f"{nodes * devices}: {nodes} {'node' if nodes == 1 else 'nodes'} of {devices}",
+        "source": found["source"],
+    }
+    lines = [
+        found["name"],
+        "",
+        found["description"],
+        "",
+        *(f"{name:<12}{value}" for name, value in rows.items()),
+        "",
+        "options of conf/",
+        *(f"  {group}={option}" for group, option in found["options"].items()),
+        "",
+        "settings of its own",
+        *(f"  {key}={shown(value)}" for key, value in found["settings"].items()),
+        "",
+        "run it with",
+        f"  {found['command']}",
+    ]
+    return "\n".join(lines)

@@ -1,0 +1,63 @@
+"""Models small enough to train on a laptop."""
+
+from rampcli.config.compose import compose
+from rampcli.config.schema import Config
+
+
+def llama3_tiny(num_nodes: int = 2, num_gpus_per_node: int = 1) -> Config:
+    """Pretrains a Llama of 1.0 million parameters on Python's own source, in about two minutes.
+
+    The ramp has four stages. Small batches come first: in the first thousand samples, more steps
+    teach more than larger batches. Two nodes of one process each give the ramp room to grow. The
+    tokens are bytes, so `model.vocab_size` and `data=stdlib` belong together.
+
+    Source: rampcli
+    """
+    return compose(
+        "name=llama3_tiny",
+        "model=llama3_tiny",
+        "data=stdlib",
+        "hardware=any",
+        "batch=llama3_tiny",
+        "optim=llama3_tiny",
+        f"trainer.num_nodes={num_nodes}",
+        f"trainer.devices={num_gpus_per_node}",
+    )
+
+
+def shakespeare_char(num_nodes: int = 1, num_gpus_per_node: int = 1) -> Config:
+    """Pretrains a Llama of 0.51 million parameters on the characters of a text, `data.path=FILE`.
+
+    The first nine tenths of the text are for training, the last tenth is for validation. The number
+    of tokens and the sequence length are those of nanoGPT's setting for the CPU. The model has two
+    thirds as many parameters, so that a step takes as long. Queries and keys are normalised, which
+    allows a high learning rate with Muon. The batch doubles after a third of the run, where the
+    learning rate begins to fall: this reaches the loss of small batches in 1333 steps.
+
+    Source: nanoGPT, its setting for the CPU in README.md
+    """
+    return compose(
+        "name=shakespeare_char",
+        "model=shakespeare_char",
+        "data=text",
+        "data.tokenizer=chars",
+        "data.split=[90,10,0]",
+        "hardware=any",
+        # As many tokens as in nanoGPT's 2000 steps of 12 x 64, in 1333 steps.
+        "data.sequence_length=64",
+        "data.micro_batch_size=12",
+        "model.global_batch_size=24",
+        "model.rampup_batch_size=[12,12,7_992]",
+        "rampup.at_boundary=continue",
+        "trainer.max_samples=24_000",
+        "trainer.val_samples=1_742",  # the whole last tenth of Tiny Shakespeare
+        "schedule.decay_style=wsd",
+        "schedule.wsd_decay_samples=16_800",
+        # Muon for the matrices of the layers. The rate is high because a batch holds 768 tokens.
+        "optim.optimizer=muon",
+        "optim.lr=5.0e-3",
+        "optim.min_lr=0.0",
+        "optim.warmup_samples=1_200",
+        f"trainer.num_nodes={num_nodes}",
+        f"trainer.devices={num_gpus_per_node}",
+    )

@@ -1,0 +1,87 @@
+import json
+
+import pytest
+
+from rampcli import llm
+from rampcli.cli import console
+from rampcli.config.settings import shown
+
+
+def test_every_recipe_has_a_row_that_fits_a_hundred_columns(succeed, monkeypatch):
+    monkeypatch.setattr(console, "PIPE_WIDTH", 100)
+    header, *rows, _, hint = succeed("recipes").splitlines()
+    assert header.split() == ["recipe", "parameters", "sequence", "batch", "GPUs", "source"]
+    assert [row.split()[0] for row in rows] == llm.recipe_names()
+    assert max(map(len, rows)) <= 100
+    assert "rampcli recipes NAME" in hint
+    (row,) = [row for row in rows if row.startswith("gpt3_5b ")]
+    cells = ["gpt3_5b", "5.05B", "2048", "256", "to", "2048", "128", "NeMo-Framework-Launcher"]
+    assert row.split() == cells
+
+
+def test_json_holds_the_facts_of_every_recipe_and_nothing_else_is_printed(succeed):
+    facts = {fact["name"]: fact for fact in json.loads(succeed("recipes", "--json"))}
+    assert list(facts) == llm.recipe_names()
+    assert facts["llama3_8b"].pop("description").startswith("Pretrains Llama 3 8B ")
+    assert facts["llama3_8b"] == {
+        "name": "llama3_8b",
+        "source": "NeMo, nemo/collections/llm/recipes/llama3_8b.py",
+        "parameters": 8_030_261_248,
+        "sequence_length": 8192,
+        "global_batch_size": 512,
+        "rampup_batch_size": None,
+        "num_nodes": 1,
+        "gpus_per_node": 8,
+    }
+
+
+def test_one_recipe_is_shown_with_its_options_and_the_settings_of_its_own(succeed):
+    found = json.loads(succeed("recipes", "qwen3_14b", "--json"))
+    assert found["options"] == {
+        "model": "qwen3_14b",
+        "data": "mock",
+        "hardware": "h100_bf16",
+        "batch": "nemo_qwen3",
+        "optim": "nemo_adam",
+        "launch": "local",
+    }
+    assert found["settings"] == {
+        "name": "qwen3_14b",
+        "trainer.num_nodes": 1,
+        "trainer.devices": 8,
+        "parallel.tensor_parallel_size": 8,
+        "optim.warmup_steps": 500,
+    }
+    printed = succeed("recipes", "qwen3_14b")
+    for group, option in found["options"].items():
+        assert f"\n  {group}={option}\n" in printed
+    for key, value in found["settings"].items():
+        assert f"\n  {key}={shown(value)}\n" in printed
+    assert found["description"] in printed
+    assert printed.endswith("\n  rampcli pretrain --factory qwen3_14b\n")
+
+
+def test_a_recipe_that_reads_a_file_is_shown_with_the_word_that_names_it(succeed):
+    found = json.loads(succeed("recipes", "shakespeare_char", "--json"))
+    assert found["command"] == "rampcli pretrain --factory shakespeare_char data.path=FILE"
+    assert "data.path" not in found["settings"]
+
+
+@pytest.mark.parametrize("name", llm.recipe_names())
+def test_what_a_recipe_is_made_of_composes_to_the_same_plan(name, succeed):
+    found = json.loads(succeed("recipes", name, "--json"))
+    options = [f"{group}={option}" for group, option in found["options"].items()]
+    settings = [f"{key}={shown(value)}" for key, value in found["settings"].items()]
+    path = ["data.path=my.txt"] if "data.path=FILE" in found["command"] else []
+    again = succeed("plan", "-f", "llama3_tiny", "--json", *options, *settings, *path)
+    assert again == succeed("plan", "-f", name, "--json", *path)
+
+
+@pytest.mark.parametrize(
+    ("name", "remedy"),
+    [("llama3_8", "rampcli recipes llama3_8b"), ("zzz", "rampcli recipes\n"), ("", "rampcli")],
+)
+def test_an_unknown_recipe_is_refused_with_similar_names(rampcli, name, remedy):
+    ended = rampcli("recipes", name)
+    assert (ended.exit_code, ended.stdout) == (2, "")
+    assert f"try:    {remedy}" in ended.stderr

@@ -1,0 +1,50 @@
+"""Golden settings: what every recipe sets, as far as it differs from the defaults of the schema.
+
+`make goldens` writes the file anew.
+"""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from rampcli import llm
+from rampcli.config.compose import lay_over
+from rampcli.config.resolve import resolve
+from rampcli.config.schema import Config
+from rampcli.config.snapshot import settings
+
+FILE = Path(__file__).with_name("goldens.json")
+REQUIRED = {"shakespeare_char": ["data.path=my.txt"]}
+"""By recipe: words without which it is refused."""
+
+
+def settings_of(name: str) -> dict[str, object]:
+    """Returns the resolved settings of a recipe that differ from the defaults."""
+    recipe = lay_over(getattr(llm, name).pretrain_recipe(), REQUIRED.get(name, []))
+    defaults = settings(Config())
+    found = settings(resolve(recipe).config)
+    return {key: value for key, value in found.items() if value != defaults[key]}
+
+
+def to_text(goldens: dict[str, dict[str, object]]) -> str:
+    """Returns JSON with one setting per line, so that a change shows as one line of a diff."""
+    blocks = []
+    for name, found in goldens.items():
+        lines = [f"  {json.dumps(key)}: {json.dumps(value)}" for key, value in found.items()]
+        blocks.append(f" {json.dumps(name)}: {{\n" + ",\n".join(lines) + "\n }")
+    return "{\n" + ",\n".join(blocks) + "\n}\n"
+
+
+def test_there_is_a_golden_for_each_recipe_and_no_other():
+    assert list(json.loads(FILE.read_text(encoding="utf-8"))) == llm.recipe_names()
+
+
+@pytest.mark.parametrize("name", llm.recipe_names())
+def test_a_recipe_has_the_settings_of_its_golden(name):
+    golden = json.loads(FILE.read_text(encoding="utf-8"))[name]
+    assert settings_of(name) == golden
+
+
+if __name__ == "__main__":
+    FILE.write_text(to_text({name: settings_of(name) for name in llm.recipe_names()}), "utf-8")
