@@ -191,10 +191,10 @@ def build_smallest(config):
 
 
 def test_an_error_names_each_place_once_and_leaves_out_keys_that_do_not_exist(composed):
-    error = UsageError("x", keys=("trainer.num_nodes", "optim", "trainer.devices", "optim.lr"))
+    error = UsageError("x", keys=("trainer.num_nodes", "optim", "trainer.devices", "optim.beta1"))
     laid = lay_over(composed, ["trainer.num_nodes=4"])
     laid.stack.name_sources(error)
-    recipe, file = place_of(composed, "trainer.devices"), place_of(composed, "optim.lr")
+    recipe, file = place_of(composed, "trainer.devices"), place_of(composed, "optim.beta1")
     assert error.set_by == ("trainer.num_nodes=4 (command line)", recipe, file)
 
 
