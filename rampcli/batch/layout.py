@@ -50,10 +50,12 @@ class Layout:
         Args:
             sizes: in ascending order.
         """
-        accumulate = self.accumulate_grad_batches
+        accumulate, nodes = self.accumulate_grad_batches, self.fleet.num_nodes
         if self.policy.largest_uses_all_nodes and accumulate is not None:
-            per_pass = self._samples_per_pass(self.fleet.num_nodes)
-            if sizes[-1] != per_pass * accumulate:
+            micro = self.micro_batch_size
+            if not self.fleet.divides(sizes[-1], nodes, micro_batch_size=micro):
+                return False
+            if sizes[-1] != self._samples_per_pass(nodes) * accumulate:
                 return False
         return self.policy.has_nodes_for_all(self._workload(sizes))
 
