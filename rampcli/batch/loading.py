@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 from rampcli.batch.division import divisors
-from rampcli.batch.nodes import FLEET_KEYS, NUM_NODES_KEY
 from rampcli.batch.per_device import PER_DEVICE, to_samples
+from rampcli.batch.plan import FLEET_KEYS, NUM_NODES_KEY
 from rampcli.batch.quantities import as_written, decimal
 from rampcli.errors import UsageError
 

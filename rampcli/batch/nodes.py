@@ -5,13 +5,9 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from rampcli.batch.division import divisors
-from rampcli.batch.plan import ParallelSizes
+from rampcli.batch.plan import FLEET_KEYS, ParallelSizes
 from rampcli.batch.throughput import Throughput
 from rampcli.errors import UsageError
-
-NUM_NODES_KEY = "trainer.num_nodes"
-DEVICES_KEY = "trainer.devices"
-FLEET_KEYS = (NUM_NODES_KEY, DEVICES_KEY)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

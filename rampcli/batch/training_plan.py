@@ -9,9 +9,9 @@ from typing import Any
 from rampcli.batch.layout import Layout, lay_out
 from rampcli.batch.misfits import check_fit
 from rampcli.batch.node_policies import Workload, find_node_policy
-from rampcli.batch.nodes import FLEET_KEYS, Clock, Fleet, Work
+from rampcli.batch.nodes import Clock, Fleet, Work
 from rampcli.batch.notes import plan_notes
-from rampcli.batch.plan import BatchPlan
+from rampcli.batch.plan import FLEET_KEYS, BatchPlan
 from rampcli.batch.ramp import SEMANTICS, RampSchedule, RampStage
 from rampcli.batch.run_settings import BatchSettings, RampSettings, RunLength
 from rampcli.batch.throughput import Throughput

@@ -37,7 +37,7 @@ FLEETS = st.builds(
 SIZES = st.tuples(
     st.sampled_from([1, 2, 4, 8, 16, 32]), st.integers(1, 12), st.integers(1, 8), st.integers(0, 8)
 ).map(lambda ramp: [ramp[0] * (ramp[1] + index * ramp[2]) for index in range(ramp[3] + 1)])
-"""The batch sizes of a ramp, smallest first."""
+"""Batch sizes of a ramp, in ascending order."""
 EVEN = Clock(
     throughput=Throughput(points=((1, 1000.0),), basis="a test"),
     sequence_length=100,
@@ -67,7 +67,7 @@ def divides(size, nodes, *, micro, fleet):
 
 
 def nemo_by_the_rule(sizes, micro, fleet):
-    """The launcher's loop; where it crashes, a size has no nodes and leaves the others alone."""
+    """Follows the launcher's loop. Where it crashes, a size has no nodes."""
     by_size, most = {sizes[-1]: fleet.num_nodes}, fleet.num_nodes
     for size in sizes[-2::-1]:
         by_size[size] = None
@@ -104,9 +104,7 @@ def from_json(schedule):
 
 
 @given(size=st.integers(1, 600), micro=MICRO, fleet=FLEETS)
-def test_nodes_that_divide_are_those_on_which_a_batch_is_whole_micro_batches_on_every_rank(
-    size, micro, fleet
-):
+def test_nodes_divide_a_batch_if_every_rank_has_whole_micro_batches(size, micro, fleet):
     expected = [
         n for n in range(1, fleet.num_nodes + 1) if divides(size, n, micro=micro, fleet=fleet)
     ]
@@ -114,7 +112,7 @@ def test_nodes_that_divide_are_those_on_which_a_batch_is_whole_micro_batches_on_
 
 
 @given(fleet=FLEETS)
-def test_nodes_that_hold_the_model_are_those_whose_processes_are_whole_models(fleet):
+def test_nodes_hold_the_model_if_their_processes_are_a_multiple_of_its_ranks(fleet):
     held = fleet.nodes_that_hold_the_model()
     for n in range(1, fleet.num_nodes + 1):
         if n in held:
@@ -162,7 +160,7 @@ def test_a_schedule_follows_from_the_settings_even_beside_a_stale_file_of_the_la
     assert from_case(READ_FROM_A_STALE_FILE) == from_json(CASES["nemo_docs_gpt3_5b"]["schedule"])
 
 
-def test_where_the_launcher_divides_by_zero_too_few_nodes_for_the_model_are_passed_over():
+def test_nodes_too_few_for_the_model_are_left_out_where_the_launcher_divides_by_zero():
     assert CASES["tp8_pp2_zero_dp"]["error"]["type"] == "ZeroDivisionError"
     assert from_case("tp8_pp2_zero_dp") == {
         64: 8,
@@ -191,7 +189,7 @@ def test_every_case_of_the_oracle_is_held_to_a_law():
 
 
 @given(sizes=SIZES, micro=MICRO, fleet=FLEETS)
-def test_under_nemo_a_stage_whose_batch_is_not_whole_on_the_launchers_nodes_has_none(
+def test_under_nemo_a_stage_that_the_launchers_nodes_do_not_divide_has_no_nodes(
     sizes, micro, fleet
 ):
     schedule = nemo_by_the_rule(sizes, micro, fleet)
@@ -205,7 +203,7 @@ def test_under_nemo_a_stage_whose_batch_is_not_whole_on_the_launchers_nodes_has_
 
 
 @pytest.mark.parametrize("name", ["final_not_checked", "coprime_stage"])
-def test_the_largest_size_which_the_launcher_never_checks_has_no_nodes_where_it_does_not_divide(
+def test_the_largest_size_has_no_nodes_if_it_does_not_divide_although_the_launcher_never_checks(
     name,
 ):
     given, by_size = CASES[name]["input"], CASES[name]["schedule"]
@@ -315,7 +313,7 @@ def exactly_timed_runs(draw):
 
 
 @given(run=exactly_timed_runs())
-def test_of_the_choices_that_take_the_least_time_best_takes_one_of_the_fewest_node_seconds(run):
+def test_best_takes_the_fewest_node_seconds_of_the_fastest_choices(run):
     rest = {key: run[key] for key in ("micro", "fleet")}
     nodes = chosen("best", **run)
     possible = [work for work, n in zip(run["works"], nodes, strict=True) if n is not None]
@@ -327,7 +325,7 @@ def test_of_the_choices_that_take_the_least_time_best_takes_one_of_the_fewest_no
         assert total_s(run["works"], nodes, **rest, clock=run["clock"]) == min(costs)
 
 
-def test_where_more_nodes_are_no_faster_best_leaves_them_free():
+def test_best_leaves_nodes_free_that_make_a_stage_no_faster():
     same_rate_of_all = Throughput(points=((1, 10.0), (2, 20.0), (4, 40.0)), basis="a test")
     clock = replace(EVEN, throughput=same_rate_of_all)
     for samples in (64, None):
@@ -340,7 +338,7 @@ def test_where_more_nodes_are_no_faster_best_leaves_them_free():
     ("restart_s", "sizes", "with_more_nodes"),
     [(1.0, [4, 1], [2, 1]), (0.5, [1, 4, 1], [1, 2, 1]), (0.5, [1, 4, 1, 1], [1, 2, 1, 1])],
 )
-def test_where_restarts_cost_just_what_more_nodes_save_best_keeps_the_fewer(
+def test_best_keeps_fewer_nodes_if_restarts_cost_just_what_more_would_save(
     restart_s, sizes, with_more_nodes
 ):
     throughput = Throughput(points=((1, 1.0), (2, 2.0), (4, 3.0)), basis="a test")
@@ -443,7 +441,7 @@ def test_the_dearer_a_restart_the_fewer_changes_of_nodes_are_worth_it(restart_s,
     assert chosen("best", works, micro=4, fleet=fleet_of(16, 8), clock=clock) == nodes
 
 
-def test_where_every_boundary_restarts_anyway_the_price_of_a_restart_changes_nothing():
+def test_the_price_of_a_restart_does_not_matter_if_every_boundary_restarts():
     sizes, fleet = [256, 512, 320], fleet_of(16, 8)
     for restart_s in (0.0, 1e3, 1e12):
         clock = replace(EVEN, restart_s=restart_s, restarts_always=True)
@@ -451,7 +449,7 @@ def test_where_every_boundary_restarts_anyway_the_price_of_a_restart_changes_not
 
 
 @given(nodes=st.lists(st.integers(1, 3), min_size=1, max_size=8))
-def test_processes_start_anew_at_every_boundary_or_only_where_the_nodes_change(nodes):
+def test_clocks_count_restarts_at_every_boundary_or_only_if_the_nodes_change(nodes):
     changes = sum(one != other for one, other in pairwise(nodes))
     assert replace(EVEN, restarts_always=True).restarts(nodes) == len(nodes) - 1
     assert replace(EVEN, restarts_always=False).restarts(nodes) == changes

@@ -155,7 +155,7 @@ def test_stages_are_the_runs_of_a_walk_step_by_step(ramp, semantics):
 
 
 @given(ramp=RAMPS | LONG_RAMPS, semantics=SEMANTICS)
-def test_each_stage_begins_where_the_one_before_has_consumed_its_samples(ramp, semantics):
+def test_each_stage_begins_where_the_previous_one_ends(ramp, semantics):
     stages = schedule(ramp, semantics).stages
     assert (stages[0].first_sample, stages[0].first_step) == (0, 0)
     for stage, following in pairwise(stages):
@@ -183,7 +183,7 @@ def test_after_any_number_of_samples_a_stage_ends_with_the_very_step_that_reache
 
 
 @given(ramp=RAMPS, semantics=SEMANTICS)
-def test_one_look_up_tells_the_batch_the_stage_and_its_bounds_of_every_step(ramp, semantics):
+def test_a_look_up_returns_the_batch_the_stage_and_its_bounds_of_every_step(ramp, semantics):
     planned = schedule(ramp, semantics)
     for step, (consumed, batch) in enumerate(walk(ramp, semantics)):
         stage = planned.stage_at(consumed)
@@ -208,7 +208,7 @@ def test_beyond_what_floats_can_count_a_look_up_is_still_exact(ramp, semantics, 
 
 
 @given(ramp=RAMPS, semantics=SEMANTICS)
-def test_samples_after_so_many_steps_are_those_of_the_walk(ramp, semantics):
+def test_samples_after_a_number_of_steps_are_those_of_the_walk(ramp, semantics):
     planned = schedule(ramp, semantics)
     steps = walk(ramp, semantics)
     assert [planned.samples_after(step) for step in range(len(steps))] == [
@@ -310,14 +310,14 @@ def test_a_ramp_of_no_steps_is_one_open_stage_at_the_target(rampup):
 
 
 @pytest.mark.parametrize("name", WITH_STAGES)
-def test_stages_are_those_of_megatron_decreased_ones_too(name):
+def test_stages_are_those_of_megatron_including_decreased_ones(name):
     assert list(stages_in_the_words_of_megatron(name)) == MEGATRON[name]["stages"]
 
 
 @pytest.mark.parametrize(
     "name", [name for name, megatron in MEGATRON.items() if "train_iters" in megatron]
 )
-def test_the_whole_steps_that_so_many_samples_hold_are_those_of_megatron(name):
+def test_the_whole_steps_within_a_number_of_samples_are_those_of_megatron(name):
     ramp, samples, steps = (
         from_case(name),
         MEGATRON[name]["train_samples"],
@@ -327,8 +327,8 @@ def test_the_whole_steps_that_so_many_samples_hold_are_those_of_megatron(name):
 
 
 @pytest.mark.parametrize("name", FAILS_ON_THE_WAY)
-def test_megatron_reaches_the_stage_that_it_fails_on_where_ours_has_it(name):
-    """What we do with such a ramp, before its start, is a law of the training plan."""
+def test_the_stage_that_megatron_fails_on_begins_at_the_same_sample(name):
+    """Such a ramp is refused by the training plan, before the run starts."""
     failed = MEGATRON[name]["error"]
     stage = from_case(name).stage_at(failed["consumed_samples"])
     assert (stage.first_sample, stage.first_step) == (
@@ -337,12 +337,12 @@ def test_megatron_reaches_the_stage_that_it_fails_on_where_ours_has_it(name):
     )
 
 
-def test_where_megatron_divides_by_zero_the_target_holds_from_the_start():
+def test_the_target_applies_from_the_start_where_megatron_divides_by_zero():
     assert MEGATRON["start_equals_gbs"]["error"]["type"] == "ZeroDivisionError"
     assert from_case("start_equals_gbs") == RampSchedule.constant(16)
 
 
-def test_where_megatron_rounds_a_float_down_the_answer_is_exact():
+def test_the_batch_is_exact_where_megatron_rounds_a_float_down():
     floats = ORACLE["megatron_float_natural_walk"]
     planned = RampSchedule.from_rampup(
         floats["rampup_batch_size"], global_batch_size=floats["global_batch_size"]
@@ -366,7 +366,9 @@ def test_where_megatron_rounds_a_float_down_the_answer_is_exact():
     ],
 )
 @pytest.mark.parametrize("semantics", ["megatron", "maxtext"])
-def test_what_the_others_assert_or_divide_by_zero_is_a_usage_error(name, message, semantics):
+def test_assertions_and_divisions_by_zero_of_other_systems_are_usage_errors(
+    name, message, semantics
+):
     with pytest.raises(UsageError) as refusal:
         from_case(name, semantics)
     assert message in refusal.value.message
@@ -374,7 +376,7 @@ def test_what_the_others_assert_or_divide_by_zero_is_a_usage_error(name, message
     assert refusal.value.remedy
 
 
-def test_every_case_of_the_oracles_is_held_to_one_of_the_laws():
+def test_every_case_of_the_oracles_is_tested():
     refused = {
         "start_equals_gbs",
         "start_greater_than_gbs",
@@ -411,7 +413,7 @@ def test_stages_under_maxtext_semantics_are_those_of_maxtext(name):
     assert planned.stages[-1].first_step == MAXTEXT[name]["total_rampup_steps"]
 
 
-def test_a_maxtext_ramp_that_starts_at_its_target_is_refused_as_it_is_there():
+def test_a_maxtext_ramp_that_starts_at_its_target_is_refused_as_in_maxtext():
     assert MAXTEXT["start_equals_gbs"]["error"]["type"] == "ValueError"
     with pytest.raises(UsageError) as refusal:
         from_case("start_equals_gbs", "maxtext")
@@ -419,7 +421,7 @@ def test_a_maxtext_ramp_that_starts_at_its_target_is_refused_as_it_is_there():
 
 
 @pytest.mark.parametrize("name", DRIFTS)
-def test_a_stage_ends_at_the_samples_that_its_steps_read_where_the_counter_of_nemo_2_drifts_ahead(
+def test_a_stage_ends_at_the_samples_that_it_read_although_the_counter_of_nemo_2_drifts(
     name,
 ):
     """NeMo 2 also takes one step of the next size before it stops, so its stages end later."""
@@ -437,13 +439,10 @@ def test_a_stage_ends_at_the_samples_that_its_steps_read_where_the_counter_of_ne
     for stage, following in pairwise(planned.stages):
         checkpoint = consumed + stage.steps * stage.global_batch_size
         assert checkpoint == stage.end_sample
-        assert (
-            planned.stage_at(checkpoint - stage.global_batch_size) is stage
-        )  # the last step has the batch of its stage
+        last_step = checkpoint - stage.global_batch_size
+        assert planned.stage_at(last_step) is stage
         assert planned.stage_at(checkpoint) is following
-        assert (
-            following.first_sample == checkpoint
-        )  # and a resume there reads on at the very next sample
+        assert following.first_sample == checkpoint
         consumed = checkpoint
 
 
@@ -478,7 +477,7 @@ def test_a_ramp_with_a_missing_or_impossible_value_is_refused_as_it_was_written(
 
 
 @given(start=st.integers(1, 60), increment=st.integers(2, 40), rise=st.integers(1, 200))
-def test_targets_and_increments_offered_for_a_ramp_that_does_not_divide_are_the_nearest_that_work(
+def test_the_suggested_targets_and_increments_of_a_ramp_are_the_nearest_that_work(
     start, increment, rise
 ):
     if rise % increment == 0:

@@ -223,7 +223,7 @@ NODES = {"nemo": nemo_has_nodes, "best": best_has_nodes, "fixed": fixed_has_node
 
 
 @given(run=runs())
-def test_where_no_small_change_helps_the_batch_sizes_that_would_work_are_named(run):
+def test_if_no_small_change_helps_the_batch_sizes_that_work_are_named(run):
     refusal = refusal_of_stages(**run)
     assume(refusal is not None)
     # NeMo's launcher has a stricter condition if the model is split.
