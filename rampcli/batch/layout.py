@@ -60,7 +60,7 @@ class Layout:
         return self.policy.has_nodes_for_all(self._workload(sizes))
 
     def decreasing(self, sizes: Sequence[int]) -> tuple["Layout", dict[int, int]]:
-        """Decreases batch sizes that fit nowhere, each on the nodes where it loses the least.
+        """Decreases batch sizes that fit on no number of nodes, each by as little as possible.
 
         A size that would be decreased to zero is left as it is and has no nodes.
 
@@ -123,7 +123,7 @@ def lay_out(
     """Derives the micro batch and the schedule, with decreased batch sizes if requested.
 
     Args:
-        batch: sizes where the batch is largest.
+        batch: sizes of the largest batch.
         ramp: how the batch changes.
         fleet: nodes to choose from.
         policy: chooses the nodes of each stage.

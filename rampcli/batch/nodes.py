@@ -101,7 +101,7 @@ class Clock:
     restarts_always: bool
 
     def stage_s(self, work: Work, nodes: int, *, micro_batch_size: int, fleet: Fleet) -> float:
-        """Returns the seconds that a stage takes; one sample's if the stage has no end."""
+        """Returns the seconds of a stage, or of one sample if the stage has no end."""
         world_size = nodes * fleet.devices
         data_parallel_size = world_size // fleet.parallel.model_parallel_size
         return self.throughput.seconds(

@@ -214,7 +214,7 @@ def plan_training(
     """Plans a run and checks every stage that is still to come against its own nodes.
 
     Args:
-        batch: sizes where the batch is largest.
+        batch: sizes of the largest batch.
         ramp: how the batch changes.
         fleet: nodes to choose from.
         node_policy: name in `rampcli.batch.node_policies.NODE_POLICIES`.
