@@ -347,6 +347,18 @@ def test_a_target_below_one_is_refused(target):
         RampSchedule.constant(target)
 
 
+@given(ramp=RAMPS, semantics=SEMANTICS)
+@example(ramp=(1, 1, 2, 1), semantics="megatron")
+def test_of_several_thresholds_at_one_sample_the_last_one_is_kept(ramp, semantics):
+    planned = schedule(ramp, semantics)
+    distinct = planned.distinct_thresholds()
+    assert all(one.first_sample < other.first_sample for one, other in pairwise(distinct))
+    assert RampSchedule(thresholds=distinct).stages == planned.stages
+    assert {threshold.first_sample for threshold in distinct} == {
+        threshold.first_sample for threshold in planned.thresholds
+    }
+
+
 def test_a_negative_number_of_samples_has_no_batch():
     with pytest.raises(ValueError, match="consumed_samples=-1"):
         RampSchedule.constant(16).global_batch_size_at(-1)

@@ -448,6 +448,14 @@ def test_a_stage_takes_the_seconds_of_its_tokens_at_the_rate_of_its_gpus(run):
         )
 
 
+@given(run=runs())
+def test_a_step_loads_each_micro_batch_by_itself_or_all_at_once_as_maxtext_does(run):
+    planned = plan(**run)
+    for stage in planned.stages:
+        at_once = run["semantics"] == "maxtext"
+        assert planned.loads_per_step(stage) == (1 if at_once else stage.accumulate_grad_batches)
+
+
 def test_the_time_of_an_open_stage_or_without_a_throughput_is_unknown():
     endless = plan([4, 4, 24], 16, fleet=fleet_of(1, 1), throughput=MEASURED)
     assert [endless.stage_s(stage) is None for stage in endless.stages] == [
