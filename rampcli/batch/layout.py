@@ -50,15 +50,17 @@ class Layout:
         Args:
             sizes: in ascending order.
         """
-        accumulate = self.accumulate_grad_batches
+        accumulate, nodes = self.accumulate_grad_batches, self.fleet.num_nodes
         if self.policy.largest_uses_all_nodes and accumulate is not None:
-            per_pass = self._samples_per_pass(self.fleet.num_nodes)
-            if sizes[-1] != per_pass * accumulate:
+            micro = self.micro_batch_size
+            if not self.fleet.divides(sizes[-1], nodes, micro_batch_size=micro):
+                return False
+            if sizes[-1] != self._samples_per_pass(nodes) * accumulate:
                 return False
         return self.policy.has_nodes_for_all(self._workload(sizes))
 
     def decreasing(self, sizes: Sequence[int]) -> tuple["Layout", dict[int, int]]:
-        """Decreases batch sizes that fit nowhere, each on the nodes where it loses the least.
+        """Decreases batch sizes that fit on no number of nodes, each by as little as possible.
 
         A size that would be decreased to zero is left as it is and has no nodes.
 
@@ -121,7 +123,7 @@ def lay_out(
     """Derives the micro batch and the schedule, with decreased batch sizes if requested.
 
     Args:
-        batch: sizes where the batch is largest.
+        batch: sizes of the largest batch.
         ramp: how the batch changes.
         fleet: nodes to choose from.
         policy: chooses the nodes of each stage.

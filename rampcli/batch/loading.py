@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 from rampcli.batch.division import divisors
-from rampcli.batch.nodes import FLEET_KEYS, NUM_NODES_KEY
 from rampcli.batch.per_device import PER_DEVICE, to_samples
+from rampcli.batch.plan import FLEET_KEYS, NUM_NODES_KEY
 from rampcli.batch.quantities import as_written, decimal
 from rampcli.errors import UsageError
 
@@ -43,8 +43,8 @@ class LoadedBatch:
         Args:
             per_device_batch_size: samples per device per forward/backward. Below 1, data is loaded
                 as if it were 1.
-            expansion_factor: above 1, one host in so many reads for all; below 1, data of a larger
-                job is read on fewer hosts. None or 0 and below mean 1.
+            expansion_factor: above 1, hosts per reading host; below 1, data of a larger job is read
+                on fewer hosts. None, 0 and negative values mean 1.
             num_devices: all devices.
             gradient_accumulation_steps: forward/backward passes per optimiser step.
 

@@ -5,8 +5,7 @@ from dataclasses import replace
 
 from rampcli.batch.layout import Layout
 from rampcli.batch.node_policies import NODE_POLICIES, POLICY_KEY, count_nodes
-from rampcli.batch.nodes import FLEET_KEYS
-from rampcli.batch.plan import GLOBAL_KEY, MICRO_KEY, BatchPlan
+from rampcli.batch.plan import FLEET_KEYS, GLOBAL_KEY, MICRO_KEY, BatchPlan
 from rampcli.batch.ramp import RAMP_KEY, RampStage
 from rampcli.batch.remedies import suggest_changes, suggest_targets
 from rampcli.batch.step_schedule import SCHEDULE_KEY

@@ -91,7 +91,7 @@ class NodePolicy(ABC):
         return fleet.samples_per_pass(num_nodes, micro_batch_size=micro_batch_size)
 
     def describe_misfit(self, *, micro_batch_size: int, fleet: Fleet) -> str:
-        """Returns what a refused stage "does not divide", for an error message."""
+        """Returns the rest of a refusal that begins "stage 0 does not divide"."""
         return (
             f"on any number of nodes that {self.name} may choose, up to {fleet.num_nodes},"
             f" with {fleet.devices} processes each and {MICRO_KEY}={micro_batch_size}"
@@ -122,12 +122,13 @@ def nemo_schedule(
 ) -> dict[int, int | None]:
     """Returns the nodes of each batch size as NeMo-Framework-Launcher schedules them.
 
-    The largest size gets all the nodes, unchecked. Going down, each size gets the largest number of
-    nodes that divides it and is not above that of the next larger size. As in the original
-    (`_find_optimal_nodes` in `nemo_launcher/core/stages.py`), skipped sizes count, context
-    parallelism does not, and a batch must divide by micro batch x GPUs whatever the tensor and
-    pipeline parallelism. The original crashes in two cases. Here, node counts too small to hold the
-    model are left out, and a size that nothing divides gets None and does not limit smaller sizes.
+    The largest size gets all the nodes, unchecked. Going down, each size gets the most nodes that
+    divide it, but no more than the next larger size. As in the original (`_find_optimal_nodes` in
+    `nemo_launcher/core/stages.py`), skipped sizes count, context parallelism does not, and a batch
+    must divide by micro batch x GPUs whatever the tensor and pipeline parallelism.
+
+    The original crashes in two cases. Here, node counts too small to hold the model are left out,
+    and a size that no node count divides gets None and does not limit the smaller sizes.
 
     Args:
         sizes: every batch size of the schedule, in ascending order.

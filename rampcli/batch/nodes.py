@@ -5,13 +5,9 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from rampcli.batch.division import divisors
-from rampcli.batch.plan import ParallelSizes
+from rampcli.batch.plan import FLEET_KEYS, ParallelSizes
 from rampcli.batch.throughput import Throughput
 from rampcli.errors import UsageError
-
-NUM_NODES_KEY = "trainer.num_nodes"
-DEVICES_KEY = "trainer.devices"
-FLEET_KEYS = (NUM_NODES_KEY, DEVICES_KEY)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -105,7 +101,7 @@ class Clock:
     restarts_always: bool
 
     def stage_s(self, work: Work, nodes: int, *, micro_batch_size: int, fleet: Fleet) -> float:
-        """Returns the seconds that a stage takes; one sample's if the stage has no end."""
+        """Returns the seconds of a stage, or of one sample if the stage has no end."""
         world_size = nodes * fleet.devices
         data_parallel_size = world_size // fleet.parallel.model_parallel_size
         return self.throughput.seconds(

@@ -2,7 +2,7 @@
 
 from fractions import Fraction
 
-from rampcli.batch.nodes import FLEET_KEYS
+from rampcli.batch.plan import FLEET_KEYS
 from rampcli.batch.quantities import decimal, is_decimal
 from rampcli.errors import UsageError
 

@@ -8,6 +8,9 @@ from rampcli.errors import UsageError
 GLOBAL_KEY = "model.global_batch_size"
 MICRO_KEY = "data.micro_batch_size"
 ACCUMULATE_KEY = "trainer.accumulate_grad_batches"
+NUM_NODES_KEY = "trainer.num_nodes"
+DEVICES_KEY = "trainer.devices"
+FLEET_KEYS = (NUM_NODES_KEY, DEVICES_KEY)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -35,8 +38,7 @@ class ParallelSizes:
                 f" x pipeline {self.pipeline} x context {self.context}"
                 f" = {self.model_parallel_size} model-parallel ranks",
                 keys=(
-                    "trainer.num_nodes",
-                    "trainer.devices",
+                    *FLEET_KEYS,
                     "parallel.tensor_parallel_size",
                     "parallel.pipeline_parallel_size",
                     "parallel.context_parallel_size",
@@ -80,7 +82,7 @@ class BatchPlan:
                 f"{GLOBAL_KEY}={global_batch_size} does not divide into"
                 f" {MICRO_KEY}={micro_batch_size} x {data_parallel_size} data-parallel ranks"
                 f" = {samples_per_micro_step}",
-                keys=(GLOBAL_KEY, MICRO_KEY, "trainer.num_nodes", "trainer.devices"),
+                keys=(GLOBAL_KEY, MICRO_KEY, *FLEET_KEYS),
                 remedy=_suggest_sizes(global_batch_size, micro_batch_size, data_parallel_size),
             )
         return cls(
@@ -154,7 +156,7 @@ def _check_product(
             f"{MICRO_KEY}={micro_batch_size} x {data_parallel_size} data-parallel ranks"
             f" x {ACCUMULATE_KEY}={accumulate_grad_batches} = {product},"
             f" but {GLOBAL_KEY}={global_batch_size}",
-            keys=(GLOBAL_KEY, MICRO_KEY, ACCUMULATE_KEY, "trainer.num_nodes", "trainer.devices"),
+            keys=(GLOBAL_KEY, MICRO_KEY, ACCUMULATE_KEY, *FLEET_KEYS),
             remedy=f"{GLOBAL_KEY}={product}{instead}",
         )
 
@@ -187,7 +189,7 @@ def complete_sizes(
                 f"{GLOBAL_KEY}={global_batch_size} does not divide into"
                 f" {ACCUMULATE_KEY}={accumulate_grad_batches}"
                 f" x {data_parallel_size} data-parallel ranks = {samples_per_unit}",
-                keys=(GLOBAL_KEY, ACCUMULATE_KEY, "trainer.num_nodes", "trainer.devices"),
+                keys=(GLOBAL_KEY, ACCUMULATE_KEY, *FLEET_KEYS),
                 remedy=f"{GLOBAL_KEY}={sizes}",
             )
         micro_batch_size = global_batch_size // samples_per_unit

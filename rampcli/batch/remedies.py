@@ -7,8 +7,7 @@ from itertools import islice
 from rampcli.batch.division import divisors
 from rampcli.batch.layout import Layout
 from rampcli.batch.node_policies import NODE_POLICIES, POLICY_KEY
-from rampcli.batch.nodes import NUM_NODES_KEY
-from rampcli.batch.plan import GLOBAL_KEY, MICRO_KEY
+from rampcli.batch.plan import GLOBAL_KEY, MICRO_KEY, NUM_NODES_KEY
 from rampcli.batch.ramp import RAMP_KEY
 
 MOST_SCHEDULED = 10_000
@@ -53,8 +52,11 @@ def _suggest_increment(ramp: Sequence[int], layout: Layout) -> Iterator[str]:
             return
 
 
-def suggest_targets(layout: Layout) -> Iterator[str]:
-    """Yields the nearest targets of a ramp below and above with which every batch size fits."""
+def suggest_targets(layout: Layout) -> list[str]:
+    """Returns a remedy with the nearest targets below and above with which every size fits.
+
+    The list is empty if there are none.
+    """
     assert layout.ramp is not None
     start, increment, _ = layout.ramp
     below = range(layout.target - increment, start, -increment)
@@ -66,8 +68,7 @@ def suggest_targets(layout: Layout) -> Iterator[str]:
             if replace(layout, target=target).fits(sizes):
                 found.append(target)
                 break
-    if found:
-        yield f"{GLOBAL_KEY}={' or '.join(map(str, found))}"
+    return [f"{GLOBAL_KEY}={' or '.join(map(str, found))}"] if found else []
 
 
 def _affordable(ramps: Iterable[tuple[int, range]]) -> Iterator[tuple[int, range]]:

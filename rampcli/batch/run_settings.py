@@ -65,7 +65,7 @@ class RampSettings:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class BatchSettings:
-    """Sizes of one step where the batch is largest; a size that is None is derived.
+    """Sizes of the largest batch. A size that is None is derived.
 
     Attributes:
         global_batch_size: samples per optimiser step.

@@ -9,9 +9,9 @@ from typing import Any
 from rampcli.batch.layout import Layout, lay_out
 from rampcli.batch.misfits import check_fit
 from rampcli.batch.node_policies import Workload, find_node_policy
-from rampcli.batch.nodes import FLEET_KEYS, Clock, Fleet, Work
+from rampcli.batch.nodes import Clock, Fleet, Work
 from rampcli.batch.notes import plan_notes
-from rampcli.batch.plan import BatchPlan
+from rampcli.batch.plan import FLEET_KEYS, BatchPlan
 from rampcli.batch.ramp import SEMANTICS, RampSchedule, RampStage
 from rampcli.batch.run_settings import BatchSettings, RampSettings, RunLength
 from rampcli.batch.throughput import Throughput
@@ -214,7 +214,7 @@ def plan_training(
     """Plans a run and checks every stage that is still to come against its own nodes.
 
     Args:
-        batch: sizes where the batch is largest.
+        batch: sizes of the largest batch.
         ramp: how the batch changes.
         fleet: nodes to choose from.
         node_policy: name in `rampcli.batch.node_policies.NODE_POLICIES`.

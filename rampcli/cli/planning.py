@@ -75,15 +75,23 @@ def compare(
             error.remedy = "--what-if trainer.num_nodes=8,16,32"
         raise
     others = [word for word in words if word.partition("=")[0] != key]
-    variants: list[tuple[str, Resolved | UsageError]] = []
-    for text in texts:
-        word = f"{key}={text}"
+
+    def plan_with(word: str) -> Resolved | UsageError:
         try:
             resolved = compose_words(factory, [*others, word], config_dir=config_dir)
-            variants.append((word, with_measured(resolved, measured) if measured else resolved))
+            return with_measured(resolved, measured) if measured else resolved
         except UsageError as error:
-            variants.append((word, error))
+            return error
+
+    variants = [(word, plan_with(word)) for word in (f"{key}={text}" for text in texts)]
     _raise_shared_errors([found for _, found in variants])
+    _print_comparison(variants, json_wanted=json_wanted)
+    return any(isinstance(found, Resolved) for _, found in variants)
+
+
+def _print_comparison(
+    variants: Sequence[tuple[str, Resolved | UsageError]], *, json_wanted: bool
+) -> None:
     if json_wanted:
         rows = [
             {"words": word, "plan": None, "error": found.message}
@@ -92,13 +100,12 @@ def compare(
             for word, found in variants
         ]
         print(as_json(rows))  # noqa: T201
-    else:
-        console = build_console()
-        print_table(console, comparison_table(variants))
-        for word, found in variants:
-            if isinstance(found, UsageError):
-                say(console, f"\n{word} does not fit: {found.message}")
-    return any(isinstance(found, Resolved) for _, found in variants)
+        return
+    console = build_console()
+    print_table(console, comparison_table(variants))
+    for word, found in variants:
+        if isinstance(found, UsageError):
+            say(console, f"\n{word} does not fit: {found.message}")
 
 
 def _raise_shared_errors(found: Sequence[Resolved | UsageError]) -> None:

@@ -33,7 +33,7 @@ def test_small_divisors_of_a_number_of_any_size_are_all_found(number, most):
     ]
 
 
-def test_of_a_number_too_large_to_try_the_small_divisors_and_their_partners_are_found():
+def test_small_divisors_and_their_partners_are_found_of_a_number_of_any_size():
     one, other = 100_003, 100_019  # primes beyond the trials
     assert one > TRIALS
     assert divisors(2 * one * other, most=10**30) == [1, 2, one * other, 2 * one * other]

@@ -46,7 +46,7 @@ def test_batches_to_load_and_to_train_are_those_of_maxtext(case):
 @pytest.mark.parametrize(
     ("per_device", "samples", "truncated"), [(0.25, "1.5", 1), (1.3, "10.4", 10)]
 )
-def test_where_maxtext_truncates_a_batch_we_refuse_it(per_device, samples, truncated):
+def test_a_batch_that_maxtext_truncates_is_refused(per_device, samples, truncated):
     [case] = [
         case for case in SIZES if is_truncated(case) and case["per_device_batch_size"] == per_device
     ]

@@ -14,7 +14,7 @@ def test_an_ordinary_plan_has_no_notes():
 
 
 @pytest.mark.parametrize("increments", [MOST_SHOWN, MOST_SHOWN + 1, 5000])
-def test_sizes_that_are_skipped_are_named_and_counted_where_they_are_many(increments):
+def test_skipped_sizes_are_named_and_many_are_counted(increments):
     ramp = RampSchedule.from_rampup([1, 1, 1], global_batch_size=increments + 2)
     skipped = [
         size
@@ -30,7 +30,7 @@ def test_sizes_that_are_skipped_are_named_and_counted_where_they_are_many(increm
     assert len(note) < 200
 
 
-def test_sizes_that_are_decreased_are_named_with_what_runs_instead():
+def test_decreased_sizes_are_named_with_the_sizes_that_run():
     ramp = RampSchedule.from_rampup([6, 6, 1000], global_batch_size=18).with_decreased(
         {6: 4, 18: 16}
     )

@@ -138,7 +138,7 @@ def test_a_micro_batch_that_nothing_determines_is_asked_for(global_batch_size, a
 
 
 @given(global_batch_size=GLOBAL, micro=SIZE, ranks=SIZE, accumulate=SIZE)
-def test_three_sizes_agree_or_the_refusal_offers_what_agrees(
+def test_three_sizes_agree_or_the_refusal_suggests_sizes_that_do(
     global_batch_size, micro, ranks, accumulate
 ):
     def solve(whole, per_rank, count):
@@ -163,7 +163,7 @@ def test_three_sizes_agree_or_the_refusal_offers_what_agrees(
 
 
 @given(global_batch_size=GLOBAL, ranks=SIZE, accumulate=SIZE)
-def test_a_micro_batch_is_derived_exactly_or_the_nearest_global_sizes_are_offered(
+def test_a_micro_batch_is_derived_exactly_or_the_nearest_global_sizes_are_suggested(
     global_batch_size, ranks, accumulate
 ):
     def solve(whole):
@@ -187,7 +187,7 @@ def test_a_micro_batch_is_derived_exactly_or_the_nearest_global_sizes_are_offere
 
 
 @given(global_batch_size=GLOBAL, micro=SIZE, ranks=SIZE, accumulate=SIZE)
-def test_sizes_that_are_given_are_completed_to_themselves_whether_they_divide_or_not(
+def test_given_sizes_are_left_alone_whether_they_divide_or_not(
     global_batch_size, micro, ranks, accumulate
 ):
     for count in (accumulate, None):
@@ -200,7 +200,7 @@ def test_sizes_that_are_given_are_completed_to_themselves_whether_they_divide_or
 
 
 @given(micro=SIZE, ranks=SIZE, accumulate=SIZE)
-def test_a_size_that_is_left_open_is_completed_from_the_rest(micro, ranks, accumulate):
+def test_an_open_size_is_derived_from_the_others(micro, ranks, accumulate):
     whole = micro * ranks * accumulate
     for given_whole, given_micro in ((None, micro), (whole, None)):
         assert complete_sizes(
@@ -212,7 +212,7 @@ def test_a_size_that_is_left_open_is_completed_from_the_rest(micro, ranks, accum
 
 
 @given(micro=SIZE, ranks=SIZE, accumulate=SIZE, asked=st.none() | SIZE)
-def test_an_accumulation_is_the_one_asked_for_or_refused_with_both_ways_out(
+def test_an_accumulation_is_the_requested_one_or_refused_with_both_remedies(
     micro, ranks, accumulate, asked
 ):
     plan = BatchPlan.divide(
@@ -263,9 +263,7 @@ def test_a_size_below_one_is_refused_by_its_key(argument, key, size):
     pipeline=st.integers(1, 4),
     context=st.integers(1, 4),
 )
-def test_ranks_outside_the_model_are_data_parallel_and_none_is_left_over(
-    world, tensor, pipeline, context
-):
+def test_all_ranks_outside_the_model_are_data_parallel(world, tensor, pipeline, context):
     parallel = ParallelSizes(tensor=tensor, pipeline=pipeline, context=context)
     if world % (tensor * pipeline * context) == 0:
         assert parallel.data_parallel_size(world) * tensor * pipeline * context == world

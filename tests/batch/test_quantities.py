@@ -34,7 +34,7 @@ def test_a_count_may_go_without_a_unit(text, count):
 
 
 @pytest.mark.parametrize("text", ["0.0001K", "1.2345K", "0.5", "1.0000000000001T"])
-def test_a_count_that_is_not_whole_is_no_count(text):
+def test_a_count_that_is_not_whole_is_rejected(text):
     assert parse_count(text) is None
 
 

@@ -1,29 +1,14 @@
-import json
 import re
 from fractions import Fraction
 from itertools import groupby, pairwise
 from math import floor
-from pathlib import Path
 
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from rampcli.batch.plan import BatchPlan
 from rampcli.batch.ramp import MOST_SIZES, RampSchedule
 from rampcli.errors import UsageError
-
-ORACLE = json.loads((Path(__file__).parent / "oracles" / "rampup.json").read_text(encoding="utf-8"))
-CASES = {case["name"]: case for case in ORACLE["cases"]}
-MEGATRON = {name: case["megatron_legacy"] for name, case in CASES.items()}
-MAXTEXT = {name: case["maxtext"] for name, case in CASES.items() if "maxtext" in case}
-WITH_STAGES = [name for name, megatron in MEGATRON.items() if megatron["error"] is None]
-FAILS_ON_THE_WAY = [
-    name
-    for name, megatron in MEGATRON.items()
-    if megatron["error"] and megatron["error"]["phase"] == "step"
-]
-DRIFTS = {str(run["rampup_batch_size"]): run for run in ORACLE["nemo2_drift"]["runs"]}
 
 RAMPS = st.tuples(st.integers(1, 24), st.integers(1, 12), st.integers(1, 12), st.integers(1, 400))
 """Start, increment, number of increments, samples."""
@@ -88,39 +73,6 @@ def runs_of(steps):
     return runs
 
 
-def from_case(name, semantics="megatron"):
-    given = CASES[name]["input"]
-    ramp = RampSchedule.from_rampup(
-        given["rampup_batch_size"],
-        global_batch_size=given["global_batch_size"],
-        semantics=semantics,
-    )
-    if given["decrease_batch_size_if_needed"]:
-        unit = given["micro_batch_size"] * given["data_parallel_size"]
-        ramp = ramp.with_decreased(
-            {size: size - size % unit for size in ramp.scheduled_sizes() if size > size % unit}
-        )
-    return ramp
-
-
-def stages_in_the_words_of_megatron(name):
-    given = CASES[name]["input"]
-    for stage in from_case(name).stages:
-        batch = BatchPlan.divide(
-            stage.global_batch_size,
-            micro_batch_size=given["micro_batch_size"],
-            data_parallel_size=given["data_parallel_size"],
-        )
-        yield {
-            "global_batch_size": stage.scheduled_batch_size,
-            "running_global_batch_size": stage.global_batch_size,
-            "num_microbatches": batch.accumulate_grad_batches,
-            "first_consumed_samples": stage.first_sample,
-            "first_iteration": stage.first_step,
-            "steps": stage.steps,
-        }
-
-
 @given(ramp=RAMPS, consumed=st.integers(0, 10_000))
 @example(ramp=(1, 4, 7, 58), consumed=58)
 @example(ramp=(1, 1, 11, 50_000_000), consumed=50_000_000)
@@ -155,7 +107,7 @@ def test_stages_are_the_runs_of_a_walk_step_by_step(ramp, semantics):
 
 
 @given(ramp=RAMPS | LONG_RAMPS, semantics=SEMANTICS)
-def test_each_stage_begins_where_the_one_before_has_consumed_its_samples(ramp, semantics):
+def test_each_stage_begins_where_the_previous_one_ends(ramp, semantics):
     stages = schedule(ramp, semantics).stages
     assert (stages[0].first_sample, stages[0].first_step) == (0, 0)
     for stage, following in pairwise(stages):
@@ -183,7 +135,7 @@ def test_after_any_number_of_samples_a_stage_ends_with_the_very_step_that_reache
 
 
 @given(ramp=RAMPS, semantics=SEMANTICS)
-def test_one_look_up_tells_the_batch_the_stage_and_its_bounds_of_every_step(ramp, semantics):
+def test_a_look_up_returns_the_batch_the_stage_and_its_bounds_of_every_step(ramp, semantics):
     planned = schedule(ramp, semantics)
     for step, (consumed, batch) in enumerate(walk(ramp, semantics)):
         stage = planned.stage_at(consumed)
@@ -208,7 +160,7 @@ def test_beyond_what_floats_can_count_a_look_up_is_still_exact(ramp, semantics, 
 
 
 @given(ramp=RAMPS, semantics=SEMANTICS)
-def test_samples_after_so_many_steps_are_those_of_the_walk(ramp, semantics):
+def test_samples_after_a_number_of_steps_are_those_of_the_walk(ramp, semantics):
     planned = schedule(ramp, semantics)
     steps = walk(ramp, semantics)
     assert [planned.samples_after(step) for step in range(len(steps))] == [
@@ -309,144 +261,6 @@ def test_a_ramp_of_no_steps_is_one_open_stage_at_the_target(rampup):
     assert (planned.samples_after(3), planned.steps_to(48), planned.steps_to(49)) == (48, 3, 4)
 
 
-@pytest.mark.parametrize("name", WITH_STAGES)
-def test_stages_are_those_of_megatron_decreased_ones_too(name):
-    assert list(stages_in_the_words_of_megatron(name)) == MEGATRON[name]["stages"]
-
-
-@pytest.mark.parametrize(
-    "name", [name for name, megatron in MEGATRON.items() if "train_iters" in megatron]
-)
-def test_the_whole_steps_that_so_many_samples_hold_are_those_of_megatron(name):
-    ramp, samples, steps = (
-        from_case(name),
-        MEGATRON[name]["train_samples"],
-        MEGATRON[name]["train_iters"],
-    )
-    assert ramp.samples_after(steps) <= samples < ramp.samples_after(steps + 1)
-
-
-@pytest.mark.parametrize("name", FAILS_ON_THE_WAY)
-def test_megatron_reaches_the_stage_that_it_fails_on_where_ours_has_it(name):
-    """What we do with such a ramp, before its start, is a law of the training plan."""
-    failed = MEGATRON[name]["error"]
-    stage = from_case(name).stage_at(failed["consumed_samples"])
-    assert (stage.first_sample, stage.first_step) == (
-        failed["consumed_samples"],
-        failed["iteration"],
-    )
-
-
-def test_where_megatron_divides_by_zero_the_target_holds_from_the_start():
-    assert MEGATRON["start_equals_gbs"]["error"]["type"] == "ZeroDivisionError"
-    assert from_case("start_equals_gbs") == RampSchedule.constant(16)
-
-
-def test_where_megatron_rounds_a_float_down_the_answer_is_exact():
-    floats = ORACLE["megatron_float_natural_walk"]
-    planned = RampSchedule.from_rampup(
-        floats["rampup_batch_size"], global_batch_size=floats["global_batch_size"]
-    )
-    assert (floats["megatron_gbs"], floats["exact_rational_gbs"]) == (25, 29)
-    assert planned.global_batch_size_at(floats["consumed_samples"]) == 29
-    assert planned.stage_at(floats["consumed_samples"]).first_sample == floats["consumed_samples"]
-
-
-@pytest.mark.parametrize(
-    ("name", "message"),
-    [
-        ("start_greater_than_gbs", "starts at 32, above model.global_batch_size=16"),
-        (
-            "increment_not_dividing",
-            "from 16 to model.global_batch_size=32 is 16,"
-            " which is not a multiple of the increment 5",
-        ),
-        ("zero_increment", "increment 0 is below 1"),
-        ("two_values", "has 2 values; it takes three"),
-    ],
-)
-@pytest.mark.parametrize("semantics", ["megatron", "maxtext"])
-def test_what_the_others_assert_or_divide_by_zero_is_a_usage_error(name, message, semantics):
-    with pytest.raises(UsageError) as refusal:
-        from_case(name, semantics)
-    assert message in refusal.value.message
-    assert refusal.value.keys[0] == "model.rampup_batch_size"
-    assert refusal.value.remedy
-
-
-def test_every_case_of_the_oracles_is_held_to_one_of_the_laws():
-    refused = {
-        "start_equals_gbs",
-        "start_greater_than_gbs",
-        "increment_not_dividing",
-        "zero_increment",
-        "two_values",
-    }
-    assert {*WITH_STAGES, *FAILS_ON_THE_WAY, *refused} == set(CASES)
-    assert {name for name, maxtext in MAXTEXT.items() if maxtext["error"]} == refused - {
-        "two_values"
-    }
-
-
-@pytest.mark.parametrize(
-    "name", [name for name, maxtext in MAXTEXT.items() if maxtext["error"] is None]
-)
-def test_stages_under_maxtext_semantics_are_those_of_maxtext(name):
-    given = CASES[name]["input"]
-    planned = RampSchedule.from_rampup(
-        given["rampup_batch_size"],
-        global_batch_size=given["global_batch_size"],
-        semantics="maxtext",
-    )
-    ours = [
-        {
-            "global_batch_size": stage.global_batch_size,
-            "first_consumed_samples": stage.first_sample,
-            "first_iteration": stage.first_step,
-            "steps": stage.steps,
-        }
-        for stage in planned.stages
-    ]
-    assert ours == MAXTEXT[name]["stages"]
-    assert planned.stages[-1].first_step == MAXTEXT[name]["total_rampup_steps"]
-
-
-def test_a_maxtext_ramp_that_starts_at_its_target_is_refused_as_it_is_there():
-    assert MAXTEXT["start_equals_gbs"]["error"]["type"] == "ValueError"
-    with pytest.raises(UsageError) as refusal:
-        from_case("start_equals_gbs", "maxtext")
-    assert "starts at model.global_batch_size=16" in refusal.value.message
-
-
-@pytest.mark.parametrize("name", DRIFTS)
-def test_a_stage_ends_at_the_samples_that_its_steps_read_where_the_counter_of_nemo_2_drifts_ahead(
-    name,
-):
-    """NeMo 2 also takes one step of the next size before it stops, so its stages end later."""
-    run = DRIFTS[name]
-    read = 0
-    for start in run["starts"]:
-        read += sum(batch * steps for batch, steps in start["gbs_steps"])
-        assert start["true_cumulative_samples"] == read
-        assert start["checkpoint_consumed_samples"] == read + start["drift"]
-        assert start["drift"] > 0
-    planned = RampSchedule.from_rampup(
-        run["rampup_batch_size"], global_batch_size=run["global_batch_size"]
-    )
-    consumed = 0
-    for stage, following in pairwise(planned.stages):
-        checkpoint = consumed + stage.steps * stage.global_batch_size
-        assert checkpoint == stage.end_sample
-        assert (
-            planned.stage_at(checkpoint - stage.global_batch_size) is stage
-        )  # the last step has the batch of its stage
-        assert planned.stage_at(checkpoint) is following
-        assert (
-            following.first_sample == checkpoint
-        )  # and a resume there reads on at the very next sample
-        consumed = checkpoint
-
-
 @given(ramp=RAMPS, unit=st.integers(1, 12))
 def test_decreased_batches_count_the_samples_that_they_really_run(ramp, unit):
     planned = schedule(ramp)
@@ -478,7 +292,7 @@ def test_a_ramp_with_a_missing_or_impossible_value_is_refused_as_it_was_written(
 
 
 @given(start=st.integers(1, 60), increment=st.integers(2, 40), rise=st.integers(1, 200))
-def test_targets_and_increments_offered_for_a_ramp_that_does_not_divide_are_the_nearest_that_work(
+def test_the_suggested_targets_and_increments_of_a_ramp_are_the_nearest_that_work(
     start, increment, rise
 ):
     if rise % increment == 0:
@@ -531,6 +345,18 @@ def test_a_ramp_of_too_many_sizes_is_refused_with_an_increment_that_works():
 def test_a_target_below_one_is_refused(target):
     with pytest.raises(UsageError, match=f"model.global_batch_size={target} is less than one"):
         RampSchedule.constant(target)
+
+
+@given(ramp=RAMPS, semantics=SEMANTICS)
+@example(ramp=(1, 1, 2, 1), semantics="megatron")
+def test_of_several_thresholds_at_one_sample_the_last_one_is_kept(ramp, semantics):
+    planned = schedule(ramp, semantics)
+    distinct = planned.distinct_thresholds()
+    assert all(one.first_sample < other.first_sample for one, other in pairwise(distinct))
+    assert RampSchedule(thresholds=distinct).stages == planned.stages
+    assert {threshold.first_sample for threshold in distinct} == {
+        threshold.first_sample for threshold in planned.thresholds
+    }
 
 
 def test_a_negative_number_of_samples_has_no_batch():

@@ -22,9 +22,11 @@ def fleet_of(num_nodes, devices, **parallel):
     return Fleet(num_nodes=num_nodes, devices=devices, parallel=ParallelSizes(**parallel))
 
 
-def plan(rampup, target, *, micro, fleet, policy, schedule=None, **rest):
+def plan(rampup, target, *, micro, fleet, policy, accumulate=None, schedule=None, **rest):
     return plan_training(
-        batch=BatchSettings(global_batch_size=target, micro_batch_size=micro),
+        batch=BatchSettings(
+            global_batch_size=target, micro_batch_size=micro, accumulate_grad_batches=accumulate
+        ),
         ramp=RampSettings(rampup_batch_size=rampup, step_batch_size_schedule=schedule),
         fleet=fleet,
         node_policy=policy,
@@ -221,7 +223,7 @@ NODES = {"nemo": nemo_has_nodes, "best": best_has_nodes, "fixed": fixed_has_node
 
 
 @given(run=runs())
-def test_where_no_small_change_helps_the_batch_sizes_that_would_work_are_named(run):
+def test_if_no_small_change_helps_the_batch_sizes_that_work_are_named(run):
     refusal = refusal_of_stages(**run)
     assume(refusal is not None)
     # NeMo's launcher has a stricter condition if the model is split.
@@ -308,6 +310,19 @@ def test_stages_of_a_step_schedule_are_refused_with_the_changes_that_a_schedule_
         refusal.value.remedy
         == "data.micro_batch_size=1, or trainer.num_nodes=1, or rampup.node_policy=nemo"
     )
+
+
+def test_no_number_of_nodes_that_cannot_hold_the_model_is_suggested_beside_an_accumulation():
+    refusal = refusal_of_stages(
+        rampup=[3, 13, 100],
+        target=16,
+        micro=1,
+        accumulate=8,
+        fleet=fleet_of(4, 1, tensor=2),
+        policy="fixed",
+    )
+    assert SHOWN.findall(refusal.message) == [("0", "3")]
+    assert "trainer.num_nodes" not in refusal.remedy
 
 
 def test_of_many_wrong_stages_five_are_shown():

@@ -58,7 +58,7 @@ def pairs(ramp):
 
 @st.composite
 def written(draw, count):
-    """A count, as people may write it."""
+    """A count as a user may write it."""
     unit = draw(
         st.sampled_from([unit for unit, size in UNITS.items() if count % (size // 10 or 1) == 0])
     )
@@ -101,7 +101,7 @@ def test_a_batch_that_megatron_finds_not_to_divide_once_it_is_reached_is_refused
 
 
 @pytest.mark.parametrize("case", REFUSED, ids=lambda case: case["schedule"])
-def test_what_megatron_refuses_is_refused(case):
+def test_a_schedule_that_megatron_refuses_is_refused(case):
     with pytest.raises(UsageError) as refusal:
         schedule_of(case)
     assert refusal.value.message.startswith(f"model.step_batch_size_schedule={text_of(case)!r}")
@@ -110,7 +110,7 @@ def test_what_megatron_refuses_is_refused(case):
 
 
 @pytest.mark.parametrize("case", WITH_DECREASE, ids=lambda case: case["schedule"])
-def test_written_sizes_are_not_decreased_here_nor_in_megatron(case):
+def test_sizes_of_a_step_schedule_are_never_decreased(case):
     assert plan_of(case).ramp == schedule_of(case)
     with pytest.raises(UsageError) as refusal:
         plan_of(case, decrease_batch_size_if_needed=True)
@@ -244,7 +244,7 @@ def test_stages_of_a_schedule_end_with_the_step_that_reaches_the_next_threshold(
         ("steps: 0:4", "steps:"),
     ],
 )
-def test_an_entry_that_is_none_is_refused_by_name(text, word):
+def test_an_invalid_entry_is_refused_by_name(text, word):
     with pytest.raises(UsageError) as refusal:
         from_step_schedule(text, sequence_length=1)
     assert refusal.value.message == (

@@ -38,7 +38,7 @@ def test_between_two_points_the_rate_lies_on_the_line_through_them(left, right, 
 
 
 @given(points=POINTS, count=COUNTS)
-def test_where_the_points_rise_more_micro_batches_are_never_slower(points, count):
+def test_with_rising_points_more_micro_batches_are_never_slower(points, count):
     rising = throughput(
         tuple(zip((count for count, _ in points), sorted(rate for _, rate in points), strict=True))
     )
@@ -54,9 +54,7 @@ def test_where_the_points_rise_more_micro_batches_are_never_slower(points, count
     world=st.integers(1, 4096),
     count=COUNTS,
 )
-def test_the_gpus_take_so_many_seconds_that_their_rates_make_the_tokens(
-    points, samples, length, world, count
-):
+def test_seconds_times_rates_are_the_tokens(points, samples, length, world, count):
     measured = throughput(points)
     seconds = measured.seconds(
         samples, sequence_length=length, world_size=world, micro_batches=count
@@ -127,7 +125,7 @@ def test_the_text_of_points_is_read_back_as_the_same_points(points):
         ("1:9000 4:9500 1:9100", "1:9100"),
     ],
 )
-def test_an_entry_that_is_no_point_or_a_second_one_is_refused_by_name(text, word):
+def test_an_invalid_or_repeated_entry_is_refused_by_name(text, word):
     with pytest.raises(UsageError) as refusal:
         parse_points(text)
     assert (

@@ -138,7 +138,7 @@ def test_every_stage_divides_on_its_own_nodes(run):
 
 
 @given(run=runs())
-def test_stages_follow_on_each_other_from_sample_and_step_zero(run):
+def test_stages_are_contiguous_from_sample_and_step_zero(run):
     planned = plan(**run)
     sample = step = 0
     for number, stage in enumerate(planned.stages):
@@ -301,7 +301,7 @@ def test_context_parallelism_that_nemo_does_not_count_is_still_checked():
 
 
 @pytest.mark.parametrize("policy", ["nemo", "best", "fixed"])
-def test_an_accumulation_that_is_given_is_that_of_the_target(policy):
+def test_a_given_accumulation_is_that_of_the_target(policy):
     planned = plan([8, 4, 100], 16, micro=2, accumulate=4, fleet=fleet_of(1, 2), policy=policy)
     assert [stage.accumulate_grad_batches for stage in planned.stages] == [2, 3, 4]
     with pytest.raises(
@@ -346,7 +346,7 @@ def test_a_run_that_ends_inside_its_ramp_says_so():
         ({"max_steps": 4}, ()),
     ],
 )
-def test_a_run_ends_with_a_whole_step_and_says_what_that_adds(length, notes):
+def test_a_run_ends_with_a_whole_step_and_notes_the_difference(length, notes):
     planned = plan(None, 16, fleet=fleet_of(1, 1), **length)
     assert (planned.stages[0].steps, planned.end_sample, planned.notes) == (4, 64, notes)
 
@@ -401,7 +401,7 @@ def test_a_target_and_stages_that_do_not_divide_are_refused_together_each_once()
     )
 
 
-def test_an_ill_ramp_beside_a_wrong_end_is_one_refusal_with_exit_code_2():
+def test_a_wrong_ramp_and_a_wrong_end_are_one_refusal_with_exit_code_2():
     with pytest.raises(UsageError) as refusal:
         plan([4], 16, fleet=fleet_of(1, 1), max_steps=0)
     assert refusal.value.exit_code == 2
@@ -448,6 +448,14 @@ def test_a_stage_takes_the_seconds_of_its_tokens_at_the_rate_of_its_gpus(run):
         )
 
 
+@given(run=runs())
+def test_a_step_loads_each_micro_batch_by_itself_or_all_at_once_as_maxtext_does(run):
+    planned = plan(**run)
+    for stage in planned.stages:
+        at_once = run["semantics"] == "maxtext"
+        assert planned.loads_per_step(stage) == (1 if at_once else stage.accumulate_grad_batches)
+
+
 def test_the_time_of_an_open_stage_or_without_a_throughput_is_unknown():
     endless = plan([4, 4, 24], 16, fleet=fleet_of(1, 1), throughput=MEASURED)
     assert [endless.stage_s(stage) is None for stage in endless.stages] == [
@@ -474,7 +482,7 @@ def test_processes_restart_at_every_boundary_or_only_where_the_nodes_change():
 
 
 @given(run=runs())
-def test_processes_train_on_until_one_of_their_boundaries(run):
+def test_processes_train_until_a_boundary_at_which_they_end(run):
     planned = plan(**run)
     groups = planned.stages_by_processes()
     assert [stage for group in groups for stage in group] == list(planned.stages)
@@ -487,7 +495,7 @@ def test_processes_train_on_until_one_of_their_boundaries(run):
             assert planned.restarts() == len(groups) - 1
 
 
-def test_best_keeps_the_nodes_of_a_stage_where_a_restart_costs_more_than_it_saves():
+def test_best_keeps_the_nodes_if_a_restart_costs_more_than_it_saves():
     run = {
         "rampup": [8, 8, 64],
         "target": 16,

@@ -134,7 +134,7 @@ def test_on_a_resume_only_the_stages_that_are_still_to_come_must_divide(run):
         assert not any(last.global_batch_size % unit == 0 for unit in units)
 
 
-def test_early_stages_too_small_for_the_fleet_do_not_stop_a_resume_beyond_them():
+def test_finished_stages_too_small_for_the_fleet_do_not_stop_a_resume():
     ramp, larger = [4, 4, 24], fleet_of(1, 8)
     with pytest.raises(
         UsageError,
@@ -160,13 +160,13 @@ def test_early_stages_too_small_for_the_fleet_do_not_stop_a_resume_beyond_them()
     assert planned.number_of_stages == 4
 
 
-def test_a_stage_that_a_resume_is_still_inside_of_must_divide():
+def test_a_stage_that_a_resume_is_still_in_must_divide():
     with pytest.raises(UsageError, match=r"stage 0 \(batch size 4\) of the ramp does not divide"):
         plan([4, 4, 24], 8, fleet=fleet_of(1, 8), consumed_samples=20)
     assert plan([4, 4, 24], 8, fleet=fleet_of(1, 8), consumed_samples=24).passed[0].end_sample == 24
 
 
-def test_a_stage_that_was_passed_and_does_not_fit_has_no_plan():
+def test_a_finished_stage_that_does_not_fit_has_no_plan():
     planned = plan([4, 4, 24], 16, fleet=fleet_of(1, 8), consumed_samples=28)
     assert planned.stage_at(28) is planned.stages[0]
     for consumed in (0, 8, 16, 27):
@@ -354,7 +354,7 @@ def test_only_a_ramp_as_megatron_counts_it_is_decreased(settings, keys):
     assert refusal.value.keys == keys
 
 
-def test_a_step_schedule_is_planned_stage_by_stage_and_where_the_batch_shrinks_the_plan_says_so():
+def test_a_step_schedule_is_planned_stage_by_stage_and_a_shrinking_batch_is_noted():
     planned = scheduled("0:16 640:4 1280:12", fleet=fleet_of(4, 1), max_steps=40)
     assert [
         (
@@ -466,7 +466,7 @@ def test_a_finished_batch_that_would_be_decreased_to_nothing_does_not_fail_a_res
 
 
 @pytest.mark.parametrize("policy", ["nemo", "best"])
-def test_an_accumulation_that_is_given_is_that_of_the_largest_batch_wherever_it_stands(policy):
+def test_a_given_accumulation_is_that_of_the_largest_batch_wherever_it_runs(policy):
     with pytest.raises(
         UsageError, match=r"trainer\.accumulate_grad_batches=7 = 7, but model\.global_batch_size=16"
     ):

@@ -30,12 +30,12 @@ STAGE = (
 )
 QUARTER_COSINE = ("schedule.decay_style=quarter_cosine", "optim.min_lr=0", "optim.warmup_steps=0")
 FOREIGN_ALONE = ("data.seq_length=", "max_target_length=", "steps=", "ici_")
-"""What other systems call what the recipe says here."""
+"""Words of other systems for settings that the recipe already has."""
 
 
 @pytest.fixture
 def stages(succeed):
-    """The stages of a plan."""
+    """Returns a function that plans and returns the stages of `--json`."""
     return lambda *words: json.loads(succeed("plan", *words, "--json"))["stages"]
 
 
@@ -128,7 +128,7 @@ def test_plans_side_by_side_as_json_are_the_plans(succeed, stages):
 
 
 @pytest.mark.parametrize("json_wanted", [[], ["--json"]])
-def test_plans_none_of_which_fits_are_bad_input(rampcli, json_wanted):
+def test_a_comparison_in_which_no_plan_fits_is_bad_input(rampcli, json_wanted):
     ended = rampcli(
         "plan", "-f", "llama3_8b", "--what-if", "model.global_batch_size=510,511", *json_wanted
     )
@@ -137,7 +137,7 @@ def test_plans_none_of_which_fits_are_bad_input(rampcli, json_wanted):
 
 
 @pytest.mark.parametrize("json_wanted", [[], ["--json"]])
-def test_what_is_wrong_with_every_plan_is_said_once(rampcli, json_wanted):
+def test_an_error_of_every_plan_is_shown_once(rampcli, json_wanted):
     ended = rampcli(
         "plan",
         "-f",
@@ -360,7 +360,7 @@ def earlier(tmp_path):
     return run
 
 
-def test_hours_are_those_that_an_earlier_run_took(succeed, earlier):
+def test_hours_are_computed_from_the_throughput_of_an_earlier_run(succeed, earlier):
     printed = succeed(
         "plan",
         "-f",
@@ -427,16 +427,15 @@ def test_a_picture_of_a_seesaw_shows_its_stairs_and_json_stays_json(rampcli, tmp
         "plan", "-f", "llama3_8b", "--seesaw", *QUARTER_COSINE, "--plot", "x.svg", "--json"
     )
     assert ended.exit_code == 0, ended.stderr
-    sizes = {
-        str(stage["global_batch_size"]) for stage in json.loads(ended.stdout)["stages"][:3]
-    }  # the later ones are narrow
+    wide_stages = json.loads(ended.stdout)["stages"][:3]
+    sizes = {str(stage["global_batch_size"]) for stage in wide_stages}
     assert sizes <= {
         element.text for element in ElementTree.fromstring((tmp_path / "x.svg").read_bytes()).iter()
     }
 
 
 @pytest.mark.parametrize("option", [["--plot", "x.svg"], ["--dialects"], ["--seesaw"]])
-def test_what_is_about_one_plan_does_not_go_with_a_comparison(rampcli, tmp_path, option):
+def test_options_for_one_plan_are_refused_in_a_comparison(rampcli, tmp_path, option):
     ended = rampcli("plan", "-f", "gpt3_5b", "--what-if", "seed=1,2", *option)
     assert (ended.exit_code, ended.stdout) == (2, "")
     assert f"--what-if compares plans, and {option[0]} is about one" in ended.stderr

@@ -158,7 +158,7 @@ def test_a_plan_of_one_stage_is_its_own_total(planned):
     assert "total" not in cells(table)["stage"]
 
 
-def test_hours_are_samples_over_what_the_gpus_do_and_the_total_counts_the_restarts(planned):
+def test_hours_are_samples_over_throughput_and_the_total_includes_restarts(planned):
     words = [
         "throughput.samples_per_s_per_gpu=2",
         "rampup.restart_s=1800",
@@ -179,7 +179,7 @@ def test_hours_are_samples_over_what_the_gpus_do_and_the_total_counts_the_restar
 @pytest.mark.parametrize(
     ("samples_per_s", "hours"), [(0.001, "6,250"), (0.01, "625"), (1, "6.2"), (100, "0.062")]
 )
-def test_hours_are_written_as_precisely_as_one_reads_them(planned, samples_per_s, hours):
+def test_hours_are_shown_with_the_precision_that_a_reader_needs(planned, samples_per_s, hours):
     words = [
         "model.rampup_batch_size=null",
         "model.global_batch_size=2560",
@@ -190,7 +190,7 @@ def test_hours_are_written_as_precisely_as_one_reads_them(planned, samples_per_s
     assert cells(plan_table(resolved, width=160))["hours"] == [hours]
 
 
-def test_fewer_micro_batches_are_slower_where_the_efficiency_says_so(planned):
+def test_fewer_micro_batches_are_slower_as_the_efficiency_says(planned):
     resolved = planned("gpt3_5b", "rampup.efficiency='1:1000 4:4000'", "rampup.restart_s=0")
     columns = cells(plan_table(resolved, width=1000))
     rates = {"1": 1000, "2": 2000, "3": 3000, "4": 4000}
@@ -230,7 +230,7 @@ def test_the_learning_rates_are_those_of_the_first_and_the_last_step_of_a_stage(
     assert columns["last lr"][-2] == f"{resolved.config.optim.min_lr:.2e}"
 
 
-def test_what_is_loaded_stands_beside_what_is_trained_where_hosts_read_for_others(planned):
+def test_loaded_samples_are_shown_if_hosts_read_for_others(planned):
     columns = cells(plan_table(planned("gpt3_5b", "data.expansion_factor_real_data=2"), width=160))
     assert [number(cell) for cell in columns["load"][:-1]] == [
         2 * batch for batch in range(256, 2049, 256)
@@ -306,7 +306,7 @@ def test_an_ordinary_plan_has_no_notes(planned):
         assert [line for line in plan_summary(planned(name)) if line.startswith("note:")] == []
 
 
-def test_plans_side_by_side_have_the_figures_of_each_and_none_for_what_does_not_fit(planned):
+def test_a_comparison_has_the_figures_of_each_plan_and_none_for_a_misfit(planned):
     small, large = planned("gpt3_5b", "trainer.num_nodes=8"), planned("gpt3_5b")
     columns = cells(
         comparison_table(

@@ -105,9 +105,7 @@ def test_a_rate_that_falls_is_at_its_floor_at_the_end_and_stays_there(schedule, 
 
 
 @given(schedule=falling(), one=SHARES, other=SHARES)
-def test_after_the_warmup_a_rate_never_rises_nor_leaves_what_lies_between_its_peak_and_its_floor(
-    schedule, one, other
-):
+def test_after_the_warmup_a_rate_never_rises_and_stays_between_peak_and_floor(schedule, one, other):
     decaying = schedule.end_sample - schedule.warmup_samples
     first, second = sorted(
         schedule.warmup_samples + int(share * decaying) for share in (one, other)
@@ -124,9 +122,7 @@ def test_after_the_warmup_a_rate_never_rises_nor_leaves_what_lies_between_its_pe
         ("quarter_cosine", None, math.sqrt(0.5)),
     ],
 )
-def test_a_decay_is_where_its_formula_says_part_of_the_way_from_the_warmup_to_the_end(
-    style, quarter, half
-):
+def test_a_decay_follows_its_formula_between_the_warmup_and_the_end(style, quarter, half):
     schedule = rate(style, peak=3.0, floor=1.0, warmup_samples=100, end_sample=500)
     assert schedule.at(200, global_batch_size=16) == pytest.approx(
         1 + 2 * (math.cos(math.pi / 8) if quarter is None else quarter)
@@ -261,7 +257,7 @@ def test_a_batch_below_the_target_scales_the_rate_by_its_coupling(coupling, fact
             )
 
 
-def test_a_coupling_never_raises_the_rate_above_its_peak_where_the_batch_shrinks():
+def test_a_coupling_never_raises_the_rate_above_its_peak_if_the_batch_shrinks():
     planned = plan_training(
         batch=BatchSettings(micro_batch_size=1),
         ramp=RampSettings(step_batch_size_schedule="samples: 0:16 160:64 800:8"),
@@ -350,7 +346,7 @@ def test_over_a_run_seesaw_starts_from_the_first_batch_of_its_plan():
 
 
 @given(steps=st.integers(0, 40), rampup=st.sampled_from([None, [4, 4, 24], [4, 4, 400], [8, 8, 0]]))
-def test_a_warmup_in_steps_lasts_the_samples_that_the_ramp_reads_in_so_many_steps(steps, rampup):
+def test_a_warmup_in_steps_lasts_the_samples_that_the_ramp_reads_in_them(steps, rampup):
     planned = plan(rampup, 16, max_samples=10_000)
     consumed = 0
     for _ in range(steps):

@@ -34,7 +34,7 @@ def translate_plan(
         rampup_batch_size: `[start, increment, samples]`, or None.
         step_batch_size_schedule: text of the setting, or None.
         num_pipeline_microbatches: parts of a stage's micro batch, or None.
-        expansion_factor_real_data: one host in so many reads, or None.
+        expansion_factor_real_data: hosts per reading host, or None.
     """
     source = Source(
         plan=plan,

@@ -18,10 +18,9 @@ from rampcli.batch.dialects.translation import (
     to_assignments,
 )
 from rampcli.batch.node_policies import POLICY_KEY
-from rampcli.batch.nodes import FLEET_KEYS
 from rampcli.batch.per_device import PER_DEVICE, nearest_per_device, to_samples
 from rampcli.batch.pipeline import PIPELINE_KEY, STAGES_KEY
-from rampcli.batch.plan import ACCUMULATE_KEY, GLOBAL_KEY, MICRO_KEY
+from rampcli.batch.plan import ACCUMULATE_KEY, FLEET_KEYS, GLOBAL_KEY, MICRO_KEY
 from rampcli.batch.quantities import as_written, decimal, is_decimal
 from rampcli.batch.ramp import RAMP_KEY, SEMANTICS_KEY
 from rampcli.errors import UsageError

@@ -17,7 +17,7 @@ class Source:
         ramp: `[start, increment, samples]`, or None if the batch is not ramped.
         steps: thresholds of a step schedule in samples, as text, or None.
         num_pipeline_microbatches: parts of a stage's micro batch, or None if not given.
-        expansion_factor_real_data: one host in so many reads, or None if not given.
+        expansion_factor_real_data: hosts per reading host, or None if not given.
     """
 
     plan: TrainingPlan

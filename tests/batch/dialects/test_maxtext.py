@@ -37,7 +37,7 @@ def meaning(words, *, num_devices, model_parallel_size=1, **settings):
 
 
 def offered(remedy, word):
-    """The numbers that a remedy offers for a word."""
+    """Returns the numbers that a remedy suggests for a word."""
     assert remedy.startswith(f"{word}=")
     return [
         float(number) for number in re.findall(r"\d+(?:\.\d+)?", remedy.removeprefix(f"{word}="))
@@ -280,7 +280,7 @@ def test_a_ramp_that_maxtext_would_truncate_is_refused_with_the_nearest_values_t
 
 
 @pytest.mark.parametrize("word", [START, INCREMENT, RAMP_SAMPLES])
-def test_a_word_of_a_ramp_that_is_not_enabled_is_refused_where_maxtext_passes_over_it(word):
+def test_a_word_of_a_ramp_that_is_not_enabled_is_refused_although_maxtext_ignores_it(word):
     with pytest.raises(UsageError) as refusal:
         meaning({PER_DEVICE: 4, word: 2}, num_devices=8)
     assert (
@@ -290,7 +290,7 @@ def test_a_word_of_a_ramp_that_is_not_enabled_is_refused_where_maxtext_passes_ov
     assert refusal.value.remedy == "enable_rampup_batch_size=true"
 
 
-def test_a_ramp_that_is_switched_off_is_no_ramp_whatever_else_is_said_of_it():
+def test_a_disabled_ramp_is_left_out_whatever_its_other_words():
     words = {PER_DEVICE: 4, ENABLE: False, START: 1, INCREMENT: 1, RAMP_SAMPLES: 100}
     assert meaning(words, num_devices=8) == {GLOBAL: 32, RAMP: None, MICRO: 4}
 
@@ -349,7 +349,7 @@ def test_a_fleet_that_the_model_does_not_divide_is_left_to_the_plan_to_refuse(de
     )
 
 
-def test_only_sizes_that_can_be_written_as_a_decimal_are_offered():
+def test_only_sizes_that_have_a_decimal_are_suggested():
     with pytest.raises(UsageError) as refusal:
         meaning({PER_DEVICE: 0.5}, num_devices=6, model_parallel_size=3)
     assert offered(refusal.value.remedy, PER_DEVICE) == [1]

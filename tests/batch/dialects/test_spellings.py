@@ -53,7 +53,7 @@ def test_words_that_count_per_device_are_not_spellings():
     first=USES,
     second=USES,
 )
-def test_what_is_set_nearest_to_the_user_decides(canonical, first, second):
+def test_the_value_set_nearest_to_the_user_wins(canonical, first, second):
     given = {TENSOR: canonical, TENSOR_SPELLINGS[0]: first, TENSOR_SPELLINGS[1]: second}
     nearest = max(entry.layer for entry in given.values() if entry.value is not None)
     values = {
@@ -117,7 +117,7 @@ def test_only_keys_that_a_spelling_was_used_for_are_spoken_for_and_by_a_spelling
 
 
 @given(value=st.integers(0, 2), other=st.integers(0, 2))
-def test_two_values_of_one_number_are_compared_and_both_are_shown(value, other):
+def test_two_different_values_of_one_number_are_both_shown(value, other):
     if value == other:
         check_same("one", value, "other", other)
         return

@@ -235,7 +235,7 @@ def test_a_batch_in_maxtexts_words_is_read_back_as_the_same_or_as_having_no_deci
 
 
 @given(run=runs())
-def test_a_ramp_counted_by_another_rule_than_the_systems_own_is_said_not_to_be_the_same(run):
+def test_a_ramp_of_other_semantics_than_the_systems_own_is_reported(run):
     found = {
         system: [note for note in said(run, system).unsaid if OTHER_RULE in note]
         for system in DIALECTS
@@ -269,7 +269,7 @@ def test_a_ramp_is_also_written_as_a_step_schedule_for_newer_versions_of_megatro
 
 
 @given(run=runs())
-def test_a_ramp_whose_largest_batch_is_accumulated_here_is_said_to_take_one_pass_in_maxtext(run):
+def test_a_ramp_with_accumulation_is_reported_to_take_one_pass_in_maxtext(run):
     accumulate = plan(**run).stages[-1].accumulate_grad_batches
     found = [note for note in said(run, "MaxText").unsaid if "in one pass" in note]
     wanted = (
@@ -279,7 +279,7 @@ def test_a_ramp_whose_largest_batch_is_accumulated_here_is_said_to_take_one_pass
     assert found == ([wanted] if run["rampup"] and accumulate > 1 else [])
 
 
-def test_a_batch_is_said_in_the_words_of_four_systems():
+def test_a_batch_is_written_in_the_words_of_four_systems():
     run = {
         "rampup": None,
         "target": 64,
@@ -321,7 +321,7 @@ def test_a_ramp_of_no_steps_is_left_out_where_others_would_divide_by_zero(rampup
     assert "ramp" not in str(said(run, system))
 
 
-def test_a_step_schedule_is_said_to_megatron_in_tokens_and_to_the_others_not_at_all():
+def test_a_step_schedule_is_written_in_tokens_for_megatron_and_reported_for_the_others():
     schedule = "samples: 0:4 60:16 100:8"
     run = {
         "rampup": None,
@@ -343,7 +343,7 @@ def test_a_step_schedule_is_said_to_megatron_in_tokens_and_to_the_others_not_at_
         assert not any("ramp" in word or "schedule" in word for word in said(run, system).words)
 
 
-def test_megatron_is_told_to_decrease_what_does_not_divide_only_where_something_is():
+def test_megatron_gets_the_flag_to_decrease_only_if_a_batch_is_decreased():
     run = {
         "rampup": [4, 2, 60],
         "target": 12,
@@ -359,7 +359,7 @@ def test_megatron_is_told_to_decrease_what_does_not_divide_only_where_something_
     )
 
 
-def test_a_decrease_is_not_said_to_nemo_nor_to_megatron_where_stages_have_nodes_of_their_own():
+def test_a_decrease_is_reported_for_nemo_and_for_megatron_if_stages_have_their_own_nodes():
     run = {
         "rampup": [16, 2, 200],
         "target": 24,
@@ -380,7 +380,7 @@ def test_a_decrease_is_not_said_to_nemo_nor_to_megatron_where_stages_have_nodes_
     )
 
 
-def test_maxtexts_own_words_are_printed_and_what_its_pipeline_would_refuse_is_said():
+def test_maxtexts_own_words_are_written_and_a_batch_that_its_pipeline_refuses_is_reported():
     planned = plan(None, 64, fleet=fleet_of(1, 8, pipeline=4), micro=4)
     words = {"rampup_batch_size": None, "step_batch_size_schedule": None}
     dialect = translate_plan(
@@ -395,7 +395,7 @@ def test_maxtexts_own_words_are_printed_and_what_its_pipeline_would_refuse_is_sa
     )
 
 
-def test_a_size_per_device_that_maxtext_truncates_is_said():
+def test_a_size_per_device_that_maxtext_truncates_is_reported():
     dialect = said(
         {"rampup": None, "target": 230, "fleet": fleet_of(10, 10, tensor=10), "micro": 23},
         "MaxText",
@@ -409,7 +409,7 @@ def test_the_words_are_those_of_the_largest_stage():
     assert (words["data.global_batch_size"], words["trainer.num_nodes"]) == ("2048", "16")
 
 
-def test_a_batch_per_device_without_a_decimal_is_said_exactly():
+def test_a_batch_per_device_without_a_decimal_is_reported_exactly():
     run = {
         "rampup": [4, 4, 24],
         "target": 12,
@@ -426,7 +426,7 @@ def test_a_batch_per_device_without_a_decimal_is_said_exactly():
     )
 
 
-def test_a_run_that_ends_inside_its_ramp_is_said_with_the_ramps_own_target():
+def test_a_run_that_ends_inside_its_ramp_is_written_with_the_ramps_target():
     run = {"rampup": [4, 4, 24], "target": 16, "fleet": fleet_of(1, 1), "micro": 1, "max_steps": 3}
     words = assignments(said(run, "NeMo 2"))
     assert (words["data.global_batch_size"], words["data.rampup_batch_size"]) == ("16", "[4,4,24]")

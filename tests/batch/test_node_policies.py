@@ -1,0 +1,208 @@
+import json
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rampcli.batch.node_policies import Workload, find_node_policy, nemo_schedule
+from rampcli.batch.nodes import Clock, Fleet, Work
+from rampcli.batch.plan import ParallelSizes
+from rampcli.batch.ramp import RampSchedule
+from rampcli.batch.throughput import Throughput
+from rampcli.errors import UsageError
+
+ORACLE = json.loads((Path(__file__).parent / "oracles" / "nodes.json").read_text(encoding="utf-8"))
+CASES = {case["name"]: case for case in ORACLE["cases"]}
+READ_FROM_A_STALE_FILE = "stale_json_wins"
+WITH_SCHEDULE = [
+    name
+    for name, case in CASES.items()
+    if case["schedule"] is not None and name != READ_FROM_A_STALE_FILE
+]
+CRASHES = [name for name, case in CASES.items() if case["schedule"] is None]
+
+MICRO = st.sampled_from([1, 2, 3, 4])
+PARALLEL = st.builds(
+    ParallelSizes,
+    tensor=st.sampled_from([1, 2, 4, 8]),
+    pipeline=st.sampled_from([1, 2]),
+    context=st.sampled_from([1, 2]),
+)
+FLEETS = st.builds(
+    Fleet, num_nodes=st.integers(1, 20), devices=st.sampled_from([1, 2, 3, 4, 8]), parallel=PARALLEL
+)
+SIZES = st.tuples(
+    st.sampled_from([1, 2, 4, 8, 16, 32]), st.integers(1, 12), st.integers(1, 8), st.integers(0, 8)
+).map(lambda ramp: [ramp[0] * (ramp[1] + index * ramp[2]) for index in range(ramp[3] + 1)])
+"""Batch sizes of a ramp, in ascending order."""
+EVEN = Clock(
+    throughput=Throughput(points=((1, 1000.0),), basis="a test"),
+    sequence_length=100,
+    restart_s=0.0,
+    restarts_always=True,
+)
+
+
+def fleet_of(num_nodes, devices, **parallel):
+    return Fleet(num_nodes=num_nodes, devices=devices, parallel=ParallelSizes(**parallel))
+
+
+def works_of(sizes, samples=10**9):
+    return [Work(global_batch_size=size, samples=samples) for size in sizes]
+
+
+def chosen(policy, works, *, micro, fleet, clock=EVEN):
+    sizes = sorted({work.global_batch_size for work in works})
+    workload = Workload(works=works, sizes=sizes, micro_batch_size=micro, fleet=fleet, clock=clock)
+    return find_node_policy(policy).choose(workload)
+
+
+def divides(size, nodes, *, micro, fleet):
+    """Returns whether a batch splits into whole micro batches on `nodes` nodes."""
+    ranks, rest = divmod(nodes * fleet.devices, fleet.parallel.model_parallel_size)
+    return rest == 0 and size % (micro * ranks) == 0
+
+
+def nemo_by_the_rule(sizes, micro, fleet):
+    """Follows the launcher's loop. Where it crashes, a size has no nodes."""
+    by_size, most = {sizes[-1]: fleet.num_nodes}, fleet.num_nodes
+    for size in sizes[-2::-1]:
+        by_size[size] = None
+        for n in range(1, most + 1):
+            ranks = fleet.devices * n // (fleet.parallel.tensor * fleet.parallel.pipeline)
+            if (
+                ranks > 0
+                and size % (micro * ranks) == 0
+                and size % (micro * fleet.devices * n) == 0
+            ):
+                by_size[size] = n
+        most = by_size[size] or most
+    return {size: by_size[size] for size in sizes}
+
+
+def from_case(name):
+    given = CASES[name]["input"]
+    fleet = fleet_of(
+        given["num_nodes"],
+        given["gpus_per_node"],
+        tensor=given["tensor_model_parallel_size"],
+        pipeline=given["pipeline_model_parallel_size"],
+    )
+    ramp = RampSchedule.from_rampup(
+        given["rampup_batch_size"], global_batch_size=given["global_batch_size"]
+    )
+    return nemo_schedule(
+        ramp.scheduled_sizes(), micro_batch_size=given["micro_batch_size"], fleet=fleet
+    )
+
+
+def from_json(schedule):
+    return {int(size): nodes for size, nodes in schedule.items()}
+
+
+def test_nodes_are_found_in_a_fleet_of_any_size_without_trying_each():
+    fleet = fleet_of(10**30, 8)
+    assert fleet.nodes_that_divide(64, micro_batch_size=1) == [1, 2, 4, 8]
+    assert nemo_schedule([64, 128, 192], micro_batch_size=1, fleet=fleet) == {
+        64: 8,
+        128: 16,
+        192: 10**30,
+    }
+
+
+@given(sizes=SIZES, micro=MICRO, fleet=FLEETS)
+def test_nemo_gives_each_size_the_most_nodes_that_divide_it_and_no_more_than_the_size_above(
+    sizes, micro, fleet
+):
+    schedule = nemo_schedule(sizes, micro_batch_size=micro, fleet=fleet)
+    assert list(schedule.items()) == list(nemo_by_the_rule(sizes, micro, fleet).items())
+    given_nodes = [nodes for nodes in schedule.values() if nodes is not None]
+    assert given_nodes == sorted(given_nodes)
+
+
+@pytest.mark.parametrize("name", WITH_SCHEDULE)
+def test_nemo_answers_what_the_launcher_answers(name):
+    assert from_case(name) == from_json(CASES[name]["schedule"])
+
+
+def test_a_schedule_follows_from_the_settings_even_beside_a_stale_file_of_the_launcher(
+    tmp_path, monkeypatch
+):
+    stale = CASES[READ_FROM_A_STALE_FILE]
+    (tmp_path / "nodes_scheduler.json").write_text(
+        json.dumps(stale["input"]["existing_nodes_scheduler_json"]), encoding="utf-8"
+    )
+    monkeypatch.chdir(tmp_path)
+    assert stale["schedule"] == {"999": 3}
+    assert from_case(READ_FROM_A_STALE_FILE) == from_json(CASES["nemo_docs_gpt3_5b"]["schedule"])
+
+
+def test_nodes_too_few_for_the_model_are_left_out_where_the_launcher_divides_by_zero():
+    assert CASES["tp8_pp2_zero_dp"]["error"]["type"] == "ZeroDivisionError"
+    assert from_case("tp8_pp2_zero_dp") == {
+        64: 8,
+        128: 8,
+        192: 8,
+        256: 8,
+        320: 10,
+        384: 12,
+        448: 14,
+        512: 16,
+    }
+
+
+def test_a_size_that_nothing_divides_has_no_nodes_where_the_launcher_crashes():
+    case = CASES["no_feasible_max_empty"]
+    assert case["error"]["type"] == "ValueError"
+    # The launcher never checks the largest size. Its looser condition alone gives the same nodes.
+    assert from_case("no_feasible_max_empty") == from_json(
+        case["least_strict_schedule_for_comparison"]
+    ) | {256: 16}
+
+
+def test_every_case_of_the_oracle_is_held_to_a_law():
+    assert CRASHES == ["tp8_pp2_zero_dp", "no_feasible_max_empty"]
+    assert {*WITH_SCHEDULE, *CRASHES, READ_FROM_A_STALE_FILE} == set(CASES)
+
+
+@given(sizes=SIZES, micro=MICRO, fleet=FLEETS)
+def test_under_nemo_a_stage_that_the_launchers_nodes_do_not_divide_has_no_nodes(
+    sizes, micro, fleet
+):
+    schedule = nemo_by_the_rule(sizes, micro, fleet)
+    for size, nodes in zip(
+        sizes, chosen("nemo", works_of(sizes), micro=micro, fleet=fleet), strict=True
+    ):
+        whole = schedule[size] is not None and divides(
+            size, schedule[size], micro=micro, fleet=fleet
+        )
+        assert nodes == (schedule[size] if whole else None)
+
+
+@pytest.mark.parametrize("name", ["final_not_checked", "coprime_stage"])
+def test_the_largest_size_has_no_nodes_if_it_does_not_divide_although_the_launcher_never_checks(
+    name,
+):
+    given, by_size = CASES[name]["input"], CASES[name]["schedule"]
+    fleet = fleet_of(given["num_nodes"], given["gpus_per_node"])
+    nodes = chosen(
+        "nemo", works_of(map(int, by_size)), micro=given["micro_batch_size"], fleet=fleet
+    )
+    assert nodes == [*list(by_size.values())[:-1], None]
+
+
+@given(sizes=SIZES, micro=MICRO, fleet=FLEETS)
+def test_fixed_gives_every_size_all_the_nodes_or_none(sizes, micro, fleet):
+    expected = [
+        fleet.num_nodes if divides(size, fleet.num_nodes, micro=micro, fleet=fleet) else None
+        for size in sizes
+    ]
+    assert chosen("fixed", works_of(sizes), micro=micro, fleet=fleet) == expected
+
+
+def test_an_unknown_policy_is_refused_with_those_there_are():
+    with pytest.raises(UsageError) as refusal:
+        chosen("nemesis", works_of([8]), micro=1, fleet=fleet_of(1, 1))
+    assert refusal.value.keys == ("rampup.node_policy",)
+    assert refusal.value.remedy == "one of nemo, best, fixed"
