@@ -19,7 +19,7 @@ from rampcli.interpreter import python_command, safe_environment
         (None, None),
     ],
 )
-def test_only_the_entries_that_somebody_wrote_stay_on_the_path(before, after):
+def test_only_empty_entries_are_removed_from_pythonpath(before, after):
     environment = {"HOME": "/home/me"} | ({} if before is None else {"PYTHONPATH": before})
     expected = {"HOME": "/home/me", "PYTHONSAFEPATH": "1"} | (
         {} if after is None else {"PYTHONPATH": after}
@@ -27,7 +27,7 @@ def test_only_the_entries_that_somebody_wrote_stay_on_the_path(before, after):
     assert safe_environment(environment) == expected
 
 
-def test_a_module_of_the_working_directory_is_not_imported_by_what_is_started(tmp_path):
+def test_child_processes_do_not_import_from_the_working_directory(tmp_path):
     for name in ("json", "yaml", "sitecustomize"):
         (tmp_path / f"{name}.py").write_text(f"open('{tmp_path}/imported {name}', 'w')")
     environment = safe_environment({**os.environ, "PYTHONPATH": ":"})
@@ -46,16 +46,18 @@ def test_a_module_of_the_working_directory_is_not_imported_by_what_is_started(tm
     assert not list(tmp_path.glob("imported *"))
 
 
-PROBE = "import sys; from rampcli.interpreter import remove_working_directory_from_path as leave; leave(); import planted"
+PROBE = """
+from rampcli.interpreter import remove_working_directory_from_path
+remove_working_directory_from_path()
+import planted
+"""
 
 
 @pytest.mark.parametrize(
     ("path", "imports"),
     [(":", False), (":/nowhere", False), (".", True), (":.", True), (None, False)],
 )
-def test_this_process_imports_from_the_working_directory_only_if_its_user_has_written_it_out(
-    tmp_path, path, imports
-):
+def test_the_working_directory_is_on_the_path_only_if_pythonpath_names_it(tmp_path, path, imports):
     (tmp_path / "planted.py").touch()
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"} | (
         {} if path is None else {"PYTHONPATH": path}

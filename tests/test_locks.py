@@ -19,7 +19,7 @@ time.sleep(60)
 """
 
 
-def test_what_one_holds_no_other_does_until_it_is_let_go(tmp_path):
+def test_a_lock_is_exclusive_until_it_is_released(tmp_path):
     with hold(tmp_path / "lock"):
         for shared in (False, True):
             with pytest.raises(BlockingIOError):
@@ -27,7 +27,7 @@ def test_what_one_holds_no_other_does_until_it_is_let_go(tmp_path):
     hold(tmp_path / "lock").close()
 
 
-def test_holders_share_a_lock_and_keep_others_out(tmp_path):
+def test_a_shared_lock_excludes_exclusive_ones(tmp_path):
     with (
         hold(tmp_path / "lock", shared=True),
         hold(tmp_path / "lock", shared=True),
@@ -36,7 +36,7 @@ def test_holders_share_a_lock_and_keep_others_out(tmp_path):
         hold(tmp_path / "lock")
 
 
-def test_a_lock_goes_with_a_holder_that_is_killed_and_whoever_waits_gets_it(tmp_path):
+def test_the_lock_of_a_killed_process_is_released_to_a_waiting_one(tmp_path):
     with subprocess.Popen(
         [sys.executable, "-c", HOLDER, tmp_path / "lock"], stdout=subprocess.PIPE
     ) as holder:
@@ -49,14 +49,14 @@ def test_a_lock_goes_with_a_holder_that_is_killed_and_whoever_waits_gets_it(tmp_
         hold(tmp_path / "lock", wait_s=10).close()
 
 
-def test_a_lock_leaves_what_is_in_the_file(tmp_path):
+def test_locking_keeps_the_contents_of_the_file(tmp_path):
     (tmp_path / "lock").write_text("by me")
     hold(tmp_path / "lock").close()
     assert (tmp_path / "lock").read_text() == "by me"
 
 
 @pytest.mark.parametrize("shared", [False, True])
-def test_whether_a_lock_is_held_is_known_without_making_it(tmp_path, shared):
+def test_checking_a_lock_does_not_create_the_file(tmp_path, shared):
     assert not is_held(tmp_path / "lock")
     assert not (tmp_path / "lock").exists()
     with hold(tmp_path / "lock", shared=shared):
@@ -64,7 +64,7 @@ def test_whether_a_lock_is_held_is_known_without_making_it(tmp_path, shared):
     assert not is_held(tmp_path / "lock")
 
 
-def test_the_process_that_holds_a_lock_alone_is_found_whatever_its_file_says(tmp_path):
+def test_the_holder_of_an_exclusive_lock_is_found_whatever_the_file_contains(tmp_path):
     path = tmp_path / "lock"
     assert holder_here(path) is None
     path.write_text('{"pid": 1}')
@@ -78,7 +78,7 @@ def test_the_process_that_holds_a_lock_alone_is_found_whatever_its_file_says(tmp
         assert holder_here(path) is None
 
 
-def test_a_link_in_the_place_of_a_lock_is_refused_and_what_it_names_is_not_made(tmp_path):
+def test_a_link_in_place_of_a_lock_is_refused_and_its_target_is_not_created(tmp_path):
     (tmp_path / "lock").symlink_to(tmp_path / "outside")
     for use in (hold, is_held):
         with pytest.raises(UsageError, match="is a symbolic link"):

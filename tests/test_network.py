@@ -12,7 +12,7 @@ def test_this_machine_reaches_itself_over_loopback(host):
 
 
 @pytest.mark.parametrize("host", ["192.0.2.1", "2001:db8::1"])
-def test_what_leads_to_another_host_is_an_interface_of_this_one(host):
+def test_another_host_is_reached_over_an_interface_of_this_machine(host):
     try:
         address = address_towards(host)
     except OSError:
@@ -21,10 +21,10 @@ def test_what_leads_to_another_host_is_an_interface_of_this_one(host):
     assert interface_of(address) in {name for _, name in socket.if_nameindex()} - {"lo"}
 
 
-def test_an_address_of_another_host_is_on_no_interface():
+def test_an_address_of_another_host_has_no_interface_here():
     assert [interface_of(address) for address in ("203.0.113.7", "2001:db8::7")] == [None, None]
 
 
-def test_a_name_that_nobody_knows_is_an_error():
+def test_an_unknown_name_is_an_error():
     with pytest.raises(socket.gaierror):
         address_towards("name.invalid")

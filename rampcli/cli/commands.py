@@ -6,6 +6,7 @@ hydra.
 
 import gc
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated
 
@@ -83,43 +84,50 @@ def pretrain(
         raise typer.Exit(outcome.exit_code)
 
 
+WhatIf = Annotated[
+    str | None,
+    typer.Option(metavar="KEY=A,B,C", help="Compare plans for several values of a setting."),
+]
+Plot = Annotated[
+    Path | None,
+    typer.Option(metavar="FILE", help="Plot batch size and nodes to an .svg or .png file."),
+]
+Measured = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="RUN_DIR", help="Use the throughput measured in an earlier run.", exists=True
+    ),
+]
+ShowDialects = Annotated[
+    bool,
+    typer.Option(
+        "--dialects", help="Print the same batch as NeMo, Megatron-LM and MaxText settings."
+    ),
+]
+ShowSeesaw = Annotated[
+    bool, typer.Option("--seesaw", help="Grow the batch instead of decaying the learning rate.")
+]
+SeesawFactor = Annotated[
+    float | None,
+    typer.Option(
+        metavar="A",
+        help="Factor by which --seesaw grows the batch. Default: 2.",
+        show_default=False,
+    ),
+]
+
+
 def plan(
     factory: Factory,
     overrides: Overrides = None,
     config_dir: ConfigDir = None,
     as_json: AsJson = False,
-    what_if: Annotated[
-        str | None,
-        typer.Option(metavar="KEY=A,B,C", help="Compare plans for several values of a setting."),
-    ] = None,
-    plot: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="Plot batch size and nodes to an .svg or .png file."),
-    ] = None,
-    measured: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="RUN_DIR", help="Use the throughput measured in an earlier run.", exists=True
-        ),
-    ] = None,
-    show_dialects: Annotated[
-        bool,
-        typer.Option(
-            "--dialects", help="Print the same batch as NeMo, Megatron-LM and MaxText settings."
-        ),
-    ] = False,
-    show_seesaw: Annotated[
-        bool,
-        typer.Option("--seesaw", help="Grow the batch instead of decaying the learning rate."),
-    ] = False,
-    seesaw_factor: Annotated[
-        float | None,
-        typer.Option(
-            metavar="A",
-            help="Factor by which --seesaw grows the batch. Default: 2.",
-            show_default=False,
-        ),
-    ] = None,
+    what_if: WhatIf = None,
+    plot: Plot = None,
+    measured: Measured = None,
+    show_dialects: ShowDialects = False,
+    show_seesaw: ShowSeesaw = False,
+    seesaw_factor: SeesawFactor = None,
 ) -> None:
     """Show the stages of a run without starting it.
 
@@ -132,16 +140,8 @@ def plan(
     if what_if is not None:
         from rampcli.cli import planning
 
-        for name, given in (
-            ("--plot", plot),
-            ("--dialects", show_dialects),
-            ("--seesaw", show_seesaw),
-        ):
-            if given:
-                raise UsageError(
-                    f"--what-if compares plans, and {name} is about one",
-                    remedy=f"{name} without --what-if",
-                )
+        given = {"--plot": plot, "--dialects": show_dialects, "--seesaw": show_seesaw}
+        _check_what_if(name for name, value in given.items() if value)
         if not planning.compare(
             factory, words, what_if, config_dir=config_dir, measured=measured, json_wanted=as_json
         ):
@@ -172,6 +172,15 @@ def plan(
         show_plan(resolved)
         for line in lines:
             typer.echo(line)
+
+
+def _check_what_if(given: Iterable[str]) -> None:
+    """Checks that no option of a single plan is combined with --what-if."""
+    for name in given:
+        raise UsageError(
+            f"--what-if compares plans, and {name} is about one",
+            remedy=f"{name} without --what-if",
+        )
 
 
 def explain(

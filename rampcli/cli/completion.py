@@ -1,7 +1,7 @@
 """Shell completion of commands, options, recipes, settings, groups and values, without hydra.
 
-The shells' scripts run `rampcli __complete WORD...` with the words up to the cursor. The last word is
-unfinished.
+The shells' scripts run `rampcli __complete WORD...` with the words up to the cursor. The last word
+is unfinished.
 """
 
 from collections.abc import Callable, Sequence

@@ -85,7 +85,7 @@ def _print_progress(status: RunStatus, console: Console) -> None:
             say(console, f"try:   {visible(status.error['remedy'])}")
     if status.jobs:
         print_jobs(status.jobs, console)
-    elif status.jobs_unknown is not None:
+    if status.jobs_unknown is not None:
         say(console, f"the state of its jobs is unknown: {status.jobs_unknown}")
 
 

@@ -128,7 +128,7 @@ class LocalWorkers(Workers):
                 process.stdin.write(f"{time.time()}\n".encode())
 
     def ask_to_stop(self) -> None:
-        """Asks the workers to save and exit, or kills waiting workers: they have nothing to save."""
+        """Asks training workers to save and exit. Kills waiting ones: they have nothing to save."""
         if self.waiting:
             self.kill()
         else:

@@ -1,4 +1,4 @@
-"""What every launcher does: start the workers of a run, and answer for the run afterwards."""
+"""The interface of launchers, which start the workers of a run, and list and cancel its jobs."""
 
 import sys
 from abc import abstractmethod
@@ -114,14 +114,15 @@ class Outcome:
 
 
 class Launcher(Protocol):
-    """Starts the workers of a run. `LAUNCHERS` lists the launchers by name.
+    """Starts the workers of a run. `rampcli.launch.launchers` lists the launchers by name.
 
-    Starting a run calls `check`, `scripts`, `reserve_gpus` and `start`, in this order; only
-    `start` writes to the run directory. The other methods answer for runs that have started.
+    Starting a run calls `check`, `scripts`, `reserve_gpus`, `refuse_active` and `start`, in this
+    order. The first three write nothing into the run directory. The defaults suit a launcher
+    that runs workers here and submits no jobs.
     """
 
     runs_here: ClassVar[bool]
-    """True if the workers run on this machine, and share its GPUs and processors."""
+    """True if the workers run on this machine and need its GPUs and processors."""
 
     def check(self, _resolved: Resolved, /) -> None:
         """Checks that this machine has what the launcher needs.
@@ -144,7 +145,7 @@ class Launcher(Protocol):
         return []
 
     def reserve_gpus(self, _resolved: Resolved, /) -> AbstractContextManager[Sequence[str]]:
-        """Reserves GPUs of this machine for the length of the context, and gives their names.
+        """Reserves GPUs of this machine while the context lasts, and gives their names.
 
         Raises:
             UsageError: not enough GPUs are free.
@@ -160,7 +161,7 @@ class Launcher(Protocol):
         """
 
     def can_ask(self) -> bool:
-        """Returns whether this machine can ask the launcher's queue about jobs."""
+        """Returns whether this machine has the programs to ask the launcher's job queue."""
         return False
 
     def refuse_active(self, _directory: RunDirectory, /) -> None:

@@ -47,15 +47,11 @@ def run(
     newest = _check(resolved, directory, launcher)
     command_line = shlex.join(command or [sys.executable, *sys.argv])
     state = directory.read_state() or {"status": COMPLETE}
-    if (
-        newest is not None
-        and resolved.plan.is_complete(newest.consumed_samples)
-        and state["status"] == COMPLETE
-    ):
+    consumed_samples = newest.consumed_samples if newest else 0
+    if resolved.plan.is_complete(consumed_samples) and state["status"] == COMPLETE:
         return Outcome(run=directory, status=COMPLETE, state=state, started=False, exit_code=0)
     with ExitStack() as held:
         held.enter_context(sources_named(resolved.config))
-        consumed_samples = newest.consumed_samples if newest else 0
         scripts = launcher.scripts(resolved, directory, consumed_samples)
         held.enter_context(lock_run(directory))
         gpus = held.enter_context(launcher.reserve_gpus(resolved))

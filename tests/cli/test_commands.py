@@ -1,4 +1,4 @@
-"""The commands as a person types them; what they say of wrong words is in test_bad_inputs.py."""
+"""The commands as users type them. Errors are tested in test_bad_inputs.py."""
 
 import json
 import os
@@ -17,7 +17,7 @@ from rampcli.config.resolve import resolve
 from rampcli.config.settings import flatten
 
 NODES = {256: 8, 512: 8, 768: 8, 1024: 8, 1280: 10, 1536: 12, 1792: 14, 2048: 16}
-"""Of gpt3_5b, as NeMo's documents have them."""
+"""Nodes per batch size of gpt3_5b, from NeMo's documentation."""
 
 
 def process(*words: str, cwd) -> subprocess.CompletedProcess[str]:
@@ -44,7 +44,7 @@ def test_a_plan_and_a_dry_run_print_the_same(succeed):
     assert succeed("plan", *words) == succeed("pretrain", *words, "--dry-run")
 
 
-def test_the_options_of_a_command_may_stand_anywhere(succeed):
+def test_options_may_come_before_or_after_overrides(succeed):
     words = ["trainer.num_nodes=8", "--json", "rampup.node_policy=best", "--factory", "gpt3_5b"]
     assert succeed("plan", *words) == succeed(
         "plan", "-f", "gpt3_5b", "--json", "trainer.num_nodes=8", "rampup.node_policy=best"
@@ -55,15 +55,18 @@ def test_the_options_of_a_command_may_stand_anywhere(succeed):
     ("words", "batch"),
     [
         (
-            "llm pretrain --factory llama3_8b data.micro_batch_size=4 data.global_batch_size=16 trainer.accumulate_grad_batches=1",
+            "llm pretrain --factory llama3_8b data.micro_batch_size=4 data.global_batch_size=16"
+            " trainer.accumulate_grad_batches=1",
             "16",
         ),
         (
-            "llm pretrain --factory llama3_8b model.micro_batch_size=4 model.global_batch_size=16 trainer.strategy.context_parallel_size=2",
+            "llm pretrain --factory llama3_8b model.micro_batch_size=4 model.global_batch_size=16"
+            " trainer.strategy.context_parallel_size=2",
             "16",
         ),
         (
-            "pretrain --factory gpt3_5b model.global_batch_size=1024 model.rampup_batch_size=[256, 128, 50000000]",
+            "pretrain --factory gpt3_5b model.global_batch_size=1024"
+            " model.rampup_batch_size=[256, 128, 50000000]",
             "256",
         ),
         (
@@ -77,7 +80,9 @@ def test_command_lines_of_nemos_documents_paste_unchanged(words, batch, succeed)
     assert succeed(*words.split(), "--dry-run").splitlines()[1].split()[1] == batch
 
 
-def test_cfg_is_the_configuration_that_a_worker_reads_and_says_who_set_it(succeed, tmp_path):
+def test_cfg_is_the_configuration_that_a_worker_reads_with_the_source_of_each_value(
+    succeed, tmp_path
+):
     printed = succeed("pretrain", "--factory", "llama3_tiny", "--cfg", "data.global_batch_size=32")
     (tmp_path / "config.yaml").write_text(printed)
     expected = resolve(
@@ -90,7 +95,7 @@ def test_cfg_is_the_configuration_that_a_worker_reads_and_says_who_set_it(succee
     assert "# data.global_batch_size=32 (command line); not 16 (batch/llama3_tiny.yaml:" in line
 
 
-def test_cfg_is_read_by_any_reader_of_yaml(succeed):
+def test_cfg_is_valid_yaml(succeed):
     numbers = ["model.norm_epsilon=0.001", "optim.eps=0.001"]
     printed = succeed(
         "pretrain",
@@ -107,7 +112,7 @@ def test_cfg_is_read_by_any_reader_of_yaml(succeed):
     )
 
 
-def test_a_folder_of_further_options_can_be_chosen_from(succeed, tmp_path):
+def test_config_dir_adds_options_to_a_group(succeed, tmp_path):
     (tmp_path / "optim").mkdir()
     (tmp_path / "optim" / "mine.yaml").write_text("lr: 0.25\nmin_lr: 0.0\nwarmup_samples: 1\n")
     printed = succeed(
@@ -145,17 +150,17 @@ def test_the_version_is_that_of_the_package(succeed):
         ["llm", "pretrain"],
     ],
 )
-def test_every_command_explains_itself(succeed, command):
+def test_every_command_has_help(succeed, command):
     assert "Usage: rampcli" in succeed(*command, "--help")
 
 
-def test_the_program_alone_shows_its_commands(rampcli):
+def test_without_arguments_the_commands_are_listed(rampcli):
     ended = rampcli()
     assert "pretrain" in ended.stdout + ended.stderr
     assert ended.exit_code in (0, 2)  # click says 2 since 8.2
 
 
-def test_a_failure_of_the_workers_is_said_with_its_own_exit_code_and_the_log(tmp_path):
+def test_a_failure_of_the_workers_is_shown_with_its_own_exit_code_and_the_log(tmp_path):
     words = ["data.sequence_length=16_000_000", "trainer.val_samples=0", "trainer.accelerator=cpu"]
     done = process("pretrain", "--factory", "llama3_tiny", *words, cwd=tmp_path)
     assert done.returncode == 2
@@ -163,7 +168,7 @@ def test_a_failure_of_the_workers_is_said_with_its_own_exit_code_and_the_log(tmp
     assert str(Path("runs/llama3_tiny/logs/stage_0.log")) in done.stderr
 
 
-def test_a_terminal_without_the_characters_of_a_plan_shows_the_table_all_the_same(tmp_path):
+def test_a_terminal_that_lacks_the_characters_of_a_plan_still_shows_the_table(tmp_path):
     environment = os.environ | {"PYTHONIOENCODING": "ascii"}
     command = [sys.executable, "-m", "rampcli", "plan", "-f", "gpt3_5b", "name='naïve'"]
     ended = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, check=True)
@@ -173,7 +178,7 @@ def test_a_terminal_without_the_characters_of_a_plan_shows_the_table_all_the_sam
     assert ended.stderr == b""
 
 
-def test_a_folder_that_was_deleted_is_named_as_what_is_wrong(tmp_path):
+def test_a_deleted_working_directory_is_an_error(tmp_path):
     gone = tmp_path / "gone"
     gone.mkdir()
     command = [

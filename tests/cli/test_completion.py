@@ -1,4 +1,4 @@
-"""Completion as the shells do it: their own scripts, in real shells, with what a person has typed before <TAB>."""
+"""Completion in real shells: their scripts, with the words that a user has typed before <TAB>."""
 
 import os
 import shutil
@@ -15,13 +15,14 @@ from rampcli.cli.main import app
 GPTS = ["gpt3_126m", "gpt3_175b", "gpt3_20b", "gpt3_5b"]
 COMMAND = typer.main.get_command(app)
 SHELLS = [shell for shell in ("zsh", "fish") if shutil.which(shell)]
-"""bash is everywhere; the others are tested where they are installed, as in CI."""
+"""Other shells than bash are tested only if they are installed, as they are in CI."""
 
 BASH = r"""
 set -e
 {script}
 compopt() {{ :; }}
-# What readline does: COMP_LINE as it was typed, COMP_WORDS split at blanks and at the characters of COMP_WORDBREAKS.
+# As readline does: COMP_LINE is the typed line, and COMP_WORDS is that line split at blanks and at
+# the characters of COMP_WORDBREAKS.
 COMP_LINE=$1
 COMP_POINT=${{#1}}
 shift
@@ -34,7 +35,7 @@ printf '%s\n' "${{COMPREPLY[@]}}"
 
 @pytest.fixture
 def on_path(tmp_path, monkeypatch):
-    """`rampcli` as a command of this interpreter, whatever else is installed."""
+    """Puts a `rampcli` of this interpreter first on PATH."""
     folder = tmp_path / "bin"
     folder.mkdir()
     program = folder / "rampcli"
@@ -98,7 +99,7 @@ def test_an_enum_and_a_switch_are_completed_to_their_values():
     assert offered("plan", "data.audit_order=t") == ["data.audit_order=true"]
 
 
-def test_other_systems_words_are_understood_but_not_offered():
+def test_spellings_of_other_systems_are_not_offered():
     assert "per_device_batch_size=" not in offered("plan", "")
 
 
@@ -106,7 +107,7 @@ def test_other_systems_words_are_understood_but_not_offered():
     "words",
     [("plan", "--plot", ""), ("plan", "--config-dir", "x"), ("plan", "data.sequence_length=")],
 )
-def test_where_we_know_nothing_the_shell_offers_files(words):
+def test_the_shell_offers_files_for_other_words(words):
     assert offered(*words) == []
 
 
@@ -146,19 +147,20 @@ def in_bash(line, *pieces):
         ("rampcli llm ", ["rampcli", "llm", ""], ["pretrain"]),
     ],
 )
-def test_bash_splits_words_at_equals_and_they_are_put_together_again(line, pieces, replies):
+def test_words_that_bash_splits_at_equals_are_joined(line, pieces, replies):
     assert in_bash(line, *pieces) == replies
 
 
 @pytest.mark.usefixtures("on_path")
 def test_an_interactive_bash_completes_a_value_after_tab(tmp_path):
-    """A real readline in a real pty: <TAB> after `=` writes the rest of the value into the line."""
+    """Uses a real readline in a pty: <TAB> after `=` completes the value in the line."""
     import pty
     import select
     import time
 
     (tmp_path / "rc").write_text(
-        'PS1="$ "\nbind "set enable-bracketed-paste off"\neval "$(rampcli completion bash)"\necho ready\n',
+        'PS1="$ "\nbind "set enable-bracketed-paste off"\n'
+        'eval "$(rampcli completion bash)"\necho ready\n',
         encoding="utf-8",
     )
     pid, terminal = pty.fork()
@@ -188,7 +190,7 @@ def test_an_interactive_bash_completes_a_value_after_tab(tmp_path):
 ZSH = r"""
 autoload -Uz compinit && compinit -u -d {dump}
 {script}
-# compadd as completion calls it, but shown; the rest of the function is run as it is.
+# Print the arguments of compadd. The rest of the function runs unchanged.
 compadd() {{ while [[ $1 != -- ]]; do shift; done; shift; print -l -- "$@"; }}
 _files() {{ print FILES; }}
 words=("$@")
@@ -243,7 +245,7 @@ def test_zsh_and_fish_offer_the_same(shell, words, replies, tmp_path):
 
 
 @pytest.mark.parametrize("shell", sorted(SCRIPTS))
-def test_a_script_is_printed_as_it_is(shell):
+def test_a_script_is_printed_unchanged(shell):
     done = subprocess.run(
         [sys.executable, "-m", "rampcli", "completion", shell],
         capture_output=True,

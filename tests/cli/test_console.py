@@ -17,13 +17,13 @@ def test_a_pipe_is_as_wide_as_a_wide_terminal_and_has_no_colours(capsys):
     assert capsys.readouterr().out == "[bold]2,048[/bold]\n"
 
 
-def test_a_path_is_one_line_however_long(capsys):
+def test_a_long_path_is_not_wrapped(capsys):
     say(build_console(), LONG)
     assert capsys.readouterr().out == f"{LONG}\n"
 
 
 @pytest.mark.parametrize("width", [20, 80])
-def test_a_table_that_does_not_fit_is_printed_as_wide_as_it_is(capsys, width):
+def test_a_table_that_is_wider_than_the_terminal_is_printed_at_its_full_width(capsys, width):
     table = build_table("a column", "another", "and a third")
     table.add_row("1" * 30, "2" * 30, "3" * 30)
     print_table(Console(file=io.StringIO(), width=width), table)

@@ -37,9 +37,7 @@ def test_each_part_of_the_machine_has_a_line_and_the_last_one_sums_up(succeed, t
     assert list(tmp_path.iterdir()) == []
 
 
-def test_with_a_recipe_it_is_about_that_run_and_something_that_fails_is_exit_code_1(
-    rampcli, tmp_path
-):
+def test_a_recipe_is_checked_for_its_own_needs_and_a_failure_is_exit_code_1(rampcli, tmp_path):
     ended = rampcli("doctor", "--factory", "llama3_tiny", "trainer.accelerator=gpu", "name=mine")
     assert (ended.exit_code, ended.stderr) == (1, "")
     assert (
@@ -52,7 +50,7 @@ def test_with_a_recipe_it_is_about_that_run_and_something_that_fails_is_exit_cod
 
 
 @pytest.mark.parametrize(("accelerator", "exit_code"), [("cpu", 0), ("gpu", 1)])
-def test_json_is_what_was_found_and_nothing_else_is_printed(rampcli, accelerator, exit_code):
+def test_json_holds_all_checks_and_nothing_else_is_printed(rampcli, accelerator, exit_code):
     ended = rampcli("doctor", "--json", "-f", "llama3_tiny", f"trainer.accelerator={accelerator}")
     found = json.loads(ended.stdout)
     assert (ended.exit_code, ended.stderr, found["ok"]) == (exit_code, "", exit_code == 0)
@@ -73,7 +71,7 @@ def test_json_is_what_was_found_and_nothing_else_is_printed(rampcli, accelerator
         (["-f", "llama4"], "error: "),
     ],
 )
-def test_wrong_words_are_said_before_anything_is_looked_at(rampcli, words, said):
+def test_bad_input_is_refused_before_anything_is_checked(rampcli, words, said):
     ended = rampcli("doctor", *words)
     assert (ended.exit_code, ended.stdout, ended.stderr.startswith(said)) == (2, "", True), (
         ended.stderr
@@ -81,7 +79,7 @@ def test_wrong_words_are_said_before_anything_is_looked_at(rampcli, words, said)
     assert ended.cpu_s < 5
 
 
-def test_in_80_columns_no_word_is_lost(rampcli, monkeypatch, tmp_path):
+def test_80_columns_cut_no_word(rampcli, monkeypatch, tmp_path):
     monkeypatch.setattr(console, "PIPE_WIDTH", 80)
     monkeypatch.setenv("PATH", str(tmp_path))
     lines = rampcli(

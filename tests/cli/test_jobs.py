@@ -38,12 +38,12 @@ def test_status_counts_the_steps_since_the_last_save_and_shows_how_to_resume(run
     )
 
 
-def test_status_of_a_run_that_failed_says_why(run):
+def test_status_of_a_failed_run_shows_the_error(run):
     run.write_state(state(status="failed", next=coming(), error=failure()))
     assert "error: the disk is full\ntry:   a larger one\n" in rampcli("status", run.path).stdout
 
 
-def test_where_slurm_is_not_there_status_tells_the_rest(run, monkeypatch):
+def test_status_without_slurm_shows_everything_else(run, monkeypatch):
     run.write_state(
         {"status": "preempted", "step": 3, "consumed_samples": 12, "stage": 0, "next": None}
     )
@@ -66,7 +66,7 @@ def test_where_slurm_is_not_there_status_tells_the_rest(run, monkeypatch):
 
 
 @pytest.mark.parametrize("command", ["status", "cancel"])
-def test_a_folder_that_is_no_run_is_refused(command, tmp_path):
+def test_a_folder_that_is_not_a_run_directory_is_refused(command, tmp_path):
     done = rampcli(command, tmp_path / "nowhere")
     assert (done.returncode, "is not a run directory" in done.stderr) == (2, True)
 
@@ -99,14 +99,14 @@ def test_without_slurm_a_chain_is_refused_and_the_remedy_is_named(tmp_path, monk
     ) == (1, True, True)
 
 
-def test_status_of_a_run_that_failed_offers_the_remedy_and_not_the_same_command(run):
+def test_status_of_a_failed_run_shows_the_remedy_instead_of_the_command(run):
     run.write_state(state(status="failed", next=coming(), error=failure()))
     assert "resume with" not in rampcli("status", run.path).stdout
     run.write_state(state(status="failed", next=coming(), error=failure(remedy=None)))
     assert "resume with:\n  rampcli pretrain --factory x\n" in rampcli("status", run.path).stdout
 
 
-def test_what_a_run_directory_says_reaches_the_terminal_without_control_characters(run):
+def test_control_characters_in_a_run_directory_are_escaped(run):
     evil = "\x1b[2J\u202e"
     run.write_state(
         state(status=evil, next=coming(command=evil), error=failure(message=evil, remedy=evil))

@@ -27,11 +27,11 @@ def shown(act, *, terminal: bool) -> str:
     return console.file.getvalue()
 
 
-def test_a_line_says_stage_batch_samples_loss_speed_and_the_time_left():
+def test_a_line_shows_stage_batch_samples_loss_throughput_and_the_remaining_time():
     line = shown(lambda progress: progress.on_row(row(400)), terminal=False)
-    assert (
-        line
-        == "stage 1/4 · batch 4 · 400/3,600 samples · loss 2.500 · 12,800 tokens/s · stage 0:05 left · run 0:32 left\n"
+    assert line == (
+        "stage 1/4 · batch 4 · 400/3,600 samples · loss 2.500 · 12,800 tokens/s"
+        " · stage 0:05 left · run 0:32 left\n"
     )
 
 
@@ -43,7 +43,7 @@ def test_plain_lines_are_few_and_hold_no_control_characters():
     assert "\x1b" not in output
 
 
-def test_a_terminal_sees_the_line_change_in_place():
+def test_on_a_terminal_the_line_updates_in_place():
     output = shown(
         lambda progress: [
             progress.on_row(row(400)),
@@ -57,7 +57,7 @@ def test_a_terminal_sees_the_line_change_in_place():
     assert "404/3,600 samples" in output
 
 
-def test_faults_and_validations_are_told():
+def test_faults_and_validations_are_printed():
     def act(progress):
         progress.on_event({"event": "fault", "reason": "step_00000002 is damaged: x"})
         progress.on_event({"event": "validation", "loss": 2.25, "consumed_samples": 1000})

@@ -1,4 +1,4 @@
-"""How a run ends whose output or checkpoints are gone."""
+"""Runs whose output is closed, or whose checkpoints were deleted."""
 
 import json
 import shlex
@@ -15,7 +15,7 @@ WORDS = ["model.rampup_batch_size=null", "trainer.num_nodes=1", "trainer.val_sam
 
 @pytest.fixture(scope="module")
 def unread(tmp_path_factory):
-    """A run whose output nobody reads after the first line, and how its command ended."""
+    """A run whose output is closed after the first line, and how its command ended."""
     run = Run(tmp_path_factory.mktemp("unread") / "run")
     command = shlex.join(run.command(*WORDS, "trainer.max_samples=8_000_000"))
     piped = f"set -o pipefail; {command} | head -1"
@@ -24,14 +24,14 @@ def unread(tmp_path_factory):
     )
 
 
-def test_a_run_whose_output_nobody_reads_any_more_saves_and_says_so(unread):
+def test_a_run_whose_output_is_closed_saves_and_reports_it(unread):
     run, done = unread
     assert done.returncode == 75, done.stderr
     assert "error: standard output was closed; stopped after" in done.stderr
     assert (run.state["status"], len(complete_checkpoints(run.directory))) == ("preempted", 1)
 
 
-def test_a_run_whose_checkpoints_were_deleted_warns_that_it_begins_anew_and_keeps_its_old_rows(
+def test_a_run_whose_checkpoints_were_deleted_starts_over_and_keeps_its_old_metrics(
     unread,
 ):
     run, _ = unread

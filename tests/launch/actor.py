@@ -1,4 +1,4 @@
-"""Behaves as workers do, for tests of who supervises them: writes what they write, at once, and ends as it is told."""
+"""Stands in for workers in tests of the supervisor: writes their files and exits, as scripted."""
 
 import json
 import os
@@ -13,7 +13,7 @@ from run_files import metrics_row, state
 
 
 def main() -> None:
-    """Play the next of the scenes in RUN/scenes.json, the last one again and again."""
+    """Plays the next scene in RUN/scenes.json; the last scene is repeated."""
     run = RunDirectory(Path(sys.argv[1]))
     scenes = json.loads((run.path / "scenes.json").read_text())
     if len(scenes) > 1:
@@ -30,12 +30,12 @@ def take_steps(run: RunDirectory, first: int, last: int) -> None:
         run.append_row(run.metrics, metrics_row(step=step))
 
 
-def say(run: RunDirectory, status: str, **facts: object) -> None:
+def set_status(run: RunDirectory, status: str, **facts: object) -> None:
     run.write_state({**(run.read_state() or state()), "status": status, **facts})
 
 
 def fail(run: RunDirectory, message: str, understood: bool) -> None:
-    say(
+    set_status(
         run,
         "failed",
         error={
@@ -50,12 +50,12 @@ def fail(run: RunDirectory, message: str, understood: bool) -> None:
 
 
 def save_when_asked(run: RunDirectory) -> None:
-    signal.signal(signal.SIGTERM, lambda *_: (say(run, "preempted"), sys.exit(75)))
+    signal.signal(signal.SIGTERM, lambda *_: (set_status(run, "preempted"), sys.exit(75)))
     run.append_event("listening")
     time.sleep(60)
 
 
-def turn_a_deaf_ear(run: RunDirectory) -> None:
+def ignore_signals(run: RunDirectory) -> None:
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     run.append_event("listening")
     time.sleep(60)
@@ -63,13 +63,13 @@ def turn_a_deaf_ear(run: RunDirectory) -> None:
 
 ACTIONS = {
     "steps": take_steps,
-    "say": say,
+    "status": set_status,
     "fail": fail,
-    "end with": lambda _, words: sys.exit(words),
-    "die": lambda _: os.kill(os.getpid(), signal.SIGKILL),
+    "print and fail": lambda _, text: sys.exit(text),
+    "be killed": lambda _: os.kill(os.getpid(), signal.SIGKILL),
     "save when asked": save_when_asked,
-    "turn a deaf ear": turn_a_deaf_ear,
-    "listen": lambda run: (run.append_event("listening"), time.sleep(60)),
+    "ignore signals": ignore_signals,
+    "wait": lambda run: (run.append_event("listening"), time.sleep(60)),
 }
 
 if __name__ == "__main__":

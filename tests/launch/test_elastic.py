@@ -48,7 +48,7 @@ def of_four_nodes(*words: str) -> Resolved:
         ),
     ],
 )
-def test_the_most_ranks_that_fit_train(words, nodes, training):
+def test_the_largest_number_of_ranks_that_fits_trains(words, nodes, training):
     world = World.largest(of_four_nodes(*words), range(nodes), consumed_samples=0)
     assert (world.ranks, world.reason is None) == (training, training == nodes)
 
@@ -59,7 +59,7 @@ def nodes(tmp_path):
     return Nodes(resolved=resolved, run=RunDirectory(tmp_path), stage=resolved.plan.stages[0])
 
 
-def test_lost_nodes_are_left_out_until_they_come_back(nodes):
+def test_lost_nodes_are_left_out_until_they_are_restarted(nodes):
     assert nodes.world() == World(nodes=(0, 1, 2, 3), ranks=4)
     assert nodes.mark_lost([1], wait_s=60) == "the remaining 3 nodes continue"
     world = nodes.world()
@@ -69,7 +69,7 @@ def test_lost_nodes_are_left_out_until_they_come_back(nodes):
     assert nodes.world() == World(nodes=(0, 1, 2, 3), ranks=4)
 
 
-def test_for_a_node_that_makes_the_world_no_larger_nobody_stops(nodes):
+def test_a_restarted_node_that_does_not_enlarge_the_world_stops_no_training(nodes):
     nodes.mark_lost([0, 1], wait_s=60)
     world = nodes.world()
     assert (world.nodes, world.ranks, nodes.can_grow(world)) == ((2, 3), 2, False)
@@ -79,7 +79,7 @@ def test_for_a_node_that_makes_the_world_no_larger_nobody_stops(nodes):
     assert nodes.can_grow(world)
 
 
-def test_without_a_node_that_can_train_all_wait(nodes):
+def test_without_enough_nodes_the_run_waits(nodes):
     assert nodes.mark_lost(range(4), wait_s=60) == "no node remains (launch.min_nodes=1)"
     assert nodes.world() is None
     nodes.back_at[3] = 0

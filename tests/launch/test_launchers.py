@@ -1,3 +1,6 @@
+import subprocess
+import sys
+
 import pytest
 
 from rampcli.config.choices import Launcher
@@ -17,3 +20,9 @@ def test_a_run_that_never_started_has_no_jobs_anywhere(name, tmp_path, monkeypat
     assert not launcher.can_ask()
     launcher.refuse_active(directory)
     assert not directory.path.exists()
+
+
+def test_only_rendering_scripts_imports_jinja2():
+    probe = "import sys, rampcli.launch.run, rampcli.launch.status; print('jinja2' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", probe], capture_output=True, text=True, check=True)
+    assert done.stdout == "False\n"

@@ -18,7 +18,7 @@ def run(tmp_path):
     return run
 
 
-def test_ranks_run_on_the_gpus_of_nodes_that_are_not_lost_and_need_not_fill_the_last(run):
+def test_ranks_use_the_gpus_of_the_remaining_nodes_and_need_not_fill_the_last_one(run):
     workers = LocalWorkers(
         run, World(nodes=(0, 2), ranks=3), run.logs / "stage_0.log", devices=2, gpus=list("abcdef")
     )
@@ -36,7 +36,7 @@ def test_ranks_run_on_the_gpus_of_nodes_that_are_not_lost_and_need_not_fill_the_
         workers.end()
 
 
-def test_nobody_else_can_listen_where_the_workers_meet(run):
+def test_no_other_process_can_listen_where_the_workers_meet(run):
     workers = LocalWorkers(
         run, World(nodes=(0,), ranks=2), run.logs / "stage_0.log", devices=2, gpus=[]
     )
@@ -54,7 +54,7 @@ def test_nobody_else_can_listen_where_the_workers_meet(run):
 
 
 @pytest.mark.parametrize("link", ["logs", "logs/stage_0.log"])
-def test_what_workers_print_goes_through_no_link(run, tmp_path, link):
+def test_a_log_that_is_a_link_is_refused(run, tmp_path, link):
     (tmp_path / "logs").mkdir()
     (tmp_path / "logs/stage_0.log").write_text("precious")
     (run.path / link).parent.mkdir(exist_ok=True)

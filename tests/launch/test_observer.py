@@ -28,9 +28,9 @@ def take_steps(run, *steps):
         run.append_row(run.metrics, metrics_row(step=step))
 
 
-@pytest.mark.parametrize("steps_before_the_next_look", range(6))
-def test_steps_that_are_taken_again_are_told_however_late_one_looks(
-    run, steps_before_the_next_look
+@pytest.mark.parametrize("steps_before_the_next_poll", range(6))
+def test_repeated_steps_are_passed_on_however_late_the_feed_is_polled(
+    run, steps_before_the_next_poll
 ):
     take_steps(run, 1, 2, 3, 4)
     run.append_event("start", step=0)
@@ -39,7 +39,7 @@ def test_steps_that_are_taken_again_are_told_however_late_one_looks(
     feed.poll()
     run.forget_after(2)
     run.append_event("start", step=2)
-    taken = range(3, 3 + steps_before_the_next_look)
+    taken = range(3, 3 + steps_before_the_next_poll)
     take_steps(run, *taken)
     feed.poll()
     take_steps(run, 9)

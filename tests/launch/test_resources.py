@@ -13,19 +13,19 @@ from rampcli.launch.resources import gpus_needed, reserve_gpus, visible_gpus
 @pytest.mark.parametrize(
     ("variable", "gpus"), [("0,1,2", ["0", "1", "2"]), ("", []), ("GPU-ab12", ["GPU-ab12"])]
 )
-def test_the_gpus_are_those_that_the_environment_leaves(monkeypatch, variable, gpus):
+def test_visible_gpus_are_those_in_cuda_visible_devices(monkeypatch, variable, gpus):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", variable)
     assert visible_gpus() == gpus
 
 
 @pytest.fixture
 def claims(monkeypatch, tmp_path):
-    """A folder for claims, so that nobody else's count."""
+    """An empty folder for reservations."""
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
 
 
 def tiny(accelerator):
-    """A run of two processes, as `reserve_gpus` takes it."""
+    """Returns configuration and plan of a run of two processes."""
     config = llm.llama3_tiny.pretrain_recipe()
     config.trainer.accelerator = Accelerator(accelerator)
     resolved = resolve(config)
@@ -41,7 +41,7 @@ def tiny(accelerator):
         ("gpu", "3,5", ["3", "5"]),
     ],
 )
-def test_a_run_takes_the_gpus_of_its_largest_stage_or_none(
+def test_a_run_reserves_the_gpus_of_its_largest_stage_or_none(
     claims,  # noqa: ARG001
     monkeypatch,
     accelerator,
@@ -53,7 +53,7 @@ def test_a_run_takes_the_gpus_of_its_largest_stage_or_none(
         assert gpus == used
 
 
-def test_runs_that_go_on_at_once_have_other_gpus_until_there_are_too_few(claims, monkeypatch):  # noqa: ARG001
+def test_concurrent_runs_get_different_gpus_until_there_are_too_few(claims, monkeypatch):  # noqa: ARG001
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1,2,GPU-a/b,4")
     with reserve_gpus(*tiny("gpu")) as first, reserve_gpus(*tiny("auto")) as second:
         assert (first, second) == (["0", "1"], ["2", "GPU-a/b"])
@@ -70,7 +70,7 @@ def test_runs_that_go_on_at_once_have_other_gpus_until_there_are_too_few(claims,
         assert again == ["0", "1"]
 
 
-def test_a_run_that_wants_more_gpus_than_there_are_says_how_many(monkeypatch):
+def test_a_run_that_needs_more_gpus_than_there_are_is_refused_with_their_number(monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
     resolved = resolve(llm.gpt3_5b.pretrain_recipe())
     with pytest.raises(
@@ -87,7 +87,7 @@ def test_a_run_that_wants_more_gpus_than_there_are_says_how_many(monkeypatch):
         lambda path: path.touch(),
     ],
 )
-def test_claims_are_not_made_in_a_folder_that_others_can_write_to(
+def test_gpus_are_not_reserved_in_a_folder_that_others_can_write_to(
     claims,  # noqa: ARG001
     monkeypatch,
     tmp_path,

@@ -42,7 +42,7 @@ def leave_checkpoint(
     return directory
 
 
-def test_a_run_that_is_complete_is_not_started_again(resolved):
+def test_a_complete_run_is_not_started_again(resolved):
     leave_checkpoint(resolved, consumed_samples=resolved.plan.end_sample)
     outcome = run(resolved)
     assert (outcome.status, outcome.started, outcome.exit_code) == ("complete", False, 0)
@@ -78,7 +78,7 @@ def test_a_setting_that_is_newer_than_the_checkpoint_had_its_default(tmp_path):
         run(tiny(tmp_path, "rampup.decrease_batch_size_if_needed=true"))
 
 
-def test_what_does_not_decide_the_tensors_or_the_samples_may_change_when_a_run_goes_on(tmp_path):
+def test_settings_that_affect_neither_tensors_nor_samples_may_change_on_resume(tmp_path):
     resolved = tiny(tmp_path)
     leave_checkpoint(resolved, consumed_samples=resolved.plan.end_sample)
     words = [
@@ -91,8 +91,8 @@ def test_what_does_not_decide_the_tensors_or_the_samples_may_change_when_a_run_g
     assert run(tiny(tmp_path, *words)).status == "complete"
 
 
-def going_on(tmp_path, *words: str) -> Resolved:
-    """The same, from where the run directory stands."""
+def resuming(tmp_path, *words: str) -> Resolved:
+    """Resolves the same run from its newest checkpoint."""
     config = lay_over(
         llm.from_factory("llama3_tiny"),
         [f"run_dir={tmp_path}/run", "trainer.accelerator=cpu", *words],
@@ -100,25 +100,25 @@ def going_on(tmp_path, *words: str) -> Resolved:
     return resolve(config, consumed_samples_in=lambda path: consumed_samples(RunDirectory(path)))
 
 
-def test_a_run_goes_on_where_its_newest_checkpoint_stands_whatever_was_before(tmp_path):
+def test_a_run_resumes_from_its_newest_checkpoint_and_earlier_stages_are_not_checked(tmp_path):
     words = ["rampup.node_policy=fixed", "trainer.num_nodes=4"]
     with pytest.raises(
         UsageError, match=r"stages 0 \(batch size 4\), 1 \(batch size 8\), 2 \(batch size 12\)"
     ):
-        going_on(tmp_path, *words)
+        resuming(tmp_path, *words)
     last = tiny(tmp_path).plan.stages[-1]
     leave_checkpoint(tiny(tmp_path), consumed_samples=last.first_sample)
-    resolved = going_on(tmp_path, *words)
+    resolved = resuming(tmp_path, *words)
     assert [stage.global_batch_size for stage in resolved.plan.passed] == [4, 8, 12]
     assert resolved.plan.stage_at(last.first_sample).num_nodes == 4
     assert [stage.global_batch_size for stage in resolved.plan.stages] == [16]
 
 
-def test_a_run_is_described_for_workers_and_for_people_before_it_starts(tmp_path):
+def test_a_run_is_described_before_it_starts(tmp_path):
     directory = leave_checkpoint(
         tiny(tmp_path), consumed_samples=tiny(tmp_path).plan.stages[-1].first_sample
     )
-    resolved = going_on(tmp_path, "rampup.node_policy=fixed", "trainer.num_nodes=4")
+    resolved = resuming(tmp_path, "rampup.node_policy=fixed", "trainer.num_nodes=4")
     describe(directory, resolved, ["trainer.num_nodes=4", "name=a b"])
     assert snapshot.read(directory.config) == resolved.config
     assert (directory.path / "overrides.txt").read_text() == "trainer.num_nodes=4\nname=a b\n"
@@ -128,20 +128,20 @@ def test_a_run_is_described_for_workers_and_for_people_before_it_starts(tmp_path
 
 
 @pytest.mark.parametrize("source", ["indexed", "text"])
-def test_files_that_are_not_there_are_refused_before_anything_is_written(source, tmp_path):
+def test_missing_data_files_are_refused_before_anything_is_written(source, tmp_path):
     with pytest.raises(UsageError, match="nowhere"):
         run(tiny(tmp_path, f"data={source}", f"data.path={tmp_path / 'nowhere'}"))
     assert not (tmp_path / "run").exists()
 
 
-def test_resume_must_wants_a_checkpoint(tmp_path):
+def test_resume_must_needs_a_checkpoint(tmp_path):
     with pytest.raises(NoCheckpointError) as refused:
         run(tiny(tmp_path, "resume=must"))
     assert refused.value.exit_code == 5
     assert not (tmp_path / "run").exists()
 
 
-def test_resume_never_wants_none(tmp_path):
+def test_resume_never_refuses_a_checkpoint(tmp_path):
     resolved = tiny(tmp_path, "resume=never")
     leave_checkpoint(resolved, consumed_samples=8)
     with pytest.raises(UsageError, match="step 7"):

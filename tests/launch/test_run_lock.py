@@ -38,7 +38,7 @@ def supervisor(run):
         process.kill()
 
 
-def test_a_second_supervisor_is_told_who_the_first_one_is(run, supervisor):
+def test_a_second_supervisor_is_refused_and_the_first_one_is_named(run, supervisor):
     holder = Holder(socket.gethostname(), supervisor.pid, is_here=True)
     assert holder_of(run) == holder
     with (
@@ -49,7 +49,7 @@ def test_a_second_supervisor_is_told_who_the_first_one_is(run, supervisor):
     assert holder_of(run) == holder
 
 
-def test_a_supervisor_that_was_killed_holds_nothing_and_leaves_the_run_to_the_next(run, supervisor):
+def test_a_killed_supervisor_releases_the_run(run, supervisor):
     os.kill(supervisor.pid, signal.SIGKILL)
     supervisor.wait()
     assert holder_of(run) is None
@@ -58,7 +58,7 @@ def test_a_supervisor_that_was_killed_holds_nothing_and_leaves_the_run_to_the_ne
     assert holder_of(run) is None
 
 
-def test_nobody_holds_a_run_that_never_was(run):
+def test_a_run_that_never_started_has_no_holder(run):
     assert holder_of(run) is None
     assert not run.path.exists()
 
@@ -68,12 +68,12 @@ def test_cancelling_asks_the_supervisor_to_stop(run, supervisor):
     assert supervisor.wait() == -signal.SIGTERM
 
 
-def test_what_nobody_trains_cannot_be_cancelled(run):
+def test_a_run_that_is_not_training_cannot_be_cancelled(run):
     with pytest.raises(UsageError, match="no process is training in"):
         cancel(run)
 
 
-LIES = [  # what a lock file may say
+LIES = [  # possible contents of a lock file
     '{"host": "HOST", "pid": 1}',
     '{"host": "HOST", "pid": PID}',
     '{"host": "HOST", "pid": -1}',
@@ -96,7 +96,7 @@ def bystander():
 
 
 @pytest.mark.parametrize("lie", LIES, ids=range(len(LIES)))
-def test_what_is_written_in_the_lock_sends_no_signal_to_anybody(run, supervisor, bystander, lie):
+def test_the_contents_of_the_lock_never_decide_who_gets_a_signal(run, supervisor, bystander, lie):
     run.lock.write_text(
         lie.replace("HOST", socket.gethostname()).replace("PID", str(bystander.pid))
     )
@@ -108,10 +108,10 @@ def test_what_is_written_in_the_lock_sends_no_signal_to_anybody(run, supervisor,
         cancel(run)
 
 
-def test_a_lock_whose_holder_is_not_seen_here_is_not_cancelled(run, supervisor, bystander):
+def test_a_run_whose_holder_is_not_visible_here_is_not_cancelled(run, supervisor, bystander):
     supervisor.kill()
     supervisor.wait()
-    with hold(run.lock, shared=True):  # no supervisor of this machine holds it so
+    with hold(run.lock, shared=True):  # supervisors hold it exclusively
         run.lock.write_text(f'{{"host": "node7\\u001b[2J", "pid": {bystander.pid}}}')
         with pytest.raises(
             UsageError,
@@ -123,7 +123,7 @@ def test_a_lock_whose_holder_is_not_seen_here_is_not_cancelled(run, supervisor, 
             cancel(run)
 
 
-def test_a_link_in_the_place_of_the_lock_is_refused(run, supervisor, tmp_path):
+def test_a_link_in_place_of_the_lock_is_refused(run, supervisor, tmp_path):
     other = RunDirectory(tmp_path / "other")
     other.claim()
     other.lock.symlink_to(run.lock)

@@ -10,7 +10,7 @@ from rampcli.lifeline import SAME_SIGNAL_S
 
 @pytest.fixture(params=STOPPING)
 def number(request):
-    """A signal that ends a process, also where the tests themselves run under nohup."""
+    """A stop signal with its default handler, even if the tests run under nohup."""
     before = signal.signal(request.param, signal.SIG_DFL)
     yield request.param
     signal.signal(request.param, before)
@@ -27,14 +27,14 @@ def test_the_first_signal_asks_and_a_later_one_ends_at_once(number):
     assert signal.getsignal(number) is signal.SIG_DFL
 
 
-def test_a_signal_that_comes_on_two_ways_is_one():
+def test_a_signal_that_arrives_twice_at_once_counts_once():
     with catch_stop_signals() as signals:
         os.kill(os.getpid(), signal.SIGTERM)
         os.kill(os.getpid(), signal.SIGTERM)
         assert (signals.signal, signals.at_once) == (signal.SIGTERM, False)
 
 
-def test_under_nohup_a_hangup_stays_unheard():
+def test_under_nohup_a_hangup_stays_ignored():
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:
         with catch_stop_signals() as signals:

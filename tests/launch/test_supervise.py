@@ -24,7 +24,7 @@ TESTS = Path(__file__).parents[1]
 
 
 class Listener(Observer):
-    """Hears events; at the first that it waits for it asks to stop, once or twice."""
+    """Records events, and requests a stop, once or twice, at the first event of a kind."""
 
     def __init__(self, signals, stop_at, twice):
         self.signals, self.stop_at, self.twice = signals, stop_at, twice
@@ -40,10 +40,13 @@ class Listener(Observer):
 
 @pytest.fixture
 def play(tmp_path):
-    """Supervises actors that play scenes, and calls `meanwhile` soon; returns the last state, or the error that came of them."""
+    """Supervises actors that play scenes, and calls `meanwhile` after half a second.
+
+    Returns the final status or the error, and the listener.
+    """
     run = RunDirectory(tmp_path)
 
-    def start(world, log):  # the first rank of all is who plays
+    def start(world, log):  # starts one actor, as rank 0
         supervise.worlds.append(world.nodes)
         environment = worker_environment(threads=1) | {"PYTHONPATH": str(TESTS)}
         return Workers(
@@ -75,12 +78,15 @@ def events(run, kind):
     return [row for row in read_rows(run.events) if row["event"] == kind]
 
 
-COMPLETE = [["steps", 1, 9], ["say", "complete"]]
+COMPLETE = [["steps", 1, 9], ["status", "complete"]]
 
 
-def test_workers_that_crash_are_started_again_until_the_run_is_complete(play):
+def test_workers_that_crash_are_restarted_until_the_run_is_complete(play):
     status, listener = play(
-        [["steps", 1, 3], ["die"]], [["die"]], [["steps", 1, 1], ["end with", "a word"]], COMPLETE
+        [["steps", 1, 3], ["be killed"]],
+        [["be killed"]],
+        [["steps", 1, 1], ["print and fail", "a word"]],
+        COMPLETE,
     )
     assert status == "complete"
     assert listener.heard.count("fault") == 3
@@ -95,11 +101,11 @@ def test_workers_that_crash_are_started_again_until_the_run_is_complete(play):
     assert len(events(play.run, "launch")) == 4
 
 
-def test_more_crashes_than_there_are_restarts_end_the_run(play):
+def test_more_crashes_than_restarts_end_the_run(play):
     error, _ = play(
-        [["steps", 1, 3], ["die"]],
-        [["die"]],
-        [["steps", 1, 4], ["die"]],
+        [["steps", 1, 3], ["be killed"]],
+        [["be killed"]],
+        [["steps", 1, 4], ["be killed"]],
         words=["launch.max_restarts=2"],
     )
     assert (
@@ -113,9 +119,9 @@ def test_more_crashes_than_there_are_restarts_end_the_run(play):
     )
 
 
-def test_a_crash_in_the_same_step_twice_ends_the_run(play):
+def test_two_consecutive_crashes_at_the_same_step_end_the_run(play):
     error, _ = play(
-        [["steps", 1, 3], ["die"]],
+        [["steps", 1, 3], ["be killed"]],
         [["steps", 2, 3], ["fail", "RuntimeError: an address", False]],
         COMPLETE,
     )
@@ -127,15 +133,15 @@ def test_a_crash_in_the_same_step_twice_ends_the_run(play):
     assert len(events(play.run, "launch")) == 2
 
 
-def test_an_error_that_a_user_has_to_mend_ends_the_run_at_once(play):
+def test_an_error_that_the_user_has_to_fix_ends_the_run_at_once(play):
     error, _ = play([["steps", 1, 3], ["fail", "the disk is full", True]])
     assert error.message.startswith("the workers failed: the disk is full (log: ")
     assert (error.exit_code, len(events(play.run, "launch"))) == (4, 1)
 
 
 @pytest.mark.parametrize("status", ["complete", "preempted"])
-def test_what_state_json_says_counts_and_not_how_the_processes_ended(play, status):
-    assert play([["steps", 1, 3], ["say", status], ["die"]])[0] == status
+def test_state_json_decides_and_not_the_exit_code(play, status):
+    assert play([["steps", 1, 3], ["status", status], ["be killed"]])[0] == status
 
 
 def test_workers_that_are_asked_to_stop_save_and_the_run_is_preempted(play):
@@ -143,15 +149,15 @@ def test_workers_that_are_asked_to_stop_save_and_the_run_is_preempted(play):
     assert status == "preempted"
 
 
-def test_before_there_is_anything_to_save_a_run_is_preempted_as_well(play):
-    assert play([["listen"]], stop_at="listening")[0] == "preempted"
+def test_a_run_with_nothing_to_save_is_preempted_as_well(play):
+    assert play([["wait"]], stop_at="listening")[0] == "preempted"
     assert play.run.read_state()["status"] == "preempted"
 
 
-def test_workers_that_do_not_save_in_time_are_killed_and_that_is_said(play):
+def test_workers_that_do_not_save_in_time_are_killed_and_reported(play):
     began = time.monotonic()
     error, _ = play(
-        [["steps", 1, 3], ["turn a deaf ear"]], words=["launch.grace_s=0.5"], stop_at="listening"
+        [["steps", 1, 3], ["ignore signals"]], words=["launch.grace_s=0.5"], stop_at="listening"
     )
     assert "the workers did not save within launch.grace_s=0.5 s" in error.message
     assert error.exit_code == 1
@@ -160,7 +166,7 @@ def test_workers_that_do_not_save_in_time_are_killed_and_that_is_said(play):
 
 def test_a_second_signal_ends_the_run_at_once(play):
     began = time.monotonic()
-    error, _ = play([["steps", 1, 3], ["turn a deaf ear"]], stop_at="listening", twice=True)
+    error, _ = play([["steps", 1, 3], ["ignore signals"]], stop_at="listening", twice=True)
     assert (
         "the workers were killed at the second signal; the same command resumes from"
         in error.message
@@ -169,10 +175,10 @@ def test_a_second_signal_ends_the_run_at_once(play):
     assert time.monotonic() - began < 10
 
 
-def test_a_start_that_fails_before_the_first_step_is_tried_twice_and_its_last_words_are_quoted(
+def test_a_start_that_fails_before_the_first_step_is_tried_twice_and_its_log_is_quoted(
     play,
 ):
-    error, _ = play([["end with", "the first line\nno module\x1b[2J of that name\n\n"]])
+    error, _ = play([["print and fail", "the first line\nno module\x1b[2J of that name\n\n"]])
     log = play.run.logs / "stage_0.log"
     assert error.message.startswith(
         "giving up: workers crashed before the first step on two consecutive starts"
@@ -182,9 +188,11 @@ def test_a_start_that_fails_before_the_first_step_is_tried_twice_and_its_last_wo
     assert len(events(play.run, "launch")) == 2
 
 
-def test_what_an_earlier_start_has_printed_is_not_quoted(play):
+def test_the_output_of_an_earlier_start_is_not_quoted(play):
     error, _ = play(
-        [["steps", 1, 3], ["end with", "a word"]], [["die"]], words=["launch.max_restarts=1"]
+        [["steps", 1, 3], ["print and fail", "a word"]],
+        [["be killed"]],
+        words=["launch.max_restarts=1"],
     )
     assert "a word" in events(play.run, "fault")[0]["reason"]
     assert "a word" not in error.message
@@ -200,8 +208,8 @@ ELASTIC = [
 ELASTIC += ["model.rampup_batch_size=null", "trainer.accelerator=cpu"]
 
 
-def test_nodes_that_are_lost_count_as_crashes_and_the_others_go_on_at_once(play):
-    error, _ = play([["die"]], words=[*ELASTIC, "launch.max_restarts=2"], backoff_s=30)
+def test_lost_nodes_count_as_crashes_and_the_others_continue_at_once(play):
+    error, _ = play([["be killed"]], words=[*ELASTIC, "launch.max_restarts=2"], backoff_s=30)
     assert (
         "workers crashed 3 times, with launch.max_restarts=2 (rank 0 was killed by SIGKILL; log: "
         in error.message
@@ -217,28 +225,26 @@ def test_nodes_that_are_lost_count_as_crashes_and_the_others_go_on_at_once(play)
 
 @pytest.mark.parametrize(
     "meanwhile",
-    [[["steps", 1, 3], ["save when asked"]], [["steps", 1, 3], ["turn a deaf ear"]], [["listen"]]],
+    [[["steps", 1, 3], ["save when asked"]], [["steps", 1, 3], ["ignore signals"]], [["wait"]]],
 )
-def test_a_node_that_comes_back_trains_with_the_others_once_they_have_saved_or_cannot(
-    play, meanwhile
-):
+def test_a_restarted_node_joins_once_the_others_have_saved_or_failed_to(play, meanwhile):
     status, listener = play(
-        [["die"]], meanwhile, COMPLETE, words=[*ELASTIC, "launch.grace_s=0.5"], backoff_s=2
+        [["be killed"]], meanwhile, COMPLETE, words=[*ELASTIC, "launch.grace_s=0.5"], backoff_s=2
     )
     assert (status, play.worlds) == ("complete", [(0, 1, 2), (1, 2), (0, 1, 2)])
     assert listener.heard.count("fault") == 1
 
 
-def test_a_run_that_is_asked_to_stop_while_it_waits_for_nodes_or_for_a_save_is_preempted(play):
+def test_a_run_that_is_stopped_while_it_waits_for_nodes_or_for_a_save_is_preempted(play):
     words = [*ELASTIC, "launch.min_nodes=3"]
-    assert play([["die"]], words=words, backoff_s=60, stop_at="fault")[0] == "preempted"
+    assert play([["be killed"]], words=words, backoff_s=60, stop_at="fault")[0] == "preempted"
     assert events(play.run, "fault")[0]["reason"].startswith(
         "lost node 0 (killed by SIGKILL); the remaining 2 nodes wait (launch.min_nodes=3);"
         " restarting it in 60 s"
     )
     assert (
         play(
-            [["die"]],
+            [["be killed"]],
             [["steps", 1, 3], ["save when asked"]],
             words=ELASTIC,
             backoff_s=60,
@@ -249,16 +255,18 @@ def test_a_run_that_is_asked_to_stop_while_it_waits_for_nodes_or_for_a_save_is_p
     assert play.worlds == [(0, 1, 2), (0, 1, 2), (1, 2)]
 
 
-def test_a_save_that_the_supervisor_did_not_ask_for_ends_the_run(play):
+def test_workers_that_save_without_being_asked_end_the_run(play):
     for words in ([], ELASTIC):
         assert (
-            play([["steps", 1, 3], ["say", "preempted"], ["die"]], COMPLETE, words=words)[0]
+            play([["steps", 1, 3], ["status", "preempted"], ["be killed"]], COMPLETE, words=words)[
+                0
+            ]
             == "preempted"
         )
 
 
-def test_who_waits_for_others_or_for_the_next_start_can_be_asked_to_stop(play):
-    signals_at = {"fault": [[["steps", 1, 3], ["die"]]], "launch": [[["die"]]]}
+def test_a_supervisor_that_waits_for_workers_or_a_restart_can_be_stopped(play):
+    signals_at = {"fault": [[["steps", 1, 3], ["be killed"]]], "launch": [[["be killed"]]]}
     for event, scenes in signals_at.items():
         began = time.monotonic()
         status, _ = play(*scenes, backoff_s=30, stop_at=event)
@@ -270,18 +278,18 @@ def test_who_waits_for_others_or_for_the_next_start_can_be_asked_to_stop(play):
         assert len(events(play.run, "launch")) == launches
 
 
-def test_what_workers_that_were_waited_for_have_completed_is_not_done_anew(play):
+def test_a_run_that_orphaned_workers_have_completed_is_not_restarted(play):
     lock = hold(play.run.workers_lock, shared=True)
 
     def complete():
         play.run.change_status("complete")
         lock.close()
 
-    assert play([["die"]], meanwhile=complete)[0] == "complete"
+    assert play([["be killed"]], meanwhile=complete)[0] == "complete"
     assert events(play.run, "launch") == []
 
 
-def test_beside_workers_that_live_no_others_are_started(play, monkeypatch):
+def test_no_workers_are_started_beside_orphaned_ones(play, monkeypatch):
     monkeypatch.setattr("rampcli.launch.supervise.ORPHANS_EXIT_S", 0.1)
     with hold(play.run.workers_lock, shared=True):
         error, _ = play(COMPLETE)

@@ -3,7 +3,7 @@ import os
 from rampcli.launch.worker_log import MOST_BYTES, WorkerLog
 
 
-def test_the_last_line_that_was_printed_since_then_is_quoted_visibly(tmp_path):
+def test_the_last_new_line_is_quoted_without_control_characters(tmp_path):
     log = tmp_path / "stage_0.log"
     log.write_text("before\n")
     printed = WorkerLog(log)

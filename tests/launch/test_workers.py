@@ -12,7 +12,8 @@ from rampcli.launch.workers import reserve_port, worker_environment
 ALLOCATES_TWICE = """
 import ctypes, resource
 c = ctypes.CDLL(None)
-c.malloc.restype, c.free.argtypes, c.memset.argtypes = ctypes.c_void_p, [ctypes.c_void_p], [ctypes.c_void_p, ctypes.c_int, ctypes.c_size_t]
+c.malloc.restype, c.free.argtypes = ctypes.c_void_p, [ctypes.c_void_p]
+c.memset.argtypes = [ctypes.c_void_p, ctypes.c_int, ctypes.c_size_t]
 for _ in range(2):
     before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
     block = c.malloc(2**26)
@@ -22,7 +23,7 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
 """
 
 
-def test_a_reserved_port_is_given_to_nobody_else_and_who_knows_it_listens_there():
+def test_a_reserved_port_is_given_out_once_and_its_owner_can_listen_on_it():
     reserved = [reserve_port() for _ in range(200)]
     ports = [each.getsockname()[1] for each in reserved]
     assert len(set(ports)) == 200
@@ -36,7 +37,7 @@ def test_a_reserved_port_is_given_to_nobody_else_and_who_knows_it_listens_there(
         each.close()
 
 
-def test_a_worker_gets_the_memory_that_it_freed_without_new_pages(monkeypatch):
+def test_memory_that_a_worker_has_freed_is_reused_without_page_faults(monkeypatch):
     monkeypatch.delenv("GLIBC_TUNABLES", raising=False)
     environment = worker_environment(threads=1)
     faults = subprocess.run(
@@ -46,20 +47,20 @@ def test_a_worker_gets_the_memory_that_it_freed_without_new_pages(monkeypatch):
         text=True,
         check=True,
     )
-    assert int(faults.stdout) < 2**26 / 2**21  # fewer than there are huge pages in it
+    assert int(faults.stdout) < 2**26 / 2**21  # fewer faults than the allocation has huge pages
 
 
 @pytest.mark.parametrize(
     "name", ["OMP_NUM_THREADS", "GOMP_SPINCOUNT", "GLIBC_TUNABLES", "TORCHINDUCTOR_CACHE_DIR"]
 )
-def test_what_the_user_has_set_in_the_environment_stays(monkeypatch, name):
+def test_variables_that_the_user_has_set_are_kept(monkeypatch, name):
     monkeypatch.delenv(name, raising=False)
     assert name in worker_environment(threads=1)
     monkeypatch.setenv(name, "as the user has it")
     assert worker_environment(threads=1)[name] == "as the user has it"
 
 
-def test_where_the_user_says_where_compiled_layers_go_no_other_folder_is_made(
+def test_no_cache_is_made_if_the_user_has_chosen_a_folder_for_compiled_layers(
     monkeypatch, tmp_path
 ):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
@@ -68,7 +69,7 @@ def test_where_the_user_says_where_compiled_layers_go_no_other_folder_is_made(
     assert not list(tmp_path.iterdir())
 
 
-def test_without_a_home_to_write_to_compiled_layers_are_kept_where_only_this_user_can_write(
+def test_without_a_writable_home_compiled_layers_are_kept_in_a_private_folder(
     monkeypatch, tmp_path
 ):
     monkeypatch.delenv("TORCHINDUCTOR_CACHE_DIR", raising=False)

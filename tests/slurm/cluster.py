@@ -1,15 +1,16 @@
-"""A real Slurm cluster on this machine, for tests: munged, slurmctld and a slurmd for every node, as root, without systemd and cgroups.
+"""A real Slurm cluster on this machine, for tests.
 
-Seen with Debian's Slurm 22.05 on it, where a test has to know:
+It runs munged, slurmctld and one slurmd per node as root, without systemd and cgroups. Observed
+with Debian's Slurm 22.05:
 
-* A cluster is ready after about a second. A batch job starts at once when it is submitted, a job that waits for another
-  about a second after it.
-* A requeued job would wait for two minutes, the lifetime of a credential, which is the time of `CREDENTIAL_S` here. `release` has it
-  start in the next second; in the second of the requeueing itself, the node takes the new credential for the revoked one, and the job
-  has FAILED.
-* A time limit is whole minutes, also when it is changed, and `--signal=B:USR1@SECONDS` comes up to a minute early: with `--time=1` and
-  60 seconds, within a second or two of the start.
-* Without accounting there is no sacct. `scontrol show job` knows an ended job for `MinJobAge`.
+* A cluster is ready after about a second. A batch job starts as soon as it is submitted; a job that
+  depends on another starts about a second after it.
+* A requeued job waits for the lifetime of a credential: two minutes by default, `CREDENTIAL_S`
+  here. `release` lets it start in the next second. In the second of the requeueing itself, the node
+  mistakes the new credential for the revoked one, and the job fails.
+* A time limit is in whole minutes, and `--signal=B:USR1@SECONDS` arrives up to a minute early: with
+  `--time=1` and 60 seconds, within a second or two of the start.
+* Without accounting there is no sacct. `scontrol show job` lists ended jobs for `MinJobAge`.
 """
 
 import contextlib
@@ -32,9 +33,9 @@ from rampcli.lifeline import die_with_parent
 
 PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "srun")
 KILL_WAIT_S = 15
-CREDENTIAL_S = 5  # the least there may be
+CREDENTIAL_S = 5  # Slurm's minimum
 PR_SET_CHILD_SUBREAPER = 36
-# The values of these go on to the end of their line, and may hold anything.
+# The values of these fields extend to the end of the line, and may contain anything.
 WHOLE_LINES = ("Command", "WorkDir", "StdErr", "StdIn", "StdOut", "Comment", "TresPerNode")
 
 CONFIGURATION = """\
@@ -76,11 +77,17 @@ GresTypes=gpu
 PartitionName=main Nodes=ALL Default=YES PriorityTier=1 MaxTime=INFINITE DefaultTime=60 State=UP
 PartitionName=urgent Nodes=ALL PriorityTier=10 MaxTime=INFINITE DefaultTime=60 State=UP
 """
-NODE = "NodeName={name} NodeHostname={host} NodeAddr=127.0.0.1 Port={port} CPUs={cpus} RealMemory=16000 Gres=gpu:{gpus} State=UNKNOWN"
+NODE = (
+    "NodeName={name} NodeHostname={host} NodeAddr=127.0.0.1 Port={port} CPUs={cpus}"
+    " RealMemory=16000 Gres=gpu:{gpus} State=UNKNOWN"
+)
 
 
 class Cluster:
-    """Nodes `node1`, `node2` ... with fake GPUs, and two partitions: `main`, and `urgent`, whose jobs requeue those of `main`."""
+    """Nodes `node1`, `node2` ... with fake GPUs, and two partitions.
+
+    Jobs of the partition `urgent` preempt and requeue jobs of `main`.
+    """
 
     def __init__(self, folder: Path, *, nodes: int, cpus: int, gpus: int) -> None:
         self.folder = folder
@@ -99,7 +106,7 @@ class Cluster:
         for gpu in range(gpus):
             os.mknod(
                 self.folder / f"dev/nvidia{gpu}", stat.S_IFCHR | 0o666, os.makedev(1, 3)
-            )  # as /dev/null is
+            )  # a second /dev/null
         (self.folder / "gres.conf").write_text(
             f"AutoDetect=off\nName=gpu File={self.folder}/dev/nvidia[0-{gpus - 1}]\n"
         )
@@ -124,10 +131,10 @@ class Cluster:
         )
 
     def run(self, *words: str | Path, check: bool = True) -> subprocess.CompletedProcess[str]:
-        """A command of Slurm.
+        """Runs one of Slurm's commands.
 
         Raises:
-            AssertionError: it failed; with what it said.
+            AssertionError: it failed; the message is its output.
         """
         done = subprocess.run(
             words, env=self.environment, text=True, capture_output=True, check=False
@@ -136,15 +143,18 @@ class Cluster:
         return done
 
     def submit(self, *words: str | Path) -> str:
-        """The id of the job that sbatch makes of options, a script and its arguments."""
+        """Submits a job with sbatch, and returns its ID."""
         return self.run("sbatch", "--parsable", *words).stdout.strip()
 
     def job(self, job: str) -> dict[str, str]:
-        """What Slurm knows of a job, also for ten minutes after its end: JobState, Reason, Dependency, Restarts, NodeList, ExitCode ..."""
+        """Returns what Slurm knows about a job, until ten minutes after its end.
+
+        Fields include JobState, Reason, Dependency, Restarts, NodeList and ExitCode.
+        """
         return parse_job(self.run("scontrol", "show", "job", job).stdout)
 
     def jobs(self) -> dict[str, str]:
-        """The states of the jobs that wait, run or have ended within ten minutes."""
+        """Returns the states of jobs that wait, run or ended within the last ten minutes."""
         return dict(
             line.split()
             for line in self.run(
@@ -153,32 +163,32 @@ class Cluster:
         )
 
     def wait_for(self, job: str, *states: str, deadline_s: float = 20) -> dict[str, str]:
-        """The job, once it is in one of the states.
+        """Waits until a job is in one of some states, and returns it as `job` does.
 
         Raises:
-            AssertionError: it is not, within the time.
+            AssertionError: it is in another state after `deadline_s` seconds.
         """
         until = time.monotonic() + deadline_s
         while (facts := self.job(job))["JobState"] not in states:
             assert time.monotonic() < until, (
-                f"job {job} is {facts['JobState']} ({facts['Reason']}) and not {' or '.join(states)}"
+                f"job {job} is {facts['JobState']} ({facts['Reason']}) not {' or '.join(states)}"
             )
             time.sleep(0.05)
         return facts
 
     def release(self, job: str) -> None:
-        """Have a requeued job start in the next second, if there are nodes, and not after `CREDENTIAL_S`."""
+        """Lets a requeued job start in the next second instead of after `CREDENTIAL_S`."""
         self.run("scontrol", "update", f"jobid={job}", "StartTime=now+1")
 
     def set_down(self, node: str) -> None:
-        """Take a node away as if it had failed: its jobs get SIGTERM and go back to the queue, even if they forbid that."""
+        """Sets a node down as if it had failed. Its jobs get SIGTERM and are requeued."""
         self.run("scontrol", "update", f"nodename={node}", "state=DOWN", "reason=test")
 
     def resume(self, node: str) -> None:
         self.run("scontrol", "update", f"nodename={node}", "state=RESUME")
 
     def preempt(self, *words: str | Path) -> str:
-        """A job that takes all nodes at once from the jobs of `main`, and ends after a second, unless words say otherwise."""
+        """Submits a job that preempts all nodes of `main`. By default it ends after a second."""
         return self.submit(
             "--partition=urgent",
             f"--nodes={len(self.nodes)}",
@@ -187,10 +197,10 @@ class Cluster:
         )
 
     def clear(self) -> None:
-        """Cancel what waits and kill what runs, and have all nodes idle again.
+        """Cancels waiting jobs, kills running ones, and waits until all nodes are idle.
 
         Raises:
-            AssertionError: they are not, within half a minute.
+            AssertionError: they are not idle after half a minute.
         """
         until = time.monotonic() + 30
         while not self.wait_until_idle(0.2):
@@ -223,7 +233,7 @@ class Cluster:
 
 
 def parse_job(text: str) -> dict[str, str]:
-    """`scontrol show job` of one job, as a dictionary."""
+    """Parses the output of `scontrol show job` for one job."""
     facts = {}
     for line in text.splitlines():
         name, _, value = line.strip().partition("=")
@@ -235,7 +245,7 @@ def parse_job(text: str) -> dict[str, str]:
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports nobody listens at, below those that the system gives to connections."""
+    """Returns unused ports below the range of ephemeral ports."""
     ports: list[int] = []
     for port in random.sample(range(20000, 32000), 1000):
         with socket.socket() as probe, contextlib.suppress(OSError):
@@ -248,9 +258,14 @@ def free_ports(count: int) -> list[int]:
 
 @contextlib.contextmanager
 def start_cluster(*, nodes: int = 5, cpus: int = 8, gpus: int = 2) -> Iterator[Cluster]:
-    """A cluster of idle nodes in a folder of its own; nothing is left of it afterwards, nor when this process is killed."""
-    for _ in range(3):  # between looking for free ports and taking them, others may
-        folder = Path(tempfile.mkdtemp(prefix="slurm-", dir="/tmp"))  # short: sockets lie below it
+    """Starts a cluster in a temporary folder, and removes it afterwards.
+
+    It is also removed if this process is killed.
+    """
+    for _ in range(3):  # another process may take a free port before Slurm does
+        folder = Path(
+            tempfile.mkdtemp(prefix="slurm-", dir="/tmp")
+        )  # short, because paths of sockets are limited
         folder.chmod(0o755)
         cluster = Cluster(folder, nodes=nodes, cpus=cpus, gpus=gpus)
         keeper = subprocess.Popen(
@@ -284,9 +299,10 @@ def _come_up(cluster: Cluster, keeper: subprocess.Popen[bytes]) -> bool:
 
 
 def keep(folder: Path, nodes: Sequence[str]) -> None:
-    """Run the daemons until this process gets SIGTERM, or the one that started it ends, or a daemon does; then end all they started.
+    """Runs the daemons until this process gets SIGTERM, its parent ends or a daemon ends.
 
-    Jobs leave the daemons' process group and session; as a subreaper this process is an ancestor of theirs still.
+    Then it ends all jobs and daemons. Jobs leave the daemons' process groups and sessions, but as a
+    subreaper, this process stays their ancestor.
     """
     parent = os.getppid()
     ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1)
@@ -311,7 +327,7 @@ def keep(folder: Path, nodes: Sequence[str]) -> None:
             time.sleep(0.1)
     finally:
         _end_descendants()
-        if os.getppid() != parent:  # it was killed, and cannot clear up
+        if os.getppid() != parent:  # the parent was killed and cannot remove the folder
             shutil.rmtree(folder)
 
 
@@ -329,7 +345,7 @@ def _start(folder: Path, *command: str) -> int:
         process = subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, preexec_fn=die_with_parent
         )
-    process.returncode = 0  # `_reap` is who waits for it
+    process.returncode = 0  # `_reap` waits for it, not subprocess
     return process.pid
 
 
@@ -360,7 +376,7 @@ def _end_descendants() -> None:
 
 
 def descendants(ancestor: int) -> set[int]:
-    """The processes that a process has started, and those that these have."""
+    """Returns the IDs of all descendants of a process."""
     parents = {}
     for status in Path("/proc").glob("[0-9]*/stat"):
         with contextlib.suppress(OSError):

@@ -15,7 +15,7 @@ from rampcli.config.compose import lay_over
 from rampcli.config.resolve import Resolved, resolve
 from runs import RAMP_OF_JOBS
 
-# A fake interpreter: what a job would start, written down, beside it.
+# A fake interpreter that records its arguments and environment beside itself.
 RECORDER = """\
 #!/bin/bash
 record="$(dirname "$0")/started.$SLURM_JOB_ID"
@@ -27,14 +27,14 @@ printf '%s\\0' "$PWD" "$@" >"$record"
 @pytest.fixture(scope="session")
 def running_cluster() -> Iterator[Cluster]:
     if os.getuid() != 0 or not all(map(shutil.which, PROGRAMS)):
-        pytest.skip("no Slurm here; make test-slurm sets it up and runs these")
+        pytest.skip("Slurm is not installed; make test-slurm installs it and runs these tests")
     with start_cluster() as cluster:
         yield cluster
 
 
 @pytest.fixture
 def cluster(running_cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cluster]:
-    """The cluster, idle, and for this process too."""
+    """The idle cluster, which this process's Slurm commands use too."""
     for name in os.environ:
         if name.startswith(("SLURM_", "SBATCH_", "SQUEUE_", "SCANCEL_")):
             monkeypatch.delenv(name)
@@ -45,7 +45,7 @@ def cluster(running_cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> Iterat
 
 @pytest.fixture
 def interpreter(tmp_path: Path) -> Path:
-    """Stands in for the workers' interpreter; a test may add what it does."""
+    """Stands in for the workers' interpreter. Tests may append commands to it."""
     path = tmp_path / "interpreter/python"
     path.parent.mkdir()
     path.write_text(RECORDER)
@@ -55,7 +55,7 @@ def interpreter(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def tiny(tmp_path: Path, interpreter: Path) -> Callable[..., Resolved]:
-    """A run of three jobs on 1, 2 and 3 nodes."""
+    """Resolves a run of three jobs on 1, 2 and 3 nodes."""
 
     def build(*words: str) -> Resolved:
         settings = {

@@ -35,12 +35,12 @@ def submit(resolved) -> chain.Chain:
 
 
 def started(interpreter: Path, job: str) -> list[str]:
-    """What a job has started: the folder, and the words after the interpreter's name."""
+    """Returns what a job has started: the folder, and the interpreter's arguments."""
     return os.fsdecode((interpreter.parent / f"started.{job}").read_bytes()).split("\0")[:-1]
 
 
 def wait_until_started(interpreter: Path, job: str) -> None:
-    """Until its script has started something: what is done to a job that is RUNNING may come before that, and Slurm may then fail it."""
+    """Waits until a job's script runs. A job that is disturbed before, though RUNNING, may fail."""
     wait_until((interpreter.parent / f"started.{job}").exists, deadline_s=20)
 
 
@@ -81,7 +81,7 @@ def test_jobs_run_one_after_another_each_on_the_nodes_of_its_stages(
     assert chain.active_jobs(directory) == []
 
 
-def test_the_record_says_which_job_trains_what_and_waits_for_which(cluster, tiny, directory):
+def test_the_record_has_the_stages_and_the_dependency_of_each_job(cluster, tiny, directory):
     before = time.time()
     made = submit(tiny())
     record = json.loads((directory.path / "slurm/jobs.json").read_text())
@@ -101,7 +101,7 @@ def test_the_record_says_which_job_trains_what_and_waits_for_which(cluster, tiny
     assert cluster.job(second)["WorkDir"] == str(directory.path)
 
 
-def test_what_comes_after_a_job_that_failed_is_cancelled(cluster, tiny, interpreter, directory):
+def test_the_jobs_after_a_failed_one_are_cancelled(cluster, tiny, interpreter, directory):
     add_to(interpreter, "exit 3\n")
     jobs = submit(tiny()).jobs
     for job in jobs[1:]:
@@ -112,7 +112,7 @@ def test_what_comes_after_a_job_that_failed_is_cancelled(cluster, tiny, interpre
 
 
 @pytest.mark.usefixtures("cluster")
-def test_if_one_job_is_refused_none_stays_and_none_has_started(
+def test_if_one_job_is_refused_the_others_are_cancelled_before_they_start(
     tiny, interpreter, directory, tmp_path
 ):
     template = tmp_path / "own.j2"
@@ -143,7 +143,10 @@ def test_a_run_with_jobs_in_the_queue_gets_no_more(cluster, tiny, interpreter, d
 
 
 def interrupt_after(submissions: int, folder: Path) -> dict[str, str]:
-    """An environment whose sbatch submits as ever, and the last time kills who asked it to before that learns of it."""
+    """Returns an environment whose sbatch kills its caller after the last submission.
+
+    The job is submitted, but the caller does not learn its ID.
+    """
     (folder / "bin").mkdir()
     program = folder / "bin/sbatch"
     program.write_text(
@@ -172,7 +175,7 @@ chain.submit(directory, render(resolve(read(directory.config)), directory))
 
 
 @pytest.mark.parametrize("submissions", [1, 2, 3])
-def test_a_kill_between_a_submission_and_its_record_leaves_no_job_that_runs_or_is_unknown(
+def test_a_kill_during_submission_leaves_no_running_or_unknown_job(
     cluster, tiny, interpreter, directory, tmp_path, submissions
 ):
     resolved = tiny()
@@ -192,9 +195,7 @@ def test_a_kill_between_a_submission_and_its_record_leaves_no_job_that_runs_or_i
     cluster.wait_for(anew.jobs[-1].job, "COMPLETED")
 
 
-def test_the_command_whose_submitting_was_interrupted_submits_anew(
-    cluster, tiny, directory, tmp_path
-):
+def test_the_same_command_submits_again_after_an_interruption(cluster, tiny, directory, tmp_path):
     resolved = tiny()
     describe(directory, resolved, [])
     subprocess.run(
@@ -227,7 +228,7 @@ def test_an_interrupted_chain_can_be_cancelled(cluster, tiny, directory, tmp_pat
     [[], ["--job-name=llama3_tiny.stage0"], ["--chdir={run}"]],
     ids=["stranger", "name", "folder"],
 )
-def test_a_job_that_has_not_both_name_and_folder_of_the_run_s_is_not_the_runs_whatever_the_record_says(
+def test_a_job_without_the_name_and_folder_of_the_run_is_never_its_job(
     cluster, tiny, directory, options
 ):
     submit(tiny())
@@ -248,7 +249,7 @@ def test_a_job_that_has_not_both_name_and_folder_of_the_run_s_is_not_the_runs_wh
         assert cluster.job(other)["JobState"] == "PENDING"
 
 
-def test_jobs_that_slurm_no_longer_knows_are_over(cluster, tiny, directory):
+def test_jobs_that_slurm_no_longer_lists_are_over(cluster, tiny, directory):
     submit(tiny())
     record = directory.path / "slurm/jobs.json"
     facts = json.loads(record.read_text())
@@ -262,7 +263,7 @@ def test_jobs_that_slurm_no_longer_knows_are_over(cluster, tiny, directory):
     assert states(directory) == [None]
 
 
-def test_cancelling_lets_a_running_job_save_and_takes_waiting_ones_out_of_the_queue(
+def test_cancelling_lets_a_running_job_save_and_removes_waiting_ones(
     cluster, tiny, interpreter, directory
 ):
     add_to(interpreter, 'trap "touch $record.saved; exit 0" USR1\n' + LASTS.partition("\n")[2])
@@ -277,7 +278,7 @@ def test_cancelling_lets_a_running_job_save_and_takes_waiting_ones_out_of_the_qu
     assert chain.active_jobs(directory) == []
 
 
-def test_cancelling_takes_out_jobs_that_only_wait(cluster, tiny, interpreter, directory):
+def test_cancelling_removes_waiting_jobs(cluster, tiny, interpreter, directory):
     all_nodes = cluster.submit(
         f"--nodes={len(cluster.nodes)}", "--exclusive", "--output=/dev/null", "--wrap=sleep 60"
     )
@@ -296,7 +297,7 @@ def test_a_run_without_jobs_has_no_status_and_cannot_be_cancelled(directory):
         chain.cancel(directory)
 
 
-def test_a_user_s_defaults_and_an_allocation_around_change_nothing_about_a_chain(
+def test_neither_the_user_s_defaults_nor_an_outer_allocation_change_a_chain(
     cluster, tiny, interpreter, directory, monkeypatch
 ):
     of_allocation = {
@@ -340,9 +341,7 @@ def test_a_user_s_defaults_and_an_allocation_around_change_nothing_about_a_chain
     assert states(directory) == ["COMPLETED"] * 3
 
 
-def test_a_default_of_the_user_s_for_what_the_settings_leave_open_is_kept(
-    cluster, tiny, monkeypatch
-):
+def test_a_default_of_the_user_s_applies_to_an_unset_setting(cluster, tiny, monkeypatch):
     monkeypatch.setenv("SBATCH_TIMELIMIT", "7")
     assert cluster.job(submit(tiny()).jobs[0].job)["TimeLimit"] == "00:07:00"
 
@@ -395,7 +394,7 @@ def test_sbatch_reads_an_option_as_it_was_written(cluster, tiny, tmp_path, comme
     cluster.run("scancel", job)
 
 
-def test_a_requeued_job_runs_again_under_its_id_and_those_after_it_wait(
+def test_a_requeued_job_runs_again_under_its_id_before_the_next_ones(
     cluster, tiny, interpreter, directory
 ):
     add_to(interpreter, '[ "${SLURM_RESTART_COUNT:-0}" -gt 0 ] && exit 0\n' + LASTS)
@@ -413,7 +412,7 @@ def test_a_requeued_job_runs_again_under_its_id_and_those_after_it_wait(
 
 
 @pytest.mark.usefixtures("cluster")
-def test_a_controller_that_is_away_is_told_and_no_job_is_recorded_as_submitted(
+def test_without_a_controller_no_job_is_recorded_as_submitted(
     tiny, tmp_path, directory, monkeypatch
 ):
     configuration = Path(os.environ["SLURM_CONF"]).read_text()

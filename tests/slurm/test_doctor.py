@@ -9,7 +9,7 @@ from rampcli.launch.slurm.doctor import check_slurm
     ("partition", "status"),
     [("null", Status.ok), ("urgent", Status.ok), ("nowhere", Status.failure)],
 )
-def test_a_partition_is_looked_for_on_the_cluster(tiny, partition, status):
+def test_a_partition_is_checked_against_the_cluster(tiny, partition, status):
     found = check_slurm(tiny(f"launch.slurm.partition={partition}"))
     assert found.status is status
     if status is Status.failure:

@@ -1,4 +1,4 @@
-"""Runs that train as chains of real jobs, on nodes that come and go."""
+"""Runs that train as chains of real jobs, on nodes that are lost and return."""
 
 import json
 import os
@@ -17,7 +17,7 @@ from rampcli.config.resolve import resolve
 from rampcli.launch.run import run as pretrain
 from runs import Run, assert_every_sample_is_read_once, assert_same_training, environment
 
-# Some hundred steps, so that there is time to disturb them.
+# Hundreds of steps, so that there is time to disturb the run.
 LONG = [
     "trainer.num_nodes=2",
     "rampup.node_policy=fixed",
@@ -31,7 +31,7 @@ LONG = [
 
 @pytest.fixture
 def run(tmp_path, cluster):  # noqa: ARG001
-    """A run directory; jobs of it are submitted to the cluster."""
+    """A run whose jobs are submitted to the cluster."""
     return Run(tmp_path / "run")
 
 
@@ -92,9 +92,7 @@ def wait_until_complete(run, cluster, seconds=240):
     cluster.wait_for(jobs(run)[-1], "COMPLETED", deadline_s=60)
 
 
-def test_a_chain_goes_through_its_ramp_on_more_and_more_nodes_as_one_process_does(
-    run, cluster, tmp_path_factory
-):
+def test_a_chain_on_more_and_more_nodes_trains_as_one_process_does(run, cluster, tmp_path_factory):
     words = [
         "model.rampup_batch_size=[2,2,16]",
         "trainer.num_nodes=4",
@@ -127,7 +125,7 @@ def test_a_chain_goes_through_its_ramp_on_more_and_more_nodes_as_one_process_doe
 PARTS = ("save_s", "exit_s", "wait_s", "start_s", "import_s", "load_s", "first_step_s")
 
 
-def test_a_job_that_loses_a_node_and_is_preempted_saves_each_time_and_goes_on_elsewhere(
+def test_a_job_that_loses_a_node_and_is_preempted_saves_and_resumes_elsewhere(
     run, cluster, long_undisturbed
 ):
     submit(run, *LONG)
@@ -168,19 +166,19 @@ def test_a_rank_that_is_killed_is_named_and_not_the_error_of_those_that_miss_it(
     )
 
 
-def test_a_job_that_reaches_its_time_limit_saves_and_goes_on_in_the_queue(run, cluster):
+def test_a_job_that_reaches_its_time_limit_saves_and_requeues_itself(run, cluster):
     words = [*LONG, "schedule.decay_style=constant"]
     submit(
         run, *words, "trainer.max_samples=1_000_000", "launch.slurm.time=2", "launch.grace_s=20"
     )  # asked to save 80 s before the end
     (job,) = jobs(run)
 
-    def has_gone_on_after_a_save():
+    def has_resumed_after_a_save():
         kinds = [row["event"] for row in run.events]
         return "stop" in kinds and "start" in kinds[kinds.index("stop") :]
 
     wait_for(
-        run, has_gone_on_after_a_save, 200
+        run, has_resumed_after_a_save, 200
     )  # on a busy machine the signal may come before the first step
     assert int(cluster.job(job)["Restarts"]) >= 1
     wait_for_rows(run, 20)
@@ -193,9 +191,7 @@ def test_a_job_that_reaches_its_time_limit_saves_and_goes_on_in_the_queue(run, c
     assert [row["loss"] for row in run.rows] == [row["loss"] for row in undisturbed.rows]
 
 
-def test_a_chain_that_is_cancelled_saves_and_ends_and_another_goes_on(
-    run, cluster, long_undisturbed
-):
+def test_a_cancelled_chain_saves_and_another_one_resumes(run, cluster, long_undisturbed):
     submit(run, *LONG)
     (first,) = jobs(run)
     wait_for_rows(run, 20)
@@ -216,13 +212,14 @@ def test_a_chain_that_is_cancelled_saves_and_ends_and_another_goes_on(
     assert_as_if_nothing_had_happened(run, long_undisturbed)
 
 
-def test_a_chain_whose_job_fails_for_good_ends_and_status_says_why(run, cluster, tmp_path):
+def test_a_chain_ends_with_a_job_that_fails_and_status_shows_the_error(run, cluster, tmp_path):
     corpus = tmp_path / "text.txt"
     corpus.write_text("words of a text " * 200)
-    template = tmp_path / "own.j2"  # the text is gone when the job starts
+    template = tmp_path / "own.j2"  # its jobs delete the text before they train
     template.write_text(
-        "#!/bin/bash\n#SBATCH --nodes={{ num_nodes }}\n#SBATCH --ntasks-per-node=1\n#SBATCH --output={{ log | directive }}\n"
-        f"rm -f {corpus}\nexec {{{{ python }}}} -m rampcli.launch.slurm.job {{{{ run_dir }}}} {{{{ stages }}}}\n"
+        "#!/bin/bash\n#SBATCH --nodes={{ num_nodes }}\n#SBATCH --ntasks-per-node=1\n"
+        f"#SBATCH --output={{{{ log | directive }}}}\nrm -f {corpus}\n"
+        "exec {{ python }} -m rampcli.launch.slurm.job {{ run_dir }} {{ stages }}\n"
     )
     words = [
         "data=text",
@@ -241,7 +238,7 @@ def test_a_chain_whose_job_fails_for_good_ends_and_status_says_why(run, cluster,
     assert json.loads(rampcli("status", run, "--json"))["jobs"][0]["state"] == "FAILED"
 
 
-def test_a_job_runs_neither_the_name_of_its_run_nor_what_lies_in_the_working_directory(
+def test_a_job_executes_neither_its_run_s_name_nor_files_in_the_working_directory(
     cluster, tmp_path, monkeypatch
 ):
     plant_modules(tmp_path)
@@ -257,7 +254,7 @@ def test_a_job_runs_neither_the_name_of_its_run_nor_what_lies_in_the_working_dir
     ]
     words += [
         'launch.slurm.sbatch_args=["--export=SLURM_CONF,PATH,OMP_NUM_THREADS"]'
-    ]  # so that the script has to see to it
+    ]  # so only the script can set PYTHONSAFEPATH
     pretrain(
         resolve(
             lay_over(

@@ -42,7 +42,7 @@ WRONG = (
 
 @pytest.fixture
 def directory(tmp_path, monkeypatch) -> RunDirectory:
-    """A run directory. Slurm's commands write down how they are called."""
+    """A run directory, with Slurm programs that record their arguments."""
     (tmp_path / "bin").mkdir()
     for name in ("sbatch", "squeue", "scancel", "scontrol"):
         (tmp_path / "bin" / name).write_text(
@@ -59,7 +59,7 @@ def record(directory: RunDirectory) -> Path:
 
 
 def asked(directory: RunDirectory) -> list[str]:
-    """The words that Slurm's commands were given."""
+    """Returns the arguments that Slurm's programs were given."""
     path = directory.path.parent / "asked"
     return path.read_text().split("\n")[:-1] if path.exists() else []
 
@@ -105,16 +105,14 @@ DAMAGED = {
 
 
 @pytest.mark.parametrize("content", DAMAGED.values(), ids=DAMAGED)
-def test_a_damaged_record_is_refused_and_slurm_is_asked_nothing(directory, content):
+def test_a_damaged_record_is_refused_without_asking_slurm(directory, content):
     record(directory).write_bytes(content)
     assert_refused(directory, DamagedFileError)
     assert record(directory).read_bytes() == content
 
 
 @pytest.mark.parametrize("field", JOB)
-def test_a_field_of_a_job_holds_what_a_submission_writes_there_or_the_record_is_refused(
-    directory, field
-):
+def test_a_record_with_a_field_that_no_submission_writes_is_refused(directory, field):
     allowed = {
         "name": ("-u", "1_2", "1+0", "0", "-1", "1" * 11, ".."),
         "num_nodes": (1,),
@@ -144,7 +142,7 @@ values = st.recursive(
 )
 @example(job={}, facts={})
 @settings(max_examples=50, suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_whatever_a_record_holds_slurm_is_asked_about_numbers_alone(directory, job, facts):
+def test_slurm_is_only_ever_asked_about_numbers(directory, job, facts):
     (directory.path.parent / "asked").unlink(missing_ok=True)
     record(directory).write_text(json.dumps(CHAIN | {"jobs": [JOB | job]} | facts))
     try:
@@ -183,7 +181,7 @@ def test_nothing_is_submitted_through_a_link(directory, name):
     assert json.loads((outside / "jobs.json").read_text()) == CHAIN
 
 
-def test_a_record_that_is_no_regular_file_is_refused(directory):
+def test_a_record_that_is_not_a_regular_file_is_refused(directory):
     os.mkfifo(record(directory))
     assert_refused(directory, DamagedFileError)
     record(directory).unlink()
@@ -191,6 +189,6 @@ def test_a_record_that_is_no_regular_file_is_refused(directory):
     assert_refused(directory, DamagedFileError)
 
 
-def test_a_record_may_hold_more_than_this_version_writes(directory):
+def test_a_record_may_have_fields_of_a_later_version(directory):
     record(directory).write_text(json.dumps(CHAIN | {"newer": 1, "jobs": [JOB | {"newer": 1}]}))
     assert chain.read(directory).jobs[0].job == "7"

@@ -6,7 +6,10 @@ from rampcli.launch.slurm import commands
 
 @pytest.fixture
 def slurm_says(tmp_path, monkeypatch):
-    """Programs of Slurm's that fail with these words: of a cluster with accounting, limits or faults that no test has."""
+    """Makes Slurm programs that fail with a message.
+
+    Test clusters have no accounting, limits or faults that would cause these messages.
+    """
 
     def say(words: str) -> None:
         for name in ("sbatch", "squeue", "scancel", "scontrol"):
@@ -21,13 +24,15 @@ def slurm_says(tmp_path, monkeypatch):
     ("words", "key"),
     [
         (
-            "Batch job submission failed: Invalid account or account/partition combination specified",
+            "Batch job submission failed: Invalid account or account/partition combination"
+            " specified",
             "launch.slurm.account",
         ),
         ("Batch job submission failed: Invalid partition name specified", "launch.slurm.partition"),
         ("Batch job submission failed: Invalid qos specification", "launch.slurm.qos"),
         (
-            "Batch job submission failed: Requested time limit is invalid (missing or exceeds some limit)",
+            "Batch job submission failed: Requested time limit is invalid"
+            " (missing or exceeds some limit)",
             "launch.slurm.time",
         ),
         ("Invalid --time specification", "launch.slurm.time"),
@@ -45,7 +50,7 @@ def slurm_says(tmp_path, monkeypatch):
         ),
     ],
 )
-def test_what_slurm_refuses_is_told_with_the_setting_that_it_is_about(
+def test_an_error_of_slurm_is_shown_with_the_setting_that_it_concerns(
     tmp_path, slurm_says, words, key
 ):
     slurm_says(words)
@@ -58,7 +63,7 @@ def test_what_slurm_refuses_is_told_with_the_setting_that_it_is_about(
     assert refused.value.exit_code == 1
 
 
-def test_a_controller_that_does_not_answer_is_told(slurm_says):
+def test_a_controller_that_does_not_answer_is_an_error(slurm_says):
     slurm_says("Unable to contact slurm controller (connect failure)")
     for act in (
         lambda: commands.jobs_by_id(["1"]),
@@ -80,7 +85,7 @@ def test_a_command_that_hangs_is_given_up(tmp_path, monkeypatch):
         commands.jobs_of_this_user()
 
 
-def test_where_there_is_no_slurm_that_is_what_is_said(tmp_path, monkeypatch):
+def test_missing_programs_are_an_error(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", str(tmp_path))
     (tmp_path / "script").write_text("#!/bin/bash\n")
     with pytest.raises(RampcliError, match="sbatch is not on PATH") as refused:
@@ -91,7 +96,7 @@ def test_where_there_is_no_slurm_that_is_what_is_said(tmp_path, monkeypatch):
 
 @pytest.fixture
 def sbatch(tmp_path, monkeypatch):
-    """A sbatch that prints these words and writes down its environment."""
+    """Makes an sbatch that prints given text and records its environment."""
 
     def answer(words: str) -> None:
         (tmp_path / "sbatch").write_text(
@@ -105,7 +110,7 @@ def sbatch(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(("path", "inherited"), [(":", None), ("/a::/b:", "/a:/b"), ("", None)])
-def test_no_job_inherits_the_working_directory_as_a_path_of_python_s(
+def test_jobs_do_not_inherit_the_working_directory_in_pythonpath(
     tmp_path, sbatch, monkeypatch, path, inherited
 ):
     monkeypatch.setenv("PYTHONPATH", path)
@@ -121,7 +126,7 @@ def test_no_job_inherits_the_working_directory_as_a_path_of_python_s(
 @pytest.mark.parametrize(
     "words", ["", "Submitted batch job 7", "7_1", "7+0", "--user=root", "1,2", "\033[2J7", "0"]
 )
-def test_an_answer_that_is_no_job_s_id_is_told_as_it_is(tmp_path, sbatch, words):
+def test_output_that_is_not_a_job_id_is_shown(tmp_path, sbatch, words):
     sbatch(words)
     with pytest.raises(RampcliError, match="instead of a job ID") as refused:
         commands.submit(tmp_path / "script", folder=tmp_path)

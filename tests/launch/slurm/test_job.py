@@ -16,7 +16,7 @@ from run_files import manifest, state
 
 @pytest.fixture
 def run(tmp_path):
-    """A run whose stages begin after 0, 800, 1600 and 2404 samples, described as `pretrain` does."""
+    """A described run whose stages begin after 0, 800, 1600 and 2404 samples."""
     directory = RunDirectory(tmp_path)
     describe(
         directory,
@@ -44,27 +44,27 @@ def leave_chain(run, *, cancelled):
 
 
 @pytest.mark.parametrize(("consumed_samples", "stages"), [(800, [0]), (1600, [0, 1]), (3204, [3])])
-def test_a_job_whose_stages_were_trained_before_ends_well_at_once(run, consumed_samples, stages):
+def test_a_job_whose_stages_are_already_trained_succeeds_at_once(run, consumed_samples, stages):
     leave_checkpoint(run, consumed_samples)
     run.write_state(state(status="complete" if consumed_samples == 3204 else "stage_boundary"))
     assert train_stages(run, stages, StopSignals()) == 0
     assert not run.events.exists()
 
 
-def test_a_job_whose_stages_have_not_come_yet_fails_and_says_which_script_comes_first(run):
+def test_a_job_that_is_too_early_fails_and_names_the_script_to_submit_first(run):
     leave_checkpoint(run, 800)
     with pytest.raises(RampcliError, match="is at stage 1, but this job trains stage 2") as refused:
         train_stages(run, [2], StopSignals())
     assert "stage_1.sbatch" in refused.value.remedy
 
 
-def test_a_job_of_a_chain_that_was_cancelled_trains_nothing(run):
+def test_a_job_of_a_cancelled_chain_trains_nothing(run):
     leave_chain(run, cancelled=True)
     assert train_stages(run, [0], StopSignals()) == 0
     assert not run.events.exists()
 
 
-def test_a_job_that_never_saves_a_step_in_its_time_fails_in_the_end(run):
+def test_a_job_that_never_saves_within_its_time_limit_fails_after_some_starts(run):
     run.append_event("launch")
     run.append_event("checkpoint")
     for _ in range(FRUITLESS_STARTS - 1):

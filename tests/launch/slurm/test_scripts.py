@@ -44,7 +44,7 @@ commands = st.sampled_from(
 )
 anything = st.one_of(hostile, commands).filter(
     lambda text: "${" not in text and text != "???"
-)  # settings may hold neither
+)  # settings must not contain these
 
 
 @cache
@@ -85,7 +85,7 @@ def test_each_group_of_stages_with_the_same_processes_is_a_job():
     assert together.path == Path("runs/llama3_tiny/slurm/stage_0.sbatch")
 
 
-def test_what_was_trained_before_needs_no_job():
+def test_stages_that_are_already_trained_need_no_job():
     assert [script.path.name for script in scripts(consumed_samples=6)] == [
         "stage_1.sbatch",
         "stage_2.sbatch",
@@ -95,7 +95,7 @@ def test_what_was_trained_before_needs_no_job():
     assert scripts(consumed_samples=30) == []
 
 
-def test_a_job_asks_for_the_nodes_and_processes_of_its_stages():
+def test_a_job_requests_the_nodes_and_processes_of_its_stages():
     for number, script in enumerate(
         scripts(
             "trainer.devices=2", "model.global_batch_size=6", "model.rampup_batch_size=[2,2,12]"
@@ -118,14 +118,12 @@ def test_a_job_asks_for_the_nodes_and_processes_of_its_stages():
         (["trainer.accelerator=cpu", "launch.slurm.gpus_per_node=4"], None),
     ],
 )
-def test_a_job_asks_for_a_gpu_for_each_process_unless_told_otherwise_and_for_none_on_the_cpu(
-    words, gpus
-):
+def test_a_job_requests_one_gpu_per_process_by_default_and_none_on_the_cpu(words, gpus):
     found = [directive for directive in directives(scripts(*words)[0]) if "gpu" in directive]
     assert found == ([gpus] if gpus else [])
 
 
-def test_settings_become_directives_and_options_of_the_users_come_last():
+def test_settings_become_directives_and_the_users_options_come_last():
     words = [
         f"launch.slurm.{name}"
         for name in (
@@ -152,12 +150,12 @@ def test_settings_become_directives_and_options_of_the_users_come_last():
     assert found[-2:] == ["--mem=8G", '"--comment=it is \\$5"']
 
 
-def test_a_job_is_told_of_its_time_limit_with_time_to_save():
+def test_a_job_is_warned_of_its_time_limit_early_enough_to_save():
     assert "--signal=B:USR1@150" in directives(scripts("launch.grace_s=89.5")[0])
     assert math.ceil(89.5) + SIGNAL_MARGIN_S == 150
 
 
-def test_a_job_may_be_requeued_and_keeps_its_log():
+def test_a_job_may_be_requeued_and_appends_to_its_log():
     assert {"--requeue", "--open-mode=append"} <= set(directives(scripts()[0]))
 
 
@@ -168,7 +166,7 @@ def empty_folder() -> Iterator[Path]:
 
 
 def named(folder: Path, name: str) -> Path:
-    """A folder below another, of any name."""
+    """Creates a folder with some name below another folder."""
     path = folder / "a" / (name.replace("/", "-") + "x")
     path.mkdir(parents=True)
     return path
@@ -188,7 +186,7 @@ def run_bash(text: str, *, folder: Path, path: Path) -> None:
 
 
 def fake_programs(folder: Path) -> Path:
-    """A folder with programs `python` and `module` that write down how they are called."""
+    """Creates a folder with programs `python` and `module` that record their arguments."""
     folder.mkdir()
     for name, text in (("python", RECORDER), ("module", LOADER)):
         (folder / name).write_text(text)
@@ -201,7 +199,7 @@ def recorded(path: Path) -> list[str]:
 
 
 @given(words=st.tuples(anything, anything, anything, anything, anything))
-def test_a_run_of_any_name_in_any_folder_starts_what_it_should_and_nothing_else(words):
+def test_a_run_of_any_name_in_any_folder_starts_only_its_own_command(words):
     typed, run, python, loaded, word = words
     with empty_folder() as folder:
         at, programs = named(folder, typed), fake_programs(folder / f"{python.replace('/', '-')}x")
@@ -268,7 +266,7 @@ def test_a_value_is_never_a_command_wherever_a_template_puts_it(tmp_path, line, 
     assert not (tmp_path / "canary").exists()
 
 
-def test_a_template_of_ones_own_is_used_instead(tmp_path):
+def test_a_custom_template_is_used_instead(tmp_path):
     options = (
         "{% for option in slurm.sbatch_args %}\n#SBATCH {{ option | directive }}\n{% endfor %}\n"
     )
@@ -333,9 +331,7 @@ LOOPS = "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% en
         ("{{ " + "(" * 100_000, "the template .*: maximum recursion depth"),
     ],
 )
-def test_a_template_that_never_ends_or_never_stops_printing_is_refused(
-    tmp_path, monkeypatch, text, wrong
-):
+def test_a_template_that_exceeds_its_limits_is_refused(tmp_path, monkeypatch, text, wrong):
     monkeypatch.setattr(template, "CPU_S", 1)
     with pytest.raises(UsageError, match=wrong) as refused:
         scripts(with_template(tmp_path, text))
@@ -343,13 +339,15 @@ def test_a_template_that_never_ends_or_never_stops_printing_is_refused(
     assert len(str(refused.value)) < 1500
 
 
-def test_rendering_that_gets_no_processor_is_given_up(tmp_path, monkeypatch):
+def test_rendering_that_takes_too_long_is_given_up(tmp_path, monkeypatch):
     monkeypatch.setattr(template, "WALL_S", 0.001)
     with pytest.raises(UsageError, match=r"it was not rendered within 0\.001 s"):
         scripts(with_template(tmp_path, "#!/bin/bash\n"))
 
 
-def test_a_template_of_ones_own_is_rendered_without_the_working_directory(tmp_path, monkeypatch):
+def test_a_custom_template_is_rendered_without_the_working_directory_on_the_path(
+    tmp_path, monkeypatch
+):
     plant_modules(tmp_path)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PYTHONPATH", ":")
@@ -370,7 +368,7 @@ def test_a_template_of_ones_own_is_rendered_without_the_working_directory(tmp_pa
         ("/a", "/a"),
     ],
 )
-def test_a_job_s_python_path_has_no_empty_entry(tmp_path, before, after):
+def test_the_pythonpath_of_a_job_has_no_empty_entry(tmp_path, before, after):
     programs = fake_programs(tmp_path / "programs")
     (programs / "python").write_text(
         '#!/bin/bash\nprintf "%s\\0" "$PYTHONPATH" "$PYTHONSAFEPATH" >"$(dirname "$0")/started"\n'
