@@ -25,7 +25,8 @@ from rampcli.models.huggingface import joined, places
 from rampcli.own_folder import replace_file, write_json
 from rampcli.run_directory import Checkpoint
 from rampcli.weights.program import run_and_exit
-from rampcli.weights.trained import open_run, read_weights, tokenizer_of
+from rampcli.weights.tokenizer import read_tokenizer
+from rampcli.weights.trained import open_run, read_weights
 
 MAX_FILE_BYTES = 5 * 10**9
 """Largest size of one file of weights; the default of `save_pretrained` in transformers 4."""
@@ -73,7 +74,7 @@ def export(
         sequence_length=config.data.sequence_length,
         dtype=str(chosen).removeprefix("torch."),
     )
-    tokenizer = tokenizer_of(checkpoint)
+    tokenizer = read_tokenizer(config, checkpoint)
     with temporary_for(folder) as temporary:
         _write_weights(config, checkpoint, temporary, dtype=chosen)
         write_json(temporary / "config.json", described)

@@ -18,7 +18,8 @@ from rampcli.errors import DamagedFileError, UsageError, visible
 from rampcli.models.decoder import Cache, Decoder
 from rampcli.parallel.ranks import device_here
 from rampcli.weights.program import run_and_exit
-from rampcli.weights.trained import load_model, open_run, tokenizer_of
+from rampcli.weights.tokenizer import read_tokenizer
+from rampcli.weights.trained import load_model, open_run
 
 MIN_TEMPERATURE, MAX_TEMPERATURE = 1e-4, 1e4
 """Dividing logits by a smaller temperature overflows; a larger one makes all logits equal."""
@@ -29,17 +30,13 @@ def main() -> None:
     options = _parse_arguments()
     check_options(options)
     config, checkpoint = open_run(options.run_dir, step=options.step)
-    tokenizer = tokenizer_of(checkpoint)
+    tokenizer = read_tokenizer(config, checkpoint)
     if tokenizer is None:
         raise UsageError(
             f"{checkpoint.path} has no tokenizer, so its tokens cannot be turned into text",
             remedy="a run on text, for example data=stdlib or data=text",
         )
     prompt = encoder_of(tokenizer)([options.prompt])[0].tolist()
-    if prompt and max(prompt) >= config.model.vocab_size:
-        raise DamagedFileError(
-            f"the tokenizer of {checkpoint.path} has tokens that the model does not have"
-        )
     max_tokens = count_new_tokens(config, prompt, options.max_tokens)
     model = load_model(
         config,
