@@ -17,7 +17,7 @@ from safetensors import SafetensorError
 from safetensors.torch import save_file
 from torch import Tensor
 
-from rampcli.checkpoint.load_weights import open_run, read_weights, tokenizer_of
+from rampcli.checkpoint.load_weights import open_run, read_weights
 from rampcli.checkpoint.manifest import Checkpoint
 from rampcli.config.huggingface import to_huggingface
 from rampcli.config.schema import Config
@@ -26,6 +26,7 @@ from rampcli.models.decoder import Decoder
 from rampcli.models.huggingface import joined, places
 from rampcli.own_folder import replace_file, write_json
 from rampcli.weights.program import run_and_exit
+from rampcli.weights.tokenizer import read_tokenizer
 
 MAX_FILE_BYTES = 5 * 10**9
 """Largest size of one file of weights; the default of `save_pretrained` in transformers 4."""
@@ -73,7 +74,7 @@ def export(
         sequence_length=config.data.sequence_length,
         dtype=str(chosen).removeprefix("torch."),
     )
-    tokenizer = tokenizer_of(checkpoint)
+    tokenizer = read_tokenizer(config, checkpoint)
     with temporary_for(folder) as temporary:
         _write_weights(config, checkpoint, temporary, dtype=chosen)
         write_json(temporary / "config.json", described)

@@ -11,7 +11,7 @@ from tokenizers import Tokenizer
 from tokenizers.decoders import DecodeStream
 from torch import Tensor
 
-from rampcli.checkpoint.load_weights import load_model, open_run, tokenizer_of
+from rampcli.checkpoint.load_weights import load_model, open_run
 from rampcli.config.choices import Accelerator
 from rampcli.config.schema import Config
 from rampcli.data.tokenizer import encoder_of, failing_as, vocab_size_of
@@ -19,6 +19,7 @@ from rampcli.errors import DamagedFileError, UsageError, visible
 from rampcli.models.decoder import Cache, Decoder
 from rampcli.parallel.ranks import device_here
 from rampcli.weights.program import run_and_exit
+from rampcli.weights.tokenizer import read_tokenizer
 
 MIN_TEMPERATURE, MAX_TEMPERATURE = 1e-4, 1e4
 """Dividing logits by a smaller temperature overflows; a larger one makes all logits equal."""
@@ -29,17 +30,13 @@ def main() -> None:
     options = _parse_arguments()
     check_options(options)
     config, checkpoint = open_run(options.run_dir, step=options.step)
-    tokenizer = tokenizer_of(checkpoint)
+    tokenizer = read_tokenizer(config, checkpoint)
     if tokenizer is None:
         raise UsageError(
             f"{checkpoint.path} has no tokenizer, so its tokens cannot be turned into text",
             remedy="a run on text, for example data=stdlib or data=text",
         )
     prompt = encoder_of(tokenizer)([options.prompt])[0].tolist()
-    if prompt and max(prompt) >= config.model.vocab_size:
-        raise DamagedFileError(
-            f"the tokenizer of {checkpoint.path} has tokens that the model does not have"
-        )
     max_tokens = count_new_tokens(config, prompt, options.max_tokens)
     model = load_model(
         config,

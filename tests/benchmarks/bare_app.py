@@ -1,4 +1,7 @@
-"""The least that a Typer command composing this project's groups with Hydra can be: what rampcli's own start is measured against."""
+"""A minimal Typer and Hydra application: the baseline for rampcli's start-up time.
+
+It composes the groups of this project and does nothing else.
+"""
 
 from pathlib import Path
 from typing import Annotated
@@ -14,7 +17,7 @@ def pretrain(
     overrides: Annotated[list[str] | None, typer.Argument(help="Settings.")] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Start nothing.")] = False,
 ) -> None:
-    """Compose and print."""
+    """Composes and prints the settings."""
     from hydra import compose, initialize_config_dir
     from omegaconf import OmegaConf
 
@@ -29,7 +32,7 @@ def pretrain(
 
 @app.command()
 def plan(name: Annotated[str, typer.Argument(help="A name.")]) -> None:
-    """A second command, so that the first one has a name."""
+    """Exists so that `pretrain` is a subcommand."""
     typer.echo(name)
 
 

@@ -1,16 +1,24 @@
-"""How long checkpoints take and how long training waits for them, side by side with the disk and with torch's `dcp.async_save`.
+"""Measures how long checkpoints take and how long training waits for them.
 
     python tests/benchmarks/bench_checkpoint.py [ROUNDS [PROCESSES ...]]
 
-A Llama of 99 million parameters with AdamW, 1.19 GB in fp32, in one process and in two that share it (FSDP), each with one thread. In each
-round, one after the other: as many bytes written in pieces of 8 MiB by as many processes into as many files, flushed, and put in the place
-of older ones, as a checkpoint is; and read again; a checkpoint saved and loaded; and training steps during which it is saved by
-`checkpoint.async`, and by `dcp.async_save` as it is by default. A stall of ours is what the call takes and what the next optimiser's step
-waits for the copy, of torch's what the call takes. Files that are read were read once before and then dropped from the page cache, ours and
-the raw ones: on a virtual machine, memory that was not in use lately takes longer to fill than the disk takes to read. Prints every round,
-and medians last; ratios are those of a round.
+The model is a Llama of 99 million parameters with AdamW: 1.19 GB in fp32. It trains in one
+process, and in two that shard it (FSDP), each with one thread. Each round measures, one after the
+other:
 
-The folder is that of the current directory, or $BENCH_DIR: it names the disk.
+* writing and reading raw files: as many bytes as the checkpoint, in pieces of 8 MiB, by as many
+  processes into as many files, flushed and renamed over older files as a checkpoint is;
+* saving and loading a checkpoint;
+* training steps while a checkpoint is saved by `checkpoint.async`, and by torch's `dcp.async_save`
+  with its defaults.
+
+The stall of rampcli is the time of the call plus the time that the next optimiser step waits for
+the copy. The stall of torch is the time of the call. Files are read once and dropped from the page
+cache before a read is measured: on a virtual machine, memory that was not in use lately takes
+longer to fill than the disk takes to read. Prints every round, and medians at the end. Ratios are
+medians of the ratios within a round.
+
+Files are written to the current directory, or to $BENCH_DIR.
 """
 
 import json
@@ -59,23 +67,23 @@ COLUMNS = {
     "save / raw": "raw write / save",
     "save / direct": "raw write past the page cache / save",
     "no_sums_s": "save without checksums, s",
-    "share of sums": "cost of the checksums / save",
+    "share of sums": "time of the checksums / save",
     "raw_read_s": "raw read, s",
     "load_s": "load with checksums, s",
     "load / raw": "raw read / load",
     "step_s": "a training step, s",
     "stall_s": "stall of checkpoint.async, s",
     "torch_stall_s": "stall of dcp.async_save, s",
-    "stall / torch": "stall / that of dcp.async_save",
-    "copy_s": "the same if the optimiser stepped at once, s",
-    "copy / torch": "that / that of dcp.async_save",
-    "lost_s": f"{STEPS} steps and what is left of the save, less {STEPS} steps, s",
+    "stall / torch": "stall / stall of dcp.async_save",
+    "copy_s": "stall of checkpoint.async if the optimiser steps at once, s",
+    "copy / torch": "that stall / stall of dcp.async_save",
+    "lost_s": f"time until the save has ended, less {STEPS} steps, s",
     "torch_lost_s": "the same with dcp.async_save, s",
 }
 
 
 class NoSums:
-    """In the place of checksums."""
+    """Replaces the checksums."""
 
     def update(self, piece: object) -> None:
         pass
@@ -85,7 +93,7 @@ class NoSums:
 
 
 class Bench:
-    """One rank's part of it."""
+    """The model, optimisers and checkpoints of one rank."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -187,7 +195,7 @@ class Bench:
             os.write(file, memory[begin : begin + PIECE])
         os.fsync(file)
         os.close(file)
-        os.replace(f"{path}.tmp", path)  # which frees the room of the older one
+        os.replace(f"{path}.tmp", path)  # frees the space of the older file
 
     def raw_read(self, memory: memoryview, path: Path) -> None:
         with path.open("rb", buffering=0) as file:
@@ -195,8 +203,8 @@ class Bench:
                 file.readinto(memory[begin : begin + PIECE])
 
 
-def together(work: Callable[[], object]) -> tuple[float, object]:
-    """Seconds until all ranks have done it, and what it gave here."""
+def timed_on_all_ranks(work: Callable[[], object]) -> tuple[float, object]:
+    """Returns the seconds until all ranks have finished, and this rank's result."""
     dist.barrier()
     began = time.perf_counter()
     result = work()
@@ -204,8 +212,7 @@ def together(work: Callable[[], object]) -> tuple[float, object]:
     return time.perf_counter() - began, result
 
 
-def drop(paths: list[Path]) -> None:
-    """From the page cache."""
+def drop_from_page_cache(paths: list[Path]) -> None:
     for path in paths:
         file = os.open(path, os.O_RDONLY)
         os.fsync(file)
@@ -214,7 +221,7 @@ def drop(paths: list[Path]) -> None:
 
 
 def measure(bench: Bench, number: int) -> dict[str, float]:
-    """One round. What is compared takes turns in being first."""
+    """Measures one round. What is compared takes turns at going first."""
     found: dict[str, float] = {}
     saves = {"save_s": bench.save, "no_sums_s": bench.save_without_sums}
     raw = bench.root / f"raw_{dist.get_rank()}"
@@ -224,37 +231,37 @@ def measure(bench: Bench, number: int) -> dict[str, float]:
         * sum(parameter.numel() for parameter in bench.passes.parts[0].parameters())
         // dist.get_world_size()
     )
-    memory = memoryview(
-        mmap.mmap(-1, size // PIECE * PIECE)
-    )  # at the beginning of a page, as it has to be past the page cache
+    memory = memoryview(mmap.mmap(-1, size // PIECE * PIECE))  # page-aligned, as O_DIRECT demands
     memory[:] = os.urandom(PIECE) * (size // PIECE)
 
     def write_raw() -> None:
-        found["raw_direct_s"], _ = together(lambda: bench.raw_write(memory, raw, flags=os.O_DIRECT))
-        found["raw_write_s"], _ = together(lambda: bench.raw_write(memory, raw))
+        found["raw_direct_s"], _ = timed_on_all_ranks(
+            lambda: bench.raw_write(memory, raw, flags=os.O_DIRECT)
+        )
+        found["raw_write_s"], _ = timed_on_all_ranks(lambda: bench.raw_write(memory, raw))
 
     def save_ours() -> None:
         for name in sorted(saves, reverse=bool(number % 4 // 2)):
-            found[name], _ = together(saves[name])
+            found[name], _ = timed_on_all_ranks(saves[name])
 
     def read_raw() -> None:
         bench.raw_read(memory, raw)
-        drop([raw])
-        found["raw_read_s"], _ = together(lambda: bench.raw_read(memory, raw))
+        drop_from_page_cache([raw])
+        found["raw_read_s"], _ = timed_on_all_ranks(lambda: bench.raw_read(memory, raw))
 
     def load_ours() -> None:
         bench.save()
         bench.load()
-        drop(bench.files())
-        found["load_s"], _ = together(bench.load)
+        drop_from_page_cache(bench.files())
+        found["load_s"], _ = timed_on_all_ranks(bench.load)
 
     def ours() -> None:
-        both, found["stall_s"] = together(bench.background)
+        both, found["stall_s"] = timed_on_all_ranks(bench.background)
         found["lost_s"] = both - found["step_s"] * STEPS
         found["copy_s"] = bench.background_without_a_step()
 
     def torchs() -> None:
-        both, found["torch_stall_s"] = together(bench.background_of_torch)
+        both, found["torch_stall_s"] = timed_on_all_ranks(bench.background_of_torch)
         found["torch_lost_s"] = both - found["step_s"] * STEPS
 
     bench.save()
@@ -263,7 +270,7 @@ def measure(bench: Bench, number: int) -> dict[str, float]:
         for work in pair[:: 1 if number % 2 else -1]:
             work()
     raw.unlink()
-    found["step_s"] = together(bench.steps)[0] / STEPS
+    found["step_s"] = timed_on_all_ranks(bench.steps)[0] / STEPS
     for work in [ours, torchs][:: 1 if number % 2 else -1]:
         work()
     found["save / raw"] = found["raw_write_s"] / found["save_s"]
@@ -279,7 +286,7 @@ def as_a_rank(root: Path, rounds: int) -> None:
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
     bench = Bench(root)
-    bench.background()  # makes the memory of the copies, once
+    bench.background()  # allocates the memory of the copies
     for number in range(rounds):
         found = measure(bench, number)
         slowest = [max(each[name] for each in gather_from_all_ranks(found)) for name in found]
@@ -287,7 +294,7 @@ def as_a_rank(root: Path, rounds: int) -> None:
             print(json.dumps(dict(zip(found, slowest, strict=True))), flush=True)
     dist.barrier()
     sys.stdout.flush()
-    os._exit(0)  # FSDP2 on gloo aborts in exit handlers
+    os._exit(0)  # exit handlers abort with FSDP2 on gloo
 
 
 def main() -> None:
@@ -304,9 +311,8 @@ def main() -> None:
         ]
         for found in results[processes]:
             print(processes, {name: round(value, 3) for name, value in found.items()})
-    print(
-        f"\n| median of {rounds} rounds | {' | '.join(f'processes: {processes}' for processes in results)} |"
-    )
+    columns = " | ".join(f"processes: {processes}" for processes in results)
+    print(f"\n| median of {rounds} rounds | {columns} |")
     print(f"|---|{'---|' * len(results)}")
     for name, title in COLUMNS.items():
         medians = [statistics.median(found[name] for found in rows) for rows in results.values()]

@@ -1,17 +1,18 @@
-"""How fast samples are read from indexed files, side by side with a plain memmap and with Megatron-core's GPTDataset.
+"""Measures how fast samples are read from indexed files, next to a memory map and Megatron-core.
 
-    python tests/benchmarks/bench_data.py [--tokens 200_000_000] [--sequence-lengths 1024 4096] [--rounds 9] [--round-samples 4096]
-                                          [--folder FOLDER]
+    python tests/benchmarks/bench_data.py [--tokens 200_000_000] [--sequence-lengths 1024 4096]
+                                          [--rounds 9] [--round-samples 4096] [--folder FOLDER]
 
-Writes a corpus of uint16 tokens in documents of about 700, and reads random windows of it as int64 tokens and labels in one process, with
-the files in the page cache: each round reads as many samples in every way, one way after the other, and begins with another of them. What
-each round reads no round before it has read. Prints the median samples per second of each way, and the medians of the rounds' ratios.
+Writes a corpus of uint16 tokens in documents of about 700 tokens. Reads random windows of it as
+int64 tokens and labels, in one process, with the files in the page cache. Each round reads the same
+number of samples in every way, and starts with another way. No sample is read in two rounds. Prints
+the median samples per second of each way, and the medians of the rounds' ratios.
 
-    memmap         one window after the other from an array that is mapped into memory, at random places that are drawn beforehand
-    GPTDataset     megatron-core's `__getitem__`, over its shuffled index in order
-    read, 1        whole steps of our loader, with the order: micro batches of 8, 1 of them a step, nothing read ahead
-    read, 32       32 of them a step
-    ahead, 32      the same as the trainer calls it, while a thread reads ahead
+    memmap         one window after the other from a memory-mapped array, at places drawn beforehand
+    GPTDataset     megatron-core's `__getitem__`, through its shuffled index in order
+    read, 1        steps of our loader in its order: one micro batch of 8 a step, no read-ahead
+    read, 32       the same with 32 micro batches a step
+    ahead, 32      the same as the trainer calls it, with a thread that reads ahead
 """
 
 import argparse
@@ -38,26 +39,28 @@ from rampcli.data.sources import open_corpora
 VOCAB_SIZE = 50_257
 DOCUMENT_TOKENS = 700
 MICRO_BATCH_SIZE = 8
-BLOCK = 1 << 22
+PIECE_TOKENS = 1 << 22
 Way = Callable[[int], None]
-"""Reads so many samples, from where it stopped."""
+"""Reads a number of samples, from where the last call stopped."""
 
 
 def write_corpus(prefix: Path, tokens: int) -> None:
-    """Random tokens in documents of a random length."""
+    """Writes random tokens in documents of random lengths."""
     generator = np.random.default_rng(1)
     lengths = generator.geometric(1 / DOCUMENT_TOKENS, size=2 * tokens // DOCUMENT_TOKENS + 2)
     lengths = lengths[: int(np.searchsorted(np.cumsum(lengths), tokens)) + 1]
     lengths[-1] -= lengths.sum() - tokens
     with bin_of(prefix).open("wb") as file:
-        for first in range(0, tokens, BLOCK):
-            block = generator.integers(VOCAB_SIZE, size=min(BLOCK, tokens - first), dtype=np.uint16)
-            file.write(block.tobytes())
+        for first in range(0, tokens, PIECE_TOKENS):
+            piece = generator.integers(
+                VOCAB_SIZE, size=min(PIECE_TOKENS, tokens - first), dtype=np.uint16
+            )
+            file.write(piece.tobytes())
     write_index(idx_of(prefix), np.dtype("<u2"), lambda: iter([lengths]))
 
 
 def read_memmap(prefix: Path, sequence_length: int) -> Way:
-    """Windows at random places."""
+    """Returns a function that reads windows at random places."""
     tokens = np.memmap(bin_of(prefix), dtype="<u2", mode="r")
     generator = np.random.default_rng(2)
 
@@ -76,7 +79,7 @@ def read_memmap(prefix: Path, sequence_length: int) -> Way:
 
 
 def read_megatron(prefix: Path, sequence_length: int, cache: Path) -> Way:
-    """Megatron-core's samples, as its loaders ask for them."""
+    """Returns a function that reads Megatron-core's samples as its loaders do."""
     logging.disable(logging.WARNING)
     warnings.simplefilter("ignore")
     from megatron.core.datasets.gpt_dataset import GPTDataset, GPTDatasetConfig
@@ -110,7 +113,7 @@ def read_megatron(prefix: Path, sequence_length: int, cache: Path) -> Way:
 
 
 def loader_of(prefix: Path, sequence_length: int) -> Loader:
-    """What a run of one process reads with."""
+    """Returns the loader of a run with one process."""
     config = Config()
     config.data.source, config.data.path, config.data.split = (
         DataSource.indexed,
@@ -124,7 +127,7 @@ def loader_of(prefix: Path, sequence_length: int) -> Loader:
 
 
 def read_steps(loader: Loader, *, accumulate: int, ahead: bool) -> Way:
-    """Whole steps, with the order and as tensors."""
+    """Returns a function that reads whole steps as tensors, in the order of training."""
     plan = BatchPlan.divide(
         MICRO_BATCH_SIZE * accumulate, micro_batch_size=MICRO_BATCH_SIZE, data_parallel_size=1
     )
@@ -141,13 +144,13 @@ def read_steps(loader: Loader, *, accumulate: int, ahead: bool) -> Way:
                         torch.from_numpy(each.tokens), torch.from_numpy(each.labels)
             consumed += plan.global_batch_size
         for unread in loader._ahead.values():
-            unread.result()  # what comes next is not to be disturbed
+            unread.result()  # reading ahead must not disturb the next way
 
     return read
 
 
 def measure(ways: dict[str, Way], *, rounds: int, samples: int) -> dict[str, list[float]]:
-    """Samples per second of each way in each round."""
+    """Returns the samples per second of each way in each round."""
     for read in ways.values():
         read(samples)
     speeds: dict[str, list[float]] = {name: [] for name in ways}
@@ -161,7 +164,7 @@ def measure(ways: dict[str, Way], *, rounds: int, samples: int) -> dict[str, lis
 
 
 def compare(prefix: Path, sequence_length: int, *, rounds: int, samples: int) -> None:
-    """Print the table of one sequence length."""
+    """Prints the table of one sequence length."""
     ways = {
         "memmap": read_memmap(prefix, sequence_length),
         "GPTDataset": read_megatron(
@@ -186,8 +189,8 @@ def compare(prefix: Path, sequence_length: int, *, rounds: int, samples: int) ->
 
 
 def main() -> None:
-    """Write the corpus, and print a table for each sequence length."""
-    parser = argparse.ArgumentParser(description="How fast samples are read.")
+    """Writes the corpus and prints a table for each sequence length."""
+    parser = argparse.ArgumentParser(description="Measure how fast samples are read.")
     parser.add_argument("--tokens", type=int, default=200_000_000)
     parser.add_argument("--sequence-lengths", type=int, nargs="+", default=[1024, 4096])
     parser.add_argument("--rounds", type=int, default=9)
@@ -195,9 +198,9 @@ def main() -> None:
         "--round-samples",
         type=int,
         default=4096,
-        help="at 1024 tokens; fewer of longer ones; whole steps of 256",
+        help="samples of 1024 tokens in a round, in steps of 256; fewer of longer ones",
     )
-    parser.add_argument("--folder", help="where the corpus is written; a temporary one otherwise")
+    parser.add_argument("--folder", help="where to write the corpus (default: a temporary folder)")
     given = parser.parse_args()
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory(dir=given.folder) as folder:
@@ -208,14 +211,16 @@ def main() -> None:
         bin_of(prefix).read_bytes()  # into the page cache
         processors = len(os.sched_getaffinity(0))
         print(
-            f"{given.tokens:,} tokens, {size:,} bytes, written in {time.perf_counter() - began:.1f} s; {processors} processors"
+            f"{given.tokens:,} tokens, {size:,} bytes, written in"
+            f" {time.perf_counter() - began:.1f} s; {processors} processors"
         )
         for sequence_length in given.sequence_lengths:
             most = given.tokens // sequence_length // (given.rounds + 1)
             samples = min(given.round_samples * 1024 // sequence_length, most) // 256 * 256
             if samples < 256:
                 raise SystemExit(
-                    f"{given.tokens:,} tokens are too few for {given.rounds + 1} rounds of 256 samples of {sequence_length}"
+                    f"{given.tokens:,} tokens are too few for {given.rounds + 1} rounds of 256"
+                    f" samples of {sequence_length}"
                 )
             compare(prefix, sequence_length, rounds=given.rounds, samples=samples)
 

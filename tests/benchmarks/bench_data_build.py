@@ -1,11 +1,12 @@
-"""How fast `rampcli data build` is, side by side with what the tokenizers library does with the same texts on the same processors.
+"""Measures how fast `rampcli data build` is, next to the tokenizers library on the same texts.
 
     python tests/benchmarks/bench_data_build.py [PAIRS [MEGABYTES]]
 
-The corpus is the Python standard library's source files as JSON lines, several times over; the tokenizer is a BPE of 8192 tokens that
-is trained on it. A pair is `encode_batch` over the list of all texts in memory, with as many threads as there are processors, and then
-the whole build, from the file to the final files. The library's time does not include starting, reading or writing. Prints the median of
-each and of the ratios of the pairs; and how fast the build is with a token for each byte.
+The corpus is the source of the Python standard library as JSON lines, repeated. The tokenizer is a
+BPE of 8192 tokens trained on it. Each pair measures `encode_batch` over all texts in memory, with
+as many threads as there are processors, and then the whole build, from the file to the final
+files. The library's time includes no start, reading or writing. Prints the medians of both and of
+the pairs' ratios, and how fast the build is with a token for each byte.
 """
 
 import json
@@ -31,7 +32,7 @@ print(time.perf_counter() - began)
 
 
 def write_corpus(path: Path, size: int) -> int:
-    """Write about `size` bytes of text as JSON lines; gives how many it is."""
+    """Writes about `size` bytes of text as JSON lines and returns the exact number."""
     written = 0
     sources = sorted(Path(sysconfig.get_paths()["stdlib"]).glob("**/*.py"))
     sources = [source for source in sources if "site-packages" not in source.parts]
@@ -47,7 +48,7 @@ def write_corpus(path: Path, size: int) -> int:
 
 
 def seconds_of_library(tokenizer: Path, corpus: Path) -> float:
-    """`encode_batch` alone."""
+    """Returns the seconds of `encode_batch` alone."""
     environment = {**os.environ, "TOKENIZERS_PARALLELISM": "true"}
     command = [sys.executable, "-c", ENCODE, str(tokenizer), str(corpus)]
     return float(
@@ -56,7 +57,7 @@ def seconds_of_library(tokenizer: Path, corpus: Path) -> float:
 
 
 def seconds_of_build(corpus: Path, output: Path, tokenizer: str) -> float:
-    """The whole command."""
+    """Returns the seconds of the whole command."""
     began = time.perf_counter()
     command = [*OURS, str(corpus), "--output", str(output), "--tokenizer", tokenizer]
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
@@ -64,7 +65,7 @@ def seconds_of_build(corpus: Path, output: Path, tokenizer: str) -> float:
 
 
 def main() -> None:
-    """Print the table."""
+    """Prints the table."""
     pairs = int(sys.argv[1]) if len(sys.argv) > 1 else 3
     size = int(sys.argv[2]) * 1_000_000 if len(sys.argv) > 2 else 40_000_000
     with tempfile.TemporaryDirectory() as name:
@@ -82,17 +83,15 @@ def main() -> None:
             measured.append(
                 (library, seconds_of_build(corpus, folder / f"built{number}", str(tokenizer)))
             )
-            print(
-                f"encode_batch {text_bytes / 1e6 / library:.2f} MB/s, build {text_bytes / 1e6 / measured[-1][1]:.2f} MB/s",
-                flush=True,
-            )
+            speeds = [text_bytes / 1e6 / seconds for seconds in measured[-1]]
+            print(f"encode_batch {speeds[0]:.2f} MB/s, build {speeds[1]:.2f} MB/s", flush=True)
         library, ours = (statistics.median(column) for column in zip(*measured, strict=True))
         ratio = statistics.median(one / two for one, two in measured)
+        processors = len(os.sched_getaffinity(0))
+        print(f"\n{text_bytes / 1e6:.1f} MB of text, {processors} processors, {pairs} pairs")
         print(
-            f"\n{text_bytes / 1e6:.1f} MB of text, {len(os.sched_getaffinity(0))} processors, {pairs} pairs"
-        )
-        print(
-            f"encode_batch {library:.2f} s, build {ours:.2f} s: the build has {ratio:.2f} of its speed"
+            f"encode_batch {library:.2f} s, build {ours:.2f} s:"
+            f" the build reaches {ratio:.2f} of its speed"
         )
         by_bytes = statistics.median(
             seconds_of_build(corpus, folder / f"bytes{number}", "bytes") for number in range(pairs)

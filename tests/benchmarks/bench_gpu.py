@@ -1,12 +1,13 @@
-"""What training does on one GPU, beside transformers and the loop that everybody writes, all of them compiled.
+"""Measures training on one GPU, next to transformers and a minimal loop, all of them compiled.
 
-    python tests/benchmarks/bench_gpu.py           # Llama 3.2 1B in bf16; under 8 minutes on a GPU with 80 GB
-    python tests/benchmarks/bench_gpu.py --tiny    # the same with a small model on the CPU, not compiled, to try it out
+    python tests/benchmarks/bench_gpu.py         # Llama 3.2 1B in bf16; 8 minutes with 80 GB
+    python tests/benchmarks/bench_gpu.py --tiny  # a small model on the CPU, not compiled
 
-Each contender is a process of its own, one after the other. rampcli trains as `rampcli pretrain` does on random tokens, with its log, a
-ramp from one micro batch a step to eight in one set of processes, and checkpoints in the background; the others take steps of one micro
-batch under autocast, with AdamW (fused) and clipping. MFU is the share of what this device does in matrix products of 8192 x 8192 in
-bf16, measured at the start. The table comes last.
+Each contender runs in a process of its own, one after the other. rampcli trains as `rampcli
+pretrain` does on random tokens: with its log, a ramp from one micro batch a step to eight in the
+same processes, and checkpoints in the background. The others take steps of one micro batch under
+autocast, with fused AdamW and gradient clipping. MFU is the share of this device's speed in bf16
+matrix products of 8192 x 8192, which is measured first. The table comes last.
 """
 
 import argparse
@@ -22,9 +23,8 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-sys.path.insert(
-    0, str(Path(__file__).parents[2])
-)  # a machine that lends its GPU has nothing installed
+# Nothing can be installed on a machine that is lent for its GPU.
+sys.path.insert(0, str(Path(__file__).parents[2]))
 
 import torch
 
@@ -37,15 +37,15 @@ from rampcli.run_directory import RunDirectory, read_rows
 
 PEERS = ("transformers", "minimal")
 FULL = {4096: 2, 8192: 1}
-"""Sequence lengths, in tokens, and their micro batches."""
+"""Micro batch size for each sequence length in tokens."""
 TINY = {32: 2, 64: 1}
 ACCUMULATE, STEPS = 8, {1: 24, 8: 10}
-"""Steps by micro batches a step; the first quarter of them does not count."""
+"""Steps for each number of micro batches a step. The first quarter of them is not counted."""
 TINY_MODEL = ("model=llama3_tiny", "model.vocab_size=512", "model.num_layers=2")
 
 
 def settings(sequence_length: int, *, tiny: bool, words: tuple[str, ...] = ()) -> Config:
-    """Of rampcli's run; the others take its model from it."""
+    """Returns the settings of rampcli's run. The other contenders take the model from them."""
     micro, first = (TINY if tiny else FULL)[sequence_length], STEPS[1]
     samples = first * micro
     return compose(
@@ -71,7 +71,7 @@ def settings(sequence_length: int, *, tiny: bool, words: tuple[str, ...] = ()) -
 
 
 def run_rampcli(config: Config, folder: str) -> dict[str, Any]:
-    """Train as a worker does, and say how long steps took."""
+    """Trains as a worker does and returns the times of steps, compilation and checkpoints."""
     from rampcli.train.stopping import StopRequest
     from rampcli.worker.assemble import train
 
@@ -96,7 +96,7 @@ def run_rampcli(config: Config, folder: str) -> dict[str, Any]:
 
 
 def run_peer(name: str, config: Config, device: torch.device) -> dict[str, Any]:
-    """Take steps of one micro batch."""
+    """Takes steps of one micro batch and returns their times."""
     torch.manual_seed(0)
     with device:
         model = torch.compile(build(name, config), disable=not config.trainer.compile)
@@ -114,9 +114,8 @@ def run_peer(name: str, config: Config, device: torch.device) -> dict[str, Any]:
             if name == "minimal":
                 loss = model(window[:, :-1], window[:, 1:])
             else:
-                loss = model(
-                    input_ids=window[:, :-1], labels=window[:, :-1]
-                ).loss  # it shifts the labels itself
+                # transformers shifts the labels itself.
+                loss = model(input_ids=window[:, :-1], labels=window[:, :-1]).loss
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
@@ -127,7 +126,7 @@ def run_peer(name: str, config: Config, device: torch.device) -> dict[str, Any]:
 
 
 def build(name: str, config: Config) -> torch.nn.Module:
-    """The model of the loop that everybody writes, or transformers' Llama."""
+    """Returns the model of the minimal loop, or transformers' Llama."""
     sys.path.insert(0, str(Path(__file__).with_name("peers")))
     from llama import Llama, transformers_llama
 
@@ -150,12 +149,12 @@ def build(name: str, config: Config) -> torch.nn.Module:
 
 
 def settled(times: list[float]) -> float:
-    """The median, without the first quarter."""
+    """Returns the median without the first quarter."""
     return median(times[len(times) // 4 :])
 
 
 def ceiling_flops_per_s(device: torch.device, *, size: int) -> float:
-    """Of matrix products in bf16, the best of ten."""
+    """Returns the speed of bf16 matrix products, the best of ten."""
     left, right = (torch.randn(size, size, device=device, dtype=torch.bfloat16) for _ in range(2))
     times = []
     for _ in range(10):
@@ -166,7 +165,7 @@ def ceiling_flops_per_s(device: torch.device, *, size: int) -> float:
 
 
 def results(*, tiny: bool) -> Iterator[tuple[str, int, dict[str, Any]]]:
-    """Every contender's, by its name and the length of its sequences."""
+    """Yields the name, sequence length and figures of each contender."""
     for sequence_length in TINY if tiny else FULL:
         for name in ("rampcli", *PEERS):
             if (
@@ -190,16 +189,17 @@ def results(*, tiny: bool) -> Iterator[tuple[str, int, dict[str, Any]]]:
                     else {"failed": ended.returncode}
                 )
             else:
-                said = {"failed": "it is not installed"}
+                said = {"failed": "not installed"}
             print(f"{name} at {sequence_length} tokens: {said}", flush=True)
             yield name, sequence_length, said
 
 
 def show(found: dict[tuple[str, int], dict[str, Any]], ceiling: float, *, tiny: bool) -> None:
-    """The table."""
-    print(f"\nmatrix products in bf16: {ceiling / 1e12:.1f} TFLOP/s, which is the MFU of 1 below")
+    """Prints the table."""
+    print(f"\nmatrix products in bf16: {ceiling / 1e12:.1f} TFLOP/s, the basis of MFU below")
     print(
-        "\ncontender     sequence  micro batch  accumulate   ms/step   tokens/s    MFU  peak GiB  of transformers  of minimal"
+        "\ncontender     sequence  micro batch  accumulate   ms/step   tokens/s    MFU  peak GiB"
+        "  of transformers  of minimal"
     )
     for (name, sequence_length), said in found.items():
         if "failed" in said:
@@ -221,21 +221,24 @@ def show(found: dict[tuple[str, int], dict[str, Any]], ceiling: float, *, tiny: 
                     / ceiling
                 )
                 print(
-                    f"{name:<13} {sequence_length:8} {micro:12} {batches:11} {1e3 * step_s:9.1f} {tokens_per_s:10,.0f} {mfu:6.3f}"
-                    f" {said['peak_gib']:9.1f}" + (f"  {ratios}" if batches == 1 else "")
+                    f"{name:<13} {sequence_length:8} {micro:12} {batches:11} {1e3 * step_s:9.1f}"
+                    f" {tokens_per_s:10,.0f} {mfu:6.3f} {said['peak_gib']:9.1f}"
+                    + (f"  {ratios}" if batches == 1 else "")
                 )
         if name == "rampcli":
             jump = said["first_accumulated_step_s"] / said["accumulated_step_s"]
             print(
-                f"{'':<13} the first step of the larger batch took {jump:.2f} of the others; compiled in {said['compile_s']:.1f} s"
+                f"{'':<13} the first step of the larger batch took {jump:.2f} times the median;"
+                f" compiled in {said['compile_s']:.1f} s"
             )
             print(
-                f"{'':<13} a checkpoint was written in {said['save_s']:.2f} s, of which training waited {said['stall_s']:.3f} s"
+                f"{'':<13} a checkpoint was written in {said['save_s']:.2f} s,"
+                f" of which training waited {said['stall_s']:.3f} s"
             )
 
 
 def main() -> None:
-    """Run one contender, or all of them."""
+    """Runs one contender, or all of them."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -262,7 +265,7 @@ def main() -> None:
         )
     said["peak_gib"] = 0.0 if given.tiny else torch.cuda.max_memory_allocated() / 2**30
     print(json.dumps(said), flush=True)
-    os._exit(0)  # FSDP's processes abort in their exit handlers, after all the work is done
+    os._exit(0)  # exit handlers abort with FSDP
 
 
 if __name__ == "__main__":

@@ -1,6 +1,8 @@
-"""Memory and processor time of the last projection and the cross entropy: whole logits against pieces of them.
+"""Measures memory and processor time of the last projection with the cross entropy.
 
-python tests/benchmarks/bench_loss.py [TOKENS [VOCABULARY [HIDDEN]]]
+Compares whole logits with logits that are computed in chunks.
+
+    python tests/benchmarks/bench_loss.py [TOKENS [VOCABULARY [HIDDEN]]]
 """
 
 import resource
@@ -8,12 +10,15 @@ import subprocess
 import sys
 import time
 
-WAYS = ("whole logits", "in pieces")
+WAYS = ("whole logits", "in chunks")
 PASSES = 3
 
 
 def measure(way: str, tokens: int, vocabulary: int, hidden: int) -> None:
-    """Print the memory (MiB) that the loss and its gradients add to this process at their peak, and processor seconds a pass."""
+    """Prints what the loss and its gradients cost.
+
+    These are the MiB that they add to this process at their peak, and processor seconds per pass.
+    """
     import torch
     import torch.nn.functional as F
 
@@ -25,10 +30,10 @@ def measure(way: str, tokens: int, vocabulary: int, hidden: int) -> None:
         torch.randn(1, tokens, hidden, requires_grad=True),
         torch.randint(vocabulary, (1, tokens)),
     )
-    torch.mm(states[0, :8], output.weight.t())  # the library has its own memory then
+    torch.mm(states[0, :8], output.weight.t())  # makes the library allocate its own memory
     before, began = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, time.process_time()
     for _ in range(PASSES):
-        if way == "in pieces":
+        if way == "in chunks":
             loss = summed_loss(states, output, labels)
         else:
             loss = F.cross_entropy(output(states).flatten(0, 1), labels.flatten(), reduction="sum")
@@ -46,13 +51,9 @@ def main() -> None:
         len(sys.argv) - 1 :
     ]
     mib = vocabulary * 4 / 2**20
-    print(
-        f"{tokens:,} tokens, vocabulary {vocabulary:,}, hidden {hidden:,}, fp32: logits of {tokens * mib:,.0f} MiB,"
-    )
-    print(
-        f"and the gradient of the weight, which both ways have to hold, of {hidden * mib:,.0f} MiB\n"
-    )
-    print("way            peak MiB   CPU s a pass")
+    print(f"{tokens:,} tokens, vocabulary {vocabulary:,}, hidden {hidden:,}, fp32")
+    print(f"logits: {tokens * mib:,.0f} MiB; gradient of the weight: {hidden * mib:,.0f} MiB\n")
+    print("way            peak MiB   CPU s/pass")
     for way in WAYS:
         words = [sys.executable, __file__, way, str(tokens), str(vocabulary), str(hidden)]
         peak, took = map(

@@ -1,12 +1,16 @@
-"""What a boundary between two stages costs: real ramps of `llama3_tiny` in two processes of this machine, and what a worker imports.
+"""Measures what a boundary between two stages costs, and what a worker imports.
 
     python tests/benchmarks/bench_relaunch.py [--rounds 3] [--checkouts FOLDER ...]
 
-Each round trains a ramp of three boundaries with new processes, and then the same ramp with `rampup.at_boundary=continue`. Of the first
-it prints the parts of every boundary, as the event `boundary` has them; of the second, the step after each boundary against the median
-step of its batch size. Then the medians. With several checkouts of the project, each round goes through all of them, one after the other.
-Last, what `python -X importtime` says of a worker: the seconds that imports took, and the largest packages in them. The processor time
-that the whole command took is printed with each ramp.
+Each round trains a ramp of `llama3_tiny` with three boundaries in two processes on this machine,
+and then the same ramp with `rampup.at_boundary=continue`. For the first it prints the parts of
+every boundary, as the event `boundary` has them; for the second, the step after each boundary and
+the median step of its batch size. Medians follow. With several checkouts of the project, each
+round goes through all of them in turn. The processor time of the whole command is printed with
+each ramp.
+
+At the end it prints what `python -X importtime` reports for a worker: the seconds that imports
+took, and the packages that took most of them.
 """
 
 import argparse
@@ -56,7 +60,7 @@ ALONE = [
 
 
 def train(checkout: Path, run_dir: Path, *words: str) -> float:
-    """Train the ramp; seconds of processor time, of all its processes."""
+    """Trains the ramp and returns the processor seconds of all its processes."""
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     command = [
         sys.executable,
@@ -75,19 +79,19 @@ def train(checkout: Path, run_dir: Path, *words: str) -> float:
 
 
 def environment() -> dict[str, str]:
-    """One thread for each process. Modules come from the folder where a process is started."""
+    """Returns this environment with one thread per process."""
     return {**os.environ, "OMP_NUM_THREADS": "1"}
 
 
 def boundaries(run_dir: Path) -> list[dict]:
-    """The events of that name."""
+    """Returns the events `boundary` of a run."""
     return [row for row in read_rows(run_dir / "events.jsonl") if row["event"] == "boundary"]
 
 
 def steps_after_boundaries(run_dir: Path) -> list[tuple[float, float]]:
-    """The seconds between the end of the last step before each boundary and the end of the first one after it; the median of its stage.
+    """Returns, for each stage but the first, the seconds of its first step and its median step.
 
-    Within a process, what lies between two steps is in neither's `step_time_s`; here it is nothing but a checkpoint, which is not made.
+    These runs write no checkpoint between steps, so `step_time_s` leaves nothing out.
     """
     by_stage = defaultdict(list)
     for row in read_rows(run_dir / "metrics.jsonl"):
@@ -100,7 +104,10 @@ def steps_after_boundaries(run_dir: Path) -> list[tuple[float, float]]:
 
 
 def imports_of_worker(checkout: Path, folder: Path) -> tuple[float, list[tuple[str, float]]]:
-    """Seconds that imports take in a worker that takes a step, as -X importtime measures them, and the largest packages' own."""
+    """Returns the import seconds of a worker that takes one step, in all and per package.
+
+    The packages are sorted, the slowest first.
+    """
     run_dir = folder / "imports"
     run_dir.mkdir(exist_ok=True)
     words = [*ALONE, f"run_dir={run_dir}"]
@@ -134,7 +141,7 @@ def imports_of_worker(checkout: Path, folder: Path) -> tuple[float, list[tuple[s
 
 
 def main() -> None:
-    """Print the tables."""
+    """Prints the tables."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument(
@@ -150,7 +157,8 @@ def main() -> None:
                 began = time.monotonic()
                 processor_s = train(checkout, Path(folder) / "stop")
                 print(
-                    f"round {number}, {checkout}: {time.monotonic() - began:.1f} s, processor time {processor_s:.1f} s"
+                    f"round {number}, {checkout}: {time.monotonic() - began:.1f} s,"
+                    f" processor time {processor_s:.1f} s"
                 )
                 for row in boundaries(Path(folder) / "stop"):
                     print(" ".join(f"{row[name]:12}" for name in ("step", *PARTS)))
@@ -158,7 +166,8 @@ def main() -> None:
                 train(checkout, Path(folder) / "continue", "rampup.at_boundary=continue")
                 for first, median in steps_after_boundaries(Path(folder) / "continue"):
                     print(
-                        f"continue: the step after the boundary took {first:.3f} s, the median step of its stage {median:.3f} s"
+                        f"continue: the step after the boundary took {first:.3f} s,"
+                        f" the median step of its stage {median:.3f} s"
                     )
                     after[checkout].append(first / median)
     print(
@@ -179,7 +188,7 @@ def main() -> None:
     for checkout in arguments.checkouts:
         with tempfile.TemporaryDirectory() as folder:
             total, largest_packages = imports_of_worker(checkout, Path(folder))
-        print(f"\n{checkout}: imports of a worker took {total:.2f} s; the packages' own seconds")
+        print(f"\n{checkout}: imports of a worker took {total:.2f} s; seconds per package")
         print("  " + "  ".join(f"{name} {seconds:.2f}" for name, seconds in largest_packages[:16]))
 
 

@@ -1,21 +1,24 @@
-"""Quality for tokens and for time: `rampcli pretrain --factory shakespeare_char` beside nanoGPT's setting for the CPU.
+"""Compares loss and time of the recipe `shakespeare_char` with nanoGPT's settings for CPUs.
 
     python tests/benchmarks/bench_shakespeare.py TEXT [--rounds 2] [--threads 2] [--steps 2000]
     python tests/benchmarks/bench_shakespeare.py TEXT --curves PICTURE.svg
 
-TEXT is Tiny Shakespeare, or another text: the first nine tenths of its characters are trained on, and all of the last tenth validates, in
-windows of 64, one after another, the same for everybody. In turn, on the same cores, train
+TEXT is Tiny Shakespeare or another text. The first nine tenths of its characters are for training.
+The last tenth validates, in consecutive windows of 64 that are the same for all contenders. These
+train in turn on the same cores, with another seed in each round:
 
-    nanogpt             the model and the loop of nanoGPT's published setting for the CPU: 4 layers, 4 heads, 128 wide, no dropout, AdamW
-                        from 1e-3 to 1e-4 by a cosine after 100 steps, beta2 0.99, 2000 steps of 12 x 64 tokens
-    rampcli, ramp       the recipe: as many tokens, through a batch that doubles
-    rampcli, fixed      the recipe with a batch of 12 throughout
+    nanogpt          model and loop of nanoGPT's published settings for CPUs: 4 layers, 4 heads,
+                     width 128, no dropout; AdamW with beta2 0.99, from 1e-3 to 1e-4 by a cosine
+                     after 100 steps; 2000 steps of 12 x 64 tokens
+    rampcli, ramp    the recipe: the same number of tokens, with a batch that doubles
+    rampcli, fixed   the recipe with a batch of 12 throughout
 
-each round with another seed. `training` is the wall time of the steps alone; `command` is that of the whole process, with imports, the
-validation and, of rampcli, one before training and a checkpoint. `CPU` is its processor time, user and system. The table comes last.
+`training` is the wall time of the steps alone. `command` is the wall time of the whole process,
+with imports and validation; rampcli's also validates before training and saves a checkpoint. `CPU`
+is the processor time of the whole process. The table comes last.
 
-With `--curves`, the two ways of rampcli train once, with the recipe's seed and a validation every 250 steps, and nothing is timed: their
-losses are drawn and printed.
+With `--curves`, only rampcli trains, once with the ramp and once without, with the recipe's seed
+and a validation every 250 steps. Nothing is timed; the losses are printed and drawn.
 """
 
 import argparse
@@ -49,7 +52,7 @@ WAYS = {"nanogpt": None, "rampcli, ramp": [], "rampcli, fixed": FIXED}
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """What one training gave: nats per character, optimiser steps, parameters, and seconds."""
+    """Result of one training. `loss` is in nats per character."""
 
     loss: float
     steps: int
@@ -60,7 +63,7 @@ class Run:
 
 
 class Block(nn.Module):
-    """A layer of GPT-2 without biases; [batch, tokens, width] to the same."""
+    """A layer of GPT-2 without biases. Maps [batch, tokens, width] to the same shape."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -85,7 +88,7 @@ class Block(nn.Module):
 
 
 class GPT(nn.Module):
-    """Tokens [batch, tokens] and the next ones to the mean cross entropy in nats."""
+    """Maps tokens and labels, int64 [batch, tokens], to the mean cross entropy in nats."""
 
     def __init__(self, vocab_size: int) -> None:
         super().__init__()
@@ -105,7 +108,7 @@ class GPT(nn.Module):
 
 
 def train_nanogpt(text: Path, seed: int, steps: int) -> None:
-    """Train, validate, and print what came of it as JSON."""
+    """Trains, validates, and prints the result as JSON."""
     torch.manual_seed(seed)
     characters = text.read_text(encoding="utf-8")
     numbers = {character: number for number, character in enumerate(sorted(set(characters)))}
@@ -151,7 +154,7 @@ def train_nanogpt(text: Path, seed: int, steps: int) -> None:
 
 
 def learning_rate(step: int, steps: int) -> float:
-    """A linear warm-up, then a cosine down to the least rate."""
+    """Returns the learning rate: a linear warm-up, then a cosine down to `MIN_LR`."""
     if step < WARMUP_STEPS:
         return LR * (step + 1) / (WARMUP_STEPS + 1)
     share = (step - WARMUP_STEPS) / (steps - WARMUP_STEPS)
@@ -159,12 +162,12 @@ def learning_rate(step: int, steps: int) -> float:
 
 
 def first_held_out(characters: int) -> int:
-    """Where the last tenth begins, as data.split=[90,10,0] has it."""
+    """Returns where the last tenth begins, as data.split=[90,10,0] places it."""
     return round(characters * 9 / 10)
 
 
 def pretrain(text: Path, folder: Path, words: Sequence[str]) -> list[str]:
-    """The recipe on a text, with all of its last tenth for validation."""
+    """Returns the command that trains the recipe on a text and validates on its last tenth."""
     characters = text.read_text(encoding="utf-8")
     settings = {
         "data.path": text.resolve(),
@@ -177,7 +180,7 @@ def pretrain(text: Path, folder: Path, words: Sequence[str]) -> list[str]:
 
 
 def measure(way: str, text: Path, *, seed: int, threads: int, steps: int, folder: Path) -> Run:
-    """One training as a command of its own."""
+    """Runs one training as a command of its own and returns its result."""
     words = WAYS[way]
     if words is None:
         command = [sys.executable, __file__, str(text), "--seed", str(seed), "--steps", str(steps)]
@@ -212,7 +215,7 @@ def measure(way: str, text: Path, *, seed: int, threads: int, steps: int, folder
 
 
 def curve_of(folder: Path) -> list[tuple[int, int, float]]:
-    """Optimiser steps, samples and nats per character, of each validation of a run."""
+    """Returns optimiser steps, samples and nats per character of each validation of a run."""
     events = [
         json.loads(line)
         for line in (folder / "events.jsonl").read_text(encoding="utf-8").splitlines()
@@ -225,13 +228,16 @@ def curve_of(folder: Path) -> list[tuple[int, int, float]]:
 
 
 def parameters_of(folder: Path) -> int:
-    """How many a run's model has."""
+    """Returns the number of parameters of a run's model."""
     config = read(folder / "config.yaml")
     return count_parameters(config.model, sequence_length=config.data.sequence_length)
 
 
 def draw(curves: Mapping[str, Sequence[tuple[int, int, float]]], picture: Path) -> None:
-    """Validation losses after the first, over the samples and over the steps; the same losses give the same bytes."""
+    """Draws the validation losses after the first, over samples and over steps.
+
+    The same losses give the same bytes.
+    """
     mpl.rcParams.update(
         {
             "svg.fonttype": "none",
@@ -262,7 +268,7 @@ def draw(curves: Mapping[str, Sequence[tuple[int, int, float]]], picture: Path) 
 
 
 def show(way: str, runs: Sequence[Run]) -> None:
-    """A line of the table: means over the rounds, and the loss of each."""
+    """Prints a line of the table: means over the rounds, and the loss of each round."""
     losses = ", ".join(f"{run.loss:.4f}" for run in runs)
     seconds = [
         statistics.mean(getattr(run, what) for run in runs)
@@ -276,7 +282,7 @@ def show(way: str, runs: Sequence[Run]) -> None:
 
 
 def show_curves(text: Path, picture: Path, threads: int) -> None:
-    """Train with and without the ramp; draw and print the losses."""
+    """Trains with and without the ramp, then draws and prints the losses."""
     curves = {}
     with tempfile.TemporaryDirectory() as folder:
         for way, words in WAYS.items():
@@ -293,7 +299,7 @@ def show_curves(text: Path, picture: Path, threads: int) -> None:
 
 
 def main() -> None:
-    """Train everybody in turn, and print the table."""
+    """Trains all contenders in turn and prints the table."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -304,14 +310,14 @@ def main() -> None:
         "--steps",
         type=int,
         default=2000,
-        help="of 12 samples; the recipe's schedule is made for 2000",
+        help="steps of 12 samples; the recipe's schedule is made for 2000",
     )
     parser.add_argument("--seed", type=int, help="train nanogpt here, once, with this seed")
     parser.add_argument(
         "--curves",
         type=Path,
         metavar="PICTURE.svg",
-        help="draw losses over samples and steps, and measure nothing else",
+        help="draw losses over samples and steps; measure no times",
     )
     given = parser.parse_args()
     if given.seed is not None:
@@ -337,7 +343,8 @@ def main() -> None:
                 )
                 print(f"{way}, seed {seed}: {runs[way][-1]}", flush=True)
     print(
-        f"\n{'':<16} {'parameters':>10} {'steps':>6} {'training':>9} {'command':>9} {'CPU':>9}   validation, nats per character"
+        f"\n{'':<16} {'parameters':>10} {'steps':>6} {'training':>9} {'command':>9} {'CPU':>9}"
+        "   validation, nats per character"
     )
     for way, those in runs.items():
         show(way, those)

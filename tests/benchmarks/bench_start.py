@@ -1,9 +1,10 @@
-"""How long a command takes to start, as processor time, side by side with a bare Typer and Hydra application.
+"""Measures the start-up time of commands, next to a bare Typer and Hydra application.
 
     python tests/benchmarks/bench_start.py [ROUNDS]
 
-Prints, for each command of ours, the median seconds of processor time, those of the bare one, and the median ratio of pairs run one
-right after the other; then how long the slowest wrong inputs of tests/cli/bad_inputs.py take; then plans of 1e6 and 1e12 samples.
+Prints, for each command, the median processor seconds of rampcli and of the bare application, and
+the median ratio of pairs that ran one after the other. Prints the slowest wrong inputs of
+tests/cli/bad_inputs.py and their time, and compares plans of 1e6 and 1e12 samples.
 """
 
 import os
@@ -43,7 +44,7 @@ PLAN = [
 
 
 def processor_seconds(command: list[str], *, cwd: str | None = None) -> float:
-    """User and system time of a command and its children."""
+    """Returns user and system time of a command and its children."""
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     subprocess.run(
         command, cwd=cwd, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=False
@@ -53,7 +54,7 @@ def processor_seconds(command: list[str], *, cwd: str | None = None) -> float:
 
 
 def compare(ours: list[str], other: list[str], rounds: int) -> tuple[float, float, float]:
-    """Median seconds of both, and the median ratio of pairs."""
+    """Returns the median seconds of both and the median ratio of the pairs."""
     pairs = [(processor_seconds(ours), processor_seconds(other)) for _ in range(rounds)]
     mine, others = zip(*pairs, strict=True)
     return (
@@ -64,7 +65,7 @@ def compare(ours: list[str], other: list[str], rounds: int) -> tuple[float, floa
 
 
 def main() -> None:
-    """Print the tables."""
+    """Prints the tables."""
     rounds = int(sys.argv[1]) if len(sys.argv) > 1 else 15
     print(f"{'rampcli ...':<66} {'ours s':>7} {'bare s':>7} {'ratio':>6}")
     for name, (ours, bare) in PAIRS.items():
@@ -72,9 +73,8 @@ def main() -> None:
         print(f"{name:<66} {mine:7.3f} {others:7.3f} {ratio:6.2f}")
     small, large = ([word.format(samples=samples) for word in PLAN] for samples in ("1M", "1T"))
     mine, others, ratio = compare(large, small, rounds)
-    print(
-        f"{'plan of a ramp over 1e12 samples, against 1e6':<66} {mine:7.3f} {others:7.3f} {ratio:6.2f}"
-    )
+    name = "plan of a ramp over 1e12 samples, compared with 1e6"
+    print(f"{name:<66} {mine:7.3f} {others:7.3f} {ratio:6.2f}")
 
     sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "cli"))
     from bad_inputs import BAD_INPUTS
@@ -88,9 +88,8 @@ def main() -> None:
                 path.parent.mkdir(parents=True, exist_ok=True)
                 path.write_bytes(content if isinstance(content, bytes) else content.encode())
             times.append((processor_seconds([*OURS, *wrong.words], cwd=folder), wrong.title))
-    print(
-        f"\n{len(times)} wrong inputs: median {statistics.median(time for time, _ in times):.3f} s; the slowest"
-    )
+    median_s = statistics.median(time for time, _ in times)
+    print(f"\n{len(times)} wrong inputs: median {median_s:.3f} s; the slowest")
     for seconds, title in sorted(times, reverse=True)[:3]:
         print(f"  {seconds:.3f} s  {title}")
 

@@ -1,35 +1,43 @@
-"""What a training step costs on the CPU: `rampcli pretrain`, side by side with what people would train with instead.
+"""Measures what a training step costs on the CPU, next to what people would train with instead.
 
-    make bench-peers                                                   # installs the others, once
-    python tests/benchmarks/bench_step.py [--threads 1 2] [--accumulate 1 4] [--contenders NAME ...] [--rounds 10] [--turn-seconds 3]
-    python tests/benchmarks/bench_step.py --processes 2 [...]
+    make bench-peers    # installs the others
+    python tests/benchmarks/bench_step.py [--threads 1 2] [--accumulate 1 4] [--contenders NAME ...]
+                                          [--rounds 10] [--turn-seconds 3] [--processes 2]
 
-Everybody trains the same Llama (`peers/shape.py`) on as many random tokens a step: fp32, AdamW (fused), clipping, attention by torch's
-`scaled_dot_product_attention`. Each is a command of its own in a terminal of its own, and they take turns of some seconds (`contest.py`).
+All contenders train the same Llama (`peers/shape.py`) on the same number of random tokens per
+step: in fp32, with fused AdamW, gradient clipping and torch's `scaled_dot_product_attention`. Each
+is a command with a terminal of its own. They take turns of some seconds (`contest.py`).
 
-    minimal             the loop that everybody writes, in plain PyTorch (`peers/llama.py`)
-    transformers        its Llama in the same loop
-    trainer             its Llama in its Trainer, which shows its progress, logs every 10 steps and saves every 500
-    litgpt              its GPT and its loss in its loop over Fabric
-    torchtitan          its Llama in the same loop as `minimal`
-    rampcli             `rampcli pretrain`, the whole command: it shows its progress, logs every step and saves every 500
+    minimal             the usual minimal loop in plain PyTorch (`peers/llama.py`)
+    transformers        transformers' Llama in the same loop
+    trainer             transformers' Llama in its Trainer, which shows its progress, logs every
+                        10 steps and saves every 500
+    litgpt              litgpt's GPT and loss in its loop over Fabric
+    torchtitan          torchtitan's Llama in the minimal loop
+    rampcli             `rampcli pretrain`, the whole command: it shows its progress, logs every
+                        step and saves every 500
 
-With `-compiled` after a name, all of it goes through torch.compile; rampcli sets trainer.compile. Processor time is that of all processes
-of a command, user and system. A ratio is the minimal loop's time per step over the contender's, so above 1 the contender is faster: first
-that of the lower quartiles of the steps (quiet), which no save is among, then that of the means, with the quartiles of the rounds in
-brackets. `minimal-2` is the minimal loop once more: how far its ratio is from 1 is what chance does. The environment is passed on, so
-GOMP_SPINCOUNT and the like count for all.
+A name with `-compiled` goes through torch.compile; rampcli sets trainer.compile. Processor time is
+user and system time of all processes of a command. A ratio is the minimal loop's time per step
+over the contender's: above 1 the contender is faster. The first ratio, `quiet`, compares lower
+quartiles of the steps, which leave saves out. The second compares means, with the quartiles of the
+rounds in brackets. `minimal-2` is the minimal loop once more: its distance from 1 is chance. All
+contenders get this environment, so that GOMP_SPINCOUNT and the like apply to all.
 
-With `--processes 2`, two processes of one thread each train on this machine, with a micro batch each:
+With `--processes 2`, two processes of one thread each train on this machine, with a micro batch
+each:
 
-    minimal-apart       two minimal loops that know nothing of each other, at the same time; as many samples a second as two can have
-    rampcli-apart       two commands `rampcli pretrain`, likewise
-    ddp, fsdp2          the minimal loop under torchrun, with DistributedDataParallel, or with fully_shard on each layer and the whole
+    minimal-apart       two independent minimal loops at the same time: the most samples per second
+                        that two processes can reach
+    rampcli-apart       two independent commands `rampcli pretrain`
+    ddp, fsdp2          the minimal loop under torchrun, with DistributedDataParallel, or with
+                        fully_shard on each layer and the whole
     rampcli-replicated  one command with trainer.devices=2 and parallel.data_parallel_shard_size=1
     rampcli-sharded     the same with parallel.data_parallel_shard_size=null
 
-Their ratios are samples per second (and, below, per second of processor time) over those of the two apart, of the minimal loop and of
-rampcli: 1 would be communication that costs nothing.
+Their ratios are samples per second, and below that samples per second of processor time, over
+those of the two independent commands, minimal and rampcli. A ratio of 1 means that communication
+is free.
 """
 
 import argparse
@@ -61,7 +69,7 @@ SHARD_SIZES = {"replicated": "1", "sharded": "null"}
 
 
 def rampcli(folder: Path, *, threads: int, accumulate: int, words: Sequence[str] = ()) -> Command:
-    """`rampcli pretrain`; `accumulate` micro batches a step, of each process."""
+    """Returns the command `rampcli pretrain` with `accumulate` micro batches a step per process."""
     processes = 2 if "trainer.devices=2" in words else 1
     settings = {
         "run_dir": folder,
@@ -95,7 +103,7 @@ def rampcli(folder: Path, *, threads: int, accumulate: int, words: Sequence[str]
 def peer(
     name: str, folder: Path, *, threads: int, accumulate: int, words: Sequence[str] = ()
 ) -> Command:
-    """One of `peers/train.py`; ddp and fsdp2 as two processes."""
+    """Returns a command of `peers/train.py`. ddp and fsdp2 run as two processes."""
     folder.mkdir()
     rows = folder / "rows"
     return Command(
@@ -113,7 +121,7 @@ def peer(
 
 
 def contender(name: str, folder: Path, *, threads: int, accumulate: int) -> Contender:
-    """By its name, with files in a folder of its own."""
+    """Returns a contender by its name, with files in folders of its own."""
     who, _, how = name.partition("-")
     processes = 2 if how in SHARD_SIZES or who in ("ddp", "fsdp2") else 1
     commands = []
@@ -137,10 +145,10 @@ def contender(name: str, folder: Path, *, threads: int, accumulate: int) -> Cont
     )
 
 
-def hold(
+def hold_contest(
     names: Sequence[str], *, threads: int, accumulate: int, rounds: int, turn_s: float
 ) -> tuple[list[Contender], dict[str, str]]:
-    """Those that ran, measured; and of the others why they did not."""
+    """Returns the contenders that ran, measured, and why the others did not run."""
     running: list[Contender] = []
     absent: dict[str, str] = {}
     with tempfile.TemporaryDirectory() as folder:
@@ -162,10 +170,11 @@ def hold(
 
 
 def show_steps(ran: Sequence[Contender]) -> None:
-    """The table of processes that are alone."""
+    """Prints the table of single processes."""
     base = next((each for each in ran if each.name == BASE), ran[0])
     print(
-        f"{'':<18} {'':>5} {'CPU ms/step':>15} {'ms/step':>15}   {'CPU time of ' + base.name + ' / its':<36} time of {base.name} / its"
+        f"{'':<18} {'':>5} {'CPU ms/step':>15} {'ms/step':>15}"
+        f"   {'CPU time of ' + base.name + ' / its':<36} time of {base.name} / its"
     )
     print(
         f"{'':<18} {'steps':>5} {'quiet':>8} {'mean':>6} {'quiet':>8} {'mean':>6}"
@@ -176,14 +185,13 @@ def show_steps(ran: Sequence[Contender]) -> None:
             1e3 * each.samples_per_row * s
             for s in (each.quiet_cpu_s(), each.cpu_s(), each.quiet_wall_s(), each.wall_s())
         ]
-        print(
-            f"{each.name:<18} {each.rows():5} {times[0]:8.1f} {times[1]:6.1f} {times[2]:8.1f} {times[3]:6.1f}"
-            f"   {cpu_ratio(each, base)!s:<36} {wall_ratio(each, base)}"
-        )
+        shown = f"{times[0]:8.1f} {times[1]:6.1f} {times[2]:8.1f} {times[3]:6.1f}"
+        ratios = f"{cpu_ratio(each, base)!s:<36} {wall_ratio(each, base)}"
+        print(f"{each.name:<18} {each.rows():5} {shown}   {ratios}")
 
 
 def show_pairs(ran: Sequence[Contender]) -> None:
-    """The table of two processes."""
+    """Prints the table of two processes."""
     by_name = {each.name: each for each in ran}
     bases = [by_name[apart] for apart in APART.values() if apart in by_name]
     print(
@@ -196,7 +204,8 @@ def show_pairs(ran: Sequence[Contender]) -> None:
     )
     for each in ran:
         print(
-            f"{each.name:<18} {each.rows() * each.samples_per_row:7} {1 / each.quiet_wall_s():7.2f} {1 / each.wall_s():5.2f}"
+            f"{each.name:<18} {each.rows() * each.samples_per_row:7}"
+            f" {1 / each.quiet_wall_s():7.2f} {1 / each.wall_s():5.2f}"
             f" {1e3 * each.quiet_cpu_s():8.1f} {1e3 * each.cpu_s():6.1f}"
             + "".join(f"   {wall_ratio(each, base)!s:<36}" for base in bases)
         )
@@ -207,32 +216,33 @@ def show_pairs(ran: Sequence[Contender]) -> None:
 
 
 def main() -> None:
-    """Hold one contest for each number of threads and of micro batches, and print its table."""
+    """Runs a contest for each number of threads and micro batches, and prints its table."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--processes", type=int, choices=(1, 2), default=1)
-    parser.add_argument("--threads", type=int, nargs="+", default=[1], help="of each process")
+    parser.add_argument("--threads", type=int, nargs="+", default=[1], help="threads per process")
     parser.add_argument(
-        "--accumulate", type=int, nargs="+", default=[1], help="micro batches a step"
+        "--accumulate", type=int, nargs="+", default=[1], help="micro batches per step"
     )
-    parser.add_argument("--contenders", nargs="+", metavar="NAME", help="as above")
+    parser.add_argument("--contenders", nargs="+", metavar="NAME", help="names listed above")
     parser.add_argument("--rounds", type=int, default=10)
     parser.add_argument("--turn-seconds", type=float, default=3.0)
     given = parser.parse_args()
-    signal.signal(
-        signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM)
-    )  # so that nothing is left running, or stopped
+    # An exit handler ends the contenders, so that none is left running or stopped.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     names = given.contenders or (ALONE if given.processes == 1 else TOGETHER)
     for threads in given.threads:
         for accumulate in given.accumulate:
             print(
-                f"\n{given.processes} process{'es' if given.processes > 1 else ''} of {threads} thread{'s' if threads > 1 else ''},"
-                f" {accumulate} x {shape.MICRO_BATCH_SIZE} samples of {shape.SEQUENCE_LENGTH} tokens a step;"
-                f" {given.rounds} rounds of turns of {given.turn_seconds} s\n",
+                f"\n{given.processes} process{'es' if given.processes > 1 else ''}"
+                f" of {threads} thread{'s' if threads > 1 else ''},"
+                f" {accumulate} x {shape.MICRO_BATCH_SIZE} samples of"
+                f" {shape.SEQUENCE_LENGTH} tokens per step; {given.rounds} rounds of turns of"
+                f" {given.turn_seconds} s\n",
                 flush=True,
             )
-            ran, absent = hold(
+            ran, absent = hold_contest(
                 names,
                 threads=threads,
                 accumulate=accumulate,

@@ -1,14 +1,17 @@
-"""Endless commands take turns on one machine: how much processor time and wall time a row of each costs.
+"""Measures processor time and wall time of endless commands that take turns on one machine.
 
-A contender is one command or several that run at the same time. Each is a tree of processes that adds a line to a file for every row of
-its work. All but one are stopped (SIGSTOP) while that one goes on for some seconds, and the order of a round is drawn anew. So all of them
-see the same machine, within seconds, whatever else runs on it.
+A contender is one command, or several that run at the same time. Each command is a tree of
+processes that adds a line to a file for every row of its work, such as a training step. All but
+one contender are stopped (SIGSTOP) while that one runs for some seconds. The order of each round
+is drawn anew. All contenders thus see the same machine, within seconds, whatever else runs on it.
 
-A turn ends when a row does. What is measured lies between the last rows of two turns, on a clock that runs only in the contender's turns;
-so starting and the first turn are not in it, and no row is counted in parts.
+A turn ends at the end of a row. The measurement runs from the last row of the first turn to the
+last row of the last turn, on a clock that runs only during the contender's turns. Start-up and the
+first turn are not part of it, and no row is counted in part.
 
-Others on the machine make rows dearer and never cheaper, in processor time too: they take caches and memory. So each contender has a mean
-over all rows, with what happens only now and then, and a lower quartile of the rows, which says what a row costs while it is quiet.
+Other programs on the machine make rows slower and never faster, in processor time too, because
+they take caches and memory. Each contender therefore has a mean over all rows, with what happens
+only now and then, and a lower quartile: the cost of a row while the machine is quiet.
 """
 
 import os
@@ -36,12 +39,15 @@ TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 
 class EndedError(Exception):
-    """A command that should go on for ever has ended, or does not begin; what it printed last."""
+    """An endless command has ended or has not started. The message is what it printed last."""
 
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """Where a lane stood when it had written a row: its rows, its processor time, and the time of its turns, in seconds."""
+    """State of a lane after a row.
+
+    `rows` counts its rows, `cpu_s` its processor seconds, `active_s` the seconds of its turns.
+    """
 
     rows: int
     cpu_s: float
@@ -50,7 +56,10 @@ class Mark:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Command:
-    """Words, the file that gets a line for each row, and variables over those of this process."""
+    """A command to run.
+
+    `rows` is the file that gets a line per row. `environment` is laid over this process's.
+    """
 
     words: Sequence[str]
     rows: Path
@@ -58,13 +67,13 @@ class Command:
 
 
 class Lane:
-    """One command that runs, in a terminal of its own, as a user would see it.
+    """A running command with a terminal of its own, as a user would see it.
 
     Attributes:
-        marks: one for each row, or for several where they come at once.
-        turns: the places of those that end turns.
-        count: the rows.
-        said: the last lines that were printed.
+        marks: one for each row, or for several that came at once.
+        turns: indices of the marks that end turns.
+        count: number of rows.
+        printed: the last lines that the command printed.
     """
 
     def __init__(self, command: Command) -> None:
@@ -72,7 +81,7 @@ class Lane:
         self.marks: list[Mark] = []
         self.turns: list[int] = []
         self.count, self._read = 0, 0
-        self.said: deque[str] = deque(maxlen=KEPT_LINES)
+        self.printed: deque[str] = deque(maxlen=KEPT_LINES)
         terminal, theirs = os.openpty()
         environment = {
             **os.environ,
@@ -90,21 +99,19 @@ class Lane:
         self._reader.start()
 
     def _follow(self, terminal: int) -> None:
-        with (
-            suppress(OSError),
-            open(terminal, encoding="utf-8", errors="replace") as lines,
-        ):  # an error is how a terminal ends
-            self.said.extend(line.rstrip() for line in lines if line.strip())
+        # Reading from a terminal fails when its last process ends.
+        with suppress(OSError), open(terminal, encoding="utf-8", errors="replace") as lines:
+            self.printed.extend(line.rstrip() for line in lines if line.strip())
 
     def wrote_row(self) -> bool:
-        """Whether there is a new row.
+        """Returns True if the command has written a new row.
 
         Raises:
             EndedError: the process has ended.
         """
         if self.process.poll() is not None:
             self._reader.join(5)
-            raise EndedError("\n".join(self.said) or f"exit code {self.process.returncode}")
+            raise EndedError("\n".join(self.printed) or f"exit code {self.process.returncode}")
         if not self.command.rows.exists() or self.command.rows.stat().st_size == self._read:
             return False
         with self.command.rows.open("rb") as file:
@@ -115,7 +122,7 @@ class Lane:
         return b"\n" in new
 
     def processes(self) -> list[int]:
-        """The command's processes, each after the one that started it."""
+        """Returns the command's processes, parents first."""
         tree = [self.process.pid]
         for pid in tree:
             for children in Path(f"/proc/{pid}/task").glob("*/children"):
@@ -124,35 +131,27 @@ class Lane:
         return tree
 
     def cpu_s(self) -> float:
-        """User and system time of all processes, and of those that have ended."""
+        """Returns user and system seconds of all processes, those that have ended included."""
         total = 0.0
         for pid in self.processes():
-            with suppress(OSError):  # it has ended, and its parent has its time
-                total += time.clock_gettime(
-                    ~pid << 3 | 2
-                )  # the clock of a process's processor time, as clock_getcpuclockid(3) has it
-                total += (
-                    sum(
-                        map(
-                            int,
-                            Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[13:15],
-                        )
-                    )
-                    / TICKS_PER_S
-                )
+            with suppress(OSError):  # it has ended, and its time counts as its parent's
+                # The clock of a process's processor time, computed as clock_getcpuclockid(3) does.
+                total += time.clock_gettime(~pid << 3 | 2)
+                fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+                total += sum(map(int, fields[13:15])) / TICKS_PER_S  # children that have ended
         return total
 
     def signal(self, number: int) -> None:
-        """Send a signal to all processes; also to those that are started meanwhile."""
-        told: set[int] = set()
-        while new := [pid for pid in self.processes() if pid not in told]:
+        """Sends a signal to all processes, also to those that start meanwhile."""
+        signalled: set[int] = set()
+        while new := [pid for pid in self.processes() if pid not in signalled]:
             for pid in new:
                 with suppress(ProcessLookupError):
                     os.kill(pid, number)
-            told.update(new)
+            signalled.update(new)
 
     def end(self) -> None:
-        """Kill all processes."""
+        """Kills all processes."""
         for pid in reversed(self.processes()):
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
@@ -164,9 +163,9 @@ class Contender:
     """Commands that run at the same time.
 
     Attributes:
-        name: what it is called.
-        commands: what it runs.
-        samples_per_row: of each command.
+        name: name in the table.
+        commands: commands to run.
+        samples_per_row: training samples in a row of each command.
     """
 
     name: str
@@ -176,10 +175,10 @@ class Contender:
     active_s: float = 0.0
 
     def start(self) -> None:
-        """Start, take the first rows, and stop.
+        """Starts the commands, waits for their first rows, and stops them.
 
         Raises:
-            EndedError: a command ended, or took too long.
+            EndedError: a command ended or took too long.
         """
         self.lanes = [Lane(command) for command in self.commands]
         deadline = time.monotonic() + START_S
@@ -192,7 +191,7 @@ class Contender:
         self._signal(signal.SIGSTOP)
 
     def take_turn(self, seconds: float) -> None:
-        """Go on for so long, and to the end of a row of each lane.
+        """Lets the commands run for some seconds, and then to the end of a row each.
 
         Raises:
             EndedError: a command ended.
@@ -218,20 +217,20 @@ class Contender:
             lane.signal(number)
 
     def end(self) -> None:
-        """Kill what runs."""
+        """Kills all commands."""
         for lane in self.lanes:
             lane.end()
 
     def rows(self) -> int:
-        """Of all lanes, as far as they were measured."""
+        """Returns the number of rows that were measured, over all lanes."""
         return sum(_difference(lane, 0, -1).rows for lane in self.lanes)
 
     def turns(self) -> int:
-        """That were measured."""
+        """Returns the number of turns that were measured."""
         return len(self.lanes[0].turns) - 1
 
     def cpu_s(self, since: int = 0, until: int = -1) -> float:
-        """Processor seconds per sample from one turn's end to another's."""
+        """Returns the processor seconds per sample between the ends of two turns."""
         passed = [_difference(lane, since, until) for lane in self.lanes]
         return (
             sum(each.cpu_s for each in passed)
@@ -240,12 +239,12 @@ class Contender:
         )
 
     def wall_s(self, since: int = 0, until: int = -1) -> float:
-        """Seconds per sample from one turn's end to another's, all lanes together."""
+        """Returns the seconds per sample of all lanes between the ends of two turns."""
         passed = [_difference(lane, since, until) for lane in self.lanes]
         return 1 / sum(each.rows / each.active_s for each in passed) / self.samples_per_row
 
     def quiet_cpu_s(self) -> float:
-        """Processor seconds per sample, the lower quartile of rows."""
+        """Returns the lower quartile over rows of processor seconds per sample."""
         return (
             statistics.fmean(
                 _lower_quartile([each.cpu_s / each.rows for each in _each_row(lane)])
@@ -255,7 +254,7 @@ class Contender:
         )
 
     def quiet_wall_s(self) -> float:
-        """Seconds per sample, the lower quartile of rows, all lanes together."""
+        """Returns the lower quartile over rows of seconds per sample of all lanes."""
         rows_s = [
             _lower_quartile([each.active_s / each.rows for each in _each_row(lane)])
             for lane in self.lanes
@@ -276,7 +275,7 @@ def _minus(one: Mark, before: Mark) -> Mark:
 
 
 def take_turns(contenders: Sequence[Contender], *, rounds: int, turn_s: float) -> None:
-    """One turn each that does not count, then `rounds` of them.
+    """Gives each contender a turn that does not count, then `rounds` turns.
 
     Raises:
         EndedError: a command ended.
@@ -290,20 +289,23 @@ def take_turns(contenders: Sequence[Contender], *, rounds: int, turn_s: float) -
 
 @dataclass(frozen=True, slots=True)
 class Ratio:
-    """How many times faster a contender is than another: while it is quiet, over all turns, and the quartiles of the rounds."""
+    """How many times faster one contender is than another.
+
+    `quiet` compares lower quartiles of rows, `mean` all turns; `quartiles` are over the rounds.
+    """
 
     quiet: float
     mean: float
     quartiles: tuple[float, float, float]
 
     def __str__(self) -> str:
-        """Such as `1.030  1.034 (1.020 1.033 1.051)`."""
+        """Returns text such as `1.030  1.034 (1.020 1.033 1.051)`."""
         low, middle, high = self.quartiles
         return f"{self.quiet:.3f}  {self.mean:.3f} ({low:.3f} {middle:.3f} {high:.3f})"
 
 
 def cpu_ratio(contender: Contender, other: Contender) -> Ratio:
-    """By processor time per sample."""
+    """Compares processor time per sample."""
     rounds = [
         other.cpu_s(turn, turn + 1) / contender.cpu_s(turn, turn + 1)
         for turn in range(contender.turns())
@@ -316,7 +318,7 @@ def cpu_ratio(contender: Contender, other: Contender) -> Ratio:
 
 
 def wall_ratio(contender: Contender, other: Contender) -> Ratio:
-    """By time per sample."""
+    """Compares wall time per sample."""
     rounds = [
         other.wall_s(turn, turn + 1) / contender.wall_s(turn, turn + 1)
         for turn in range(contender.turns())

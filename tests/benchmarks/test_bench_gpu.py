@@ -8,8 +8,12 @@ from runs import environment
 def test_the_benchmark_for_gpus_runs_to_its_table_with_a_tiny_model_on_the_cpu():
     program = Path(__file__).with_name("bench_gpu.py")
     ended = subprocess.run(
-        [sys.executable, str(program), "--tiny"], env=environment(), text=True, capture_output=True, check=False
-    )  # fmt: skip
+        [sys.executable, str(program), "--tiny"],
+        env=environment(),
+        text=True,
+        capture_output=True,
+        check=False,
+    )
     assert ended.returncode == 0, ended.stderr
     _, table = ended.stdout.split("\ncontender ")
     assert "failed" not in table

@@ -24,7 +24,7 @@ from rampcli.config.huggingface import read_config
 from rampcli.config.schema import Config, ModelConfig
 from rampcli.config.snapshot import identity, to_yaml
 from rampcli.data.tokenizer import byte_tokenizer
-from rampcli.errors import NoCheckpointError, UsageError
+from rampcli.errors import DamagedFileError, NoCheckpointError, UsageError
 from rampcli.models.decoder import Decoder
 from rampcli.models.huggingface import Folder
 from rampcli.run_directory import RunDirectory
@@ -106,14 +106,20 @@ def test_bf16_is_written_as_bf16(trained, tmp_path):
 
 
 def test_the_tokenizer_is_written_with_the_weights(trained, tmp_path):
-    run, _ = trained("llama3", byte_tokenizer().to_str())
+    model = replace(FAMILIES["llama3"], vocab_size=256)
+    run, _ = trained("llama3", byte_tokenizer().to_str(), model)
     export(run, tmp_path / "out")
-    tokenizer, text = (
-        AutoTokenizer.from_pretrained(tmp_path / "out"),
-        "def f(é):\n\treturn  '€' # \x00",
-    )
+    tokenizer = AutoTokenizer.from_pretrained(tmp_path / "out")
+    text = "def f(é):\n\treturn  '€' # \x00"
     assert tokenizer(text)["input_ids"] == list(text.encode())
     assert tokenizer.decode(list(text.encode())) == text
+
+
+def test_a_tokenizer_with_more_tokens_than_the_model_is_refused(trained, tmp_path):
+    run, _ = trained("llama3", byte_tokenizer().to_str())  # 256 tokens, and the model has 128
+    with pytest.raises(DamagedFileError, match="has tokens that the model does not have"):
+        export(run, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
 
 
 def test_a_checkpoint_is_chosen_by_its_step_and_a_folder_is_never_written_over(trained, tmp_path):

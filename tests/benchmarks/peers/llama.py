@@ -1,4 +1,4 @@
-"""A Llama as a good engineer writes it in plain PyTorch, for one training loop and no other use."""
+"""A Llama in plain PyTorch, for one training loop and no other use."""
 
 import torch
 import torch.nn.functional as F
@@ -6,7 +6,7 @@ from torch import Tensor, nn
 
 
 class Llama(nn.Module):
-    """Tokens and labels int64 [batch, sequence] to the mean loss in nats per token."""
+    """Maps tokens and labels, int64 [batch, sequence], to the mean loss in nats per token."""
 
     def __init__(
         self,
@@ -53,7 +53,7 @@ def transformers_llama(
     sequence_length: int,
     tied: bool = False,
 ) -> nn.Module:
-    """The same as transformers has it."""
+    """Returns transformers' Llama with the same settings."""
     from transformers import LlamaConfig, LlamaForCausalLM
 
     return LlamaForCausalLM(
@@ -100,11 +100,11 @@ class Layer(nn.Module):
         return hidden + self.down(F.silu(self.gate(normed)) * self.up(normed))
 
     def split(self, projected: Tensor) -> Tensor:
-        """[batch, sequence, heads x head_size] to [batch, heads, sequence, head_size]."""
+        """Maps [batch, sequence, heads x head_size] to [batch, heads, sequence, head_size]."""
         return projected.unflatten(2, (-1, self.head_size)).transpose(1, 2)
 
 
 def rotate(heads: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Rotary positions, halves paired."""
+    """Applies rotary positions that pair the two halves of a head."""
     first, second = heads.chunk(2, dim=-1)
     return heads * cos + torch.cat([-second, first], dim=-1) * sin

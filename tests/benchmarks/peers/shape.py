@@ -1,4 +1,4 @@
-"""What everybody trains, and how a step ends: the settings of tests/benchmarks/bench_step.py."""
+"""Model and settings that all contenders of tests/benchmarks/bench_step.py train with."""
 
 DIM = 256
 LAYERS = 6
@@ -13,4 +13,4 @@ BETAS = (0.9, 0.95)
 WEIGHT_DECAY = 0.1
 CLIP = 1.0
 SAVE_STEPS = 500
-"""Between checkpoints, for those that save: transformers' default."""
+"""Steps between checkpoints, for contenders that save; transformers' default."""

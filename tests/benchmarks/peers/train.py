@@ -1,8 +1,10 @@
-"""What people would train with instead, each as its own documentation has it: endless steps on random tokens, a line in a file for each.
+"""Trains endlessly on random tokens with what people would use instead of rampcli.
+
+Each contender follows its own documentation and writes a line to a file for each step.
 
     python tests/benchmarks/peers/train.py NAME ROWS [--accumulate N] [--compile]
 
-NAME is one of `PEERS`; ddp and fsdp2 are for torchrun. Threads are OMP_NUM_THREADS.
+NAME is a key of `PEERS`; ddp and fsdp2 run under torchrun. OMP_NUM_THREADS sets the threads.
 """
 
 import argparse
@@ -36,11 +38,11 @@ from torch import Tensor, nn
 from rampcli.lifeline import die_with_parent
 
 Loss = Callable[[Tensor], Tensor]
-"""Of windows int64 [batch, sequence + 1]: nats per token."""
+"""Maps windows, int64 [batch, sequence + 1], to nats per token."""
 
 
 def windows() -> Tensor:
-    """Random tokens: inputs, and labels one further."""
+    """Returns random tokens: inputs, and labels shifted by one."""
     return torch.randint(VOCAB_SIZE, (MICRO_BATCH_SIZE, SEQUENCE_LENGTH + 1))
 
 
@@ -57,7 +59,7 @@ def loop(
     *,
     unsynchronised: Callable[[], Any] = nullcontext,
 ) -> None:
-    """The loop that everybody writes."""
+    """Trains with the usual minimal loop."""
     optimizer = adamw(model)
     step = 0
     while True:
@@ -94,13 +96,12 @@ def minimal(given: argparse.Namespace) -> None:
 def transformers(given: argparse.Namespace) -> None:
     model = transformers_llama(**LLAMA)
     run = torch.compile(model) if given.compile else model
-    loop(
-        model, lambda window: run(input_ids=window[:, :-1], labels=window[:, :-1]).loss, given
-    )  # it shifts the labels itself
+    # transformers shifts the labels itself.
+    loop(model, lambda window: run(input_ids=window[:, :-1], labels=window[:, :-1]).loss, given)
 
 
 def trainer(given: argparse.Namespace) -> None:
-    """transformers' Trainer, which shows its progress, logs and saves."""
+    """Trains with transformers' Trainer, which shows its progress, logs and saves."""
     from transformers import Trainer, TrainerCallback, TrainingArguments
 
     class RandomTokens(torch.utils.data.Dataset):
@@ -143,7 +144,10 @@ def trainer(given: argparse.Namespace) -> None:
 
 
 def litgpt(given: argparse.Namespace) -> None:
-    """litgpt's model and loss in its loop over Fabric, as its pretrain.py has it; that one compiles the model."""
+    """Trains litgpt's model with its loss and its loop over Fabric, as in its pretrain.py.
+
+    That program compiles the model.
+    """
     import lightning
     from litgpt.config import Config
     from litgpt.model import GPT
@@ -189,7 +193,10 @@ def litgpt(given: argparse.Namespace) -> None:
 
 
 def torchtitan(given: argparse.Namespace) -> None:
-    """torchtitan's model and loss in a plain loop; the folders above its model want triton when they are imported, the model does not."""
+    """Trains torchtitan's model and loss in the minimal loop.
+
+    Its parent packages need triton at import, the model does not: empty packages replace them.
+    """
     import importlib.util
     import sys
     import types
@@ -207,8 +214,14 @@ def torchtitan(given: argparse.Namespace) -> None:
     from torchtitan.models.llama3.model.model import Transformer
 
     shape = TransformerModelArgs(
-        dim=DIM, n_layers=LAYERS, n_heads=HEADS, n_kv_heads=GROUPS, vocab_size=VOCAB_SIZE, multiple_of=FFN, max_seq_len=SEQUENCE_LENGTH
-    )  # fmt: skip
+        dim=DIM,
+        n_layers=LAYERS,
+        n_heads=HEADS,
+        n_kv_heads=GROUPS,
+        vocab_size=VOCAB_SIZE,
+        multiple_of=FFN,
+        max_seq_len=SEQUENCE_LENGTH,
+    )
     model = Transformer(shape)
     with torch.no_grad():
         model.init_weights()
@@ -260,8 +273,8 @@ def main() -> None:
     parser.add_argument("--accumulate", type=int, default=1)
     parser.add_argument("--compile", action="store_true")
     given = parser.parse_args()
-    die_with_parent()  # torchrun, where it is one
-    # Other ranks write nowhere, so that a row stands for one step of all.
+    die_with_parent()
+    # Only rank 0 writes rows, so that a row is one step of all ranks.
     path = Path(given.rows) if os.environ.get("RANK", "0") == "0" else Path(os.devnull)
     with path.open("a", buffering=1) as given.rows:
         PEERS[given.name](given)
