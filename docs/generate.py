@@ -1,6 +1,7 @@
 """Writes the pages that are made from the program: `make docs`. CI compares them with what is committed."""
 
 import gc
+import inspect
 import io
 import os
 import shlex
@@ -37,7 +38,7 @@ MAXTEXT_WORDS = {
 
 
 def config_page() -> str:
-    """docs/reference/config.md: every setting there is."""
+    """Returns docs/reference/config.md: all settings."""
     sections: dict[str, list[Setting]] = {}
     for setting in settings().values():
         if setting.key not in FOREIGN:
@@ -46,11 +47,12 @@ def config_page() -> str:
     lines = [
         MADE.format(source="rampcli/config/schema.py"),
         "# Settings\n\n",
-        "Every setting is given as `KEY=VALUE` on the command line, or assigned in Python: `recipe.trainer.max_samples = 200`.\n",
-        "`rampcli explain KEY` tells what one is, what it is set to and who said so; `rampcli pretrain --factory NAME --cfg` prints all\n",
-        "of them with the values of a recipe. The defaults below hold where neither `conf/` nor the recipe says otherwise.\n\n",
-        "`null` is the absence of a value. A count may be written `50_000_000` or `50M` (K, M, B and T are decimal); none is above\n",
-        "10^18.\n",
+        "Set a setting with `KEY=VALUE` on the command line, or in Python: `recipe.trainer.max_samples = 200`.\n",
+        "`rampcli explain KEY` prints its meaning, its value and where the value comes from.\n",
+        "`rampcli pretrain --factory NAME --cfg` prints all settings of a recipe. The defaults below apply\n",
+        "if neither `conf/` nor the recipe sets a value.\n\n",
+        "`null` means that there is no value. Counts can be written as `50_000_000` or `50M` (K, M, B and T\n",
+        "are decimal), up to 10^18.\n",
     ]
     for section, rows in sections.items():
         about = "" if not section else f"{_section_doc(section)}\n\n"
@@ -59,10 +61,10 @@ def config_page() -> str:
         )
         lines += [_row(setting) for setting in rows]
     lines.append(
-        "\n## Other systems' words\n\nThese reach the settings above. They do not appear in `config.yaml`. Two words for one\n"
+        "\n## Other systems' words\n\nThese set the settings above. `config.yaml` names them in `set_by` only. Two\n"
     )
-    lines.append("number have to agree.\n\n")
-    lines.append("| word | reaches |\n|---|---|\n")
+    lines.append("spellings of one number must have the same value.\n\n")
+    lines.append("| spelling | sets |\n|---|---|\n")
     lines += [f"| `{word}` | `{key}` |\n" for word, key in SPELLINGS.items()]
     lines += [f"| `{word}` | {MAXTEXT_WORDS[word]} |\n" for word in WORDS]
     return "".join(lines)
@@ -72,7 +74,7 @@ def _section_doc(section: str) -> str:
     schema: Any = Config
     for name in section.split("."):
         schema = schema.__dataclass_fields__[name].type
-    return str(schema.__doc__)
+    return inspect.cleandoc(str(schema.__doc__))
 
 
 def _row(setting: Setting) -> str:

@@ -1,4 +1,7 @@
-"""The snapshot of a settled configuration in a run directory: every setting, and where it was set. Workers read it."""
+"""The snapshot of a settled configuration in a run directory: every setting, and where it was set.
+
+Workers read it.
+"""
 
 from collections.abc import Mapping
 from enum import Enum
@@ -17,7 +20,7 @@ from rampcli.errors import ForeignCheckpointError, Report, UsageError, printable
 
 MOST_BYTES = 200_000
 PLACES = "set_by"
-"""The section that names, for each setting that is not left at its default, the place that set it."""
+"""The section with the place of each setting that is not left at its default."""
 IDENTITY = (
     "seed",
     "model.",
@@ -31,7 +34,10 @@ IDENTITY = (
 
 
 def settings(config: Config) -> dict[str, Any]:
-    """Returns the settings as plain data by dotted key, in the order of the schema, without spellings of other systems."""
+    """Returns the settings as plain data by dotted key, in the order of the schema.
+
+    Spellings of other systems are left out.
+    """
     return {
         key: value.value if isinstance(value, Enum) else value
         for key, value in leaves(config)
@@ -40,7 +46,10 @@ def settings(config: Config) -> dict[str, Any]:
 
 
 def identity(config: Config) -> dict[str, Any]:
-    """Returns the settings that decide what a checkpoint's tensors mean and which samples it consumed. A resume may not change them."""
+    """Returns the settings that decide what a checkpoint's tensors and consumed samples mean.
+
+    A resume must not change them.
+    """
     return {key: value for key, value in settings(config).items() if key.startswith(IDENTITY)}
 
 
@@ -48,7 +57,8 @@ def check_settings(theirs: Mapping[str, Any], ours: Mapping[str, Any], *, run_di
     """Checks that the checkpoints of a run belong to its configuration.
 
     Args:
-        theirs: the `settings` of a checkpoint's manifest. A setting that is newer than the checkpoint had its default.
+        theirs: the `settings` of a checkpoint's manifest. A setting that is newer than the
+            checkpoint had its default.
         ours: `identity` of the configuration.
         run_dir: the run directory, for the message.
 
@@ -79,11 +89,12 @@ def to_yaml(config: Config) -> str:
 def read(path: Path) -> Config:
     """Returns the configuration of a snapshot. Its settings are checked exactly as typed ones are.
 
-    A snapshot that names no places, as earlier versions wrote it, is itself the place of its settings.
+    A snapshot that names no places, as earlier versions wrote it, is itself the place of its
+    settings.
 
     Raises:
-        UsageError: the file does not exist or is not plain YAML; or settings are unknown, of the wrong type, out of range, or
-            contradict each other.
+        UsageError: the file does not exist or is not plain YAML; or settings are unknown, of the
+            wrong type, out of range, or contradict each other.
     """
     try:
         _, root = plain_yaml.read(path, most_bytes=MOST_BYTES)
@@ -118,4 +129,4 @@ def _check_places(places: Any) -> None:
         if key not in all_settings():
             raise unknown_key(key)
         if not isinstance(place, str):
-            raise UsageError(f"{PLACES}: the place of {key} is not a text", keys=(key,))
+            raise UsageError(f"{PLACES}: the place of {key} is not a string", keys=(key,))

@@ -101,7 +101,7 @@ def test_a_model_of_another_shape_is_refused_with_the_settings_that_suit_it(ramp
     ended = rampcli("pretrain", "-f", "llama3_tiny", "model.init_from=theirs")
     assert ended.exit_code == 2
     assert (
-        "theirs holds another model than model.num_layers=5, model.hidden_size=128, model.head_size=32, model.num_query_groups=2"
+        "theirs holds a model that differs from model.num_layers=5, model.hidden_size=128, model.head_size=32, model.num_query_groups=2"
         in ended.stderr
     )
     assert (

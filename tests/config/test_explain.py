@@ -17,12 +17,12 @@ from rampcli.errors import UsageError
 
 @pytest.fixture
 def said_of(composed):
-    """What is said of a key, with words laid over the recipe."""
+    """Explains a key, with words laid over the recipe."""
     return lambda key, *words: explain(key, resolve(lay_over(composed, words)))
 
 
 def told(fact):
-    """Who set it, and what it overrode."""
+    """Returns the place that set it, and the values that it overrode."""
     return fact["set_by"], [(said["set_by"], str(said["value"])) for said in fact["overrode"]]
 
 
@@ -36,7 +36,7 @@ def test_a_setting_is_explained_in_full(said_of, line_of):
         "unit": None,
         "default": 0.001,
         "range": "from 0",
-        "doc": "highest learning rate",
+        "doc": "Highest learning rate.",
         "set_by": "command line",
         "overrode": [
             {"set_by": f"optim/gpt3_5b.yaml:{line}", "value": 0.00016},
@@ -55,7 +55,7 @@ def test_a_setting_is_explained_in_full(said_of, line_of):
         ("throughput.mfu", "a number or null", None, None, "above 0 up to 1"),
         ("rampup.node_policy", "one of nemo, best, fixed", None, "nemo", None),
         ("model.bias", "true or false", None, False, None),
-        ("name", "a text", None, "run", None),
+        ("name", "a string", None, "run", None),
         ("per_device_batch_size", "a number or null", None, None, None),
     ],
 )
@@ -123,7 +123,8 @@ def test_maxtexts_words_are_named_as_what_set_the_ramp(said_of, line_of):
         "per_device_batch_size_increment=2",
         "global_rampup_samples=500",
     )
-    file = f"batch/gpt3_5b.yaml:{line_of('conf/batch/gpt3_5b.yaml', 'rampup_batch_size: [256, 256, 10_000_000]')}"
+    line = line_of("conf/batch/gpt3_5b.yaml", "rampup_batch_size: [256, 256, 10_000_000]")
+    file = f"batch/gpt3_5b.yaml:{line}"
     fact = said_of("model.rampup_batch_size", *words)
     assert fact["value"] == [512, 256, 500]
     place, overrode = told(fact)
