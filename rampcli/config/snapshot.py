@@ -10,11 +10,13 @@ from typing import Any
 
 from omegaconf import OmegaConf
 
+from rampcli.batch.plan import GLOBAL_KEY
+from rampcli.batch.spellings import SPELLINGS
 from rampcli.config import plain_yaml
 from rampcli.config.checks import CHECKS, check_ranges
 from rampcli.config.layers import DEFAULT, Layer, Rank, Said, Stack, placed, stack_of
 from rampcli.config.schema import Config
-from rampcli.config.settings import FOREIGN, flatten, leaves, nest, unknown_key
+from rampcli.config.settings import FOREIGN, flatten, leaves, nest, shown, unknown_key
 from rampcli.config.settings import settings as all_settings
 from rampcli.errors import ForeignCheckpointError, Report, UsageError, printable
 
@@ -67,10 +69,11 @@ def check_settings(theirs: Mapping[str, Any], ours: Mapping[str, Any], *, run_di
     """
     theirs = {**identity(Config()), **theirs}
     if differing := [key for key in ours if theirs[key] != ours[key]]:
-        shown = ", ".join(f"{key}={theirs[key]} (here {ours[key]})" for key in differing[:3])
-        more = ", ..." if len(differing) > 3 else ""
+        theirs_shown = [f"{key}={theirs[key]} (here {ours[key]})" for key in differing[:3]]
+        more = ["..."] if len(differing) > 3 else []
         raise ForeignCheckpointError(
-            f"the checkpoints in {run_dir} belong to another configuration: {shown}{more}",
+            f"the checkpoints in {run_dir} belong to another configuration:"
+            f" {', '.join(theirs_shown + more)}",
             keys=tuple(differing),
             remedy="the settings that it was trained with, or another name= or run_dir=",
         )
@@ -107,6 +110,9 @@ def read(path: Path) -> Config:
     with report.noting(), placed(str(path)):
         _check_places(places)
     layer = Layer.of(str(path), Rank.USER, flatten(tree), report=report)
+    for word in FOREIGN.intersection(layer.says):
+        with report.noting(), placed(str(path)):
+            _check_unused(word, layer.says[word].value)
     report.close()
     says = {
         key: Said(said.value, printable(places[key])) if key in places else said
@@ -120,6 +126,15 @@ def read(path: Path) -> Config:
                 check(config)
         report.close()
     return config
+
+
+def _check_unused(word: str, value: Any) -> None:
+    if value is not None:
+        raise UsageError(
+            f"{word}={shown(value)} is a spelling of another system, which a snapshot cannot have",
+            keys=(word,),
+            remedy=SPELLINGS.get(word, GLOBAL_KEY),
+        )
 
 
 def _check_places(places: Any) -> None:

@@ -152,6 +152,8 @@ def test_any_number_survives_a_snapshot(lr, samples, tmp_path_factory):
         ("name: ${oc.env:HOME}\n", "are not resolved here"),
         ("seed: 1\nseed: 2\n", "seed is set twice"),
         ("seed: 1\nset_by: here\n", "set_by is not a section"),
+        ("data:\n  global_batch_size: 8\n", "data.global_batch_size=8 is a spelling"),
+        ("per_device_batch_size: 4\n", "per_device_batch_size=4.0 is a spelling"),
         ("seed: 1\nset_by:\n  seed: 5\n", "the place of seed is not a string"),
         ("seed: 1\nset_by:\n  sede: here\n", "there is no setting sede"),
     ],
