@@ -4,6 +4,7 @@ Tests compare the pages with the program.
 """
 
 import gc
+import inspect
 import io
 import os
 import sys
@@ -42,10 +43,10 @@ decimal. The largest count is 10^18.
 SPELLINGS_INTRODUCTION = """
 ## Spellings of other systems
 
-These words set the settings above. They do not appear in `config.yaml`. Two words for one number
-must agree.
+These spellings set the settings above. `config.yaml` names them only in `set_by`. Two spellings of
+one number must have the same value.
 
-| word | sets |
+| spelling | sets |
 |---|---|
 """
 MAXTEXT_WORDS = {
@@ -84,7 +85,7 @@ def _section_doc(section: str) -> str:
     schema: Any = Config
     for name in section.split("."):
         schema = schema.__dataclass_fields__[name].type
-    return str(schema.__doc__)
+    return inspect.cleandoc(str(schema.__doc__))
 
 
 def _row(setting: Setting) -> str:

@@ -1,4 +1,4 @@
-"""From the words of a command line to a resolved configuration, with everything that is wrong in one report."""
+"""Turns the words of a command line into a resolved configuration, with all errors in one report."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -17,16 +17,16 @@ from rampcli.run_directory import RunDirectory
 def compose_words(
     factory: str, words: Sequence[str], *, config_dir: Path | None, resumes: bool = False
 ) -> Resolved:
-    """A recipe with words laid over it, checked and planned.
+    """Lays words over a recipe, checks the result and plans its run.
 
     Args:
         factory: as it is typed, `llama3_8b` or `'llama3_8b(num_nodes=2)'`.
         words: `KEY=VALUE` and `GROUP=OPTION`.
         config_dir: a folder of further group options.
-        resumes: whether the run directory's checkpoint counts: the stages before it are not checked.
+        resumes: whether the run resumes from its checkpoint. Stages before it are not checked.
 
     Raises:
-        UsageError: all that is wrong.
+        UsageError: all errors together.
     """
     report = Report()
     joined = join_split_lists(words, report=report)

@@ -1,4 +1,4 @@
-"""`rampcli explain`: settings, and who set them."""
+"""`rampcli explain`: settings, their values, and where the values come from."""
 
 import json
 from collections.abc import Sequence
@@ -19,10 +19,10 @@ NO_RECIPE = "llama3_tiny"
 def explain_keys(
     arguments: Sequence[str], *, factory: str | None, config_dir: Path | None, as_json: bool
 ) -> None:
-    """Print what settings are, for a person or as JSON.
+    """Prints explanations of settings, as text or as JSON.
 
     Raises:
-        UsageError: no key is asked for, or there is no such setting.
+        UsageError: there is no key among the arguments, or no such setting.
     """
     report, found = Report(), []
     joined = join_split_lists(arguments, report=report)
@@ -30,7 +30,7 @@ def explain_keys(
     keys = [argument for argument in joined if "=" not in argument]
     if not keys:
         raise UsageError(
-            "explain wants the key of a setting", remedy="rampcli explain model.global_batch_size"
+            "explain needs the key of a setting", remedy="rampcli explain model.global_batch_size"
         )
     resolved = compose_words(
         factory or NO_RECIPE, [word for word in joined if "=" in word], config_dir=config_dir
@@ -44,12 +44,12 @@ def explain_keys(
     else:
         if factory is None:
             typer.echo(f"in the recipe {NO_RECIPE} (--factory chooses another)\n")
-        typer.echo(visible("\n\n".join(map(_tell, found)), keeps="\n"))
+        typer.echo(visible("\n\n".join(map(_as_text, found)), keeps="\n"))
 
 
-def _tell(fact: dict[str, Any]) -> str:
+def _as_text(fact: dict[str, Any]) -> str:
     rows = {
-        "is": fact["doc"],
+        "meaning": fact["doc"],
         "value": shown(fact["value"])
         + (f", which comes to {fact['derived']}" if fact["derived"] is not None else ""),
         "set by": fact["set_by"],

@@ -1,1 +1,1 @@
-"""Settings: from conf/, a recipe and the command line to one typed configuration, checked before anything starts. No torch."""
+"""Composes the settings of a run from conf/, a recipe and the command line, and checks them."""

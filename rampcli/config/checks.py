@@ -1,4 +1,4 @@
-"""Checks of settings on their own and against each other, before anything is planned."""
+"""Checks settings on their own and against each other, before anything is planned."""
 
 from collections.abc import Callable
 from typing import Any
@@ -15,10 +15,10 @@ from rampcli.errors import Report, UsageError
 
 
 def check_ranges(config: Config) -> None:
-    """Every number is in its range.
+    """Checks that every number is in its range.
 
     Raises:
-        UsageError: all that are not, together.
+        UsageError: all numbers out of range, together.
     """
     report = Report()
     for key, value in leaves(config):
@@ -52,7 +52,7 @@ def _check_range(setting: Setting, value: float) -> None:
 
 
 def check_name(config: Config) -> None:
-    """The name can name a folder, and the run directory can be one."""
+    """Checks that the name can name a folder and that the run directory is a path."""
     name = config.name
     if (
         not name
@@ -68,30 +68,36 @@ def check_name(config: Config) -> None:
         )
     if config.run_dir is not None and (not config.run_dir or "\0" in config.run_dir):
         raise UsageError(
-            f"run_dir={config.run_dir!r} is no path", keys=("run_dir",), remedy="run_dir=runs/NAME"
+            f"run_dir={config.run_dir!r} is not a path",
+            keys=("run_dir",),
+            remedy="run_dir=runs/NAME",
         )
 
 
 def check_heads(config: Config) -> None:
-    """Heads divide the width, and groups the heads."""
+    """Checks that heads divide the width and groups the heads, and RoPE's head size is even."""
     model = config.model
     groups = model.num_query_groups or model.num_attention_heads
     if model.head_size is None and model.hidden_size % model.num_attention_heads:
+        heads = divisors(model.hidden_size, most=model.num_attention_heads)[-1]
         raise UsageError(
-            f"model.hidden_size={model.hidden_size} does not divide into model.num_attention_heads={model.num_attention_heads}",
+            f"model.hidden_size={model.hidden_size} does not divide into"
+            f" model.num_attention_heads={model.num_attention_heads}",
             keys=("model.hidden_size", "model.num_attention_heads"),
-            remedy=f"model.num_attention_heads={divisors(model.hidden_size, most=model.num_attention_heads)[-1]}, or model.head_size=64",
+            remedy=f"model.num_attention_heads={heads}, or model.head_size=64",
         )
     if model.num_attention_heads % groups:
         raise UsageError(
-            f"model.num_attention_heads={model.num_attention_heads} does not divide into model.num_query_groups={groups}",
+            f"model.num_attention_heads={model.num_attention_heads} does not divide into"
+            f" model.num_query_groups={groups}",
             keys=("model.num_attention_heads", "model.num_query_groups"),
             remedy=f"model.num_query_groups={divisors(model.num_attention_heads, most=groups)[-1]}",
         )
     head_size = head_size_of(model)
     if model.position_embedding is PositionEmbedding.rope and head_size % 2:
         raise UsageError(
-            f"model.hidden_size={model.hidden_size} over model.num_attention_heads={model.num_attention_heads} gives heads of {head_size};"
+            f"model.hidden_size={model.hidden_size} over"
+            f" model.num_attention_heads={model.num_attention_heads} gives heads of {head_size};"
             " rotary positions need an even size"
             if model.head_size is None
             else f"model.head_size={head_size}: rotary positions need an even size",
@@ -103,13 +109,14 @@ def check_heads(config: Config) -> None:
 
 
 def check_rotary(config: Config) -> None:
-    """A scaling of rotary positions has somewhere to blend, and positions to scale."""
+    """Checks that RoPE scaling has RoPE to scale, and a band of frequencies to blend."""
     model = config.model
     if model.rotary_scale_factor is None:
         return
     if model.position_embedding is not PositionEmbedding.rope:
         raise UsageError(
-            f"model.rotary_scale_factor={model.rotary_scale_factor:g}, and model.position_embedding={model.position_embedding}",
+            f"model.rotary_scale_factor={model.rotary_scale_factor:g} does not apply to"
+            f" model.position_embedding={model.position_embedding}",
             keys=("model.rotary_scale_factor", "model.position_embedding"),
             remedy="model.rotary_scale_factor=null",
         )
@@ -123,18 +130,19 @@ def check_rotary(config: Config) -> None:
 
 
 def check_warmup(config: Config) -> None:
-    """One warm-up."""
+    """Checks that the warm-up is given once."""
     optim = config.optim
     if optim.warmup_samples is not None and optim.warmup_steps is not None:
         raise UsageError(
-            f"the warm-up is given twice: optim.warmup_samples={optim.warmup_samples} and optim.warmup_steps={optim.warmup_steps}",
+            f"the warm-up is given twice: optim.warmup_samples={optim.warmup_samples} and"
+            f" optim.warmup_steps={optim.warmup_steps}",
             keys=("optim.warmup_samples", "optim.warmup_steps"),
             remedy="null for one of them",
         )
 
 
 def check_schedule(config: Config) -> None:
-    """The learning rate's schedule has what it needs, and nothing that it would pass over."""
+    """Checks that the learning-rate schedule has the settings that it needs, and no others."""
     optim, schedule = config.optim, config.schedule
     if optim.min_lr > optim.lr:
         raise UsageError(
@@ -146,13 +154,14 @@ def check_schedule(config: Config) -> None:
         optim.warmup_samples or optim.warmup_steps
     ):
         raise UsageError(
-            "schedule.decay_style=inverse_sqrt falls from the end of the warm-up on, and there is none",
+            "schedule.decay_style=inverse_sqrt needs a warm-up to decay from",
             keys=("schedule.decay_style", "optim.warmup_samples", "optim.warmup_steps"),
             remedy="optim.warmup_samples=10000",
         )
     if schedule.wsd_decay_samples is not None and schedule.decay_style is not DecayStyle.wsd:
         raise UsageError(
-            f"schedule.wsd_decay_samples={schedule.wsd_decay_samples} is for wsd, and schedule.decay_style={schedule.decay_style}",
+            f"schedule.wsd_decay_samples={schedule.wsd_decay_samples} does not apply to"
+            f" schedule.decay_style={schedule.decay_style}",
             keys=("schedule.wsd_decay_samples", "schedule.decay_style"),
             remedy="schedule.decay_style=wsd, or schedule.wsd_decay_samples=null",
         )

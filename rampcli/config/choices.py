@@ -1,10 +1,10 @@
-"""The values that settings choose from, as they are typed."""
+"""The choices of settings, as they are typed."""
 
 from enum import StrEnum
 
 
 class Resume(StrEnum):
-    """What to do with a run directory that already holds checkpoints."""
+    """Whether a run resumes from a checkpoint in its run directory."""
 
     auto = "auto"
     never = "never"
@@ -12,7 +12,7 @@ class Resume(StrEnum):
 
 
 class DataSource(StrEnum):
-    """Where the samples come from."""
+    """Where samples come from."""
 
     stdlib = "stdlib"
     mock = "mock"
@@ -21,7 +21,7 @@ class DataSource(StrEnum):
 
 
 class Accelerator(StrEnum):
-    """What the workers compute on."""
+    """Type of device that workers compute on."""
 
     auto = "auto"
     cpu = "cpu"
@@ -29,7 +29,7 @@ class Accelerator(StrEnum):
 
 
 class Precision(StrEnum):
-    """Of parameters in the forward and backward pass; gradients are reduced and weights kept in fp32."""
+    """Precision of the forward and backward pass. Weights and reductions are fp32."""
 
     fp32 = "fp32"
     bf16 = "bf16"
@@ -42,21 +42,20 @@ class RampSemantics(StrEnum):
     maxtext = "maxtext"
 
 
-AtBoundary = StrEnum(
-    "AtBoundary", {"stop": "stop", "continue": "continue"}
-)  # `continue` is a keyword: no class body can hold it
-AtBoundary.__doc__ = "What happens where the batch size changes."
+# A class body could not name a member `continue`, which is a keyword.
+AtBoundary = StrEnum("AtBoundary", {"stop": "stop", "continue": "continue"})
+AtBoundary.__doc__ = "What happens when the batch size changes."
 
 
 class Launcher(StrEnum):
-    """Who starts the workers."""
+    """How workers are started."""
 
     local = "local"
     slurm = "slurm"
 
 
 class NodePolicy(StrEnum):
-    """How many nodes each batch size gets; see `rampcli.batch.nodes`."""
+    """How the number of nodes of a batch size is chosen; see `rampcli.batch.nodes`."""
 
     nemo = "nemo"
     best = "best"
@@ -64,7 +63,7 @@ class NodePolicy(StrEnum):
 
 
 class ActivationCheckpointing(StrEnum):
-    """What of a forward pass is computed again for the backward pass, instead of being kept."""
+    """Which activations are recomputed in the backward pass instead of being kept."""
 
     none = "none"
     selective = "selective"
@@ -79,21 +78,21 @@ class AccumulateReduce(StrEnum):
 
 
 class OnNonfinite(StrEnum):
-    """What to do about a loss or a gradient that is not finite."""
+    """Response to a loss or gradient that is not finite."""
 
     stop = "stop"
     skip = "skip"
 
 
 class Optimizer(StrEnum):
-    """Which optimiser; see `rampcli.train.optimizers`."""
+    """The optimiser; see `rampcli.train.optimizers`."""
 
     adamw = "adamw"
     muon = "muon"
 
 
 class DecayStyle(StrEnum):
-    """How the learning rate falls; see `rampcli.schedule.learning_rate`."""
+    """Shape of the learning rate's decay; see `rampcli.schedule.learning_rate`."""
 
     constant = "constant"
     linear = "linear"
@@ -105,7 +104,7 @@ class DecayStyle(StrEnum):
 
 
 class BatchCoupling(StrEnum):
-    """How a batch below the target scales the learning rate."""
+    """How a batch below the largest scales the learning rate."""
 
     none = "none"
     sqrt = "sqrt"
@@ -113,21 +112,21 @@ class BatchCoupling(StrEnum):
 
 
 class Normalization(StrEnum):
-    """Which normalisation."""
+    """Type of normalisation."""
 
     rmsnorm = "rmsnorm"
     layernorm = "layernorm"
 
 
 class Activation(StrEnum):
-    """Which feed-forward layer."""
+    """Activation function of the feed-forward layers."""
 
     swiglu = "swiglu"
     gelu = "gelu"
 
 
 class PositionEmbedding(StrEnum):
-    """How a token knows its place."""
+    """How positions are encoded."""
 
     rope = "rope"
     learned = "learned"

@@ -36,7 +36,8 @@ def compose(*choices: str) -> Config:
     """Returns a typed, mutable configuration from conf/ and a recipe's choices.
 
     Args:
-        choices: `group=option` (`"model=llama3_8b"`) and `key=value` (`"parallel.context_parallel_size=2"`). Later ones win.
+        choices: `group=option` (`"model=llama3_8b"`) and `key=value`
+            (`"parallel.context_parallel_size=2"`). Later ones win.
 
     Raises:
         UsageError: unknown groups, options or keys, and values of the wrong type, all together.
@@ -65,9 +66,12 @@ def lay_over(
     place: str = COMMAND_LINE,
     report: Report | None = None,
 ) -> Config:
-    """Returns a configuration with words laid over it, as if they were assigned in Python. `config` itself is not changed.
+    """Returns a configuration with words laid over it, as if they were assigned in Python.
 
-    Another group option (`data=mock`) replaces the option's file. What the recipe set in Python, and then the words, go on top.
+    `config` itself is not changed.
+
+    Another group option (`data=mock`) replaces the option's file. What the recipe set in Python,
+    and then the words, go on top.
 
     Args:
         config: as a recipe returned it.
@@ -77,8 +81,8 @@ def lay_over(
         report: receives the errors; a word with an error is left out.
 
     Raises:
-        UsageError: without a report, all errors together: words that are not KEY=VALUE, unknown keys or options, and values of
-            the wrong type.
+        UsageError: without a report, all errors together: words that are not KEY=VALUE, unknown
+            keys or options, and values of the wrong type.
     """
     own = report or Report()
     if config_dir is not None:
@@ -114,9 +118,9 @@ def _layers(
     known: Iterable[Layer],
     report: Report,
 ) -> tuple[Layer, ...]:
-    """Returns the layers of the chosen files, in Hydra's order, and of a recipe's values above them.
+    """Returns a layer for each chosen file, in Hydra's order, and the recipe's values above them.
 
-    A value that the recipe sets before it chooses a group goes below that group's file, if the file sets it too.
+    A value goes below the files if the recipe chooses a group after it whose file sets it too.
     """
     read = {layer.name: layer for layer in known}
     files = {}
@@ -126,27 +130,25 @@ def _layers(
             files[group] = read[name]
         elif (path := option_file(group, option, folders(config_dir))) is not None:
             files[group] = _file_layer(path, group, name, report)
-    recipe: dict[str, Said] = {}
-    below: dict[str, dict[str, Said]] = {}
+    above: dict[str, Said] = {}
+    below: dict[str, Said] = {}
     for key, choice in choices.items():
         if isinstance(choice, Said):
-            recipe[key] = choice
+            above[key] = choice
         else:
-            outdone = [leaf for leaf in recipe if leaf in files[key].says]
-            below[key] = {leaf: recipe.pop(leaf) for leaf in outdone}
-    layers = []
-    for group, layer in files.items():
-        layers += [Layer("recipe", Rank.RECIPE, below.get(group, {})), layer]
-    return (*layers, Layer("recipe", Rank.RECIPE, recipe))
+            below |= {leaf: above.pop(leaf) for leaf in files[key].says if leaf in above}
+    return (
+        Layer("recipe", Rank.RECIPE, below),
+        *files.values(),
+        Layer("recipe", Rank.RECIPE, above),
+    )
 
 
 def _chosen_options(
     choices: Mapping[str, str | Said], config_dir: Path | None, report: Report
 ) -> dict[str, str]:
-    """Returns the option of each group, in the order in which Hydra lets their files override each other."""
-    known = (
-        group_names()
-    )  # The root has a default for each of these; another group has to be added.
+    """Returns the option of each group, in the order in which their files override each other."""
+    known = group_names()  # The root has a default for each of these. Other groups are added.
     words = [
         f"{'' if group in known else '+'}{as_option(group, option)}"
         for group, option in choices.items()
@@ -178,9 +180,7 @@ def _cause_shown() -> Any:
     """Shows the cause of a failed composition instead of the library's own messages around it."""
     try:
         yield
-    except (
-        Exception
-    ) as error:  # a stranger's YAML can fail in the scanner, in OmegaConf or in Hydra
+    except Exception as error:  # from the YAML scanner, OmegaConf or Hydra
         cause: BaseException = error
         while cause.__cause__ is not None:
             cause = cause.__cause__

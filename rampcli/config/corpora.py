@@ -1,4 +1,4 @@
-"""Which files the corpora are, and how much of each is read."""
+"""Finds the files of the corpora and their shares of the samples."""
 
 from collections.abc import Sequence
 from decimal import Decimal, InvalidOperation
@@ -12,7 +12,7 @@ from rampcli.config.settings import shown
 from rampcli.errors import UsageError
 
 MOST_SHARES = 2**31
-"""Weights as whole shares of their sum are below it, so that products with counts of samples stay within 64 bits."""
+"""Limit of the sum of whole shares, so that products with counts of samples fit in 64 bits."""
 MOST_DIGITS = 30
 OF_FILES = {
     DataSource.indexed: "PREFIX, of `rampcli data build`",
@@ -21,7 +21,9 @@ OF_FILES = {
 
 
 def corpora_of(config: Config) -> list[tuple[int, Path]]:
-    """The training corpora with their shares: whole numbers, in the proportion of their weights.
+    """Returns the training corpora as (share, path).
+
+    Shares are whole numbers in proportion to the weights.
 
     Raises:
         UsageError: `data.blend` is not `[weight,path,weight,path,...]`.
@@ -38,7 +40,7 @@ def corpora_of(config: Config) -> list[tuple[int, Path]]:
         except InvalidOperation:
             weight = Decimal("nan")
         if not weight.is_finite():
-            raise _no_blend(blend, f"has {word} where a weight is wanted")
+            raise _no_blend(blend, f"has {word} in place of a weight")
         if weight <= 0:
             raise _no_blend(blend, f"has the weight {word}, which is not above 0")
         if abs(weight.adjusted()) > MOST_DIGITS:
@@ -50,10 +52,10 @@ def corpora_of(config: Config) -> list[tuple[int, Path]]:
 
 
 def shares_of(weights: Sequence[Fraction]) -> list[int]:
-    """Weights as the smallest whole numbers in the same proportion.
+    """Returns the smallest whole numbers in proportion to the weights.
 
     Raises:
-        UsageError: they have too many digits.
+        UsageError: the weights have too many digits.
     """
     unit = lcm(*(weight.denominator for weight in weights))
     whole = [int(weight * unit) for weight in weights]
@@ -80,7 +82,7 @@ def _no_blend(blend: list[str], reason: str) -> UsageError:
 
 
 def check_corpora(config: Config) -> None:
-    """The source has the paths that it needs, and no others; the documents divide into parts."""
+    """Checks that the source has the paths that it needs and no others, and checks `data.split`."""
     data = config.data
     given = {
         key: value
@@ -90,7 +92,7 @@ def check_corpora(config: Config) -> None:
     if data.source in OF_FILES:
         if not given:
             raise UsageError(
-                f"data.source={data.source}, and data.path is not given",
+                f"data.source={data.source} needs data.path, which is not given",
                 keys=("data.source", "data.path"),
                 remedy=f"data.path={OF_FILES[data.source]}",
             )
@@ -101,14 +103,14 @@ def check_corpora(config: Config) -> None:
         trained = [path for _, path in corpora_of(config)]
         if data.validation_path is not None and Path(data.validation_path).expanduser() in trained:
             raise UsageError(
-                f"data.validation_path={data.validation_path} is trained on",
+                f"data.validation_path={data.validation_path} is also a training corpus",
                 keys=("data.validation_path", *given),
-                remedy="data.validation_path=null, and data.split says which of its documents are for validation",
+                remedy="data.validation_path=null, so that data.split applies",
             )
     elif data.validation_path is not None or given:
         key = next(iter(given), "data.validation_path")
         raise UsageError(
-            f"{key} is for corpora of files, and data.source={data.source}",
+            f"{key} does not apply to data.source={data.source}",
             keys=(key, "data.source"),
             remedy="data=indexed",
         )
@@ -118,7 +120,7 @@ def check_corpora(config: Config) -> None:
         or data.split[0] <= 0
     ):
         raise UsageError(
-            f"data.split={shown(data.split)} is not three shares, the first above 0",
+            f"data.split={shown(data.split)} does not hold three shares with the first above 0",
             keys=("data.split",),
             remedy="data.split=[98,1,1]",
         )

@@ -1,4 +1,4 @@
-"""What a setting is, what it is set to, and who said so."""
+"""Explains settings: what they are, their values, and where the values come from."""
 
 from collections.abc import Mapping
 from enum import Enum
@@ -14,15 +14,16 @@ from rampcli.config.settings import FOREIGN, Setting, leaves, nest, settings, sh
 
 
 def explain(key: str, resolved: Resolved) -> dict[str, Any]:
-    """A setting, its value and its history.
+    """Returns a setting, its value and its history.
 
     Args:
-        key: dotted; another system's word is explained by the key that it reaches.
+        key: dotted key of a setting, or a spelling of another system.
         resolved: the configuration.
 
     Returns:
-        `key`, `value`, `derived` (what a null comes to, or None), `type`, `unit`, `default`, `range`, `doc`, `set_by`, and `overrode`,
-        a list of `{"set_by", "value"}`, nearest first.
+        `key`, `value`, `derived` (the value that a null stands for, or None), `type`, `unit`,
+        `default`, `range`, `doc`, `set_by`, and `overrode`, a list of `{"set_by", "value"}` with
+        the nearest first.
 
     Raises:
         UsageError: there is no such setting.
@@ -41,7 +42,7 @@ def explain(key: str, resolved: Resolved) -> dict[str, Any]:
         "default": _plain(setting.default),
         "range": setting.range_name() or None,
         "doc": setting.doc
-        or f"another system's word for {SPELLINGS.get(key, 'the batch, counted per device (MaxText)')}",
+        or f"Spelling of {SPELLINGS.get(key, 'the batch per device (MaxText)')}.",
         "set_by": history[-1].place,
         "overrode": [
             {"set_by": said.place, "value": _plain(said.value)} for said in reversed(history[:-1])
@@ -50,12 +51,12 @@ def explain(key: str, resolved: Resolved) -> dict[str, Any]:
 
 
 def _history(stack: Stack, key: str) -> list[Said]:
-    """Returns what is said about a setting, or about a spelling before it was folded into its canonical key."""
+    """Returns what is said about a setting; for a spelling, before it was folded."""
     return [said for said in stack.history(key) if key not in FOREIGN or said.by is None]
 
 
 def derived(resolved: Resolved) -> dict[str, Any]:
-    """What settings that were left open come to, where the batch is largest."""
+    """Returns the values of settings that may be left to derive, where the batch is largest."""
     stage = max(resolved.plan.stages, key=lambda stage: stage.global_batch_size)
     return {
         GLOBAL_KEY: resolved.plan.global_batch_size,
@@ -66,7 +67,7 @@ def derived(resolved: Resolved) -> dict[str, Any]:
 
 
 def with_provenance(resolved: Resolved) -> str:
-    """The whole configuration as YAML, with who said so beside each line."""
+    """Returns the whole configuration as YAML, with the place of each value in a comment."""
     stack = stack_of(resolved.config)
     known = derived(resolved)
     values = {key: value for key, value in leaves(resolved.config) if key not in FOREIGN}

@@ -1,4 +1,4 @@
-"""How the schema declares its fields."""
+"""Declares the fields of the schema."""
 
 from dataclasses import field
 from typing import Any
@@ -14,13 +14,13 @@ def setting(
     above: float | None = None,
     below: float | None = None,
 ) -> Any:
-    """A field with what people want to know of it.
+    """Returns a field with its description and range.
 
     Args:
-        default: where neither conf/ nor a recipe says otherwise.
-        doc: what it is; `null` in it means the absence of a value.
-        unit: of the value, in words.
-        at_least, at_most, above, below: the range that is accepted.
+        default: value if neither conf/ nor a recipe sets one.
+        doc: description for `rampcli explain` and the reference; it says what `null` means.
+        unit: unit of the value, in words.
+        at_least, at_most, above, below: accepted range.
     """
     about = {
         "doc": doc,
@@ -36,5 +36,5 @@ def setting(
 
 
 def spelling() -> Any:
-    """A field that takes another system's word for a setting."""
+    """Returns a field that accepts another system's spelling of a setting."""
     return field(default=None)

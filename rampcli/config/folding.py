@@ -1,4 +1,4 @@
-"""Folds spellings of other systems, and settings that replace each other, into the canonical keys."""
+"""Folds spellings of other systems, and keys that replace each other, into the canonical keys."""
 
 from math import prod
 from typing import Any
@@ -16,14 +16,17 @@ from rampcli.errors import UsageError
 
 WARMUP_KEYS = ("optim.warmup_samples", "optim.warmup_steps")
 ONE_OF = (LENGTH_KEYS, WARMUP_KEYS, (RAMP_KEY, SCHEDULE_KEY))
-"""Keys that say the same thing in different ways. One that is set nearer to the user replaces the others."""
+"""Keys that say the same thing in different ways.
+
+One that is set nearer to the user replaces the others.
+"""
 PARALLEL_KEYS = tuple(
     f"parallel.{axis}_parallel_size" for axis in ("tensor", "pipeline", "context")
 )
 
 
 def fold(stack: Stack) -> tuple[Stack, tuple[str, ...]]:
-    """Returns the stack with layers on top that set the canonical keys and clear all spellings, and notes for the user.
+    """Returns the stack with spellings folded into the canonical keys, and notes for the user.
 
     Raises:
         UsageError: spellings that contradict each other, or a batch that is not whole.
@@ -106,13 +109,14 @@ def _fold_maxtext(folding: _Folding) -> tuple[str, ...]:
         if not _is_set_as_near(folding, key, word, value):
             if key == GLOBAL_KEY and values[key] not in (None, value):
                 notes.append(
-                    f"{GLOBAL_KEY}={shown(values[key])} ({folding.stack.said(key).place}) gives way to"
-                    f" {PER_DEVICE}={shown(words[PER_DEVICE])}: {value} samples"
+                    f"{GLOBAL_KEY}={shown(values[key])} ({folding.stack.said(key).place}) gives way"
+                    f" to {PER_DEVICE}={shown(words[PER_DEVICE])}: {value} samples"
                 )
             folding.decide(key, word, value)
         elif key not in SUGGESTED and not (key == GLOBAL_KEY and ENABLE not in words):
             raise UsageError(
-                f"{word}={shown(words[word])} makes {key}={shown(value)}, and {shown(values[key])} is given",
+                f"{word}={shown(words[word])} sets {key}={shown(value)}, but {shown(values[key])}"
+                " is given",
                 keys=(word, key),
                 remedy="one of them",
             )

@@ -1,4 +1,4 @@
-"""The folders of conf/: which groups and options there are, and what a stranger's file may hold."""
+"""Finds the groups and options of conf/ and of a user's folder, and checks the user's files."""
 
 import difflib
 import filecmp
@@ -12,16 +12,16 @@ from rampcli.errors import UsageError
 
 LARGEST_FILE_BYTES = 20_000
 MOST_OFFERED = 4
-"""Names that a remedy lists; of more it has all but the last of these."""
+"""Names that a remedy lists at most."""
 
 
 def folders(config_dir: Path | None) -> list[Path]:
-    """The folders that options are looked for in, in this order."""
+    """Returns the folders that are searched for options, in order."""
     return [bundled("conf")] if config_dir is None else [bundled("conf"), config_dir]
 
 
 def group_names(config_dir: Path | None = None) -> set[str]:
-    """The groups that an option can be chosen of."""
+    """Returns the names of all groups."""
     return {
         path.name
         for folder in folders(config_dir)
@@ -31,7 +31,7 @@ def group_names(config_dir: Path | None = None) -> set[str]:
 
 
 def option_names(group: str, config_dir: Path | None = None) -> list[str]:
-    """The options of a group, sorted."""
+    """Returns the options of a group, sorted."""
     return sorted(
         {
             path.stem
@@ -43,32 +43,31 @@ def option_names(group: str, config_dir: Path | None = None) -> list[str]:
 
 
 def some_of(names: list[str]) -> str:
-    """Names to choose from, as a remedy lists them: all of a few, the first of many."""
+    """Returns names to choose from, as a remedy lists them: a few names in full, many shortened."""
     if len(names) <= MOST_OFFERED:
         return " or ".join(names)
     return f"{' or '.join(names[: MOST_OFFERED - 1])} or ... ({len(names)} in all)"
 
 
 def option_file(group: str, option: str, among: list[Path]) -> Path | None:
-    """The file of an option; None where there is none."""
+    """Returns the file of an option, or None if it does not exist."""
     return next(
         (path for folder in among if (path := folder / group / f"{option}.yaml").is_file()), None
     )
 
 
 def check_option(group: str, option: Any, config_dir: Path | None) -> None:
-    """Refuse an option that does not exist, or whose file is not plain settings.
+    """Checks that an option exists and that its file holds plain settings.
 
     Raises:
-        UsageError: names the option, or the place in its file.
+        UsageError: it does not; names the option or the line of its file.
     """
     name = shown(option)
     path = option_file(group, name, folders(config_dir)) if Path(name).name == name else None
     if path is None:
         ours = option_names(group)
-        options = sorted(
-            option_names(group, config_dir), key=ours.__contains__
-        )  # the user's own come first
+        # The user's own options come first.
+        options = sorted(option_names(group, config_dir), key=ours.__contains__)
         near = difflib.get_close_matches(name, options, n=2, cutoff=0.5) or options
         raise UsageError(
             f"{group}={name}: there is no conf/{group}/{name}.yaml",
@@ -80,7 +79,9 @@ def check_option(group: str, option: Any, config_dir: Path | None) -> None:
 
 
 def check_folder(config_dir: Path) -> None:
-    """Refuse a folder of options with one that is named as a bundled one and says something else: which of them a recipe means is open.
+    """Checks that no option of a user's folder differs from a bundled option of the same name.
+
+    Such a name would be ambiguous in a recipe.
 
     Raises:
         UsageError: names the file.
@@ -90,7 +91,7 @@ def check_folder(config_dir: Path) -> None:
             ours, mine = (option_file(group, option, [folder]) for folder in folders(config_dir))
             if ours and mine and not filecmp.cmp(mine, ours, shallow=False):
                 raise UsageError(
-                    f"{mine}: {group}={option} is one of rampcli's own",
+                    f"{mine}: {group}={option} is the name of a bundled option",
                     keys=(group,),
                     remedy=f"another name: {group}/my_{option}.yaml",
                     set_by=("--config-dir",),
@@ -98,10 +99,10 @@ def check_folder(config_dir: Path) -> None:
 
 
 def _check_file(path: Path, *, place: str, key: str) -> None:
-    """Read a file from a stranger without building anything from it.
+    """Checks a file of a user without constructing anything from it.
 
     Raises:
-        UsageError: it is not plain settings.
+        UsageError: it does not hold plain settings.
     """
 
     def refuse(reason: str, line: int | None = None) -> UsageError:
@@ -121,6 +122,6 @@ def _check_file(path: Path, *, place: str, key: str) -> None:
     for name, _ in root.value:
         if name.value in ("defaults", "hydra"):
             raise refuse(
-                f"{name.value} is no setting: an option holds settings only",
+                f"{name.value} is not a setting; an option file holds settings only",
                 name.start_mark.line + 1,
             )

@@ -1,6 +1,7 @@
-"""Models as Hugging Face's transformers describe them: `config.json` from our settings, and our settings from it."""
+"""Converts between our settings of a model and the `config.json` of Hugging Face's transformers."""
 
 from collections.abc import Mapping
+from dataclasses import fields
 from enum import Enum
 from pathlib import Path
 from typing import Any
@@ -22,7 +23,7 @@ ARCHITECTURES = {
     "qwen3": "Qwen3ForCausalLM",
     "gpt2": "GPT2LMHeadModel",
 }
-"""The classes of transformers that our decoder equals, by model type."""
+"""Classes of transformers that our decoder is equal to, by model type."""
 ASSUMED: dict[str, dict[str, Any]] = {
     "llama": {"hidden_act": "silu"},
     "mistral": {"hidden_act": "silu"},
@@ -33,24 +34,22 @@ ASSUMED: dict[str, dict[str, Any]] = {
         "scale_attn_by_inverse_layer_idx": False,
     },
 }
-"""What our decoder takes for granted of each type: the value, which is also transformers' default."""
+"""Values that our decoder assumes for each type. They are the defaults of transformers."""
 _SIZE_OR_NULL = (POSITIVE, None)
 _ROPE = {
     **dict.fromkeys(("rope_type?", "type?"), str),
     **dict.fromkeys(("rope_theta?", "factor?", "low_freq_factor?", "high_freq_factor?"), RATE),
     "original_max_position_embeddings?": POSITIVE,
 }
+_SIZES = (
+    "num_hidden_layers",
+    "hidden_size",
+    "intermediate_size",
+    "num_attention_heads",
+    "vocab_size",
+)
 _OF_LLAMA = {
-    **dict.fromkeys(
-        (
-            "num_hidden_layers",
-            "hidden_size",
-            "intermediate_size",
-            "num_attention_heads",
-            "vocab_size",
-        ),
-        POSITIVE,
-    ),
+    **dict.fromkeys(_SIZES, POSITIVE),
     **dict.fromkeys(("head_dim?", "num_key_value_heads?", "sliding_window?"), _SIZE_OR_NULL),
     **dict.fromkeys(("rms_norm_eps?", "rope_theta?", "initializer_range?"), RATE),
     **dict.fromkeys(("attention_bias?", "mlp_bias?", "tie_word_embeddings?"), bool),
@@ -65,69 +64,38 @@ KEYS: dict[str, dict[Any, Any]] = {
         "tie_word_embeddings?": bool,
     },
 }
-"""The keys that are read of each type, and their shapes, as `rampcli.records` has them. A file may hold more."""
+"""Keys that are read for each type, and their shapes in `rampcli.records`. A file may hold more."""
 MOST_CONFIG_BYTES = 2**20
-SHAPE = (
-    *(
-        "num_layers",
-        "hidden_size",
-        "ffn_hidden_size",
-        "num_attention_heads",
-        "head_size",
-        "num_query_groups",
-        "vocab_size",
-    ),
-    *(
-        "normalization",
-        "norm_epsilon",
-        "activation",
-        "position_embedding",
-        "rotary_base",
-        "rotary_scale_factor",
-    ),
-    *(
-        "rotary_low_freq_factor",
-        "rotary_high_freq_factor",
-        "rotary_original_length",
-        "qk_norm",
-        "sliding_window",
-        "bias",
-    ),
-    "tie_embeddings",
-)
+_NAMES = [field.name for field in fields(ModelConfig)]
+SHAPE = tuple(_NAMES[: _NAMES.index("init_std")])
 """The settings that decide what a model computes from its weights."""
 
 
 def model_type(model: ModelConfig) -> str:
-    """Which of `ARCHITECTURES` a model is.
+    """Returns the type of a model, a key of `ARCHITECTURES`.
 
     Raises:
-        UsageError: none.
+        UsageError: transformers has no class for the model.
     """
-    of_llama = (model.normalization, model.activation, model.position_embedding) == (
-        Normalization.rmsnorm,
-        Activation.swiglu,
-        PositionEmbedding.rope,
-    )
-    of_gpt = (model.normalization, model.activation, model.position_embedding) == (
-        Normalization.layernorm,
-        Activation.gelu,
-        PositionEmbedding.learned,
-    )
+    parts = (model.normalization, model.activation, model.position_embedding)
+    of_llama = parts == (Normalization.rmsnorm, Activation.swiglu, PositionEmbedding.rope)
+    of_gpt = parts == (Normalization.layernorm, Activation.gelu, PositionEmbedding.learned)
     whole_heads = model.num_query_groups in (None, model.num_attention_heads) and (
         head_size_of(model) * model.num_attention_heads == model.hidden_size
     )
     if of_gpt and model.bias and whole_heads and not model.qk_norm and model.sliding_window is None:
         return "gpt2"
-    if of_llama and model.qk_norm and not model.bias and model.sliding_window is None:
-        return "qwen3"
-    if of_llama and model.sliding_window is not None and not model.bias and not model.qk_norm:
+    if of_llama and model.sliding_window is None:
+        if not model.qk_norm:
+            return "llama"
+        if not model.bias:
+            return "qwen3"
+    elif of_llama and not model.bias and not model.qk_norm:
         return "mistral"
-    if of_llama and model.sliding_window is None and not model.qk_norm:
-        return "llama"
     raise UsageError(
-        "transformers has no class for this model: Llama, Mistral and Qwen3 have rmsnorm, swiglu and rope, GPT-2 has layernorm, gelu,"
-        " learned positions and biases; only Mistral has a sliding window, only Qwen3 norms of queries and keys",
+        "transformers has no class for this model: Llama, Mistral and Qwen3 have rmsnorm, swiglu"
+        " and rope, GPT-2 has layernorm, gelu, learned positions and biases; only Mistral has a"
+        " sliding window, only Qwen3 norms of queries and keys",
         keys=(
             "model.normalization",
             "model.activation",
@@ -140,18 +108,19 @@ def model_type(model: ModelConfig) -> str:
 
 
 def to_huggingface(model: ModelConfig, *, sequence_length: int, dtype: str) -> dict[str, Any]:
-    """The content of `config.json`.
+    """Returns the content of `config.json`.
 
     Args:
-        model: the shape.
-        sequence_length: tokens that the model was trained on at a time.
-        dtype: of the weights in the folder: `float32` or `bfloat16`.
+        model: shape of the model.
+        sequence_length: tokens per sample in training.
+        dtype: data type of the weights in the folder, `float32` or `bfloat16`.
 
     Raises:
-        UsageError: transformers has no class for it.
+        UsageError: transformers has no class for the model.
     """
     kind = model_type(model)
-    told: dict[str, Any] = {
+    shape = _to_gpt2 if kind == "gpt2" else _to_llama
+    return {
         "architectures": [ARCHITECTURES[kind]],
         "model_type": kind,
         "vocab_size": model.vocab_size,
@@ -161,19 +130,25 @@ def to_huggingface(model: ModelConfig, *, sequence_length: int, dtype: str) -> d
         "use_cache": True,
         "bos_token_id": None,
         "eos_token_id": None,
+        **shape(model, kind, sequence_length),
     }
-    if kind == "gpt2":
-        return told | {
-            "n_layer": model.num_layers,
-            "n_embd": model.hidden_size,
-            "n_inner": model.ffn_hidden_size,
-            "n_head": model.num_attention_heads,
-            "n_positions": sequence_length,
-            "layer_norm_epsilon": model.norm_epsilon,
-            "activation_function": "gelu_new",
-            **dict.fromkeys(("attn_pdrop", "embd_pdrop", "resid_pdrop"), 0.0),
-        }
-    told |= {
+
+
+def _to_gpt2(model: ModelConfig, _kind: str, sequence_length: int) -> dict[str, Any]:
+    return {
+        "n_layer": model.num_layers,
+        "n_embd": model.hidden_size,
+        "n_inner": model.ffn_hidden_size,
+        "n_head": model.num_attention_heads,
+        "n_positions": sequence_length,
+        "layer_norm_epsilon": model.norm_epsilon,
+        "activation_function": "gelu_new",
+        **dict.fromkeys(("attn_pdrop", "embd_pdrop", "resid_pdrop"), 0.0),
+    }
+
+
+def _to_llama(model: ModelConfig, kind: str, sequence_length: int) -> dict[str, Any]:
+    content: dict[str, Any] = {
         "num_hidden_layers": model.num_layers,
         "hidden_size": model.hidden_size,
         "intermediate_size": model.ffn_hidden_size,
@@ -188,39 +163,41 @@ def to_huggingface(model: ModelConfig, *, sequence_length: int, dtype: str) -> d
         "attention_dropout": 0.0,
     }
     if model.rotary_scale_factor is not None:
-        told["rope_scaling"] = {
+        content["rope_scaling"] = {
             "rope_type": "llama3",
             "factor": model.rotary_scale_factor,
             "low_freq_factor": model.rotary_low_freq_factor,
             "high_freq_factor": model.rotary_high_freq_factor,
             "original_max_position_embeddings": model.rotary_original_length,
         }
-    of_kind: dict[str, dict[str, Any]] = {
-        "llama": {"mlp_bias": model.bias},
-        "mistral": {"sliding_window": model.sliding_window},
-        "qwen3": {},
-    }
-    return told | of_kind[kind]
+    if kind == "llama":
+        content["mlp_bias"] = model.bias
+    if kind == "mistral":
+        content["sliding_window"] = model.sliding_window
+    return content
 
 
 def read_config(folder: Path) -> ModelConfig:
-    """Returns the model of a Hugging Face folder, its settings checked as if they had been typed.
+    """Returns the model of a Hugging Face folder.
+
+    Its settings are checked exactly as typed ones are.
 
     Raises:
-        UsageError: there is no `config.json`; it is damaged; or it describes a model that is not among `ARCHITECTURES`.
+        UsageError: there is no `config.json`, it is damaged, or its model is not one of
+            `ARCHITECTURES`.
     """
     path = folder / "config.json"
     try:
-        told = read_json(path, {"model_type?": str}, most_bytes=MOST_CONFIG_BYTES)
-        kind = told.get("model_type")
+        content = read_json(path, {"model_type?": str}, most_bytes=MOST_CONFIG_BYTES)
+        kind = content.get("model_type")
         if kind not in ARCHITECTURES:
             raise UsageError(
-                f"{path} is of model_type {kind!r}",
+                f"{path} has the unsupported model_type {kind!r}",
                 keys=(INIT_FROM_KEY,),
                 remedy=f"one of {', '.join(ARCHITECTURES)}",
             )
         check_shape(
-            told,
+            content,
             KEYS[kind] | {f"{key}?": type(assumed) for key, assumed in ASSUMED[kind].items()},
             where=str(path),
         )
@@ -231,25 +208,25 @@ def read_config(folder: Path) -> ModelConfig:
     except DamagedFileError as error:
         raise UsageError(error.message, keys=(INIT_FROM_KEY,), remedy=FOLDER) from error
     for key, assumed in ASSUMED[kind].items():
-        if told.get(key, assumed) != assumed:
+        if content.get(key, assumed) != assumed:
             raise UsageError(
-                f"{path} has {key}={told[key]}; this decoder has {assumed} only",
+                f"{path} has {key}={content[key]}; this decoder supports {assumed} only",
                 keys=(INIT_FROM_KEY,),
             )
     try:
-        model = _from_gpt2(told) if kind == "gpt2" else _from_llama(told, kind)
+        model = _from_gpt2(content) if kind == "gpt2" else _from_llama(content, kind)
     except KeyError as error:
         raise UsageError(
-            f"{path} has no {error} in its rotary positions", keys=(INIT_FROM_KEY,)
+            f"{path} has no {error} for its rotary positions", keys=(INIT_FROM_KEY,)
         ) from error
     return _checked(model, path)
 
 
 def _checked(model: ModelConfig, path: Path) -> ModelConfig:
-    """Returns the model as its settings would be typed.
+    """Returns the model with typed settings.
 
     Raises:
-        UsageError: settings out of range, or that contradict each other; all of them together.
+        UsageError: all settings that are out of range or contradict each other.
     """
     config = build(
         {f"model.{name}": value for name, value in as_settings(model).items()},
@@ -267,61 +244,59 @@ def _checked(model: ModelConfig, path: Path) -> ModelConfig:
     return config.model
 
 
-def _from_gpt2(told: Mapping[str, Any]) -> ModelConfig:
+def _from_gpt2(content: Mapping[str, Any]) -> ModelConfig:
     return ModelConfig(
-        num_layers=told["n_layer"],
-        hidden_size=told["n_embd"],
-        ffn_hidden_size=told.get("n_inner") or 4 * told["n_embd"],
-        num_attention_heads=told["n_head"],
-        vocab_size=told["vocab_size"],
+        num_layers=content["n_layer"],
+        hidden_size=content["n_embd"],
+        ffn_hidden_size=content.get("n_inner") or 4 * content["n_embd"],
+        num_attention_heads=content["n_head"],
+        vocab_size=content["vocab_size"],
         normalization=Normalization.layernorm,
-        norm_epsilon=told.get("layer_norm_epsilon", 1e-5),
+        norm_epsilon=content.get("layer_norm_epsilon", 1e-5),
         activation=Activation.gelu,
         position_embedding=PositionEmbedding.learned,
         bias=True,
-        tie_embeddings=told.get("tie_word_embeddings", True),
-        init_std=told.get("initializer_range", 0.02),
+        tie_embeddings=content.get("tie_word_embeddings", True),
+        init_std=content.get("initializer_range", 0.02),
     )
 
 
-def _from_llama(told: Mapping[str, Any], kind: str) -> ModelConfig:
-    # transformers 5 has one entry for what were two.
+def _from_llama(content: Mapping[str, Any], kind: str) -> ModelConfig:
+    # transformers 5 merged rope_theta and rope_scaling into rope_parameters.
     rope = {
-        "rope_theta": told.get("rope_theta", 10_000.0),
-        **(told.get("rope_scaling") or {}),
-        **(told.get("rope_parameters") or {}),
+        "rope_theta": content.get("rope_theta", 10_000.0),
+        **(content.get("rope_scaling") or {}),
+        **(content.get("rope_parameters") or {}),
     }
-    if (rope_type := rope.get("rope_type", rope.get("type", "default"))) not in (
-        "default",
-        "llama3",
-    ):
+    rope_type = rope.get("rope_type", rope.get("type", "default"))
+    if rope_type not in ("default", "llama3"):
         raise UsageError(
-            f"rotary positions of type {rope_type!r} are not known here",
+            f"rotary positions of type {rope_type!r} are not supported",
             keys=(INIT_FROM_KEY,),
             remedy="default or llama3",
         )
-    heads, head_size = told["num_attention_heads"], told.get("head_dim")
+    heads, head_size = content["num_attention_heads"], content.get("head_dim")
+    if head_size is not None and head_size * heads == content["hidden_size"]:
+        head_size = None
     model = ModelConfig(
-        num_layers=told["num_hidden_layers"],
-        hidden_size=told["hidden_size"],
-        ffn_hidden_size=told["intermediate_size"],
+        num_layers=content["num_hidden_layers"],
+        hidden_size=content["hidden_size"],
+        ffn_hidden_size=content["intermediate_size"],
         num_attention_heads=heads,
-        head_size=None
-        if head_size is None or head_size * heads == told["hidden_size"]
-        else head_size,
-        num_query_groups=told.get("num_key_value_heads"),
-        vocab_size=told["vocab_size"],
-        norm_epsilon=told.get("rms_norm_eps", 1e-6),
+        head_size=head_size,
+        num_query_groups=content.get("num_key_value_heads"),
+        vocab_size=content["vocab_size"],
+        norm_epsilon=content.get("rms_norm_eps", 1e-6),
         rotary_base=float(rope["rope_theta"]),
         qk_norm=kind == "qwen3",
-        sliding_window=told.get("sliding_window") if kind == "mistral" else None,
-        bias=bool(told.get("attention_bias", False)),
-        tie_embeddings=told.get("tie_word_embeddings", False),
-        init_std=told.get("initializer_range", 0.02),
+        sliding_window=content.get("sliding_window") if kind == "mistral" else None,
+        bias=bool(content.get("attention_bias", False)),
+        tie_embeddings=content.get("tie_word_embeddings", False),
+        init_std=content.get("initializer_range", 0.02),
     )
-    if kind == "llama" and bool(told.get("mlp_bias", False)) != model.bias:
+    if kind == "llama" and bool(content.get("mlp_bias", False)) != model.bias:
         raise UsageError(
-            "attention_bias and mlp_bias differ; this decoder has both or none",
+            "attention_bias and mlp_bias differ; this decoder has both or neither",
             keys=(INIT_FROM_KEY,),
         )
     if rope_type == "llama3":
@@ -333,12 +308,15 @@ def _from_llama(told: Mapping[str, Any], kind: str) -> ModelConfig:
 
 
 def has_weights(folder: Path) -> bool:
-    """Whether a folder has weights of the kind that is read here; others, in pickles, could run code."""
+    """Returns whether a folder has weights in safetensors.
+
+    Pickles are not read, because they could run code.
+    """
     return any(folder.glob("*.safetensors"))
 
 
 def as_settings(model: ModelConfig) -> dict[str, Any]:
-    """The settings of a folder's model as plain data, for a file of the group `model`."""
+    """Returns a model's settings as plain data, for a file of the group `model`."""
     values = {name: getattr(model, name) for name in (*SHAPE, "init_std")}
     return {
         name: value.value if isinstance(value, Enum) else value for name, value in values.items()
@@ -346,10 +324,10 @@ def as_settings(model: ModelConfig) -> dict[str, Any]:
 
 
 def check_init_from(config: Config) -> None:
-    """The folder that weights are to come from holds a model of the shape that the settings have.
+    """Checks that the folder of the initial weights holds a model of the configured shape.
 
     Raises:
-        UsageError: it does not; with the settings that suit it.
+        UsageError: it does not. The remedy has the settings of the folder's model.
     """
     if config.model.init_from is None:
         return
@@ -366,14 +344,14 @@ def check_init_from(config: Config) -> None:
     if different:
         shown_ours = ", ".join(f"model.{name}={shown(_meaning(ours, name))}" for name in different)
         raise UsageError(
-            f"{folder} holds another model than {shown_ours}",
+            f"{folder} holds a model that differs from {shown_ours}",
             keys=(INIT_FROM_KEY, *(f"model.{name}" for name in different)),
             remedy=" ".join(f"model.{name}={shown(_meaning(theirs, name))}" for name in different),
         )
 
 
 def _meaning(model: ModelConfig, name: str) -> Any:
-    """A setting with its default worked out, and None where it has no part."""
+    """Returns a setting with its default filled in, or None if it has no effect."""
     if name == "head_size":
         return head_size_of(model)
     if name == "num_query_groups":

@@ -1,4 +1,4 @@
-"""Checks of how workers are to start."""
+"""Checks the settings of how workers are launched."""
 
 import re
 from collections.abc import Callable
@@ -18,13 +18,13 @@ _ASSIGNMENT = re.compile(r"[A-Za-z_]\w*=[^\0]*", re.ASCII | re.DOTALL)
 
 
 def check_elastic(config: Config) -> None:
-    """Nodes come and go where this machine plays them, and the least number of them is there."""
+    """Checks that elastic training is local, and that it needs no more nodes than there are."""
     launch, num_nodes = config.launch, config.trainer.num_nodes
     if launch.elastic and launch.launcher is Launcher.slurm:
         raise UsageError(
-            "launch.elastic=true is of launch=local: a job has the nodes that it was given",
+            "launch.elastic=true needs launch=local, because the nodes of a Slurm job are fixed",
             keys=("launch.elastic", "launch.launcher"),
-            remedy="launch.elastic=false: a job that loses a node goes on in the queue",
+            remedy="launch.elastic=false; a job that loses a node is requeued",
         )
     if launch.elastic and launch.min_nodes > num_nodes:
         raise UsageError(
@@ -35,20 +35,20 @@ def check_elastic(config: Config) -> None:
 
 
 def check_slurm_names(config: Config) -> None:
-    """What stands in a script's header is what Slurm names things by: no spaces, quotes or newlines."""
+    """Checks Slurm names in the script header: they must not contain spaces, quotes or newlines."""
     for name in NAMES:
         text = getattr(config.launch.slurm, name)
         if text is not None and not _PLAIN.fullmatch(text):
             key = f"launch.slurm.{name}"
             raise UsageError(
-                f"{key}={text!r} is nothing that sbatch takes",
+                f"{key}={text!r} is not a value that sbatch accepts",
                 keys=(key,),
                 remedy=f"{key}={'4:00:00' if name == 'time' else 'null'}",
             )
 
 
 def check_slurm_words(config: Config) -> None:
-    """Options of sbatch are ones that a chain of jobs can have, words of the environment are assignments, and the interpreter is a path."""
+    """Checks sbatch options, environment variables and the path of the interpreter."""
     slurm = config.launch.slurm
     for word in slurm.sbatch_args:
         _check_option(word)
@@ -59,9 +59,8 @@ def check_slurm_words(config: Config) -> None:
                 keys=("launch.slurm.environment",),
                 remedy="""'launch.slurm.environment=["NCCL_DEBUG=INFO"]'""",
             )
-    if slurm.python is not None and slurm.python.startswith(
-        "-"
-    ):  # bash's exec would take it for an option
+    # bash's exec would take a leading dash for an option.
+    if slurm.python is not None and slurm.python.startswith("-"):
         raise UsageError(
             f"launch.slurm.python={slurm.python} is not a path",
             keys=("launch.slurm.python",),
@@ -72,12 +71,15 @@ def check_slurm_words(config: Config) -> None:
 def _check_option(word: str) -> None:
     if not is_option(word):
         raise UsageError(
-            f"{SBATCH_KEY} has {word!r}, which is no option", keys=(SBATCH_KEY,), remedy=_EXAMPLE
+            f"{SBATCH_KEY} has {word!r}, which is not an option",
+            keys=(SBATCH_KEY,),
+            remedy=_EXAMPLE,
         )
     if (name := forbidden_option(word)) is not None:
         meant = "" if word.startswith(f"--{name}") else f" (--{name})"
         raise UsageError(
-            f"{SBATCH_KEY} has {word}{meant}, which a chain of jobs cannot have: {FORBIDDEN[name]}",
+            f"{SBATCH_KEY} has {word}{meant}, which would break the chain of jobs:"
+            f" {FORBIDDEN[name]}",
             keys=(SBATCH_KEY,),
             remedy=_EXAMPLE,
         )

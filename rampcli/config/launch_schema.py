@@ -1,79 +1,161 @@
-"""The settings of how workers start, stop and go on."""
+"""The settings of how a run is divided into stages, launched and saved."""
 
 from dataclasses import dataclass, field
 
-from rampcli.config.choices import Launcher
+from rampcli.config.choices import AtBoundary, Launcher, NodePolicy, RampSemantics
 from rampcli.config.fields import setting
 
 
 @dataclass(kw_only=True, slots=True)
-class SlurmConfig:
-    """What Slurm is asked for, and what a job sets up; a job's script quotes all of it."""
+class RampupConfig:
+    """How a ramp is read, and what happens between its stages."""
 
-    partition: str | None = setting(
-        None, "where the jobs run. `null`: the cluster's default, as for the next four"
+    semantics: RampSemantics = setting(
+        RampSemantics.megatron,
+        "System whose rule turns `model.rampup_batch_size` into batch sizes.",
     )
-    account: str | None = setting(None, "who pays. `null`: the default")
-    qos: str | None = setting(None, "quality of service. `null`: the default")
+    at_boundary: AtBoundary = setting(
+        AtBoundary["stop"],
+        "What happens between stages. `stop`: new processes start. `continue`: the same processes"
+        " carry on if their number stays the same.",
+    )
+    node_policy: NodePolicy = setting(
+        NodePolicy.nemo,
+        "How the number of nodes of each batch size is chosen. `nemo`: as NeMo's launcher does."
+        " `best`: in the least time. `fixed`: always `trainer.num_nodes`.",
+    )
+    decrease_batch_size_if_needed: bool = setting(
+        False,
+        "Round a batch size that fits no number of nodes down to whole micro batches on every"
+        " rank, instead of refusing it.",
+    )
+    efficiency: str | None = setting(
+        None,
+        "Measured throughput of one GPU by micro batches per rank and step, `'1:9000 4:11500'`."
+        " `null`: the same for any number of micro batches.",
+        unit="micro batches : tokens/s",
+    )
+    restart_s: float = setting(
+        60.0,
+        "Time to start the processes of a stage, for `best` and for the hours in a plan.",
+        unit="seconds",
+        at_least=0,
+    )
+
+
+@dataclass(kw_only=True, slots=True)
+class ThroughputConfig:
+    """Throughput of one GPU, for the hours in a plan.
+
+    `rampup.efficiency` takes precedence, then the first of these that is set.
+    """
+
+    samples_per_s_per_gpu: float | None = setting(
+        None, "Throughput of one GPU. `null`: estimated from `mfu`.", unit="samples/s", above=0
+    )
+    mfu: float | None = setting(
+        None,
+        "Share of `trainer.peak_tflops` that training reaches. `null`: no estimate.",
+        above=0,
+        at_most=1,
+    )
+
+
+@dataclass(kw_only=True, slots=True)
+class CheckpointConfig:
+    """When checkpoints are saved, and how many are kept."""
+
+    every_steps: int | None = setting(
+        None,
+        "Interval between checkpoints, besides those at the end of a stage, on a signal and at"
+        " the end of the run. `null`: no others.",
+        unit="optimiser steps",
+        at_least=1,
+    )
+    keep_last: int = setting(2, "Number of checkpoints to keep.", unit="checkpoints", at_least=1)
+    async_: bool = setting(
+        False,
+        "Continue training while a checkpoint is written. Needs memory on each host for a copy of"
+        " what its processes save.",
+    )
+
+
+@dataclass(kw_only=True, slots=True)
+class SlurmConfig:
+    """Options of the Slurm jobs, and what a job sets up. The jobs' scripts quote all of them."""
+
+    partition: str | None = setting(None, "Partition. `null`: the cluster's default.")
+    account: str | None = setting(None, "Account that is charged. `null`: the cluster's default.")
+    qos: str | None = setting(None, "Quality of service. `null`: the cluster's default.")
     time: str | None = setting(
         None,
-        "time limit of one job, as sbatch has it; a job that reaches it saves, and goes on in the queue. `null`: the default",
+        "Time limit of a job, in sbatch's format. A job that reaches it saves and is requeued."
+        " `null`: the cluster's default.",
     )
-    mem: str | None = setting(None, "memory per node, as sbatch has it. `null`: the default")
+    mem: str | None = setting(
+        None, "Memory per node, in sbatch's format. `null`: the cluster's default."
+    )
     gpus_per_node: int | None = setting(
         None,
-        "`null`: one for each process; none where `trainer.accelerator` is `cpu`",
+        "GPUs per node. `null`: one per process, or none if `trainer.accelerator` is `cpu`.",
         unit="GPUs",
         at_least=0,
     )
     cpus_per_task: int | None = setting(
-        None, "per process. `null`: the cluster's default", unit="processors", at_least=1
+        None,
+        "Processors per process. `null`: the cluster's default.",
+        unit="processors",
+        at_least=1,
     )
     sbatch_args: list[str] = setting(
-        [], """further options of sbatch, `'[--exclusive,"--constraint=h100"]'`"""
+        [], """Further sbatch options, `'[--exclusive,"--constraint=h100"]'`."""
     )
     srun_args: list[str] = setting(
-        [], "further options of srun, such as those of a container plugin"
+        [], "Further srun options, for example those of a container plugin."
     )
-    modules: list[str] = setting([], "what `module load` loads")
-    environment: list[str] = setting([], """`'["NAME=VALUE"]'`, set for a job""")
+    modules: list[str] = setting([], "Modules to load with `module load`.")
+    environment: list[str] = setting([], """Environment variables of a job, `'["NAME=VALUE"]'`.""")
     container: list[str] = setting(
-        [], "words in front of the workers' command, `[apptainer,exec,--nv,image.sif]`"
+        [], "Words in front of the workers' command, `[apptainer,exec,--nv,image.sif]`."
     )
-    python: str | None = setting(None, "the workers' interpreter. `null`: that which submits")
+    python: str | None = setting(
+        None, "Python interpreter of the workers. `null`: the one that submits the jobs."
+    )
     template: str | None = setting(
-        None, "a Jinja template of your own for the scripts. `null`: the bundled one"
+        None, "Jinja template for the jobs' scripts. `null`: the bundled one."
     )
 
 
 @dataclass(kw_only=True, slots=True)
 class LaunchConfig:
-    """How workers start, stop and go on."""
+    """How workers start, stop and resume."""
 
     launcher: Launcher = setting(
         Launcher.local,
-        "`local`: on this machine, a stage after another. `slurm`: a chain of jobs, one for each stage's processes",
+        "Where workers run. `local`: on this machine, one stage after another. `slurm`: in a chain"
+        " of jobs, one wherever new processes start.",
     )
     max_restarts: int = setting(
-        3,
-        "how often workers that crash in a stage are started again, from the last checkpoint",
-        at_least=0,
+        3, "Restarts of crashed workers in a stage, each from the last checkpoint.", at_least=0
     )
     backoff_s: float = setting(
         1.0,
-        "before the first restart; each further one waits twice as long, up to a minute",
+        "Wait before the first restart. It doubles with each further one, up to a minute.",
         unit="seconds",
         at_least=0,
     )
     grace_s: float = setting(
         30.0,
-        "in which workers that are asked to stop have to save; after it they are killed",
+        "Time that workers have to save when they are asked to stop. After it they are killed.",
         unit="seconds",
         above=0,
     )
     elastic: bool = setting(
         False,
-        "of `local`: a lost node shrinks the world, and one that comes back grows it, within a stage",
+        "With `local`: continue a stage on fewer nodes when one is lost, and on more when it"
+        " returns.",
     )
-    min_nodes: int = setting(1, "of `elastic`: with fewer the run waits", unit="nodes", at_least=1)
+    min_nodes: int = setting(
+        1, "With `elastic`: the run waits while fewer nodes are left.", unit="nodes", at_least=1
+    )
     slurm: SlurmConfig = field(default_factory=SlurmConfig)

@@ -1,7 +1,8 @@
-"""A configuration as a stack of layers: what each file, recipe and command line says, and which of them holds.
+"""A configuration as a stack of layers: what each file, the recipe and the command line say.
 
-A layer maps dotted keys to a typed value and the place that says it. Of two layers that set the same key, the one that is nearer to
-the user holds. Values, provenance (`explain`, `--cfg`) and the sources in errors are all read off the stack.
+A layer maps dotted keys to a typed value and the place that says it. Of two layers that set the
+same key, the one that is nearer to the user holds. Values, provenance (`explain`, `--cfg`) and the
+sources in errors are all read off the stack.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -24,7 +25,10 @@ DEFAULT = "default"
 
 
 class Rank(IntEnum):
-    """How near to the user a layer is. The higher rank wins where keys compete, for example two spellings of one number."""
+    """How near to the user a layer is.
+
+    The higher rank wins where keys compete, for example two spellings of one number.
+    """
 
     SCHEMA = 0
     CONF = 1
@@ -39,7 +43,8 @@ class Said:
     Attributes:
         value: typed.
         place: where it is said, as a person would name it: `command line`, `data/mock.yaml:4`, ...
-        by: the other key that decided this value, for example a spelling of another system; None for a value set directly.
+        by: the other key that decided this value, for example a spelling of another system; None
+            for a value set directly.
     """
 
     value: Any
@@ -65,7 +70,9 @@ class Layer:
         place: Callable[[str], str] | None = None,
         report: Report,
     ) -> "Layer":
-        """Types values and returns them as a layer. This is the only way in which values become typed.
+        """Types values and returns them as a layer.
+
+        This is the only way in which values become typed.
 
         Args:
             name: of the layer.
@@ -105,7 +112,8 @@ class Stack:
     Attributes:
         composed: what `compose` made of files and a recipe's words.
         laid: everything laid over that: edits in Python, the command line, and folded spellings.
-        choices: the words that `composed` was made of: by group, the option; by setting, what the recipe says.
+        choices: the words that `composed` was made of: by group, the option; by setting, what the
+            recipe says.
     """
 
     composed: tuple[Layer, ...] = ()
@@ -129,7 +137,10 @@ class Stack:
         return self._nearest[key][0]
 
     def history(self, key: str) -> list[Said]:
-        """Returns everything that is said about a setting, the default first. The last one holds."""
+        """Returns everything that is said about a setting, the default first.
+
+        The last one holds.
+        """
         layers = (_defaults(), *self.composed, *self.laid)
         return [layer.says[key] for layer in layers if key in layer.says]
 
@@ -142,7 +153,7 @@ class Stack:
         return Stack(self.composed, (*self.laid, *layers), self.choices)
 
     def edits(self, config: Config) -> dict[str, Any]:
-        """Returns the leaves of a configuration that were assigned in Python since it was made from this stack."""
+        """Returns the leaves of a configuration that differ from this stack: edits in Python."""
         return {
             key: value
             for key, value in leaves(config)
@@ -160,7 +171,7 @@ class Stack:
         return config
 
     def name_sources(self, error: RampcliError) -> None:
-        """Adds to an error where the values of its keys come from, unless it names places already."""
+        """Adds to an error the places of its keys, unless it names places already."""
         for one in error.errors if isinstance(error, UsageErrors) else (error,):
             if not one.set_by:
                 one.set_by = self._places(one.keys)
@@ -169,12 +180,14 @@ class Stack:
     def _places(self, keys: Sequence[str]) -> tuple[str, ...]:
         places = []
         for said, key in ((self.said(key), key) for key in keys if key in self._nearest):
-            speaks = ":" in said.place or "=" in said.place  # a line of a file, or a word
-            places.append(said.place if speaks else f"{key}={shown(said.value)} ({said.place})")
+            is_specific = ":" in said.place or "=" in said.place  # a line of a file, or a word
+            places.append(
+                said.place if is_specific else f"{key}={shown(said.value)} ({said.place})"
+            )
         return tuple(dict.fromkeys(places))
 
     def _in_words_used(self, remedy: str) -> str:
-        """Returns a remedy in the words that were typed, because two words for one number would collide.
+        """Returns a remedy in the words that were typed; others would contradict them.
 
         Alternatives that cannot be said in those words are left out.
         """

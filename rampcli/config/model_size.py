@@ -1,21 +1,21 @@
-"""How large a model is, by arithmetic: no model is built."""
+"""Computes the size of a model from its settings, without building it."""
 
 from rampcli.config.choices import Activation, Normalization, Optimizer, PositionEmbedding
 from rampcli.config.schema import Config, ModelConfig
 
 BYTES_PER_NUMBER = 4
-"""Of weights and optimiser states, which are kept in fp32."""
+"""Weights and optimiser states are kept in fp32."""
 STATES = 2
-"""Numbers that AdamW keeps for each weight. Muon keeps one, for the matrices of the layers."""
+"""Numbers that AdamW keeps per weight. Muon keeps one per weight of the layers' matrices."""
 
 
 def head_size_of(model: ModelConfig) -> int:
-    """Width of an attention head."""
+    """Returns the width of an attention head."""
     return model.head_size or model.hidden_size // model.num_attention_heads
 
 
 def count_parameters(model: ModelConfig, *, sequence_length: int) -> int:
-    """Parameters of the decoder that these settings describe."""
+    """Returns the number of parameters of the decoder."""
     width, head_size = model.hidden_size, head_size_of(model)
     query_key_value = _query_key_value(model)
     norm = width * (2 if model.normalization is Normalization.layernorm else 1)
@@ -44,13 +44,13 @@ def _inner(model: ModelConfig) -> int:
 
 
 def _matrices(model: ModelConfig) -> int:
-    """Weights in the matrices of a layer."""
+    """Returns the number of weights in the matrices of a layer."""
     attention = _query_key_value(model) + model.num_attention_heads * head_size_of(model)
     return model.hidden_size * (attention + (_inner(model) + 1) * model.ffn_hidden_size)
 
 
 def checkpoint_bytes(config: Config) -> int:
-    """Bytes of a checkpoint's tensors: the weights, and what the optimiser keeps for each."""
+    """Returns the bytes of a checkpoint's tensors: weights and optimiser states."""
     numbers = (1 + STATES) * count_parameters(
         config.model, sequence_length=config.data.sequence_length
     )
@@ -60,8 +60,11 @@ def checkpoint_bytes(config: Config) -> int:
 
 
 def flops_per_token(model: ModelConfig, *, sequence_length: int) -> float:
-    """Floating-point operations that training one token takes: 6 per weight in a matrix product, and attention's
-    12 x layers x width of the heads x tokens that are seen (PaLM, arXiv 2204.02311, appendix B)."""
+    """Returns the floating-point operations of training on one token.
+
+    A weight in a matrix product takes 6. Attention takes 12 x layers x width of all heads x tokens
+    attended to (PaLM, arXiv 2204.02311, appendix B).
+    """
     looked_up = 0 if model.tie_embeddings else model.vocab_size * model.hidden_size
     if model.position_embedding is PositionEmbedding.learned:
         looked_up += sequence_length * model.hidden_size

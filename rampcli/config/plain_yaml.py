@@ -1,4 +1,7 @@
-"""Reads YAML of plain mappings, lists and scalars: no anchors, aliases, tags or references, which could fill the memory or run code."""
+"""Reads YAML of plain mappings, lists and scalars.
+
+Anchors, aliases, tags and references are refused, because they could fill the memory or run code.
+"""
 
 import re
 from collections.abc import Iterator
@@ -10,7 +13,7 @@ import yaml
 from rampcli.own_folder import read_file
 
 DEEPEST_LEVEL = 20
-"""Settings are a few levels deep; a file with deeper nesting does not hold settings."""
+"""Settings are only a few levels deep."""
 LONGEST_NUMBER = 100
 AMBIGUOUS = re.compile(r"[-+]?0[0-7_]+$|[^:]+:")
 """Octal and sexagesimal numbers of YAML 1.1."""
@@ -29,8 +32,8 @@ class NotPlainError(Exception):
     """A file is not plain YAML.
 
     Attributes:
-        reason: why.
-        line: in the file, from 1; None if the reason is not on one line.
+        reason: what is not plain.
+        line: number of the line, from 1; None if the reason concerns no single line.
     """
 
     def __init__(self, reason: str, line: int | None = None) -> None:
@@ -40,10 +43,11 @@ class NotPlainError(Exception):
 
 
 def read(path: Path, *, most_bytes: int) -> tuple[str, yaml.MappingNode]:
-    """Returns the text of a file, and its settings as nodes; `values_of` makes values of them.
+    """Returns the text of a file and its root node, which `values_of` turns into values.
 
     Raises:
-        NotPlainError: it cannot be read, is larger than `most_bytes`, or is not a plain mapping.
+        NotPlainError: the file cannot be read, is larger than `most_bytes`, or is not a plain
+            mapping.
     """
     try:
         text = read_file(path, most_bytes=most_bytes).decode()
@@ -64,10 +68,10 @@ def read(path: Path, *, most_bytes: int) -> tuple[str, yaml.MappingNode]:
 
 
 def values_of(root: yaml.MappingNode) -> dict[str, Any]:
-    """Returns the values of nodes that `read` gave.
+    """Returns the values of a root node.
 
     Raises:
-        NotPlainError: one of them is not a value of YAML, such as the 99th of a month.
+        NotPlainError: a node has no value, for example the date 2001-99-99.
     """
     try:
         values: dict[str, Any] = yaml.SafeLoader("").construct_document(root)
@@ -80,20 +84,22 @@ def _check_tokens(text: str) -> None:
     depth = 0
     for token in yaml.scan(text, Loader=yaml.SafeLoader):
         if isinstance(token, yaml.AnchorToken | yaml.AliasToken | yaml.TagToken):
-            raise NotPlainError("anchors, aliases and tags are not read", token.start_mark.line + 1)
+            raise NotPlainError(
+                "anchors, aliases and tags are not supported", token.start_mark.line + 1
+            )
         depth += isinstance(token, _OPENING) - isinstance(token, _CLOSING)
         if depth > DEEPEST_LEVEL:
             raise NotPlainError(f"more than {DEEPEST_LEVEL} levels", token.start_mark.line + 1)
 
 
 def _misfits(node: yaml.Node) -> Iterator[NotPlainError]:
-    """Gives the nodes that are not plain settings."""
+    """Yields an error for each node that is not a plain setting."""
     if isinstance(node, yaml.ScalarNode):
         line, is_number = node.start_mark.line + 1, node.tag in NUMBERS
         if is_number and len(node.value) > LONGEST_NUMBER:
             yield NotPlainError(f"a number of {len(node.value)} characters", line)
         elif is_number and AMBIGUOUS.match(node.value):
-            yield NotPlainError(f"{node.value} is another number in YAML than it looks like", line)
+            yield NotPlainError(f"{node.value} is ambiguous: YAML reads it as another number", line)
         elif "${" in node.value:
             yield NotPlainError(f"{node.value}: references (${{...}}) are not resolved here", line)
     for child in node.value if isinstance(node, yaml.SequenceNode) else ():
@@ -102,9 +108,9 @@ def _misfits(node: yaml.Node) -> Iterator[NotPlainError]:
     for name, value in node.value if isinstance(node, yaml.MappingNode) else ():
         line = name.start_mark.line + 1
         if not isinstance(name, yaml.ScalarNode) or name.tag != WORD:
-            yield NotPlainError("a key is not a word", line)
+            yield NotPlainError("a key is not a string", line)
         elif name.value in seen:
-            yield NotPlainError(f"{name.value} stands there twice", line)
+            yield NotPlainError(f"{name.value} is set twice", line)
         else:
             seen.add(name.value)
         yield from _misfits(value)

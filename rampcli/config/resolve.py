@@ -28,7 +28,8 @@ def resolve(
 
     Args:
         config: from a recipe or `compose`.
-        consumed_samples_in: returns the progress of a run directory, in samples. Stages before it are not checked.
+        consumed_samples_in: returns the progress of a run directory, in samples. Stages before it
+            are not checked.
         report: errors found earlier; they are raised together with those found here.
 
     Raises:
@@ -56,7 +57,10 @@ def resolve(
 
 
 def _check(config: Config, report: Report) -> None:
-    """Reports settings out of range, replaces them by their defaults, and reports settings that contradict each other."""
+    """Reports settings that are out of range or contradict each other.
+
+    A setting out of range has its default in the further checks.
+    """
     known = len(report.errors)
     with _new_errors(report, config.stack):
         check_ranges(config)
@@ -69,7 +73,7 @@ def _check(config: Config, report: Report) -> None:
 
 @contextmanager
 def _new_errors(report: Report, stack: Stack) -> Iterator[None]:
-    """Reports the errors of a block, except those about keys that are known to be wrong, from which they follow."""
+    """Reports the errors of a block, except those that follow from keys known to be wrong."""
     wrong = {key for error in report.errors for key in error.keys}
     found = Report()
     with found.noting():

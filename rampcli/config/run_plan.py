@@ -1,4 +1,7 @@
-"""From a settled configuration to the plan of its run. Commands, workers and Slurm jobs all plan here."""
+"""From a settled configuration to the plan of its run.
+
+Commands, workers and Slurm jobs all plan here.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -37,7 +40,7 @@ class Resolved:
 
     @property
     def run_dir(self) -> Path:
-        """The run directory. It is relative to the working directory unless it was given absolute."""
+        """The run directory, relative to the working directory unless it was given absolute."""
         return run_dir_of(self.config)
 
     def learning_rate(self) -> LearningRate:
@@ -55,7 +58,9 @@ class Resolved:
         )
 
     def loading(self, stage: StagePlan) -> tuple[LoadedBatch, int] | None:
-        """Returns what a step of a stage loads, and how many hosts read it; None if every host reads its own.
+        """Returns the batch that a step loads and the number of hosts that read it.
+
+        None means that every host reads its own samples.
 
         Raises:
             UsageError: the batch to load is not whole.
@@ -80,7 +85,7 @@ def run_dir_of(config: Config) -> Path:
 
 
 def run_plan(config: Config, *, consumed_samples: int = 0) -> Resolved:
-    """Plans the run of a settled configuration: one in canonical keys whose settings have been checked.
+    """Plans the run of a settled configuration: canonical keys only, and checked.
 
     Args:
         config: from `resolve` or `snapshot.read`.
@@ -156,7 +161,8 @@ def throughput_of(config: Config) -> Throughput | None:
     flops = flops_per_token(config.model, sequence_length=sequence_length)
     return Throughput(
         points=((1, throughput.mfu * peak * 1e12 / flops),),
-        basis=f"an estimate from FLOPs, at {throughput.mfu:.0%} of {peak:g} TFLOP/s per GPU, as declared",
+        basis=f"an estimate from FLOPs, at {throughput.mfu:.0%} of {peak:g} TFLOP/s per GPU,"
+        " as declared",
     )
 
 

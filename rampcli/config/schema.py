@@ -1,7 +1,8 @@
-"""The settings of a run: mutable plain data. Derived facts are frozen and live in `rampcli.batch`.
+"""The settings of a run, as mutable plain data.
 
-Each setting says what it is, its unit and its range; conf/ owns the numbers. Fields that only take other systems' spellings
-(`rampcli.batch.dialects.spellings`) stand last in their class: they are None in a resolved configuration and in the run directory.
+Each setting has a description, a unit and a range; conf/ owns the numbers. Fields that only accept
+spellings of other systems (`rampcli.batch.dialects.spellings`) come last in their class. They are None in a
+resolved configuration.
 """
 
 from dataclasses import dataclass, field
@@ -12,101 +13,106 @@ from rampcli.config.choices import (
     AccumulateReduce,
     Activation,
     ActivationCheckpointing,
-    AtBoundary,
     BatchCoupling,
     DataSource,
     DecayStyle,
-    NodePolicy,
     Normalization,
     OnNonfinite,
     Optimizer,
     PositionEmbedding,
     Precision,
-    RampSemantics,
     Resume,
 )
 from rampcli.config.fields import setting, spelling
-from rampcli.config.launch_schema import LaunchConfig
+from rampcli.config.launch_schema import (
+    CheckpointConfig,
+    LaunchConfig,
+    RampupConfig,
+    ThroughputConfig,
+)
 
 MOST_WIDTH = 1_000_000
 MOST_SEQUENCE = 16_000_000
 MOST_VOCABULARY = 100_000_000
-"""No model is larger, so that a wrong number is refused before anything is allocated."""
+"""Limits above any real model, so that a wrong number is refused before anything is allocated."""
 
 
 @dataclass(kw_only=True, slots=True)
 class ModelConfig:
     """The decoder's shape, and the batch that it is trained with."""
 
-    num_layers: int = setting(6, "layers", at_least=1, at_most=10_000)
-    hidden_size: int = setting(128, "width of the residual stream", at_least=1, at_most=MOST_WIDTH)
+    num_layers: int = setting(6, "Number of layers.", at_least=1, at_most=10_000)
+    hidden_size: int = setting(128, "Width of the residual stream.", at_least=1, at_most=MOST_WIDTH)
     ffn_hidden_size: int = setting(
-        344, "width inside the feed-forward layers", at_least=1, at_most=MOST_WIDTH
+        344, "Inner width of the feed-forward layers.", at_least=1, at_most=MOST_WIDTH
     )
-    num_attention_heads: int = setting(4, "heads of queries", at_least=1, at_most=MOST_WIDTH)
+    num_attention_heads: int = setting(4, "Number of query heads.", at_least=1, at_most=MOST_WIDTH)
     head_size: int | None = setting(
         None,
-        "width of a head. `null`: `hidden_size` over `num_attention_heads`, which then has to divide it",
+        "Width of an attention head. `null`: `hidden_size` divided by `num_attention_heads`.",
         at_least=1,
         at_most=MOST_WIDTH,
     )
     num_query_groups: int | None = setting(
         None,
-        "heads of keys and values; divides `num_attention_heads`. `null`: one for each attention head",
+        "Number of key and value heads; must divide `num_attention_heads`. `null`: one per query"
+        " head.",
         at_least=1,
     )
-    vocab_size: int = setting(256, "tokens in the vocabulary", at_least=1, at_most=MOST_VOCABULARY)
+    vocab_size: int = setting(256, "Size of the vocabulary.", at_least=1, at_most=MOST_VOCABULARY)
     normalization: Normalization = setting(
         Normalization.rmsnorm,
-        "the normalisation before attention, before the feed-forward layer and at the end",
+        "Normalisation before attention, before the feed-forward layer and after the last layer.",
     )
-    norm_epsilon: float = setting(1e-5, "in the normalisation", above=0)
-    activation: Activation = setting(Activation.swiglu, "the feed-forward layer")
+    norm_epsilon: float = setting(1e-5, "Epsilon of the normalisation.", above=0)
+    activation: Activation = setting(
+        Activation.swiglu, "Activation function of the feed-forward layers."
+    )
     position_embedding: PositionEmbedding = setting(
-        PositionEmbedding.rope, "how a token knows its place; `rope` wants heads of an even size"
+        PositionEmbedding.rope, "How positions are encoded. `rope` needs an even head size."
     )
-    rotary_base: float = setting(10_000.0, "of `rope`", above=0)
+    rotary_base: float = setting(10_000.0, "Base frequency of RoPE.", above=0)
     rotary_scale_factor: float | None = setting(
         None,
-        "Llama 3.1's scaling of `rope`: slow rotations are slowed by this. `null`: none",
+        "Factor by which RoPE scaling slows low frequencies (Llama 3.1). `null`: no scaling.",
         at_least=1,
     )
     rotary_low_freq_factor: float = setting(
-        1.0,
-        "of that scaling: rotations that turn fewer times than this in `rotary_original_length` are slowed wholly",
-        above=0,
+        1.0, "Low-frequency factor of RoPE scaling (Llama 3.1).", above=0
     )
     rotary_high_freq_factor: float = setting(
-        4.0, "those that turn more often than this are left as they are", above=0
+        4.0, "High-frequency factor of RoPE scaling (Llama 3.1).", above=0
     )
     rotary_original_length: int = setting(
-        8192, "the length that `rope` was trained for before its scaling", unit="tokens", at_least=1
+        8192, "Context length before RoPE scaling (Llama 3.1).", unit="tokens", at_least=1
     )
-    qk_norm: bool = setting(False, "RMSNorm of each head's queries and keys, as Qwen3 has it")
+    qk_norm: bool = setting(False, "Normalise each head's queries and keys with RMSNorm (Qwen3).")
     sliding_window: int | None = setting(
         None,
-        "tokens that a token sees, itself included, as Mistral has it. `null`: all before it",
+        "Number of most recent tokens that a token attends to, including itself (Mistral)."
+        " `null`: all earlier tokens.",
         unit="tokens",
         at_least=1,
     )
-    bias: bool = setting(False, "biases in the linear layers")
-    tie_embeddings: bool = setting(False, "the output projection is the token embedding")
-    init_std: float = setting(0.02, "standard deviation of the initial weights", above=0)
+    bias: bool = setting(False, "Add biases to the linear layers.")
+    tie_embeddings: bool = setting(False, "Use the token embedding as the output projection.")
+    init_std: float = setting(0.02, "Standard deviation of the initial weights.", above=0)
     init_from: str | None = setting(
-        None, "a Hugging Face folder that the weights are taken from instead. `null`: none"
+        None, "Hugging Face folder with the initial weights. `null`: random weights."
     )
     global_batch_size: int | None = setting(
         None,
-        "samples per optimiser step, at the end of a ramp. `null`: derived",
+        "Samples per optimiser step, at the end of a ramp. `null`: derived.",
         unit="samples",
         at_least=1,
     )
     rampup_batch_size: list[int] | None = setting(
-        None, "`[start, increment, samples]`. `null`: no ramp", unit="samples"
+        None, "Batch-size ramp, `[start, increment, samples]`. `null`: no ramp.", unit="samples"
     )
     step_batch_size_schedule: str | None = setting(
         None,
-        "batch sizes at thresholds, `'0:768 250B:1536'`: thresholds in tokens, or in samples with `samples:` in front. `null`: none",
+        "Batch sizes from given points on, `'0:768 250B:1536'`. The points count tokens, or samples"
+        " with `samples:` in front. `null`: no schedule.",
         unit="tokens or samples : samples",
     )
 
@@ -118,58 +124,66 @@ class ModelConfig:
 
 @dataclass(kw_only=True, slots=True)
 class DataConfig:
-    """The samples."""
+    """Where samples come from, and how they are cut and masked."""
 
     source: DataSource = setting(
         DataSource.stdlib,
-        "`indexed`: tokens of `rampcli data build` or of Megatron's preprocessing. `text`: text files, read into memory. `stdlib`: the"
-        " source of Python's standard library as bytes. `mock`: random tokens",
+        "Where samples come from. `indexed`: tokens written by `rampcli data build` or by"
+        " Megatron's preprocessing. `text`: text files, read into memory. `stdlib`: the source of"
+        " Python's standard library, as bytes. `mock`: random tokens.",
     )
     sequence_length: int = setting(
-        128, "tokens per sample", unit="tokens", at_least=1, at_most=MOST_SEQUENCE
+        128, "Length of a sample.", unit="tokens", at_least=1, at_most=MOST_SEQUENCE
     )
     micro_batch_size: int | None = setting(
         None,
-        "samples per data-parallel rank and forward/backward pass. `null`: derived",
+        "Samples per data-parallel rank in one forward and backward pass. `null`: derived.",
         unit="samples",
         at_least=1,
     )
     path: str | None = setting(
         None,
-        "`indexed`: what the names of the two files have in common. `text`: a file or folder. `null`: a blend",
+        "Corpus. For `indexed`, the common prefix of its two files; for `text`, a file or folder."
+        " `null`: none, or those in `blend`.",
     )
     blend: list[str] | None = setting(
         None,
-        "several corpora with their weights, `[0.7,data/wiki,0.3,data/code]`; each path as in `path`. `null`: one corpus",
+        "Several corpora with weights, `[0.7,data/wiki,0.3,data/code]`; each path as in `path`."
+        " `null`: one corpus.",
     )
     split: list[float] = setting(
         [99.0, 1.0, 0.0],
-        "shares of each corpus's documents that are for training, validation and testing, in the order of the documents; of the tokens"
-        " where there is one document",
+        "Shares of each corpus for training, validation and testing. Documents are divided in their"
+        " order; a single document is divided by tokens.",
     )
     validation_path: str | None = setting(
         None,
-        "a corpus for validation, all of it; `split` does not count then. `null`: `split` says",
+        "Corpus used for validation as a whole, instead of the share in `split`. `null`: use"
+        " `split`.",
     )
     tokenizer: str = setting(
-        "bytes", "of `text`: `bytes`, `chars` (those that the text has) or a `tokenizer.json`"
+        "bytes",
+        "Tokenizer for `text`: `bytes`, `chars` (the characters of the text) or a"
+        " `tokenizer.json`.",
     )
     eod_mask_loss: bool = setting(
-        False, "the first token of a document, which nothing in it comes before, is not asked for"
+        False, "Exclude each document's first token from the loss, because nothing predicts it."
     )
     document_mask: bool = setting(
-        False, "that, and attention and positions begin anew with every document"
+        False,
+        "Restart attention and positions at each document, and exclude its first token from the"
+        " loss.",
     )
     pad_last_window: bool = setting(
-        False, "tokens that are left over after the last whole sample are a sample too, padded"
+        False, "Pad the tokens after the last whole sample to one more sample."
     )
     expansion_factor_real_data: float | None = setting(
         None,
-        "above 1: one host in so many reads, for all of them; below 1: a larger job's data on fewer hosts. `null`, or MaxText's -1: every"
-        " host reads its own",
+        "Above 1: one host in this many reads data, for all of them. Below 1: a larger job's data"
+        " is read on fewer hosts. `null`, or MaxText's -1: every host reads its own.",
     )
     audit_order: bool = setting(
-        False, "gather what the ranks really read, for `order_hash` in `metrics.jsonl`"
+        False, "Record which samples the ranks read, as `order_hash` in `metrics.jsonl`."
     )
 
     global_batch_size: int | None = spelling()
@@ -178,7 +192,7 @@ class DataConfig:
 
 @dataclass(kw_only=True, slots=True)
 class StrategySpellings:
-    """NeMo 2's `trainer.strategy`: spellings only."""
+    """NeMo 2's `trainer.strategy`. Its fields are spellings only."""
 
     tensor_model_parallel_size: int | None = spelling()
     pipeline_model_parallel_size: int | None = spelling()
@@ -187,66 +201,81 @@ class StrategySpellings:
 
 @dataclass(kw_only=True, slots=True)
 class TrainerConfig:
-    """How long, on what, and how a step is taken. At most one of `max_steps`, `max_samples` and `max_tokens` is given."""
+    """Hardware, length of the run, and how a step is computed.
+
+    At most one of `max_steps`, `max_samples` and `max_tokens` is set. Without them, the run has no
+    end.
+    """
 
     num_nodes: int = setting(
-        1, "the most nodes; a ramp may use fewer", unit="nodes", at_least=1, at_most=100_000
+        1,
+        "Number of nodes, at most. A ramp may use fewer.",
+        unit="nodes",
+        at_least=1,
+        at_most=100_000,
     )
     devices: int = setting(
-        1, "processes (GPUs) per node", unit="processes", at_least=1, at_most=10_000
+        1, "Processes per node, one per GPU.", unit="processes", at_least=1, at_most=10_000
     )
     accelerator: Accelerator = setting(
         Accelerator.auto,
-        "`auto`: GPUs where this machine has enough for the largest stage, else the CPU",
+        "Device type. `auto`: GPUs if this machine has enough for the largest stage, else the CPU.",
     )
     precision: Precision = setting(
         Precision.fp32,
-        "`bf16`: parameters are gathered and used in bf16, gradients reduced and weights kept in fp32",
+        "Precision of the forward and backward pass. `bf16`: parameters are gathered and used in"
+        " bf16; gradients are reduced and weights kept in fp32.",
     )
     accumulate_grad_batches: int | None = setting(
         None,
-        "micro batches per optimiser step, where the batch is largest. `null`: derived",
+        "Micro batches per optimiser step, where the batch is largest. `null`: derived.",
         unit="micro batches",
         at_least=1,
     )
     max_steps: int | None = setting(
-        None, "the run's end. `null`: another end, or none", unit="optimiser steps", at_least=1
+        None, "Length of the run in steps. `null`: not set.", unit="optimiser steps", at_least=1
     )
     max_samples: int | None = setting(
-        None, "the run's end. `null`: another end, or none", unit="samples", at_least=1
+        None, "Length of the run in samples. `null`: not set.", unit="samples", at_least=1
     )
     max_tokens: int | None = setting(
-        None, "the run's end. `null`: another end, or none", unit="tokens", at_least=1
+        None, "Length of the run in tokens. `null`: not set.", unit="tokens", at_least=1
     )
     accumulate_reduce: AccumulateReduce = setting(
         AccumulateReduce.last,
-        "gradients are reduced over the ranks once per step (`last`), or after each micro batch, which needs less memory (`each`)",
+        "When gradients are reduced over the ranks. `last`: once per step. `each`: after each micro"
+        " batch, which needs less memory.",
     )
     activation_checkpointing: ActivationCheckpointing = setting(
         ActivationCheckpointing.none,
-        "`full`: of each layer only the input is kept for the backward pass; `selective`: also what its matrix products gave",
+        "Activations recomputed in the backward pass. `full`: everything but each layer's input."
+        " `selective`: everything but the input and the results of matrix products.",
     )
     compile: bool = setting(
         False,
-        "the layers are compiled before the first step (torch.compile); needs a C++ compiler. What is compiled is kept for later runs",
+        "Compile the layers with torch.compile before the first step. Needs a C++ compiler."
+        " Compiled code is cached for later runs.",
     )
     gradient_clip_val: float | None = setting(
-        1.0, "largest norm of the gradient. `null`: no clipping", above=0
+        1.0, "Maximum gradient norm. `null`: no clipping.", above=0
     )
     on_nonfinite: OnNonfinite = setting(
         OnNonfinite.stop,
-        "a loss or gradient that is not finite ends the run (`stop`), or its step changes no weight (`skip`)",
+        "Response to a loss or gradient that is not finite. `stop`: end the run. `skip`: leave the"
+        " weights unchanged in that step.",
     )
     val_every_steps: int | None = setting(
         None,
-        "between validations. `null`: only before the first step and after the last",
+        "Interval between validations. `null`: only before the first step and after the last.",
         unit="optimiser steps",
         at_least=1,
     )
-    val_samples: int = setting(0, "per validation. `0`: no validation", unit="samples", at_least=0)
+    val_samples: int = setting(
+        0, "Samples per validation. `0`: no validation.", unit="samples", at_least=0
+    )
     peak_tflops: float | None = setting(
         None,
-        "peak of one process's device, for `mfu` and for the hours in a plan. `null`: unknown",
+        "Peak throughput of one device, for `mfu` and for the hours in a plan. `null`: unknown.",
         unit="TFLOP/s",
         above=0,
     )
@@ -256,142 +285,96 @@ class TrainerConfig:
 
 @dataclass(kw_only=True, slots=True)
 class ParallelConfig:
-    """How many ways the model is split; the processes that are left are data parallel."""
+    """How the model is split. The remaining processes are data parallel."""
 
-    tensor_parallel_size: int = setting(1, "ways that each layer is split", at_least=1)
-    pipeline_parallel_size: int = setting(1, "ways that the layers are divided up", at_least=1)
-    context_parallel_size: int = setting(1, "ways that each sequence is split", at_least=1)
+    tensor_parallel_size: int = setting(1, "Ranks that share each layer.", at_least=1)
+    pipeline_parallel_size: int = setting(
+        1, "Pipeline stages that the layers are divided into.", at_least=1
+    )
+    context_parallel_size: int = setting(1, "Ranks that share each sequence.", at_least=1)
     data_parallel_shard_size: int | None = setting(
         None,
-        "data-parallel ranks that share one copy of the weights; they divide them all. `1`: every rank has its own. `null`: all share one",
+        "Data-parallel ranks that share one copy of the weights; must divide their number. `1`:"
+        " each rank has a copy. `null`: all ranks share one.",
         at_least=1,
     )
     virtual_pipeline_parallel_size: int = setting(
         1,
-        "parts of the layers that each pipeline rank has, for the interleaved schedule. `1`: 1F1B",
+        "Groups of layers per pipeline rank, for the interleaved schedule. `1`: the 1F1B schedule.",
         at_least=1,
     )
     num_pipeline_microbatches: int | None = setting(
         None,
-        "parts of a micro batch that go through the pipeline one after another; a multiple of the stages. `null`: the accumulated micro"
-        " batches do",
+        "Parts of a micro batch that pass through the pipeline one after another; a multiple of"
+        " the stages. `null`: the accumulated micro batches pass instead.",
         at_least=1,
     )
 
 
 @dataclass(kw_only=True, slots=True)
 class OptimConfig:
-    """The optimiser, and the learning rate. At most one of the two warm-ups is given."""
+    """The optimiser and the learning rate. At most one of the two warm-ups is set."""
 
     optimizer: Optimizer = setting(
         Optimizer.adamw,
-        "`muon`: Muon for the matrices of the layers, scaled so that AdamW's learning rate fits, and AdamW for the rest",
+        "Optimiser. `muon`: Muon for the layers' matrices, scaled to AdamW's learning rate, and"
+        " AdamW for the rest.",
     )
-    lr: float = setting(1e-3, "highest learning rate", at_least=0)
-    min_lr: float = setting(0.0, "learning rate at the end", at_least=0)
+    lr: float = setting(1e-3, "Highest learning rate.", at_least=0)
+    min_lr: float = setting(0.0, "Learning rate at the end of the decay.", at_least=0)
     warmup_samples: int | None = setting(
-        None, "warm-up. `null`: the other one, or none", unit="samples", at_least=0
+        None,
+        "Length of the linear warm-up in samples. `null`: not set.",
+        unit="samples",
+        at_least=0,
     )
     warmup_steps: int | None = setting(
         None,
-        "warm-up, converted to samples through the plan. `null`: the other one, or none",
+        "Length of the linear warm-up in steps; the plan converts it to samples. `null`: not set.",
         unit="optimiser steps",
         at_least=0,
     )
-    weight_decay: float = setting(0.1, "on matrices and embeddings only", at_least=0)
-    beta1: float = setting(0.9, "AdamW's first decay rate", at_least=0, below=1)
-    beta2: float = setting(0.95, "AdamW's second decay rate", at_least=0, below=1)
-    eps: float = setting(1e-8, "AdamW's epsilon", above=0)
-    muon_momentum: float = setting(0.95, "Muon's momentum", at_least=0, below=1)
+    weight_decay: float = setting(
+        0.1, "Weight decay of matrices and embeddings; other parameters have none.", at_least=0
+    )
+    beta1: float = setting(0.9, "AdamW's first decay rate.", at_least=0, below=1)
+    beta2: float = setting(0.95, "AdamW's second decay rate.", at_least=0, below=1)
+    eps: float = setting(1e-8, "AdamW's epsilon.", above=0)
+    muon_momentum: float = setting(0.95, "Muon's momentum.", at_least=0, below=1)
     skip_step_sigma: float | None = setting(
         None,
-        "a step whose loss or gradient norm lies more than so many standard deviations above the last 128 changes no weight. `null`: all"
-        " steps count",
+        "Skip a step whose loss or gradient norm is more than this many standard deviations above"
+        " the last 128. `null`: skip none.",
         above=0,
     )
 
 
 @dataclass(kw_only=True, slots=True)
 class ScheduleConfig:
-    """How the learning rate falls over the samples, after a linear warm-up to `optim.lr`."""
+    """How the learning rate decays over the samples, after a linear warm-up to `optim.lr`."""
 
     decay_style: DecayStyle = setting(
         DecayStyle.cosine,
-        "`linear`, `cosine`, `quarter_cosine` (a cosine's first quarter) and `wsd` (constant, then linear over the last samples) end at"
-        " `optim.min_lr`; `inverse_sqrt` falls with the root of the samples from the warm-up on, `seesaw` with the root of the batch",
+        "Shape of the decay. `linear`, `cosine`, `quarter_cosine` (the first quarter of a cosine)"
+        " and `wsd` (constant, then linear) end at `optim.min_lr`. `inverse_sqrt` falls as one over"
+        " the square root of the samples, `seesaw` as one over that of the batch size. `constant`:"
+        " no decay.",
     )
     wsd_decay_samples: int | None = setting(
-        None, "of `wsd`. `null`: the last tenth of the run", unit="samples", at_least=1
+        None,
+        "Length of the final decay of `wsd`. `null`: the last tenth of the run.",
+        unit="samples",
+        at_least=1,
     )
     batch_coupling: BatchCoupling = setting(
         BatchCoupling.none,
-        "what a batch below the largest scales the rate by: nothing, the root of its share, or its share",
-    )
-
-
-@dataclass(kw_only=True, slots=True)
-class RampupConfig:
-    """What a ramp means and what happens at its stages."""
-
-    semantics: RampSemantics = setting(
-        RampSemantics.megatron, "whose rule turns `model.rampup_batch_size` into batch sizes"
-    )
-    at_boundary: AtBoundary = setting(
-        AtBoundary["stop"],
-        "`stop`: new processes at every stage. `continue`: the same ones where their number stays",
-    )
-    node_policy: NodePolicy = setting(NodePolicy.nemo, "how many nodes each batch size gets")
-    decrease_batch_size_if_needed: bool = setting(
-        False,
-        "make a batch that fits nowhere smaller, down to whole micro batches on every rank, instead of refusing it",
-    )
-    efficiency: str | None = setting(
-        None,
-        "`'1:9000 4:11500'`: what one GPU does at 1 and at 4 micro batches per rank and step. `null`: the same at any",
-        unit="micro batches : tokens/s",
-    )
-    restart_s: float = setting(
-        60.0,
-        "that new processes at a stage take to start, for `best` and for the hours in a plan",
-        unit="seconds",
-        at_least=0,
-    )
-
-
-@dataclass(kw_only=True, slots=True)
-class ThroughputConfig:
-    """What one GPU does, for the hours in a plan. `rampup.efficiency` comes first, then the first of these."""
-
-    samples_per_s_per_gpu: float | None = setting(
-        None, "`null`: estimated from `mfu`", unit="samples/s", above=0
-    )
-    mfu: float | None = setting(
-        None,
-        "share of `trainer.peak_tflops` that training reaches, for an estimate. `null`: no estimate",
-        above=0,
-        at_most=1,
-    )
-
-
-@dataclass(kw_only=True, slots=True)
-class CheckpointConfig:
-    """Checkpoints."""
-
-    every_steps: int | None = setting(
-        None,
-        "between checkpoints, besides those at the end of each stage's processes, on signals and at the end. `null`: only those",
-        unit="optimiser steps",
-        at_least=1,
-    )
-    keep_last: int = setting(2, "how many are kept", unit="checkpoints", at_least=1)
-    async_: bool = setting(
-        False,
-        "training goes on while a checkpoint is written; each host needs memory for a copy of what its processes save",
+        "How a batch below the largest scales the learning rate: not at all, by the square root"
+        " of its share of the largest, or by its share.",
     )
 
 
 class Traced:
-    """Holds the layers that a configuration was made from (`rampcli.config.layers.Stack`), beside its fields."""
+    """Holds the layers that a configuration was made from (`rampcli.config.layers.Stack`)."""
 
     __slots__ = ("stack",)
     stack: Any
@@ -401,17 +384,18 @@ class Traced:
 class Config(Traced):
     """A run."""
 
-    name: str = setting("run", "names the run directory")
-    run_dir: str | None = setting(None, "the run directory; `null` is `runs/NAME`")
+    name: str = setting("run", "Name of the run, and of its run directory.")
+    run_dir: str | None = setting(None, "Run directory. `null`: `runs/NAME`.")
     seed: int = setting(
         1234,
-        "of the initial weights, the order of samples and the random tokens of `data.source=mock`",
+        "Seed of the initial weights, of the order of samples and of `data.source=mock`.",
         at_least=0,
         at_most=2**62,
     )
     resume: Resume = setting(
         Resume.auto,
-        "`auto` goes on from a checkpoint where there is one; `never` refuses a run directory that has one; `must` one that has none",
+        "Whether to resume from a checkpoint in the run directory. `auto`: if there is one."
+        " `never`: refuse a run directory that has one. `must`: refuse one that has none.",
     )
     model: ModelConfig = field(default_factory=ModelConfig)
     data: DataConfig = field(default_factory=DataConfig)

@@ -1,4 +1,7 @@
-"""The settings as dotted keys: which there are, what they take, and a configuration as such keys and back. Neither hydra nor omegaconf."""
+"""The settings by dotted key, and configurations as dotted keys.
+
+Imports neither hydra nor omegaconf.
+"""
 
 import dataclasses
 import difflib
@@ -14,9 +17,9 @@ from rampcli.config.schema import Config
 from rampcli.errors import UsageError
 
 FOREIGN = frozenset({*SPELLINGS, *WORDS})
-"""Keys that only take other systems' words."""
+"""Spellings of other systems, which reach our keys."""
 MOST = 10**18
-"""No count is larger, so that none overflows on the way."""
+"""Largest count, so that arithmetic with counts does not overflow."""
 KNOWN_ELSEWHERE = {
     "max_target_length": "data.sequence_length",
     "seq_length": "data.sequence_length",
@@ -30,7 +33,7 @@ KNOWN_ELSEWHERE = {
     "train_iters": "trainer.max_steps",
     "train_samples": "trainer.max_samples",
 }
-"""The last part of other systems' keys that are not accepted: what they are here."""
+"""Our keys for other systems' keys that are not accepted, by their last part."""
 EXAMPLES = {
     "model.rampup_batch_size": "[256,128,50000000]",
     "model.step_batch_size_schedule": "'0:768 250B:1536'",
@@ -50,7 +53,7 @@ _TYPE_NAMES = {
     int: "an integer",
     float: "a number",
     bool: "true or false",
-    str: "a text",
+    str: "a string",
     list[int]: "a list of integers",
     list[float]: "a list of numbers",
     list[str]: "a list",
@@ -59,7 +62,10 @@ _TYPE_NAMES = {
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Setting:
-    """What a setting takes. `doc`, `unit` and the range are empty for other systems' words."""
+    """What a setting accepts.
+
+    `doc`, `unit` and the range are empty for spellings of other systems.
+    """
 
     key: str
     type: Any
@@ -74,7 +80,7 @@ class Setting:
 
     @property
     def choices(self) -> list[str]:
-        """The values of an enum or a switch, as they are typed."""
+        """The values of an enum or a switch, as they are typed; empty for other types."""
         if self.type is bool:
             return ["true", "false"]
         return (
@@ -84,11 +90,11 @@ class Setting:
         )
 
     def type_name(self) -> str:
-        """`an integer`, `one of nemo, best, fixed`, ..."""
+        """Returns `an integer`, `one of nemo, best, fixed`, ..."""
         return _TYPE_NAMES.get(self.type) or f"one of {', '.join(self.choices)}"
 
     def example(self) -> str:
-        """A word that gives it a value."""
+        """Returns a `KEY=VALUE` word that is accepted."""
         if self.key in EXAMPLES:
             return f"{self.key}={EXAMPLES[self.key]}"
         if self.key in SPELLINGS:
@@ -97,7 +103,7 @@ class Setting:
         return f"{self.key}={shown(self.default)}"
 
     def range_name(self) -> str:
-        """`from 1`, `above 0 up to 1`, ...; empty where everything of the type is allowed."""
+        """Returns `from 1`, `above 0 up to 1`, ...; empty if the range is unlimited."""
         parts = [
             f"{word} {bound:g}"
             for word, bound in (("from", self.at_least), ("above", self.above))
@@ -112,7 +118,7 @@ class Setting:
 
 @cache
 def settings() -> dict[str, Setting]:
-    """Every setting there is, by dotted key, other systems' words included, in the order of the schema."""
+    """Returns every setting and spelling by dotted key, in the order of the schema."""
     return {setting.key: setting for setting in _settings(Config, "")}
 
 
@@ -136,7 +142,10 @@ def _settings(schema: type, prefix: str) -> Iterator[Setting]:
 
 
 def _name(field: "dataclasses.Field[Any]") -> str:
-    """As it is typed. A field whose name Python keeps for itself has a `_` at its end there: `async_`."""
+    """Returns the name as it is typed.
+
+    A field whose name is a Python keyword ends in `_`: `async_`.
+    """
     return field.name.removesuffix("_")
 
 
@@ -147,7 +156,7 @@ def _default(field: "dataclasses.Field[Any]") -> Any:
 
 
 def leaves(config: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Every leaf of a configuration, as (dotted key, value), in the order of the schema."""
+    """Yields every leaf of a configuration as (dotted key, value), in the order of the schema."""
     for field in dataclasses.fields(config):
         key, value = f"{prefix}{_name(field)}", getattr(config, field.name)
         if dataclasses.is_dataclass(value):
@@ -157,7 +166,10 @@ def leaves(config: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
 
 
 def flatten(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """A nested mapping as dotted keys. An empty mapping stays a leaf, so that a wrong one is seen."""
+    """Returns a nested mapping by dotted key.
+
+    An empty mapping stays a leaf, so that it is noticed.
+    """
     flat: dict[str, Any] = {}
     for name, value in tree.items():
         key = f"{prefix}{name}"
@@ -169,7 +181,7 @@ def flatten(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def nest(flat: Mapping[str, Any]) -> dict[str, Any]:
-    """Dotted keys as a nested mapping."""
+    """Returns values by dotted key as a nested mapping."""
     tree: dict[str, Any] = {}
     for key, value in flat.items():
         *parents, name = key.split(".")
@@ -181,7 +193,7 @@ def nest(flat: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def shown(value: Any) -> str:
-    """A value as it is typed on a command line."""
+    """Returns a value as it is typed on a command line."""
     if value is None:
         return "null"
     if isinstance(value, bool):
@@ -190,7 +202,7 @@ def shown(value: Any) -> str:
 
 
 def unknown_key(key: str, groups: Mapping[str, Any] | None = None) -> UsageError:
-    """The error for a key that does not exist, with the nearest that do; `groups` are the names of config groups."""
+    """Returns the error for an unknown key, which offers the nearest keys and config groups."""
     sections = [
         known for known in settings() if known.startswith(f"{key}.") and known not in FOREIGN
     ]
@@ -209,7 +221,7 @@ def unknown_key(key: str, groups: Mapping[str, Any] | None = None) -> UsageError
 
 
 def nearest_keys(key: str) -> list[str]:
-    """Up to three settings that a mistyped key may have meant: alike as a whole, or alike in their last word."""
+    """Returns up to three settings whose key, or whose last part, is close to a mistyped key."""
     if (name := key.rpartition(".")[2].replace("-", "_")) in KNOWN_ELSEWHERE:
         return [KNOWN_ELSEWHERE[name]]
     whole = difflib.get_close_matches(key, settings(), n=3, cutoff=0.75)

@@ -1,4 +1,7 @@
-"""The snapshot of a settled configuration in a run directory: every setting, and where it was set. Workers read it."""
+"""The snapshot of a settled configuration in a run directory: every setting, and where it was set.
+
+Workers read it.
+"""
 
 from enum import Enum
 from pathlib import Path
@@ -6,17 +9,19 @@ from typing import Any
 
 from omegaconf import OmegaConf
 
+from rampcli.batch.dialects.spellings import SPELLINGS
+from rampcli.batch.plan import GLOBAL_KEY
 from rampcli.config import plain_yaml
 from rampcli.config.checks import CHECKS, check_ranges
 from rampcli.config.layers import DEFAULT, Layer, Rank, Said, Stack, placed, stack_of
 from rampcli.config.schema import Config
-from rampcli.config.settings import FOREIGN, flatten, leaves, nest, unknown_key
+from rampcli.config.settings import FOREIGN, flatten, leaves, nest, shown, unknown_key
 from rampcli.config.settings import settings as all_settings
 from rampcli.errors import Report, UsageError, printable
 
 MOST_BYTES = 200_000
 PLACES = "set_by"
-"""The section that names, for each setting that is not left at its default, the place that set it."""
+"""The section with the place of each setting that is not left at its default."""
 IDENTITY = (
     "seed",
     "model.",
@@ -30,7 +35,10 @@ IDENTITY = (
 
 
 def settings(config: Config) -> dict[str, Any]:
-    """Returns the settings as plain data by dotted key, in the order of the schema, without spellings of other systems."""
+    """Returns the settings as plain data by dotted key, in the order of the schema.
+
+    Spellings of other systems are left out.
+    """
     return {
         key: value.value if isinstance(value, Enum) else value
         for key, value in leaves(config)
@@ -39,7 +47,10 @@ def settings(config: Config) -> dict[str, Any]:
 
 
 def identity(config: Config) -> dict[str, Any]:
-    """Returns the settings that decide what a checkpoint's tensors mean and which samples it consumed. A resume may not change them."""
+    """Returns the settings that decide what a checkpoint's tensors and consumed samples mean.
+
+    A resume must not change them.
+    """
     return {key: value for key, value in settings(config).items() if key.startswith(IDENTITY)}
 
 
@@ -56,11 +67,12 @@ def to_yaml(config: Config) -> str:
 def read(path: Path) -> Config:
     """Returns the configuration of a snapshot. Its settings are checked exactly as typed ones are.
 
-    A snapshot that names no places, as earlier versions wrote it, is itself the place of its settings.
+    A snapshot that names no places, as earlier versions wrote it, is itself the place of its
+    settings.
 
     Raises:
-        UsageError: the file does not exist or is not plain YAML; or settings are unknown, of the wrong type, out of range, or
-            contradict each other.
+        UsageError: the file does not exist or is not plain YAML; or settings are unknown, of the
+            wrong type, out of range, or contradict each other.
     """
     try:
         _, root = plain_yaml.read(path, most_bytes=MOST_BYTES)
@@ -73,6 +85,9 @@ def read(path: Path) -> Config:
     with report.noting(), placed(str(path)):
         _check_places(places)
     layer = Layer.of(str(path), Rank.USER, flatten(tree), report=report)
+    for word in FOREIGN.intersection(layer.says):
+        with report.noting(), placed(str(path)):
+            _check_unused(word, layer.says[word].value)
     report.close()
     says = {
         key: Said(said.value, printable(places[key])) if key in places else said
@@ -88,6 +103,15 @@ def read(path: Path) -> Config:
     return config
 
 
+def _check_unused(word: str, value: Any) -> None:
+    if value is not None:
+        raise UsageError(
+            f"{word}={shown(value)} is a spelling of another system, which a snapshot cannot have",
+            keys=(word,),
+            remedy=SPELLINGS.get(word, GLOBAL_KEY),
+        )
+
+
 def _check_places(places: Any) -> None:
     if not isinstance(places, dict):
         raise UsageError(f"{PLACES} is not a section")
@@ -95,4 +119,4 @@ def _check_places(places: Any) -> None:
         if key not in all_settings():
             raise unknown_key(key)
         if not isinstance(place, str):
-            raise UsageError(f"{PLACES}: the place of {key} is not a text", keys=(key,))
+            raise UsageError(f"{PLACES}: the place of {key} is not a string", keys=(key,))

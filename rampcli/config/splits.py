@@ -1,4 +1,4 @@
-"""Whether a model can be split as it is to be, over the tensor, context, pipeline and data-parallel axes."""
+"""Checks that the model divides over the tensor, context, pipeline and data-parallel axes."""
 
 from collections.abc import Sequence
 from math import gcd
@@ -11,17 +11,15 @@ from rampcli.config.choices import AccumulateReduce
 from rampcli.config.schema import Config
 from rampcli.errors import Report, UsageError
 
-TENSOR_KEY, CONTEXT_KEY, SHARD_KEY = (
-    "parallel.tensor_parallel_size",
-    "parallel.context_parallel_size",
-    "parallel.data_parallel_shard_size",
-)
+TENSOR_KEY = "parallel.tensor_parallel_size"
+CONTEXT_KEY = "parallel.context_parallel_size"
+SHARD_KEY = "parallel.data_parallel_shard_size"
 VIRTUAL_KEY = "parallel.virtual_pipeline_parallel_size"
 SEQUENCE_KEY = "data.sequence_length"
 
 
 def check_tensor(config: Config) -> None:
-    """Heads, widths and vocabulary divide over the tensor axis."""
+    """Checks that heads, widths and vocabulary divide over the tensor axis."""
     model, ranks = config.model, config.parallel.tensor_parallel_size
     sizes = {
         "model.num_attention_heads": model.num_attention_heads,
@@ -45,61 +43,49 @@ def check_tensor(config: Config) -> None:
 
 
 def check_sequence(config: Config) -> None:
-    """The sequence divides into two pieces for each rank of the context axis, and those over the tensor axis."""
-    length, context, tensor = (
-        config.data.sequence_length,
-        config.parallel.context_parallel_size,
-        config.parallel.tensor_parallel_size,
-    )
+    """Checks that the sequence divides over tensor ranks, and in two pieces per context rank."""
+    length, parallel = config.data.sequence_length, config.parallel
+    context, tensor = parallel.context_parallel_size, parallel.tensor_parallel_size
     unit = (2 * context if context > 1 else 1) * tensor
     if length % unit:
-        needed = " x ".join(
-            part
-            for part, used in (
-                (f"2 pieces x {CONTEXT_KEY}={context}", context > 1),
-                (f"{TENSOR_KEY}={tensor}", tensor > 1),
-            )
-            if used
-        )
-        lengths = [size for size in (length - length % unit, length - length % unit + unit) if size]
+        factors = {}
+        if context > 1:
+            factors[CONTEXT_KEY] = f"2 pieces x {CONTEXT_KEY}={context}"
+        if tensor > 1:
+            factors[TENSOR_KEY] = f"{TENSOR_KEY}={tensor}"
+        below = length - length % unit
+        lengths = [size for size in (below, below + unit) if size]
         raise UsageError(
-            f"{SEQUENCE_KEY}={length} does not divide into {needed}",
-            keys=(
-                SEQUENCE_KEY,
-                *([CONTEXT_KEY] if context > 1 else []),
-                *([TENSOR_KEY] if tensor > 1 else []),
-            ),
+            f"{SEQUENCE_KEY}={length} does not divide into {' x '.join(factors.values())}",
+            keys=(SEQUENCE_KEY, *factors),
             remedy=f"{SEQUENCE_KEY}={' or '.join(map(str, lengths))}",
         )
 
 
 def check_pipeline_parts(config: Config) -> None:
-    """Layers divide over the parts of all pipeline ranks, and what is asked of the gradients goes with a pipeline."""
-    ranks, parts = (
-        config.parallel.pipeline_parallel_size,
-        config.parallel.virtual_pipeline_parallel_size,
-    )
-    layers = config.model.num_layers
-    report = Report()
+    """Checks that layers divide over the pipeline, and that gradients are reduced once a step."""
+    parallel, layers, report = config.parallel, config.model.num_layers, Report()
+    ranks, parts = parallel.pipeline_parallel_size, parallel.virtual_pipeline_parallel_size
     with report.noting():
         if parts > 1 and ranks == 1:
             raise UsageError(
-                f"{VIRTUAL_KEY}={parts}, and {STAGES_KEY}=1: there is no pipeline",
+                f"{VIRTUAL_KEY}={parts} needs a pipeline, and {STAGES_KEY}=1",
                 keys=(VIRTUAL_KEY, STAGES_KEY),
                 remedy=f"{VIRTUAL_KEY}=1",
             )
-        if layers % ranks == 0 and layers % (
-            ranks * parts
-        ):  # the other half is an error of its own
+        # Layers that do not divide over the ranks are reported by `check_pipeline`.
+        if layers % ranks == 0 and layers % (ranks * parts):
             raise UsageError(
-                f"model.num_layers={layers} does not divide into {STAGES_KEY}={ranks} x {VIRTUAL_KEY}={parts}",
+                f"model.num_layers={layers} does not divide into {STAGES_KEY}={ranks} x"
+                f" {VIRTUAL_KEY}={parts}",
                 keys=(VIRTUAL_KEY, "model.num_layers", STAGES_KEY),
                 remedy=f"{VIRTUAL_KEY}={divisors(layers // ranks, most=parts)[-1]}",
             )
     with report.noting():
         if ranks > 1 and config.trainer.accumulate_reduce is AccumulateReduce.each:
             raise UsageError(
-                f"trainer.accumulate_reduce=each, and {STAGES_KEY}={ranks}: a pipeline reduces after its last micro batch",
+                f"trainer.accumulate_reduce=each and {STAGES_KEY}={ranks} exclude each other: a"
+                " pipeline reduces after its last micro batch",
                 keys=("trainer.accumulate_reduce", STAGES_KEY),
                 remedy="trainer.accumulate_reduce=last",
             )
@@ -107,22 +93,20 @@ def check_pipeline_parts(config: Config) -> None:
 
 
 def check_stages(config: Config, stages: Sequence[StagePlan]) -> None:
-    """In every stage of a run, the data-parallel ranks divide into groups that share weights, and the micro batches suit the pipeline.
+    """Checks that data-parallel ranks divide into shards and micro batches into pipelines.
 
     Raises:
-        UsageError: all that does not fit.
+        UsageError: all misfits together.
     """
     report = Report()
-    with report.noting():
-        _check_shards(config, stages)
-    with report.noting():
-        _check_pieces(config, stages)
-    with report.noting():
-        _check_rounds(config, stages)
+    for check in (_check_shards, _check_pieces, _check_rounds):
+        with report.noting():
+            check(config, stages)
     report.close()
 
 
 def _check_shards(config: Config, stages: Sequence[StagePlan]) -> None:
+    """Checks that the data-parallel ranks of each stage divide into groups that share weights."""
     shard = config.parallel.data_parallel_shard_size
     if shard is None:
         return
@@ -131,26 +115,25 @@ def _check_shards(config: Config, stages: Sequence[StagePlan]) -> None:
             common = gcd(*(stage.data_parallel_size for stage in stages))
             raise UsageError(
                 f"stage {stage.stage}: {stage.data_parallel_size} data-parallel"
-                f" {'ranks do' if stage.data_parallel_size > 1 else 'rank does'} not divide into {SHARD_KEY}={shard}",
+                f" {'ranks do' if stage.data_parallel_size > 1 else 'rank does'} not divide into"
+                f" {SHARD_KEY}={shard}",
                 keys=(SHARD_KEY, "trainer.num_nodes", "trainer.devices"),
                 remedy=f"{SHARD_KEY}={divisors(common, most=shard)[-1]}, or null",
             )
 
 
 def _check_pieces(config: Config, stages: Sequence[StagePlan]) -> None:
-    pieces, ranks = (
-        config.parallel.num_pipeline_microbatches,
-        config.parallel.pipeline_parallel_size,
-    )
-    if (
-        pieces is None or not stages or ranks == 1 or pieces % ranks
-    ):  # the last two are errors of their own
+    """Checks that the micro batch divides into the parts that pass through the pipeline."""
+    parallel = config.parallel
+    pieces, ranks = parallel.num_pipeline_microbatches, parallel.pipeline_parallel_size
+    # The last two conditions are reported by `check_pipeline`.
+    if pieces is None or not stages or ranks == 1 or pieces % ranks:
         return
     micro = stages[0].micro_batch_size
     if micro % pieces:
         fitting = [size for size in divisors(micro, most=micro) if size % ranks == 0]
         nearest = min(fitting, key=lambda size: abs(size - pieces), default=None)
-        interleaved = config.parallel.virtual_pipeline_parallel_size > 1 and any(
+        interleaved = parallel.virtual_pipeline_parallel_size > 1 and any(
             stage.accumulate_grad_batches % ranks for stage in stages
         )
         raise UsageError(
@@ -162,18 +145,19 @@ def _check_pieces(config: Config, stages: Sequence[StagePlan]) -> None:
 
 
 def _check_rounds(config: Config, stages: Sequence[StagePlan]) -> None:
-    ranks, parts = (
+    """Checks that the interleaved schedule gets whole rounds of micro batches."""
+    ranks, pieces = (
         config.parallel.pipeline_parallel_size,
-        config.parallel.virtual_pipeline_parallel_size,
+        config.parallel.num_pipeline_microbatches,
     )
-    pieces = config.parallel.num_pipeline_microbatches or 1
-    if parts == 1:
+    if config.parallel.virtual_pipeline_parallel_size == 1:
         return
     for stage in stages:
-        if stage.accumulate_grad_batches * pieces % ranks:
+        micro_batches = stage.accumulate_grad_batches * (pieces or 1)
+        if micro_batches % ranks:
             raise UsageError(
-                f"stage {stage.stage}: the interleaved schedule takes micro batches {ranks} at a time, and a step has"
-                f" {stage.accumulate_grad_batches * pieces}",
+                f"stage {stage.stage}: the interleaved schedule takes micro batches {ranks} at a"
+                f" time, and a step has {micro_batches}",
                 keys=(VIRTUAL_KEY, STAGES_KEY, GLOBAL_KEY, MICRO_KEY, ACCUMULATE_KEY),
                 remedy=f"{VIRTUAL_KEY}=1",
             )

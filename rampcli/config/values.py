@@ -17,7 +17,7 @@ NODES: dict[Any, Any] = {int: IntegerNode, float: FloatNode, bool: BooleanNode, 
 
 
 def put(config: Config, key: str, value: Any) -> None:
-    """Set a leaf. As `settings` has it, one whose name is Python's own has a `_` at its end."""
+    """Sets a leaf. A field whose name is a Python keyword ends in `_`."""
     *sections, name = key.split(".")
     section: Any = config
     for part in sections:
@@ -26,10 +26,10 @@ def put(config: Config, key: str, value: Any) -> None:
 
 
 def typed(key: str, value: Any) -> Any:
-    """A value as the type of its setting.
+    """Returns a value as the type of its setting.
 
     Raises:
-        UsageError: there is no such setting, or the value is of another type.
+        UsageError: there is no such setting, or the value does not have its type.
     """
     setting = settings().get(key)
     if setting is None:

@@ -1,4 +1,4 @@
-"""`KEY=VALUE` words, as they are typed on a command line and in a recipe."""
+"""Parses `KEY=VALUE` words of a command line or a recipe."""
 
 import re
 import shlex
@@ -10,6 +10,7 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import QuotedString, Transformer
 from hydra.errors import HydraException
 
+from rampcli.config.layers import placed
 from rampcli.config.settings import settings, shown, unknown_key
 from rampcli.errors import Report, UsageError
 
@@ -21,9 +22,9 @@ _ASSIGNMENT = re.compile(r"[+~]*[A-Za-z_][\w.]*=")
 
 
 def join_split_lists(words: Iterable[str], *, report: Report) -> list[str]:
-    """Put lists together again that the shell split at spaces: `key=[256,`, `128,`, `50000000]` is one word.
+    """Joins lists that the shell split at spaces: `key=[256,`, `128,`, `50000000]` become one word.
 
-    A bracket that is not closed before the next `KEY=` goes to the report.
+    A bracket that is not closed before the next `KEY=` is reported.
     """
     joined: list[str] = []
     open_word = ""
@@ -53,51 +54,50 @@ def parse(
     report: Report,
     unique: bool = True,
 ) -> dict[str, Any]:
-    """`KEY=VALUE` words as a mapping, values in Hydra's grammar; a word with an error goes to the report.
+    """Returns `KEY=VALUE` words as a mapping. Values are read in Hydra's grammar.
 
     Args:
         words: the words.
         groups: names of config groups.
         place: where the words come from, for errors.
-        report: takes words that are none, keys that do not exist, values that cannot be read, and (where `unique`) keys with two values.
-        unique: whether a key may stand once only.
+        report: receives the errors; a word with an error is left out.
+        unique: whether two different values for one key are an error. Otherwise the last one holds.
     """
     values: dict[str, Any] = {}
     for word in words:
-        with report.noting():
-            try:
-                key, value = _read(word, groups)
-                if unique and key in values and values[key] != value:
-                    raise UsageError(
-                        f"{key} is given twice: {shown(values[key])} and {shown(value)}",
-                        keys=(key,),
-                        remedy="one of them",
-                    )
-            except UsageError as error:
-                error.set_by = error.set_by or (place,)
-                raise
-            values.pop(key, None)  # the last one stands last
+        with report.noting(), placed(place):
+            key, value = _read(word, groups)
+            if unique and key in values and values[key] != value:
+                raise UsageError(
+                    f"{key} is given twice: {shown(values[key])} and {shown(value)}",
+                    keys=(key,),
+                    remedy="one of them",
+                )
+            values.pop(key, None)  # so that the key moves to the end
             values[key] = value
     return values
 
 
 def read_values(word: str, groups: Collection[str]) -> tuple[str, list[Any]]:
-    """A word with several values, `KEY=8,16,32`: the key, and the values as they are typed.
+    """Returns the key of a word like `KEY=8,16,32`, and its values as they are typed.
 
     Raises:
-        UsageError: as `parse`.
+        UsageError: the word cannot be read, or it has no values or too many.
     """
     key, override = _override(word, groups)
     values = _sweep(override) if override.is_sweep_override() else [shown(override.value())]
     if not values or len(values) > MOST_VALUES:
         raise UsageError(
-            f"{word}: wants from 1 to {MOST_VALUES} values", keys=(key,), remedy=f"{key}=A,B,C"
+            f"{word}: takes 1 to {MOST_VALUES} values", keys=(key,), remedy=f"{key}=A,B,C"
         )
     return key, values
 
 
 def _sweep(override: Any) -> list[str]:
-    """The first values of `8,16,32` or `range(8,32,8)`, as they are typed; none where they are not listed, as in `interval(0,1)`."""
+    """Returns the first values of `8,16,32` or `range(8,32,8)`, as they are typed.
+
+    Values that cannot be listed, as in `interval(0,1)`, give an empty list.
+    """
     try:
         values = islice(override.sweep_iterator(transformer=Transformer.identity), MOST_VALUES + 1)
         return [value.text if isinstance(value, QuotedString) else shown(value) for value in values]
@@ -110,13 +110,13 @@ def _read(word: str, groups: Collection[str]) -> tuple[str, Any]:
     if not override.is_sweep_override():
         return key, override.value()
     text, kind = word.partition("=")[2], settings()[key].type if key in settings() else None
-    if kind is str:  # a comma in a text is a comma
+    if kind is str:  # the value may contain commas
         return key, text
     one = next(iter(_sweep(override)), None)
     remedy = _example(key) if one is None else typeable(f"{key}={one}")
     if get_origin(kind) is list and "[" not in text:
         remedy = f"brackets: {typeable(f'{key}=[{text}]')}"
-    raise UsageError(f"{word}: one run has one value", keys=(key,), remedy=remedy)
+    raise UsageError(f"{word}: a setting takes one value", keys=(key,), remedy=remedy)
 
 
 def _override(word: str, groups: Collection[str]) -> tuple[str, Any]:
@@ -131,7 +131,7 @@ def _override(word: str, groups: Collection[str]) -> tuple[str, Any]:
             else {group: "OPTION" for group in groups if group == name}
         )
         raise UsageError(
-            f"{word}: settings are neither added nor deleted, they all exist",
+            f"{word}: settings cannot be added or deleted; they all exist",
             keys=(name,),
             remedy=f"{name}={text or known[name]}" if known else None,
         )
@@ -142,7 +142,11 @@ def _override(word: str, groups: Collection[str]) -> tuple[str, Any]:
             f"{word} is too long to be a value", keys=(key,), remedy="a file in --config-dir"
         )
     if _CAST.search(text) and key in settings() and settings()[key].type is not str:
-        raise UsageError(f"{word}: a value is not converted", keys=(key,), remedy=_example(key))
+        raise UsageError(
+            f"{word}: conversions such as int() are not supported",
+            keys=(key,),
+            remedy=_example(key),
+        )
     try:
         return key, OverridesParser.create().parse_override(word)
     except (HydraException, ValueError, RecursionError) as error:
@@ -171,18 +175,22 @@ def _example(key: str) -> str | None:
 
 
 def quoted(text: str) -> str:
-    """`text` as a string in Hydra's grammar, which reads a backslash as itself unless a quote follows."""
+    """Returns a text as a quoted string of Hydra's grammar."""
+    # The grammar reads a backslash literally unless a quote follows.
     escaped = re.sub(r"(\\*)('|$)", lambda match: match[1] * 2 + ("\\'" if match[2] else ""), text)
     return f"'{escaped}'"
 
 
 def as_option(group: str, option: Any) -> str:
-    """`GROUP=OPTION` in Hydra's grammar, whatever the name of the option looks like."""
+    """Returns `GROUP=OPTION` in Hydra's grammar.
+
+    The option is quoted, because it may look like a number.
+    """
     return f"{group}={quoted(shown(option))}"
 
 
 def typeable(word: str) -> str:
-    """A word as a shell takes it."""
+    """Returns a word quoted for a shell."""
     return (
         f'"{word}"'
         if "'" in word and not re.search(r"""["$`!]|\\(?!')""", word)

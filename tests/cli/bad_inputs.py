@@ -79,7 +79,7 @@ TYPES = (
     BadInput(
         "a conversion",
         plan("trainer.num_nodes=int(1.9)"),
-        ("trainer.num_nodes=int(1.9): a value is not converted", TYPED),
+        ("trainer.num_nodes=int(1.9): conversions such as int() are not supported", TYPED),
     ),
     BadInput(
         "a fraction for an integer",
@@ -122,7 +122,7 @@ TYPES = (
         plan("optim.lr={a: 1}"),
         ("optim.lr={'a': 1} is not a number", TYPED),
     ),
-    BadInput("a list for a text", plan("name=[1]"), ("name=[1] is not a text", "name=run")),
+    BadInput("a list for a text", plan("name=[1]"), ("name=[1] is not a string", "name=run")),
     BadInput(
         "a number for the ramp",
         plan("model.rampup_batch_size=256"),
@@ -169,7 +169,7 @@ TYPES = (
     BadInput(
         "a number for a folder of weights",
         plan("model.init_from=[1]"),
-        ("model.init_from=[1] is not a text", TYPED),
+        ("model.init_from=[1] is not a string", TYPED),
     ),
     BadInput(
         "a unit that there is not",
@@ -201,22 +201,22 @@ ARITIES = (
     BadInput(
         "one run with two batch sizes",
         plan("model.global_batch_size=512,1024"),
-        ("512,1024: one run has one value", TYPED),
+        ("512,1024: a setting takes one value", TYPED),
     ),
     BadInput(
         "one run with a range of seeds",
         plan("seed=range(1,3)"),
-        ("seed=range(1,3): one run has one value", TYPED),
+        ("seed=range(1,3): a setting takes one value", TYPED),
     ),
     BadInput(
         "one run with a choice of seeds",
         plan("seed=choice(1,2)"),
-        ("seed=choice(1,2): one run has one value", TYPED),
+        ("seed=choice(1,2): a setting takes one value", TYPED),
     ),
     BadInput(
         "one run with two models",
         plan("model=llama3_8b,gpt3_5b"),
-        ("one run has one value", "model=llama3_8b"),
+        ("a setting takes one value", "model=llama3_8b"),
     ),
 )
 NEGATIVE = (
@@ -464,8 +464,8 @@ TWICE = (
         "MaxText's ramp and NeMo's",
         (*maxtext_ramp(), "model.rampup_batch_size=[256,256,10M]"),
         (
-            "enable_rampup_batch_size=true makes model.rampup_batch_size=[512,256,500]",
-            "and [256,256,10000000] is given",
+            "enable_rampup_batch_size=true sets model.rampup_batch_size=[512,256,500]",
+            "but [256,256,10000000] is given",
             "(command line)",
         ),
     ),
@@ -555,7 +555,7 @@ UNKNOWN = (
     BadInput(
         "an explanation of nothing",
         ("explain", "seed=1"),
-        ("explain wants the key of a setting", "rampcli explain"),
+        ("explain needs the key of a setting", "rampcli explain"),
     ),
     BadInput(
         "completion for an unknown shell",
@@ -574,22 +574,22 @@ GRAMMAR = (
     BadInput(
         "an option added with +",
         plan("+model=llama3_8b"),
-        ("settings are neither added nor deleted", "try:    model=llama3_8b"),
+        ("settings cannot be added or deleted", "try:    model=llama3_8b"),
     ),
     BadInput(
         "a group deleted with ~",
         plan("~model"),
-        ("~model: settings are neither added nor deleted", "try:    model=OPTION"),
+        ("~model: settings cannot be added or deleted", "try:    model=OPTION"),
     ),
     BadInput(
         "a setting added with +",
         plan("+seed=5"),
-        ("+seed=5: settings are neither added nor deleted", "try:    seed=5", TYPED),
+        ("+seed=5: settings cannot be added or deleted", "try:    seed=5", TYPED),
     ),
     BadInput(
         "a setting deleted with ~",
         plan("~seed"),
-        ("~seed: settings are neither added nor deleted", "try:    seed=null", TYPED),
+        ("~seed: settings cannot be added or deleted", "try:    seed=null", TYPED),
     ),
     BadInput(
         "a bracket that is never closed",
@@ -707,17 +707,15 @@ FILES = (
     ),
     in_file("a negative number in a file", "lr: -1\n", "optim.lr=-1.0 is below 0"),
     in_file("infinity in a file", "lr: .inf\n", "optim.lr=inf is not a finite number"),
-    in_file(
-        "one key twice in a file", "lr: 0.5\nmin_lr: 0\nlr: 0.25\n", "lr stands there twice", line=3
-    ),
+    in_file("one key twice in a file", "lr: 0.5\nmin_lr: 0\nlr: 0.25\n", "lr is set twice", line=3),
     over_everything(
         "one key twice in a section of a file",
         "optim:\n  lr: 0.5\n  lr: 0.25\n",
-        "lr stands there twice",
+        "lr is set twice",
         line=4,
     ),
-    in_file("no key at all in a file", "lr: 0.5\n~: 2\n", "a key is not a word", line=2),
-    in_file("a number for a key in a file", "2: 0.5\n", "a key is not a word"),
+    in_file("no key at all in a file", "lr: 0.5\n~: 2\n", "a key is not a string", line=2),
+    in_file("a number for a key in a file", "2: 0.5\n", "a key is not a string"),
     in_file(
         "five thousand digits in a file", f"lr: {LONG_INTEGER}\n", "a number of 5000 characters"
     ),
@@ -732,7 +730,7 @@ FILES = (
         "an option named as one of ours",
         plan("--config-dir", "."),
         (
-            "optim/nemo_adam.yaml: optim=nemo_adam is one of rampcli's own",
+            "optim/nemo_adam.yaml: optim=nemo_adam is the name of a bundled option",
             "set by: --config-dir",
             "optim/my_nemo_adam.yaml",
         ),
@@ -766,23 +764,23 @@ FILES = (
     in_file(
         "a bomb of aliases",
         "a: &a [x, x]\nb: &b [*a, *a]\nlr: [*b, *b]\n",
-        "anchors, aliases and tags are not read",
+        "anchors, aliases and tags are not supported",
     ),
     in_file(
         "a merge key",
         "lr: 1\nbase: &b {eps: 1}\n<<: *b\n",
-        "anchors, aliases and tags are not read",
+        "anchors, aliases and tags are not supported",
         line=2,
     ),
     in_file(
         "a file with an object to build",
         "lr: !!python/object/apply:os.mkdir [made]\n",
-        "anchors, aliases and tags are not read",
+        "anchors, aliases and tags are not supported",
     ),
     in_file(
         "a file with a name of Python's",
         "lr: 1\neps: !!python/name:os.system\n",
-        "tags are not read",
+        "tags are not supported",
         line=2,
     ),
     in_file(
@@ -817,12 +815,12 @@ FILES = (
     in_file(
         "a number that YAML reads in octal",
         "warmup_steps: 010\n",
-        "010 is another number in YAML than it looks like",
+        "010 is ambiguous: YAML reads it as another number",
     ),
     in_file(
         "a number that YAML reads in base 60",
         "lr: 1:30\n",
-        "1:30 is another number in YAML than it looks like",
+        "1:30 is ambiguous: YAML reads it as another number",
     ),
     BadInput(
         "a folder for an option",
@@ -836,12 +834,12 @@ FILES = (
     in_file(
         "a file with a list of defaults",
         "defaults:\n  - llama3_8b\nlr: 0.5\n",
-        "defaults is no setting",
+        "defaults is not a setting",
     ),
     in_file(
         "a file with settings of the machinery",
         "lr: 1\nhydra:\n  run: {dir: elsewhere}\n",
-        "hydra is no setting",
+        "hydra is not a setting",
         line=2,
     ),
     in_file(
@@ -976,7 +974,7 @@ MAXTEXT = (
         "MaxText's ramp and NeMo's batch",
         (*maxtext_ramp(), "model.global_batch_size=4096"),
         (
-            "per_device_batch_size=16.0 makes model.global_batch_size=2048, and 4096 is given",
+            "per_device_batch_size=16.0 sets model.global_batch_size=2048, but 4096 is given",
             "(command line)",
         ),
     ),
@@ -1093,7 +1091,7 @@ SPLITS = (
         "parts of a pipeline that there is not",
         plan("parallel.virtual_pipeline_parallel_size=2"),
         (
-            "parallel.virtual_pipeline_parallel_size=2, and parallel.pipeline_parallel_size=1: there is no pipeline",
+            "parallel.virtual_pipeline_parallel_size=2 needs a pipeline",
             "(default)",
         ),
     ),
@@ -1236,7 +1234,9 @@ SHAPES = (
         ("cannot name a folder", "(command line)"),
     ),
     BadInput(
-        "an empty run directory", plan("run_dir=''"), ("run_dir='' is no path", "run_dir=runs/NAME")
+        "an empty run directory",
+        plan("run_dir=''"),
+        ("run_dir='' is not a path", "run_dir=runs/NAME"),
     ),
     BadInput(
         "heads that do not divide the width",
@@ -1266,7 +1266,7 @@ SHAPES = (
         "a scaling of positions that do not turn",
         gpt3("model.rotary_scale_factor=8"),
         (
-            "model.rotary_scale_factor=8, and model.position_embedding=learned",
+            "model.rotary_scale_factor=8 does not apply to model.position_embedding=learned",
             "model/gpt3_5b.yaml:",
             "model.rotary_scale_factor=null",
         ),
@@ -1299,14 +1299,14 @@ SHAPES = (
         "a decay from a warm-up that there is not",
         plan("schedule.decay_style=inverse_sqrt", "optim.warmup_steps=null"),
         (
-            "falls from the end of the warm-up on, and there is none",
+            "needs a warm-up to decay from",
             "schedule.decay_style=inverse_sqrt (command line)",
         ),
     ),
     BadInput(
         "a length of a decay that is another",
         plan("schedule.wsd_decay_samples=100"),
-        ("is for wsd, and schedule.decay_style=cosine", "schedule.decay_style=cosine (default)"),
+        ("does not apply to schedule.decay_style=cosine", "schedule.decay_style=cosine (default)"),
     ),
 )
 COMMANDS = (
@@ -1419,15 +1419,17 @@ DATA = (
     BadInput(
         "indexed files without a path",
         plan("data=indexed"),
-        ("data.path is not given", "data/indexed.yaml:", "data.path=PREFIX"),
+        ("data.path, which is not given", "data/indexed.yaml:", "data.path=PREFIX"),
     ),
     BadInput(
-        "text without a path", plan("data=text"), ("data.source=text, and data.path is not given",)
+        "text without a path",
+        plan("data=text"),
+        ("data.source=text needs data.path, which is not given",),
     ),
     BadInput(
         "a path for a source that needs none",
         plan("data.path=d/wiki"),
-        ("data.path is for corpora of files", "data=indexed"),
+        ("data.path does not apply to data.source", "data=indexed"),
     ),
     BadInput(
         "a path and a blend",
@@ -1442,7 +1444,7 @@ DATA = (
     BadInput(
         "a blend with a word for a weight",
         plan("data=indexed", "data.blend=[much,a]"),
-        ("has much where a weight is wanted",),
+        ("has much in place of a weight",),
     ),
     BadInput(
         "a blend with nothing of a corpus",
@@ -1457,12 +1459,12 @@ DATA = (
     BadInput(
         "a split in two",
         plan("data=indexed", "data.path=a", "data.split=[9,1]"),
-        ("is not three shares", "data.split=[98,1,1]"),
+        ("does not hold three shares", "data.split=[98,1,1]"),
     ),
     BadInput(
         "a split without training",
         plan("data=indexed", "data.path=a", "data.split=[0,1,1]"),
-        ("is not three shares",),
+        ("does not hold three shares",),
     ),
     BadInput(
         "indexed files that are not there",
@@ -1542,7 +1544,7 @@ LAUNCHES = (
     BadInput(
         "an elastic job",
         tiny("launch=slurm", "launch.elastic=true"),
-        ("launch.elastic=true is of launch=local", "launch/slurm.yaml:3", "launch.elastic=false"),
+        ("launch.elastic=true needs launch=local", "launch/slurm.yaml:3", "launch.elastic=false"),
     ),
     BadInput(
         "fewer nodes than the fewest",
@@ -1552,7 +1554,7 @@ LAUNCHES = (
     BadInput(
         "a partition with more behind it",
         plan("launch.slurm.partition='gpu --uid=0'"),
-        ("launch.slurm.partition='gpu --uid=0' is nothing that sbatch takes",),
+        ("launch.slurm.partition='gpu --uid=0' is not a value that sbatch accepts",),
     ),
     BadInput(
         "an account over two lines",
@@ -1563,24 +1565,24 @@ LAUNCHES = (
         "a time of words",
         plan("launch.slurm.time='four hours'"),
         (
-            "launch.slurm.time='four hours' is nothing that sbatch takes",
+            "launch.slurm.time='four hours' is not a value that sbatch accepts",
             "launch.slurm.time=4:00:00",
         ),
     ),
     BadInput(
         "an option that is none",
         plan("launch.slurm.sbatch_args=[exclusive]"),
-        ("'exclusive', which is no option", "[--exclusive]"),
+        ("'exclusive', which is not an option", "[--exclusive]"),
     ),
     BadInput(
         "an array of jobs",
         plan('launch.slurm.sbatch_args=["--array=1-4"]'),
-        ("has --array=1-4, which a chain of jobs",),
+        ("has --array=1-4, which would break",),
     ),
     BadInput(
         "an option over two lines",
         plan('launch.slurm.sbatch_args=["--x\ny"]'),
-        ("which is no option",),
+        ("which is not an option",),
     ),
     BadInput(
         "a variable without a value",

@@ -13,12 +13,12 @@ from rampcli.run_directory import RunDirectory
 from run_files import manifest
 
 FIXED = ["rampup.node_policy=fixed", "model.rampup_batch_size=[256,1792,10M]"]
-"""A first stage that does not fit its nodes, before one that does."""
+"""A ramp whose first stage does not fit its nodes, and whose second stage does."""
 
 
 @pytest.fixture
 def behind(tmp_path):
-    """A run directory that stands after the first stage."""
+    """A run directory with a checkpoint after the first stage."""
     run = RunDirectory(tmp_path / "run")
     folder = run.checkpoint_folder(39063)
     folder.mkdir(parents=True)

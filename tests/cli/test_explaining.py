@@ -13,7 +13,7 @@ def test_a_setting_is_explained_in_words(succeed):
     )
     assert printed.splitlines() == [
         "model.global_batch_size",
-        "  is          samples per optimiser step, at the end of a ramp. `null`: derived",
+        "  meaning     Samples per optimiser step, at the end of a ramp. `null`: derived.",
         "  value       4096",
         "  set by      data.global_batch_size=4096 (command line)",
         "  instead of  2048 (batch/nemo_gpt3.yaml:8)",

@@ -8,19 +8,19 @@ from rampcli import llm
 
 @pytest.fixture(scope="session")
 def composed():
-    """A recipe's configuration that no test may write into."""
+    """A recipe's configuration, shared by all tests; they must not change it."""
     return llm.gpt3_5b.pretrain_recipe()
 
 
 @pytest.fixture
 def recipe(composed):
-    """A recipe's configuration of the test's own."""
+    """A recipe's configuration that a test may change."""
     return copy.deepcopy(composed)
 
 
 @pytest.fixture(scope="session")
 def line_of():
-    """The number of the line of a file of this repository that holds a text."""
+    """Returns the number of the line in a file of this repository that consists of a text."""
 
     def number(file: str, text: str) -> int:
         lines = (Path(__file__).parents[2] / file).read_text(encoding="utf-8").splitlines()
@@ -38,7 +38,7 @@ def gpt3_5b_place(line_of):
 
 @pytest.fixture
 def option(tmp_path):
-    """Writes an option of the user's own; gives the folder for `config_dir`."""
+    """Writes a user's option and returns the folder for `config_dir`."""
 
     def write(name: str, content: str | bytes) -> Path:
         path = tmp_path / f"{name}.yaml"

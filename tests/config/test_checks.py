@@ -125,7 +125,7 @@ def test_a_name_that_cannot_name_a_folder_is_refused(name):
 
 @pytest.mark.parametrize("run_dir", ["", "a\0b"])
 def test_a_run_directory_that_is_no_path_is_refused(run_dir):
-    with pytest.raises(UsageError, match="is no path") as refused:
+    with pytest.raises(UsageError, match="is not a path") as refused:
         check_name(Config(run_dir=run_dir))
     assert refused.value.keys == ("run_dir",)
 
@@ -236,7 +236,7 @@ def test_the_lowest_learning_rate_may_be_the_highest_and_no_higher():
 
 @pytest.mark.parametrize("warmup", [{}, {"optim__warmup_samples": 0}, {"optim__warmup_steps": 0}])
 def test_an_inverse_root_wants_a_warm_up_to_fall_from(warmup):
-    with pytest.raises(UsageError, match="there is none"):
+    with pytest.raises(UsageError, match="needs a warm-up"):
         check_schedule(config_of(schedule__decay_style="inverse_sqrt", **warmup))
     check_schedule(config_of(schedule__decay_style="inverse_sqrt", optim__warmup_steps=1))
     check_schedule(config_of(schedule__decay_style="inverse_sqrt", optim__warmup_samples=1))

@@ -2,13 +2,19 @@ import copy
 from pathlib import Path
 
 import pytest
+from hydra import compose as hydra_compose
+from hydra import initialize_config_dir
+from omegaconf import OmegaConf
 
+from rampcli.bundled import bundled
 from rampcli.config.choices import DataSource
 from rampcli.config.compose import compose, lay_over
 from rampcli.config.groups import option_names, some_of
 from rampcli.config.resolve import resolve
-from rampcli.config.settings import leaves
+from rampcli.config.settings import flatten, leaves
+from rampcli.config.settings import settings as settings_by_key
 from rampcli.config.snapshot import settings
+from rampcli.config.values import typed
 from rampcli.errors import Report, UsageError, UsageErrors
 
 
@@ -96,12 +102,12 @@ def test_laying_nothing_over_changes_nothing(composed):
         ("seed", "'seed' is not KEY=VALUE"),
         ("=5", "'=5' is not KEY=VALUE"),
         ("", "'' is not KEY=VALUE"),
-        ("+seed=5", "settings are neither added nor deleted"),
-        ("++seed=5", "settings are neither added nor deleted"),
-        ("~seed=5", "settings are neither added nor deleted"),
-        ("seed=1,2", "one run has one value"),
-        ("seed=range(1,3)", "one run has one value"),
-        ("seed=choice(1,2)", "one run has one value"),
+        ("+seed=5", "settings cannot be added or deleted"),
+        ("++seed=5", "settings cannot be added or deleted"),
+        ("~seed=5", "settings cannot be added or deleted"),
+        ("seed=1,2", "a setting takes one value"),
+        ("seed=range(1,3)", "a setting takes one value"),
+        ("seed=choice(1,2)", "a setting takes one value"),
         ("model.rampup_batch_size=[1,2", "cannot read the value in model.rampup_batch_size=[1,2"),
         ("name='a", "cannot read the value in name='a"),
         ("seed=many", "seed=many is not an integer"),
@@ -212,8 +218,8 @@ def test_an_option_over_the_whole_tree_sets_several_sections(composed, option):
         ("lr: ???\n", "optim.lr=???", "optim/mine.yaml:1"),
         ("lr: [\n", "is not YAML", "optim/mine.yaml:2"),
         ("- 1\n", "holds no settings", "optim/mine.yaml"),
-        ("lr: 1\ndefaults:\n  - nothing_here\n", "defaults is no setting", "optim/mine.yaml:2"),
-        ("lr: !!python/object/apply:os.getpid []\n", "tags are not read", "optim/mine.yaml:1"),
+        ("lr: 1\ndefaults:\n  - nothing_here\n", "defaults is not a setting", "optim/mine.yaml:2"),
+        ("lr: !!python/object/apply:os.getpid []\n", "tags are not supported", "optim/mine.yaml:1"),
     ],
 )
 def test_a_users_file_that_does_not_fit_is_refused_by_its_line(
@@ -240,7 +246,7 @@ def test_all_lines_of_a_users_file_that_do_not_fit_are_said(composed, option):
 def test_a_users_file_runs_no_code(composed, option, tmp_path):
     proof = tmp_path / "ran"
     mine = option("optim/mine", f"lr: !!python/object/apply:os.mkdir ['{proof}']\n")
-    with pytest.raises(UsageError, match="tags are not read"):
+    with pytest.raises(UsageError, match="tags are not supported"):
         lay_over(composed, ["optim=mine"], config_dir=mine)
     assert not proof.exists()
 
@@ -274,3 +280,14 @@ def test_every_option_of_conf_composes(root):
         assert f"{root}/{name}.yaml" in [
             layer.name for layer in compose(f"{root}={name}").stack.composed
         ]
+
+
+@pytest.mark.parametrize("name", ["llama3_8b", "gpt3_5b", "shakespeare_char"])
+def test_the_layers_of_files_merge_as_hydra_merges_the_files(name):
+    words = [f"{group}={name}" for group in ("model", "batch", "optim")]
+    with initialize_config_dir(str(bundled("conf")), version_base="1.3"):
+        tree = OmegaConf.to_container(hydra_compose("config", overrides=words))
+    merged = compose(*words).stack.values()
+    by_hydra = {key: typed(key, value) for key, value in flatten(tree).items()}
+    assert {key: merged[key] for key in by_hydra} == by_hydra
+    assert {key for key in merged if merged[key] != settings_by_key()[key].default} <= set(by_hydra)

@@ -88,13 +88,13 @@ def test_a_home_folder_is_found_in_paths(monkeypatch):
     [
         (["0.7", "data/wiki", "0.3"], "is not a list of weights and paths in turn"),
         ([], "is not a list of weights and paths in turn"),
-        (["data/wiki", "data/code"], "has data/wiki where a weight is wanted"),
-        (["data/wiki", "0.7"], "has data/wiki where a weight is wanted"),
-        (["1", "a", "b", "2"], "has b where a weight is wanted"),
-        (["nan", "a"], "has nan where a weight is wanted"),
-        (["inf", "a"], "has inf where a weight is wanted"),
-        (["1/0", "a"], "has 1/0 where a weight is wanted"),
-        (["", "a"], "has  where a weight is wanted"),
+        (["data/wiki", "data/code"], "has data/wiki in place of a weight"),
+        (["data/wiki", "0.7"], "has data/wiki in place of a weight"),
+        (["1", "a", "b", "2"], "has b in place of a weight"),
+        (["nan", "a"], "has nan in place of a weight"),
+        (["inf", "a"], "has inf in place of a weight"),
+        (["1/0", "a"], "has 1/0 in place of a weight"),
+        (["", "a"], "has  in place of a weight"),
         (["0", "a"], "has the weight 0, which is not above 0"),
         (["1", "a", "-0.5", "b"], "has the weight -0.5, which is not above 0"),
     ],
@@ -112,7 +112,7 @@ def test_a_source_of_files_needs_one_of_path_and_blend(source):
     check_corpora(config(source, path="data/wiki"))
     check_corpora(config(source, blend=BLEND, validation_path="data/held_out"))
     missing = refusal(check_corpora, config(source, validation_path="data/held_out"))
-    assert missing.message == f"data.source={source}, and data.path is not given"
+    assert missing.message == f"data.source={source} needs data.path, which is not given"
     assert missing.keys == ("data.source", "data.path")
     both = refusal(check_corpora, config(source, path="data/wiki", blend=BLEND))
     assert (both.message, both.keys) == (
@@ -135,7 +135,7 @@ def test_a_source_of_files_needs_one_of_path_and_blend(source):
 def test_a_path_that_nothing_would_be_read_from_is_refused(source, key, value):
     check_corpora(config(source))
     refused = refusal(check_corpora, config(source, **{key: value}))
-    assert refused.message == f"data.{key} is for corpora of files, and data.source={source}"
+    assert refused.message == f"data.{key} does not apply to data.source={source}"
     assert refused.keys == (f"data.{key}", "data.source")
 
 
@@ -162,8 +162,8 @@ def test_a_split_is_three_shares(split):
 def test_what_is_no_split_is_refused(split):
     refused = refusal(check_corpora, config(path="a", split=split))
     assert (
-        refused.message
-        == f"data.split=[{','.join(map(str, split))}] is not three shares, the first above 0"
+        refused.message == f"data.split=[{','.join(map(str, split))}]"
+        " does not hold three shares with the first above 0"
     )
     assert (refused.keys, refused.remedy) == (("data.split",), "data.split=[98,1,1]")
 
@@ -209,7 +209,7 @@ def test_a_recipe_reads_files_with_an_option_and_a_word(composed, option, typed)
 
 
 def test_files_without_a_path_are_refused_before_anything_starts(composed):
-    with pytest.raises(RampcliError, match=r"data\.source=indexed, and data\.path is not given"):
+    with pytest.raises(RampcliError, match=r"data\.source=indexed needs data\.path"):
         resolve(lay_over(composed, ["data=indexed"]))
 
 

@@ -17,12 +17,12 @@ from rampcli.errors import UsageError
 
 @pytest.fixture
 def said_of(composed):
-    """What is said of a key, with words laid over the recipe."""
+    """Explains a key, with words laid over the recipe."""
     return lambda key, *words: explain(key, resolve(lay_over(composed, words)))
 
 
 def told(fact):
-    """Who set it, and what it overrode."""
+    """Returns the place that set it, and the values that it overrode."""
     return fact["set_by"], [(said["set_by"], str(said["value"])) for said in fact["overrode"]]
 
 
@@ -35,7 +35,7 @@ def test_a_setting_is_explained_in_full(said_of, gpt3_5b_place):
         "unit": None,
         "default": 0.001,
         "range": "from 0",
-        "doc": "highest learning rate",
+        "doc": "Highest learning rate.",
         "set_by": "command line",
         "overrode": [
             {"set_by": gpt3_5b_place, "value": 0.00016},
@@ -54,7 +54,7 @@ def test_a_setting_is_explained_in_full(said_of, gpt3_5b_place):
         ("throughput.mfu", "a number or null", None, None, "above 0 up to 1"),
         ("rampup.node_policy", "one of nemo, best, fixed", None, "nemo", None),
         ("model.bias", "true or false", None, False, None),
-        ("name", "a text", None, "run", None),
+        ("name", "a string", None, "run", None),
         ("per_device_batch_size", "a number or null", None, None, None),
     ],
 )

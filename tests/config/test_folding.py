@@ -1,4 +1,4 @@
-"""Other systems' words in the place where all settings meet: which of them holds, and what gives way to it."""
+"""How spellings of other systems, and keys that replace each other, fold into canonical keys."""
 
 from fractions import Fraction
 
@@ -23,7 +23,7 @@ RAMP = {
     "per_device_batch_size_increment": 2.0,
     "global_rampup_samples": 500,
 }
-"""On 128 devices: from 512 in steps of 256 to 2048."""
+"""On 128 devices, a ramp from 512 to 2048 in steps of 256."""
 
 
 def words(settings):
@@ -35,12 +35,12 @@ def words(settings):
 
 @pytest.fixture(scope="session")
 def llama():
-    """One node of eight, every sample on two of them; 512 samples a step, without a ramp."""
+    """One node of eight devices, context parallel 2, and 512 samples per step without a ramp."""
     return llm.llama3_8b.pretrain_recipe()
 
 
 def by_hand(**values):
-    """A configuration in which every value was set in Python."""
+    """Returns a configuration whose values were all set in Python."""
     return build(
         {key.replace("__", "."): value for key, value in values.items()}, place=lambda _: "Python"
     )
@@ -172,8 +172,9 @@ def test_a_batch_of_the_files_gives_way_to_samples_per_device_and_that_is_noted(
         8,
     )
     line = line_of("conf/batch/nemo_llama.yaml", "global_batch_size: 512")
-    note = f"model.global_batch_size=512 (batch/nemo_llama.yaml:{line}) gives way to per_device_batch_size=4.0: 32 samples"
-    assert resolved.notes == (note,)
+    (note,) = resolved.notes
+    assert note.startswith(f"model.global_batch_size=512 (batch/nemo_llama.yaml:{line}) gives way")
+    assert note.endswith("per_device_batch_size=4.0: 32 samples")
 
 
 def test_a_batch_that_is_the_same_gives_way_in_silence(composed):
@@ -236,7 +237,7 @@ def test_maxtexts_words_for_a_ramp_are_its_ramp(composed):
     ] == [(size, 16, 2) for size in sizes]
     assert [stage.steps for stage in resolved.plan.stages[:-1]] == [
         1
-    ] * 6  # 500 / 6 samples a stage, and a step is more
+    ] * 6  # a stage has 500 / 6 samples, fewer than one step takes
     assert resolved.notes == ()
 
 
@@ -284,11 +285,12 @@ def test_what_maxtexts_ramp_only_suggests_gives_way_to_what_is_typed(composed, k
     [
         (
             "model.rampup_batch_size=[256,256,10M]",
-            "enable_rampup_batch_size=true makes model.rampup_batch_size=[512,256,500], and [256,256,10000000] is given",
+            "enable_rampup_batch_size=true sets model.rampup_batch_size=[512,256,500], but"
+            " [256,256,10000000] is given",
         ),
         (
             "model.global_batch_size=4096",
-            "per_device_batch_size=16.0 makes model.global_batch_size=2048, and 4096 is given",
+            "per_device_batch_size=16.0 sets model.global_batch_size=2048, but 4096 is given",
         ),
     ],
 )

@@ -101,7 +101,7 @@ def test_a_name_of_ours_with_other_settings_is_refused_and_a_copy_is_not(option)
         check_folder(mine)
     assert (
         refused.value.message
-        == f"{mine}/optim/nemo_adam.yaml: optim=nemo_adam is one of rampcli's own"
+        == f"{mine}/optim/nemo_adam.yaml: optim=nemo_adam is the name of a bundled option"
     )
     assert refused.value.remedy == "another name: optim/my_nemo_adam.yaml"
 
@@ -143,7 +143,7 @@ def test_a_file_may_set_several_sections(option, header):
         ("- 1\n", "holds no settings", None),
         ("0.5\n", "holds no settings", None),
         ("null\n", "holds no settings", None),
-        ("lr: 1\nmin_lr: 0\nlr: 2\n", "lr stands there twice", 3),
+        ("lr: 1\nmin_lr: 0\nlr: 2\n", "lr is set twice", 3),
         ("lr: [\n", "is not YAML: expected the node content", 2),
         ("lr: 1\n\tmin_lr: 2\n", "is not YAML", 2),
         ("lr: 1\n  min_lr: 2\n", "is not YAML", 2),
@@ -151,17 +151,21 @@ def test_a_file_may_set_several_sections(option, header):
         (b"lr: \xff\n", "is not YAML", None),
         ("lr: 1\n".encode("utf-16"), "is not YAML", None),
         ("lr: \0\n", "is not YAML", None),
-        ("a: &a 1\nlr: 1\n", "anchors, aliases and tags are not read", 1),
-        ("lr: 1\na: *b\n", "anchors, aliases and tags are not read", 2),
-        ("lr: 1\n\na: !!float 1\n", "anchors, aliases and tags are not read", 3),
-        ("lr: !!python/object/apply:os.getpid []\n", "anchors, aliases and tags are not read", 1),
-        ("lr: !mine 1\n", "anchors, aliases and tags are not read", 1),
+        ("a: &a 1\nlr: 1\n", "anchors, aliases and tags are not supported", 1),
+        ("lr: 1\na: *b\n", "anchors, aliases and tags are not supported", 2),
+        ("lr: 1\n\na: !!float 1\n", "anchors, aliases and tags are not supported", 3),
+        (
+            "lr: !!python/object/apply:os.getpid []\n",
+            "anchors, aliases and tags are not supported",
+            1,
+        ),
+        ("lr: !mine 1\n", "anchors, aliases and tags are not supported", 1),
         (
             "lr: 1\ndefaults: [llama3_8b]\n",
-            "defaults is no setting: an option holds settings only",
+            "defaults is not a setting; an option file holds settings only",
             2,
         ),
-        ("hydra: {}\n", "hydra is no setting: an option holds settings only", 1),
+        ("hydra: {}\n", "hydra is not a setting; an option file holds settings only", 1),
         ("# @package hydra\nrun: {}\n", "its package is neither its group nor _global_", 1),
         ("# @package hydra.job\nname: x\n", "its package is neither its group nor _global_", 1),
         ("# @package model\nbias: true\n", "its package is neither its group nor _global_", 1),

@@ -45,8 +45,8 @@ def folder(tmp_path):
         ("[1]", "it is not a mapping"),
         ("[" * 100_000, "nested too deeply"),
         (" " * 2_000_000, "larger than"),
-        ({}, "is of model_type None"),
-        ({"model_type": ["llama"]}, "model_type is not text"),
+        ({}, "has the unsupported model_type None"),
+        ({"model_type": ["llama"]}, "model_type is not a text"),
         ({"model_type": "bert"}, "one of llama, mistral, qwen3, gpt2"),
         ({"model_type": "llama", "num_attention_heads": 4}, "has no num_hidden_layers"),
         (LLAMA | {"rope_scaling": {"rope_type": "llama3"}}, "has no 'factor'"),
@@ -66,8 +66,8 @@ def folder(tmp_path):
         (LLAMA | {"head_dim": 3}, "rotary positions need an even size"),
         (LLAMA | {"num_key_value_heads": 3}, "does not divide into model.num_query_groups=3"),
         (GPT2 | {"n_embd": 65}, "does not divide into model.num_attention_heads=4"),
-        (LLAMA | {"hidden_act": [[]]}, "hidden_act is not text"),
-        (LLAMA | {"hidden_act": "gelu"}, "has hidden_act=gelu; this decoder has silu only"),
+        (LLAMA | {"hidden_act": [[]]}, "hidden_act is not a text"),
+        (LLAMA | {"hidden_act": "gelu"}, "has hidden_act=gelu; this decoder supports silu only"),
         (
             LLAMA | {"rope_scaling": {"rope_type": "yarn", "factor": 4.0}},
             "rotary positions of type 'yarn'",
@@ -142,7 +142,7 @@ def test_settings_that_mean_the_same_are_no_difference_and_all_that_differ_are_o
         assert hasattr(config.model, name)
     config.model.ffn_hidden_size, config.model.qk_norm = 5, True
     with pytest.raises(
-        UsageError, match=r"another model than model\.ffn_hidden_size=5, model\.qk_norm=true"
+        UsageError, match=r"differs from model\.ffn_hidden_size=5, model\.qk_norm=true"
     ) as refused:
         check_init_from(config)
     assert refused.value.remedy == "model.ffn_hidden_size=344 model.qk_norm=false"

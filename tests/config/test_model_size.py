@@ -20,7 +20,7 @@ from rampcli.run_directory import RunDirectory
 from rampcli.train.optimizers import build_optimizers
 
 LLAMA3_8B = 8_030_261_248
-"""As Meta's and Hugging Face's checkpoints of it have."""
+"""Parameters of the checkpoints of Meta and Hugging Face."""
 
 
 @st.composite
@@ -56,7 +56,7 @@ def parameters(model, sequence_length):
 
 
 def matrix_weights(model, sequence_length):
-    """Weights that a token is multiplied with: those of the linear layers, tied or not."""
+    """Returns the number of weights in matrix products, whether they are tied or not."""
     decoder = built(model, sequence_length)
     linears = [module for module in decoder.modules() if isinstance(module, torch.nn.Linear)]
     return sum(linear.weight.numel() for linear in linears)
@@ -115,7 +115,7 @@ def test_a_longer_sequence_costs_each_token_more_and_a_parameter_nothing():
 
 
 def checkpoint_of(config, passes, run):
-    """The checkpoint after one step."""
+    """Saves the checkpoint after one step."""
     optimizers = build_optimizers(passes.parts, config.optim)
     for parameter in (parameter for part in passes.parts for parameter in part.parameters()):
         parameter.grad = torch.ones_like(parameter)

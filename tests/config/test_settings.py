@@ -78,9 +78,7 @@ def test_every_number_says_from_where_it_counts():
     endless = [
         key for key in numbers if not settings()[key].range_name().startswith(("from ", "above "))
     ]
-    assert endless == [
-        "data.expansion_factor_real_data"
-    ]  # below zero it means none, as MaxText has it
+    assert endless == ["data.expansion_factor_real_data"]  # MaxText's -1 means that there is none
 
 
 def test_another_systems_word_has_no_value_and_no_text_of_its_own():
@@ -99,7 +97,7 @@ def test_another_systems_word_has_no_value_and_no_text_of_its_own():
         ("optim.beta1", "a number", "from 0 below 1", []),
         ("throughput.mfu", "a number", "above 0 up to 1", []),
         ("trainer.num_nodes", "an integer", "from 1 up to 100,000", []),
-        ("name", "a text", "", []),
+        ("name", "a string", "", []),
         ("model.rampup_batch_size", "a list of integers", "", []),
         ("model.bias", "true or false", "", ["true", "false"]),
         ("rampup.node_policy", "one of nemo, best, fixed", "", ["nemo", "best", "fixed"]),
@@ -192,6 +190,9 @@ def test_a_section_is_no_setting_and_the_first_in_it_are_offered(section):
 
 
 def test_keys_are_known_without_the_libraries_that_compose():
-    code = "import sys, rampcli.config.settings as s; s.settings(); print([n for n in ('hydra', 'omegaconf', 'torch') if n in sys.modules])"
+    code = (
+        "import sys, rampcli.config.settings as s; s.settings();"
+        " print([n for n in ('hydra', 'omegaconf', 'torch') if n in sys.modules])"
+    )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "[]\n"

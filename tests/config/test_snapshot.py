@@ -107,7 +107,7 @@ def test_any_place_survives_a_snapshot_as_one_visible_line(place, tmp_path):
 @example(name=" a ")
 def test_any_name_survives_a_snapshot(name, tmp_path_factory):
     if "${" in name or "/" in name or name in (".", "..") or not name.isprintable():
-        return  # no name of a run
+        return  # not the name of a run
     config = Config(name=name)
     assert read_back(config, tmp_path_factory.getbasetemp()).name == name
 
@@ -137,8 +137,8 @@ def test_any_number_survives_a_snapshot(lr, samples, tmp_path_factory):
         ("a: b: c", "cannot read"),
         ("- 1\n", "holds no settings"),
         ("", "holds no settings"),
-        ("a: &a [x, x]\nb: [*a, *a]\n", "line 1: anchors, aliases and tags are not read"),
-        ("name: !!str x\n", "anchors, aliases and tags are not read"),
+        ("a: &a [x, x]\nb: [*a, *a]\n", "line 1: anchors, aliases and tags are not supported"),
+        ("name: !!str x\n", "anchors, aliases and tags are not supported"),
         ("name: " + "[" * 50 + "]" * 50, "more than 20 levels"),
         ("name: '" + "x" * 200_000 + "'", "larger than 200,000 bytes"),
         ("model:\n  num_layers: -5\n", "model.num_layers=-5 is below 1"),
@@ -150,9 +150,11 @@ def test_any_number_survives_a_snapshot(lr, samples, tmp_path_factory):
         ("seed: many\n", "seed=many is not an integer"),
         ("model:\n  _target_: os.system\n", "there is no setting model._target_"),
         ("name: ${oc.env:HOME}\n", "are not resolved here"),
-        ("seed: 1\nseed: 2\n", "seed stands there twice"),
+        ("seed: 1\nseed: 2\n", "seed is set twice"),
         ("seed: 1\nset_by: here\n", "set_by is not a section"),
-        ("seed: 1\nset_by:\n  seed: 5\n", "the place of seed is not a text"),
+        ("data:\n  global_batch_size: 8\n", "data.global_batch_size=8 is a spelling"),
+        ("per_device_batch_size: 4\n", "per_device_batch_size=4.0 is a spelling"),
+        ("seed: 1\nset_by:\n  seed: 5\n", "the place of seed is not a string"),
         ("seed: 1\nset_by:\n  sede: here\n", "there is no setting sede"),
     ],
 )

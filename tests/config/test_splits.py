@@ -1,4 +1,4 @@
-"""Laws of the splits: what has to divide, and that what is offered instead does."""
+"""Laws of the splits: which sizes must divide, and that the remedies do divide."""
 
 import copy
 import re
@@ -26,12 +26,12 @@ from rampcli.config.values import put
 from rampcli.errors import Report, UsageError, UsageErrors
 
 WIDTHS = ("num_attention_heads", "num_query_groups", "ffn_hidden_size", "vocab_size", "hidden_size")
-"""Sizes of a model that tensor ranks share out."""
+"""Sizes of a model that must divide over tensor ranks."""
 RANKS = st.sampled_from([1, 2, 3, 4, 6, 8])
 
 
 def refusals(check, *about):
-    """All that a check has to say."""
+    """Returns all errors of a check."""
     report = Report()
     with report.noting():
         check(*about)
@@ -45,7 +45,10 @@ def value_of(text):
 
 
 def offers(refusal):
-    """What a refusal offers: values by key. `A=1 or 2` and `A=1, or null` are two offers, `A=1 B=2` is one."""
+    """Returns the offers of a refusal, each as values by key.
+
+    `A=1 or 2` and `A=1, or null` are two offers; `A=1 B=2` is one.
+    """
     first, *others = re.split(r",? or ", refusal.remedy)
     words = [word.split("=") for word in first.split()]
     key = words[0][0]
@@ -57,7 +60,7 @@ def offers(refusal):
 
 
 def check_offers(check, config, *about):
-    """Each offer, by itself, ends the refusal that it belongs to, and begins no other."""
+    """Checks that each offer alone resolves its refusal and causes no other."""
     refused = refusals(check, config, *about)
     for refusal in refused:
         others = {error.message for error in refused} - {refusal.message}
@@ -72,7 +75,7 @@ def check_offers(check, config, *about):
 
 @st.composite
 def configs(draw):
-    """Splits and sizes that fit often enough, and not always."""
+    """Draws splits and sizes, some of which fit."""
     config = Config()
     for name in WIDTHS:
         setattr(config.model, name, draw(st.integers(1, 4)) * draw(RANKS))
@@ -95,7 +98,7 @@ def configs(draw):
 
 @st.composite
 def stages(draw):
-    """Stages of a ramp: any number of data-parallel ranks and micro batches in each, and one size of micro batch."""
+    """Draws the stages of a ramp, with different data-parallel ranks and micro batches."""
     micro = draw(st.integers(1, 24))
     return [
         stage_of(
@@ -179,7 +182,8 @@ def test_groups_that_are_not_given_are_not_blamed():
     [refusal] = refusals(check_tensor, config)
     assert "num_query_groups" not in refusal.message
     assert refusal.message.startswith(
-        "model.num_attention_heads=4, model.ffn_hidden_size=344, model.vocab_size=256 and model.hidden_size=128"
+        "model.num_attention_heads=4, model.ffn_hidden_size=344, model.vocab_size=256 and"
+        " model.hidden_size=128"
     )
 
 
@@ -208,12 +212,10 @@ def test_layers_divide_over_the_parts_of_a_pipeline_and_parts_want_a_pipeline(co
         config.parallel.virtual_pipeline_parallel_size,
         config.model.num_layers,
     )
-    assume(layers % ranks == 0)  # `check_pipeline` sees to that
+    assume(layers % ranks == 0)  # `check_pipeline` refuses others
     refused = check_offers(check_pipeline_parts, config)
     if ranks == 1:
-        assert [error.message.endswith("there is no pipeline") for error in refused] == [True] * (
-            parts > 1
-        )
+        assert ["needs a pipeline" in error.message for error in refused] == [True] * (parts > 1)
     else:
         assert [error.keys[0] for error in refused] == [
             "parallel.virtual_pipeline_parallel_size"

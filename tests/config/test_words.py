@@ -101,20 +101,20 @@ def test_a_word_is_read_as_it_is_meant(word, key, value):
         ("seed", "'seed' is not KEY=VALUE"),
         ("=5", "'=5' is not KEY=VALUE"),
         ("", "'' is not KEY=VALUE"),
-        ("+seed=5", "+seed=5: settings are neither added nor deleted, they all exist"),
-        ("++seed=5", "++seed=5: settings are neither added nor deleted, they all exist"),
-        ("~seed=5", "~seed=5: settings are neither added nor deleted, they all exist"),
-        ("~seed", "~seed: settings are neither added nor deleted, they all exist"),
-        ("seed=1,2", "seed=1,2: one run has one value"),
-        ("seed=range(1,3)", "seed=range(1,3): one run has one value"),
-        ("seed=choice(1,2)", "seed=choice(1,2): one run has one value"),
-        ("model=llama3_8b,gpt3_5b", "model=llama3_8b,gpt3_5b: one run has one value"),
+        ("+seed=5", "+seed=5: settings cannot be added or deleted; they all exist"),
+        ("++seed=5", "++seed=5: settings cannot be added or deleted; they all exist"),
+        ("~seed=5", "~seed=5: settings cannot be added or deleted; they all exist"),
+        ("~seed", "~seed: settings cannot be added or deleted; they all exist"),
+        ("seed=1,2", "seed=1,2: a setting takes one value"),
+        ("seed=range(1,3)", "seed=range(1,3): a setting takes one value"),
+        ("seed=choice(1,2)", "seed=choice(1,2): a setting takes one value"),
+        ("model=llama3_8b,gpt3_5b", "model=llama3_8b,gpt3_5b: a setting takes one value"),
         ("name='a", "cannot read the value in name='a"),
         ("seed={a: 1", "cannot read the value in seed={a: 1"),
         ("seed=１６", "cannot read the value in seed=１６"),
         ("name=a=b", "cannot read the value in name=a=b"),
-        ("seed=int(x)", "seed=int(x): a value is not converted"),
-        ("seed=int(1.9)", "seed=int(1.9): a value is not converted"),
+        ("seed=int(x)", "seed=int(x): conversions such as int() are not supported"),
+        ("seed=int(1.9)", "seed=int(1.9): conversions such as int() are not supported"),
         ("seeed=5", "there is no setting seeed"),
         ("model@data=llama3_8b", "there is no setting model@data"),
         ("hydra.run.dir=x", "there is no setting hydra.run.dir"),
@@ -250,5 +250,5 @@ def test_an_option_is_chosen_by_its_name_whatever_it_looks_like(option):
 
 @pytest.mark.parametrize("word", ["seed=range(1,1000000000)", "seed=interval(1,9)", "seed=glob(*)"])
 def test_values_that_cannot_be_listed_are_refused(word):
-    with pytest.raises(UsageError, match="wants from 1 to 100 values"):
+    with pytest.raises(UsageError, match="takes 1 to 100 values"):
         read_values(word, GROUPS)

@@ -108,7 +108,7 @@ def test_shakespeare_char_takes_nanogpts_tokens_in_a_third_fewer_steps(resolved)
 
 
 def test_shakespeare_char_asks_for_a_text():
-    with pytest.raises(UsageError, match=r"data\.path is not given"):
+    with pytest.raises(UsageError, match=r"needs data\.path"):
         resolve(llm.shakespeare_char.pretrain_recipe())
 
 
