@@ -29,7 +29,7 @@ class Pipeline:
         parts: this rank's stages of the model, as `layers_of_rank` divides it.
         mesh: the pipeline axis.
         device: device that this rank computes on.
-        scaled: scales the last stage's loss before the backward pass.
+        scale_loss: scales the last stage's loss before the backward pass.
     """
 
     def __init__(
@@ -37,12 +37,12 @@ class Pipeline:
         parts: Sequence[nn.Module],
         mesh: DeviceMesh,
         device: torch.device,
-        scaled: Callable[[Tensor], Tensor],
+        scale_loss: Callable[[Tensor], Tensor],
     ) -> None:
         self.parts = parts
         self.mesh = mesh
         self.device = device
-        self.scaled = scaled
+        self.scale_loss = scale_loss
         self.is_last = mesh.get_local_rank() == mesh.size() - 1
         self._schedules: dict[tuple[bool, int, torch.Size], Any] = {}
 
@@ -60,13 +60,13 @@ class Pipeline:
         Returns:
             The sum of the losses on the last stage, and 0 on the others.
         """
-        return self._run(tokens, labels, positions, micro_batches=micro_batches, trains=True)
+        return self._run(tokens, labels, positions, micro_batches=micro_batches, backward=True)
 
     def forward(
         self, tokens: Tensor, labels: Tensor, positions: Tensor | None, *, micro_batches: int
     ) -> Tensor:
         """Runs all micro batches forward only; arguments and result as in `forward_backward`."""
-        return self._run(tokens, labels, positions, micro_batches=micro_batches, trains=False)
+        return self._run(tokens, labels, positions, micro_batches=micro_batches, backward=False)
 
     def add_gradient_of_other_end(self, weight: nn.Parameter) -> None:
         """Sums the gradients of a weight that the first and the last stage share.
@@ -92,29 +92,29 @@ class Pipeline:
         positions: Tensor | None,
         *,
         micro_batches: int,
-        trains: bool,
+        backward: bool,
     ) -> Tensor:
-        schedule = self._schedule(tokens, micro_batches=micro_batches, trains=trains)
+        schedule = self._schedule(tokens, micro_batches=micro_batches, backward=backward)
         losses: list[Tensor] = []
         inputs = (tokens,) if self.mesh.get_local_rank() == 0 else ()
-        run = schedule.step if trains else schedule.eval
-        named = {} if positions is None else {"positions": positions}
+        run = schedule.step if backward else schedule.eval
+        keywords = {} if positions is None else {"positions": positions}
         if self.is_last:
             # The last stage returns the loss; the schedule treats that as the stage's output.
-            named["labels"] = labels
+            keywords["labels"] = labels
         run(
             *inputs,
             target=labels if self.is_last else None,
             losses=losses,
             return_outputs=False,
-            **named,
+            **keywords,
         )
         return torch.stack(losses).detach().sum() if losses else torch.zeros((), device=self.device)
 
     def _loss_of(self, output: Tensor, labels: Tensor) -> Tensor:  # noqa: ARG002
-        return self.scaled(output)
+        return self.scale_loss(output)
 
-    def _schedule(self, tokens: Tensor, *, micro_batches: int, trains: bool) -> Any:
+    def _schedule(self, tokens: Tensor, *, micro_batches: int, backward: bool) -> Any:
         """Returns the schedule for this number and shape of micro batches, and keeps it."""
         # Takes more than a second to import, and runs without a pipeline do not need it.
         from torch.distributed.pipelining import (
@@ -124,7 +124,7 @@ class Pipeline:
             ScheduleInterleaved1F1B,
         )
 
-        key = (trains, micro_batches, tokens.shape)
+        key = (backward, micro_batches, tokens.shape)
         if key not in self._schedules:
             ranks, rank = self.mesh.size(), self.mesh.get_local_rank()
             stages: list[Any] = [
