@@ -76,10 +76,10 @@ def _load(
     parts: Sequence[Decoder],
     optimizers: Sequence[torch.optim.Optimizer],
 ) -> str | None:
-    """Loads a checkpoint in place. Returns its damage, the same on every rank, or None if it is whole.
+    """Loads a checkpoint in place. Returns its damage, or None if it is whole, alike on all ranks.
 
-    Sizes and headers are checked first, so nothing is built or read for a checkpoint that fails there.
-    Checksums are compared while reading, each rank taking a share of the files.
+    Sizes and headers are checked first, so nothing is built or read for a checkpoint that fails
+    there. Checksums are compared while reading, each rank taking a share of the files.
     """
     opened: list[TensorFiles] = []
 
@@ -134,8 +134,8 @@ def _share_of_rank(names: Sequence[str]) -> list[str]:
 def make_optimizer_state(optimizers: Sequence[torch.optim.Optimizer]) -> None:
     """Makes optimisers create the state that they otherwise create in their first step.
 
-    Each parameter takes a step with a gradient of zero and a learning rate of zero. Only one gradient is
-    in memory at a time.
+    Each parameter takes a step with a gradient of zero and a learning rate of zero. Only one
+    gradient is in memory at a time.
     """
     for optimizer in optimizers:
         for group in optimizer.param_groups:

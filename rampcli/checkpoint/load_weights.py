@@ -64,8 +64,8 @@ def open_run(path: Path, *, step: int | None) -> tuple[Config, Checkpoint]:
 def damage_of(config: Config, checkpoint: Checkpoint) -> str | None:
     """Returns why a checkpoint does not hold the model of a configuration, or None if it does.
 
-    Sizes are checked first, headers second and checksums last, so that a damaged or hostile file cannot
-    make this process read or allocate more than the model needs.
+    Sizes are checked first, headers second and checksums last, so that a damaged or hostile file
+    cannot make this process read or allocate more than the model needs.
     """
     try:
         damage = checkpoint.damage(by_checksum=False) or _size_mismatch(config, checkpoint)

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import IO, NoReturn
 
 import torch
-import torch._dynamo  # optimisers and FSDP import it in their first step, which should not wait for it
+import torch._dynamo  # otherwise optimisers and FSDP import it in the first step
 import torch.distributed as dist
 
 from rampcli.checkpoint.load import load_newest

@@ -1,4 +1,4 @@
-"""The cost of a boundary: the time between the last step of some processes and the first of the next ones."""
+"""The cost of a boundary: the time from the last step before it to the first one after it."""
 
 import time
 from dataclasses import dataclass
@@ -27,7 +27,7 @@ class Arrival:
 
 
 class BoundaryCosts(Observer):
-    """Writes the event `boundary` after the first step, if the processes before ended at a stage boundary.
+    """Writes the event `boundary` after the first step that follows a stage boundary.
 
     Args:
         run: the run directory.
@@ -67,8 +67,8 @@ def boundary_costs(
         first_step_at: when they completed their first step, in seconds since 1970.
 
     Returns:
-        `lost_s` and its parts, or None if the processes before did not end at a boundary. Parts that
-        nobody recorded are None: workers that were started by hand have no supervisor.
+        `lost_s` and its parts, or None if the processes before did not end at a boundary. Parts
+        that nobody recorded are None: workers that were started by hand have no supervisor.
     """
     stop: dict[str, Any] | None = None
     exited_at = launched_at = None

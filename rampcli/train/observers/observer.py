@@ -11,8 +11,8 @@ from rampcli.train.step import Step, StepResult
 class Observer:
     """Watches the training loop. Override what you need; everything else does nothing.
 
-    Each rank has its own observers. An observer that exists on some ranks only must not communicate with
-    other ranks.
+    Each rank has its own observers. An observer that exists on some ranks only must not communicate
+    with other ranks.
     """
 
     def at_start(self, state: TrainingState) -> None:
@@ -27,8 +27,8 @@ class Observer:
     def before_update(self, state: TrainingState, result: StepResult) -> str | None:
         """Called when a step's gradient is known. Returns why the step must be skipped, or None.
 
-        A skipped step changes neither weights nor optimiser state, but its samples count as consumed.
-        Every rank must return the same.
+        A skipped step changes neither weights nor optimiser state, but its samples count as
+        consumed. Every rank must return the same.
         """
 
     def after_step(self, state: TrainingState, step: Step) -> None:
@@ -41,9 +41,12 @@ class Observer:
         """Called once a checkpoint is complete, possibly by another thread."""
 
     def at_end(self, state: TrainingState, status: str, *, save_s: float) -> None:
-        """Called when training ends in an orderly way, `save_s` seconds of which the last save took.
+        """Called when training ends in an orderly way, after the last save.
 
-        `status` is the one in state.json: complete, stage_boundary or preempted.
+        Args:
+            state: how far the run has come.
+            status: status for state.json: complete, stage_boundary or preempted.
+            save_s: seconds that the last save took.
         """
 
 
