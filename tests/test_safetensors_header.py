@@ -39,7 +39,7 @@ def test_what_the_safetensors_library_writes_is_read(tmp_path):
     } == {name: (tensor.shape, tensor.nbytes) for name, tensor in tensors.items()}
 
 
-def test_a_header_is_read_as_it_stands(tmp_path):
+def test_a_header_is_read_as_written(tmp_path):
     stored = read_header(write(tmp_path / "x", {"a": ENTRY})).tensors["a"]
     begin = (tmp_path / "x").stat().st_size - 24
     assert stored == StoredTensor("F32", (2, 3), begin, begin + 24)
@@ -87,7 +87,7 @@ WRONG = {
 
 
 @pytest.mark.parametrize("wrong", WRONG.values(), ids=WRONG)
-def test_a_file_that_the_format_does_not_allow_is_one_error(tmp_path, wrong):
+def test_an_invalid_file_is_one_error(tmp_path, wrong):
     path = tmp_path / "x.safetensors"
     if isinstance(wrong, bytes):
         path.write_bytes(wrong)
@@ -102,9 +102,7 @@ BYTES = st.sampled_from(b'0123456789[]{},:"-eE. ') | st.integers(0, 255)
 
 
 @given(changes=st.lists(st.tuples(st.integers(0, 10_000), BYTES), min_size=1, max_size=3))
-def test_of_changed_files_those_are_read_that_the_safetensors_library_reads(
-    changes, tmp_path_factory
-):
+def test_a_changed_file_is_read_if_the_safetensors_library_reads_it(changes, tmp_path_factory):
     path = write(tmp_path_factory.mktemp("files") / "x.safetensors", TWO, 48)
     content = bytearray(path.read_bytes())
     for place, byte in changes:
@@ -123,7 +121,7 @@ def test_of_changed_files_those_are_read_that_the_safetensors_library_reads(
 
 
 @pytest.mark.parametrize("kind", ["fifo", "folder", "nothing", "device"])
-def test_what_is_no_regular_file_is_one_error_and_waits_for_nobody(tmp_path, kind):
+def test_a_file_that_is_not_regular_is_one_error_without_waiting(tmp_path, kind):
     path = tmp_path / "x.safetensors"
     if kind == "fifo":
         os.mkfifo(path)
