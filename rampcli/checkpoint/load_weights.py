@@ -9,7 +9,6 @@ from tokenizers import Tokenizer
 from torch import Tensor
 
 from rampcli.checkpoint.compatibility import check_compatible
-from rampcli.checkpoint.load import open_tensor_files
 from rampcli.checkpoint.manifest import Checkpoint, read_checkpoints
 from rampcli.checkpoint.shards import Shard, shard_of
 from rampcli.checkpoint.state import MODEL, TOKENIZER
@@ -98,7 +97,8 @@ def _check_weights(config: Config, checkpoint: Checkpoint) -> None:
     """
     with torch.device("meta"):
         model = Decoder(config.model, sequence_length=config.data.sequence_length)
-    open_tensor_files(checkpoint).find(_shards(dict(model.named_parameters())))
+    files = TensorFiles.open(checkpoint.path, checkpoint.files)
+    files.find(_shards(dict(model.named_parameters())))
 
 
 def load_model(

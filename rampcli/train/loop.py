@@ -44,7 +44,12 @@ class Batch:
 
 @dataclass(kw_only=True, slots=True)
 class Trainer:
-    """Trains a model through the stages of a plan, starting at `state`."""
+    """Trains a model through the stages of a plan, starting at `state`.
+
+    Attributes:
+        micro_batch_s: seconds per micro batch in the last step.
+        compiled_micro_batch_size: micro batch size for which the layers are compiled, if they are.
+    """
 
     config: Config
     plan: TrainingPlan
@@ -67,8 +72,7 @@ class Trainer:
         STAGE_BOUNDARY or PREEMPTED.
 
         Raises:
-            RampcliError: a checkpoint cannot be saved, or a step is harmful and the run must end
-                then.
+            RampcliError: a checkpoint cannot be saved, or a loss is not finite.
         """
         self.observers.at_start(self.state)
         try:

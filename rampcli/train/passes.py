@@ -65,8 +65,7 @@ class Passes:
         so it never calls it.
         """
         self.scale = scale
-        # The backward pass of a loss that is sharded over the vocabulary belongs into this context,
-        # too.
+        # A loss that is sharded over the vocabulary needs this context in its backward pass, too.
         with loss_over(self.tensor):
             if self.pipeline is not None:
                 total = self.pipeline.forward_backward(
