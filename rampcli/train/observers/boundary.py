@@ -41,10 +41,12 @@ class BoundaryCosts(Observer):
         self.imported = imported
         self._arrival: Arrival | None = None
 
-    def at_start(self, state: TrainingState) -> None:  # noqa: ARG002, D102
+    def at_start(self, _state: TrainingState) -> None:
+        """Notes when this process has loaded everything."""
         self._arrival = Arrival(started=self.started, imported=self.imported, loaded=time.time())
 
-    def after_step(self, state: TrainingState, step: Step) -> None:  # noqa: ARG002, D102
+    def after_step(self, state: TrainingState, _step: Step) -> None:
+        """Writes the event after the first step."""
         if self._arrival is None:
             return
         arrival, self._arrival = self._arrival, None

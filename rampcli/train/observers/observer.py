@@ -56,37 +56,42 @@ class Observers(Observer):
     def __init__(self, observers: Sequence[Observer]) -> None:
         self.observers = tuple(observers)
 
-    def at_start(self, state: TrainingState) -> None:  # noqa: D102
+    def at_start(self, state: TrainingState) -> None:
+        """Calls every observer."""
         for observer in self.observers:
             observer.at_start(state)
 
-    def at_stage(self, state: TrainingState, stage: StagePlan) -> None:  # noqa: D102
+    def at_stage(self, state: TrainingState, stage: StagePlan) -> None:
+        """Calls every observer."""
         for observer in self.observers:
             observer.at_stage(state, stage)
 
-    def after_compile(self, state: TrainingState, *, compile_s: float) -> None:  # noqa: D102
+    def after_compile(self, state: TrainingState, *, compile_s: float) -> None:
+        """Calls every observer."""
         for observer in self.observers:
             observer.after_compile(state, compile_s=compile_s)
 
     def before_update(self, state: TrainingState, result: StepResult) -> str | None:
-        """Calls all observers and returns the first reason to skip the step, or None."""
+        """Calls every observer and returns the first reason to skip the step, or None."""
         reasons = [observer.before_update(state, result) for observer in self.observers]
         return next((reason for reason in reasons if reason is not None), None)
 
-    def after_step(self, state: TrainingState, step: Step) -> None:  # noqa: D102
+    def after_step(self, state: TrainingState, step: Step) -> None:
+        """Calls every observer."""
         for observer in self.observers:
             observer.after_step(state, step)
 
-    def after_validation(  # noqa: D102
-        self, state: TrainingState, *, loss: float, samples: int
-    ) -> None:
+    def after_validation(self, state: TrainingState, *, loss: float, samples: int) -> None:
+        """Calls every observer."""
         for observer in self.observers:
             observer.after_validation(state, loss=loss, samples=samples)
 
-    def after_checkpoint(self, saved: SavedCheckpoint) -> None:  # noqa: D102
+    def after_checkpoint(self, saved: SavedCheckpoint) -> None:
+        """Calls every observer."""
         for observer in self.observers:
             observer.after_checkpoint(saved)
 
-    def at_end(self, state: TrainingState, status: str, *, save_s: float) -> None:  # noqa: D102
+    def at_end(self, state: TrainingState, status: str, *, save_s: float) -> None:
+        """Calls every observer."""
         for observer in self.observers:
             observer.at_end(state, status, save_s=save_s)

@@ -27,7 +27,8 @@ class OrderAudit(Observer):
         self.data = data
         self.device = device
 
-    def after_step(self, state: TrainingState, step: Step) -> None:  # noqa: D102
+    def after_step(self, state: TrainingState, step: Step) -> None:
+        """Adds the samples of all ranks to the hash."""
         state.order_hash = self._chain(state.order_hash, step.samples)
 
     def _chain(self, order_hash: str | None, samples: NDArray[np.int64]) -> str:

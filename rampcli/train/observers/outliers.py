@@ -56,7 +56,8 @@ class StepGuard(Observer):
             f" the same command resumes from {start}",
         )
 
-    def after_step(self, state: TrainingState, step: Step) -> None:  # noqa: ARG002, D102
+    def after_step(self, state: TrainingState, _step: Step) -> None:
+        """Notes the recent steps in the state, so that checkpoints hold them."""
         state.recent = self.outliers.recent
 
 

@@ -24,7 +24,8 @@ class SlowData(Observer):
         self.run = run
         self.waits = DataWaits()
 
-    def after_step(self, state: TrainingState, step: Step) -> None:  # noqa: D102
+    def after_step(self, state: TrainingState, step: Step) -> None:
+        """Writes the event if the share of waiting becomes too high."""
         share = self.waits.add(step_time_s=step.step_time_s, data_time_s=step.data_time_s)
         if share is not None:
             reason = (
