@@ -155,7 +155,7 @@ def written(
     return files
 
 
-WRONG_BOXES = {
+WRONG_SHARDS = {
     "a part is missing": [((0,), 4), ((5,), 5)],
     "the first half is there twice": [((0,), 5), ((0,), 5)],
     "parts overlap, and there are more numbers than in the tensor": [((0,), 6), ((5,), 5)],
@@ -165,7 +165,7 @@ WRONG_BOXES = {
 }
 
 
-@pytest.mark.parametrize("boxes", WRONG_BOXES.values(), ids=WRONG_BOXES)
+@pytest.mark.parametrize("boxes", WRONG_SHARDS.values(), ids=WRONG_SHARDS)
 def test_shards_that_do_not_tile_a_tensor_are_refused_before_reading(tmp_path, boxes):
     files = written(tmp_path, [(offsets, torch.ones(size)) for offsets, size in boxes], (10,))
     for first, values in ((0, torch.zeros(10)), (5, torch.zeros(5))):
@@ -249,9 +249,10 @@ WRONG_HEADERS = {
     "offsets are booleans": header_of([False]),
     "offsets are fractions": header_of([0.0]),
     "offsets are too many": header_of([0, 0]),
-    "offsets are no list": header_of("0"),
-    "places are no mapping": header_of() | {"__metadata__": {"DCP_SHARDING_INFO": "[]"}},
-    "a place is no mapping": header_of() | {"__metadata__": {"DCP_SHARDING_INFO": '{"weight": 1}'}},
+    "offsets are not a list": header_of("0"),
+    "places are not a mapping": header_of() | {"__metadata__": {"DCP_SHARDING_INFO": "[]"}},
+    "a place is not a mapping": header_of()
+    | {"__metadata__": {"DCP_SHARDING_INFO": '{"weight": 1}'}},
     "a place is missing": header_of() | {"__metadata__": {"DCP_SHARDING_INFO": "{}"}},
     "places are missing": header_of() | {"__metadata__": {}},
     "places are nested too deeply": header_of()
