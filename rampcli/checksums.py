@@ -1,4 +1,4 @@
-"""Checksums of files: fast ones against damage, for checkpoints, and SHA-256."""
+"""Checksums of files: SHA-256, and a faster one that detects damage but no malice."""
 
 import hashlib
 from collections.abc import Mapping
@@ -11,20 +11,31 @@ PIECE_BYTES = 8 * 2**20
 PAGE_BYTES = 4096
 
 
-class PageSums:
-    """A checksum at the speed of memory, against damage rather than malice: the SHA-256 of sums.
+class Checksum(Protocol):
+    """A checksum of a file that is read in pieces of `PIECE_BYTES`, the last one shorter."""
 
-    Each piece of `PIECE_BYTES`, the last one filled up with zeros to whole pages of 4096 bytes, is a table of 64-bit integers, little end
-    first, with a page in each row. Summed, modulo 2^64, are its columns and its rows. So damage within one page of a piece is always
-    found, and so are pages that are lost or in each other's place.
+    def update(self, piece: Any, /) -> object:
+        """Adds the next piece."""
+
+    def hexdigest(self) -> str:
+        """Returns the checksum in hexadecimal."""
+
+
+class PageSums:
+    """The SHA-256 of sums, computed about as fast as memory is read.
+
+    Each piece, padded with zeros to whole pages of 4096 bytes, is a table of little-endian 64-bit
+    integers with one page per row. The SHA-256 is the one of its column sums and row sums, modulo
+    2^64. Damage within one page of a piece always changes it; so do pages that are missing or
+    swapped.
     """
 
     def __init__(self) -> None:
         self._digest = hashlib.sha256()
 
     def update(self, piece: "memoryview | bytes") -> None:
-        """Count in the next piece."""
-        import numpy as np  # here, because most commands need none of it
+        """Adds the next piece."""
+        import numpy as np  # most commands do without it
 
         if len(piece) % PAGE_BYTES:
             piece = bytes(piece).ljust(-(-len(piece) // PAGE_BYTES) * PAGE_BYTES, b"\0")
@@ -33,46 +44,41 @@ class PageSums:
             self._digest.update(np.add.reduce(table, axis=axis).tobytes())
 
     def hexdigest(self) -> str:
-        """The checksum, in hexadecimal."""
+        """Returns the checksum in hexadecimal."""
         return self._digest.hexdigest()
 
 
 def page_sums(content: bytes) -> str:
-    """`PageSums` of a whole file."""
+    """Returns the `PageSums` of a file's content."""
     sums = PageSums()
     for begin in range(0, len(content), PIECE_BYTES):
         sums.update(content[begin : begin + PIECE_BYTES])
     return sums.hexdigest()
 
 
-class Checksum(Protocol):
-    """Counts in pieces of `PIECE_BYTES`, the last one shorter."""
-
-    def update(self, piece: Any, /) -> object:
-        """Count in the next piece."""
-
-    def hexdigest(self) -> str:
-        """The checksum, in hexadecimal."""
-
-
 def expected_checksum(facts: Mapping[str, Any]) -> tuple[Checksum, str]:
-    """What makes the checksum that a manifest gives a file, and that checksum. The first manifests have SHA-256."""
+    """Returns an empty checksum of the kind that a manifest gives for a file, and the value.
+
+    Manifests of the first version give SHA-256.
+    """
     return (PageSums(), facts["sums"]) if "sums" in facts else (hashlib.sha256(), facts["sha256"])
 
 
 def checksum_fits(path: Path, facts: Mapping[str, Any]) -> bool:
-    """Whether a file has the checksum that a manifest gives it."""
+    """Returns whether a file has the checksum that a manifest gives for it."""
     checksum, expected = expected_checksum(facts)
-    with open_to_read(path) as file:
-        while piece := file.read(PIECE_BYTES):
-            checksum.update(piece)
+    _add_file(checksum, path)
     return checksum.hexdigest() == expected
 
 
 def sha256(path: Path) -> str:
-    """The SHA-256 of a file, in hexadecimal."""
+    """Returns the SHA-256 of a file in hexadecimal."""
     digest = hashlib.sha256()
+    _add_file(digest, path)
+    return digest.hexdigest()
+
+
+def _add_file(checksum: Checksum, path: Path) -> None:
     with open_to_read(path) as file:
         while piece := file.read(PIECE_BYTES):
-            digest.update(piece)
-    return digest.hexdigest()
+            checksum.update(piece)

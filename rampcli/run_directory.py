@@ -1,7 +1,7 @@
 """The run directory: paths of its files, and reading and writing of its JSON files.
 
-Every file is JSON or text. state.json is replaced as a whole, so a reader sees the old or the new state.
-Rows of metrics.jsonl and events.jsonl are appended; an incomplete last line is ignored.
+Every file is JSON or text. state.json is replaced as a whole, so a reader sees the old or the new
+state. Rows of metrics.jsonl and events.jsonl are appended; an incomplete last line is ignored.
 """
 
 import json
@@ -41,7 +41,8 @@ MAX_STATE_BYTES = 2**20
 _APPEND_LOCK = threading.Lock()
 _STEP_FOLDER = re.compile(r"step_(\d{8,18})", re.ASCII)
 
-# Shapes, in the notation of `rampcli.records`, of the fields that readers rely on. Files may hold more.
+# Shapes, in the notation of `rampcli.records`, of the fields that readers rely on. Files may hold
+# more.
 TEXT_OR_NULL, NUMBER_OR_NULL = (str, None), (float, None)
 NEXT = {"stage": COUNT, "global_batch_size": COUNT, "num_nodes": COUNT, "command": TEXT_OR_NULL}
 FAILURE = {
@@ -96,8 +97,8 @@ class RunDirectory(OwnFolder):
     def claim(self) -> None:
         """Makes and marks the folder, as `OwnFolder.claim` does.
 
-        Run directories of earlier versions have no marker. They are recognised by their config.yaml and
-        state.json, and marked.
+        Run directories of earlier versions have no marker. They are recognised by their config.yaml
+        and state.json, and marked.
         """
         if not self.is_claimed():
             with suppress(DamagedFileError):
@@ -155,7 +156,7 @@ class RunDirectory(OwnFolder):
         return self.checkpoints / f"step_{step:08d}"
 
     def checkpoint_folders(self) -> list[Path]:
-        """Returns the folders that are named after a step, oldest first, whether complete or not."""
+        """Returns the folders named after a step, oldest first, whether complete or not."""
         return sorted(
             (path for path in self.checkpoints.glob("step_*") if _STEP_FOLDER.fullmatch(path.name)),
             key=step_of,
@@ -232,7 +233,7 @@ def read_rows(path: Path) -> Iterator[dict[str, Any]]:
 
 
 def loss_of(row: dict[str, Any]) -> float:
-    """Returns the loss of a metrics row for display. A loss that is not finite is stored as null."""
+    """Returns the loss of a metrics row: NaN if it is null, which stands for not finite."""
     return math.nan if row["loss"] is None else float(row["loss"])
 
 
@@ -249,7 +250,7 @@ class Tail:
     offset: int = 0
 
     def skip(self) -> None:
-        """Skips the complete rows. An incomplete last line stays, as the next row will replace it."""
+        """Skips all complete rows. The next row will replace an incomplete last line."""
         with suppress(FileNotFoundError):
             self.offset = _end_of_rows(self.path)
 

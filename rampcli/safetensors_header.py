@@ -1,4 +1,4 @@
-"""Reads the header of a safetensors file (format: huggingface.co/docs/safetensors) and checks it against the size of the file. No torch."""
+"""Reads headers of safetensors files (format: huggingface.co/docs/safetensors) without torch."""
 
 import math
 import os
@@ -13,9 +13,9 @@ from rampcli.own_folder import open_to_read
 from rampcli.records import MOST, parse_json
 
 LENGTH_BYTES = 8
-MOST_HEADER_BYTES = 100_000_000
-"""As the safetensors library has it."""
-MOST_DIMENSIONS = 8
+MAX_HEADER_BYTES = 100_000_000
+"""The limit of the safetensors library."""
+MAX_DIMENSIONS = 8
 METADATA = "__metadata__"
 _BITS = {
     4: ("F4",),
@@ -30,7 +30,14 @@ BITS_OF_TYPES = {name: bits for bits, names in _BITS.items() for name in names}
 
 @dataclass(frozen=True, slots=True)
 class StoredTensor:
-    """A tensor in a file: its type as the format names it, its shape, and its first byte in the file and the one after its last."""
+    """A tensor in a file.
+
+    Attributes:
+        dtype: its type, by the format's name.
+        shape: its shape.
+        begin: its first byte in the file.
+        end: the byte after its last.
+    """
 
     dtype: str
     shape: tuple[int, ...]
@@ -40,7 +47,7 @@ class StoredTensor:
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """What a file holds: its tensors by name, its metadata, and its size."""
+    """The tensors of a file by name, its metadata, and its size."""
 
     tensors: dict[str, StoredTensor]
     metadata: dict[str, str]
@@ -48,18 +55,21 @@ class Header:
 
 
 def read_header(path: Path) -> Header:
-    """Returns the header of a file in which each byte belongs to the header or to exactly one tensor.
+    """Reads the header of a safetensors file and checks it against the size of the file.
+
+    Every byte of the file belongs to the header or to exactly one tensor.
 
     Raises:
-        DamagedFileError: the file cannot be read, or it is not such a file.
+        DamagedFileError: the file cannot be read, or is not a whole safetensors file.
     """
     try:
         with open_to_read(path) as file:
             file_bytes = os.fstat(file.fileno()).st_size
             length = int.from_bytes(file.read(LENGTH_BYTES), "little")
-            if length > min(file_bytes - LENGTH_BYTES, MOST_HEADER_BYTES):
+            if length > min(file_bytes - LENGTH_BYTES, MAX_HEADER_BYTES):
                 raise DamagedFileError(
-                    f"{path} is damaged: it has {file_bytes:,} bytes, and its header would have {length:,}"
+                    f"{path} is damaged: it has {file_bytes:,} bytes, and its header claims"
+                    f" {length:,}"
                 )
             content = file.read(length)
     except OSError as error:
@@ -73,28 +83,32 @@ def read_header(path: Path) -> Header:
 
 
 def is_counts(value: Any) -> TypeGuard[list[int]]:
-    """Whether a JSON value is a list of whole numbers from 0. Headers hold so many that `records.check_shape` would take seconds."""
+    """Returns whether a JSON value is a list of whole numbers from 0.
+
+    Headers hold too many of these lists for `records.check_shape`, which would take seconds.
+    """
     return type(value) is list and all(
         type(number) is int and 0 <= number <= MOST for number in value
     )
 
 
 def _stored(path: Path, name: str, entry: Any, first_byte: int) -> StoredTensor:
+    """Returns the tensor of a header's entry; `first_byte` is the one after the header."""
     try:
         dtype, shape, offsets = entry["dtype"], entry["shape"], entry["data_offsets"]
         bits = BITS_OF_TYPES[dtype]
     except (KeyError, TypeError) as error:
         raise DamagedFileError(
-            f"{path} is damaged: {name} is not a tensor of a type that is known"
+            f"{path} is damaged: {name} is not a tensor of a known type"
         ) from error
     if not (
         is_counts(shape)
         and is_counts(offsets)
-        and len(shape) <= MOST_DIMENSIONS
+        and len(shape) <= MAX_DIMENSIONS
         and len(offsets) == 2
     ):
         raise DamagedFileError(
-            f"{path} is damaged: the shape or the offsets of {name} are not whole numbers from 0"
+            f"{path} is damaged: shape or offsets of {name} are not lists of whole numbers from 0"
         )
     begin, end = offsets
     if 8 * (end - begin) != math.prod(shape) * bits:
@@ -105,11 +119,11 @@ def _stored(path: Path, name: str, entry: Any, first_byte: int) -> StoredTensor:
 def _check_end_to_end(
     path: Path, tensors: Iterable[StoredTensor], *, first_byte: int, file_bytes: int
 ) -> None:
-    """Check that the tensors follow each other without gap or overlap, from the header to the end of the file."""
+    """Checks that tensors fill the file after its header, without gaps or overlaps."""
     end = first_byte
     for stored in sorted(tensors, key=attrgetter("begin", "end")):
         if stored.begin != end:
-            raise DamagedFileError(f"{path} is damaged: its tensors do not lie end to end")
+            raise DamagedFileError(f"{path} is damaged: there are gaps or overlaps between tensors")
         end = stored.end
     if end != file_bytes:
         raise DamagedFileError(

@@ -13,7 +13,7 @@ from rampcli.checksums import checksum_fits, page_sums, sha256
     [page_sums, lambda content: hashlib.sha256(content).hexdigest()],
     ids=["sums", "sha256"],
 )
-def test_a_file_is_compared_with_whichever_checksum_its_manifest_has(sum_of, tmp_path):
+def test_a_file_is_compared_with_the_checksum_in_its_manifest(sum_of, tmp_path):
     content = bytes(range(256)) * 40_000  # more than one piece
     facts = {"sha256" if sum_of is not page_sums else "sums": sum_of(content)}
     (tmp_path / "file").write_bytes(content)
@@ -34,12 +34,12 @@ def test_any_damage_within_a_page_changes_the_sums(content, place, new):
     assert (page_sums(damaged) == page_sums(content)) == (damaged == content)
 
 
-def test_pages_that_changed_their_places_change_the_sums():
+def test_swapped_pages_change_the_sums():
     pages = [bytes([number]) * 4096 for number in range(4)]
     assert len({page_sums(b"".join(order)) for order in itertools.permutations(pages)}) == 24
 
 
-def test_a_checksum_is_that_of_the_content(tmp_path):
+def test_sha256_is_the_one_of_the_content(tmp_path):
     (tmp_path / "file").write_bytes(b"abc")
     assert (
         sha256(tmp_path / "file")

@@ -10,18 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rampcli.checkpoint.manifest import (
-    MANIFEST,
-    complete_checkpoints,
-    read_checkpoints,
-    remove_checkpoints_from,
-    remove_old_checkpoints,
-)
-from rampcli.checksums import sha256
 from rampcli.errors import DamagedFileError, UsageError
-from rampcli.own_folder import write_json
 from rampcli.run_directory import RunDirectory, Tail, read_rows
-from run_files import coming, manifest, metrics_row, state
+from run_files import coming, metrics_row, state
 
 ROWS = st.lists(
     st.dictionaries(
@@ -35,30 +26,10 @@ ROWS = st.lists(
 def run(tmp_path):
     directory = RunDirectory(tmp_path / "run")
     directory.path.mkdir()
-    directory.checkpoints.mkdir()
     return directory
 
 
-def save(run, step, *, samples=None, complete=True):
-    folder = run.checkpoint_folder(step)
-    folder.mkdir()
-    (folder / "model.safetensors").write_bytes(bytes([step % 256]) * 100)
-    if complete:
-        files = {
-            "model.safetensors": {"bytes": 100, "sha256": sha256(folder / "model.safetensors")}
-        }
-        consumed_samples = 8 * step if samples is None else samples
-        write_json(
-            folder / MANIFEST, manifest(step=step, consumed_samples=consumed_samples, files=files)
-        )
-    return folder
-
-
-def steps(run):
-    return [checkpoint.step for checkpoint in complete_checkpoints(run)]
-
-
-def test_the_files_of_a_run_are_where_the_documents_say(tmp_path):
+def test_files_have_the_documented_paths(tmp_path):
     run = RunDirectory(tmp_path)
     names = [
         path.relative_to(tmp_path).as_posix()
@@ -68,7 +39,7 @@ def test_the_files_of_a_run_are_where_the_documents_say(tmp_path):
     assert run.checkpoint_folder(123) == tmp_path / "checkpoints" / "step_00000123"
 
 
-def test_the_state_is_read_as_it_was_written_and_is_none_before(run):
+def test_state_is_read_as_written_and_is_none_before_the_start(run):
     assert run.read_state() is None
     for step in (1, 2):
         written = state(step=step, next=coming(command="rampcli ‹ü›"))
@@ -76,12 +47,14 @@ def test_the_state_is_read_as_it_was_written_and_is_none_before(run):
         assert run.read_state() == written
 
 
-def test_a_reader_sees_a_whole_file_while_it_is_replaced_and_after_the_writer_is_killed(run):
+def test_readers_see_a_whole_state_during_writes_and_after_the_writer_is_killed(run):
     program = (
-        "import sys, itertools; from pathlib import Path; from rampcli.run_directory import RunDirectory\n"
+        "import sys, itertools; from pathlib import Path\n"
+        "from rampcli.run_directory import RunDirectory\n"
         "run = RunDirectory(Path(sys.argv[1]))\n"
         "for turn in itertools.count():\n"
-        "    run.write_state({'status': 'x' * 100_000, 'step': turn, 'consumed_samples': turn, 'stage': 0, 'next': None})\n"
+        "    counts = {'step': turn, 'consumed_samples': turn, 'stage': 0}\n"
+        "    run.write_state({'status': 'x' * 100_000, **counts, 'next': None})\n"
         "    print(turn, flush=True)\n"
     )
     writer = subprocess.Popen(
@@ -102,7 +75,7 @@ def test_a_reader_sees_a_whole_file_while_it_is_replaced_and_after_the_writer_is
 
 
 @given(rows=ROWS)
-def test_rows_are_read_in_the_order_and_as_they_were_added(rows, tmp_path_factory):
+def test_rows_are_read_in_order_as_they_were_appended(rows, tmp_path_factory):
     run = RunDirectory(tmp_path_factory.mktemp("rows"))
     written = [{"event": "note", "time": 1.0, "facts": row} for row in rows]
     for row in written:
@@ -110,12 +83,12 @@ def test_rows_are_read_in_the_order_and_as_they_were_added(rows, tmp_path_factor
     assert list(read_rows(run.events)) == written
 
 
-def test_a_file_of_rows_that_is_not_there_has_none(tmp_path):
+def test_a_missing_file_has_no_rows(tmp_path):
     assert list(read_rows(tmp_path / "rows.jsonl")) == []
 
 
 @pytest.mark.parametrize("kept", range(16))
-def test_a_last_row_that_was_cut_off_is_no_row(run, kept):
+def test_an_incomplete_last_row_is_ignored(run, kept):
     run.append_row(run.metrics, metrics_row(step=1))
     whole = run.metrics.read_bytes()
     run.append_row(run.metrics, metrics_row(step=25))
@@ -123,14 +96,14 @@ def test_a_last_row_that_was_cut_off_is_no_row(run, kept):
     assert list(read_rows(run.metrics)) == [metrics_row(step=1)]
 
 
-def test_a_row_added_after_one_that_was_cut_off_is_read(run):
+def test_a_row_appended_after_an_incomplete_one_is_read(run):
     run.append_row(run.metrics, metrics_row(step=1))
     run.metrics.write_bytes(run.metrics.read_bytes() + b'{"st')
     run.append_row(run.metrics, metrics_row(step=2))
     assert list(read_rows(run.metrics)) == [metrics_row(step=1), metrics_row(step=2)]
 
 
-def test_an_event_carries_its_kind_its_facts_and_its_time(run):
+def test_an_event_has_its_kind_facts_and_time(run):
     run.append_event("launch", world_size=2)
     run.append_event("exit")
     launch, exited = read_rows(run.events)
@@ -139,87 +112,7 @@ def test_an_event_carries_its_kind_its_facts_and_its_time(run):
     assert 1.7e9 < launch["time"] <= exited["time"]
 
 
-def test_checkpoints_are_found_in_the_order_of_their_steps(run):
-    for step in (90, 7, 123_456_789, 100):
-        save(run, step)
-    assert steps(run) == [7, 90, 100, 123_456_789]
-    assert [checkpoint.consumed_samples for checkpoint in complete_checkpoints(run)] == [
-        56,
-        720,
-        800,
-        987_654_312,
-    ]
-    assert complete_checkpoints(run)[0].path == run.checkpoint_folder(7)
-
-
-def test_a_folder_without_a_manifest_or_of_another_name_is_no_checkpoint(run):
-    save(run, 5)
-    save(run, 6, complete=False)
-    save(run, 7).rename(run.checkpoints / "step_00000007.tmp")
-    save(run, 8).rename(run.checkpoints / "step_8")
-    assert steps(run) == [5]
-
-
-def test_a_run_that_has_not_started_has_no_checkpoints(tmp_path):
-    assert complete_checkpoints(RunDirectory(tmp_path / "nowhere")) == []
-
-
-def test_a_whole_checkpoint_has_no_damage(run):
-    save(run, 5)
-    assert complete_checkpoints(run)[0].damage() is None
-
-
-@pytest.mark.parametrize(
-    ("content", "damage"),
-    [
-        (None, "model.safetensors is missing"),
-        (bytes([5]) * 99, "model.safetensors has 99 bytes instead of 100"),
-        (bytes([5]) * 99 + bytes([4]), "model.safetensors has another checksum"),
-    ],
-)
-def test_a_damaged_checkpoint_says_what_is_wrong(run, content, damage):
-    file = save(run, 5) / "model.safetensors"
-    if content is None:
-        file.unlink()
-    else:
-        file.write_bytes(content)
-    assert complete_checkpoints(run)[0].damage() == damage
-
-
-@pytest.mark.parametrize(
-    ("keep", "left"), [(1, [30]), (2, [20, 30]), (3, [10, 20, 30]), (9, [10, 20, 30])]
-)
-def test_the_newest_complete_checkpoints_are_kept_and_the_rest_is_gone(run, keep, left):
-    for step in (10, 20, 30):
-        save(run, step)
-    save(run, 40, complete=False)
-    remove_old_checkpoints(run, keep_last=keep)
-    assert steps(run) == left
-    assert sorted(path.name for path in run.checkpoints.iterdir()) == [
-        f"step_{step:08d}" for step in left
-    ]
-    assert all(checkpoint.damage() is None for checkpoint in complete_checkpoints(run))
-
-
-@pytest.mark.parametrize(("keep", "left"), [(1, [30]), (2, [20, 30]), (3, [10, 20, 30])])
-def test_a_damaged_checkpoint_goes_when_enough_newer_ones_are_there(run, keep, left):
-    for step in (10, 20, 30):
-        save(run, step)
-    (run.checkpoint_folder(10) / MANIFEST).write_text("{")
-    remove_old_checkpoints(run, keep_last=keep)
-    assert sorted(path.name for path in run.checkpoints.iterdir()) == [
-        f"step_{step:08d}" for step in left
-    ]
-
-
-def test_checkpoints_of_steps_that_were_taken_again_are_removed(run):
-    for step in (10, 20, 30):
-        save(run, step)
-    remove_checkpoints_from(run, 20)
-    assert sorted(path.name for path in run.checkpoints.iterdir()) == ["step_00000010"]
-
-
-def test_rows_that_threads_add_at_a_time_are_all_there(run):
+def test_threads_may_append_rows_at_the_same_time(run):
     with ThreadPoolExecutor(8) as threads:
         deque(
             threads.map(
@@ -229,7 +122,7 @@ def test_rows_that_threads_add_at_a_time_are_all_there(run):
     assert sorted(row["number"] for row in read_rows(run.events)) == list(range(200))
 
 
-def test_steps_that_will_be_taken_again_leave_the_metrics(run):
+def test_metrics_of_steps_that_will_be_taken_again_are_dropped(run):
     for step in range(1, 6):
         run.append_row(run.metrics, metrics_row(step=step, loss=1 / step))
     before = run.metrics.read_text(encoding="utf-8").splitlines(keepends=True)
@@ -240,7 +133,7 @@ def test_steps_that_will_be_taken_again_leave_the_metrics(run):
     assert [row["step"] for row in read_rows(run.metrics)] == [1, 2, 3, 4]
 
 
-def test_forgetting_in_a_run_without_metrics_leaves_none(run):
+def test_a_run_without_metrics_has_none_to_drop(run):
     run.drop_metrics_after(3)
     assert list(read_rows(run.metrics)) == []
 
@@ -249,7 +142,7 @@ def event(name):
     return {"event": name, "time": 1.0}
 
 
-def test_a_tail_gives_each_new_row_once_and_waits_for_the_end_of_a_line(run):
+def test_a_tail_yields_each_new_row_once_and_waits_for_the_end_of_a_line(run):
     run.append_row(run.events, event("old"))
     tail = Tail(run.events)
     tail.skip()
@@ -263,7 +156,7 @@ def test_a_tail_gives_each_new_row_once_and_waits_for_the_end_of_a_line(run):
     assert list(tail.rows()) == []
 
 
-def test_a_row_that_replaces_one_that_was_cut_off_is_read_whole(run):
+def test_a_tail_reads_a_row_that_replaces_an_incomplete_one(run):
     run.append_row(run.events, event("old"))
     run.events.write_bytes(run.events.read_bytes() + b'{"cut o')
     tail = Tail(run.events)
@@ -272,7 +165,7 @@ def test_a_row_that_replaces_one_that_was_cut_off_is_read_whole(run):
     assert list(tail.rows()) == [event("longer than what was cut off")]
 
 
-def test_a_file_that_does_not_exist_yet_has_no_rows(run):
+def test_a_tail_waits_for_a_file_that_does_not_exist_yet(run):
     tail = Tail(run.events)
     tail.skip()
     assert list(tail.rows()) == []
@@ -299,14 +192,14 @@ def test_a_file_that_does_not_exist_yet_has_no_rows(run):
     ],
     ids=range(13),
 )
-def test_a_row_that_no_run_wrote_is_one_message(run, line):
+def test_a_damaged_row_is_one_error(run, line):
     run.append_row(run.metrics, metrics_row())
     run.metrics.write_bytes(run.metrics.read_bytes() + line + b"\n")
     with pytest.raises(DamagedFileError, match=r"metrics\.jsonl.* is damaged"):
         list(read_rows(run.metrics))
 
 
-def test_metrics_are_kept_aside_under_a_name_of_their_own(run):
+def test_metrics_are_set_aside_under_a_new_name(run):
     assert run.set_metrics_aside() is None
     for number in (1, 2):
         run.append_row(run.metrics, metrics_row(step=number))
@@ -315,36 +208,7 @@ def test_metrics_are_kept_aside_under_a_name_of_their_own(run):
         assert [row["step"] for row in read_rows(aside)] == [number]
 
 
-@pytest.mark.parametrize(
-    "facts",
-    [
-        {"step": 6},
-        {"consumed_samples": -1},
-        {"files": {"../../secret": {"bytes": 1, "sums": "0"}}},
-        {"files": {"/etc/passwd": {"bytes": 1, "sums": "0"}}},
-        {"files": {"model.safetensors": {"bytes": 1}}},
-        {"files": {"model.safetensors": {"bytes": -1, "sums": "0"}}},
-        {"files": []},
-        {"recent": [[1.0]]},
-        {"settings": {"seed": {}}},
-    ],
-    ids=str,
-)
-def test_a_manifest_that_no_save_wrote_is_passed_over_for_an_older_one_and_named(run, facts):
-    save(run, 5)
-    write_json(save(run, 7) / MANIFEST, manifest() | facts)
-    assert steps(run) == [5]
-    _, (damaged,) = read_checkpoints(run)
-    assert "step_00000007/manifest.json is damaged" in damaged.message
-
-
-def test_where_every_manifest_is_damaged_a_run_does_not_pass_for_one_without_checkpoints(run):
-    (save(run, 7) / MANIFEST).write_text("{")
-    with pytest.raises(DamagedFileError, match="manifest"):
-        complete_checkpoints(run)
-
-
-def test_a_run_directory_of_an_earlier_version_is_recognised_and_a_folder_with_alike_names_is_not(
+def test_a_run_directory_of_an_earlier_version_is_recognised_and_a_foreign_folder_is_not(
     run, tmp_path
 ):
     run.config.write_text("name: run\n")

@@ -39,7 +39,7 @@ def test_what_the_safetensors_library_writes_is_read(tmp_path):
     } == {name: (tensor.shape, tensor.nbytes) for name, tensor in tensors.items()}
 
 
-def test_a_header_is_read_as_it_stands(tmp_path):
+def test_a_header_is_read_as_written(tmp_path):
     stored = read_header(write(tmp_path / "x", {"a": ENTRY})).tensors["a"]
     begin = (tmp_path / "x").stat().st_size - 24
     assert stored == StoredTensor("F32", (2, 3), begin, begin + 24)
@@ -50,7 +50,7 @@ WRONG = {
     "a header beyond its end": {"length": 1000},
     "a header of 2^64 bytes": {"length": 2**64 - 1},
     "a tensor beyond its end": {"data": 20},
-    "bytes behind the last tensor": {"data": 25},
+    "bytes after the last tensor": {"data": 25},
     "no tensor, but bytes": {"header": {}},
     "a gap before the first tensor": {
         "header": {"a": ENTRY | {"data_offsets": [4, 28]}},
@@ -71,23 +71,23 @@ WRONG = {
     "negative sizes": {"header": {"a": ENTRY | {"shape": [-2, -3]}}},
     "sizes that are booleans": {"header": {"a": ENTRY | {"shape": [True, 6]}}},
     "sizes that are fractions": {"header": {"a": ENTRY | {"shape": [2.0, 3]}}},
-    "sizes beyond all bounds": {"header": {"a": ENTRY | {"shape": [10**30]}}},
+    "sizes beyond the limit": {"header": {"a": ENTRY | {"shape": [10**30]}}},
     "a thousand dimensions": {"header": {"a": ENTRY | {"shape": [2, 3, *[1] * 1000]}}},
-    "a type that nobody knows": {"header": {"a": ENTRY | {"dtype": "F33"}}},
+    "an unknown type": {"header": {"a": ENTRY | {"dtype": "F33"}}},
     "a type that is a list": {"header": {"a": ENTRY | {"dtype": []}}},
     "a tensor that is a number": {"header": {"a": 1}},
     "a tensor without a shape": {"header": {"a": {"dtype": "F32", "data_offsets": [0, 24]}}},
-    "metadata that is no text": {"header": {"a": ENTRY, "__metadata__": {"format": 1}}},
+    "metadata that is not text": {"header": {"a": ENTRY, "__metadata__": {"format": 1}}},
     "a list": {"header": [ENTRY]},
-    "no JSON": {"header": b"{"},
-    "no UTF-8": {"header": b'{"\xff": 1}'},
+    "not JSON": {"header": b"{"},
+    "not UTF-8": {"header": b'{"\xff": 1}'},
     "nesting without end": {"header": b"[" * 100_000},
     "numbers of thousands of digits": {"header": b'{"a": 1' + b"0" * 10_000 + b"}"},
 }
 
 
 @pytest.mark.parametrize("wrong", WRONG.values(), ids=WRONG)
-def test_a_file_that_the_format_does_not_allow_is_one_error(tmp_path, wrong):
+def test_an_invalid_file_is_one_error(tmp_path, wrong):
     path = tmp_path / "x.safetensors"
     if isinstance(wrong, bytes):
         path.write_bytes(wrong)
@@ -102,9 +102,7 @@ BYTES = st.sampled_from(b'0123456789[]{},:"-eE. ') | st.integers(0, 255)
 
 
 @given(changes=st.lists(st.tuples(st.integers(0, 10_000), BYTES), min_size=1, max_size=3))
-def test_of_changed_files_those_are_read_that_the_safetensors_library_reads(
-    changes, tmp_path_factory
-):
+def test_a_changed_file_is_read_if_the_safetensors_library_reads_it(changes, tmp_path_factory):
     path = write(tmp_path_factory.mktemp("files") / "x.safetensors", TWO, 48)
     content = bytearray(path.read_bytes())
     for place, byte in changes:
@@ -123,7 +121,7 @@ def test_of_changed_files_those_are_read_that_the_safetensors_library_reads(
 
 
 @pytest.mark.parametrize("kind", ["fifo", "folder", "nothing", "device"])
-def test_what_is_no_regular_file_is_one_error_and_waits_for_nobody(tmp_path, kind):
+def test_a_file_that_is_not_regular_is_one_error_without_waiting(tmp_path, kind):
     path = tmp_path / "x.safetensors"
     if kind == "fifo":
         os.mkfifo(path)

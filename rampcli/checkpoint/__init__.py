@@ -1,1 +1,1 @@
-"""Checkpoints: saving, loading, and their files. Only `manifest` and `compatibility` need no torch."""
+"""Checkpoints: saving and loading. Of its modules, `manifest` and `compatibility` need no torch."""

@@ -1,7 +1,7 @@
 """Loads a run's newest whole checkpoint into a model and its optimisers, on any number of ranks."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar, cast
 
 import torch
 import torch.distributed as dist
@@ -15,6 +15,8 @@ from rampcli.errors import DamagedFileError, NoCheckpointError, reason_of
 from rampcli.models.decoder import Decoder
 from rampcli.parallel.ranks import broadcast_from_rank_0, gather_from_all_ranks
 from rampcli.run_directory import RunDirectory
+
+Result = TypeVar("Result")
 
 
 def load_newest(
@@ -51,11 +53,12 @@ def load_newest(
     for checkpoint in _newest_first(readable):
         if checkpoint is not None:
             check_compatible(checkpoint, settings=settings, corpus=corpus)
-        damage = _load(checkpoint, parts, optimizers)
-        if damage is None and checkpoint is not None:
-            return _state_in(checkpoint)
-        if dist.get_rank() == 0 and checkpoint is not None:
-            run.append_event("fault", reason=f"{checkpoint.path.name} is damaged: {damage}")
+        try:
+            return _load(checkpoint, parts, optimizers)
+        except DamagedFileError as error:
+            if dist.get_rank() == 0 and checkpoint is not None:
+                reason = f"{checkpoint.path.name} is damaged: {error.message}"
+                run.append_event("fault", reason=reason)
     raise NoCheckpointError(
         f"every checkpoint in {run.checkpoints} is damaged",
         remedy="another name= or run_dir= to start from step 0",
@@ -75,54 +78,63 @@ def _load(
     checkpoint: Checkpoint | None,
     parts: Sequence[Decoder],
     optimizers: Sequence[torch.optim.Optimizer],
-) -> str | None:
-    """Loads a checkpoint in place. Returns its damage, the same on every rank, or None if it is whole.
+) -> TrainingState:
+    """Loads a checkpoint in place and returns its state.
 
-    Sizes and headers are checked first, so nothing is built or read for a checkpoint that fails there.
-    Checksums are compared while reading, each rank taking a share of the files.
+    Sizes and headers are checked first, so nothing is built or read for a checkpoint that fails
+    there. Checksums are compared while reading, each rank taking a share of the files.
+
+    Raises:
+        DamagedFileError: on every rank, if one of them found damage.
     """
-    opened: list[TensorFiles] = []
-
-    def open_files() -> None:
-        if checkpoint is None:
-            raise DamagedFileError("a rank cannot read its manifest")
-        opened.append(open_tensor_files(checkpoint))
-
-    def read() -> None:
-        (files,) = opened
-        tensors = named_tensors(parts, optimizers, copies=True)
-        shards = [shard_of(name, tensor) for name, tensor, _ in tensors]
-        files.read(shards, to_check=_share_of_rank(sorted(files.files)))
-
-    damage = _damage_on_any_rank(open_files)
-    if damage is None:
-        if checkpoint is not None and checkpoint.step > 0:
-            make_optimizer_state(optimizers)
-        damage = _damage_on_any_rank(read)
-    return damage
+    files = _on_all_ranks(lambda: _open_files(checkpoint))
+    assert checkpoint is not None
+    if checkpoint.step > 0:
+        make_optimizer_state(optimizers)
+    tensors = named_tensors(parts, optimizers, copies=True)
+    shards = [shard_of(name, tensor) for name, tensor, _ in tensors]
+    to_check = _share_of_rank(sorted(checkpoint.files))
+    _on_all_ranks(lambda: files.read(shards, to_check=to_check))
+    recent = [(loss, norm) for loss, norm in checkpoint.manifest.get("recent", [])]
+    return TrainingState(
+        step=checkpoint.step,
+        consumed_samples=checkpoint.consumed_samples,
+        order_hash=checkpoint.manifest["order_hash"],
+        recent=recent,
+    )
 
 
-def open_tensor_files(checkpoint: Checkpoint) -> TensorFiles:
+def _open_files(checkpoint: Checkpoint | None) -> TensorFiles:
     """Returns a checkpoint's tensor files after checking the sizes of all files and their headers.
 
     Raises:
-        DamagedFileError: a file is missing, has another size, or is not a safetensors file.
+        DamagedFileError: a file is missing, has another size, or is not a safetensors file; or
+            there is no checkpoint, because this rank found no valid manifest.
         OSError: a file cannot be read.
     """
+    if checkpoint is None:
+        raise DamagedFileError("a rank cannot read its manifest")
     if (damage := checkpoint.damage(by_checksum=False)) is not None:
         raise DamagedFileError(damage)
     return TensorFiles.open(checkpoint.path, checkpoint.files)
 
 
-def _damage_on_any_rank(work: Callable[[], None]) -> str | None:
-    """Runs `work` on every rank. Returns the damage that the first of them found, or None."""
-    damage = None
+def _on_all_ranks(work: Callable[[], Result]) -> Result:
+    """Runs `work` on every rank and returns this rank's result.
+
+    Raises:
+        DamagedFileError: on every rank, if `work` found damage on one of them.
+    """
+    result, damage = None, None
     try:
-        work()
+        result = work()
     except (DamagedFileError, OSError) as error:
         damage = reason_of(error)
-    damages = (found["damage"] for found in gather_from_all_ranks({"damage": damage}))
-    return next((found for found in damages if found is not None), None)
+    damages = [found["damage"] for found in gather_from_all_ranks({"damage": damage})]
+    for reason in damages:
+        if reason is not None:
+            raise DamagedFileError(reason)
+    return cast(Result, result)
 
 
 def _share_of_rank(names: Sequence[str]) -> list[str]:
@@ -134,8 +146,8 @@ def _share_of_rank(names: Sequence[str]) -> list[str]:
 def make_optimizer_state(optimizers: Sequence[torch.optim.Optimizer]) -> None:
     """Makes optimisers create the state that they otherwise create in their first step.
 
-    Each parameter takes a step with a gradient of zero and a learning rate of zero. Only one gradient is
-    in memory at a time.
+    Each parameter takes a step with a gradient of zero and a learning rate of zero. Only one
+    gradient is in memory at a time.
     """
     for optimizer in optimizers:
         for group in optimizer.param_groups:
@@ -146,12 +158,3 @@ def make_optimizer_state(optimizers: Sequence[torch.optim.Optimizer]) -> None:
                     optimizer.step()
                     parameter.grad = None
             group["lr"] = rate
-
-
-def _state_in(checkpoint: Checkpoint) -> TrainingState:
-    return TrainingState(
-        step=checkpoint.step,
-        consumed_samples=checkpoint.consumed_samples,
-        order_hash=checkpoint.manifest["order_hash"],
-        recent=[(loss, norm) for loss, norm in checkpoint.manifest.get("recent", [])],
-    )

@@ -9,7 +9,6 @@ from tokenizers import Tokenizer
 from torch import Tensor
 
 from rampcli.checkpoint.compatibility import check_compatible
-from rampcli.checkpoint.load import open_tensor_files
 from rampcli.checkpoint.manifest import Checkpoint, read_checkpoints
 from rampcli.checkpoint.shards import Shard, shard_of
 from rampcli.checkpoint.state import MODEL, TOKENIZER
@@ -64,8 +63,8 @@ def open_run(path: Path, *, step: int | None) -> tuple[Config, Checkpoint]:
 def damage_of(config: Config, checkpoint: Checkpoint) -> str | None:
     """Returns why a checkpoint does not hold the model of a configuration, or None if it does.
 
-    Sizes are checked first, headers second and checksums last, so that a damaged or hostile file cannot
-    make this process read or allocate more than the model needs.
+    Sizes are checked first, headers second and checksums last, so that a damaged or hostile file
+    cannot make this process read or allocate more than the model needs.
     """
     try:
         damage = checkpoint.damage(by_checksum=False) or _size_mismatch(config, checkpoint)
@@ -98,7 +97,8 @@ def _check_weights(config: Config, checkpoint: Checkpoint) -> None:
     """
     with torch.device("meta"):
         model = Decoder(config.model, sequence_length=config.data.sequence_length)
-    open_tensor_files(checkpoint).find(_shards(dict(model.named_parameters())))
+    files = TensorFiles.open(checkpoint.path, checkpoint.files)
+    files.find(_shards(dict(model.named_parameters())))
 
 
 def load_model(

@@ -1,7 +1,7 @@
-"""Manifests of checkpoints: finding checkpoints, checking their files, and removing old ones. No torch.
+"""Manifests of checkpoints: finds checkpoints, checks their files, removes old ones. No torch.
 
-A checkpoint is a folder of tensor files and a manifest.json that gives the size and checksum of each. The
-manifest is written last, so a folder without one is an interrupted save.
+A checkpoint is a folder of tensor files and a manifest.json that gives the size and checksum of
+each. The manifest is written last, so a folder without one is an interrupted save.
 """
 
 import re
@@ -74,8 +74,8 @@ def read_checkpoint(folder: Path) -> Checkpoint:
 
     Raises:
         FileNotFoundError: the folder has no manifest.
-        DamagedFileError: the manifest has another shape or step, or names a file outside the folder or
-            without a checksum.
+        DamagedFileError: the manifest has another shape or step, or names a file outside the folder
+            or without a checksum.
     """
     path = folder / MANIFEST
     manifest = read_json(path, SHAPE)
@@ -94,7 +94,7 @@ def read_checkpoint(folder: Path) -> Checkpoint:
 
 
 def read_checkpoints(run: RunDirectory) -> tuple[list[Checkpoint], list[DamagedFileError]]:
-    """Returns the run's complete checkpoints, and the errors of manifests that are damaged, oldest first."""
+    """Returns complete checkpoints and the errors of damaged manifests, both oldest first."""
     found, damaged = [], list[DamagedFileError]()
     for folder in run.checkpoint_folders():
         try:
@@ -107,7 +107,7 @@ def read_checkpoints(run: RunDirectory) -> tuple[list[Checkpoint], list[DamagedF
 
 
 def complete_checkpoints(run: RunDirectory) -> list[Checkpoint]:
-    """Returns the run's checkpoints that have a readable manifest, oldest first. Files are not checked.
+    """Returns the checkpoints that have a valid manifest, oldest first. Files are not checked.
 
     Raises:
         DamagedFileError: there are manifests, but all of them are damaged.
@@ -155,7 +155,7 @@ def remove_checkpoints_from(run: RunDirectory, step: int) -> None:
 
 
 def _remove(run: RunDirectory, folder: Path) -> None:
-    """Removes a checkpoint, its manifest first: a half-removed checkpoint must not look complete."""
+    """Removes a checkpoint, manifest first: a half-removed checkpoint must not look complete."""
     if not folder.is_symlink():
         run.remove_file(folder / MANIFEST)
     run.remove_tree(folder)

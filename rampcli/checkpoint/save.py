@@ -1,7 +1,7 @@
 """Saves checkpoints: tensors in safetensors files, everything else in a JSON manifest. No pickle.
 
-A checkpoint is written under another name, flushed, given its manifest and renamed, so it is complete or
-absent. It loads on any number of ranks.
+A checkpoint is written under another name, flushed, given its manifest and renamed, so it is
+complete or absent. It loads on any number of ranks.
 """
 
 import time
@@ -53,18 +53,19 @@ OnSaved = Callable[[SavedCheckpoint], None]
 
 
 class Checkpoints:
-    """Saves a model, of which each rank has its parts, and its optimisers. Every rank makes every call.
+    """Saves a model and its optimisers. Every rank makes every call.
 
-    With `in_background`, training continues during a save. A thread on each rank copies the tensors to
-    host memory, writes them, and communicates in a process group of its own. Only the next optimiser step,
-    which changes the tensors, waits for the copy.
+    With `in_background`, training continues during a save. A thread on each rank copies the tensors
+    to host memory, writes them, and communicates in a process group of its own. Only the next
+    optimiser step, which changes the tensors, waits for the copy.
 
     Args:
         run: the run directory.
         parts: this rank's parts of the model.
         optimizers: their optimisers.
         keep_last: complete checkpoints to keep.
-        facts: what the checkpoints belong to, for their manifests: `settings`, `corpus`, `world_size`.
+        facts: what the checkpoints belong to, for their manifests: `settings`, `corpus`,
+            `world_size`.
         tokenizer: content of the tokenizer's file, stored in every checkpoint, or None.
         in_background: let training continue during a save.
         saved_step: step of the checkpoint that was loaded, which is not saved again.
@@ -110,11 +111,12 @@ class Checkpoints:
         Args:
             state: how far the run has come.
             is_last: return only when the checkpoint is complete, because training is over.
-            on_saved: called on every rank once the checkpoint is complete, possibly by another thread.
+            on_saved: called on every rank once the checkpoint is complete, possibly by another
+                thread.
 
         Raises:
-            RampcliError: this checkpoint or the one before it cannot be written, for example because the
-                disk is full. Older checkpoints are unchanged.
+            RampcliError: this checkpoint or the one before it cannot be written, for example
+                because the disk is full. Older checkpoints are unchanged.
         """
         began = time.perf_counter()
         self.wait()
@@ -141,7 +143,7 @@ class Checkpoints:
 
     @property
     def has_failed(self) -> bool:
-        """Whether the background save is known to have failed on this rank; `wait` raises the error."""
+        """Whether the background save has failed on this rank. If so, `wait` raises the error."""
         return (
             self._saving is not None
             and self._saving.done()
@@ -182,8 +184,8 @@ class Checkpoints:
             self._on_all_ranks(lambda: self._complete(aside, final, manifest) if is_first else {})
         except _SaveFailedError as error:
             if is_first:
-                # Make room on a full disk, so that the failure can be recorded. If this fails too, the
-                # error of the save says more, and the next save removes the folder.
+                # Make room on a full disk, so that the failure can be recorded. If this fails too,
+                # the error of the save says more, and the next save removes the folder.
                 with suppress(OSError, RampcliError):
                     self.run.remove_tree(aside)
             raise RampcliError(

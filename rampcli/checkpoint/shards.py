@@ -1,4 +1,4 @@
-"""Shards of tensors: which part of a tensor this rank holds, and which rank saves it if several do."""
+"""Shards of tensors: which part of a tensor a rank holds, and which rank saves it."""
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -29,7 +29,7 @@ class Shard:
 
 
 def shard_of(name: str, tensor: Tensor) -> Shard:
-    """Returns the shard of a tensor that this rank holds: the whole tensor unless it is a DTensor."""
+    """Returns the shard of a tensor on this rank: the whole tensor unless it is a DTensor."""
     if not isinstance(tensor, DTensor):
         return Shard(name, (0,) * tensor.ndim, tensor.detach(), tuple(tensor.shape))
     with torch.no_grad():
@@ -42,11 +42,13 @@ def shard_of(name: str, tensor: Tensor) -> Shard:
 def shards_to_save(tensors: Iterable[NamedTensor]) -> list[Shard]:
     """Returns the shards that this rank saves.
 
-    Each shard is saved by one of the ranks that hold it, and ranks save about as many bytes each. They
-    agree without communication, as each knows from the mesh which ranks hold copies of its shards.
+    Each shard is saved by one of the ranks that hold it, and ranks save about as many bytes each.
+    They agree without communication, as each knows from the mesh which ranks hold copies of its
+    shards.
 
     Args:
-        tensors: the tensors to save. Ranks that hold copies list the same tensors in the same order.
+        tensors: the tensors to save. Ranks that hold copies list the same tensors in the same
+            order.
     """
     shards: list[Shard] = []
     loads: dict[tuple[int, ...], list[int]] = {}
@@ -61,7 +63,7 @@ def shards_to_save(tensors: Iterable[NamedTensor]) -> list[Shard]:
 
 
 def _replicas(tensor: Tensor, parameter: Tensor) -> tuple[tuple[int, ...], int, int]:
-    """Returns the mesh axes along which a tensor is replicated, the ranks on them, and this one's index."""
+    """Returns the mesh axes on which a tensor is replicated, their ranks, and this one's index."""
     if not isinstance(parameter, DTensor):
         return (), 1, 0
     mesh = parameter.device_mesh
@@ -118,11 +120,11 @@ class HostCopies:
 
 
 class Tiling:
-    """Checks whether boxes tile a tensor: every number is in exactly one box, and no box reaches outside.
+    """Checks whether boxes tile a tensor: each number is in one box, and no box reaches outside.
 
-    Boxes are counted in one pass, in any number of dimensions. Each corner of a box has a sign: how the
-    number of boxes changes there. The boxes tile the tensor exactly if the signs of their corners add up
-    to those of the tensor's corners.
+    Boxes are counted in one pass, in any number of dimensions. Each corner of a box has a sign: how
+    the number of boxes changes there. The boxes tile the tensor exactly if the signs of their
+    corners add up to those of the tensor's corners.
     """
 
     def __init__(self, tensor_shape: tuple[int, ...]) -> None:

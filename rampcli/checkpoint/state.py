@@ -1,4 +1,4 @@
-"""What a checkpoint holds: the training state in its manifest, and the tensors in its other files."""
+"""What a checkpoint holds: training state in its manifest, and tensors in its other files."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field

@@ -1,7 +1,7 @@
 """Shards in safetensors files (format: huggingface.co/docs/safetensors).
 
-Headers say where each shard lies in its tensor in the way of torch.distributed.checkpoint, so its reader
-reads these files too. Files are written and read in pieces, which are hashed on the way.
+Headers say where each shard lies in its tensor in the way of torch.distributed.checkpoint, so its
+reader reads these files too. Files are written and read in pieces, which are hashed on the way.
 """
 
 import errno
@@ -32,7 +32,7 @@ SUFFIX = ".safetensors"
 LANES = 4
 """Files that a rank writes or reads at the same time."""
 MIN_FILE_BYTES = 32 * 2**20
-"""A rank with less than twice this many bytes writes one file; splitting them would gain nothing."""
+"""Smallest worthwhile file. A rank with less than twice this many bytes writes only one."""
 ALIGNED_BYTES = mmap.PAGESIZE
 """Direct writes start at multiples of this and have multiples of this as size."""
 DIRECT = getattr(os, "O_DIRECT", 0)
@@ -76,7 +76,8 @@ def write_shards(folder: Path, shards: Sequence[Shard], *, rank: int) -> dict[st
 def _write(path: Path, shards: Sequence[Shard]) -> dict[str, Any]:
     """Writes a file past the page cache if the file system allows that.
 
-    Filling the page cache can take longer than the disk does, and competes with training for processors.
+    Filling the page cache can take longer than the disk does, and competes with training for
+    processors.
     """
     # Larger items first, so that each shard begins at a multiple of its item size.
     shards = sorted(shards, key=lambda shard: -shard.values.itemsize)
@@ -106,8 +107,8 @@ def _write(path: Path, shards: Sequence[Shard]) -> dict[str, Any]:
 def _write_at(file: int, piece: memoryview, offset: int) -> int:
     """Writes at an offset and returns the bytes written; falls back to the page cache for good.
 
-    Some file systems refuse direct writes only at the first write. Others write part of a piece when the
-    disk is full, after which the rest is not aligned.
+    Some file systems refuse direct writes only at the first write. Others write part of a piece
+    when the disk is full, after which the rest is not aligned.
     """
     try:
         return os.pwrite(file, piece, offset)
@@ -119,7 +120,7 @@ def _write_at(file: int, piece: memoryview, offset: int) -> int:
 
 
 def _fill(buffer: Tensor, parts: Sequence[Tensor]) -> Iterator[int]:
-    """Copies parts into a buffer one after another; yields the filled bytes when it is full and last."""
+    """Copies parts into a buffer in turn. Yields its filled bytes when full, and at the end."""
     filled = 0
     for part in parts:
         taken = 0
@@ -135,7 +136,7 @@ def _fill(buffer: Tensor, parts: Sequence[Tensor]) -> Iterator[int]:
 
 
 def _header(shards: Sequence[Shard]) -> Tensor:
-    """Returns length and header of a safetensors file as bytes, padded to a whole number of pages."""
+    """Returns the length and header of a safetensors file as bytes, padded to whole pages."""
     offsets = {shard.name: {"saved_offsets": shard.offsets} for shard in shards}
     header: dict[str, Any] = {
         METADATA: {"format": "pt", "DCP_VERSION": "1.0", OFFSETS: json.dumps(offsets)}
@@ -155,7 +156,7 @@ def _header(shards: Sequence[Shard]) -> Tensor:
 
 @dataclass(frozen=True, slots=True)
 class StoredShard:
-    """A shard in a file: its tensor's name, its offsets there, its shape, and its first byte in the file."""
+    """A shard in a file: its tensor's name, its offsets there, its shape, and its first byte."""
 
     name: str
     dtype: torch.dtype
@@ -194,7 +195,8 @@ class TensorFiles:
         """Returns what to read from each file to fill the shards, which may be on the meta device.
 
         Raises:
-            DamagedFileError: the stored shards do not tile the shards' tensors, or differ from them in type.
+            DamagedFileError: the stored shards do not tile the shards' tensors, or differ from them
+                in type.
         """
         wanted = {shard.name: _with_rows(shard) for shard in shards if shard.values.numel()}
         tilings = {name: Tiling(shard.tensor_shape) for name, shard in wanted.items()}
@@ -251,7 +253,8 @@ def _read_stored(path: Path, facts: Mapping[str, Any]) -> list[StoredShard]:
     """Returns the shards in a file.
 
     Raises:
-        DamagedFileError: it is not a whole safetensors file of its size, or has no valid offsets of its shards.
+        DamagedFileError: it is not a whole safetensors file of its size, or has no valid offsets of
+            its shards.
     """
     header = read_header(path)
     if header.file_bytes != facts["bytes"]:
@@ -328,7 +331,8 @@ class ShardRead:
         shape: shape of the rows.
         first: first byte of the rows in the file.
         last: byte after the rows.
-        bytes: buffer of the rows while they are read. It is the memory of `values` if that has their layout.
+        bytes: buffer of the rows while they are read. It is the memory of `values` if that has
+            their layout.
     """
 
     values: Tensor
@@ -355,7 +359,7 @@ class ShardRead:
         )
 
     def take(self, piece: Tensor, begin: int) -> None:
-        """Copies from the piece that begins at byte `begin` of the file. Pieces come in their order."""
+        """Copies from the piece that begins at byte `begin` of the file. Pieces come in order."""
         if self.bytes is None:
             is_direct = self.values.shape == self.shape and self.values.is_contiguous()
             rows = self.values if is_direct else torch.empty(self.shape, dtype=self.values.dtype)

@@ -31,7 +31,7 @@ def device_here(accelerator: Accelerator) -> torch.device:
 
 
 def broadcast_from_rank_0(number: int) -> int:
-    """Returns rank 0's number. Every rank calls this; the numbers of the other ranks are ignored."""
+    """Returns rank 0's number. Every rank calls this; other ranks' numbers are ignored."""
     shared = torch.tensor(int(number), device=_device_of(None))
     dist.broadcast(shared, src=0)
     return int(shared.item())

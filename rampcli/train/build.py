@@ -38,8 +38,8 @@ def build_parts(
         meshes: the ranks that the model is split over.
         device: the device of this rank.
         rows_of: source of the weights. None draws the initial weights of `config.seed`.
-        filled: give the weights their values. A checkpoint that is loaded afterwards makes that unnecessary,
-            and it takes long for a large model.
+        filled: give the weights their values. A checkpoint that is loaded afterwards makes that
+            unnecessary, and it takes long for a large model.
     """
     parallel = config.parallel
     layers = layers_of_rank(
@@ -83,7 +83,7 @@ def initial_weights(seed: int) -> RowsOf:
 
 @torch.no_grad()
 def fill_weights(model: Decoder, rows_of: RowsOf) -> None:
-    """Fills the parameters and buffers of a model in place. `rows_of` is asked for this rank's rows only."""
+    """Fills parameters and buffers in place. `rows_of` is asked for this rank's rows only."""
     for name, parameter in model.named_parameters():
         shard = shard_of(name, parameter)
         if not shard.values.numel():

@@ -24,7 +24,7 @@ def set_up_compiler() -> None:
 
 
 def compile_passes(passes: Passes, config: Config, plan: BatchPlan) -> None:
-    """Runs the passes of training and validation once, on tokens that have no effect. Every rank calls this.
+    """Runs the passes of training and validation once, without effect. Every rank calls this.
 
     Raises:
         RampcliError: this machine cannot compile.
@@ -53,7 +53,8 @@ def compile_passes(passes: Passes, config: Config, plan: BatchPlan) -> None:
 def _failures() -> tuple[type[Exception], ...]:
     """Returns the exceptions that say that this machine cannot compile.
 
-    They are imported here because that takes seconds, which runs that do not compile should not wait.
+    They are imported here because that takes seconds, which runs that do not compile should not
+    wait.
     """
     from torch._dynamo.exc import BackendCompilerFailed
     from torch._inductor.exc import InductorError

@@ -44,7 +44,12 @@ class Batch:
 
 @dataclass(kw_only=True, slots=True)
 class Trainer:
-    """Trains a model through the stages of a plan, starting at `state`."""
+    """Trains a model through the stages of a plan, starting at `state`.
+
+    Attributes:
+        micro_batch_s: seconds per micro batch in the last step.
+        compiled_micro_batch_size: micro batch size for which the layers are compiled, if they are.
+    """
 
     config: Config
     plan: TrainingPlan
@@ -61,13 +66,13 @@ class Trainer:
     compiled_micro_batch_size: int | None = None
 
     def run(self) -> str:
-        """Trains until the run is complete, the next stage needs other processes, or a rank must stop.
+        """Trains until the run is complete, a stage ends its processes, or a rank must stop.
 
-        Saves a checkpoint at the end and returns the status for state.json: COMPLETE, STAGE_BOUNDARY or
-        PREEMPTED.
+        Saves a checkpoint at the end and returns the status for state.json: COMPLETE,
+        STAGE_BOUNDARY or PREEMPTED.
 
         Raises:
-            RampcliError: a checkpoint cannot be saved, or a step is harmful and the run must end then.
+            RampcliError: a checkpoint cannot be saved, or a loss is not finite.
         """
         self.observers.at_start(self.state)
         try:
@@ -197,7 +202,7 @@ class Trainer:
             self.observers.after_validation(self.state, loss=loss, samples=samples)
 
     def _validate_if_owed(self) -> None:
-        """Validates before the first step, or if an interruption prevented the validation after this step."""
+        """Validates if the run starts, or if the validation after this step was interrupted."""
         step = self.state.step
         is_due = step == 0 or _is_due(step, self.config.trainer.val_every_steps)
         if is_due and not self._is_complete() and not has_validated(self.checkpoints.run, step):
@@ -230,7 +235,7 @@ class Trainer:
 
 
 def has_validated(run: RunDirectory, step: int) -> bool:
-    """Returns whether events.jsonl has a validation after `step`, as rank 0 sees it. Every rank calls this."""
+    """Returns whether rank 0 finds a validation at `step` in events.jsonl. All ranks call this."""
     rows = read_rows(run.events) if dist.get_rank() == 0 else iter(())
     found = any(row["event"] == "validation" and row["step"] == step for row in rows)
     return bool(broadcast_from_rank_0(found))

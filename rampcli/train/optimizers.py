@@ -1,4 +1,4 @@
-"""Optimisers, by name. The loop sets the learning rate of their parameter groups before each step."""
+"""Builds optimisers by name. The loop sets the learning rate of their groups before each step."""
 
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
@@ -14,11 +14,11 @@ from rampcli.config.schema import OptimConfig
 from rampcli.models.decoder import Decoder
 
 STACKED = 2**22
-"""Most numbers in a stack of matrices that are orthogonalised together. A larger matrix is a stack of one."""
+"""Most numbers in a stack of several matrices, which are orthogonalised together."""
 
 
 def build_optimizers(parts: Sequence[Decoder], optim: OptimConfig) -> list[TorchOptimizer]:
-    """Returns the optimisers of `optim.optimizer` for the parameters of this rank's parts of a model.
+    """Returns the optimisers of `optim.optimizer` for this rank's parts of a model.
 
     Each parameter belongs to exactly one of them.
     """
@@ -31,7 +31,7 @@ def build_adamw(parts: Sequence[Decoder], optim: OptimConfig) -> list[TorchOptim
 
 
 def build_muon(parts: Sequence[Decoder], optim: OptimConfig) -> list[TorchOptimizer]:
-    """Returns Muon for the layers' matrices, and AdamW for embeddings, output projection, norms and biases."""
+    """Returns Muon for the layers' matrices, and AdamW for all other parameters."""
     matrices = [
         parameter for part in parts for parameter in part.layers.parameters() if parameter.ndim == 2
     ]
@@ -47,7 +47,7 @@ def build_muon(parts: Sequence[Decoder], optim: OptimConfig) -> list[TorchOptimi
 
 Builder = Callable[[Sequence[Decoder], OptimConfig], list[TorchOptimizer]]
 BUILDERS: dict[Optimizer, Builder] = {Optimizer.adamw: build_adamw, Optimizer.muon: build_muon}
-"""A new optimiser is one builder and one entry. Settings of its own are read by its builder only."""
+"""A new optimiser is one builder and one entry. Only its builder reads settings of its own."""
 
 
 def _adamw(parameters: Iterable[nn.Parameter], optim: OptimConfig) -> AdamW:
@@ -65,9 +65,9 @@ def _adamw(parameters: Iterable[nn.Parameter], optim: OptimConfig) -> AdamW:
 class Muon(TorchOptimizer):
     """Muon for matrices, which may be sharded: its steps are the same on every mesh.
 
-    The momentum is sharded like the weights. Each rank gathers whole matrices to orthogonalise them, stacked
-    by shape, and keeps its shard of the result. Steps have the size for which AdamW's learning rate and
-    weight decay are chosen (arXiv 2502.16982, section 2.2).
+    The momentum is sharded like the weights. Each rank gathers whole matrices to orthogonalise
+    them, stacked by shape, and keeps its shard of the result. Steps have the size for which AdamW's
+    learning rate and weight decay are chosen (arXiv 2502.16982, section 2.2).
     """
 
     def __init__(
@@ -121,7 +121,7 @@ def orthogonalise(matrices: Tensor) -> Tensor:
 
 
 def _stacks(weights: Sequence[nn.Parameter]) -> list[list[nn.Parameter]]:
-    """Groups weights of the same shape, up to `STACKED` numbers per group, to bound memory for whole matrices."""
+    """Groups weights by shape, up to `STACKED` numbers: whole matrices of a group are in memory."""
     by_shape: dict[torch.Size, list[nn.Parameter]] = {}
     for weight in weights:
         by_shape.setdefault(weight.shape, []).append(weight)

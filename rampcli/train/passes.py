@@ -20,8 +20,8 @@ from rampcli.parallel.tensor import loss_over
 class Passes:
     """Forward and backward passes of this rank.
 
-    Losses are in nats, summed over valid tokens. If several ranks compute the same loss, one of them
-    returns it and the others return 0, so that a sum over ranks counts it once.
+    Losses are in nats, summed over valid tokens. If several ranks compute the same loss, one of
+    them returns it and the others return 0, so that a sum over ranks counts it once.
 
     Args:
         config: the configuration.
@@ -30,7 +30,8 @@ class Passes:
         device: the device of this rank.
 
     Attributes:
-        forward_micro_batches: micro batches that a forward pass should take at once, to fill a pipeline.
+        forward_micro_batches: micro batches that a forward pass should take at once, to fill a
+            pipeline.
         returns_loss: whether this rank returns the loss, rather than 0.
     """
 
@@ -58,13 +59,13 @@ class Passes:
         scale: float,
         between: Callable[[], None] = lambda: None,
     ) -> Tensor:
-        """Adds the gradient of the summed loss times `scale` to `.grad`. Returns the scaled loss, a scalar.
+        """Adds the gradient of the summed loss times `scale` to `.grad`, and returns that loss.
 
-        `between` is called between micro batches. A pipeline has all of them in progress at once, so it
-        never calls it.
+        `between` is called between micro batches. A pipeline has all of them in progress at once,
+        so it never calls it.
         """
         self.scale = scale
-        # The backward pass of a loss that is sharded over the vocabulary belongs into this context, too.
+        # A loss that is sharded over the vocabulary needs this context in its backward pass, too.
         with loss_over(self.tensor):
             if self.pipeline is not None:
                 total = self.pipeline.forward_backward(
@@ -116,9 +117,10 @@ class Passes:
     def _local_inputs(
         self, micro_batches: Sequence[MicroBatch]
     ) -> tuple[Tensor, Tensor, Tensor | None]:
-        """Returns tokens, labels and positions of micro batches, concatenated: this rank's part of each sequence.
+        """Returns tokens, labels and positions of this rank's part of each sequence, concatenated.
 
-        Each is int64 [samples, sequence over context ranks]. Positions are None unless documents have their own.
+        Each is int64 [samples, sequence over context ranks]. Positions are None unless documents
+        have their own.
         """
 
         def concatenate(tensors: list[Tensor]) -> Tensor:

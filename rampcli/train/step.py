@@ -62,7 +62,7 @@ def accumulate_gradient(
     gradient_clip_val: float | None,
     between: Callable[[], None] = lambda: None,
 ) -> StepResult:
-    """Runs forward and backward over the micro batches and clips the gradient, which is left in `.grad`.
+    """Runs forward and backward over the micro batches, then clips. Gradients are left in `.grad`.
 
     The gradient is the one of the mean loss over all valid tokens of the global batch.
 
@@ -71,11 +71,12 @@ def accumulate_gradient(
         micro_batches: this rank's share of the global batch.
         global_tokens: valid tokens of the global batch, over all ranks.
         gradient_clip_val: largest norm of the gradient. None disables clipping.
-        between: called between micro batches, but not in a pipeline. An exception that it raises ends the
-            step, which then has no effect.
+        between: called between micro batches, but not in a pipeline. An exception that it raises
+            ends the step, which then has no effect.
     """
     ranks = passes.meshes.ranks_with_other_tokens
-    # Ranks hold different token counts, so the mean is over the whole batch. FSDP divides by the ranks.
+    # Ranks hold different token counts, so the mean is over the whole batch. FSDP divides by the
+    # ranks.
     loss = passes.forward_backward(
         micro_batches, scale=ranks / max(1, global_tokens), between=between
     )
@@ -92,7 +93,7 @@ def accumulate_gradient(
 def update_weights(
     optimizers: Sequence[torch.optim.Optimizer], *, lr: float, skip: bool = False
 ) -> None:
-    """Takes an optimiser step with the accumulated gradients, unless it is skipped, and drops them."""
+    """Takes an optimiser step with the accumulated gradients, or skips it, and drops them."""
     for optimizer in optimizers:
         for group in optimizer.param_groups:
             group["lr"] = lr
@@ -134,7 +135,7 @@ def validate(
 
 
 def _local_gradients(parts: Sequence[Decoder], *, copies: bool) -> list[Tensor]:
-    """Returns this rank's shards of the gradients, with `copies` also those that an earlier rank holds."""
+    """Returns this rank's shards of the gradients; with `copies`, those of earlier ranks too."""
     gradients = []
     for part in parts:
         parameters = part.parameters() if copies else part.own_parameters().values()

@@ -1,4 +1,4 @@
-"""Stop requests: how ranks that train learn that one of them must stop, and stop at the same point."""
+"""Stop requests: ranks learn that one of them must stop, and stop at the same point."""
 
 import os
 import signal
@@ -18,8 +18,8 @@ class StopRequest:
     """Signals that asked this rank to stop, and when it is time to ask the other ranks.
 
     Args:
-        a_second_signal_ends: whether a second signal ends the process at once. Under a supervisor, which
-            repeats signals and kills workers itself, it must not.
+        a_second_signal_ends: whether a second signal ends the process at once. Under a supervisor,
+            which repeats signals and kills workers itself, it must not.
     """
 
     def __init__(self, *, a_second_signal_ends: bool = True) -> None:
@@ -44,7 +44,7 @@ class StopRequest:
             os._exit(1)
 
     def expect(self, micro_batch_s: float) -> None:
-        """Sets how long a micro batch is expected to take. All ranks must be given the same time."""
+        """Sets the expected seconds per micro batch, which must be the same on all ranks."""
         self._micro_batches_between = (
             max(1, round(ASK_EVERY_S / micro_batch_s)) if micro_batch_s > 0 else 1
         )
@@ -52,7 +52,8 @@ class StopRequest:
     def is_time_to_ask(self) -> bool:
         """Returns whether the ranks must ask each other now.
 
-        Every rank calls this between any two of its micro batches, so all ranks get the same answer.
+        Every rank calls this between any two of its micro batches, so all ranks get the same
+        answer.
         """
         self._micro_batches += 1
         if self._micro_batches < self._micro_batches_between:

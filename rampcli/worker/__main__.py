@@ -1,7 +1,7 @@
 """One rank of a run: `python -m rampcli.worker RUN_DIR`, alone or under torchrun, mpirun or srun.
 
-With `--wait`, the worker imports what it needs and then waits on standard input for its turn. Supervisors
-start workers in this way.
+With `--wait`, the worker imports what it needs and then waits on standard input for its turn.
+Supervisors start workers in this way.
 """
 
 import os
@@ -51,8 +51,9 @@ def main() -> None:
 def wait_for_turn(run: RunDirectory) -> float:
     """Imports what training needs and waits for a line on standard input.
 
-    The line holds the time at which it was written, in seconds since 1970, which is returned. If standard
-    input ends without one, the supervisor no longer needs this worker, and the process exits.
+    The line holds the time at which it was written, in seconds since 1970, which is returned. If
+    standard input ends without one, the supervisor no longer needs this worker, and the process
+    exits.
     """
     import rampcli.worker.assemble  # noqa: F401
     from rampcli.config import snapshot

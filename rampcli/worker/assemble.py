@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import IO, NoReturn
 
 import torch
-import torch._dynamo  # optimisers and FSDP import it in their first step, which should not wait for it
+import torch._dynamo  # otherwise optimisers and FSDP import it in the first step
 import torch.distributed as dist
 
 from rampcli.checkpoint.load import load_newest
@@ -97,11 +97,10 @@ def build_trainer(
     meshes = build_meshes(device, config.parallel)
     reading = build_reading(config, meshes.data_ranks)
     corpora = open_corpora(config) if reading.reads else None
-    training, validation = (corpora.training, corpora.validation) if corpora else (None, None)
     parts = build_model(config, run, meshes, device)
     optimizers = build_optimizers(parts, config.optim)
     settings = snapshot.identity(config)
-    corpus = agreed_fingerprint(training.fingerprint if training else None, device=device)
+    corpus = agreed_fingerprint(corpora.training.fingerprint if corpora else None, device=device)
     state = load_newest(run, parts, optimizers, settings=settings, corpus=corpus)
     if dist.get_rank() == 0:
         run.drop_metrics_after(state.step)
@@ -115,15 +114,18 @@ def build_trainer(
         in_background=config.checkpoint.async_,
         saved_step=state.step,
     )
-    observers = build_observers(resolved, run, meshes, device, state, checkpoints, costs)
+    passes = Passes(config, parts, meshes, device)
+    observers = build_observers(resolved, run, passes, state, checkpoints, costs)
     return Trainer(
         config=config,
         plan=resolved.plan,
         learning_rate=resolved.learning_rate(),
-        passes=Passes(config, parts, meshes, device),
+        passes=passes,
         optimizers=optimizers,
-        loader=Loader(training, reading=reading, device=device),
-        validation_loader=ValidationLoader(validation, reading=reading, device=device),
+        loader=Loader(corpora.training if corpora else None, reading=reading, device=device),
+        validation_loader=ValidationLoader(
+            corpora.validation if corpora else None, reading=reading, device=device
+        ),
         checkpoints=checkpoints,
         observers=Observers(observers),
         state=state,
@@ -143,8 +145,7 @@ def build_model(
 def build_observers(
     resolved: Resolved,
     run: RunDirectory,
-    meshes: Meshes,
-    device: torch.device,
+    passes: Passes,
     state: TrainingState,
     checkpoints: Checkpoints,
     costs: BoundaryCosts,
@@ -161,9 +162,10 @@ def build_observers(
     )
     observers: list[Observer] = [guard]
     if config.data.audit_order:
-        observers.append(OrderAudit(meshes.data[DATA], device))
+        observers.append(OrderAudit(passes.meshes.data[DATA], passes.device))
     if dist.get_rank() == 0:
-        observers += [Journal(run, resolved.plan, config, device), SlowData(run), costs]
+        journal = Journal(run, resolved.plan, config, passes.device)
+        observers += [journal, SlowData(run), costs]
     return observers
 
 

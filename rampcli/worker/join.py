@@ -1,4 +1,4 @@
-"""Which rank a worker is, as whoever started it says: torchrun, mpirun, srun, or nobody; where it computes; how all of them join."""
+"""Joins the ranks of a run: finds this rank in the environment and forms the process group."""
 
 import os
 import re
@@ -24,13 +24,13 @@ if TYPE_CHECKING:
 PORTS = 10_000
 FIRST_PORT = 20_000
 SCONTROL_S = 60
-PATIENCE = timedelta(minutes=30)
+JOIN_TIMEOUT = timedelta(minutes=30)
 """How long ranks wait for each other when they join."""
 
 
 @dataclass(frozen=True, slots=True)
 class Starter:
-    """Who starts processes, and the variables in which it tells each its place."""
+    """A program that starts processes, and the variables in which it tells each its rank."""
 
     name: str
     rank: str
@@ -39,7 +39,8 @@ class Starter:
     local_size: str
 
 
-# In this order: one starter may run inside of another's processes, which then see the variables of both.
+# In this order, because a starter may run inside a process of a later one, whose variables remain
+# visible.
 STARTERS = (
     Starter("torchrun", "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"),
     Starter(
@@ -57,25 +58,27 @@ STARTERS = (
 
 
 def join_ranks(accelerator: Accelerator) -> torch.device:
-    """Form the process group; alone, a group of one. Returns this rank's device.
+    """Forms the process group and returns this rank's device.
+
+    Without a starter, this process is the only rank.
 
     Its sockets listen on one network interface: on loopback if all ranks are on this host.
 
     Raises:
-        RampcliError: as `rank_variables` and `device_here`; or rank 0 cannot listen where the others expect it.
+        RampcliError: as `rank_variables` and `device_here`; or rank 0 cannot listen on its address.
     """
-    others_are_here = _others_are_here(os.environ)
-    place = rank_variables(os.environ)
-    os.environ.update(place)
+    is_one_host = _is_one_host(os.environ)
+    variables = rank_variables(os.environ)
+    os.environ.update(variables)
     device = device_here(accelerator)
-    # Where torchrun hosts the store, torch finds it by itself.
+    # torch finds the store by itself if torchrun hosts it.
     store = (
         None
         if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
-        else _meet(place, others_are_here=others_are_here)
+        else _open_store(variables, is_one_host=is_one_host)
     )
-    interface = interface_of(address_towards(LOOPBACK if others_are_here else place["MASTER_ADDR"]))
-    if interface is not None:  # in the environment, because groups that are formed later listen too
+    interface = interface_of(address_towards(LOOPBACK if is_one_host else variables["MASTER_ADDR"]))
+    if interface is not None:  # in the environment, for groups that are formed later
         os.environ.setdefault("GLOO_SOCKET_IFNAME", interface)
         os.environ.setdefault("NCCL_SOCKET_IFNAME", f"={interface}")
     if device.type == "cuda":
@@ -83,55 +86,55 @@ def join_ranks(accelerator: Accelerator) -> torch.device:
     dist.init_process_group(
         "gloo" if device.type == "cpu" else "nccl",
         store=store,
-        rank=int(place["RANK"]),
-        world_size=int(place["WORLD_SIZE"]),
+        rank=int(variables["RANK"]),
+        world_size=int(variables["WORLD_SIZE"]),
         device_id=None if device.type == "cpu" else device,
     )
     return device
 
 
-def _meet(place: Mapping[str, str], *, others_are_here: bool | None) -> "Store":
-    """Returns the store through which ranks find each other. Rank 0 hosts it on MASTER_ADDR; torch would do so on every interface."""
-    host, port = place["MASTER_ADDR"], int(place["MASTER_PORT"])
-    listener = (
-        _listen(host, port, others_are_here=others_are_here) if place["RANK"] == "0" else None
-    )
+def _open_store(variables: Mapping[str, str], *, is_one_host: bool | None) -> "Store":
+    """Returns the store through which ranks find each other.
+
+    Rank 0 hosts it on MASTER_ADDR only. By default, torch would listen on every interface.
+    """
+    host, port = variables["MASTER_ADDR"], int(variables["MASTER_PORT"])
+    listener = _listen(host, port, is_one_host=is_one_host) if variables["RANK"] == "0" else None
     return dist.TCPStore(  # type: ignore[attr-defined]
         host,
         port if listener is None else listener.getsockname()[1],
-        int(place["WORLD_SIZE"]),
+        int(variables["WORLD_SIZE"]),
         is_master=listener is not None,
-        timeout=PATIENCE,
+        timeout=JOIN_TIMEOUT,
         master_listen_fd=None if listener is None else listener.detach(),
     )
 
 
-def _listen(host: str, port: int, *, others_are_here: bool | None) -> socket.socket:
+def _listen(host: str, port: int, *, is_one_host: bool | None) -> socket.socket:
     if LISTENER in os.environ:
         return socket.socket(fileno=int(os.environ[LISTENER]))
     try:
         family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-        if (
-            others_are_here is False and is_loopback(str(address[0])) and address[0] != host
-        ):  # as Debian writes /etc/hosts
-            raise OSError(f"to this host it means {address[0]}, which other hosts do not reach")
+        # Debian's /etc/hosts maps the host's own name to a loopback address.
+        if is_one_host is False and is_loopback(str(address[0])) and address[0] != host:
+            raise OSError(f"it resolves to {address[0]}, which other hosts do not reach")
         return socket.create_server(address, family=family)
     except OSError as error:
         raise RampcliError(
             f"rank 0 cannot listen on MASTER_ADDR={host}, port {port}: {error}",
-            remedy="MASTER_ADDR=ADDRESS, one of the addresses of rank 0's host, and a port that is free there",
+            remedy="MASTER_ADDR=ADDRESS, an address of rank 0's host, and a free port there",
         ) from error
 
 
 def rank_variables(environment: Mapping[str, str]) -> dict[str, str]:
-    """What torch.distributed wants to find in the environment: RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and MASTER_PORT.
+    """Returns RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and MASTER_PORT for torch.distributed.
 
     Raises:
-        RampcliError: the ranks are on several hosts, and nobody says where the first one is.
+        RampcliError: the ranks are on several hosts, and the address of the first is unknown.
     """
-    found = _starter(environment)
-    if found is None:
-        place = {
+    starter = _starter(environment)
+    if starter is None:
+        variables = {
             "RANK": "0",
             "WORLD_SIZE": "1",
             "LOCAL_RANK": "0",
@@ -139,20 +142,21 @@ def rank_variables(environment: Mapping[str, str]) -> dict[str, str]:
             "MASTER_PORT": "0",
         }
     else:
-        place = {
-            "RANK": environment[found.rank],
-            "WORLD_SIZE": environment[found.world_size],
-            "LOCAL_RANK": environment.get(found.local_rank, "0"),
+        variables = {
+            "RANK": environment[starter.rank],
+            "WORLD_SIZE": environment[starter.world_size],
+            "LOCAL_RANK": environment.get(starter.local_rank, "0"),
         }
         if not {"MASTER_ADDR", "MASTER_PORT"} <= environment.keys():
-            place |= (
-                _first_of_step(environment)
-                if found.name == "srun"
-                else _this_host(found, environment)
+            variables |= (
+                _address_in_slurm_step(environment)
+                if starter.name == "srun"
+                else _address_on_this_host(starter, environment)
             )
-    return place | {
+    given = {
         name: environment[name] for name in ("MASTER_ADDR", "MASTER_PORT") if name in environment
     }
+    return variables | given
 
 
 def _starter(environment: Mapping[str, str]) -> Starter | None:
@@ -166,30 +170,33 @@ def _starter(environment: Mapping[str, str]) -> Starter | None:
     )
 
 
-def _others_are_here(environment: Mapping[str, str]) -> bool | None:
-    """Whether all ranks are on this host; None if whoever started them does not say."""
-    found = _starter(environment)
-    if found is None:
+def _is_one_host(environment: Mapping[str, str]) -> bool | None:
+    """Returns whether all ranks are on this host, or None if their starter does not say."""
+    starter = _starter(environment)
+    if starter is None:
         return True
-    return (
-        environment[found.local_size] == environment[found.world_size]
-        if found.local_size in environment
-        else None
-    )
+    if starter.local_size not in environment:
+        return None
+    return environment[starter.local_size] == environment[starter.world_size]
 
 
-def _this_host(starter: Starter, environment: Mapping[str, str]) -> dict[str, str]:
-    """All ranks are children of one process here, which gives them a port."""
-    if not _others_are_here(environment):
+def _address_on_this_host(starter: Starter, environment: Mapping[str, str]) -> dict[str, str]:
+    """Returns loopback and a port derived from the parent process, which all ranks here share.
+
+    Raises:
+        RampcliError: not all ranks are on this host.
+    """
+    if not _is_one_host(environment):
         raise RampcliError(
-            f"{starter.name} has started ranks on several hosts, and MASTER_ADDR and MASTER_PORT do not say where the first one is",
+            f"{starter.name} has started ranks on several hosts, but MASTER_ADDR and MASTER_PORT,"
+            " the address of the first one, are not set",
             remedy="mpirun -x MASTER_ADDR=HOST -x MASTER_PORT=29500 ..., or -genv for MPICH",
         )
     return {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(FIRST_PORT + os.getppid() % PORTS)}
 
 
-def _first_of_step(environment: Mapping[str, str]) -> dict[str, str]:
-    """The address of the step's first node, and a port that other steps are not likely to have."""
+def _address_in_slurm_step(environment: Mapping[str, str]) -> dict[str, str]:
+    """Returns the address of the step's first node and a port that other steps hardly use."""
     (first, *_) = _ask_slurm("hostnames", environment["SLURM_STEP_NODELIST"]).splitlines()
     address = re.search(r"NodeAddr=(\S+)", _ask_slurm("node", first))
     number = 31 * int(environment["SLURM_JOB_ID"]) + int(environment["SLURM_STEP_ID"])
@@ -200,6 +207,7 @@ def _first_of_step(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 def _ask_slurm(*words: str) -> str:
+    """Returns the output of `scontrol show`."""
     try:
         return subprocess.run(
             ["scontrol", "show", *words],
@@ -210,6 +218,6 @@ def _ask_slurm(*words: str) -> str:
         ).stdout
     except (OSError, subprocess.SubprocessError) as error:
         raise RampcliError(
-            f"scontrol does not say where the first rank is: {error}",
+            f"scontrol cannot tell the address of the first rank: {error}",
             remedy="export MASTER_ADDR and MASTER_PORT in the job's script",
         ) from error

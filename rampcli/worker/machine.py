@@ -1,6 +1,7 @@
-"""What Python and torch are on this machine, and whether they work: `python -m rampcli.worker.machine`, for `rampcli doctor`.
+"""Tests Python and torch on this machine for `rampcli doctor`: `python -m rampcli.worker.machine`.
 
-It prints JSON objects, one on a line, whose keys add up to the answer: where one part crashes or hangs, the parts before it have been said.
+Prints JSON objects, one per line, whose keys together are the answer. If one test crashes or hangs,
+the results of the tests before it are already printed.
 """
 
 import json
@@ -15,61 +16,57 @@ from rampcli.lifeline import die_with
 if TYPE_CHECKING:
     from torch.distributed.distributed_c10d import Store
 
-PATIENCE = timedelta(seconds=15)
+TIMEOUT = timedelta(seconds=15)
 NUMBERS = 1000
 
 
 def main() -> None:
-    """Say `python`, `torch` and `cuda` (versions), `gloo`, `gpus` and `cuda_error`, `nccl`; or `error`, where torch raises one."""
-    _say(python=sys.version_info[:3])
+    """Prints the versions of Python, torch and CUDA, and whether gloo, GPUs and NCCL work."""
+    _report(python=sys.version_info[:3])
     try:
-        import torch  # here, so that one that is broken can be told from one that is not there
+        import torch  # here, so that a torch that fails to import is reported
 
-        _say(torch=torch.__version__, cuda=torch.version.cuda)
-        _try_groups()
-    except (
-        Exception,
-        SystemExit,
-    ) as error:  # an extension of torch that is broken may raise anything
-        _say(error=_words(error))
+        _report(torch=torch.__version__, cuda=torch.version.cuda)
+        _try_backends()
+    except (Exception, SystemExit) as error:  # a broken extension of torch may raise anything
+        _report(error=_describe(error))
     sys.stdout.flush()
-    os._exit(0)  # what torch does when an interpreter ends is no part of the question
+    os._exit(0)  # what torch does at exit is not tested
 
 
-def _try_groups() -> None:
-    """Two processes, on the same path until the end. The second prints to nobody."""
+def _try_backends() -> None:
+    """Tests gloo and NCCL with two processes, this one and a fork, whose output is discarded."""
     import torch.distributed as dist
 
     listener = socket.create_server(("127.0.0.1", 0))
     port = listener.getsockname()[1]
-    rank, first = 0, os.getpid()
-    if (
-        os.fork() == 0
-    ):  # before anything asks for GPUs: what CUDA has set up does not survive a fork
-        die_with(first)
+    rank, parent = 0, os.getpid()
+    if os.fork() == 0:  # before GPUs are used: CUDA does not survive a fork
+        die_with(parent)
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         listener.close()
         rank = 1
-    taken_over = None if rank else listener.detach()  # so that nobody else gets the port in between
+    # The open socket is handed over, so that no other process can take the port in between.
+    descriptor = None if rank else listener.detach()
     store = dist.TCPStore(  # type: ignore[attr-defined]
-        "127.0.0.1", port, 2, is_master=rank == 0, timeout=PATIENCE, master_listen_fd=taken_over
+        "127.0.0.1", port, 2, is_master=rank == 0, timeout=TIMEOUT, master_listen_fd=descriptor
     )
-    _say(gloo=_sum_up("gloo", store, rank=rank, size=2))
+    _report(gloo=_try_all_reduce("gloo", store, rank=rank, size=2))
     gpus, cuda_error = _gpus()
-    _say(gpus=gpus, cuda_error=cuda_error)
-    _say(nccl=_sum_up("nccl", store, rank=rank, size=min(2, len(gpus))))
+    _report(gpus=gpus, cuda_error=cuda_error)
+    _report(nccl=_try_all_reduce("nccl", store, rank=rank, size=min(2, len(gpus))))
 
 
-def _say(**facts: Any) -> None:
+def _report(**facts: Any) -> None:
     print(json.dumps(facts), flush=True)  # noqa: T201
 
 
-def _words(error: BaseException) -> str:
+def _describe(error: BaseException) -> str:
     return f"{type(error).__name__}: {error}".partition("\n")[0]
 
 
 def _gpus() -> tuple[list[dict[str, Any]], str | None]:
-    """Names and memory of the GPUs that torch can use; and why it can use none, where it was built for them."""
+    """Returns the GPUs that torch can use, and the error if CUDA does not start."""
     import torch
 
     try:
@@ -79,12 +76,12 @@ def _gpus() -> tuple[list[dict[str, Any]], str | None]:
             torch.cuda.get_device_properties(index) for index in range(torch.cuda.device_count())
         ]
     except Exception as error:
-        return [], _words(error)
+        return [], _describe(error)
     return [{"name": found.name, "memory_bytes": found.total_memory} for found in properties], None
 
 
-def _sum_up(backend: str, store: "Store", *, rank: int, size: int) -> dict[str, Any]:
-    """Let a group of processes on this machine add up a tensor; says what went wrong, or that nothing did."""
+def _try_all_reduce(backend: str, store: "Store", *, rank: int, size: int) -> dict[str, Any]:
+    """Runs an all-reduce over `size` processes. Returns their number and its error, or None."""
     import torch
     import torch.distributed as dist
     from torch.distributed.distributed_c10d import PrefixStore
@@ -97,15 +94,15 @@ def _sum_up(backend: str, store: "Store", *, rank: int, size: int) -> dict[str, 
     try:
         device = torch.device("cuda", rank) if backend == "nccl" else torch.device("cpu")
         dist.init_process_group(
-            backend, store=PrefixStore(backend, store), rank=rank, world_size=size, timeout=PATIENCE
+            backend, store=PrefixStore(backend, store), rank=rank, world_size=size, timeout=TIMEOUT
         )
         tensor = torch.full((NUMBERS,), rank + 1, device=device)
         dist.all_reduce(tensor)
         if tensor.sum().item() != NUMBERS * size * (size + 1) // 2:
-            answer["error"] = f"{size} processes added up a tensor wrongly"
+            answer["error"] = f"an all-reduce over {size} processes gave a wrong sum"
         dist.destroy_process_group()
     except Exception as error:
-        answer["error"] = _words(error)
+        answer["error"] = _describe(error)
     return answer
 
 

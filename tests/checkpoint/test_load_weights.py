@@ -17,7 +17,7 @@ from rampcli.run_directory import RunDirectory
 
 @pytest.fixture
 def run(build_passes, small_llama, tmp_path) -> RunDirectory:
-    """Two checkpoints, with weights of 1 and of 2."""
+    """A run with two checkpoints, in which all weights are 1 and 2."""
     run = RunDirectory(tmp_path)
     run.config.write_text(to_yaml(small_llama))
     parts = build_passes(small_llama).parts
@@ -33,7 +33,7 @@ def run(build_passes, small_llama, tmp_path) -> RunDirectory:
 
 
 @pytest.mark.parametrize("harm", HARMS.values(), ids=HARMS)
-def test_of_a_damaged_checkpoint_the_one_before_is_read_and_the_reason_is_said(run, harm, capsys):
+def test_a_damaged_checkpoint_is_passed_over_with_a_warning(run, harm, capsys):
     harm(complete_checkpoints(run)[-1])
     config, checkpoint = open_run(run.path, step=None)
     model = load_model(config, checkpoint, sequence_length=16, device=torch.device("cpu"))
@@ -46,7 +46,7 @@ def test_of_a_damaged_checkpoint_the_one_before_is_read_and_the_reason_is_said(r
 
 @pytest.mark.parametrize("harm", HARMS.values(), ids=HARMS)
 @pytest.mark.parametrize("step", [None, 2])
-def test_where_no_checkpoint_is_whole_that_is_one_message_and_says_why(run, harm, step, capsys):
+def test_if_no_checkpoint_is_whole_one_error_says_why(run, harm, step, capsys):
     for checkpoint in complete_checkpoints(run):
         if step in (None, checkpoint.step):
             harm(checkpoint)
@@ -56,15 +56,13 @@ def test_where_no_checkpoint_is_whole_that_is_one_message_and_says_why(run, harm
     assert capsys.readouterr().err == ""
 
 
-def test_an_older_checkpoint_that_is_damaged_is_not_spoken_of(run, capsys):
+def test_damage_to_an_older_checkpoint_is_not_reported(run, capsys):
     cut(complete_checkpoints(run)[0])
     assert open_run(run.path, step=None)[1].step == 2
     assert capsys.readouterr().err == ""
 
 
-def test_a_config_yaml_of_another_model_is_refused_as_the_other_configuration_that_it_is(
-    run, small_llama
-):
+def test_a_config_yaml_of_another_model_is_refused(run, small_llama):
     small_llama.model.ffn_hidden_size = 64
     run.config.write_text(to_yaml(small_llama))
     with pytest.raises(ForeignCheckpointError, match=r"model\.ffn_hidden_size=48 \(here 64\)"):
@@ -81,7 +79,7 @@ def test_a_config_yaml_of_another_model_is_refused_as_the_other_configuration_th
         {"bias": True},
     ],
 )
-def test_a_model_that_the_files_do_not_hold_is_refused_though_all_words_and_checksums_agree(
+def test_a_model_that_the_files_do_not_hold_is_refused_even_with_a_matching_manifest(
     run, small_llama, change
 ):
     for name, value in change.items():
@@ -95,7 +93,7 @@ def test_a_model_that_the_files_do_not_hold_is_refused_though_all_words_and_chec
         open_run(run.path, step=None)
 
 
-def test_files_far_too_large_for_the_model_are_refused_before_they_are_read(run):
+def test_files_too_large_for_the_model_are_refused_before_they_are_read(run):
     for checkpoint in complete_checkpoints(run):
         (name,) = (name for name in checkpoint.files if name.startswith("shard"))
         os.truncate(checkpoint.path / name, 2**40)  # holes: it takes no room on the disk
@@ -106,16 +104,17 @@ def test_files_far_too_large_for_the_model_are_refused_before_they_are_read(run)
 
 
 HOSTILE_TOKENIZERS = {
-    "no JSON": b"{",
+    "not JSON": b"{",
     "nesting without end": b"[" * 100_000,
     "no tokens": b'{"version": "1.0", "model": {"type": "BPE", "vocab": {}, "merges": []}}',
-    "merges of tokens that are not there": b'{"version": "1.0", "model": {"type": "BPE", "vocab": {"a": 0}, "merges": ["x y"]}}',
+    "merges of tokens that are not there": b'{"version": "1.0", "model": {"type": "BPE", '
+    b'"vocab": {"a": 0}, "merges": ["x y"]}}',
     "escape sequences": b'{"version": "\\u001b[31m"}',
 }
 
 
 @pytest.mark.parametrize("content", HOSTILE_TOKENIZERS.values(), ids=HOSTILE_TOKENIZERS)
-def test_a_hostile_tokenizer_behind_an_honest_manifest_is_one_message(run, content):
+def test_a_hostile_tokenizer_is_one_error(run, content):
     newest = complete_checkpoints(run)[-1]
     (newest.path / TOKENIZER).write_bytes(content)
     make_honest(newest)
@@ -126,7 +125,7 @@ def test_a_hostile_tokenizer_behind_an_honest_manifest_is_one_message(run, conte
     assert "\x1b" not in str(refused.value)
 
 
-def test_a_tokenizer_that_the_manifest_does_not_know_is_not_read(run):
+def test_a_tokenizer_that_the_manifest_does_not_list_is_not_read(run):
     newest = complete_checkpoints(run)[-1]
     files = {name: facts for name, facts in newest.files.items() if name != TOKENIZER}
     write_json(newest.path / MANIFEST, newest.manifest | {"files": files})

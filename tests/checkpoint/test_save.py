@@ -84,13 +84,13 @@ def run(tmp_path) -> RunDirectory:
 
 
 def refuse_to_save(run: RunDirectory) -> None:
-    """Let a link stand where checkpoints are written: nothing is written through it."""
+    """Replaces the checkpoints folder by a link, through which nothing is written."""
     run.checkpoints.rename(run.path / "elsewhere")
     run.checkpoints.symlink_to("elsewhere")
 
 
 @pytest.mark.parametrize("optimizer", list(Optimizer))
-def test_training_goes_on_from_a_checkpoint_bit_for_bit(small_gpt, training_of, optimizer):
+def test_training_resumes_from_a_checkpoint_bit_for_bit(small_gpt, training_of, optimizer):
     small_gpt.optim.optimizer = optimizer
     training = training_of(small_gpt)
     training.step(0)
@@ -100,11 +100,11 @@ def test_training_goes_on_from_a_checkpoint_bit_for_bit(small_gpt, training_of, 
     assert [training.step(seed) for seed in (1, 2)] == [resumed.step(seed) for seed in (1, 2)]
 
 
-def test_without_a_checkpoint_a_run_starts_at_the_beginning(small_llama, training_of):
+def test_without_a_checkpoint_a_run_starts_at_step_0(small_llama, training_of):
     assert training_of(small_llama).load_newest() == TrainingState()
 
 
-def test_only_the_last_checkpoints_are_kept_and_what_a_kill_left_behind_is_removed(
+def test_only_the_last_checkpoints_are_kept_and_interrupted_saves_are_removed(
     small_llama, run, training_of
 ):
     training = training_of(small_llama, keep_last=2)
@@ -132,7 +132,7 @@ def test_a_checkpoint_holds_safetensors_and_a_manifest_and_nothing_else(
 
 
 @pytest.mark.parametrize("harm", HARMS.values(), ids=HARMS)
-def test_a_damaged_checkpoint_is_passed_over_and_said(small_llama, run, harm, training_of):
+def test_a_damaged_checkpoint_is_passed_over_and_reported(small_llama, run, harm, training_of):
     training = training_of(small_llama)
     expected = {}
     for step in (1, 2):
@@ -151,10 +151,24 @@ def test_a_damaged_checkpoint_is_passed_over_and_said(small_llama, run, harm, tr
     assert "is damaged" in fault["reason"]
 
 
+@pytest.mark.parametrize("harm", [cut, remove], ids=["cut", "remove"])
+def test_no_optimiser_state_is_made_for_a_checkpoint_of_the_wrong_size(
+    small_llama, run, harm, training_of
+):
+    training = training_of(small_llama)
+    training.step(0)
+    training.checkpoints.save(TrainingState(step=1, consumed_samples=4))
+    harm(complete_checkpoints(run)[-1])
+    resumed = training_of(small_llama)
+    with pytest.raises(NoCheckpointError):
+        resumed.load_newest()
+    assert not any(optimizer.state for optimizer in resumed.optimizers)
+
+
 @pytest.mark.parametrize(
     "harm", [cut, flip, remove, damage_the_manifest, "remove all", "remove the folder"]
 )
-def test_harm_to_checkpoints_while_training_goes_on_costs_nothing_once_the_next_one_is_saved(
+def test_damage_to_checkpoints_during_training_is_healed_by_the_next_save(
     small_llama, run, harm, training_of
 ):
     training = training_of(small_llama, in_background=True)
@@ -174,7 +188,7 @@ def test_harm_to_checkpoints_while_training_goes_on_costs_nothing_once_the_next_
     assert resumed.step(3) == training.step(3)
 
 
-def test_checkpoints_of_other_settings_are_refused_as_such(small_llama, training_of):
+def test_checkpoints_of_other_settings_are_refused(small_llama, training_of):
     training_of(small_llama, settings={"seed": 1}).checkpoints.save(
         TrainingState(step=1, consumed_samples=4)
     )
@@ -182,7 +196,7 @@ def test_checkpoints_of_other_settings_are_refused_as_such(small_llama, training
         training_of(small_llama, settings={"seed": 2}).load_newest()
 
 
-def test_where_every_checkpoint_is_damaged_the_run_does_not_start_anew_by_itself(
+def test_a_run_whose_checkpoints_are_all_damaged_does_not_start_at_step_0(
     small_llama, run, training_of
 ):
     training = training_of(small_llama)
@@ -213,7 +227,7 @@ def test_a_failed_save_leaves_the_older_checkpoint_and_says_why(small_llama, run
     assert [checkpoint.step for checkpoint in complete_checkpoints(run)] == [1]
 
 
-def test_a_damaged_checkpoint_gives_way_when_its_step_is_taken_again_and_outlives_no_whole_one(
+def test_a_damaged_checkpoint_is_replaced_when_its_step_is_taken_again(
     small_llama, run, training_of
 ):
     training = training_of(small_llama, keep_last=2)
@@ -268,7 +282,7 @@ def test_a_checkpoint_of_torchs_writer_with_sha256_loads(small_llama, run, train
 
 @pytest.fixture
 def slow_copies(monkeypatch):
-    """Copies into host memory that wait until they are let go."""
+    """Makes copies to host memory wait for an event."""
     go = threading.Event()
     copies = HostCopies._copy
 
@@ -281,10 +295,10 @@ def slow_copies(monkeypatch):
 
 
 @pytest.mark.parametrize("optimizer", list(Optimizer))
-def test_training_that_goes_on_does_not_leak_into_what_is_saved(
+def test_training_during_a_save_does_not_change_what_is_saved(
     small_gpt, run, training_of, slow_copies, tmp_path, optimizer, monkeypatch
 ):
-    """The same bytes as from a save that training waits for, though the copy is made only when the next step wants to change weights."""
+    """Even if the copy is made only when the next step is about to change the weights."""
     small_gpt.optim.optimizer = optimizer
     training = training_of(small_gpt, in_background=True)
     training.step(0)
@@ -312,7 +326,7 @@ def test_training_that_goes_on_does_not_leak_into_what_is_saved(
         assert (saved.path / name).read_bytes() == (expected.path / name).read_bytes()
 
 
-def test_training_goes_on_from_a_checkpoint_of_the_background_bit_for_bit(small_llama, training_of):
+def test_training_resumes_from_a_background_save_bit_for_bit(small_llama, training_of):
     training = training_of(small_llama, in_background=True)
     losses = {}
     for step in range(1, 6):
@@ -325,7 +339,7 @@ def test_training_goes_on_from_a_checkpoint_of_the_background_bit_for_bit(small_
     assert resumed.step(6) == training.step(6)
 
 
-def test_the_memory_of_the_copies_is_kept_from_save_to_save(small_llama, training_of):
+def test_host_memory_is_reused_from_save_to_save(small_llama, training_of):
     training = training_of(small_llama, in_background=True)
     places = []
     for step in (1, 2, 3):
@@ -341,7 +355,7 @@ def test_the_memory_of_the_copies_is_kept_from_save_to_save(small_llama, trainin
     assert places[0] == places[1] == places[2]
 
 
-def test_a_save_right_after_another_waits_for_it_and_both_are_there(small_llama, run, training_of):
+def test_a_save_waits_for_the_one_before(small_llama, run, training_of):
     training = training_of(small_llama, in_background=True)
     saved = []
     for step in (1, 2):

@@ -34,7 +34,7 @@ def whole_shard(name: str, tensor: torch.Tensor) -> Shard:
 
 
 def grid(name: str, tensor: torch.Tensor, cuts: list[list[int]]) -> list[Shard]:
-    """A tensor in shards, cut at these places of each dimension."""
+    """Returns a tensor as shards, cut at the given indices of each dimension."""
     shards = [whole_shard(name, tensor)]
     for axis, places in enumerate(cuts):
         edges = sorted({0, *places, tensor.shape[axis]})
@@ -60,7 +60,7 @@ def tensors_and_cuts(draw):
 
 
 @given(cases=st.lists(tensors_and_cuts(), min_size=1, max_size=3))
-def test_any_boxes_of_tensors_are_read_from_any_others(cases, tmp_path_factory):
+def test_shards_are_read_from_shards_that_are_cut_differently(cases, tmp_path_factory):
     folder = tmp_path_factory.mktemp("files")
     ranks: dict[int, list[Shard]] = {}
     for number, (tensor, cuts, _) in enumerate(cases):
@@ -83,7 +83,7 @@ def test_any_boxes_of_tensors_are_read_from_any_others(cases, tmp_path_factory):
 
 @pytest.fixture
 def tensors():
-    """Of many pieces, of less than one, and of one number."""
+    """Tensors of many pieces, of less than one, and of one number."""
     generator = torch.Generator().manual_seed(0)
     large = {
         f"large.{number}": torch.randn(3_000_000 + number, generator=generator)
@@ -101,7 +101,7 @@ def shards(tensors):
     return [whole_shard(name, tensor) for name, tensor in tensors.items()]
 
 
-def test_large_tensors_are_written_side_by_side_into_files_that_other_libraries_read(
+def test_large_tensors_are_written_in_parallel_into_files_that_other_libraries_read(
     shards,
     tensors,
     tmp_path,
@@ -148,14 +148,14 @@ def test_damage_to_any_byte_is_found(tmp_path):
 def written(
     folder: Path, boxes: Sequence[tuple[tuple[int, ...], torch.Tensor]], whole: tuple[int, ...]
 ) -> dict[str, dict]:
-    """Boxes of one tensor, each in a file of its own."""
+    """Writes shards of one tensor, each into a file of its own."""
     files: dict[str, dict] = {}
     for rank, (offsets, values) in enumerate(boxes):
         files |= write_shards(folder, [Shard("weight", offsets, values, whole)], rank=rank)
     return files
 
 
-WRONG_BOXES = {
+WRONG_SHARDS = {
     "a part is missing": [((0,), 4), ((5,), 5)],
     "the first half is there twice": [((0,), 5), ((0,), 5)],
     "parts overlap, and there are more numbers than in the tensor": [((0,), 6), ((5,), 5)],
@@ -165,8 +165,8 @@ WRONG_BOXES = {
 }
 
 
-@pytest.mark.parametrize("boxes", WRONG_BOXES.values(), ids=WRONG_BOXES)
-def test_boxes_that_do_not_make_up_a_tensor_are_refused_and_nothing_is_read(tmp_path, boxes):
+@pytest.mark.parametrize("boxes", WRONG_SHARDS.values(), ids=WRONG_SHARDS)
+def test_shards_that_do_not_tile_a_tensor_are_refused_before_reading(tmp_path, boxes):
     files = written(tmp_path, [(offsets, torch.ones(size)) for offsets, size in boxes], (10,))
     for first, values in ((0, torch.zeros(10)), (5, torch.zeros(5))):
         with pytest.raises(DamagedFileError, match="do not hold each number of weight"):
@@ -177,7 +177,7 @@ def test_boxes_that_do_not_make_up_a_tensor_are_refused_and_nothing_is_read(tmp_
 @pytest.mark.parametrize(
     "values", [torch.zeros(10, dtype=torch.float64), torch.zeros(10, 1), torch.tensor(1.0)]
 )
-def test_a_tensor_of_another_type_or_another_number_of_dimensions_is_refused(tmp_path, values):
+def test_a_tensor_with_another_type_or_number_of_dimensions_is_refused(tmp_path, values):
     files = write_shards(tmp_path, [whole_shard("weight", values)], rank=0)
     with pytest.raises(DamagedFileError):
         TensorFiles.open(tmp_path, files).read([whole_shard("weight", torch.zeros(10))])
@@ -189,7 +189,7 @@ def test_a_tensor_of_another_type_or_another_number_of_dimensions_is_refused(tmp
     chosen=st.integers(0, 5),
     axis=st.integers(0, 1),
 )
-def test_boxes_tile_a_tensor_only_while_none_is_moved(cuts, move, chosen, axis):
+def test_boxes_tile_a_tensor_until_one_is_moved(cuts, move, chosen, axis):
     boxes = grid("weight", torch.zeros(12, 12), [cuts, cuts])
     tiling, moved = Tiling((12, 12)), boxes[chosen % len(boxes)]
     for box in boxes:
@@ -200,7 +200,7 @@ def test_boxes_tile_a_tensor_only_while_none_is_moved(cuts, move, chosen, axis):
     assert tiling.is_exact is (move == 0)
 
 
-def test_whether_blocks_are_there_is_found_without_memory_for_them(tmp_path):
+def test_finding_shards_needs_no_memory_for_them(tmp_path):
     files = write_shards(tmp_path, [whole_shard("weight", torch.ones(20, 30))], rank=0)
     for shape, fits in (((20, 30), True), ((20, 31), False), ((10**7, 10**7), False)):
         shard = whole_shard("weight", torch.empty(shape, device="meta"))
@@ -211,8 +211,8 @@ def test_whether_blocks_are_there_is_found_without_memory_for_them(tmp_path):
                 TensorFiles.open(tmp_path, files).find([shard])
 
 
-def test_thousands_of_boxes_of_a_tensor_are_read_in_seconds(tmp_path):
-    """Looking at each pair of them would take minutes."""
+def test_thousands_of_shards_of_a_tensor_are_read_in_seconds(tmp_path):
+    """Comparing every pair would take minutes."""
     tensor = torch.arange(5000.0 * 8).reshape(5000, 8)
     files = {}
     for row in range(5000):
@@ -229,7 +229,7 @@ def test_thousands_of_boxes_of_a_tensor_are_read_in_seconds(tmp_path):
 
 
 def saved(folder: Path, header: dict, numbers: int = 10) -> dict[str, dict]:
-    """A file with a header of one's own, before `numbers` numbers in fp32; with what an honest manifest says of it."""
+    """Writes a file with a given header and `numbers` fp32 zeros. Returns its manifest facts."""
     text = json.dumps(header).encode()
     content = len(text).to_bytes(8, "little") + text + bytes(4 * numbers)
     (folder / "shard.safetensors").write_bytes(content)
@@ -249,9 +249,10 @@ WRONG_HEADERS = {
     "offsets are booleans": header_of([False]),
     "offsets are fractions": header_of([0.0]),
     "offsets are too many": header_of([0, 0]),
-    "offsets are no list": header_of("0"),
-    "places are no mapping": header_of() | {"__metadata__": {"DCP_SHARDING_INFO": "[]"}},
-    "a place is no mapping": header_of() | {"__metadata__": {"DCP_SHARDING_INFO": '{"weight": 1}'}},
+    "offsets are not a list": header_of("0"),
+    "places are not a mapping": header_of() | {"__metadata__": {"DCP_SHARDING_INFO": "[]"}},
+    "a place is not a mapping": header_of()
+    | {"__metadata__": {"DCP_SHARDING_INFO": '{"weight": 1}'}},
     "a place is missing": header_of() | {"__metadata__": {"DCP_SHARDING_INFO": "{}"}},
     "places are missing": header_of() | {"__metadata__": {}},
     "places are nested too deeply": header_of()
@@ -262,7 +263,7 @@ WRONG_HEADERS = {
 
 
 @pytest.mark.parametrize("header", WRONG_HEADERS.values(), ids=WRONG_HEADERS)
-def test_a_box_at_a_place_that_makes_no_sense_is_one_error(tmp_path, header):
+def test_an_invalid_header_is_one_error(tmp_path, header):
     files = saved(tmp_path, header)
     with pytest.raises(DamagedFileError):
         TensorFiles.open(tmp_path, files).read(
@@ -270,13 +271,13 @@ def test_a_box_at_a_place_that_makes_no_sense_is_one_error(tmp_path, header):
         )
 
 
-def test_the_header_of_one_s_own_is_read_where_it_makes_sense(tmp_path):
+def test_a_valid_handmade_header_is_read(tmp_path):
     values = torch.ones(10)
     TensorFiles.open(tmp_path, saved(tmp_path, header_of())).read([whole_shard("weight", values)])
     assert not values.any()
 
 
-def test_a_file_that_is_shortened_while_it_is_read_is_one_error(tmp_path, monkeypatch):
+def test_a_file_that_shrinks_while_it_is_read_is_one_error(tmp_path, monkeypatch):
     files = write_shards(tmp_path, [whole_shard("weight", torch.ones(6_000_000))], rank=0)
     preadv = os.preadv
 
@@ -290,7 +291,7 @@ def test_a_file_that_is_shortened_while_it_is_read_is_one_error(tmp_path, monkey
         TensorFiles.open(tmp_path, files).read([whole_shard("weight", torch.zeros(6_000_000))])
 
 
-def test_a_link_where_a_file_is_to_be_written_is_not_followed(tmp_path):
+def test_a_link_in_place_of_a_file_to_write_is_not_followed(tmp_path):
     (tmp_path / "precious").write_text("mine")
     (tmp_path / "shard-00001-model-00001-of-00001.safetensors").symlink_to("precious")
     with pytest.raises(OSError, match="File exists"):
@@ -299,8 +300,8 @@ def test_a_link_where_a_file_is_to_be_written_is_not_followed(tmp_path):
 
 
 @pytest.mark.parametrize("short", [False, True], ids=["refused", "written in part"])
-def test_where_the_page_cache_cannot_be_left_out_after_all_it_is_not(tmp_path, monkeypatch, short):
-    """As of file systems that refuse such a write only when it comes, or that take a part of it which does not end at a page."""
+def test_a_refused_direct_write_falls_back_to_the_page_cache(tmp_path, monkeypatch, short):
+    """Some file systems refuse direct writes at the first write, or write an unaligned part."""
     pwrite, sizes = os.pwrite, []
 
     def as_that_file_system_does(file, piece, offset):

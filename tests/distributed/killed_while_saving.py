@@ -1,4 +1,4 @@
-"""A worker that is killed in the background of its training, between the tensors and the manifest of one checkpoint."""
+"""A worker that is killed during a background save, between tensors and manifest."""
 
 import os
 import signal

@@ -4,13 +4,13 @@ from rampcli.models.decoder import Decoder
 from rampcli.train.build import fill_weights
 
 
-def test_a_model_is_described_before_it_is_given_memory(small_llama):
+def test_a_model_is_built_on_the_meta_device_first(small_llama):
     with torch.device("meta"):
         model = Decoder(small_llama.model, sequence_length=16)
     assert all(parameter.is_meta for parameter in model.parameters())
 
 
-def test_only_the_rows_that_a_rank_has_are_asked_for(small_llama):
+def test_a_rank_asks_for_its_own_rows_only(small_llama):
     model = Decoder(small_llama.model, sequence_length=16)
     asked = {}
 

@@ -27,7 +27,7 @@ def test_weight_decay_touches_matrices_only_and_every_parameter_has_one_optimise
         )
 
 
-def test_muon_has_the_matrices_of_the_layers_and_nothing_else(small_llama):
+def test_muon_gets_the_matrices_of_the_layers_and_nothing_else(small_llama):
     small_llama.optim.optimizer = Optimizer.muon
     model = Decoder(small_llama.model, sequence_length=16)
     muon, _ = build_optimizers([model], small_llama.optim)
@@ -39,9 +39,7 @@ def test_muon_has_the_matrices_of_the_layers_and_nothing_else(small_llama):
 
 
 @pytest.mark.parametrize("stacked", [1, 200, optimizers.STACKED])
-def test_muon_takes_the_steps_of_torchs_muon_however_many_matrices_go_together(
-    monkeypatch, stacked
-):
+def test_muon_takes_the_steps_of_torchs_muon_for_any_stack_size(monkeypatch, stacked):
     monkeypatch.setattr(optimizers, "STACKED", stacked)
     shapes = [(12, 8), (8, 8), (12, 8), (8, 20), (12, 8)]
     mine, theirs = (

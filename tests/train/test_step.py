@@ -12,7 +12,7 @@ SAMPLES, SEQUENCE = 8, 16
 
 @pytest.fixture
 def samples() -> tuple[torch.Tensor, torch.Tensor]:
-    """Eight samples whose labels are valid in 16, 14, 12, ... 2 places."""
+    """Eight samples with 16, 14, 12, ... 2 valid labels."""
     tokens = torch.randint(64, (SAMPLES, SEQUENCE), generator=torch.Generator().manual_seed(0))
     labels = torch.randint(64, (SAMPLES, SEQUENCE), generator=torch.Generator().manual_seed(1))
     for sample in range(SAMPLES):
@@ -27,9 +27,9 @@ def split(samples, micro_batch_size: int) -> list[MicroBatch]:
 
 @pytest.fixture
 def gradient_on(build_passes):
-    """What a step sees on fresh weights, and the gradient that it is to follow."""
+    """Computes the result of a step on initial weights, and its gradient by parameter."""
 
-    def follow(config, micro_batches: list[MicroBatch], gradient_clip_val: float | None = None):
+    def compute(config, micro_batches: list[MicroBatch], gradient_clip_val: float | None = None):
         passes = build_passes(config)
         tokens = sum(int((micro_batch.labels != IGNORED).sum()) for micro_batch in micro_batches)
         result = accumulate_gradient(
@@ -39,12 +39,12 @@ def gradient_on(build_passes):
             name: parameter.grad for name, parameter in passes.parts[0].named_parameters()
         }
 
-    return follow
+    return compute
 
 
 @pytest.mark.parametrize("micro_batch_size", [1, 2, 4])
 @pytest.mark.parametrize("family", ["small_llama", "small_gpt"])
-def test_the_micro_batch_size_changes_no_gradient_even_where_samples_have_different_numbers_of_valid_tokens(
+def test_micro_batch_size_does_not_change_the_gradient_of_samples_with_different_token_counts(
     family, micro_batch_size, samples, request, gradient_on
 ):
     config = request.getfixturevalue(family)
@@ -58,7 +58,7 @@ def test_the_micro_batch_size_changes_no_gradient_even_where_samples_have_differ
 
 @pytest.mark.parametrize("mode", ["selective", "full"])
 @pytest.mark.parametrize("family", ["small_llama", "small_gpt"])
-def test_activation_checkpointing_changes_no_bit_of_a_gradient(
+def test_activation_checkpointing_keeps_the_gradient_bit_for_bit(
     family, mode, samples, request, gradient_on
 ):
     config = request.getfixturevalue(family)

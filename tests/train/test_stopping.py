@@ -22,7 +22,7 @@ sys.exit(75 if stop.asked else 0)
 @pytest.mark.parametrize(
     ("waits_s", "code"), [((), 0), (("0",), 75), (("0", "0", "0"), 75), (("0.6", "9"), 1)]
 )
-def test_a_signal_asks_and_a_second_one_after_a_moment_ends_the_process(number, waits_s, code):
+def test_a_signal_requests_a_stop_and_a_later_one_ends_the_process(number, waits_s, code):
     assert (
         subprocess.run(
             [sys.executable, "-c", LISTENER, str(int(number)), "ends", *waits_s], check=False
@@ -31,7 +31,7 @@ def test_a_signal_asks_and_a_second_one_after_a_moment_ends_the_process(number, 
     )
 
 
-def test_to_a_process_that_is_supervised_a_second_signal_says_nothing_new():
+def test_a_supervised_process_ignores_a_second_signal():
     number = str(int(signal.SIGTERM))
     assert (
         subprocess.run(
@@ -42,7 +42,7 @@ def test_to_a_process_that_is_supervised_a_second_signal_says_nothing_new():
 
 
 @pytest.mark.parametrize("micro_batch_s", [0.001, 0.01, 0.3, 0.9, 5.0])
-def test_ranks_ask_each_other_about_once_in_a_second_of_work(micro_batch_s):
+def test_ranks_ask_each_other_about_once_a_second(micro_batch_s):
     stop = StopRequest()
     stop.expect(micro_batch_s)
     asked = [number for number in range(1, 5001) if stop.is_time_to_ask()]
@@ -55,5 +55,5 @@ def test_ranks_ask_each_other_about_once_in_a_second_of_work(micro_batch_s):
     )
 
 
-def test_before_anything_is_known_ranks_ask_after_each_micro_batch():
+def test_ranks_ask_after_every_micro_batch_until_its_time_is_known():
     assert StopRequest().is_time_to_ask()

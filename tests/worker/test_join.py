@@ -36,11 +36,11 @@ def place(environment):
     return int(found["RANK"]), int(found["WORLD_SIZE"]), int(found["LOCAL_RANK"])
 
 
-def test_a_worker_that_nobody_places_is_alone():
+def test_a_worker_without_a_starter_is_alone():
     assert rank_variables({"HOME": "/root"}) == ALONE
 
 
-def test_in_the_script_of_a_job_a_worker_is_alone_and_in_a_step_it_is_one_of_many():
+def test_a_worker_is_alone_in_a_batch_script_and_one_of_many_in_a_step():
     assert place(BATCH_STEP) == (0, 1, 0)
     assert place(STEP | MASTER) == (6, 16, 2)
 
@@ -48,17 +48,17 @@ def test_in_the_script_of_a_job_a_worker_is_alone_and_in_a_step_it_is_one_of_man
 @pytest.mark.parametrize(
     ("inner", "expected"), [(TORCHRUN, (5, 8, 1)), (OPEN_MPI, (3, 4, 3)), (MPICH, (2, 4, 0))]
 )
-def test_who_starts_workers_within_a_step_is_who_places_them(inner, expected):
+def test_the_innermost_starter_decides_the_rank(inner, expected):
     assert place(STEP | inner | MASTER) == expected
 
 
-def test_the_first_rank_is_where_the_environment_says():
+def test_the_address_in_the_environment_is_used():
     for environment in ({}, TORCHRUN, OPEN_MPI, MPICH, STEP):
         found = rank_variables(environment | MASTER)
         assert (found["MASTER_ADDR"], found["MASTER_PORT"]) == ("node7", "4711")
 
 
-def test_the_children_of_one_mpirun_have_a_port_of_their_own():
+def test_children_of_the_same_mpirun_share_a_port():
     found = rank_variables(OPEN_MPI)
     assert (found["MASTER_ADDR"], int(found["MASTER_PORT"]) - 20_000) == (
         "127.0.0.1",
@@ -66,7 +66,7 @@ def test_the_children_of_one_mpirun_have_a_port_of_their_own():
     )
 
 
-def test_ranks_on_several_hosts_want_to_know_where_the_first_one_is():
+def test_ranks_on_several_hosts_require_an_address():
     with pytest.raises(RampcliError, match="MPICH has started ranks on several hosts") as refused:
         rank_variables(MPICH)
     assert "MASTER_ADDR=HOST" in refused.value.remedy
@@ -79,7 +79,7 @@ def test_ranks_on_several_hosts_want_to_know_where_the_first_one_is():
         ("203.0.113.7", "Cannot assign requested address"),
     ],
 )
-def test_where_other_hosts_do_not_reach_it_rank_0_does_not_wait_for_them(monkeypatch, address, why):
+def test_rank_0_refuses_an_address_that_other_hosts_do_not_reach(monkeypatch, address, why):
     monkeypatch.setattr(
         os,
         "environ",

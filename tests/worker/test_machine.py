@@ -16,9 +16,14 @@ CRASHES = "import os, signal; os.kill(os.getpid(), signal.SIGSEGV)"
 
 def start(tmp_path, **environment) -> subprocess.Popen[str]:
     return subprocess.Popen(
-        COMMAND, cwd=tmp_path, env=os.environ | environment, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
+        COMMAND,
+        cwd=tmp_path,
+        env=os.environ | environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
         start_new_session=True,
-    )  # fmt: skip
+    )
 
 
 def facts_of(process: subprocess.Popen[str]) -> dict:
@@ -30,7 +35,7 @@ def facts_of(process: subprocess.Popen[str]) -> dict:
 
 
 def has_ended(process: subprocess.Popen[str]) -> bool:
-    """Whether nothing is left of its group, soon."""
+    """Returns whether its process group ends within 20 s."""
     deadline = time.monotonic() + 20
     with suppress(ProcessLookupError):
         while time.monotonic() < deadline:
@@ -43,7 +48,7 @@ def has_ended(process: subprocess.Popen[str]) -> bool:
 
 @pytest.fixture
 def other_torch(tmp_path):
-    """Puts another torch in front of the installed one; gives the environment in which it is."""
+    """Puts a fake torch before the installed one. Returns the environment that selects it."""
 
     def write(text: str, *, distributed: str = "") -> dict[str, str]:
         for name, content in (("torch", text), ("torch/distributed", distributed)):
@@ -57,7 +62,7 @@ def other_torch(tmp_path):
 WELL = "import types; __version__ = '9.9'; version = types.SimpleNamespace(cuda=None)"
 
 
-def test_versions_gpus_and_two_processes_that_work_together_are_said_and_no_process_is_left(
+def test_versions_backends_and_gpus_are_reported_and_no_process_is_left(
     tmp_path,
 ):
     process = start(tmp_path)
@@ -72,7 +77,7 @@ def test_versions_gpus_and_two_processes_that_work_together_are_said_and_no_proc
     assert has_ended(process)
 
 
-def test_what_gloo_says_is_told_and_the_rest_is_looked_at_all_the_same(tmp_path):
+def test_an_error_of_gloo_is_reported_and_the_other_tests_still_run(tmp_path):
     facts = facts_of(start(tmp_path, GLOO_SOCKET_IFNAME="nowhere"))
     assert "nowhere" in facts["gloo"]["error"]
     assert {"gpus", "nccl"} <= facts.keys()
@@ -81,20 +86,20 @@ def test_what_gloo_says_is_told_and_the_rest_is_looked_at_all_the_same(tmp_path)
 @pytest.mark.parametrize(
     "raised", ["OSError('libcudart.so.12')", "ModuleNotFoundError('torch')", "SystemExit('torch')"]
 )
-def test_what_torch_raises_is_told_in_its_words(tmp_path, other_torch, raised):
+def test_an_error_of_torch_is_reported_in_its_words(tmp_path, other_torch, raised):
     process = start(tmp_path, **other_torch(f"raise {raised}"))
     facts = facts_of(process)
     assert (process.returncode, facts.keys()) == (0, {"python", "error"})
     assert facts["error"] == f"{raised.split('(')[0]}: {raised.split(chr(39))[1]}"
 
 
-def test_what_was_said_before_a_crash_stays_said(tmp_path, other_torch):
+def test_results_before_a_crash_are_kept(tmp_path, other_torch):
     process = start(tmp_path, **other_torch(WELL, distributed=CRASHES))
     assert facts_of(process).keys() == {"python", "torch", "cuda"}
     assert process.returncode == -signal.SIGSEGV
 
 
-def test_a_process_that_hangs_does_not_outlive_the_one_that_is_killed(tmp_path, other_torch):
+def test_a_hanging_process_does_not_outlive_its_killed_parent(tmp_path, other_torch):
     hanging = (
         f"from torch import *\ndef TCPStore(*_, **__):\n    print('{{}}', flush=True); {HANGS}"
     )

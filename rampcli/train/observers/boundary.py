@@ -1,4 +1,4 @@
-"""The cost of a boundary: the time between the last step of some processes and the first of the next ones."""
+"""The cost of a boundary: the time from the last step before it to the first one after it."""
 
 import time
 from dataclasses import dataclass
@@ -27,7 +27,7 @@ class Arrival:
 
 
 class BoundaryCosts(Observer):
-    """Writes the event `boundary` after the first step, if the processes before ended at a stage boundary.
+    """Writes the event `boundary` after the first step that follows a stage boundary.
 
     Args:
         run: the run directory.
@@ -41,10 +41,12 @@ class BoundaryCosts(Observer):
         self.imported = imported
         self._arrival: Arrival | None = None
 
-    def at_start(self, state: TrainingState) -> None:  # noqa: ARG002, D102
+    def at_start(self, _state: TrainingState) -> None:
+        """Notes when this process has loaded everything."""
         self._arrival = Arrival(started=self.started, imported=self.imported, loaded=time.time())
 
-    def after_step(self, state: TrainingState, step: Step) -> None:  # noqa: ARG002, D102
+    def after_step(self, state: TrainingState, _step: Step) -> None:
+        """Writes the event after the first step."""
         if self._arrival is None:
             return
         arrival, self._arrival = self._arrival, None
@@ -67,8 +69,8 @@ def boundary_costs(
         first_step_at: when they completed their first step, in seconds since 1970.
 
     Returns:
-        `lost_s` and its parts, or None if the processes before did not end at a boundary. Parts that
-        nobody recorded are None: workers that were started by hand have no supervisor.
+        `lost_s` and its parts, or None if the processes before did not end at a boundary. Parts
+        that nobody recorded are None: workers that were started by hand have no supervisor.
     """
     stop: dict[str, Any] | None = None
     exited_at = launched_at = None

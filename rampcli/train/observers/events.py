@@ -7,5 +7,5 @@ from rampcli.run_directory import RunDirectory
 
 
 def record_event(run: RunDirectory, kind: str, state: TrainingState, **facts: Any) -> None:
-    """Appends an event to events.jsonl, with the step and the consumed samples at which it happened."""
+    """Appends an event to events.jsonl, with the step and the samples consumed at that time."""
     run.append_event(kind, step=state.step, consumed_samples=state.consumed_samples, **facts)

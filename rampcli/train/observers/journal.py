@@ -41,17 +41,21 @@ class Journal(Observer):
             config.model, sequence_length=config.data.sequence_length
         )
 
-    def at_start(self, state: TrainingState) -> None:  # noqa: D102
+    def at_start(self, state: TrainingState) -> None:
+        """Writes the event `start` and the status running."""
         record_event(self.run, "start", state, world_size=self.world_size, device=str(self.device))
         self._write_state("running", state)
 
-    def at_stage(self, state: TrainingState, stage: StagePlan) -> None:  # noqa: D102
+    def at_stage(self, state: TrainingState, stage: StagePlan) -> None:
+        """Writes the event `stage`."""
         record_event(self.run, "stage", state, stage=stage.stage, world_size=self.world_size)
 
-    def after_compile(self, state: TrainingState, *, compile_s: float) -> None:  # noqa: D102
+    def after_compile(self, state: TrainingState, *, compile_s: float) -> None:
+        """Writes the event `compile`."""
         record_event(self.run, "compile", state, compile_s=round(compile_s, 3))
 
-    def after_step(self, state: TrainingState, step: Step) -> None:  # noqa: D102
+    def after_step(self, state: TrainingState, step: Step) -> None:
+        """Writes a row of metrics, and the event `skip` if the step was skipped."""
         if step.skipped is not None:
             record_event(self.run, "skip", state, reason=step.skipped)
         batch = step.batch_plan
@@ -81,12 +85,12 @@ class Journal(Observer):
         }
         self.run.append_row(self.run.metrics, row)
 
-    def after_validation(  # noqa: D102
-        self, state: TrainingState, *, loss: float, samples: int
-    ) -> None:
+    def after_validation(self, state: TrainingState, *, loss: float, samples: int) -> None:
+        """Writes the event `validation`."""
         record_event(self.run, "validation", state, loss=finite(loss), samples=samples)
 
-    def after_checkpoint(self, saved: SavedCheckpoint) -> None:  # noqa: D102
+    def after_checkpoint(self, saved: SavedCheckpoint) -> None:
+        """Writes the event `checkpoint`."""
         self.run.append_event(
             "checkpoint",
             step=saved.step,
@@ -95,7 +99,8 @@ class Journal(Observer):
             stall_s=round(saved.stall_s, 3),
         )
 
-    def at_end(self, state: TrainingState, status: str, *, save_s: float) -> None:  # noqa: D102
+    def at_end(self, state: TrainingState, status: str, *, save_s: float) -> None:
+        """Writes the event `stop` and the status."""
         record_event(self.run, "stop", state, status=status, save_s=round(save_s, 3))
         self._write_state(status, state)
 

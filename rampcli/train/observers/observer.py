@@ -11,8 +11,8 @@ from rampcli.train.step import Step, StepResult
 class Observer:
     """Watches the training loop. Override what you need; everything else does nothing.
 
-    Each rank has its own observers. An observer that exists on some ranks only must not communicate with
-    other ranks.
+    Each rank has its own observers. An observer that exists on some ranks only must not communicate
+    with other ranks.
     """
 
     def at_start(self, state: TrainingState) -> None:
@@ -27,8 +27,8 @@ class Observer:
     def before_update(self, state: TrainingState, result: StepResult) -> str | None:
         """Called when a step's gradient is known. Returns why the step must be skipped, or None.
 
-        A skipped step changes neither weights nor optimiser state, but its samples count as consumed.
-        Every rank must return the same.
+        A skipped step changes neither weights nor optimiser state, but its samples count as
+        consumed. Every rank must return the same.
         """
 
     def after_step(self, state: TrainingState, step: Step) -> None:
@@ -41,9 +41,12 @@ class Observer:
         """Called once a checkpoint is complete, possibly by another thread."""
 
     def at_end(self, state: TrainingState, status: str, *, save_s: float) -> None:
-        """Called when training ends in an orderly way, `save_s` seconds of which the last save took.
+        """Called when training ends in an orderly way, after the last save.
 
-        `status` is the one in state.json: complete, stage_boundary or preempted.
+        Args:
+            state: how far the run has come.
+            status: status for state.json: complete, stage_boundary or preempted.
+            save_s: seconds that the last save took.
         """
 
 
@@ -53,37 +56,42 @@ class Observers(Observer):
     def __init__(self, observers: Sequence[Observer]) -> None:
         self.observers = tuple(observers)
 
-    def at_start(self, state: TrainingState) -> None:  # noqa: D102
+    def at_start(self, state: TrainingState) -> None:
+        """Calls every observer."""
         for observer in self.observers:
             observer.at_start(state)
 
-    def at_stage(self, state: TrainingState, stage: StagePlan) -> None:  # noqa: D102
+    def at_stage(self, state: TrainingState, stage: StagePlan) -> None:
+        """Calls every observer."""
         for observer in self.observers:
             observer.at_stage(state, stage)
 
-    def after_compile(self, state: TrainingState, *, compile_s: float) -> None:  # noqa: D102
+    def after_compile(self, state: TrainingState, *, compile_s: float) -> None:
+        """Calls every observer."""
         for observer in self.observers:
             observer.after_compile(state, compile_s=compile_s)
 
     def before_update(self, state: TrainingState, result: StepResult) -> str | None:
-        """Calls all observers and returns the first reason to skip the step, or None."""
+        """Calls every observer and returns the first reason to skip the step, or None."""
         reasons = [observer.before_update(state, result) for observer in self.observers]
         return next((reason for reason in reasons if reason is not None), None)
 
-    def after_step(self, state: TrainingState, step: Step) -> None:  # noqa: D102
+    def after_step(self, state: TrainingState, step: Step) -> None:
+        """Calls every observer."""
         for observer in self.observers:
             observer.after_step(state, step)
 
-    def after_validation(  # noqa: D102
-        self, state: TrainingState, *, loss: float, samples: int
-    ) -> None:
+    def after_validation(self, state: TrainingState, *, loss: float, samples: int) -> None:
+        """Calls every observer."""
         for observer in self.observers:
             observer.after_validation(state, loss=loss, samples=samples)
 
-    def after_checkpoint(self, saved: SavedCheckpoint) -> None:  # noqa: D102
+    def after_checkpoint(self, saved: SavedCheckpoint) -> None:
+        """Calls every observer."""
         for observer in self.observers:
             observer.after_checkpoint(saved)
 
-    def at_end(self, state: TrainingState, status: str, *, save_s: float) -> None:  # noqa: D102
+    def at_end(self, state: TrainingState, status: str, *, save_s: float) -> None:
+        """Calls every observer."""
         for observer in self.observers:
             observer.at_end(state, status, save_s=save_s)

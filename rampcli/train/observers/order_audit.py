@@ -14,7 +14,7 @@ from rampcli.train.step import Step
 
 
 class OrderAudit(Observer):
-    """Keeps `state.order_hash` up to date. Every rank has one, because ranks exchange their samples.
+    """Keeps `state.order_hash` up to date. Every rank has one: they exchange their samples.
 
     It must come before observers that write the hash.
 
@@ -27,11 +27,12 @@ class OrderAudit(Observer):
         self.data = data
         self.device = device
 
-    def after_step(self, state: TrainingState, step: Step) -> None:  # noqa: D102
+    def after_step(self, state: TrainingState, step: Step) -> None:
+        """Adds the samples of all ranks to the hash."""
         state.order_hash = self._chain(state.order_hash, step.samples)
 
     def _chain(self, order_hash: str | None, samples: NDArray[np.int64]) -> str:
-        """Returns the hash of an earlier hash and the samples that all data-parallel ranks read, sorted."""
+        """Returns the hash of an earlier hash and of the samples that all ranks read, sorted."""
         mine = torch.from_numpy(samples).to(self.device)
         gathered = [torch.empty_like(mine) for _ in range(self.data.size())]
         dist.all_gather(gathered, mine, group=self.data.get_group())

@@ -39,7 +39,8 @@ class StepGuard(Observer):
         """Returns why the step must be skipped, or None.
 
         Raises:
-            RampcliError: the loss or the gradient norm is not finite, and the run ends at such steps.
+            RampcliError: the loss or the gradient norm is not finite, and the run ends at such
+                steps.
         """
         reason = describe_nonfinite(result)
         if reason is None:
@@ -55,7 +56,8 @@ class StepGuard(Observer):
             f" the same command resumes from {start}",
         )
 
-    def after_step(self, state: TrainingState, step: Step) -> None:  # noqa: ARG002, D102
+    def after_step(self, state: TrainingState, _step: Step) -> None:
+        """Notes the recent steps in the state, so that checkpoints hold them."""
         state.recent = self.outliers.recent
 
 
@@ -72,7 +74,8 @@ class Outliers:
     """Compares the loss and the gradient norm of each step with those of the last steps.
 
     Args:
-        sigma: standard deviations above the mean beyond which a value is an outlier, or None for no limit.
+        sigma: standard deviations above the mean beyond which a value is an outlier, or None for no
+            limit.
         recent: loss and gradient norm of the last steps, from an earlier `recent`.
     """
 

@@ -12,19 +12,20 @@ WINDOW_STEPS = 50
 MAX_SHARE = 0.05
 """Largest share of the time of the last `WINDOW_STEPS` steps that may be spent waiting."""
 REMEDIES = (
-    "`rampcli data build` makes files that are read fastest. A local disk or more memory for the page"
-    " cache also helps, as do more reading hosts if data.expansion_factor_real_data is above 1"
+    "`rampcli data build` makes files that are read fastest. A local disk or more memory for the"
+    " page cache also helps, as do more reading hosts if data.expansion_factor_real_data is above 1"
 )
 
 
 class SlowData(Observer):
-    """Writes the event `slow_data` the first time that steps spend too much time waiting for samples."""
+    """Writes the event `slow_data` the first time that steps wait too long for samples."""
 
     def __init__(self, run: RunDirectory) -> None:
         self.run = run
         self.waits = DataWaits()
 
-    def after_step(self, state: TrainingState, step: Step) -> None:  # noqa: D102
+    def after_step(self, state: TrainingState, step: Step) -> None:
+        """Writes the event if the share of waiting becomes too high."""
         share = self.waits.add(step_time_s=step.step_time_s, data_time_s=step.data_time_s)
         if share is not None:
             reason = (
@@ -35,7 +36,7 @@ class SlowData(Observer):
 
 
 class DataWaits:
-    """Measures the share of the last steps' time that was spent waiting for samples, until it is too much."""
+    """Measures the share of time that steps spend waiting for samples, until it is too high."""
 
     def __init__(self) -> None:
         self._recent: deque[tuple[float, float]] | None = deque(maxlen=WINDOW_STEPS)

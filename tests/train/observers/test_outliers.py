@@ -12,7 +12,7 @@ USUAL = [
 
 
 @pytest.mark.parametrize("wrong", [math.nan, math.inf, -math.inf])
-def test_a_loss_or_a_norm_that_is_not_finite_is_named(wrong):
+def test_a_nonfinite_loss_or_norm_is_named(wrong):
     assert describe_nonfinite(StepResult(loss=wrong, grad_norm=1.0)) == f"the loss is {wrong}"
     assert (
         describe_nonfinite(StepResult(loss=1.0, grad_norm=wrong)) == f"the gradient norm is {wrong}"
@@ -23,14 +23,14 @@ def test_a_loss_or_a_norm_that_is_not_finite_is_named(wrong):
 @pytest.mark.parametrize(
     "spike", [StepResult(loss=3.0, grad_norm=1.0), StepResult(loss=2.0, grad_norm=9.0)]
 )
-def test_a_step_stands_out_once_there_are_enough_steps_before_it(spike):
+def test_an_outlier_is_found_once_there_are_enough_earlier_steps(spike):
     for before in (MIN_STEPS - 1, MIN_STEPS, WINDOW_STEPS):
         outliers = Outliers(sigma=6.0)
         assert [outliers.describe(result) for result in USUAL[:before]] == [None] * before
         assert (outliers.describe(spike) is not None) == (before >= MIN_STEPS)
 
 
-def test_a_level_that_stays_is_usual_after_a_while():
+def test_a_lasting_change_of_level_is_no_outlier_after_a_while():
     outliers = Outliers(sigma=3.0)
     for result in USUAL:
         outliers.describe(result)
@@ -39,7 +39,7 @@ def test_a_level_that_stays_is_usual_after_a_while():
     assert verdicts[-1] is None
 
 
-def test_what_a_checkpoint_keeps_of_the_last_steps_gives_the_same_verdicts():
+def test_outliers_are_the_same_after_resuming_with_the_recent_steps():
     one = Outliers(sigma=4.0)
     for result in USUAL[:100]:
         one.describe(result)
@@ -48,7 +48,7 @@ def test_what_a_checkpoint_keeps_of_the_last_steps_gives_the_same_verdicts():
         assert one.describe(result) == other.describe(result)
 
 
-def test_without_a_bound_nothing_stands_out_and_nothing_is_remembered():
+def test_without_a_limit_there_are_no_outliers_and_no_memory():
     outliers = Outliers(sigma=None)
     for result in [*USUAL, StepResult(loss=1e9, grad_norm=1e9)]:
         assert outliers.describe(result) is None

@@ -10,50 +10,50 @@ SECONDS = st.floats(1e-3, 1e3)
 FIRST = {"step_time_s": 1e6, "data_time_s": 1e6}
 
 
-def said(shares, step_time_s=1.0):
-    """What is said after each of some steps that follow a first one."""
+def reports(shares, step_time_s=1.0):
+    """Returns the report after each step that follows a first one."""
     waits = DataWaits()
     waits.add(**FIRST)
     return [waits.add(step_time_s=step_time_s, data_time_s=share * step_time_s) for share in shares]
 
 
-def test_the_numbers_are_those_of_the_documentation():
+def test_limits_match_the_documentation():
     assert (WINDOW_STEPS, MAX_SHARE) == (50, 0.05)
 
 
 @given(shares=st.lists(LITTLE, max_size=120), step_time_s=SECONDS)
-def test_a_run_that_hardly_waits_is_told_nothing(shares, step_time_s):
-    assert said(shares, step_time_s) == [None] * len(shares)
+def test_short_waits_are_not_reported(shares, step_time_s):
+    assert reports(shares, step_time_s) == [None] * len(shares)
 
 
 @given(share=MUCH, step_time_s=SECONDS)
-def test_a_run_that_waits_is_told_how_much_after_fifty_steps_and_once(share, step_time_s):
-    told = said([share] * 200, step_time_s)
-    assert told[:49] == [None] * 49
-    assert told[49] == pytest.approx(share)
-    assert told[50:] == [None] * 150
+def test_long_waits_are_reported_once_after_fifty_steps(share, step_time_s):
+    found = reports([share] * 200, step_time_s)
+    assert found[:49] == [None] * 49
+    assert found[49] == pytest.approx(share)
+    assert found[50:] == [None] * 150
 
 
 @given(little=LITTLE, much=MUCH)
-def test_a_run_that_comes_to_wait_is_told_as_soon_as_its_last_fifty_steps_did(little, much):
-    told = said([little] * 70 + [much] * 50)
-    first = next(step for step, share in enumerate(told) if share is not None)
+def test_waits_are_reported_as_soon_as_the_last_fifty_steps_exceed_the_limit(little, much):
+    found = reports([little] * 70 + [much] * 50)
+    first = next(step for step, share in enumerate(found) if share is not None)
     waited = [(little * (119 - step) + much * (step - 69)) / 50 for step in range(70, 120)]
     assert waited[first - 70] >= MAX_SHARE * (1 - 1e-9)
     assert all(share <= MAX_SHARE * (1 + 1e-9) for share in waited[: first - 70])
-    assert sum(share is not None for share in told) == 1
+    assert sum(share is not None for share in found) == 1
 
 
 @given(shares=st.lists(MUCH, min_size=49, max_size=49))
-def test_forty_nine_steps_say_nothing_however_long_they_wait(shares):
-    assert said(shares) == [None] * 49
+def test_forty_nine_steps_are_too_few_to_report(shares):
+    assert reports(shares) == [None] * 49
 
 
-def test_the_first_step_waits_for_what_nothing_could_have_read_before_and_does_not_count():
-    assert said([0.0] * 50) == [None] * 50
+def test_the_first_step_does_not_count():
+    assert reports([0.0] * 50) == [None] * 50
 
 
-def test_time_counts_and_not_steps():
+def test_steps_count_by_their_time():
     waits = DataWaits()
     waits.add(**FIRST)
     steps = [{"step_time_s": 100.0, "data_time_s": 0.0}] + [
