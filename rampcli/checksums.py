@@ -1,4 +1,4 @@
-"""Checksums of files: SHA-256, and a faster one that detects damage but no malice."""
+"""Checksums of files: SHA-256, and a faster one that detects damage, but not tampering."""
 
 import hashlib
 from collections.abc import Mapping

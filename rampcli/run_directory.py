@@ -22,7 +22,7 @@ from rampcli.own_folder import OwnFolder, link_refused, open_to_read
 from rampcli.records import COUNT, POSITIVE, RATE, check_shape, parse_json, read_json
 
 STAGE_BOUNDARY, COMPLETE, PREEMPTED = "stage_boundary", "complete", "preempted"
-"""Values of `status` in state.json after workers have ended in an orderly way."""
+"""Values of `status` in state.json if workers have ended in an orderly way."""
 STAGE_IS_OVER = (STAGE_BOUNDARY, COMPLETE)
 MAX_OLD_METRICS = 10_000
 OWN_NAMES = (
@@ -179,7 +179,7 @@ class RunDirectory(OwnFolder):
         """Returns the content of state.json, or None if the run has not started.
 
         Raises:
-            DamagedFileError: the file is not a run's state.
+            DamagedFileError: the file is damaged.
         """
         path = self.path / "state.json"
         with suppress(FileNotFoundError):
@@ -258,7 +258,7 @@ class Tail:
         """Yields the rows that were appended since the last call.
 
         Raises:
-            DamagedFileError: a row is not one of a run.
+            DamagedFileError: a row is damaged.
         """
         shape = METRICS_ROW if self.path.name.startswith("metrics.") else EVENT_ROW
         try:

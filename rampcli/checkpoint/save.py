@@ -50,6 +50,7 @@ class SavedCheckpoint:
 
 
 OnSaved = Callable[[SavedCheckpoint], None]
+"""Called once a checkpoint is complete."""
 
 
 class Checkpoints:

@@ -14,7 +14,7 @@ from rampcli.config.schema import OptimConfig
 from rampcli.models.decoder import Decoder
 
 STACKED = 2**22
-"""Most numbers in a stack of several matrices, which are orthogonalised together."""
+"""Most numbers in matrices that are orthogonalised together. A larger matrix is taken alone."""
 
 
 def build_optimizers(parts: Sequence[Decoder], optim: OptimConfig) -> list[TorchOptimizer]:
@@ -121,7 +121,7 @@ def orthogonalise(matrices: Tensor) -> Tensor:
 
 
 def _stacks(weights: Sequence[nn.Parameter]) -> list[list[nn.Parameter]]:
-    """Groups weights by shape, up to `STACKED` numbers: whole matrices of a group are in memory."""
+    """Groups weights by shape. A group has up to `STACKED` numbers, or a single weight."""
     by_shape: dict[torch.Size, list[nn.Parameter]] = {}
     for weight in weights:
         by_shape.setdefault(weight.shape, []).append(weight)
