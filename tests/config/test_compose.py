@@ -282,11 +282,17 @@ def test_every_option_of_conf_composes(root):
         ]
 
 
-@pytest.mark.parametrize("name", ["llama3_8b", "gpt3_5b", "shakespeare_char"])
-def test_the_layers_of_files_merge_as_hydra_merges_the_files(name):
-    words = [f"{group}={name}" for group in ("model", "batch", "optim")]
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("model=llama3_8b", "hardware=h100_bf16", "batch=nemo_llama", "optim=nemo_adam"),
+        ("model=gpt3_5b", "batch=nemo_gpt3", "optim=nemo_gpt3", "data=mock"),
+        ("model=qwen3_8b", "batch=nemo_qwen3", "launch=slurm"),
+    ],
+)
+def test_the_layers_of_files_merge_as_hydra_merges_the_files(words):
     with initialize_config_dir(str(bundled("conf")), version_base="1.3"):
-        tree = OmegaConf.to_container(hydra_compose("config", overrides=words))
+        tree = OmegaConf.to_container(hydra_compose("config", overrides=list(words)))
     merged = compose(*words).stack.values()
     by_hydra = {key: typed(key, value) for key, value in flatten(tree).items()}
     assert {key: merged[key] for key in by_hydra} == by_hydra

@@ -46,7 +46,7 @@ def folder(tmp_path):
         ("[" * 100_000, "nested too deeply"),
         (" " * 2_000_000, "larger than"),
         ({}, "has the unsupported model_type None"),
-        ({"model_type": ["llama"]}, "model_type is not a text"),
+        ({"model_type": ["llama"]}, "model_type is not text"),
         ({"model_type": "bert"}, "one of llama, mistral, qwen3, gpt2"),
         ({"model_type": "llama", "num_attention_heads": 4}, "has no num_hidden_layers"),
         (LLAMA | {"rope_scaling": {"rope_type": "llama3"}}, "has no 'factor'"),
@@ -66,7 +66,7 @@ def folder(tmp_path):
         (LLAMA | {"head_dim": 3}, "rotary positions need an even size"),
         (LLAMA | {"num_key_value_heads": 3}, "does not divide into model.num_query_groups=3"),
         (GPT2 | {"n_embd": 65}, "does not divide into model.num_attention_heads=4"),
-        (LLAMA | {"hidden_act": [[]]}, "hidden_act is not a text"),
+        (LLAMA | {"hidden_act": [[]]}, "hidden_act is not text"),
         (LLAMA | {"hidden_act": "gelu"}, "has hidden_act=gelu; this decoder supports silu only"),
         (
             LLAMA | {"rope_scaling": {"rope_type": "yarn", "factor": 4.0}},
