@@ -9,7 +9,7 @@ demo: .venv/installed
 	$(BIN)/rampcli generate runs/llama3_tiny --prompt 'def '
 
 test: lint
-	OMP_NUM_THREADS=1 $(BIN)/pytest
+	OMP_NUM_THREADS=1 $(BIN)/pytest --durations=15
 
 # Kills a run's processes a hundred times at random instants; SEED=1 takes others.
 stress: .venv/installed-dev

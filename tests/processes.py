@@ -80,12 +80,34 @@ def wait_until(
         time.sleep(0.02)
 
 
+def processes_of(folder: Path) -> list[int]:
+    """Returns the processes with a folder in their command lines, or with a file of it open.
+
+    A worker has its log and its lock open. A forked one has the command line of its parent.
+    """
+    found = []
+    for path in Path("/proc").glob("[0-9]*"):
+        process = int(path.name)
+        if str(folder) in command_of(process) or _has_open(process, folder):
+            found.append(process)
+    return found
+
+
+def _has_open(process: int, folder: Path) -> bool:
+    for descriptor in Path(f"/proc/{process}/fd").glob("*"):
+        with suppress(OSError):  # closed meanwhile
+            if os.readlink(descriptor).startswith(f"{folder}/"):
+                return True
+    return False
+
+
 def wait_until_all_have_ended(run_dir: Path) -> None:
-    wait_until(
-        lambda: not commands_with(str(run_dir)),
-        deadline_s=20,
-        said=lambda: commands_with(str(run_dir)),
-    )
+    """Waits for the end of the processes that work on a run.
+
+    Raises:
+        AssertionError: some still run after half a minute.
+    """
+    wait_until(lambda: not processes_of(run_dir), deadline_s=30, said=lambda: processes_of(run_dir))
 
 
 def listening_addresses(processes: Iterable[int]) -> set[str]:

@@ -10,12 +10,13 @@ from pathlib import Path
 
 import pytest
 
+from commands import Command
 from rampcli import llm
 from rampcli.config.compose import lay_over
 from rampcli.config.resolve import resolve
 from rampcli.launch.run import describe
 from rampcli.run_directory import RunDirectory, read_rows
-from ranks import run_ranks
+from ranks import run_ranks, train_rank
 
 # A model that takes a step in milliseconds, and a ramp 2 -> 4 -> 6 -> 8 whose node schedule is 1, 2, 3, 4 nodes of one process.
 TINY = {
@@ -79,16 +80,18 @@ class Run:
             *overrides,
         ]
 
-    def start(self, *words: str) -> subprocess.Popen[str]:
-        return subprocess.Popen(
-            self.command(*words),
-            env=environment(),
-            text=True,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-        )
+    def start(self, *words: str) -> Command:
+        """Starts the command in a process that has loaded torch."""
+        return Command(self.command(*words)[3:], environment())
 
     def pretrain(self, *words: str) -> subprocess.CompletedProcess[str]:
+        """Runs the command, to its end, in a process that has loaded torch."""
+        command = self.start(*words)
+        output, errors = command.communicate()
+        return subprocess.CompletedProcess(command.args, command.wait(), output, errors)
+
+    def pretrain_from_scratch(self, *words: str) -> subprocess.CompletedProcess[str]:
+        """Runs the command, to its end, as a shell does."""
         return subprocess.run(
             self.command(*words), env=environment(), text=True, capture_output=True, check=False
         )
@@ -106,9 +109,7 @@ class Run:
             ),
             [],
         )
-        run_ranks(
-            processes, "rampcli.worker", str(self.path), logs=self.directory.logs, folders=folders
-        )
+        run_ranks(processes, train_rank, str(self.path), logs=self.directory.logs, folders=folders)
 
     @property
     def rows(self) -> list[dict]:

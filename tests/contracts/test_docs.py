@@ -19,18 +19,14 @@ def generate():
     return module
 
 
-def test_the_page_of_settings_says_what_the_schema_says(generate):
+def test_the_page_of_settings_shows_the_schema(generate):
     page = (DOCS / "reference" / "config.md").read_text(encoding="utf-8")
     assert page == generate.config_page(), "run `make docs` and commit what it writes"
 
 
-def test_the_page_of_bad_input_has_every_row_of_the_table_and_what_it_is_answered_today(generate):
+def test_the_page_of_bad_input_shows_the_messages_of_all_rows_of_the_table(generate):
     page = (DOCS / "reference" / "bad-input.md").read_text(encoding="utf-8")
-    assert re.findall(r"^### (.*)$", page, flags=re.MULTILINE) == [
-        wrong.title for wrong in generate.BAD_INPUTS
-    ]
-    for wrong in generate.BAD_INPUTS[::8]:
-        assert generate.section(wrong) in page, "run `make docs` and commit what it writes"
+    assert page == generate.bad_input_page(), "run `make docs` and commit what it writes"
 
 
 @pytest.mark.parametrize(

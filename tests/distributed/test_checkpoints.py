@@ -2,11 +2,11 @@
 
 import shutil
 import subprocess
-from pathlib import Path
 
 import pytest
 from safetensors import safe_open
 
+from distributed.killed_while_saving import train_until_saving
 from rampcli.own_folder import write_json
 from rampcli.run_directory import MANIFEST
 from ranks import run_ranks
@@ -67,9 +67,9 @@ def test_a_kill_in_the_middle_of_a_save_in_the_background_loses_no_older_checkpo
     run.directory.config.write_text(
         undisturbed.directory.config.read_text().replace(str(undisturbed.path), str(run.path))
     )
-    program = Path(__file__).with_name("killed_while_saving.py")
+    killed_in = (str(run.path), "step_00000006.tmp")
     with pytest.raises(AssertionError):
-        run_ranks(2, str(program), str(run.path), "step_00000006.tmp", logs=run.directory.logs)
+        run_ranks(2, train_until_saving, *killed_in, logs=run.directory.logs)
     assert (run.directory.checkpoints / "step_00000006.tmp").exists()
     found = run.directory.complete_checkpoints()
     assert [checkpoint.step for checkpoint in found] == [1, 2, 4]

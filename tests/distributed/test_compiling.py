@@ -42,7 +42,7 @@ def compiled_again(run: Run) -> list[str]:
 def test_a_ramp_with_validations_compiles_before_its_first_step_and_never_again(
     run, cache, undisturbed, assert_same_training
 ):
-    ended = run.pretrain("trainer.compile=true", *ONE_PROCESS)
+    ended = run.pretrain_from_scratch("trainer.compile=true", *ONE_PROCESS)
     assert ended.returncode == 0, ended.stderr
     assert_same_training(run, undisturbed)
     assert len(run.validations()) > len(of_kind(run, "stage")) > 1
@@ -56,7 +56,7 @@ def test_a_ramp_with_validations_compiles_before_its_first_step_and_never_again(
 
 
 def test_processes_of_a_later_stage_find_what_those_before_compiled(run, cache):
-    ended = run.pretrain(
+    ended = run.pretrain_from_scratch(
         "trainer.compile=true", "trainer.num_nodes=1", "model.rampup_batch_size=[2,6,48]"
     )
     assert ended.returncode == 0, ended.stderr
@@ -69,7 +69,7 @@ def test_processes_of_a_later_stage_find_what_those_before_compiled(run, cache):
 def test_a_machine_without_a_compiler_is_told_so(run, monkeypatch, tmp_path):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setenv("CXX", "no-compiler")
-    ended = run.pretrain("trainer.compile=true", *ONE_PROCESS)
+    ended = run.pretrain_from_scratch("trainer.compile=true", *ONE_PROCESS)
     assert ended.returncode == 1
     assert "torch.compile fails on this machine" in ended.stderr
     assert "trainer.compile=false" in ended.stderr

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from distributed.initial_weights import hash_weights
 from rampcli.weights.export import export
 from ranks import run_ranks
 from runs import Run
@@ -160,13 +161,11 @@ def test_a_checkpoint_goes_on_on_any_other_mesh_in_the_middle_of_a_ramp(
 
 
 def test_the_initial_weights_are_the_same_bit_for_bit_on_every_mesh(tmp_path):
-    program = Path(__file__).with_name("initial_weights_on_meshes.py")
-    alone = json.loads(run_ranks(1, str(program), logs=tmp_path).splitlines()[-1])
-    split = json.loads(run_ranks(8, str(program), logs=tmp_path).splitlines()[-1])
+    alone = run_ranks(1, hash_weights, logs=tmp_path)[0]
+    split = run_ranks(8, hash_weights, logs=tmp_path)[0]
     assert len(split) == 6
-    for mesh, hashes in split.items():
-        family = mesh.partition(":")[0]
-        assert hashes == alone[f"{family}: 1 x 1 x 1"]
+    for (family, _), hashes in split.items():
+        assert hashes == alone[family, (1, 1, 1)]
 
 
 def test_a_rank_of_a_70b_model_never_holds_more_than_its_part():

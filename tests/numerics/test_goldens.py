@@ -1,12 +1,8 @@
 import json
-import sys
-from pathlib import Path
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parent))
-
-from goldens import FILE, RECIPES, train
+from numerics.goldens import FILE, RECIPES, train
 
 GOLDENS = json.loads(FILE.read_text(encoding="utf-8"))
 

@@ -1,3 +1,4 @@
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -7,9 +8,8 @@ import pytest
 from processes import wait_until
 
 START = """
-import sys, time
-sys.path.insert(0, sys.argv[1])
-from cluster import start_cluster
+import time
+from slurm.cluster import start_cluster
 with start_cluster(nodes=2) as cluster:
     cluster.wait_for(cluster.submit("--output=/dev/null", "--wrap=exec sleep 1000"), "RUNNING")
     print(cluster.folder, flush=True)
@@ -33,7 +33,10 @@ def processes_of(folder: Path) -> list[str]:
 @pytest.mark.usefixtures("cluster")
 def test_nothing_is_left_of_a_cluster_whose_tests_are_killed():
     with subprocess.Popen(
-        [sys.executable, "-c", START, Path(__file__).parent], text=True, stdout=subprocess.PIPE
+        [sys.executable, "-c", START],
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])},
+        text=True,
+        stdout=subprocess.PIPE,
     ) as tests:
         folder = Path(tests.stdout.readline().strip())
         assert len(processes_of(folder)) > 4

@@ -10,12 +10,9 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "models"))
-
-from families import FAMILIES
-
 import rampcli.weights.export as export_module
 from harms import BEHIND_AN_HONEST_MANIFEST
+from models.families import FAMILIES
 from rampcli.checkpoint.save import Checkpoints, TrainingState
 from rampcli.config.huggingface import read_config
 from rampcli.config.schema import Config, ModelConfig
