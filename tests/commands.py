@@ -13,26 +13,42 @@ import subprocess
 import sys
 import tempfile
 import traceback
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from multiprocessing.connection import wait
 from pathlib import Path
 from typing import Any
 
 from ranks import FORKS, redirect_output
 
-WORKER = ["-P", "-m", "rampcli.worker"]
+PROGRAMS = ("rampcli.worker", "rampcli.weights.")
+"""The beginnings of the names of programs that need torch, which commands start."""
+
+
+def run_command(
+    words: Sequence[str], environment: dict[str, str] | None = None, cwd: Path | None = None
+) -> subprocess.CompletedProcess[str]:
+    """Runs `rampcli WORDS` to its end, with the environment and in the folder of this process by default."""
+    command = Command(words, environment, cwd)
+    output, errors = command.communicate()
+    return subprocess.CompletedProcess(command.args, command.wait(), output, errors)
 
 
 class Command:
     """A `rampcli` command that runs, with the methods of a `subprocess.Popen` that prints to pipes."""
 
-    def __init__(self, words: Sequence[str], environment: dict[str, str]) -> None:
+    def __init__(
+        self,
+        words: Sequence[str],
+        environment: dict[str, str] | None = None,
+        cwd: Path | None = None,
+    ) -> None:
         self.args = ["rampcli", *words]
         self.returncode: int | None = None
         self._folder = tempfile.TemporaryDirectory()
         self._printed = [Path(self._folder.name, name) for name in ("stdout", "stderr")]
         self._process = FORKS.Process(
-            target=_run_command, args=(list(words), os.getcwd(), environment, *self._printed)
+            target=_run_command,
+            args=(list(words), cwd or Path.cwd(), environment or {**os.environ}, *self._printed),
         )
         self._process.daemon = True
         self._process.start()
@@ -80,26 +96,38 @@ class Command:
 
 
 class ForkingPopen(subprocess.Popen[Any]):
-    """Starts a worker by forking this process, which has loaded torch, and other programs as ever."""
+    """Starts rampcli's programs that need torch by forking this process, and others as ever."""
 
     def _execute_child(self, args: Any, *facts: Any) -> None:
-        command = [str(word) for word in args] if isinstance(args, list | tuple) else [str(args)]
-        if command[:4] != [sys.executable, *WORKER]:
+        if not _needs_torch(args):
             super()._execute_child(args, *facts)  # type: ignore[misc]
             return
-        _, preexec_fn, _, pass_fds, _, environment = facts[:6]
-        stdin, to_stdin, from_stdout, stdout, from_stderr, stderr = facts[9:15]
+        pipes = facts[9:15]
         self.pid = os.fork()
         if self.pid == 0:
-            _run_worker(command[3:], environment, (stdin, stdout, stderr), {*pass_fds}, preexec_fn)
+            stdin, _, _, stdout, _, stderr = pipes
+            _run_program(
+                args[3:],
+                streams=(stdin, stdout, stderr),
+                preexec_fn=facts[1],
+                kept={*facts[3]},
+                folder=facts[4],
+                environment=facts[5],
+                is_leader=facts[20],
+            )
         self._child_created = True
-        self._close_pipe_fds(  # type: ignore[attr-defined]
-            stdin, to_stdin, from_stdout, stdout, from_stderr, stderr
-        )
+        self._close_pipe_fds(*pipes)  # type: ignore[attr-defined]
+
+
+def _needs_torch(command: Any) -> bool:
+    """Whether a command is `python -P -m` and one of `PROGRAMS`."""
+    if not isinstance(command, list):
+        return False
+    return command[:3] == [sys.executable, "-P", "-m"] and command[3].startswith(PROGRAMS)
 
 
 def _run_command(
-    words: list[str], folder: str, environment: dict[str, str], output: Path, errors: Path
+    words: list[str], folder: Path, environment: dict[str, str], output: Path, errors: Path
 ) -> None:
     redirect_output(output, errors)
     os.chdir(folder)
@@ -110,17 +138,21 @@ def _run_command(
     runpy.run_module("rampcli", run_name="__main__", alter_sys=True)
 
 
-def _run_worker(
+def _run_program(
     command: list[str],
-    environment: dict[str, str],
+    *,
     streams: tuple[int, int, int],
+    preexec_fn: Callable[[], object] | None,
     kept: set[int],
-    preexec_fn: Any,
+    folder: Path | None,
+    environment: dict[str, str] | None,
+    is_leader: bool,
 ) -> None:
-    """Becomes a worker: a session, streams, descriptors and variables of its own."""
+    """Becomes another program, with streams, descriptors, signals and variables of its own."""
     code = 1
     try:
-        os.setsid()
+        if is_leader:
+            os.setsid()
         for descriptor, stream in enumerate(streams):
             if stream != -1:
                 os.dup2(stream, descriptor)
@@ -134,15 +166,19 @@ def _run_worker(
         for number in (signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP, signal.SIGCHLD):
             signal.signal(number, signal.SIG_DFL)
         signal.signal(signal.SIGINT, signal.default_int_handler)
-        gc.enable()
-        preexec_fn()
-        os.environ.clear()
-        os.environ.update(environment)
+        gc.enable()  # a short command disables it
+        if preexec_fn is not None:
+            preexec_fn()
+        if folder is not None:
+            os.chdir(folder)
+        if environment is not None:
+            os.environ.clear()
+            os.environ.update(environment)
         sys.argv = command
         runpy.run_module(command[0], run_name="__main__", alter_sys=True)
         code = 0
     except SystemExit as end:
-        code = end.code if isinstance(end.code, int) else 1
+        code = end.code if isinstance(end.code, int) else int(end.code is not None)
         if isinstance(end.code, str):
             print(end.code, file=sys.stderr)
     except BaseException:

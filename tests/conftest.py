@@ -1,4 +1,10 @@
+import os
+
 import pytest
+
+# One thread per process, here and in all that tests start: torch reads this when it is loaded.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
 import torch
 import torch.distributed as dist
 from hypothesis import settings

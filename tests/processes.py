@@ -9,6 +9,9 @@ from contextlib import suppress
 from pathlib import Path
 
 LISTENS = "0A"
+PATIENCE_S = 300.0
+"""How long tests wait for something that takes seconds on an idle machine."""
+LOOK_EVERY_S = 0.05
 
 
 def children_of(parent: int) -> list[int]:
@@ -65,7 +68,7 @@ def wait_until(
     is_so: Callable[[], object],
     process: subprocess.Popen[str] | None = None,
     *,
-    deadline_s: float = 150.0,
+    deadline_s: float = PATIENCE_S,
     said: Callable[[], object] = lambda: commands_with("rampcli"),
 ) -> None:
     """Wait for something that a process does.
@@ -77,7 +80,7 @@ def wait_until(
     while not is_so():
         assert process is None or process.poll() is None, process.communicate()
         assert time.monotonic() < until, said()
-        time.sleep(0.02)
+        time.sleep(LOOK_EVERY_S)
 
 
 def processes_of(folder: Path) -> list[int]:

@@ -158,6 +158,8 @@ def _serve(connection: Connection) -> None:
             os.chdir(folder)
             try:
                 answer = (True, function(*arguments))
+            except SystemExit:  # the program has said why
+                answer = (False, None)
             except BaseException:
                 traceback.print_exc()
                 answer = (False, None)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from commands import Command
+from commands import Command, run_command
 from rampcli import llm
 from rampcli.config.compose import lay_over
 from rampcli.config.resolve import resolve
@@ -86,9 +86,7 @@ class Run:
 
     def pretrain(self, *words: str) -> subprocess.CompletedProcess[str]:
         """Runs the command, to its end, in a process that has loaded torch."""
-        command = self.start(*words)
-        output, errors = command.communicate()
-        return subprocess.CompletedProcess(command.args, command.wait(), output, errors)
+        return run_command(self.command(*words)[3:], environment())
 
     def pretrain_from_scratch(self, *words: str) -> subprocess.CompletedProcess[str]:
         """Runs the command, to its end, as a shell does."""

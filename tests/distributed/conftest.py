@@ -3,6 +3,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from once import make_once
 from rampcli.data.indexed import write_index
 from runs import Run, assert_every_sample_is_read_once, assert_same_training
 
@@ -15,9 +16,10 @@ def run(tmp_path: Path) -> Run:
 @pytest.fixture(scope="session")
 def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Run:
     """One process, from the first sample to the last, never stopped."""
-    run = Run(tmp_path_factory.mktemp("undisturbed") / "run")
-    run.workers(1, "rampup.at_boundary=continue", "rampup.node_policy=fixed")
-    return run
+    words = ["rampup.at_boundary=continue", "rampup.node_policy=fixed"]
+    return Run(
+        make_once(tmp_path_factory, "undisturbed", lambda path: Run(path).workers(1, *words))
+    )
 
 
 @pytest.fixture(scope="session", name="assert_every_sample_is_read_once")

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from distributed.initial_weights import hash_weights
+from once import make_once
 from rampcli.weights.export import export
 from ranks import run_ranks
 from runs import Run
@@ -88,15 +89,13 @@ def words(*changes: dict) -> list[str]:
 
 @pytest.fixture(scope="session")
 def alone(tmp_path_factory):
-    """Runs on one process, by family of model."""
-    runs: dict[str, Run] = {}
+    """Returns the run of a family of models on one process."""
 
     def run_of(family: str) -> Run:
-        if family not in runs:
-            runs[family] = Run(tmp_path_factory.mktemp(family) / "run")
-            runs[family].workers(1, *words(FAMILIES[family]))
-            assert len(runs[family].rows) == 20
-        return runs[family]
+        settings = words(FAMILIES[family])
+        run = Run(make_once(tmp_path_factory, family, lambda path: Run(path).workers(1, *settings)))
+        assert len(run.rows) == 20
+        return run
 
     return run_of
 

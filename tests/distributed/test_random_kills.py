@@ -63,7 +63,7 @@ class Killer:
         while (
             not instants[instant]() and time.monotonic() < until and self.supervisor.poll() is None
         ):
-            time.sleep(0.0005)
+            time.sleep(0.002)
         time.sleep(self.numbers.choice([0.0, 0.01, 0.2, 2.0]) * self.numbers.random())
         victim = self.numbers.choice(["worker", "supervisor"])
         if found := self._processes(victim):

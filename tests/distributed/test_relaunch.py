@@ -2,6 +2,7 @@
 
 import os
 import signal
+import time
 
 import pytest
 
@@ -72,5 +73,6 @@ def test_one_stage_alone_has_nobody_wait(run):
     most = 0
     while supervisor.poll() is None:
         most = max(most, len(children_of(supervisor.pid)))
+        time.sleep(0.05)
     supervisor.communicate()
     assert (most, supervisor.returncode, run.state["status"]) == (2, 0, "stage_boundary")

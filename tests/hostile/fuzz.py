@@ -48,6 +48,7 @@ MADE = (
 CHANGED = ("half.building", "run/slurm")
 """What the commands below may write. All else stays as it is."""
 KEPT = Path(__file__).parents[2] / ".fuzz"
+MATERIALS = KEPT / "materials"
 PROGRESS_EVERY_S = 60.0
 JOBS = json.dumps({"jobs": [chained_job()], "submitted": 1.0, "cancelled": False})
 OPTIONS = (
@@ -289,7 +290,7 @@ def cases_until(is_over: Callable[[], bool], *, first: int) -> Iterator[int]:
 def fuzz_here(seed: int, first: int, until: float, at: Path) -> int:
     """Run cases in this process until a time; the number of the one under way stands in the file `at`. Returns 1 if there are findings."""
     with tempfile.TemporaryDirectory() as scratch, at.open("r+") as progress:
-        fuzzer = Fuzzer(Path(scratch) / "world", make_materials(KEPT / "materials"))
+        fuzzer = Fuzzer(Path(scratch) / "world", MATERIALS)
         for number in cases_until(lambda: time.time() >= until, first=first):
             progress.seek(0)
             progress.write(f"{number:<20}")
@@ -303,7 +304,10 @@ def main() -> int:
     if "CASE" in os.environ:
         seed, number = map(int, os.environ["CASE"].split(":"))
         with tempfile.TemporaryDirectory() as scratch:
-            fuzzer = Fuzzer(Path(scratch) / "world", make_materials(KEPT / "materials"))
+            if not MATERIALS.exists():
+                MATERIALS.mkdir(parents=True)
+                make_materials(MATERIALS)
+            fuzzer = Fuzzer(Path(scratch) / "world", MATERIALS)
             fuzzer.run(seed, number)
         return 1 if fuzzer.findings else 0
     seed, seconds = (
@@ -311,8 +315,8 @@ def main() -> int:
         60 * float(os.environ.get("MINUTES") or 60),
     )
     shutil.rmtree(KEPT, ignore_errors=True)
-    KEPT.mkdir()
-    make_materials(KEPT / "materials")
+    MATERIALS.mkdir(parents=True)
+    make_materials(MATERIALS)
     lanes = [
         Lane(seed + lane, time.time() + seconds, KEPT / f"at-{lane}")
         for lane in range(len(os.sched_getaffinity(0)))

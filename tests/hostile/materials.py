@@ -1,11 +1,11 @@
 """An honest corpus, a run on it with two checkpoints, and its export: what hostile cases copy and damage."""
 
-import fcntl
 import json
 import subprocess
 import sys
 from pathlib import Path
 
+from commands import run_command
 from runs import TINY, environment
 
 WORDS = TINY | {
@@ -50,34 +50,17 @@ except KeyboardInterrupt:
 SHARD = "shard-00001-model-00001-of-00001.safetensors"
 
 
-def make_materials(folder: Path) -> Path:
-    """Make them once for all processes of a test session; returns the folder."""
-    folder.mkdir(exist_ok=True)
-    with (folder.parent / "materials.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if not (folder / "half.building").exists():
-            (folder / "in.jsonl").write_text(
-                "".join(
-                    json.dumps({"text": f"text number {number}"}) + "\n" for number in range(60)
-                )
-            )
-            commands = (
-                "data build in.jsonl --output corpus --tokenizer bytes",
-                PRETRAIN,
-                "export run hf",
-            )
-            for words in (
-                *(["-m", "rampcli", *command.split()] for command in commands),
-                ["-c", STOPPED_BUILD],
-            ):
-                done = subprocess.run(
-                    [sys.executable, "-P", *words],
-                    cwd=folder,
-                    env=environment(),
-                    text=True,
-                    capture_output=True,
-                    check=False,
-                )
-                assert done.returncode == 0, (words, done.stdout, done.stderr)
-            assert (folder / "half.building/progress.json").exists()
-    return folder
+def make_materials(folder: Path) -> None:
+    """Fills a folder that exists and is empty."""
+    texts = (json.dumps({"text": f"text number {number}"}) + "\n" for number in range(60))
+    (folder / "in.jsonl").write_text("".join(texts))
+    commands = (
+        "data build in.jsonl --output corpus --tokenizer bytes",
+        PRETRAIN,
+        "export run hf",
+    )
+    for command in commands:
+        done = run_command(command.split(), environment(), folder)
+        assert done.returncode == 0, (command, done.stdout, done.stderr)
+    subprocess.run([sys.executable, "-P", "-c", STOPPED_BUILD], cwd=folder, check=True)
+    assert (folder / "half.building/progress.json").exists()

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from once import make_once
 from processes import children_of, wait_until
 from runs import Run, assert_same_training, environment
 
@@ -47,11 +48,12 @@ def run(tmp_path: Path) -> Run:
     return Run(tmp_path / "run")
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Run:
-    run = Run(tmp_path_factory.mktemp("undisturbed") / "run")
-    run.workers(PROCESSES, *WORDS, "trainer.num_nodes=1")
-    return run
+    def train(path: Path) -> None:
+        Run(path).workers(PROCESSES, *WORDS, "trainer.num_nodes=1")
+
+    return Run(make_once(tmp_path_factory, "without_faults", train))
 
 
 def wait_for_step(run: Run, step: int, process: "subprocess.Popen[str]") -> None:

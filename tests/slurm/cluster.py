@@ -32,6 +32,8 @@ from rampcli.lifeline import die_with_parent
 
 PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "srun")
 KILL_WAIT_S = 15
+PATIENCE_S = 300.0
+"""How long tests wait for something that takes seconds on an idle machine."""
 CREDENTIAL_S = 5  # the least there may be
 PR_SET_CHILD_SUBREAPER = 36
 # The values of these go on to the end of their line, and may hold anything.
@@ -152,7 +154,7 @@ class Cluster:
             ).stdout.splitlines()
         )
 
-    def wait_for(self, job: str, *states: str, deadline_s: float = 20) -> dict[str, str]:
+    def wait_for(self, job: str, *states: str, deadline_s: float = PATIENCE_S) -> dict[str, str]:
         """The job, once it is in one of the states.
 
         Raises:
@@ -169,6 +171,14 @@ class Cluster:
     def release(self, job: str) -> None:
         """Have a requeued job start in the next second, if there are nodes, and not after `CREDENTIAL_S`."""
         self.run("scontrol", "update", f"jobid={job}", "StartTime=now+1")
+
+    def set_time_limit(self, job: str, *, minutes: int) -> None:
+        self.run("scontrol", "update", f"jobid={job}", f"TimeLimit={minutes}")
+
+    def end_soon(self, job: str, *, within_s: int) -> None:
+        """Sets the time limit so that a running job ends within some seconds, and up to a minute earlier."""
+        hours, minutes, seconds = map(int, self.job(job)["RunTime"].split(":"))
+        self.set_time_limit(job, minutes=(3600 * hours + 60 * minutes + seconds + within_s) // 60)
 
     def set_down(self, node: str) -> None:
         """Take a node away as if it had failed: its jobs get SIGTERM and go back to the queue, even if they forbid that."""
@@ -190,9 +200,9 @@ class Cluster:
         """Cancel what waits and kill what runs, and have all nodes idle again.
 
         Raises:
-            AssertionError: they are not, within half a minute.
+            AssertionError: they are not, within `PATIENCE_S`.
         """
-        until = time.monotonic() + 30
+        until = time.monotonic() + PATIENCE_S
         while not self.wait_until_idle(0.2):
             assert time.monotonic() < until, (
                 self.run("squeue").stdout + self.run("sinfo", "--Node", "--long").stdout
@@ -275,7 +285,7 @@ def start_cluster(*, nodes: int = 5, cpus: int = 8, gpus: int = 2) -> Iterator[C
 
 
 def _come_up(cluster: Cluster, keeper: subprocess.Popen[bytes]) -> bool:
-    until = time.monotonic() + 30
+    until = time.monotonic() + PATIENCE_S
     while keeper.poll() is None and time.monotonic() < until:
         if cluster.wait_until_idle(0):
             return True

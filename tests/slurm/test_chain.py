@@ -20,6 +20,8 @@ from rampcli.launch.slurm import chain, commands
 from rampcli.launch.slurm.scripts import render
 from rampcli.run_directory import RunDirectory
 
+pytestmark = pytest.mark.xdist_group("slurm")
+
 LASTS = 'trap "exit 0" USR1\nfor _ in $(seq 600); do sleep 0.1; done\n'
 
 
@@ -41,7 +43,7 @@ def started(interpreter: Path, job: str) -> list[str]:
 
 def wait_until_started(interpreter: Path, job: str) -> None:
     """Until its script has started something: what is done to a job that is RUNNING may come before that, and Slurm may then fail it."""
-    wait_until((interpreter.parent / f"started.{job}").exists, deadline_s=20)
+    wait_until((interpreter.parent / f"started.{job}").exists)
 
 
 def environment_of(interpreter: Path, job: str) -> dict[str, str]:

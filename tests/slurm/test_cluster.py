@@ -7,6 +7,8 @@ import pytest
 
 from processes import wait_until
 
+pytestmark = pytest.mark.xdist_group("slurm")
+
 START = """
 import time
 from slurm.cluster import start_cluster
@@ -43,7 +45,6 @@ def test_nothing_is_left_of_a_cluster_whose_tests_are_killed():
         tests.kill()
     wait_until(
         lambda: not (folder.exists() or processes_of(folder)),
-        deadline_s=20,
         said=lambda: processes_of(folder),
     )
 

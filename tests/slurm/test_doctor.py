@@ -2,6 +2,8 @@ import pytest
 
 from rampcli.launch.checkup import Status, check_up
 
+pytestmark = pytest.mark.xdist_group("slurm")
+
 
 @pytest.mark.usefixtures("cluster")
 @pytest.mark.parametrize(
