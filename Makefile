@@ -54,7 +54,7 @@ bench-peers: .venv/installed-dev
 	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --no-deps litgpt torchtitan
 
 goldens: .venv/installed-dev
-	$(BIN)/python tests/numerics/goldens.py
+	PYTHONPATH=tests OMP_NUM_THREADS=1 $(BIN)/python -P -m numerics.goldens
 
 clean:
 	rm -rf .venv dist .mypy_cache .pytest_cache .ruff_cache .hypothesis .fuzz .import_linter_cache

@@ -21,20 +21,20 @@ from typing import Any
 from ranks import FORKS, redirect_output
 
 PROGRAMS = ("rampcli.worker", "rampcli.weights.")
-"""The beginnings of the names of programs that need torch, which commands start."""
+"""Prefixes of the modules that commands start and that need torch."""
 
 
 def run_command(
     words: Sequence[str], environment: dict[str, str] | None = None, cwd: Path | None = None
 ) -> subprocess.CompletedProcess[str]:
-    """Runs `rampcli WORDS` to its end, with the environment and in the folder of this process by default."""
+    """Runs `rampcli WORDS` to its end, by default with this process's environment and folder."""
     command = Command(words, environment, cwd)
     output, errors = command.communicate()
     return subprocess.CompletedProcess(command.args, command.wait(), output, errors)
 
 
 class Command:
-    """A `rampcli` command that runs, with the methods of a `subprocess.Popen` that prints to pipes."""
+    """A running command, with the methods of a `subprocess.Popen` that prints to pipes."""
 
     def __init__(
         self,

@@ -21,7 +21,7 @@ FORKS.set_forkserver_preload(
 )
 PATIENCE_S = 300.0
 REMAINING_S = 1.0
-"""How long the others may take once a rank has failed: they wait for it in vain."""
+"""Seconds to wait for the other ranks once one has failed. They wait for it in vain."""
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 _living: list[tuple[BaseProcess, Connection]] = []
 
@@ -171,7 +171,7 @@ def _serve(connection: Connection) -> None:
 
 
 def redirect_output(output: Path, errors: Path | None = None) -> None:
-    """Sends what this process prints to a file; what it prints to stderr to another one, if given."""
+    """Sends stdout of this process to a file, and stderr to the same file or to another one."""
     sys.stdout.flush()
     sys.stderr.flush()
     for descriptor, path in ((1, output), (2, errors)):

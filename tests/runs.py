@@ -1,4 +1,4 @@
-"""Runs of a tiny model, the ways to start them, and what has to be true of them however they were interrupted."""
+"""Runs of a tiny model, the ways to start them, and what holds however they were interrupted."""
 
 import hashlib
 import json
@@ -18,7 +18,8 @@ from rampcli.launch.run import describe
 from rampcli.run_directory import RunDirectory, read_rows
 from ranks import run_ranks, train_rank
 
-# A model that takes a step in milliseconds, and a ramp 2 -> 4 -> 6 -> 8 whose node schedule is 1, 2, 3, 4 nodes of one process.
+# A model that takes a step in milliseconds, and a ramp 2 -> 4 -> 6 -> 8 on 1, 2, 3 and 4 nodes of
+# one process.
 TINY = {
     "data": "mock",
     "data.sequence_length": "16",
@@ -36,7 +37,7 @@ TINY = {
     "trainer.val_every_steps": "5",
     "trainer.accelerator": "cpu",
 }
-# Batches 1, 2 and 3 on as many nodes, six samples for each of the first two.
+# Batches of 1, 2 and 3 samples on 1, 2 and 3 nodes; the first two sizes get six samples each.
 RAMP_OF_JOBS = {
     "launch": "slurm",
     "trainer.accelerator": "cpu",
@@ -51,12 +52,12 @@ RAMP_OF_JOBS = {
 
 
 def environment() -> dict[str, str]:
-    """That of the commands, each with one thread."""
+    """Returns the environment of commands, which have one thread each."""
     return {**os.environ, "OMP_NUM_THREADS": "1"}
 
 
 class Run:
-    """A run directory and the two ways to work on it: the command, and workers started by hand."""
+    """A run directory, and the ways to train in it: the command, or workers without one."""
 
     def __init__(self, path: Path) -> None:
         self.directory = RunDirectory(path)
@@ -95,7 +96,11 @@ class Run:
         )
 
     def workers(self, processes: int, *words: str, folders: Sequence[Path] | None = None) -> None:
-        """Train with a fixed number of workers that nobody supervises, to the end, from where the run directory stands."""
+        """Trains to the end with a fixed number of workers and no supervisor.
+
+        Raises:
+            AssertionError: a worker failed; the message holds the logs.
+        """
         self.path.mkdir(exist_ok=True)
         describe(
             self.directory,
@@ -126,7 +131,7 @@ class Run:
 
 
 def assert_every_sample_is_read_once(run: Run) -> None:
-    """Every row counts exactly the samples that the ranks have read by then: each once, none ahead, none behind."""
+    """Checks that each row counts exactly the samples that the ranks have read so far."""
     chain, consumed = "", 0
     for number, row in enumerate(run.rows, start=1):
         samples = b"".join(
@@ -145,13 +150,13 @@ def assert_every_sample_is_read_once(run: Run) -> None:
 
 
 def assert_same_training(run: Run, undisturbed: Run) -> None:
-    """The same steps on the same samples, to the same losses."""
+    """Checks that two runs took the same steps on the same samples and reached the same losses."""
     assert_every_sample_is_read_once(run)
     for row, reference in zip(run.rows, undisturbed.rows, strict=True):
         for key in ("stage", "global_batch_size", "consumed_tokens", "order_hash", "lr"):
             assert row[key] == reference[key]
         assert row["loss"] == pytest.approx(reference["loss"], abs=1e-5)
-        # An optimiser divides gradients by their size: where that is next to nothing, it enlarges rounding, step by step.
+        # The optimiser divides gradients by their size, so it enlarges the rounding of tiny ones.
         assert row["grad_norm"] == pytest.approx(
             reference["grad_norm"], rel=1e-5 if row["step"] == 1 else 2e-4
         )

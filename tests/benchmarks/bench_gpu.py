@@ -1,7 +1,7 @@
 """What training does on one GPU, beside transformers and the loop that everybody writes, all of them compiled.
 
-    python tests/benchmarks/bench_gpu.py           # Llama 3.2 1B in bf16; under 8 minutes on a GPU with 80 GB
-    python tests/benchmarks/bench_gpu.py --tiny    # the same with a small model on the CPU, not compiled, to try it out
+    PYTHONPATH=. python tests/benchmarks/bench_gpu.py           # Llama 3.2 1B in bf16; under 8 minutes on 80 GB
+    PYTHONPATH=. python tests/benchmarks/bench_gpu.py --tiny    # a small model on the CPU, not compiled
 
 Each contender is a process of its own, one after the other. rampcli trains as `rampcli pretrain` does on random tokens, with its log, a
 ramp from one micro batch a step to eight in one set of processes, and checkpoints in the background; the others take steps of one micro
@@ -21,10 +21,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from statistics import median
 from typing import Any
-
-sys.path.insert(
-    0, str(Path(__file__).parents[2])
-)  # a machine that lends its GPU has nothing installed
 
 import torch
 
@@ -128,8 +124,7 @@ def run_peer(name: str, config: Config, device: torch.device) -> dict[str, Any]:
 
 def build(name: str, config: Config) -> torch.nn.Module:
     """The model of the loop that everybody writes, or transformers' Llama."""
-    sys.path.insert(0, str(Path(__file__).with_name("peers")))
-    from llama import Llama, transformers_llama
+    from peers.llama import Llama, transformers_llama
 
     model = config.model
     shape = {

@@ -8,6 +8,7 @@ right after the other; then how long the slowest wrong inputs of tests/cli/bad_i
 
 import os
 import resource
+import runpy
 import statistics
 import subprocess
 import sys
@@ -76,12 +77,10 @@ def main() -> None:
         f"{'plan of a ramp over 1e12 samples, against 1e6':<66} {mine:7.3f} {others:7.3f} {ratio:6.2f}"
     )
 
-    sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "cli"))
-    from bad_inputs import BAD_INPUTS
-
+    bad_inputs = runpy.run_path(str(Path(__file__).resolve().parents[1] / "cli/bad_inputs.py"))
     os.environ["PYTHONPATH"] = str(Path(__file__).resolve().parents[2])
     times = []
-    for wrong in BAD_INPUTS:
+    for wrong in bad_inputs["BAD_INPUTS"]:
         with tempfile.TemporaryDirectory() as folder:
             for name, content in wrong.files.items():
                 path = Path(folder) / name

@@ -1,4 +1,4 @@
-"""Checkpoints of several ranks that are written while training goes on."""
+"""Checkpoints that several ranks write while they train."""
 
 import shutil
 import subprocess
@@ -83,7 +83,7 @@ def test_a_kill_in_the_middle_of_a_save_in_the_background_loses_no_older_checkpo
 @pytest.mark.parametrize("mode", ["true", "false"])
 def test_a_checkpoint_that_cannot_be_written_ends_the_run_on_all_ranks_with_the_reason(run, mode):
     run.workers(2, *STEADY, "trainer.max_samples=4")
-    # As on a full disk: no file may become larger than this, and the tensors are.
+    # Files may not become as large as the tensors, as on a full disk.
     command = run.command(
         *STEADY, f"checkpoint.async={mode}", "trainer.num_nodes=2", "trainer.max_samples=8_000_000"
     )
@@ -103,7 +103,7 @@ def test_a_checkpoint_that_cannot_be_written_ends_the_run_on_all_ranks_with_the_
     assert run.rows[-1]["step"] <= 6  # the next save at the latest
 
 
-def test_all_ranks_go_on_from_the_older_checkpoint_if_the_tensors_of_the_newest_are_incomplete_by_an_honest_manifest(
+def test_all_ranks_resume_from_the_older_checkpoint_if_tensors_of_the_newest_are_missing(
     run,
 ):
     run.workers(2, *STEADY, "trainer.max_samples=16")

@@ -1,4 +1,4 @@
-"""Compiled layers train as others do, and are compiled before the first step only."""
+"""Compiled layers train like others, and are compiled before the first step only."""
 
 import re
 
@@ -13,7 +13,7 @@ ONE_PROCESS = ("trainer.num_nodes=1", "rampup.at_boundary=continue")
 
 @pytest.fixture(scope="module")
 def cache(tmp_path_factory):
-    """Where torch keeps what it has compiled; empty at first."""
+    """Torch's folder for compiled code, empty at first."""
     return tmp_path_factory.mktemp("compiled")
 
 
@@ -31,7 +31,7 @@ def of_kind(run: Run, kind: str) -> list[dict]:
 
 
 def compiled_again(run: Run) -> list[str]:
-    """Why something was compiled once more, by the workers' logs."""
+    """Returns the reasons for recompilations in the workers' logs."""
     logs = [path.read_text() for path in sorted(run.directory.logs.glob("*.log"))]
     return [
         line.partition("[__recompiles]")[2]
@@ -48,7 +48,7 @@ def test_a_ramp_with_validations_compiles_before_its_first_step_and_never_again(
     assert ended.returncode == 0, ended.stderr
     assert_same_training(run, undisturbed)
     assert len(run.validations()) > len(of_kind(run, "stage")) > 1
-    # Both layers share one graph; a pass without gradients has another than one with them.
+    # Both layers share one graph. A pass without gradients has another one.
     assert len(compiled_again(run)) == 1
     assert "grad_mode" in compiled_again(run)[0]
     (event,) = of_kind(run, "compile")

@@ -7,7 +7,7 @@ from ranks import run_ranks
 def test_ranks_with_different_numbers_of_valid_tokens_follow_the_gradient_of_the_whole_batch(
     tmp_path,
 ):
-    """A mean per rank or per micro batch would give samples with few valid tokens too much weight."""
+    """A mean per rank or micro batch would weigh samples with few valid tokens too much."""
 
     def step(ranks: int, micro_batch_size: int, reduce: str = "last") -> dict:
         return run_ranks(ranks, gradient, micro_batch_size, reduce, logs=tmp_path)[0]

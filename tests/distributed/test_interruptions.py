@@ -1,4 +1,4 @@
-"""Signals, kills and workers that are started by hand: nothing is lost, nothing is read twice, nothing is left behind."""
+"""Signals, kills and workers without a supervisor: no sample is lost or read twice."""
 
 import os
 import signal
@@ -80,7 +80,7 @@ def wait_for_rows(run, count, supervisor) -> None:
     wait_until(lambda: len(run.rows) >= count, supervisor)
 
 
-# Its first step is short, its second and its validation take seconds.
+# The first step is short. The second one and the validations take seconds.
 LONG = [
     "trainer.num_nodes=2",
     "model.rampup_batch_size=null",

@@ -1,4 +1,4 @@
-"""Hosts that read for others, and hosts that cannot: four emulated ones, each in a folder of its own."""
+"""Hosts that read for others and hosts that cannot: four emulated hosts with a folder each."""
 
 import shutil
 from pathlib import Path
@@ -22,7 +22,7 @@ WORDS = [
 
 @pytest.fixture(scope="session")
 def hosts(tmp_path_factory, short_documents):
-    """Folders of four hosts, some of which have the corpus."""
+    """Makes the folders of four hosts, and copies the corpus to some of them."""
 
     def hosts_with(*having: int):
         folders = [tmp_path_factory.mktemp("host") for _ in range(4)]

@@ -1,4 +1,4 @@
-"""One process and every mesh train the same."""
+"""Every mesh trains like one process."""
 
 import json
 import subprocess
@@ -109,7 +109,7 @@ def test_every_mesh_trains_as_one_process_does(mesh, run, alone, assert_same_tra
 
 
 def test_muon_trains_the_same_on_a_mesh_up_to_its_bf16(run, alone):
-    """Its orthogonalisation runs in bf16, so a last bit of the gradient can be a last bit of bf16 in the step."""
+    """Orthogonalisation in bf16 can enlarge the last bit of a gradient to the last bit of bf16."""
     run.workers(2, *words(FAMILIES["muon"], {TENSOR: 2}))
     losses, expected = ([row["loss"] for row in each.rows] for each in (run, alone("muon")))
     assert losses == pytest.approx(expected, abs=5e-4)
@@ -141,7 +141,7 @@ CHAINS = {
 def test_a_checkpoint_goes_on_on_any_other_mesh_in_the_middle_of_a_ramp(
     family, run, assert_every_sample_is_read_once
 ):
-    """A run that changes its mesh every few steps, with and without tied weights, against one that never does."""
+    """Compares a run that changes its mesh every few steps with one that never does."""
     settled, ramp = {"schedule.decay_style": "constant"}, {"model.rampup_batch_size": "[4,4,38]"}
     whole = Run(run.path.with_name("whole"))
     whole.workers(1, *words(FAMILIES[family], settled, ramp))
@@ -195,7 +195,7 @@ def test_bf16_on_a_mesh_stays_near_bf16_alone_and_both_near_fp32(run, alone):
 
 
 def test_a_model_of_transformers_starts_the_same_on_a_mesh(run, alone, tmp_path):
-    """GPT-2's tensors are fused and transposed there, so a rank reads a part of the columns of a part of a tensor."""
+    """GPT-2's tensors are fused and transposed: a rank reads some columns of a part of one."""
     export(alone("gpt").path, tmp_path / "theirs")
     from_theirs = {"model.init_from": tmp_path / "theirs", "trainer.max_samples": 8}
     single = Run(run.path.with_name("single"))

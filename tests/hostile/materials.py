@@ -1,4 +1,4 @@
-"""An honest corpus, a run on it with two checkpoints, and its export: what hostile cases copy and damage."""
+"""A corpus, a run on it with two checkpoints, and its export, for hostile cases to damage."""
 
 import json
 import subprocess
@@ -25,7 +25,7 @@ WORDS = TINY | {
 
 
 def pretrain(*words: str) -> str:
-    """The command that trains the run, with some settings changed."""
+    """Returns the words of the command that trains the run, with some settings changed."""
     settings = WORDS | dict(word.split("=", 1) for word in words)
     return " ".join(
         ["pretrain -f llama3_tiny", *(f"{key}={value}" for key, value in settings.items())]
@@ -33,7 +33,7 @@ def pretrain(*words: str) -> str:
 
 
 PRETRAIN = pretrain()
-"""Trains the run; where it is complete, says so."""
+"""Trains the run, or says that it is complete."""
 OLDER, NEWER = "run/checkpoints/step_00000003", "run/checkpoints/step_00000004"
 STOPPED_BUILD = """\
 from pathlib import Path
@@ -51,7 +51,7 @@ SHARD = "shard-00001-model-00001-of-00001.safetensors"
 
 
 def make_materials(folder: Path) -> None:
-    """Fills a folder that exists and is empty."""
+    """Fills an empty folder with the materials."""
     texts = (json.dumps({"text": f"text number {number}"}) + "\n" for number in range(60))
     (folder / "in.jsonl").write_text("".join(texts))
     commands = (

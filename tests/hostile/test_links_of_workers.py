@@ -1,4 +1,4 @@
-"""What workers write in a run directory never leaves it through a link."""
+"""Workers never write through a link to a place outside the run directory."""
 
 from contextlib import suppress
 

@@ -1,4 +1,7 @@
-"""Golden losses: ten steps of three recipes, made small, on one process. `make goldens` writes them anew, `test_goldens.py` compares."""
+"""Golden losses: ten steps of three recipes, made small, on one process.
+
+`make goldens` writes them, and `test_goldens.py` compares.
+"""
 
 import json
 import tempfile
@@ -51,7 +54,7 @@ RECIPES = {
 
 
 def train(recipe: str) -> list[dict]:
-    """The rows that a recipe's golden consists of."""
+    """Returns the rows of a recipe's golden."""
     with tempfile.TemporaryDirectory() as folder:
         run = RunDirectory(Path(folder))
         settings = SMALL | RECIPES[recipe] | {"run_dir": folder}

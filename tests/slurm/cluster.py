@@ -1,15 +1,15 @@
-"""A real Slurm cluster on this machine, for tests: munged, slurmctld and a slurmd for every node, as root, without systemd and cgroups.
+"""A real Slurm cluster on this machine: munged, slurmctld and a slurmd for every node.
 
-Seen with Debian's Slurm 22.05 on it, where a test has to know:
+It runs as root, without systemd and cgroups. Facts about Debian's Slurm 22.05 that tests rely on:
 
-* A cluster is ready after about a second. A batch job starts at once when it is submitted, a job that waits for another
-  about a second after it.
-* A requeued job would wait for two minutes, the lifetime of a credential, which is the time of `CREDENTIAL_S` here. `release` has it
-  start in the next second; in the second of the requeueing itself, the node takes the new credential for the revoked one, and the job
-  has FAILED.
-* A time limit is whole minutes, also when it is changed, and `--signal=B:USR1@SECONDS` comes up to a minute early: with `--time=1` and
-  60 seconds, within a second or two of the start.
-* Without accounting there is no sacct. `scontrol show job` knows an ended job for `MinJobAge`.
+* A cluster is ready after about a second. A batch job starts when it is submitted. A job that
+  waits for another one starts about a second after its end.
+* A requeued job waits for the lifetime of a credential, by default two minutes and here
+  `CREDENTIAL_S`. `release` starts it in the next second. In the second of the requeueing itself,
+  the node takes the new credential for the revoked one, and the job ends as FAILED.
+* A time limit is in whole minutes, also when it is changed, and `--signal=B:USR1@SECONDS` comes up
+  to a minute early: with `--time=1` and 60 seconds, within a second or two of the start.
+* Without accounting there is no sacct. `scontrol show job` shows an ended job for `MinJobAge`.
 """
 
 import contextlib
@@ -34,9 +34,9 @@ PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "srun")
 KILL_WAIT_S = 15
 PATIENCE_S = 300.0
 """How long tests wait for something that takes seconds on an idle machine."""
-CREDENTIAL_S = 5  # the least there may be
+CREDENTIAL_S = 5  # Slurm's minimum
 PR_SET_CHILD_SUBREAPER = 36
-# The values of these go on to the end of their line, and may hold anything.
+# The values of these extend to the end of the line and may contain spaces.
 WHOLE_LINES = ("Command", "WorkDir", "StdErr", "StdIn", "StdOut", "Comment", "TresPerNode")
 
 CONFIGURATION = """\
@@ -78,11 +78,17 @@ GresTypes=gpu
 PartitionName=main Nodes=ALL Default=YES PriorityTier=1 MaxTime=INFINITE DefaultTime=60 State=UP
 PartitionName=urgent Nodes=ALL PriorityTier=10 MaxTime=INFINITE DefaultTime=60 State=UP
 """
-NODE = "NodeName={name} NodeHostname={host} NodeAddr=127.0.0.1 Port={port} CPUs={cpus} RealMemory=16000 Gres=gpu:{gpus} State=UNKNOWN"
+NODE = (
+    "NodeName={name} NodeHostname={host} NodeAddr=127.0.0.1 Port={port} CPUs={cpus}"
+    " RealMemory=16000 Gres=gpu:{gpus} State=UNKNOWN"
+)
 
 
 class Cluster:
-    """Nodes `node1`, `node2` ... with fake GPUs, and two partitions: `main`, and `urgent`, whose jobs requeue those of `main`."""
+    """Nodes `node1`, `node2` ... with fake GPUs, in the partitions `main` and `urgent`.
+
+    Jobs of `urgent` preempt jobs of `main`, which go back to the queue.
+    """
 
     def __init__(self, folder: Path, *, nodes: int, cpus: int, gpus: int) -> None:
         self.folder = folder
@@ -99,9 +105,8 @@ class Cluster:
         for name in ("state", "log", "dev", *(f"spool-{node}" for node in self.nodes)):
             (self.folder / name).mkdir()
         for gpu in range(gpus):
-            os.mknod(
-                self.folder / f"dev/nvidia{gpu}", stat.S_IFCHR | 0o666, os.makedev(1, 3)
-            )  # as /dev/null is
+            device = os.makedev(1, 3)  # /dev/null's
+            os.mknod(self.folder / f"dev/nvidia{gpu}", stat.S_IFCHR | 0o666, device)
         (self.folder / "gres.conf").write_text(
             f"AutoDetect=off\nName=gpu File={self.folder}/dev/nvidia[0-{gpus - 1}]\n"
         )
@@ -126,10 +131,10 @@ class Cluster:
         )
 
     def run(self, *words: str | Path, check: bool = True) -> subprocess.CompletedProcess[str]:
-        """A command of Slurm.
+        """Runs a command of Slurm.
 
         Raises:
-            AssertionError: it failed; with what it said.
+            AssertionError: the command failed; the message quotes it.
         """
         done = subprocess.run(
             words, env=self.environment, text=True, capture_output=True, check=False
@@ -138,15 +143,15 @@ class Cluster:
         return done
 
     def submit(self, *words: str | Path) -> str:
-        """The id of the job that sbatch makes of options, a script and its arguments."""
+        """Calls sbatch with options, a script and its arguments; returns the job's id."""
         return self.run("sbatch", "--parsable", *words).stdout.strip()
 
     def job(self, job: str) -> dict[str, str]:
-        """What Slurm knows of a job, also for ten minutes after its end: JobState, Reason, Dependency, Restarts, NodeList, ExitCode ..."""
+        """Returns what `scontrol show job` shows of a job until ten minutes after its end."""
         return parse_job(self.run("scontrol", "show", "job", job).stdout)
 
     def jobs(self) -> dict[str, str]:
-        """The states of the jobs that wait, run or have ended within ten minutes."""
+        """Returns the states of jobs that wait, run or ended in the last ten minutes."""
         return dict(
             line.split()
             for line in self.run(
@@ -155,40 +160,44 @@ class Cluster:
         )
 
     def wait_for(self, job: str, *states: str, deadline_s: float = PATIENCE_S) -> dict[str, str]:
-        """The job, once it is in one of the states.
+        """Waits until a job is in one of some states, and returns what Slurm shows of it.
 
         Raises:
-            AssertionError: it is not, within the time.
+            AssertionError: the job is in another state after `deadline_s`.
         """
         until = time.monotonic() + deadline_s
         while (facts := self.job(job))["JobState"] not in states:
             assert time.monotonic() < until, (
-                f"job {job} is {facts['JobState']} ({facts['Reason']}) and not {' or '.join(states)}"
+                f"job {job} is {facts['JobState']} ({facts['Reason']}), not {' or '.join(states)}"
             )
             time.sleep(0.05)
         return facts
 
     def release(self, job: str) -> None:
-        """Have a requeued job start in the next second, if there are nodes, and not after `CREDENTIAL_S`."""
+        """Starts a requeued job in the next second, if nodes are free, without `CREDENTIAL_S`."""
         self.run("scontrol", "update", f"jobid={job}", "StartTime=now+1")
 
     def set_time_limit(self, job: str, *, minutes: int) -> None:
         self.run("scontrol", "update", f"jobid={job}", f"TimeLimit={minutes}")
 
     def end_soon(self, job: str, *, within_s: int) -> None:
-        """Sets the time limit so that a running job ends within some seconds, and up to a minute earlier."""
+        """Sets the time limit of a running job so that it ends within some seconds."""
         hours, minutes, seconds = map(int, self.job(job)["RunTime"].split(":"))
         self.set_time_limit(job, minutes=(3600 * hours + 60 * minutes + seconds + within_s) // 60)
 
     def set_down(self, node: str) -> None:
-        """Take a node away as if it had failed: its jobs get SIGTERM and go back to the queue, even if they forbid that."""
+        """Takes a node down as if it had failed. Its jobs get SIGTERM and are requeued."""
         self.run("scontrol", "update", f"nodename={node}", "state=DOWN", "reason=test")
 
     def resume(self, node: str) -> None:
         self.run("scontrol", "update", f"nodename={node}", "state=RESUME")
 
     def preempt(self, *words: str | Path) -> str:
-        """A job that takes all nodes at once from the jobs of `main`, and ends after a second, unless words say otherwise."""
+        """Submits a job that takes all nodes from the jobs of `main`; returns its id.
+
+        Args:
+            words: options and script; by default the job sleeps for a second.
+        """
         return self.submit(
             "--partition=urgent",
             f"--nodes={len(self.nodes)}",
@@ -197,10 +206,10 @@ class Cluster:
         )
 
     def clear(self) -> None:
-        """Cancel what waits and kill what runs, and have all nodes idle again.
+        """Cancels and kills all jobs, and waits until all nodes are idle.
 
         Raises:
-            AssertionError: they are not, within `PATIENCE_S`.
+            AssertionError: they are not idle after `PATIENCE_S`.
         """
         until = time.monotonic() + PATIENCE_S
         while not self.wait_until_idle(0.2):
@@ -233,7 +242,7 @@ class Cluster:
 
 
 def parse_job(text: str) -> dict[str, str]:
-    """`scontrol show job` of one job, as a dictionary."""
+    """Parses the output of `scontrol show job` for one job."""
     facts = {}
     for line in text.splitlines():
         name, _, value = line.strip().partition("=")
@@ -245,7 +254,7 @@ def parse_job(text: str) -> dict[str, str]:
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports nobody listens at, below those that the system gives to connections."""
+    """Returns free ports below the range that the system gives to connections."""
     ports: list[int] = []
     for port in random.sample(range(20000, 32000), 1000):
         with socket.socket() as probe, contextlib.suppress(OSError):
@@ -258,9 +267,9 @@ def free_ports(count: int) -> list[int]:
 
 @contextlib.contextmanager
 def start_cluster(*, nodes: int = 5, cpus: int = 8, gpus: int = 2) -> Iterator[Cluster]:
-    """A cluster of idle nodes in a folder of its own; nothing is left of it afterwards, nor when this process is killed."""
-    for _ in range(3):  # between looking for free ports and taking them, others may
-        folder = Path(tempfile.mkdtemp(prefix="slurm-", dir="/tmp"))  # short: sockets lie below it
+    """Starts a cluster of idle nodes. It ends with the context, or if this process is killed."""
+    for _ in range(3):  # another process may take a free port first
+        folder = Path(tempfile.mkdtemp(prefix="slurm-", dir="/tmp"))  # sockets have short paths
         folder.chmod(0o755)
         cluster = Cluster(folder, nodes=nodes, cpus=cpus, gpus=gpus)
         keeper = subprocess.Popen(
@@ -294,9 +303,10 @@ def _come_up(cluster: Cluster, keeper: subprocess.Popen[bytes]) -> bool:
 
 
 def keep(folder: Path, nodes: Sequence[str]) -> None:
-    """Run the daemons until this process gets SIGTERM, or the one that started it ends, or a daemon does; then end all they started.
+    """Runs the daemons until SIGTERM, the end of the parent process or the end of a daemon.
 
-    Jobs leave the daemons' process group and session; as a subreaper this process is an ancestor of theirs still.
+    Then it kills all that they started. Jobs leave the daemons' process group and session, but as
+    a subreaper this process stays their ancestor.
     """
     parent = os.getppid()
     ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1)
@@ -321,7 +331,7 @@ def keep(folder: Path, nodes: Sequence[str]) -> None:
             time.sleep(0.1)
     finally:
         _end_descendants()
-        if os.getppid() != parent:  # it was killed, and cannot clear up
+        if os.getppid() != parent:  # it was killed and could not remove the folder
             shutil.rmtree(folder)
 
 
@@ -339,7 +349,7 @@ def _start(folder: Path, *command: str) -> int:
         process = subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, preexec_fn=die_with_parent
         )
-    process.returncode = 0  # `_reap` is who waits for it
+    process.returncode = 0  # `_reap` waits for it
     return process.pid
 
 
@@ -370,7 +380,7 @@ def _end_descendants() -> None:
 
 
 def descendants(ancestor: int) -> set[int]:
-    """The processes that a process has started, and those that these have."""
+    """Returns the children of a process, their children, and so on."""
     parents = {}
     for status in Path("/proc").glob("[0-9]*/stat"):
         with contextlib.suppress(OSError):

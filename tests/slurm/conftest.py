@@ -11,7 +11,7 @@ from rampcli.config.resolve import Resolved, resolve
 from runs import RAMP_OF_JOBS
 from slurm.cluster import PROGRAMS, Cluster, start_cluster
 
-# A fake interpreter: what a job would start, written down, beside it.
+# A fake interpreter, which records beside itself how a job calls it.
 RECORDER = """\
 #!/bin/bash
 record="$(dirname "$0")/started.$SLURM_JOB_ID"
@@ -30,7 +30,7 @@ def running_cluster() -> Iterator[Cluster]:
 
 @pytest.fixture
 def cluster(running_cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cluster]:
-    """The cluster, idle, and for this process too."""
+    """The cluster, idle, as this process's own one."""
     for name in os.environ:
         if name.startswith(("SLURM_", "SBATCH_", "SQUEUE_", "SCANCEL_")):
             monkeypatch.delenv(name)
@@ -41,7 +41,7 @@ def cluster(running_cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> Iterat
 
 @pytest.fixture
 def interpreter(tmp_path: Path) -> Path:
-    """Stands in for the workers' interpreter; a test may add what it does."""
+    """Stands in for the workers' interpreter. Tests may append commands to it."""
     path = tmp_path / "interpreter/python"
     path.parent.mkdir()
     path.write_text(RECORDER)

@@ -20,7 +20,7 @@ with start_cluster(nodes=2) as cluster:
 
 
 def processes_of(folder: Path) -> list[str]:
-    """The command lines of processes that have to do with a folder: daemons, and jobs by their environment."""
+    """Returns the processes with a folder in their command lines or environments."""
     found = []
     for process in Path("/proc").glob("[0-9]*"):
         try:

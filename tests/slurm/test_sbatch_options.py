@@ -1,4 +1,4 @@
-"""The options that sbatch itself finds in a word, and what is said of that word before it is asked."""
+"""Compares the options that sbatch finds in a word with those that rampcli finds there."""
 
 import re
 import string
@@ -24,7 +24,7 @@ NOT_SHOWN = {"wrap"}  # in a script it changes nothing
 
 @pytest.fixture
 def found_by_sbatch(cluster, tmp_path):
-    """The long names of the options that sbatch finds in a word of a script; None where it refuses the word."""
+    """Returns a function to the names of options in a word, or None if sbatch refuses the word."""
     script = tmp_path / "script"
 
     def find(word: str) -> set[str] | None:
