@@ -110,7 +110,7 @@ def in_bash(line, *pieces):
         capture_output=True,
         text=True,
         check=True,
-        timeout=60,
+        timeout=300,
     )
     return done.stdout.split()
 
@@ -161,7 +161,7 @@ def test_an_interactive_bash_completes_a_value_after_tab(tmp_path):
 
     def read_until(text):
         nonlocal seen
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 300
         while text not in seen and time.monotonic() < deadline:
             if select.select([terminal], [], [], 0.5)[0]:
                 seen += os.read(terminal, 4096)
@@ -197,7 +197,7 @@ def in_zsh(tmp_path, *words):
         capture_output=True,
         text=True,
         check=True,
-        timeout=60,
+        timeout=300,
     )
     return done.stdout.split()
 
@@ -210,7 +210,7 @@ def in_fish(tmp_path, *words):  # noqa: ARG001
         capture_output=True,
         text=True,
         check=True,
-        timeout=60,
+        timeout=300,
     )
     return done.stdout.split()
 
@@ -242,6 +242,6 @@ def test_a_script_is_printed_as_it_is(shell):
         capture_output=True,
         text=True,
         check=True,
-        timeout=60,
+        timeout=300,
     )
     assert done.stdout == SCRIPTS[shell]

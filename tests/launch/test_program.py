@@ -60,6 +60,6 @@ def test_sigterm_ends_the_program_too_and_it_removes_what_is_half_done(program, 
         assert process.stdout is not None
         assert process.stdout.readline() == "half done\n"
         process.terminate()
-        assert process.communicate(timeout=30) == ("", "")
+        assert process.communicate(timeout=300) == ("", "")
     assert process.returncode == EXIT_TERMINATED
     assert list((tmp_path / "out").iterdir()) == []

@@ -73,6 +73,7 @@ KillOnBadExit=0
 OverTimeLimit=0
 SlurmdTimeout=300
 MinJobAge=600
+FirstJobId={first_job}
 GresTypes=gpu
 {nodes}
 PartitionName=main Nodes=ALL Default=YES PriorityTier=1 MaxTime=INFINITE DefaultTime=60 State=UP
@@ -125,6 +126,8 @@ class Cluster:
             "folder": self.folder,
             "credential_s": CREDENTIAL_S,
             "kill_wait_s": KILL_WAIT_S,
+            # The ports of workers under srun depend on the job, and another cluster may run here.
+            "first_job": random.randrange(1, 800_000),
         }
         (self.folder / "slurm.conf").write_text(
             CONFIGURATION.format(**facts, nodes="\n".join(nodes))
@@ -254,9 +257,9 @@ def parse_job(text: str) -> dict[str, str]:
 
 
 def free_ports(count: int) -> list[int]:
-    """Returns free ports below the range that the system gives to connections."""
+    """Returns free ports between those of workers under srun and those of connections."""
     ports: list[int] = []
-    for port in random.sample(range(20000, 32000), 1000):
+    for port in random.sample(range(30000, 32768), 1000):
         with socket.socket() as probe, contextlib.suppress(OSError):
             probe.bind(("127.0.0.1", port))
             ports.append(port)
