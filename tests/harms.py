@@ -1,4 +1,4 @@
-"""Ways to damage a checkpoint, with a manifest that shows the damage or one that hides it."""
+"""Ways to damage a checkpoint: at random, and by someone who makes the manifest fit."""
 
 import os
 from collections.abc import Callable
@@ -72,7 +72,7 @@ def shard_of(checkpoint: Checkpoint) -> Path:
 
 
 def rewrite(checkpoint: Checkpoint, change: Callable[[dict[str, torch.Tensor]], object]) -> None:
-    """Changes the tensors of a checkpoint, and writes a manifest that fits them."""
+    """Change the tensors of a checkpoint, and make the manifest fit."""
     tensors = load_file(shard_of(checkpoint))
     change(tensors)
     shard_of(checkpoint).unlink()

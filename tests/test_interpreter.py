@@ -46,9 +46,7 @@ def test_a_module_of_the_working_directory_is_not_imported_by_what_is_started(tm
     assert not list(tmp_path.glob("imported *"))
 
 
-PROBE = (
-    "from rampcli.interpreter import leave_working_directory_out as leave; leave(); import planted"
-)
+PROBE = "import sys; from rampcli.interpreter import leave_working_directory_out as leave; leave(); import planted"
 
 
 @pytest.mark.parametrize(

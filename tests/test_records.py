@@ -113,7 +113,7 @@ def test_a_number_that_overflows_is_not_finite():
         parse_json(b"1e999", float, where="FILE")
 
 
-def test_a_file_that_is_too_large_or_not_regular_is_one_message_and_a_missing_one_is_not_damaged(
+def test_a_file_that_is_too_large_or_not_regular_is_one_message_and_one_that_is_not_there_is_not_damaged(
     tmp_path,
 ):
     (tmp_path / "large").write_text('"' + "x" * 100 + '"')

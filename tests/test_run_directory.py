@@ -71,13 +71,10 @@ def test_the_state_is_read_as_it_was_written_and_is_none_before(run):
 
 def test_a_reader_sees_a_whole_file_while_it_is_replaced_and_after_the_writer_is_killed(run):
     program = (
-        "import sys, itertools\n"
-        "from pathlib import Path\n"
-        "from rampcli.run_directory import RunDirectory\n"
+        "import sys, itertools; from pathlib import Path; from rampcli.run_directory import RunDirectory\n"
         "run = RunDirectory(Path(sys.argv[1]))\n"
         "for turn in itertools.count():\n"
-        "    state = {'status': 'x' * 100_000, 'step': turn, 'consumed_samples': turn}\n"
-        "    run.write_state(state | {'stage': 0, 'next': None})\n"
+        "    run.write_state({'status': 'x' * 100_000, 'step': turn, 'consumed_samples': turn, 'stage': 0, 'next': None})\n"
         "    print(turn, flush=True)\n"
     )
     writer = subprocess.Popen(

@@ -1,4 +1,4 @@
-"""Checkpoints that several ranks write while they train."""
+"""Checkpoints of several ranks that are written while training goes on."""
 
 import shutil
 import subprocess

@@ -1,4 +1,4 @@
-"""Steps that would do harm end the run, or are skipped without changing the sample order."""
+"""Steps that would do harm: stopped at, or passed over with the order of the samples intact."""
 
 LOUD = [
     "rampup.node_policy=fixed",

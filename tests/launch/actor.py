@@ -52,13 +52,13 @@ def fail(run: RunDirectory, message: str, understood: bool) -> None:
 def save_when_asked(run: RunDirectory) -> None:
     signal.signal(signal.SIGTERM, lambda *_: (say(run, "preempted"), sys.exit(75)))
     run.append_event("listening")
-    time.sleep(1000)
+    time.sleep(60)
 
 
 def turn_a_deaf_ear(run: RunDirectory) -> None:
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     run.append_event("listening")
-    time.sleep(1000)
+    time.sleep(60)
 
 
 ACTIONS = {
@@ -69,7 +69,7 @@ ACTIONS = {
     "die": lambda _: os.kill(os.getpid(), signal.SIGKILL),
     "save when asked": save_when_asked,
     "turn a deaf ear": turn_a_deaf_ear,
-    "listen": lambda run: (run.append_event("listening"), time.sleep(1000)),
+    "listen": lambda run: (run.append_event("listening"), time.sleep(60)),
 }
 
 if __name__ == "__main__":

@@ -137,7 +137,7 @@ def test_a_torch_that_does_not_start_is_said_and_what_needs_it_is_not(other_torc
 
 
 def test_a_torch_that_hangs_is_not_waited_for(other_torch):
-    other_torch("import time; time.sleep(1000)")
+    other_torch("import time; time.sleep(100)")
     began = time.monotonic()
     found = checked(torch_limit_s=6.0)
     assert found["python"].status is Status.ok
@@ -145,7 +145,7 @@ def test_a_torch_that_hangs_is_not_waited_for(other_torch):
         Status.failure,
         "no answer within 6 s",
     )
-    assert time.monotonic() - began < 500
+    assert time.monotonic() - began < 90
 
 
 def test_a_torch_that_is_too_old_is_said(other_torch):

@@ -155,19 +155,18 @@ def test_workers_that_do_not_save_in_time_are_killed_and_that_is_said(play):
     )
     assert "the workers did not save within launch.grace_s=0.5 s" in error.message
     assert error.exit_code == 1
-    assert time.monotonic() - began < 300
+    assert time.monotonic() - began < 10
 
 
 def test_a_second_signal_ends_the_run_at_once(play):
     began = time.monotonic()
-    scene = [["steps", 1, 3], ["turn a deaf ear"]]
-    error, _ = play(scene, words=["launch.grace_s=600"], stop_at="listening", twice=True)
+    error, _ = play([["steps", 1, 3], ["turn a deaf ear"]], stop_at="listening", twice=True)
     assert (
         "the workers were killed at the second signal; the same command goes on from the last checkpoint"
         in error.message
     )
     assert error.exit_code == 1
-    assert time.monotonic() - began < 300
+    assert time.monotonic() - began < 10
 
 
 def test_a_start_that_fails_before_the_first_step_is_tried_twice_and_its_last_words_are_quoted(
@@ -260,9 +259,9 @@ def test_who_waits_for_others_or_for_the_next_start_can_be_asked_to_stop(play):
     signals_at = {"fault": [[["steps", 1, 3], ["die"]]], "launch": [[["die"]]]}
     for event, scenes in signals_at.items():
         began = time.monotonic()
-        status, _ = play(*scenes, backoff_s=600, stop_at=event)
+        status, _ = play(*scenes, backoff_s=30, stop_at=event)
         assert status == "preempted"
-        assert time.monotonic() - began < 300
+        assert time.monotonic() - began < 10
     with hold(play.run.workers_lock, shared=True):
         launches = len(events(play.run, "launch"))
         assert play(COMPLETE, meanwhile=lambda: play.signals.note(signal.SIGTERM))[0] == "preempted"

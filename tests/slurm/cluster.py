@@ -1,15 +1,16 @@
-"""A real Slurm cluster on this machine: munged, slurmctld and a slurmd for every node.
+"""A real Slurm cluster on this machine, for tests.
 
-It runs as root, without systemd and cgroups. Facts about Debian's Slurm 22.05 that tests rely on:
+It runs munged, slurmctld and one slurmd per node as root, without systemd and cgroups. Observed
+with Debian's Slurm 22.05:
 
-* A cluster is ready after about a second. A batch job starts when it is submitted. A job that
-  waits for another one starts about a second after its end.
-* A requeued job waits for the lifetime of a credential, by default two minutes and here
-  `CREDENTIAL_S`. `release` starts it in the next second. In the second of the requeueing itself,
-  the node takes the new credential for the revoked one, and the job ends as FAILED.
-* A time limit is in whole minutes, also when it is changed, and `--signal=B:USR1@SECONDS` comes up
-  to a minute early: with `--time=1` and 60 seconds, within a second or two of the start.
-* Without accounting there is no sacct. `scontrol show job` shows an ended job for `MinJobAge`.
+* A cluster is ready after about a second. A batch job starts as soon as it is submitted; a job that
+  depends on another starts about a second after it.
+* A requeued job waits for the lifetime of a credential: two minutes by default, `CREDENTIAL_S`
+  here. `release` lets it start in the next second. In the second of the requeueing itself, the node
+  mistakes the new credential for the revoked one, and the job fails.
+* A time limit is in whole minutes, and `--signal=B:USR1@SECONDS` arrives up to a minute early: with
+  `--time=1` and 60 seconds, within a second or two of the start.
+* Without accounting there is no sacct. `scontrol show job` lists ended jobs for `MinJobAge`.
 """
 
 import contextlib
@@ -36,7 +37,7 @@ PATIENCE_S = 300.0
 """How long tests wait for something that takes seconds on an idle machine."""
 CREDENTIAL_S = 5  # Slurm's minimum
 PR_SET_CHILD_SUBREAPER = 36
-# The values of these extend to the end of the line and may contain spaces.
+# The values of these fields extend to the end of the line, and may contain anything.
 WHOLE_LINES = ("Command", "WorkDir", "StdErr", "StdIn", "StdOut", "Comment", "TresPerNode")
 
 CONFIGURATION = """\
@@ -86,9 +87,9 @@ NODE = (
 
 
 class Cluster:
-    """Nodes `node1`, `node2` ... with fake GPUs, in the partitions `main` and `urgent`.
+    """Nodes `node1`, `node2` ... with fake GPUs, and two partitions.
 
-    Jobs of `urgent` preempt jobs of `main`, which go back to the queue.
+    Jobs of the partition `urgent` preempt and requeue jobs of `main`.
     """
 
     def __init__(self, folder: Path, *, nodes: int, cpus: int, gpus: int) -> None:
@@ -106,8 +107,9 @@ class Cluster:
         for name in ("state", "log", "dev", *(f"spool-{node}" for node in self.nodes)):
             (self.folder / name).mkdir()
         for gpu in range(gpus):
-            device = os.makedev(1, 3)  # /dev/null's
-            os.mknod(self.folder / f"dev/nvidia{gpu}", stat.S_IFCHR | 0o666, device)
+            os.mknod(
+                self.folder / f"dev/nvidia{gpu}", stat.S_IFCHR | 0o666, os.makedev(1, 3)
+            )  # a second /dev/null
         (self.folder / "gres.conf").write_text(
             f"AutoDetect=off\nName=gpu File={self.folder}/dev/nvidia[0-{gpus - 1}]\n"
         )
@@ -134,10 +136,10 @@ class Cluster:
         )
 
     def run(self, *words: str | Path, check: bool = True) -> subprocess.CompletedProcess[str]:
-        """Runs a command of Slurm.
+        """Runs one of Slurm's commands.
 
         Raises:
-            AssertionError: the command failed; the message quotes it.
+            AssertionError: it failed; the message is its output.
         """
         done = subprocess.run(
             words, env=self.environment, text=True, capture_output=True, check=False
@@ -146,15 +148,18 @@ class Cluster:
         return done
 
     def submit(self, *words: str | Path) -> str:
-        """Calls sbatch with options, a script and its arguments; returns the job's id."""
+        """Submits a job with sbatch, and returns its ID."""
         return self.run("sbatch", "--parsable", *words).stdout.strip()
 
     def job(self, job: str) -> dict[str, str]:
-        """Returns what `scontrol show job` shows of a job until ten minutes after its end."""
+        """Returns what Slurm knows about a job, until ten minutes after its end.
+
+        Fields include JobState, Reason, Dependency, Restarts, NodeList and ExitCode.
+        """
         return parse_job(self.run("scontrol", "show", "job", job).stdout)
 
     def jobs(self) -> dict[str, str]:
-        """Returns the states of jobs that wait, run or ended in the last ten minutes."""
+        """Returns the states of jobs that wait, run or ended within the last ten minutes."""
         return dict(
             line.split()
             for line in self.run(
@@ -163,21 +168,21 @@ class Cluster:
         )
 
     def wait_for(self, job: str, *states: str, deadline_s: float = PATIENCE_S) -> dict[str, str]:
-        """Waits until a job is in one of some states, and returns what Slurm shows of it.
+        """Waits until a job is in one of some states, and returns it as `job` does.
 
         Raises:
-            AssertionError: the job is in another state after `deadline_s`.
+            AssertionError: it is in another state after `deadline_s` seconds.
         """
         until = time.monotonic() + deadline_s
         while (facts := self.job(job))["JobState"] not in states:
             assert time.monotonic() < until, (
-                f"job {job} is {facts['JobState']} ({facts['Reason']}), not {' or '.join(states)}"
+                f"job {job} is {facts['JobState']} ({facts['Reason']}) not {' or '.join(states)}"
             )
             time.sleep(0.05)
         return facts
 
     def release(self, job: str) -> None:
-        """Starts a requeued job in the next second, if nodes are free, without `CREDENTIAL_S`."""
+        """Lets a requeued job start in the next second instead of after `CREDENTIAL_S`."""
         self.run("scontrol", "update", f"jobid={job}", "StartTime=now+1")
 
     def set_time_limit(self, job: str, *, minutes: int) -> None:
@@ -189,18 +194,14 @@ class Cluster:
         self.set_time_limit(job, minutes=(3600 * hours + 60 * minutes + seconds + within_s) // 60)
 
     def set_down(self, node: str) -> None:
-        """Takes a node down as if it had failed. Its jobs get SIGTERM and are requeued."""
+        """Sets a node down as if it had failed. Its jobs get SIGTERM and are requeued."""
         self.run("scontrol", "update", f"nodename={node}", "state=DOWN", "reason=test")
 
     def resume(self, node: str) -> None:
         self.run("scontrol", "update", f"nodename={node}", "state=RESUME")
 
     def preempt(self, *words: str | Path) -> str:
-        """Submits a job that takes all nodes from the jobs of `main`; returns its id.
-
-        Args:
-            words: options and script; by default the job sleeps for a second.
-        """
+        """Submits a job that preempts all nodes of `main`. By default it ends after a second."""
         return self.submit(
             "--partition=urgent",
             f"--nodes={len(self.nodes)}",
@@ -209,7 +210,7 @@ class Cluster:
         )
 
     def clear(self) -> None:
-        """Cancels and kills all jobs, and waits until all nodes are idle.
+        """Cancels waiting jobs, kills running ones, and waits until all nodes are idle.
 
         Raises:
             AssertionError: they are not idle after `PATIENCE_S`.
@@ -257,7 +258,7 @@ def parse_job(text: str) -> dict[str, str]:
 
 
 def free_ports(count: int) -> list[int]:
-    """Returns free ports between those of workers under srun and those of connections."""
+    """Returns unused ports between those of workers under srun and the ephemeral ones."""
     ports: list[int] = []
     for port in random.sample(range(30000, 32768), 1000):
         with socket.socket() as probe, contextlib.suppress(OSError):
@@ -270,9 +271,14 @@ def free_ports(count: int) -> list[int]:
 
 @contextlib.contextmanager
 def start_cluster(*, nodes: int = 5, cpus: int = 8, gpus: int = 2) -> Iterator[Cluster]:
-    """Starts a cluster of idle nodes. It ends with the context, or if this process is killed."""
-    for _ in range(3):  # another process may take a free port first
-        folder = Path(tempfile.mkdtemp(prefix="slurm-", dir="/tmp"))  # sockets have short paths
+    """Starts a cluster in a temporary folder, and removes it afterwards.
+
+    It is also removed if this process is killed.
+    """
+    for _ in range(3):  # another process may take a free port before Slurm does
+        folder = Path(
+            tempfile.mkdtemp(prefix="slurm-", dir="/tmp")
+        )  # short, because paths of sockets are limited
         folder.chmod(0o755)
         cluster = Cluster(folder, nodes=nodes, cpus=cpus, gpus=gpus)
         keeper = subprocess.Popen(
@@ -306,10 +312,10 @@ def _come_up(cluster: Cluster, keeper: subprocess.Popen[bytes]) -> bool:
 
 
 def keep(folder: Path, nodes: Sequence[str]) -> None:
-    """Runs the daemons until SIGTERM, the end of the parent process or the end of a daemon.
+    """Runs the daemons until this process gets SIGTERM, its parent ends or a daemon ends.
 
-    Then it kills all that they started. Jobs leave the daemons' process group and session, but as
-    a subreaper this process stays their ancestor.
+    Then it ends all jobs and daemons. Jobs leave the daemons' process groups and sessions, but as a
+    subreaper, this process stays their ancestor.
     """
     parent = os.getppid()
     ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1)
@@ -334,7 +340,7 @@ def keep(folder: Path, nodes: Sequence[str]) -> None:
             time.sleep(0.1)
     finally:
         _end_descendants()
-        if os.getppid() != parent:  # it was killed and could not remove the folder
+        if os.getppid() != parent:  # the parent was killed and cannot remove the folder
             shutil.rmtree(folder)
 
 
@@ -352,7 +358,7 @@ def _start(folder: Path, *command: str) -> int:
         process = subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, preexec_fn=die_with_parent
         )
-    process.returncode = 0  # `_reap` waits for it
+    process.returncode = 0  # `_reap` waits for it, not subprocess
     return process.pid
 
 
@@ -383,7 +389,7 @@ def _end_descendants() -> None:
 
 
 def descendants(ancestor: int) -> set[int]:
-    """Returns the children of a process, their children, and so on."""
+    """Returns the IDs of all descendants of a process."""
     parents = {}
     for status in Path("/proc").glob("[0-9]*/stat"):
         with contextlib.suppress(OSError):

@@ -11,7 +11,7 @@ from rampcli.config.resolve import Resolved, resolve
 from runs import RAMP_OF_JOBS
 from slurm.cluster import PROGRAMS, Cluster, start_cluster
 
-# A fake interpreter, which records beside itself how a job calls it.
+# A fake interpreter that records its arguments and environment beside itself.
 RECORDER = """\
 #!/bin/bash
 record="$(dirname "$0")/started.$SLURM_JOB_ID"
@@ -23,14 +23,14 @@ printf '%s\\0' "$PWD" "$@" >"$record"
 @pytest.fixture(scope="session")
 def running_cluster() -> Iterator[Cluster]:
     if os.getuid() != 0 or not all(map(shutil.which, PROGRAMS)):
-        pytest.skip("no Slurm here; make test-slurm sets it up and runs these")
+        pytest.skip("Slurm is not installed; make test-slurm installs it and runs these tests")
     with start_cluster() as cluster:
         yield cluster
 
 
 @pytest.fixture
 def cluster(running_cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cluster]:
-    """The cluster, idle, as this process's own one."""
+    """The idle cluster, which this process's Slurm commands use too."""
     for name in os.environ:
         if name.startswith(("SLURM_", "SBATCH_", "SQUEUE_", "SCANCEL_")):
             monkeypatch.delenv(name)
@@ -51,7 +51,7 @@ def interpreter(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def tiny(tmp_path: Path, interpreter: Path) -> Callable[..., Resolved]:
-    """A run of three jobs on 1, 2 and 3 nodes."""
+    """Resolves a run of three jobs on 1, 2 and 3 nodes."""
 
     def build(*words: str) -> Resolved:
         settings = {

@@ -37,12 +37,12 @@ def submit(resolved) -> chain.Chain:
 
 
 def started(interpreter: Path, job: str) -> list[str]:
-    """Returns the working directory of what a job has started, and its arguments."""
+    """What a job has started: the folder, and the words after the interpreter's name."""
     return os.fsdecode((interpreter.parent / f"started.{job}").read_bytes()).split("\0")[:-1]
 
 
 def wait_until_started(interpreter: Path, job: str) -> None:
-    """Waits until the script of a job has started a program. A job may be RUNNING before that."""
+    """Until its script has started something: what is done to a job that is RUNNING may come before that, and Slurm may then fail it."""
     wait_until((interpreter.parent / f"started.{job}").exists)
 
 
@@ -145,10 +145,7 @@ def test_a_run_with_jobs_in_the_queue_gets_no_more(cluster, tiny, interpreter, d
 
 
 def interrupt_after(submissions: int, folder: Path) -> dict[str, str]:
-    """Returns an environment whose sbatch submits, and the last time kills its caller at once.
-
-    The caller does not learn the last job's id.
-    """
+    """An environment whose sbatch submits as ever, and the last time kills who asked it to before that learns of it."""
     (folder / "bin").mkdir()
     program = folder / "bin/sbatch"
     program.write_text(
@@ -232,7 +229,7 @@ def test_an_interrupted_chain_can_be_cancelled(cluster, tiny, directory, tmp_pat
     [[], ["--job-name=llama3_tiny.stage0"], ["--chdir={run}"]],
     ids=["stranger", "name", "folder"],
 )
-def test_a_job_without_the_name_and_folder_of_the_run_is_not_the_runs_whatever_the_record_says(
+def test_a_job_that_has_not_both_name_and_folder_of_the_run_s_is_not_the_runs_whatever_the_record_says(
     cluster, tiny, directory, options
 ):
     submit(tiny())

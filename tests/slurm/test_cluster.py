@@ -20,7 +20,7 @@ with start_cluster(nodes=2) as cluster:
 
 
 def processes_of(folder: Path) -> list[str]:
-    """Returns the processes with a folder in their command lines or environments."""
+    """Returns the command lines of daemons and jobs that refer to a folder."""
     found = []
     for process in Path("/proc").glob("[0-9]*"):
         try:
@@ -33,7 +33,7 @@ def processes_of(folder: Path) -> list[str]:
 
 
 @pytest.mark.usefixtures("cluster")
-def test_nothing_is_left_of_a_cluster_whose_tests_are_killed():
+def test_a_cluster_is_removed_when_its_tests_are_killed():
     with subprocess.Popen(
         [sys.executable, "-c", START],
         env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])},
@@ -49,7 +49,7 @@ def test_nothing_is_left_of_a_cluster_whose_tests_are_killed():
     )
 
 
-def test_jobs_that_ignore_signals_and_a_node_that_is_down_are_cleared_away(cluster):
+def test_clearing_ends_jobs_that_ignore_signals_and_resumes_nodes(cluster):
     job = cluster.submit(
         "--output=/dev/null", "--wrap=trap '' TERM USR1; while true; do sleep 0.1; done"
     )

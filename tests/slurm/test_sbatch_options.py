@@ -1,4 +1,4 @@
-"""Compares the options that sbatch finds in a word with those that rampcli finds there."""
+"""Compares the options that rampcli finds in a word with those that sbatch finds."""
 
 import re
 import string
@@ -17,21 +17,24 @@ VALUES = {
     "open-mode": "append",
     "signal": "B:USR1@9",
     "uid": "0",
-}  # others take any number
+}  # the other options accept a number
 SHOWN = {"cluster": "clusters"}
-NOT_SHOWN = {"wrap"}  # in a script it changes nothing
+NOT_SHOWN = {"wrap"}  # has no effect in a script
 
 
 @pytest.fixture
 def found_by_sbatch(cluster, tmp_path):
-    """Returns a function to the names of options in a word, or None if sbatch refuses the word."""
+    """Returns the long names of the options that sbatch finds in a word of a script.
+
+    Returns None if sbatch refuses the word.
+    """
     script = tmp_path / "script"
 
     def find(word: str) -> set[str] | None:
         script.write_text(f'#!/bin/bash\n#SBATCH "{word}"\ntrue\n')
         said = cluster.run(
             "sbatch", "--verbose", "--partition=nowhere", script, check=False
-        ).stderr  # refused, so nothing is submitted
+        ).stderr  # nothing is submitted, because the partition does not exist
         shown = re.findall(r"^sbatch: ([a-z0-9-]+) {2,}: ", said, re.MULTILINE)
         return {SHOWN.get(name, name) for name in shown} if shown else None
 
@@ -53,7 +56,7 @@ def letters() -> Iterator[str]:
         yield from (f"-{letter} 2", f"-{letter}H", f"-Q{letter}Jx", f"-{letter}dafterany:1")
 
 
-def test_an_option_that_sbatch_finds_in_a_word_is_found_there_before(cluster, found_by_sbatch):
+def test_options_that_sbatch_finds_in_a_word_are_found_in_advance(cluster, found_by_sbatch):
     others = {
         f"--{name}"
         for name in re.findall(r"--([a-z0-9-]+)", cluster.run("sbatch", "--help").stdout)

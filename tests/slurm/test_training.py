@@ -222,10 +222,8 @@ def test_a_chain_whose_job_fails_for_good_ends_and_status_says_why(run, cluster,
     corpus.write_text("words of a text " * 200)
     template = tmp_path / "own.j2"  # the text is gone when the job starts
     template.write_text(
-        "#!/bin/bash\n#SBATCH --nodes={{ num_nodes }}\n#SBATCH --ntasks-per-node=1\n"
-        "#SBATCH --output={{ log | directive }}\n"
-        f"rm -f {corpus}\n"
-        "exec {{ python }} -m rampcli.launch.slurm.job {{ run_dir }} {{ stages }}\n"
+        "#!/bin/bash\n#SBATCH --nodes={{ num_nodes }}\n#SBATCH --ntasks-per-node=1\n#SBATCH --output={{ log | directive }}\n"
+        f"rm -f {corpus}\nexec {{{{ python }}}} -m rampcli.launch.slurm.job {{{{ run_dir }}}} {{{{ stages }}}}\n"
     )
     words = [
         "data=text",

@@ -24,14 +24,14 @@ def start(tmp_path, **environment) -> subprocess.Popen[str]:
 def facts_of(process: subprocess.Popen[str]) -> dict:
     return {
         key: fact
-        for line in process.communicate(timeout=300)[0].splitlines()
+        for line in process.communicate(timeout=60)[0].splitlines()
         for key, fact in json.loads(line).items()
     }
 
 
 def has_ended(process: subprocess.Popen[str]) -> bool:
     """Whether nothing is left of its group, soon."""
-    deadline = time.monotonic() + 300
+    deadline = time.monotonic() + 20
     with suppress(ProcessLookupError):
         while time.monotonic() < deadline:
             os.killpg(process.pid, 0)
