@@ -11,7 +11,7 @@ demo: .venv/installed
 	$(BIN)/rampcli generate runs/llama3_tiny --prompt 'def '
 
 test: lint
-	OMP_NUM_THREADS=1 $(BIN)/pytest
+	OMP_NUM_THREADS=1 $(BIN)/pytest --durations=15
 
 # Kill the processes of a run KILLS times (default 100) at random instants. SEED=1 draws others.
 stress: .venv/installed-dev
@@ -66,7 +66,7 @@ bench-peers: .venv/installed-dev
 
 # Write the golden losses of tests/numerics again, after a change of computation.
 goldens: .venv/installed-dev
-	$(BIN)/python tests/numerics/goldens.py
+	PYTHONPATH=tests OMP_NUM_THREADS=1 $(BIN)/python -P -m numerics.goldens
 	$(BIN)/python tests/recipes/test_goldens.py
 
 clean:

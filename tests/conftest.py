@@ -1,4 +1,10 @@
+import os
+
 import pytest
+
+# One thread per process, here and in all that tests start: torch reads this when it is loaded.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
 import torch
 import torch.distributed as dist
 from hypothesis import settings
@@ -7,14 +13,14 @@ from rampcli.config.choices import Activation, Normalization, PositionEmbedding
 from rampcli.config.schema import Config, ModelConfig
 from rampcli.launch.workers import reserve_port
 
-# A busy machine takes its time over an example; that is no failure.
+# No deadline: a busy machine is slow.
 settings.register_profile("rampcli", deadline=None, max_examples=60)
 settings.load_profile("rampcli")
 
 
 @pytest.fixture(scope="session")
 def alone():
-    """A process group of one, so that code for many ranks runs in this process."""
+    """Forms a process group of one rank, so that code for many ranks runs in this process."""
     with reserve_port() as reserved:
         dist.init_process_group(
             "gloo", init_method=f"tcp://127.0.0.1:{reserved.getsockname()[1]}", rank=0, world_size=1
@@ -25,8 +31,8 @@ def alone():
 
 @pytest.fixture
 def build_passes(alone):  # noqa: ARG001
-    """Builds a model with its initial weights in this process, as a worker does."""
-    # The engine is for those tests that use it: others do without torch.
+    """Builds a model with its initial weights in this process, like a worker."""
+    # Imported here, so that other tests do not wait for it.
     from rampcli.parallel.mesh import build_meshes
     from rampcli.train.build import build_parts
     from rampcli.train.passes import Passes

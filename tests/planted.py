@@ -1,4 +1,4 @@
-"""Modules that a stranger has left in a folder."""
+"""Modules that a stranger left in a folder."""
 
 from pathlib import Path
 
@@ -13,7 +13,7 @@ MODULES = (
 
 
 def plant_modules(folder: Path) -> None:
-    """Put modules into a folder that leave a file `ran.NAME` there when one of them is imported."""
+    """Puts modules into a folder. A module that is imported leaves a file `ran.NAME` there."""
     for name in MODULES:
         path = folder / name
         path.parent.mkdir(exist_ok=True)

@@ -1,4 +1,4 @@
-"""The processes of this machine, as tests look at them and wait for them."""
+"""Finds the processes of this machine, and waits for them."""
 
 import os
 import socket
@@ -9,23 +9,25 @@ from contextlib import suppress
 from pathlib import Path
 
 LISTENS = "0A"
+PATIENCE_S = 300.0
+"""How long tests wait for something that takes seconds on an idle machine."""
+LOOK_EVERY_S = 0.05
 
 
 def children_of(parent: int) -> list[int]:
-    """The processes that a process has started, in that order."""
+    """Returns the children of a process in the order of their starts."""
     children = []
     for status in Path("/proc").glob("[0-9]*/stat"):
-        with suppress(OSError):  # it has ended since
+        with suppress(OSError):  # it has ended
             facts = status.read_text().rpartition(")")[2].split()
             if int(facts[1]) == parent:
-                children.append(
-                    (int(facts[19]), int(status.parent.name))
-                )  # numbers begin anew once they are used up
+                # By time of start: process numbers are used again.
+                children.append((int(facts[19]), int(status.parent.name)))
     return [process for _, process in sorted(children)]
 
 
 def processes_with(words: str) -> list[int]:
-    """The processes whose command lines have these words."""
+    """Returns the processes whose command lines contain these words."""
     return [
         process
         for path in Path("/proc").glob("[0-9]*")
@@ -34,12 +36,12 @@ def processes_with(words: str) -> list[int]:
 
 
 def commands_with(words: str) -> list[str]:
-    """The command lines that have these words."""
+    """Returns the command lines that contain these words."""
     return [command for command in map(command_of, processes_with(words)) if command]
 
 
 def command_of(process: int) -> str:
-    """The command line of a process; empty where it has ended."""
+    """Returns the command line of a process, or "" if it has ended."""
     with suppress(OSError):
         return (
             Path(f"/proc/{process}/cmdline")
@@ -51,7 +53,7 @@ def command_of(process: int) -> str:
 
 
 def environment_of(process: int) -> dict[str, str]:
-    """The variables with which a process was started; none where it has ended."""
+    """Returns the environment that a process was started with, empty if it has ended."""
     with suppress(OSError):
         return dict(
             line.split("=", 1)
@@ -65,44 +67,71 @@ def wait_until(
     is_so: Callable[[], object],
     process: subprocess.Popen[str] | None = None,
     *,
-    deadline_s: float = 150.0,
+    deadline_s: float = PATIENCE_S,
     said: Callable[[], object] = lambda: commands_with("rampcli"),
 ) -> None:
-    """Wait for something that a process does.
+    """Waits until a condition holds.
+
+    Args:
+        is_so: the condition.
+        process: has to run until then.
+        deadline_s: how long to wait.
+        said: what to show if the condition never holds.
 
     Raises:
-        AssertionError: it has ended before; or nothing has come of it in time, and `said` tells what did.
+        AssertionError: the process ended, or the time is up.
     """
     until = time.monotonic() + deadline_s
     while not is_so():
         assert process is None or process.poll() is None, process.communicate()
         assert time.monotonic() < until, said()
-        time.sleep(0.02)
+        time.sleep(LOOK_EVERY_S)
+
+
+def processes_of(folder: Path) -> list[int]:
+    """Returns the processes with a folder in their command lines, or with a file of it open.
+
+    A worker has its log and its lock open. A forked one has the command line of its parent.
+    """
+    found = []
+    for path in Path("/proc").glob("[0-9]*"):
+        process = int(path.name)
+        if str(folder) in command_of(process) or _has_open(process, folder):
+            found.append(process)
+    return found
+
+
+def _has_open(process: int, folder: Path) -> bool:
+    for descriptor in Path(f"/proc/{process}/fd").glob("*"):
+        with suppress(OSError):  # closed meanwhile
+            if os.readlink(descriptor).startswith(f"{folder}/"):
+                return True
+    return False
 
 
 def wait_until_all_have_ended(run_dir: Path) -> None:
-    wait_until(
-        lambda: not commands_with(str(run_dir)),
-        deadline_s=20,
-        said=lambda: commands_with(str(run_dir)),
-    )
+    """Waits for the end of the processes that work on a run.
+
+    Raises:
+        AssertionError: some still run after half a minute.
+    """
+    wait_until(lambda: not processes_of(run_dir), deadline_s=30, said=lambda: processes_of(run_dir))
 
 
 def listening_addresses(processes: Iterable[int]) -> set[str]:
-    """The addresses at which processes wait for connections over TCP."""
+    """Returns the addresses at which processes listen for TCP connections."""
     sockets = set()
     for process in processes:
         for descriptor in Path(f"/proc/{process}/fd").glob("*"):
-            with suppress(OSError):  # it has been closed since
+            with suppress(OSError):  # it has been closed
                 sockets.add(os.readlink(descriptor))
     found = set()
     for family, table in ((socket.AF_INET, "tcp"), (socket.AF_INET6, "tcp6")):
         for line in Path(f"/proc/net/{table}").read_text().splitlines()[1:]:
             _, local, _, state, *_, inode = line.split()[:10]
             if state == LISTENS and f"socket:[{inode}]" in sockets:
-                words = bytes.fromhex(
-                    local.partition(":")[0]
-                )  # in words of four bytes, each the last one first
+                # Words of four bytes, the last byte of each first.
+                words = bytes.fromhex(local.partition(":")[0])
                 found.add(
                     socket.inet_ntop(
                         family, b"".join(words[at : at + 4][::-1] for at in range(0, len(words), 4))

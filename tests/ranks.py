@@ -1,76 +1,182 @@
-"""Real ranks for tests: processes that are forked from one that has loaded torch, and so start in no time."""
+"""Ranks for tests: processes that load torch once, live on, and run one function after another."""
 
 import multiprocessing
 import os
 import runpy
+import signal
 import sys
-from collections.abc import Sequence
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from multiprocessing.connection import Connection, wait
+from multiprocessing.process import BaseProcess
 from pathlib import Path
+from typing import Any
 
 from rampcli.launch.workers import reserve_port
 
 FORKS = multiprocessing.get_context("forkserver")
-FORKS.set_forkserver_preload(["rampcli.worker.assemble"])
+FORKS.set_forkserver_preload(
+    ["rampcli.worker.assemble", "rampcli.cli.main", "rampcli.launch.run", "rampcli.config.compose"]
+)
+PATIENCE_S = 300.0
+REMAINING_S = 1.0
+"""Seconds to wait for the other ranks once one has failed. They wait for it in vain."""
+_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
+_living: list[tuple[BaseProcess, Connection]] = []
 
 
 def run_ranks(
-    processes: int, program: str, *arguments: str, logs: Path, folders: Sequence[Path] | None = None
-) -> str:
-    """Run a module, or a file, as every rank of a group, to the end, each in its folder if there are any; what rank 0 printed.
+    processes: int,
+    function: Callable[..., Any],
+    *arguments: Any,
+    logs: Path,
+    folders: Sequence[Path] | None = None,
+) -> list[Any]:
+    """Calls a function on every rank of a group, and returns what each rank returned.
+
+    The processes are those of earlier calls. If a rank fails, all of them are killed, and the next
+    call starts new ones.
+
+    Args:
+        processes: number of ranks.
+        function: importable by its name, with the variables of torchrun in its environment.
+        arguments: of the function.
+        logs: folder for what the ranks print, `rank_0.txt` and so on.
+        folders: working directory of each rank; by default that of this process.
 
     Raises:
-        AssertionError: a rank failed; with what it printed.
+        AssertionError: a rank failed; the message holds what the ranks printed.
     """
     logs.mkdir(parents=True, exist_ok=True)
-    outputs = [logs / f"rank_{rank}.txt" for rank in range(processes)]
+    outputs = [(logs / f"rank_{rank}.txt").absolute() for rank in range(processes)]
     places = folders or [Path.cwd()] * processes
+    while len(_living) < processes:
+        _living.append(_start_rank())
+    ranks = _living[:processes]
     with reserve_port() as reserved:
-        port = str(reserved.getsockname()[1])
-        ranks = [
-            FORKS.Process(
-                target=_rank, args=(rank, processes, port, output, places[rank], program, arguments)
-            )
-            for rank, output in enumerate(outputs)
-        ]
-        for process in ranks:
-            process.start()
-        failed = False
-        for process in ranks:
-            process.join(
-                1 if failed else 300
-            )  # once one has failed, the others wait for it in vain
-            failed = failed or process.exitcode != 0
-        for process in ranks:
-            process.kill()
-    assert not failed, "\n".join(
-        f"{output.name}: {output.read_text()[-3000:]}" for output in outputs
-    )
-    return outputs[0].read_text()
+        for rank, (_, connection) in enumerate(ranks):
+            variables = {
+                "RANK": str(rank),
+                "WORLD_SIZE": str(processes),
+                "LOCAL_RANK": "0",
+                "MASTER_ADDR": "127.0.0.1",
+                "MASTER_PORT": str(reserved.getsockname()[1]),
+                "OMP_NUM_THREADS": "1",
+            }
+            connection.send((function, arguments, outputs[rank], places[rank], variables))
+        results = _receive([connection for _, connection in ranks])
+    if len(results) < processes:
+        stop_ranks()
+        raise AssertionError(
+            "\n".join(f"{output.name}: {output.read_text()[-3000:]}" for output in outputs)
+        )
+    return [results[rank] for rank in range(processes)]
 
 
-def _rank(
-    rank: int,
-    processes: int,
-    port: str,
-    output: Path,
-    folder: Path,
-    program: str,
-    arguments: tuple[str, ...],
-) -> None:
-    with output.open("w") as file:
-        os.dup2(file.fileno(), 1)
-        os.dup2(file.fileno(), 2)
-    place = {
-        "RANK": str(rank),
-        "WORLD_SIZE": str(processes),
-        "LOCAL_RANK": "0",
-        "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": port,
-    }
-    os.environ.update(place, OMP_NUM_THREADS="1")
-    os.chdir(folder)
-    sys.argv = [program, *arguments]
-    if program.endswith(".py"):
-        runpy.run_path(program, run_name="__main__")
-    else:
-        runpy.run_module(program, run_name="__main__", alter_sys=True)
+def stop_ranks() -> None:
+    """Kills the ranks of earlier calls."""
+    while _living:
+        process, connection = _living.pop()
+        process.kill()
+        process.join()
+        connection.close()
+
+
+def train_rank(run_dir: str) -> None:
+    """Trains a run as this rank, which is the whole program of a worker."""
+    run_program("rampcli.worker", run_dir)
+
+
+def run_program(module: str, *arguments: str) -> None:
+    """Runs a module as a program in this process.
+
+    Raises:
+        SystemExit: the program ended with an exit code other than 0.
+    """
+    sys.argv = [module, *arguments]
+    leave, os._exit = os._exit, sys.exit  # type: ignore[assignment]
+    try:
+        runpy.run_module(module, run_name="__main__", alter_sys=True)
+    except SystemExit as end:
+        if end.code not in (0, None):
+            raise
+    finally:
+        os._exit = leave
+
+
+@contextmanager
+def joined() -> Iterator[tuple[int, int]]:
+    """Joins the ranks of this call over gloo; gives this rank and the number of ranks."""
+    import torch.distributed as dist
+
+    dist.init_process_group("gloo")
+    yield dist.get_rank(), dist.get_world_size()
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+def _start_rank() -> tuple[BaseProcess, Connection]:
+    ours, theirs = FORKS.Pipe()
+    process = FORKS.Process(target=_serve, args=(theirs,), daemon=True)
+    process.start()
+    theirs.close()
+    return process, ours
+
+
+def _receive(connections: Sequence[Connection]) -> dict[int, Any]:
+    """Returns the results by rank. Those of ranks that failed or did not answer are missing."""
+    results: dict[int, Any] = {}
+    pending = {connection: rank for rank, connection in enumerate(connections)}
+    failed = False
+    while pending:
+        ready = wait(pending, REMAINING_S if failed else PATIENCE_S)
+        if not ready:
+            break
+        for connection in ready:
+            rank = pending.pop(connection)
+            try:
+                has_returned, result = connection.recv()
+            except EOFError:  # the rank was killed
+                has_returned = False
+            if has_returned:
+                results[rank] = result
+            failed = failed or not has_returned
+    return results
+
+
+def _serve(connection: Connection) -> None:
+    """Runs functions, one after another, until the process that asks for them ends."""
+    variables = dict(os.environ)
+    handlers = {number: signal.getsignal(number) for number in _SIGNALS}
+    with suppress(EOFError):
+        while True:
+            function, arguments, output, folder, place = connection.recv()
+            redirect_output(output)
+            os.environ.clear()
+            os.environ.update(variables | place)
+            os.chdir(folder)
+            try:
+                answer = (True, function(*arguments))
+            except SystemExit:  # the program has said why
+                answer = (False, None)
+            except BaseException:
+                traceback.print_exc()
+                answer = (False, None)
+            for number, handler in handlers.items():
+                signal.signal(number, handler)
+            sys.stdout.flush()
+            sys.stderr.flush()
+            connection.send(answer)
+
+
+def redirect_output(output: Path, errors: Path | None = None) -> None:
+    """Sends stdout of this process to a file, and stderr to the same file or to another one."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    for descriptor, path in ((1, output), (2, errors)):
+        if path is None:
+            os.dup2(1, 2)
+        else:
+            with path.open("w") as file:
+                os.dup2(file.fileno(), descriptor)

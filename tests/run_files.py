@@ -1,10 +1,10 @@
-"""What the files of a run hold, whole, for tests that write them without training."""
+"""Complete contents of a run's files, for tests that write them without training."""
 
 from typing import Any
 
 
 def metrics_row(**facts: Any) -> dict[str, Any]:
-    """A row of metrics.jsonl."""
+    """Returns a row of metrics.jsonl."""
     row = {
         "step": 1,
         "stage": 0,
@@ -18,7 +18,7 @@ def metrics_row(**facts: Any) -> dict[str, Any]:
 
 
 def manifest(**facts: Any) -> dict[str, Any]:
-    """The manifest of a checkpoint."""
+    """Returns the manifest of a checkpoint."""
     return {
         "format": 1,
         "step": 7,
@@ -31,12 +31,12 @@ def manifest(**facts: Any) -> dict[str, Any]:
 
 
 def state(**facts: Any) -> dict[str, Any]:
-    """state.json."""
+    """Returns the contents of state.json."""
     return {"status": "running", "step": 0, "consumed_samples": 0, "stage": 0, "next": None} | facts
 
 
 def coming(**facts: Any) -> dict[str, Any]:
-    """What state.json says comes next."""
+    """Returns the `next` entry of state.json."""
     return {
         "stage": 1,
         "global_batch_size": 8,
@@ -46,7 +46,7 @@ def coming(**facts: Any) -> dict[str, Any]:
 
 
 def failure(**facts: Any) -> dict[str, Any]:
-    """What state.json says of a run that failed."""
+    """Returns the `error` entry of state.json for a run that failed."""
     return {
         "message": "the disk is full",
         "set_by": [],
@@ -57,7 +57,7 @@ def failure(**facts: Any) -> dict[str, Any]:
 
 
 def chained_job(**facts: Any) -> dict[str, Any]:
-    """A job in slurm/jobs.json."""
+    """Returns a job of slurm/jobs.json."""
     job = {
         "job": "7",
         "name": "run.stage0",

@@ -1,4 +1,4 @@
-"""Runs of a tiny model, the ways to start them, and what has to be true of them however they were interrupted."""
+"""Runs of a tiny model, the ways to start them, and what holds however they were interrupted."""
 
 import hashlib
 import json
@@ -10,14 +10,16 @@ from pathlib import Path
 
 import pytest
 
+from commands import Command, run_command
 from rampcli import llm
 from rampcli.config.compose import lay_over
 from rampcli.config.resolve import resolve
 from rampcli.launch.run import describe
 from rampcli.run_directory import RunDirectory, read_rows
-from ranks import run_ranks
+from ranks import run_ranks, train_rank
 
-# A model that takes a step in milliseconds, and a ramp 2 -> 4 -> 6 -> 8 whose node schedule is 1, 2, 3, 4 nodes of one process.
+# A model that takes a step in milliseconds, and a ramp 2 -> 4 -> 6 -> 8 on 1, 2, 3 and 4 nodes of
+# one process.
 TINY = {
     "data": "mock",
     "data.sequence_length": "16",
@@ -35,7 +37,7 @@ TINY = {
     "trainer.val_every_steps": "5",
     "trainer.accelerator": "cpu",
 }
-# Batches 1, 2 and 3 on as many nodes, six samples for each of the first two.
+# Batches of 1, 2 and 3 samples on 1, 2 and 3 nodes; the first two sizes get six samples each.
 RAMP_OF_JOBS = {
     "launch": "slurm",
     "trainer.accelerator": "cpu",
@@ -50,12 +52,12 @@ RAMP_OF_JOBS = {
 
 
 def environment() -> dict[str, str]:
-    """That of the commands, each with one thread."""
+    """Returns the environment of commands, which have one thread each."""
     return {**os.environ, "OMP_NUM_THREADS": "1"}
 
 
 class Run:
-    """A run directory and the two ways to work on it: the command, and workers started by hand."""
+    """A run directory, and the ways to train in it: the command, or workers without one."""
 
     def __init__(self, path: Path) -> None:
         self.directory = RunDirectory(path)
@@ -79,22 +81,26 @@ class Run:
             *overrides,
         ]
 
-    def start(self, *words: str) -> subprocess.Popen[str]:
-        return subprocess.Popen(
-            self.command(*words),
-            env=environment(),
-            text=True,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-        )
+    def start(self, *words: str) -> Command:
+        """Starts the command in a process that has loaded torch."""
+        return Command(self.command(*words)[3:], environment())
 
     def pretrain(self, *words: str) -> subprocess.CompletedProcess[str]:
+        """Runs the command, to its end, in a process that has loaded torch."""
+        return run_command(self.command(*words)[3:], environment())
+
+    def pretrain_from_scratch(self, *words: str) -> subprocess.CompletedProcess[str]:
+        """Runs the command, to its end, as a shell does."""
         return subprocess.run(
             self.command(*words), env=environment(), text=True, capture_output=True, check=False
         )
 
     def workers(self, processes: int, *words: str, folders: Sequence[Path] | None = None) -> None:
-        """Train with a fixed number of workers that nobody supervises, to the end, from where the run directory stands."""
+        """Trains to the end with a fixed number of workers and no supervisor.
+
+        Raises:
+            AssertionError: a worker failed; the message holds the logs.
+        """
         self.path.mkdir(exist_ok=True)
         describe(
             self.directory,
@@ -106,9 +112,7 @@ class Run:
             ),
             [],
         )
-        run_ranks(
-            processes, "rampcli.worker", str(self.path), logs=self.directory.logs, folders=folders
-        )
+        run_ranks(processes, train_rank, str(self.path), logs=self.directory.logs, folders=folders)
 
     @property
     def rows(self) -> list[dict]:
@@ -127,7 +131,7 @@ class Run:
 
 
 def assert_every_sample_is_read_once(run: Run) -> None:
-    """Every row counts exactly the samples that the ranks have read by then: each once, none ahead, none behind."""
+    """Checks that each row counts exactly the samples that the ranks have read so far."""
     chain, consumed = "", 0
     for number, row in enumerate(run.rows, start=1):
         samples = b"".join(
@@ -146,13 +150,13 @@ def assert_every_sample_is_read_once(run: Run) -> None:
 
 
 def assert_same_training(run: Run, undisturbed: Run) -> None:
-    """The same steps on the same samples, to the same losses."""
+    """Checks that two runs took the same steps on the same samples and reached the same losses."""
     assert_every_sample_is_read_once(run)
     for row, reference in zip(run.rows, undisturbed.rows, strict=True):
         for key in ("stage", "global_batch_size", "consumed_tokens", "order_hash", "lr"):
             assert row[key] == reference[key]
         assert row["loss"] == pytest.approx(reference["loss"], abs=1e-5)
-        # An optimiser divides gradients by their size: where that is next to nothing, it enlarges rounding, step by step.
+        # The optimiser divides gradients by their size, so it enlarges the rounding of tiny ones.
         assert row["grad_norm"] == pytest.approx(
             reference["grad_norm"], rel=1e-5 if row["step"] == 1 else 2e-4
         )

@@ -26,6 +26,7 @@ import mmap
 import os
 import shutil
 import statistics
+import subprocess
 import sys
 import tempfile
 import time
@@ -35,8 +36,6 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 from torch.distributed.checkpoint.state_dict_saver import async_save
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from rampcli.checkpoint import tensor_files
 from rampcli.checkpoint.load import load_newest
@@ -52,7 +51,6 @@ from rampcli.train.build import build_parts
 from rampcli.train.optimizers import build_optimizers
 from rampcli.train.passes import Passes
 from rampcli.train.step import accumulate_gradient
-from ranks import run_ranks
 
 MODEL = ModelConfig(
     num_layers=12, hidden_size=768, ffn_hidden_size=2048, num_attention_heads=12, vocab_size=9200
@@ -303,9 +301,9 @@ def main() -> None:
     for processes in worlds or [1, 2]:
         with tempfile.TemporaryDirectory(dir=os.environ.get("BENCH_DIR", ".")) as folder:
             root = Path(folder)
-            printed = run_ranks(
-                processes, __file__, "rank", str(root), str(rounds), logs=root / "logs"
-            )
+            torchrun = ["torch.distributed.run", "--standalone", f"--nproc-per-node={processes}"]
+            command = [sys.executable, "-m", *torchrun, __file__, "rank", str(root), str(rounds)]
+            printed = subprocess.run(command, text=True, stdout=subprocess.PIPE, check=True).stdout
         results[processes] = [
             json.loads(line) for line in printed.splitlines() if line.startswith("{")
         ]

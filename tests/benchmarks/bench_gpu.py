@@ -1,7 +1,7 @@
 """Measures training on one GPU, next to transformers and a minimal loop, all of them compiled.
 
-    python tests/benchmarks/bench_gpu.py         # Llama 3.2 1B in bf16; 8 minutes with 80 GB
-    python tests/benchmarks/bench_gpu.py --tiny  # a small model on the CPU, not compiled
+    PYTHONPATH=. python tests/benchmarks/bench_gpu.py         # Llama 3.2 1B in bf16; 8 minutes with 80 GB
+    PYTHONPATH=. python tests/benchmarks/bench_gpu.py --tiny  # a small model on the CPU, not compiled
 
 Each contender runs in a process of its own, one after the other. rampcli trains as `rampcli
 pretrain` does on random tokens: with its log, a ramp from one micro batch a step to eight in the
@@ -22,9 +22,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from statistics import median
 from typing import Any
-
-# Nothing can be installed on a machine that is lent for its GPU.
-sys.path.insert(0, str(Path(__file__).parents[2]))
 
 import torch
 
@@ -127,8 +124,7 @@ def run_peer(name: str, config: Config, device: torch.device) -> dict[str, Any]:
 
 def build(name: str, config: Config) -> torch.nn.Module:
     """Returns the model of the minimal loop, or transformers' Llama."""
-    sys.path.insert(0, str(Path(__file__).with_name("peers")))
-    from llama import Llama, transformers_llama
+    from peers.llama import Llama, transformers_llama
 
     model = config.model
     shape = {

@@ -9,6 +9,7 @@ tests/cli/bad_inputs.py and their time, and compares plans of 1e6 and 1e12 sampl
 
 import os
 import resource
+import runpy
 import statistics
 import subprocess
 import sys
@@ -76,12 +77,10 @@ def main() -> None:
     name = "plan of a ramp over 1e12 samples, compared with 1e6"
     print(f"{name:<66} {mine:7.3f} {others:7.3f} {ratio:6.2f}")
 
-    sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "cli"))
-    from bad_inputs import BAD_INPUTS
-
+    bad_inputs = runpy.run_path(str(Path(__file__).resolve().parents[1] / "cli/bad_inputs.py"))
     os.environ["PYTHONPATH"] = str(Path(__file__).resolve().parents[2])
     times = []
-    for wrong in BAD_INPUTS:
+    for wrong in bad_inputs["BAD_INPUTS"]:
         with tempfile.TemporaryDirectory() as folder:
             for name, content in wrong.files.items():
                 path = Path(folder) / name

@@ -118,7 +118,7 @@ def in_bash(line, *pieces):
         capture_output=True,
         text=True,
         check=True,
-        timeout=60,
+        timeout=300,
     )
     return done.stdout.split()
 
@@ -170,7 +170,7 @@ def test_an_interactive_bash_completes_a_value_after_tab(tmp_path):
 
     def read_until(text):
         nonlocal seen
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 300
         while text not in seen and time.monotonic() < deadline:
             if select.select([terminal], [], [], 0.5)[0]:
                 seen += os.read(terminal, 4096)
@@ -206,7 +206,7 @@ def in_zsh(tmp_path, *words):
         capture_output=True,
         text=True,
         check=True,
-        timeout=60,
+        timeout=300,
     )
     return done.stdout.split()
 
@@ -219,7 +219,7 @@ def in_fish(tmp_path, *words):  # noqa: ARG001
         capture_output=True,
         text=True,
         check=True,
-        timeout=60,
+        timeout=300,
     )
     return done.stdout.split()
 
@@ -251,6 +251,6 @@ def test_a_script_is_printed_unchanged(shell):
         capture_output=True,
         text=True,
         check=True,
-        timeout=60,
+        timeout=300,
     )
     assert done.stdout == SCRIPTS[shell]

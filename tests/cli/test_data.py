@@ -155,7 +155,7 @@ def test_a_signal_saves_says_how_to_go_on_and_the_same_command_does(tmp_path, nu
     while not (tokens.exists() and tokens.stat().st_size > 2_500_000) and running.poll() is None:
         time.sleep(0.02)
     os.killpg(running.pid, number) if number == signal.SIGINT else running.send_signal(number)
-    printed, errors = running.communicate(timeout=60)
+    printed, errors = running.communicate(timeout=300)
     assert (running.returncode, errors) == (exit_code, "")
     assert "progress is saved in corpus.building" in printed
     assert "resume with:\n  rampcli data build in.jsonl" in printed

@@ -1,10 +1,10 @@
 import json
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
+from commands import run_command
 from rampcli.config.huggingface import to_huggingface
 from rampcli.config.schema import ModelConfig
 from rampcli.run_directory import RunDirectory, read_rows
@@ -25,13 +25,7 @@ SHORT = [
 
 
 def call(*words: str, cwd: Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "rampcli", *words],
-        cwd=cwd,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    return run_command(words, cwd=cwd)
 
 
 def validation_losses(run: Path) -> list[float]:

@@ -19,7 +19,7 @@ def generate():
     return module
 
 
-def test_the_page_of_settings_says_what_the_schema_says(generate):
+def test_the_page_of_settings_shows_the_schema(generate):
     page = (DOCS / "reference" / "config.md").read_text(encoding="utf-8")
     assert page == generate.config_page(), "run `make docs` and commit what it writes"
 

@@ -11,7 +11,7 @@ from rampcli.launch.run import describe
 from rampcli.run_directory import RunDirectory
 from runs import TINY, environment
 
-# What only commands, or only other settings than those of a plain run, need.
+# Modules that only commands or other settings need.
 UNNEEDED = {
     *(
         "hydra",
@@ -50,7 +50,8 @@ try:
     main()
 except SystemExit as end:
     code = end.code or 0
-loaded = [name for name in ("torch", "hydra", "omegaconf", "numpy", "rich.progress") if name in sys.modules]
+names = ("torch", "hydra", "omegaconf", "numpy", "rich.progress")
+loaded = [name for name in names if name in sys.modules]
 print(json.dumps({"exit_code": code, "loaded": loaded}), file=sys.stderr)
 """
 
@@ -88,13 +89,13 @@ def test_supervising_does_not_import_torch():
     )
 
 
-def test_a_worker_imports_nothing_that_a_plain_run_does_not_need_and_next_to_nothing_after_its_turn_has_come(
+def test_a_worker_imports_only_what_a_plain_run_needs_and_nearly_all_before_its_turn(
     tmp_path,
 ):
     settings = TINY | {"run_dir": tmp_path, "rampup.node_policy": "fixed", "trainer.num_nodes": 1}
     words = [f"{key}={value}" for key, value in settings.items()]
     describe(RunDirectory(tmp_path), resolve(lay_over(llm.from_factory("llama3_tiny"), words)), [])
-    for stage in range(2):  # one that begins, and one that goes on from a checkpoint
+    for stage in range(2):  # a new run, and one that resumes from a checkpoint
         worker = [
             sys.executable,
             "-X",

@@ -1,17 +1,9 @@
-"""Compares what ranks receive from their readers with what they would have read themselves.
+"""Compares what ranks receive from their readers with what they would have read themselves."""
 
-    dealing_hosts.py FOLDER
-
-Rank 0 prints the comparison for all ranks and cases as JSON. FOLDER holds one document per file.
-"""
-
-import json
-import os
-import sys
+from pathlib import Path
 
 import numpy as np
 import torch
-import torch.distributed as dist
 
 from rampcli.batch.plan import BatchPlan
 from rampcli.config.choices import DataSource
@@ -21,6 +13,7 @@ from rampcli.data.loader import Loader, MicroBatch, ValidationLoader
 from rampcli.data.sources import open_corpora
 from rampcli.errors import RampcliError
 from rampcli.worker.assemble import agreed_fingerprint
+from ranks import joined
 
 CASES = [
     {"factor": factor, "devices": devices, "data_ranks": data_ranks, "masked": masked}
@@ -34,8 +27,6 @@ CASES = [
     ]
 ]
 CPU = torch.device("cpu")
-dist.init_process_group("gloo")
-rank = dist.get_rank()
 
 
 def plans(ranks: int) -> list[tuple[int, BatchPlan]]:
@@ -83,10 +74,10 @@ def fingerprints_agree(fingerprint: str | None) -> bool | str:
         return error.message
 
 
-def report(case: dict) -> dict:
+def read_case(case: dict, texts: Path, rank: int) -> dict:
     """Runs a case and returns its results on this rank."""
     config = Config()
-    config.data.source, config.data.path = DataSource.text, sys.argv[1]
+    config.data.source, config.data.path = DataSource.text, str(texts)
     config.data.split, config.data.sequence_length, config.trainer.val_samples = [1, 1, 0], 7, 8
     config.data.document_mask, config.data.expansion_factor_real_data = (
         case["masked"],
@@ -132,7 +123,7 @@ def report(case: dict) -> dict:
     }
 
 
-def disagreements() -> list[bool | str]:
+def disagreements(rank: int) -> list[bool | str]:
     """Checks fingerprints: all ranks read the same, one reads alone, one reads something else."""
     same, other = "5a" * 32, "5b" + "5a" * 31
     return [
@@ -143,10 +134,14 @@ def disagreements() -> list[bool | str]:
     ]
 
 
-mine = {"cases": [report(case) for case in CASES], "fingerprints": disagreements()}
-gathered: list[dict] = [{} for _ in range(dist.get_world_size())]
-dist.all_gather_object(gathered, mine)
-if rank == 0:
-    print(json.dumps(gathered), flush=True)
-dist.barrier()
-os._exit(0)
+def read_cases(texts: Path) -> dict:
+    """Returns what this rank reads in each case.
+
+    Args:
+        texts: folder of texts, one document in each file.
+    """
+    with joined() as (rank, _):
+        return {
+            "cases": [read_case(case, texts, rank) for case in CASES],
+            "fingerprints": disagreements(rank),
+        }

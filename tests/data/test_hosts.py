@@ -1,15 +1,13 @@
-import json
-from pathlib import Path
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from data.dealing_hosts import read_cases
 from rampcli.data.hosts import Reading, readers_of
 from rampcli.errors import UsageError
 from ranks import run_ranks
 
-PROGRAM = Path(__file__).with_name("dealing_hosts.py")
+pytestmark = pytest.mark.xdist_group("hosts")
 
 
 @given(
@@ -54,7 +52,7 @@ def ranks(tmp_path_factory):
     texts, logs = (tmp_path_factory.mktemp(name) for name in ("texts", "logs"))
     for number in range(40):
         (texts / f"{number:02}.txt").write_text(chr(65 + number) * (1 + number % 11))
-    return json.loads(run_ranks(4, str(PROGRAM), str(texts), logs=logs).splitlines()[-1])
+    return run_ranks(4, read_cases, texts, logs=logs)
 
 
 def test_every_rank_gets_what_it_would_have_read_itself(ranks):

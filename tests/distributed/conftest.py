@@ -3,6 +3,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from once import make_once
 from rampcli.data.indexed import write_index
 from runs import Run, assert_every_sample_is_read_once, assert_same_training
 
@@ -14,10 +15,11 @@ def run(tmp_path: Path) -> Run:
 
 @pytest.fixture(scope="session")
 def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Run:
-    """One process, from the first sample to the last, never stopped."""
-    run = Run(tmp_path_factory.mktemp("undisturbed") / "run")
-    run.workers(1, "rampup.at_boundary=continue", "rampup.node_policy=fixed")
-    return run
+    """Returns a run on one process that was never stopped."""
+    words = ["rampup.at_boundary=continue", "rampup.node_policy=fixed"]
+    return Run(
+        make_once(tmp_path_factory, "undisturbed", lambda path: Run(path).workers(1, *words))
+    )
 
 
 @pytest.fixture(scope="session", name="assert_every_sample_is_read_once")
@@ -32,7 +34,7 @@ def _assert_same_training():
 
 @pytest.fixture(scope="session")
 def short_documents(tmp_path_factory):
-    """The prefix of an indexed corpus of 64 tokens, most of whose samples hold several documents."""
+    """Returns the prefix of a corpus of 64 tokens. Most samples hold several documents."""
     prefix = tmp_path_factory.mktemp("corpus") / "short"
     numbers = np.random.default_rng(7)
     lengths = numbers.integers(1, 12, size=600)

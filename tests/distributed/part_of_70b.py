@@ -1,4 +1,4 @@
-"""One rank of 1024 that build Llama 3 70B, without the others: what it holds, and the most memory that building took."""
+"""Builds Llama 3 70B as one rank of 1024, and prints its memory and the peak of building it."""
 
 import json
 import resource

@@ -2,11 +2,11 @@
 
 import shutil
 import subprocess
-from pathlib import Path
 
 import pytest
 from safetensors import safe_open
 
+from distributed.killed_while_saving import train_until_saving
 from rampcli.checkpoint.manifest import MANIFEST, complete_checkpoints
 from rampcli.own_folder import write_json
 from ranks import run_ranks
@@ -67,9 +67,9 @@ def test_a_kill_in_the_middle_of_a_save_in_the_background_loses_no_older_checkpo
     run.directory.config.write_text(
         undisturbed.directory.config.read_text().replace(str(undisturbed.path), str(run.path))
     )
-    program = Path(__file__).with_name("killed_while_saving.py")
+    killed_in = (str(run.path), "step_00000006.tmp")
     with pytest.raises(AssertionError):
-        run_ranks(2, str(program), str(run.path), "step_00000006.tmp", logs=run.directory.logs)
+        run_ranks(2, train_until_saving, *killed_in, logs=run.directory.logs)
     assert (run.directory.checkpoints / "step_00000006.tmp").exists()
     found = complete_checkpoints(run.directory)
     assert [checkpoint.step for checkpoint in found] == [1, 2, 4]
@@ -83,7 +83,7 @@ def test_a_kill_in_the_middle_of_a_save_in_the_background_loses_no_older_checkpo
 @pytest.mark.parametrize("mode", ["true", "false"])
 def test_a_checkpoint_that_cannot_be_written_ends_the_run_on_all_ranks_with_the_reason(run, mode):
     run.workers(2, *STEADY, "trainer.max_samples=4")
-    # As on a full disk: no file may become larger than this, and the tensors are.
+    # Files may not become as large as the tensors, as on a full disk.
     command = run.command(
         *STEADY, f"checkpoint.async={mode}", "trainer.num_nodes=2", "trainer.max_samples=8_000_000"
     )
@@ -103,7 +103,7 @@ def test_a_checkpoint_that_cannot_be_written_ends_the_run_on_all_ranks_with_the_
     assert run.rows[-1]["step"] <= 6  # the next save at the latest
 
 
-def test_all_ranks_go_on_from_the_older_checkpoint_if_the_tensors_of_the_newest_are_incomplete_by_an_honest_manifest(
+def test_all_ranks_resume_from_the_older_checkpoint_if_tensors_of_the_newest_are_missing(
     run,
 ):
     run.workers(2, *STEADY, "trainer.max_samples=16")

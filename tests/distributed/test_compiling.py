@@ -1,4 +1,4 @@
-"""Compiled layers train as others do, and are compiled before the first step only."""
+"""Compiled layers train like others, and are compiled before the first step only."""
 
 import re
 
@@ -6,12 +6,14 @@ import pytest
 
 from runs import Run
 
+pytestmark = pytest.mark.xdist_group("compiling")
+
 ONE_PROCESS = ("trainer.num_nodes=1", "rampup.at_boundary=continue")
 
 
 @pytest.fixture(scope="module")
 def cache(tmp_path_factory):
-    """Where torch keeps what it has compiled; empty at first."""
+    """Torch's folder for compiled code, empty at first."""
     return tmp_path_factory.mktemp("compiled")
 
 
@@ -29,7 +31,7 @@ def of_kind(run: Run, kind: str) -> list[dict]:
 
 
 def compiled_again(run: Run) -> list[str]:
-    """Why something was compiled once more, by the workers' logs."""
+    """Returns the reasons for recompilations in the workers' logs."""
     logs = [path.read_text() for path in sorted(run.directory.logs.glob("*.log"))]
     return [
         line.partition("[__recompiles]")[2]
@@ -42,11 +44,11 @@ def compiled_again(run: Run) -> list[str]:
 def test_a_ramp_with_validations_compiles_before_its_first_step_and_never_again(
     run, cache, undisturbed, assert_same_training
 ):
-    ended = run.pretrain("trainer.compile=true", *ONE_PROCESS)
+    ended = run.pretrain_from_scratch("trainer.compile=true", *ONE_PROCESS)
     assert ended.returncode == 0, ended.stderr
     assert_same_training(run, undisturbed)
     assert len(run.validations()) > len(of_kind(run, "stage")) > 1
-    # Both layers share one graph; a pass without gradients has another than one with them.
+    # Both layers share one graph. A pass without gradients has another one.
     assert len(compiled_again(run)) == 1
     assert "grad_mode" in compiled_again(run)[0]
     (event,) = of_kind(run, "compile")
@@ -56,7 +58,7 @@ def test_a_ramp_with_validations_compiles_before_its_first_step_and_never_again(
 
 
 def test_processes_of_a_later_stage_find_what_those_before_compiled(run, cache):
-    ended = run.pretrain(
+    ended = run.pretrain_from_scratch(
         "trainer.compile=true", "trainer.num_nodes=1", "model.rampup_batch_size=[2,6,48]"
     )
     assert ended.returncode == 0, ended.stderr
@@ -69,7 +71,7 @@ def test_processes_of_a_later_stage_find_what_those_before_compiled(run, cache):
 def test_a_machine_without_a_compiler_is_told_so(run, monkeypatch, tmp_path):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setenv("CXX", "no-compiler")
-    ended = run.pretrain("trainer.compile=true", *ONE_PROCESS)
+    ended = run.pretrain_from_scratch("trainer.compile=true", *ONE_PROCESS)
     assert ended.returncode == 1
     assert "torch.compile fails on this machine" in ended.stderr
     assert "trainer.compile=false" in ended.stderr

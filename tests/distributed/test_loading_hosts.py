@@ -1,9 +1,11 @@
-"""Hosts that read for others, and hosts that cannot: four emulated ones, each in a folder of its own."""
+"""Hosts that read for others and hosts that cannot: four emulated hosts with a folder each."""
 
 import shutil
+from pathlib import Path
 
 import pytest
 
+from once import make_once
 from runs import Run
 
 WORDS = [
@@ -20,7 +22,7 @@ WORDS = [
 
 @pytest.fixture(scope="session")
 def hosts(tmp_path_factory, short_documents):
-    """Folders of four hosts, some of which have the corpus."""
+    """Makes the folders of four hosts, and copies the corpus to some of them."""
 
     def hosts_with(*having: int):
         folders = [tmp_path_factory.mktemp("host") for _ in range(4)]
@@ -34,9 +36,12 @@ def hosts(tmp_path_factory, short_documents):
 
 @pytest.fixture(scope="session")
 def alone(tmp_path_factory, hosts):
-    run = Run(tmp_path_factory.mktemp("alone") / "run")
-    run.workers(1, *WORDS, folders=hosts(0))
-    return run
+    """Returns a run on one host, which has the corpus."""
+
+    def train(path: Path) -> None:
+        Run(path).workers(1, *WORDS, folders=hosts(0))
+
+    return Run(make_once(tmp_path_factory, "host", train))
 
 
 @pytest.mark.parametrize(("factor", "having"), [("4", [0]), ("2", [0, 2]), ("0.5", [0, 1, 2, 3])])

@@ -1,4 +1,4 @@
-"""One process and every mesh train the same."""
+"""Every mesh trains like one process."""
 
 import json
 import subprocess
@@ -7,22 +7,25 @@ from pathlib import Path
 
 import pytest
 
+from distributed.initial_weights import hash_weights
+from once import make_once
 from rampcli.weights.export import export
 from ranks import run_ranks
 from runs import Run
 
-# Twenty steps through a ramp, with accumulation.
+# Twelve steps through a ramp, with accumulation.
 WORDS = {
     "data.micro_batch_size": "4",
     "model.num_query_groups": "2",
     "model.global_batch_size": "8",
-    "model.rampup_batch_size": "[4,4,62]",
-    "trainer.max_samples": "96",
+    "model.rampup_batch_size": "[4,4,30]",
+    "trainer.max_samples": "64",
     "trainer.val_samples": "4",
     "trainer.val_every_steps": "null",
     "rampup.at_boundary": "continue",
     "rampup.node_policy": "fixed",
 }
+STEPS = 12
 TENSOR, PIPELINE, CONTEXT = (
     f"parallel.{axis}_parallel_size" for axis in ("tensor", "pipeline", "context")
 )
@@ -87,15 +90,13 @@ def words(*changes: dict) -> list[str]:
 
 @pytest.fixture(scope="session")
 def alone(tmp_path_factory):
-    """Runs on one process, by family of model."""
-    runs: dict[str, Run] = {}
+    """Returns the run of a family of models on one process."""
 
     def run_of(family: str) -> Run:
-        if family not in runs:
-            runs[family] = Run(tmp_path_factory.mktemp(family) / "run")
-            runs[family].workers(1, *words(FAMILIES[family]))
-            assert len(runs[family].rows) == 20
-        return runs[family]
+        settings = words(FAMILIES[family])
+        run = Run(make_once(tmp_path_factory, family, lambda path: Run(path).workers(1, *settings)))
+        assert len(run.rows) == STEPS
+        return run
 
     return run_of
 
@@ -109,7 +110,7 @@ def test_every_mesh_trains_as_one_process_does(mesh, run, alone, assert_same_tra
 
 
 def test_muon_trains_the_same_on_a_mesh_up_to_its_bf16(run, alone):
-    """Its orthogonalisation runs in bf16, so a last bit of the gradient can be a last bit of bf16 in the step."""
+    """Orthogonalisation in bf16 can enlarge the last bit of a gradient to the last bit of bf16."""
     run.workers(2, *words(FAMILIES["muon"], {TENSOR: 2}))
     losses, expected = ([row["loss"] for row in each.rows] for each in (run, alone("muon")))
     assert losses == pytest.approx(expected, abs=5e-4)
@@ -141,10 +142,11 @@ CHAINS = {
 def test_a_checkpoint_goes_on_on_any_other_mesh_in_the_middle_of_a_ramp(
     family, run, assert_every_sample_is_read_once
 ):
-    """A run that changes its mesh every few steps, with and without tied weights, against one that never does."""
+    """Compares a run that changes its mesh every few steps with one that never does."""
     settled, ramp = {"schedule.decay_style": "constant"}, {"model.rampup_batch_size": "[4,4,38]"}
     whole = Run(run.path.with_name("whole"))
-    whole.workers(1, *words(FAMILIES[family], settled, ramp))
+    longest = {"trainer.max_samples": 16 * len(CHAINS[family])}
+    whole.workers(1, *words(FAMILIES[family], settled, ramp, longest))
     for leg, mesh in enumerate(CHAINS[family], start=1):
         _, processes, settings = MESHES.get(mesh, (family, 1, {}))
         run.workers(
@@ -154,19 +156,17 @@ def test_a_checkpoint_goes_on_on_any_other_mesh_in_the_middle_of_a_ramp(
         assert run.rows[-1]["world_size"] == processes
     assert_every_sample_is_read_once(run)
     assert run.rows[-1]["stage"] == 1
-    for row, expected in zip(run.rows, whole.rows, strict=False):
+    for row, expected in zip(run.rows, whole.rows, strict=True):
         assert row["loss"] == pytest.approx(expected["loss"], abs=1e-5)
         assert row["grad_norm"] == pytest.approx(expected["grad_norm"], rel=2e-4)
 
 
 def test_the_initial_weights_are_the_same_bit_for_bit_on_every_mesh(tmp_path):
-    program = Path(__file__).with_name("initial_weights_on_meshes.py")
-    alone = json.loads(run_ranks(1, str(program), logs=tmp_path).splitlines()[-1])
-    split = json.loads(run_ranks(8, str(program), logs=tmp_path).splitlines()[-1])
+    alone = run_ranks(1, hash_weights, logs=tmp_path)[0]
+    split = run_ranks(8, hash_weights, logs=tmp_path)[0]
     assert len(split) == 6
-    for mesh, hashes in split.items():
-        family = mesh.partition(":")[0]
-        assert hashes == alone[f"{family}: 1 x 1 x 1"]
+    for (family, _), hashes in split.items():
+        assert hashes == alone[family, (1, 1, 1)]
 
 
 def test_a_rank_of_a_70b_model_never_holds_more_than_its_part():
@@ -197,11 +197,11 @@ def test_bf16_on_a_mesh_stays_near_bf16_alone_and_both_near_fp32(run, alone):
 
 
 def test_a_model_of_transformers_starts_the_same_on_a_mesh(run, alone, tmp_path):
-    """GPT-2's tensors are fused and transposed there, so a rank reads a part of the columns of a part of a tensor."""
+    """GPT-2's tensors are fused and transposed: a rank reads some columns of a part of one."""
     export(alone("gpt").path, tmp_path / "theirs")
     from_theirs = {"model.init_from": tmp_path / "theirs", "trainer.max_samples": 8}
     single = Run(run.path.with_name("single"))
     single.workers(1, *words(FAMILIES["gpt"], from_theirs))
     run.workers(4, *words(FAMILIES["gpt"], from_theirs, {PIPELINE: 2, TENSOR: 2}))
     assert run.validations() == pytest.approx(single.validations(), abs=1e-5)
-    assert single.validations()[0] == pytest.approx(alone("gpt").validations()[20], abs=1e-6)
+    assert single.validations()[0] == pytest.approx(alone("gpt").validations()[STEPS], abs=1e-6)

@@ -1,4 +1,4 @@
-"""Where the processes of a run listen: on one interface, which is loopback if all of them are on this machine."""
+"""The processes of a run listen on one interface, which is loopback if all are on this machine."""
 
 import signal
 import subprocess
@@ -11,7 +11,7 @@ from rampcli.launch.workers import reserve_port
 from rampcli.network import address_towards, is_loopback
 from runs import environment
 
-# Validations and saves in the background have groups of their own, and so has each axis of the mesh.
+# Validations, saves in the background and each axis of the mesh have process groups.
 GROUPS = [
     "trainer.val_samples=4",
     "trainer.val_every_steps=2",
@@ -58,9 +58,7 @@ def test_a_run_on_this_machine_listens_on_loopback_alone(run, words):
 
 def test_ranks_that_meet_at_an_address_of_this_machine_listen_there_alone(run):
     try:
-        address = address_towards(
-            "192.0.2.1"
-        )  # for documentation: nobody has it, and it is on no interface of ours
+        address = address_towards("192.0.2.1")  # reserved for documentation
     except OSError:
         pytest.skip("this machine has no network")
     run.path.mkdir()

@@ -1,4 +1,4 @@
-"""A run whose processes are killed at random instants: a few here, a hundred with `make stress`."""
+"""Kills processes of a run at random instants: a few here, a hundred with `make stress`."""
 
 import os
 import random
@@ -30,7 +30,7 @@ WORDS = [
 
 
 class Killer:
-    """Kills a process of a run that a command supervises, and starts that command again where it has ended."""
+    """Kills processes of a run, and starts its command again after it has ended."""
 
     def __init__(self, run: Run, numbers: random.Random) -> None:
         self.run = run
@@ -46,7 +46,7 @@ class Killer:
             )
 
     def strike(self) -> None:
-        """Wait for an instant, and kill."""
+        """Waits for a random instant, and kills a process."""
         instants: dict[str, Callable[[], object]] = {
             "step": lambda: len(self._metrics()) > rows,
             "save": lambda: list(self.run.directory.checkpoints.glob("*.tmp")),
@@ -63,7 +63,7 @@ class Killer:
         while (
             not instants[instant]() and time.monotonic() < until and self.supervisor.poll() is None
         ):
-            time.sleep(0.0005)
+            time.sleep(0.002)
         time.sleep(self.numbers.choice([0.0, 0.01, 0.2, 2.0]) * self.numbers.random())
         victim = self.numbers.choice(["worker", "supervisor"])
         if found := self._processes(victim):
@@ -73,8 +73,8 @@ class Killer:
         if victim == "supervisor":
             self.supervisor.wait()
 
-    def go_on(self) -> bool:
-        """Have the run supervised, unless it is complete; returns whether it is."""
+    def restart(self) -> bool:
+        """Starts the command again if it has ended; returns whether the run is complete."""
         code = self.supervisor.poll()
         if code is None:
             return False
@@ -108,9 +108,9 @@ def test_a_run_that_is_killed_at_random_instants_is_as_if_nothing_had_happened(
     done = undisturbed.pretrain(*WORDS)
     assert done.returncode == 0, done.stderr
     killer = Killer(run, random.Random(SEED))
-    while len(killer.killed) < KILLS and not killer.go_on():
+    while len(killer.killed) < KILLS and not killer.restart():
         killer.strike()
-    while not killer.go_on():
+    while not killer.restart():
         time.sleep(0.1)
     print(f"seed {SEED}: {killer.killed}")
     assert len(killer.killed) == KILLS

@@ -1,7 +1,8 @@
-"""The workers of the next stage, which are started before those of this one end, and wait for their turn."""
+"""Workers of the next stage start before the current stage ends, and wait for their turn."""
 
 import os
 import signal
+import time
 
 import pytest
 
@@ -14,7 +15,8 @@ RAMP = [
     "data.micro_batch_size=1",
     "model.global_batch_size=4",
 ]
-# The first of two stages takes so few seconds that the workers of the second come at once, and so many that they are seen.
+# The first stage is short enough for the second stage's workers to start at once, and long enough
+# for the test to see them wait.
 SECONDS_LONG = [
     *RAMP,
     "model.rampup_batch_size=[2,2,600]",
@@ -29,7 +31,7 @@ LONGER = [
 ]
 
 
-def wait_for_those_that_wait(run, supervisor) -> list[int]:
+def wait_for_next_workers(run, supervisor) -> list[int]:
     wait_until(lambda: len(children_of(supervisor.pid)) == 4, supervisor)
     (launch,) = [row for row in run.events if row["event"] == "launch"]
     assert launch["stage"] == 0
@@ -38,7 +40,7 @@ def wait_for_those_that_wait(run, supervisor) -> list[int]:
 
 def test_a_worker_that_is_lost_while_it_waits_costs_nothing(run, assert_every_sample_is_read_once):
     supervisor = run.start(*SECONDS_LONG)
-    os.kill(wait_for_those_that_wait(run, supervisor)[1], signal.SIGKILL)
+    os.kill(wait_for_next_workers(run, supervisor)[1], signal.SIGKILL)
     _, errors = supervisor.communicate()
     assert supervisor.returncode == 0, errors
     assert [
@@ -58,7 +60,7 @@ def test_a_worker_that_is_lost_while_it_waits_costs_nothing(run, assert_every_sa
 @pytest.mark.parametrize(("number", "exit_code"), [(signal.SIGTERM, 75), (signal.SIGKILL, -9)])
 def test_workers_that_wait_end_with_those_that_train(run, number, exit_code):
     supervisor = run.start(*LONGER)
-    wait_for_those_that_wait(run, supervisor)
+    wait_for_next_workers(run, supervisor)
     supervisor.send_signal(number)
     _, errors = supervisor.communicate()
     assert supervisor.returncode == exit_code, errors
@@ -67,10 +69,11 @@ def test_workers_that_wait_end_with_those_that_train(run, number, exit_code):
     assert not (run.directory.logs / "stage_1.log").read_text()
 
 
-def test_one_stage_alone_has_nobody_wait(run):
+def test_with_one_stage_no_workers_wait(run):
     supervisor = run.start(*SECONDS_LONG, "--one-stage")
     most = 0
     while supervisor.poll() is None:
         most = max(most, len(children_of(supervisor.pid)))
+        time.sleep(0.05)
     supervisor.communicate()
     assert (most, supervisor.returncode, run.state["status"]) == (2, 0, "stage_boundary")

@@ -1,4 +1,4 @@
-"""Calls a command in this process, and watches what it does to the terminal, to other processes and to the clock."""
+"""Calls a command in this process; records its output, its signals and its processor time."""
 
 import faulthandler
 import gc
@@ -22,16 +22,16 @@ import typer.main
 import rampcli.cli.weights
 from rampcli.cli.main import main
 
-TIME_LIMIT_S, CPU_LIMIT_S = 30.0, 10.0
-"""The machine may be busy with something else."""
+TIME_LIMIT_S, CPU_LIMIT_S = 300.0, 10.0
+"""The time limit is long, because a busy machine makes every command slow."""
 _COMMANDS = cache(typer.main.get_command)
-"""Building the commands anew each time would take longer than most of them."""
+"""Building the commands takes longer than most of them run."""
 MEMORY_BYTES = 3 * 2**30
-"""How much more address space than before a command may take."""
+"""Address space that a command may add to that of this process."""
 
 
 class HungError(BaseException):
-    """A command has not ended in its time."""
+    """A command has not ended in time."""
 
 
 @dataclass(slots=True)
@@ -39,11 +39,11 @@ class Ended:
     """A command that has ended.
 
     Attributes:
-        code: the exit code; None if an exception left `main`, which would be a traceback.
-        stdout: what was printed there.
-        stderr: likewise.
-        cpu_s: seconds of a processor that it took, with its children.
-        signalled: other processes than its own children that it sent a signal to.
+        code: the exit code, or None if an exception left `main`.
+        stdout: its output.
+        stderr: its errors.
+        cpu_s: processor seconds of the command and its children.
+        signalled: processes that it sent a signal to, other than its children.
     """
 
     code: int | None
@@ -54,7 +54,7 @@ class Ended:
 
 
 def call(*words: str, cwd: Path) -> Ended:
-    """Run `rampcli WORDS` in this process, with the engine's programs in it too, and `cwd`/bin for PATH."""
+    """Runs `rampcli WORDS` and the programs that it starts in this process, with PATH=`cwd`/bin."""
     began = _cpu_s()
     with _captured() as printed, _signals_noted() as signalled, _limited(), _standing_in(cwd):
         code = _exit_code_of(words)
@@ -87,7 +87,7 @@ def _exit_code_of(words: Sequence[str]) -> int | None:
 
 
 def _run_here(module: str, arguments: Sequence[str]) -> int:
-    """In place of `run_program`, which starts a process that imports torch for seconds."""
+    """Replaces `run_program`, which starts a process that imports torch for seconds."""
     from rampcli.weights.program import run_and_exit
 
     program = importlib.import_module(module)
@@ -103,7 +103,7 @@ def _run_here(module: str, arguments: Sequence[str]) -> int:
 
 @contextmanager
 def _captured() -> Iterator[list[str]]:
-    """Gives what is printed meanwhile, also by children and by libraries that are not Python's; filled at the end."""
+    """Gives a list for stdout and stderr of this process and its children, filled at the end."""
     printed: list[str] = []
     sys.stdout.flush()
     sys.stderr.flush()
@@ -129,7 +129,7 @@ def _captured() -> Iterator[list[str]]:
 
 @contextmanager
 def _signals_noted() -> Iterator[list[int]]:
-    """Gives the processes that signals are meant for meanwhile. Only children, and groups that they lead, receive them."""
+    """Gives the processes that signals are sent to. Only children and their groups receive them."""
     noted: list[int] = []
     kill, killpg, by_pidfd = os.kill, os.killpg, signal.pidfd_send_signal
 
@@ -188,9 +188,8 @@ def _limited() -> Iterator[None]:
         resource.RLIMIT_AS, (pages * resource.getpagesize() + MEMORY_BYTES, limits[1])
     )
     signal.setitimer(signal.ITIMER_REAL, TIME_LIMIT_S)
-    faulthandler.dump_traceback_later(
-        2 * TIME_LIMIT_S, exit=True, file=sys.__stderr__
-    )  # a library that does not return to Python
+    # For a library that does not return to Python.
+    faulthandler.dump_traceback_later(2 * TIME_LIMIT_S, exit=True, file=sys.__stderr__)
     try:
         yield
     finally:

@@ -1,4 +1,4 @@
-"""A hostile case: what is planted, what is typed, and how that may end."""
+"""A hostile case: what is planted, what is typed, and the right exit codes."""
 
 import shlex
 from collections.abc import Sequence
@@ -9,17 +9,17 @@ from hostile.world import Plant
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Case:
-    """One row of a table.
+    """A row of a table of hostile cases.
 
     Attributes:
         name: what is hostile about it.
-        plants: what is done to the world before.
+        plants: changes to the world before the command.
         command: the words after `rampcli`.
         codes: the exit codes that are right.
-        uses: the materials that are there: a run, a corpus, ...
-        writes: the paths that the command may write, each with all below it. Nothing else may change, here or outside.
-        says: what has to be in the output.
-        holds_lock: whether this process holds the run's lock meanwhile.
+        uses: materials of the world: a run, a corpus, ...
+        writes: paths that the command may write, each with everything below it.
+        says: a part of the output.
+        holds_lock: True if this process holds the run's lock meanwhile.
     """
 
     name: str
@@ -40,6 +40,6 @@ class Case:
 def case(
     name: str, command: str, code: int | Sequence[int], *plants: Plant, **facts: object
 ) -> Case:
-    """A row, with its command as it is typed."""
+    """Returns a row. The command is given as it is typed."""
     codes = (code,) if isinstance(code, int) else tuple(code)
     return Case(name=name, command=tuple(shlex.split(command)), codes=codes, plants=plants, **facts)  # type: ignore[arg-type]

@@ -3,10 +3,10 @@ from pathlib import Path
 import pytest
 
 from hostile.materials import make_materials
+from once import make_once
 
 
 @pytest.fixture(scope="session")
-def materials(tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> Path:
-    """The folder of an honest corpus, run and export, which the processes of a session share."""
-    base = tmp_path_factory.getbasetemp()
-    return make_materials((base if worker_id == "master" else base.parent) / "materials")
+def materials(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of an honest corpus, run and export."""
+    return make_once(tmp_path_factory, "materials", make_materials)

@@ -1,7 +1,8 @@
 """Damages files and command lines at random and holds every command to the laws: `make fuzz`.
 
-Environment: MINUTES to go on for (default 60), SEED (default: chance). A case depends on its seed and number alone; `CASE=SEED:NUMBER`
-runs one again. What a finding needs to be seen again is kept in a folder, which is printed.
+Environment: MINUTES (default 60) and SEED (default: a random one). A case depends on its seed and
+its number alone, and `CASE=SEED:NUMBER` runs one again. The files of a finding are kept in a
+folder, whose name is printed.
 """
 
 import fcntl
@@ -46,8 +47,9 @@ MADE = (
     "half.skipped.jsonl",
 )
 CHANGED = ("half.building", "run/slurm")
-"""What the commands below may write. All else stays as it is."""
+"""What the commands below may write. Nothing else may change."""
 KEPT = Path(__file__).parents[2] / ".fuzz"
+MATERIALS = KEPT / "materials"
 PROGRESS_EVERY_S = 60.0
 JOBS = json.dumps({"jobs": [chained_job()], "submitted": 1.0, "cancelled": False})
 OPTIONS = (
@@ -65,11 +67,11 @@ class Target:
     """Files that are damaged, and a command that reads them.
 
     Attributes:
-        files: of which one is damaged in each case.
+        files: one of them, or all, are damaged in a case.
         mutation: how.
-        command: that reads it.
-        honest: checkpoints whose manifests are made to fit, half of the time.
-        holds_lock: the run's lock is held meanwhile.
+        command: reads them.
+        honest: checkpoints whose manifests are made to fit in half of the cases.
+        holds_lock: True if the run's lock is held meanwhile.
     """
 
     files: tuple[str, ...]
@@ -120,8 +122,10 @@ TARGETS = (
     ),
 )
 COMMANDS = (
-    "plan -f llama3_8b model.global_batch_size=1024 'model.rampup_batch_size=[256,128,50000000]' trainer.num_nodes=16",
-    "plan -f gpt3_5b --json data.micro_batch_size=4 'model.step_batch_size_schedule=0:768 250B:1536' trainer.max_tokens=300B",
+    "plan -f llama3_8b model.global_batch_size=1024 trainer.num_nodes=16"
+    " 'model.rampup_batch_size=[256,128,50000000]'",
+    "plan -f gpt3_5b --json data.micro_batch_size=4 trainer.max_tokens=300B"
+    " 'model.step_batch_size_schedule=0:768 250B:1536'",
     "plan -f llama3_tiny --what-if model.global_batch_size=8,16,32",
     "explain model.global_batch_size trainer.max_steps=5",
     "generate run --prompt text --max-tokens 2 --temperature 0.5 --top-k 3 --seed 1 --step 4",
@@ -129,7 +133,7 @@ COMMANDS = (
     "status run --json",
 )
 SHARE_OF_WORDS = 0.05
-"""They take longest."""
+"""Small, because these cases take longest."""
 
 
 @dataclass(slots=True)
@@ -137,9 +141,9 @@ class Fuzzer:
     """Runs cases one after another in one world.
 
     Attributes:
-        folder: of the world; beside it, what was there at first.
-        materials: what the world is made of.
-        findings: how often each was seen.
+        folder: of the world. Its first contents are kept beside it.
+        materials: folder of the files that the world is made of.
+        findings: how often each one was seen.
     """
 
     folder: Path
@@ -153,7 +157,7 @@ class Fuzzer:
 
     @property
     def _honest(self) -> Path:
-        """What was there at first."""
+        """The folder of the first contents."""
         return self.folder.with_name("honest")
 
     def _begin_anew(self) -> None:
@@ -192,7 +196,7 @@ class Fuzzer:
     def _planted(
         self, random: Random
     ) -> tuple[dict[str, bytes], list[str], AbstractContextManager[TextIO | None]]:
-        """Returns the files that were damaged with what they held, the command, and what holds the lock."""
+        """Returns the old contents of damaged files, the command, and the holder of the lock."""
         here = self._world.here
         if random.random() < SHARE_OF_WORDS:
             return (
@@ -237,17 +241,20 @@ class Fuzzer:
     ) -> None:
         frames = re.findall(r'File ".*?/(rampcli/[^"]*)", line (\d+)', ended.stderr)
         last = ended.stderr.strip().splitlines()[-1][:200] if "a traceback" in broken else ""
-        signature = f"{'; '.join(broken)[:200]} {':'.join(frames[-1]) if frames else ''} {last.partition(':')[0]}"
+        place, kind = ":".join(frames[-1]) if frames else "", last.partition(":")[0]
+        signature = f"{'; '.join(broken)[:200]} {place} {kind}"
         self.findings[signature] += 1
         if self.findings[signature] == 1:
             kept = KEPT / case.replace(":", "-")
             shutil.rmtree(kept, ignore_errors=True)
             shutil.copytree(self._world.here, kept / "here", symlinks=True)
             (kept / "finding.txt").write_text(
-                f"{shlex.join(['rampcli', *words])}\n{damaged}\n{broken}\n{ended.stdout}\n{ended.stderr}\n"
+                f"{shlex.join(['rampcli', *words])}\n{damaged}\n{broken}\n"
+                f"{ended.stdout}\n{ended.stderr}\n"
             )
             print(
-                f"finding: CASE={case} {ascii(shlex.join(words))[:200]}\n  damaged {damaged}: {broken} {last!r}\n  kept in {kept}",
+                f"finding: CASE={case} {ascii(shlex.join(words))[:200]}\n"
+                f"  damaged {damaged}: {broken} {last!r}\n  kept in {kept}",
                 flush=True,
             )
 
@@ -260,7 +267,7 @@ def _may_change(name: str) -> bool:
 
 
 def _facts_of(folder: Path) -> dict[str, tuple[int, ...]]:
-    """Returns inode, size and time of everything below a folder; folders have no time, since their entries are listed."""
+    """Returns inode, size and time of every file below a folder, and the inodes of folders."""
     found: dict[str, tuple[int, ...]] = {}
     pending = [str(folder)]
     while pending:
@@ -279,7 +286,7 @@ def _facts_of(folder: Path) -> dict[str, tuple[int, ...]]:
 
 
 def cases_until(is_over: Callable[[], bool], *, first: int) -> Iterator[int]:
-    """Gives the numbers of cases, from the first on."""
+    """Gives the numbers of cases until it is over."""
     number = first
     while not is_over():
         yield number
@@ -287,9 +294,16 @@ def cases_until(is_over: Callable[[], bool], *, first: int) -> Iterator[int]:
 
 
 def fuzz_here(seed: int, first: int, until: float, at: Path) -> int:
-    """Run cases in this process until a time; the number of the one under way stands in the file `at`. Returns 1 if there are findings."""
+    """Runs cases in this process until a time; returns 1 if there are findings.
+
+    Args:
+        seed: of the cases.
+        first: number of the first case.
+        until: seconds since 1970.
+        at: file that holds the number of the current case.
+    """
     with tempfile.TemporaryDirectory() as scratch, at.open("r+") as progress:
-        fuzzer = Fuzzer(Path(scratch) / "world", make_materials(KEPT / "materials"))
+        fuzzer = Fuzzer(Path(scratch) / "world", MATERIALS)
         for number in cases_until(lambda: time.time() >= until, first=first):
             progress.seek(0)
             progress.write(f"{number:<20}")
@@ -299,11 +313,14 @@ def fuzz_here(seed: int, first: int, until: float, at: Path) -> int:
 
 
 def main() -> int:
-    """Keep one process on each processor; one that dies of a case is a finding, and another goes on after it."""
+    """Runs a process on each processor. A process that a case kills is a finding, and replaced."""
     if "CASE" in os.environ:
         seed, number = map(int, os.environ["CASE"].split(":"))
         with tempfile.TemporaryDirectory() as scratch:
-            fuzzer = Fuzzer(Path(scratch) / "world", make_materials(KEPT / "materials"))
+            if not MATERIALS.exists():
+                MATERIALS.mkdir(parents=True)
+                make_materials(MATERIALS)
+            fuzzer = Fuzzer(Path(scratch) / "world", MATERIALS)
             fuzzer.run(seed, number)
         return 1 if fuzzer.findings else 0
     seed, seconds = (
@@ -311,24 +328,24 @@ def main() -> int:
         60 * float(os.environ.get("MINUTES") or 60),
     )
     shutil.rmtree(KEPT, ignore_errors=True)
-    KEPT.mkdir()
-    make_materials(KEPT / "materials")
+    MATERIALS.mkdir(parents=True)
+    make_materials(MATERIALS)
     lanes = [
         Lane(seed + lane, time.time() + seconds, KEPT / f"at-{lane}")
         for lane in range(len(os.sched_getaffinity(0)))
     ]
     began = told = time.monotonic()
     print(f"seed {seed}, {len(lanes)} processes, {seconds / 60:g} minutes", flush=True)
-    while sum(lane.goes_on() for lane in lanes):  # each of them is looked at
+    while sum(lane.goes_on() for lane in lanes):  # not any(): every lane is checked
         time.sleep(0.2)
         if time.monotonic() >= told + PROGRESS_EVERY_S:
             told = time.monotonic()
             print(f"{sum(lane.number for lane in lanes):,} cases", flush=True)
     cases, took = sum(lane.number for lane in lanes), time.monotonic() - began
-    print(
-        f"{cases:,} cases, {cases / took:.0f} per second, {'findings above' if any(lane.failed for lane in lanes) else 'no finding'}"
-    )
-    return 1 if any(lane.failed for lane in lanes) else 0
+    failed = any(lane.failed for lane in lanes)
+    found = "findings above" if failed else "no finding"
+    print(f"{cases:,} cases, {cases / took:.0f} per second, {found}")
+    return 1 if failed else 0
 
 
 @dataclass(slots=True)
@@ -354,11 +371,11 @@ class Lane:
 
     @property
     def number(self) -> int:
-        """The case under way."""
+        """The number of the current case."""
         return int(self.at.read_text() or 0)
 
     def goes_on(self) -> bool:
-        """Whether it does; a process that died is replaced."""
+        """Returns whether the lane runs. A process that died is replaced."""
         code = self._process.poll()
         if code is None:
             return True

@@ -1,4 +1,4 @@
-"""What has to be true of every command, whatever it met."""
+"""Laws that every command keeps, whatever its input."""
 
 import re
 import unicodedata
@@ -37,7 +37,7 @@ def broken_laws(ended: Ended, *, codes: Collection[int]) -> list[str]:
 
 
 def obeyed(character: str) -> bool:
-    """Whether a terminal obeys a character instead of showing it."""
+    """Returns whether a terminal obeys a character instead of showing it."""
     return character in BIDI or (
         unicodedata.category(character) == "Cc" and character not in "\n\t"
     )
@@ -60,12 +60,24 @@ def changes(
     *,
     writes: Collection[str],
 ) -> list[str]:
-    """Returns what a command changed, made or removed besides what it may write, which is given by path or by the folder above it."""
+    """Returns what a command changed, made or removed and may not write.
+
+    Args:
+        before: a snapshot of the folder.
+        after: a later one.
+        writes: paths that the command may write, each with everything below it.
+    """
     different = [
         name for name in before.keys() | after.keys() if before.get(name) != after.get(name)
     ]
+
+    def verb(name: str) -> str:
+        if name not in before:
+            return "made"
+        return "changed" if name in after else "removed"
+
     return sorted(
-        f"{'changed' if name in before and name in after else 'removed' if name in before else 'made'} {name}"
+        f"{verb(name)} {name}"
         for name in different
         if not any(name == allowed or name.startswith(f"{allowed}/") for allowed in writes)
     )

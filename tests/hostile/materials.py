@@ -1,11 +1,11 @@
-"""An honest corpus, a run on it with two checkpoints, and its export: what hostile cases copy and damage."""
+"""A corpus, a run on it with two checkpoints, and its export, for hostile cases to damage."""
 
-import fcntl
 import json
 import subprocess
 import sys
 from pathlib import Path
 
+from commands import run_command
 from runs import TINY, environment
 
 WORDS = TINY | {
@@ -25,7 +25,7 @@ WORDS = TINY | {
 
 
 def pretrain(*words: str) -> str:
-    """The command that trains the run, with some settings changed."""
+    """Returns the words of the command that trains the run, with some settings changed."""
     settings = WORDS | dict(word.split("=", 1) for word in words)
     return " ".join(
         ["pretrain -f llama3_tiny", *(f"{key}={value}" for key, value in settings.items())]
@@ -33,7 +33,7 @@ def pretrain(*words: str) -> str:
 
 
 PRETRAIN = pretrain()
-"""Trains the run; where it is complete, says so."""
+"""Trains the run, or says that it is complete."""
 OLDER, NEWER = "run/checkpoints/step_00000003", "run/checkpoints/step_00000004"
 STOPPED_BUILD = """\
 from pathlib import Path
@@ -52,34 +52,17 @@ except KeyboardInterrupt:
 SHARD = "shard-00001-model-00001-of-00001.safetensors"
 
 
-def make_materials(folder: Path) -> Path:
-    """Make them once for all processes of a test session; returns the folder."""
-    folder.mkdir(exist_ok=True)
-    with (folder.parent / "materials.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if not (folder / "half.building").exists():
-            (folder / "in.jsonl").write_text(
-                "".join(
-                    json.dumps({"text": f"text number {number}"}) + "\n" for number in range(60)
-                )
-            )
-            commands = (
-                "data build in.jsonl --output corpus --tokenizer bytes",
-                PRETRAIN,
-                "export run hf",
-            )
-            for words in (
-                *(["-m", "rampcli", *command.split()] for command in commands),
-                ["-c", STOPPED_BUILD],
-            ):
-                done = subprocess.run(
-                    [sys.executable, "-P", *words],
-                    cwd=folder,
-                    env=environment(),
-                    text=True,
-                    capture_output=True,
-                    check=False,
-                )
-                assert done.returncode == 0, (words, done.stdout, done.stderr)
-            assert (folder / "half.building/progress.json").exists()
-    return folder
+def make_materials(folder: Path) -> None:
+    """Fills an empty folder with the materials."""
+    texts = (json.dumps({"text": f"text number {number}"}) + "\n" for number in range(60))
+    (folder / "in.jsonl").write_text("".join(texts))
+    commands = (
+        "data build in.jsonl --output corpus --tokenizer bytes",
+        PRETRAIN,
+        "export run hf",
+    )
+    for command in commands:
+        done = run_command(command.split(), environment(), folder)
+        assert done.returncode == 0, (command, done.stdout, done.stderr)
+    subprocess.run([sys.executable, "-P", "-c", STOPPED_BUILD], cwd=folder, check=True)
+    assert (folder / "half.building/progress.json").exists()

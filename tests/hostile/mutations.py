@@ -195,10 +195,9 @@ def yaml_at_random(random: Random, content: bytes) -> bytes:
         number = random.randrange(len(lines))
         key, colon, _ = lines[number].partition(":")
         value = random.choice(VALUES)
+        is_plain = isinstance(value, str) and random.random() < 0.5
         changed = {
-            "value": [
-                f"{key}: {value if isinstance(value, str) and random.random() < 0.5 else json.dumps(value)}"
-            ],
+            "value": [f"{key}: {value if is_plain else json.dumps(value)}"],
             "line": [lines[number], random.choice(LINES)],
             "gone": [],
             "twice": [lines[number]] * 2,

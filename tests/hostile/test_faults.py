@@ -1,4 +1,4 @@
-"""Faults of disks, clocks and networks in mid-run: training ends or goes on with a message, and nothing is lost."""
+"""Faults of disks, clocks and networks during a run: there is a message, and nothing is lost."""
 
 import os
 import shutil
@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from once import make_once
 from processes import children_of, wait_until
 from rampcli.checkpoint.manifest import complete_checkpoints
 from runs import Run, assert_same_training, environment
@@ -35,11 +36,12 @@ SLEEP = """\
 #include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
-int clock_nanosleep(clockid_t clock, int flags, const struct timespec *until, struct timespec *left) {
+typedef struct timespec Time;
+int clock_nanosleep(clockid_t clock, int flags, const Time *until, Time *left) {
     return syscall(SYS_clock_nanosleep, clock, flags, until, left) ? errno : 0;
 }
 """
-"""libfaketime 0.9.10 adds its offset to the monotonic clock's times, too, where a process sleeps until one of them."""
+"""Sleeps as without libfaketime 0.9.10, which adds its offset to times of the monotonic clock."""
 FAKETIME = next(Path("/usr/lib").glob("*/faketime/libfaketimeMT.so.1"), None)
 
 
@@ -48,15 +50,16 @@ def run(tmp_path: Path) -> Run:
     return Run(tmp_path / "run")
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Run:
-    run = Run(tmp_path_factory.mktemp("undisturbed") / "run")
-    run.workers(PROCESSES, *WORDS, "trainer.num_nodes=1")
-    return run
+    def train(path: Path) -> None:
+        Run(path).workers(PROCESSES, *WORDS, "trainer.num_nodes=1")
+
+    return Run(make_once(tmp_path_factory, "without_faults", train))
 
 
 def wait_for_step(run: Run, step: int, process: "subprocess.Popen[str]") -> None:
-    """Wait until a step was taken, and two checkpoints are complete."""
+    """Waits until a step was taken and two checkpoints are complete."""
     wait_until(
         lambda: len(run.rows) >= step and len(complete_checkpoints(run.directory)) >= 2, process
     )
@@ -100,8 +103,11 @@ def test_a_run_directory_that_becomes_read_only_ends_the_run_with_a_message_and_
     wait_for_step(run, 15, supervisor)
     aside = tmp_path / "aside"
     aside.mkdir()
-    # Read-only before it is in its place: a mount on which a file is open for writing cannot become so.
-    over = f"mount --bind '{run.path}' '{aside}' && mount -o remount,bind,ro '{aside}' && mount --move '{aside}' '{run.path}'"
+    # A mount with a file open for writing cannot become read-only, so it is moved there afterwards.
+    over = (
+        f"mount --bind '{run.path}' '{aside}' && mount -o remount,bind,ro '{aside}'"
+        f" && mount --move '{aside}' '{run.path}'"
+    )
     subprocess.run(
         ["nsenter", f"--target={supervisor.pid}", "--mount", "sh", "-c", over], check=True
     )
@@ -117,7 +123,7 @@ def test_a_run_directory_that_becomes_read_only_ends_the_run_with_a_message_and_
 
 @pytest.fixture
 def clock(tmp_path: Path) -> dict[str, str]:
-    """Variables with which the time of day of a process is as far off as the file `offset` says. Its sleeps are as they were."""
+    """Variables that shift a process's time of day by the file `offset`, and not its sleeps."""
     if FAKETIME is None or shutil.which("cc") is None:
         pytest.skip("no libfaketime here, or no C compiler; .ci/run installs them")
     (tmp_path / "sleep.c").write_text(SLEEP)
@@ -162,7 +168,7 @@ def test_a_clock_that_jumps_back_and_forth_changes_nothing(run, undisturbed, clo
 
 @contextmanager
 def two_hosts() -> Iterator[list[str]]:
-    """Gives two network namespaces with a cable between them, 10.213.77.1 and .2; they and all in them go at the end."""
+    """Gives two network namespaces joined by a cable, 10.213.77.1 and .2, and deletes them."""
     names = [f"rampcli-{os.getpid()}-{number}" for number in (1, 2)]
     for name in names:
         _ip("netns", "add", name)
@@ -185,7 +191,7 @@ def two_hosts() -> Iterator[list[str]]:
             _ip("-n", name, "address", "add", f"10.213.77.{number}/24", "dev", "cable")
             for device in ("lo", "cable"):
                 _ip("-n", name, "link", "set", device, "up")
-            # Seconds, instead of a quarter of an hour, until what is sent to nobody is an error.
+            # TCP gives up after seconds instead of a quarter of an hour.
             _inside(name, "sh", "-c", "echo 5 >/proc/sys/net/ipv4/tcp_retries2")
         yield names
     finally:
@@ -244,11 +250,11 @@ def test_a_rank_whose_network_is_cut_ends_with_a_message_and_nothing_is_lost(run
         ranks = _start_ranks(run, hosts)
         wait_for_step(run, 15, ranks[0])
         _ip("-n", hosts[1], "link", "set", "cable", "down")
-        # The rank that sends finds out when TCP gives up. One that only waits would do so after gloo's half an hour.
+        # A rank that sends fails when TCP gives up. One that waits would fail after half an hour.
         wait_until(lambda: any(rank.poll() is not None for rank in ranks), deadline_s=MOST_S)
         ended = [number for number, rank in enumerate(ranks) if rank.poll() is not None]
         for rank in ranks:
-            rank.kill()  # as whatever starts ranks does once one of them has failed
+            rank.kill()  # as a supervisor does once one of them has failed
         assert 0 not in [rank.wait() for rank in ranks]
         assert len(run.rows) < STEPS
         said = [(run.path / f"rank_{number}.txt").read_text() for number in ended]

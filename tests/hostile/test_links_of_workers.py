@@ -1,4 +1,4 @@
-"""What workers write in a run directory never leaves it through a link."""
+"""Workers never write through a link to a place outside the run directory."""
 
 from contextlib import suppress
 
@@ -6,7 +6,7 @@ import pytest
 
 from hostile.laws import changes
 from hostile.world import World, edit_text, fifo, link, snapshot
-from ranks import run_ranks
+from ranks import run_ranks, train_rank
 
 PLANTS = {
     "a link at events.jsonl": link("run/events.jsonl"),
@@ -32,6 +32,6 @@ def test_a_worker_that_meets_a_link_touches_nothing_outside_its_run_directory(
     plant(world)
     before = snapshot(tmp_path)
     with suppress(AssertionError):  # it may refuse to train
-        run_ranks(1, "rampcli.worker", "run", logs=tmp_path / "logs", folders=[world.here])
+        run_ranks(1, train_rank, "run", logs=tmp_path / "logs", folders=[world.here])
     assert changes(before, snapshot(tmp_path), writes=["here/run", "logs"]) == []
     assert "Traceback" not in (tmp_path / "logs/rank_0.txt").read_text()

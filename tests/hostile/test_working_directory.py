@@ -1,4 +1,4 @@
-"""No command imports a module that lies in the working directory, whether it is typed as a script or as `python -m`."""
+"""No command imports a module from the working directory."""
 
 import os
 import shutil
@@ -48,7 +48,7 @@ def test_no_command_imports_from_the_working_directory(command, materials, tmp_p
 def test_an_empty_entry_of_pythonpath_does_not_let_children_import_from_there(
     command, materials, tmp_path
 ):
-    """The script itself starts with that entry, before any line of ours: it may import what Python or its first line asks for."""
+    """Python starts the script with that entry on its path, so the script may import from there."""
     world = World.build(tmp_path, materials, USES)
     for name in ("sitecustomize.py", "json.py", "typer.py"):
         (world.here / name).unlink()
@@ -76,7 +76,7 @@ def rampcli(world: World, command: str, **variables: str) -> subprocess.Complete
 
 
 def imported(world: World) -> list[str]:
-    """The canaries that were imported, each with the command line that did."""
+    """Returns the imported canaries, with the command lines of the importing processes."""
     found = world.outside.glob("IMPORTED-*")
     return [
         f"{path.name}: {path.read_bytes().replace(bytes(1), b' ').decode(errors='replace')}"

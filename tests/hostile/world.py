@@ -1,4 +1,4 @@
-"""What a hostile case finds on disk: a folder to stand in, canaries around it, and the ways to plant something."""
+"""The files of a hostile case: a working directory, canaries, and the ways to plant something."""
 
 import hashlib
 import json
@@ -23,10 +23,11 @@ CANARY_MODULES = (
     "tokenizers",
     "rich",
 )
-"""Modules in the working directory. What imports one leaves a file IMPORTED-..., which is a change outside."""
+"""Modules in the working directory. Importing one makes a file IMPORTED-... outside of it."""
 _CANARY = """\
 import os
-with open(os.path.join({folder!r}, "IMPORTED-{name}-" + str(os.getpid())), "wb") as file, open("/proc/self/cmdline", "rb") as command:
+path = os.path.join({folder!r}, "IMPORTED-{name}-" + str(os.getpid()))
+with open(path, "wb") as file, open("/proc/self/cmdline", "rb") as command:
     file.write(command.read())
 """
 _PACKAGES = ("rampcli", "numpy", "hydra")
@@ -35,7 +36,7 @@ DEEP = 100_000
 
 @dataclass(frozen=True, slots=True)
 class World:
-    """Two folders: `here`, where commands run, and `outside`, which nothing may touch."""
+    """Two folders: `here`, where commands run, and `outside`, which no command may touch."""
 
     here: Path
     outside: Path
@@ -140,12 +141,12 @@ def link(name: str, target: str = "precious.txt") -> Plant:
 
 
 def fifo(name: str) -> Plant:
-    """Plants a FIFO, at which a careless reader waits for ever."""
+    """Plants a FIFO, which blocks a careless reader."""
     return lambda world: os.mkfifo(world.clear(name))
 
 
 def device(name: str) -> Plant:
-    """Plants a link to a device without end."""
+    """Plants a link to an endless device."""
     return lambda world: world.clear(name).symlink_to("/dev/zero")
 
 
@@ -160,7 +161,7 @@ def folder(name: str) -> Plant:
 
 
 def hostile_json() -> dict[str, str | bytes]:
-    """Texts that no reader of JSON should fall over, whatever it expects."""
+    """Returns texts that must not crash a reader of JSON."""
     return {
         "empty": "",
         "cut": '{"step": 1, "sta',
@@ -179,7 +180,7 @@ def hostile_json() -> dict[str, str | bytes]:
 
 
 def snapshot(folder: Path) -> dict[str, tuple[Any, ...]]:
-    """Returns everything below a folder: links, folders, and files with their times and contents."""
+    """Returns everything below a folder: links, folders, and files with times and contents."""
     found: dict[str, tuple[Any, ...]] = {}
     for place, folders, files in os.walk(folder):
         for name in (*folders, *files):

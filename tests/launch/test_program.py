@@ -62,6 +62,6 @@ def test_sigterm_also_ends_the_program_which_removes_unfinished_files(program, t
         assert process.stdout is not None
         assert process.stdout.readline() == "unfinished\n"
         process.terminate()
-        assert process.communicate(timeout=30) == ("", "")
+        assert process.communicate(timeout=300) == ("", "")
     assert process.returncode == EXIT_TERMINATED
     assert list((tmp_path / "out").iterdir()) == []

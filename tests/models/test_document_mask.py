@@ -1,16 +1,11 @@
 """With document positions, packed documents give the same result as each document on its own."""
 
-import sys
 from itertools import pairwise
-from pathlib import Path
 
 import pytest
 import torch
 
-sys.path.insert(0, str(Path(__file__).parent))
-
-from families import FAMILIES
-
+from models.families import FAMILIES
 from rampcli.models.decoder import CausalAttention, Decoder
 from rampcli.train.build import fill_weights, initial_weights
 

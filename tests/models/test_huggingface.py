@@ -1,7 +1,6 @@
 import math
 import os
 import shutil
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,10 +10,7 @@ import transformers
 from safetensors.torch import save_file
 from transformers import AutoConfig, AutoModelForCausalLM
 
-sys.path.insert(0, str(Path(__file__).parent))
-
-from families import FAMILIES
-
+from models.families import FAMILIES
 from rampcli.config.huggingface import read_config, to_huggingface
 from rampcli.config.schema import ModelConfig
 from rampcli.errors import DamagedFileError

@@ -1,18 +1,18 @@
-"""Golden losses: ten steps of three recipes, made small, on one process. `make goldens` writes them anew, `test_goldens.py` compares."""
+"""Golden losses: ten steps of three recipes, made small, on one process.
+
+`make goldens` writes them, and `test_goldens.py` compares.
+"""
 
 import json
-import sys
 import tempfile
 from pathlib import Path
-
-sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from rampcli import llm
 from rampcli.config.compose import lay_over
 from rampcli.config.resolve import resolve
 from rampcli.launch.run import describe
 from rampcli.run_directory import RunDirectory, read_rows
-from ranks import run_ranks
+from ranks import run_ranks, train_rank
 
 FILE = Path(__file__).with_name("goldens.json")
 SMALL = {
@@ -54,13 +54,13 @@ RECIPES = {
 
 
 def train(recipe: str) -> list[dict]:
-    """The rows that a recipe's golden consists of."""
+    """Returns the rows of a recipe's golden."""
     with tempfile.TemporaryDirectory() as folder:
         run = RunDirectory(Path(folder))
         settings = SMALL | RECIPES[recipe] | {"run_dir": folder}
         words = [f"{key}={value}" for key, value in settings.items()]
         describe(run, resolve(lay_over(llm.from_factory(recipe), words)), [])
-        run_ranks(1, "rampcli.worker", folder, logs=run.logs)
+        run_ranks(1, train_rank, folder, logs=run.logs)
         return [
             {
                 key: row[key]

@@ -1,13 +1,7 @@
-import sys
-from pathlib import Path
-
 import pytest
 import torch
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "models"))
-
-from families import FAMILIES
-
+from models.families import FAMILIES
 from rampcli.models.decoder import Decoder
 from rampcli.parallel.tensor import STYLES, plan_of
 

@@ -33,6 +33,8 @@ from rampcli.lifeline import die_with_parent
 
 PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "srun")
 KILL_WAIT_S = 15
+PATIENCE_S = 300.0
+"""How long tests wait for something that takes seconds on an idle machine."""
 CREDENTIAL_S = 5  # Slurm's minimum
 PR_SET_CHILD_SUBREAPER = 36
 # The values of these fields extend to the end of the line, and may contain anything.
@@ -72,6 +74,7 @@ KillOnBadExit=0
 OverTimeLimit=0
 SlurmdTimeout=300
 MinJobAge=600
+FirstJobId={first_job}
 GresTypes=gpu
 {nodes}
 PartitionName=main Nodes=ALL Default=YES PriorityTier=1 MaxTime=INFINITE DefaultTime=60 State=UP
@@ -125,6 +128,8 @@ class Cluster:
             "folder": self.folder,
             "credential_s": CREDENTIAL_S,
             "kill_wait_s": KILL_WAIT_S,
+            # The ports of workers under srun depend on the job, and another cluster may run here.
+            "first_job": random.randrange(1, 800_000),
         }
         (self.folder / "slurm.conf").write_text(
             CONFIGURATION.format(**facts, nodes="\n".join(nodes))
@@ -162,7 +167,7 @@ class Cluster:
             ).stdout.splitlines()
         )
 
-    def wait_for(self, job: str, *states: str, deadline_s: float = 20) -> dict[str, str]:
+    def wait_for(self, job: str, *states: str, deadline_s: float = PATIENCE_S) -> dict[str, str]:
         """Waits until a job is in one of some states, and returns it as `job` does.
 
         Raises:
@@ -179,6 +184,14 @@ class Cluster:
     def release(self, job: str) -> None:
         """Lets a requeued job start in the next second instead of after `CREDENTIAL_S`."""
         self.run("scontrol", "update", f"jobid={job}", "StartTime=now+1")
+
+    def set_time_limit(self, job: str, *, minutes: int) -> None:
+        self.run("scontrol", "update", f"jobid={job}", f"TimeLimit={minutes}")
+
+    def end_soon(self, job: str, *, within_s: int) -> None:
+        """Sets the time limit of a running job so that it ends within some seconds."""
+        hours, minutes, seconds = map(int, self.job(job)["RunTime"].split(":"))
+        self.set_time_limit(job, minutes=(3600 * hours + 60 * minutes + seconds + within_s) // 60)
 
     def set_down(self, node: str) -> None:
         """Sets a node down as if it had failed. Its jobs get SIGTERM and are requeued."""
@@ -200,9 +213,9 @@ class Cluster:
         """Cancels waiting jobs, kills running ones, and waits until all nodes are idle.
 
         Raises:
-            AssertionError: they are not idle after half a minute.
+            AssertionError: they are not idle after `PATIENCE_S`.
         """
-        until = time.monotonic() + 30
+        until = time.monotonic() + PATIENCE_S
         while not self.wait_until_idle(0.2):
             assert time.monotonic() < until, (
                 self.run("squeue").stdout + self.run("sinfo", "--Node", "--long").stdout
@@ -245,9 +258,9 @@ def parse_job(text: str) -> dict[str, str]:
 
 
 def free_ports(count: int) -> list[int]:
-    """Returns unused ports below the range of ephemeral ports."""
+    """Returns unused ports between those of workers under srun and the ephemeral ones."""
     ports: list[int] = []
-    for port in random.sample(range(20000, 32000), 1000):
+    for port in random.sample(range(30000, 32768), 1000):
         with socket.socket() as probe, contextlib.suppress(OSError):
             probe.bind(("127.0.0.1", port))
             ports.append(port)
@@ -290,7 +303,7 @@ def start_cluster(*, nodes: int = 5, cpus: int = 8, gpus: int = 2) -> Iterator[C
 
 
 def _come_up(cluster: Cluster, keeper: subprocess.Popen[bytes]) -> bool:
-    until = time.monotonic() + 30
+    until = time.monotonic() + PATIENCE_S
     while keeper.poll() is None and time.monotonic() < until:
         if cluster.wait_until_idle(0):
             return True

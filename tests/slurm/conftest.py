@@ -1,19 +1,15 @@
 import os
 import shutil
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parent))
-
-from cluster import PROGRAMS, Cluster, start_cluster
-
 from rampcli import llm
 from rampcli.config.compose import lay_over
 from rampcli.config.resolve import Resolved, resolve
 from runs import RAMP_OF_JOBS
+from slurm.cluster import PROGRAMS, Cluster, start_cluster
 
 # A fake interpreter that records its arguments and environment beside itself.
 RECORDER = """\

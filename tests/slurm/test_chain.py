@@ -20,6 +20,8 @@ from rampcli.launch.slurm import chain, commands
 from rampcli.launch.slurm.scripts import render
 from rampcli.run_directory import RunDirectory
 
+pytestmark = pytest.mark.xdist_group("slurm")
+
 LASTS = 'trap "exit 0" USR1\nfor _ in $(seq 600); do sleep 0.1; done\n'
 
 
@@ -41,7 +43,7 @@ def started(interpreter: Path, job: str) -> list[str]:
 
 def wait_until_started(interpreter: Path, job: str) -> None:
     """Waits until a job's script runs. A job that is disturbed before, though RUNNING, may fail."""
-    wait_until((interpreter.parent / f"started.{job}").exists, deadline_s=20)
+    wait_until((interpreter.parent / f"started.{job}").exists)
 
 
 def environment_of(interpreter: Path, job: str) -> dict[str, str]:

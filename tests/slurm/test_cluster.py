@@ -1,3 +1,4 @@
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -6,10 +7,11 @@ import pytest
 
 from processes import wait_until
 
+pytestmark = pytest.mark.xdist_group("slurm")
+
 START = """
-import sys, time
-sys.path.insert(0, sys.argv[1])
-from cluster import start_cluster
+import time
+from slurm.cluster import start_cluster
 with start_cluster(nodes=2) as cluster:
     cluster.wait_for(cluster.submit("--output=/dev/null", "--wrap=exec sleep 1000"), "RUNNING")
     print(cluster.folder, flush=True)
@@ -33,14 +35,16 @@ def processes_of(folder: Path) -> list[str]:
 @pytest.mark.usefixtures("cluster")
 def test_a_cluster_is_removed_when_its_tests_are_killed():
     with subprocess.Popen(
-        [sys.executable, "-c", START, Path(__file__).parent], text=True, stdout=subprocess.PIPE
+        [sys.executable, "-c", START],
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])},
+        text=True,
+        stdout=subprocess.PIPE,
     ) as tests:
         folder = Path(tests.stdout.readline().strip())
         assert len(processes_of(folder)) > 4
         tests.kill()
     wait_until(
         lambda: not (folder.exists() or processes_of(folder)),
-        deadline_s=20,
         said=lambda: processes_of(folder),
     )
 

@@ -17,6 +17,8 @@ from rampcli.config.resolve import resolve
 from rampcli.launch.run import run as pretrain
 from runs import Run, assert_every_sample_is_read_once, assert_same_training, environment
 
+pytestmark = pytest.mark.xdist_group("slurm")
+
 # Hundreds of steps, so that there is time to disturb the run.
 LONG = [
     "trainer.num_nodes=2",
@@ -71,8 +73,8 @@ def logs(run):
     )
 
 
-def wait_for(run, what, seconds=120):
-    wait_until(what, deadline_s=seconds, said=lambda: logs(run))
+def wait_for(run, what):
+    wait_until(what, said=lambda: logs(run))
 
 
 def submit(run, *words):
@@ -86,28 +88,28 @@ def wait_for_rows(run, more):
     wait_for(run, lambda: len(run.rows) >= before + more)
 
 
-def wait_until_complete(run, cluster, seconds=240):
-    wait_for(run, lambda: run.state["status"] in ("complete", "failed"), seconds)
+def wait_until_complete(run, cluster):
+    wait_for(run, lambda: run.state["status"] in ("complete", "failed"))
     assert run.state["status"] == "complete", logs(run)
-    cluster.wait_for(jobs(run)[-1], "COMPLETED", deadline_s=60)
+    cluster.wait_for(jobs(run)[-1], "COMPLETED")
 
 
 def test_a_chain_on_more_and_more_nodes_trains_as_one_process_does(run, cluster, tmp_path_factory):
     words = [
         "model.rampup_batch_size=[2,2,16]",
-        "trainer.num_nodes=4",
-        "trainer.max_samples=40",
-        "model.global_batch_size=8",
+        "model.global_batch_size=6",
+        "trainer.num_nodes=3",
+        "trainer.max_samples=34",
     ]
     submit(run, *words)
     waiting = run.pretrain("launch=slurm", *words)
     assert waiting.returncode == 2
     assert "in the queue" in waiting.stderr or "in use" in waiting.stderr
     wait_until_complete(run, cluster)
-    assert [cluster.job(job)["NumNodes"] for job in jobs(run)] == ["1", "2", "3", "4"]
-    assert {row["stage"]: row["world_size"] for row in run.rows} == {0: 1, 1: 2, 2: 3, 3: 4}
+    assert [cluster.job(job)["NumNodes"] for job in jobs(run)] == ["1", "2", "3"]
+    assert {row["stage"]: row["world_size"] for row in run.rows} == {0: 1, 1: 2, 2: 3}
     boundaries = [event for event in run.events if event["event"] == "boundary"]
-    assert len(boundaries) == 3
+    assert len(boundaries) == 2
     for event in boundaries:
         assert event["lost_s"] == pytest.approx(sum(event[part] for part in PARTS), abs=0.01)
     alone = Run(tmp_path_factory.mktemp("alone") / "run")
@@ -117,7 +119,7 @@ def test_a_chain_on_more_and_more_nodes_trains_as_one_process_does(run, cluster,
     assert_same_training(run, alone)
     status = rampcli("status", run)
     assert status.startswith("complete: step ")
-    assert status.count("COMPLETED") == 4
+    assert status.count("COMPLETED") == 3
     again = run.pretrain("launch=slurm", *words)
     assert (again.returncode, "complete already" in again.stdout) == (0, True)
 
@@ -168,22 +170,18 @@ def test_a_rank_that_is_killed_is_named_and_not_the_error_of_those_that_miss_it(
 
 def test_a_job_that_reaches_its_time_limit_saves_and_requeues_itself(run, cluster):
     words = [*LONG, "schedule.decay_style=constant"]
-    submit(
-        run, *words, "trainer.max_samples=1_000_000", "launch.slurm.time=2", "launch.grace_s=20"
-    )  # asked to save 80 s before the end
+    limit = ["launch.slurm.time=600", "launch.grace_s=20"]
+    submit(run, *words, *limit, "trainer.max_samples=1_000_000")
     (job,) = jobs(run)
-
-    def has_resumed_after_a_save():
-        kinds = [row["event"] for row in run.events]
-        return "stop" in kinds and "start" in kinds[kinds.index("stop") :]
-
-    wait_for(
-        run, has_resumed_after_a_save, 200
-    )  # on a busy machine the signal may come before the first step
-    assert int(cluster.job(job)["Restarts"]) >= 1
+    wait_for_rows(run, 20)
+    cluster.end_soon(job, within_s=120)  # a job is asked to save 80 s before its end
+    wait_for(run, lambda: "stop" in kinds_of_events(run))
+    wait_for(run, lambda: cluster.job(job)["Restarts"] == "1")
+    cluster.set_time_limit(job, minutes=600)
+    wait_for(run, lambda: kinds_of_events(run).count("start") == 2)
     wait_for_rows(run, 20)
     rampcli("cancel", run)
-    cluster.wait_for(job, "COMPLETED", deadline_s=60)
+    cluster.wait_for(job, "COMPLETED")
     assert {row["status"] for row in run.events if row["event"] == "stop"} == {"preempted"}
     undisturbed = Run(run.path.with_name("undisturbed"))
     undisturbed.workers(2, *words, f"trainer.max_samples={run.state['consumed_samples']}")
@@ -191,12 +189,16 @@ def test_a_job_that_reaches_its_time_limit_saves_and_requeues_itself(run, cluste
     assert [row["loss"] for row in run.rows] == [row["loss"] for row in undisturbed.rows]
 
 
+def kinds_of_events(run):
+    return [row["event"] for row in run.events]
+
+
 def test_a_cancelled_chain_saves_and_another_one_resumes(run, cluster, long_undisturbed):
     submit(run, *LONG)
     (first,) = jobs(run)
     wait_for_rows(run, 20)
     assert first in rampcli("cancel", run)
-    cluster.wait_for(first, "COMPLETED", deadline_s=60)
+    cluster.wait_for(first, "COMPLETED")
     assert run.state["status"] == "preempted"
     saved = complete_checkpoints(run.directory)[-1].step
     assert saved == run.rows[-1]["step"]
@@ -205,7 +207,7 @@ def test_a_cancelled_chain_saves_and_another_one_resumes(run, cluster, long_undi
     (second,) = jobs(run)
     wait_for_rows(run, 20)
     cluster.run("scancel", second)
-    cluster.wait_for(second, "CANCELLED", deadline_s=60)
+    cluster.wait_for(second, "CANCELLED")
     wait_for(run, lambda: run.state["status"] == "preempted")
     submit(run, *LONG)
     wait_until_complete(run, cluster)
@@ -230,7 +232,7 @@ def test_a_chain_ends_with_a_job_that_fails_and_status_shows_the_error(run, clus
     ]
     submit(run, *words, "trainer.num_nodes=2", "trainer.max_samples=40")
     first, *others = jobs(run)
-    assert cluster.wait_for(first, "FAILED", deadline_s=60)["ExitCode"] == "2:0"
+    assert cluster.wait_for(first, "FAILED")["ExitCode"] == "2:0"
     for job in others:
         cluster.wait_for(job, "CANCELLED")
     told = rampcli("status", run)

@@ -10,12 +10,9 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "models"))
-
-from families import FAMILIES
-
 import rampcli.weights.export as export_module
 from harms import BEHIND_AN_HONEST_MANIFEST
+from models.families import FAMILIES
 from rampcli.checkpoint.load_weights import load_model, open_run
 from rampcli.checkpoint.manifest import complete_checkpoints
 from rampcli.checkpoint.save import Checkpoints

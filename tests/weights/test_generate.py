@@ -1,7 +1,6 @@
 import json
 import math
 import sys
-from pathlib import Path
 
 import pytest
 import torch
@@ -9,10 +8,7 @@ from tokenizers import Tokenizer
 from tokenizers.decoders import Fuse, Strip
 from tokenizers.models import WordLevel
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "models"))
-
-from families import FAMILIES
-
+from models.families import FAMILIES
 from rampcli.checkpoint.save import Checkpoints
 from rampcli.checkpoint.state import TrainingState
 from rampcli.config.schema import Config

@@ -1,4 +1,4 @@
-"""Snapshots: run/config.yaml as a stranger may have written it, read by generate, export and workers."""
+"""Snapshots: run/config.yaml by a stranger, read by generate, export and workers."""
 
 from collections.abc import Callable
 

@@ -1,4 +1,4 @@
-"""Damaged records of a run: state.json, metrics.jsonl, events.jsonl and the manifests of checkpoints."""
+"""Damaged records of a run: state.json, metrics.jsonl, events.jsonl, manifests of checkpoints."""
 
 import json
 from collections.abc import Callable

@@ -45,10 +45,11 @@ OF_THE_CHAIN = (
         "--pars",
     ),
 )
+ENDLESS = "{{% for a in range(99999) %}}{{% for b in range(99999) %}}{}{{% endfor %}}{{% endfor %}}"
 TEMPLATES = {
-    "prints without end": "{% for a in range(99999) %}{% for b in range(99999) %}{{ 'x' * 1000 }}{% endfor %}{% endfor %}",
+    "prints without end": ENDLESS.format("{{ 'x' * 1000 }}"),
     "prints ten gigabytes": "{{ 'x' * 10000000000 }}",
-    "loops without end": "{% for a in range(99999) %}{% for b in range(99999) %}{% set c = b %}{% endfor %}{% endfor %}",
+    "loops without end": ENDLESS.format("{% set c = b %}"),
     "calls itself": "{% macro m() %}{{ m() }}{% endmacro %}{{ m() }}",
     "multiplies without end": "{% set x = 9 ** (9 ** 9) %}",
     "fills memory": "{% set x = [0] * 10 ** 11 %}{{ x | length }}",
@@ -163,7 +164,8 @@ CASES: list[Case] = [
     ),
     case(
         "a billion stages: plan",
-        "plan -f llama3_tiny model.global_batch_size=1000000000 'model.rampup_batch_size=[1,1,1000000000]'",
+        "plan -f llama3_tiny model.global_batch_size=1000000000"
+        " 'model.rampup_batch_size=[1,1,1000000000]'",
         2,
         uses=(),
     ),

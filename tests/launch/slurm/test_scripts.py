@@ -180,7 +180,7 @@ def run_bash(text: str, *, folder: Path, path: Path) -> None:
         cwd=folder,
         env=environment,
         capture_output=True,
-        timeout=30,
+        timeout=300,
         check=False,
     )
 

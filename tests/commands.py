@@ -1,0 +1,189 @@
+"""Commands for tests, in processes that are forked from one that has loaded torch.
+
+They are processes as any others: they get signals, die, and supervise workers of their own, which
+are forked as well. Only the seconds in which Python and torch start are saved, so tests of starting
+itself run `sys.executable`.
+"""
+
+import gc
+import os
+import runpy
+import signal
+import subprocess
+import sys
+import tempfile
+import traceback
+from collections.abc import Callable, Sequence
+from multiprocessing.connection import wait
+from pathlib import Path
+from typing import Any
+
+from ranks import FORKS, redirect_output
+
+PROGRAMS = ("rampcli.worker", "rampcli.weights.")
+"""Prefixes of the modules that commands start and that need torch."""
+
+
+def run_command(
+    words: Sequence[str], environment: dict[str, str] | None = None, cwd: Path | None = None
+) -> subprocess.CompletedProcess[str]:
+    """Runs `rampcli WORDS` to its end, by default with this process's environment and folder."""
+    command = Command(words, environment, cwd)
+    output, errors = command.communicate()
+    return subprocess.CompletedProcess(command.args, command.wait(), output, errors)
+
+
+class Command:
+    """A running command, with the methods of a `subprocess.Popen` that prints to pipes."""
+
+    def __init__(
+        self,
+        words: Sequence[str],
+        environment: dict[str, str] | None = None,
+        cwd: Path | None = None,
+    ) -> None:
+        self.args = ["rampcli", *words]
+        self.returncode: int | None = None
+        self._folder = tempfile.TemporaryDirectory()
+        self._printed = [Path(self._folder.name, name) for name in ("stdout", "stderr")]
+        self._process = FORKS.Process(
+            target=_run_command,
+            args=(list(words), cwd or Path.cwd(), environment or {**os.environ}, *self._printed),
+        )
+        self._process.daemon = True
+        self._process.start()
+        self.pid = self._process.pid
+
+    def poll(self) -> int | None:
+        """Returns the exit code, or None while the command runs."""
+        if self.returncode is None:
+            self.returncode = self._process.exitcode
+        return self.returncode
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Waits for the end of the command, and returns its exit code.
+
+        Raises:
+            subprocess.TimeoutExpired: it has not ended in time.
+        """
+        if self.poll() is None and not wait([self._process.sentinel], timeout):
+            raise subprocess.TimeoutExpired(self.args, timeout or 0)
+        self._process.join()
+        code = self.poll()
+        assert code is not None
+        return code
+
+    def communicate(self, timeout: float | None = None) -> tuple[str, str]:
+        """Waits for the end of the command, and returns what it printed to stdout and stderr."""
+        self.wait(timeout)
+        output, errors = (
+            path.read_text() if path.exists() else "" for path in self._printed
+        )  # one that was killed early has not made them
+        return output, errors
+
+    def send_signal(self, number: int) -> None:
+        """Sends a signal, unless the command has ended."""
+        if self.poll() is None:
+            os.kill(self.pid, number)
+
+    def terminate(self) -> None:
+        """Sends SIGTERM."""
+        self.send_signal(signal.SIGTERM)
+
+    def kill(self) -> None:
+        """Sends SIGKILL."""
+        self.send_signal(signal.SIGKILL)
+
+
+class ForkingPopen(subprocess.Popen[Any]):
+    """Starts rampcli's programs that need torch by forking this process, and others as ever."""
+
+    def _execute_child(self, args: Any, *facts: Any) -> None:
+        if not _needs_torch(args):
+            super()._execute_child(args, *facts)  # type: ignore[misc]
+            return
+        pipes = facts[9:15]
+        self.pid = os.fork()
+        if self.pid == 0:
+            stdin, _, _, stdout, _, stderr = pipes
+            _run_program(
+                args[3:],
+                streams=(stdin, stdout, stderr),
+                preexec_fn=facts[1],
+                kept={*facts[3]},
+                folder=facts[4],
+                environment=facts[5],
+                is_leader=facts[20],
+            )
+        self._child_created = True
+        self._close_pipe_fds(*pipes)  # type: ignore[attr-defined]
+
+
+def _needs_torch(command: Any) -> bool:
+    """Whether a command is `python -P -m` and one of `PROGRAMS`."""
+    if not isinstance(command, list):
+        return False
+    return command[:3] == [sys.executable, "-P", "-m"] and command[3].startswith(PROGRAMS)
+
+
+def _run_command(
+    words: list[str], folder: Path, environment: dict[str, str], output: Path, errors: Path
+) -> None:
+    redirect_output(output, errors)
+    os.chdir(folder)
+    os.environ.clear()
+    os.environ.update(environment)
+    sys.argv = ["rampcli", *words]
+    subprocess.Popen = ForkingPopen  # type: ignore[misc]
+    runpy.run_module("rampcli", run_name="__main__", alter_sys=True)
+
+
+def _run_program(
+    command: list[str],
+    *,
+    streams: tuple[int, int, int],
+    preexec_fn: Callable[[], object] | None,
+    kept: set[int],
+    folder: Path | None,
+    environment: dict[str, str] | None,
+    is_leader: bool,
+) -> None:
+    """Becomes another program, with streams, descriptors, signals and variables of its own."""
+    code = 1
+    try:
+        if is_leader:
+            os.setsid()
+        for descriptor, stream in enumerate(streams):
+            if stream != -1:
+                os.dup2(stream, descriptor)
+        first = 3
+        for descriptor in sorted({*kept, os.sysconf("SC_OPEN_MAX")}):
+            os.closerange(first, descriptor)
+            first = descriptor + 1
+        sys.stdin = open(0, closefd=False)  # noqa: SIM115
+        sys.stdout = open(1, "w", closefd=False)  # noqa: SIM115
+        sys.stderr = open(2, "w", closefd=False, buffering=1, errors="backslashreplace")  # noqa: SIM115
+        for number in (signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP, signal.SIGCHLD):
+            signal.signal(number, signal.SIG_DFL)
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        gc.enable()  # a short command disables it
+        if preexec_fn is not None:
+            preexec_fn()
+        if folder is not None:
+            os.chdir(folder)
+        if environment is not None:
+            os.environ.clear()
+            os.environ.update(environment)
+        sys.argv = command
+        runpy.run_module(command[0], run_name="__main__", alter_sys=True)
+        code = 0
+    except SystemExit as end:
+        code = end.code if isinstance(end.code, int) else int(end.code is not None)
+        if isinstance(end.code, str):
+            print(end.code, file=sys.stderr)
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
