@@ -1,8 +1,9 @@
 """Composes a recipe's choices from conf/, and lays the command line over them."""
 
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -99,7 +100,9 @@ def lay_over(
     composed, choices = stack.composed, stack.choices
     if options:
         choices = {key: said for key, said in choices.items() if key not in options} | options
-        composed = _layers(choices, config_dir=config_dir, known=composed, report=own)
+        composed = _layers(
+            choices, config_dir=config_dir, known=composed, typed=options, report=own
+        )
     values = {key: value for key, value in words.items() if key not in groups}
     laid = (
         *stack.laid,
@@ -117,19 +120,22 @@ def _layers(
     config_dir: Path | None,
     known: Iterable[Layer],
     report: Report,
+    typed: Collection[str] = (),
 ) -> tuple[Layer, ...]:
     """Returns a layer for each chosen file, in Hydra's order, and the recipe's values above them.
 
-    A value goes below the files if the recipe chooses a group after it whose file sets it too.
+    A value goes below the files if a group is chosen after it whose file sets it too. The files of
+    the groups in `typed`, which the user chose, rank above the recipe.
     """
     read = {layer.name: layer for layer in known}
-    files = {}
+    files: dict[str, Layer] = {}
     for group, option in _chosen_options(choices, config_dir, report).items():
         name = f"{group}/{option}.yaml"
         if name in read:
             files[group] = read[name]
         elif (path := option_file(group, option, folders(config_dir))) is not None:
             files[group] = _file_layer(path, group, name, report)
+    files |= {group: replace(files[group], rank=Rank.CHOSEN) for group in typed if group in files}
     above: dict[str, Said] = {}
     below: dict[str, Said] = {}
     for key, choice in choices.items():

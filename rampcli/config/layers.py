@@ -33,7 +33,9 @@ class Rank(IntEnum):
     SCHEMA = 0
     CONF = 1
     RECIPE = 2
-    USER = 3
+    CHOSEN = 3
+    """A file of conf/ that the user chose with GROUP=OPTION."""
+    USER = 4
 
 
 @dataclass(frozen=True, slots=True)

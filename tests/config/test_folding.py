@@ -79,6 +79,14 @@ def test_what_decided_a_canonical_key_is_named_with_its_place_and_ranks_as_high(
     assert stack.rank("model.global_batch_size") is Rank.USER
 
 
+def test_a_file_chosen_on_the_command_line_replaces_what_the_recipe_sets_in_another_key(option):
+    recipe = compose("optim.warmup_samples=null", "optim.warmup_steps=10")
+    mine = option("optim/mine", "warmup_samples: 100\n")
+    stack, _ = fold(lay_over(recipe, ["optim=mine"], config_dir=mine).stack)
+    assert stack.said("optim.warmup_samples").value == 100
+    assert stack.said("optim.warmup_steps").value is None
+
+
 def test_what_replaces_another_key_is_named_by_the_word_that_was_typed():
     recipe = compose(
         "batch=nemo_gpt3",

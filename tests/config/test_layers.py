@@ -129,7 +129,7 @@ def test_an_option_that_is_chosen_after_a_value_outdoes_it_and_the_history_says_
     )
     assert place_of(laid, "trainer.num_nodes") == "batch/mine.yaml:3"
     assert [value for _, value in history_of(laid, "trainer.num_nodes")] == ["1", "16", "3"]
-    assert rank_of(laid, "trainer.num_nodes") is Rank.CONF
+    assert rank_of(laid, "trainer.num_nodes") is Rank.CHOSEN
 
 
 KEYS = ["seed", "trainer.num_nodes", "trainer.max_steps", "optim.warmup_steps"]
