@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from rampcli.checkpoint.manifest import MANIFEST
 from rampcli.launch.doctor.check import Check, Status
 from rampcli.launch.doctor.storage_checks import FOLDER_REMEDY, check_clock, check_run_directory
-from rampcli.run_directory import MANIFEST, RunDirectory
+from rampcli.run_directory import RunDirectory
 from run_files import manifest
 
 
