@@ -11,7 +11,7 @@ EXTRAS = {"matplotlib": "plots", "pyarrow": "parquet", "zstandard": "zstd"}
 
 @contextmanager
 def requiring(package: str, *, purpose: str) -> Iterator[None]:
-    """Turns a failed import of an optional package into a usage error with the line that installs it.
+    """Turns a failed import of an optional package into a usage error with its install command.
 
     Args:
         package: a key of `EXTRAS`, imported in the body of the `with` statement.

@@ -1,7 +1,7 @@
 """Recipes by name: `from rampcli import llm; llm.llama3_8b.pretrain_recipe()`.
 
-A recipe is a public function of a module in recipes/ and has the name of that function. There is one
-module per model family.
+A recipe is a public function of a module in recipes/ and has the name of that function. There is
+one module per model family.
 """
 
 import ast

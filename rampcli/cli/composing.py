@@ -1,4 +1,4 @@
-"""Turns the words of a command line into a resolved configuration, with all errors in one report."""
+"""Turns the words of a command line into a resolved configuration. All errors are in one report."""
 
 from collections.abc import Sequence
 from pathlib import Path

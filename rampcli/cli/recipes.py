@@ -99,7 +99,7 @@ def _facts(name: str, config: Config) -> dict[str, Any]:
 
 
 def _made_of(config: Config) -> dict[str, Any]:
-    """Returns the options of conf/ that a recipe takes settings from, and the settings of its own."""
+    """Returns the options of conf/ that a recipe is made of, and the settings that it sets."""
     resolved = resolve(lay_over(config, _required(config)))
     options: dict[str, str] = {}
     own: dict[str, Any] = {}

@@ -1,8 +1,8 @@
 """The settings of a run, as mutable plain data.
 
 Each setting has a description, a unit and a range; conf/ owns the numbers. Fields that only accept
-spellings of other systems (`rampcli.batch.dialects.spellings`) come last in their class. They are None in a
-resolved configuration.
+spellings of other systems (`rampcli.batch.dialects.spellings`) come last in their class. They are
+None in a resolved configuration.
 """
 
 from dataclasses import dataclass, field

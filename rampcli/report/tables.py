@@ -28,8 +28,8 @@ def run_table(run: RunDirectory) -> Table:
 def stages_trained(run: RunDirectory) -> list[dict[str, Any]]:
     """Returns a summary of each stage in `metrics.jsonl`, in the order of training.
 
-    Each has `stage`, `global_batch_size`, `world_sizes`, `samples`, `steps`, `loss` of the last step
-    in nats per token, and `tokens_per_s` over all of its steps.
+    Each has `stage`, `global_batch_size`, `world_sizes`, `samples`, `steps`, `loss` of the last
+    step in nats per token, and `tokens_per_s` over all of its steps.
     """
     stages = []
     for stage, group in groupby(read_rows(run.metrics), key=lambda row: row["stage"]):

@@ -1,7 +1,7 @@
 """Measures training on one GPU, next to transformers and a minimal loop, all of them compiled.
 
-    PYTHONPATH=. python tests/benchmarks/bench_gpu.py         # Llama 3.2 1B in bf16; 8 minutes with 80 GB
-    PYTHONPATH=. python tests/benchmarks/bench_gpu.py --tiny  # a small model on the CPU, not compiled
+    PYTHONPATH=. python tests/benchmarks/bench_gpu.py         # Llama 3.2 1B in bf16; 8 minutes
+    PYTHONPATH=. python tests/benchmarks/bench_gpu.py --tiny  # a small model on the CPU, eager
 
 Each contender runs in a process of its own, one after the other. rampcli trains as `rampcli
 pretrain` does on random tokens: with its log, a ramp from one micro batch a step to eight in the

@@ -456,7 +456,8 @@ TWICE = (
         "MaxText's word and NeMo's for accumulation",
         plan("gradient_accumulation_steps=2", "trainer.accumulate_grad_batches=4"),
         (
-            "gradient_accumulation_steps=2 and trainer.accumulate_grad_batches=4 are two spellings of one number",
+            "gradient_accumulation_steps=2 and trainer.accumulate_grad_batches=4"
+            " are two spellings of one number",
             "(command line)",
         ),
     ),
@@ -885,7 +886,8 @@ SCHEDULES = (
         "thresholds within one sample",
         schedule("0:512 1000:1024"),
         (
-            "0 and 1000 tokens are the same threshold (data.sequence_length=8192 tokens make one sample)",
+            "0 and 1000 tokens are the same threshold"
+            " (data.sequence_length=8192 tokens make one sample)",
             "batch/nemo_llama.yaml:",
         ),
     ),
@@ -1017,7 +1019,8 @@ MAXTEXT = (
         "pipeline microbatches that the stages do not divide",
         gpt3("parallel.pipeline_parallel_size=2", "num_pipeline_microbatches=3"),
         (
-            "parallel.num_pipeline_microbatches=3 is not a multiple of parallel.pipeline_parallel_size=2",
+            "parallel.num_pipeline_microbatches=3 is not a multiple of"
+            " parallel.pipeline_parallel_size=2",
             "=2 or 4",
         ),
     ),
@@ -1057,7 +1060,8 @@ SPLITS = (
         "a model of which nothing divides by three",
         plan("parallel.tensor_parallel_size=3", "trainer.devices=6"),
         (
-            "model.num_query_groups=8, model.ffn_hidden_size=14336 and model.hidden_size=4096 do not divide",
+            "model.num_query_groups=8, model.ffn_hidden_size=14336 and"
+            " model.hidden_size=4096 do not divide",
             "=3 (command line)",
             "=2",
         ),
@@ -1144,7 +1148,8 @@ SPLITS = (
         "ranks that share weights and do not divide those of a later stage",
         gpt3("parallel.data_parallel_shard_size=64"),
         (
-            "stage 4: 80 data-parallel ranks do not divide into parallel.data_parallel_shard_size=64",
+            "stage 4: 80 data-parallel ranks do not divide into"
+            " parallel.data_parallel_shard_size=64",
             "=16, or null",
         ),
     ),

@@ -16,7 +16,7 @@ LIBRARIES = ("hydra", "omegaconf", "antlr")
 LINE = re.compile(r"error: \S.*|       set by: \S.*|       try:    \S.*")
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "bad-input.md"
 MOST_CPU_S = 5.0
-"""A message takes a quarter of a second on a fast machine; a command that runs away takes minutes."""
+"""A message takes a quarter of a second on a fast machine; a runaway command takes minutes."""
 MOST_CHARACTERS = 1500
 """Longest line of a message, however long the input."""
 REAL = {
@@ -144,7 +144,8 @@ def test_everything_that_is_wrong_stands_in_one_report_each_once(errors_of, tmp_
         "optim.lr=fast is not a number",
         "there is no setting optim.learning_rate",
         "optim.beta1=5.0 is not below 1",
-        "model.global_batch_size=510 does not divide into data.micro_batch_size=1 x 4 data-parallel ranks = 4",
+        "model.global_batch_size=510 does not divide into data.micro_batch_size=1"
+        " x 4 data-parallel ranks = 4",
     ]
 
 
@@ -167,13 +168,15 @@ def test_everything_that_is_wrong_stands_in_one_report_each_once(errors_of, tmp_
         (
             ["data.global_batch_size=1024", "model.global_batch_size=510"],
             [
-                "data.global_batch_size=1024 and model.global_batch_size=510 are two spellings of one number and differ"
+                "data.global_batch_size=1024 and model.global_batch_size=510"
+                " are two spellings of one number and differ"
             ],
         ),
         (
             ["model.rampup_batch_size=[256,100]", "model.global_batch_size=1000"],
             [
-                "model.rampup_batch_size=[256,100] has 2 values; it takes three: [start batch size, increment, ramp-up samples]"
+                "model.rampup_batch_size=[256,100] has 2 values; it takes three:"
+                " [start batch size, increment, ramp-up samples]"
             ],
         ),
         (

@@ -70,7 +70,10 @@ EXAMPLES = [example for page in PAGES for example in examples_of(page) if runs_h
 
 
 def differs(shown, printed):
-    """The first line that is shown and not printed; `...` stands for any lines, and at the end of one for its rest."""
+    """Returns the first line that is shown and not printed, or None.
+
+    `...` stands for any lines, and at the end of a line for the rest of it.
+    """
     left = iter(line.rstrip() for line in printed if line.strip())
     skips = False
     for line in shown:

@@ -17,7 +17,8 @@ ENDLESS = [
     "launch.max_restarts=20",
 ]
 ELASTIC = ["launch.elastic=true", *ENDLESS]
-# Validations make steps last, so that few are taken while a node is gone; the weights know nothing of them.
+# Validations slow the run down, so that few steps are taken without the lost node. They do not
+# change the weights.
 SLOW = ["trainer.val_samples=60", "trainer.val_every_steps=1"]
 FAST = ["trainer.val_samples=0"]
 
@@ -72,7 +73,8 @@ def test_ranks_that_the_batch_does_not_divide_into_wait_and_that_is_said(run):
     assert supervisor.returncode == 75, errors
     (spare,) = [row for row in run.events if row["event"] == "spare_ranks"]
     assert spare["reason"].startswith(
-        "1 of 3 ranks waits, and 2 train: model.global_batch_size=4 does not divide into data.micro_batch_size=1 x 3 data-parallel ranks"
+        "1 of 3 ranks waits, and 2 train: model.global_batch_size=4 does not divide into"
+        " data.micro_batch_size=1 x 3 data-parallel ranks"
     )
     wait_until_all_have_ended(run.path)
 

@@ -45,7 +45,8 @@ class Stopping(Watcher):
         if written is not None:
             raise KeyboardInterrupt
 try:
-    build(BuildOptions(inputs=(Path("in.jsonl"),), output=Path("half"), tokenizer="bytes"), Stopping())
+    inputs = (Path("in.jsonl"),)
+    build(BuildOptions(inputs=inputs, output=Path("half"), tokenizer="bytes"), Stopping())
 except KeyboardInterrupt:
     pass
 """

@@ -52,13 +52,13 @@ def fail(run: RunDirectory, message: str, understood: bool) -> None:
 def save_when_asked(run: RunDirectory) -> None:
     signal.signal(signal.SIGTERM, lambda *_: (set_status(run, "preempted"), sys.exit(75)))
     run.append_event("listening")
-    time.sleep(60)
+    time.sleep(1000)
 
 
 def ignore_signals(run: RunDirectory) -> None:
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     run.append_event("listening")
-    time.sleep(60)
+    time.sleep(1000)
 
 
 ACTIONS = {
@@ -69,7 +69,7 @@ ACTIONS = {
     "be killed": lambda _: os.kill(os.getpid(), signal.SIGKILL),
     "save when asked": save_when_asked,
     "ignore signals": ignore_signals,
-    "wait": lambda run: (run.append_event("listening"), time.sleep(60)),
+    "wait": lambda run: (run.append_event("listening"), time.sleep(1000)),
 }
 
 if __name__ == "__main__":

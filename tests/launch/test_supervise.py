@@ -161,18 +161,19 @@ def test_workers_that_do_not_save_in_time_are_killed_and_reported(play):
     )
     assert "the workers did not save within launch.grace_s=0.5 s" in error.message
     assert error.exit_code == 1
-    assert time.monotonic() - began < 10
+    assert time.monotonic() - began < 300
 
 
 def test_a_second_signal_ends_the_run_at_once(play):
     began = time.monotonic()
-    error, _ = play([["steps", 1, 3], ["ignore signals"]], stop_at="listening", twice=True)
+    scene = [["steps", 1, 3], ["ignore signals"]]
+    error, _ = play(scene, words=["launch.grace_s=600"], stop_at="listening", twice=True)
     assert (
         "the workers were killed at the second signal; the same command resumes from"
         in error.message
     )
     assert error.exit_code == 1
-    assert time.monotonic() - began < 10
+    assert time.monotonic() - began < 300
 
 
 def test_a_start_that_fails_before_the_first_step_is_tried_twice_and_its_log_is_quoted(
@@ -269,9 +270,9 @@ def test_a_supervisor_that_waits_for_workers_or_a_restart_can_be_stopped(play):
     signals_at = {"fault": [[["steps", 1, 3], ["be killed"]]], "launch": [[["be killed"]]]}
     for event, scenes in signals_at.items():
         began = time.monotonic()
-        status, _ = play(*scenes, backoff_s=30, stop_at=event)
+        status, _ = play(*scenes, backoff_s=600, stop_at=event)
         assert status == "preempted"
-        assert time.monotonic() - began < 10
+        assert time.monotonic() - began < 300
     with hold(play.run.workers_lock, shared=True):
         launches = len(events(play.run, "launch"))
         assert play(COMPLETE, meanwhile=lambda: play.signals.note(signal.SIGTERM))[0] == "preempted"

@@ -45,7 +45,7 @@ def test_a_torch_that_does_not_start_fails_and_hides_the_checks_that_need_it(
 
 
 def test_a_torch_that_hangs_is_given_up(other_torch, checked):
-    other_torch("import time; time.sleep(100)")
+    other_torch("import time; time.sleep(1000)")
     began = time.monotonic()
     found = checked(torch_timeout_s=6.0)
     assert found["python"].status is Status.ok
@@ -53,7 +53,7 @@ def test_a_torch_that_hangs_is_given_up(other_torch, checked):
         Status.failure,
         "no answer within 6 s",
     )
-    assert time.monotonic() - began < 90
+    assert time.monotonic() - began < 500
 
 
 def test_a_torch_that_is_too_old_fails(other_torch, checked):
