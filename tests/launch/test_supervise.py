@@ -272,7 +272,7 @@ def test_a_supervisor_that_waits_for_workers_or_a_restart_can_be_stopped(play):
         began = time.monotonic()
         status, _ = play(*scenes, backoff_s=600, stop_at=event)
         assert status == "preempted"
-        assert time.monotonic() - began < 300
+        assert time.monotonic() - began < 50  # the back-off is a minute
     with hold(play.run.workers_lock, shared=True):
         launches = len(events(play.run, "launch"))
         assert play(COMPLETE, meanwhile=lambda: play.signals.note(signal.SIGTERM))[0] == "preempted"
