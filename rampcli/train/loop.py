@@ -87,17 +87,17 @@ class Trainer:
 
     def _train(self) -> str:
         self._compile()
-        self._validate_if_owed()
+        self._validate_if_owed(self._batch_plan())
         while not self._is_complete():
             stage = self._begin_stage()
             for batch in self._batches(stage):
                 step = self._take_step(batch)
                 self.state.advance(batch.plan.global_batch_size)
                 self.observers.after_step(self.state, step)
-                self._save_and_validate_if_due()
+                self._save_and_validate_if_due(batch.plan)
             if self._ends_processes(stage):
                 return STAGE_BOUNDARY
-        self._validate()
+        self._validate(self._batch_plan())
         return COMPLETE
 
     def _begin_stage(self) -> StagePlan:
@@ -183,30 +183,35 @@ class Trainer:
             if requests.item():
                 raise StopAgreed
 
-    def _save_and_validate_if_due(self) -> None:
+    def _save_and_validate_if_due(self, plan: BatchPlan) -> None:
         if self._is_complete():  # the checkpoint and the validation at the end follow
             return
         if _is_due(self.state.step, self.config.checkpoint.every_steps):
             self._save()
         if _is_due(self.state.step, self.config.trainer.val_every_steps):
-            self._validate()
+            self._validate(plan)
 
     def _save(self, *, is_last: bool = False) -> None:
         self.checkpoints.save(self.state, is_last=is_last, on_saved=self.observers.after_checkpoint)
 
-    def _validate(self) -> None:
+    def _validate(self, plan: BatchPlan) -> None:
+        """Validates as a step with `plan` divides its batch.
+
+        After the last step of a stage, this is not the plan of the next step, which may need other
+        processes.
+        """
         samples = self.config.trainer.val_samples
         if samples:
-            micro_batches = self.validation_loader.read(samples, self._batch_plan())
+            micro_batches = self.validation_loader.read(samples, plan)
             loss = validate(self.passes, micro_batches, between=self._stop_if_agreed)
             self.observers.after_validation(self.state, loss=loss, samples=samples)
 
-    def _validate_if_owed(self) -> None:
+    def _validate_if_owed(self, plan: BatchPlan) -> None:
         """Validates if the run starts, or if the validation after this step was interrupted."""
         step = self.state.step
         is_due = step == 0 or _is_due(step, self.config.trainer.val_every_steps)
         if is_due and not self._is_complete() and not has_validated(self.checkpoints.run, step):
-            self._validate()
+            self._validate(plan)
 
     def _compile(self) -> None:
         """Compiles the layers if that is asked for and the micro batch size has changed."""
