@@ -130,12 +130,20 @@ def _run_command(
     words: list[str], folder: Path, environment: dict[str, str], output: Path, errors: Path
 ) -> None:
     redirect_output(output, errors)
+    _reset_signals()
     os.chdir(folder)
     os.environ.clear()
     os.environ.update(environment)
     sys.argv = ["rampcli", *words]
     subprocess.Popen = ForkingPopen  # type: ignore[misc]
     runpy.run_module("rampcli", run_name="__main__", alter_sys=True)
+
+
+def _reset_signals() -> None:
+    """Handles signals as a new program does, also in tests that a shell runs in the background."""
+    for number in (signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP, signal.SIGCHLD):
+        signal.signal(number, signal.SIG_DFL)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def _run_program(
@@ -163,9 +171,7 @@ def _run_program(
         sys.stdin = open(0, closefd=False)  # noqa: SIM115
         sys.stdout = open(1, "w", closefd=False)  # noqa: SIM115
         sys.stderr = open(2, "w", closefd=False, buffering=1, errors="backslashreplace")  # noqa: SIM115
-        for number in (signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP, signal.SIGCHLD):
-            signal.signal(number, signal.SIG_DFL)
-        signal.signal(signal.SIGINT, signal.default_int_handler)
+        _reset_signals()
         gc.enable()  # a short command disables it
         if preexec_fn is not None:
             preexec_fn()
