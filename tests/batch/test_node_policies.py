@@ -5,11 +5,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rampcli.batch.node_policies import Workload, find_node_policy, nemo_schedule
-from rampcli.batch.nodes import Clock, Fleet, Work
-from rampcli.batch.plan import ParallelSizes
+from fleets import FLEETS, MICRO, chosen, divides, fleet_of, works_of
+from rampcli.batch.node_policies import nemo_schedule
 from rampcli.batch.ramp import RampSchedule
-from rampcli.batch.throughput import Throughput
 from rampcli.errors import UsageError
 
 ORACLE = json.loads((Path(__file__).parent / "oracles" / "nodes.json").read_text(encoding="utf-8"))
@@ -22,46 +20,10 @@ WITH_SCHEDULE = [
 ]
 CRASHES = [name for name, case in CASES.items() if case["schedule"] is None]
 
-MICRO = st.sampled_from([1, 2, 3, 4])
-PARALLEL = st.builds(
-    ParallelSizes,
-    tensor=st.sampled_from([1, 2, 4, 8]),
-    pipeline=st.sampled_from([1, 2]),
-    context=st.sampled_from([1, 2]),
-)
-FLEETS = st.builds(
-    Fleet, num_nodes=st.integers(1, 20), devices=st.sampled_from([1, 2, 3, 4, 8]), parallel=PARALLEL
-)
 SIZES = st.tuples(
     st.sampled_from([1, 2, 4, 8, 16, 32]), st.integers(1, 12), st.integers(1, 8), st.integers(0, 8)
 ).map(lambda ramp: [ramp[0] * (ramp[1] + index * ramp[2]) for index in range(ramp[3] + 1)])
 """Batch sizes of a ramp, in ascending order."""
-EVEN = Clock(
-    throughput=Throughput(points=((1, 1000.0),), basis="a test"),
-    sequence_length=100,
-    restart_s=0.0,
-    restarts_always=True,
-)
-
-
-def fleet_of(num_nodes, devices, **parallel):
-    return Fleet(num_nodes=num_nodes, devices=devices, parallel=ParallelSizes(**parallel))
-
-
-def works_of(sizes, samples=10**9):
-    return [Work(global_batch_size=size, samples=samples) for size in sizes]
-
-
-def chosen(policy, works, *, micro, fleet, clock=EVEN):
-    sizes = sorted({work.global_batch_size for work in works})
-    workload = Workload(works=works, sizes=sizes, micro_batch_size=micro, fleet=fleet, clock=clock)
-    return find_node_policy(policy).choose(workload)
-
-
-def divides(size, nodes, *, micro, fleet):
-    """Returns whether a batch splits into whole micro batches on `nodes` nodes."""
-    ranks, rest = divmod(nodes * fleet.devices, fleet.parallel.model_parallel_size)
-    return rest == 0 and size % (micro * ranks) == 0
 
 
 def nemo_by_the_rule(sizes, micro, fleet):

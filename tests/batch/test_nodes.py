@@ -5,37 +5,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rampcli.batch.nodes import Clock, Fleet, Work
-from rampcli.batch.plan import ParallelSizes
+from fleets import EVEN, FLEETS, MICRO, divides, fleet_of
+from rampcli.batch.nodes import Work
 from rampcli.batch.throughput import Throughput
 from rampcli.errors import UsageError
-
-MICRO = st.sampled_from([1, 2, 3, 4])
-PARALLEL = st.builds(
-    ParallelSizes,
-    tensor=st.sampled_from([1, 2, 4, 8]),
-    pipeline=st.sampled_from([1, 2]),
-    context=st.sampled_from([1, 2]),
-)
-FLEETS = st.builds(
-    Fleet, num_nodes=st.integers(1, 20), devices=st.sampled_from([1, 2, 3, 4, 8]), parallel=PARALLEL
-)
-EVEN = Clock(
-    throughput=Throughput(points=((1, 1000.0),), basis="a test"),
-    sequence_length=100,
-    restart_s=0.0,
-    restarts_always=True,
-)
-
-
-def fleet_of(num_nodes, devices, **parallel):
-    return Fleet(num_nodes=num_nodes, devices=devices, parallel=ParallelSizes(**parallel))
-
-
-def divides(size, nodes, *, micro, fleet):
-    """Returns whether a batch splits into whole micro batches on `nodes` nodes."""
-    ranks, rest = divmod(nodes * fleet.devices, fleet.parallel.model_parallel_size)
-    return rest == 0 and size % (micro * ranks) == 0
 
 
 @given(size=st.integers(1, 600), micro=MICRO, fleet=FLEETS)
