@@ -8,7 +8,8 @@ from rampcli.checkpoint.manifest import consumed_samples
 from rampcli.config.compose import lay_over
 from rampcli.config.groups import group_names
 from rampcli.config.layers import COMMAND_LINE
-from rampcli.config.resolve import Resolved, resolve
+from rampcli.config.resolve import resolve
+from rampcli.config.run_plan import Resolved
 from rampcli.config.words import join_split_lists, parse
 from rampcli.errors import Report
 from rampcli.run_directory import RunDirectory

@@ -10,7 +10,7 @@ from rich.text import Text
 
 from rampcli.checkpoint.manifest import consumed_samples
 from rampcli.cli.console import build_console, print_table, say
-from rampcli.config.resolve import Resolved
+from rampcli.config.run_plan import Resolved
 from rampcli.errors import UsageError, visible
 from rampcli.launch.cancel import cancel
 from rampcli.launch.launchers import launcher_of

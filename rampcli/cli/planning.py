@@ -17,7 +17,9 @@ from rampcli.cli.composing import compose_words
 from rampcli.cli.console import build_console, print_table, say
 from rampcli.config.compose import lay_over
 from rampcli.config.groups import group_names
-from rampcli.config.resolve import Resolved, resolve, sources_named
+from rampcli.config.layers import sources_named
+from rampcli.config.resolve import resolve
+from rampcli.config.run_plan import Resolved
 from rampcli.config.words import read_values
 from rampcli.errors import Report, UsageError, UsageErrors
 from rampcli.extras import requiring

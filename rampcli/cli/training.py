@@ -9,7 +9,8 @@ from rampcli.checkpoint.manifest import complete_checkpoints, consumed_samples
 from rampcli.cli.console import build_console, say
 from rampcli.cli.jobs import print_jobs
 from rampcli.cli.progress import Progress
-from rampcli.config.resolve import Resolved, resolve
+from rampcli.config.resolve import resolve
+from rampcli.config.run_plan import Resolved
 from rampcli.config.schema import Config
 from rampcli.errors import EXIT_INTERRUPTED, RampcliError, visible
 from rampcli.launch import run as launch

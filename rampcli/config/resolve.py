@@ -8,14 +8,12 @@ from pathlib import Path
 from rampcli.batch.dialects.maxtext import WORDS
 from rampcli.config.checks import CHECKS, check_ranges
 from rampcli.config.folding import fold
-from rampcli.config.layers import PYTHON, Layer, Rank, Stack, sources_named, stack_of
-from rampcli.config.run_plan import Resolved, run_dir_of, run_plan, throughput_of
+from rampcli.config.layers import PYTHON, Layer, Rank, Stack, stack_of
+from rampcli.config.run_plan import Resolved, run_dir_of, run_plan
 from rampcli.config.schema import Config
 from rampcli.config.settings import settings
 from rampcli.config.values import put
 from rampcli.errors import Report
-
-__all__ = ["Resolved", "resolve", "run_dir_of", "sources_named", "throughput_of"]
 
 
 def resolve(

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 
 from rampcli.batch.training_plan import StagePlan
 from rampcli.checkpoint.manifest import consumed_samples
-from rampcli.config.resolve import Resolved
+from rampcli.config.run_plan import Resolved
 from rampcli.config.splits import check_stages
 from rampcli.errors import UsageError
 from rampcli.run_directory import RunDirectory

@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from rampcli.config.resolve import Resolved
+from rampcli.config.run_plan import Resolved
 from rampcli.errors import EXIT_CTRL_C, EXIT_INTERRUPTED
 from rampcli.interpreter import python_command
 from rampcli.launch.elastic import World

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Protocol
 
 from rampcli.batch.training_plan import StagePlan
-from rampcli.config.resolve import Resolved
+from rampcli.config.run_plan import Resolved
 from rampcli.config.schema import Config
 from rampcli.launch.doctor.check import Check
 from rampcli.launch.observer import Observer

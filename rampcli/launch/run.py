@@ -11,7 +11,8 @@ from rampcli.config import snapshot
 from rampcli.config.choices import Resume
 from rampcli.config.corpora import OF_FILES
 from rampcli.config.huggingface import check_init_from
-from rampcli.config.resolve import Resolved, sources_named
+from rampcli.config.layers import sources_named
+from rampcli.config.run_plan import Resolved
 from rampcli.config.schema import Config
 from rampcli.errors import NoCheckpointError, UsageError
 from rampcli.launch.launchers import LAUNCHERS, launcher_of

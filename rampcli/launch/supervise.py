@@ -12,7 +12,7 @@ from typing import Any
 
 from rampcli.batch.training_plan import StagePlan
 from rampcli.checkpoint.manifest import complete_checkpoints, consumed_samples
-from rampcli.config.resolve import Resolved
+from rampcli.config.run_plan import Resolved
 from rampcli.errors import EXIT_CTRL_C, RampcliError
 from rampcli.launch.elastic import Nodes, World
 from rampcli.launch.observer import Feed, Observer

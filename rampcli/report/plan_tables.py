@@ -9,7 +9,7 @@ from rampcli.batch.loading import reading_hosts
 from rampcli.batch.node_policies import NODE_POLICIES, POLICY_KEY
 from rampcli.batch.quantities import shorten
 from rampcli.batch.training_plan import StagePlan, TrainingPlan
-from rampcli.config.resolve import Resolved
+from rampcli.config.run_plan import Resolved
 from rampcli.errors import UsageError
 from rampcli.report.tables import build_table
 

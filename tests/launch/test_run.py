@@ -6,7 +6,8 @@ from rampcli import llm
 from rampcli.checkpoint.manifest import MANIFEST, consumed_samples
 from rampcli.config import snapshot
 from rampcli.config.compose import lay_over
-from rampcli.config.resolve import Resolved, resolve
+from rampcli.config.resolve import resolve
+from rampcli.config.run_plan import Resolved
 from rampcli.errors import ForeignCheckpointError, NoCheckpointError, UsageError
 from rampcli.launch.run import describe, run
 from rampcli.run_directory import RunDirectory

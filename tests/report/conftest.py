@@ -2,7 +2,8 @@ import pytest
 
 from rampcli import llm
 from rampcli.config.compose import lay_over
-from rampcli.config.resolve import Resolved, resolve
+from rampcli.config.resolve import resolve
+from rampcli.config.run_plan import Resolved
 from rampcli.config.schema import Config
 
 

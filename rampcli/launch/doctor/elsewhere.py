@@ -1,6 +1,6 @@
 """Runs whose workers start on other machines than this one."""
 
-from rampcli.config.resolve import Resolved
+from rampcli.config.run_plan import Resolved
 from rampcli.launch.doctor.check import Check, Status
 from rampcli.launch.launchers import launcher_of
 

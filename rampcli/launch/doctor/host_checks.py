@@ -3,7 +3,7 @@
 import resource
 import shutil
 
-from rampcli.config.resolve import Resolved
+from rampcli.config.run_plan import Resolved
 from rampcli.launch.doctor.check import Check, Status, format_bytes
 from rampcli.launch.doctor.elsewhere import not_needed_elsewhere
 from rampcli.processors import processors

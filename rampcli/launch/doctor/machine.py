@@ -1,6 +1,6 @@
 """All checks of `rampcli doctor`, in the order in which it prints them."""
 
-from rampcli.config.resolve import Resolved
+from rampcli.config.run_plan import Resolved
 from rampcli.launch.doctor.check import Check
 from rampcli.launch.doctor.host_checks import (
     check_open_files,

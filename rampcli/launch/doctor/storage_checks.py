@@ -9,7 +9,7 @@ from pathlib import Path
 import rampcli
 from rampcli.checkpoint.manifest import complete_checkpoints
 from rampcli.config.model_size import checkpoint_bytes
-from rampcli.config.resolve import Resolved
+from rampcli.config.run_plan import Resolved
 from rampcli.errors import printable
 from rampcli.launch.doctor.check import Check, Status, format_bytes
 from rampcli.locks import hold, is_held

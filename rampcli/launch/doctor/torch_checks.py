@@ -13,7 +13,7 @@ from contextlib import suppress
 from typing import Any
 
 from rampcli.config.choices import Accelerator
-from rampcli.config.resolve import Resolved
+from rampcli.config.run_plan import Resolved
 from rampcli.errors import UsageError, printable
 from rampcli.interpreter import python_command, safe_environment
 from rampcli.launch.doctor.check import Check, Status, format_bytes

@@ -4,7 +4,7 @@ import shutil
 import subprocess
 
 from rampcli.config.choices import Launcher
-from rampcli.config.resolve import Resolved
+from rampcli.config.run_plan import Resolved
 from rampcli.errors import printable
 from rampcli.launch.doctor.check import Check, Status
 

@@ -3,7 +3,7 @@
 import shutil
 import sys
 
-from rampcli.config.resolve import Resolved
+from rampcli.config.run_plan import Resolved
 from rampcli.config.schema import Config
 from rampcli.launch.doctor.check import Check
 from rampcli.launch.protocol import SUBMITTED, Job, JobScript, Launch, Launcher, Outcome

@@ -10,7 +10,7 @@ from typing import Any
 
 from rampcli.batch.training_plan import StagePlan
 from rampcli.config.choices import Accelerator
-from rampcli.config.resolve import Resolved
+from rampcli.config.run_plan import Resolved
 from rampcli.errors import UsageError
 from rampcli.launch.protocol import JobScript
 from rampcli.launch.slurm import FOLDER

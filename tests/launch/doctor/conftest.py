@@ -4,7 +4,8 @@ import pytest
 
 from rampcli import llm
 from rampcli.config.compose import lay_over
-from rampcli.config.resolve import Resolved, resolve
+from rampcli.config.resolve import resolve
+from rampcli.config.run_plan import Resolved
 from rampcli.launch.doctor.check import Check
 from rampcli.launch.doctor.machine import check_machine
 

@@ -2,7 +2,8 @@ import pytest
 
 from rampcli import llm
 from rampcli.config.compose import lay_over
-from rampcli.config.resolve import Resolved, resolve
+from rampcli.config.resolve import resolve
+from rampcli.config.run_plan import Resolved
 from rampcli.launch.doctor.check import Check, Status
 from rampcli.launch.slurm import doctor
 from rampcli.launch.slurm.doctor import check_slurm
