@@ -10,7 +10,6 @@ from rampcli.checkpoint.manifest import Checkpoint, complete_checkpoints
 from rampcli.config import snapshot
 from rampcli.config.choices import Resume
 from rampcli.config.corpora import OF_FILES
-from rampcli.config.huggingface import check_init_from
 from rampcli.config.layers import sources_named
 from rampcli.config.run_plan import Resolved
 from rampcli.config.schema import Config
@@ -20,6 +19,7 @@ from rampcli.launch.observer import Observer
 from rampcli.launch.protocol import Launch, Launcher, Outcome
 from rampcli.launch.run_lock import lock_run
 from rampcli.locks import is_held
+from rampcli.models.huggingface_config import check_init_from
 from rampcli.run_directory import COMPLETE, RunDirectory
 
 

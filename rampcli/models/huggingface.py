@@ -7,10 +7,10 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from rampcli.config.huggingface import model_type
 from rampcli.config.schema import ModelConfig
 from rampcli.errors import DamagedFileError
 from rampcli.models.decoder import Decoder
+from rampcli.models.huggingface_config import model_type
 from rampcli.own_folder import open_to_read
 from rampcli.safetensors_header import StoredTensor, read_header
 

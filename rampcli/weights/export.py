@@ -19,11 +19,11 @@ from torch import Tensor
 
 from rampcli.checkpoint.load_weights import open_run, read_weights
 from rampcli.checkpoint.manifest import Checkpoint
-from rampcli.config.huggingface import to_huggingface
 from rampcli.config.schema import Config
 from rampcli.errors import UsageError, reason_of
 from rampcli.models.decoder import Decoder
 from rampcli.models.huggingface import joined, places
+from rampcli.models.huggingface_config import to_huggingface
 from rampcli.own_folder import replace_file, write_json
 from rampcli.weights.program import run_and_exit
 from rampcli.weights.tokenizer import read_tokenizer

@@ -5,8 +5,8 @@ from typing import Any
 
 import yaml
 
-from rampcli.config.huggingface import as_settings, has_weights, read_config
 from rampcli.errors import UsageError, visible
+from rampcli.models.huggingface_config import as_settings, has_weights, read_config
 from rampcli.own_folder import replace_file
 
 

@@ -15,7 +15,6 @@ from rampcli.checkpoint.manifest import complete_checkpoints, consumed_samples
 from rampcli.checkpoint.save import Checkpoints
 from rampcli.checkpoint.state import TrainingState
 from rampcli.config import snapshot
-from rampcli.config.huggingface import check_init_from
 from rampcli.config.layers import sources_named
 from rampcli.config.run_plan import Resolved, run_plan
 from rampcli.config.schema import Config
@@ -25,6 +24,7 @@ from rampcli.data.sources import open_corpora
 from rampcli.errors import EXIT_INTERRUPTED, RampcliError
 from rampcli.models.decoder import Decoder
 from rampcli.models.huggingface import Folder
+from rampcli.models.huggingface_config import check_init_from
 from rampcli.parallel.mesh import DATA, Meshes, build_meshes
 from rampcli.parallel.ranks import broadcast_from_rank_0
 from rampcli.run_directory import PREEMPTED, RunDirectory

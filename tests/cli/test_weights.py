@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from commands import run_command
-from rampcli.config.huggingface import to_huggingface
 from rampcli.config.schema import ModelConfig
+from rampcli.models.huggingface_config import to_huggingface
 from rampcli.run_directory import RunDirectory, read_rows
 
 SMALL = [

@@ -11,11 +11,11 @@ from safetensors.torch import save_file
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from models.families import FAMILIES
-from rampcli.config.huggingface import read_config, to_huggingface
 from rampcli.config.schema import ModelConfig
 from rampcli.errors import DamagedFileError
 from rampcli.models.decoder import Decoder
 from rampcli.models.huggingface import Folder, places
+from rampcli.models.huggingface_config import read_config, to_huggingface
 from rampcli.own_folder import write_json
 from rampcli.train.build import fill_weights, initial_weights
 

@@ -17,13 +17,13 @@ from rampcli.checkpoint.load_weights import load_model, open_run
 from rampcli.checkpoint.manifest import complete_checkpoints
 from rampcli.checkpoint.save import Checkpoints
 from rampcli.checkpoint.state import TrainingState
-from rampcli.config.huggingface import read_config
 from rampcli.config.schema import Config, ModelConfig
 from rampcli.config.snapshot import identity, to_yaml
 from rampcli.data.tokenizer import byte_tokenizer
 from rampcli.errors import DamagedFileError, NoCheckpointError, UsageError
 from rampcli.models.decoder import Decoder
 from rampcli.models.huggingface import Folder
+from rampcli.models.huggingface_config import read_config
 from rampcli.run_directory import RunDirectory
 from rampcli.train.build import fill_weights
 from rampcli.weights.export import export

@@ -4,16 +4,16 @@ from pathlib import Path
 
 import pytest
 
-from rampcli.config.huggingface import (
+from rampcli.config.layers import build
+from rampcli.config.schema import Config, ModelConfig
+from rampcli.errors import UsageError
+from rampcli.models.huggingface_config import (
     SHAPE,
     as_settings,
     check_init_from,
     read_config,
     to_huggingface,
 )
-from rampcli.config.layers import build
-from rampcli.config.schema import Config, ModelConfig
-from rampcli.errors import UsageError
 
 LLAMA = to_huggingface(ModelConfig(num_query_groups=2), sequence_length=64, dtype="float32")
 QWEN3 = to_huggingface(ModelConfig(qk_norm=True), sequence_length=64, dtype="float32")
