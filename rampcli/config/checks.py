@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 from rampcli.batch.division import divisors
-from rampcli.config.choices import DecayStyle, PositionEmbedding
+from rampcli.config.choices import PositionEmbedding
 from rampcli.config.corpora import check_corpora
 from rampcli.config.launch_checks import LAUNCH_CHECKS
 from rampcli.config.model_size import head_size_of
@@ -12,6 +12,7 @@ from rampcli.config.schema import Config
 from rampcli.config.settings import Setting, leaves, settings, shown
 from rampcli.config.splits import SPLIT_CHECKS
 from rampcli.errors import Report, UsageError
+from rampcli.schedule.learning_rate import DECAY_STYLES
 
 
 def check_ranges(config: Config) -> None:
@@ -150,15 +151,14 @@ def check_schedule(config: Config) -> None:
             keys=("optim.min_lr", "optim.lr"),
             remedy=f"optim.min_lr={optim.lr}",
         )
-    if schedule.decay_style is DecayStyle.inverse_sqrt and not (
-        optim.warmup_samples or optim.warmup_steps
-    ):
+    style = DECAY_STYLES[schedule.decay_style]
+    if style.needs_warmup and not (optim.warmup_samples or optim.warmup_steps):
         raise UsageError(
-            "schedule.decay_style=inverse_sqrt needs a warm-up to decay from",
+            f"schedule.decay_style={schedule.decay_style} needs a warm-up to decay from",
             keys=("schedule.decay_style", "optim.warmup_samples", "optim.warmup_steps"),
             remedy="optim.warmup_samples=10000",
         )
-    if schedule.wsd_decay_samples is not None and schedule.decay_style is not DecayStyle.wsd:
+    if schedule.wsd_decay_samples is not None and not style.takes_decay_samples:
         raise UsageError(
             f"schedule.wsd_decay_samples={schedule.wsd_decay_samples} does not apply to"
             f" schedule.decay_style={schedule.decay_style}",

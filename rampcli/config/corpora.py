@@ -18,6 +18,7 @@ OF_FILES = {
     DataSource.indexed: "PREFIX, of `rampcli data build`",
     DataSource.text: "FILE, or a folder",
 }
+"""What `data.path` names, for the sources that read the user's files."""
 
 
 def corpora_of(config: Config) -> list[tuple[int, Path]]:

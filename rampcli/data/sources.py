@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rampcli.config.choices import DataSource
+from rampcli.config.corpora import OF_FILES
 from rampcli.config.schema import Config
 from rampcli.data.blend import Blend
 from rampcli.data.corpus import Corpus, MockCorpus
@@ -53,12 +54,10 @@ class Source:
         open: opens training and validation corpora, or raises a `UsageError`.
         check: raises a `UsageError` if the files cannot be trained on. It runs before any process
             is started, so it must be quick.
-        reads_paths: True if the user names files, so that data.validation_path is a remedy.
     """
 
     open: Callable[[Config], Opened]
     check: Callable[[Config], object] = lambda _: None
-    reads_paths: bool = False
 
 
 def open_corpora(config: Config) -> Corpora:
@@ -103,11 +102,8 @@ def _check_windows(config: Config, use: str, corpus: Corpus, needed: int) -> Non
         "a shorter data.sequence_length",
         "fewer trainer.val_samples" if use == "validation" else "data.pad_last_window=true",
     ]
-    if (
-        use == "validation"
-        and config.data.validation_path is None
-        and SOURCES[config.data.source].reads_paths
-    ):
+    data = config.data
+    if use == "validation" and data.validation_path is None and data.source in OF_FILES:
         remedies.append("data.validation_path=PATH")
     raise UsageError(
         f"the {use} corpus of {corpus.name} has {corpus.windows:,} samples of"
@@ -159,7 +155,7 @@ def _open_mock(config: Config) -> Opened:
 SOURCES = {
     DataSource.stdlib: Source(open=_open_stdlib),
     DataSource.mock: Source(open=_open_mock),
-    DataSource.text: Source(open=open_text, check=check_text_paths, reads_paths=True),
-    DataSource.indexed: Source(open=open_indexed, check=open_corpora, reads_paths=True),
+    DataSource.text: Source(open=open_text, check=check_text_paths),
+    DataSource.indexed: Source(open=open_indexed, check=open_corpora),
 }
 """Data sources by `data.source`."""
