@@ -38,11 +38,11 @@ def compose_words(
         parse(joined, groups=group_names(config_dir), place=COMMAND_LINE, report=report)
         report.close()
     assert config is not None
-    config = lay_over(config, joined, config_dir=config_dir, report=report)
+    stack = lay_over(config, joined, config_dir=config_dir, report=report)
     if resumes:
         return resolve(
-            config,
+            stack,
             consumed_samples_in=lambda path: consumed_samples(RunDirectory(path)),
             report=report,
         )
-    return resolve(config, report=report)
+    return resolve(stack, report=report)

@@ -14,7 +14,7 @@ from yaml.constructor import SafeConstructor
 
 from rampcli.bundled import bundled
 from rampcli.config.groups import check_folder, check_option, folders, group_names, option_file
-from rampcli.config.layers import COMMAND_LINE, Layer, Rank, Said, Stack, placed, stack_of
+from rampcli.config.layers import COMMAND_LINE, Layer, Rank, Said, Stack, edited_stack, placed
 from rampcli.config.schema import Config
 from rampcli.config.settings import shown
 from rampcli.config.words import as_option, parse, quoted
@@ -66,10 +66,8 @@ def lay_over(
     config_dir: Path | None = None,
     place: str = COMMAND_LINE,
     report: Report | None = None,
-) -> Config:
-    """Returns a configuration with words laid over it, as if they were assigned in Python.
-
-    `config` itself is not changed.
+) -> Stack:
+    """Returns the layers of a configuration with a layer of words on top, for `resolve`.
 
     Another group option (`data=mock`) replaces the option's file. What the recipe set in Python,
     and then the words, go on top.
@@ -96,7 +94,7 @@ def lay_over(
         for group, option in words.items()
         if group in groups and _exists(group, option, config_dir, place, own)
     }
-    stack = stack_of(config)
+    stack = edited_stack(config, "recipe", Rank.RECIPE, report=own)
     composed, choices = stack.composed, stack.choices
     if options:
         choices = {key: said for key, said in choices.items() if key not in options} | options
@@ -104,14 +102,10 @@ def lay_over(
             choices, config_dir=config_dir, known=composed, typed=options, report=own
         )
     values = {key: value for key, value in words.items() if key not in groups}
-    laid = (
-        *stack.laid,
-        Layer.of("recipe", Rank.RECIPE, stack.edits(config), report=own),
-        Layer.of(place, Rank.USER, values, report=own),
-    )
+    layer = Layer.of(place, Rank.USER, values, report=own)
     if report is None:
         own.close()
-    return Stack(composed, laid, choices).config()
+    return Stack(composed, (*stack.laid, layer), choices)
 
 
 def _layers(

@@ -214,6 +214,12 @@ def stack_of(config: Config) -> Stack:
     return stack
 
 
+def edited_stack(config: Config, name: str, rank: Rank, *, report: Report) -> Stack:
+    """Returns the stack of a configuration with what was set in Python as a layer on top."""
+    stack = stack_of(config)
+    return stack.above(Layer.of(name, rank, stack.edits(config), report=report))
+
+
 def build(
     values: Mapping[str, Any], *, place: Callable[[str], str], report: Report | None = None
 ) -> Config:

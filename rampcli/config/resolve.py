@@ -8,7 +8,7 @@ from pathlib import Path
 from rampcli.batch.dialects.maxtext import WORDS
 from rampcli.config.checks import CHECKS, check_ranges
 from rampcli.config.folding import fold
-from rampcli.config.layers import PYTHON, Layer, Rank, Stack, stack_of
+from rampcli.config.layers import PYTHON, Rank, Stack, edited_stack
 from rampcli.config.run_plan import Resolved, run_dir_of, run_plan
 from rampcli.config.schema import Config
 from rampcli.config.settings import settings
@@ -17,7 +17,7 @@ from rampcli.errors import Report
 
 
 def resolve(
-    config: Config,
+    config: Config | Stack,
     *,
     consumed_samples_in: Callable[[Path], int] = lambda _: 0,
     report: Report | None = None,
@@ -25,7 +25,7 @@ def resolve(
     """Checks a configuration and plans its run. `config` itself is not changed.
 
     Args:
-        config: from a recipe or `compose`.
+        config: from a recipe, or the layers that `lay_over` returns.
         consumed_samples_in: returns the progress of a run directory, in samples. Stages before it
             are not checked.
         report: errors found earlier; they are raised together with those found here.
@@ -34,8 +34,11 @@ def resolve(
         UsageError: all errors together, each with its keys and where their values come from.
     """
     report = report or Report()
-    stack = stack_of(config)
-    stack = stack.above(Layer.of(PYTHON, Rank.USER, stack.edits(config), report=report))
+    stack = (
+        config
+        if isinstance(config, Stack)
+        else edited_stack(config, PYTHON, Rank.USER, report=report)
+    )
     folded: Stack | None = None
     notes: tuple[str, ...] = ()
     with _new_errors(report, stack):

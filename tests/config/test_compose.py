@@ -56,13 +56,13 @@ def test_typing_settings_is_assigning_them(composed, recipe):
     recipe.trainer.max_samples = 2_000_000
     recipe.rampup.node_policy = "fixed"
     recipe.model.bias = True
-    assert snapshot(lay_over(composed, typed)) == snapshot(recipe)
-    assert snapshot(lay_over(composed, typed[::-1])) == snapshot(recipe)
+    assert snapshot(lay_over(composed, typed).config()) == snapshot(recipe)
+    assert snapshot(lay_over(composed, typed[::-1]).config()) == snapshot(recipe)
 
 
 def test_what_is_typed_wins_over_what_the_recipe_assigned(recipe):
     recipe.optim.lr, recipe.seed = 0.5, 5
-    laid = lay_over(recipe, ["optim.lr=0.25"])
+    laid = lay_over(recipe, ["optim.lr=0.25"]).config()
     assert (laid.optim.lr, laid.seed) == (0.25, 5)
 
 
@@ -75,7 +75,7 @@ def test_laying_over_leaves_the_recipes_configuration_as_it_was(composed):
 
 def test_another_option_keeps_what_the_recipe_chose_and_assigned(recipe):
     recipe.trainer.max_steps = 5000
-    laid = lay_over(recipe, ["data=stdlib", "optim=nemo_adam", "optim.warmup_steps=7"])
+    laid = lay_over(recipe, ["data=stdlib", "optim=nemo_adam", "optim.warmup_steps=7"]).config()
     assert laid.data.source is DataSource.stdlib
     assert (laid.optim.lr, laid.optim.eps, laid.optim.warmup_steps) == (3e-4, 1e-5, 7)
     assert (laid.name, laid.trainer.num_nodes, laid.trainer.max_steps) == ("gpt3_5b", 16, 5000)
@@ -85,13 +85,13 @@ def test_another_option_keeps_what_the_recipe_chose_and_assigned(recipe):
 @pytest.mark.parametrize("second", ["seed=5", "data=stdlib"])
 def test_laying_over_twice_is_laying_over_once_with_both(composed, second):
     first = ["optim.lr=0.5", "model.init_std=0.5"]
-    assert dict(leaves(lay_over(lay_over(composed, first), [second]))) == dict(
-        leaves(lay_over(composed, [*first, second]))
+    assert dict(leaves(lay_over(lay_over(composed, first).config(), [second]).config())) == dict(
+        leaves(lay_over(composed, [*first, second]).config())
     )
 
 
 def test_laying_nothing_over_changes_nothing(composed):
-    laid = lay_over(composed, [])
+    laid = lay_over(composed, []).config()
     assert laid == composed
     assert laid is not composed
 
@@ -134,7 +134,7 @@ def test_a_word_that_sets_nothing_is_refused_with_a_message(composed, word, mess
 def test_one_key_with_two_values_is_refused_and_with_one_value_twice_is_not(composed):
     with pytest.raises(UsageError, match="seed is given twice: 1 and 2"):
         lay_over(composed, ["seed=1", "seed=2"])
-    assert lay_over(composed, ["seed=1", "seed=1"]).seed == 1
+    assert lay_over(composed, ["seed=1", "seed=1"]).config().seed == 1
 
 
 def test_everything_that_is_wrong_is_said_at_once_and_a_report_takes_it(composed):
@@ -142,7 +142,7 @@ def test_everything_that_is_wrong_is_said_at_once_and_a_report_takes_it(composed
     with pytest.raises(UsageErrors) as refusal:
         lay_over(composed, words)
     report = Report()
-    laid = lay_over(composed, words, report=report)
+    laid = lay_over(composed, words, report=report).config()
     assert [str(error) for error in refusal.value.errors] == [str(error) for error in report.errors]
     assert [error.keys[:1] for error in report.errors] == [("seeed",), (), ("data",), ("seed",)]
     assert {error.set_by for error in report.errors} == {("command line",)}
@@ -150,7 +150,7 @@ def test_everything_that_is_wrong_is_said_at_once_and_a_report_takes_it(composed
 
 
 def test_words_from_elsewhere_are_placed_there(composed):
-    laid = lay_over(composed, ["optim.lr=0.25"], place="measured in runs/a")
+    laid = lay_over(composed, ["optim.lr=0.25"], place="measured in runs/a").config()
     assert laid.stack.said("optim.lr").place == "measured in runs/a"
     with pytest.raises(UsageError) as refusal:
         lay_over(composed, ["seed=many"], place="measured in runs/a")
@@ -160,7 +160,7 @@ def test_words_from_elsewhere_are_placed_there(composed):
 @pytest.mark.parametrize("folder", ["mine", "it's, a [folder]=1", "modèle 🚀", "${x}"])
 def test_a_folder_of_the_users_adds_options_beside_those_there_are(composed, option, folder):
     mine = option(f"{folder}/optim/mine", "lr: 0.5\nbeta1: 0.8\n") / folder
-    laid = lay_over(composed, ["optim=mine", "data=stdlib"], config_dir=mine)
+    laid = lay_over(composed, ["optim=mine", "data=stdlib"], config_dir=mine).config()
     assert (laid.optim.lr, laid.optim.beta1, laid.optim.warmup_steps, laid.data.source) == (
         0.5,
         0.8,
@@ -172,7 +172,7 @@ def test_a_folder_of_the_users_adds_options_beside_those_there_are(composed, opt
 
 def test_a_folder_may_be_named_from_where_one_stands(composed, option, monkeypatch):
     monkeypatch.chdir(option("conf/optim/mine", "lr: 0.5\n"))
-    assert lay_over(composed, ["optim=mine"], config_dir=Path("conf")).optim.lr == 0.5
+    assert lay_over(composed, ["optim=mine"], config_dir=Path("conf")).config().optim.lr == 0.5
 
 
 def test_an_option_that_does_not_exist_is_refused_with_the_users_own_among_those_that_do(
@@ -192,7 +192,7 @@ def test_an_option_over_the_whole_tree_sets_several_sections(composed, option):
         "batch/mine",
         "# @package _global_\ndata:\n  micro_batch_size: 2\nmodel:\n  global_batch_size: 32\n",
     )
-    laid = lay_over(composed, ["batch=mine"], config_dir=mine)
+    laid = lay_over(composed, ["batch=mine"], config_dir=mine).config()
     assert (
         laid.data.micro_batch_size,
         laid.model.global_batch_size,
@@ -257,7 +257,7 @@ def test_a_group_that_is_chosen_later_overrides_what_was_chosen_before(option):
         compose("batch=nemo_gpt3", "trainer.num_nodes=16", "trainer.devices=4"),
         ["batch=mine"],
         config_dir=mine,
-    )
+    ).config()
     assert (config.trainer.num_nodes, config.trainer.devices) == (3, 4)
 
 

@@ -180,12 +180,12 @@ def test_what_is_no_split_is_refused(split):
     ids=str,
 )
 def test_a_blend_is_typed_as_a_list(composed, word, blend):
-    assert lay_over(composed, [word]).data.blend == blend
+    assert lay_over(composed, [word]).config().data.blend == blend
 
 
 def test_numbers_that_are_paths_stay_as_they_were_typed(composed):
-    assert lay_over(composed, ["data.path=2024"]).data.path == "2024"
-    assert lay_over(composed, ["data.blend=[1,2024]"]).data.blend == ["1", "2024"]
+    assert lay_over(composed, ["data.path=2024"]).config().data.path == "2024"
+    assert lay_over(composed, ["data.blend=[1,2024]"]).config().data.blend == ["1", "2024"]
 
 
 def test_a_recipe_may_write_weights_as_numbers(recipe):

@@ -64,14 +64,14 @@ def test_no_word_of_another_system_is_left(composed):
 
 
 def test_folding_leaves_the_stack_as_it_was(composed):
-    stack = lay_over(composed, words(RAMP)).stack
+    stack = lay_over(composed, words(RAMP))
     before = stack.values()
     fold(stack)
     assert stack.values() == before
 
 
 def test_what_decided_a_canonical_key_is_named_with_its_place_and_ranks_as_high(composed):
-    stack, _ = fold(lay_over(composed, ["data.global_batch_size=4096"]).stack)
+    stack, _ = fold(lay_over(composed, ["data.global_batch_size=4096"]))
     said = stack.said("model.global_batch_size")
     assert said == Said(
         4096, "data.global_batch_size=4096 (command line)", "data.global_batch_size"
@@ -82,7 +82,7 @@ def test_what_decided_a_canonical_key_is_named_with_its_place_and_ranks_as_high(
 def test_a_file_chosen_on_the_command_line_replaces_what_the_recipe_sets_in_another_key(option):
     recipe = compose("optim.warmup_samples=null", "optim.warmup_steps=10")
     mine = option("optim/mine", "warmup_samples: 100\n")
-    stack, _ = fold(lay_over(recipe, ["optim=mine"], config_dir=mine).stack)
+    stack, _ = fold(lay_over(recipe, ["optim=mine"], config_dir=mine))
     assert stack.said("optim.warmup_samples").value == 100
     assert stack.said("optim.warmup_steps").value is None
 
@@ -94,7 +94,7 @@ def test_what_replaces_another_key_is_named_by_the_word_that_was_typed():
         "model.step_batch_size_schedule='0:768 1B:2048'",
     )
     typed = ["data.rampup_batch_size=[256,256,10M]", "model.global_batch_size=2048"]
-    stack, _ = fold(lay_over(recipe, typed).stack)
+    stack, _ = fold(lay_over(recipe, typed))
     place = "data.rampup_batch_size=[256,256,10000000] (command line)"
     assert stack.said("model.step_batch_size_schedule") == Said(
         None, place, "model.rampup_batch_size"

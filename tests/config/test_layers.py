@@ -67,7 +67,7 @@ def test_changing_a_list_in_place_is_an_edit(recipe):
 
 
 def test_a_value_typed_is_placed_on_the_command_line_even_where_it_changes_nothing(composed):
-    laid = lay_over(composed, ["optim.lr=0.5", "seed=1234"])
+    laid = lay_over(composed, ["optim.lr=0.5", "seed=1234"]).config()
     assert (place_of(laid, "optim.lr"), place_of(laid, "seed")) == ("command line", "command line")
     assert rank_of(laid, "optim.lr") is rank_of(laid, "seed") is Rank.USER
     assert place_of(laid, "optim.beta1").startswith("optim/nemo_gpt3.yaml:")
@@ -77,7 +77,7 @@ def test_what_a_recipe_assigns_in_python_is_the_recipes_once_the_command_line_is
     recipe,
 ):
     recipe.optim.lr = 0.5
-    laid = lay_over(recipe, ["seed=5"])
+    laid = lay_over(recipe, ["seed=5"]).config()
     assert rank_of(laid, "optim.lr") is Rank.RECIPE
     assert rank_of(laid, "seed") is Rank.USER
 
@@ -97,7 +97,7 @@ def test_a_history_tells_every_layer_that_spoke_and_the_last_one_holds(
         (gpt3_5b_place, "[256, 256, 10000000]"),
     ]
     assert history_of(composed, key) == said
-    laid = lay_over(composed, [f"{key}=[512,512,1000]"])
+    laid = lay_over(composed, [f"{key}=[512,512,1000]"]).config()
     assert history_of(laid, key) == [*said, ("command line", "[512, 512, 1000]")]
     laid.model.rampup_batch_size = None
     edited = resolve(laid).config
@@ -126,7 +126,7 @@ def test_an_option_that_is_chosen_after_a_value_outdoes_it_and_the_history_says_
     mine = option("batch/mine", "# @package _global_\ntrainer:\n  num_nodes: 3\n")
     laid = lay_over(
         compose("batch=nemo_gpt3", "trainer.num_nodes=16"), ["batch=mine"], config_dir=mine
-    )
+    ).config()
     assert place_of(laid, "trainer.num_nodes") == "batch/mine.yaml:3"
     assert [value for _, value in history_of(laid, "trainer.num_nodes")] == ["1", "16", "3"]
     assert rank_of(laid, "trainer.num_nodes") is Rank.CHOSEN
@@ -192,7 +192,7 @@ def build_smallest(config):
 
 def test_an_error_names_each_place_once_and_leaves_out_keys_that_do_not_exist(composed):
     error = UsageError("x", keys=("trainer.num_nodes", "optim", "trainer.devices", "optim.beta1"))
-    laid = lay_over(composed, ["trainer.num_nodes=4"])
+    laid = lay_over(composed, ["trainer.num_nodes=4"]).config()
     laid.stack.name_sources(error)
     recipe, file = place_of(composed, "trainer.devices"), place_of(composed, "optim.beta1")
     assert error.set_by == ("trainer.num_nodes=4 (command line)", recipe, file)

@@ -148,7 +148,7 @@ def test_a_refused_spelling_is_placed_where_it_was_set(recipe):
 def test_the_users_end_replaces_that_of_the_files_in_another_unit(composed, recipe, end):
     assert composed.trainer.max_steps == 75_000
     setattr(recipe.trainer, end, 640)
-    for config in (recipe, lay_over(composed, [f"trainer.{end}=640"])):
+    for config in (recipe, lay_over(composed, [f"trainer.{end}=640"]).config()):
         trainer = resolve(config).config.trainer
         assert (getattr(trainer, end), trainer.max_steps) == (640, None)
 
@@ -294,7 +294,7 @@ def test_a_wrong_type_assigned_in_python_is_said_once(recipe):
 def test_stages_that_are_behind_are_not_checked_and_those_to_come_are(composed):
     awkward = lay_over(
         composed, ["rampup.node_policy=fixed", "model.rampup_batch_size=[256,1792,10M]"]
-    )
+    ).config()
     assert "stage 0 (batch size 256)" in refusal_of(awkward).message
     asked = []
 

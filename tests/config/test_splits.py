@@ -376,7 +376,7 @@ def test_a_stage_that_is_behind_does_not_have_to_divide_any_more():
         "trainer.max_samples=1000",
         "parallel.data_parallel_shard_size=8",
     ]
-    config = lay_over(llm.from_factory("llama3_tiny"), words)
+    config = lay_over(llm.from_factory("llama3_tiny"), words).config()
     with pytest.raises(UsageError, match="stage 0: 4 data-parallel ranks do not divide"):
         resolve(config)
     assert [

@@ -97,7 +97,7 @@ def resuming(tmp_path, *words: str) -> Resolved:
     config = lay_over(
         llm.from_factory("llama3_tiny"),
         [f"run_dir={tmp_path}/run", "trainer.accelerator=cpu", *words],
-    )
+    ).config()
     return resolve(config, consumed_samples_in=lambda path: consumed_samples(RunDirectory(path)))
 
 

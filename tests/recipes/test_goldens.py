@@ -21,7 +21,7 @@ REQUIRED = {"shakespeare_char": ["data.path=my.txt"]}
 
 def settings_of(name: str) -> dict[str, object]:
     """Returns the resolved settings of a recipe that differ from the defaults."""
-    recipe = lay_over(getattr(llm, name).pretrain_recipe(), REQUIRED.get(name, []))
+    recipe = lay_over(getattr(llm, name).pretrain_recipe(), REQUIRED.get(name, [])).config()
     defaults = settings(Config())
     found = settings(resolve(recipe).config)
     return {key: value for key, value in found.items() if value != defaults[key]}

@@ -133,7 +133,7 @@ def test_llama3_8b_typed_and_written_in_python_give_the_same_snapshot():
             "model.rampup_batch_size=[256,128,50000000]",
             "trainer.num_nodes=16",
         ],
-    )
+    ).config()
     written = llm.llama3_8b.pretrain_recipe()
     written.data.micro_batch_size = 4
     written.model.global_batch_size = 1024
@@ -146,7 +146,7 @@ def test_llama3_8b_typed_and_written_in_python_give_the_same_snapshot():
             "data.global_batch_size=1024",
             "model.rampup_batch_size=[256,128,50M]",
         ],
-    )
+    ).config()
     snapshots = [settings(resolve(config).config) for config in (typed, written, called)]
     assert snapshots[0] == snapshots[1] == snapshots[2]
     assert [stage.num_nodes for stage in resolve(typed).plan.stages] == [

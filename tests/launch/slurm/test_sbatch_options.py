@@ -7,7 +7,7 @@ from rampcli.errors import UsageError
 
 
 def check(*words: str, key: str = "sbatch_args") -> None:
-    config = lay_over(llm.from_factory("llama3_tiny"), [])
+    config = lay_over(llm.from_factory("llama3_tiny"), []).config()
     setattr(config.launch.slurm, key, list(words) if key == "sbatch_args" else words[0])
     check_slurm_words(config)
 

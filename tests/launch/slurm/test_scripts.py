@@ -55,7 +55,7 @@ def recipe() -> Config:
 def compose(**settings: str) -> Config:
     return lay_over(
         recipe(), [f"{key}={value}" for key, value in (RAMP_OF_JOBS | settings).items()]
-    )
+    ).config()
 
 
 def scripts(*words: str, consumed_samples: int = 0) -> list[JobScript]:
