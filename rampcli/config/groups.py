@@ -5,8 +5,8 @@ import filecmp
 from pathlib import Path
 from typing import Any
 
+from rampcli import plain_yaml
 from rampcli.bundled import bundled
-from rampcli.config import plain_yaml
 from rampcli.config.settings import shown
 from rampcli.errors import UsageError
 

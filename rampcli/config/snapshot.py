@@ -9,9 +9,9 @@ from typing import Any
 
 from omegaconf import OmegaConf
 
+from rampcli import plain_yaml
 from rampcli.batch.dialects.spellings import SPELLINGS
 from rampcli.batch.plan import GLOBAL_KEY
-from rampcli.config import plain_yaml
 from rampcli.config.checks import CHECKS, check_ranges
 from rampcli.config.layers import DEFAULT, Layer, Rank, Said, Stack, placed, stack_of
 from rampcli.config.schema import Config
