@@ -39,8 +39,8 @@ class JobScript:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Job:
-    """A job that trains stages of a run, as its queue reports it.
+class JobRecord:
+    """A job that trains stages of a run, as its launcher records it.
 
     Attributes:
         job: ID, or None if the job was not submitted.
@@ -50,9 +50,6 @@ class Job:
         global_batch_sizes: batch size of each stage, in samples.
         script: path of its script, relative to the run directory.
         dependency: ID of the job that must succeed first, or None for the first job.
-        state: PENDING or RUNNING, for example; None if the queue no longer lists the job.
-        reason: why the job is in this state, or None if the queue gives no reason.
-        is_active: True if the job waits, runs or will run again.
     """
 
     job: str | None
@@ -62,6 +59,18 @@ class Job:
     global_batch_sizes: tuple[int, ...]
     script: str
     dependency: str | None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Job(JobRecord):
+    """A recorded job with what its queue reports.
+
+    Attributes:
+        state: PENDING or RUNNING, for example; None if the queue no longer lists the job.
+        reason: why the job is in this state, or None if the queue gives no reason.
+        is_active: True if the job waits, runs or will run again.
+    """
+
     state: str | None
     reason: str | None
     is_active: bool

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from rampcli.errors import DamagedFileError, RampcliError, UsageError
-from rampcli.launch.protocol import Job, JobScript
+from rampcli.launch.protocol import Job, JobRecord, JobScript
 from rampcli.launch.slurm import FOLDER, commands
 from rampcli.own_folder import link_refused
 from rampcli.records import COUNT, POSITIVE, read_json
@@ -41,24 +41,6 @@ _CAN_SAVE = frozenset({"RUNNING", "SUSPENDED"})
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class ChainedJob:
-    """One job of a chain, as slurm/jobs.json records it. The attributes are those of `Job`."""
-
-    job: str | None
-    name: str
-    stages: tuple[int, ...]
-    num_nodes: int
-    global_batch_sizes: tuple[int, ...]
-    script: str
-    dependency: str | None
-
-    def with_state(self, state: str | None, *, reason: str | None = None) -> Job:
-        """Returns the job with the state that Slurm reports; None if Slurm does not list it."""
-        is_active = state is not None and state not in commands.OVER
-        return Job(**asdict(self), state=state, reason=reason, is_active=is_active)
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
 class Chain:
     """The contents of slurm/jobs.json.
 
@@ -69,7 +51,7 @@ class Chain:
         cancelled: True if the jobs were asked to end.
     """
 
-    jobs: tuple[ChainedJob, ...]
+    jobs: tuple[JobRecord, ...]
     submitted: float | None = None
     cancelled: bool = False
 
@@ -100,14 +82,20 @@ def read(directory: RunDirectory) -> Chain | None:
     return Chain(jobs=jobs, submitted=facts["submitted"], cancelled=facts["cancelled"])
 
 
-def _read_job(path: Path, position: int, facts: dict[str, Any]) -> ChainedJob:
+def _read_job(path: Path, position: int, facts: dict[str, Any]) -> JobRecord:
     for field, pattern in _ALLOWED.items():
         if facts[field] is not None and not pattern.fullmatch(facts[field]):
             raise DamagedFileError(
                 f"{path} is damaged: jobs[{position}].{field} is {facts[field]!r}"
             )
     tuples = {name: tuple(facts[name]) for name in ("stages", "global_batch_sizes")}
-    return ChainedJob(**{name: facts[name] for name in JOB} | tuples)
+    return JobRecord(**{name: facts[name] for name in JOB} | tuples)
+
+
+def with_state(record: JobRecord, state: str | None, *, reason: str | None = None) -> Job:
+    """Returns a recorded job with the state that Slurm reports; None if Slurm does not list it."""
+    is_active = state is not None and state not in commands.OVER
+    return Job(**asdict(record), state=state, reason=reason, is_active=is_active)
 
 
 def is_cancelled(directory: RunDirectory) -> bool:
@@ -238,8 +226,8 @@ def _write(directory: RunDirectory, chain: Chain) -> Chain:
     return chain
 
 
-def _planned(directory: RunDirectory, script: JobScript) -> ChainedJob:
-    return ChainedJob(
+def _planned(directory: RunDirectory, script: JobScript) -> JobRecord:
+    return JobRecord(
         job=None,
         name=script.job_name,
         stages=tuple(stage.stage for stage in script.stages),
@@ -269,7 +257,7 @@ def _submit_job(directory: RunDirectory, chain: Chain, position: int, script: Jo
     return replace(chain, jobs=(*chain.jobs[:position], job, *chain.jobs[position + 1 :]))
 
 
-def _find(planned: ChainedJob, known: Sequence[commands.QueuedJob], *, folder: str) -> Job:
+def _find(planned: JobRecord, known: Sequence[commands.QueuedJob], *, folder: str) -> Job:
     """Returns a job with the state that Slurm reports.
 
     An ID alone does not identify the job: after losing its state, Slurm may reuse IDs.
@@ -277,8 +265,8 @@ def _find(planned: ChainedJob, known: Sequence[commands.QueuedJob], *, folder: s
     for job in known:
         same = job.job == planned.job if planned.job is not None else not job.is_over
         if same and (job.name, job.folder) == (planned.name, folder):
-            return replace(planned, job=job.job).with_state(job.state, reason=job.reason)
-    return planned.with_state(None)
+            return with_state(replace(planned, job=job.job), job.state, reason=job.reason)
+    return with_state(planned, None)
 
 
 def _withdraw(directory: RunDirectory) -> None:

@@ -37,7 +37,7 @@ class SlurmLauncher(Launcher):
             state=launch.directory.read_state() or {},
             started=True,
             exit_code=0,
-            jobs=tuple(job.with_state("PENDING") for job in jobs),
+            jobs=tuple(chain.with_state(job, "PENDING") for job in jobs),
         )
 
     def can_ask(self) -> bool:
