@@ -13,12 +13,9 @@ from rampcli.config.choices import (
     AccumulateReduce,
     Activation,
     ActivationCheckpointing,
-    BatchCoupling,
     DataSource,
-    DecayStyle,
     Normalization,
     OnNonfinite,
-    Optimizer,
     PositionEmbedding,
     Precision,
     Resume,
@@ -30,6 +27,7 @@ from rampcli.config.launch_schema import (
     RampupConfig,
     ThroughputConfig,
 )
+from rampcli.config.optim_schema import OptimConfig, ScheduleConfig
 
 MOST_WIDTH = 1_000_000
 MOST_SEQUENCE = 16_000_000
@@ -308,68 +306,6 @@ class ParallelConfig:
         "Parts of a micro batch that pass through the pipeline one after another; a multiple of"
         " the stages. `null`: the accumulated micro batches pass instead.",
         at_least=1,
-    )
-
-
-@dataclass(kw_only=True, slots=True)
-class OptimConfig:
-    """The optimiser and the learning rate. At most one of the two warm-ups is set."""
-
-    optimizer: Optimizer = setting(
-        Optimizer.adamw,
-        "Optimiser. `muon`: Muon for the layers' matrices, scaled to AdamW's learning rate, and"
-        " AdamW for the rest.",
-    )
-    lr: float = setting(1e-3, "Highest learning rate.", at_least=0)
-    min_lr: float = setting(0.0, "Learning rate at the end of the decay.", at_least=0)
-    warmup_samples: int | None = setting(
-        None,
-        "Length of the linear warm-up in samples. `null`: not set.",
-        unit="samples",
-        at_least=0,
-    )
-    warmup_steps: int | None = setting(
-        None,
-        "Length of the linear warm-up in steps; the plan converts it to samples. `null`: not set.",
-        unit="optimiser steps",
-        at_least=0,
-    )
-    weight_decay: float = setting(
-        0.1, "Weight decay of matrices and embeddings; other parameters have none.", at_least=0
-    )
-    beta1: float = setting(0.9, "AdamW's first decay rate.", at_least=0, below=1)
-    beta2: float = setting(0.95, "AdamW's second decay rate.", at_least=0, below=1)
-    eps: float = setting(1e-8, "AdamW's epsilon.", above=0)
-    muon_momentum: float = setting(0.95, "Muon's momentum.", at_least=0, below=1)
-    skip_step_sigma: float | None = setting(
-        None,
-        "Skip a step whose loss or gradient norm is more than this many standard deviations above"
-        " the last 128. `null`: skip none.",
-        above=0,
-    )
-
-
-@dataclass(kw_only=True, slots=True)
-class ScheduleConfig:
-    """How the learning rate decays over the samples, after a linear warm-up to `optim.lr`."""
-
-    decay_style: DecayStyle = setting(
-        DecayStyle.cosine,
-        "Shape of the decay. `linear`, `cosine`, `quarter_cosine` (the first quarter of a cosine)"
-        " and `wsd` (constant, then linear) end at `optim.min_lr`. `inverse_sqrt` falls as one over"
-        " the square root of the samples, `seesaw` as one over that of the batch size. `constant`:"
-        " no decay.",
-    )
-    wsd_decay_samples: int | None = setting(
-        None,
-        "Length of the final decay of `wsd`. `null`: the last tenth of the run.",
-        unit="samples",
-        at_least=1,
-    )
-    batch_coupling: BatchCoupling = setting(
-        BatchCoupling.none,
-        "How a batch below the largest scales the learning rate: not at all, by the square root"
-        " of its share of the largest, or by its share.",
     )
 
 

@@ -10,7 +10,7 @@ from torch.optim import AdamW
 from torch.optim import Optimizer as TorchOptimizer
 
 from rampcli.config.choices import Optimizer
-from rampcli.config.schema import OptimConfig
+from rampcli.config.optim_schema import OptimConfig
 from rampcli.models.decoder import Decoder
 
 STACKED = 2**22
