@@ -1,4 +1,5 @@
 import os
+from pathlib import Path
 
 import pytest
 
@@ -13,9 +14,23 @@ from rampcli.config.choices import Activation, Normalization, PositionEmbedding
 from rampcli.config.schema import Config, ModelConfig
 from rampcli.launch.workers import reserve_port
 
+ROOT = Path(__file__).parent
+
 # No deadline: a busy machine is slow.
 settings.register_profile("rampcli", deadline=None, max_examples=60)
 settings.load_profile("rampcli")
+
+LONG = ("slurm", "distributed", "hostile")
+"""Folders whose tests take longest. They run first, so that no process ends with a long test."""
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items):
+    def place(item):
+        folder = item.path.relative_to(ROOT).parts[0]
+        return LONG.index(folder) if folder in LONG else len(LONG)
+
+    items.sort(key=place)
 
 
 @pytest.fixture(scope="session")
