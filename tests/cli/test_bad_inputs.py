@@ -20,12 +20,12 @@ MOST_CPU_S = 5.0
 MOST_CHARACTERS = 1500
 """Longest line of a message, however long the input."""
 REAL = {
-    "a batch that does not divide",
+    "a global batch that does not divide over the ranks",
     "a mistyped key",
-    "a file with an object to build",
-    "a variable of the environment in a file",
-    "a run on more GPUs than there are",
-    "no recipe",
+    "a YAML tag that constructs an object",
+    "an environment variable in a file",
+    "a run on more GPUs than the machine has",
+    "a missing recipe",
 }
 """Titles of the rows that are also run as processes of their own."""
 

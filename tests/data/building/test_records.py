@@ -1,8 +1,6 @@
 import gzip
 import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pyarrow as pa
@@ -253,24 +251,6 @@ def test_a_damaged_file_is_named(tmp_path, suffix, damage):
     path.write_bytes(damage(path.read_bytes()))
     with pytest.raises(UsageError, match=f"cannot read {path}"):
         list(reader_of(path).chunks())
-
-
-def test_without_pyarrow_a_parquet_file_is_an_error_with_the_line_that_installs_it(tmp_path):
-    write(tmp_path / "a.parquet", TEXTS)
-    probe = f"""
-import sys
-sys.modules["pyarrow"] = None
-from pathlib import Path
-from rampcli.data.building.records import Reader, find_inputs
-try:
-    list(Reader(find_inputs([Path({str(tmp_path)!r})]), "text").chunks())
-except Exception as error:
-    print(error)
-"""
-    printed = subprocess.run(
-        [sys.executable, "-c", probe], capture_output=True, text=True, check=True
-    ).stdout
-    assert printed.endswith("try:    pip install 'rampcli[parquet]'\n")
 
 
 def test_what_is_no_file_is_refused_and_not_waited_for(tmp_path):
