@@ -173,7 +173,7 @@ def test_resuming_mid_ramp_continues_at_the_same_sample(run, share):
 
 
 @given(run=runs(), nodes=st.integers(1, 4))
-def test_on_another_world_a_stage_keeps_its_global_batch_or_is_refused(run, nodes):
+def test_on_another_world_size_a_stage_keeps_its_global_batch_or_is_refused(run, nodes):
     planned, world = plan(**run), nodes * run["fleet"].devices
     for stage in planned.stages:
         per_micro_step = stage.micro_batch_size * (world // run["fleet"].parallel.tensor)
@@ -190,7 +190,7 @@ def test_on_another_world_a_stage_keeps_its_global_batch_or_is_refused(run, node
 
 
 @given(run=runs())
-def test_on_its_scheduled_world_a_stage_is_split_as_planned(run):
+def test_on_its_planned_world_size_a_stage_is_split_as_planned(run):
     planned = plan(**run)
     for stage in planned.stages:
         assert planned.batch_on(stage, stage.world_size) == BatchPlan(
@@ -228,9 +228,7 @@ def test_the_documented_ramp_of_gpt3_5b_runs_on_the_nodes_of_the_documentation()
         ("best", "1 (batch size 6), 3 (batch size 10)"),
     ],
 )
-def test_a_stage_that_megatron_fails_on_once_it_is_reached_is_refused_before_the_start(
-    policy, wrong
-):
+def test_a_stage_on_which_megatron_fails_later_is_refused_before_the_start(policy, wrong):
     case = oracle_case("rampup.json", "mbs_dp_not_dividing_mid")
     given, failed = case["input"], case["megatron_legacy"]["error"]
     assert (failed["phase"], failed["iteration"]) == ("step", 4)
@@ -301,7 +299,7 @@ def test_context_parallelism_that_nemo_does_not_count_is_still_checked():
 
 
 @pytest.mark.parametrize("policy", ["nemo", "best", "fixed"])
-def test_a_given_accumulation_is_that_of_the_target(policy):
+def test_a_given_accumulation_applies_to_the_target(policy):
     planned = plan([8, 4, 100], 16, micro=2, accumulate=4, fleet=fleet_of(1, 2), policy=policy)
     assert [stage.accumulate_grad_batches for stage in planned.stages] == [2, 3, 4]
     with pytest.raises(
@@ -310,7 +308,7 @@ def test_a_given_accumulation_is_that_of_the_target(policy):
         plan([8, 4, 100], 16, micro=2, accumulate=2, fleet=fleet_of(1, 2), policy=policy)
 
 
-def test_a_target_is_derived_before_the_ramp_is_laid_out():
+def test_a_target_is_derived_before_the_ramp_is_planned():
     assert (
         plan([4, 4, 100], None, micro=2, accumulate=4, fleet=fleet_of(1, 2)).global_batch_size == 16
     )
@@ -324,7 +322,7 @@ def test_stages_that_a_short_ramp_skips_are_named():
     )
 
 
-def test_a_run_that_ends_inside_its_ramp_says_so():
+def test_a_run_that_ends_inside_its_ramp_has_a_note():
     planned = plan([4, 4, 24], 16, fleet=fleet_of(1, 1), max_steps=3)
     assert [(stage.global_batch_size, stage.steps) for stage in planned.stages] == [(4, 2), (8, 1)]
     assert planned.notes == ("the run ends before the ramp reaches its target 16",)
@@ -388,7 +386,7 @@ def test_a_ramp_and_a_micro_batch_that_are_wrong_are_refused_together():
     }
 
 
-def test_a_target_and_stages_that_do_not_divide_are_refused_together_each_once():
+def test_a_target_and_stages_that_do_not_divide_are_each_refused_once():
     with pytest.raises(UsageErrors) as refusal:
         plan([8, 3, 100], 17, micro=2, fleet=fleet_of(1, 2), policy="fixed")
     whole, stages = refusal.value.errors
@@ -401,7 +399,7 @@ def test_a_target_and_stages_that_do_not_divide_are_refused_together_each_once()
     )
 
 
-def test_a_wrong_ramp_and_a_wrong_end_are_one_refusal_with_exit_code_2():
+def test_a_wrong_ramp_and_a_wrong_end_give_one_refusal_with_exit_code_2():
     with pytest.raises(UsageError) as refusal:
         plan([4], 16, fleet=fleet_of(1, 1), max_steps=0)
     assert refusal.value.exit_code == 2
@@ -409,7 +407,7 @@ def test_a_wrong_ramp_and_a_wrong_end_are_one_refusal_with_exit_code_2():
 
 
 @given(run=runs())
-def test_a_plan_that_is_resumed_on_its_own_fleet_is_the_same_plan(run):
+def test_a_plan_resumed_on_its_own_fleet_is_the_same_plan(run):
     planned = plan(**run)
     for consumed, _ in steps_from(planned, 0):
         resumed = plan(**run, consumed_samples=consumed)
@@ -418,13 +416,13 @@ def test_a_plan_that_is_resumed_on_its_own_fleet_is_the_same_plan(run):
 
 
 @given(run=runs())
-def test_the_json_of_a_plan_loses_nothing_of_its_stages(run):
+def test_the_json_of_a_plan_has_every_field_of_its_stages(run):
     planned = plan(**run)
     stages = json.loads(json.dumps(planned.to_json()))["stages"]
     assert tuple(StagePlan(**stage) for stage in stages) == planned.stages
 
 
-def test_the_json_of_a_plan_has_exactly_the_documented_keys_and_null_in_an_open_stage():
+def test_the_json_of_a_plan_has_the_documented_keys_and_null_in_an_open_stage():
     document = json.loads(
         json.dumps(plan([4, 4, 24], 16, fleet=fleet_of(1, 1), throughput=MEASURED).to_json())
     )
@@ -439,7 +437,7 @@ def test_the_json_of_a_plan_has_exactly_the_documented_keys_and_null_in_an_open_
 
 
 @given(run=runs())
-def test_a_stage_takes_the_seconds_of_its_tokens_at_the_rate_of_its_gpus(run):
+def test_the_seconds_of_a_stage_are_its_tokens_over_the_rate_of_its_gpus(run):
     planned = plan(**(run | {"throughput": MEASURED}))
     for stage in planned.stages:
         rate = stage.world_size * MEASURED.tokens_per_s_per_gpu(stage.accumulate_grad_batches)
@@ -449,7 +447,7 @@ def test_a_stage_takes_the_seconds_of_its_tokens_at_the_rate_of_its_gpus(run):
 
 
 @given(run=runs())
-def test_a_step_loads_each_micro_batch_by_itself_or_all_at_once_as_maxtext_does(run):
+def test_a_step_loads_each_micro_batch_separately_or_all_at_once_as_in_maxtext(run):
     planned = plan(**run)
     for stage in planned.stages:
         at_once = run["semantics"] == "maxtext"
@@ -482,7 +480,7 @@ def test_processes_restart_at_every_boundary_or_only_where_the_nodes_change():
 
 
 @given(run=runs())
-def test_processes_train_until_a_boundary_at_which_they_end(run):
+def test_processes_train_until_a_boundary_that_restarts_them(run):
     planned = plan(**run)
     groups = planned.stages_by_processes()
     assert [stage for group in groups for stage in group] == list(planned.stages)

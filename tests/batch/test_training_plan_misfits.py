@@ -160,7 +160,7 @@ def test_finished_stages_too_small_for_the_fleet_do_not_stop_a_resume():
     assert planned.number_of_stages == 4
 
 
-def test_a_stage_that_a_resume_is_still_in_must_divide():
+def test_the_stage_in_which_a_run_resumes_must_divide():
     with pytest.raises(UsageError, match=r"stage 0 \(batch size 4\) of the ramp does not divide"):
         plan([4, 4, 24], 8, fleet=fleet_of(1, 8), consumed_samples=20)
     assert plan([4, 4, 24], 8, fleet=fleet_of(1, 8), consumed_samples=24).passed[0].end_sample == 24
@@ -190,7 +190,7 @@ def test_the_json_of_a_resumed_plan_has_null_where_another_fleet_trained_a_stage
     assert [stage["first_sample"] for stage in document["stages"]] == [0, 8, 16, 28]
 
 
-def test_decreased_stages_run_the_steps_that_megatron_runs_and_say_so():
+def test_decreased_stages_run_the_steps_of_megatron_and_are_noted():
     case = oracle_case("mbs_dp_not_dividing_mid_decrease")
     given = case["input"]
     planned = plan(
@@ -224,7 +224,7 @@ def test_decreased_stages_run_the_steps_that_megatron_runs_and_say_so():
     )
 
 
-def test_a_batch_that_megatron_would_decrease_to_nothing_and_never_end_is_refused():
+def test_a_batch_that_megatron_would_decrease_to_zero_is_refused():
     case = oracle_case("mbs_dp_gt_start_decrease")
     given = case["input"]
     assert case["megatron_legacy"]["error"]["type"] == "SilentZeroMicrobatches"
@@ -267,7 +267,7 @@ def decreased_runs(draw):
 
 
 @given(run=decreased_runs())
-def test_a_batch_is_decreased_only_where_it_fits_nowhere_and_as_little_as_can_be(run):
+def test_a_batch_is_decreased_only_if_no_nodes_fit_and_as_little_as_possible(run):
     planned = plan(**run, decrease_batch_size_if_needed=True)
     units = [run["micro"] * run["fleet"].devices * n for n in range(1, run["fleet"].num_nodes + 1)]
     if run["policy"] == "fixed":
@@ -287,7 +287,7 @@ def test_a_batch_is_decreased_only_where_it_fits_nowhere_and_as_little_as_can_be
 
 
 @given(run=decreased_runs(), restart_s=st.floats(0, 100), always=st.booleans())
-def test_with_decreased_batches_too_best_is_never_slower_than_nemo(run, restart_s, always):
+def test_best_is_never_slower_than_nemo_with_decreased_batches(run, restart_s, always):
     settings = {
         "throughput": Throughput(points=((1, 10.0),), basis=""),
         "restart_s": restart_s,
@@ -312,7 +312,7 @@ def test_with_decreased_batches_too_best_is_never_slower_than_nemo(run, restart_
 
 
 @given(run=decreased_runs())
-def test_samples_of_decreased_stages_are_counted_as_they_are_run_and_each_is_noted(run):
+def test_decreased_stages_count_the_samples_that_they_run_and_are_noted(run):
     planned = plan(**run, decrease_batch_size_if_needed=True)
     for stage, following in pairwise(planned.stages):
         assert stage.first_sample + stage.steps * stage.global_batch_size == following.first_sample
@@ -325,7 +325,7 @@ def test_samples_of_decreased_stages_are_counted_as_they_are_run_and_each_is_not
     assert noted == ([decreased] if decreased else [])
 
 
-def test_without_being_asked_nothing_is_decreased():
+def test_without_permission_no_batch_is_decreased():
     with pytest.raises(
         UsageError,
         match=r"stages 1 \(batch size 6\), 3 \(batch size 10\) of the ramp do not divide",
@@ -347,7 +347,7 @@ def test_without_being_asked_nothing_is_decreased():
     ],
     ids=["maxtext", "step schedule"],
 )
-def test_only_a_ramp_as_megatron_counts_it_is_decreased(settings, keys):
+def test_only_a_ramp_with_megatron_semantics_is_decreased(settings, keys):
     assert plan(**settings, fleet=fleet_of(1, 1)).stages
     with pytest.raises(UsageError) as refusal:
         plan(**settings, fleet=fleet_of(1, 1), decrease_batch_size_if_needed=True)
@@ -452,7 +452,7 @@ def test_every_suggestion_for_an_accumulation_that_does_not_fit_works(
         )
 
 
-def test_a_finished_batch_that_would_be_decreased_to_nothing_does_not_fail_a_resume():
+def test_a_finished_batch_that_would_be_decreased_to_zero_does_not_fail_a_resume():
     planned = plan(
         [2, 2, 60],
         16,
@@ -466,7 +466,7 @@ def test_a_finished_batch_that_would_be_decreased_to_nothing_does_not_fail_a_res
 
 
 @pytest.mark.parametrize("policy", ["nemo", "best"])
-def test_a_given_accumulation_is_that_of_the_largest_batch_wherever_it_runs(policy):
+def test_a_given_accumulation_applies_to_the_largest_batch_in_any_stage(policy):
     with pytest.raises(
         UsageError, match=r"trainer\.accumulate_grad_batches=7 = 7, but model\.global_batch_size=16"
     ):
@@ -479,7 +479,7 @@ def test_a_given_accumulation_is_that_of_the_largest_batch_wherever_it_runs(poli
     )
 
 
-def test_sizes_skipped_because_several_are_due_at_one_sample_count_for_nemo_and_are_noted():
+def test_sizes_skipped_at_a_shared_threshold_count_for_nemo_and_are_noted():
     planned = plan([352, 96, 2], 1024, micro=4, fleet=fleet_of(16, 8), max_samples=10**6)
     assert [(stage.global_batch_size, stage.num_nodes) for stage in planned.stages] == [
         (352, 1),

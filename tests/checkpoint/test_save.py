@@ -132,7 +132,7 @@ def test_a_checkpoint_holds_safetensors_and_a_manifest_and_nothing_else(
 
 
 @pytest.mark.parametrize("harm", HARMS.values(), ids=HARMS)
-def test_a_damaged_checkpoint_is_passed_over_and_reported(small_llama, run, harm, training_of):
+def test_a_damaged_checkpoint_is_skipped_and_reported(small_llama, run, harm, training_of):
     training = training_of(small_llama)
     expected = {}
     for step in (1, 2):
@@ -152,7 +152,7 @@ def test_a_damaged_checkpoint_is_passed_over_and_reported(small_llama, run, harm
 
 
 @pytest.mark.parametrize("harm", [cut, remove], ids=["cut", "remove"])
-def test_no_optimiser_state_is_made_for_a_checkpoint_of_the_wrong_size(
+def test_no_optimiser_state_is_allocated_for_a_checkpoint_of_the_wrong_size(
     small_llama, run, harm, training_of
 ):
     training = training_of(small_llama)
@@ -168,7 +168,7 @@ def test_no_optimiser_state_is_made_for_a_checkpoint_of_the_wrong_size(
 @pytest.mark.parametrize(
     "harm", [cut, flip, remove, damage_the_manifest, "remove all", "remove the folder"]
 )
-def test_damage_to_checkpoints_during_training_is_healed_by_the_next_save(
+def test_damage_to_checkpoints_during_training_is_repaired_by_the_next_save(
     small_llama, run, harm, training_of
 ):
     training = training_of(small_llama, in_background=True)
@@ -215,7 +215,9 @@ def test_a_checkpoint_of_another_corpus_is_refused(small_llama, training_of):
         training_of(small_llama, corpus="other").load_newest()
 
 
-def test_a_failed_save_leaves_the_older_checkpoint_and_says_why(small_llama, run, training_of):
+def test_a_failed_save_keeps_the_older_checkpoint_and_gives_the_reason(
+    small_llama, run, training_of
+):
     training = training_of(small_llama)
     training.step(0)
     training.checkpoints.save(TrainingState(step=1, consumed_samples=4))
@@ -244,7 +246,7 @@ def test_a_damaged_checkpoint_is_replaced_when_its_step_is_taken_again(
     ]
 
 
-def test_a_checkpoint_of_torchs_writer_with_sha256_loads(small_llama, run, training_of):
+def test_a_checkpoint_written_by_torch_with_sha256_loads(small_llama, run, training_of):
     training = training_of(small_llama)
     training.step(0)
     folder = run.checkpoint_folder(1)
@@ -355,7 +357,7 @@ def test_host_memory_is_reused_from_save_to_save(small_llama, training_of):
     assert places[0] == places[1] == places[2]
 
 
-def test_a_save_waits_for_the_one_before(small_llama, run, training_of):
+def test_a_save_waits_for_the_previous_one(small_llama, run, training_of):
     training = training_of(small_llama, in_background=True)
     saved = []
     for step in (1, 2):
@@ -386,7 +388,7 @@ def test_a_checkpoint_is_reported_once_it_is_complete(small_llama, run, training
 
 
 @pytest.mark.parametrize("when", ["folder", "tensors", "manifest"])
-def test_a_save_that_fails_in_the_background_says_why_at_the_next_one(
+def test_a_failed_background_save_is_reported_at_the_next_save(
     small_llama, run, training_of, when, monkeypatch
 ):
     training = training_of(small_llama, in_background=True)

@@ -42,7 +42,7 @@ def stages(succeed):
 # JSON
 
 
-def test_json_is_the_contract_and_nothing_else_is_printed(succeed):
+def test_json_has_the_documented_keys_and_nothing_else_is_printed(succeed):
     plan = json.loads(succeed("plan", "--factory", "gpt3_5b", "--json", "trainer.max_steps=null"))
     assert list(plan) == ["global_batch_size", "semantics", "sequence_length", "stages"]
     assert (plan["global_batch_size"], plan["semantics"], plan["sequence_length"]) == (
@@ -68,7 +68,7 @@ def test_json_is_the_contract_and_nothing_else_is_printed(succeed):
     assert (plan["stages"][-1]["steps"], plan["stages"][-1]["samples"]) == (None, None)
 
 
-def test_json_is_the_same_for_whoever_asks(succeed):
+def test_equal_plans_print_equal_json(succeed):
     assert succeed("plan", "-f", "gpt3_5b", "--json") == succeed(
         "plan", "-f", "gpt3_5b(num_nodes=16)", "--json"
     )
@@ -77,7 +77,7 @@ def test_json_is_the_same_for_whoever_asks(succeed):
 # Plans side by side
 
 
-def test_plans_for_several_values_stand_side_by_side(succeed):
+def test_a_comparison_has_one_row_per_value(succeed):
     lines = succeed("plan", "-f", "gpt3_5b", "--what-if", "trainer.num_nodes=8,16,12").splitlines()
     assert lines[0].split() == [
         "nodes",
@@ -115,7 +115,7 @@ def test_more_nodes_take_fewer_hours_and_as_many_gpu_hours(succeed):
     assert gpu_hours == pytest.approx([gpu_hours[0]] * 3, rel=0.001)
 
 
-def test_plans_side_by_side_as_json_are_the_plans(succeed, stages):
+def test_the_json_of_a_comparison_contains_each_plan(succeed, stages):
     words = ["-f", "gpt3_5b", "--what-if", "trainer.num_nodes=8,12,16", "--json"]
     small, wrong, large = json.loads(succeed("plan", *words))
     assert [row["words"] for row in (small, wrong, large)] == [
@@ -128,7 +128,7 @@ def test_plans_side_by_side_as_json_are_the_plans(succeed, stages):
 
 
 @pytest.mark.parametrize("json_wanted", [[], ["--json"]])
-def test_a_comparison_in_which_no_plan_fits_is_bad_input(rampcli, json_wanted):
+def test_a_comparison_without_any_plan_that_fits_is_refused(rampcli, json_wanted):
     ended = rampcli(
         "plan", "-f", "llama3_8b", "--what-if", "model.global_batch_size=510,511", *json_wanted
     )
@@ -155,7 +155,7 @@ def test_an_error_of_every_plan_is_shown_once(rampcli, json_wanted):
     ]
 
 
-def test_one_of_the_values_takes_the_place_of_what_was_typed(succeed, stages):
+def test_a_compared_value_replaces_the_typed_one(succeed, stages):
     words = ["-f", "gpt3_5b", "trainer.num_nodes=4", "--what-if", "trainer.num_nodes=8", "--json"]
     (only,) = json.loads(succeed("plan", *words))
     assert only["plan"]["stages"] == stages("-f", "gpt3_5b", "trainer.num_nodes=8")
@@ -216,7 +216,7 @@ DIALECTS = [
     DIALECTS,
     ids=lambda value: value if isinstance(value, str) else " ".join(value),
 )
-def test_another_systems_words_give_the_same_stages_when_they_are_pasted(
+def test_pasted_words_of_another_system_give_the_same_stages(
     succeed, stages, system, recipe, words
 ):
     dialect = json.loads(succeed("plan", "-f", recipe, *words, "--dialects", "--json"))[system]
@@ -241,7 +241,7 @@ def test_another_systems_words_give_the_same_stages_when_they_are_pasted(
         assert back == stages("-f", recipe, *words)
 
 
-def test_dialects_are_lines_to_be_pasted_each_under_its_name(succeed):
+def test_dialects_are_printed_as_lines_to_paste_under_their_names(succeed):
     lines = succeed("plan", "-f", "gpt3_5b", "--dialects").splitlines()
     found = json.loads(succeed("plan", "-f", "gpt3_5b", "--dialects", "--json"))
     assert (
@@ -259,7 +259,7 @@ def test_dialects_are_lines_to_be_pasted_each_under_its_name(succeed):
     assert unsaid == [reason for dialect in found.values() for reason in dialect["unsaid"]]
 
 
-def test_the_words_of_nemo_and_megatron_are_those_of_their_documents(succeed):
+def test_the_words_of_nemo_and_megatron_are_as_documented_there(succeed):
     found = json.loads(succeed("plan", "-f", "gpt3_5b", "--dialects", "--json"))
     assert {"model.rampup_batch_size=[256,256,10000000]", "model.encoder_seq_length=2048"} <= set(
         found["NeMo 1"]["words"]
@@ -279,9 +279,7 @@ def test_the_words_of_nemo_and_megatron_are_those_of_their_documents(succeed):
 
 
 @pytest.mark.parametrize(("factor", "saved"), [("2", 22.0), ("1.5", 27.1), ("1.1", 33.8)])
-def test_a_quarter_cosine_becomes_the_papers_staircase_and_saves_what_the_paper_says(
-    succeed, factor, saved
-):
+def test_seesaw_on_a_quarter_cosine_saves_the_steps_that_the_paper_reports(succeed, factor, saved):
     printed = succeed(
         "plan", "-f", "llama3_8b", "--seesaw", "--seesaw-factor", factor, *QUARTER_COSINE
     )
@@ -300,7 +298,7 @@ def test_a_quarter_cosine_becomes_the_papers_staircase_and_saves_what_the_paper_
     [("llama3_8b", *QUARTER_COSINE), ("gpt3_5b", "model.rampup_batch_size=null")],
     ids=" ".join,
 )
-def test_the_words_of_seesaw_give_the_same_stages_when_they_are_pasted(succeed, stages, words):
+def test_pasted_words_of_seesaw_give_the_same_stages(succeed, stages, words):
     recipe, *rest = words
     printed = succeed("plan", "-f", recipe, "--seesaw", *rest)
     line = printed.splitlines()[printed.splitlines().index("train it with:") + 1]
@@ -314,7 +312,7 @@ def test_the_words_of_seesaw_give_the_same_stages_when_they_are_pasted(succeed, 
         ["schedule.decay_style=wsd", "schedule.wsd_decay_samples=2M"],
     ],
 )
-def test_a_seesaw_brings_the_rate_down_whatever_the_schedule_was(succeed, words):
+def test_the_learning_rate_falls_under_seesaw_with_any_schedule(succeed, words):
     fixed = [
         "model.rampup_batch_size=null",
         "trainer.max_steps=null",
@@ -379,7 +377,7 @@ def test_hours_are_computed_from_the_throughput_of_an_earlier_run(succeed, earli
     assert "hours" not in succeed("plan", "-f", "llama3_tiny")
 
 
-def test_figures_of_a_run_serve_other_nodes_and_batches_and_comparisons(succeed, earlier):
+def test_measured_throughput_applies_to_other_nodes_batches_and_comparisons(succeed, earlier):
     words = [
         "-f",
         "llama3_tiny",
@@ -395,7 +393,7 @@ def test_figures_of_a_run_serve_other_nodes_and_batches_and_comparisons(succeed,
     assert hours == pytest.approx([256, 128, 64], rel=0.01)
 
 
-def test_figures_of_another_model_are_refused_by_the_key_and_its_place(rampcli, earlier):
+def test_throughput_of_another_model_is_refused_with_the_key_and_its_place(rampcli, earlier):
     ended = rampcli(
         "plan", "-f", "llama3_tiny", "--measured", earlier.path.name, "model.hidden_size=256"
     )
@@ -422,7 +420,7 @@ def test_a_plan_is_drawn_and_printed(rampcli, tmp_path, suffix):
         assert content.startswith(b"\x89PNG\r\n\x1a\n")
 
 
-def test_a_picture_of_a_seesaw_shows_its_stairs_and_json_stays_json(rampcli, tmp_path):
+def test_a_plot_of_seesaw_shows_its_steps_and_does_not_change_the_json(rampcli, tmp_path):
     ended = rampcli(
         "plan", "-f", "llama3_8b", "--seesaw", *QUARTER_COSINE, "--plot", "x.svg", "--json"
     )
@@ -442,7 +440,7 @@ def test_options_for_one_plan_are_refused_in_a_comparison(rampcli, tmp_path, opt
     assert list(tmp_path.iterdir()) == []
 
 
-def test_the_plan_of_python_and_of_the_command_line_are_one(stages):
+def test_python_and_the_command_line_give_the_same_plan(stages):
     words = [
         "trainer.num_nodes=8",
         "model.rampup_batch_size=[512,256,10M]",

@@ -56,21 +56,21 @@ def laid(config, *typed):
     return resolve(lay_over(config, typed))
 
 
-def test_no_word_of_another_system_is_left(composed):
+def test_folding_leaves_no_word_of_another_system(composed):
     config = laid(
         composed, *words(RAMP), "expansion_factor_real_data=2", "model.tensor_model_parallel_size=1"
     ).config
     assert [key for key, value in leaves(config) if key in FOREIGN and value is not None] == []
 
 
-def test_folding_leaves_the_stack_as_it_was(composed):
+def test_folding_does_not_change_its_input(composed):
     stack = lay_over(composed, words(RAMP)).stack
     before = stack.values()
     fold(stack)
     assert stack.values() == before
 
 
-def test_what_decided_a_canonical_key_is_named_with_its_place_and_ranks_as_high(composed):
+def test_a_canonical_key_has_the_place_and_rank_of_the_spelling_that_set_it(composed):
     stack, _ = fold(lay_over(composed, ["data.global_batch_size=4096"]).stack)
     said = stack.said("model.global_batch_size")
     assert said == Said(
@@ -79,7 +79,7 @@ def test_what_decided_a_canonical_key_is_named_with_its_place_and_ranks_as_high(
     assert stack.rank("model.global_batch_size") is Rank.USER
 
 
-def test_a_file_chosen_on_the_command_line_replaces_what_the_recipe_sets_in_another_key(option):
+def test_an_option_on_the_command_line_replaces_a_recipes_value_in_another_unit(option):
     recipe = compose("optim.warmup_samples=null", "optim.warmup_steps=10")
     mine = option("optim/mine", "warmup_samples: 100\n")
     stack, _ = fold(lay_over(recipe, ["optim=mine"], config_dir=mine).stack)
@@ -87,7 +87,7 @@ def test_a_file_chosen_on_the_command_line_replaces_what_the_recipe_sets_in_anot
     assert stack.said("optim.warmup_steps").value is None
 
 
-def test_what_replaces_another_key_is_named_by_the_word_that_was_typed():
+def test_a_replaced_key_names_the_word_that_replaced_it():
     recipe = compose(
         "batch=nemo_gpt3",
         "model.rampup_batch_size=null",
@@ -111,7 +111,7 @@ def test_what_replaces_another_key_is_named_by_the_word_that_was_typed():
     parts=st.integers(1, 40),
     accumulate=st.none() | st.integers(1, 5),
 )
-def test_samples_per_device_are_those_of_all_devices_and_of_a_rank_of_several(
+def test_samples_per_device_give_the_global_batch_and_the_micro_batch_of_a_rank(
     nodes, devices, context, parts, accumulate
 ):
     assume(nodes * devices % context == 0)
@@ -140,7 +140,7 @@ def test_samples_per_device_are_those_of_all_devices_and_of_a_rank_of_several(
     context=st.sampled_from([1, 2, 4]),
     hundredths=st.integers(1, 300),
 )
-def test_a_part_of_a_sample_is_refused_and_what_is_offered_instead_works(
+def test_a_fraction_of_a_sample_is_refused_and_the_suggestions_work(
     nodes, devices, context, hundredths
 ):
     world, per_device = nodes * devices, hundredths / 100
@@ -173,7 +173,7 @@ def test_a_part_of_a_sample_is_refused_and_what_is_offered_instead_works(
         )
 
 
-def test_a_batch_of_the_files_gives_way_to_samples_per_device_and_that_is_noted(llama, line_of):
+def test_samples_per_device_replace_a_batch_from_conf_with_a_note(llama, line_of):
     resolved = laid(llama, "per_device_batch_size=4")
     assert (resolved.config.model.global_batch_size, resolved.config.data.micro_batch_size) == (
         32,
@@ -185,27 +185,27 @@ def test_a_batch_of_the_files_gives_way_to_samples_per_device_and_that_is_noted(
     assert note.endswith("per_device_batch_size=4.0: 32 samples")
 
 
-def test_a_batch_that_is_the_same_gives_way_in_silence(composed):
+def test_samples_per_device_that_give_the_same_batch_cause_no_note(composed):
     resolved = laid(composed, "per_device_batch_size=16")
     assert resolved.config.model.global_batch_size == 2048
     assert resolved.notes == ()
 
 
-def test_a_batch_that_is_typed_beside_samples_per_device_is_reached_by_accumulation(llama):
+def test_a_batch_given_beside_samples_per_device_is_reached_by_accumulation(llama):
     resolved = laid(llama, "per_device_batch_size=4", "model.global_batch_size=64")
     assert resolved.config.model.global_batch_size == 64
     assert [stage.accumulate_grad_batches for stage in resolved.plan.stages] == [2]
     assert resolved.notes == ()
 
 
-def test_a_micro_batch_that_is_typed_beside_samples_per_device_holds(llama):
+def test_a_micro_batch_given_beside_samples_per_device_is_kept(llama):
     resolved = laid(llama, "per_device_batch_size=4", "data.micro_batch_size=2")
     assert [
         (stage.micro_batch_size, stage.accumulate_grad_batches) for stage in resolved.plan.stages
     ] == [(2, 4)]
 
 
-def test_samples_per_device_are_counted_with_the_accumulation_that_is_typed(llama):
+def test_samples_per_device_are_multiplied_by_a_given_accumulation(llama):
     spelt = laid(llama, "per_device_batch_size=4", "gradient_accumulation_steps=8")
     assert spelt.config.model.global_batch_size == 256
     assert settings_of(spelt.config) == settings_of(
@@ -213,7 +213,7 @@ def test_samples_per_device_are_counted_with_the_accumulation_that_is_typed(llam
     )
 
 
-def test_a_pipeline_of_maxtexts_gets_its_default_microbatches(composed):
+def test_a_pipeline_in_maxtexts_words_gets_maxtexts_default_microbatches(composed):
     typed = ("per_device_batch_size=4", "parallel.pipeline_parallel_size=2")
     assert laid(composed, *typed).config.parallel.num_pipeline_microbatches == 2
     assert (
@@ -233,7 +233,7 @@ def test_a_pipeline_of_maxtexts_gets_its_default_microbatches(composed):
 # MaxText's ramp
 
 
-def test_maxtexts_words_for_a_ramp_are_its_ramp(composed):
+def test_maxtexts_words_for_a_ramp_set_the_ramp(composed):
     resolved = laid(composed, *words(RAMP))
     model, rampup = resolved.config.model, resolved.config.rampup
     assert (model.global_batch_size, model.rampup_batch_size) == (2048, [512, 256, 500])
@@ -249,7 +249,7 @@ def test_maxtexts_words_for_a_ramp_are_its_ramp(composed):
     assert resolved.notes == ()
 
 
-def test_maxtexts_ramp_in_words_is_that_in_our_keys(composed):
+def test_a_ramp_in_maxtexts_words_equals_the_ramp_in_canonical_keys(composed):
     ours = [
         "model.rampup_batch_size=[512,256,500]",
         "rampup.semantics=maxtext",
@@ -261,14 +261,14 @@ def test_maxtexts_ramp_in_words_is_that_in_our_keys(composed):
     )
 
 
-def test_the_target_of_maxtexts_ramp_may_be_said_in_samples(composed):
+def test_the_target_of_maxtexts_ramp_may_be_given_in_samples(composed):
     without = {word: value for word, value in RAMP.items() if word != "per_device_batch_size"}
     assert settings_of(laid(composed, *words(without)).config) == settings_of(
         laid(composed, *words(RAMP)).config
     )
 
 
-def test_a_ramp_of_the_recipe_is_switched_off_by_maxtexts_word(composed, gpt3_5b_place):
+def test_maxtexts_word_disables_the_ramp_of_a_recipe(composed, gpt3_5b_place):
     config = laid(composed, "enable_rampup_batch_size=false").config
     assert config.model.rampup_batch_size is None
     assert (
@@ -281,7 +281,7 @@ def test_a_ramp_of_the_recipe_is_switched_off_by_maxtexts_word(composed, gpt3_5b
 @pytest.mark.parametrize(
     "key", ["rampup.semantics=megatron", "rampup.node_policy=best", "data.micro_batch_size=1"]
 )
-def test_what_maxtexts_ramp_only_suggests_gives_way_to_what_is_typed(composed, key):
+def test_typed_settings_override_the_defaults_of_maxtexts_ramp(composed, key):
     config = laid(composed, *words(RAMP), key).config
     name, _, value = key.partition("=")
     assert str(dict(leaves(config))[name]) == value
@@ -302,14 +302,14 @@ def test_what_maxtexts_ramp_only_suggests_gives_way_to_what_is_typed(composed, k
         ),
     ],
 )
-def test_a_ramp_that_is_said_twice_and_differs_is_refused(composed, typed, said):
+def test_two_different_ramps_are_refused(composed, typed, said):
     refusal = refusal_of(lay_over(composed, [*words(RAMP), typed]))
     assert refusal.message == said
     assert refusal.set_by[0] == f"{said.partition(' ')[0]} (command line)"
     assert refusal.set_by[1].endswith("(command line)")
 
 
-def test_a_ramp_that_is_said_twice_and_does_not_differ_is_taken(composed):
+def test_two_equal_ramps_are_accepted(composed):
     typed = ["model.rampup_batch_size=[512,256,500]", "model.global_batch_size=2048"]
     assert settings_of(laid(composed, *words(RAMP), *typed).config) == settings_of(
         laid(composed, *words(RAMP)).config
@@ -320,9 +320,7 @@ def test_a_ramp_that_is_said_twice_and_does_not_differ_is_taken(composed):
     "missing",
     [word for word in RAMP if word not in ("enable_rampup_batch_size", "per_device_batch_size")],
 )
-def test_a_ramp_of_maxtexts_without_one_of_its_words_is_refused_with_maxtexts_default(
-    composed, missing
-):
+def test_a_maxtext_ramp_that_lacks_a_word_is_refused_with_maxtexts_default(composed, missing):
     refusal = refusal_of(
         lay_over(composed, words({word: value for word, value in RAMP.items() if word != missing}))
     )
@@ -335,9 +333,7 @@ def test_a_ramp_of_maxtexts_without_one_of_its_words_is_refused_with_maxtexts_de
     "word",
     ["per_device_batch_size_start", "per_device_batch_size_increment", "global_rampup_samples"],
 )
-def test_a_word_of_a_ramp_that_is_not_switched_on_is_refused_where_maxtext_passes_over_it(
-    composed, word
-):
+def test_a_word_of_a_disabled_ramp_is_refused_although_maxtext_ignores_it(composed, word):
     refusal = refusal_of(lay_over(composed, words({word: RAMP[word]})))
     assert f"{word}={RAMP[word]} without enable_rampup_batch_size" in refusal.message
 
@@ -350,7 +346,7 @@ ENDS = {"max_steps": 10, "max_samples": 5000, "max_tokens": 9_000_000}
 
 @pytest.mark.parametrize("typed", ENDS)
 @pytest.mark.parametrize("from_recipe", ENDS)
-def test_the_users_end_replaces_that_of_the_recipe_in_whatever_unit(from_recipe, typed):
+def test_an_end_on_the_command_line_replaces_the_recipes_end_in_any_unit(from_recipe, typed):
     recipe = compose(
         "batch=nemo_gpt3", "trainer.max_steps=null", f"trainer.{from_recipe}={ENDS[from_recipe]}"
     )
@@ -360,7 +356,7 @@ def test_the_users_end_replaces_that_of_the_recipe_in_whatever_unit(from_recipe,
     }
 
 
-def test_the_users_warm_up_replaces_that_of_the_recipe(composed):
+def test_a_warm_up_on_the_command_line_replaces_the_recipes_warm_up(composed):
     optim = laid(composed, "optim.warmup_samples=1K").config.optim
     assert (composed.optim.warmup_steps, optim.warmup_steps, optim.warmup_samples) == (
         115,
@@ -369,7 +365,7 @@ def test_the_users_warm_up_replaces_that_of_the_recipe(composed):
     )
 
 
-def test_a_warm_up_of_nothing_replaces_that_of_the_recipe_too(composed):
+def test_a_warm_up_of_zero_replaces_the_recipes_warm_up(composed):
     optim = laid(composed, "optim.warmup_samples=0").config.optim
     assert (optim.warmup_steps, optim.warmup_samples) == (None, 0)
 
@@ -384,7 +380,7 @@ def test_a_step_schedule_replaces_the_ramp_and_the_batch_of_the_files(composed):
     assert place == "model.step_batch_size_schedule=0:768 1B:1536 (command line)"
 
 
-def test_a_batch_that_is_typed_beside_a_step_schedule_has_to_be_its_last(composed):
+def test_a_batch_given_beside_a_step_schedule_must_be_its_last_size(composed):
     typed = "model.step_batch_size_schedule='0:768 1B:1536'"
     assert (
         laid(composed, typed, "model.global_batch_size=1536").plan.stages[-1].global_batch_size
@@ -397,7 +393,7 @@ def test_a_batch_that_is_typed_beside_a_step_schedule_has_to_be_its_last(compose
     )
 
 
-def test_a_ramp_that_is_typed_replaces_the_step_schedule_of_a_recipe():
+def test_a_ramp_on_the_command_line_replaces_the_step_schedule_of_a_recipe():
     recipe = compose(
         "batch=nemo_gpt3",
         "model.rampup_batch_size=null",
@@ -412,7 +408,7 @@ def test_a_ramp_that_is_typed_replaces_the_step_schedule_of_a_recipe():
     )
 
 
-def test_a_ramp_and_a_step_schedule_that_are_both_typed_are_refused(composed):
+def test_a_ramp_and_a_step_schedule_on_the_command_line_are_refused(composed):
     refusal = refusal_of(
         lay_over(
             composed,
@@ -440,7 +436,7 @@ def test_a_canonical_key_on_the_command_line_wins_over_a_spelling_of_the_recipe(
     assert laid(recipe, "model.global_batch_size=1024").config.model.global_batch_size == 1024
 
 
-def test_spellings_of_one_rank_that_differ_are_refused_by_both_names():
+def test_different_spellings_of_equal_rank_are_refused_and_both_named():
     ours = Layer("recipe", Rank.RECIPE, {"model.global_batch_size": Said(16, "recipe")})
 
     def spelt(rank):

@@ -14,7 +14,7 @@ from hostile.world import World, snapshot
 
 
 @pytest.mark.parametrize("row", CASES, ids=lambda row: row.id)
-def test_nothing_foreign_is_touched_and_one_message_says_what_is_wrong(
+def test_a_hostile_file_gives_one_message_and_nothing_foreign_is_changed(
     row: Case, materials, tmp_path
 ):
     world = World.build(tmp_path, materials, row.uses)
@@ -35,5 +35,5 @@ def test_nothing_foreign_is_touched_and_one_message_says_what_is_wrong(
     assert broken == [], f"\n{ended.stdout[-1500:]}\n{ended.stderr[-3000:]}"
 
 
-def test_there_are_two_hundred_cases_and_each_is_its_own():
+def test_cases_are_at_least_two_hundred_and_distinct():
     assert len({row.id for row in CASES}) == len(CASES) >= 200

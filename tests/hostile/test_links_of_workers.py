@@ -24,9 +24,7 @@ PLANTS = {
 
 
 @pytest.mark.parametrize("plant", PLANTS.values(), ids=PLANTS.keys())
-def test_a_worker_that_meets_a_link_touches_nothing_outside_its_run_directory(
-    plant, materials, tmp_path
-):
+def test_a_worker_follows_no_link_out_of_its_run_directory(plant, materials, tmp_path):
     world = World.build(tmp_path, materials, ("run", "corpus"))
     edit_text("run/config.yaml", "max_samples: 16", "max_samples: 20")(world)
     plant(world)

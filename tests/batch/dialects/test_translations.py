@@ -152,7 +152,7 @@ def run_in_the_words_of_nemo(system, words, run):
 
 @pytest.mark.parametrize("system", SEQUENCE_WORDS)
 @given(run=runs())
-def test_a_batch_in_the_words_of_nemo_is_read_back_as_the_same_run(system, run):
+def test_a_batch_in_nemos_words_is_read_back_as_the_same_run(system, run):
     words = assignments(said(run, system))
     assert int(words[SEQUENCE_WORDS[system]]) == SEQUENCE_LENGTH
     back = run_in_the_words_of_nemo(system, words, run)
@@ -183,7 +183,7 @@ def test_a_batch_in_the_words_of_megatron_has_the_numbers_of_the_run(run):
 
 
 @given(run=runs(devices=(1, 2, 3, 4, 8)))
-def test_a_batch_in_maxtexts_words_is_read_back_as_the_same_or_as_having_no_decimal(run):
+def test_a_batch_in_maxtexts_words_is_read_back_as_the_same_run_or_has_no_exact_decimal(run):
     planned, dialect = plan(**run), said(run, "MaxText")
     words = assignments(dialect)
     assert words.pop("max_target_length") == str(SEQUENCE_LENGTH)
@@ -235,7 +235,7 @@ def test_a_batch_in_maxtexts_words_is_read_back_as_the_same_or_as_having_no_deci
 
 
 @given(run=runs())
-def test_a_ramp_of_other_semantics_than_the_systems_own_is_reported(run):
+def test_a_ramp_with_semantics_that_a_system_lacks_is_reported(run):
     found = {
         system: [note for note in said(run, system).unsaid if OTHER_RULE in note]
         for system in DIALECTS
@@ -253,7 +253,7 @@ def test_a_ramp_of_other_semantics_than_the_systems_own_is_reported(run):
     run={"rampup": [1, 1, 1], "target": 3, "fleet": fleet_of(1, 1), "micro": 1}
     | {"policy": "fixed", "semantics": "megatron"}
 )
-def test_a_ramp_is_also_written_as_a_step_schedule_for_newer_versions_of_megatron(run):
+def test_a_ramp_is_also_written_as_a_step_schedule_for_newer_megatron(run):
     """In the example, two sizes fall due at one sample, which a step schedule may not have."""
     found = [note for note in said(run, "Megatron-LM").unsaid if "after 0.17" in note]
     if run["rampup"] is None:
@@ -315,7 +315,7 @@ def test_words_with_brackets_are_quoted_for_a_shell():
     "rampup", [[16, 4, 100], [4, 4, 0]], ids=["start at the target", "no samples"]
 )
 @pytest.mark.parametrize("system", DIALECTS)
-def test_a_ramp_of_no_steps_is_left_out_where_others_would_divide_by_zero(rampup, system):
+def test_a_ramp_of_zero_steps_is_omitted_for_systems_that_would_divide_by_zero(rampup, system):
     run = {"rampup": rampup, "target": 16, "fleet": fleet_of(1, 1), "micro": 1}
     assert said(run, system) == said(run | {"rampup": None}, system)
     assert "ramp" not in str(said(run, system))
@@ -380,7 +380,7 @@ def test_a_decrease_is_reported_for_nemo_and_for_megatron_if_stages_have_their_o
     )
 
 
-def test_maxtexts_own_words_are_written_and_a_batch_that_its_pipeline_refuses_is_reported():
+def test_maxtexts_pipeline_words_are_written_and_a_batch_that_maxtext_refuses_is_reported():
     planned = plan(None, 64, fleet=fleet_of(1, 8, pipeline=4), micro=4)
     words = {"rampup_batch_size": None, "step_batch_size_schedule": None}
     dialect = translate_plan(
@@ -409,7 +409,7 @@ def test_the_words_are_those_of_the_largest_stage():
     assert (words["data.global_batch_size"], words["trainer.num_nodes"]) == ("2048", "16")
 
 
-def test_a_batch_per_device_without_a_decimal_is_reported_exactly():
+def test_a_batch_per_device_without_an_exact_decimal_is_reported_as_a_fraction():
     run = {
         "rampup": [4, 4, 24],
         "target": 12,
