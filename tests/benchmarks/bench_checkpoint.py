@@ -219,7 +219,7 @@ def drop_from_page_cache(paths: list[Path]) -> None:
 
 
 def measure(bench: Bench, number: int) -> dict[str, float]:
-    """Measures one round. What is compared takes turns at going first."""
+    """Measures one round. The compared methods take turns at going first."""
     found: dict[str, float] = {}
     saves = {"save_s": bench.save, "no_sums_s": bench.save_without_sums}
     raw = bench.root / f"raw_{dist.get_rank()}"

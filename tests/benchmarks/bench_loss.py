@@ -15,7 +15,7 @@ PASSES = 3
 
 
 def measure(way: str, tokens: int, vocabulary: int, hidden: int) -> None:
-    """Prints what the loss and its gradients cost.
+    """Prints the cost of the loss and its gradients.
 
     These are the MiB that they add to this process at their peak, and processor seconds per pass.
     """

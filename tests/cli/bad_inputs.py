@@ -1441,12 +1441,12 @@ def corpus(*words: str) -> tuple[str, ...]:
 
 
 def index(version: int = 1, code: int = 8, tokens: int = 12) -> bytes:
-    """The index of one document."""
+    """Returns the index of one document."""
     return struct.pack("<9sQBQQiqqq", b"MMIDIDX\0\0", version, code, 1, 2, tokens, 0, 0, 1)
 
 
 def indexed(title: str, *said: str, idx: bytes | None = None, tokens: int | None = 12) -> BadInput:
-    """A run on files that are not as they should be."""
+    """Returns a row for a run on wrong indexed files."""
     files = {"d/wiki.idx": index() if idx is None else idx}
     if tokens is not None:
         files["d/wiki.bin"] = bytes(2 * tokens)

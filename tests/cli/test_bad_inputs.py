@@ -1,4 +1,4 @@
-"""Bad input gets one clear message and exit code 2, in under a second."""
+"""Bad input gets one clear message and exit code 2, without using much time."""
 
 import os
 import re
@@ -18,7 +18,7 @@ PAGE = Path(__file__).parents[2] / "docs" / "reference" / "bad-input.md"
 MOST_CPU_S = 5.0
 """A message takes a quarter of a second on a fast machine; a runaway command takes minutes."""
 MOST_CHARACTERS = 1500
-"""Longest line of a message, however long the input."""
+"""Maximum length of a line of a message, for input of any length."""
 REAL = {
     "a global batch that does not divide over the ranks",
     "a mistyped key",
@@ -27,7 +27,7 @@ REAL = {
     "a run on more GPUs than the machine has",
     "a missing recipe",
 }
-"""Titles of the rows that are also run as processes of their own."""
+"""Titles of the rows that are also run in a separate process."""
 
 
 @pytest.fixture(scope="module")

@@ -1,4 +1,4 @@
-"""Every command of the pages that does not train is run, and prints what the page shows."""
+"""Runs every command of the pages that does not train and compares its output with the page."""
 
 import re
 import shlex

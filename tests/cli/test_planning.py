@@ -74,7 +74,7 @@ def test_equal_plans_print_equal_json(succeed):
     )
 
 
-# Plans side by side
+# Comparisons
 
 
 def test_a_comparison_has_one_row_per_value(succeed):
@@ -337,7 +337,7 @@ def test_seesaw_reads_as_many_samples_as_before(stages):
     assert sizes == [512 * 2**stair for stair in range(len(sizes))]
 
 
-# Measured figures
+# Measured throughput
 
 
 @pytest.fixture
@@ -402,7 +402,7 @@ def test_throughput_of_another_model_is_refused_with_the_key_and_its_place(rampc
     assert "set by: model.hidden_size=256 (command line)" in ended.stderr
 
 
-# Pictures
+# Plots
 
 
 @pytest.mark.parametrize("suffix", [".svg", ".png"])

@@ -22,7 +22,7 @@ def said_of(composed):
 
 
 def told(fact):
-    """Returns the place that set it, and the values that it overrode."""
+    """Returns the place that set a value, and the values that it overrode."""
     return fact["set_by"], [(said["set_by"], str(said["value"])) for said in fact["overrode"]]
 
 

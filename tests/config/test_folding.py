@@ -338,7 +338,7 @@ def test_a_word_of_a_disabled_ramp_is_refused_although_maxtext_ignores_it(compos
     assert f"{word}={RAMP[word]} without enable_rampup_batch_size" in refusal.message
 
 
-# What replaces what
+# Replacing
 
 
 ENDS = {"max_steps": 10, "max_samples": 5000, "max_tokens": 9_000_000}

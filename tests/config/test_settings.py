@@ -78,7 +78,7 @@ def test_every_number_has_a_lower_bound():
     endless = [
         key for key in numbers if not settings()[key].range_name().startswith(("from ", "above "))
     ]
-    assert endless == ["data.expansion_factor_real_data"]  # MaxText's -1 means that there is none
+    assert endless == ["data.expansion_factor_real_data"]  # in MaxText, -1 disables it
 
 
 def test_a_word_of_another_system_has_no_default_and_no_documentation():

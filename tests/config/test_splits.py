@@ -1,4 +1,4 @@
-"""Laws of the splits: which sizes must divide, and that the remedies do divide."""
+"""Sizes that must divide over ranks, and remedies, which must divide too."""
 
 import copy
 import re

@@ -1,4 +1,4 @@
-"""The table of hostile cases, each held to the laws of `hostile.laws`."""
+"""Runs each hostile case and checks it against the laws of `hostile.laws`."""
 
 import fcntl
 import os
@@ -25,9 +25,7 @@ def test_a_hostile_file_gives_one_message_and_nothing_foreign_is_changed(
         if lock is not None:
             fcntl.flock(lock, fcntl.LOCK_EX)
         ended = call(*row.command, cwd=world.here)
-        if (
-            row.holds_lock
-        ):  # a signal to the process that holds the lock, which is this one, is right
+        if row.holds_lock:  # this process holds the lock, so a signal to it is correct
             ended.signalled = [process for process in ended.signalled if process != os.getpid()]
     broken = broken_laws(ended, codes=row.codes)
     broken += changes(before, snapshot(tmp_path), writes=[f"here/{name}" for name in row.writes])

@@ -1,4 +1,4 @@
-"""A short run of what `make fuzz` does for an hour."""
+"""Runs `make fuzz`, which takes an hour, for a short time."""
 
 from hostile.fuzz import Fuzzer
 

@@ -29,7 +29,7 @@ def test_a_worker_follows_no_link_out_of_its_run_directory(plant, materials, tmp
     edit_text("run/config.yaml", "max_samples: 16", "max_samples: 20")(world)
     plant(world)
     before = snapshot(tmp_path)
-    with suppress(AssertionError):  # it may refuse to train
+    with suppress(AssertionError):  # the worker may refuse to train
         run_ranks(1, train_rank, "run", logs=tmp_path / "logs", folders=[world.here])
     assert changes(before, snapshot(tmp_path), writes=["here/run", "logs"]) == []
     assert "Traceback" not in (tmp_path / "logs/rank_0.txt").read_text()

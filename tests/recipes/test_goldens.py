@@ -1,4 +1,4 @@
-"""Golden settings: what every recipe sets, as far as it differs from the defaults of the schema.
+"""Golden settings: the settings of every recipe that differ from the defaults of the schema.
 
 `make goldens` writes the file anew.
 """
@@ -16,7 +16,7 @@ from rampcli.config.snapshot import settings
 
 FILE = Path(__file__).with_name("goldens.json")
 REQUIRED = {"shakespeare_char": ["data.path=my.txt"]}
-"""By recipe: words without which it is refused."""
+"""Required words by recipe."""
 
 
 def settings_of(name: str) -> dict[str, object]:

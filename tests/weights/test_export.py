@@ -195,7 +195,7 @@ def test_an_interrupted_or_failed_export_leaves_no_files(
     def fail(*_):
         raise error
 
-    monkeypatch.setattr(export_module, "write_json", fail)  # once the weights are written
+    monkeypatch.setattr(export_module, "write_json", fail)  # fails after the weights are written
     with pytest.raises(raised):
         export(run, tmp_path / "a" / "b" / "out")
     assert [path.name for path in tmp_path.iterdir()] == ["run"]

@@ -151,7 +151,7 @@ def test_a_bad_record_stops_the_build_or_is_listed_as_requested(options, workers
 
 @pytest.fixture
 def in_small_chunks(monkeypatch):
-    """Makes chunks of one document each."""
+    """Makes each document a chunk of its own."""
     monkeypatch.setattr(
         building,
         "Reader",

@@ -51,7 +51,7 @@ def options(tmp_path, monkeypatch):
 
 @pytest.fixture
 def canary(tmp_path):
-    """Makes a folder of the user's, with files that have a build's names."""
+    """Creates an unrelated folder whose files have the names of a build."""
     (tmp_path / "mine" / "below").mkdir(parents=True)
     for name in [*FILES, "below/thesis"]:
         (tmp_path / "mine" / name).write_text(f"{name} of mine")

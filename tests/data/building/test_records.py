@@ -40,7 +40,7 @@ def documents_of(reader: Reader, start: Position | None = None) -> list[str]:
 
 
 def write(path: Path, texts: list[str]) -> Path:
-    """Writes texts to a file whose name says its kind and compression."""
+    """Writes texts to a file; its name gives the kind and compression."""
     if path.suffix == ".parquet":
         pq.write_table(pa.table({"text": texts}), path, row_group_size=3)
         return path

@@ -1,4 +1,4 @@
-"""Half-done builds, and inputs of builds."""
+"""Unfinished builds, and inputs of builds."""
 
 import gzip
 from collections.abc import Callable
@@ -72,9 +72,9 @@ INPUTS: dict[str, tuple[Plant, str]] = {
 }
 
 CASES: list[Case] = [
-    case("a half-done build goes on", BUILD, 0, uses=USES, writes=WRITES),
+    case("an unfinished build goes on", BUILD, 0, uses=USES, writes=WRITES),
     *(
-        case(f"a half-done build, {file}, {name}", BUILD, (2, 5), harm, uses=USES, writes=WRITES)
+        case(f"an unfinished build, {file}, {name}", BUILD, (2, 5), harm, uses=USES, writes=WRITES)
         for file, changes in {"progress.json": PROGRESS, "settings.json": SETTINGS}.items()
         for name, harm in (
             *(
@@ -89,7 +89,7 @@ CASES: list[Case] = [
     ),
     *(
         case(
-            f"a half-done build, {kind} at {name}",
+            f"an unfinished build, {kind} at {name}",
             BUILD,
             (0, 2, 5),
             plant(f"half.building/{name}"),
@@ -100,7 +100,7 @@ CASES: list[Case] = [
         for kind, plant in {"a link": link, "a FIFO": fifo, "a folder": folder}.items()
     ),
     case(
-        "a half-done build, a link at its lock",
+        "an unfinished build, a link at its lock",
         BUILD,
         (2, 5),
         link("half.building/lock"),
@@ -108,7 +108,7 @@ CASES: list[Case] = [
         writes=WRITES,
     ),
     case(
-        "a half-done build, a FIFO at its lock",
+        "an unfinished build, a FIFO at its lock",
         BUILD,
         (2, 5),
         fifo("half.building/lock"),
@@ -116,7 +116,7 @@ CASES: list[Case] = [
         writes=WRITES,
     ),
     case(
-        "a half-done build, cut tokens",
+        "an unfinished build, truncated tokens",
         BUILD,
         (2, 5),
         cut("half.building/tokens.bin"),
@@ -124,7 +124,7 @@ CASES: list[Case] = [
         writes=WRITES,
     ),
     case(
-        "a half-done build, no lengths",
+        "an unfinished build, no lengths",
         BUILD,
         (2, 5),
         remove("half.building/lengths.bin"),

@@ -1,4 +1,4 @@
-"""Snapshots: run/config.yaml by a stranger, read by generate, export and workers."""
+"""Hostile snapshots: run/config.yaml, read by generate, export and workers."""
 
 from collections.abc import Callable
 

@@ -28,7 +28,7 @@ AT_LENGTHS = HEADER.size
 AT_POINTERS = AT_LENGTHS + 4 * SEQUENCES
 AT_DOCUMENTS = AT_POINTERS + 8 * SEQUENCES
 TWO_BYTES = 8
-"""The code of the corpus's type."""
+"""The code of the type of the corpus."""
 
 
 def number(at: int, kind: str, value: int) -> Plant:
@@ -58,12 +58,12 @@ INDEXES: dict[str, tuple[Plant, ...]] = {
     "a pointer outside the file": (number(AT_POINTERS + 8, "q", 2**62),),
     "a negative pointer": (number(AT_POINTERS + 8, "q", -16),),
     "a pointer between two tokens": (number(AT_POINTERS + 8, "q", 27),),
-    "pointers that fall": (number(AT_POINTERS + 80, "q", 2),),
-    "document indices that fall": (number(AT_DOCUMENTS + 8 * 10, "q", 2),),
+    "decreasing pointers": (number(AT_POINTERS + 80, "q", 2),),
+    "decreasing document indices": (number(AT_DOCUMENTS + 8 * 10, "q", 2),),
     "a negative document index": (number(AT_DOCUMENTS + 8 * 10, "q", -1),),
     "a document index outside": (number(AT_DOCUMENTS + 8 * 10, "q", 2**60),),
     "a first document that is not the first sequence": (number(AT_DOCUMENTS, "q", 1),),
-    "two to the sixtieth sequences": (header(sequences=2**60),),
+    "2^60 sequences": (header(sequences=2**60),),
     "two to the sixty-fourth boundaries, nearly": (header(boundaries=2**64 - 1),),
     "no boundaries": (header(boundaries=0),),
     "one sequence fewer": (header(sequences=SEQUENCES - 1),),
@@ -106,7 +106,7 @@ def escaping(manifest: dict[str, Any]) -> None:
 
 
 def tokens_of_escapes(world: World) -> None:
-    """Tokens that are bytes of escape sequences: a corpus may hold them."""
+    """Tokens that decode to escape sequences, which a corpus may contain."""
     content = (ESCAPES * 200).encode()[:830]
     (world.here / "corpus.bin").write_bytes(b"".join(bytes([byte, 0]) for byte in content))
 
@@ -120,9 +120,9 @@ CASES: list[Case] = [
         case(f"a corpus with {name}: pretrain", PRETRAIN, (2, 5), *INDEXES[name])
         for name in (
             "a negative length",
-            "pointers that fall",
-            "document indices that fall",
-            "two to the sixtieth sequences",
+            "decreasing pointers",
+            "decreasing document indices",
+            "2^60 sequences",
             "cut tokens",
         )
     ),

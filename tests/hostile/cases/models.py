@@ -1,4 +1,4 @@
-"""Hugging Face folders and tokenizers of somebody else's."""
+"""Hostile Hugging Face folders and tokenizers."""
 
 import json
 from collections.abc import Callable
@@ -53,7 +53,7 @@ CONFIGS: dict[str, Callable[[Any], Any]] = {
             "original_max_position_embeddings": [],
         }
     ),
-    "a type of escape sequences": lambda config: config.update(model_type=ESCAPES),
+    "a type with escape sequences": lambda config: config.update(model_type=ESCAPES),
     "a type that is a list": lambda config: config.update(model_type=["llama"]),
     "an activation of escape sequences": lambda config: config.update(hidden_act=ESCAPES),
     "tied embeddings that are a text": lambda config: config.update(tie_word_embeddings="no"),
@@ -66,12 +66,12 @@ CONFIGS: dict[str, Callable[[Any], Any]] = {
 
 
 def named_with_a_newline(world: World) -> None:
-    """A folder whose name, in a comment, would end it."""
+    """A folder whose name contains a newline, which would end a comment."""
     (world.here / "hf").rename(world.here / "hf\nseed: 5\n_target_: os.system")
 
 
 def tokenizer(change: Callable[[Any], Any] | str | bytes) -> Plant:
-    """Damages the tokenizers of both checkpoints, with manifests that fit."""
+    """Damages the tokenizers of both checkpoints and updates the manifests to match."""
 
     def plant(world: World) -> None:
         for checkpoint in (NEWER, OLDER):
@@ -119,7 +119,7 @@ NEW = ("new.bin", "new.idx", "new.json", "new.tokenizer.json", "new.building")
 
 
 def given(change: Callable[[Any], Any]) -> Plant:
-    """Plants theirs.json, made from an honest tokenizer."""
+    """Plants theirs.json, an altered copy of a valid tokenizer."""
 
     def plant(world: World) -> None:
         content = json.loads((world.here / "corpus.tokenizer.json").read_text())
@@ -185,7 +185,7 @@ CASES: list[Case] = [
         for name in (
             "layers that are a list",
             "a scaling that is a text",
-            "a type of escape sequences",
+            "a type with escape sequences",
         )
     ),
     *(
@@ -216,7 +216,7 @@ CASES: list[Case] = [
         for name, change in TOKENIZERS.items()
     ),
     case(
-        "a checkpoint's tokenizer, a special token of escape sequences: generate",
+        "a checkpoint's tokenizer, a special token with escape sequences: generate",
         GENERATE,
         (0, 5),
         tokenizer(with_token(ESCAPES, 256)),
@@ -252,7 +252,7 @@ CASES: list[Case] = [
         for name, change in TOKENIZERS.items()
     ),
     case(
-        "a tokenizer with a token of escape sequences: build",
+        "a tokenizer with a token with escape sequences: build",
         BUILD,
         (0, 2, 5),
         given(with_token(ESCAPES, 256)),
@@ -260,7 +260,7 @@ CASES: list[Case] = [
         writes=NEW,
     ),
     case(
-        "a tokenizer with escape sequences for its end of document: build",
+        "a tokenizer with escape sequences as its end of document: build",
         f"{BUILD} --eod none-such",
         2,
         given(with_token(ESCAPES, 256)),
@@ -284,7 +284,7 @@ CASES: list[Case] = [
         uses=("in.jsonl",),
     ),
     case(
-        "a tokenizer that holds JSON of something else: build",
+        "a tokenizer that contains unrelated JSON: build",
         BUILD,
         (2, 5),
         write_json("theirs.json", {"step": ESCAPES}),

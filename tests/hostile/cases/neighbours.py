@@ -1,4 +1,4 @@
-"""Locks and jobs that name others, and Slurm as somebody else may play it."""
+"""Locks and jobs that name foreign processes, and false commands in place of Slurm's."""
 
 import json
 import socket
@@ -17,7 +17,7 @@ LOCKS: dict[str, str] = {
     "a group of processes": json.dumps({"host": HERE, "pid": -2}),
     "its own group": json.dumps({"host": HERE, "pid": 0}),
     "a word": json.dumps({"host": HERE, "pid": "init"}),
-    "two to the seventieth": json.dumps({"host": HERE, "pid": 2**70}),
+    "2^70": json.dumps({"host": HERE, "pid": 2**70}),
     "a fraction": json.dumps({"host": HERE, "pid": 1.5}),
     "a list": json.dumps({"host": HERE, "pid": [1]}),
     "another host": json.dumps({"host": "elsewhere", "pid": 1}),
@@ -53,7 +53,7 @@ def chain(jobs: Any) -> Plant:
 
 
 def slurm(answer: str) -> Plant:
-    """Plants commands of Slurm's that answer so, and write down what they were asked."""
+    """Plants false Slurm commands that give these answers and record their arguments."""
 
     def plant(world: World) -> None:
         for name in ("squeue", "scancel", "scontrol", "sbatch"):
@@ -73,7 +73,7 @@ ANSWERS = {
 
 
 def written(command: str) -> tuple[str, ...]:
-    """What a command may write in a run that has jobs."""
+    """Files that a command may write in a run that has jobs."""
     return ("run/slurm",) if command == CANCEL else ()
 
 
@@ -100,7 +100,7 @@ CASES: list[Case] = [
             "another process",
             "all processes",
             "a word",
-            "two to the seventieth",
+            "2^70",
             "no JSON",
         )
     ),

@@ -194,7 +194,7 @@ CASES: list[Case] = [
         rows("metrics.jsonl", ROWS["a time of zero"]),
     ),
     case(
-        "metrics.jsonl, a last row that was cut off: status",
+        "metrics.jsonl, a truncated last row: status",
         STATUS,
         0,
         cut("run/metrics.jsonl", 0.9),
@@ -245,14 +245,14 @@ CASES: list[Case] = [
         for command in (GENERATE, EXPORT, STATUS, PRETRAIN)
     ),
     case(
-        "the newest manifest is damaged and was asked for: generate",
+        "the newest manifest is damaged and was requested: generate",
         f"{GENERATE} --step 4",
         5,
         write(NEWEST[0], "{"),
     ),
     case("both checkpoints were removed: generate", GENERATE, 5, remove(NEWER), remove(OLDER)),
     case(
-        "a checkpoint without an end of steps: generate",
+        "a checkpoint without a last step: generate",
         GENERATE,
         0,
         write_json("run/checkpoints/step_99999999999999999999/manifest.json", {}),
@@ -266,7 +266,7 @@ CASES: list[Case] = [
     ),
     case("a run directory named with escape sequences: status", "status '\x1b[2J\u202e'", 2),
     case(
-        "a prompt of escape sequences: generate",
+        "a prompt with escape sequences: generate",
         "generate run --prompt '\x1b[2J\u202e' --max-tokens 2",
         0,
     ),

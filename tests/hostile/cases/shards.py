@@ -1,4 +1,4 @@
-"""Shards of tensors: damaged with manifests that say so, and with manifests that fit them."""
+"""Damaged shards of tensors, with the original manifests and with manifests made to match."""
 
 import json
 from collections.abc import Callable
@@ -15,7 +15,7 @@ Change = Callable[[Header, bytes], tuple[Header, bytes] | bytes | None]
 
 
 def make_honest(world: World, checkpoint: str) -> None:
-    """Let the manifest have the sizes and checksums of the files as they are."""
+    """Updates the manifest to the present sizes and checksums of the files."""
     path = world.here / checkpoint / "manifest.json"
     manifest = json.loads(path.read_text())
     for name, facts in manifest["files"].items():
@@ -25,19 +25,19 @@ def make_honest(world: World, checkpoint: str) -> None:
 
 
 def packed(header: Header | bytes, data: bytes, *, length: int | None = None) -> bytes:
-    """A safetensors file, with a header as it is given."""
+    """Returns a safetensors file with the given header."""
     text = header if isinstance(header, bytes) else json.dumps(header).encode()
     return (len(text) if length is None else length).to_bytes(8, "little") + text + data
 
 
 def unpacked(content: bytes) -> tuple[Header, bytes]:
-    """The header and the data of a safetensors file."""
+    """Returns the header and the data of a safetensors file."""
     length = int.from_bytes(content[:8], "little")
     return json.loads(content[8 : 8 + length]), content[8 + length :]
 
 
 def shard(change: Change, *checkpoints: str) -> Plant:
-    """Damages shards, and makes the manifests fit them."""
+    """Damages shards and updates the manifests to match."""
 
     def plant(world: World) -> None:
         for checkpoint in checkpoints:
@@ -54,12 +54,12 @@ def shard(change: Change, *checkpoints: str) -> Plant:
 
 
 def first(header: Header) -> Any:
-    """The entry of a weight of two dimensions."""
+    """Returns the header entry of a weight of two dimensions."""
     return header["model.embedding.weight"]
 
 
 def sharding(change: Callable[[Any], Any]) -> Change:
-    """Changes where blocks are in their tensors."""
+    """Changes the offsets of blocks within their tensors."""
 
     def apply(header: Header, _: bytes) -> None:
         places = json.loads(header["__metadata__"]["DCP_SHARDING_INFO"])
@@ -73,7 +73,7 @@ def shifted(header: Header, by: int) -> None:
 
 
 def duplicated(header: Header, data: bytes) -> bytes:
-    """The same tensor twice in the header, which a reader of JSON sees once."""
+    """Repeats a tensor in the header; a JSON reader keeps only one of two equal keys."""
     text = json.dumps(header)
     return packed(
         text.replace(
@@ -84,7 +84,7 @@ def duplicated(header: Header, data: bytes) -> bytes:
 
 
 def overlapping(header: Header, _: bytes) -> None:
-    """Two tensors in the same bytes."""
+    """Lets two tensors share the same bytes."""
     names = [name for name in header if name != "__metadata__"]
     same = next(
         (a, b) for a in names for b in names if a < b and header[a]["shape"] == header[b]["shape"]
@@ -94,7 +94,7 @@ def overlapping(header: Header, _: bytes) -> None:
 
 CHANGES: dict[str, Change] = {
     "offsets outside the file": lambda header, _: shifted(header, 10**9),
-    "offsets of two to the seventieth": lambda header, _: shifted(header, 2**70),
+    "offsets of 2^70": lambda header, _: shifted(header, 2**70),
     "negative offsets": lambda header, _: shifted(header, -(10**6)),
     "offsets into the header": lambda header, _: shifted(header, -4),
     "offsets that end before they begin": lambda header, _: first(header)["data_offsets"].reverse(),
@@ -103,7 +103,7 @@ CHANGES: dict[str, Change] = {
         data_offsets=[float(at) for at in first(header)["data_offsets"]]
     ),
     "offsets of three": lambda header, _: first(header)["data_offsets"].append(0),
-    "two tensors in one place": overlapping,
+    "two overlapping tensors": overlapping,
     "a tensor twice": duplicated,
     "a tensor that is missing": lambda header, _: header.pop("model.embedding.weight") and None,
     "an unknown type": lambda header, _: first(header).update(dtype="F7"),
@@ -143,7 +143,7 @@ CHANGES: dict[str, Change] = {
         lambda places: places["model.embedding.weight"].update(saved_offsets=[128, 0])
     ),
     "bytes after the last tensor": lambda header, data: (header, data + b"\0" * 4096),
-    "a cut file": lambda header, data: (header, data[: len(data) // 2]),
+    "a truncated file": lambda header, data: (header, data[: len(data) // 2]),
     "a cut header": lambda header, data: packed(header, data)[:500],
     "no bytes": lambda *_: b"",
     "seven bytes": lambda *_: b"\0" * 7,
@@ -159,8 +159,8 @@ CHANGES: dict[str, Change] = {
 }
 OF_BOTH = (
     "offsets outside the file",
-    "a cut file",
-    "two tensors in one place",
+    "a truncated file",
+    "two overlapping tensors",
     "bytes after the last tensor",
     "deep places",
     "a tensor twice",
@@ -225,7 +225,7 @@ CASES: list[Case] = [
         for name, plant in TOLD.items()
     ),
     case(
-        "a shard that is cut: export takes the checkpoint before",
+        "a truncated shard: export takes the previous checkpoint",
         EXPORT,
         0,
         TOLD["cut"],

@@ -1,4 +1,4 @@
-"""Words on the command line: too large, no numbers, forbidden options, templates without end."""
+"""Hostile words on the command line: huge, not numbers, forbidden options, endless templates."""
 
 from hostile.case import Case, case
 from hostile.cases.configs import bomb
@@ -79,16 +79,16 @@ CASES: list[Case] = [
         uses=("in.jsonl",),
     ),
     case("ten to the eighteenth tokens", f"{BUILD} --train-bpe {10**18}", 2, uses=("in.jsonl",)),
-    case("two to the seventieth tokens", f"{BUILD} --train-bpe {2**70}", 2, uses=("in.jsonl",)),
+    case("2^70 tokens", f"{BUILD} --train-bpe {2**70}", 2, uses=("in.jsonl",)),
     case("minus one token", f"{BUILD} --train-bpe -1", 2, uses=("in.jsonl",)),
     case(
-        "a text key of escape sequences",
+        "a text key with escape sequences",
         f"{BUILD} --tokenizer bytes --text-key '{ESCAPES}'",
         2,
         uses=("in.jsonl",),
     ),
     case(
-        "an output of escape sequences",
+        "an output with escape sequences",
         "data build nowhere --output '\x1b[2J\u202e' --tokenizer bytes",
         2,
         uses=(),
@@ -98,7 +98,7 @@ CASES: list[Case] = [
         for value in ("nan", "inf", "-1", "-inf", "1e400", "hot")
     ),
     case(
-        "a temperature of next to nothing",
+        "a temperature near zero",
         f"{GENERATE} --temperature 1e-320 --max-tokens 2",
         (0, 2),
     ),
@@ -198,7 +198,7 @@ CASES: list[Case] = [
         uses=(),
     ),
     case(
-        "options of escape sequences: plan",
+        "options with escape sequences: plan",
         "plan -f llama3_tiny --config-dir theirs optim=esc",
         2,
         write("theirs/optim/esc.yaml", '"\\e[2J\\u202e": 1\n'),
@@ -223,14 +223,14 @@ CASES: list[Case] = [
         uses=(),
     ),
     case(
-        "measured by a folder of somebody else's: plan",
+        "throughput of a folder of another program: plan",
         "plan -f llama3_tiny --measured theirs",
         2,
         write("theirs/metrics.jsonl", "[" * 9999),
         uses=(),
     ),
     case(
-        "measured by a run with damaged metrics: plan",
+        "throughput of a run with damaged metrics: plan",
         "plan -f llama3_tiny --measured run",
         (2, 5),
         write("run/metrics.jsonl", f"{ESCAPES}\n"),
