@@ -103,9 +103,9 @@ def test_files_too_large_for_the_model_are_refused_before_they_are_read(run):
 
 HOSTILE_TOKENIZERS = {
     "not JSON": b"{",
-    "nesting without end": b"[" * 100_000,
+    "endless nesting": b"[" * 100_000,
     "no tokens": b'{"version": "1.0", "model": {"type": "BPE", "vocab": {}, "merges": []}}',
-    "merges of tokens that are not there": b'{"version": "1.0", "model": {"type": "BPE", '
+    "merges of missing tokens": b'{"version": "1.0", "model": {"type": "BPE", '
     b'"vocab": {"a": 0}, "merges": ["x y"]}}',
     "escape sequences": b'{"version": "\\u001b[31m"}',
 }

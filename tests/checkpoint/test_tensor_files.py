@@ -157,7 +157,7 @@ def written(
 
 WRONG_SHARDS = {
     "a part is missing": [((0,), 4), ((5,), 5)],
-    "the first half is there twice": [((0,), 5), ((0,), 5)],
+    "the first half twice": [((0,), 5), ((0,), 5)],
     "parts overlap, and there are more numbers than in the tensor": [((0,), 6), ((5,), 5)],
     "one part more than the tensor has": [((0,), 5), ((5,), 5), ((10,), 2)],
     "a part beyond the end": [((0,), 5), ((5,), 6)],

@@ -222,7 +222,7 @@ def test_the_fingerprint_of_a_blend_is_stable_and_independent_of_the_seed():
         ([0, 1, 2], [2, 1, 1]),
         ([0, 0], [2, 1]),
     ],
-    ids=["other shares", "other order", "other corpus", "fewer", "more", "one twice"],
+    ids=["other shares", "other order", "other corpus", "fewer", "more", "a corpus twice"],
 )
 def test_a_blend_that_reads_differently_has_another_fingerprint(seeds, shares):
     assert (

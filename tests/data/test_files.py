@@ -241,7 +241,7 @@ def test_a_tokenizer_with_gaps_needs_a_vocabulary_larger_than_its_largest_token(
 
 
 @pytest.mark.parametrize(
-    "manifest", [None, {"largest_token": 9}], ids=["no manifest", "one that lies"]
+    "manifest", [None, {"largest_token": 9}], ids=["no manifest", "a false manifest"]
 )
 def test_a_token_beyond_the_vocabulary_is_refused_when_read_whatever_the_manifest_says(
     tmp_path, manifest

@@ -15,7 +15,7 @@ PLANTS = {
     "a link at state.json": link("run/state.json"),
     "a link at checkpoints": link("run/checkpoints", "folder"),
     "a link at the next checkpoint": link("run/checkpoints/step_00000005", "folder"),
-    "a link at what the next checkpoint is written in": link(
+    "a link at the temporary folder of the next checkpoint": link(
         "run/checkpoints/step_00000005.tmp", "folder"
     ),
     "a link at an older checkpoint": link("run/checkpoints/step_00000001", "folder"),

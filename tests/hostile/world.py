@@ -164,12 +164,12 @@ def hostile_json() -> dict[str, str | bytes]:
     """Returns texts that must not crash a reader of JSON."""
     return {
         "empty": "",
-        "cut": '{"step": 1, "sta',
+        "truncated": '{"step": 1, "sta',
         "deep list": "[" * DEEP,
         "deep mapping": '{"a":' * DEEP,
         "closed deep list": "[" * DEEP + "]" * DEEP,
         "null": "null",
-        "a text": '"text"',
+        "a string": '"text"',
         "a list": "[1, 2]",
         "not UTF-8": b'{"status": "\xff\xfe"}',
         "NUL bytes": b"\0" * 100,

@@ -126,7 +126,7 @@ def test_a_file_in_place_of_the_build_folder_is_refused(options):
     assert options.partial.read_text() == "mine"
 
 
-@pytest.mark.parametrize("begun", [False, True], ids=["planted", "half done"])
+@pytest.mark.parametrize("begun", [False, True], ids=["planted", "unfinished"])
 @pytest.mark.parametrize("name", FILES)
 def test_a_link_in_the_build_folder_redirects_no_write(options, canary, name, begun):
     if begun:

@@ -123,7 +123,7 @@ CASES: list[Case] = [
         uses=ON_THE_CORPUS,
     ),
     case(
-        "a file for a run directory: pretrain", pretrain("run_dir=in.jsonl"), 2, uses=ON_THE_CORPUS
+        "a file as the run directory: pretrain", pretrain("run_dir=in.jsonl"), 2, uses=ON_THE_CORPUS
     ),
     case(
         "a FIFO as the run directory: pretrain",
@@ -166,7 +166,7 @@ CASES: list[Case] = [
         (2, 4),
         edit_text("run/config.yaml", "normalization: rmsnorm", "normalization: layernorm"),
     ),
-    case("the run directory for the output: export", "export run run", 2),
+    case("the run directory as the output: export", "export run run", 2),
     case(
         "a folder c.building: build", BUILD, 2, theirs("c.building/thesis.tex"), uses=("in.jsonl",)
     ),

@@ -113,7 +113,7 @@ CHANGES: dict[str, Change] = {
     "a negative shape": lambda header, _: first(header).update(
         shape=[-side for side in first(header)["shape"]]
     ),
-    "a shape of ten to the eighteenth": lambda header, _: first(header).update(
+    "a shape of 10^18": lambda header, _: first(header).update(
         shape=[10**18, 0], data_offsets=[0, 0]
     ),
     "a shape of truths": lambda header, _: first(header).update(
@@ -125,11 +125,11 @@ CHANGES: dict[str, Change] = {
     "an entry that is a number": lambda header, _: header.update({"model.embedding.weight": 5}),
     "no metadata": lambda header, _: header.pop("__metadata__") and None,
     "metadata that is a list": lambda header, _: header.update(__metadata__=[]),
-    "places that are no JSON": lambda header, _: header["__metadata__"].update(
+    "places that are not JSON": lambda header, _: header["__metadata__"].update(
         DCP_SHARDING_INFO="{"
     ),
     "deep places": lambda header, _: header["__metadata__"].update(DCP_SHARDING_INFO="[" * DEEP),
-    "places of none": sharding(lambda places: places.clear()),
+    "no places": sharding(lambda places: places.clear()),
     "places far outside": sharding(
         lambda places: places["model.embedding.weight"].update(saved_offsets=[10**18, 0])
     ),
@@ -144,15 +144,13 @@ CHANGES: dict[str, Change] = {
     ),
     "bytes after the last tensor": lambda header, data: (header, data + b"\0" * 4096),
     "a truncated file": lambda header, data: (header, data[: len(data) // 2]),
-    "a cut header": lambda header, data: packed(header, data)[:500],
+    "a truncated header": lambda header, data: packed(header, data)[:500],
     "no bytes": lambda *_: b"",
     "seven bytes": lambda *_: b"\0" * 7,
-    "a header of two to the sixty-third bytes": lambda header, data: packed(
-        header, data, length=2**63
-    ),
+    "a header of 2^63 bytes": lambda header, data: packed(header, data, length=2**63),
     "a header longer than the file": lambda header, data: packed(header, data, length=10**8),
     "a header of no bytes": lambda header, data: packed(header, data, length=0),
-    "a header that is no JSON": lambda _, data: packed(b"\x1b[2J" * 100, data),
+    "a header that is not JSON": lambda _, data: packed(b"\x1b[2J" * 100, data),
     "a header that is a list": lambda _, data: packed(b"[]", data),
     "a deep header": lambda _, data: packed(b"[" * DEEP, data),
     "a header that is not UTF-8": lambda _, data: packed(b'{"\xff": 1}', data),
@@ -174,7 +172,7 @@ IN_PLACE: dict[str, Callable[[str], Plant]] = {
 }
 HALF = f"{NEWER}/{SHARD}"
 TOLD = {
-    "cut": cut(HALF),
+    "truncated": cut(HALF),
     "longer": edit_bytes(HALF, lambda content: content + b"\0"),
     "with a flipped bit": edit_bytes(HALF, lambda content: content[:-1] + bytes([content[-1] ^ 1])),
 }
@@ -182,7 +180,7 @@ TOLD = {
 CASES: list[Case] = [
     *(
         case(
-            f"a shard with a manifest that fits, {name}: generate takes the checkpoint before",
+            f"a shard with a manifest that fits, {name}: generate takes the previous checkpoint",
             GENERATE,
             0,
             shard(change, NEWER),
@@ -202,7 +200,7 @@ CASES: list[Case] = [
     ),
     *(
         case(
-            f"a shard that is {name}: generate takes the checkpoint before",
+            f"a shard that is {name}: generate takes the previous checkpoint",
             GENERATE,
             0,
             plant(HALF),
@@ -212,7 +210,7 @@ CASES: list[Case] = [
     ),
     *(
         case(
-            f"a shard that is {name}: generate takes the checkpoint before",
+            f"a shard that is {name}: generate takes the previous checkpoint",
             GENERATE,
             0,
             plant,
@@ -221,14 +219,14 @@ CASES: list[Case] = [
         for name, plant in TOLD.items()
     ),
     *(
-        case(f"a shard that is {name}, and was asked for: export", f"{EXPORT} --step 4", 5, plant)
+        case(f"a shard that is {name}, and was requested: export", f"{EXPORT} --step 4", 5, plant)
         for name, plant in TOLD.items()
     ),
     case(
         "a truncated shard: export takes the previous checkpoint",
         EXPORT,
         0,
-        TOLD["cut"],
+        TOLD["truncated"],
         writes=("out",),
         says="step 3",
     ),

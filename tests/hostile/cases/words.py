@@ -47,17 +47,17 @@ OF_THE_CHAIN = (
 )
 ENDLESS = "{{% for a in range(99999) %}}{{% for b in range(99999) %}}{}{{% endfor %}}{{% endfor %}}"
 TEMPLATES = {
-    "prints without end": ENDLESS.format("{{ 'x' * 1000 }}"),
+    "prints endlessly": ENDLESS.format("{{ 'x' * 1000 }}"),
     "prints ten gigabytes": "{{ 'x' * 10000000000 }}",
-    "loops without end": ENDLESS.format("{% set c = b %}"),
+    "loops endlessly": ENDLESS.format("{% set c = b %}"),
     "calls itself": "{% macro m() %}{{ m() }}{% endmacro %}{{ m() }}",
-    "multiplies without end": "{% set x = 9 ** (9 ** 9) %}",
+    "computes a huge power": "{% set x = 9 ** (9 ** 9) %}",
     "fills memory": "{% set x = [0] * 10 ** 11 %}{{ x | length }}",
     "formats a gigabyte": "{{ '%9999999999d' % 1 }}",
     "looks into Python": "{{ ''.__class__.__mro__[1].__subclasses__() }}",
     "includes a file": "{% include '/etc/passwd' %}",
     "fails with escape sequences": "{{ '\x1b[2J\u202e' | int | undefined_filter }}",
-    "is no template": "{% if",
+    "is malformed": "{% if",
 }
 
 
@@ -73,12 +73,12 @@ CASES: list[Case] = [
         uses=("in.jsonl",),
     ),
     case(
-        "workers without end",
+        "an endless number of workers",
         f"{BUILD} --tokenizer bytes --workers {10**30}",
         2,
         uses=("in.jsonl",),
     ),
-    case("ten to the eighteenth tokens", f"{BUILD} --train-bpe {10**18}", 2, uses=("in.jsonl",)),
+    case("10^18 tokens", f"{BUILD} --train-bpe {10**18}", 2, uses=("in.jsonl",)),
     case("2^70 tokens", f"{BUILD} --train-bpe {2**70}", 2, uses=("in.jsonl",)),
     case("minus one token", f"{BUILD} --train-bpe -1", 2, uses=("in.jsonl",)),
     case(
@@ -119,7 +119,7 @@ CASES: list[Case] = [
         for value in (-1, 2**63, 10**40)
     ),
     case("an empty prompt", "generate run --prompt ''", 2),
-    case("a prompt of half a pair", "generate run --prompt '\udcff'", (0, 2)),
+    case("a prompt with half a surrogate pair", "generate run --prompt '\udcff'", (0, 2)),
     *(
         case(
             f"sbatch option {option}",
@@ -211,13 +211,16 @@ CASES: list[Case] = [
         write("theirs/optim/x.yaml", "_target_: os.system\n"),
         uses=(),
     ),
-    case("a setting of escape sequences: explain", "explain 'model.\x1b[2J\u202e'", 2, uses=()),
+    case("a setting with escape sequences: explain", "explain 'model.\x1b[2J\u202e'", 2, uses=()),
     case(
-        "a value of escape sequences: plan", "plan -f llama3_tiny 'name=\x1b[2J\u202e'", 2, uses=()
+        "a value with escape sequences: plan",
+        "plan -f llama3_tiny 'name=\x1b[2J\u202e'",
+        2,
+        uses=(),
     ),
-    case("a recipe of escape sequences: plan", "plan -f '\x1b[2J\u202e'", 2, uses=()),
+    case("a recipe with escape sequences: plan", "plan -f '\x1b[2J\u202e'", 2, uses=()),
     case(
-        "a recipe that calls something: plan",
+        "a recipe that calls a function: plan",
         'plan -f \'llama3_tiny(__import__("os").system("touch owned"))\'',
         2,
         uses=(),
@@ -236,9 +239,9 @@ CASES: list[Case] = [
         write("run/metrics.jsonl", f"{ESCAPES}\n"),
     ),
     case("a plot of an unknown kind: plan", "plan -f llama3_tiny --plot '\x1b[2J.exe'", 2, uses=()),
-    case("a shell of escape sequences: completion", "completion '\x1b[2J\u202e'", 2, uses=()),
-    case("an unknown command of escape sequences", "'\x1b[2J\u202e'", 2, uses=()),
-    case("an unknown option of escape sequences", "plan '--\x1b[2J\u202e'", 2, uses=()),
+    case("a shell with escape sequences: completion", "completion '\x1b[2J\u202e'", 2, uses=()),
+    case("an unknown command with escape sequences", "'\x1b[2J\u202e'", 2, uses=()),
+    case("an unknown option with escape sequences", "plan '--\x1b[2J\u202e'", 2, uses=()),
     case(
         "doctor of a run with damaged records",
         "doctor -f llama3_tiny run_dir=run",
