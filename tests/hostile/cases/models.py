@@ -130,9 +130,7 @@ def given(change: Callable[[Any], Any]) -> Plant:
 
 WEIGHTS: dict[str, Plant] = {
     "a truncated file": cut("hf/model.safetensors"),
-    "a header of 2^63 bytes": write(
-        "hf/model.safetensors", (2**63).to_bytes(8, "little") + b"{}"
-    ),
+    "a header of 2^63 bytes": write("hf/model.safetensors", (2**63).to_bytes(8, "little") + b"{}"),
     "escape sequences": write("hf/model.safetensors", "\x1b[2J" * 100),
     "a FIFO": fifo("hf/model.safetensors"),
 }
