@@ -1,4 +1,5 @@
 import gc
+import json
 import sys
 import time
 from dataclasses import dataclass
@@ -50,3 +51,9 @@ def succeed(rampcli):
         return ended.stdout
 
     return run
+
+
+@pytest.fixture
+def stages(succeed):
+    """Returns a function that plans and returns the stages of `--json`."""
+    return lambda *words: json.loads(succeed("plan", *words, "--json"))["stages"]
