@@ -40,7 +40,7 @@ lint: .venv/installed-dev
 
 # Write the generated pages and pictures of docs/.
 docs: .venv/installed-dev
-	$(BIN)/python docs/generate.py
+	$(BIN)/python -P -m docs.generate
 
 .venv/bin/python:
 	$(PYTHON) -m venv .venv

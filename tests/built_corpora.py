@@ -1,4 +1,4 @@
-"""Inputs of `rampcli data build`, and what they are built to."""
+"""Inputs of `rampcli data build`, and the corpora built from them."""
 
 import json
 from itertools import pairwise

@@ -78,7 +78,7 @@ class Command:
         self.wait(timeout)
         output, errors = (
             path.read_text() if path.exists() else "" for path in self._printed
-        )  # one that was killed early has not made them
+        )  # a process that was killed early has not created them
         return output, errors
 
     def send_signal(self, number: int) -> None:
@@ -96,7 +96,7 @@ class Command:
 
 
 class ForkingPopen(subprocess.Popen[Any]):
-    """Starts rampcli's programs that need torch by forking this process, and others as ever."""
+    """Starts programs of rampcli that need torch by forking, and other programs as usual."""
 
     def _execute_child(self, args: Any, *facts: Any) -> None:
         if not _needs_torch(args):
@@ -120,7 +120,7 @@ class ForkingPopen(subprocess.Popen[Any]):
 
 
 def _needs_torch(command: Any) -> bool:
-    """Whether a command is `python -P -m` and one of `PROGRAMS`."""
+    """Returns whether a command is `python -P -m` and one of `PROGRAMS`."""
     if not isinstance(command, list):
         return False
     return command[:3] == [sys.executable, "-P", "-m"] and command[3].startswith(PROGRAMS)

@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-# One thread per process, here and in all that tests start: torch reads this when it is loaded.
+# One thread per process, here and in all child processes: torch reads this when it is loaded.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import torch

@@ -1,4 +1,4 @@
-"""Ways to damage a checkpoint: at random, and by someone who makes the manifest fit."""
+"""Ways to damage a checkpoint: at random, or with a manifest made to match."""
 
 import os
 from collections.abc import Callable
@@ -72,7 +72,7 @@ def tensor_file(checkpoint: Checkpoint) -> Path:
 
 
 def rewrite(checkpoint: Checkpoint, change: Callable[[dict[str, torch.Tensor]], object]) -> None:
-    """Changes the tensors of a checkpoint and makes the manifest fit."""
+    """Changes the tensors of a checkpoint and updates the manifest to match."""
     tensors = load_file(tensor_file(checkpoint))
     change(tensors)
     tensor_file(checkpoint).unlink()

@@ -1,4 +1,4 @@
-"""What is expensive to make, and made once for all processes of a test run."""
+"""Creates expensive files once for all processes of a test run."""
 
 import fcntl
 import os

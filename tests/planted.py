@@ -1,4 +1,4 @@
-"""Modules that a stranger left in a folder."""
+"""Hostile modules planted in a folder."""
 
 from pathlib import Path
 

@@ -21,7 +21,7 @@ FORKS.set_forkserver_preload(
 )
 PATIENCE_S = 300.0
 REMAINING_S = 1.0
-"""Seconds to wait for the other ranks once one has failed. They wait for it in vain."""
+"""Seconds to wait for the other ranks once one has failed. They would wait for it forever."""
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 _living: list[tuple[BaseProcess, Connection]] = []
 
@@ -107,7 +107,7 @@ def run_program(module: str, *arguments: str) -> None:
 
 @contextmanager
 def joined() -> Iterator[tuple[int, int]]:
-    """Joins the ranks of this call over gloo; gives this rank and the number of ranks."""
+    """Joins the ranks of this call over gloo; yields this rank and the number of ranks."""
     import torch.distributed as dist
 
     dist.init_process_group("gloo")
@@ -146,7 +146,7 @@ def _receive(connections: Sequence[Connection]) -> dict[int, Any]:
 
 
 def _serve(connection: Connection) -> None:
-    """Runs functions, one after another, until the process that asks for them ends."""
+    """Runs functions, one after another, until the calling process ends."""
     variables = dict(os.environ)
     handlers = {number: signal.getsignal(number) for number in _SIGNALS}
     with suppress(EOFError):
@@ -158,7 +158,7 @@ def _serve(connection: Connection) -> None:
             os.chdir(folder)
             try:
                 answer = (True, function(*arguments))
-            except SystemExit:  # the program has said why
+            except SystemExit:  # the program has printed the reason
                 answer = (False, None)
             except BaseException:
                 traceback.print_exc()

@@ -1,4 +1,4 @@
-"""Runs of a tiny model, the ways to start them, and what holds however they were interrupted."""
+"""Runs of a tiny model, the ways to start them, and checks that hold after any interruption."""
 
 import hashlib
 import json

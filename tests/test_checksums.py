@@ -39,7 +39,7 @@ def test_swapped_pages_change_the_sums():
     assert len({page_sums(b"".join(order)) for order in itertools.permutations(pages)}) == 24
 
 
-def test_sha256_is_the_one_of_the_content(tmp_path):
+def test_sha256_is_the_hash_of_the_content(tmp_path):
     (tmp_path / "file").write_bytes(b"abc")
     assert (
         sha256(tmp_path / "file")

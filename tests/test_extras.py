@@ -57,9 +57,7 @@ def without(tmp_path):
 
 
 @pytest.mark.parametrize("package", EXTRAS)
-def test_a_missing_package_is_one_message_with_the_line_that_installs_it(
-    package, without, tmp_path
-):
+def test_a_missing_package_gives_one_message_with_its_pip_command(package, without, tmp_path):
     for name in ("texts.parquet", "texts.jsonl.zst"):
         (tmp_path / "work" / name).write_bytes(b"PAR1")
     done = without([package], COMMANDS[package])
@@ -82,7 +80,7 @@ def test_plans_and_corpora_of_plain_text_need_no_optional_package(without, tmp_p
         assert (done.returncode, done.stderr) == (0, "")
 
 
-def test_a_package_that_lacks_a_package_of_its_own_is_not_called_missing():
+def test_a_package_with_a_missing_dependency_is_not_reported_as_missing():
     with pytest.raises(ModuleNotFoundError, match="other"), requiring("pyarrow", purpose="this"):
         raise ModuleNotFoundError("No module named 'other'", name="other")
 

@@ -16,7 +16,7 @@ RECIPES = list(json.loads((Path(__file__).parent / "recipes" / "goldens.json").r
 ALL = f"--factory {some_of(RECIPES)}"
 
 
-def test_a_recipe_is_reached_by_its_name_as_an_attribute_and_as_a_module():
+def test_a_recipe_is_an_attribute_of_llm_and_a_module():
     assert llm.recipe_names() == RECIPES
     for name in RECIPES:
         assert callable(getattr(llm, name).pretrain_recipe)
@@ -47,12 +47,12 @@ def test_the_arguments_of_a_recipe_have_defaults_of_its_own(name, num_nodes, num
     }
 
 
-def test_a_name_that_resembles_none_is_answered_with_all_of_them():
+def test_a_name_that_resembles_no_recipe_is_answered_with_all_recipes():
     assert llm.similar_names("llama3_8", most=1) == ["llama3_8b"]
     assert llm.similar_names("zzz", most=1) == RECIPES
 
 
-def test_a_recipe_that_does_not_exist_is_an_attribute_error_that_names_those_that_do():
+def test_an_unknown_recipe_raises_an_attribute_error_that_names_the_recipes():
     with pytest.raises(
         AttributeError, match=f"there is no recipe llama4; there are: {', '.join(RECIPES)}"
     ):
@@ -89,7 +89,7 @@ def test_a_factory_is_the_recipe_called_with_its_arguments(text, nodes, devices)
         ("compose", ALL),
     ],
 )
-def test_a_name_that_is_no_recipe_is_refused_with_the_nearest_that_are(text, remedy):
+def test_an_unknown_recipe_is_refused_with_the_nearest_names(text, remedy):
     with pytest.raises(UsageError) as refusal:
         llm.from_factory(text)
     assert refusal.value.message == f"--factory {text}: there is no recipe {text}"
@@ -107,7 +107,7 @@ def test_a_name_that_is_no_recipe_is_refused_with_the_nearest_that_are(text, rem
         ("llama3_tiny(num_nodes=[2])", "num_nodes=[2] is not an integer"),
     ],
 )
-def test_an_argument_that_a_recipe_does_not_take_is_refused(text, message):
+def test_an_unknown_argument_of_a_recipe_is_refused(text, message):
     with pytest.raises(UsageError) as refusal:
         llm.from_factory(text)
     assert refusal.value.message == f"--factory {text}: {message}"
@@ -136,7 +136,7 @@ def test_an_argument_that_a_recipe_does_not_take_is_refused(text, message):
         pytest.param(f"llama3_tiny(num_nodes={'9' * 5000})", id="endless number"),
     ],
 )
-def test_a_text_that_is_no_call_with_literal_arguments_is_refused(text):
+def test_a_factory_other_than_a_call_with_literal_arguments_is_refused(text):
     with pytest.raises(UsageError, match="--factory"):
         llm.from_factory(text)
 

@@ -55,7 +55,7 @@ def test_a_file_that_cannot_be_written_stays_as_it_was(tmp_path):
         max_size=4,
     )
 )
-def test_json_is_read_as_it_was_written(content, tmp_path_factory):
+def test_json_is_read_back_unchanged(content, tmp_path_factory):
     path = tmp_path_factory.getbasetemp() / "content.json"
     write_json(path, content)
     assert json.loads(path.read_text(encoding="utf-8")) == content
@@ -75,9 +75,7 @@ def test_a_new_or_empty_folder_is_claimed_and_may_then_hold_anything(tmp_path):
 @pytest.mark.parametrize(
     "marker", [None, "", "{", '{"kind": "corpus build", "format": 1}', "[" * 4000, "x" * 10_000]
 )
-def test_a_folder_that_holds_something_and_no_marker_of_its_kind_is_refused_and_stays_as_it_is(
-    outside, marker
-):
+def test_a_nonempty_folder_without_the_marker_is_refused_and_not_changed(outside, marker):
     if marker is not None:
         (outside / MARKER).write_text(marker)
     with pytest.raises(UsageError, match="not empty, and rampcli did not make it"):
@@ -87,13 +85,13 @@ def test_a_folder_that_holds_something_and_no_marker_of_its_kind_is_refused_and_
         (outside / MARKER).unlink()
 
 
-def test_a_file_in_the_place_of_a_folder_is_refused(tmp_path):
+def test_a_file_where_a_folder_is_needed_is_refused(tmp_path):
     (tmp_path / "file").write_text("precious")
     with pytest.raises(UsageError, match="is not a folder"):
         OwnFolder(tmp_path / "file").claim()
 
 
-def test_a_marker_behind_a_link_does_not_make_a_folder_ours(own, tmp_path):
+def test_a_marker_that_is_a_link_does_not_claim_a_folder(own, tmp_path):
     (tmp_path / "theirs").mkdir()
     (tmp_path / "theirs" / MARKER).symlink_to(own.marker)
     assert not OwnFolder(tmp_path / "theirs").is_claimed()
@@ -120,7 +118,7 @@ INSIDE = {
 
 
 @pytest.mark.parametrize("writer", WRITERS)
-def test_a_link_in_the_place_of_a_file_is_refused(own, outside, writer):
+def test_a_link_where_a_file_is_needed_is_refused(own, outside, writer):
     for name, target in (("link", outside / "file"), ("dangling", outside / "new")):
         (own.path / name).symlink_to(target)
         with pytest.raises(UsageError, match="is a symbolic link"):
@@ -128,19 +126,19 @@ def test_a_link_in_the_place_of_a_file_is_refused(own, outside, writer):
 
 
 @pytest.mark.parametrize("action", INSIDE)
-def test_a_link_in_the_place_of_a_folder_is_refused(own, outside, action):
+def test_a_link_where_a_folder_is_needed_is_refused(own, outside, action):
     (own.path / "folder").symlink_to(outside)
     with pytest.raises(UsageError, match="folder is a symbolic link"):
         INSIDE[action](own, own.path / "folder" / "file")
 
 
-def test_a_link_in_the_place_of_a_folder_that_is_to_be_made_is_refused(own, outside):
+def test_a_link_where_a_folder_is_to_be_created_is_refused(own, outside):
     (own.path / "folder").symlink_to(outside)
     with pytest.raises(UsageError, match="folder is a symbolic link"):
         own.make_folder(own.path / "folder")
 
 
-def test_replacing_and_removing_a_link_leaves_what_it_names(own, outside):
+def test_replacing_or_removing_a_link_keeps_its_target(own, outside):
     for name in ("replaced", "removed", "tree"):
         (own.path / name).symlink_to(outside / "file" if name != "tree" else outside)
     own.replace(own.path / "replaced", "text")
@@ -150,7 +148,7 @@ def test_replacing_and_removing_a_link_leaves_what_it_names(own, outside):
     assert not (own.path / "replaced").is_symlink()
 
 
-def test_a_tree_is_removed_with_the_links_in_it_and_without_what_they_name(own, outside):
+def test_removing_a_tree_removes_its_links_and_keeps_their_targets(own, outside):
     own.make_folder(own.path / "tree" / "inner")
     (own.path / "tree" / "inner" / "link").symlink_to(outside)
     own.remove_tree(own.path / "tree")
@@ -159,7 +157,7 @@ def test_a_tree_is_removed_with_the_links_in_it_and_without_what_they_name(own, 
 
 
 @pytest.mark.parametrize("writer", WRITERS)
-def test_what_is_not_a_regular_file_is_refused_at_once(own, writer):
+def test_a_file_that_is_not_regular_is_refused_without_waiting(own, writer):
     os.mkfifo(own.path / "fifo")
     (own.path / "folder").mkdir()
     for name in ("fifo", "folder"):
@@ -167,7 +165,7 @@ def test_what_is_not_a_regular_file_is_refused_at_once(own, writer):
             WRITERS[writer](own, own.path / name)
 
 
-def test_reading_refuses_all_but_regular_files_and_never_waits(tmp_path):
+def test_reading_refuses_files_that_are_not_regular_and_never_waits(tmp_path):
     os.mkfifo(tmp_path / "fifo")
     for path in (tmp_path / "fifo", tmp_path):
         with pytest.raises(OSError, match="not a regular file"):
@@ -176,14 +174,14 @@ def test_reading_refuses_all_but_regular_files_and_never_waits(tmp_path):
         read_file(path=tmp_path.joinpath("/dev/zero"), most_bytes=10)
 
 
-def test_reading_ends_at_the_limit(tmp_path):
+def test_reading_stops_at_the_size_limit(tmp_path):
     (tmp_path / "file").write_bytes(b"12345")
     assert read_file(tmp_path / "file", most_bytes=5) == b"12345"
     with pytest.raises(OSError, match="larger than 4 bytes"):
         read_file(tmp_path / "file", most_bytes=4)
 
 
-def test_a_folder_that_several_threads_claim_at_once_is_claimed_by_all(tmp_path):
+def test_threads_can_claim_one_folder_at_the_same_time(tmp_path):
     failures = []
     for number in range(20):
         folder = OwnFolder(tmp_path / str(number))

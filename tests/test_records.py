@@ -40,7 +40,7 @@ def test_a_value_that_fits_has_the_types_of_the_shape(value):
 
 
 @given(value=JSON.filter(lambda value: not isinstance(value, dict)))
-def test_a_value_of_another_kind_is_one_message(value):
+def test_a_value_of_another_type_gives_one_message(value):
     with pytest.raises(DamagedFileError, match="FILE is damaged: it is not a mapping") as damaged:
         check_shape(value, SHAPE, where="FILE")
     assert damaged.value.exit_code == 5
@@ -60,7 +60,7 @@ def test_a_value_of_another_kind_is_one_message(value):
         {"step": 10**18},
     ],
 )
-def test_what_fits_is_read_as_it_is_written(tmp_path, facts):
+def test_a_record_that_fits_its_shape_is_read_back_unchanged(tmp_path, facts):
     written = {"name": "x", "step": 0, "loss": 0.5} | facts
     (tmp_path / "file").write_text(json.dumps(written))
     assert read_json(tmp_path / "file", SHAPE) == written
@@ -82,7 +82,7 @@ def test_what_fits_is_read_as_it_is_written(tmp_path, facts):
         ({"sizes": {"a": 0}}, r"sizes\.a is not a whole number, 1 or more"),
     ],
 )
-def test_a_misfit_is_named_with_its_field(facts, misfit):
+def test_a_field_of_the_wrong_type_is_named(facts, misfit):
     with pytest.raises(DamagedFileError, match=misfit):
         check_shape({"name": "x", "step": 0, "loss": 0.5} | facts, SHAPE, where="FILE")
 
@@ -103,7 +103,7 @@ def test_a_misfit_is_named_with_its_field(facts, misfit):
     ],
     ids=range(10),
 )
-def test_what_is_not_json_is_one_message(content):
+def test_invalid_json_gives_one_message(content):
     with pytest.raises(DamagedFileError, match="FILE is damaged"):
         parse_json(content, ANY, where="FILE")
 
@@ -124,7 +124,7 @@ def test_a_file_that_is_too_large_or_not_regular_is_damaged_and_a_missing_one_is
         read_json(tmp_path / "nowhere", str)
 
 
-def test_no_control_characters_of_a_file_reach_a_message():
+def test_messages_escape_the_control_characters_of_a_file():
     with pytest.raises(DamagedFileError) as damaged:
         check_shape({"\x1b[2J\u202e": 1}, {...: str}, where="FILE")
     assert damaged.value.message == r"FILE is damaged: \x1b[2J\u202e is not text"

@@ -39,7 +39,7 @@ def test_files_have_the_documented_paths(tmp_path):
     assert run.checkpoint_folder(123) == tmp_path / "checkpoints" / "step_00000123"
 
 
-def test_state_is_read_as_written_and_is_none_before_the_start(run):
+def test_state_is_read_back_unchanged_and_is_None_before_the_start(run):
     assert run.read_state() is None
     for step in (1, 2):
         written = state(step=step, next=coming(command="rampcli ‹ü›"))

@@ -81,7 +81,7 @@ WRONG = {
     "a list": {"header": [ENTRY]},
     "not JSON": {"header": b"{"},
     "not UTF-8": {"header": b'{"\xff": 1}'},
-    "nesting without end": {"header": b"[" * 100_000},
+    "endless nesting": {"header": b"[" * 100_000},
     "numbers of thousands of digits": {"header": b'{"a": 1' + b"0" * 10_000 + b"}"},
 }
 

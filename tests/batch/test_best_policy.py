@@ -53,7 +53,7 @@ def every_choice(works, *, micro, fleet):
 
 
 @given(run=small_runs())
-def test_best_takes_no_longer_than_any_choice_of_nodes_restarts_counted(run):
+def test_best_takes_no_longer_than_any_choice_of_nodes_including_restarts(run):
     works, rest = run["works"], {key: run[key] for key in ("micro", "fleet")}
     nodes = chosen("best", **run)
     feasible = [
@@ -100,7 +100,7 @@ def exactly_timed_runs(draw):
 
 
 @given(run=exactly_timed_runs())
-def test_best_takes_the_fewest_node_seconds_of_the_fastest_choices(run):
+def test_best_uses_the_fewest_node_seconds_among_the_fastest_choices(run):
     rest = {key: run[key] for key in ("micro", "fleet")}
     nodes = chosen("best", **run)
     possible = [work for work, n in zip(run["works"], nodes, strict=True) if n is not None]
@@ -125,7 +125,7 @@ def test_best_leaves_nodes_free_that_make_a_stage_no_faster():
     ("restart_s", "sizes", "with_more_nodes"),
     [(1.0, [4, 1], [2, 1]), (0.5, [1, 4, 1], [1, 2, 1]), (0.5, [1, 4, 1, 1], [1, 2, 1, 1])],
 )
-def test_best_keeps_fewer_nodes_if_restarts_cost_just_what_more_would_save(
+def test_best_keeps_fewer_nodes_if_restarts_cost_as_much_as_more_nodes_save(
     restart_s, sizes, with_more_nodes
 ):
     throughput = Throughput(points=((1, 1.0), (2, 2.0), (4, 3.0)), basis="a test")
@@ -167,7 +167,7 @@ def runs_that_nemo_has_nodes_for(draw):
 
 
 @given(run=runs_that_nemo_has_nodes_for(), restart_s=st.floats(0, 10**5), always=st.booleans())
-def test_best_is_never_slower_than_nemo_where_nemo_has_an_answer(run, restart_s, always):
+def test_best_is_never_slower_than_nemo_if_nemo_has_nodes(run, restart_s, always):
     clock = replace(EVEN, restart_s=restart_s, restarts_always=always)
     nemo, best = chosen("nemo", **run), chosen("best", **run, clock=clock)
     assert None not in nemo
@@ -176,7 +176,7 @@ def test_best_is_never_slower_than_nemo_where_nemo_has_an_answer(run, restart_s,
     ] * (1 + 1e-9)
 
 
-def test_best_leaves_an_awkward_stage_small_and_the_others_as_large_as_they_can_be():
+def test_best_gives_few_nodes_to_an_awkward_stage_and_the_most_to_the_others():
     sizes, fleet = [256, 512, 544, 1024], fleet_of(16, 8)  # 544 = 17 x 32
     assert chosen("nemo", works_of(sizes), micro=4, fleet=fleet) == [1, 1, 1, 16]
     assert chosen("best", works_of(sizes), micro=4, fleet=fleet) == [8, 16, 1, 16]
@@ -218,7 +218,7 @@ def test_best_gives_an_open_last_stage_the_fewest_of_the_nodes_on_which_it_is_fa
 @pytest.mark.parametrize(
     ("restart_s", "nodes"), [(0.0, [8, 16, 10]), (1e3, [8, 8, 10]), (1e12, [2, 2, 2])]
 )
-def test_the_dearer_a_restart_the_fewer_changes_of_nodes_are_worth_it(restart_s, nodes):
+def test_a_more_expensive_restart_means_fewer_changes_of_nodes(restart_s, nodes):
     works = [
         Work(global_batch_size=256, samples=10**7),
         Work(global_batch_size=512, samples=10**6),
@@ -228,7 +228,7 @@ def test_the_dearer_a_restart_the_fewer_changes_of_nodes_are_worth_it(restart_s,
     assert chosen("best", works, micro=4, fleet=fleet_of(16, 8), clock=clock) == nodes
 
 
-def test_the_price_of_a_restart_does_not_matter_if_every_boundary_restarts():
+def test_the_cost_of_a_restart_does_not_matter_if_every_boundary_restarts():
     sizes, fleet = [256, 512, 320], fleet_of(16, 8)
     for restart_s in (0.0, 1e3, 1e12):
         clock = replace(EVEN, restart_s=restart_s, restarts_always=True)

@@ -5,21 +5,21 @@ from rampcli.batch.division import TRIALS, divisors, nearest_divisors, nearest_m
 
 
 @given(value=st.integers(1, 2000), unit=st.integers(2, 300))
-def test_nearest_multiples_are_the_closest_positive_ones_on_either_side(value, unit):
+def test_nearest_multiples_are_the_closest_positive_ones_on_both_sides(value, unit):
     if value % unit:
         below, above = range(unit, value, unit), range(unit, value + unit + 1, unit)
         assert nearest_multiples(value, unit) == [*below[-1:], above[-1]]
 
 
 @given(number=st.integers(1, 3000), most=st.integers(1, 3000))
-def test_divisors_are_all_that_divide_up_to_the_most(number, most):
+def test_divisors_are_all_up_to_the_limit(number, most):
     assert divisors(number, most=most) == [
         candidate for candidate in range(1, min(number, most) + 1) if number % candidate == 0
     ]
 
 
 @given(number=st.integers(2, 3000), value=st.integers(1, 4000))
-def test_nearest_divisors_are_the_closest_on_either_side(number, value):
+def test_nearest_divisors_are_the_closest_on_both_sides(number, value):
     if number % value:
         below = [candidate for candidate in range(1, value) if number % candidate == 0]
         above = [candidate for candidate in range(value + 1, number + 1) if number % candidate == 0]

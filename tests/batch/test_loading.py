@@ -36,7 +36,7 @@ def offered(remedy):
 
 
 @pytest.mark.parametrize("case", [case for case in SIZES if not is_truncated(case)], ids=str)
-def test_batches_to_load_and_to_train_are_those_of_maxtext(case):
+def test_batches_to_load_and_to_train_equal_maxtexts(case):
     ours, theirs = loaded(case), case["types_py"]
     assert ours.global_batch_to_load == theirs["global_batch_size_to_load"]
     assert ours.global_batch_to_train == theirs["global_batch_size_to_train_on"]
@@ -60,7 +60,7 @@ def test_a_batch_that_maxtext_truncates_is_refused(per_device, samples, truncate
     assert refusal.value.keys == ("per_device_batch_size", "trainer.num_nodes", "trainer.devices")
 
 
-def test_every_size_of_the_oracle_is_held_to_a_law():
+def test_every_size_of_the_oracle_is_tested():
     assert (len(SIZES), sum(map(is_truncated, SIZES))) == (7, 2)
 
 
@@ -115,7 +115,7 @@ def test_an_expansion_that_would_load_part_of_a_sample_is_refused():
     num_nodes=st.integers(1, 64),
     factor=st.none() | st.fractions(Fraction(1, 4), 16, max_denominator=4),
 )
-def test_an_expansion_divides_the_reading_hosts_or_the_largest_factor_that_does_is_suggested(
+def test_an_expansion_must_divide_the_hosts_or_the_largest_factor_that_does_is_suggested(
     num_nodes, factor
 ):
     if factor is None or factor <= 1:
@@ -135,9 +135,7 @@ FACTORS = st.none() | st.sampled_from([-1.0, 0.25, 0.5, 1.0, 1.5, 2.0, 2.5, 3.0,
 
 
 @given(num_nodes=st.integers(1, 64), factor=FACTORS)
-def test_every_host_has_a_reader_and_readers_read_for_themselves_and_their_neighbours(
-    num_nodes, factor
-):
+def test_every_host_has_a_reader_and_readers_read_for_themselves_and_neighbours(num_nodes, factor):
     fewer = Fraction(str(factor)) if factor is not None and factor > 1 else Fraction(1)
     if (num_nodes / fewer).denominator > 1:
         with pytest.raises(UsageError) as refusal:

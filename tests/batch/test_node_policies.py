@@ -63,7 +63,7 @@ def from_json(schedule):
     return {int(size): nodes for size, nodes in schedule.items()}
 
 
-def test_nodes_are_found_in_a_fleet_of_any_size_without_trying_each():
+def test_nodes_in_a_fleet_of_any_size_are_found_without_trying_each():
     fleet = fleet_of(10**30, 8)
     assert fleet.nodes_that_divide(64, micro_batch_size=1) == [1, 2, 4, 8]
     assert nemo_schedule([64, 128, 192], micro_batch_size=1, fleet=fleet) == {
@@ -100,7 +100,7 @@ def test_a_schedule_follows_from_the_settings_even_beside_a_stale_file_of_the_la
     assert from_case(READ_FROM_A_STALE_FILE) == from_json(CASES["nemo_docs_gpt3_5b"]["schedule"])
 
 
-def test_nodes_too_few_for_the_model_are_left_out_where_the_launcher_divides_by_zero():
+def test_nodes_too_few_for_the_model_are_skipped_although_the_launcher_divides_by_zero():
     assert CASES["tp8_pp2_zero_dp"]["error"]["type"] == "ZeroDivisionError"
     assert from_case("tp8_pp2_zero_dp") == {
         64: 8,
@@ -114,7 +114,7 @@ def test_nodes_too_few_for_the_model_are_left_out_where_the_launcher_divides_by_
     }
 
 
-def test_a_size_that_nothing_divides_has_no_nodes_where_the_launcher_crashes():
+def test_a_size_that_no_nodes_divide_has_no_nodes_although_the_launcher_crashes():
     case = CASES["no_feasible_max_empty"]
     assert case["error"]["type"] == "ValueError"
     # The launcher never checks the largest size. Its looser condition alone gives the same nodes.
@@ -123,7 +123,7 @@ def test_a_size_that_nothing_divides_has_no_nodes_where_the_launcher_crashes():
     ) | {256: 16}
 
 
-def test_every_case_of_the_oracle_is_held_to_a_law():
+def test_every_case_of_the_oracle_is_tested():
     assert CRASHES == ["tp8_pp2_zero_dp", "no_feasible_max_empty"]
     assert {*WITH_SCHEDULE, *CRASHES, READ_FROM_A_STALE_FILE} == set(CASES)
 
@@ -163,7 +163,7 @@ def test_fixed_gives_every_size_all_the_nodes_or_none(sizes, micro, fleet):
     assert chosen("fixed", works_of(sizes), micro=micro, fleet=fleet) == expected
 
 
-def test_an_unknown_policy_is_refused_with_those_there_are():
+def test_an_unknown_policy_is_refused_with_the_known_ones():
     with pytest.raises(UsageError) as refusal:
         chosen("nemesis", works_of([8]), micro=1, fleet=fleet_of(1, 1))
     assert refusal.value.keys == ("rampup.node_policy",)

@@ -44,7 +44,7 @@ def test_clocks_count_restarts_at_every_boundary_or_only_if_the_nodes_change(nod
     micro=MICRO,
     samples=st.integers(1, 10**9),
 )
-def test_a_stage_takes_the_seconds_of_its_samples_at_the_rate_of_its_micro_batches(
+def test_the_seconds_of_a_stage_are_its_samples_over_the_rate_of_its_micro_batches(
     nodes, accumulate, micro, samples
 ):
     fleet = fleet_of(8, 4, tensor=2)

@@ -30,7 +30,7 @@ def test_skipped_sizes_are_named_and_many_are_counted(increments):
     assert len(note) < 200
 
 
-def test_decreased_sizes_are_named_with_the_sizes_that_run():
+def test_decreased_sizes_are_named_with_the_sizes_that_run_instead():
     ramp = RampSchedule.from_rampup([6, 6, 1000], global_batch_size=18).with_decreased(
         {6: 4, 18: 16}
     )

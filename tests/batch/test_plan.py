@@ -125,7 +125,7 @@ def test_a_micro_batch_alone_means_no_accumulation(micro, ranks):
 
 
 @pytest.mark.parametrize(("global_batch_size", "accumulate"), [(None, None), (64, None), (None, 4)])
-def test_a_micro_batch_that_nothing_determines_is_asked_for(global_batch_size, accumulate):
+def test_a_micro_batch_that_cannot_be_derived_is_required(global_batch_size, accumulate):
     with pytest.raises(UsageError) as refusal:
         BatchPlan.solve(
             global_batch_size=global_batch_size,
@@ -138,7 +138,7 @@ def test_a_micro_batch_that_nothing_determines_is_asked_for(global_batch_size, a
 
 
 @given(global_batch_size=GLOBAL, micro=SIZE, ranks=SIZE, accumulate=SIZE)
-def test_three_sizes_agree_or_the_refusal_suggests_sizes_that_do(
+def test_three_given_sizes_must_agree_or_sizes_that_do_are_suggested(
     global_batch_size, micro, ranks, accumulate
 ):
     def solve(whole, per_rank, count):
@@ -187,9 +187,7 @@ def test_a_micro_batch_is_derived_exactly_or_the_nearest_global_sizes_are_sugges
 
 
 @given(global_batch_size=GLOBAL, micro=SIZE, ranks=SIZE, accumulate=SIZE)
-def test_given_sizes_are_left_alone_whether_they_divide_or_not(
-    global_batch_size, micro, ranks, accumulate
-):
+def test_given_sizes_are_never_changed(global_batch_size, micro, ranks, accumulate):
     for count in (accumulate, None):
         assert complete_sizes(
             global_batch_size=global_batch_size,

@@ -29,7 +29,7 @@ def test_underscores_group_digits_without_changing_the_count(number, unit):
     ("text", "count"),
     [("50", 50), ("50_000_000", 50_000_000), ("50M", 50_000_000), ("2.5K", 2500), ("12.0", 12)],
 )
-def test_a_count_may_go_without_a_unit(text, count):
+def test_a_count_needs_no_unit(text, count):
     assert parse_count(text) == count
 
 
@@ -59,11 +59,11 @@ def test_a_count_that_is_not_whole_is_rejected(text):
         "nanM",
     ],
 )
-def test_a_text_that_is_no_number_with_a_unit_is_no_count(text):
+def test_text_other_than_a_number_with_a_unit_is_rejected(text):
     assert parse_count(text) is None
 
 
-def test_a_text_longer_than_any_count_is_no_count():
+def test_text_longer_than_any_count_is_rejected():
     assert parse_count("9" * 80) == 10**80 - 1
     assert parse_count("9" * 81) is None
 
@@ -73,12 +73,12 @@ def test_blanks_around_a_count_do_not_matter():
 
 
 @given(count=st.integers(0, 10**18))
-def test_a_shortened_count_is_right_to_three_digits(count):
+def test_a_shortened_count_is_exact_to_three_digits(count):
     assert abs(parse_count(shorten(count)) - count) <= Decimal(count) / 200
 
 
 @given(count=st.integers(0, 999))
-def test_a_count_that_is_short_stays_as_it_is(count):
+def test_a_short_count_is_shown_unchanged(count):
     assert shorten(count) == str(count)
 
 

@@ -76,7 +76,7 @@ def runs_of(steps):
 @given(ramp=RAMPS, consumed=st.integers(0, 10_000))
 @example(ramp=(1, 4, 7, 58), consumed=58)
 @example(ramp=(1, 1, 11, 50_000_000), consumed=50_000_000)
-def test_the_batch_follows_megatrons_rule_at_every_sample(ramp, consumed):
+def test_the_batch_follows_the_rule_of_megatron_at_every_sample(ramp, consumed):
     assert schedule(ramp).global_batch_size_at(consumed) == batch_by_the_rule(ramp, consumed)
 
 
@@ -92,7 +92,7 @@ def test_the_batch_grows_exactly_at_its_share_of_the_samples(increments, index, 
 
 
 @given(ramp=RAMPS, semantics=SEMANTICS)
-def test_stages_are_the_runs_of_a_walk_step_by_step(ramp, semantics):
+def test_stages_equal_those_of_a_step_by_step_simulation(ramp, semantics):
     walked = runs_of(walk(ramp, semantics))
     stages = schedule(ramp, semantics).stages
     closed = [
@@ -135,7 +135,7 @@ def test_after_any_number_of_samples_a_stage_ends_with_the_very_step_that_reache
 
 
 @given(ramp=RAMPS, semantics=SEMANTICS)
-def test_a_look_up_returns_the_batch_the_stage_and_its_bounds_of_every_step(ramp, semantics):
+def test_a_lookup_returns_the_batch_stage_and_bounds_of_every_step(ramp, semantics):
     planned = schedule(ramp, semantics)
     for step, (consumed, batch) in enumerate(walk(ramp, semantics)):
         stage = planned.stage_at(consumed)
@@ -148,7 +148,7 @@ def test_a_look_up_returns_the_batch_the_stage_and_its_bounds_of_every_step(ramp
 
 
 @given(ramp=LONG_RAMPS, semantics=SEMANTICS, data=st.data())
-def test_beyond_what_floats_can_count_a_look_up_is_still_exact(ramp, semantics, data):
+def test_a_lookup_is_exact_beyond_the_range_of_floats(ramp, semantics, data):
     planned = schedule(ramp, semantics)
     stage = data.draw(st.sampled_from(planned.stages))
     step = data.draw(st.integers(0, 10**30 if stage.steps is None else stage.steps - 1))
@@ -160,7 +160,7 @@ def test_beyond_what_floats_can_count_a_look_up_is_still_exact(ramp, semantics, 
 
 
 @given(ramp=RAMPS, semantics=SEMANTICS)
-def test_samples_after_a_number_of_steps_are_those_of_the_walk(ramp, semantics):
+def test_samples_after_any_number_of_steps_equal_a_simulation(ramp, semantics):
     planned = schedule(ramp, semantics)
     steps = walk(ramp, semantics)
     assert [planned.samples_after(step) for step in range(len(steps))] == [
@@ -187,7 +187,7 @@ def test_steps_to_a_sample_are_the_fewest_that_consume_it(ramp, semantics, share
 
 
 @given(ramp=RAMPS, semantics=SEMANTICS)
-def test_scheduled_sizes_hold_every_size_that_runs_and_end_at_the_target(ramp, semantics):
+def test_scheduled_sizes_include_every_size_that_runs_and_end_at_the_target(ramp, semantics):
     start, increment, increments, _ = ramp
     planned = schedule(ramp, semantics)
     running = {stage.global_batch_size for stage in planned.stages}
@@ -227,9 +227,7 @@ def test_a_maxtext_ramp_never_reaches_a_size_before_megatrons(ramp):
 
 @pytest.mark.parametrize("semantics", ["megatron", "maxtext"])
 @pytest.mark.parametrize("samples", [10**6, 50 * 10**6, 10**12, 6 * 10**24])
-def test_a_ramp_is_planned_in_as_many_stages_as_it_has_sizes_whatever_its_samples(
-    samples, semantics
-):
+def test_a_ramp_has_one_stage_per_size_whatever_its_samples(samples, semantics):
     planned = RampSchedule.from_rampup(
         [256, 128, samples], global_batch_size=1024, semantics=semantics
     )
@@ -262,7 +260,7 @@ def test_a_ramp_of_no_steps_is_one_open_stage_at_the_target(rampup):
 
 
 @given(ramp=RAMPS, unit=st.integers(1, 12))
-def test_decreased_batches_count_the_samples_that_they_really_run(ramp, unit):
+def test_decreased_batches_count_the_samples_that_they_run(ramp, unit):
     planned = schedule(ramp)
     decreased = {
         size: size - size % unit
@@ -285,7 +283,7 @@ def test_decreased_batches_count_the_samples_that_they_really_run(ramp, unit):
     [[], [4], [4, 4, 100, 1], [0, 4, 100], [-4, 4, 100], [4, -4, 100], [4, 4, -1]],
     ids=lambda rampup: str(rampup),
 )
-def test_a_ramp_with_a_missing_or_impossible_value_is_refused_as_it_was_written(rampup):
+def test_a_ramp_with_a_missing_or_impossible_value_is_refused_and_quoted(rampup):
     with pytest.raises(UsageError) as refusal:
         RampSchedule.from_rampup(rampup, global_batch_size=16)
     assert f"model.rampup_batch_size=[{','.join(map(str, rampup))}]" in refusal.value.message

@@ -275,7 +275,7 @@ def test_a_refusal_names_the_stages_that_do_not_fit_with_their_batch_sizes(run):
         )
 
 
-def test_a_refusal_under_fixed_shows_the_product_and_the_ways_out():
+def test_a_refusal_under_fixed_shows_the_product_and_the_remedies():
     refusal = refusal_of_stages(**NEMO_BUT_NOT_FIXED)
     assert refusal.message == (
         "stages 0 (batch size 4), 2 (batch size 12) of the ramp do not divide"
@@ -284,7 +284,7 @@ def test_a_refusal_under_fixed_shows_the_product_and_the_ways_out():
     assert refusal.remedy == "trainer.num_nodes=2, or rampup.node_policy=nemo"
 
 
-def test_a_refusal_under_another_policy_shows_the_fleet_and_the_ways_out():
+def test_a_refusal_under_another_policy_shows_the_fleet_and_the_remedies():
     refusal = refusal_of_stages(
         rampup=[12, 6, 100], target=24, micro=4, fleet=fleet_of(1, 2), policy="nemo"
     )
@@ -325,7 +325,7 @@ def test_no_number_of_nodes_that_cannot_hold_the_model_is_suggested_beside_an_ac
     assert "trainer.num_nodes" not in refusal.remedy
 
 
-def test_of_many_wrong_stages_five_are_shown():
+def test_at_most_five_wrong_stages_are_shown():
     refusal = refusal_of_stages(
         rampup=[1, 2, 10**6], target=25, micro=1, fleet=fleet_of(1, 2), policy="best"
     )
@@ -339,14 +339,14 @@ def test_of_many_wrong_stages_five_are_shown():
     assert "9), ... of the ramp" in refusal.message
 
 
-def test_a_ramp_of_the_most_sizes_still_gets_the_remedies_that_are_found_at_once():
+def test_a_ramp_of_the_most_sizes_still_gets_the_remedies_that_are_cheap_to_find():
     refusal = refusal_of_stages(
         rampup=[1, 1, 10**6], target=MOST_SIZES, micro=2, fleet=fleet_of(1, 1), policy="fixed"
     )
     assert refusal.remedy == "data.micro_batch_size=1"
 
 
-def test_on_a_fleet_of_any_size_the_ways_out_are_found_without_trying_every_number_of_nodes():
+def test_remedies_for_a_fleet_of_any_size_are_found_without_trying_every_number_of_nodes():
     refusal = refusal_of_stages(
         rampup=[8, 8, 100], target=16, micro=3, fleet=fleet_of(10**9, 1), policy="best"
     )
@@ -354,7 +354,7 @@ def test_on_a_fleet_of_any_size_the_ways_out_are_found_without_trying_every_numb
 
 
 @given(run=runs())
-def test_a_layout_fits_exactly_where_every_batch_size_has_nodes(run):
+def test_a_layout_fits_exactly_if_every_batch_size_has_nodes(run):
     layout = Layout(
         ramp=run["rampup"],
         target=run["target"],

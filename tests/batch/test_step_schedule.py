@@ -68,14 +68,14 @@ def written(draw, count):
 
 
 @pytest.mark.parametrize("case", READ, ids=lambda case: case["schedule"])
-def test_a_schedule_is_read_as_megatron_reads_it(case):
+def test_a_schedule_is_parsed_as_in_megatron(case):
     schedule = schedule_of(case)
     assert pairs(schedule) == [tuple(entry) for entry in case["parsed"]]
     assert schedule.target == case["final_global_batch_size"]
 
 
 @pytest.mark.parametrize("case", READ, ids=lambda case: case["schedule"])
-def test_the_batch_at_a_sample_is_that_of_megatron(case):
+def test_the_batch_at_a_sample_equals_megatrons(case):
     for probe in case["probes"]:
         if "error" in probe:
             continue
@@ -91,7 +91,7 @@ def test_the_batch_at_a_sample_is_that_of_megatron(case):
         )
 
 
-def test_a_batch_that_megatron_finds_not_to_divide_once_it_is_reached_is_refused_before_the_start():
+def test_a_batch_on_which_megatron_fails_later_is_refused_before_the_start():
     [(case, probe)] = [
         (case, probe) for case in READ for probe in case["probes"] if "error" in probe
     ]
@@ -120,7 +120,7 @@ def test_sizes_of_a_step_schedule_are_never_decreased(case):
     )
 
 
-def test_every_case_of_the_oracle_is_held_to_a_law():
+def test_every_case_of_the_oracle_is_tested():
     assert (len(READ), len(REFUSED), len(WITH_DECREASE)) == (5, 3, 1)
 
 
@@ -132,7 +132,7 @@ def test_a_batch_that_megatron_would_truncate_is_refused():
 
 
 @given(entries=ENTRIES, data=st.data())
-def test_entries_in_any_order_separated_and_counted_in_any_way_mean_the_same(entries, data):
+def test_entries_mean_the_same_in_any_order_with_any_separator_and_unit(entries, data):
     words = [
         f"{data.draw(written(count))}:{data.draw(written(size))}" for count, size in entries.items()
     ]
@@ -144,7 +144,7 @@ def test_entries_in_any_order_separated_and_counted_in_any_way_mean_the_same(ent
 
 
 @given(entries=ENTRIES)
-def test_the_text_of_a_schedule_is_read_back_as_the_same_schedule(entries):
+def test_a_schedule_written_as_text_is_read_back_unchanged(entries):
     thresholds = tuple(Threshold(first_sample, size) for first_sample, size in entries.items())
     assert from_step_schedule(to_text(thresholds), sequence_length=8192) == RampSchedule(
         thresholds=thresholds
@@ -173,7 +173,7 @@ def test_a_threshold_in_tokens_is_rounded_down_to_samples_and_two_at_one_sample_
         ) == from_step_schedule(text, sequence_length=sequence_length)
 
 
-def test_one_threshold_that_is_written_twice_is_refused_without_blaming_the_sequence_length():
+def test_a_repeated_threshold_is_refused_without_naming_the_sequence_length():
     with pytest.raises(UsageError) as refusal:
         from_step_schedule("0:4 10K:8 10_000:8", sequence_length=8)
     assert refusal.value.message.endswith("10000 and 10000 tokens are the same threshold")
@@ -181,9 +181,7 @@ def test_one_threshold_that_is_written_twice_is_refused_without_blaming_the_sequ
 
 
 @given(entries=ENTRIES, gap=st.integers(1, 10**6))
-def test_a_schedule_without_a_batch_for_the_first_step_is_refused_and_the_remedy_gives_it_one(
-    entries, gap
-):
+def test_a_schedule_without_a_first_batch_is_refused_and_the_remedy_adds_one(entries, gap):
     late = {count + gap: size for count, size in entries.items()}
     text = "samples: " + " ".join(f"{count}:{size}" for count, size in late.items())
     with pytest.raises(
@@ -198,9 +196,7 @@ def test_a_schedule_without_a_batch_for_the_first_step_is_refused_and_the_remedy
 
 
 @given(entries=ENTRIES, data=st.data())
-def test_from_a_threshold_on_the_batch_is_the_one_written_there_whether_it_grows_or_shrinks(
-    entries, data
-):
+def test_from_a_threshold_on_the_batch_is_the_given_one_whether_larger_or_smaller(entries, data):
     ramp = from_step_schedule(
         to_text([Threshold(*entry) for entry in entries.items()]), sequence_length=1
     )

@@ -17,28 +17,28 @@ def throughput(points):
 
 
 @given(points=POINTS)
-def test_at_a_point_the_rate_is_the_one_given(points):
+def test_the_rate_at_a_point_is_the_given_one(points):
     assert [throughput(points).tokens_per_s_per_gpu(count) for count, _ in points] == [
         rate for _, rate in points
     ]
 
 
 @given(points=POINTS, beyond=st.integers(0, 1000))
-def test_before_the_first_point_and_after_the_last_the_rate_stays(points, beyond):
+def test_the_rate_is_constant_before_the_first_point_and_after_the_last(points, beyond):
     measured = throughput(points)
     assert measured.tokens_per_s_per_gpu(points[-1][0] + beyond) == points[-1][1]
     assert measured.tokens_per_s_per_gpu(max(1, points[0][0] - beyond)) == points[0][1]
 
 
 @given(left=RATES, right=RATES, first=COUNTS, gap=COUNTS, data=st.data())
-def test_between_two_points_the_rate_lies_on_the_line_through_them(left, right, first, gap, data):
+def test_the_rate_between_two_points_is_interpolated_linearly(left, right, first, gap, data):
     step = data.draw(st.integers(0, gap))
     rate = throughput(((first, left), (first + gap, right))).tokens_per_s_per_gpu(first + step)
     assert rate * gap == pytest.approx(left * (gap - step) + right * step)
 
 
 @given(points=POINTS, count=COUNTS)
-def test_with_rising_points_more_micro_batches_are_never_slower(points, count):
+def test_more_micro_batches_are_never_slower_if_the_points_rise(points, count):
     rising = throughput(
         tuple(zip((count for count, _ in points), sorted(rate for _, rate in points), strict=True))
     )
@@ -54,7 +54,7 @@ def test_with_rising_points_more_micro_batches_are_never_slower(points, count):
     world=st.integers(1, 4096),
     count=COUNTS,
 )
-def test_seconds_times_rates_are_the_tokens(points, samples, length, world, count):
+def test_seconds_multiplied_by_the_rate_give_the_tokens(points, samples, length, world, count):
     measured = throughput(points)
     seconds = measured.seconds(
         samples, sequence_length=length, world_size=world, micro_batches=count
@@ -69,7 +69,7 @@ def test_seconds_times_rates_are_the_tokens(points, samples, length, world, coun
     world=st.integers(1, 64),
     count=COUNTS,
 )
-def test_more_samples_take_longer_and_more_gpus_less(points, samples, more, world, count):
+def test_more_samples_take_longer_and_more_gpus_take_less_time(points, samples, more, world, count):
     def seconds(samples, world):
         return throughput(points).seconds(
             samples, sequence_length=128, world_size=world, micro_batches=count
@@ -99,7 +99,7 @@ def test_numbers_of_points_may_have_units():
         lambda points: tuple(sorted(points.items()))
     )
 )
-def test_the_text_of_points_is_read_back_as_the_same_points(points):
+def test_points_written_as_text_are_read_back_unchanged(points):
     assert parse_points(to_text(points)) == points
 
 
@@ -137,6 +137,6 @@ def test_an_invalid_or_repeated_entry_is_refused_by_name(text, word):
 
 
 @pytest.mark.parametrize("text", ["", "  ", ",", " , "])
-def test_no_points_are_refused(text):
+def test_an_empty_list_of_points_is_refused(text):
     with pytest.raises(UsageError, match=r"rampup.efficiency is empty"):
         parse_points(text)

@@ -1,407 +1,148 @@
-import json
-from dataclasses import fields
-from itertools import pairwise
-from pathlib import Path
+"""Plans that do not fit, and the refusals."""
+
+import re
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rampcli.batch.nodes import Fleet
-from rampcli.batch.plan import ParallelSizes
-from rampcli.batch.ramp import RampSchedule
-from rampcli.batch.run_settings import BatchSettings, RampSettings, RunLength
-from rampcli.batch.throughput import Throughput
-from rampcli.batch.training_plan import PassedStage, plan_training
-from rampcli.errors import UsageError
-
-ORACLE = Path(__file__).parent / "oracles" / "rampup.json"
-DECREASE = "rampup.decrease_batch_size_if_needed"
-LENGTHS = [field.name for field in fields(RunLength)]
-COUNTS = ["stage", "global_batch_size", "first_sample", "samples", "first_step", "steps"]
-OF_A_FLEET = [
-    "num_nodes",
-    "world_size",
-    "data_parallel_size",
-    "micro_batch_size",
-    "accumulate_grad_batches",
-]
+from fleets import fleet_of
+from plans import oracle_case, plan, scheduled, sizes_and_nodes
+from rampcli.errors import UsageError, UsageErrors
 
 
-def oracle_case(name):
-    cases = json.loads(ORACLE.read_text(encoding="utf-8"))["cases"]
-    return next(case for case in cases if case["name"] == name)
-
-
-def fleet_of(num_nodes, devices, **parallel):
-    return Fleet(num_nodes=num_nodes, devices=devices, parallel=ParallelSizes(**parallel))
-
-
-def plan(
-    rampup,
-    target,
-    *,
-    fleet,
-    micro=1,
-    accumulate=None,
-    policy="nemo",
-    sequence_length=10,
-    schedule=None,
-    **rest,
-):
-    """Returns a plan; `rest` is its length, ramp and other arguments of `plan_training`."""
-    length = {key: rest.pop(key) for key in LENGTHS if key in rest}
-    ramp = {
-        key: rest.pop(key) for key in ("semantics", "decrease_batch_size_if_needed") if key in rest
-    }
-    return plan_training(
-        batch=BatchSettings(
-            global_batch_size=target, micro_batch_size=micro, accumulate_grad_batches=accumulate
-        ),
-        ramp=RampSettings(rampup_batch_size=rampup, step_batch_size_schedule=schedule, **ramp),
-        fleet=fleet,
-        node_policy=policy,
-        sequence_length=sequence_length,
-        length=RunLength(**length),
-        **rest,
-    )
-
-
-def scheduled(text, *, fleet, target=None, **rest):
-    return plan(None, target, schedule=text, fleet=fleet, **rest)
-
-
-def ramp_of(run):
-    return RampSchedule.from_rampup(run["rampup"], global_batch_size=run["target"])
-
-
-@st.composite
-def resumes(draw):
-    """Arguments of `plan` for a resumed ramp whose early stages may be too small for the fleet."""
-    fleet, micro = (
-        fleet_of(draw(st.integers(1, 4)), draw(st.sampled_from([1, 2, 4]))),
-        draw(st.integers(1, 2)),
-    )
-    target = micro * fleet.devices * fleet.num_nodes * draw(st.integers(1, 3))
-    increment = draw(st.sampled_from([size for size in range(1, target + 1) if target % size == 0]))
-    return {
-        "rampup": [increment, increment, draw(st.integers(0, 40)) * target],
-        "target": target,
-        "fleet": fleet,
-        "micro": micro,
-        "policy": draw(st.sampled_from(["nemo", "best", "fixed"])),
-        "consumed_samples": draw(st.integers(0, 45 * target)),
-    }
-
-
-@given(run=resumes())
-def test_on_a_resume_only_the_stages_that_are_still_to_come_must_divide(run):
-    stages = ramp_of(run).stages
-    consumed = run["consumed_samples"]
-    ahead = [stage for stage in stages if stage.end_sample is None or stage.end_sample > consumed]
-    units = [run["micro"] * run["fleet"].devices * n for n in range(1, run["fleet"].num_nodes + 1)]
-    if run["policy"] == "fixed":
-        units = units[-1:]
-    if not all(any(stage.global_batch_size % unit == 0 for unit in units) for stage in ahead):
-        with pytest.raises(UsageError, match="of the ramp do"):
-            plan(**run)
-        return
-    planned = plan(**run)
-    assert planned.number_of_stages == len(stages)
-    assert planned.stage_at(consumed) in planned.stages
-    for number, stage in enumerate(stages):
-        known = planned.stage_number(number)
-        assert (
-            known.stage,
-            known.global_batch_size,
-            known.first_sample,
-            known.samples,
-            known.first_step,
-            known.steps,
-            known.end_sample,
-        ) == (
-            number,
-            stage.global_batch_size,
-            stage.first_sample,
-            stage.samples,
-            stage.first_step,
-            stage.steps,
-            stage.end_sample,
-        )
-    if planned.passed:
-        last = planned.passed[-1]
-        assert last.end_sample <= consumed
-        assert not any(last.global_batch_size % unit == 0 for unit in units)
-
-
-def test_finished_stages_too_small_for_the_fleet_do_not_stop_a_resume():
-    ramp, larger = [4, 4, 24], fleet_of(1, 8)
-    with pytest.raises(
-        UsageError,
-        match=r"stages 0 \(batch size 4\), 2 \(batch size 12\) of the ramp do not divide",
-    ):
-        plan(ramp, 16, fleet=larger)
-    with pytest.raises(UsageError, match=r"stage 2 \(batch size 12\) of the ramp does not divide"):
-        plan(ramp, 16, fleet=larger, consumed_samples=8)
-    planned = plan(ramp, 16, fleet=larger, consumed_samples=28)
-    assert [
-        (stage.stage, stage.global_batch_size, stage.first_sample, stage.samples)
-        for stage in planned.passed
-    ] == [
-        (0, 4, 0, 8),
-        (1, 8, 8, 8),
-        (2, 12, 16, 12),
-    ]
-    assert all(type(stage) is PassedStage for stage in planned.passed)
-    assert [
-        (stage.stage, stage.global_batch_size, stage.first_sample, stage.world_size)
-        for stage in planned.stages
-    ] == [(3, 16, 28, 8)]
-    assert planned.number_of_stages == 4
-
-
-def test_a_stage_that_a_resume_is_still_in_must_divide():
-    with pytest.raises(UsageError, match=r"stage 0 \(batch size 4\) of the ramp does not divide"):
-        plan([4, 4, 24], 8, fleet=fleet_of(1, 8), consumed_samples=20)
-    assert plan([4, 4, 24], 8, fleet=fleet_of(1, 8), consumed_samples=24).passed[0].end_sample == 24
-
-
-def test_a_finished_stage_that_does_not_fit_has_no_plan():
-    planned = plan([4, 4, 24], 16, fleet=fleet_of(1, 8), consumed_samples=28)
-    assert planned.stage_at(28) is planned.stages[0]
-    for consumed in (0, 8, 16, 27):
-        with pytest.raises(UsageError) as refusal:
-            planned.stage_at(consumed)
-        assert (
-            refusal.value.message
-            == f"the stage after {consumed} samples does not fit 1 nodes of 8 processes"
-        )
-
-
-def test_the_json_of_a_resumed_plan_has_null_where_another_fleet_trained_a_stage():
-    document = json.loads(
-        json.dumps(plan([4, 4, 24], 16, fleet=fleet_of(1, 8), consumed_samples=28).to_json())
-    )
-    assert [list(stage) for stage in document["stages"]] == [COUNTS + OF_A_FLEET] * 4
-    assert [stage["stage"] for stage in document["stages"]] == [0, 1, 2, 3]
-    assert [[stage[key] for key in OF_A_FLEET] for stage in document["stages"]] == [
-        [None] * 5
-    ] * 3 + [[1, 8, 8, 1, 2]]
-    assert [stage["first_sample"] for stage in document["stages"]] == [0, 8, 16, 28]
-
-
-def test_decreased_stages_run_the_steps_that_megatron_runs_and_say_so():
-    case = oracle_case("mbs_dp_not_dividing_mid_decrease")
-    given = case["input"]
-    planned = plan(
-        given["rampup_batch_size"],
-        given["global_batch_size"],
-        micro=given["micro_batch_size"],
-        fleet=fleet_of(1, given["data_parallel_size"]),
-        decrease_batch_size_if_needed=True,
-    )
-    assert [
-        (
-            stage.global_batch_size,
-            stage.accumulate_grad_batches,
-            stage.first_sample,
-            stage.first_step,
-            stage.steps,
-        )
-        for stage in planned.stages
-    ] == [
-        (
-            stage["running_global_batch_size"],
-            stage["num_microbatches"],
-            stage["first_consumed_samples"],
-            stage["first_iteration"],
-            stage["steps"],
-        )
-        for stage in case["megatron_legacy"]["stages"]
-    ]
-    assert planned.notes == (
-        f"decreased to whole micro batches on every rank ({DECREASE}): 6 to 4, 10 to 8",
-    )
-
-
-def test_a_batch_that_megatron_would_decrease_to_nothing_and_never_end_is_refused():
-    case = oracle_case("mbs_dp_gt_start_decrease")
-    given = case["input"]
-    assert case["megatron_legacy"]["error"]["type"] == "SilentZeroMicrobatches"
+@pytest.mark.parametrize(
+    ("policy", "wrong"),
+    [
+        ("fixed", "1 (batch size 6), 3 (batch size 10)"),
+        ("best", "1 (batch size 6), 3 (batch size 10)"),
+    ],
+)
+def test_a_stage_on_which_megatron_fails_later_is_refused_before_the_start(policy, wrong):
+    case = oracle_case("rampup.json", "mbs_dp_not_dividing_mid")
+    given, failed = case["input"], case["megatron_legacy"]["error"]
+    assert (failed["phase"], failed["iteration"]) == ("step", 4)
+    fleet = fleet_of(1, given["data_parallel_size"])
     with pytest.raises(UsageError) as refusal:
         plan(
             given["rampup_batch_size"],
             given["global_batch_size"],
             micro=given["micro_batch_size"],
-            fleet=fleet_of(1, given["data_parallel_size"]),
-            decrease_batch_size_if_needed=True,
+            fleet=fleet,
+            policy=policy,
         )
-    assert (
-        refusal.value.message == "batch size 2 would be decreased to nothing:"
-        " data.micro_batch_size=4 on 1 node takes at least 4 samples"
-    )
-    assert refusal.value.remedy == "batch sizes of at least 4, or a smaller data.micro_batch_size"
-
-
-@st.composite
-def decreased_runs(draw):
-    """Arguments of `plan` for a ramp that fills at least a micro batch on every rank of a node."""
-    fleet, micro = (
-        fleet_of(draw(st.integers(1, 4)), draw(st.sampled_from([1, 2, 4]))),
-        draw(st.integers(1, 3)),
-    )
-    nodes = draw(st.sampled_from([1, fleet.num_nodes]))
-    start, increment, increments = (
-        draw(st.integers(1, 30)),
-        draw(st.integers(1, 9)),
-        draw(st.integers(0, 6)),
-    )
-    start += micro * fleet.devices * nodes
-    return {
-        "rampup": [start, increment, draw(st.integers(1, 4000))],
-        "target": start + increment * increments,
-        "fleet": fleet,
-        "micro": micro,
-        "policy": draw(st.sampled_from(["nemo", "best"])) if nodes == 1 else "fixed",
-    }
-
-
-@given(run=decreased_runs())
-def test_a_batch_is_decreased_only_where_it_fits_nowhere_and_as_little_as_can_be(run):
-    planned = plan(**run, decrease_batch_size_if_needed=True)
-    units = [run["micro"] * run["fleet"].devices * n for n in range(1, run["fleet"].num_nodes + 1)]
-    if run["policy"] == "fixed":
-        units = units[-1:]
-    for stage, walked in zip(planned.stages, planned.ramp.stages, strict=True):
-        size = walked.scheduled_batch_size
-        assert size == ramp_of(run).global_batch_size_at(stage.first_sample)
-        assert (
-            stage.global_batch_size
-            == walked.global_batch_size
-            == max(size - size % unit for unit in units)
-        )
-        assert (
-            stage.micro_batch_size * stage.data_parallel_size * stage.accumulate_grad_batches
-            == stage.global_batch_size
-        )
-
-
-@given(run=decreased_runs(), restart_s=st.floats(0, 100), always=st.booleans())
-def test_with_decreased_batches_too_best_is_never_slower_than_nemo(run, restart_s, always):
-    settings = {
-        "throughput": Throughput(points=((1, 10.0),), basis=""),
-        "restart_s": restart_s,
-        "restarts_always": always,
-    }
-    best, nemo = (
-        plan(
-            **run | {"policy": policy},
-            decrease_batch_size_if_needed=True,
-            max_samples=5000,
-            **settings,
-        )
-        for policy in ("best", "nemo")
-    )
-    seconds = [
-        sum(map(one.stage_s, one.stages)) + restart_s * one.restarts() for one in (best, nemo)
-    ]
-    if [stage.global_batch_size for stage in best.stages] == [
-        stage.global_batch_size for stage in nemo.stages
-    ]:
-        assert seconds[0] <= seconds[1] * (1 + 1e-9)
-
-
-@given(run=decreased_runs())
-def test_samples_of_decreased_stages_are_counted_as_they_are_run_and_each_is_noted(run):
-    planned = plan(**run, decrease_batch_size_if_needed=True)
-    for stage, following in pairwise(planned.stages):
-        assert stage.first_sample + stage.steps * stage.global_batch_size == following.first_sample
-    decreased = [
-        f"{walked.scheduled_batch_size} to {stage.global_batch_size}"
-        for stage, walked in zip(planned.stages, planned.ramp.stages, strict=True)
-        if stage.global_batch_size < walked.scheduled_batch_size
-    ]
-    noted = [note.partition(": ")[2].split(", ") for note in planned.notes if DECREASE in note]
-    assert noted == ([decreased] if decreased else [])
-
-
-def test_without_being_asked_nothing_is_decreased():
-    with pytest.raises(
-        UsageError,
-        match=r"stages 1 \(batch size 6\), 3 \(batch size 10\) of the ramp do not divide",
-    ):
-        plan([4, 2, 60], 12, micro=2, fleet=fleet_of(1, 2))
+    assert refusal.value.message.startswith(f"stages {wrong} of the ramp do not divide ")
 
 
 @pytest.mark.parametrize(
-    ("settings", "keys"),
+    ("name", "remedy"),
     [
-        (
-            {"rampup": [4, 2, 60], "target": 12, "semantics": "maxtext"},
-            (DECREASE, "rampup.semantics"),
-        ),
-        (
-            {"rampup": None, "target": None, "schedule": "samples: 0:4 60:12"},
-            (DECREASE, "model.step_batch_size_schedule"),
-        ),
+        ("final_not_checked", "model.global_batch_size=1792 or 3584, or "),
+        ("coprime_stage", "model.global_batch_size=1024, or "),
     ],
-    ids=["maxtext", "step schedule"],
 )
-def test_only_a_ramp_as_megatron_counts_it_is_decreased(settings, keys):
-    assert plan(**settings, fleet=fleet_of(1, 1)).stages
+def test_a_last_stage_that_the_launcher_does_not_check_is_refused_with_targets_that_fit(
+    name, remedy
+):
+    given = oracle_case("nodes.json", name)["input"]
+    fleet = fleet_of(given["num_nodes"], given["gpus_per_node"])
     with pytest.raises(UsageError) as refusal:
-        plan(**settings, fleet=fleet_of(1, 1), decrease_batch_size_if_needed=True)
-    assert refusal.value.keys == keys
-
-
-def test_a_step_schedule_is_planned_stage_by_stage_and_a_shrinking_batch_is_noted():
-    planned = scheduled("0:16 640:4 1280:12", fleet=fleet_of(4, 1), max_steps=40)
-    assert [
-        (
-            stage.global_batch_size,
-            stage.first_sample,
-            stage.first_step,
-            stage.steps,
-            stage.num_nodes,
+        plan(
+            given["rampup_batch_size"],
+            given["global_batch_size"],
+            micro=given["micro_batch_size"],
+            fleet=fleet,
         )
+    assert refusal.value.remedy.startswith(remedy)
+    for target in re.findall(r"\d+", remedy):
+        plan(given["rampup_batch_size"], int(target), micro=given["micro_batch_size"], fleet=fleet)
+
+
+def test_best_is_suggested_for_a_target_that_divides_on_fewer_nodes_alone():
+    awkward = {"rampup": [352, 96, 10_000], "target": 640, "micro": 4, "fleet": fleet_of(16, 8)}
+    with pytest.raises(UsageError) as refusal:
+        plan(**awkward)
+    assert refusal.value.remedy.endswith(", or rampup.node_policy=best")
+    assert plan(**awkward, policy="best").stages
+    with pytest.raises(UsageError) as refusal:
+        plan(**(awkward | {"rampup": None, "target": 642}))
+    assert "best" not in refusal.value.remedy
+
+
+def test_context_parallelism_that_nemo_does_not_count_is_still_checked():
+    with pytest.raises(
+        UsageError, match=r"stage 0 \(batch size 8\) of the ramp does not divide"
+    ) as refusal:
+        plan([8, 8, 100], 16, fleet=fleet_of(2, 8, context=16))
+    assert refusal.value.remedy == "rampup.node_policy=best"
+    assert sizes_and_nodes(
+        plan([8, 8, 100], 16, fleet=fleet_of(2, 8, context=16), policy="best")
+    ) == [(8, 2), (16, 2)]
+    planned = plan([8, 8, 100], 16, fleet=fleet_of(2, 8, context=2))
+    assert [
+        (stage.num_nodes, stage.data_parallel_size, stage.accumulate_grad_batches)
         for stage in planned.stages
     ] == [
-        (16, 0, 0, 4, 4),
-        (4, 64, 4, 16, 4),
-        (12, 128, 20, 20, 4),
+        (1, 4, 2),
+        (2, 8, 2),
     ]
-    assert planned.notes == ("the batch shrinks, as scheduled: 16 to 4 at sample 64",)
 
 
-def test_a_batch_that_is_scheduled_twice_is_refused():
+def test_two_ends_are_refused_by_name():
     with pytest.raises(UsageError) as refusal:
-        plan([4, 4, 24], 16, schedule="0:4 240:16", fleet=fleet_of(1, 1))
-    assert refusal.value.keys == ("model.rampup_batch_size", "model.step_batch_size_schedule")
-
-
-def test_the_last_size_of_a_step_schedule_is_the_global_batch_size():
-    assert scheduled("0:4 240:16", fleet=fleet_of(1, 1)).global_batch_size == 16
-    assert scheduled("0:4 240:16", target=16, fleet=fleet_of(1, 1)).global_batch_size == 16
-    with pytest.raises(UsageError, match=r"ends at 16, but model\.global_batch_size=32") as refusal:
-        scheduled("0:4 240:16", target=32, fleet=fleet_of(1, 1))
-    assert refusal.value.remedy == "model.global_batch_size=16, or null"
-
-
-def test_every_size_of_a_step_schedule_must_divide_and_the_refusal_is_about_the_schedule():
-    with pytest.raises(
-        UsageError, match=r"stage 1 \(batch size 6\) of the ramp does not divide"
-    ) as refusal:
-        scheduled("0:4 240:6 480:16", micro=2, fleet=fleet_of(1, 2))
-    assert refusal.value.keys[0] == "model.step_batch_size_schedule"
-
-
-@pytest.mark.parametrize("policy", ["nemo", "fixed", "best"])
-def test_a_finished_largest_batch_does_not_have_to_fit_the_fleet(policy):
-    planned = scheduled(
-        "samples:0:12 24:8", fleet=fleet_of(1, 8), policy=policy, consumed_samples=24
+        plan(None, 16, fleet=fleet_of(1, 1), max_steps=4, max_tokens=640)
+    assert (
+        refusal.value.message
+        == "the run has two ends: trainer.max_steps=4 and trainer.max_tokens=640"
     )
-    assert [stage.global_batch_size for stage in planned.passed] == [12]
-    assert [stage.global_batch_size for stage in planned.stages] == [8]
+    assert refusal.value.keys == ("trainer.max_steps", "trainer.max_tokens")
+
+
+@pytest.mark.parametrize("end", ["max_steps", "max_samples", "max_tokens"])
+@pytest.mark.parametrize("value", [0, -1])
+def test_an_end_below_one_is_refused(end, value):
+    with pytest.raises(UsageError) as refusal:
+        plan(None, 16, fleet=fleet_of(1, 1), **{end: value})
+    assert refusal.value.keys == (f"trainer.{end}",)
+
+
+def test_all_errors_are_raised_together():
+    with pytest.raises(UsageErrors) as refusal:
+        plan([4, 5, 24], 16, fleet=fleet_of(1, 1), max_steps=4, max_samples=64)
+    assert [error.keys[0] for error in refusal.value.errors] == [
+        "trainer.max_steps",
+        "model.rampup_batch_size",
+    ]
+    assert str(refusal.value) == "\n".join(str(error) for error in refusal.value.errors)
+
+
+def test_a_ramp_and_a_micro_batch_that_are_wrong_are_refused_together():
+    with pytest.raises(UsageErrors) as refusal:
+        plan([4, 5, 24], 16, micro=0, fleet=fleet_of(1, 1))
+    assert {error.keys[0] for error in refusal.value.errors} == {
+        "data.micro_batch_size",
+        "model.rampup_batch_size",
+    }
+
+
+def test_a_target_and_stages_that_do_not_divide_are_each_refused_once():
+    with pytest.raises(UsageErrors) as refusal:
+        plan([8, 3, 100], 17, micro=2, fleet=fleet_of(1, 2), policy="fixed")
+    whole, stages = refusal.value.errors
+    assert (
+        whole.message == "model.global_batch_size=17 does not divide into data.micro_batch_size=2"
+        " x 2 data-parallel ranks = 4"
+    )
+    assert stages.message.startswith(
+        "stages 1 (batch size 11), 2 (batch size 14) of the ramp do not divide"
+    )
+
+
+def test_a_wrong_ramp_and_a_wrong_end_give_one_refusal_with_exit_code_2():
+    with pytest.raises(UsageError) as refusal:
+        plan([4], 16, fleet=fleet_of(1, 1), max_steps=0)
+    assert refusal.value.exit_code == 2
+    assert len(refusal.value.errors) == 2
 
 
 @pytest.mark.parametrize("consumed_samples", [0, 960])
@@ -417,14 +158,6 @@ def test_a_size_that_never_runs_does_not_have_to_fit(consumed_samples):
     )
     assert [stage.global_batch_size for stage in planned.stages] == [96, 32, 64]
     assert [note for note in planned.notes if note.startswith("skipped")]
-
-
-def test_a_size_of_a_step_schedule_is_refused_as_a_stage_with_a_remedy():
-    with pytest.raises(UsageError) as refusal:
-        scheduled("samples: 0:16 1000:128", micro=4, fleet=fleet_of(9, 2))
-    assert refusal.value.message.startswith("stage 1 (batch size 128) of the ramp does not divide ")
-    assert refusal.value.keys[0] == "model.step_batch_size_schedule"
-    assert "model.global_batch_size" not in refusal.value.remedy
 
 
 @given(
@@ -452,21 +185,8 @@ def test_every_suggestion_for_an_accumulation_that_does_not_fit_works(
         )
 
 
-def test_a_finished_batch_that_would_be_decreased_to_nothing_does_not_fail_a_resume():
-    planned = plan(
-        [2, 2, 60],
-        16,
-        micro=4,
-        fleet=fleet_of(1, 1),
-        decrease_batch_size_if_needed=True,
-        consumed_samples=10**6,
-    )
-    assert [stage.global_batch_size for stage in planned.passed] == [2]
-    assert planned.stages[-1].global_batch_size == 16
-
-
 @pytest.mark.parametrize("policy", ["nemo", "best"])
-def test_a_given_accumulation_is_that_of_the_largest_batch_wherever_it_runs(policy):
+def test_a_given_accumulation_applies_to_the_largest_batch_in_any_stage(policy):
     with pytest.raises(
         UsageError, match=r"trainer\.accumulate_grad_batches=7 = 7, but model\.global_batch_size=16"
     ):
@@ -479,7 +199,7 @@ def test_a_given_accumulation_is_that_of_the_largest_batch_wherever_it_runs(poli
     )
 
 
-def test_sizes_skipped_because_several_are_due_at_one_sample_count_for_nemo_and_are_noted():
+def test_sizes_skipped_at_a_shared_threshold_count_for_nemo_and_are_noted():
     planned = plan([352, 96, 2], 1024, micro=4, fleet=fleet_of(16, 8), max_samples=10**6)
     assert [(stage.global_batch_size, stage.num_nodes) for stage in planned.stages] == [
         (352, 1),

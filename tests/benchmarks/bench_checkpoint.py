@@ -21,6 +21,7 @@ medians of the ratios within a round.
 Files are written to the current directory, or to $BENCH_DIR.
 """
 
+import argparse
 import json
 import mmap
 import os
@@ -219,7 +220,7 @@ def drop_from_page_cache(paths: list[Path]) -> None:
 
 
 def measure(bench: Bench, number: int) -> dict[str, float]:
-    """Measures one round. What is compared takes turns at going first."""
+    """Measures one round. The compared methods take turns at going first."""
     found: dict[str, float] = {}
     saves = {"save_s": bench.save, "no_sums_s": bench.save_without_sums}
     raw = bench.root / f"raw_{dist.get_rank()}"
@@ -296,9 +297,13 @@ def as_a_rank(root: Path, rounds: int) -> None:
 
 
 def main() -> None:
-    rounds, *worlds = [int(word) for word in sys.argv[1:]] or [7]
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("rounds", nargs="?", type=int, default=7, metavar="ROUNDS")
+    parser.add_argument("worlds", nargs="*", type=int, default=[1, 2], metavar="PROCESSES")
+    given = parser.parse_args()
+    rounds, worlds = given.rounds, given.worlds
     results: dict[int, list[dict[str, float]]] = {}
-    for processes in worlds or [1, 2]:
+    for processes in worlds:
         with tempfile.TemporaryDirectory(dir=os.environ.get("BENCH_DIR", ".")) as folder:
             root = Path(folder)
             torchrun = ["torch.distributed.run", "--standalone", f"--nproc-per-node={processes}"]

@@ -9,6 +9,7 @@ files. The library's time includes no start, reading or writing. Prints the medi
 the pairs' ratios, and how fast the build is with a token for each byte.
 """
 
+import argparse
 import json
 import os
 import statistics
@@ -66,8 +67,11 @@ def seconds_of_build(corpus: Path, output: Path, tokenizer: str) -> float:
 
 def main() -> None:
     """Prints the table."""
-    pairs = int(sys.argv[1]) if len(sys.argv) > 1 else 3
-    size = int(sys.argv[2]) * 1_000_000 if len(sys.argv) > 2 else 40_000_000
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("pairs", nargs="?", type=int, default=3, metavar="PAIRS")
+    parser.add_argument("megabytes", nargs="?", type=int, default=40, metavar="MEGABYTES")
+    given = parser.parse_args()
+    pairs, size = given.pairs, given.megabytes * 1_000_000
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         corpus = folder / "corpus.jsonl"

@@ -5,6 +5,7 @@ Compares whole logits with logits that are computed in chunks.
     python tests/benchmarks/bench_loss.py [TOKENS [VOCABULARY [HIDDEN]]]
 """
 
+import argparse
 import resource
 import subprocess
 import sys
@@ -15,7 +16,7 @@ PASSES = 3
 
 
 def measure(way: str, tokens: int, vocabulary: int, hidden: int) -> None:
-    """Prints what the loss and its gradients cost.
+    """Prints the cost of the loss and its gradients.
 
     These are the MiB that they add to this process at their peak, and processor seconds per pass.
     """
@@ -47,9 +48,11 @@ def main() -> None:
     if sys.argv[1:2] and sys.argv[1] in WAYS:
         measure(sys.argv[1], *map(int, sys.argv[2:]))
         return
-    tokens, vocabulary, hidden = [int(word) for word in sys.argv[1:]] + [4096, 128_256, 512][
-        len(sys.argv) - 1 :
-    ]
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    for name, default in (("tokens", 4096), ("vocabulary", 128_256), ("hidden", 512)):
+        parser.add_argument(name, nargs="?", type=int, default=default, metavar=name.upper())
+    given = parser.parse_args()
+    tokens, vocabulary, hidden = given.tokens, given.vocabulary, given.hidden
     mib = vocabulary * 4 / 2**20
     print(f"{tokens:,} tokens, vocabulary {vocabulary:,}, hidden {hidden:,}, fp32")
     print(f"logits: {tokens * mib:,.0f} MiB; gradient of the weight: {hidden * mib:,.0f} MiB\n")

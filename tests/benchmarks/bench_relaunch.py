@@ -1,4 +1,4 @@
-"""Measures what a boundary between two stages costs, and what a worker imports.
+"""Measures the cost of a boundary between two stages, and the imports of a worker.
 
     python tests/benchmarks/bench_relaunch.py [--rounds 3] [--checkouts FOLDER ...]
 

@@ -7,6 +7,7 @@ the median ratio of pairs that ran one after the other. Prints the slowest wrong
 tests/cli/bad_inputs.py and their time, and compares plans of 1e6 and 1e12 samples.
 """
 
+import argparse
 import os
 import resource
 import runpy
@@ -67,7 +68,9 @@ def compare(ours: list[str], other: list[str], rounds: int) -> tuple[float, floa
 
 def main() -> None:
     """Prints the tables."""
-    rounds = int(sys.argv[1]) if len(sys.argv) > 1 else 15
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("rounds", nargs="?", type=int, default=15, metavar="ROUNDS")
+    rounds = parser.parse_args().rounds
     print(f"{'rampcli ...':<66} {'ours s':>7} {'bare s':>7} {'ratio':>6}")
     for name, (ours, bare) in PAIRS.items():
         mine, others, ratio = compare(ours, bare, rounds)

@@ -1,4 +1,4 @@
-"""Measures what a training step costs on the CPU, next to what people would train with instead.
+"""Measures the cost of a training step on the CPU, next to other training programs.
 
     make bench-peers    # installs the others
     python tests/benchmarks/bench_step.py [--threads 1 2] [--accumulate 1 4] [--contenders NAME ...]

@@ -39,7 +39,7 @@ TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 
 class EndedError(Exception):
-    """An endless command has ended or has not started. The message is what it printed last."""
+    """An endless command has ended or has not started. The message is its last output."""
 
 
 @dataclass(frozen=True, slots=True)

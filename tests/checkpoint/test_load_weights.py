@@ -33,7 +33,7 @@ def run(build_passes, small_llama, tmp_path) -> RunDirectory:
 
 
 @pytest.mark.parametrize("harm", HARMS.values(), ids=HARMS)
-def test_a_damaged_checkpoint_is_passed_over_with_a_warning(run, harm, capsys):
+def test_a_damaged_checkpoint_is_skipped_with_a_warning(run, harm, capsys):
     harm(complete_checkpoints(run)[-1])
     config, checkpoint = open_run(run.path, step=None)
     model = load_model(config, checkpoint, sequence_length=16, device=torch.device("cpu"))
@@ -46,7 +46,7 @@ def test_a_damaged_checkpoint_is_passed_over_with_a_warning(run, harm, capsys):
 
 @pytest.mark.parametrize("harm", HARMS.values(), ids=HARMS)
 @pytest.mark.parametrize("step", [None, 2])
-def test_if_no_checkpoint_is_whole_one_error_says_why(run, harm, step, capsys):
+def test_if_every_checkpoint_is_damaged_one_error_says_why(run, harm, step, capsys):
     for checkpoint in complete_checkpoints(run):
         if step in (None, checkpoint.step):
             harm(checkpoint)
@@ -79,9 +79,7 @@ def test_a_config_yaml_of_another_model_is_refused(run, small_llama):
         {"bias": True},
     ],
 )
-def test_a_model_that_the_files_do_not_hold_is_refused_even_with_a_matching_manifest(
-    run, small_llama, change
-):
+def test_files_of_another_model_are_refused_even_with_a_matching_manifest(run, small_llama, change):
     for name, value in change.items():
         setattr(small_llama.model, name, value)
     run.config.write_text(to_yaml(small_llama))
@@ -105,16 +103,16 @@ def test_files_too_large_for_the_model_are_refused_before_they_are_read(run):
 
 HOSTILE_TOKENIZERS = {
     "not JSON": b"{",
-    "nesting without end": b"[" * 100_000,
+    "endless nesting": b"[" * 100_000,
     "no tokens": b'{"version": "1.0", "model": {"type": "BPE", "vocab": {}, "merges": []}}',
-    "merges of tokens that are not there": b'{"version": "1.0", "model": {"type": "BPE", '
+    "merges of missing tokens": b'{"version": "1.0", "model": {"type": "BPE", '
     b'"vocab": {"a": 0}, "merges": ["x y"]}}',
     "escape sequences": b'{"version": "\\u001b[31m"}',
 }
 
 
 @pytest.mark.parametrize("content", HOSTILE_TOKENIZERS.values(), ids=HOSTILE_TOKENIZERS)
-def test_a_hostile_tokenizer_is_one_error(run, content):
+def test_a_hostile_tokenizer_gives_one_error(run, content):
     newest = complete_checkpoints(run)[-1]
     (newest.path / TOKENIZER).write_bytes(content)
     make_honest(newest)

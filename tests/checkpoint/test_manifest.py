@@ -86,7 +86,7 @@ def test_a_whole_checkpoint_has_no_damage(run):
         (bytes([5]) * 99 + bytes([4]), "model.safetensors has another checksum"),
     ],
 )
-def test_a_damaged_checkpoint_says_what_is_wrong(run, content, damage):
+def test_the_damage_of_a_checkpoint_is_described(run, content, damage):
     file = save(run, 5) / "model.safetensors"
     if content is None:
         file.unlink()
@@ -143,7 +143,7 @@ def test_checkpoints_of_steps_that_were_taken_again_are_removed(run):
     ],
     ids=str,
 )
-def test_a_damaged_manifest_is_passed_over_and_reported(run, facts):
+def test_a_damaged_manifest_is_skipped_and_reported(run, facts):
     save(run, 5)
     write_json(save(run, 7) / MANIFEST, manifest() | facts)
     assert steps(run) == [5]
@@ -151,7 +151,7 @@ def test_a_damaged_manifest_is_passed_over_and_reported(run, facts):
     assert "step_00000007/manifest.json is damaged" in damaged.message
 
 
-def test_a_run_whose_manifests_are_all_damaged_is_not_one_without_checkpoints(run):
+def test_a_run_with_only_damaged_manifests_does_not_count_as_one_without_checkpoints(run):
     (save(run, 7) / MANIFEST).write_text("{")
     with pytest.raises(DamagedFileError, match="manifest"):
         complete_checkpoints(run)

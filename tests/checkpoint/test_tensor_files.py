@@ -60,7 +60,7 @@ def tensors_and_cuts(draw):
 
 
 @given(cases=st.lists(tensors_and_cuts(), min_size=1, max_size=3))
-def test_shards_are_read_from_shards_that_are_cut_differently(cases, tmp_path_factory):
+def test_shards_are_read_from_files_that_are_sharded_differently(cases, tmp_path_factory):
     folder = tmp_path_factory.mktemp("files")
     ranks: dict[int, list[Shard]] = {}
     for number, (tensor, cuts, _) in enumerate(cases):
@@ -157,7 +157,7 @@ def written(
 
 WRONG_SHARDS = {
     "a part is missing": [((0,), 4), ((5,), 5)],
-    "the first half is there twice": [((0,), 5), ((0,), 5)],
+    "the first half twice": [((0,), 5), ((0,), 5)],
     "parts overlap, and there are more numbers than in the tensor": [((0,), 6), ((5,), 5)],
     "one part more than the tensor has": [((0,), 5), ((5,), 5), ((10,), 2)],
     "a part beyond the end": [((0,), 5), ((5,), 6)],
@@ -263,7 +263,7 @@ WRONG_HEADERS = {
 
 
 @pytest.mark.parametrize("header", WRONG_HEADERS.values(), ids=WRONG_HEADERS)
-def test_an_invalid_header_is_one_error(tmp_path, header):
+def test_an_invalid_header_gives_one_error(tmp_path, header):
     files = saved(tmp_path, header)
     with pytest.raises(DamagedFileError):
         TensorFiles.open(tmp_path, files).read(
@@ -277,7 +277,7 @@ def test_a_valid_handmade_header_is_read(tmp_path):
     assert not values.any()
 
 
-def test_a_file_that_shrinks_while_it_is_read_is_one_error(tmp_path, monkeypatch):
+def test_a_file_that_shrinks_while_it_is_read_gives_one_error(tmp_path, monkeypatch):
     files = write_shards(tmp_path, [whole_shard("weight", torch.ones(6_000_000))], rank=0)
     preadv = os.preadv
 

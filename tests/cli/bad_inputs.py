@@ -39,7 +39,7 @@ def schedule(text: str, *words: str) -> tuple[str, ...]:
 
 
 def maxtext_ramp(**changed: str | None) -> tuple[str, ...]:
-    """Returns MaxText's five words for a ramp, with some changed or, if None, left out."""
+    """Returns the five MaxText words of a ramp; `changed` replaces words, or drops them if None."""
     words = {
         "per_device_batch_size": "16",
         "enable_rampup_batch_size": "true",
@@ -55,7 +55,7 @@ def maxtext_ramp(**changed: str | None) -> tuple[str, ...]:
 def in_file(
     title: str, text: str | bytes, *said: str, group: str = "optim", line: int | None = 1
 ) -> BadInput:
-    """Returns a wrong option file of the user's; the message names the line in it."""
+    """Returns a row for a wrong option file; the message must name its line."""
     place = f"{group}/mine.yaml" + ("" if line is None else f":{line}")
     return BadInput(
         title,
@@ -65,66 +65,74 @@ def in_file(
     )
 
 
-def over_everything(title: str, text: str, *said: str, line: int) -> BadInput:
+def in_global_file(title: str, text: str, *said: str, line: int) -> BadInput:
     return in_file(title, f"# @package _global_\n{text}", *said, group="batch", line=line)
 
 
 TYPED = "set by: command line"
 TYPES = (
     BadInput(
-        "a word for an integer",
+        "a word where an integer is needed",
         plan("trainer.devices=eight"),
         ("trainer.devices=eight is not an integer", TYPED),
     ),
     BadInput(
-        "a conversion",
+        "a value with a conversion function",
         plan("trainer.num_nodes=int(1.9)"),
         ("trainer.num_nodes=int(1.9): conversions such as int() are not supported", TYPED),
     ),
     BadInput(
-        "a fraction for an integer",
+        "a fraction where an integer is needed",
         plan("trainer.max_steps=1.5"),
         ("trainer.max_steps=1.5 is not an integer", TYPED),
     ),
     BadInput(
-        "a float for an integer", plan("seed=1e3"), ("seed=1000.0 is not an integer", "seed=1234")
+        "an integer in scientific notation",
+        plan("seed=1e3"),
+        ("seed=1000.0 is not an integer", "seed=1234"),
     ),
     BadInput(
-        "true for an integer",
+        "true where an integer is needed",
         plan("trainer.num_nodes=true"),
         ("trainer.num_nodes=true is not an integer", TYPED),
     ),
     BadInput(
-        "null where there must be a value",
+        "null for a required setting",
         plan("data.sequence_length=null"),
         ("data.sequence_length=null is not an integer", TYPED),
     ),
     BadInput(
-        "nothing after the equals sign",
+        "an empty value",
         plan("trainer.num_nodes="),
         ("trainer.num_nodes= is not an integer", TYPED),
     ),
     BadInput(
-        "a word for a number", plan("optim.lr=fast"), ("optim.lr=fast is not a number", TYPED)
+        "a word where a number is needed",
+        plan("optim.lr=fast"),
+        ("optim.lr=fast is not a number", TYPED),
     ),
     BadInput(
-        "a word for true or false",
+        "a word where true or false is needed",
         plan("model.bias=maybe"),
         ("model.bias=maybe is not true or false", "model.bias=false"),
     ),
     BadInput(
-        "a list for an integer",
+        "a list where an integer is needed",
         plan("model.global_batch_size=[512]"),
         ("model.global_batch_size=[512] is not an integer", TYPED),
     ),
     BadInput(
-        "a mapping for a number",
+        "a mapping where a number is needed",
         plan("optim.lr={a: 1}"),
         ("optim.lr={'a': 1} is not a number", TYPED),
     ),
-    BadInput("a list for a text", plan("name=[1]"), ("name=[1] is not a string", "name=run")),
     BadInput(
-        "a number for the ramp",
+        "a list where a string is needed",
+        plan("name=[1]"),
+        ("name=[1] is not a string", "name=run"),
+    ),
+    BadInput(
+        "a ramp that is a single number",
         plan("model.rampup_batch_size=256"),
         (
             "model.rampup_batch_size=256 is not a list of integers",
@@ -132,57 +140,57 @@ TYPES = (
         ),
     ),
     BadInput(
-        "a word in the ramp",
+        "a ramp that contains a word",
         plan("model.rampup_batch_size=[256,many,50M]"),
         ("[256,many,50M] is not a list of integers", TYPED),
     ),
     BadInput(
-        "a list in the ramp",
+        "a ramp that contains a list",
         plan("model.rampup_batch_size=[256,[128],50M]"),
         ("[256,[128],50M] is not a list of integers", TYPED),
     ),
     BadInput(
-        "a choice that there is not",
+        "an unknown choice",
         plan("rampup.node_policy=nemesis"),
         ("nemesis is not one of nemo, best, fixed", TYPED),
     ),
     BadInput(
-        "a choice in capitals",
+        "a choice in capital letters",
         plan("trainer.precision=BF16"),
         ("trainer.precision=BF16 is not one of fp32, bf16", TYPED),
     ),
     BadInput(
-        "an optimiser that there is not",
+        "an unknown optimiser",
         plan("optim.optimizer=adam"),
         ("optim.optimizer=adam is not one of adamw, muon", TYPED),
     ),
     BadInput(
-        "a part of the activations that there is not",
+        "an unknown mode of activation checkpointing",
         plan("trainer.activation_checkpointing=all"),
         ("trainer.activation_checkpointing=all is not one of none, selective, full", TYPED),
     ),
     BadInput(
-        "an answer to no number that there is not",
+        "an unknown action for a non-finite loss",
         plan("trainer.on_nonfinite=ignore"),
         ("trainer.on_nonfinite=ignore is not one of stop, skip", TYPED),
     ),
     BadInput(
-        "a number for a folder of weights",
+        "a list where a folder of weights is needed",
         plan("model.init_from=[1]"),
         ("model.init_from=[1] is not a string", TYPED),
     ),
     BadInput(
-        "a unit that there is not",
+        "an unknown unit",
         plan("trainer.max_tokens=5G"),
         ("trainer.max_tokens=5G is not an integer", TYPED),
     ),
     BadInput(
-        "a unit in small letters",
+        "a unit in lower case",
         plan("trainer.max_tokens=5m"),
         ("trainer.max_tokens=5m is not an integer", TYPED),
     ),
 )
-ARITIES = (
+LENGTHS = (
     BadInput(
         "a ramp of two values",
         plan("model.rampup_batch_size=[256,128]"),
@@ -199,116 +207,116 @@ ARITIES = (
         ("model.rampup_batch_size=[] has 0 values", "(command line)"),
     ),
     BadInput(
-        "one run with two batch sizes",
+        "two batch sizes for one run",
         plan("model.global_batch_size=512,1024"),
         ("512,1024: a setting takes one value", TYPED),
     ),
     BadInput(
-        "one run with a range of seeds",
+        "a range of seeds for one run",
         plan("seed=range(1,3)"),
         ("seed=range(1,3): a setting takes one value", TYPED),
     ),
     BadInput(
-        "one run with a choice of seeds",
+        "several seeds for one run",
         plan("seed=choice(1,2)"),
         ("seed=choice(1,2): a setting takes one value", TYPED),
     ),
     BadInput(
-        "one run with two models",
+        "two models for one run",
         plan("model=llama3_8b,gpt3_5b"),
         ("a setting takes one value", "model=llama3_8b"),
     ),
 )
 NEGATIVE = (
     BadInput(
-        "fewer than no nodes",
+        "a negative number of nodes",
         plan("trainer.num_nodes=-1"),
         ("trainer.num_nodes=-1 is below 1", "(command line)"),
     ),
     BadInput(
-        "a seed below zero",
+        "a negative seed",
         plan("seed=-1"),
         ("seed=-1 is below 0", "seed=0 or more", "(command line)"),
     ),
     BadInput(
-        "a learning rate below zero",
+        "a negative learning rate",
         plan("optim.lr=-0.1"),
         ("optim.lr=-0.1 is below 0", "(command line)"),
     ),
     BadInput(
-        "a warm-up below zero",
+        "a negative warm-up",
         plan("optim.warmup_steps=-10"),
         ("optim.warmup_steps=-10 is below 0", "(command line)"),
     ),
     BadInput(
-        "a ramp that goes down",
+        "a ramp with a negative increment",
         plan("model.rampup_batch_size=[256,-128,50M]"),
         ("increment -128 is below 1", "(command line)"),
     ),
     BadInput(
-        "a ramp over fewer than no samples",
+        "a ramp over a negative number of samples",
         plan("model.rampup_batch_size=[256,128,-1]"),
         ("samples -1 is below 0",),
     ),
     BadInput(
-        "fewer than no nodes, by the recipe's argument",
+        "a negative number of nodes as an argument of the recipe",
         plan(factory="llama3_8b(num_nodes=-1)"),
         ("is below 1", "recipes/llama.py:"),
     ),
 )
 ZERO = (
     BadInput(
-        "no nodes",
+        "zero nodes",
         plan("trainer.num_nodes=0"),
         ("trainer.num_nodes=0 is below 1", "(command line)"),
     ),
     BadInput(
-        "a micro batch of nothing",
+        "a micro batch of zero samples",
         plan("data.micro_batch_size=0"),
         ("data.micro_batch_size=0 is below 1", "(command line)"),
     ),
     BadInput(
-        "a batch of nothing",
+        "a global batch of zero samples",
         plan("model.global_batch_size=0"),
         ("model.global_batch_size=0 is below 1", "(command line)"),
     ),
     BadInput(
-        "a run of no steps",
+        "a run of zero steps",
         plan("trainer.max_steps=0"),
         ("trainer.max_steps=0 is below 1", "(command line)"),
     ),
     BadInput(
-        "a gradient clipped to nothing",
+        "a gradient clipped to zero",
         plan("trainer.gradient_clip_val=0"),
         ("trainer.gradient_clip_val=0.0 is not above 0",),
     ),
     BadInput(
-        "a window of nothing",
+        "a sliding window of zero tokens",
         plan("model.sliding_window=0"),
         ("model.sliding_window=0 is below 1", "(command line)"),
     ),
     BadInput(
-        "no spread at all",
+        "an outlier limit of zero standard deviations",
         plan("optim.skip_step_sigma=0"),
         ("optim.skip_step_sigma=0.0 is not above 0", "(command line)"),
     ),
     BadInput(
-        "a model split no ways",
+        "zero tensor-parallel ranks",
         plan("parallel.tensor_parallel_size=0"),
         ("parallel.tensor_parallel_size=0 is below 1",),
     ),
     BadInput(
-        "weights shared by nobody",
+        "weights sharded over zero ranks",
         plan("parallel.data_parallel_shard_size=0"),
         ("parallel.data_parallel_shard_size=0 is below 1",),
     ),
     BadInput(
-        "a ramp that starts at nothing",
+        "a ramp that starts at zero",
         plan("model.rampup_batch_size=[0,128,50M]"),
         ("start 0 is below 1", "(command line)"),
     ),
     BadInput(
-        "no checkpoint kept",
+        "zero checkpoints to keep",
         plan("checkpoint.keep_last=0"),
         ("checkpoint.keep_last=0 is below 1", "(command line)"),
     ),
@@ -330,7 +338,7 @@ HUGE = (
         ("is beyond 1e+18", TYPED),
     ),
     BadInput(
-        "a thousand million nodes",
+        "10^9 nodes",
         plan("trainer.num_nodes=1000000000"),
         ("trainer.num_nodes=1000000000 is above 100000",),
     ),
@@ -348,7 +356,7 @@ HUGE = (
         ("has 1000000001 batch sizes", "the limit is 10000", "an increment of at least 100011"),
     ),
     BadInput(
-        "a share above one",
+        "a fraction above one",
         plan("throughput.mfu=1.5"),
         ("throughput.mfu=1.5 is above 1", "(command line)"),
     ),
@@ -359,20 +367,28 @@ HUGE = (
     ),
 )
 NOT_FINITE = (
-    BadInput("not a number", plan("optim.lr=nan"), ("optim.lr=nan is not a finite number", TYPED)),
-    BadInput("infinity", plan("optim.lr=inf"), ("optim.lr=inf is not a finite number", TYPED)),
     BadInput(
-        "minus infinity",
+        "NaN where a number is needed",
+        plan("optim.lr=nan"),
+        ("optim.lr=nan is not a finite number", TYPED),
+    ),
+    BadInput(
+        "infinity where a number is needed",
+        plan("optim.lr=inf"),
+        ("optim.lr=inf is not a finite number", TYPED),
+    ),
+    BadInput(
+        "minus infinity where a number is needed",
         plan("optim.weight_decay=-inf"),
         ("optim.weight_decay=-inf is not a finite number", TYPED),
     ),
     BadInput(
-        "a number too large to be held",
+        "a number that overflows",
         plan("optim.lr=1e400"),
         ("optim.lr=inf is not a finite number", TYPED),
     ),
     BadInput(
-        "not a number, for an integer", plan("seed=nan"), ("seed=nan is not an integer", TYPED)
+        "NaN where an integer is needed", plan("seed=nan"), ("seed=nan is not an integer", TYPED)
     ),
 )
 CHARACTERS = (
@@ -382,11 +398,15 @@ CHARACTERS = (
         ("cannot read the value in trainer.num_nodes=１６", TYPED),
     ),
     BadInput(
-        "a minus sign that is none",
+        "a Unicode minus sign",
         plan("optim.lr=−1"),
         ("cannot read the value in optim.lr=−1", TYPED),
     ),
-    BadInput("an emoji for a number", plan("seed='🚀'"), ("seed=🚀 is not an integer", TYPED)),
+    BadInput(
+        "an emoji where an integer is needed",
+        plan("seed='🚀'"),
+        ("seed=🚀 is not an integer", TYPED),
+    ),
     BadInput("an emoji in a key", plan("trainer.🚀=1"), ("there is no setting trainer.🚀", TYPED)),
     BadInput(
         "a control character in the name",
@@ -394,17 +414,17 @@ CHARACTERS = (
         (r"name='a\x07b' cannot name a folder", "(command line)"),
     ),
     BadInput(
-        "a change of direction in the name",
+        "a change of text direction in the name",
         plan("name='a\u202eb'"),
         (r"name='a\u202eb' cannot name a folder", "(command line)"),
     ),
     BadInput(
-        "a change of direction in a key",
+        "a change of text direction in a key",
         plan("\u202eseed=1"),
         (r"there is no setting \u202eseed", "try:    seed", TYPED),
     ),
     BadInput(
-        "a blank without width in a key",
+        "a zero-width space in a key",
         plan("se\u200bed=1"),
         (r"there is no setting se\u200bed", "try:    seed", TYPED),
     ),
@@ -414,29 +434,35 @@ CHARACTERS = (
         ("seed=１２ is not an integer", "seed=1234", TYPED),
     ),
     BadInput(
-        "a colour in a key", plan("\x1b31mseed=1"), (r"there is no setting \x1b31mseed", TYPED)
+        "a colour code in a key", plan("\x1b31mseed=1"), (r"there is no setting \x1b31mseed", TYPED)
     ),
     BadInput(
-        "a colour in a recipe",
+        "a colour code in the name of a recipe",
         plan(factory="\x1b[31mllama3_8b"),
         (r"--factory \x1b[31mllama3_8b is not a recipe's name",),
     ),
     BadInput(
-        "an endless recipe",
+        "a name of a recipe with 5000 characters",
         plan(factory="l" * 5000),
         ("--factory lll", "lll ... lll", "--factory gpt3_126m or", "in all)"),
     ),
-    BadInput("an emoji for a recipe", plan(factory="🦙"), ("--factory 🦙 is not a recipe's name",)),
+    BadInput(
+        "an emoji as the name of a recipe",
+        plan(factory="🦙"),
+        ("--factory 🦙 is not a recipe's name",),
+    ),
 )
 TWICE = (
-    BadInput("one key twice", plan("seed=1", "seed=2"), ("seed is given twice: 1 and 2", TYPED)),
     BadInput(
-        "one group twice",
+        "a key given twice", plan("seed=1", "seed=2"), ("seed is given twice: 1 and 2", TYPED)
+    ),
+    BadInput(
+        "a group given twice",
         plan("optim=nemo_adam", "optim=nemo_gpt3"),
         ("optim is given twice: nemo_adam and nemo_gpt3", TYPED),
     ),
     BadInput(
-        "NeMo 1's word and NeMo 2's for one batch",
+        "different batch sizes in the words of NeMo 1 and NeMo 2",
         plan("data.global_batch_size=1024", "model.global_batch_size=512"),
         (
             "two spellings of one number and differ",
@@ -445,7 +471,7 @@ TWICE = (
         ),
     ),
     BadInput(
-        "two of NeMo's words for tensor parallelism",
+        "different sizes in two of NeMo's words for tensor parallelism",
         plan("model.tensor_model_parallel_size=2", "trainer.strategy.tensor_model_parallel_size=4"),
         (
             "two spellings of one number and differ",
@@ -453,7 +479,7 @@ TWICE = (
         ),
     ),
     BadInput(
-        "MaxText's word and NeMo's for accumulation",
+        "different values in MaxText's and NeMo's words for accumulation",
         plan("gradient_accumulation_steps=2", "trainer.accumulate_grad_batches=4"),
         (
             "gradient_accumulation_steps=2 and trainer.accumulate_grad_batches=4"
@@ -462,7 +488,7 @@ TWICE = (
         ),
     ),
     BadInput(
-        "MaxText's ramp and NeMo's",
+        "different ramps in MaxText's and NeMo's words",
         (*maxtext_ramp(), "model.rampup_batch_size=[256,256,10M]"),
         (
             "enable_rampup_batch_size=true sets model.rampup_batch_size=[512,256,500]",
@@ -471,7 +497,7 @@ TWICE = (
         ),
     ),
     BadInput(
-        "two ends",
+        "two ends of the run",
         plan("trainer.max_steps=10", "trainer.max_samples=100"),
         ("the run has two ends", "trainer.max_steps=10 (command line)"),
     ),
@@ -488,39 +514,39 @@ UNKNOWN = (
         ("there is no setting model.global_batchsize", "model.global_batch_size"),
     ),
     BadInput(
-        "a key like no other",
+        "a key that resembles no setting",
         plan("zzzzzz=1"),
         ("there is no setting zzzzzz", "--cfg lists all", TYPED),
     ),
     BadInput(
-        "a section for a key",
+        "a section instead of a setting",
         plan("trainer=1"),
         ("trainer is a section, not a setting", "trainer.num_nodes", TYPED),
     ),
     BadInput(
-        "a group that there is not",
+        "an unknown group",
         plan("scheduler=cosine"),
         ("there is no setting scheduler", TYPED),
     ),
     BadInput(
-        "an option that there is not",
+        "an unknown option of a group",
         plan("model=llama4"),
         ("there is no conf/model/llama4.yaml", "model=llama3_8b", TYPED),
     ),
     BadInput(
-        "a recipe that there is not",
+        "an unknown recipe",
         plan(factory="llama3_9b"),
         ("there is no recipe llama3_9b", "--factory llama3_8b"),
     ),
-    BadInput("no recipe", ("plan",), ("Missing option '--factory'",), from_typer=True),
+    BadInput("a missing recipe", ("plan",), ("Missing option '--factory'",), from_typer=True),
     BadInput(
-        "a command that there is not",
+        "an unknown command",
         ("train",),
         ("No such command 'train'", "pretrain"),
         from_typer=True,
     ),
     BadInput(
-        "an option of the command that there is not",
+        "an unknown option of a command",
         plan("--nodes=2"),
         ("No such option: --nodes",),
         from_typer=True,
@@ -531,13 +557,13 @@ UNKNOWN = (
         ("there is no setting --seed", TYPED),
     ),
     BadInput(
-        "a folder that there is not",
+        "a missing folder of options",
         plan("--config-dir", "nowhere"),
         ("dir 'nowhere' does not exist",),
         from_typer=True,
     ),
     BadInput(
-        "a file for a folder",
+        "a file where a folder is needed",
         plan("--config-dir", "f"),
         ("dir 'f' is a file",),
         {"f": ""},
@@ -554,7 +580,7 @@ UNKNOWN = (
         ("optim is a section, not a setting", "optim.lr"),
     ),
     BadInput(
-        "an explanation of nothing",
+        "an explanation of KEY=VALUE",
         ("explain", "seed=1"),
         ("explain needs the key of a setting", "rampcli explain"),
     ),
@@ -573,7 +599,7 @@ GRAMMAR = (
     BadInput("a value without a key", plan("=5"), ("'=5' is not KEY=VALUE", TYPED)),
     BadInput("an empty word", plan(""), ("'' is not KEY=VALUE", TYPED)),
     BadInput(
-        "an option added with +",
+        "an option of a group added with +",
         plan("+model=llama3_8b"),
         ("settings cannot be added or deleted", "try:    model=llama3_8b"),
     ),
@@ -593,7 +619,7 @@ GRAMMAR = (
         ("~seed: settings cannot be added or deleted", "try:    seed=null", TYPED),
     ),
     BadInput(
-        "a bracket that is never closed",
+        "an unclosed bracket",
         plan("model.rampup_batch_size=[256,128"),
         (
             "the bracket in model.rampup_batch_size=[256,128 is never closed",
@@ -602,47 +628,45 @@ GRAMMAR = (
         ),
     ),
     BadInput(
-        "a bracket that is never closed, in several words",
+        "an unclosed bracket over several words",
         plan("model.rampup_batch_size=[256,", "128,", "seed=1"),
         ("the bracket in model.rampup_batch_size=[256, 128, is never closed", TYPED),
     ),
     BadInput(
-        "a bracket that is never opened",
+        "an unopened bracket",
         plan("model.rampup_batch_size=256]"),
         ("cannot read the value", "256]", TYPED),
     ),
+    BadInput("an unclosed quote", plan("name='a"), ("cannot read the value in name='a", TYPED)),
     BadInput(
-        "a quote that is never closed", plan("name='a"), ("cannot read the value in name='a", TYPED)
-    ),
-    BadInput(
-        "a brace that is never closed",
+        "an unclosed brace",
         plan("optim={lr: 1"),
         ("cannot read the value in optim={lr: 1", "optim={lr: 1}", TYPED),
     ),
     BadInput(
-        "two hundred brackets",
+        "two hundred nested brackets",
         plan(f"model.rampup_batch_size={'[' * 200}{']' * 200}"),
         ("is not a list of integers", TYPED),
     ),
 )
-STRANGERS = (
+INJECTIONS = (
     BadInput(
-        "a variable of the environment",
+        "an environment variable",
         plan("name=${oc.env:SECRET}"),
         ("name=${oc.env:SECRET}", "are not resolved here", TYPED),
     ),
     BadInput(
-        "a variable of the environment for a seed",
+        "an environment variable as a seed",
         plan("seed=${oc.env:SECRET}"),
         ("are not resolved here", TYPED),
     ),
     BadInput(
-        "a variable of the environment in a list",
+        "an environment variable in a list",
         plan("model.rampup_batch_size=['${oc.env:SECRET}',1,2]"),
         ("not resolved here", TYPED),
     ),
     BadInput(
-        "a variable of the environment for an option",
+        "an environment variable as an option of a group",
         plan("model=${oc.env:SECRET}"),
         ("there is no conf/model/", TYPED),
     ),
@@ -652,46 +676,46 @@ STRANGERS = (
         ("seed=${trainer.num_nodes}: references", TYPED),
     ),
     BadInput(
-        "a value that is left open", plan("seed=???"), ("seed=???", "are not resolved here", TYPED)
+        "a value marked as missing", plan("seed=???"), ("seed=???", "are not resolved here", TYPED)
     ),
     BadInput(
-        "an object to build",
+        "an object to construct",
         plan("model._target_=os.system"),
         ("there is no setting model._target_", TYPED),
     ),
     BadInput(
-        "a setting of the machinery",
+        "a setting of Hydra itself",
         plan("hydra.run.dir=elsewhere"),
         ("there is no setting hydra.run.dir", TYPED),
     ),
     BadInput(
-        "an option in another folder",
+        "an option in the folder of another group",
         plan("model=../optim/llama3_8b"),
         ("there is no conf/model/../optim/llama3_8b.yaml", TYPED),
     ),
     BadInput(
-        "an option anywhere",
+        "an option by an absolute path",
         plan("model=/etc/passwd"),
         ("model=/etc/passwd: there is no conf/model/", TYPED),
     ),
     BadInput(
-        "an option outside of the user's folder",
+        "an option outside the given folder",
         plan("--config-dir", "mine", "optim=../../secret"),
         ("optim=../../secret: there is no conf/optim/", TYPED),
         {"secret.yaml": "lr: 1\n", "mine/optim/other.yaml": "lr: 1\n"},
     ),
     BadInput(
-        "a factory that imports",
+        "a recipe that imports a module",
         plan(factory="llama3_8b(__import__('os'))"),
         ("--factory", "is not a recipe's name"),
     ),
     BadInput(
-        "a factory that computes",
+        "a recipe with an arithmetic argument",
         plan(factory="llama3_8b(num_nodes=1 + 1)"),
         ("--factory", "is not a recipe's name"),
     ),
     BadInput(
-        "a factory by its path",
+        "a recipe given by its path",
         plan(factory="../recipes/llama3_8b"),
         ("--factory ../recipes/llama3_8b is not a recipe's name",),
     ),
@@ -704,31 +728,36 @@ FILES = (
         line=2,
     ),
     in_file(
-        "a word for a number in a file", "\n\nlr: fast\n", "optim.lr=fast is not a number", line=3
+        "a word where a number is needed, in a file",
+        "\n\nlr: fast\n",
+        "optim.lr=fast is not a number",
+        line=3,
     ),
     in_file("a negative number in a file", "lr: -1\n", "optim.lr=-1.0 is below 0"),
     in_file("infinity in a file", "lr: .inf\n", "optim.lr=inf is not a finite number"),
-    in_file("one key twice in a file", "lr: 0.5\nmin_lr: 0\nlr: 0.25\n", "lr is set twice", line=3),
-    over_everything(
-        "one key twice in a section of a file",
+    in_file(
+        "a key given twice in a file", "lr: 0.5\nmin_lr: 0\nlr: 0.25\n", "lr is set twice", line=3
+    ),
+    in_global_file(
+        "a key given twice in a section of a file",
         "optim:\n  lr: 0.5\n  lr: 0.25\n",
         "lr is set twice",
         line=4,
     ),
-    in_file("no key at all in a file", "lr: 0.5\n~: 2\n", "a key is not a string", line=2),
-    in_file("a number for a key in a file", "2: 0.5\n", "a key is not a string"),
+    in_file("a null key in a file", "lr: 0.5\n~: 2\n", "a key is not a string", line=2),
+    in_file("a number as a key in a file", "2: 0.5\n", "a key is not a string"),
     in_file(
-        "five thousand digits in a file", f"lr: {LONG_INTEGER}\n", "a number of 5000 characters"
+        "a number of 5000 digits in a file", f"lr: {LONG_INTEGER}\n", "a number of 5000 characters"
     ),
-    in_file("no number in a file", "lr: .nan\n", "optim.lr=nan is not a finite number"),
+    in_file("NaN in a file", "lr: .nan\n", "optim.lr=nan is not a finite number"),
     BadInput(
-        "an unknown key in a group of one's own",
+        "an unknown key in a new group",
         plan("--config-dir", ".", "mygroup=a"),
         ("there is no setting mygroup.x", "set by: mygroup/a.yaml:1"),
         {"mygroup/a.yaml": "x: 1\n"},
     ),
     BadInput(
-        "an option named as one of ours",
+        "an option with the name of a bundled one",
         plan("--config-dir", "."),
         (
             "optim/nemo_adam.yaml: optim=nemo_adam is the name of a bundled option",
@@ -743,76 +772,76 @@ FILES = (
         "there is no setting optim.hidden_size",
         "model.hidden_size",
     ),
-    over_everything(
+    in_global_file(
         "an empty section in a file",
         "trainer:\ndata:\n  micro_batch_size: 1\n",
         "trainer is a section, not a setting",
         line=2,
     ),
-    in_file("a file that is no YAML", "lr: 0.5\nmin_lr: [\n", "is not YAML", line=3),
+    in_file("a file that is not YAML", "lr: 0.5\nmin_lr: [\n", "is not YAML", line=3),
     in_file("a tab in a file", "lr: 0.5\n\tmin_lr: 0\n", "is not YAML", line=2),
     in_file("an empty file", "", "holds no settings", line=None),
     in_file("a file of comments only", "# nothing\n# here\n", "holds no settings", line=None),
-    in_file("a list for a file", "- lr: 0.5\n", "holds no settings", line=None),
+    in_file("a file that contains a list", "- lr: 0.5\n", "holds no settings", line=None),
     in_file("two documents in a file", "lr: 0.5\n---\nlr: 0.25\n", "is not YAML", line=2),
-    in_file("a file that is no text", b"lr: \xff\xfe\n", "is not YAML", line=None),
+    in_file("a file that is not text", b"lr: \xff\xfe\n", "is not YAML", line=None),
     in_file(
-        "a file that is too large for settings",
+        "a file that is too large",
         f"# {'x' * 25_000}\nlr: 0.5\n",
         "larger than 20,000 bytes",
         line=None,
     ),
     in_file(
-        "a bomb of aliases",
+        "YAML aliases that expand exponentially",
         "a: &a [x, x]\nb: &b [*a, *a]\nlr: [*b, *b]\n",
         "anchors, aliases and tags are not supported",
     ),
     in_file(
-        "a merge key",
+        "a YAML merge key",
         "lr: 1\nbase: &b {eps: 1}\n<<: *b\n",
         "anchors, aliases and tags are not supported",
         line=2,
     ),
     in_file(
-        "a file with an object to build",
+        "a YAML tag that constructs an object",
         "lr: !!python/object/apply:os.mkdir [made]\n",
         "anchors, aliases and tags are not supported",
     ),
     in_file(
-        "a file with a name of Python's",
+        "a YAML tag that names a Python object",
         "lr: 1\neps: !!python/name:os.system\n",
         "tags are not supported",
         line=2,
     ),
     in_file(
-        "a file with a target",
+        "a _target_ in a file",
         "_target_: os.system\nlr: 0.5\n",
         "there is no setting optim._target_",
     ),
-    over_everything(
-        "a file with a target inside",
+    in_global_file(
+        "a _target_ in a section of a file",
         "model:\n  _target_: os.system\n",
         "there is no setting model._target_",
         line=3,
     ),
     in_file(
-        "a variable of the environment in a file",
+        "an environment variable in a file",
         "lr: ${oc.env:SECRET}\n",
         "${oc.env:SECRET}: references",
         "are not resolved here",
     ),
     in_file("a reference in a file", "lr: 0.5\nmin_lr: ${.lr}\n", "${.lr}: references", line=2),
     in_file(
-        "half a reference in a file",
+        "an unclosed reference in a file",
         "lr: '${x'\n",
         "${x: references (${...}) are not resolved here",
     ),
     in_file(
-        "a package without a name",
+        "a package header without a name",
         "# @package\nlr: 0.5\n",
         "its package is neither its group nor _global_",
     ),
-    in_file("an empty mapping for a file", "{}\n", "holds no settings", line=None),
+    in_file("a file that contains an empty mapping", "{}\n", "holds no settings", line=None),
     in_file(
         "a number that YAML reads in octal",
         "warmup_steps: 010\n",
@@ -824,7 +853,7 @@ FILES = (
         "1:30 is ambiguous: YAML reads it as another number",
     ),
     BadInput(
-        "a folder for an option",
+        "a folder where an option file is needed",
         plan("--config-dir", ".", "optim=mine"),
         (
             "optim=mine: there is no conf/optim/mine.yaml",
@@ -838,13 +867,13 @@ FILES = (
         "defaults is not a setting",
     ),
     in_file(
-        "a file with settings of the machinery",
+        "settings of Hydra itself in a file",
         "lr: 1\nhydra:\n  run: {dir: elsewhere}\n",
         "hydra is not a setting",
         line=2,
     ),
     in_file(
-        "a file in the machinery's package",
+        "a file in Hydra's own package",
         "# @package hydra\nrun:\n  dir: elsewhere\n",
         "its package is neither its group nor _global_",
     ),
@@ -853,37 +882,41 @@ FILES = (
         "# @package model\nhidden_size: 64\n",
         "its package is neither its group nor _global_",
     ),
-    in_file("a hundred brackets in a file", f"lr: {'[' * 100}{']' * 100}\n", "more than 20 levels"),
-    in_file("three hundred dashes in a file", f"lr: {'- ' * 300}1\n", "is not YAML"),
+    in_file(
+        "a hundred nested brackets in a file",
+        f"lr: {'[' * 100}{']' * 100}\n",
+        "more than 20 levels",
+    ),
+    in_file("three hundred nested lists in a file", f"lr: {'- ' * 300}1\n", "is not YAML"),
 )
 SCHEDULES = (
     BadInput(
-        "a schedule's entry that is none",
+        "a schedule with a malformed entry",
         schedule("0:512 1B-1024"),
         ("'1B-1024' is not THRESHOLD:BATCH_SIZE", "(command line)"),
     ),
     BadInput(
-        "a schedule's batch that is not whole",
+        "a schedule with a fractional batch",
         schedule("0:1.2345K"),
         ("'0:1.2345K' is not THRESHOLD:BATCH_SIZE", "(command line)"),
     ),
     BadInput(
-        "a schedule that begins late",
+        "a schedule without a batch for the first step",
         schedule("1B:512 2B:1024"),
         ("begins at 1000000000", "an entry 0:512", "(command line)"),
     ),
     BadInput(
-        "a schedule of nothing",
+        "an empty schedule",
         schedule(""),
         ("model.step_batch_size_schedule='' has no entries", "(command line)"),
     ),
     BadInput(
-        "a schedule with a batch of nothing",
+        "a schedule with a batch of zero samples",
         schedule("0:0"),
         ("batch size 0 is below 1", "(command line)"),
     ),
     BadInput(
-        "thresholds within one sample",
+        "a schedule with two thresholds at one sample",
         schedule("0:512 1000:1024"),
         (
             "0 and 1000 tokens are the same threshold"
@@ -900,7 +933,7 @@ SCHEDULES = (
         ),
     ),
     BadInput(
-        "a schedule that ends at another batch",
+        "a schedule that does not end at the global batch size",
         schedule("0:512 1B:1024", "model.global_batch_size=2048"),
         (
             "model.step_batch_size_schedule ends at 1024, but model.global_batch_size=2048",
@@ -908,12 +941,12 @@ SCHEDULES = (
         ),
     ),
     BadInput(
-        "a schedule's batch that fits nowhere",
+        "a schedule with a batch that does not divide",
         schedule("0:511 1B:1024"),
         ("stage 0 (batch size 511)", "multiples of 8"),
     ),
     BadInput(
-        "a schedule with batches that may be decreased",
+        "a schedule with permission to decrease batches",
         schedule("0:512 1B:1024", "rampup.decrease_batch_size_if_needed=true"),
         (
             "cannot be combined with model.step_batch_size_schedule",
@@ -937,12 +970,12 @@ MAXTEXT = (
         ),
     ),
     BadInput(
-        "nothing per device",
+        "zero samples per device",
         plan("per_device_batch_size=0"),
         ("per_device_batch_size=0 is not above zero", "(command line)"),
     ),
     BadInput(
-        "MaxText's ramp without its words",
+        "MaxText's ramp without any of its values",
         gpt3("enable_rampup_batch_size=true"),
         (
             "enable_rampup_batch_size=true, but per_device_batch_size_start",
@@ -951,12 +984,12 @@ MAXTEXT = (
         ),
     ),
     BadInput(
-        "MaxText's ramp without its samples",
+        "MaxText's ramp without its number of samples",
         maxtext_ramp(global_rampup_samples=None),
         ("global_rampup_samples is not given", "=500"),
     ),
     BadInput(
-        "MaxText's ramp without the word for it",
+        "MaxText's ramp without the word that enables it",
         maxtext_ramp(enable_rampup_batch_size=None),
         (
             "per_device_batch_size_start=4.0 without enable_rampup_batch_size",
@@ -965,7 +998,7 @@ MAXTEXT = (
         ),
     ),
     BadInput(
-        "MaxText's ramp over fewer than no samples",
+        "MaxText's ramp over a negative number of samples",
         maxtext_ramp(global_rampup_samples="-500"),
         (
             "global_rampup_samples=-500 is below 0",
@@ -973,7 +1006,7 @@ MAXTEXT = (
         ),
     ),
     BadInput(
-        "MaxText's ramp and NeMo's batch",
+        "MaxText's ramp and a different batch in NeMo's words",
         (*maxtext_ramp(), "model.global_batch_size=4096"),
         (
             "per_device_batch_size=16.0 sets model.global_batch_size=2048, but 4096 is given",
@@ -981,17 +1014,17 @@ MAXTEXT = (
         ),
     ),
     BadInput(
-        "a size per device that is no number",
+        "a batch per device with a unit",
         gpt3("per_device_batch_size=4K"),
         ("per_device_batch_size=4K is not a number", "try:    per_device_batch_size=4", TYPED),
     ),
     BadInput(
-        "MaxText's ramp from a fraction",
+        "MaxText's ramp that starts at a fraction of a sample",
         maxtext_ramp(per_device_batch_size_start="4.001"),
         ("512.128 samples, which is not whole",),
     ),
     BadInput(
-        "MaxText's ramp from its end on",
+        "MaxText's ramp that starts at its target",
         maxtext_ramp(per_device_batch_size="4"),
         (
             "starts at model.global_batch_size=512",
@@ -1007,7 +1040,7 @@ MAXTEXT = (
         ),
     ),
     BadInput(
-        "hosts that do not divide by the expansion factor",
+        "an expansion factor that does not divide the hosts",
         gpt3("expansion_factor_real_data=3"),
         (
             "lets one host in 3 read",
@@ -1016,7 +1049,7 @@ MAXTEXT = (
         ),
     ),
     BadInput(
-        "pipeline microbatches that the stages do not divide",
+        "pipeline microbatches that are not a multiple of the stages",
         gpt3("parallel.pipeline_parallel_size=2", "num_pipeline_microbatches=3"),
         (
             "parallel.num_pipeline_microbatches=3 is not a multiple of"
@@ -1030,7 +1063,7 @@ MAXTEXT = (
         ("there is no pipeline", "num_pipeline_microbatches=2 (command line)"),
     ),
     BadInput(
-        "layers that the pipeline does not divide",
+        "layers that do not divide over the pipeline",
         gpt3("parallel.pipeline_parallel_size=16"),
         (
             "model.num_layers=24 does not divide into parallel.pipeline_parallel_size=16",
@@ -1040,7 +1073,7 @@ MAXTEXT = (
 )
 SPLITS = (
     BadInput(
-        "heads that the tensor ranks do not divide",
+        "heads that do not divide over the tensor ranks",
         plan("parallel.tensor_parallel_size=8", factory="gpt3_126m"),
         (
             "model.num_attention_heads=12 does not divide into parallel.tensor_parallel_size=8",
@@ -1049,7 +1082,7 @@ SPLITS = (
         ),
     ),
     BadInput(
-        "groups that the tensor ranks do not divide",
+        "query groups that do not divide over the tensor ranks",
         plan("parallel.tensor_parallel_size=16", "trainer.num_nodes=4"),
         (
             "model.num_query_groups=8 does not divide into parallel.tensor_parallel_size=16",
@@ -1057,7 +1090,7 @@ SPLITS = (
         ),
     ),
     BadInput(
-        "a model of which nothing divides by three",
+        "a model that does not divide over three tensor ranks",
         plan("parallel.tensor_parallel_size=3", "trainer.devices=6"),
         (
             "model.num_query_groups=8, model.ffn_hidden_size=14336 and"
@@ -1067,7 +1100,7 @@ SPLITS = (
         ),
     ),
     BadInput(
-        "a vocabulary that the tensor ranks do not divide",
+        "a vocabulary that does not divide over the tensor ranks",
         plan("parallel.tensor_parallel_size=2", "model.vocab_size=128255"),
         (
             "model.vocab_size=128255 does not divide into parallel.tensor_parallel_size=2",
@@ -1075,7 +1108,7 @@ SPLITS = (
         ),
     ),
     BadInput(
-        "a sequence that the context ranks do not divide",
+        "a sequence that does not divide over the context ranks",
         plan("data.sequence_length=8190"),
         (
             "=8190 does not divide into 2 pieces x parallel.context_parallel_size=2",
@@ -1084,7 +1117,7 @@ SPLITS = (
         ),
     ),
     BadInput(
-        "a sequence that the context and tensor ranks do not divide",
+        "a sequence that does not divide over the context and tensor ranks",
         plan("data.sequence_length=8190", "parallel.tensor_parallel_size=4"),
         (
             "2 pieces x parallel.context_parallel_size=2 x parallel.tensor_parallel_size=4",
@@ -1092,7 +1125,7 @@ SPLITS = (
         ),
     ),
     BadInput(
-        "parts of a pipeline that there is not",
+        "virtual pipeline stages without a pipeline",
         plan("parallel.virtual_pipeline_parallel_size=2"),
         (
             "parallel.virtual_pipeline_parallel_size=2 needs a pipeline",
@@ -1100,7 +1133,7 @@ SPLITS = (
         ),
     ),
     BadInput(
-        "layers that the parts of a pipeline do not divide",
+        "layers that do not divide over the virtual pipeline stages",
         plan("parallel.pipeline_parallel_size=2", "parallel.virtual_pipeline_parallel_size=3"),
         (
             "model.num_layers=32 does not divide into",
@@ -1110,7 +1143,7 @@ SPLITS = (
         ),
     ),
     BadInput(
-        "a pipeline that is to reduce after each micro batch",
+        "a pipeline that reduces gradients after each micro batch",
         plan("parallel.pipeline_parallel_size=2", "trainer.accumulate_reduce=each"),
         (
             "a pipeline reduces after its last micro batch",
@@ -1119,7 +1152,7 @@ SPLITS = (
         ),
     ),
     BadInput(
-        "micro batches that do not go round an interleaved pipeline",
+        "micro batches that do not divide into rounds of an interleaved pipeline",
         plan("model.global_batch_size=510", factory="llama3_70b"),
         (
             "stage 0: the interleaved schedule takes micro batches 4 at a time, and a step has 510",
@@ -1128,7 +1161,7 @@ SPLITS = (
         ),
     ),
     BadInput(
-        "a micro batch that does not divide into the pipeline's",
+        "a micro batch that does not divide into pipeline microbatches",
         gpt3("parallel.pipeline_parallel_size=2", "num_pipeline_microbatches=8"),
         (
             "data.micro_batch_size=4 does not divide into parallel.num_pipeline_microbatches=8",
@@ -1136,7 +1169,7 @@ SPLITS = (
         ),
     ),
     BadInput(
-        "ranks that share weights and do not divide all ranks",
+        "a shard size that does not divide the data-parallel ranks",
         plan("parallel.data_parallel_shard_size=3"),
         (
             "stage 0: 4 data-parallel ranks do not divide into",
@@ -1145,7 +1178,7 @@ SPLITS = (
         ),
     ),
     BadInput(
-        "ranks that share weights and do not divide those of a later stage",
+        "a shard size that does not divide the ranks of a later stage",
         gpt3("parallel.data_parallel_shard_size=64"),
         (
             "stage 4: 80 data-parallel ranks do not divide into"
@@ -1156,12 +1189,12 @@ SPLITS = (
 )
 ARITHMETIC = (
     BadInput(
-        "a batch that does not divide",
+        "a global batch that does not divide over the ranks",
         plan("model.global_batch_size=510"),
         ("does not divide", "508 or 512", "(command line)"),
     ),
     BadInput(
-        "a batch that NeMo's own command line does not divide",
+        "a global batch of NeMo's command line that does not divide",
         ("llm", "pretrain", "--factory", "llama3_8b", "data.micro_batch_size=3"),
         (
             "x 4 data-parallel ranks = 12",
@@ -1170,7 +1203,7 @@ ARITHMETIC = (
         ),
     ),
     BadInput(
-        "an accumulation that does not fit",
+        "an accumulation that does not match the global batch",
         plan("trainer.accumulate_grad_batches=100"),
         (
             "= 400, but model.global_batch_size=512",
@@ -1178,12 +1211,12 @@ ARITHMETIC = (
         ),
     ),
     BadInput(
-        "no micro batch",
+        "a missing micro batch",
         plan("data.micro_batch_size=null"),
         ("data.micro_batch_size is not set", "data.micro_batch_size=1"),
     ),
     BadInput(
-        "stages that do not fit all the nodes",
+        "stages that do not divide over all nodes",
         gpt3("rampup.node_policy=fixed"),
         (
             "stages 0 (batch size 256), 2 (batch size 768)",
@@ -1192,7 +1225,7 @@ ARITHMETIC = (
         ),
     ),
     BadInput(
-        "an increment that does not divide",
+        "an increment that does not divide the ramp",
         plan("model.rampup_batch_size=[256,100,50M]"),
         (
             "not a multiple of the increment 100",
@@ -1201,22 +1234,22 @@ ARITHMETIC = (
         ),
     ),
     BadInput(
-        "a ramp that starts above its end",
+        "a ramp that starts above its target",
         plan("model.rampup_batch_size=[1024,128,50M]"),
         ("starts at 1024, above", "at most 512"),
     ),
     BadInput(
-        "a batch that would be decreased to nothing",
+        "a batch that would be decreased to zero",
         gpt3("model.rampup_batch_size=[2,2,10M]", "rampup.decrease_batch_size_if_needed=true"),
         ("batch size 2 would be decreased to nothing", "batch sizes of at least 32"),
     ),
     BadInput(
-        "processes that the model does not divide",
+        "processes that are not a multiple of the model's ranks",
         plan("trainer.devices=3"),
         ("3 processes do not divide", "multiple of 2"),
     ),
     BadInput(
-        "an efficiency that is none",
+        "a malformed efficiency",
         plan("rampup.efficiency='1-9000'"),
         ("is not MICRO_BATCHES:TOKENS_PER_SECOND", "(command line)"),
     ),
@@ -1228,7 +1261,7 @@ SHAPES = (
         ("name='a/b' cannot name a folder", "name=a/b (command line)"),
     ),
     BadInput(
-        "a name that goes up",
+        "a name that is the parent folder",
         plan("name=.."),
         ("name='..' cannot name a folder", "name=.. (command line)"),
     ),
@@ -1244,22 +1277,22 @@ SHAPES = (
         ("run_dir='' is not a path", "run_dir=runs/NAME"),
     ),
     BadInput(
-        "heads that do not divide the width",
+        "heads that do not divide the hidden size",
         plan("model.num_attention_heads=33"),
         ("does not divide", "model.num_attention_heads=32"),
     ),
     BadInput(
-        "groups that do not divide the heads",
+        "query groups that do not divide the heads",
         plan("model.num_query_groups=5"),
         ("does not divide", "model.num_query_groups=4"),
     ),
     BadInput(
-        "heads too narrow to be turned",
+        "heads too narrow for rotary positions",
         plan("model.num_attention_heads=4096", "model.num_query_groups=null"),
         ("rotary positions need an even size", "model.position_embedding=learned"),
     ),
     BadInput(
-        "heads of an odd size that are to be turned",
+        "heads of an odd size with rotary positions",
         plan("model.head_size=65"),
         (
             "model.head_size=65: rotary positions need an even size",
@@ -1268,7 +1301,7 @@ SHAPES = (
         ),
     ),
     BadInput(
-        "a scaling of positions that do not turn",
+        "a rotary scale factor without rotary positions",
         gpt3("model.rotary_scale_factor=8"),
         (
             "model.rotary_scale_factor=8 does not apply to model.position_embedding=learned",
@@ -1277,12 +1310,12 @@ SHAPES = (
         ),
     ),
     BadInput(
-        "a scaling that speeds up",
+        "a rotary scale factor below one",
         plan("model.rotary_scale_factor=0.5"),
         ("model.rotary_scale_factor=0.5 is below 1", "(command line)"),
     ),
     BadInput(
-        "a scaling without a band to blend in",
+        "a rotary low-frequency factor that is not below the high one",
         plan("model.rotary_scale_factor=8", "model.rotary_low_freq_factor=4"),
         (
             "model.rotary_low_freq_factor=4 is not below model.rotary_high_freq_factor=4",
@@ -1291,17 +1324,17 @@ SHAPES = (
         ),
     ),
     BadInput(
-        "a momentum that forgets nothing",
+        "a momentum of one",
         plan("optim.muon_momentum=1"),
         ("optim.muon_momentum=1.0 is not below 1", "=0.95"),
     ),
     BadInput(
-        "a lowest learning rate above the highest",
+        "a minimum learning rate above the peak",
         plan("optim.min_lr=0.1"),
         ("is above optim.lr=0.0003", "optim/nemo_adam.yaml:"),
     ),
     BadInput(
-        "a decay from a warm-up that there is not",
+        "an inverse square root decay without a warm-up",
         plan("schedule.decay_style=inverse_sqrt", "optim.warmup_steps=null"),
         (
             "needs a warm-up to decay from",
@@ -1309,64 +1342,64 @@ SHAPES = (
         ),
     ),
     BadInput(
-        "a length of a decay that is another",
+        "a WSD decay length with another decay style",
         plan("schedule.wsd_decay_samples=100"),
         ("does not apply to schedule.decay_style=cosine", "schedule.decay_style=cosine (default)"),
     ),
 )
 COMMANDS = (
     BadInput(
-        "a word for a recipe's argument",
+        "a word where a recipe takes an integer argument",
         plan(factory="llama3_8b(num_nodes='x')"),
         ("num_nodes='x' is not an integer", "num_nodes=1"),
     ),
     BadInput(
-        "an argument that a recipe does not take",
+        "an unknown argument of a recipe",
         plan(factory="llama3_8b(nodes=2)"),
         ("takes no argument nodes", "num_nodes"),
     ),
     BadInput(
-        "a picture without a name",
+        "a plot without a file name",
         plan("--plot", ""),
         ("--plot .: the name ends in neither .svg nor .png", "--plot plan.svg"),
     ),
     BadInput(
-        "a folder for a picture",
+        "a folder where the file of a plot is needed",
         plan("--plot", "d.svg"),
         ("--plot d.svg is a folder", "--plot d.svg/plan.svg"),
         {"d.svg/x": ""},
     ),
     BadInput(
-        "a seesaw of what does not fall",
+        "Seesaw on a constant learning rate",
         plan("--seesaw", "schedule.decay_style=constant"),
         ("falls too little for one stair",),
     ),
     BadInput(
-        "a picture of another kind", plan("--plot", "x.pdf"), ("--plot x.pdf", "--plot x.svg")
+        "a plot of an unknown format", plan("--plot", "x.pdf"), ("--plot x.pdf", "--plot x.svg")
     ),
     BadInput(
-        "seesaw beside a ramp",
+        "Seesaw beside a ramp",
         gpt3("--seesaw"),
         ("this run has a schedule of its own", "model.rampup_batch_size=null"),
     ),
     BadInput(
-        "seesaw that does not grow",
+        "Seesaw with a factor of one",
         plan("--seesaw", "--seesaw-factor", "1"),
         ("--seesaw-factor 1", "--seesaw-factor 2"),
     ),
     BadInput(
-        "seesaw by a word",
+        "Seesaw with a word as its factor",
         plan("--seesaw", "--seesaw-factor", "two"),
         ("Invalid value for '--seesaw-factor'",),
         from_typer=True,
     ),
     BadInput(
-        "seesaw without an end",
+        "Seesaw on a run without end",
         plan("--seesaw", "trainer.max_steps=null"),
         ("--seesaw needs the end of the run", "trainer.max_samples"),
     ),
     BadInput(
-        "a comparison of nothing",
+        "a comparison without values",
         plan("--what-if", "trainer.num_nodes"),
         ("'trainer.num_nodes' is not KEY=VALUE", "--what-if"),
     ),
@@ -1376,23 +1409,23 @@ COMMANDS = (
         ("there is no setting foo", "set by: --what-if"),
     ),
     BadInput(
-        "a picture of a comparison",
+        "a plot of a comparison",
         plan("--what-if", "seed=1,2", "--plot", "x.svg"),
         ("--what-if compares plans", "--plot without"),
     ),
     BadInput(
-        "figures of a run that there is not",
+        "throughput of a run that does not exist",
         plan("--measured", "nowhere"),
         ("path 'nowhere' does not exist",),
         from_typer=True,
     ),
     BadInput(
-        "figures of a run without steps",
+        "throughput of a run without steps",
         plan("--measured", "."),
         ("--measured .: no stage has more than 3 steps",),
     ),
     BadInput(
-        "a run on more GPUs than there are",
+        "a run on more GPUs than the machine has",
         ("pretrain", "-f", "llama3_8b"),
         ("needs 8 GPUs", "--dry-run", "hardware/h100_bf16.yaml:"),
     ),
@@ -1408,12 +1441,12 @@ def corpus(*words: str) -> tuple[str, ...]:
 
 
 def index(version: int = 1, code: int = 8, tokens: int = 12) -> bytes:
-    """The index of one document."""
+    """Returns the index of one document."""
     return struct.pack("<9sQBQQiqqq", b"MMIDIDX\0\0", version, code, 1, 2, tokens, 0, 0, 1)
 
 
 def indexed(title: str, *said: str, idx: bytes | None = None, tokens: int | None = 12) -> BadInput:
-    """A run on files that are not as they should be."""
+    """Returns a row for a run on wrong indexed files."""
     files = {"d/wiki.idx": index() if idx is None else idx}
     if tokens is not None:
         files["d/wiki.bin"] = bytes(2 * tokens)
@@ -1447,63 +1480,59 @@ DATA = (
         ("is not a list of weights and paths in turn",),
     ),
     BadInput(
-        "a blend with a word for a weight",
+        "a blend with a word as a weight",
         plan("data=indexed", "data.blend=[much,a]"),
         ("has much in place of a weight",),
     ),
     BadInput(
-        "a blend with nothing of a corpus",
+        "a blend with a weight of zero",
         plan("data=indexed", "data.blend=[0,a,1,b]"),
         ("the weight 0, which is not above 0",),
     ),
     BadInput(
-        "weights to the last digit",
+        "a blend with weights of too many digits",
         plan("data=indexed", "data.blend=[0.12345678901,a,0.98765432109,b]"),
         ("the weights of data.blend have too many digits", "weights of up to nine digits"),
     ),
     BadInput(
-        "a split in two",
+        "a split of two shares",
         plan("data=indexed", "data.path=a", "data.split=[9,1]"),
         ("does not hold three shares", "data.split=[98,1,1]"),
     ),
     BadInput(
-        "a split without training",
+        "a split with no share for training",
         plan("data=indexed", "data.path=a", "data.split=[0,1,1]"),
         ("does not hold three shares",),
     ),
     BadInput(
-        "indexed files that are not there",
+        "missing indexed files",
         tiny("data=indexed", "data.path=d/wiki"),
         ("cannot read d/wiki.idx: No such file or directory", "rampcli data build"),
     ),
-    BadInput(
-        "text that is not there", tiny("data=text", "data.path=d/wiki"), ("d/wiki does not exist",)
-    ),
+    BadInput("missing text", tiny("data=text", "data.path=d/wiki"), ("d/wiki does not exist",)),
     indexed(
-        "an index without its tokens",
+        "an index without its token file",
         "cannot read d/wiki.bin: No such file or directory",
         tokens=None,
     ),
     indexed(
-        "tokens that were cut off",
+        "a truncated token file",
         "d/wiki.bin has 20 bytes, and by wiki.idx it should have 24",
         tokens=10,
     ),
     indexed(
-        "an index of another version",
+        "an index of an unsupported version",
         "d/wiki.idx has version 2 of the format; supported: 1",
         idx=index(version=2),
     ),
     indexed(
-        "an index of fractions",
+        "an index of floating-point tokens",
         "has tokens of type 7, which is not an integer type",
         idx=index(code=7),
     ),
+    indexed("a truncated index", "d/wiki.idx has 40 bytes, and 1 sequences", idx=index()[:40]),
     indexed(
-        "an index that was cut off", "d/wiki.idx has 40 bytes, and 1 sequences", idx=index()[:40]
-    ),
-    indexed(
-        "an index that is none",
+        "an index in another format",
         "d/wiki.idx is not an index in Megatron's format",
         idx=b"once upon a time there was a file of text",
     ),
@@ -1513,18 +1542,18 @@ DATA = (
         "data.pad_last_window=true",
     ),
     indexed(
-        "a corpus of nothing",
+        "an empty corpus",
         "the training corpus of d/wiki has 0 samples",
         idx=index(tokens=0),
         tokens=0,
     ),
     indexed(
-        "a sequence of less than nothing",
+        "a sequence of negative length",
         "d/wiki.idx is damaged: sequence 0 has length -12",
         idx=index(tokens=-12),
     ),
     BadInput(
-        "a hundred thousand processes",
+        "a corpus built by 100000 workers",
         corpus("--workers", "100000"),
         ("--workers 100000: from 1 to ", "--workers "),
     ),
@@ -1534,12 +1563,12 @@ DATA = (
         ("at most 2,000,000 tokens", "32000"),
     ),
     BadInput(
-        "a key of a thousand characters",
+        "a text key of a thousand characters",
         corpus("--text-key", "k" * 1001),
         ("--text-key has 1,001 characters; at most 1,000",),
     ),
     BadInput(
-        "a folder of one's own where a corpus is built",
+        "a corpus built into a folder with other files",
         corpus(),
         ("c.building is not empty, and rampcli did not make it: it holds thesis.txt",),
         {"in.txt": "text", "c.building/thesis.txt": "mine"},
@@ -1547,27 +1576,27 @@ DATA = (
 )
 LAUNCHES = (
     BadInput(
-        "an elastic job",
+        "an elastic run on Slurm",
         tiny("launch=slurm", "launch.elastic=true"),
         ("launch.elastic=true needs launch=local", "launch/slurm.yaml:3", "launch.elastic=false"),
     ),
     BadInput(
-        "fewer nodes than the fewest",
+        "fewer nodes than launch.min_nodes",
         plan("launch.elastic=true", "launch.min_nodes=2"),
         ("launch.min_nodes=2 is above trainer.num_nodes=1",),
     ),
     BadInput(
-        "a partition with more behind it",
+        "a partition followed by another option",
         plan("launch.slurm.partition='gpu --uid=0'"),
         ("launch.slurm.partition='gpu --uid=0' is not a value that sbatch accepts",),
     ),
     BadInput(
-        "an account over two lines",
+        "an account with a line break",
         plan('launch.slurm.account="a\n#SBATCH --uid=0"'),
         ("launch.slurm.account=",),
     ),
     BadInput(
-        "a time of words",
+        "a time limit in words",
         plan("launch.slurm.time='four hours'"),
         (
             "launch.slurm.time='four hours' is not a value that sbatch accepts",
@@ -1575,34 +1604,34 @@ LAUNCHES = (
         ),
     ),
     BadInput(
-        "an option that is none",
+        "an sbatch option without dashes",
         plan("launch.slurm.sbatch_args=[exclusive]"),
         ("'exclusive', which is not an option", "[--exclusive]"),
     ),
     BadInput(
-        "an array of jobs",
+        "a job array",
         plan('launch.slurm.sbatch_args=["--array=1-4"]'),
         ("has --array=1-4, which would break",),
     ),
     BadInput(
-        "an option over two lines",
+        "an sbatch option with a line break",
         plan('launch.slurm.sbatch_args=["--x\ny"]'),
         ("which is not an option",),
     ),
     BadInput(
-        "a variable without a value",
+        "an environment variable without a value",
         plan("launch.slurm.environment=[NCCL_DEBUG]"),
         ("'NCCL_DEBUG', which is not NAME=VALUE",),
     ),
     BadInput(
-        "a variable that is code",
+        "an environment variable that contains code",
         plan('launch.slurm.environment=["x;touch y=1"]'),
         ("which is not NAME=VALUE",),
     ),
 )
 SECTIONS: dict[str, tuple[BadInput, ...]] = {
     "Wrong type": TYPES,
-    "Wrong number of values": ARITIES,
+    "Wrong number of values": LENGTHS,
     "Negative numbers": NEGATIVE,
     "Zero": ZERO,
     "Numbers that are too large": HUGE,
@@ -1611,7 +1640,7 @@ SECTIONS: dict[str, tuple[BadInput, ...]] = {
     "Settings given twice": TWICE,
     "Unknown names": UNKNOWN,
     "Malformed words": GRAMMAR,
-    "Attempts to run code or read other files": STRANGERS,
+    "Attempts to run code or read other files": INJECTIONS,
     "Your own option files": FILES,
     "Step schedules": SCHEDULES,
     "MaxText's settings": MAXTEXT,

@@ -1,4 +1,5 @@
 import gc
+import json
 import sys
 import time
 from dataclasses import dataclass
@@ -10,7 +11,7 @@ from rampcli.cli.main import main
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """A command that has ended, and the processor's seconds that it took."""
+    """A command that has ended, with the processor seconds that it took."""
 
     exit_code: int
     stdout: str
@@ -33,7 +34,7 @@ def rampcli(tmp_path, monkeypatch, capsys):
         except SystemExit as end:
             exit_code = end.code or 0
         finally:
-            gc.enable()  # main() disables it for a short command; this process goes on
+            gc.enable()  # main() disables it for a short command; this process continues
         printed = capsys.readouterr()
         return Ended(exit_code, printed.out, printed.err, time.process_time() - began)
 
@@ -42,7 +43,7 @@ def rampcli(tmp_path, monkeypatch, capsys):
 
 @pytest.fixture
 def succeed(rampcli):
-    """Runs a command that has to end well; gives what it printed."""
+    """Runs a command that must succeed, and returns its stdout."""
 
     def run(*words: str) -> str:
         ended = rampcli(*words)
@@ -50,3 +51,9 @@ def succeed(rampcli):
         return ended.stdout
 
     return run
+
+
+@pytest.fixture
+def stages(succeed):
+    """Returns a function that plans and returns the stages of `--json`."""
+    return lambda *words: json.loads(succeed("plan", *words, "--json"))["stages"]

@@ -1,4 +1,4 @@
-"""Bad input gets one clear message and exit code 2, in under a second."""
+"""Bad input gets one clear message and exit code 2, without using much time."""
 
 import os
 import re
@@ -18,16 +18,16 @@ PAGE = Path(__file__).parents[2] / "docs" / "reference" / "bad-input.md"
 MOST_CPU_S = 5.0
 """A message takes a quarter of a second on a fast machine; a runaway command takes minutes."""
 MOST_CHARACTERS = 1500
-"""Longest line of a message, however long the input."""
+"""Maximum length of a line of a message, for input of any length."""
 REAL = {
-    "a batch that does not divide",
+    "a global batch that does not divide over the ranks",
     "a mistyped key",
-    "a file with an object to build",
-    "a variable of the environment in a file",
-    "a run on more GPUs than there are",
-    "no recipe",
+    "a YAML tag that constructs an object",
+    "an environment variable in a file",
+    "a run on more GPUs than the machine has",
+    "a missing recipe",
 }
-"""Titles of the rows that are also run as processes of their own."""
+"""Titles of the rows that are also run in a separate process."""
 
 
 @pytest.fixture(scope="module")
@@ -83,7 +83,7 @@ def test_bad_input_gets_one_clear_message_and_exit_code_2_and_writes_nothing(
     assert line_of(row, ended.stderr) in tables[topic], "run `make docs` and commit what it writes"
 
 
-def test_the_page_has_a_table_for_each_topic_and_a_line_for_each_row(tables):
+def test_the_page_has_a_table_per_topic_and_a_line_per_row(tables):
     lines = {topic: len(rows) for topic, rows in tables.items()}
     assert lines == {topic: len(rows) for topic, rows in SECTIONS.items()}
     assert f"Each of these {len(BAD_INPUTS)} inputs" in PAGE.read_text(encoding="utf-8")
@@ -92,7 +92,7 @@ def test_the_page_has_a_table_for_each_topic_and_a_line_for_each_row(tables):
 @pytest.mark.parametrize(
     "row", [row for row in BAD_INPUTS if row.title in REAL], ids=lambda row: row.title
 )
-def test_a_process_of_its_own_says_the_same(row: BadInput, tmp_path):
+def test_a_separate_process_prints_the_same_message(row: BadInput, tmp_path):
     give_files(row, tmp_path)
     environment = {**os.environ, "SECRET": SECRET, "CUDA_VISIBLE_DEVICES": ""}
     command = [sys.executable, "-m", "rampcli", *row.words]
@@ -103,7 +103,7 @@ def test_a_process_of_its_own_says_the_same(row: BadInput, tmp_path):
     assert files_in(tmp_path) == set(row.files)
 
 
-def test_the_table_is_long_and_each_row_is_its_own():
+def test_rows_are_many_and_distinct():
     titles = {row.title for row in BAD_INPUTS}
     assert len(titles) == len(BAD_INPUTS) >= 60
     assert len({(row.words, str(row.files)) for row in BAD_INPUTS}) == len(BAD_INPUTS)
@@ -127,7 +127,7 @@ def errors_of(rampcli):
     return run
 
 
-def test_everything_that_is_wrong_stands_in_one_report_each_once(errors_of, tmp_path):
+def test_one_report_has_every_error_once(errors_of, tmp_path):
     (tmp_path / "optim").mkdir()
     (tmp_path / "optim" / "mine.yaml").write_text("lr: fast\nbeta1: 5\nlearning_rate: 1\n")
     said = errors_of(
@@ -185,11 +185,11 @@ def test_everything_that_is_wrong_stands_in_one_report_each_once(errors_of, tmp_
         ),
     ],
 )
-def test_a_key_that_is_wrong_is_not_blamed_again_for_what_follows(words, errors, errors_of):
+def test_a_wrong_key_is_reported_once_and_not_for_its_consequences(words, errors, errors_of):
     assert errors_of(*words) == errors
 
 
-def test_errors_about_other_keys_stand_beside_each_other(errors_of):
+def test_errors_about_different_keys_are_all_reported(errors_of):
     words = [
         "trainer.max_steps=1",
         "trainer.max_samples=2",
@@ -208,7 +208,7 @@ def test_errors_about_other_keys_stand_beside_each_other(errors_of):
     ]
 
 
-def test_wrong_words_are_said_even_where_the_recipe_is_wrong_too(errors_of):
+def test_wrong_words_are_reported_although_the_recipe_is_wrong_too(errors_of):
     assert errors_of("modle.bias=1", "seed=[1", factory="llama3_9b") == [
         "the bracket in seed=[1 is never closed",
         "--factory llama3_9b: there is no recipe llama3_9b",
@@ -216,7 +216,7 @@ def test_wrong_words_are_said_even_where_the_recipe_is_wrong_too(errors_of):
     ]
 
 
-def test_a_message_stays_short_where_long_words_are_wrong(errors_of):
+def test_messages_about_long_words_are_short(errors_of):
     said = errors_of(f"seed={'x' * 5000}", f"optim.lr={'9' * 5000}")
     assert len(said) == 2
     assert max(map(len, said)) < 300

@@ -39,7 +39,7 @@ def test_a_dry_run_prints_the_whole_plan_and_writes_nothing(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_plan_and_a_dry_run_print_the_same(succeed):
+def test_a_plan_and_a_dry_run_print_the_same_text(succeed):
     words = ["--factory", "gpt3_5b", "trainer.max_samples=5M"]
     assert succeed("plan", *words) == succeed("pretrain", *words, "--dry-run")
 
@@ -76,7 +76,7 @@ def test_options_may_come_before_or_after_overrides(succeed):
         ),
     ],
 )
-def test_command_lines_of_nemos_documents_paste_unchanged(words, batch, succeed):
+def test_command_lines_of_nemos_documents_work_unchanged(words, batch, succeed):
     assert succeed(*words.split(), "--dry-run").splitlines()[1].split()[1] == batch
 
 
@@ -168,7 +168,7 @@ def test_a_failure_of_the_workers_is_shown_with_its_own_exit_code_and_the_log(tm
     assert str(Path("runs/llama3_tiny/logs/stage_0.log")) in done.stderr
 
 
-def test_a_terminal_that_lacks_the_characters_of_a_plan_still_shows_the_table(tmp_path):
+def test_a_terminal_without_unicode_still_shows_the_plan(tmp_path):
     environment = os.environ | {"PYTHONIOENCODING": "ascii"}
     command = [sys.executable, "-m", "rampcli", "plan", "-f", "gpt3_5b", "name='naïve'"]
     ended = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, check=True)

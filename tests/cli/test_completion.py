@@ -67,7 +67,7 @@ def test_every_option_of_a_command_is_offered():
 
 
 @pytest.mark.parametrize("option", ["--factory", "-f"])
-def test_a_factory_is_completed_to_the_recipes_there_are(option):
+def test_a_factory_is_completed_to_the_recipes(option):
     expected = [
         "llama31_405b",
         "llama32_1b",
@@ -147,7 +147,7 @@ def in_bash(line, *pieces):
         ("rampcli llm ", ["rampcli", "llm", ""], ["pretrain"]),
     ],
 )
-def test_words_that_bash_splits_at_equals_are_joined(line, pieces, replies):
+def test_words_that_bash_splits_at_equals_signs_are_joined(line, pieces, replies):
     assert in_bash(line, *pieces) == replies
 
 
@@ -240,7 +240,7 @@ IN = {"zsh": in_zsh, "fish": in_fish}
         (["rampcli", "plan", "-f", "gp"], GPTS),
     ],
 )
-def test_zsh_and_fish_offer_the_same(shell, words, replies, tmp_path):
+def test_zsh_and_fish_offer_the_same_completions(shell, words, replies, tmp_path):
     assert sorted(IN[shell](tmp_path, *words)) == sorted(replies)
 
 

@@ -26,7 +26,7 @@ def behind(tmp_path):
     return run
 
 
-def test_words_are_laid_over_the_recipe_and_resolved():
+def test_words_are_applied_to_the_recipe_and_resolved():
     words = ["trainer.num_nodes=8", "model.rampup_batch_size=[256,", "256,", "10M]"]
     typed = compose_words("gpt3_5b", words, config_dir=None)
     written = resolve(
@@ -39,7 +39,7 @@ def test_words_are_laid_over_the_recipe_and_resolved():
     assert typed.plan == written.plan
 
 
-def test_what_is_behind_a_checkpoint_is_not_checked_where_the_run_goes_on(behind):
+def test_stages_before_the_checkpoint_are_not_checked_on_a_resume(behind):
     words = [*FIXED, f"run_dir={behind.path}"]
     resolved = compose_words("gpt3_5b", words, config_dir=None, resumes=True)
     assert [stage.global_batch_size for stage in resolved.plan.passed] == [256]
@@ -48,7 +48,7 @@ def test_what_is_behind_a_checkpoint_is_not_checked_where_the_run_goes_on(behind
         compose_words("gpt3_5b", words, config_dir=None)
 
 
-def test_a_run_directory_that_is_not_there_stands_at_the_beginning(tmp_path):
+def test_a_run_without_a_run_directory_starts_at_sample_zero(tmp_path):
     with pytest.raises(UsageError, match=r"stage 0 \(batch size 256\)"):
         compose_words(
             "gpt3_5b", [*FIXED, f"run_dir={tmp_path}/nothing"], config_dir=None, resumes=True

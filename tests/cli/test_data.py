@@ -18,7 +18,7 @@ def corpus(tmp_path):
     return "in.jsonl"
 
 
-def test_a_build_says_what_was_chosen_what_came_of_it_and_how_to_train_with_it(succeed, corpus):
+def test_a_build_prints_its_options_its_result_and_how_to_train_with_it(succeed, corpus):
     lines = succeed(
         "data", "build", corpus, "--output", "out/corpus", "--tokenizer", "bytes"
     ).splitlines()
@@ -28,7 +28,7 @@ def test_a_build_says_what_was_chosen_what_came_of_it_and_how_to_train_with_it(s
     assert lines[-1] == f"  rampcli pretrain --factory NAME {words}"
 
 
-def test_the_same_command_again_says_that_it_is_there(succeed, corpus):
+def test_repeating_a_build_says_that_the_corpus_exists(succeed, corpus):
     words = ["data", "build", corpus, "--output", "corpus", "--tokenizer", "chars"]
     succeed(*words)
     assert succeed(*words).startswith(
@@ -36,7 +36,7 @@ def test_the_same_command_again_says_that_it_is_there(succeed, corpus):
     )
 
 
-def test_json_is_the_manifest_and_nothing_else(succeed, corpus, tmp_path):
+def test_json_is_exactly_the_manifest(succeed, corpus, tmp_path):
     printed = json.loads(
         succeed("data", "build", corpus, "--output", "corpus", "--tokenizer", "bytes", "--json")
     )
@@ -56,7 +56,7 @@ def test_bad_records_are_shown_and_listed(succeed, rampcli, corpus, tmp_path):
     assert "skipped 9 bad records: corpus.skipped.jsonl" in printed
 
 
-def test_inspecting_shows_a_corpus_in_characters_that_a_terminal_can_show(succeed, corpus):
+def test_inspecting_prints_a_corpus_without_control_characters(succeed, corpus):
     succeed("data", "build", corpus, "--output", "corpus", "--tokenizer", "bytes")
     printed = succeed("data", "inspect", "corpus", "--verify")
     assert "documents         20\n" in printed
@@ -67,7 +67,7 @@ def test_inspecting_shows_a_corpus_in_characters_that_a_terminal_can_show(succee
     assert json.loads(succeed("data", "inspect", "corpus", "--json"))["documents"] == 20
 
 
-def test_what_is_wrong_with_a_corpus_is_listed_with_exit_code_1(succeed, rampcli, corpus, tmp_path):
+def test_damage_to_a_corpus_is_listed_with_exit_code_1(succeed, rampcli, corpus, tmp_path):
     succeed("data", "build", corpus, "--output", "corpus", "--tokenizer", "bytes")
     (tmp_path / "corpus.bin").write_bytes(b"\xff" * 300)
     ended = rampcli("data", "inspect", "corpus", "--verify")
@@ -79,9 +79,7 @@ def test_what_is_wrong_with_a_corpus_is_listed_with_exit_code_1(succeed, rampcli
     )
 
 
-def test_names_and_words_of_files_reach_a_terminal_as_visible_characters(
-    succeed, rampcli, tmp_path
-):
+def test_file_names_and_contents_are_printed_as_visible_characters(succeed, rampcli, tmp_path):
     name = "a\x1b[2J\u202eb"
     (tmp_path / f"{name}.jsonl").write_text('{"text": "a"}\n{"\\u001b[2J": 1}\n')
     words = ["data", "build", f"{name}.jsonl", "--output", name, "--tokenizer", "bytes"]
@@ -114,7 +112,7 @@ def test_names_and_words_of_files_reach_a_terminal_as_visible_characters(
         ("inspect none", "rampcli data build ... --output none"),
     ],
 )
-def test_wrong_words_are_one_error(rampcli, corpus, words, said):  # noqa: ARG001
+def test_a_wrong_option_gives_one_error(rampcli, corpus, words, said):  # noqa: ARG001
     ended = rampcli("data", *words.split())
     assert (ended.exit_code, ended.stdout) == (2, "")
     assert ended.stderr.startswith("error: ")
@@ -122,7 +120,7 @@ def test_wrong_words_are_one_error(rampcli, corpus, words, said):  # noqa: ARG00
 
 
 @pytest.mark.parametrize(("number", "exit_code"), [(signal.SIGINT, 130), (signal.SIGTERM, 75)])
-def test_a_signal_saves_says_how_to_go_on_and_the_same_command_does(tmp_path, number, exit_code):
+def test_a_signal_saves_the_build_and_the_same_command_resumes_it(tmp_path, number, exit_code):
     (tmp_path / "in.jsonl").write_text(
         (json.dumps({"text": "words and more words " * 3000}) + "\n") * 120
     )
@@ -167,7 +165,7 @@ def test_a_signal_saves_says_how_to_go_on_and_the_same_command_does(tmp_path, nu
 
 
 @pytest.mark.parametrize("words", [["data"], ["data", "build"], ["data", "inspect"]])
-def test_the_commands_explain_themselves_without_numpy_and_tokenizers(words):
+def test_help_of_the_data_commands_imports_neither_numpy_nor_tokenizers(words):
     probe = (
         "import sys; from rampcli.cli.main import main\n"
         f"sys.argv = ['rampcli', *{words!r}, '--help']\n"

@@ -25,7 +25,7 @@ PARTS = [
 ]
 
 
-def test_each_part_of_the_machine_has_a_line_and_the_last_one_sums_up(succeed, tmp_path):
+def test_each_check_has_a_line_and_the_last_line_is_a_summary(succeed, tmp_path):
     lines = succeed("doctor").splitlines()
     assert [
         part
@@ -37,7 +37,7 @@ def test_each_part_of_the_machine_has_a_line_and_the_last_one_sums_up(succeed, t
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_recipe_is_checked_for_its_own_needs_and_a_failure_is_exit_code_1(rampcli, tmp_path):
+def test_the_needs_of_a_recipe_are_checked_and_a_failure_exits_with_1(rampcli, tmp_path):
     ended = rampcli("doctor", "--factory", "llama3_tiny", "trainer.accelerator=gpu", "name=mine")
     assert (ended.exit_code, ended.stderr) == (1, "")
     assert (
@@ -79,7 +79,7 @@ def test_bad_input_is_refused_before_anything_is_checked(rampcli, words, said):
     assert ended.cpu_s < 5
 
 
-def test_80_columns_cut_no_word(rampcli, monkeypatch, tmp_path):
+def test_no_word_is_cut_at_80_columns(rampcli, monkeypatch, tmp_path):
     monkeypatch.setattr(console, "PIPE_WIDTH", 80)
     monkeypatch.setenv("PATH", str(tmp_path))
     lines = rampcli(
@@ -94,7 +94,7 @@ def test_80_columns_cut_no_word(rampcli, monkeypatch, tmp_path):
     assert "run directory ok [red]/x, in" in told
 
 
-def test_it_runs_where_torch_is_broken(tmp_path):
+def test_doctor_runs_if_torch_is_broken(tmp_path):
     (tmp_path / "torch").mkdir()
     (tmp_path / "torch" / "__init__.py").write_text(
         "import os, signal; os.kill(os.getpid(), signal.SIGSEGV)"

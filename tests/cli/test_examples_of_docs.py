@@ -1,4 +1,4 @@
-"""Every command of the pages that does not train is run, and prints what the page shows."""
+"""Runs every command of the pages that does not train and compares its output with the page."""
 
 import re
 import shlex
@@ -93,7 +93,9 @@ def differs(shown, printed):
 
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda example: example.place)
-def test_what_a_page_shows_is_what_is_printed(example, rampcli, tmp_path, monkeypatch):
+def test_the_output_shown_on_a_page_is_what_the_command_prints(
+    example, rampcli, tmp_path, monkeypatch
+):
     for name, content in example.files:
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(content, encoding="utf-8")
@@ -110,5 +112,5 @@ def test_what_a_page_shows_is_what_is_printed(example, rampcli, tmp_path, monkey
     )
 
 
-def test_the_pages_show_many_commands():
+def test_enough_commands_of_the_pages_are_run():
     assert len(EXAMPLES) > 60

@@ -25,12 +25,12 @@ def test_a_setting_is_explained_in_words(succeed):
     ]
 
 
-def test_what_is_left_open_is_explained_with_what_it_comes_to(succeed):
+def test_an_open_setting_is_explained_with_its_derived_value(succeed):
     printed = succeed("explain", "-f", "gpt3_5b", "trainer.accumulate_grad_batches")
     assert "  value       null, which comes to 4\n" in printed
 
 
-def test_several_settings_stand_below_each_other_in_the_order_in_which_they_were_asked_for(succeed):
+def test_several_settings_are_explained_in_the_given_order(succeed):
     printed = succeed(
         "explain", "-f", "gpt3_5b", "seed", "optim.lr=0.5", "optim.lr", "rampup.node_policy"
     )
@@ -42,14 +42,14 @@ def test_several_settings_stand_below_each_other_in_the_order_in_which_they_were
     assert "  set by      command line\n  instead of  0.00016 (recipes/gpt3.py:" in printed
 
 
-def test_a_list_that_the_shell_split_is_laid_over_the_recipe(succeed):
+def test_a_list_that_the_shell_split_is_applied_to_the_recipe(succeed):
     printed = succeed(
         "explain", "model.rampup_batch_size", "model.rampup_batch_size=[4,", "4,", "1000]"
     )
     assert "  value       [4,4,1000]\n  set by      command line\n" in printed
 
 
-def test_without_a_recipe_it_is_said_which_one_is_meant(succeed):
+def test_without_a_recipe_the_explained_one_is_named(succeed):
     with_recipe = succeed("explain", "-f", "llama3_tiny", "data.source")
     without = succeed("explain", "data.source")
     assert without.endswith(with_recipe)
@@ -57,14 +57,14 @@ def test_without_a_recipe_it_is_said_which_one_is_meant(succeed):
 
 
 @pytest.mark.parametrize("keys", [["seed"], ["seed", "optim.lr", "data.global_batch_size"]])
-def test_json_is_what_is_known_and_nothing_else_is_printed(succeed, keys):
+def test_json_has_every_fact_and_nothing_else_is_printed(succeed, keys):
     resolved = resolve(llm.llama3_tiny.pretrain_recipe())
     assert json.loads(succeed("explain", "--json", *keys)) == [
         explain(key, resolved) for key in keys
     ]
 
 
-def test_a_setting_of_the_users_own_option_names_the_line_in_it(succeed, tmp_path):
+def test_a_setting_from_config_dir_names_its_line(succeed, tmp_path):
     (tmp_path / "optim").mkdir()
     (tmp_path / "optim" / "mine.yaml").write_text("# mine\nlr: 0.25\n")
     (fact,) = json.loads(
@@ -73,7 +73,7 @@ def test_a_setting_of_the_users_own_option_names_the_line_in_it(succeed, tmp_pat
     assert (fact["value"], fact["set_by"]) == (0.25, "optim/mine.yaml:2")
 
 
-def test_every_key_that_there_is_not_is_said(rampcli):
+def test_every_unknown_key_is_reported(rampcli):
     ended = rampcli("explain", "seed", "foo", "optim.learning_rate", "data")
     assert (ended.exit_code, ended.stdout) == (2, "")
     assert [line for line in ended.stderr.splitlines() if line.startswith("error: ")] == [

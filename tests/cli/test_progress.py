@@ -35,7 +35,7 @@ def test_a_line_shows_stage_batch_samples_loss_throughput_and_the_remaining_time
     )
 
 
-def test_plain_lines_are_few_and_hold_no_control_characters():
+def test_plain_progress_lines_are_few_and_have_no_control_characters():
     output = shown(
         lambda progress: [progress.on_row(row(4 * step)) for step in range(1, 200)], terminal=False
     )

@@ -35,7 +35,7 @@ def test_json_holds_the_facts_of_every_recipe_and_nothing_else_is_printed(succee
     }
 
 
-def test_one_recipe_is_shown_with_its_options_and_the_settings_of_its_own(succeed):
+def test_a_recipe_is_shown_with_its_options_and_its_own_settings(succeed):
     found = json.loads(succeed("recipes", "qwen3_14b", "--json"))
     assert found["options"] == {
         "model": "qwen3_14b",
@@ -61,14 +61,14 @@ def test_one_recipe_is_shown_with_its_options_and_the_settings_of_its_own(succee
     assert printed.endswith("\n  rampcli pretrain --factory qwen3_14b\n")
 
 
-def test_a_recipe_that_reads_a_file_is_shown_with_the_word_that_names_it(succeed):
+def test_a_recipe_that_reads_a_file_is_shown_with_the_setting_for_its_path(succeed):
     found = json.loads(succeed("recipes", "shakespeare_char", "--json"))
     assert found["command"] == "rampcli pretrain --factory shakespeare_char data.path=FILE"
     assert "data.path" not in found["settings"]
 
 
 @pytest.mark.parametrize("name", llm.recipe_names())
-def test_what_a_recipe_is_made_of_composes_to_the_same_plan(name, succeed):
+def test_the_options_and_settings_shown_for_a_recipe_give_its_plan(name, succeed):
     found = json.loads(succeed("recipes", name, "--json"))
     options = [f"{group}={option}" for group, option in found["options"].items()]
     settings = [f"{key}={shown(value)}" for key, value in found["settings"].items()]

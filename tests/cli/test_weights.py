@@ -85,7 +85,7 @@ def test_a_trained_model_is_exported_imported_trained_further_and_generates_text
     assert sorted(path.name for path in tmp_path.iterdir()) == ["mine", "out", "runs"]
 
 
-def test_a_model_of_another_shape_is_refused_with_the_settings_that_suit_it(rampcli, tmp_path):
+def test_a_model_of_another_shape_is_refused_with_the_settings_that_fit(rampcli, tmp_path):
     (tmp_path / "theirs").mkdir()
     theirs = to_huggingface(
         ModelConfig(num_layers=1, hidden_size=32), sequence_length=32, dtype="float32"
@@ -116,7 +116,7 @@ def test_a_model_of_another_shape_is_refused_with_the_settings_that_suit_it(ramp
         (["import", "begun", "x.yaml"], 2, "x.yaml is not a file of the group model"),
     ],
 )
-def test_a_missing_run_checkpoint_or_folder_is_one_message_without_torch(
+def test_a_missing_run_checkpoint_or_folder_gives_one_message_without_torch(
     rampcli, tmp_path, words, code, said
 ):
     (tmp_path / "begun").mkdir()

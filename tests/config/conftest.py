@@ -31,14 +31,14 @@ def line_of():
 
 @pytest.fixture(scope="session")
 def gpt3_5b_place(line_of):
-    """The place of what the recipe gpt3_5b sets: the line of its call of `compose`."""
+    """The place of values set by the recipe gpt3_5b: the line of its call of `compose`."""
     first_line = line_of("recipes/gpt3.py", '"name=gpt3_5b",')
     return f"recipes/gpt3.py:{first_line - 1}"
 
 
 @pytest.fixture
 def option(tmp_path):
-    """Writes a user's option and returns the folder for `config_dir`."""
+    """Writes an option file and returns the folder for `config_dir`."""
 
     def write(name: str, content: str | bytes) -> Path:
         path = tmp_path / f"{name}.yaml"

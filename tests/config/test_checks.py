@@ -46,7 +46,7 @@ def as_typed(setting, number):
 
 
 @pytest.mark.parametrize("setting", BOUNDED, ids=lambda setting: setting.key)
-def test_a_number_at_the_edge_of_its_range_is_taken_and_the_next_one_is_refused(setting):
+def test_the_bounds_of_a_range_are_accepted_and_numbers_beyond_them_refused(setting):
     step = 1 if setting.type is int else 1e-6
     edges = []
     if setting.at_least is not None:
@@ -81,7 +81,7 @@ def test_a_number_at_the_edge_of_its_range_is_taken_and_the_next_one_is_refused(
         assert reason in refusal.message
 
 
-def test_every_number_out_of_its_range_is_said():
+def test_every_number_out_of_range_is_reported():
     with pytest.raises(UsageErrors) as refused:
         check_ranges(config_of(seed=-1, trainer__num_nodes=0, optim__beta1=2.0))
     assert [error.keys for error in refused.value.errors] == [
@@ -94,7 +94,7 @@ def test_every_number_out_of_its_range_is_said():
 @pytest.mark.parametrize(
     "name", ["run", "a b", "a-b_c.1", "Größe", "モデル", "🚀", "x" * 200, "...", "-x", "a:b"]
 )
-def test_a_name_that_can_name_a_folder_is_taken(name, tmp_path):
+def test_a_name_that_is_a_valid_folder_name_is_accepted(name, tmp_path):
     check_name(Config(name=name))
     (tmp_path / name).mkdir()
 
@@ -116,7 +116,7 @@ def test_a_name_that_can_name_a_folder_is_taken(name, tmp_path):
         "\ud800",
     ],
 )
-def test_a_name_that_cannot_name_a_folder_is_refused(name):
+def test_a_name_that_is_not_a_valid_folder_name_is_refused(name):
     with pytest.raises(UsageError, match="cannot name a folder") as refused:
         check_name(Config(name=name))
     assert refused.value.keys == ("name",)
@@ -124,7 +124,7 @@ def test_a_name_that_cannot_name_a_folder_is_refused(name):
 
 
 @pytest.mark.parametrize("run_dir", ["", "a\0b"])
-def test_a_run_directory_that_is_no_path_is_refused(run_dir):
+def test_a_run_directory_that_is_not_a_path_is_refused(run_dir):
     with pytest.raises(UsageError, match="is not a path") as refused:
         check_name(Config(run_dir=run_dir))
     assert refused.value.keys == ("run_dir",)
@@ -140,7 +140,7 @@ def test_a_run_directory_that_is_no_path_is_refused(run_dir):
 @example(hidden=40, heads=12, groups=None, rope=False)
 @example(hidden=24, heads=12, groups=9, rope=False)
 @example(hidden=12, heads=4, groups=None, rope=True)
-def test_heads_are_taken_where_they_divide_and_else_the_largest_number_below_that_does_is_offered(
+def test_heads_must_divide_and_the_nearest_smaller_number_that_divides_is_suggested(
     hidden, heads, groups, rope
 ):
     config = Config()
@@ -171,7 +171,7 @@ def test_heads_are_taken_where_they_divide_and_else_the_largest_number_below_tha
 
 @pytest.mark.parametrize("head_size", [1, 2, 63, 64, 129])
 @pytest.mark.parametrize("rope", [False, True])
-def test_a_head_size_that_is_given_may_be_any_and_is_even_where_positions_turn(head_size, rope):
+def test_a_given_head_size_is_free_but_even_with_rotary_positions(head_size, rope):
     position = PositionEmbedding.rope if rope else PositionEmbedding.learned
     config = config_of(
         model__hidden_size=40,
@@ -193,9 +193,7 @@ def test_a_head_size_that_is_given_may_be_any_and_is_even_where_positions_turn(h
 )
 @example(factor=None, low=4.0, high=4.0, position=PositionEmbedding.learned)
 @example(factor=8.0, low=4.0, high=4.0, position=PositionEmbedding.rope)
-def test_a_scaling_of_rotary_positions_has_positions_to_turn_and_a_band_to_blend_in(
-    factor, low, high, position
-):
+def test_rotary_scaling_requires_rotary_positions_and_a_frequency_band(factor, low, high, position):
     config = config_of(
         model__rotary_scale_factor=factor,
         model__rotary_low_freq_factor=low,
@@ -217,7 +215,7 @@ def test_a_scaling_of_rotary_positions_has_positions_to_turn_and_a_band_to_blend
     check_rotary(config)
 
 
-def test_one_warm_up_is_taken_and_two_are_refused():
+def test_one_warm_up_is_accepted_and_two_are_refused():
     check_warmup(config_of(optim__warmup_samples=0))
     check_warmup(config_of(optim__warmup_steps=5))
     with pytest.raises(
@@ -227,7 +225,7 @@ def test_one_warm_up_is_taken_and_two_are_refused():
         check_warmup(config_of(optim__warmup_samples=8, optim__warmup_steps=0))
 
 
-def test_the_lowest_learning_rate_may_be_the_highest_and_no_higher():
+def test_the_minimum_learning_rate_may_equal_the_peak_but_not_exceed_it():
     check_schedule(config_of(optim__lr=0.5, optim__min_lr=0.5))
     with pytest.raises(UsageError, match=r"optim\.min_lr=0\.6 is above optim\.lr=0\.5") as refused:
         check_schedule(config_of(optim__lr=0.5, optim__min_lr=0.6))
@@ -235,7 +233,7 @@ def test_the_lowest_learning_rate_may_be_the_highest_and_no_higher():
 
 
 @pytest.mark.parametrize("warmup", [{}, {"optim__warmup_samples": 0}, {"optim__warmup_steps": 0}])
-def test_an_inverse_root_wants_a_warm_up_to_fall_from(warmup):
+def test_an_inverse_square_root_decay_requires_a_warm_up(warmup):
     with pytest.raises(UsageError, match="needs a warm-up"):
         check_schedule(config_of(schedule__decay_style="inverse_sqrt", **warmup))
     check_schedule(config_of(schedule__decay_style="inverse_sqrt", optim__warmup_steps=1))
@@ -243,7 +241,7 @@ def test_an_inverse_root_wants_a_warm_up_to_fall_from(warmup):
 
 
 @pytest.mark.parametrize("style", DecayStyle)
-def test_a_length_of_the_last_decay_belongs_to_the_style_that_has_one(style):
+def test_wsd_decay_samples_are_accepted_only_with_the_wsd_style(style):
     config = config_of(
         schedule__decay_style=style, schedule__wsd_decay_samples=5, optim__warmup_steps=1
     )

@@ -22,7 +22,7 @@ def snapshot(config):
     return settings(resolve(config).config)
 
 
-def test_later_choices_win_over_earlier_ones_and_values_over_files():
+def test_later_choices_override_earlier_ones_and_values_override_files():
     config = compose(
         "optim=nemo_adam", "data=stdlib", "data=mock", "seed=1", "optim.lr=0.5", "seed=2"
     )
@@ -30,20 +30,20 @@ def test_later_choices_win_over_earlier_ones_and_values_over_files():
     assert config.optim.min_lr == 3e-5
 
 
-def test_a_recipe_that_chooses_what_does_not_exist_is_told_what_does():
+def test_a_recipe_that_chooses_an_unknown_option_is_told_the_options():
     with pytest.raises(UsageError) as refusal:
         compose("model=mistral")
     assert refusal.value.message == "model=mistral: there is no conf/model/mistral.yaml"
     assert refusal.value.remedy == "model=mistral_7b"
 
 
-def test_a_recipe_that_sets_what_does_not_exist_is_told_where():
+def test_a_recipe_that_sets_an_unknown_key_is_told_where():
     with pytest.raises(UsageError, match=r"there is no setting optim\.learning_rate") as refusal:
         compose("optim.learning_rate=1")
     assert refusal.value.set_by[0].startswith("config/test_compose.py:")
 
 
-def test_typing_settings_is_assigning_them(composed, recipe):
+def test_typed_settings_equal_assigned_ones(composed, recipe):
     typed = [
         "optim.lr=0.5",
         "model.rampup_batch_size=[512,512,1K]",
@@ -60,20 +60,20 @@ def test_typing_settings_is_assigning_them(composed, recipe):
     assert snapshot(lay_over(composed, typed[::-1]).config()) == snapshot(recipe)
 
 
-def test_what_is_typed_wins_over_what_the_recipe_assigned(recipe):
+def test_typed_settings_override_assignments_of_the_recipe(recipe):
     recipe.optim.lr, recipe.seed = 0.5, 5
     laid = lay_over(recipe, ["optim.lr=0.25"]).config()
     assert (laid.optim.lr, laid.seed) == (0.25, 5)
 
 
-def test_laying_over_leaves_the_recipes_configuration_as_it_was(composed):
+def test_laying_over_does_not_change_the_recipes_configuration(composed):
     before, stack = copy.deepcopy(composed), copy.deepcopy(composed.stack)
     lay_over(composed, ["data=stdlib", "optim.lr=0.5"])
     assert composed == before
     assert composed.stack == stack
 
 
-def test_another_option_keeps_what_the_recipe_chose_and_assigned(recipe):
+def test_another_option_keeps_the_other_choices_and_assignments_of_the_recipe(recipe):
     recipe.trainer.max_steps = 5000
     laid = lay_over(recipe, ["data=stdlib", "optim=nemo_adam", "optim.warmup_steps=7"]).config()
     assert laid.data.source is DataSource.stdlib
@@ -83,14 +83,14 @@ def test_another_option_keeps_what_the_recipe_chose_and_assigned(recipe):
 
 
 @pytest.mark.parametrize("second", ["seed=5", "data=stdlib"])
-def test_laying_over_twice_is_laying_over_once_with_both(composed, second):
+def test_laying_over_twice_equals_laying_over_once_with_all_words(composed, second):
     first = ["optim.lr=0.5", "model.init_std=0.5"]
     assert dict(leaves(lay_over(lay_over(composed, first).config(), [second]).config())) == dict(
         leaves(lay_over(composed, [*first, second]).config())
     )
 
 
-def test_laying_nothing_over_changes_nothing(composed):
+def test_laying_over_no_words_gives_an_equal_copy(composed):
     laid = lay_over(composed, []).config()
     assert laid == composed
     assert laid is not composed
@@ -131,13 +131,13 @@ def test_a_word_that_sets_nothing_is_refused_with_a_message(composed, word, mess
     assert message in refusal.value.message
 
 
-def test_one_key_with_two_values_is_refused_and_with_one_value_twice_is_not(composed):
+def test_a_key_with_two_different_values_is_refused_and_with_equal_ones_accepted(composed):
     with pytest.raises(UsageError, match="seed is given twice: 1 and 2"):
         lay_over(composed, ["seed=1", "seed=2"])
     assert lay_over(composed, ["seed=1", "seed=1"]).config().seed == 1
 
 
-def test_everything_that_is_wrong_is_said_at_once_and_a_report_takes_it(composed):
+def test_all_errors_are_raised_at_once_or_collected_by_a_report(composed):
     words = ["seed=many", "seeed=5", "data=nothing", "optim.lr=0.25", "model.bias"]
     with pytest.raises(UsageErrors) as refusal:
         lay_over(composed, words)
@@ -149,7 +149,7 @@ def test_everything_that_is_wrong_is_said_at_once_and_a_report_takes_it(composed
     assert (laid.optim.lr, laid.seed, laid.data.source) == (0.25, 1234, DataSource.mock)
 
 
-def test_words_from_elsewhere_are_placed_there(composed):
+def test_words_from_another_source_are_placed_there(composed):
     laid = lay_over(composed, ["optim.lr=0.25"], place="measured in runs/a").config()
     assert laid.stack.said("optim.lr").place == "measured in runs/a"
     with pytest.raises(UsageError) as refusal:
@@ -158,7 +158,7 @@ def test_words_from_elsewhere_are_placed_there(composed):
 
 
 @pytest.mark.parametrize("folder", ["mine", "it's, a [folder]=1", "modèle 🚀", "${x}"])
-def test_a_folder_of_the_users_adds_options_beside_those_there_are(composed, option, folder):
+def test_config_dir_adds_options_to_the_bundled_ones(composed, option, folder):
     mine = option(f"{folder}/optim/mine", "lr: 0.5\nbeta1: 0.8\n") / folder
     laid = lay_over(composed, ["optim=mine", "data=stdlib"], config_dir=mine).config()
     assert (laid.optim.lr, laid.optim.beta1, laid.optim.warmup_steps, laid.data.source) == (
@@ -170,12 +170,12 @@ def test_a_folder_of_the_users_adds_options_beside_those_there_are(composed, opt
     assert laid.stack.said("optim.beta1").place == "optim/mine.yaml:2"
 
 
-def test_a_folder_may_be_named_from_where_one_stands(composed, option, monkeypatch):
+def test_config_dir_may_be_relative_to_the_working_directory(composed, option, monkeypatch):
     monkeypatch.chdir(option("conf/optim/mine", "lr: 0.5\n"))
     assert lay_over(composed, ["optim=mine"], config_dir=Path("conf")).config().optim.lr == 0.5
 
 
-def test_an_option_that_does_not_exist_is_refused_with_the_users_own_among_those_that_do(
+def test_an_unknown_option_is_refused_with_options_of_config_dir_among_the_suggestions(
     composed, option
 ):
     mine = option("optim/mine", "lr: 0.5\n")
@@ -222,7 +222,7 @@ def test_an_option_over_the_whole_tree_sets_several_sections(composed, option):
         ("lr: !!python/object/apply:os.getpid []\n", "tags are not supported", "optim/mine.yaml:1"),
     ],
 )
-def test_a_users_file_that_does_not_fit_is_refused_by_its_line(
+def test_an_option_file_that_does_not_fit_is_refused_with_its_line(
     composed, option, text, message, place
 ):
     with pytest.raises(UsageError) as refusal:
@@ -231,7 +231,7 @@ def test_a_users_file_that_does_not_fit_is_refused_by_its_line(
     assert refusal.value.set_by == (place,)
 
 
-def test_all_lines_of_a_users_file_that_do_not_fit_are_said(composed, option):
+def test_all_wrong_lines_of_an_option_file_are_reported(composed, option):
     with pytest.raises(UsageErrors) as refusal:
         lay_over(
             composed,
@@ -243,7 +243,7 @@ def test_all_lines_of_a_users_file_that_do_not_fit_are_said(composed, option):
     ]
 
 
-def test_a_users_file_runs_no_code(composed, option, tmp_path):
+def test_an_option_file_runs_no_code(composed, option, tmp_path):
     proof = tmp_path / "ran"
     mine = option("optim/mine", f"lr: !!python/object/apply:os.mkdir ['{proof}']\n")
     with pytest.raises(UsageError, match="tags are not supported"):
@@ -261,7 +261,7 @@ def test_a_group_that_is_chosen_later_overrides_what_was_chosen_before(option):
     assert (config.trainer.num_nodes, config.trainer.devices) == (3, 4)
 
 
-def test_a_recipe_that_says_several_wrong_things_is_told_all_of_them():
+def test_all_errors_of_a_recipe_are_reported_at_once():
     with pytest.raises(UsageErrors) as refusal:
         compose("model=llama4", "optim.learning_rate=1", "seed=many")
     assert [error.message for error in refusal.value.errors] == [

@@ -35,7 +35,7 @@ def refusal(function, *args):
 
 @given(weights=st.lists(WEIGHTS, min_size=1, max_size=3))
 @example(weights=[Fraction("0.7"), Fraction("0.3")])
-def test_shares_are_in_the_exact_proportion_of_the_weights_and_the_smallest_that_are(weights):
+def test_shares_are_the_smallest_integers_in_the_exact_proportion_of_the_weights(weights):
     shares = shares_of(weights)
     assert all(type(share) is int and share > 0 for share in shares)
     assert gcd(*shares) == 1
@@ -49,7 +49,7 @@ def test_weights_need_not_sum_to_one(weights, scale):
     assert shares_of([scale * weight for weight in weights]) == shares_of(weights)
 
 
-def test_weights_of_too_many_digits_are_refused_where_their_shares_would_not_fit():
+def test_weights_whose_integer_shares_are_too_large_are_refused():
     assert shares_of([Fraction(MOST_SHARES - 1), Fraction(1)]) == [MOST_SHARES - 1, 1]
     refused = refusal(shares_of, [Fraction(MOST_SHARES), Fraction(1)])
     assert refused.message == "the weights of data.blend have too many digits"
@@ -59,25 +59,25 @@ def test_weights_of_too_many_digits_are_refused_where_their_shares_would_not_fit
 
 
 @given(nine_digits=st.integers(1, 10**9 - 1))
-def test_weights_of_nine_digits_are_taken_as_the_remedy_says(nine_digits):
+def test_weights_of_nine_digits_are_accepted_as_the_remedy_says(nine_digits):
     weight = Fraction(nine_digits, 10**9)
     assert (
         Fraction(shares_of([weight, 1 - weight])[0], sum(shares_of([weight, 1 - weight]))) == weight
     )
 
 
-def test_a_blend_is_weights_and_paths_in_turn():
+def test_a_blend_alternates_weights_and_paths():
     assert corpora_of(config(blend=BLEND)) == [(7, Path("data/wiki")), (3, Path("data/code"))]
     assert corpora_of(config(blend=["5", "one"])) == [(1, Path("one"))]
     assert corpora_of(config(blend=["1e-1", "a", "0.2", "b"])) == [(1, Path("a")), (2, Path("b"))]
 
 
-def test_one_path_is_the_whole_of_what_is_read():
+def test_one_path_is_a_blend_of_one_corpus():
     assert corpora_of(config(path="data/wiki")) == [(1, Path("data/wiki"))]
     assert corpora_of(config(DataSource.mock)) == []
 
 
-def test_a_home_folder_is_found_in_paths(monkeypatch):
+def test_a_tilde_in_a_path_is_expanded(monkeypatch):
     monkeypatch.setenv("HOME", "/home/somebody")
     assert corpora_of(config(path="~/wiki")) == [(1, Path("/home/somebody/wiki"))]
     assert corpora_of(config(blend=["1", "~/wiki"])) == [(1, Path("/home/somebody/wiki"))]
@@ -100,7 +100,7 @@ def test_a_home_folder_is_found_in_paths(monkeypatch):
     ],
     ids=str,
 )
-def test_what_is_no_blend_is_refused_with_the_word_that_is_wrong(blend, reason):
+def test_a_malformed_blend_is_refused_and_the_wrong_word_named(blend, reason):
     refused = refusal(check_corpora, config(blend=blend))
     assert refused.message == f"data.blend=[{','.join(blend)}] {reason}"
     assert refused.keys == ("data.blend",)
@@ -108,7 +108,7 @@ def test_what_is_no_blend_is_refused_with_the_word_that_is_wrong(blend, reason):
 
 
 @pytest.mark.parametrize("source", OF_FILES)
-def test_a_source_of_files_needs_one_of_path_and_blend(source):
+def test_a_source_of_files_requires_either_a_path_or_a_blend(source):
     check_corpora(config(source, path="data/wiki"))
     check_corpora(config(source, blend=BLEND, validation_path="data/held_out"))
     missing = refusal(check_corpora, config(source, validation_path="data/held_out"))
@@ -132,7 +132,7 @@ def test_a_source_of_files_needs_one_of_path_and_blend(source):
     ],
     ids=str,
 )
-def test_a_path_that_nothing_would_be_read_from_is_refused(source, key, value):
+def test_a_path_that_would_not_be_read_is_refused(source, key, value):
     check_corpora(config(source))
     refused = refusal(check_corpora, config(source, **{key: value}))
     assert refused.message == f"data.{key} does not apply to data.source={source}"
@@ -142,7 +142,7 @@ def test_a_path_that_nothing_would_be_read_from_is_refused(source, key, value):
 @pytest.mark.parametrize(
     "split", [[99, 1, 0], [1, 0, 0], [0.98, 0.01, 0.01], [1e-9, 5, 5]], ids=str
 )
-def test_a_split_is_three_shares(split):
+def test_a_split_has_three_shares(split):
     check_corpora(config(path="a", split=split))
 
 
@@ -159,7 +159,7 @@ def test_a_split_is_three_shares(split):
     ],
     ids=str,
 )
-def test_what_is_no_split_is_refused(split):
+def test_a_malformed_split_is_refused(split):
     refused = refusal(check_corpora, config(path="a", split=split))
     assert (
         refused.message == f"data.split=[{','.join(map(str, split))}]"
@@ -179,16 +179,16 @@ def test_what_is_no_split_is_refused(split):
     ],
     ids=str,
 )
-def test_a_blend_is_typed_as_a_list(composed, word, blend):
+def test_a_blend_is_given_as_a_list(composed, word, blend):
     assert lay_over(composed, [word]).config().data.blend == blend
 
 
-def test_numbers_that_are_paths_stay_as_they_were_typed(composed):
+def test_numeric_paths_keep_their_spelling(composed):
     assert lay_over(composed, ["data.path=2024"]).config().data.path == "2024"
     assert lay_over(composed, ["data.blend=[1,2024]"]).config().data.blend == ["1", "2024"]
 
 
-def test_a_recipe_may_write_weights_as_numbers(recipe):
+def test_a_recipe_may_give_weights_as_numbers(recipe):
     recipe.data.blend = [0.7, "data/wiki", 0.3, "data/code"]
     recipe.data.source = DataSource.indexed
     assert corpora_of(resolve(recipe).config) == [(7, Path("data/wiki")), (3, Path("data/code"))]

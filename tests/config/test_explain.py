@@ -22,7 +22,7 @@ def said_of(composed):
 
 
 def told(fact):
-    """Returns the place that set it, and the values that it overrode."""
+    """Returns the place that set a value, and the values that it overrode."""
     return fact["set_by"], [(said["set_by"], str(said["value"])) for said in fact["overrode"]]
 
 
@@ -58,7 +58,7 @@ def test_a_setting_is_explained_in_full(said_of, gpt3_5b_place):
         ("per_device_batch_size", "a number or null", None, None, None),
     ],
 )
-def test_type_unit_default_and_range_are_those_of_the_schema(
+def test_type_unit_default_and_range_come_from_the_schema(
     said_of, key, type_name, unit, default, range_name
 ):
     fact = said_of(key)
@@ -78,7 +78,7 @@ def test_every_setting_can_be_explained_and_written_as_json(composed):
         assert fact["doc"]
 
 
-def test_a_value_from_the_schema_is_a_default_and_overrode_nothing(said_of):
+def test_a_value_from_the_schema_is_a_default_that_overrides_nothing(said_of):
     assert told(said_of("seed")) == ("default", [])
 
 
@@ -94,9 +94,7 @@ def test_a_value_from_a_recipe_names_the_line_that_composes(said_of, gpt3_5b_pla
     assert told(said_of("trainer.num_nodes")) == (gpt3_5b_place, [("default", "1")])
 
 
-def test_a_typed_value_overrode_the_recipe_the_file_and_the_default_nearest_first(
-    said_of, line_of, gpt3_5b_place
-):
+def test_a_typed_value_lists_the_values_it_overrides_nearest_first(said_of, line_of, gpt3_5b_place):
     file = f"batch/nemo_gpt3.yaml:{line_of('conf/batch/nemo_gpt3.yaml', 'rampup_batch_size: null')}"
     fact = said_of("model.rampup_batch_size", "model.rampup_batch_size=[512,512,1M]")
     assert fact["value"] == [512, 512, 1_000_000]
@@ -106,7 +104,7 @@ def test_a_typed_value_overrode_the_recipe_the_file_and_the_default_nearest_firs
     )
 
 
-def test_a_spelling_is_named_as_what_set_the_key_that_it_reaches(said_of, line_of):
+def test_a_spelling_is_named_as_the_source_of_its_canonical_key(said_of, line_of):
     file = f"batch/nemo_gpt3.yaml:{line_of('conf/batch/nemo_gpt3.yaml', 'global_batch_size: 2048')}"
     fact = said_of("model.global_batch_size", "data.global_batch_size=4096")
     assert fact["value"] == 4096
@@ -116,7 +114,7 @@ def test_a_spelling_is_named_as_what_set_the_key_that_it_reaches(said_of, line_o
     )
 
 
-def test_maxtexts_words_are_named_as_what_set_the_ramp(said_of, gpt3_5b_place):
+def test_maxtexts_words_are_named_as_the_source_of_the_ramp(said_of, gpt3_5b_place):
     words = (
         "per_device_batch_size=16",
         "enable_rampup_batch_size=true",
@@ -132,7 +130,7 @@ def test_maxtexts_words_are_named_as_what_set_the_ramp(said_of, gpt3_5b_place):
     assert told(said_of("rampup.semantics", *words)) == (place, [("default", "megatron")])
 
 
-def test_an_edit_in_python_is_named_so(recipe):
+def test_an_edit_in_python_is_named_as_one(recipe):
     recipe.optim.lr = 0.5
     fact = explain("optim.lr", resolve(recipe))
     assert (fact["value"], fact["set_by"]) == (0.5, "Python")
@@ -140,7 +138,7 @@ def test_an_edit_in_python_is_named_so(recipe):
     assert (laid["value"], laid["set_by"]) == (0.5, "recipe")
 
 
-def test_what_is_left_open_is_explained_with_what_it_comes_to(said_of):
+def test_an_open_setting_is_explained_with_its_derived_value(said_of):
     assert (
         said_of("trainer.accumulate_grad_batches")["value"],
         said_of("trainer.accumulate_grad_batches")["derived"],
@@ -149,7 +147,7 @@ def test_what_is_left_open_is_explained_with_what_it_comes_to(said_of):
     assert said_of("model.global_batch_size")["derived"] is None
 
 
-def test_what_is_derived_is_that_of_the_largest_batch(composed):
+def test_derived_values_are_those_of_the_largest_batch(composed):
     resolved = resolve(lay_over(composed, ["model.step_batch_size_schedule='0:1024 1B:512'"]))
     assert derived(resolved)["model.global_batch_size"] == resolved.plan.global_batch_size
     largest = max(resolved.plan.stages, key=lambda stage: stage.global_batch_size)
@@ -157,14 +155,14 @@ def test_what_is_derived_is_that_of_the_largest_batch(composed):
     assert derived(resolved)["trainer.accumulate_grad_batches"] == largest.accumulate_grad_batches
 
 
-def test_another_systems_word_is_explained_by_its_own_value(said_of):
+def test_a_word_of_another_system_is_explained_with_its_own_value(said_of):
     fact = said_of("data.global_batch_size", "data.global_batch_size=4096")
     assert (fact["value"], fact["set_by"]) == (4096, "command line")
     assert said_of("data.global_batch_size")["value"] is None
 
 
 @pytest.mark.parametrize("key", ["optim.learning_rate", "optim", "", "model.", "_target_"])
-def test_what_there_is_not_is_not_explained(composed, key):
+def test_an_unknown_key_is_refused(composed, key):
     with pytest.raises(UsageError):
         explain(key, resolve(composed))
 
@@ -185,13 +183,13 @@ def test_what_there_is_not_is_not_explained(composed, key):
         ["run_dir='/a b/#c: d'", "trainer.gradient_clip_val=null", "model.num_query_groups=4"],
     ],
 )
-def test_the_configuration_with_who_said_it_is_read_back_as_the_settings(composed, words):
+def test_the_configuration_with_its_sources_is_read_back_as_the_settings(composed, words):
     resolved = resolve(lay_over(composed, words))
     text = with_provenance(resolved)
     assert flatten(yaml.safe_load(text)) == snapshot.settings(resolved.config)
 
 
-def test_workers_could_read_the_configuration_with_who_said_it(composed, tmp_path):
+def test_workers_can_read_the_configuration_with_its_sources(composed, tmp_path):
     resolved = resolve(composed)
     (tmp_path / "config.yaml").write_text(with_provenance(resolved), encoding="utf-8")
     assert snapshot.read(tmp_path / "config.yaml") == resolved.config
@@ -220,12 +218,12 @@ def test_workers_could_read_the_configuration_with_who_said_it(composed, tmp_pat
         "[",
     ],
 )
-def test_any_name_is_read_back_as_it_was(composed, name):
+def test_any_name_is_read_back_unchanged(composed, name):
     resolved = resolve(lay_over(composed, [f"name={quoted(name)}"]))
     assert yaml.safe_load(with_provenance(resolved))["name"] == name
 
 
-def test_every_line_says_who_set_it(composed):
+def test_every_line_names_the_source_of_its_value(composed):
     resolved = resolve(
         lay_over(
             composed,
@@ -253,13 +251,13 @@ def test_every_line_says_who_set_it(composed):
     assert said["run_dir"] == "default; comes to runs/gpt3_5b"
 
 
-def test_the_lines_stand_in_the_order_of_the_schema_and_the_comments_below_each_other(composed):
+def test_lines_follow_the_order_of_the_schema_and_comments_are_aligned(composed):
     text = with_provenance(resolve(composed))
     assert list(flatten(yaml.safe_load(text))) == [key for key in settings() if key not in FOREIGN]
     assert len({line.index("  # ") for line in text.splitlines() if "  # " in line}) == 1
 
 
-def test_a_configuration_made_by_hand_can_be_explained():
+def test_a_configuration_built_in_python_can_be_explained():
     config = Config()
     for key, value in {"model.global_batch_size": 16, "data.micro_batch_size": 4}.items():
         put(config, key, value)

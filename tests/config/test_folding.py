@@ -1,76 +1,34 @@
 """How spellings of other systems, and keys that replace each other, fold into canonical keys."""
 
-from fractions import Fraction
-
 import pytest
-from hypothesis import assume, given
-from hypothesis import strategies as st
 
-from rampcli import llm
-from rampcli.config.choices import NodePolicy, RampSemantics
 from rampcli.config.compose import compose, lay_over
 from rampcli.config.folding import fold
-from rampcli.config.layers import Layer, Rank, Said, Stack, build
+from rampcli.config.layers import Layer, Rank, Said, Stack
 from rampcli.config.resolve import resolve
 from rampcli.config.settings import FOREIGN, leaves
 from rampcli.config.snapshot import settings as settings_of
 from rampcli.errors import UsageError
+from tests.config.overrides import RAMP, laid, refusal_of, words
 
-RAMP = {
-    "per_device_batch_size": 16.0,
-    "enable_rampup_batch_size": True,
-    "per_device_batch_size_start": 4.0,
-    "per_device_batch_size_increment": 2.0,
-    "global_rampup_samples": 500,
-}
-"""On 128 devices, a ramp from 512 to 2048 in steps of 256."""
+ENDS = {"max_steps": 10, "max_samples": 5000, "max_tokens": 9_000_000}
 
 
-def words(settings):
-    return [
-        f"{key}={str(value).lower() if isinstance(value, bool) else value}"
-        for key, value in settings.items()
-    ]
-
-
-@pytest.fixture(scope="session")
-def llama():
-    """One node of eight devices, context parallel 2, and 512 samples per step without a ramp."""
-    return llm.llama3_8b.pretrain_recipe()
-
-
-def by_hand(**values):
-    """Returns a configuration whose values were all set in Python."""
-    return build(
-        {key.replace("__", "."): value for key, value in values.items()}, place=lambda _: "Python"
-    )
-
-
-def refusal_of(config):
-    with pytest.raises(UsageError) as refusal:
-        resolve(config)
-    return refusal.value
-
-
-def laid(config, *typed):
-    return resolve(lay_over(config, typed))
-
-
-def test_no_word_of_another_system_is_left(composed):
+def test_folding_leaves_no_word_of_another_system(composed):
     config = laid(
         composed, *words(RAMP), "expansion_factor_real_data=2", "model.tensor_model_parallel_size=1"
     ).config
     assert [key for key, value in leaves(config) if key in FOREIGN and value is not None] == []
 
 
-def test_folding_leaves_the_stack_as_it_was(composed):
+def test_folding_does_not_change_its_input(composed):
     stack = lay_over(composed, words(RAMP))
     before = stack.values()
     fold(stack)
     assert stack.values() == before
 
 
-def test_what_decided_a_canonical_key_is_named_with_its_place_and_ranks_as_high(composed):
+def test_a_canonical_key_has_the_place_and_rank_of_the_spelling_that_set_it(composed):
     stack, _ = fold(lay_over(composed, ["data.global_batch_size=4096"]))
     said = stack.said("model.global_batch_size")
     assert said == Said(
@@ -79,7 +37,7 @@ def test_what_decided_a_canonical_key_is_named_with_its_place_and_ranks_as_high(
     assert stack.rank("model.global_batch_size") is Rank.USER
 
 
-def test_a_file_chosen_on_the_command_line_replaces_what_the_recipe_sets_in_another_key(option):
+def test_an_option_on_the_command_line_replaces_a_recipes_value_in_another_unit(option):
     recipe = compose("optim.warmup_samples=null", "optim.warmup_steps=10")
     mine = option("optim/mine", "warmup_samples: 100\n")
     stack, _ = fold(lay_over(recipe, ["optim=mine"], config_dir=mine))
@@ -87,7 +45,7 @@ def test_a_file_chosen_on_the_command_line_replaces_what_the_recipe_sets_in_anot
     assert stack.said("optim.warmup_steps").value is None
 
 
-def test_what_replaces_another_key_is_named_by_the_word_that_was_typed():
+def test_a_replaced_key_names_the_word_that_replaced_it():
     recipe = compose(
         "batch=nemo_gpt3",
         "model.rampup_batch_size=null",
@@ -101,256 +59,9 @@ def test_what_replaces_another_key_is_named_by_the_word_that_was_typed():
     )
 
 
-# Samples per device
-
-
-@given(
-    nodes=st.integers(1, 6),
-    devices=st.integers(1, 8),
-    context=st.sampled_from([1, 2, 4]),
-    parts=st.integers(1, 40),
-    accumulate=st.none() | st.integers(1, 5),
-)
-def test_samples_per_device_are_those_of_all_devices_and_of_a_rank_of_several(
-    nodes, devices, context, parts, accumulate
-):
-    assume(nodes * devices % context == 0)
-    per_device = Fraction(parts, context)
-    resolved = resolve(
-        by_hand(
-            per_device_batch_size=float(per_device),
-            gradient_accumulation_steps=accumulate,
-            trainer__num_nodes=nodes,
-            trainer__devices=devices,
-            parallel__context_parallel_size=context,
-            rampup__node_policy="fixed",
-        )
-    )
-    assert resolved.config.model.global_batch_size == nodes * devices * per_device * (
-        accumulate or 1
-    )
-    assert resolved.config.data.micro_batch_size == per_device * context
-    (stage,) = resolved.plan.stages
-    assert stage.accumulate_grad_batches == (accumulate or 1)
-
-
-@given(
-    nodes=st.integers(1, 6),
-    devices=st.integers(1, 8),
-    context=st.sampled_from([1, 2, 4]),
-    hundredths=st.integers(1, 300),
-)
-def test_a_part_of_a_sample_is_refused_and_what_is_offered_instead_works(
-    nodes, devices, context, hundredths
-):
-    world, per_device = nodes * devices, hundredths / 100
-    assume(world % context == 0)
-    assume(world * hundredths % 100)
-    fleet = {
-        "trainer__num_nodes": nodes,
-        "trainer__devices": devices,
-        "parallel__context_parallel_size": context,
-    }
-    refusal = refusal_of(
-        by_hand(
-            per_device_batch_size=per_device,
-            data__micro_batch_size=1,
-            model__global_batch_size=world // context,
-            **fleet,
-        )
-    )
-    assert f"x {world} devices is " in refusal.message
-    assert refusal.set_by[0] == f"per_device_batch_size={per_device} (Python)"
-    word, _, offered = refusal.remedy.partition("=")
-    assert word == "per_device_batch_size"
-    sizes = [float(size) for size in offered.split(" or ")]
-    assert sizes == sorted(sizes)
-    assert sizes[0] < per_device < sizes[-1] or per_device < sizes[0]
-    for size in sizes:
-        assert (
-            resolve(by_hand(per_device_batch_size=size, **fleet)).config.model.global_batch_size
-            == size * world
-        )
-
-
-def test_a_batch_of_the_files_gives_way_to_samples_per_device_and_that_is_noted(llama, line_of):
-    resolved = laid(llama, "per_device_batch_size=4")
-    assert (resolved.config.model.global_batch_size, resolved.config.data.micro_batch_size) == (
-        32,
-        8,
-    )
-    line = line_of("conf/batch/nemo_llama.yaml", "global_batch_size: 512")
-    (note,) = resolved.notes
-    assert note.startswith(f"model.global_batch_size=512 (batch/nemo_llama.yaml:{line}) gives way")
-    assert note.endswith("per_device_batch_size=4.0: 32 samples")
-
-
-def test_a_batch_that_is_the_same_gives_way_in_silence(composed):
-    resolved = laid(composed, "per_device_batch_size=16")
-    assert resolved.config.model.global_batch_size == 2048
-    assert resolved.notes == ()
-
-
-def test_a_batch_that_is_typed_beside_samples_per_device_is_reached_by_accumulation(llama):
-    resolved = laid(llama, "per_device_batch_size=4", "model.global_batch_size=64")
-    assert resolved.config.model.global_batch_size == 64
-    assert [stage.accumulate_grad_batches for stage in resolved.plan.stages] == [2]
-    assert resolved.notes == ()
-
-
-def test_a_micro_batch_that_is_typed_beside_samples_per_device_holds(llama):
-    resolved = laid(llama, "per_device_batch_size=4", "data.micro_batch_size=2")
-    assert [
-        (stage.micro_batch_size, stage.accumulate_grad_batches) for stage in resolved.plan.stages
-    ] == [(2, 4)]
-
-
-def test_samples_per_device_are_counted_with_the_accumulation_that_is_typed(llama):
-    spelt = laid(llama, "per_device_batch_size=4", "gradient_accumulation_steps=8")
-    assert spelt.config.model.global_batch_size == 256
-    assert settings_of(spelt.config) == settings_of(
-        laid(llama, "per_device_batch_size=4", "trainer.accumulate_grad_batches=8").config
-    )
-
-
-def test_a_pipeline_of_maxtexts_gets_its_default_microbatches(composed):
-    typed = ("per_device_batch_size=4", "parallel.pipeline_parallel_size=2")
-    assert laid(composed, *typed).config.parallel.num_pipeline_microbatches == 2
-    assert (
-        laid(
-            composed, *typed, "num_pipeline_microbatches=4"
-        ).config.parallel.num_pipeline_microbatches
-        == 4
-    )
-    assert (
-        laid(
-            composed, "parallel.pipeline_parallel_size=2"
-        ).config.parallel.num_pipeline_microbatches
-        is None
-    )
-
-
-# MaxText's ramp
-
-
-def test_maxtexts_words_for_a_ramp_are_its_ramp(composed):
-    resolved = laid(composed, *words(RAMP))
-    model, rampup = resolved.config.model, resolved.config.rampup
-    assert (model.global_batch_size, model.rampup_batch_size) == (2048, [512, 256, 500])
-    assert (rampup.semantics, rampup.node_policy) == (RampSemantics.maxtext, NodePolicy.fixed)
-    sizes = range(512, 2049, 256)
-    assert [
-        (stage.global_batch_size, stage.num_nodes, stage.micro_batch_size)
-        for stage in resolved.plan.stages
-    ] == [(size, 16, 2) for size in sizes]
-    assert [stage.steps for stage in resolved.plan.stages[:-1]] == [
-        1
-    ] * 6  # a stage has 500 / 6 samples, fewer than one step takes
-    assert resolved.notes == ()
-
-
-def test_maxtexts_ramp_in_words_is_that_in_our_keys(composed):
-    ours = [
-        "model.rampup_batch_size=[512,256,500]",
-        "rampup.semantics=maxtext",
-        "rampup.node_policy=fixed",
-        "data.micro_batch_size=2",
-    ]
-    assert settings_of(laid(composed, *words(RAMP)).config) == settings_of(
-        laid(composed, *ours).config
-    )
-
-
-def test_the_target_of_maxtexts_ramp_may_be_said_in_samples(composed):
-    without = {word: value for word, value in RAMP.items() if word != "per_device_batch_size"}
-    assert settings_of(laid(composed, *words(without)).config) == settings_of(
-        laid(composed, *words(RAMP)).config
-    )
-
-
-def test_a_ramp_of_the_recipe_is_switched_off_by_maxtexts_word(composed, gpt3_5b_place):
-    config = laid(composed, "enable_rampup_batch_size=false").config
-    assert config.model.rampup_batch_size is None
-    assert (
-        config.stack.said("model.rampup_batch_size").place
-        == "enable_rampup_batch_size=false (command line)"
-    )
-    assert config.stack.history("model.rampup_batch_size")[-2].place == gpt3_5b_place
-
-
-@pytest.mark.parametrize(
-    "key", ["rampup.semantics=megatron", "rampup.node_policy=best", "data.micro_batch_size=1"]
-)
-def test_what_maxtexts_ramp_only_suggests_gives_way_to_what_is_typed(composed, key):
-    config = laid(composed, *words(RAMP), key).config
-    name, _, value = key.partition("=")
-    assert str(dict(leaves(config))[name]) == value
-    assert config.stack.said(name).place == "command line"
-
-
-@pytest.mark.parametrize(
-    ("typed", "said"),
-    [
-        (
-            "model.rampup_batch_size=[256,256,10M]",
-            "enable_rampup_batch_size=true sets model.rampup_batch_size=[512,256,500], but"
-            " [256,256,10000000] is given",
-        ),
-        (
-            "model.global_batch_size=4096",
-            "per_device_batch_size=16.0 sets model.global_batch_size=2048, but 4096 is given",
-        ),
-    ],
-)
-def test_a_ramp_that_is_said_twice_and_differs_is_refused(composed, typed, said):
-    refusal = refusal_of(lay_over(composed, [*words(RAMP), typed]))
-    assert refusal.message == said
-    assert refusal.set_by[0] == f"{said.partition(' ')[0]} (command line)"
-    assert refusal.set_by[1].endswith("(command line)")
-
-
-def test_a_ramp_that_is_said_twice_and_does_not_differ_is_taken(composed):
-    typed = ["model.rampup_batch_size=[512,256,500]", "model.global_batch_size=2048"]
-    assert settings_of(laid(composed, *words(RAMP), *typed).config) == settings_of(
-        laid(composed, *words(RAMP)).config
-    )
-
-
-@pytest.mark.parametrize(
-    "missing",
-    [word for word in RAMP if word not in ("enable_rampup_batch_size", "per_device_batch_size")],
-)
-def test_a_ramp_of_maxtexts_without_one_of_its_words_is_refused_with_maxtexts_default(
-    composed, missing
-):
-    refusal = refusal_of(
-        lay_over(composed, words({word: value for word, value in RAMP.items() if word != missing}))
-    )
-    assert f"enable_rampup_batch_size=true, but {missing} is not given" in refusal.message
-    assert refusal.remedy.startswith(f"{missing}=")
-    assert refusal.remedy.endswith("(MaxText's default)")
-
-
-@pytest.mark.parametrize(
-    "word",
-    ["per_device_batch_size_start", "per_device_batch_size_increment", "global_rampup_samples"],
-)
-def test_a_word_of_a_ramp_that_is_not_switched_on_is_refused_where_maxtext_passes_over_it(
-    composed, word
-):
-    refusal = refusal_of(lay_over(composed, words({word: RAMP[word]})))
-    assert f"{word}={RAMP[word]} without enable_rampup_batch_size" in refusal.message
-
-
-# What replaces what
-
-
-ENDS = {"max_steps": 10, "max_samples": 5000, "max_tokens": 9_000_000}
-
-
 @pytest.mark.parametrize("typed", ENDS)
 @pytest.mark.parametrize("from_recipe", ENDS)
-def test_the_users_end_replaces_that_of_the_recipe_in_whatever_unit(from_recipe, typed):
+def test_an_end_on_the_command_line_replaces_the_recipes_end_in_any_unit(from_recipe, typed):
     recipe = compose(
         "batch=nemo_gpt3", "trainer.max_steps=null", f"trainer.{from_recipe}={ENDS[from_recipe]}"
     )
@@ -360,7 +71,7 @@ def test_the_users_end_replaces_that_of_the_recipe_in_whatever_unit(from_recipe,
     }
 
 
-def test_the_users_warm_up_replaces_that_of_the_recipe(composed):
+def test_a_warm_up_on_the_command_line_replaces_the_recipes_warm_up(composed):
     optim = laid(composed, "optim.warmup_samples=1K").config.optim
     assert (composed.optim.warmup_steps, optim.warmup_steps, optim.warmup_samples) == (
         115,
@@ -369,7 +80,7 @@ def test_the_users_warm_up_replaces_that_of_the_recipe(composed):
     )
 
 
-def test_a_warm_up_of_nothing_replaces_that_of_the_recipe_too(composed):
+def test_a_warm_up_of_zero_replaces_the_recipes_warm_up(composed):
     optim = laid(composed, "optim.warmup_samples=0").config.optim
     assert (optim.warmup_steps, optim.warmup_samples) == (None, 0)
 
@@ -384,7 +95,7 @@ def test_a_step_schedule_replaces_the_ramp_and_the_batch_of_the_files(composed):
     assert place == "model.step_batch_size_schedule=0:768 1B:1536 (command line)"
 
 
-def test_a_batch_that_is_typed_beside_a_step_schedule_has_to_be_its_last(composed):
+def test_a_batch_given_beside_a_step_schedule_must_be_its_last_size(composed):
     typed = "model.step_batch_size_schedule='0:768 1B:1536'"
     assert (
         laid(composed, typed, "model.global_batch_size=1536").plan.stages[-1].global_batch_size
@@ -397,7 +108,7 @@ def test_a_batch_that_is_typed_beside_a_step_schedule_has_to_be_its_last(compose
     )
 
 
-def test_a_ramp_that_is_typed_replaces_the_step_schedule_of_a_recipe():
+def test_a_ramp_on_the_command_line_replaces_the_step_schedule_of_a_recipe():
     recipe = compose(
         "batch=nemo_gpt3",
         "model.rampup_batch_size=null",
@@ -412,7 +123,7 @@ def test_a_ramp_that_is_typed_replaces_the_step_schedule_of_a_recipe():
     )
 
 
-def test_a_ramp_and_a_step_schedule_that_are_both_typed_are_refused(composed):
+def test_a_ramp_and_a_step_schedule_on_the_command_line_are_refused(composed):
     refusal = refusal_of(
         lay_over(
             composed,
@@ -420,9 +131,6 @@ def test_a_ramp_and_a_step_schedule_that_are_both_typed_are_refused(composed):
         )
     )
     assert "the batch is scheduled twice" in refusal.message
-
-
-# Layers
 
 
 def test_a_spelling_on_the_command_line_wins_over_a_recipe(composed):
@@ -440,7 +148,7 @@ def test_a_canonical_key_on_the_command_line_wins_over_a_spelling_of_the_recipe(
     assert laid(recipe, "model.global_batch_size=1024").config.model.global_batch_size == 1024
 
 
-def test_spellings_of_one_rank_that_differ_are_refused_by_both_names():
+def test_different_spellings_of_equal_rank_are_refused_and_both_named():
     ours = Layer("recipe", Rank.RECIPE, {"model.global_batch_size": Said(16, "recipe")})
 
     def spelt(rank):

@@ -31,7 +31,7 @@ def refusal(group, option, config_dir):
     return refused.value
 
 
-def test_the_groups_are_the_folders_of_conf_and_of_the_users_own_folder(option):
+def test_groups_are_the_folders_in_conf_and_in_config_dir(option):
     mine = option("schedule/fast", "decay_style: linear\n")
     (mine / ".hidden").mkdir()
     (mine / "not a group").mkdir()
@@ -39,7 +39,7 @@ def test_the_groups_are_the_folders_of_conf_and_of_the_users_own_folder(option):
     assert group_names(mine) == {*BUNDLED, "schedule"}
 
 
-def test_the_options_are_the_files_of_both_folders_sorted(option):
+def test_options_are_the_sorted_files_of_both_folders(option):
     mine = option("optim/abc", "lr: 1\n")
     (mine / "optim" / "notes.txt").write_text("no option")
     assert option_names("optim") == names_in("optim")
@@ -58,7 +58,7 @@ def test_an_option_is_found_in_the_first_folder_that_has_it(option):
 
 
 @pytest.mark.parametrize("group", sorted(BUNDLED))
-def test_every_option_of_conf_is_plain_settings(group):
+def test_every_option_in_conf_contains_only_plain_settings(group):
     for name in option_names(group):
         check_option(group, name, None)
 
@@ -77,13 +77,13 @@ def test_every_option_of_conf_is_plain_settings(group):
         ("${oc.env:HOME}", ALL),
     ],
 )
-def test_an_option_that_there_is_not_is_refused_with_the_nearest_that_there_are(option, remedy):
+def test_an_unknown_option_is_refused_with_the_nearest_options(option, remedy):
     refused = refusal("model", option, None)
     assert refused.message == f"model={option}: there is no conf/model/{option}.yaml"
     assert (refused.keys, refused.remedy) == (("model",), remedy)
 
 
-def test_of_many_names_the_first_are_offered_and_how_many_there_are_and_of_a_few_all():
+def test_few_options_are_all_suggested_and_many_are_counted():
     names = [f"n{number}" for number in range(MOST_OFFERED + 1)]
     assert some_of(names[:1]) == "n0"
     assert some_of(names[:-1]) == " or ".join(names[:-1])
@@ -93,7 +93,7 @@ def test_of_many_names_the_first_are_offered_and_how_many_there_are_and_of_a_few
     )
 
 
-def test_a_name_of_ours_with_other_settings_is_refused_and_a_copy_is_not(option):
+def test_an_option_named_like_a_bundled_one_is_refused_unless_it_is_a_copy(option):
     mine = option("optim/nemo_gpt3", (bundled("conf") / "optim" / "nemo_gpt3.yaml").read_bytes())
     check_folder(mine)
     option("optim/nemo_adam", "lr: 1\n")
@@ -106,7 +106,7 @@ def test_a_name_of_ours_with_other_settings_is_refused_and_a_copy_is_not(option)
     assert refused.value.remedy == "another name: optim/my_nemo_adam.yaml"
 
 
-def test_no_path_leads_out_of_the_folder_of_the_group(option):
+def test_no_option_name_leads_out_of_the_folder_of_its_group(option):
     mine = option("secret", "lr: 1\n")
     (mine / "optim").mkdir()
     for path in ("../secret", str(mine / "secret")):
@@ -124,14 +124,14 @@ def test_no_path_leads_out_of_the_folder_of_the_group(option):
         "{lr: 1}\n",
     ],
 )
-def test_a_file_of_plain_settings_is_read(option, text):
+def test_an_option_file_of_plain_settings_is_read(option, text):
     check_option("optim", "mine", option("optim/mine", text))
 
 
 @pytest.mark.parametrize(
     "header", ["# @package _global_", "#@package _global_", "# @package: _global_"]
 )
-def test_a_file_may_set_several_sections(option, header):
+def test_an_option_file_may_set_several_sections(option, header):
     check_option("batch", "mine", option("batch/mine", f"{header}\ntrainer:\n  max_steps: 5\n"))
 
 
@@ -171,7 +171,7 @@ def test_a_file_may_set_several_sections(option, header):
         ("# @package model\nbias: true\n", "its package is neither its group nor _global_", 1),
     ],
 )
-def test_a_strangers_file_is_refused_by_its_line_before_anything_is_built_from_it(
+def test_an_unsafe_option_file_is_refused_by_its_line_before_anything_is_built(
     option, content, reason, line
 ):
     refused = refusal("optim", "mine", option("optim/mine", content))
@@ -180,7 +180,7 @@ def test_a_strangers_file_is_refused_by_its_line_before_anything_is_built_from_i
     assert refused.keys == ("optim",)
 
 
-def test_a_file_may_be_as_large_as_it_may_and_no_larger(option, monkeypatch):
+def test_an_option_file_may_have_the_size_limit_and_not_exceed_it(option, monkeypatch):
     monkeypatch.setattr("rampcli.config.groups.LARGEST_FILE_BYTES", 100)
     check_option("optim", "mine", option("optim/mine", "lr: 1\n".ljust(100, "#")))
     assert (
@@ -189,13 +189,13 @@ def test_a_file_may_be_as_large_as_it_may_and_no_larger(option, monkeypatch):
     )
 
 
-def test_a_file_that_nests_deep_is_refused_and_no_crash(option):
+def test_a_deeply_nested_option_file_is_refused_without_a_crash(option):
     check_option("optim", "mine", option("optim/mine", f"lr: {'[' * 10}{']' * 10}\n"))
     refused = refusal("optim", "mine", option("optim/mine", f"lr: {'[' * 600}{']' * 600}\n"))
     assert "more than 20 levels" in refused.message
     assert len(refused.message) < 300
 
 
-def test_a_folder_with_the_name_of_an_option_is_none(tmp_path):
+def test_a_folder_with_the_name_of_an_option_is_not_an_option(tmp_path):
     (tmp_path / "optim" / "mine.yaml").mkdir(parents=True)
     assert "there is no conf/optim/mine.yaml" in refusal("optim", "mine", Path(tmp_path)).message

@@ -37,7 +37,7 @@ def test_a_value_from_conf_is_placed_at_the_line_that_sets_it(composed):
         assert line.strip().startswith(f"{key.rpartition('.')[2]}:")
 
 
-def test_a_value_that_a_recipe_chooses_is_placed_where_it_composes(composed):
+def test_a_value_chosen_by_a_recipe_is_placed_at_the_line_that_composes(composed):
     name, _, number = place_of(composed, "trainer.num_nodes").rpartition(":")
     assert name == "recipes/gpt3.py"
     assert (
@@ -46,12 +46,12 @@ def test_a_value_that_a_recipe_chooses_is_placed_where_it_composes(composed):
     assert rank_of(composed, "trainer.num_nodes") is Rank.RECIPE
 
 
-def test_a_value_that_nothing_sets_is_a_default(composed):
+def test_a_value_that_is_not_set_is_a_default(composed):
     assert place_of(composed, "seed") == "default"
     assert rank_of(composed, "seed") is Rank.SCHEMA
 
 
-def test_a_value_assigned_in_python_is_placed_there(recipe):
+def test_a_value_assigned_in_python_is_placed_in_python(recipe):
     recipe.optim.lr = 0.5
     recipe.seed = 5
     assert recipe.stack.edits(recipe) == {"optim.lr": 0.5, "seed": 5}
@@ -66,14 +66,14 @@ def test_changing_a_list_in_place_is_an_edit(recipe):
     assert recipe.stack.edits(recipe) == {"model.rampup_batch_size": [256, 256, 5_000_000]}
 
 
-def test_a_value_typed_is_placed_on_the_command_line_even_where_it_changes_nothing(composed):
+def test_a_typed_value_is_placed_on_the_command_line_even_if_it_changes_nothing(composed):
     laid = lay_over(composed, ["optim.lr=0.5", "seed=1234"]).config()
     assert (place_of(laid, "optim.lr"), place_of(laid, "seed")) == ("command line", "command line")
     assert rank_of(laid, "optim.lr") is rank_of(laid, "seed") is Rank.USER
     assert place_of(laid, "optim.beta1").startswith("optim/nemo_gpt3.yaml:")
 
 
-def test_what_a_recipe_assigns_in_python_is_the_recipes_once_the_command_line_is_laid_over_it(
+def test_an_assignment_in_python_has_the_rank_of_the_recipe_under_the_command_line(
     recipe,
 ):
     recipe.optim.lr = 0.5
@@ -86,7 +86,7 @@ def history_of(config, key):
     return [(said.place, str(said.value)) for said in config.stack.history(key)]
 
 
-def test_a_history_tells_every_layer_that_spoke_and_the_last_one_holds(
+def test_a_history_lists_every_layer_that_set_a_key_and_the_last_one_wins(
     composed, line_of, gpt3_5b_place
 ):
     key = "model.rampup_batch_size"
@@ -107,7 +107,7 @@ def test_a_history_tells_every_layer_that_spoke_and_the_last_one_holds(
     ]
 
 
-def test_a_number_that_is_none_keeps_its_place(option):
+def test_a_refused_nan_names_its_line(option):
     with pytest.raises(UsageError) as refused:
         lay_over(
             compose("optim=nemo_adam"),
@@ -117,12 +117,12 @@ def test_a_number_that_is_none_keeps_its_place(option):
     assert refused.value.set_by == ("optim/mine.yaml:1",)
 
 
-def test_the_history_of_what_nobody_set_is_its_default(composed):
+def test_the_history_of_an_unset_key_is_its_default(composed):
     assert history_of(composed, "seed") == [("default", "1234")]
     assert history_of(composed, "rampup.node_policy") == [("default", "nemo")]
 
 
-def test_an_option_that_is_chosen_after_a_value_outdoes_it_and_the_history_says_so(option):
+def test_an_option_overrides_a_value_set_before_it_and_the_history_shows_both(option):
     mine = option("batch/mine", "# @package _global_\ntrainer:\n  num_nodes: 3\n")
     laid = lay_over(
         compose("batch=nemo_gpt3", "trainer.num_nodes=16"), ["batch=mine"], config_dir=mine
@@ -140,7 +140,7 @@ LAYERS = st.lists(
 
 
 @given(spoken=LAYERS)
-def test_the_last_layer_that_sets_a_key_holds_with_its_value_its_place_and_its_rank(spoken):
+def test_a_key_has_the_value_place_and_rank_of_the_last_layer_that_sets_it(spoken):
     layers = [
         Layer(
             str(number), rank, {key: Said(value, f"line {number}") for key, value in says.items()}
@@ -164,7 +164,7 @@ def test_the_last_layer_that_sets_a_key_holds_with_its_value_its_place_and_its_r
             assert stack.values()[key] == value
 
 
-def test_a_configuration_has_the_values_of_its_stack_and_remembers_it(composed):
+def test_a_configuration_has_the_values_of_its_stack_and_keeps_it(composed):
     assert dict(leaves(composed)) == composed.stack.values()
     again = composed.stack.config()
     assert again == composed
@@ -172,14 +172,14 @@ def test_a_configuration_has_the_values_of_its_stack_and_remembers_it(composed):
     assert composed.stack.edits(composed) == {}
 
 
-def test_values_are_typed_as_they_enter_a_layer_and_wrong_ones_stay_out():
+def test_a_layer_converts_values_to_their_types_and_leaves_wrong_ones_out():
     report = Report()
     layer = Layer.of("here", Rank.USER, {"seed": "many", "trainer.max_steps": "2M"}, report=report)
     assert layer.says == {"trainer.max_steps": Said(2_000_000, "here")}
     assert [error.set_by for error in report.errors] == [("here",)]
 
 
-def test_a_configuration_made_by_hand_is_edited_defaults():
+def test_a_configuration_built_in_python_counts_as_edited_defaults():
     config = Config(seed=5)
     assert stack_of(config).edits(config) == {"seed": 5}
     assert place_of(resolve(build_smallest(config)).config, "seed") == "Python"
@@ -190,7 +190,7 @@ def build_smallest(config):
     return config
 
 
-def test_an_error_names_each_place_once_and_leaves_out_keys_that_do_not_exist(composed):
+def test_an_error_names_each_place_once_and_omits_unknown_keys(composed):
     error = UsageError("x", keys=("trainer.num_nodes", "optim", "trainer.devices", "optim.beta1"))
     laid = lay_over(composed, ["trainer.num_nodes=4"]).config()
     laid.stack.name_sources(error)
@@ -198,7 +198,7 @@ def test_an_error_names_each_place_once_and_leaves_out_keys_that_do_not_exist(co
     assert error.set_by == ("trainer.num_nodes=4 (command line)", recipe, file)
 
 
-def test_every_value_is_typed_once_between_the_command_line_and_the_plan(monkeypatch):
+def test_every_value_is_converted_once_between_command_line_and_plan(monkeypatch):
     typed_values = []
 
     def count(key, value):

@@ -64,14 +64,14 @@ def matrix_weights(model, sequence_length):
 
 @run(max_examples=25)
 @given(model=shapes(), sequence_length=st.integers(1, 12))
-def test_the_arithmetic_counts_what_the_decoder_has(model, sequence_length):
+def test_the_counted_parameters_are_those_of_the_decoder(model, sequence_length):
     assert count_parameters(model, sequence_length=sequence_length) == parameters(
         model, sequence_length
     )
 
 
 @pytest.mark.parametrize("name", option_names("model"))
-def test_every_model_of_conf_has_the_parameters_that_are_counted(name):
+def test_the_counted_parameters_are_those_of_every_model_in_conf(name):
     model = compose(f"model={name}").model
     assert count_parameters(model, sequence_length=2048) == parameters(model, 2048)
 
@@ -86,9 +86,7 @@ def test_llama3_8b_has_the_parameters_that_its_file_says():
 
 @run(max_examples=25)
 @given(model=shapes(), sequence_length=st.integers(1, 12))
-def test_the_operations_of_a_token_are_those_of_its_matrices_and_of_attention(
-    model, sequence_length
-):
+def test_operations_per_token_are_those_of_matrices_and_attention(model, sequence_length):
     flops = flops_per_token(model, sequence_length=sequence_length)
     attention = 12 * model.num_layers * model.hidden_size * sequence_length
     vectors = parameters(model, sequence_length) - matrix_weights(model, sequence_length)
@@ -105,7 +103,7 @@ def test_the_operations_of_a_token_are_those_of_its_matrices_and_of_attention(
     assert small >= 0
 
 
-def test_a_longer_sequence_costs_each_token_more_and_a_parameter_nothing():
+def test_a_longer_sequence_costs_more_operations_per_token_and_no_parameters():
     model = ModelConfig()
     short, long = (flops_per_token(model, sequence_length=length) for length in (128, 256))
     assert long - short == 12 * model.num_layers * model.hidden_size * 128
@@ -129,9 +127,7 @@ def checkpoint_of(config, passes, run):
 
 @pytest.mark.parametrize("optimizer", list(Optimizer))
 @pytest.mark.parametrize("model", ["llama3_tiny", "small_gpt"])
-def test_a_checkpoint_holds_the_bytes_that_are_counted(
-    model, optimizer, build_passes, small_gpt, tmp_path
-):
+def test_a_checkpoint_has_the_counted_bytes(model, optimizer, build_passes, small_gpt, tmp_path):
     config = small_gpt if model == "small_gpt" else llm.llama3_tiny.pretrain_recipe()
     config.optim.optimizer = optimizer
     folder = checkpoint_of(config, build_passes(config), RunDirectory(tmp_path))

@@ -38,14 +38,14 @@ def smallest():
     return config
 
 
-def test_resolving_leaves_the_configuration_as_it_was(recipe):
+def test_resolving_does_not_change_its_input(recipe):
     recipe.data.global_batch_size = 4096
     before = copy.deepcopy(recipe)
     resolve(recipe)
     assert recipe == before
 
 
-def test_resolving_what_is_resolved_changes_nothing(recipe):
+def test_resolving_twice_equals_resolving_once(recipe):
     recipe.data.global_batch_size = 4096
     recipe.trainer.max_samples = 10
     once = resolve(recipe)
@@ -54,7 +54,7 @@ def test_resolving_what_is_resolved_changes_nothing(recipe):
     assert twice.plan == once.plan
 
 
-def test_a_configuration_made_by_hand_resolves():
+def test_a_configuration_built_in_python_resolves():
     plan = resolve(smallest()).plan
     assert [
         (stage.global_batch_size, stage.accumulate_grad_batches, stage.steps)
@@ -85,7 +85,7 @@ SPELT = {
 
 @pytest.mark.parametrize("spelling", SPELLINGS)
 @pytest.mark.parametrize("start", ["recipe", "by hand"])
-def test_another_systems_spelling_says_the_same_as_the_canonical_key(recipe, start, spelling):
+def test_another_systems_spelling_is_equivalent_to_the_canonical_key(recipe, start, spelling):
     plain = recipe if start == "recipe" else Config()
     canonical, *others = SPELT[spelling]
     needed = {
@@ -106,13 +106,13 @@ def test_another_systems_spelling_says_the_same_as_the_canonical_key(recipe, sta
     assert dict(leaves(resolve(spelt).config))[canonical] == SPELT[spelling][canonical]
 
 
-def test_a_resolved_configuration_holds_no_spelling(recipe):
+def test_a_resolved_configuration_has_no_spellings_of_other_systems(recipe):
     recipe.data.global_batch_size = 4096
     resolved = dict(leaves(resolve(recipe).config))
     assert (resolved["model.global_batch_size"], resolved["data.global_batch_size"]) == (4096, None)
 
 
-def test_two_spellings_that_differ_are_refused_with_both_places(composed):
+def test_two_spellings_with_different_values_are_refused_with_both_places(composed):
     refusal = refusal_of(
         lay_over(composed, ["data.global_batch_size=4096", "model.global_batch_size=1024"])
     )
@@ -123,7 +123,7 @@ def test_two_spellings_that_differ_are_refused_with_both_places(composed):
     )
 
 
-def test_a_refusal_says_what_is_wrong_and_who_set_it_and_what_would_work(
+def test_a_refusal_says_what_is_wrong_who_set_it_and_what_would_work(
     composed, line_of, gpt3_5b_place
 ):
     conf = f"batch/nemo_gpt3.yaml:{line_of('conf/batch/nemo_gpt3.yaml', 'micro_batch_size: 4')}"
@@ -145,7 +145,9 @@ def test_a_refused_spelling_is_placed_where_it_was_set(recipe):
 
 
 @pytest.mark.parametrize("end", ["max_samples", "max_tokens"])
-def test_the_users_end_replaces_that_of_the_files_in_another_unit(composed, recipe, end):
+def test_an_end_on_the_command_line_replaces_an_end_from_conf_in_another_unit(
+    composed, recipe, end
+):
     assert composed.trainer.max_steps == 75_000
     setattr(recipe.trainer, end, 640)
     for config in (recipe, lay_over(composed, [f"trainer.{end}=640"]).config()):
@@ -153,20 +155,20 @@ def test_the_users_end_replaces_that_of_the_files_in_another_unit(composed, reci
         assert (getattr(trainer, end), trainer.max_steps) == (640, None)
 
 
-def test_the_users_end_replaces_that_which_the_recipe_assigned(recipe):
+def test_an_end_on_the_command_line_replaces_an_end_assigned_by_the_recipe(recipe):
     recipe.trainer.max_samples = 10
     trainer = resolve(lay_over(recipe, ["trainer.max_tokens=640"])).config.trainer
     assert (trainer.max_steps, trainer.max_samples, trainer.max_tokens) == (None, None, 640)
 
 
-def test_two_ends_of_the_users_own_are_refused(composed):
+def test_two_ends_on_the_command_line_are_refused(composed):
     refusal = refusal_of(lay_over(composed, ["trainer.max_steps=10", "trainer.max_tokens=640"]))
     assert (
         refusal.message == "the run has two ends: trainer.max_steps=10 and trainer.max_tokens=640"
     )
 
 
-def test_an_end_that_is_taken_away_leaves_a_run_without_end(recipe):
+def test_setting_the_end_to_null_gives_a_run_without_end(recipe):
     recipe.trainer.max_steps = None
     assert resolve(recipe).plan.end_sample is None
 
@@ -212,7 +214,7 @@ def test_an_end_that_is_taken_away_leaves_a_run_without_end(recipe):
         ({"optim.lr": float("nan")}, "optim.lr=nan is not a finite number"),
     ],
 )
-def test_a_setting_that_cannot_be_is_refused_by_its_key_and_its_place(changes, message):
+def test_an_impossible_setting_is_refused_with_its_key_and_place(changes, message):
     config = smallest()
     for key, value in changes.items():
         put(config, key, value)
@@ -235,7 +237,7 @@ def test_any_integers_are_planned_or_refused_with_their_key_and_place(changes):
         assert error.set_by
 
 
-def test_values_assigned_in_python_are_read_as_on_the_command_line():
+def test_values_assigned_in_python_are_read_like_those_of_the_command_line():
     config = smallest()
     config.trainer.max_tokens, config.model.rampup_batch_size = "2M", [4, 4, "1K"]
     resolved = resolve(config).config
@@ -245,7 +247,7 @@ def test_values_assigned_in_python_are_read_as_on_the_command_line():
     )
 
 
-def test_a_run_lives_in_its_own_folder_unless_it_is_given_another():
+def test_a_run_directory_defaults_to_the_name_of_the_run():
     config = smallest()
     config.name = "first"
     assert resolve(config).run_dir == Path("runs/first")
@@ -253,7 +255,7 @@ def test_a_run_lives_in_its_own_folder_unless_it_is_given_another():
     assert resolve(config).run_dir == Path("/elsewhere")
 
 
-def test_everything_that_is_wrong_is_said_at_once_with_its_places(composed, gpt3_5b_place):
+def test_all_errors_are_reported_at_once_with_their_places(composed, gpt3_5b_place):
     with pytest.raises(UsageErrors) as refused:
         resolve(
             lay_over(
@@ -269,7 +271,7 @@ def test_everything_that_is_wrong_is_said_at_once_with_its_places(composed, gpt3
     assert refused.value.exit_code == 2
 
 
-def test_what_was_found_before_is_raised_with_what_is_found_and_not_followed_up(composed):
+def test_earlier_errors_are_raised_with_new_ones_and_their_keys_not_checked_again(composed):
     report = Report()
     report.errors.append(UsageError("seen before", keys=("model.global_batch_size",)))
     with pytest.raises(UsageErrors) as refused:
@@ -280,7 +282,7 @@ def test_what_was_found_before_is_raised_with_what_is_found_and_not_followed_up(
     ]
 
 
-def test_a_wrong_type_assigned_in_python_is_said_once(recipe):
+def test_a_wrong_type_assigned_in_python_is_reported_once(recipe):
     recipe.seed, recipe.optim.lr = "many", "fast"
     with pytest.raises(UsageErrors) as refused:
         resolve(recipe)
@@ -291,7 +293,7 @@ def test_a_wrong_type_assigned_in_python_is_said_once(recipe):
     assert {error.set_by for error in refused.value.errors} == {("Python",)}
 
 
-def test_stages_that_are_behind_are_not_checked_and_those_to_come_are(composed):
+def test_finished_stages_are_not_checked_and_remaining_ones_are(composed):
     awkward = lay_over(
         composed, ["rampup.node_policy=fixed", "model.rampup_batch_size=[256,1792,10M]"]
     ).config()
@@ -308,7 +310,7 @@ def test_stages_that_are_behind_are_not_checked_and_those_to_come_are(composed):
     assert [stage.global_batch_size for stage in resolved.plan.passed] == [256]
 
 
-def test_a_run_directory_that_is_none_is_not_looked_into(composed):
+def test_an_invalid_run_directory_is_not_read(composed):
     def consumed(path):
         raise AssertionError(path)
 
@@ -316,7 +318,7 @@ def test_a_run_directory_that_is_none_is_not_looked_into(composed):
         resolve(lay_over(composed, ["name=a/b"]), consumed_samples_in=consumed)
 
 
-def test_an_error_of_later_on_says_where_values_came_from(composed):
+def test_an_error_after_resolving_says_where_values_came_from(composed):
     config = resolve(lay_over(composed, ["trainer.num_nodes=8"])).config
     with pytest.raises(UsageError) as refused, sources_named(config):
         raise UsageError("too few", keys=("trainer.num_nodes", "seed"))
@@ -347,7 +349,7 @@ def test_an_error_of_later_on_says_where_values_came_from(composed):
         ),
     ],
 )
-def test_what_would_work_is_said_in_the_words_that_were_used(composed, words, remedy):
+def test_remedies_use_the_words_that_were_typed(composed, words, remedy):
     with pytest.raises(UsageError) as refused:
         resolve(lay_over(composed, words))
     assert remedy in refused.value.remedy

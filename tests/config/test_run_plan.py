@@ -12,9 +12,7 @@ from rampcli.config.run_plan import run_plan, throughput_of
 from rampcli.errors import UsageError
 
 
-def test_a_settled_configuration_is_planned_again_from_its_snapshot_to_the_same_plan(
-    composed, tmp_path
-):
+def test_a_snapshot_gives_the_same_plan(composed, tmp_path):
     words = ["data.global_batch_size=4096", "rampup.efficiency='1:9000 4:11500'"]
     resolved = resolve(lay_over(composed, words))
     (tmp_path / "config.yaml").write_text(snapshot.to_yaml(resolved.config), encoding="utf-8")
@@ -23,7 +21,7 @@ def test_a_settled_configuration_is_planned_again_from_its_snapshot_to_the_same_
     assert again.plan.to_json() == resolved.plan.to_json()
 
 
-def test_planning_leaves_the_configuration_as_it_was(composed):
+def test_planning_does_not_change_the_configuration(composed):
     config = resolve(composed).config
     before = copy.deepcopy(config)
     assert run_plan(config).config is config
@@ -41,7 +39,7 @@ def test_an_error_in_a_worker_names_the_word_that_was_typed(composed, tmp_path):
     assert "trainer.num_nodes=16 (command line)" in str(refused.value)
 
 
-def test_stages_that_were_passed_are_not_checked(composed):
+def test_finished_stages_are_not_checked(composed):
     words = ["rampup.node_policy=fixed", "model.rampup_batch_size=[256,1792,10M]"]
     config = resolve(lay_over(composed, words), consumed_samples_in=lambda _: 10_000_128).config
     assert len(run_plan(config, consumed_samples=10_000_128).plan.stages) == 1
@@ -83,7 +81,7 @@ def test_the_settings_reach_the_plan():
     assert 2000 <= plan.end_sample < 2000 + 64
 
 
-def test_hours_are_known_from_the_nearest_figures(composed):
+def test_throughput_comes_from_the_most_specific_setting(composed):
     def basis(*words):
         throughput = throughput_of(resolve(lay_over(composed, words)).config)
         return None if throughput is None else (throughput.points, throughput.basis)
@@ -108,7 +106,7 @@ def test_hours_are_known_from_the_nearest_figures(composed):
     assert basis("trainer.peak_tflops=null") is None
 
 
-def test_the_learning_rate_is_that_of_the_settings(composed):
+def test_the_learning_rate_follows_the_settings(composed):
     words = [
         "optim.lr=0.5",
         "optim.min_lr=0.1",
@@ -123,7 +121,7 @@ def test_the_learning_rate_is_that_of_the_settings(composed):
     assert rate.at(30 * 2048, global_batch_size=2048) == pytest.approx(0.1)
 
 
-def test_what_is_loaded_in_a_ramp_of_maxtexts_words_is_counted_on_all_devices(composed):
+def test_samples_to_load_in_a_maxtext_ramp_are_counted_over_all_devices(composed):
     words = {
         "per_device_batch_size": 2,
         "per_device_batch_size_start": 0.5,
@@ -152,7 +150,7 @@ def test_what_is_loaded_in_a_ramp_of_maxtexts_words_is_counted_on_all_devices(co
     [(2, 4096, 8), (4, 8192, 4), (0.5, 1024, 16), (1, 2048, 16)],
     ids=["2", "4", "half", "1"],
 )
-def test_what_is_loaded_and_by_how_many_hosts_follows_from_the_expansion_factor(
+def test_the_expansion_factor_decides_how_many_samples_and_hosts_load(
     composed, factor, load, hosts
 ):
     resolved = resolve(
@@ -168,6 +166,6 @@ def test_what_is_loaded_and_by_how_many_hosts_follows_from_the_expansion_factor(
 
 
 @pytest.mark.parametrize("factor", ["null", "-1", "0"])
-def test_without_an_expansion_factor_every_host_reads_its_own(composed, factor):
+def test_without_an_expansion_factor_every_host_reads_its_own_samples(composed, factor):
     resolved = resolve(lay_over(composed, [f"data.expansion_factor_real_data={factor}"]))
     assert resolved.loading(resolved.plan.stages[0]) is None

@@ -32,7 +32,7 @@ TREES = st.dictionaries(
 OWN = {key: setting for key, setting in settings().items() if key not in FOREIGN}
 
 
-def test_the_settings_are_the_leaves_of_a_configuration_in_order_with_their_defaults():
+def test_settings_are_the_leaves_of_the_configuration_in_order_with_defaults():
     assert {key: setting.default for key, setting in settings().items()} == dict(leaves(Config()))
     assert list(settings()) == [key for key, _ in leaves(Config())]
 
@@ -43,7 +43,7 @@ def test_every_leaf_is_found_under_its_dotted_key():
     assert dict(leaves(config))["trainer.strategy.context_parallel_size"] == 7
 
 
-def test_a_setting_whose_name_is_pythons_own_is_typed_as_it_is_and_has_an_underscore_in_python():
+def test_a_setting_named_like_a_python_keyword_has_an_underscore_in_python_only():
     config = Config()
     put(config, "checkpoint.async", True)
     assert config.checkpoint.async_ is True
@@ -51,7 +51,7 @@ def test_a_setting_whose_name_is_pythons_own_is_typed_as_it_is_and_has_an_unders
     assert not [key for key in settings() if key.endswith("_")]
 
 
-def test_every_setting_says_what_it_is_and_what_its_absence_means():
+def test_every_setting_documents_its_meaning_and_the_meaning_of_null():
     silent = [
         key
         for key, setting in OWN.items()
@@ -73,15 +73,15 @@ def test_every_default_lies_in_its_own_range():
         assert at_most is None or default <= at_most, key
 
 
-def test_every_number_says_from_where_it_counts():
+def test_every_number_has_a_lower_bound():
     numbers = [key for key, setting in OWN.items() if setting.type in (int, float)]
     endless = [
         key for key in numbers if not settings()[key].range_name().startswith(("from ", "above "))
     ]
-    assert endless == ["data.expansion_factor_real_data"]  # MaxText's -1 means that there is none
+    assert endless == ["data.expansion_factor_real_data"]  # in MaxText, -1 disables it
 
 
-def test_another_systems_word_has_no_value_and_no_text_of_its_own():
+def test_a_word_of_another_system_has_no_default_and_no_documentation():
     words = [settings()[key] for key in FOREIGN]
     facts = {
         (word.default, word.optional, word.doc, word.unit, word.range_name()) for word in words
@@ -104,7 +104,7 @@ def test_another_systems_word_has_no_value_and_no_text_of_its_own():
         ("rampup.at_boundary", "one of stop, continue", "", ["stop", "continue"]),
     ],
 )
-def test_a_setting_says_its_type_its_range_and_its_choices(key, type_name, range_name, choices):
+def test_a_setting_describes_its_type_range_and_choices(key, type_name, range_name, choices):
     setting = settings()[key]
     assert (setting.type_name(), setting.range_name(), setting.choices) == (
         type_name,
@@ -115,13 +115,13 @@ def test_a_setting_says_its_type_its_range_and_its_choices(key, type_name, range
 
 @run(max_examples=30)
 @given(tree=TREES)
-def test_nesting_undoes_flattening(tree):
+def test_nesting_is_the_inverse_of_flattening(tree):
     flat = flatten(tree)
     assert nest(flat) == tree
     assert not any(isinstance(value, dict) for value in flat.values())
 
 
-def test_an_empty_section_stays_a_leaf_so_that_a_wrong_one_is_seen():
+def test_an_empty_section_stays_a_leaf_so_that_it_can_be_refused():
     assert flatten({"model": {"nothing": {}}}) == {"model.nothing": {}}
 
 
@@ -158,18 +158,18 @@ def test_a_choice_is_shown_as_it_is_typed():
         ("per_device_batchsize", "per_device_batch_size"),
     ],
 )
-def test_a_mistyped_key_is_refused_with_the_key_that_was_meant(mistyped, meant):
+def test_a_mistyped_key_is_refused_with_the_nearest_key(mistyped, meant):
     error = unknown_key(mistyped)
     assert error.message == f"there is no setting {mistyped}"
     assert error.keys[0] == mistyped
     assert meant in error.remedy.split(" or ")
 
 
-def test_a_mistyped_group_is_refused_with_the_group_that_was_meant():
+def test_a_mistyped_group_is_refused_with_the_nearest_group():
     assert unknown_key("modell", {"model": None, "data": None}).remedy.startswith("model=OPTION")
 
 
-def test_a_key_like_no_other_points_to_the_list_of_all():
+def test_a_key_that_resembles_none_points_to_the_list_of_all():
     assert nearest_keys("zzzzzzzz") == []
     assert "--cfg" in unknown_key("zzzzzzzz").remedy
 
@@ -182,14 +182,14 @@ def test_at_most_three_keys_are_suggested_and_all_of_them_exist(key):
 
 
 @pytest.mark.parametrize("section", ["model", "trainer", "throughput"])
-def test_a_section_is_no_setting_and_the_first_in_it_are_offered(section):
+def test_a_section_is_refused_and_its_first_settings_suggested(section):
     error = unknown_key(section)
     assert error.message == f"{section} is a section, not a setting"
     offered = error.remedy.removesuffix(", ...").split(", ")
     assert offered == [key for key in OWN if key.startswith(f"{section}.")][: len(offered)]
 
 
-def test_keys_are_known_without_the_libraries_that_compose():
+def test_keys_are_known_without_importing_hydra():
     code = (
         "import sys, rampcli.config.settings as s; s.settings();"
         " print([n for n in ('hydra', 'omegaconf', 'torch') if n in sys.modules])"

@@ -26,23 +26,23 @@ def read_back(config, folder):
     return snapshot.read(path)
 
 
-def test_a_snapshot_is_read_as_it_was_written(resolved, tmp_path):
+def test_a_snapshot_is_read_back_unchanged(resolved, tmp_path):
     assert read_back(resolved.config, tmp_path) == resolved.config
 
 
-def test_a_snapshot_gives_the_plan_of_what_was_resolved(resolved, tmp_path):
+def test_a_snapshot_gives_the_resolved_plan(resolved, tmp_path):
     again = resolve(read_back(resolved.config, tmp_path))
     assert again.plan == resolved.plan
     assert snapshot.settings(again.config) == snapshot.settings(resolved.config)
 
 
-def test_a_snapshot_holds_every_setting_once_and_no_other_systems_spelling(resolved):
+def test_a_snapshot_has_every_setting_once_and_no_spelling_of_another_system(resolved):
     document = yaml.safe_load(snapshot.to_yaml(resolved.config))
     document.pop("set_by")
     assert list(flatten(document)) == [key for key in settings() if key not in FOREIGN]
 
 
-def test_a_snapshot_says_the_same_to_any_reader_of_yaml(resolved):
+def test_any_yaml_reader_reads_the_same_snapshot(resolved):
     config = copy.deepcopy(resolved.config)
     config.optim.lr, config.optim.eps, config.name = 1e-5, 5e-324, "on"
     document = yaml.safe_load(snapshot.to_yaml(config))
@@ -50,7 +50,7 @@ def test_a_snapshot_says_the_same_to_any_reader_of_yaml(resolved):
     assert flatten(document) == snapshot.settings(config)
 
 
-def test_a_snapshot_names_the_place_of_every_setting_that_is_not_left_at_its_default(composed):
+def test_a_snapshot_names_the_place_of_every_setting_that_is_not_a_default(composed):
     words = ["data.global_batch_size=4096", "seed=1234", "rampup.node_policy=best"]
     config = resolve(lay_over(composed, words)).config
     places = yaml.safe_load(snapshot.to_yaml(config))["set_by"]
@@ -63,7 +63,7 @@ def test_a_snapshot_names_the_place_of_every_setting_that_is_not_left_at_its_def
     assert set(places) == set(snapshot.settings(config)) - defaults
 
 
-def test_places_are_read_as_they_were_written(recipe, tmp_path):
+def test_places_are_read_back_unchanged(recipe, tmp_path):
     recipe.optim.lr = 0.5
     words = ["data.global_batch_size=4096", "seed=1234", "rampup.efficiency='1:9000 4:11500'"]
     config = resolve(lay_over(recipe, words)).config
@@ -74,7 +74,7 @@ def test_places_are_read_as_they_were_written(recipe, tmp_path):
     assert snapshot.to_yaml(back) == snapshot.to_yaml(config)
 
 
-def test_a_snapshot_without_places_is_itself_the_place_of_what_it_changes(resolved, tmp_path):
+def test_a_snapshot_without_places_is_the_place_of_its_settings(resolved, tmp_path):
     document = yaml.safe_load(snapshot.to_yaml(resolved.config))
     del document["set_by"]
     path = tmp_path / "config.yaml"
@@ -89,7 +89,7 @@ def test_a_snapshot_without_places_is_itself_the_place_of_what_it_changes(resolv
 @pytest.mark.parametrize(
     "place", ["a\x1b[2Jb", "\u202eb", "x" * 9000, "${seed}", "a: b # c", "\ud800"]
 )
-def test_any_place_survives_a_snapshot_as_one_visible_line(place, tmp_path):
+def test_any_place_is_kept_by_a_snapshot_as_one_visible_line(place, tmp_path):
     config = build({"seed": 5}, place=lambda _: place)
     back = read_back(config, tmp_path).stack.said("seed").place
     assert back.isprintable()
@@ -105,7 +105,7 @@ def test_any_place_survives_a_snapshot_as_one_visible_line(place, tmp_path):
 @example(name="a: b # c")
 @example(name="'\"")
 @example(name=" a ")
-def test_any_name_survives_a_snapshot(name, tmp_path_factory):
+def test_any_name_is_kept_by_a_snapshot(name, tmp_path_factory):
     if "${" in name or "/" in name or name in (".", "..") or not name.isprintable():
         return  # not the name of a run
     config = Config(name=name)
@@ -115,7 +115,7 @@ def test_any_name_survives_a_snapshot(name, tmp_path_factory):
 @run(max_examples=8)
 @given(lr=st.floats(0, 1e18), samples=st.integers(1, 10**18))
 @example(lr=1e-5, samples=1)
-def test_any_number_survives_a_snapshot(lr, samples, tmp_path_factory):
+def test_any_number_is_kept_by_a_snapshot(lr, samples, tmp_path_factory):
     config = Config()
     config.optim.lr, config.trainer.max_samples, config.model.rampup_batch_size = (
         lr,
@@ -167,13 +167,13 @@ def test_a_damaged_or_foreign_snapshot_is_refused(tmp_path, text, message):
     assert str(path) in str(refusal.value)
 
 
-def test_a_snapshot_that_is_not_there_is_refused_by_its_path(tmp_path):
+def test_a_missing_snapshot_is_refused_with_its_path(tmp_path):
     with pytest.raises(UsageError, match="cannot read") as refusal:
         snapshot.read(tmp_path / "config.yaml")
     assert str(tmp_path / "config.yaml") in refusal.value.message
 
 
-def test_a_snapshot_from_a_stranger_runs_no_code(tmp_path):
+def test_a_hostile_snapshot_runs_no_code(tmp_path):
     path, proof = tmp_path / "config.yaml", tmp_path / "ran"
     path.write_text(f"name: !!python/object/apply:os.mkdir ['{proof}']\n", encoding="utf-8")
     with pytest.raises(UsageError):

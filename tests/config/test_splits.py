@@ -1,4 +1,4 @@
-"""Laws of the splits: which sizes must divide, and that the remedies do divide."""
+"""Sizes that must divide over ranks, and remedies, which must divide too."""
 
 import copy
 import re
@@ -132,13 +132,13 @@ def split(**sizes):
 
 
 @pytest.mark.parametrize("name", llm.recipe_names())
-def test_every_recipe_divides(name):
+def test_every_recipe_passes_the_split_checks(name):
     config = llm.from_factory(name)
     config.data.path = "my.txt" if config.data.source is DataSource.text else None
     assert resolve(config).plan.stages
 
 
-def test_a_model_that_is_not_split_divides_whatever_its_sizes():
+def test_a_model_of_any_size_passes_if_it_is_not_split():
     config = Config()
     for name in (*WIDTHS, "num_layers"):
         setattr(config.model, name, 7)
@@ -150,7 +150,7 @@ def test_a_model_that_is_not_split_divides_whatever_its_sizes():
 
 
 @given(config=configs())
-def test_heads_groups_widths_and_vocabulary_divide_over_the_tensor_ranks(config):
+def test_heads_groups_widths_and_vocabulary_must_divide_over_the_tensor_ranks(config):
     sizes = {f"model.{name}": getattr(config.model, name) for name in WIDTHS}
     ranks = config.parallel.tensor_parallel_size
     wrong = [key for key, size in sizes.items() if size is not None and size % ranks]
@@ -162,7 +162,7 @@ def test_heads_groups_widths_and_vocabulary_divide_over_the_tensor_ranks(config)
 
 
 @given(config=configs())
-def test_the_tensor_ranks_that_are_offered_divide_the_processes_and_are_the_most_that_divide_all(
+def test_the_suggested_tensor_ranks_are_the_most_that_divide_the_model_and_the_processes(
     config,
 ):
     refused = refusals(check_tensor, config)
@@ -176,7 +176,7 @@ def test_the_tensor_ranks_that_are_offered_divide_the_processes_and_are_the_most
     assert offered == {"parallel.tensor_parallel_size": most}
 
 
-def test_groups_that_are_not_given_are_not_blamed():
+def test_query_groups_that_are_not_set_are_not_named():
     config = split(tensor_parallel_size=3)
     assert config.model.num_query_groups is None
     [refusal] = refusals(check_tensor, config)
@@ -189,7 +189,9 @@ def test_groups_that_are_not_given_are_not_blamed():
 
 @given(config=configs())
 @example(config=split(context_parallel_size=128))
-def test_a_sequence_divides_into_two_pieces_per_context_rank_and_each_over_the_tensor_ranks(config):
+def test_a_sequence_must_divide_into_two_pieces_per_context_rank_and_these_over_tensor_ranks(
+    config,
+):
     context, tensor, length = (
         config.parallel.context_parallel_size,
         config.parallel.tensor_parallel_size,
@@ -205,7 +207,7 @@ def test_a_sequence_divides_into_two_pieces_per_context_rank_and_each_over_the_t
 
 
 @given(config=configs())
-def test_layers_divide_over_the_parts_of_a_pipeline_and_parts_want_a_pipeline(config):
+def test_layers_must_divide_over_virtual_stages_which_require_a_pipeline(config):
     config.trainer.accumulate_reduce = AccumulateReduce.last
     ranks, parts, layers = (
         config.parallel.pipeline_parallel_size,
@@ -223,7 +225,7 @@ def test_layers_divide_over_the_parts_of_a_pipeline_and_parts_want_a_pipeline(co
 
 
 @given(config=configs())
-def test_a_pipeline_reduces_once_a_step(config):
+def test_a_pipeline_must_reduce_gradients_once_a_step(config):
     keys = [error.keys[0] for error in check_offers(check_pipeline_parts, config)]
     each = config.trainer.accumulate_reduce is AccumulateReduce.each
     assert ("trainer.accumulate_reduce" in keys) == (
@@ -235,7 +237,7 @@ def test_a_pipeline_reduces_once_a_step(config):
 @example(
     config=split(data_parallel_shard_size=4), stages=[stage_of(0, ranks=4), stage_of(1, ranks=6)]
 )
-def test_the_ranks_that_share_weights_divide_those_of_every_stage(config, stages):
+def test_the_shard_size_must_divide_the_data_parallel_ranks_of_every_stage(config, stages):
     config.parallel.num_pipeline_microbatches, config.parallel.virtual_pipeline_parallel_size = (
         None,
         1,
@@ -256,7 +258,7 @@ def test_the_ranks_that_share_weights_divide_those_of_every_stage(config, stages
 @example(
     config=split(pipeline_parallel_size=2, num_pipeline_microbatches=8), stages=[stage_of(micro=9)]
 )
-def test_the_pieces_of_a_micro_batch_divide_it_and_what_is_offered_are_rounds_of_the_pipeline(
+def test_microbatches_must_divide_a_micro_batch_and_suggestions_are_rounds_of_the_pipeline(
     config, stages
 ):
     config.parallel.data_parallel_shard_size, config.parallel.virtual_pipeline_parallel_size = (
@@ -284,7 +286,7 @@ def test_the_pieces_of_a_micro_batch_divide_it_and_what_is_offered_are_rounds_of
     config=split(pipeline_parallel_size=4, virtual_pipeline_parallel_size=2),
     stages=[stage_of(0, passes=8), stage_of(1, passes=6)],
 )
-def test_the_interleaved_schedule_takes_the_micro_batches_of_every_stage_in_rounds_of_the_pipeline(
+def test_an_interleaved_pipeline_requires_whole_rounds_of_micro_batches_in_every_stage(
     config, stages
 ):
     config.parallel.data_parallel_shard_size = None
@@ -312,7 +314,7 @@ def test_the_interleaved_schedule_takes_the_micro_batches_of_every_stage_in_roun
     per_rank=st.integers(1, 2),
     passes=st.integers(1, 2),
 )
-def test_a_split_that_is_built_to_divide_is_never_refused(ranks, parts, pieces, per_rank, passes):
+def test_a_split_that_divides_is_never_refused(ranks, parts, pieces, per_rank, passes):
     config = Config()
     parallel, model = config.parallel, config.model
     (
@@ -335,7 +337,7 @@ def test_a_split_that_is_built_to_divide_is_never_refused(ranks, parts, pieces, 
     assert stage.data_parallel_size == 2 * per_rank
 
 
-def test_all_that_does_not_divide_stands_in_one_report_with_who_set_it():
+def test_one_report_names_everything_that_does_not_divide_and_who_set_it():
     words = [
         "data.sequence_length=8190",
         "parallel.virtual_pipeline_parallel_size=2",
@@ -350,7 +352,7 @@ def test_all_that_does_not_divide_stands_in_one_report_with_who_set_it():
 
 @pytest.mark.parametrize("pieces", [3, 5])
 @pytest.mark.parametrize("ranks", [1, 2])
-def test_pieces_that_do_not_suit_the_pipeline_are_refused_once(ranks, pieces):
+def test_microbatches_that_do_not_suit_the_pipeline_are_refused_once(ranks, pieces):
     words = [
         f"parallel.pipeline_parallel_size={ranks}",
         f"parallel.num_pipeline_microbatches={pieces}",
@@ -364,7 +366,7 @@ def test_pieces_that_do_not_suit_the_pipeline_are_refused_once(ranks, pieces):
     )
 
 
-def test_a_stage_that_is_behind_does_not_have_to_divide_any_more():
+def test_a_finished_stage_does_not_have_to_divide():
     words = [
         "data=mock",
         "model.rampup_batch_size=[4,4,400]",

@@ -22,7 +22,7 @@ def built_or_refused(key, value):
         return None, refusal
 
 
-def test_building_from_all_leaves_gives_the_same_configuration():
+def test_building_from_all_leaves_gives_an_equal_configuration():
     config = Config()
     config.model.rampup_batch_size = [8, 4, 6000]
     config.rampup.node_policy = NodePolicy.fixed
@@ -55,7 +55,7 @@ def test_settings_that_are_not_given_keep_their_defaults():
         ("trainer.max_samples", MOST, MOST),
     ],
 )
-def test_a_value_takes_the_type_of_its_setting(key, value, stored):
+def test_a_value_is_converted_to_the_type_of_its_setting(key, value, stored):
     found = dict(leaves(build({key: value}, place=str)))[key]
     assert found == stored
     assert type(found) is type(stored)
@@ -95,7 +95,7 @@ def test_a_value_takes_the_type_of_its_setting(key, value, stored):
         ("optim.lr", 1e300, "beyond 1e+18"),
     ],
 )
-def test_a_value_of_another_type_is_refused_by_its_key_and_place(key, value, wanted):
+def test_a_value_of_another_type_is_refused_with_its_key_and_place(key, value, wanted):
     with pytest.raises(UsageError) as refusal:
         build({key: value}, place=lambda key: f"where {key} stands")
     assert refusal.value.message.endswith(
@@ -107,11 +107,11 @@ def test_a_value_of_another_type_is_refused_by_its_key_and_place(key, value, wan
 
 
 @pytest.mark.parametrize("key", ["seed", "trainer.num_nodes", "trainer.devices"])
-def test_what_has_an_upper_end_of_its_own_is_left_to_that(key):
+def test_a_setting_with_its_own_maximum_is_exempt_from_the_general_limit(key):
     assert typed(key, 10**30) == 10**30
 
 
-def test_the_remedy_for_a_wrong_value_is_a_value_that_is_taken():
+def test_the_value_suggested_for_a_wrong_one_is_accepted():
     for key in (key for key, setting in settings().items() if setting.doc):
         _, refusal = built_or_refused(key, {"no": "value"})
         assert refusal.message.startswith(f"{key}={{'no': 'value'}} is not ")
@@ -121,18 +121,18 @@ def test_the_remedy_for_a_wrong_value_is_a_value_that_is_taken():
         assert built_or_refused(key, offered[key])[1] is None
 
 
-def test_examples_are_of_settings_that_there_are():
+def test_every_example_belongs_to_an_existing_setting():
     assert set(EXAMPLES) <= set(settings())
 
 
-def test_a_report_takes_the_errors_and_the_leaves_keep_their_defaults():
+def test_a_report_collects_the_errors_and_wrong_settings_keep_their_defaults():
     report = Report()
     config = build({"seed": "many", "optim.lr": 0.5, "model.bais": True}, place=str, report=report)
     assert config == build({"optim.lr": 0.5}, place=str)
     assert [error.keys[0] for error in report.errors] == ["seed", "model.bais"]
 
 
-def test_everything_that_is_wrong_is_said_at_once():
+def test_all_errors_are_reported_at_once():
     with pytest.raises(UsageErrors) as refusal:
         build({"seed": "many", "optim.lr": "fast", "model.bais": True}, place=str)
     assert [error.set_by for error in refusal.value.errors] == [
@@ -167,7 +167,7 @@ def test_a_reference_is_refused_and_not_resolved(key, value):
 )
 @example(key="name", value="???")
 @example(key="trainer.max_steps", value=2**100)
-def test_any_value_is_taken_or_refused_by_its_key(key, value):
+def test_any_value_is_accepted_or_refused_with_its_key(key, value):
     found, refusal = built_or_refused(key, value)
     if refusal is not None:
         assert refusal.keys == (key,)
@@ -179,7 +179,7 @@ def test_any_value_is_taken_or_refused_by_its_key(key, value):
 
 
 @pytest.mark.parametrize("section", ["model", "trainer", "optim"])
-def test_a_section_is_no_setting(section):
+def test_a_section_is_refused_as_a_setting(section):
     with pytest.raises(UsageError, match=f"{section} is a section, not a setting"):
         build({section: 1}, place=str)
 
@@ -204,6 +204,6 @@ def test_a_key_outside_the_schema_is_refused(key):
     assert refusal.value.keys[0] == key
 
 
-def test_an_empty_mapping_is_no_setting():
+def test_an_empty_mapping_is_refused_as_a_setting():
     with pytest.raises(UsageError, match=r"there is no setting model\.nothing"):
         build(flatten({"model": {"nothing": {}}}), place=str)

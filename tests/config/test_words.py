@@ -49,7 +49,7 @@ def test_a_list_that_the_shell_split_is_one_word(typed, meant):
     ("words", "kept"),
     [(["b=[1,", "2", "c=3"], ["c=3"]), (["a=1", "b=[1"], ["a=1"]), (["b=[1,", "c=[2]"], ["c=[2]"])],
 )
-def test_a_bracket_that_is_never_closed_is_said_and_the_words_after_it_are_read(words, kept):
+def test_an_unclosed_bracket_is_reported_and_the_words_after_it_are_read(words, kept):
     left, (error,) = joined(words)
     assert left == kept
     assert error.message.startswith("the bracket in b=[1")
@@ -58,7 +58,7 @@ def test_a_bracket_that_is_never_closed_is_said_and_the_words_after_it_are_read(
 
 
 @given(words=st.lists(st.text("ab=[], .", max_size=6), max_size=6))
-def test_joining_loses_no_word_but_those_of_an_open_bracket(words):
+def test_joining_drops_only_the_words_of_an_unclosed_bracket(words):
     left, errors = joined(words)
     assert [word for word in left if word.count("[") > word.count("]")] == []
     if not errors:
@@ -91,7 +91,7 @@ def test_joining_loses_no_word_but_those_of_an_open_bracket(words):
         ("rampup.efficiency='1:9000,4:11500'", "rampup.efficiency", "1:9000,4:11500"),
     ],
 )
-def test_a_word_is_read_as_it_is_meant(word, key, value):
+def test_a_word_is_read_as_a_key_and_a_value(word, key, value):
     assert parsed(word) == ({key: value}, [])
 
 
@@ -122,7 +122,7 @@ def test_a_word_is_read_as_it_is_meant(word, key, value):
         ("trainer=1", "trainer is a section, not a setting"),
     ],
 )
-def test_a_word_that_sets_nothing_is_refused_by_its_place(word, message):
+def test_a_word_that_sets_nothing_is_refused_with_its_place(word, message):
     error = only_error(word)
     assert error.message == message
     assert error.set_by == ("here",)
@@ -140,30 +140,30 @@ def test_a_word_that_sets_nothing_is_refused_by_its_place(word, message):
         ("modell=x", "model=OPTION or model.bias or model.init_std"),
     ],
 )
-def test_a_refused_word_is_answered_with_the_one_that_was_meant(word, remedy):
+def test_the_remedy_for_a_refused_word_is_the_word_that_was_meant(word, remedy):
     assert only_error(word).remedy.startswith(remedy.partition(" or ")[0])
 
 
-def test_one_key_with_two_values_is_refused_and_with_one_value_twice_is_not():
+def test_a_key_with_two_different_values_is_refused_and_with_equal_ones_accepted():
     values, (error,) = parsed("seed=1", "optim.lr=1", "seed=2")
     assert values == {"seed": 1, "optim.lr": 1}
     assert error.message == "seed is given twice: 1 and 2"
     assert parsed("seed=1", "seed=1") == ({"seed": 1}, [])
 
 
-def test_the_last_of_several_values_holds_where_that_is_allowed_and_stands_last():
+def test_the_last_of_several_values_wins_if_repetition_is_allowed():
     values, errors = parsed("seed=1", "optim.lr=1", "seed=2", unique=False)
     assert (list(values.items()), errors) == ([("optim.lr", 1), ("seed", 2)], [])
 
 
-def test_every_wrong_word_is_said_and_the_others_are_read():
+def test_every_wrong_word_is_reported_and_the_others_are_read():
     values, errors = parsed("seed=5", "foo=1", "seed", "optim.lr=1,2", "model=gpt3_5b")
     assert values == {"seed": 5, "model": "gpt3_5b"}
     assert len(errors) == 3
 
 
 @pytest.mark.parametrize("text", ["x" * 5000, "9" * 5000, "[" * 100 + "]" * 90, "(" * 3000])
-def test_an_endless_word_is_answered_shortly(text):
+def test_a_very_long_word_gives_a_short_message(text):
     error = only_error(f"seed={text}") if text[0] != "x" else only_error(f"+seed={text}")
     assert len(error.message) < 300
 
@@ -183,12 +183,12 @@ def test_an_endless_word_is_answered_shortly(text):
         ("optim.lr=1e-3,2e-3", "optim.lr", ["0.001", "0.002"]),
     ],
 )
-def test_several_values_of_a_key_are_read_one_by_one(word, key, values):
+def test_the_values_of_a_comparison_are_read_one_by_one(word, key, values):
     assert read_values(word, GROUPS) == (key, values)
 
 
 @pytest.mark.parametrize("word", ["seed", "foo=1,2", "seed=[1,2", "+seed=1,2"])
-def test_several_values_of_nothing_are_refused(word):
+def test_a_comparison_without_values_is_refused(word):
     with pytest.raises(UsageError):
         read_values(word, GROUPS)
 
@@ -198,7 +198,7 @@ def test_several_values_of_nothing_are_refused(word):
         st.characters(exclude_categories=["Cs", "Cc"], exclude_characters="\\"), max_size=20
     )
 )
-def test_any_text_that_is_quoted_is_read_as_it_was(text):
+def test_any_quoted_text_is_read_back_unchanged(text):
     if "${" in text or "???" in text:
         return
     values, errors = parsed(f"name={quoted(text)}")
@@ -211,7 +211,7 @@ def test_any_text_that_is_quoted_is_read_as_it_was(text):
         st.sampled_from(["a", "'", '"', "\\", "$HOME", "`id`", " ", "!", "[", "]", "\n", "é"])
     ).map("".join)
 )
-def test_a_typeable_word_is_itself_once_a_shell_has_read_it(text):
+def test_a_word_quoted_for_a_shell_is_read_back_unchanged(text):
     word = f"name={quoted(text)}"
     printed = subprocess.run(
         ["sh", "-c", f"printf %s {typeable(word)}"], capture_output=True, check=True, text=True
@@ -235,7 +235,7 @@ def test_a_typeable_word_is_itself_once_a_shell_has_read_it(text):
         "model.rampup_batch_size=256,128,50M",
     ],
 )
-def test_what_a_word_that_cannot_be_read_is_told_to_try_can_be_read(word):
+def test_the_remedy_for_an_unreadable_word_can_be_read(word):
     remedy = only_error(word).remedy.partition(": ")[2] or only_error(word).remedy
     (tried,) = shlex.split(remedy)
     values, errors = parsed(tried)
@@ -243,7 +243,7 @@ def test_what_a_word_that_cannot_be_read_is_told_to_try_can_be_read(word):
 
 
 @pytest.mark.parametrize("option", ["mine", "nan", "null", "1", "a b", "[x"])
-def test_an_option_is_chosen_by_its_name_whatever_it_looks_like(option):
+def test_an_option_is_chosen_by_any_name(option):
     values, errors = parsed(as_option("optim", option))
     assert (values, errors) == ({"optim": option}, [])
 

@@ -22,7 +22,7 @@ def test_a_setting_accepts_exactly_the_names_in_its_table(choices, table):
     assert {choice.value for choice in choices} == set(table)
 
 
-def test_a_node_policy_stands_in_the_table_under_its_own_name():
+def test_a_node_policy_is_in_the_table_under_its_own_name():
     assert {name: policy.name for name, policy in NODE_POLICIES.items()} == {
         name: name for name in NODE_POLICIES
     }

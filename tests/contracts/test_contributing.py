@@ -21,7 +21,7 @@ def rows() -> dict[str, list[str]]:
 
 
 @pytest.mark.parametrize("what", rows())
-def test_what_to_change_is_in_at_most_three_places_that_exist(what):
+def test_a_change_needs_at_most_three_places_and_they_exist(what):
     places = [place for place in rows()[what] if place not in COMMANDS]
     assert 1 <= len(places) <= 3
     for place in places:
@@ -41,7 +41,7 @@ def test_the_table_covers_the_extensions_that_the_program_is_built_for():
         assert extension in said
 
 
-def test_the_tree_names_every_folder_of_the_package_and_nothing_that_is_not_there():
+def test_the_tree_names_every_folder_of_the_package_and_no_other():
     tree = section("The house").split("\n\n")[0]
     package = tree.partition("rampcli/")[2].partition("    conf/")[0]
     named = re.findall(r"^      (\S+)", package, re.MULTILINE)

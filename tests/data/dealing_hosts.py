@@ -1,4 +1,4 @@
-"""Compares what ranks receive from their readers with what they would have read themselves."""
+"""Compares samples that ranks receive from their readers with samples that they read themselves."""
 
 from pathlib import Path
 
@@ -56,7 +56,7 @@ def planes(micro_batches: list[MicroBatch]) -> list[list[list[list[int]]] | None
 
 
 def everything(loader: Loader, validation: ValidationLoader, ranks: int) -> list[object]:
-    """Returns what a rank receives in some steps and in two validations."""
+    """Returns the samples that a rank receives in some steps and in two validations."""
     got: list[object] = []
     for first, plan in plans(ranks):
         batch = loader.read(first, plan)
@@ -135,7 +135,7 @@ def disagreements(rank: int) -> list[bool | str]:
 
 
 def read_cases(texts: Path) -> dict:
-    """Returns what this rank reads in each case.
+    """Returns the samples that this rank reads in each case.
 
     Args:
         texts: folder of texts, one document in each file.

@@ -61,7 +61,7 @@ def assign_in_exact_numbers(shares, sample):
 @given(shares=SHARES)
 @example(shares=[1, 1000, 1, 1000])
 @example(shares=[1000, 1, 1, 1, 1, 1, 1, 1])
-def test_at_every_sample_each_corpus_has_its_share_to_within_half_a_sample_for_each_halving(shares):
+def test_each_corpus_keeps_its_share_within_half_a_sample_per_halving(shares):
     which, _ = blend(shares).assign(np.arange(400))
     counts = (which[:, None] == np.arange(len(shares))).cumsum(axis=0)
     for corpus, share in enumerate(shares):
@@ -73,7 +73,7 @@ def test_at_every_sample_each_corpus_has_its_share_to_within_half_a_sample_for_e
 
 @given(shares=SHARES, first=st.integers(0, 10**15))
 @example(shares=[1, MOST_SHARES - 1], first=10**15)
-def test_far_into_a_run_the_shares_are_as_exact(shares, first):
+def test_shares_stay_exact_far_into_a_run(shares, first):
     _, turns = blend(shares).assign(np.array([first]))
     which, _ = blend(shares).assign(np.arange(first, first + 1))
     share = Fraction(first * shares[which[0]], sum(shares))
@@ -81,7 +81,7 @@ def test_far_into_a_run_the_shares_are_as_exact(shares, first):
 
 
 @given(shares=SHARES)
-def test_the_turns_of_a_corpus_count_up_one_by_one(shares):
+def test_samples_of_a_corpus_are_numbered_consecutively(shares):
     which, turns = blend(shares).assign(np.arange(300))
     for corpus in range(len(shares)):
         mine = turns[which == corpus]
@@ -95,7 +95,7 @@ def test_the_turns_of_a_corpus_count_up_one_by_one(shares):
 @example(shares=[MOST_SHARES - 1, 1], samples=[10**15, 10**15 - 1, 0])
 @example(shares=[1, MOST_SHARES - 1], samples=[10**15, 2**31, 2**31 - 1])
 @example(shares=[MOST_SHARES // 2 - 1, 1, MOST_SHARES // 2 - 1, 1], samples=[10**15, 7])
-def test_no_product_overflows(shares, samples):
+def test_shares_of_huge_samples_do_not_overflow(shares, samples):
     which, turns = blend(shares).assign(np.array(samples))
     assert list(zip(which.tolist(), turns.tolist(), strict=True)) == [
         assign_in_exact_numbers(shares, sample) for sample in samples
@@ -103,7 +103,7 @@ def test_no_product_overflows(shares, samples):
 
 
 @given(shares=SHARES, data=st.data())
-def test_a_sample_is_the_same_whoever_asks_for_it_and_with_what_else(shares, data):
+def test_a_sample_does_not_depend_on_the_other_samples_requested(shares, data):
     samples = np.array(data.draw(st.lists(st.integers(0, 10**6), min_size=1, max_size=24)))
     made = blend(shares)
     which, windows = made.locate(samples)
@@ -118,7 +118,7 @@ def test_a_sample_is_the_same_whoever_asks_for_it_and_with_what_else(shares, dat
         assert np.array_equal(again[1], windows.reshape(shape))
 
 
-def test_asking_leaves_the_samples_as_they_were():
+def test_locating_samples_does_not_change_its_input():
     samples = np.arange(90, 140)
     blend([3, 2]).locate(samples)
     assert np.array_equal(samples, np.arange(90, 140))
@@ -132,7 +132,7 @@ def test_a_blend_is_the_same_on_every_machine_and_in_every_version():
 
 @settings(max_examples=30)
 @given(seed=st.integers(0, 2**63), windows=st.integers(9, 60), share=st.integers(1, MOST_SHARES))
-def test_one_corpus_is_read_in_its_order_whatever_its_share(seed, windows, share):
+def test_a_single_corpus_is_read_in_order_whatever_its_share(seed, windows, share):
     which, places = blend([share], seed=seed, windows=windows).locate(np.arange(150))
     assert not which.any()
     assert np.array_equal(
@@ -155,14 +155,14 @@ def test_each_epoch_of_each_corpus_reads_each_of_its_windows_once(shares, sizes)
             assert sorted(epoch) == list(range(corpus.windows))
 
 
-def test_a_small_corpus_is_shuffled_anew_each_time_that_it_is_read_again():
+def test_a_small_corpus_is_shuffled_differently_in_each_epoch():
     which, windows = Blend([mock(10**6), mock(20)], [9, 1], seed=5).locate(np.arange(8000))
     epochs = windows[which == 1].reshape(-1, 20)
     assert len(epochs) == 40
     assert len({tuple(epoch) for epoch in epochs.tolist()}) == 40
 
 
-def test_corpora_of_one_size_are_not_read_in_the_same_order():
+def test_corpora_of_equal_size_are_read_in_different_orders():
     which, windows = blend([1, 1, 1], windows=50).locate(np.arange(150))
     orders = {tuple(windows[which == number].tolist()) for number in range(3)}
     assert len(orders) == 3
@@ -179,7 +179,7 @@ def test_another_seed_reads_other_windows_in_the_same_proportion(seed):
     assert not np.array_equal(windows, other_windows)
 
 
-def test_without_a_seed_corpora_are_read_from_their_beginnings():
+def test_without_a_seed_corpora_are_read_in_order_from_the_start():
     which, windows = blend([2, 1], seed=None).locate(np.arange(30))
     for number, read in ((0, 20), (1, 10)):
         assert windows[which == number].tolist() == list(range(read))
@@ -188,7 +188,7 @@ def test_without_a_seed_corpora_are_read_from_their_beginnings():
 @pytest.mark.parametrize("cut", [{}, {"eod_mask_loss": True}, {"document_mask": True}], ids=str)
 @given(data=st.data())
 @settings(max_examples=20)
-def test_rows_come_in_the_order_asked_and_are_what_each_corpus_alone_reads(cut, data):
+def test_rows_are_in_the_requested_order_and_equal_those_of_each_corpus_alone(cut, data):
     corpora = [text([np.full(size, token) for size in (3, 4, 1, 6, 5)], **cut) for token in (1, 2)]
     corpora.append(mock(cut=Cut(sequence_length=5, vocab_size=50, **cut)))
     made = Blend(corpora, [2, 2, 1], seed=3)
@@ -205,7 +205,7 @@ def test_rows_come_in_the_order_asked_and_are_what_each_corpus_alone_reads(cut, 
     assert read.tokens.dtype == read.labels.dtype == np.int64
 
 
-def test_a_blend_has_the_same_fingerprint_each_time_and_another_seed_does_not_change_it():
+def test_the_fingerprint_of_a_blend_is_stable_and_independent_of_the_seed():
     assert (
         blend([2, 1]).fingerprint == blend([2, 1]).fingerprint == blend([2, 1], seed=12).fingerprint
     )
@@ -222,7 +222,7 @@ def test_a_blend_has_the_same_fingerprint_each_time_and_another_seed_does_not_ch
         ([0, 1, 2], [2, 1, 1]),
         ([0, 0], [2, 1]),
     ],
-    ids=["other shares", "other order", "other corpus", "fewer", "more", "one twice"],
+    ids=["other shares", "other order", "other corpus", "fewer", "more", "a corpus twice"],
 )
 def test_a_blend_that_reads_differently_has_another_fingerprint(seeds, shares):
     assert (

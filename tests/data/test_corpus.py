@@ -113,7 +113,7 @@ def everything(corpus):
         replace(CUT, pad_last_window=True, document_mask=True),
     )
 )
-def test_what_is_read_is_what_is_found_place_by_place(drawn):
+def test_windows_equal_those_of_a_reference_that_visits_each_place(drawn):
     corpus, expected = drawn.corpus(), [list(window) for window in drawn.expected()]
     assert corpus.windows == len(expected)
     if expected:
@@ -132,7 +132,7 @@ def test_what_is_read_is_what_is_found_place_by_place(drawn):
 
 
 @given(drawn=drawn(pad_last_window=False))
-def test_windows_lie_end_to_end_and_labels_are_the_tokens_one_further(drawn):
+def test_windows_are_adjacent_and_labels_are_the_next_tokens(drawn):
     corpus, (first, end) = drawn.corpus(), drawn.bounds
     text = drawn.text[first:end]
     assert corpus.windows == max(0, (len(text) - 1) // drawn.cut.sequence_length)
@@ -144,7 +144,7 @@ def test_windows_lie_end_to_end_and_labels_are_the_tokens_one_further(drawn):
 
 
 @given(drawn=drawn(eod_mask_loss=True, pad_last_window=True))
-def test_the_first_token_of_a_document_is_never_asked_for_and_every_other_is(drawn):
+def test_every_token_except_the_first_of_a_document_is_a_label(drawn):
     corpus, (first, end) = drawn.corpus(), drawn.bounds
     starts = {
         start - first
@@ -157,7 +157,7 @@ def test_the_first_token_of_a_document_is_never_asked_for_and_every_other_is(dra
 
 
 @given(drawn=drawn(pad_last_window=True))
-def test_with_padding_every_token_of_a_corpus_is_in_some_window_and_what_pads_is_not_asked_for(
+def test_with_padding_every_token_is_in_a_window_and_padding_is_never_a_label(
     drawn,
 ):
     corpus, (first, end) = drawn.corpus(), drawn.bounds
@@ -175,7 +175,7 @@ def test_with_padding_every_token_of_a_corpus_is_in_some_window_and_what_pads_is
             assert labels[: len(text) - 1].tolist() == text[1:]
 
 
-def test_a_corpus_shorter_than_a_sample_is_a_sample_where_it_is_padded_and_none_otherwise():
+def test_a_corpus_shorter_than_a_sample_has_one_sample_only_with_padding():
     short = of([[5, 6, 7]], length=8)
     assert short.corpus().windows == 0
     read = everything(of([[5, 6, 7]], length=8, pad_last_window=True).corpus())
@@ -184,7 +184,7 @@ def test_a_corpus_shorter_than_a_sample_is_a_sample_where_it_is_padded_and_none_
     assert read.valid_tokens == 2
 
 
-def test_positions_begin_anew_with_each_document_and_count_on_from_the_start_of_a_sample():
+def test_positions_restart_at_each_document_and_at_the_start_of_a_sample():
     read = everything(
         of([[1] * 3, [2], [], [3] * 6], length=4, document_mask=True, pad_last_window=True).corpus()
     )
@@ -195,7 +195,7 @@ def test_positions_begin_anew_with_each_document_and_count_on_from_the_start_of_
 
 
 @given(drawn=drawn())
-def test_a_part_of_a_corpus_reads_what_it_would_without_the_rest(drawn):
+def test_a_part_of_a_corpus_reads_the_same_as_a_corpus_of_its_own(drawn):
     low, high = drawn.part
     alone = Drawn(drawn.documents[low:high], (0, high - low), drawn.unit, drawn.cut).corpus()
     part = drawn.corpus()
@@ -208,7 +208,7 @@ def test_a_part_of_a_corpus_reads_what_it_would_without_the_rest(drawn):
 
 
 @given(drawn=drawn())
-def test_valid_tokens_are_the_labels_that_are_not_ignored(drawn):
+def test_valid_tokens_count_the_labels_that_are_not_ignored(drawn):
     corpus = drawn.corpus()
     if corpus.windows:
         read = everything(corpus)
@@ -218,7 +218,7 @@ def test_valid_tokens_are_the_labels_that_are_not_ignored(drawn):
 
 
 @given(drawn=drawn(), data=st.data())
-def test_a_window_is_read_the_same_alone_and_among_others(drawn, data):
+def test_a_window_does_not_depend_on_the_windows_read_with_it(drawn, data):
     corpus = drawn.corpus()
     if corpus.windows:
         chosen = data.draw(st.lists(st.integers(0, corpus.windows - 1), min_size=1, max_size=6))
@@ -231,7 +231,7 @@ def test_a_window_is_read_the_same_alone_and_among_others(drawn, data):
 
 @pytest.mark.parametrize("token", [VOCAB_SIZE, VOCAB_SIZE + 1, 2**31 - 1, -1])
 @pytest.mark.parametrize("place", [0, 3, 4, 8])
-def test_a_token_that_cannot_be_embedded_is_refused_by_the_window_that_holds_it(token, place):
+def test_a_token_that_cannot_be_embedded_is_refused_when_its_window_is_read(token, place):
     tokens = np.ones(9, dtype=np.int32)
     tokens[place] = token
     corpus = of([[1] * 9]).corpus(tokens=tokens, name="data/wiki")
@@ -249,7 +249,7 @@ def test_the_largest_token_of_the_vocabulary_and_the_smallest_are_read():
     assert everything(of([[0, VOCAB_SIZE - 1] * 5]).corpus()).tokens.max() == VOCAB_SIZE - 1
 
 
-def test_files_are_looked_at_before_every_read():
+def test_files_are_checked_before_every_read():
     def refuse():
         raise UsageError("changed")
 
@@ -257,7 +257,7 @@ def test_files_are_looked_at_before_every_read():
         of([[1] * 9]).corpus(check_unchanged=refuse).read(np.array([0]))
 
 
-def test_a_corpus_has_the_same_fingerprint_each_time_and_wherever_its_files_lie():
+def test_the_fingerprint_of_a_corpus_is_stable_and_independent_of_its_path():
     corpus = of([[1] * 9]).corpus()
     assert (
         corpus.fingerprint
@@ -277,12 +277,12 @@ def test_a_corpus_has_the_same_fingerprint_each_time_and_wherever_its_files_lie(
     ],
     ids=str,
 )
-def test_a_corpus_whose_windows_are_others_has_another_fingerprint(change):
+def test_a_corpus_with_different_windows_has_another_fingerprint(change):
     assert of([[1] * 9]).corpus(**change).fingerprint != of([[1] * 9]).corpus().fingerprint
 
 
 @given(windows=st.lists(st.integers(0, 2**40 - 1), min_size=1, max_size=6))
-def test_a_mock_window_depends_on_its_number_alone(windows):
+def test_a_mock_window_depends_only_on_its_number(windows):
     read = MOCK.read(np.array(windows))
     assert read.tokens.shape == read.labels.shape == (len(windows), 6)
     assert read.tokens.dtype == read.labels.dtype == np.int64
@@ -292,7 +292,7 @@ def test_a_mock_window_depends_on_its_number_alone(windows):
         assert np.array_equal(read.labels[row], alone.labels[0])
 
 
-def test_mock_labels_are_the_tokens_one_further_and_all_count():
+def test_mock_labels_are_the_next_tokens_and_none_is_ignored():
     read = MOCK.read(np.arange(20))
     assert np.array_equal(read.tokens[:, 1:], read.labels[:, :-1])
     assert read.valid_tokens == 20 * 6
@@ -305,7 +305,7 @@ def test_a_mock_sample_is_one_document():
     assert np.array_equal(masked.tokens, MOCK.read(np.arange(3)).tokens)
 
 
-def test_mock_tokens_fill_the_vocabulary_and_stay_inside():
+def test_mock_tokens_cover_the_vocabulary_and_stay_within_it():
     read = MOCK.read(np.arange(200))
     assert set(np.unique(read.tokens)) == set(np.unique(read.labels)) == set(range(50))
 
@@ -320,6 +320,6 @@ def test_another_mock_corpus_reads_differently_and_has_another_fingerprint(chang
     assert not np.array_equal(other.read(np.arange(20)).tokens, MOCK.read(np.arange(20)).tokens)
 
 
-def test_mock_seeds_as_large_as_generators_take_are_told_apart():
+def test_the_largest_mock_seeds_give_different_tokens():
     last, before = (replace(MOCK, seed=2**64 - back) for back in (1, 2))
     assert not np.array_equal(last.read(np.arange(20)).tokens, before.read(np.arange(20)).tokens)

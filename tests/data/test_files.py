@@ -49,7 +49,7 @@ def test_text_is_read_as_bytes_file_by_file_in_the_order_of_names(tmp_path):
     assert Tokenizer.from_str(corpora.tokenizer).decode(list(corpus.tokens)) == "éénzweidrei"
 
 
-def test_files_in_hidden_folders_are_hidden_too(tmp_path):
+def test_files_in_hidden_folders_are_not_read(tmp_path):
     (tmp_path / ".git").mkdir()
     (tmp_path / ".git" / "index").write_bytes(b"\xff\xfe")
     (tmp_path / "a.txt").write_text("text")
@@ -71,7 +71,7 @@ def test_characters_of_all_corpora_are_tokens_in_the_order_of_code_points(tmp_pa
     assert Tokenizer.from_str(corpora.tokenizer).decode([3, 1, 2, 0, 5]) == "cab ü"
 
 
-def test_text_is_read_with_a_tokenizer_of_the_users_own(tmp_path):
+def test_text_is_read_with_a_given_tokenizer(tmp_path):
     words("the", "cat", "sat").save(str(tmp_path / "tokenizer.json"))
     (tmp_path / "text").write_text("the cat sat the cat")
     made = config(
@@ -84,7 +84,7 @@ def test_text_is_read_with_a_tokenizer_of_the_users_own(tmp_path):
     assert corpus.tokens.tolist() == [1, 2, 3, 1, 2]
 
 
-def test_what_reads_like_a_special_token_in_a_text_is_ordinary_text(tmp_path):
+def test_text_that_looks_like_a_special_token_stays_text(tmp_path):
     """`rampcli data build` does the same."""
     tokenizer = words("the", "endoftext")
     tokenizer.add_special_tokens(["<|endoftext|>"])
@@ -101,7 +101,7 @@ def test_what_reads_like_a_special_token_in_a_text_is_ordinary_text(tmp_path):
     assert corpus.tokens.tolist() == [1, 0, 2, 0, 1]
 
 
-def test_the_same_files_elsewhere_are_the_same_corpus_and_others_are_not(tmp_path):
+def test_moved_files_have_the_same_fingerprint_and_different_ones_another(tmp_path):
     one, same = (write_files(tmp_path / folder / "wiki", numbered(10)) for folder in ("a", "b"))
     other = write_files(tmp_path / "c" / "wiki", [*numbered(9), [8] * 9])
     cut_elsewhere = write_files(
@@ -116,7 +116,7 @@ def test_the_same_files_elsewhere_are_the_same_corpus_and_others_are_not(tmp_pat
 
 
 @pytest.mark.parametrize("place", [0, 0.25, 0.5, 1])
-def test_a_token_that_is_another_in_a_small_corpus_makes_it_another_one(tmp_path, place):
+def test_any_changed_token_of_a_small_corpus_changes_its_fingerprint(tmp_path, place):
     tokens = list(range(200)) * 20
     write_files(tmp_path / "one", [tokens])
     tokens[int(place * (len(tokens) - 1))] += 1
@@ -128,14 +128,14 @@ def test_a_token_that_is_another_in_a_small_corpus_makes_it_another_one(tmp_path
     assert one != other
 
 
-def test_text_that_is_no_text_is_refused(tmp_path):
+def test_text_that_is_not_utf_8_is_refused(tmp_path):
     (tmp_path / "binary").write_bytes(b"x" * 5000 + b"\xff")
     refused = refusal(config(DataSource.text, path=str(tmp_path)))
     assert refused.message == f"{tmp_path / 'binary'} is not text: byte 5,000 is not UTF-8"
     assert (refused.keys, refused.remedy) == (("data.path",), "text files only")
 
 
-def test_text_that_is_not_there_is_refused_before_anything_starts(tmp_path):
+def test_missing_text_is_refused_before_anything_starts(tmp_path):
     made = config(DataSource.text, path=str(tmp_path / "missing"))
     assert refusal(made).message == f"cannot read {tmp_path / 'missing'}: No such file or directory"
     with pytest.raises(UsageError, match=f"{tmp_path / 'missing'} does not exist") as refused:
@@ -143,7 +143,7 @@ def test_text_that_is_not_there_is_refused_before_anything_starts(tmp_path):
     assert refused.value.keys == refusal(made).keys == ("data.path",)
 
 
-def test_text_that_is_neither_a_file_nor_a_folder_is_refused_and_not_waited_for(tmp_path):
+def test_text_that_is_neither_a_file_nor_a_folder_is_refused_without_waiting(tmp_path):
     os.mkfifo(tmp_path / "fifo")
     for path in (tmp_path / "fifo", "/dev/zero"):
         made = config(DataSource.text, path=str(path))
@@ -152,7 +152,7 @@ def test_text_that_is_neither_a_file_nor_a_folder_is_refused_and_not_waited_for(
             check_files(made)
 
 
-def test_a_folder_of_text_is_read_around_fifos_devices_and_links_that_lead_back(tmp_path):
+def test_fifos_devices_and_circular_links_in_a_folder_of_text_are_skipped(tmp_path):
     (tmp_path / "texts" / "below").mkdir(parents=True)
     (tmp_path / "texts" / "a.txt").write_text("text")
     os.mkfifo(tmp_path / "texts" / "fifo.txt")
@@ -166,7 +166,7 @@ def test_a_folder_of_text_is_read_around_fifos_devices_and_links_that_lead_back(
     assert texts_of(tmp_path / "texts") == ["text"]
 
 
-def test_text_that_is_too_large_to_be_held_is_refused_before_it_is_read(tmp_path, monkeypatch):
+def test_text_that_is_too_large_is_refused_before_it_is_read(tmp_path, monkeypatch):
     for name in ("a", "b"):
         (tmp_path / name).write_bytes(b"x" * 600)
     monkeypatch.setattr(files, "MOST_TEXT_BYTES", 1000)
@@ -178,7 +178,7 @@ def test_text_that_is_too_large_to_be_held_is_refused_before_it_is_read(tmp_path
 
 @pytest.mark.parametrize("key", ["path", "blend", "validation_path"])
 @pytest.mark.parametrize("source", ["indexed", "text"])
-def test_a_file_that_is_not_there_is_said_to_be_of_the_setting_that_names_it(tmp_path, source, key):
+def test_a_missing_file_is_reported_with_the_setting_that_names_it(tmp_path, source, key):
     path = (
         write_files(tmp_path / "wiki", numbered(10))
         if source == "indexed"
@@ -197,7 +197,7 @@ def test_a_file_that_is_not_there_is_said_to_be_of_the_setting_that_names_it(tmp
 
 
 @pytest.mark.parametrize("missing", ["bin", "idx"])
-def test_indexed_files_that_are_not_there_are_refused_by_name(tmp_path, missing):
+def test_missing_indexed_files_are_refused_by_name(tmp_path, missing):
     path = write_files(tmp_path / "wiki", numbered(10))
     (tmp_path / f"wiki.{missing}").unlink()
     for look in (open_corpora, check_files):
@@ -206,7 +206,7 @@ def test_indexed_files_that_are_not_there_are_refused_by_name(tmp_path, missing)
         assert refused.value.message == f"cannot read {path}.{missing}: No such file or directory"
 
 
-def test_a_folder_is_no_indexed_file(tmp_path):
+def test_a_folder_is_refused_as_an_indexed_file(tmp_path):
     path = write_files(tmp_path / "wiki", numbered(10))
     (tmp_path / "wiki.bin").unlink()
     (tmp_path / "wiki.bin").mkdir()
@@ -215,7 +215,7 @@ def test_a_folder_is_no_indexed_file(tmp_path):
     assert str(tmp_path / "wiki.bin") in refused.value.message
 
 
-def test_a_tokenizer_of_more_tokens_than_the_model_has_is_refused_with_how_many(tmp_path):
+def test_a_tokenizer_larger_than_the_vocabulary_is_refused_with_its_size(tmp_path):
     path = write_files(
         tmp_path / "wiki", numbered(10), manifest={"vocab_size": 1234, "largest_token": 9}
     )
@@ -228,7 +228,7 @@ def test_a_tokenizer_of_more_tokens_than_the_model_has_is_refused_with_how_many(
     assert f"the tokenizer of {tmp_path / 'text'} has 256 tokens" in refusal(made).message
 
 
-def test_a_tokenizer_with_gaps_needs_a_vocabulary_beyond_its_largest_token(tmp_path):
+def test_a_tokenizer_with_gaps_needs_a_vocabulary_larger_than_its_largest_token(tmp_path):
     words(the=1, cat=VOCAB_SIZE).save(str(tmp_path / "tokenizer.json"))
     (tmp_path / "text").write_text("the cat the cat the cat")
     made = config(
@@ -241,9 +241,9 @@ def test_a_tokenizer_with_gaps_needs_a_vocabulary_beyond_its_largest_token(tmp_p
 
 
 @pytest.mark.parametrize(
-    "manifest", [None, {"largest_token": 9}], ids=["no manifest", "one that lies"]
+    "manifest", [None, {"largest_token": 9}], ids=["no manifest", "a false manifest"]
 )
-def test_a_token_beyond_the_vocabulary_is_refused_as_it_is_read_whatever_the_manifest_says(
+def test_a_token_beyond_the_vocabulary_is_refused_when_read_whatever_the_manifest_says(
     tmp_path, manifest
 ):
     path = write_files(tmp_path / "wiki", [[1] * 9, [VOCAB_SIZE] * 9], manifest=manifest)
@@ -252,7 +252,7 @@ def test_a_token_beyond_the_vocabulary_is_refused_as_it_is_read_whatever_the_man
         training.read(np.arange(4))
 
 
-def test_a_corpus_without_tokens_is_refused_as_one_without_samples(tmp_path):
+def test_a_corpus_without_tokens_is_refused_for_having_no_samples(tmp_path):
     path = write_files(tmp_path / "empty", [[]], manifest={"largest_token": None})
     refused = refusal(config(path=path, split=[1, 0, 0]))
     assert f"the training corpus of {path} has 0 samples" in refused.message
@@ -261,13 +261,13 @@ def test_a_corpus_without_tokens_is_refused_as_one_without_samples(tmp_path):
 @pytest.mark.parametrize(
     "other", [numbered(11), numbered(9, length=10)], ids=["more tokens", "fewer documents"]
 )
-def test_a_manifest_of_another_build_is_noticed(tmp_path, other):
+def test_a_manifest_of_another_build_is_refused(tmp_path, other):
     path = write_files(tmp_path / "wiki", numbered(10), manifest={"largest_token": 9})
     write_files(tmp_path / "wiki", other)
     assert refusal(config(path=path)).message == f"{path}.json does not belong to {path}.bin"
 
 
-def test_corpora_of_a_blend_have_one_tokenizer(tmp_path):
+def test_corpora_of_a_blend_must_have_the_same_tokenizer(tmp_path):
     one, two = words("a", "b").to_str(), words("a", "c").to_str()
     paths = [
         write_files(tmp_path / name, numbered(10), tokenizer=words)
@@ -302,7 +302,7 @@ def written_to(prefix):
 @pytest.mark.parametrize(
     "change", [replaced, truncated, written_to, lambda prefix: bin_of(prefix).unlink()]
 )
-def test_a_file_that_changes_while_it_is_trained_on_is_one_error(tmp_path, change):
+def test_a_file_that_changes_during_training_gives_one_error(tmp_path, change):
     path = write_files(tmp_path / "wiki", numbered(100))
     training = open_corpora(config(path=path)).training
     training.read(np.arange(4))
@@ -316,7 +316,7 @@ def test_a_file_that_changes_while_it_is_trained_on_is_one_error(tmp_path, chang
     )
 
 
-def test_a_corpus_of_a_gigabyte_is_opened_as_soon_as_one_of_a_megabyte_with_as_many_documents(
+def test_opening_a_corpus_takes_no_longer_if_its_documents_are_longer(
     tmp_path,
 ):
     def write_sparse(name, tokens):
@@ -341,9 +341,7 @@ def test_a_corpus_of_a_gigabyte_is_opened_as_soon_as_one_of_a_megabyte_with_as_m
 @pytest.mark.parametrize(
     "boundaries", [[0, 1, 2, 3], [0, 2, 3], [0, 3], [0, 0, 2, 3, 3], [0, 0, 2, 3]], ids=str
 )
-def test_a_document_may_be_several_sequences_or_none_as_megatron_splits_and_writes_them(
-    tmp_path, boundaries
-):
+def test_a_document_may_have_several_sequences_or_none_as_in_megatron(tmp_path, boundaries):
     np.arange(20, dtype="<u2").tofile(bin_of(tmp_path / "wiki"))
     with idx_of(tmp_path / "wiki").open("wb") as file:
         file.write(HEADER.pack(MAGIC, VERSION, 8, 3, len(boundaries)))

@@ -15,9 +15,7 @@ pytestmark = pytest.mark.xdist_group("hosts")
     devices=st.integers(1, 4),
     factor=st.sampled_from([1, 1.5, 2, 2.5, 3, 4, 0.5, -1, None]),
 )
-def test_a_process_is_read_for_by_the_one_with_its_place_on_the_host_that_reads(
-    hosts, devices, factor
-):
+def test_the_reader_of_a_process_has_the_same_local_rank_on_a_reading_host(hosts, devices, factor):
     try:
         readers = readers_of(hosts * devices, devices=devices, expansion_factor=factor)
     except UsageError:
@@ -33,15 +31,15 @@ def test_a_process_is_read_for_by_the_one_with_its_place_on_the_host_that_reads(
     assert sorted(set(readers)) == sorted({readers[rank] for rank in range(hosts * devices)})
 
 
-def test_processes_of_one_host_read_for_themselves():
+def test_processes_of_a_single_host_read_for_themselves():
     assert readers_of(3, devices=8, expansion_factor=None) == [0, 1, 2]
 
 
-def test_three_hosts_of_which_two_read():
+def test_two_of_three_hosts_read_with_an_expansion_of_one_and_a_half():
     assert readers_of(6, devices=2, expansion_factor=1.5) == [0, 1, 0, 1, 4, 5]
 
 
-def test_who_reads_for_nobody_opens_nothing():
+def test_a_process_that_reads_for_no_rank_opens_no_corpus():
     assert not Reading(rank=1, ranks=()).reads
     assert Reading(rank=1, ranks=(1,)).reads
 
@@ -55,7 +53,7 @@ def ranks(tmp_path_factory):
     return run_ranks(4, read_cases, texts, logs=logs)
 
 
-def test_every_rank_gets_what_it_would_have_read_itself(ranks):
+def test_every_rank_receives_the_samples_it_would_have_read_itself(ranks):
     """Covers the tokens, labels and positions of ramp steps, jumps and validations."""
     for rank in ranks:
         for case in rank["cases"]:
@@ -79,7 +77,7 @@ def test_one_of_each_group_of_hosts_reads_for_the_others(ranks):
     assert whom(None, 1, [0, 1, 2, 3]) == [[0], [1], [2], [3]]
 
 
-def test_ranks_that_are_read_for_get_their_own_samples_and_positions(ranks):
+def test_ranks_without_a_corpus_receive_their_own_samples_and_positions(ranks):
     for number, case in enumerate(ranks[0]["cases"]):
         samples = [rank["cases"][number]["samples"] for rank in ranks]
         different = len(set(case["data_ranks"]))
@@ -92,7 +90,7 @@ def test_ranks_that_are_read_for_get_their_own_samples_and_positions(ranks):
         assert all(rank["cases"][number]["types"] == ["torch.int64"] for rank in ranks)
 
 
-def test_all_ranks_know_the_corpora_that_some_of_them_read_and_notice_where_those_differ(ranks):
+def test_all_ranks_know_the_corpora_of_the_readers_and_refuse_different_ones(ranks):
     differ = "the hosts do not read the same corpora"
     for rank in ranks:
         assert all(case["agreed"] for case in rank["cases"])

@@ -48,7 +48,7 @@ def prefix(tmp_path):
     return tmp_path / "corpus"
 
 
-def test_a_file_of_megatron_is_read_as_it_was_written(prefix):
+def test_a_file_written_by_megatron_is_read_back_unchanged(prefix):
     file = IndexedFile.open(prefix)
     assert file.tokens.tolist() == [1, 2, 3, 4, 5, 6, 65_000]
     assert file.lengths.tolist() == [3, 1, 2, 1]
@@ -56,7 +56,7 @@ def test_a_file_of_megatron_is_read_as_it_was_written(prefix):
 
 
 @pytest.mark.parametrize("kind", ["<u2", "<i4", "<u1", "<i8"])
-def test_a_file_of_ours_is_read_the_same_by_megatron(tmp_path, kind):
+def test_megatron_reads_the_same_tokens_from_a_file_of_rampcli(tmp_path, kind):
     documents = [[1, 2, 3], [4], [5, 6, 250 if kind == "<u1" else 60_000]]
     write_by_us(tmp_path / "corpus", documents, kind)
     read = megatron.IndexedDataset(str(tmp_path / "corpus"))
@@ -70,7 +70,7 @@ def test_a_file_of_ours_is_read_the_same_by_megatron(tmp_path, kind):
     block=st.integers(1, 7),
     wide=st.booleans(),
 )
-def test_the_index_is_that_of_megatron_byte_for_byte_whatever_the_blocks(
+def test_the_index_equals_megatrons_byte_for_byte_for_any_block_size(
     tmp_path_factory, lengths, block, wide
 ):
     folder, kind = tmp_path_factory.mktemp("index"), np.dtype("<i4" if wide else "<u2")
@@ -81,7 +81,7 @@ def test_the_index_is_that_of_megatron_byte_for_byte_whatever_the_blocks(
     assert bin_of(folder / "ours").read_bytes() == bin_of(folder / "theirs").read_bytes()
 
 
-def test_a_document_that_is_longer_than_a_sequence_can_be_is_several(tmp_path, monkeypatch):
+def test_a_document_longer_than_the_largest_sequence_is_stored_as_several(tmp_path, monkeypatch):
     monkeypatch.setattr(indexed, "LONGEST_SEQUENCE", 4)
     write_by_us(tmp_path / "corpus", [[1] * 9, [2] * 4, [3]])
     file = IndexedFile.open(tmp_path / "corpus")
@@ -94,7 +94,7 @@ def test_a_document_that_is_longer_than_a_sequence_can_be_is_several(tmp_path, m
     ("vocab_size", "kind"),
     [(256, "uint16"), (65_499, "uint16"), (65_500, "int32"), (128_256, "int32")],
 )
-def test_tokens_have_the_type_that_megatron_gives_them(vocab_size, kind):
+def test_tokens_have_the_type_that_megatron_chooses(vocab_size, kind):
     assert token_type(vocab_size).name == kind
     assert megatron.DType.optimal_dtype(vocab_size) is token_type(vocab_size).type
 
@@ -118,7 +118,7 @@ def header(**changes):
         (header()[:-8] + struct.pack("<q", 7), "documents do not cover its sequences"),
     ],
 )
-def test_an_index_that_is_none_is_refused(prefix, content, said):
+def test_a_file_that_is_not_an_index_is_refused(prefix, content, said):
     idx_of(prefix).write_bytes(content)
     with pytest.raises(UsageError, match=said):
         IndexedFile.open(prefix)
@@ -172,7 +172,7 @@ BOUNDARIES = [0, 1, 3, 4]
     ],
 )
 @pytest.mark.parametrize("block", [1, 2, 3, 100])
-def test_numbers_of_an_index_that_contradict_each_other_are_refused_as_it_is_opened(
+def test_an_inconsistent_index_is_refused_when_it_is_opened(
     prefix, monkeypatch, lengths, starts, boundaries, said, block
 ):
     monkeypatch.setattr(indexed, "BLOCK", block)
@@ -185,7 +185,7 @@ def test_numbers_of_an_index_that_contradict_each_other_are_refused_as_it_is_ope
 
 @settings(max_examples=200)
 @given(place=st.integers(0, 10**6), value=st.integers(0, 255))
-def test_whatever_byte_of_an_index_is_another_documents_lie_in_the_tokens_or_it_is_refused(
+def test_an_index_with_any_changed_byte_is_refused_or_stays_within_the_tokens(
     tmp_path_factory, place, value
 ):
     prefix = tmp_path_factory.mktemp("byte") / "corpus"
@@ -203,13 +203,13 @@ def test_whatever_byte_of_an_index_is_another_documents_lie_in_the_tokens_or_it_
     assert (np.diff(starts) >= 0).all()
 
 
-def test_more_tokens_than_64_bits_can_place_are_refused(prefix, monkeypatch):
+def test_more_tokens_than_64_bits_can_address_are_refused(prefix, monkeypatch):
     monkeypatch.setattr(indexed, "MOST_TOKENS", 6)
     with pytest.raises(UsageError, match="have more than 6 tokens"):
         IndexedFile.open(prefix)
 
 
-def test_a_vocabulary_whose_tokens_have_no_type_is_refused():
+def test_a_vocabulary_too_large_for_every_token_type_is_refused():
     assert token_type(2**31).name == "int32"
     with pytest.raises(UsageError, match="has a token 2,147,483,648"):
         token_type(2**31 + 1)
@@ -244,7 +244,7 @@ def test_a_missing_file_and_one_that_cannot_be_read_are_named(prefix, path_of):
 
 
 @pytest.mark.parametrize("path_of", [bin_of, idx_of])
-def test_a_file_that_changes_while_it_is_open_is_noticed(prefix, path_of):
+def test_a_file_that_changes_while_it_is_open_is_refused(prefix, path_of):
     file = IndexedFile.open(prefix)
     file.check_unchanged()
     content = path_of(prefix).read_bytes()
@@ -257,7 +257,7 @@ def test_a_file_that_changes_while_it_is_open_is_noticed(prefix, path_of):
         file.check_unchanged()
 
 
-def test_a_corpus_without_documents_is_one(tmp_path):
+def test_a_corpus_without_documents_is_valid(tmp_path):
     write_by_us(tmp_path / "corpus", [])
     file = IndexedFile.open(tmp_path / "corpus")
     assert (file.documents, len(file.tokens), file.first_tokens(0, 0).tolist()) == (0, 0, [0])

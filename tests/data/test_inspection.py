@@ -33,7 +33,7 @@ def write(prefix, lengths, kind="<u2"):
     write_index(idx_of(prefix), np.dtype(kind), lambda: iter([np.array(lengths, dtype=np.int64)]))
 
 
-def test_a_corpus_of_ours_is_described(prefix):
+def test_a_corpus_built_by_rampcli_is_described(prefix):
     found = inspect(prefix)
     assert (found.documents, found.tokens, found.type, found.tokenizer, found.vocab_size) == (
         3,
@@ -60,7 +60,7 @@ def test_a_corpus_of_ours_is_described(prefix):
     assert faults_of(prefix) == []
 
 
-def test_a_corpus_of_megatron_is_described_as_far_as_anybody_knows(tmp_path):
+def test_a_corpus_of_megatron_is_described_without_a_tokenizer(tmp_path):
     megatron = pytest.importorskip("megatron.core.datasets.indexed_dataset")
     builder = megatron.IndexedDatasetBuilder(str(tmp_path / "theirs.bin"), dtype=np.int32)
     builder.add_document(np.array([7, 8, 9]), [1, 2])
@@ -80,7 +80,7 @@ def test_a_corpus_of_megatron_is_described_as_far_as_anybody_knows(tmp_path):
 
 @settings(max_examples=20)
 @given(lengths=st.lists(st.integers(1, 200_000) | st.integers(1, 9), min_size=1, max_size=12))
-def test_figures_of_lengths_are_those_of_the_lengths(tmp_path_factory, lengths):
+def test_statistics_of_document_lengths_are_exact(tmp_path_factory, lengths):
     prefix = tmp_path_factory.mktemp("lengths") / "corpus"
     write(prefix, lengths)
     found = inspect(prefix)
@@ -151,19 +151,19 @@ FAULTS = {
 
 
 @pytest.mark.parametrize("said", FAULTS)
-def test_whatever_is_wrong_is_named(prefix, said):
+def test_every_kind_of_damage_is_named(prefix, said):
     FAULTS[said](prefix)
     assert any(said in fault for fault in faults_of(prefix)), faults_of(prefix)
 
 
-def test_a_corpus_whose_index_is_damaged_has_no_figures(prefix):
+def test_a_corpus_with_a_damaged_index_has_no_statistics(prefix):
     FAULTS["document 1 ends before it starts"](prefix)
     with pytest.raises(UsageError, match="document 1 ends before it starts"):
         inspect(prefix)
 
 
 @pytest.mark.parametrize(("kind", "token"), [("<i4", -5), ("<i8", 2**40), ("<i8", -(2**63))])
-def test_tokens_that_the_tokenizer_cannot_decode_are_one_error(prefix, kind, token):
+def test_tokens_that_the_tokenizer_cannot_decode_give_one_error(prefix, kind, token):
     write(prefix, [3], kind)
     manifest_of(prefix).unlink()
     put(bin_of(prefix), 0, np.array([token], kind).tobytes())
@@ -172,7 +172,7 @@ def test_tokens_that_the_tokenizer_cannot_decode_are_one_error(prefix, kind, tok
     assert any("token" in fault for fault in faults_of(prefix))
 
 
-def test_a_corpus_that_is_not_there_is_an_error(tmp_path):
+def test_a_missing_corpus_gives_an_error(tmp_path):
     for look in (inspect, faults_of):
         with pytest.raises(UsageError, match=r"cannot read .*none\.idx"):
             look(tmp_path / "none")

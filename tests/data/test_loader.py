@@ -105,7 +105,7 @@ def test_the_ranks_together_read_each_sample_of_the_global_batch_once(
 
 @settings(max_examples=20)
 @given(name=NAMES, micro=SMALL, ranks=SMALL, accumulate=SMALL, first=FIRST)
-def test_every_sample_is_the_one_that_the_blend_gives_it(name, micro, ranks, accumulate, first):
+def test_every_sample_equals_that_of_the_blend(name, micro, ranks, accumulate, first):
     plan = plan_of(micro, ranks, accumulate)
     for loader in loaders(BLENDS[name], plan):
         batch = loader.read(first, plan)
@@ -125,7 +125,9 @@ def test_every_sample_is_the_one_that_the_blend_gives_it(name, micro, ranks, acc
 
 @settings(max_examples=15)
 @given(name=NAMES, micro=SMALL, ranks=SMALL, accumulate=SMALL, first=FIRST)
-def test_a_global_batch_is_the_same_however_it_is_split(name, micro, ranks, accumulate, first):
+def test_a_global_batch_is_the_same_for_any_number_of_ranks_and_micro_batches(
+    name, micro, ranks, accumulate, first
+):
     def rows(plan):
         parts = [loader.read(first, plan) for loader in loaders(BLENDS[name], plan)]
         order = np.argsort(np.concatenate([part.samples for part in parts]))
@@ -165,7 +167,7 @@ def test_a_micro_batch_holds_consecutive_samples_rank_after_rank(micro, ranks, a
 @example(name="two", stages=[(1, 2, 4, None), (2, 2, 3, None), (4, 2, 2, None)], rank=1)
 @example(name="masked", stages=[(2, 2, 4, None), (2, 2, 4, 2), (1, 1, 1, 0)], rank=0)
 @example(name="text", stages=[(4, 4, 1, 300), (4, 4, 2, 284), (4, 4, 1, 300)], rank=3)
-def test_a_ramp_and_jumps_back_read_what_each_step_alone_reads(name, stages, rank):
+def test_a_step_reads_the_same_samples_in_a_ramp_after_a_jump_back_and_alone(name, stages, rank):
     """Batches prefetched for another plan or another position are discarded."""
     loader, first = Loader(BLENDS[name], reading=Reading(rank=rank, ranks=(rank,)), device=CPU), 0
     for micro, accumulate, steps, jump in stages:
@@ -198,7 +200,7 @@ def test_another_seed_reads_other_samples():
 
 
 @pytest.mark.parametrize("name", sorted(BLENDS))
-def test_tensors_are_int64_and_positions_are_there_where_documents_are_told_apart(name):
+def test_tensors_are_int64_and_positions_exist_only_with_a_document_mask(name):
     plan = plan_of(2, 1, 2)
     [loader], [validation] = loaders(BLENDS[name], plan), validation_loaders(BLENDS[name], plan)
     for part in [*loader.read(0, plan).micro_batches, *validation.read(3, plan)]:
@@ -214,7 +216,9 @@ def test_tensors_are_int64_and_positions_are_there_where_documents_are_told_apar
 @given(name=NAMES, micro=SMALL, ranks=SMALL, samples=st.integers(0, 20))
 @example(name="mock", micro=4, ranks=3, samples=1)
 @example(name="masked", micro=3, ranks=2, samples=12)
-def test_validation_asks_each_of_the_first_samples_once_over_all_ranks(name, micro, ranks, samples):
+def test_validation_reads_each_of_the_first_samples_once_over_all_ranks(
+    name, micro, ranks, samples
+):
     plan = plan_of(micro, ranks, 1)
     shares = [list(loader.read(samples, plan)) for loader in validation_loaders(BLENDS[name], plan)]
     assert {len(share) for share in shares} == {-(-samples // (micro * ranks))}
@@ -231,7 +235,7 @@ def test_validation_asks_each_of_the_first_samples_once_over_all_ranks(name, mic
 
 
 @pytest.mark.parametrize("name", sorted(BLENDS))
-def test_what_fills_up_the_last_micro_batches_of_a_validation_can_be_embedded(name):
+def test_tokens_that_pad_the_last_micro_batches_of_a_validation_can_be_embedded(name):
     plan = plan_of(4, 3, 1)
     for loader in validation_loaders(BLENDS[name], plan):
         for part in loader.read(5, plan):
@@ -278,14 +282,14 @@ def in_time(function, *args):
     return ThreadPoolExecutor(max_workers=1).submit(function, *args).result(timeout=PATIENCE_S)
 
 
-def test_the_steps_that_follow_are_read_before_they_are_asked_for():
+def test_the_following_steps_are_read_ahead():
     plan = plan_of(2, 1, 2)
     loader, reached = torn_loader(torn_at=1000, watched=STEPS_AHEAD * plan.global_batch_size)
     in_time(loader.read, 0, plan)
     assert reached.wait(PATIENCE_S)
 
 
-def test_no_more_is_read_ahead_than_two_steps():
+def test_at_most_two_steps_are_read_ahead():
     plan = plan_of(2, 1, 2)
     loader, reached = torn_loader(torn_at=1000, watched=(1 + STEPS_AHEAD) * plan.global_batch_size)
     in_time(loader.read, 0, plan)
@@ -293,7 +297,7 @@ def test_no_more_is_read_ahead_than_two_steps():
     assert not reached.is_set()
 
 
-def test_an_error_of_a_corpus_comes_from_the_read_that_asks_for_it_and_from_no_other():
+def test_a_read_error_is_raised_only_by_the_step_that_needs_the_sample():
     plan = plan_of(2, 1, 2)
     loader, reached = torn_loader(torn_at=8, watched=8)
     for first in (0, 4):
@@ -304,7 +308,7 @@ def test_an_error_of_a_corpus_comes_from_the_read_that_asks_for_it_and_from_no_o
             in_time(loader.read, first, plan)
 
 
-def test_an_error_of_what_was_read_ahead_in_vain_is_never_heard_of():
+def test_an_error_in_an_unused_step_that_was_read_ahead_is_ignored():
     loader, reached = torn_loader(torn_at=8, watched=8)
     in_time(loader.read, 0, plan_of(4, 1, 1))
     assert reached.wait(PATIENCE_S)
@@ -312,7 +316,7 @@ def test_an_error_of_what_was_read_ahead_in_vain_is_never_heard_of():
         assert in_time(loader.read, first, plan_of(2, 1, 1)).samples.tolist() == [first, first + 1]
 
 
-def test_after_an_error_what_is_not_torn_is_read_as_before():
+def test_after_a_read_error_intact_samples_are_still_read():
     plan = plan_of(2, 1, 2)
     loader, _ = torn_loader(torn_at=8)
     with pytest.raises(UsageError, match="torn"):

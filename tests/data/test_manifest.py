@@ -36,7 +36,7 @@ def refusal(prefix):
     ["{", "[]", '{"format": 1}', '{"format": 2}', "\xff", "[" * 100_000],
     ids=lambda content: content[:9],
 )
-def test_a_manifest_that_cannot_be_read_is_an_error_for_the_user(prefix, content):
+def test_an_unreadable_manifest_gives_a_usage_error(prefix, content):
     manifest_of(prefix).write_bytes(content.encode("latin-1"))
     refusal(prefix)
     made = Config()
@@ -48,7 +48,7 @@ def test_a_manifest_that_cannot_be_read_is_an_error_for_the_user(prefix, content
 
 @pytest.mark.parametrize("value", ["a", -1, 1.5, [], {}, True, 10**30], ids=str)
 @pytest.mark.parametrize("name", ["vocab_size", "largest_token", "tokens", "documents", "files"])
-def test_a_field_of_a_manifest_that_has_another_type_is_named(prefix, name, value):
+def test_a_field_of_a_manifest_with_a_wrong_type_is_named(prefix, name, value):
     manifest_of(prefix).write_text(
         json.dumps(json.loads(manifest_of(prefix).read_text()) | {name: value})
     )
@@ -75,12 +75,12 @@ def test_a_manifest_without_a_field_is_damaged(prefix, name):
     assert refusal(prefix).endswith(f"is damaged: it has no {name}")
 
 
-def test_a_manifest_that_is_a_fifo_is_an_error_and_is_not_waited_for(prefix):
+def test_a_manifest_that_is_a_fifo_gives_an_error_without_waiting(prefix):
     manifest_of(prefix).unlink()
     os.mkfifo(manifest_of(prefix))
     assert refusal(prefix) == f"cannot read {prefix}.json: not a regular file"
 
 
-def test_files_without_a_manifest_are_somebody_elses(prefix):
+def test_files_without_a_manifest_come_from_another_program(prefix):
     manifest_of(prefix).unlink()
     assert read_manifest(prefix) is None

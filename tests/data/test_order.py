@@ -37,7 +37,7 @@ def test_every_epoch_reads_every_window_once(size, seed, epoch):
 
 @settings(max_examples=40)
 @given(size=st.integers(50, 700), seed=SEEDS, epoch=st.integers(0, 50))
-def test_epochs_differ_and_seeds_differ(size, seed, epoch):
+def test_orders_of_different_epochs_and_seeds_differ(size, seed, epoch):
     order, other = SampleOrder(windows=size, seed=seed), SampleOrder(windows=size, seed=seed + 1)
     read = windows(order, epoch * size, (epoch + 1) * size)
     assert not np.array_equal(read, windows(order, (epoch + 1) * size, (epoch + 2) * size))
@@ -47,7 +47,7 @@ def test_epochs_differ_and_seeds_differ(size, seed, epoch):
 
 @settings(max_examples=40)
 @given(size=WINDOWS, seed=SEEDS, data=st.data())
-def test_a_sample_is_the_same_window_whoever_asks_for_it_and_with_what_else(size, seed, data):
+def test_the_window_of_a_sample_does_not_depend_on_the_other_samples_requested(size, seed, data):
     samples = np.array(data.draw(st.lists(st.integers(0, 5 * size), min_size=1, max_size=40)))
     order = SampleOrder(windows=size, seed=seed)
     together = order.windows_of(samples)
@@ -67,7 +67,7 @@ def test_windows_have_the_shape_of_the_samples():
     )
 
 
-def test_asking_leaves_the_samples_as_they_were():
+def test_locating_samples_does_not_change_its_input():
     samples = np.arange(90, 110)
     SampleOrder(windows=100, seed=7).windows_of(samples)
     assert np.array_equal(samples, np.arange(90, 110))
@@ -117,14 +117,14 @@ def test_a_corpus_of_any_size_is_read_within_bounds_and_without_repetition(size,
 
 
 @pytest.mark.parametrize(("size", "seeds"), [(5, 1000), (37, 300)])
-def test_over_the_seeds_every_place_gets_every_window_equally_often(size, seeds):
+def test_over_many_seeds_every_place_gets_every_window_equally_often(size, seeds):
     counts = np.zeros((size, size))
     for seed in range(seeds):
         counts[np.arange(size), windows(SampleOrder(windows=size, seed=seed), 0, size)] += 1
     assert abs(chi_square(counts)) < 5
 
 
-def test_over_the_epochs_every_place_gets_every_window_equally_often():
+def test_over_many_epochs_every_place_gets_every_window_equally_often():
     size, order = 37, SampleOrder(windows=37, seed=5)
     read = windows(order, 0, 500 * size).reshape(500, size)
     counts = np.stack([np.bincount(read[:, place], minlength=size) for place in range(size)])
@@ -137,7 +137,7 @@ def test_every_part_of_an_epoch_draws_from_the_whole_corpus():
     assert abs(chi_square(counts)) < 5
 
 
-def test_neighbours_in_the_order_are_not_neighbours_in_the_corpus():
+def test_neighbouring_samples_are_not_neighbouring_windows():
     read = windows(SampleOrder(windows=100_000, seed=3), 0, 100_000)
     counts = np.zeros((20, 20))
     np.add.at(counts, (read[:-1] // 5000, read[1:] // 5000), 1)
@@ -163,14 +163,14 @@ def test_every_corpus_of_a_blend_is_read_whole_in_each_epoch(size, seed, epoch, 
     seed=SEEDS,
     corpora=st.lists(st.integers(0, 30), min_size=2, max_size=2, unique=True),
 )
-def test_corpora_of_a_blend_differ(size, seed, corpora):
+def test_corpora_of_a_blend_have_different_orders(size, seed, corpora):
     one, other = (
         windows(SampleOrder(windows=size, seed=seed, corpus=corpus), 0, size) for corpus in corpora
     )
     assert not np.array_equal(one, other)
 
 
-def test_the_first_corpus_of_a_blend_is_read_in_the_order_of_a_single_one():
+def test_the_first_corpus_of_a_blend_has_the_order_of_a_single_corpus():
     for seed in (0, 1234):
         assert (
             SampleOrder(windows=1000, seed=seed, corpus=0).key
@@ -192,7 +192,7 @@ def stray(counts):
 
 
 @pytest.mark.parametrize("of", ["seeds", "corpora"])
-def test_every_window_is_as_likely_to_be_the_first(of):
+def test_every_window_is_equally_likely_to_be_first(of):
     orders = [
         SampleOrder(windows=50, **({"seed": n} if of == "seeds" else {"seed": 7, "corpus": n}))
         for n in range(2500)
@@ -202,7 +202,7 @@ def test_every_window_is_as_likely_to_be_the_first(of):
 
 
 @pytest.mark.parametrize("place", [0, 4])
-def test_every_pair_of_windows_is_as_likely_to_come_one_after_the_other(place):
+def test_every_pair_of_windows_is_equally_likely_to_be_consecutive(place):
     counts = np.zeros((9, 9))
     for seed in range(3000):
         one, next_one = windows(SampleOrder(windows=9, seed=seed), place, place + 2)
@@ -211,7 +211,7 @@ def test_every_pair_of_windows_is_as_likely_to_come_one_after_the_other(place):
     assert abs(stray(counts[~np.eye(9, dtype=bool)])) < 5
 
 
-def test_an_order_takes_no_memory_however_many_windows_it_has():
+def test_the_memory_of_an_order_does_not_grow_with_its_windows():
     def peak(size):
         tracemalloc.start()
         order = SampleOrder(windows=size, seed=5)

@@ -38,7 +38,7 @@ def corpora_in(library):
     return training, validation
 
 
-def test_the_librarys_source_is_read_and_a_tenth_of_it_held_out(library):
+def test_the_standard_library_is_read_and_a_tenth_held_out(library):
     training, validation = (corpus.tokens.tobytes() for corpus in corpora_in(library))
     for name in ("argparse.py", "json/decoder.py", "os.py", "typing.py", "ast.py"):
         inside, outside = (validation, training) if is_held_out(name) else (training, validation)
@@ -47,14 +47,14 @@ def test_the_librarys_source_is_read_and_a_tenth_of_it_held_out(library):
     assert 0.02 < len(validation) / (len(training) + len(validation)) < 0.25
 
 
-def test_a_tenth_of_many_names_is_held_out_and_a_name_always_falls_alike():
+def test_about_a_tenth_of_names_is_held_out_and_always_the_same_ones():
     names = [f"package/module_{number}.py" for number in range(5000)]
     held_out = [is_held_out(name) for name in names]
     assert held_out == [is_held_out(name) for name in names]
     assert 420 < sum(held_out) < 580
 
 
-def test_tests_and_caches_of_the_library_are_left_out(library):
+def test_tests_and_caches_of_the_standard_library_are_skipped(library):
     folders = [LIBRARY / "test", LIBRARY / "site-packages"]
     left_out = [
         path
@@ -66,7 +66,7 @@ def test_tests_and_caches_of_the_library_are_left_out(library):
     assert not any(path.read_bytes() in together for path in left_out)
 
 
-def test_documents_of_the_library_are_whole_files(library):
+def test_documents_of_the_standard_library_are_whole_files(library):
     for name in ("argparse.py", "json/decoder.py", "os.py"):
         corpus = corpora_in(library)[is_held_out(name)]
         first = corpus.tokens.tobytes().index(source_of(name))
@@ -75,7 +75,7 @@ def test_documents_of_the_library_are_whole_files(library):
         assert not starts.intersection(range(first + 1, first + len(source_of(name))))
 
 
-def test_the_librarys_tokens_are_bytes_and_its_tokenizer_says_so(library):
+def test_the_standard_library_has_bytes_as_tokens_and_a_byte_tokenizer(library):
     tokenizer = Tokenizer.from_str(library.tokenizer)
     read = library.training.read(np.array([3])).tokens[0]
     assert tokenizer.decode(read.tolist()).encode() == bytes(read.tolist())
@@ -91,7 +91,7 @@ def test_a_vocabulary_too_small_for_bytes_is_refused():
     assert refusal.value.remedy == "model.vocab_size=256"
 
 
-def test_more_validation_samples_than_there_are_are_refused():
+def test_more_validation_samples_than_the_corpus_has_are_refused():
     made = config()
     made.trainer.val_samples = 2**40 + 1
     with pytest.raises(UsageError) as refusal:
@@ -107,7 +107,7 @@ def test_a_sample_longer_than_the_corpus_is_refused():
         open_corpora(config(source=DataSource.stdlib, sequence_length=10**9))
 
 
-def test_mock_corpora_follow_the_settings_and_validation_is_not_training():
+def test_mock_corpora_follow_the_settings_and_validation_differs_from_training():
     made = config(sequence_length=9)
     made.model.vocab_size = 77
     corpora = open_corpora(made)
@@ -121,7 +121,7 @@ def test_mock_corpora_follow_the_settings_and_validation_is_not_training():
 
 
 @pytest.mark.parametrize("source", [DataSource.mock, DataSource.stdlib])
-def test_every_source_is_cut_as_the_settings_say(source):
+def test_every_source_is_cut_into_samples_according_to_the_settings(source):
     switches = {"eod_mask_loss": True, "document_mask": True, "pad_last_window": True}
     for corpus in corpora_in(open_corpora(config(source=source, sequence_length=9, **switches))):
         assert corpus.cut == Cut(
@@ -129,7 +129,7 @@ def test_every_source_is_cut_as_the_settings_say(source):
         )
 
 
-def test_training_is_shuffled_by_the_runs_seed_and_validation_is_not():
+def test_training_is_shuffled_with_the_seed_and_validation_is_in_order():
     made = config()
     made.seed = 5
     corpora = open_corpora(made)

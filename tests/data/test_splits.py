@@ -25,7 +25,7 @@ SPLIT = [8, 1, 1]
 @example(lengths=[], split=[98, 1, 1], unit=2)
 @example(lengths=[3], split=[98, 1, 1], unit=2)
 @example(lengths=[2] * 10, split=[0.7, 0.2, 0.1], unit=2)
-def test_parts_are_whole_documents_or_pieces_of_a_single_one_that_follow_one_another_and_are_all(
+def test_parts_are_consecutive_cover_the_corpus_and_cut_only_a_single_document(
     lengths, split, unit
 ):
     starts = np.cumsum([0, *lengths])
@@ -56,7 +56,7 @@ def test_parts_are_whole_documents_or_pieces_of_a_single_one_that_follow_one_ano
     split=st.lists(st.integers(1, 20), min_size=3, max_size=3),
     scale=st.sampled_from([0.01, 0.1, 7]),
 )
-def test_shares_of_a_split_need_not_sum_to_a_hundred(split, scale):
+def test_shares_of_a_split_may_have_any_sum(split, scale):
     whole = TokenCorpus(
         name="whole",
         tokens=np.ones(90, dtype=np.uint8),
@@ -77,7 +77,7 @@ def test_shares_of_a_split_need_not_sum_to_a_hundred(split, scale):
     [("<u2", "indexed"), ("<i4", "indexed"), ("<u1", "indexed"), (None, "text")],
     ids=str,
 )
-def test_training_and_validation_share_no_document_and_nothing_reads_those_for_testing(
+def test_training_and_validation_share_no_document_and_test_documents_are_not_read(
     tmp_path, kind, source
 ):
     if source == "indexed":
@@ -93,7 +93,7 @@ def test_training_and_validation_share_no_document_and_nothing_reads_those_for_t
     assert validation - {0} == set(range(80, 90))  # 0 is the padding
 
 
-def test_each_corpus_of_a_blend_is_split_and_blended_alike_for_validation(tmp_path):
+def test_each_corpus_of_a_blend_is_split_and_validation_has_the_same_blend(tmp_path):
     blend = [
         "3",
         write_files(tmp_path / "one", numbered(10)),
@@ -108,7 +108,7 @@ def test_each_corpus_of_a_blend_is_split_and_blended_alike_for_validation(tmp_pa
     assert corpora.training.orders != corpora.validation.orders == [None, None]
 
 
-def test_a_corpus_for_validation_is_read_whole_and_so_is_that_for_training(tmp_path):
+def test_with_a_validation_corpus_both_corpora_are_read_whole(tmp_path):
     paths = (
         write_files(tmp_path / "one", numbered(10)),
         write_files(tmp_path / "two", numbered(4, first=100)),
@@ -119,7 +119,7 @@ def test_a_corpus_for_validation_is_read_whole_and_so_is_that_for_training(tmp_p
     assert tokens_of(corpora) == [set(range(10)), set(range(100, 104))]
 
 
-def test_a_part_for_validation_begins_with_a_document(tmp_path):
+def test_a_validation_part_begins_with_a_document(tmp_path):
     path = write_files(tmp_path / "wiki", numbered(30, length=7))
     opened = open_corpora(config(path=path, document_mask=True, sequence_length=10))
     [training], [validation] = opened.training.corpora, opened.validation.corpora

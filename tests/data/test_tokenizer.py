@@ -28,7 +28,7 @@ texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=60)
 
 @settings(max_examples=30)
 @given(text=texts)
-def test_the_fast_way_for_bytes_gives_what_the_tokenizer_gives(text):
+def test_the_fast_path_for_bytes_equals_the_tokenizer(text):
     tokenizer = byte_tokenizer()
     (tokens,) = encoder_of(tokenizer)([text])
     assert (
@@ -41,14 +41,14 @@ def test_the_fast_way_for_bytes_gives_what_the_tokenizer_gives(text):
 
 @settings(max_examples=30)
 @given(text=texts, more=texts)
-def test_the_fast_way_for_characters_gives_what_the_tokenizer_gives(text, more):
+def test_the_fast_path_for_characters_equals_the_tokenizer(text, more):
     tokenizer = character_tokenizer(text + more + "x")
     (tokens,) = encoder_of(tokenizer)([text])
     assert tokens.tolist() == tokenizer.encode(text, add_special_tokens=False).ids
     assert tokenizer.decode(tokens.tolist()) == text
 
 
-def test_both_are_recognised_when_they_come_from_a_file(tmp_path):
+def test_both_fast_paths_are_used_for_a_tokenizer_from_a_file(tmp_path):
     for tokenizer in (byte_tokenizer(), character_tokenizer("ab\n ")):
         tokenizer.save(str(tmp_path / "tokenizer.json"))
         read = open_tokenizer(tmp_path / "tokenizer.json")
@@ -59,23 +59,23 @@ def test_both_are_recognised_when_they_come_from_a_file(tmp_path):
         )
 
 
-def test_the_numbers_of_characters_are_in_the_order_of_code_points():
+def test_tokens_of_characters_are_in_the_order_of_code_points():
     assert character_tokenizer("bca\nb").get_vocab() == {"\n": 0, "a": 1, "b": 2, "c": 3}
 
 
-def test_a_character_that_the_corpus_does_not_have_is_named():
+def test_an_unknown_character_is_named():
     with pytest.raises(UsageError, match="no character 'ü'"):
         encoder_of(character_tokenizer("ab"))(["ab", "aüb"])
 
 
-def test_a_tokenizer_that_looks_like_characters_and_is_not_goes_the_slow_way():
+def test_a_tokenizer_that_only_resembles_characters_takes_the_slow_path():
     tokenizer = character_tokenizer("ab ")
     tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
     tokenizer.model = models.WordLevel({"a": 0, "b": 1, "?": 2}, unk_token="?")
     assert [tokens.tolist() for tokens in encoder_of(tokenizer)(["a b ab"])] == [[0, 1, 2]]
 
 
-def test_merges_are_the_same_whoever_learns_them_and_text_comes_back():
+def test_learning_merges_is_deterministic_and_text_round_trips():
     corpus = ["the cat sat on the mat\n" * 20, "é漢字 the end" * 9]
     first, second = (train_bpe(iter(corpus), 300) for _ in range(2))
     assert first.to_str() == second.to_str()
@@ -86,7 +86,7 @@ def test_merges_are_the_same_whoever_learns_them_and_text_comes_back():
     assert first.decode(tokens.tolist()) == text
 
 
-def test_a_file_that_cuts_or_fills_texts_does_neither(tmp_path):
+def test_truncation_and_padding_of_a_tokenizer_file_are_ignored(tmp_path):
     tokenizer = byte_tokenizer()
     tokenizer.enable_truncation(2)
     tokenizer.enable_padding(length=10)
@@ -95,12 +95,12 @@ def test_a_file_that_cuts_or_fills_texts_does_neither(tmp_path):
     assert read.encode("abc").ids == [97, 98, 99]
 
 
-def test_the_vocabulary_counts_gaps():
+def test_the_vocabulary_size_includes_gaps():
     assert vocab_size_of(Tokenizer(models.WordLevel({"a": 0, "b": 41}))) == 42
 
 
 @pytest.mark.parametrize("tokens", [[], ["</s>", "<eos>"]])
-def test_the_end_of_a_document_is_not_guessed_among_none_or_several(tokens):
+def test_an_end_of_document_token_is_not_guessed_if_it_is_missing_or_ambiguous(tokens):
     tokenizer = byte_tokenizer()
     tokenizer.add_special_tokens(tokens)
     assert usual_end_of_document(tokenizer) is None
@@ -116,13 +116,13 @@ def test_the_end_of_a_document_is_not_guessed_among_none_or_several(tokens):
         b'{"model": {"type": "BPE", "vocab": {"a": 0}, "merges": ["a b"]}}',
     ],
 )
-def test_a_broken_file_is_one_error(tmp_path, content):
+def test_a_damaged_tokenizer_file_gives_one_error(tmp_path, content):
     (tmp_path / "tokenizer.json").write_bytes(content)
     with pytest.raises(UsageError, match="is not a tokenizer"):
         open_tokenizer(tmp_path / "tokenizer.json")
 
 
-def test_a_missing_file_and_one_without_tokens_are_errors(tmp_path):
+def test_a_missing_tokenizer_file_and_one_without_tokens_give_errors(tmp_path):
     with pytest.raises(UsageError, match="cannot read the tokenizer"):
         open_tokenizer(tmp_path / "none.json")
     Tokenizer(models.BPE()).save(str(tmp_path / "empty.json"))
@@ -148,7 +148,7 @@ def test_tokens_of_a_slow_tokenizer_are_integers_also_for_empty_texts():
     assert (len(empty), empty.dtype, full.dtype) == (0, np.int64, np.int64)
 
 
-def test_a_model_that_has_special_tokens_among_its_words_is_noticed():
+def test_special_tokens_in_the_vocabulary_of_a_model_are_found():
     words = Tokenizer(models.WordLevel({"a": 0, "<eos>": 1}, unk_token="a"))
     words.add_special_tokens(["<eos>"])
     assert special_tokens_in_text(words) == ["<eos>"]
@@ -161,7 +161,7 @@ def written(path, **changes):
     return path
 
 
-def test_a_tokenizer_that_is_no_file_or_too_large_is_refused_and_not_waited_for(
+def test_a_tokenizer_that_is_not_a_file_or_too_large_is_refused_without_waiting(
     tmp_path, monkeypatch
 ):
     os.mkfifo(tmp_path / "fifo")
@@ -175,7 +175,7 @@ def test_a_tokenizer_that_is_no_file_or_too_large_is_refused_and_not_waited_for(
         open_tokenizer(written(tmp_path / "large.json"))
 
 
-def test_a_panic_of_the_library_is_one_message_and_prints_nothing(tmp_path, capfd):
+def test_a_panic_of_the_library_gives_one_message_and_no_other_output(tmp_path, capfd):
     sly = "\x1b[2J"
     path = written(
         tmp_path / "panics.json", normalizer={"type": "Precompiled", "precompiled_charsmap": "AAAA"}
@@ -189,18 +189,18 @@ def test_a_panic_of_the_library_is_one_message_and_prints_nothing(tmp_path, capf
     assert capfd.readouterr() == ("", "")
 
 
-def test_what_is_printed_while_the_library_works_is_printed_after_it(capfd):
+def test_output_written_during_a_library_call_is_printed_after_it(capfd):
     with tokenizers.failing_as("it fails"):
         os.write(2, b"a warning\n")
     assert capfd.readouterr().err == "a warning\n"
 
 
-def test_an_interrupt_in_the_library_stays_one():
+def test_a_keyboard_interrupt_in_the_library_is_passed_on():
     with pytest.raises(KeyboardInterrupt), tokenizers.failing_as("it fails"):
         raise KeyboardInterrupt
 
 
-def test_special_tokens_that_cannot_be_encoded_are_one_error():
+def test_special_tokens_that_cannot_be_encoded_give_one_error():
     tokenizer = Tokenizer(models.WordLevel({"a": 0}, unk_token="[UNK]"))
     tokenizer.add_special_tokens(["<s>"])
     with pytest.raises(UsageError, match="cannot encode its own special tokens"):

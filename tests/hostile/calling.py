@@ -31,7 +31,7 @@ MEMORY_BYTES = 3 * 2**30
 
 
 class HungError(BaseException):
-    """A command has not ended in time."""
+    """A command exceeded its time limit."""
 
 
 @dataclass(slots=True)
@@ -103,7 +103,7 @@ def _run_here(module: str, arguments: Sequence[str]) -> int:
 
 @contextmanager
 def _captured() -> Iterator[list[str]]:
-    """Gives a list for stdout and stderr of this process and its children, filled at the end."""
+    """Yields a list that receives stdout and stderr of this process and its children at the end."""
     printed: list[str] = []
     sys.stdout.flush()
     sys.stderr.flush()
@@ -129,7 +129,7 @@ def _captured() -> Iterator[list[str]]:
 
 @contextmanager
 def _signals_noted() -> Iterator[list[int]]:
-    """Gives the processes that signals are sent to. Only children and their groups receive them."""
+    """Yields the recorded targets of signals. Only children and their groups receive them."""
     noted: list[int] = []
     kill, killpg, by_pidfd = os.kill, os.killpg, signal.pidfd_send_signal
 

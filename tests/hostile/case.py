@@ -1,4 +1,4 @@
-"""A hostile case: what is planted, what is typed, and the right exit codes."""
+"""A hostile case: planted files, the command line, and the accepted exit codes."""
 
 import shlex
 from collections.abc import Sequence
@@ -40,6 +40,6 @@ class Case:
 def case(
     name: str, command: str, code: int | Sequence[int], *plants: Plant, **facts: object
 ) -> Case:
-    """Returns a row. The command is given as it is typed."""
+    """Returns a row. `command` is one line, as typed in a shell."""
     codes = (code,) if isinstance(code, int) else tuple(code)
     return Case(name=name, command=tuple(shlex.split(command)), codes=codes, plants=plants, **facts)  # type: ignore[arg-type]

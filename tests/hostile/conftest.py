@@ -8,5 +8,5 @@ from once import make_once
 
 @pytest.fixture(scope="session")
 def materials(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of an honest corpus, run and export."""
+    """A folder with an intact corpus, run and export."""
     return make_once(tmp_path_factory, "materials", make_materials)

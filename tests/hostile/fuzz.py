@@ -1,4 +1,4 @@
-"""Damages files and command lines at random and holds every command to the laws: `make fuzz`.
+"""Damages files and command lines at random and checks the laws of every command: `make fuzz`.
 
 Environment: MINUTES (default 60) and SEED (default: a random one). A case depends on its seed and
 its number alone, and `CASE=SEED:NUMBER` runs one again. The files of a finding are kept in a
@@ -47,7 +47,7 @@ MADE = (
     "half.skipped.jsonl",
 )
 CHANGED = ("half.building", "run/slurm")
-"""What the commands below may write. Nothing else may change."""
+"""Files that the commands below may write. Nothing else may change."""
 KEPT = Path(__file__).parents[2] / ".fuzz"
 MATERIALS = KEPT / "materials"
 PROGRESS_EVERY_S = 60.0
@@ -133,7 +133,7 @@ COMMANDS = (
     "status run --json",
 )
 SHARE_OF_WORDS = 0.05
-"""Small, because these cases take longest."""
+"""A small share, because these cases take longest."""
 
 
 @dataclass(slots=True)
@@ -157,7 +157,7 @@ class Fuzzer:
 
     @property
     def _honest(self) -> Path:
-        """The folder of the first contents."""
+        """The folder with the original contents."""
         return self.folder.with_name("honest")
 
     def _begin_anew(self) -> None:
@@ -170,7 +170,7 @@ class Fuzzer:
         shutil.copytree(self._world.here, self._honest)
 
     def run(self, seed: int, number: int) -> None:
-        """Run one case, and note what it breaks."""
+        """Runs one case and records the rules that it breaks."""
         random = Random(f"{seed}:{number}")
         damaged, words, lock = self._planted(random)
         before = _facts_of(self.folder)
@@ -286,7 +286,7 @@ def _facts_of(folder: Path) -> dict[str, tuple[int, ...]]:
 
 
 def cases_until(is_over: Callable[[], bool], *, first: int) -> Iterator[int]:
-    """Gives the numbers of cases until it is over."""
+    """Yields numbers of cases until the time is over."""
     number = first
     while not is_over():
         yield number
@@ -313,7 +313,7 @@ def fuzz_here(seed: int, first: int, until: float, at: Path) -> int:
 
 
 def main() -> int:
-    """Runs a process on each processor. A process that a case kills is a finding, and replaced."""
+    """Runs a process on each processor. A killed process is a finding and is replaced."""
     if "CASE" in os.environ:
         seed, number = map(int, os.environ["CASE"].split(":"))
         with tempfile.TemporaryDirectory() as scratch:
@@ -336,7 +336,7 @@ def main() -> int:
     ]
     began = told = time.monotonic()
     print(f"seed {seed}, {len(lanes)} processes, {seconds / 60:g} minutes", flush=True)
-    while sum(lane.goes_on() for lane in lanes):  # not any(): every lane is checked
+    while sum(lane.is_running() for lane in lanes):  # not any(): every lane is checked
         time.sleep(0.2)
         if time.monotonic() >= told + PROGRESS_EVERY_S:
             told = time.monotonic()
@@ -374,8 +374,8 @@ class Lane:
         """The number of the current case."""
         return int(self.at.read_text() or 0)
 
-    def goes_on(self) -> bool:
-        """Returns whether the lane runs. A process that died is replaced."""
+    def is_running(self) -> bool:
+        """Returns True while the lane has time left. Replaces its process if it died."""
         code = self._process.poll()
         if code is None:
             return True

@@ -15,7 +15,7 @@ LONGEST_LINE = 1500
 
 
 def broken_laws(ended: Ended, *, codes: Collection[int]) -> list[str]:
-    """Returns the laws that a command broke, in words."""
+    """Describes the laws that a command broke."""
     broken = (
         []
         if ended.code in codes
@@ -60,7 +60,7 @@ def changes(
     *,
     writes: Collection[str],
 ) -> list[str]:
-    """Returns what a command changed, made or removed and may not write.
+    """Returns the paths that a command changed, created or removed without permission.
 
     Args:
         before: a snapshot of the folder.

@@ -1,4 +1,4 @@
-"""Damages bytes, JSON, YAML, tensor files, indexes and command lines at random, as a seed says."""
+"""Damages bytes, JSON, YAML, tensor files, indexes and command lines at random, from a seed."""
 
 import json
 import struct
@@ -121,7 +121,7 @@ Mutation = Callable[[Random, bytes], bytes]
 
 
 def bytes_at_random(random: Random, content: bytes) -> bytes:
-    """Flips, cuts, repeats and inserts."""
+    """Flips, cuts, repeats and inserts bytes."""
     for _ in range(random.choice((1, 1, 2, 5))):
         first = random.randrange(len(content) + 1)
         last = min(len(content), first + random.choice((1, 2, 8, 100, 5000)))
@@ -161,7 +161,7 @@ def rows_at_random(random: Random, content: bytes) -> bytes:
 
 
 def _changed(random: Random, tree: Any) -> Any:
-    """Returns a tree with one change, in a place as deep as chance has it."""
+    """Returns a tree with one change at a random depth."""
     if isinstance(tree, dict) and tree and random.random() < 0.8:
         key = random.choice(list(tree))
         if random.random() < 0.1:
@@ -257,7 +257,7 @@ def numbers_at_random(random: Random, content: bytes) -> bytes:
 
 
 def words_at_random(random: Random, words: Sequence[str]) -> list[str]:
-    """Changes words of a command line, but the first."""
+    """Changes words of a command line except the first."""
     changed = list(words)
     for _ in range(random.choice((1, 1, 2, 3))):
         place = random.randrange(1, len(changed) + 1)

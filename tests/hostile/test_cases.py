@@ -1,4 +1,4 @@
-"""The table of hostile cases, each held to the laws of `hostile.laws`."""
+"""Runs each hostile case and checks it against the laws of `hostile.laws`."""
 
 import fcntl
 import os
@@ -14,7 +14,7 @@ from hostile.world import World, snapshot
 
 
 @pytest.mark.parametrize("row", CASES, ids=lambda row: row.id)
-def test_nothing_foreign_is_touched_and_one_message_says_what_is_wrong(
+def test_a_hostile_file_gives_one_message_and_nothing_foreign_is_changed(
     row: Case, materials, tmp_path
 ):
     world = World.build(tmp_path, materials, row.uses)
@@ -25,9 +25,7 @@ def test_nothing_foreign_is_touched_and_one_message_says_what_is_wrong(
         if lock is not None:
             fcntl.flock(lock, fcntl.LOCK_EX)
         ended = call(*row.command, cwd=world.here)
-        if (
-            row.holds_lock
-        ):  # a signal to the process that holds the lock, which is this one, is right
+        if row.holds_lock:  # this process holds the lock, so a signal to it is correct
             ended.signalled = [process for process in ended.signalled if process != os.getpid()]
     broken = broken_laws(ended, codes=row.codes)
     broken += changes(before, snapshot(tmp_path), writes=[f"here/{name}" for name in row.writes])
@@ -35,5 +33,5 @@ def test_nothing_foreign_is_touched_and_one_message_says_what_is_wrong(
     assert broken == [], f"\n{ended.stdout[-1500:]}\n{ended.stderr[-3000:]}"
 
 
-def test_there_are_two_hundred_cases_and_each_is_its_own():
+def test_cases_are_at_least_two_hundred_and_distinct():
     assert len({row.id for row in CASES}) == len(CASES) >= 200

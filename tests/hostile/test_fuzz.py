@@ -1,4 +1,4 @@
-"""A short run of what `make fuzz` does for an hour."""
+"""Runs `make fuzz`, which takes an hour, for a short time."""
 
 from hostile.fuzz import Fuzzer
 
@@ -6,7 +6,7 @@ CASES = 250
 SEED = 0
 
 
-def test_files_and_words_that_are_damaged_at_random_break_no_law(materials, tmp_path):
+def test_randomly_damaged_files_and_words_break_no_rule(materials, tmp_path):
     fuzzer = Fuzzer(tmp_path / "world", materials)
     for number in range(CASES):
         fuzzer.run(SEED, number)

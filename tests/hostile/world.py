@@ -1,4 +1,4 @@
-"""The files of a hostile case: a working directory, canaries, and the ways to plant something."""
+"""The files of a hostile case: a working directory, canaries, and ways to plant files."""
 
 import hashlib
 import json
@@ -43,7 +43,7 @@ class World:
 
     @classmethod
     def build(cls, folder: Path, materials: Path, names: tuple[str, ...]) -> "World":
-        """Copy materials, whose names may be prefixes, and put canaries beside them."""
+        """Copies materials, whose names may be prefixes, and puts canaries beside them."""
         world = cls(folder / "here", folder / "outside")
         world.here.mkdir()
         for name in names:
@@ -69,13 +69,13 @@ class World:
         return world
 
     def path(self, name: str) -> Path:
-        """A path below `here`, whose folder is made."""
+        """Returns a path below `here` and creates its folder."""
         path = self.here / name
         path.parent.mkdir(parents=True, exist_ok=True)
         return path
 
     def clear(self, name: str) -> Path:
-        """As `path`, after deleting what stands there."""
+        """Like `path`, but deletes any file or folder at the path first."""
         path = self.path(name)
         if path.is_dir() and not path.is_symlink():
             shutil.rmtree(path)
@@ -95,12 +95,12 @@ def write(name: str, content: str | bytes) -> Plant:
 
 
 def write_json(name: str, content: Any) -> Plant:
-    """Plants a JSON file. It may hold NaN."""
+    """Plants a JSON file, which may contain NaN."""
     return write(name, json.dumps(content))
 
 
 def edit_json(name: str, change: Callable[[Any], Any]) -> Plant:
-    """Plants a JSON file that was honest: `change` alters it in place, or returns another."""
+    """Plants an altered JSON file: `change` edits the value in place or returns another."""
 
     def plant(world: World) -> None:
         content = json.loads((world.here / name).read_text())
@@ -110,12 +110,12 @@ def edit_json(name: str, change: Callable[[Any], Any]) -> Plant:
 
 
 def edit_bytes(name: str, change: Callable[[bytes], bytes]) -> Plant:
-    """Plants a file made from what was there."""
+    """Plants a file computed from the previous content."""
     return lambda world: (world.here / name).write_bytes(change((world.here / name).read_bytes()))
 
 
 def edit_text(name: str, old: str, new: str) -> Plant:
-    """Replaces a piece of text, which has to be there."""
+    """Replaces a piece of text, which must be present."""
 
     def plant(world: World) -> None:
         text = (world.here / name).read_text()
@@ -126,7 +126,7 @@ def edit_text(name: str, old: str, new: str) -> Plant:
 
 
 def cut(name: str, share: float = 0.5) -> Plant:
-    """Cuts a file off."""
+    """Truncates a file."""
     return edit_bytes(name, lambda content: content[: int(len(content) * share)])
 
 
@@ -151,7 +151,7 @@ def device(name: str) -> Plant:
 
 
 def folder(name: str) -> Plant:
-    """Plants a folder that holds something, where a file is expected."""
+    """Plants a folder with a file in it where a file is expected."""
 
     def plant(world: World) -> None:
         world.clear(name).mkdir()
@@ -164,12 +164,12 @@ def hostile_json() -> dict[str, str | bytes]:
     """Returns texts that must not crash a reader of JSON."""
     return {
         "empty": "",
-        "cut": '{"step": 1, "sta',
+        "truncated": '{"step": 1, "sta',
         "deep list": "[" * DEEP,
         "deep mapping": '{"a":' * DEEP,
         "closed deep list": "[" * DEEP + "]" * DEEP,
         "null": "null",
-        "a text": '"text"',
+        "a string": '"text"',
         "a list": "[1, 2]",
         "not UTF-8": b'{"status": "\xff\xfe"}',
         "NUL bytes": b"\0" * 100,

@@ -1,4 +1,4 @@
-"""Stands in for workers in tests of the supervisor: writes their files and exits, as scripted."""
+"""Replaces workers in tests of the supervisor: writes their files and exits, as scripted."""
 
 import json
 import os

@@ -13,8 +13,8 @@ def test_each_value_of_the_setting_has_a_launcher():
 
 
 @pytest.mark.parametrize("name", LAUNCHERS)
-def test_a_run_that_never_started_has_no_jobs_anywhere(name, tmp_path, monkeypatch):
-    monkeypatch.setenv("PATH", str(tmp_path))  # so that no queue is asked
+def test_a_run_that_never_started_has_no_jobs_under_any_launcher(name, tmp_path, monkeypatch):
+    monkeypatch.setenv("PATH", str(tmp_path))  # so that no Slurm command is found
     launcher, directory = LAUNCHERS[name], RunDirectory(tmp_path / "run")
     assert launcher.jobs(directory) == launcher.cancel(directory) == []
     assert not launcher.can_ask()

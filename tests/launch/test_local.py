@@ -18,7 +18,7 @@ def run(tmp_path):
     return run
 
 
-def test_ranks_use_the_gpus_of_the_remaining_nodes_and_need_not_fill_the_last_one(run):
+def test_ranks_use_the_gpus_of_the_remaining_nodes_and_may_leave_some_idle(run):
     workers = LocalWorkers(
         run, World(nodes=(0, 2), ranks=3), run.logs / "stage_0.log", devices=2, gpus=list("abcdef")
     )

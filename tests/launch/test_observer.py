@@ -29,7 +29,7 @@ def take_steps(run, *steps):
 
 
 @pytest.mark.parametrize("steps_before_the_next_poll", range(6))
-def test_repeated_steps_are_passed_on_however_late_the_feed_is_polled(
+def test_repeated_steps_are_reported_even_if_the_feed_is_polled_late(
     run, steps_before_the_next_poll
 ):
     take_steps(run, 1, 2, 3, 4)

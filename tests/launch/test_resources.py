@@ -41,7 +41,7 @@ def tiny(accelerator):
         ("gpu", "3,5", ["3", "5"]),
     ],
 )
-def test_a_run_reserves_the_gpus_of_its_largest_stage_or_none(
+def test_a_run_reserves_all_gpus_of_its_largest_stage_or_none(
     claims,  # noqa: ARG001
     monkeypatch,
     accelerator,
@@ -70,7 +70,7 @@ def test_concurrent_runs_get_different_gpus_until_there_are_too_few(claims, monk
         assert again == ["0", "1"]
 
 
-def test_a_run_that_needs_more_gpus_than_there_are_is_refused_with_their_number(monkeypatch):
+def test_a_run_that_needs_more_gpus_than_exist_is_refused_with_their_number(monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
     resolved = resolve(llm.gpt3_5b.pretrain_recipe())
     with pytest.raises(

@@ -21,7 +21,7 @@ def test_two_consecutive_crashes_at_the_same_step_end_the_restarts():
     assert restarts.after_crash(4) == "workers crashed at step 5 on two consecutive starts"
 
 
-def test_a_crash_before_training_and_one_at_a_step_differ():
+def test_a_crash_before_training_differs_from_one_at_a_step():
     restarts = Restarts(max_restarts=10, backoff_s=1.0)
     assert [restarts.after_crash(step) for step in (None, 4, None, 4)] == [1.0, 2.0, 4.0, 8.0]
 
@@ -33,7 +33,7 @@ def test_two_consecutive_crashes_before_training_end_the_restarts():
     assert why == "workers crashed before the first step on two consecutive starts"
 
 
-def test_a_lost_node_counts_as_a_crash_but_blames_no_step():
+def test_a_lost_node_counts_as_a_crash_at_no_step():
     restarts = Restarts(max_restarts=3, backoff_s=1.0)
     assert [restarts.after_crash(4), restarts.after_lost_node(), restarts.after_crash(4)] == [
         1.0,

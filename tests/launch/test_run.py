@@ -68,7 +68,7 @@ def test_a_checkpoint_of_another_configuration_is_refused_with_the_difference(
     assert refused.value.exit_code == 4
 
 
-def test_a_setting_that_is_newer_than_the_checkpoint_had_its_default(tmp_path):
+def test_a_setting_newer_than_the_checkpoint_counts_as_its_default(tmp_path):
     newer = ("model.step_batch_size_schedule", "rampup.decrease_batch_size_if_needed")
     resolved = tiny(tmp_path)
     leave_checkpoint(resolved, consumed_samples=resolved.plan.end_sample, without=newer)
@@ -135,7 +135,7 @@ def test_missing_data_files_are_refused_before_anything_is_written(source, tmp_p
     assert not (tmp_path / "run").exists()
 
 
-def test_resume_must_needs_a_checkpoint(tmp_path):
+def test_resume_must_requires_a_checkpoint(tmp_path):
     with pytest.raises(NoCheckpointError) as refused:
         run(tiny(tmp_path, "resume=must"))
     assert refused.value.exit_code == 5

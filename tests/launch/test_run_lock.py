@@ -88,7 +88,7 @@ LIES = [  # possible contents of a lock file
 
 @pytest.fixture
 def bystander():
-    """A process of this user that has nothing to do with the run."""
+    """An unrelated process of this user."""
     with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"]) as process:
         yield process
         assert process.poll() is None

@@ -16,7 +16,7 @@ def number(request):
     signal.signal(request.param, before)
 
 
-def test_the_first_signal_asks_and_a_later_one_ends_at_once(number):
+def test_the_first_signal_requests_a_stop_and_a_later_one_ends_at_once(number):
     with catch_stop_signals() as signals:
         assert (signals.signal, signals.at_once) == (None, False)
         os.kill(os.getpid(), number)

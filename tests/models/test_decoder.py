@@ -17,7 +17,7 @@ def model(request) -> Decoder:
     return model
 
 
-def test_a_token_sees_no_later_token(model):
+def test_a_token_attends_to_no_later_token(model):
     tokens = torch.randint(64, (2, 16), generator=torch.Generator().manual_seed(0))
     changed = tokens.clone()
     changed[:, 9:] = (changed[:, 9:] + 1) % 64
@@ -38,14 +38,14 @@ def test_the_order_of_earlier_tokens_matters(model):
     assert not torch.allclose(model(tokens)[:, -1], model(swapped)[:, -1], atol=1e-7)
 
 
-def test_fresh_weights_know_nothing_so_the_loss_is_that_of_guessing(model):
+def test_the_loss_of_initial_weights_is_that_of_uniform_guessing(model):
     tokens = torch.randint(64, (8, 16), generator=torch.Generator().manual_seed(0))
     labels = torch.randint(64, (8, 16), generator=torch.Generator().manual_seed(1))
     loss = torch.nn.functional.cross_entropy(model(tokens).flatten(0, 1), labels.flatten())
     assert loss.item() == pytest.approx(math.log(64), abs=0.1)
 
 
-def test_rotation_keeps_lengths_and_depends_on_distance_alone():
+def test_rotary_embedding_keeps_norms_and_depends_only_on_distance():
     table = RotaryTable(ModelConfig(head_size=8), sequence_length=12)
     table.fill()
     query, key = torch.randn(2, 8, generator=torch.Generator().manual_seed(0))
@@ -59,7 +59,7 @@ def test_rotation_keeps_lengths_and_depends_on_distance_alone():
         torch.testing.assert_close(diagonal, diagonal[:1].expand_as(diagonal), atol=1e-5, rtol=1e-5)
 
 
-def test_scaled_rotation_leaves_fast_turns_slows_slow_ones_and_blends_between():
+def test_rotary_scaling_keeps_high_frequencies_slows_low_ones_and_blends_between():
     model = ModelConfig(head_size=64, rotary_base=500_000.0)
     plain = frequencies(model)
     model.rotary_scale_factor, model.rotary_original_length = 8.0, 8192
@@ -72,7 +72,7 @@ def test_scaled_rotation_leaves_fast_turns_slows_slow_ones_and_blends_between():
     assert ((scaled < plain) & (scaled > plain / 8))[between].all()
 
 
-def test_a_window_hides_what_lies_further_back():
+def test_a_sliding_window_hides_tokens_further_back():
     query, key, value = torch.randn(3, 1, 2, 12, 8, generator=torch.Generator().manual_seed(0))
     window = CausalAttention(sliding_window=4)
     whole = window(query, key, value)
@@ -87,7 +87,7 @@ def test_a_window_hides_what_lies_further_back():
 
 
 @pytest.mark.parametrize("sliding_window", [None, 5])
-def test_the_last_queries_see_as_much_as_if_all_were_asked(sliding_window):
+def test_attention_of_the_last_queries_equals_that_of_all_queries(sliding_window):
     query, key, value = torch.randn(3, 2, 4, 12, 8, generator=torch.Generator().manual_seed(0))
     core = CausalAttention(sliding_window=sliding_window)
     for some in (1, 5):
@@ -97,7 +97,7 @@ def test_the_last_queries_see_as_much_as_if_all_were_asked(sliding_window):
         )
 
 
-def test_parts_of_a_model_one_after_another_are_the_model(model):
+def test_pipeline_stages_in_sequence_equal_the_model(model):
     parts = [
         Decoder(model.model, sequence_length=16, layers=layers)
         for layers in (range(1), range(1, 2))
@@ -110,7 +110,7 @@ def test_parts_of_a_model_one_after_another_are_the_model(model):
     assert sorted(names) == sorted(name for name, _ in model.named_parameters())
 
 
-def test_a_cache_gives_what_the_whole_forward_pass_gives(model):
+def test_a_cache_gives_the_same_logits_as_the_full_forward_pass(model):
     tokens, cache = torch.randint(64, (2, 16), generator=torch.Generator().manual_seed(0)), {}
     pieces = [
         model(tokens[:, first:last], torch.arange(first, last), cache)

@@ -39,7 +39,7 @@ def places():
 
 
 @torch.no_grad()
-def test_documents_in_one_sequence_give_what_each_of_them_alone_gives(model):
+def test_packed_documents_give_the_same_logits_as_separate_ones(model):
     tokens = tokens_of(len(PACKED))
     packed = model(tokens, places())
     for row, starts in enumerate(PACKED):
@@ -58,7 +58,7 @@ def test_without_the_mask_the_second_document_sees_the_first(model):
 
 
 @torch.no_grad()
-def test_a_document_does_not_change_with_what_lies_before_and_behind_it(model):
+def test_a_document_is_independent_of_its_neighbours_in_the_sequence(model):
     tokens = tokens_of(1)
     changed = tokens.clone()
     changed[0, :9], changed[0, 21:] = (tokens[0, :9] + 1) % 128, (tokens[0, 21:] + 1) % 128
@@ -68,7 +68,7 @@ def test_a_document_does_not_change_with_what_lies_before_and_behind_it(model):
 
 
 @torch.no_grad()
-def test_a_sequence_of_one_document_is_the_same_with_a_mask_and_without(model):
+def test_the_mask_changes_nothing_for_a_sequence_of_one_document(model):
     tokens, one = tokens_of(2), torch.arange(LENGTH)
     assert torch.equal(model(tokens), model(tokens, one))
     torch.testing.assert_close(model(tokens, one.repeat(2, 1)), model(tokens), **CLOSE)
@@ -79,14 +79,14 @@ def test_a_sequence_of_one_document_is_the_same_with_a_mask_and_without(model):
 
 @torch.no_grad()
 @pytest.mark.parametrize("family", ["llama3", "mistral", "gpt3"])
-def test_parts_of_a_model_one_after_another_are_the_model_with_a_mask_too(family):
+def test_pipeline_stages_in_sequence_equal_the_model_with_a_document_mask(family):
     first, last = (decoder(family, layers) for layers in (range(1), range(1, 2)))
     tokens = tokens_of(len(PACKED))
     assert torch.equal(last(first(tokens, places()), places()), decoder(family)(tokens, places()))
 
 
 @pytest.mark.parametrize("sliding_window", [None, 5])
-def test_each_query_sees_the_tokens_of_its_document_up_to_itself_and_no_others(sliding_window):
+def test_each_query_attends_to_its_own_document_up_to_itself(sliding_window):
     core, in_documents = CausalAttention(sliding_window=sliding_window), places()
     mask = core._mask(LENGTH, LENGTH, in_documents, device=torch.device("cpu"))
     for row, starts in enumerate(PACKED):

@@ -50,7 +50,7 @@ def ours_from(folder: Path, family) -> Decoder:
 
 
 @torch.no_grad()
-def test_the_logits_are_those_of_transformers_own_class(family, theirs, tmp_path):
+def test_the_logits_equal_those_of_the_transformers_class(family, theirs, tmp_path):
     expected = theirs(TOKENS).logits
     assert expected.std() > 0.1
     torch.testing.assert_close(
@@ -59,14 +59,14 @@ def test_the_logits_are_those_of_transformers_own_class(family, theirs, tmp_path
 
 
 @pytest.mark.usefixtures("theirs")
-def test_the_settings_are_read_from_what_transformers_writes(family, tmp_path):
+def test_settings_are_read_from_a_config_of_transformers(family, tmp_path):
     read = read_config(tmp_path / "theirs")
     expected = to_huggingface(family, sequence_length=SEQUENCE, dtype="float32")
     assert to_huggingface(read, sequence_length=SEQUENCE, dtype="float32") == expected
 
 
 @torch.no_grad()
-def test_several_files_and_bf16_are_read_as_they_are(family, theirs, tmp_path):
+def test_weights_in_several_files_and_in_bf16_are_read_exactly(family, theirs, tmp_path):
     theirs.to(torch.bfloat16).save_pretrained(tmp_path / "parts", max_shard_size="40KB")
     assert len(list((tmp_path / "parts").glob("*.safetensors"))) > 1
     expected = AutoModelForCausalLM.from_pretrained(tmp_path / "parts", dtype=torch.float32)(
@@ -131,7 +131,7 @@ WRONG = {
 
 
 @pytest.mark.parametrize(("change", "said"), WRONG.values(), ids=WRONG)
-def test_a_tensor_that_the_model_does_not_have_so_is_refused_by_its_name_before_any_is_read(
+def test_a_tensor_that_does_not_fit_the_model_is_refused_by_name_before_any_is_read(
     saved, change, said
 ):
     folder, shape = saved(change)
@@ -141,7 +141,7 @@ def test_a_tensor_that_the_model_does_not_have_so_is_refused_by_its_name_before_
 
 
 @pytest.mark.parametrize("number", [math.nan, math.inf, -math.inf])
-def test_weights_that_are_not_finite_are_refused(saved, number):
+def test_nonfinite_weights_are_refused(saved, number):
     folder, shape = saved(lambda tensors: tensors[LAYER_WEIGHT][5, 7].fill_(number))
     with pytest.raises(
         DamagedFileError, match=rf"{LAYER_WEIGHT} in .* holds values that are not finite"
@@ -157,7 +157,7 @@ def test_a_tensor_in_two_files_is_refused(saved):
 
 
 @pytest.mark.parametrize("harm", ["cut", "fifo", "garbage", "link to itself"])
-def test_a_damaged_file_is_refused_and_nobody_waits(saved, harm):
+def test_a_damaged_file_is_refused_without_waiting(saved, harm):
     folder, shape = saved()
     file = folder / "model.safetensors"
     content = file.read_bytes()
@@ -172,14 +172,14 @@ def test_a_damaged_file_is_refused_and_nobody_waits(saved, harm):
         Folder(folder, shape, sequence_length=SEQUENCE)
 
 
-def test_a_file_that_is_shortened_while_it_is_read_is_refused(saved):
+def test_a_file_that_is_truncated_while_it_is_read_is_refused(saved):
     opened = Folder(*saved(), sequence_length=SEQUENCE)
     os.truncate(opened.path / "model.safetensors", 5000)
     with pytest.raises(DamagedFileError, match="ends too soon"):
         fill_weights(Decoder(FAMILIES["llama3"], sequence_length=SEQUENCE), opened.rows_of)
 
 
-def test_links_are_read_as_the_hub_s_cache_has_them_and_folders_below_are_not(saved):
+def test_links_as_in_the_cache_of_the_hub_are_read_and_subfolders_are_not(saved):
     folder, shape = saved()
     expected = ours_from(folder, shape)
     (folder / "blobs").mkdir()
@@ -189,7 +189,7 @@ def test_links_are_read_as_the_hub_s_cache_has_them_and_folders_below_are_not(sa
     assert all(map(torch.equal, ours_from(folder, shape).parameters(), expected.parameters()))
 
 
-def test_a_gpt_2_for_longer_sequences_is_read_up_to_the_length_of_ours(tmp_path):
+def test_position_embeddings_of_a_longer_gpt_2_are_read_up_to_the_sequence_length(tmp_path):
     shape, positions = FAMILIES["gpt3"], torch.randn(2 * SEQUENCE, 64)
     tensors = {}
     for name, parameter in Decoder(shape, sequence_length=2 * SEQUENCE).named_parameters():
@@ -209,7 +209,7 @@ def test_a_gpt_2_for_longer_sequences_is_read_up_to_the_length_of_ours(tmp_path)
     )
 
 
-def test_initial_weights_are_not_what_a_folder_holds(family, tmp_path, theirs):  # noqa: ARG001
+def test_initial_weights_differ_from_imported_ones(family, tmp_path, theirs):  # noqa: ARG001
     model = Decoder(family, sequence_length=SEQUENCE)
     fill_weights(model, initial_weights(1))
     imported = ours_from(tmp_path / "theirs", family)

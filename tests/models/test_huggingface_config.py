@@ -77,27 +77,27 @@ def folder(tmp_path):
         (GPT2 | {"activation_function": "relu"}, "activation_function=relu"),
     ],
 )
-def test_a_model_that_this_decoder_is_not_is_refused(folder, told, said):
+def test_a_model_that_the_decoder_cannot_represent_is_refused(folder, told, said):
     with pytest.raises(UsageError) as refused:
         read_config(folder(told))
     assert said in str(refused.value)
 
 
-def test_a_config_that_is_no_regular_file_is_refused_and_nobody_waits(tmp_path):
+def test_a_config_that_is_not_a_regular_file_is_refused_without_waiting(tmp_path):
     os.mkfifo(tmp_path / "config.json")
     for folder in (tmp_path, tmp_path / "nowhere", Path("x\0y"), tmp_path / "config.json"):
         with pytest.raises(UsageError, match="cannot read"):
             read_config(folder)
 
 
-def test_a_setting_that_does_not_fit_is_told_with_the_file_that_it_came_from(folder):
+def test_an_invalid_imported_setting_is_refused_with_its_file(folder):
     path = folder(LLAMA | {"num_attention_heads": 3, "num_key_value_heads": 2})
     with pytest.raises(UsageError, match="does not divide") as refused:
         read_config(path)
     assert refused.value.set_by == (str(path / "config.json"),)
 
 
-def test_what_transformers_4_and_5_call_the_same_is_read_as_the_same(folder):
+def test_configs_of_transformers_4_and_5_give_the_same_settings(folder):
     scaling = {
         "factor": 8.0,
         "low_freq_factor": 1.0,
@@ -123,13 +123,13 @@ def test_what_transformers_4_and_5_call_the_same_is_read_as_the_same(folder):
     assert (old.rotary_base, old.rotary_scale_factor) == (500_000.0, 8.0)
 
 
-def test_what_is_imported_is_taken_by_the_schema_as_it_stands(folder):
+def test_imported_settings_fit_the_schema_unchanged(folder):
     settings = as_settings(read_config(folder(LLAMA)))
     config = build({f"model.{name}": value for name, value in settings.items()}, place=lambda _: "")
     assert as_settings(config.model) == settings
 
 
-def test_settings_that_mean_the_same_are_no_difference_and_all_that_differ_are_offered(folder):
+def test_equivalent_settings_do_not_differ_and_all_differences_are_suggested(folder):
     path = folder(LLAMA)
     (path / "model.safetensors").touch()
     config = Config(

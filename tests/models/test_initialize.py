@@ -13,7 +13,7 @@ def build(config, seed: int = 1) -> Decoder:
 
 
 @pytest.mark.parametrize("family", ["small_llama", "small_gpt"])
-def test_weights_are_a_function_of_the_seed_alone(family, request):
+def test_initial_weights_depend_only_on_the_seed(family, request):
     config = request.getfixturevalue(family)
     first, again, other = build(config), build(config), build(config, seed=2)
     for name, value in first.state_dict().items():
@@ -21,7 +21,7 @@ def test_weights_are_a_function_of_the_seed_alone(family, request):
     assert not torch.equal(first.embedding.weight, other.embedding.weight)
 
 
-def test_adding_a_layer_leaves_the_others_as_they_were(small_llama):
+def test_adding_a_layer_does_not_change_the_others(small_llama):
     before = build(small_llama).state_dict()
     small_llama.model.num_layers = 3
     small_llama.model.init_std = 0.02
@@ -31,7 +31,7 @@ def test_adding_a_layer_leaves_the_others_as_they_were(small_llama):
     )
 
 
-def test_projections_into_the_residual_stream_are_drawn_smaller(small_llama):
+def test_projections_into_the_residual_stream_start_with_a_smaller_standard_deviation(small_llama):
     small_llama.model.hidden_size = 256
     model = build(small_llama)
     assert model.layers["0"].attention.query.weight.std().item() == pytest.approx(0.02, rel=0.03)
@@ -52,7 +52,7 @@ def test_norms_start_at_one_and_biases_at_zero(small_gpt):
             assert value.eq(0).all()
 
 
-def test_a_row_is_the_same_whoever_draws_it(small_llama):
+def test_initial_rows_are_the_same_however_ranks_divide_them(small_llama):
     model = build(small_llama)
     name = "layers.1.ffn.up.weight"
     whole = initial_rows(model, name, first=0, rows=48, seed=1)

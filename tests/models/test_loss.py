@@ -46,7 +46,7 @@ def gradients(hidden, output, loss):
 
 @pytest.mark.parametrize(("dtype", "atol"), [(torch.float32, 1e-5), (torch.bfloat16, 5e-2)])
 @pytest.mark.parametrize("tokens", [10, TOKENS_AT_ONCE["cpu"], 2 * TOKENS_AT_ONCE["cpu"] + 6])
-def test_the_loss_and_its_gradients_are_those_of_cross_entropy_however_many_pieces_the_tokens_make(
+def test_the_chunked_loss_and_its_gradients_equal_cross_entropy_for_any_chunk_size(
     tokens, dtype, atol
 ):
     hidden, output, labels = some_tokens(tokens, dtype)
@@ -70,7 +70,7 @@ def test_the_loss_and_its_gradients_are_those_of_cross_entropy_however_many_piec
         assert summed_loss(hidden, output, labels).item() == loss.item()
 
 
-def test_tokens_without_a_label_that_counts_change_nothing():
+def test_ignored_labels_give_no_loss_and_no_gradient():
     hidden, output, labels = some_tokens(20)
     labels[:] = IGNORED
     loss = summed_loss(hidden, output, labels)
@@ -78,7 +78,7 @@ def test_tokens_without_a_label_that_counts_change_nothing():
     assert not any(gradient.any() for gradient in gradients(hidden, output, loss))
 
 
-def test_the_logits_are_never_there_whole():
+def test_the_whole_logits_are_never_in_memory_at_once():
     hidden, output, labels = some_tokens(4 * TOKENS_AT_ONCE["cpu"])
     with LargestTensor() as largest:
         summed_loss(hidden, output, labels).backward()

@@ -13,7 +13,7 @@ def some(shape: tuple[int, ...], dtype: torch.dtype, seed: int) -> torch.Tensor:
 
 @pytest.mark.parametrize("shape", [(SIZE,), (7, SIZE), (2, 5, 3, SIZE)])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_it_and_its_gradients_are_those_of_torch(dtype, shape):
+def test_the_norm_and_its_gradients_equal_those_of_torch(dtype, shape):
     x, weight, gradient = (
         some(shape, dtype, 0).requires_grad_(),
         some((SIZE,), dtype, 1).requires_grad_(),
@@ -29,7 +29,7 @@ def test_it_and_its_gradients_are_those_of_torch(dtype, shape):
         torch.testing.assert_close(one, other.to(dtype))
 
 
-def test_its_backward_is_the_derivative_of_its_forward():
+def test_the_backward_pass_of_the_norm_is_its_derivative():
     x, weight = (
         some((3, SIZE), torch.float64, 0).requires_grad_(),
         some((SIZE,), torch.float64, 1).requires_grad_(),
@@ -39,7 +39,7 @@ def test_its_backward_is_the_derivative_of_its_forward():
     )
 
 
-def test_an_input_of_zeros_stays_zeros_and_has_a_finite_gradient():
+def test_an_input_of_zeros_gives_zeros_and_a_finite_gradient():
     x = torch.zeros(2, SIZE, requires_grad=True)
     output = RMSNorm(SIZE, eps=EPSILON)(x)
     output.sum().backward()

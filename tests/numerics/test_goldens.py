@@ -7,12 +7,12 @@ from numerics.goldens import FILE, RECIPES, train
 GOLDENS = json.loads(FILE.read_text(encoding="utf-8"))
 
 
-def test_there_is_a_golden_for_each_recipe_and_no_other():
+def test_goldens_and_recipes_match_one_to_one():
     assert list(GOLDENS) == list(RECIPES)
 
 
 @pytest.mark.parametrize("recipe", RECIPES)
-def test_ten_steps_give_the_losses_that_they_gave(recipe):
+def test_ten_steps_give_the_golden_losses(recipe):
     """The tolerance is for other processors, which round differently."""
     rows = train(recipe)
     assert {row["global_batch_size"] for row in rows} == {4, 8}

@@ -18,7 +18,7 @@ class Place:
 
 
 @pytest.mark.parametrize("ranks", [1, 2, 4])
-def test_every_token_is_on_one_rank_and_all_attend_to_as_many(ranks):
+def test_every_token_is_on_one_rank_and_ranks_attend_to_equally_many(ranks):
     positions = torch.arange(48)
     pieces = [pieces_of(positions, Place(rank, ranks), dim=0) for rank in range(ranks)]
     assert torch.equal(torch.cat(pieces).sort().values, positions)

@@ -20,7 +20,7 @@ def test_one_rank_in_fp32_stays_a_plain_model(small_llama, build_passes):
     assert model(torch.zeros(1, 8, dtype=torch.int64)).dtype is torch.float32
 
 
-def test_after_a_validation_a_rank_holds_its_part_alone(small_llama, build_passes):
+def test_after_a_validation_a_rank_holds_only_its_shard(small_llama, build_passes):
     small_llama.trainer.precision = Precision.bf16
     passes = build_passes(small_llama)
     tokens = torch.zeros(1, 8, dtype=torch.int64)

@@ -1,4 +1,4 @@
-"""Golden settings: what every recipe sets, as far as it differs from the defaults of the schema.
+"""Golden settings: the settings of every recipe that differ from the defaults of the schema.
 
 `make goldens` writes the file anew.
 """
@@ -16,7 +16,7 @@ from rampcli.config.snapshot import settings
 
 FILE = Path(__file__).with_name("goldens.json")
 REQUIRED = {"shakespeare_char": ["data.path=my.txt"]}
-"""By recipe: words without which it is refused."""
+"""Required words by recipe."""
 
 
 def settings_of(name: str) -> dict[str, object]:
@@ -36,12 +36,12 @@ def to_text(goldens: dict[str, dict[str, object]]) -> str:
     return "{\n" + ",\n".join(blocks) + "\n}\n"
 
 
-def test_there_is_a_golden_for_each_recipe_and_no_other():
+def test_goldens_and_recipes_match_one_to_one():
     assert list(json.loads(FILE.read_text(encoding="utf-8"))) == llm.recipe_names()
 
 
 @pytest.mark.parametrize("name", llm.recipe_names())
-def test_a_recipe_has_the_settings_of_its_golden(name):
+def test_the_settings_of_a_recipe_equal_its_golden(name):
     golden = json.loads(FILE.read_text(encoding="utf-8"))[name]
     assert settings_of(name) == golden
 

@@ -152,7 +152,7 @@ def resolved():
     return {name: resolve(getattr(llm, name).pretrain_recipe()) for name in PARAMETERS}
 
 
-def test_every_recipe_of_a_published_model_is_in_every_table():
+def test_every_table_covers_every_recipe_of_a_published_model():
     published = set(llm.recipe_names()) - {"llama3_tiny", "shakespeare_char"}
     assert published == set(PARAMETERS) == set(TRAINING) == set(SPLITS)
     assert set(UNCOUNTED) | set(GPT3_INIT_STD) == published
@@ -170,9 +170,7 @@ def test_a_recipe_has_the_published_number_of_parameters_counted_and_built(
 
 
 @pytest.mark.parametrize(("name", "uncounted"), UNCOUNTED.items())
-def test_settings_that_do_not_change_the_number_of_parameters_are_as_published(
-    resolved, name, uncounted
-):
+def test_settings_that_parameter_counts_do_not_show_are_as_published(resolved, name, uncounted):
     model = resolved[name].config.model
     assert (
         Uncounted(
@@ -203,7 +201,7 @@ def test_queries_and_keys_are_normalised_only_in_qwen3(resolved, name):
 
 
 @pytest.mark.parametrize(("name", "training"), TRAINING.items())
-def test_batch_length_and_learning_rate_are_those_of_the_source(resolved, name, training):
+def test_batch_size_sequence_length_and_learning_rate_are_as_published(resolved, name, training):
     config = resolved[name].config
     batch = (
         config.model.global_batch_size,
@@ -218,7 +216,7 @@ def test_batch_length_and_learning_rate_are_those_of_the_source(resolved, name, 
 
 
 @pytest.mark.parametrize(("name", "split"), SPLITS.items())
-def test_a_model_is_split_as_in_the_source(resolved, name, split):
+def test_the_parallel_sizes_are_as_published(resolved, name, split):
     config = resolved[name].config
     parallel = config.parallel
     sizes = (
@@ -230,7 +228,7 @@ def test_a_model_is_split_as_in_the_source(resolved, name, split):
 
 
 @pytest.mark.parametrize(("name", "split"), SPLITS.items())
-def test_the_parallel_sizes_divide_the_model_and_every_process_has_work(resolved, name, split):
+def test_the_parallel_sizes_divide_the_model_and_occupy_every_process(resolved, name, split):
     config, plan = resolved[name].config, resolved[name].plan
     model = config.model
     groups = model.num_query_groups or model.num_attention_heads

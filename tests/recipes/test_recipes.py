@@ -36,20 +36,20 @@ def test_every_recipe_composes_and_plans_under_its_own_name(resolved, name):
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_the_snapshot_of_every_recipe_is_read_as_it_was_written(resolved, name, tmp_path):
+def test_the_snapshot_of_every_recipe_is_read_back_unchanged(resolved, name, tmp_path):
     (tmp_path / "config.yaml").write_text(to_yaml(resolved[name].config), encoding="utf-8")
     assert read(tmp_path / "config.yaml") == resolved[name].config
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_recipe_takes_the_shape_of_its_model_from_the_file_of_that_name(resolved, name):
+def test_a_recipe_takes_its_model_from_the_file_of_the_same_name(resolved, name):
     for key in ("num_layers", "hidden_size", "num_attention_heads", "init_std"):
         place = explain(f"model.{key}", resolved[name])["set_by"]
         assert place.startswith(f"model/{name}.yaml:")
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_recipe_says_what_it_trains_and_names_its_source(name):
+def test_the_docstring_of_a_recipe_says_what_it_trains_and_names_its_source(name):
     summary, *reasons, source = inspect.getdoc(getattr(llm, name).pretrain_recipe).split("\n\n")
     assert summary.startswith("Pretrains ")
     assert "\n" not in summary
@@ -89,7 +89,7 @@ def test_llama3_8b_leaves_four_data_parallel_ranks_on_a_node_of_eight(resolved):
     )
 
 
-def test_llama3_tiny_grows_from_one_process_to_two_over_the_librarys_bytes(resolved):
+def test_llama3_tiny_grows_from_one_process_to_two_on_the_standard_library(resolved):
     worlds = [stage.world_size for stage in resolved["llama3_tiny"].plan.stages]
     assert worlds == sorted(worlds)
     assert (worlds[0], worlds[-1]) == (1, 2)
@@ -107,7 +107,7 @@ def test_shakespeare_char_takes_nanogpts_tokens_in_a_third_fewer_steps(resolved)
     assert count_parameters(config.model, sequence_length=64) == 509_568
 
 
-def test_shakespeare_char_asks_for_a_text():
+def test_shakespeare_char_requires_a_path_to_a_text():
     with pytest.raises(UsageError, match=r"needs data\.path"):
         resolve(llm.shakespeare_char.pretrain_recipe())
 
@@ -124,7 +124,7 @@ def test_shakespeare_char_trains_on_nine_tenths_of_one_text_and_validates_on_the
     )
 
 
-def test_llama3_8b_typed_and_written_in_python_give_the_same_snapshot():
+def test_llama3_8b_gives_the_same_snapshot_from_typed_words_and_python():
     typed = lay_over(
         llm.from_factory("llama3_8b"),
         [

@@ -34,7 +34,7 @@ def steps(rates, *, stage=0, world=1, accumulate=1):
     ]
 
 
-def test_the_figures_are_medians_per_gpu_over_the_steps_after_the_first(run, planned):
+def test_throughput_is_the_median_per_gpu_over_the_steps_after_the_first(run, planned):
     slow = [1.0] * WARM_UP_STEPS
     rows = [
         *steps([*slow, 1000.0, 3000.0, 2000.0]),
@@ -59,7 +59,7 @@ def test_the_first_steps_of_every_set_of_processes_are_left_out(run, planned):
 
 
 @pytest.mark.parametrize("rows", [[], steps([500.0] * WARM_UP_STEPS)])
-def test_a_run_that_is_too_short_has_no_figures(run, planned, rows):
+def test_a_run_that_is_too_short_has_no_throughput(run, planned, rows):
     directory = run(rows)
     with pytest.raises(UsageError, match="no stage has more than 3 steps") as refused:
         measured_points(directory, planned("llama3_tiny").config)
@@ -75,7 +75,7 @@ def test_a_run_that_is_too_short_has_no_figures(run, planned, rows):
         ("data.micro_batch_size=2", "data.micro_batch_size"),
     ],
 )
-def test_figures_of_another_model_are_refused(run, planned, word, key):
+def test_throughput_measured_on_another_model_is_refused(run, planned, word, key):
     directory = run(steps([500.0] * 5), planned("llama3_tiny", word))
     with pytest.raises(UsageError, match=f"that run had {key}={word.partition('=')[2]}") as refused:
         measured_points(directory, planned("llama3_tiny").config)
@@ -86,7 +86,7 @@ def test_figures_of_another_model_are_refused(run, planned, word, key):
     "word",
     ["optim.lr=0.01", "seed=5", "trainer.num_nodes=4", "model.global_batch_size=32", "name=other"],
 )
-def test_figures_of_the_same_model_are_used_if_other_settings_differ(run, planned, word):
+def test_throughput_of_the_same_model_is_used_although_other_settings_differ(run, planned, word):
     directory = run(steps([500.0] * 5), planned("llama3_tiny", word))
     assert measured_points(directory, planned("llama3_tiny").config) == ((1, 500.0),)
 

@@ -57,7 +57,7 @@ def number(text: str) -> float:
     return float(text.replace(",", ""))
 
 
-def test_the_plan_of_nemos_ramp_up_page_is_the_table_that_its_rule_gives(planned):
+def test_the_plan_of_nemos_ramp_up_example_follows_its_rule(planned):
     assert rows(plan_table(planned(*RAMP_UP_PAGE), width=160), "batch", "from", "steps")[:-1] == [
         ("256", "0", "32,553"),
         ("384", "8,333,568", "21,701"),
@@ -105,7 +105,7 @@ def test_a_wider_terminal_shows_what_a_narrower_one_shows_and_more(planned, word
     }
 
 
-def test_the_bars_go_first_and_the_learning_rates_next(planned):
+def test_a_narrow_terminal_drops_the_bars_first_and_the_learning_rates_next(planned):
     resolved = planned("gpt3_5b")
     dropped, width = [], 200
     while len(cells(plan_table(resolved, width=width))) > 8 and width > 0:
@@ -118,7 +118,7 @@ def test_the_bars_go_first_and_the_learning_rates_next(planned):
     assert dropped[:5] == ["", "first lr", "last lr", "micro", "from"]
 
 
-def test_a_bar_is_as_long_as_its_batch_is_large(planned):
+def test_the_length_of_a_bar_is_proportional_to_its_batch(planned):
     bars = cells(plan_table(planned("gpt3_5b"), width=160))[""]
     assert [len(bar) for bar in bars] == [BAR_WIDTH * stage // 8 for stage in range(1, 9)] + [0]
     falling = cells(
@@ -179,7 +179,7 @@ def test_hours_are_samples_over_throughput_and_the_total_includes_restarts(plann
 @pytest.mark.parametrize(
     ("samples_per_s", "hours"), [(0.001, "6,250"), (0.01, "625"), (1, "6.2"), (100, "0.062")]
 )
-def test_hours_are_shown_with_the_precision_that_a_reader_needs(planned, samples_per_s, hours):
+def test_hours_are_rounded_to_useful_precision(planned, samples_per_s, hours):
     words = [
         "model.rampup_batch_size=null",
         "model.global_batch_size=2560",
@@ -190,7 +190,7 @@ def test_hours_are_shown_with_the_precision_that_a_reader_needs(planned, samples
     assert cells(plan_table(resolved, width=160))["hours"] == [hours]
 
 
-def test_fewer_micro_batches_are_slower_as_the_efficiency_says(planned):
+def test_fewer_micro_batches_are_slower_according_to_the_efficiency(planned):
     resolved = planned("gpt3_5b", "rampup.efficiency='1:1000 4:4000'", "rampup.restart_s=0")
     columns = cells(plan_table(resolved, width=1000))
     rates = {"1": 1000, "2": 2000, "3": 3000, "4": 4000}
@@ -202,7 +202,7 @@ def test_fewer_micro_batches_are_slower_as_the_efficiency_says(planned):
         )
 
 
-def test_without_figures_there_are_no_hours(planned):
+def test_without_throughput_no_hours_are_shown(planned):
     resolved = planned("gpt3_5b", "throughput.mfu=null")
     assert not {"hours", "GPU-hours"} & cells(plan_table(resolved, width=160)).keys()
     assert (plan_totals(resolved.plan).hours, plan_totals(resolved.plan).gpu_hours) == ("-", "-")
@@ -218,7 +218,7 @@ def test_a_run_without_end_has_no_totals(planned):
     assert plan_summary(resolved)[0] == "a run without end; run directory runs/gpt3_5b"
 
 
-def test_the_learning_rates_are_those_of_the_first_and_the_last_step_of_a_stage(planned):
+def test_a_stage_shows_the_learning_rates_of_its_first_and_last_step(planned):
     resolved = planned("gpt3_5b")
     rate, columns = resolved.learning_rate(), cells(plan_table(resolved, width=160))
     for first, last, stage in zip(
@@ -239,7 +239,7 @@ def test_loaded_samples_are_shown_if_hosts_read_for_others(planned):
     assert not {"load", "hosts"} & cells(plan_table(planned("gpt3_5b"), width=160)).keys()
 
 
-def test_of_very_many_stages_the_first_and_the_last_are_shown(planned):
+def test_a_plan_of_very_many_stages_shows_the_first_and_the_last(planned):
     few = ["llama3_8b", "model.global_batch_size=480", "model.rampup_batch_size=[8,8,50M]"]
     many = ["llama3_8b", "model.global_batch_size=488", "model.rampup_batch_size=[8,8,50M]"]
     assert len(plan_table(planned(*few), width=160).rows) == MOST_ROWS + 1
@@ -297,7 +297,7 @@ def test_the_total_counts_only_restarts_that_happen(planned):
     ],
     ids=lambda value: value[1] if isinstance(value, tuple) else "",
 )
-def test_notes_name_what_a_user_may_not_expect(planned, words, note):
+def test_notes_name_unexpected_facts(planned, words, note):
     assert note in plan_summary(planned(*words))
 
 
@@ -306,7 +306,7 @@ def test_an_ordinary_plan_has_no_notes(planned):
         assert [line for line in plan_summary(planned(name)) if line.startswith("note:")] == []
 
 
-def test_a_comparison_has_the_figures_of_each_plan_and_none_for_a_misfit(planned):
+def test_a_comparison_has_a_row_per_plan_and_an_empty_row_for_one_that_does_not_fit(planned):
     small, large = planned("gpt3_5b", "trainer.num_nodes=8"), planned("gpt3_5b")
     columns = cells(
         comparison_table(
@@ -327,14 +327,14 @@ def test_a_comparison_has_the_figures_of_each_plan_and_none_for_a_misfit(planned
     ] == [""] * 6
 
 
-def test_the_nodes_of_many_stages_are_the_first_and_the_last(planned):
+def test_a_comparison_shows_the_first_and_last_nodes_of_many_stages(planned):
     many = planned("llama3_8b", "model.rampup_batch_size=[32,32,50M]", "trainer.num_nodes=4")
     assert len(many.plan.stages) > 10
     nodes = [stage.num_nodes for stage in many.plan.stages]
     assert cells(comparison_table([("many", many)]))["nodes"] == [f"{nodes[0]} ... {nodes[-1]}"]
 
 
-def test_a_table_changes_nothing(planned):
+def test_printing_a_table_does_not_change_the_plan(planned):
     resolved = planned("gpt3_5b")
     before = dict(leaves(resolved.config))
     plan_table(resolved, width=80)

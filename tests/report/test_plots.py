@@ -37,7 +37,7 @@ def test_a_picture_is_xml_with_every_batch_size_and_the_title_as_text(planned, t
     } <= set(said)
 
 
-def test_batch_sizes_are_written_from_left_to_right_and_from_below(planned, tmp_path):
+def test_batch_sizes_are_labelled_from_left_to_right_and_bottom_up(planned, tmp_path):
     root = ElementTree.fromstring(drawn(planned("gpt3_5b"), tmp_path / "x.svg"))
     places = {
         element.text: (float(element.get("x")), -float(element.get("y")))
@@ -49,7 +49,7 @@ def test_batch_sizes_are_written_from_left_to_right_and_from_below(planned, tmp_
     assert [y for _, y in steps] == sorted(y for _, y in steps)
 
 
-def test_sizes_of_stages_too_narrow_for_their_number_are_left_out(planned, tmp_path):
+def test_stages_too_narrow_for_a_label_have_none(planned, tmp_path):
     schedule = "model.step_batch_size_schedule='samples: 0:256 100000:512 200000:768 20000000:2048'"
     said = texts(
         drawn(planned("gpt3_5b", schedule, "model.rampup_batch_size=null"), tmp_path / "x.svg")
@@ -58,7 +58,7 @@ def test_sizes_of_stages_too_narrow_for_their_number_are_left_out(planned, tmp_p
     assert not {"256", "512"} & {*said}
 
 
-def test_very_many_batch_sizes_are_drawn_without_their_numbers(planned, tmp_path):
+def test_very_many_batch_sizes_are_drawn_without_labels(planned, tmp_path):
     resolved = planned("llama3_8b", "model.rampup_batch_size=[32,32,50M]")
     said = texts(drawn(resolved, tmp_path / "x.svg"))
     assert [stage.global_batch_size for stage in resolved.plan.stages][:2] == [32, 64]
@@ -66,7 +66,7 @@ def test_very_many_batch_sizes_are_drawn_without_their_numbers(planned, tmp_path
 
 
 @pytest.mark.parametrize("suffix", [".svg", ".png"])
-def test_the_same_plan_gives_the_same_bytes_and_another_plan_others(planned, tmp_path, suffix):
+def test_equal_plans_give_equal_bytes_and_different_plans_different_ones(planned, tmp_path, suffix):
     first, again = (
         drawn(planned("gpt3_5b"), tmp_path / f"{name}{suffix}") for name in ("first", "again")
     )
@@ -83,7 +83,7 @@ def test_another_process_gives_the_same_bytes(planned, tmp_path):
     assert (tmp_path / "there.svg").read_bytes() == here
 
 
-def test_a_png_is_one(planned, tmp_path):
+def test_a_png_starts_with_the_png_signature(planned, tmp_path):
     content = drawn(planned("gpt3_5b"), tmp_path / "x.png")
     assert content.startswith(b"\x89PNG\r\n\x1a\n")
     assert content.rstrip().endswith(b"IEND\xaeB`\x82")
@@ -99,5 +99,5 @@ def test_a_picture_says_that_the_last_stage_continues_if_it_is_cut(planned, tmp_
 
 
 @pytest.mark.parametrize("title", ["<&>\"'", "a & b", "100%", "a_b^c"])
-def test_any_title_is_written_as_it_is(planned, tmp_path, title):
+def test_any_title_is_written_unchanged(planned, tmp_path, title):
     assert title in texts(drawn(planned("llama3_8b"), tmp_path / "x.svg", title=title))

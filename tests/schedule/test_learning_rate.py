@@ -76,7 +76,7 @@ def falling(draw):
 
 @pytest.mark.parametrize("style", STYLES)
 @given(warmup=st.integers(1, 10**9), share=SHARES, peak=PEAKS)
-def test_the_rate_rises_in_proportion_to_the_samples_up_to_the_peak_at_the_end_of_the_warmup(
+def test_the_rate_rises_linearly_over_samples_to_the_peak_at_the_end_of_the_warmup(
     style, warmup, share, peak
 ):
     schedule = rate(
@@ -98,7 +98,7 @@ def test_the_rate_does_not_jump_where_the_warmup_ends(style, warmup):
 
 
 @given(schedule=falling(), beyond=st.integers(0, 10**9))
-def test_a_rate_that_falls_is_at_its_floor_at_the_end_and_stays_there(schedule, beyond):
+def test_a_falling_rate_reaches_its_floor_at_the_end_and_stays_there(schedule, beyond):
     assert schedule.at(schedule.end_sample + beyond, global_batch_size=16) == pytest.approx(
         schedule.floor, rel=1e-9, abs=1e-15
     )
@@ -274,7 +274,7 @@ def test_a_coupling_never_raises_the_rate_above_its_peak_if_the_batch_shrinks():
     assert rates == pytest.approx([schedule.peak * share for share in (1 / 4, 1, 1 / 8)])
 
 
-def test_a_coupling_leaves_the_target_batch_alone():
+def test_a_coupling_does_not_change_the_rate_at_the_target_batch():
     assert {name: scale(1.0) for name, scale in BATCH_COUPLINGS.items()} == {
         "none": 1.0,
         "sqrt": 1.0,
@@ -321,9 +321,7 @@ def test_a_ramp_does_not_stretch_a_schedule_that_is_counted_in_samples(style):
     peak=PEAKS,
     consumed=st.integers(100, 10**9),
 )
-def test_seesaw_falls_with_the_root_of_the_batch_and_with_nothing_else(
-    first, stairs, peak, consumed
-):
+def test_the_rate_under_seesaw_depends_only_on_the_root_of_the_batch(first, stairs, peak, consumed):
     schedule = rate(
         "seesaw",
         peak=peak,

@@ -60,11 +60,11 @@ def saved(factor, *, end=END, global_batch_size=1000, fall=quarter_cosine):
 
 @pytest.mark.parametrize(("factor", "percent"), [(1.1, 33.8), (1.5, 27.1), (2.0, 22.0)])
 @pytest.mark.parametrize("end", [END, 10**12])
-def test_a_quarter_cosine_in_stairs_saves_the_steps_of_the_paper(factor, percent, end):
+def test_seesaw_on_a_quarter_cosine_saves_the_share_of_steps_in_the_paper(factor, percent, end):
     assert 100 * saved(factor, end=end) == pytest.approx(percent, abs=0.1)
 
 
-def test_in_the_limit_of_small_stairs_a_quarter_cosine_saves_1_minus_2_over_pi():
+def test_seesaw_with_small_steps_saves_1_minus_2_over_pi_of_a_quarter_cosine():
     limit = 1 - steps_in_the_limit(quarter_cosine(END), global_batch_size=1000, end_sample=END) / (
         END / 1000
     )
@@ -73,13 +73,13 @@ def test_in_the_limit_of_small_stairs_a_quarter_cosine_saves_1_minus_2_over_pi()
 
 
 @pytest.mark.parametrize(("fall", "share"), [(linear, 1 / 2), (cosine, 1 / 2), (level, 0.0)])
-def test_the_limit_is_the_part_of_the_rate_that_a_decay_takes_away(fall, share):
+def test_the_limit_of_saved_steps_is_exact_for_known_decays(fall, share):
     limit = 1 - steps_in_the_limit(fall(END), global_batch_size=1000, end_sample=END) / (END / 1000)
     assert limit == pytest.approx(share, abs=1e-6)
 
 
 @pytest.mark.parametrize("fall", [quarter_cosine, linear, cosine])
-def test_the_smaller_the_stairs_the_more_steps_are_saved_and_never_more_than_the_limit(fall):
+def test_smaller_stairs_save_more_steps_but_never_more_than_the_limit(fall):
     limit = 1 - steps_in_the_limit(fall(END), global_batch_size=1000, end_sample=END) / (END / 1000)
     shares = [saved(factor, fall=fall) for factor in (4.0, 2.0, 1.5, 1.1, 1.02)]
     assert shares == sorted(shares)
@@ -148,7 +148,7 @@ def test_a_rate_that_does_not_fall_keeps_the_batch():
     ] == [(0, 8)]
 
 
-def test_a_rate_that_falls_off_a_cliff_takes_the_stairs_of_it_at_once():
+def test_a_sudden_fall_of_the_rate_takes_all_its_stairs_at_once():
     ramp = staircase(
         lambda consumed: 1.0 if consumed < 5000 else 0.1,
         global_batch_size=8,
@@ -163,9 +163,7 @@ def test_a_rate_that_falls_off_a_cliff_takes_the_stairs_of_it_at_once():
 
 
 @given(decay=decays(), peak=st.floats(1e-6, 1))
-def test_the_rate_of_a_stair_over_the_root_of_its_growth_is_the_rate_that_the_decay_has_fallen_to(
-    decay, peak
-):
+def test_the_rate_of_a_stair_divided_by_the_root_of_its_growth_is_the_decayed_rate(decay, peak):
     """The rate falls by `sqrt(a)` as the batch grows by `a`: rate / sqrt(batch) falls by `a`."""
     ramp = staircase(**decay)
     rate = LearningRate(

@@ -10,7 +10,7 @@ def test_a_model_is_built_on_the_meta_device_first(small_llama):
     assert all(parameter.is_meta for parameter in model.parameters())
 
 
-def test_a_rank_asks_for_its_own_rows_only(small_llama):
+def test_a_rank_requests_only_its_own_rows(small_llama):
     model = Decoder(small_llama.model, sequence_length=16)
     asked = {}
 

@@ -8,7 +8,7 @@ from rampcli.train.optimizers import Muon, build_optimizers
 
 
 @pytest.mark.parametrize("optimizer", list(Optimizer))
-def test_weight_decay_touches_matrices_only_and_every_parameter_has_one_optimiser(
+def test_weight_decay_applies_only_to_matrices_and_each_parameter_has_one_optimiser(
     small_gpt, optimizer
 ):
     small_gpt.optim.optimizer = optimizer
@@ -27,7 +27,7 @@ def test_weight_decay_touches_matrices_only_and_every_parameter_has_one_optimise
         )
 
 
-def test_muon_gets_the_matrices_of_the_layers_and_nothing_else(small_llama):
+def test_muon_optimises_exactly_the_matrices_of_the_layers(small_llama):
     small_llama.optim.optimizer = Optimizer.muon
     model = Decoder(small_llama.model, sequence_length=16)
     muon, _ = build_optimizers([model], small_llama.optim)
@@ -39,7 +39,7 @@ def test_muon_gets_the_matrices_of_the_layers_and_nothing_else(small_llama):
 
 
 @pytest.mark.parametrize("stacked", [1, 200, optimizers.STACKED])
-def test_muon_takes_the_steps_of_torchs_muon_for_any_stack_size(monkeypatch, stacked):
+def test_muon_takes_the_same_steps_as_torchs_muon_for_any_stack_size(monkeypatch, stacked):
     monkeypatch.setattr(optimizers, "STACKED", stacked)
     shapes = [(12, 8), (8, 8), (12, 8), (8, 20), (12, 8)]
     mine, theirs = (

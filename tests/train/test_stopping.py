@@ -42,7 +42,7 @@ def test_a_supervised_process_ignores_a_second_signal():
 
 
 @pytest.mark.parametrize("micro_batch_s", [0.001, 0.01, 0.3, 0.9, 5.0])
-def test_ranks_ask_each_other_about_once_a_second(micro_batch_s):
+def test_ranks_synchronise_stop_requests_about_once_a_second(micro_batch_s):
     stop = StopRequest()
     stop.expect(micro_batch_s)
     asked = [number for number in range(1, 5001) if stop.is_time_to_ask()]
@@ -55,5 +55,5 @@ def test_ranks_ask_each_other_about_once_a_second(micro_batch_s):
     )
 
 
-def test_ranks_ask_after_every_micro_batch_until_its_time_is_known():
+def test_ranks_synchronise_after_every_micro_batch_until_its_time_is_known():
     assert StopRequest().is_time_to_ask()

@@ -62,7 +62,7 @@ def trained(build_passes, tmp_path):
 
 @torch.no_grad()
 @pytest.mark.parametrize("family", FAMILIES)
-def test_transformers_gives_the_same_logits_from_what_was_written(family, trained, tmp_path):
+def test_transformers_computes_the_same_logits_from_exported_weights(family, trained, tmp_path):
     run, model = trained(family)
     written = export(run, tmp_path / "out")
     theirs = AutoModelForCausalLM.from_pretrained(tmp_path / "out")
@@ -75,7 +75,7 @@ def test_transformers_gives_the_same_logits_from_what_was_written(family, traine
 
 
 @pytest.mark.parametrize("family", ["gpt3", "qwen3"])
-def test_what_was_exported_in_several_files_is_read_back_bit_for_bit(
+def test_weights_exported_to_several_files_are_read_back_bit_for_bit(
     family, trained, tmp_path, monkeypatch
 ):
     monkeypatch.setattr(export_module, "MAX_FILE_BYTES", 50_000)
@@ -94,7 +94,7 @@ def test_what_was_exported_in_several_files_is_read_back_bit_for_bit(
     )
 
 
-def test_bf16_is_written_as_bf16(trained, tmp_path):
+def test_bf16_weights_are_exported_as_bf16(trained, tmp_path):
     run, model = trained("llama31")
     assert export(run, tmp_path / "out", dtype="bf16")["dtype"] == "bfloat16"
     theirs = AutoModelForCausalLM.from_pretrained(tmp_path / "out")
@@ -102,7 +102,7 @@ def test_bf16_is_written_as_bf16(trained, tmp_path):
     assert torch.equal(theirs.lm_head.weight, model.output.weight.bfloat16())
 
 
-def test_the_tokenizer_is_written_with_the_weights(trained, tmp_path):
+def test_the_tokenizer_is_exported_with_the_weights(trained, tmp_path):
     model = replace(FAMILIES["llama3"], vocab_size=256)
     run, _ = trained("llama3", byte_tokenizer().to_str(), model)
     export(run, tmp_path / "out")
@@ -119,7 +119,7 @@ def test_a_tokenizer_with_more_tokens_than_the_model_is_refused(trained, tmp_pat
     assert not (tmp_path / "out").exists()
 
 
-def test_a_checkpoint_is_chosen_by_its_step_and_a_folder_is_never_written_over(trained, tmp_path):
+def test_a_checkpoint_is_chosen_by_its_step_and_no_folder_is_overwritten(trained, tmp_path):
     run, model = trained("llama3")
     export(run, tmp_path / "out", step=3)
     with pytest.raises(UsageError, match="is not empty"):
@@ -132,9 +132,7 @@ def test_a_checkpoint_is_chosen_by_its_step_and_a_folder_is_never_written_over(t
     assert torch.equal(loaded(TOKENS), model(TOKENS))
 
 
-def test_a_model_that_transformers_does_not_know_is_refused_before_anything_is_written(
-    trained, tmp_path
-):
+def test_a_model_unknown_to_transformers_is_refused_before_anything_is_written(trained, tmp_path):
     model = replace(FAMILIES["mistral"], qk_norm=True)
     run, _ = trained("llama3", model=model)
     with pytest.raises(UsageError, match="transformers has no class"):
@@ -142,7 +140,7 @@ def test_a_model_that_transformers_does_not_know_is_refused_before_anything_is_w
     assert sorted(path.name for path in tmp_path.iterdir()) == ["run"]
 
 
-def test_a_folder_of_the_user_s_own_is_left_alone_whatever_its_name(trained, tmp_path):
+def test_an_unrelated_folder_is_left_alone_whatever_its_name(trained, tmp_path):
     run, _ = trained("llama3")
     (tmp_path / "out.tmp").mkdir()
     (tmp_path / "out.tmp" / "thesis").write_text("mine")
@@ -166,7 +164,7 @@ TAKEN = {
 
 
 @pytest.mark.parametrize("take", TAKEN.values(), ids=TAKEN)
-def test_a_target_that_is_not_free_is_refused_and_stays_as_it_is(trained, tmp_path, take):
+def test_an_occupied_target_is_refused_and_not_changed(trained, tmp_path, take):
     run, _ = trained("llama3")
     take(tmp_path / "out")
     before = sorted(tmp_path.glob("**/*"))
@@ -176,7 +174,7 @@ def test_a_target_that_is_not_free_is_refused_and_stays_as_it_is(trained, tmp_pa
     assert sorted(tmp_path.glob("**/*")) == before
 
 
-def test_an_empty_folder_is_filled_and_folders_above_are_made(trained, tmp_path):
+def test_an_empty_folder_is_used_and_parent_folders_are_created(trained, tmp_path):
     run, _ = trained("llama3")
     (tmp_path / "out").mkdir()
     for folder in (tmp_path / "out", tmp_path / "a" / "b" / "out"):
@@ -189,7 +187,7 @@ def test_an_empty_folder_is_filled_and_folders_above_are_made(trained, tmp_path)
     ("error", "raised"),
     [(KeyboardInterrupt, KeyboardInterrupt), (OSError(28, "No space left"), OSError)],
 )
-def test_after_ctrl_c_and_on_a_full_disk_nothing_is_left(
+def test_an_interrupted_or_failed_export_leaves_no_files(
     trained, tmp_path, monkeypatch, error, raised
 ):
     run, _ = trained("llama3")
@@ -197,13 +195,13 @@ def test_after_ctrl_c_and_on_a_full_disk_nothing_is_left(
     def fail(*_):
         raise error
 
-    monkeypatch.setattr(export_module, "write_json", fail)  # once the weights are written
+    monkeypatch.setattr(export_module, "write_json", fail)  # fails after the weights are written
     with pytest.raises(raised):
         export(run, tmp_path / "a" / "b" / "out")
     assert [path.name for path in tmp_path.iterdir()] == ["run"]
 
 
-def test_what_the_safetensors_library_cannot_write_is_one_message_and_nothing_is_left(
+def test_an_error_of_the_safetensors_library_gives_one_message_and_leaves_no_files(
     trained, tmp_path
 ):
     run, _ = trained("llama3")
@@ -225,7 +223,7 @@ def test_what_the_safetensors_library_cannot_write_is_one_message_and_nothing_is
     assert [path.name for path in tmp_path.iterdir()] == ["run"]
 
 
-def test_weights_that_are_not_there_as_a_whole_are_never_written(trained, tmp_path):
+def test_incomplete_weights_are_never_exported(trained, tmp_path):
     run, _ = trained("llama3")
     (checkpoint,) = complete_checkpoints(RunDirectory(run))
     for harm in BEHIND_AN_HONEST_MANIFEST:

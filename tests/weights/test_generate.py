@@ -31,7 +31,7 @@ def build(family: str) -> Decoder:
 
 @torch.no_grad()
 @pytest.mark.parametrize("family", FAMILIES)
-def test_greedy_tokens_are_those_of_the_full_forward_pass(family):
+def test_greedy_tokens_equal_those_of_the_full_forward_pass(family):
     model, tokens = build(family), list(PROMPT)
     for token in generate_tokens(model, PROMPT, max_tokens=28, temperature=0):
         assert token == model(torch.tensor([tokens]))[0, -1].argmax().item()
@@ -40,7 +40,7 @@ def test_greedy_tokens_are_those_of_the_full_forward_pass(family):
     assert len(set(tokens[4:])) > 1
 
 
-def test_draws_are_a_function_of_the_seed():
+def test_sampled_tokens_depend_only_on_the_seed():
     model = build("llama3")
     drawn = [
         list(generate_tokens(model, PROMPT, max_tokens=20, temperature=1.0, seed=seed))
@@ -63,7 +63,7 @@ def test_tokens_that_the_tokenizer_lacks_are_not_drawn():
     )
 
 
-def test_the_text_is_as_long_as_asked_for_or_as_the_model_has_room_for():
+def test_the_text_has_the_requested_length_or_fills_the_context():
     config = Config()
     config.data.sequence_length = 32
     assert count_new_tokens(config, PROMPT, None) == 28
@@ -124,7 +124,7 @@ def generate(build_passes, tmp_path, monkeypatch, capfd):
     return run_program
 
 
-def test_the_program_prints_text_or_json_from_the_step_that_was_asked_for(
+def test_the_program_prints_text_or_json_from_the_requested_step(
     generate,
 ):
     told = json.loads(generate("--json", "--temperature=0"))
@@ -170,7 +170,7 @@ def test_a_number_out_of_range_is_refused(generate, word, said):
 @pytest.mark.parametrize(
     "word", ["--temperature=1e-4", "--temperature=1e4", "--top-k=1000000000000000000"]
 )
-def test_numbers_at_the_bounds_give_text(generate, word):
+def test_numbers_at_their_bounds_are_accepted(generate, word):
     assert generate(word).startswith("def é")
 
 
@@ -179,7 +179,7 @@ def test_a_prompt_that_is_not_utf_8_is_refused(generate):
         generate(prompt="\udcff")
 
 
-def test_a_hostile_tokenizer_writes_nothing_that_a_terminal_obeys(generate):
+def test_text_of_a_hostile_tokenizer_is_printed_without_control_characters(generate):
     hostile = ["\x1b[31m", "\x1b]0;owned\x07", "\u202e", "\r", "\x9b2J", "\n", "\t", "a"]
     tokenizer = Tokenizer(
         WordLevel({token: number for number, token in enumerate(hostile)}, unk_token="a")
@@ -191,9 +191,7 @@ def test_a_hostile_tokenizer_writes_nothing_that_a_terminal_obeys(generate):
 
 
 @pytest.mark.parametrize("words", [(), ("--json",)])
-def test_a_tokenizer_whose_decoding_panics_is_one_message_without_a_stack_trace(
-    generate, capfd, words
-):
+def test_a_tokenizer_that_panics_while_decoding_gives_one_message(generate, capfd, words):
     tokenizer = Tokenizer(WordLevel({"a": 0, "b": 1}, unk_token="a"))
     tokenizer.decoder = Strip("a", 5, 5)
     with pytest.raises(
@@ -203,7 +201,7 @@ def test_a_tokenizer_whose_decoding_panics_is_one_message_without_a_stack_trace(
     assert capfd.readouterr().err == ""
 
 
-def test_a_tokenizer_with_tokens_that_the_model_does_not_have_is_one_message(generate):
+def test_a_tokenizer_with_tokens_beyond_the_vocabulary_gives_one_message(generate):
     # Encoding with it, or writing it, would take 16 GB.
     tokenizer = Tokenizer(WordLevel({"a": 0, "z": 1}, unk_token="a")).to_str()
     with pytest.raises(DamagedFileError, match="has tokens that the model does not have"):
@@ -211,6 +209,6 @@ def test_a_tokenizer_with_tokens_that_the_model_does_not_have_is_one_message(gen
 
 
 @pytest.mark.parametrize("temperature", ["0", "1"])
-def test_weights_that_are_not_finite_are_one_message(generate, temperature):
+def test_nonfinite_weights_give_one_message(generate, temperature):
     with pytest.raises(DamagedFileError, match="logits are not finite"):
         generate(f"--temperature={temperature}", weight=math.nan)

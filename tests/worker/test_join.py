@@ -36,11 +36,11 @@ def place(environment):
     return int(found["RANK"]), int(found["WORLD_SIZE"]), int(found["LOCAL_RANK"])
 
 
-def test_a_worker_without_a_starter_is_alone():
+def test_a_worker_without_a_launcher_has_world_size_one():
     assert rank_variables({"HOME": "/root"}) == ALONE
 
 
-def test_a_worker_is_alone_in_a_batch_script_and_one_of_many_in_a_step():
+def test_a_worker_is_single_in_a_batch_script_and_one_of_many_in_a_slurm_step():
     assert place(BATCH_STEP) == (0, 1, 0)
     assert place(STEP | MASTER) == (6, 16, 2)
 
@@ -48,7 +48,7 @@ def test_a_worker_is_alone_in_a_batch_script_and_one_of_many_in_a_step():
 @pytest.mark.parametrize(
     ("inner", "expected"), [(TORCHRUN, (5, 8, 1)), (OPEN_MPI, (3, 4, 3)), (MPICH, (2, 4, 0))]
 )
-def test_the_innermost_starter_decides_the_rank(inner, expected):
+def test_the_innermost_launcher_decides_the_rank(inner, expected):
     assert place(STEP | inner | MASTER) == expected
 
 
@@ -79,7 +79,7 @@ def test_ranks_on_several_hosts_require_an_address():
         ("203.0.113.7", "Cannot assign requested address"),
     ],
 )
-def test_rank_0_refuses_an_address_that_other_hosts_do_not_reach(monkeypatch, address, why):
+def test_rank_0_refuses_an_address_that_other_hosts_cannot_reach(monkeypatch, address, why):
     monkeypatch.setattr(
         os,
         "environ",

@@ -50,7 +50,7 @@ def offered(remedy, word):
     data_ranks=st.integers(1, 64),
     accumulate=st.none() | st.integers(1, 8),
 )
-def test_a_batch_per_device_means_as_many_samples_as_it_does_there(
+def test_a_batch_per_device_means_the_same_samples_as_in_maxtext(
     samples_per_rank, model, data_ranks, accumulate
 ):
     devices = model * data_ranks
@@ -75,7 +75,7 @@ def test_a_batch_per_device_means_as_many_samples_as_it_does_there(
     assert plan.accumulate_grad_batches == (accumulate or 1)
 
 
-def test_a_tenth_means_a_tenth_and_not_the_nearest_binary_fraction():
+def test_a_decimal_batch_per_device_is_exact_and_not_a_binary_fraction():
     assert 3 * 0.1 * 10 != 3
     assert meaning({PER_DEVICE: 0.1}, num_devices=30, model_parallel_size=10)[GLOBAL] == 3
 
@@ -84,7 +84,7 @@ def test_a_tenth_means_a_tenth_and_not_the_nearest_binary_fraction():
     per_device=st.integers(1, 99_999).map(lambda thousandths: thousandths / 1000),
     devices=st.sampled_from([1, 2, 4, 8]),
 )
-def test_a_batch_per_device_that_is_not_whole_is_refused_with_the_nearest_that_are(
+def test_a_batch_per_device_with_a_fractional_total_is_refused_with_the_nearest_whole_ones(
     per_device, devices
 ):
     samples = devices * Fraction(str(per_device))
@@ -112,7 +112,7 @@ def test_a_batch_per_device_that_is_not_whole_is_refused_with_the_nearest_that_a
     model=st.sampled_from([1, 2, 4]),
     data_ranks=st.sampled_from([8, 16]),
 )
-def test_a_batch_per_device_that_is_not_whole_on_a_rank_is_refused_with_the_nearest_that_are(
+def test_a_batch_per_device_fractional_on_a_rank_is_refused_with_the_nearest_whole_ones(
     per_device, model, data_ranks
 ):
     devices = model * data_ranks
@@ -135,12 +135,12 @@ def test_a_batch_per_device_that_is_not_whole_on_a_rank_is_refused_with_the_near
 
 
 @pytest.mark.parametrize("per_device", [0, 0.0, -1, -0.5])
-def test_a_batch_per_device_that_is_not_above_zero_is_refused(per_device):
+def test_a_batch_per_device_of_zero_or_less_is_refused(per_device):
     with pytest.raises(UsageError, match="is not above zero"):
         meaning({PER_DEVICE: per_device}, num_devices=8)
 
 
-def test_with_a_pipeline_maxtexts_default_is_a_microbatch_per_stage():
+def test_maxtexts_default_is_one_microbatch_per_pipeline_stage():
     meant = meaning(
         {PER_DEVICE: 1},
         num_devices=8,
@@ -171,7 +171,7 @@ def words_of(case):
 @pytest.mark.parametrize(
     "name", [name for name, case in RAMPS.items() if case["maxtext"]["error"] is None]
 )
-def test_a_ramp_in_maxtexts_words_runs_maxtexts_stages(name):
+def test_a_ramp_in_maxtexts_words_has_maxtexts_stages(name):
     case = RAMPS[name]
     per_device = case["maxtext"]["per_device"]
     devices = per_device["num_devices"]
@@ -213,7 +213,7 @@ def test_a_ramp_that_maxtext_fails_on_is_refused(name):
     model=st.sampled_from([1, 2, 4, 8]),
     data_ranks=st.sampled_from([1, 2, 4, 8]),
 )
-def test_the_micro_batch_of_a_ramp_is_the_largest_that_is_whole_in_every_batch_of_it(
+def test_the_micro_batch_of_a_ramp_is_the_largest_that_divides_every_batch(
     start, increment, increments, model, data_ranks
 ):
     devices = model * data_ranks
@@ -299,7 +299,7 @@ def test_a_disabled_ramp_is_left_out_whatever_its_other_words():
     "missing",
     [(START,), (INCREMENT,), (RAMP_SAMPLES,), (START, INCREMENT, RAMP_SAMPLES), (PER_DEVICE,)],
 )
-def test_a_ramp_names_every_word_that_it_lacks_and_gives_an_example_of_it(missing):
+def test_every_missing_word_of_a_ramp_is_named_with_an_example(missing):
     words = {PER_DEVICE: 12.0, ENABLE: True, START: 4.0, INCREMENT: 2.0, RAMP_SAMPLES: 500}
     with pytest.raises(UsageError) as refusal:
         meaning(
@@ -313,7 +313,7 @@ def test_a_ramp_names_every_word_that_it_lacks_and_gives_an_example_of_it(missin
     ] == [32, 16, 500]
 
 
-def test_a_target_that_is_given_in_our_words_serves_a_ramp_in_maxtexts():
+def test_a_target_in_canonical_keys_applies_to_a_ramp_in_maxtexts_words():
     meant = meaning(
         {ENABLE: True, START: 1, INCREMENT: 1, RAMP_SAMPLES: 100}, num_devices=8, **{GLOBAL: 32}
     )
@@ -321,7 +321,7 @@ def test_a_target_that_is_given_in_our_words_serves_a_ramp_in_maxtexts():
     assert GLOBAL not in meant
 
 
-def test_a_ramp_of_maxtext_does_not_go_with_accumulation():
+def test_a_maxtext_ramp_with_accumulation_is_refused():
     words = {PER_DEVICE: 4, ENABLE: True, START: 1, INCREMENT: 1, RAMP_SAMPLES: 100}
     assert meaning(words, num_devices=8, **{"trainer.accumulate_grad_batches": 1})[RAMP] == [
         8,
@@ -333,12 +333,12 @@ def test_a_ramp_of_maxtext_does_not_go_with_accumulation():
     assert refusal.value.keys == (ENABLE, "trainer.accumulate_grad_batches")
 
 
-def test_without_maxtexts_words_nothing_is_meant():
+def test_without_maxtexts_words_nothing_is_set():
     assert meaning({}, num_devices=8) == {}
 
 
 @pytest.mark.parametrize(("devices", "model"), [(0, 1), (1, 2), (6, 4)])
-def test_a_fleet_that_the_model_does_not_divide_is_left_to_the_plan_to_refuse(devices, model):
+def test_a_fleet_that_the_model_does_not_divide_is_refused_by_the_plan_only(devices, model):
     assert (
         meaning(
             {PER_DEVICE: 4, "enable_rampup_batch_size": True},
@@ -349,7 +349,7 @@ def test_a_fleet_that_the_model_does_not_divide_is_left_to_the_plan_to_refuse(de
     )
 
 
-def test_only_sizes_that_have_a_decimal_are_suggested():
+def test_only_sizes_with_an_exact_decimal_are_suggested():
     with pytest.raises(UsageError) as refusal:
         meaning({PER_DEVICE: 0.5}, num_devices=6, model_parallel_size=3)
     assert offered(refusal.value.remedy, PER_DEVICE) == [1]

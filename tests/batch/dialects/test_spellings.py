@@ -32,11 +32,11 @@ USES = st.builds(Given, value=st.none() | st.integers(1, 3), layer=st.integers(1
         ("num_pipeline_microbatches", "parallel.num_pipeline_microbatches"),
     ],
 )
-def test_a_spelling_speaks_for_its_canonical_key(spelling, canonical):
+def test_a_spelling_sets_its_canonical_key(spelling, canonical):
     assert fold_spellings(UNUSED | {spelling: Given(value=4, layer=3)}) == {canonical: spelling}
 
 
-def test_spellings_that_are_not_used_speak_for_nothing():
+def test_unused_spellings_set_nothing():
     assert fold_spellings(UNUSED | {TENSOR: Given(value=4, layer=0)}) == {}
 
 
@@ -69,7 +69,7 @@ def test_the_value_set_nearest_to_the_user_wins(canonical, first, second):
         assert {given[winner].value} == values
 
 
-def test_two_spellings_set_equally_near_that_differ_are_both_named():
+def test_different_spellings_of_equal_rank_are_both_named():
     given = {
         "data.global_batch_size": Given(value=64, layer=3),
         "model.global_batch_size": Given(value=32, layer=3),
@@ -83,7 +83,7 @@ def test_two_spellings_set_equally_near_that_differ_are_both_named():
     assert refusal.value.keys == ("data.global_batch_size", "model.global_batch_size")
 
 
-def test_two_spellings_of_the_same_value_agree():
+def test_two_spellings_with_equal_values_are_accepted():
     given = {spelling: Given(value=2, layer=3) for spelling in TENSOR_SPELLINGS}
     assert given[fold_spellings(UNUSED | given)[TENSOR]].value == 2
 
@@ -104,7 +104,7 @@ def test_every_number_whose_spellings_differ_is_named_at_once():
 
 
 @given(spellings=st.dictionaries(st.sampled_from(sorted(SPELLINGS)), st.integers(1, 9), max_size=6))
-def test_only_keys_that_a_spelling_was_used_for_are_spoken_for_and_by_a_spelling_of_theirs(
+def test_a_key_is_set_only_by_a_used_spelling_of_its_own(
     spellings,
 ):
     used = {

@@ -1,4 +1,4 @@
-"""Trains endlessly on random tokens with what people would use instead of rampcli.
+"""Trains endlessly on random tokens with other programs than rampcli.
 
 Each contender follows its own documentation and writes a line to a file for each step.
 

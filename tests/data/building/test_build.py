@@ -40,7 +40,7 @@ def interrupt_after(documents: int) -> Watcher:
     "changes",
     [{"tokenizer": "bytes"}, {"tokenizer": "chars"}, {"tokenizer": None, "train_bpe": 280}],
 )
-def test_what_was_built_is_decoded_to_the_texts(options, changes):
+def test_a_built_corpus_decodes_to_its_texts(options, changes):
     manifest = build(replace(options, **changes)).manifest
     end = END_OF_TEXT if changes["tokenizer"] is None else ""
     assert texts_of(options.output) == [
@@ -53,7 +53,7 @@ def test_what_was_built_is_decoded_to_the_texts(options, changes):
     assert manifest["largest_token"] < manifest["vocab_size"]
 
 
-def test_the_manifest_says_what_is_in_the_files_and_nothing_else_is_left(options):
+def test_the_manifest_describes_the_files_and_no_other_file_is_left(options):
     manifest = build(options).manifest
     assert left_in(options.output.parent) == {
         "corpus.bin",
@@ -71,7 +71,7 @@ def test_the_manifest_says_what_is_in_the_files_and_nothing_else_is_left(options
     assert [Path(one["name"]).name for one in manifest["inputs"]] == ["a.jsonl", "b.txt"]
 
 
-def test_the_corpus_is_the_same_whatever_the_number_of_workers(options):
+def test_the_corpus_does_not_depend_on_the_number_of_workers(options):
     (options.inputs[0] / "c.txt").write_text(
         "".join(f"line {number} of a text in pieces\n" for number in range(80_000))
     )
@@ -94,9 +94,7 @@ def test_the_corpus_is_the_same_whatever_the_number_of_workers(options):
     assert files[0] == files[1] == files[2]
 
 
-def test_a_long_text_is_one_document_whether_it_is_a_file_or_a_line_of_json(
-    options, tmp_path, monkeypatch
-):
+def test_a_long_text_is_one_document_as_a_file_or_as_a_line_of_json(options, tmp_path, monkeypatch):
     monkeypatch.setattr(parsing, "PIECE_BYTES", 4096)
     monkeypatch.setattr(
         building,
@@ -130,7 +128,7 @@ def test_a_corpus_without_a_token_is_refused_and_leaves_nothing(options, tmp_pat
 
 @pytest.mark.parametrize("workers", [1, 2])
 @pytest.mark.parametrize("tokenizer", ["bytes", "chars"])
-def test_a_bad_record_stops_the_build_or_is_listed(options, workers, tokenizer):
+def test_a_bad_record_stops_the_build_or_is_listed_as_requested(options, workers, tokenizer):
     options = replace(options, workers=workers, tokenizer=tokenizer)
     bad = write_lines(options.inputs[0] / "c.jsonl", ["good"])
     with bad.open("a") as file:
@@ -153,7 +151,7 @@ def test_a_bad_record_stops_the_build_or_is_listed(options, workers, tokenizer):
 
 @pytest.fixture
 def in_small_chunks(monkeypatch):
-    """Makes chunks of one document each."""
+    """Makes each document a chunk of its own."""
     monkeypatch.setattr(
         building,
         "Reader",
@@ -163,7 +161,7 @@ def in_small_chunks(monkeypatch):
 
 @pytest.mark.usefixtures("in_small_chunks")
 @pytest.mark.parametrize("tokenizer", ["bytes", "chars"])
-def test_a_build_that_was_interrupted_again_and_again_is_the_same_in_the_end(options, tokenizer):
+def test_a_build_that_was_interrupted_repeatedly_gives_the_same_corpus(options, tokenizer):
     options = replace(options, tokenizer=tokenizer)
     write_lines(options.inputs[0] / "c.jsonl", [f"document {number}" for number in range(12)])
     build(replace(options, output=options.output.with_name("whole")))
@@ -198,7 +196,7 @@ def test_a_build_that_was_interrupted_again_and_again_is_the_same_in_the_end(opt
         (lambda options: (options.partial / "tokens.bin").write_bytes(b""), "shorter than"),
     ],
 )
-def test_a_build_does_not_go_on_with_something_else(options, change, said):
+def test_a_build_does_not_resume_with_other_options_or_inputs(options, change, said):
     with pytest.raises(KeyboardInterrupt):
         build(options, interrupt_after(2))
     changed = change(options)
@@ -207,7 +205,7 @@ def test_a_build_does_not_go_on_with_something_else(options, change, said):
     assert f"delete {options.partial}" in refused.value.remedy
 
 
-def test_an_input_that_changes_while_it_is_read_is_noticed(options):
+def test_an_input_that_changes_while_it_is_read_is_refused(options):
     class Meddling(Watcher):
         def on_progress(self, *_):
             (options.inputs[0] / "b.txt").write_text("something else")
@@ -217,7 +215,7 @@ def test_an_input_that_changes_while_it_is_read_is_noticed(options):
     assert not idx_of(options.output).exists()
 
 
-def test_a_complete_build_is_found_and_never_written_over(options):
+def test_a_complete_build_is_recognised_and_never_overwritten(options):
     build(options)
     before = {path: path.stat().st_mtime_ns for path in options.output.parent.iterdir()}
     assert build(options).was_there
@@ -229,7 +227,7 @@ def test_a_complete_build_is_found_and_never_written_over(options):
     assert {path: path.stat().st_mtime_ns for path in options.output.parent.iterdir()} == before
 
 
-def test_an_input_whose_name_a_product_would_take_is_safe(tmp_path):
+def test_an_input_with_the_name_of_an_output_is_not_overwritten(tmp_path):
     source = write_lines(tmp_path / "corpus.json", TEXTS)
     before = source.read_bytes()
     with pytest.raises(UsageError, match=r"corpus\.json already exists"):
@@ -237,7 +235,7 @@ def test_an_input_whose_name_a_product_would_take_is_safe(tmp_path):
     assert source.read_bytes() == before
 
 
-def test_a_build_that_was_killed_between_two_names_takes_the_others(options, monkeypatch):
+def test_a_build_killed_between_two_renames_finishes_the_others(options, monkeypatch):
     renamed = []
 
     def killed_after_two(path, name):
@@ -257,7 +255,7 @@ def test_a_build_that_was_killed_between_two_names_takes_the_others(options, mon
     assert not options.partial.exists()
 
 
-def test_a_second_build_to_the_same_names_is_refused_while_one_is_at_work(options):
+def test_a_second_build_to_the_same_output_is_refused_while_one_runs(options):
     class Curious(Watcher):
         said = None
 
@@ -273,7 +271,7 @@ def test_a_second_build_to_the_same_names_is_refused_while_one_is_at_work(option
     assert len(documents_of(options.output)) == 4
 
 
-def test_a_full_disk_is_one_error_and_the_build_goes_on_when_there_is_room(options, tmp_path):
+def test_a_full_disk_gives_one_error_and_the_build_resumes_once_there_is_space(options, tmp_path):
     source = write_lines(tmp_path / "large.jsonl", [f"{number} " * 200 for number in range(3000)])
     large = replace(options, inputs=(source,))
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
@@ -288,7 +286,7 @@ def test_a_full_disk_is_one_error_and_the_build_goes_on_when_there_is_room(optio
     assert build(large).manifest["documents"] == 3000
 
 
-def test_a_worker_that_is_killed_is_one_error_and_the_build_goes_on(options, tmp_path):
+def test_a_killed_worker_gives_one_error_and_the_build_can_be_resumed(options, tmp_path):
     source = write_lines(
         tmp_path / "large.jsonl", [f"words of document {number} " * 400 for number in range(250)]
     )
@@ -363,7 +361,7 @@ def test_the_memory_of_a_build_does_not_grow_with_its_input(tmp_path):
     assert peaks[1] - peaks[0] < 16_000, "kilobytes, of 52,000 more of input"
 
 
-def test_all_lengths_and_types_are_those_of_the_tokens(options):
+def test_lengths_and_types_match_the_tokens(options):
     build(options)
     file = IndexedFile.open(options.output)
     assert file.tokens.dtype == np.uint16

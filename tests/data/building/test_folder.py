@@ -51,7 +51,7 @@ def options(tmp_path, monkeypatch):
 
 @pytest.fixture
 def canary(tmp_path):
-    """Makes a folder of the user's, with files that have a build's names."""
+    """Creates an unrelated folder whose files have the names of a build."""
     (tmp_path / "mine" / "below").mkdir(parents=True)
     for name in [*FILES, "below/thesis"]:
         (tmp_path / "mine" / name).write_text(f"{name} of mine")
@@ -86,7 +86,7 @@ def refusal(options):
 
 
 @pytest.mark.parametrize("is_done", [False, True], ids=["new", "complete"])
-def test_a_folder_that_rampcli_did_not_make_is_left_as_it_is(options, canary, is_done):
+def test_a_folder_that_rampcli_did_not_create_is_not_changed(options, canary, is_done):
     if is_done:
         build(options)
     canary.rename(options.partial)
@@ -98,7 +98,7 @@ def test_a_folder_that_rampcli_did_not_make_is_left_as_it_is(options, canary, is
     assert contents(options.partial) == before
 
 
-def test_an_empty_folder_is_taken_and_removed_in_the_end(options):
+def test_an_empty_folder_is_used_for_the_build_and_removed_at_its_end(options):
     options.partial.mkdir()
     build(options)
     assert not options.partial.exists()
@@ -106,7 +106,7 @@ def test_an_empty_folder_is_taken_and_removed_in_the_end(options):
 
 @pytest.mark.parametrize("is_empty", [False, True])
 @pytest.mark.parametrize("has_marker", [False, True])
-def test_a_link_at_the_place_of_the_folder_is_refused(options, canary, has_marker, is_empty):
+def test_a_link_in_place_of_the_build_folder_is_refused(options, canary, has_marker, is_empty):
     if is_empty:
         for path in (*canary.glob("below/*"), *canary.glob("*")):
             path.rmdir() if path.is_dir() else path.unlink()
@@ -120,15 +120,15 @@ def test_a_link_at_the_place_of_the_folder_is_refused(options, canary, has_marke
     assert options.partial.is_symlink()
 
 
-def test_a_file_at_the_place_of_the_folder_is_refused(options):
+def test_a_file_in_place_of_the_build_folder_is_refused(options):
     options.partial.write_text("mine")
     assert refusal(options) == f"{options.partial} is not a folder"
     assert options.partial.read_text() == "mine"
 
 
-@pytest.mark.parametrize("begun", [False, True], ids=["planted", "half done"])
+@pytest.mark.parametrize("begun", [False, True], ids=["planted", "unfinished"])
 @pytest.mark.parametrize("name", FILES)
-def test_a_link_in_the_folder_leads_nothing_out_of_it(options, canary, name, begun):
+def test_a_link_in_the_build_folder_redirects_no_write(options, canary, name, begun):
     if begun:
         interrupt(options)
     else:
@@ -150,7 +150,7 @@ def test_a_link_in_the_folder_leads_nothing_out_of_it(options, canary, name, beg
 @pytest.mark.parametrize(
     "name", ["lock", "progress.json", "settings.json", "tokens.bin", "lengths.bin"]
 )
-def test_a_fifo_in_the_folder_is_refused_and_not_waited_for(options, name):
+def test_a_fifo_in_the_build_folder_is_refused_without_waiting(options, name):
     interrupt(options)
     (options.partial / name).unlink()
     os.mkfifo(options.partial / name)
@@ -160,9 +160,7 @@ def test_a_fifo_in_the_folder_is_refused_and_not_waited_for(options, name):
 @pytest.mark.parametrize("path_of", [bin_of, idx_of, manifest_of, tokenizer_of])
 @pytest.mark.parametrize("kind", ["file", "link", "dangling link", "folder"])
 @pytest.mark.parametrize("moment", ["before", "while it is encoded"])
-def test_what_has_one_of_the_final_names_is_never_written_over(
-    options, canary, path_of, kind, moment
-):
+def test_nothing_with_a_final_name_is_overwritten(options, canary, path_of, kind, moment):
     before = contents(canary)
 
     def put():
@@ -192,7 +190,7 @@ def test_what_has_one_of_the_final_names_is_never_written_over(
     assert build(options).manifest["documents"] == 9
 
 
-def test_a_progress_file_in_a_folder_of_somebody_else_writes_nothing_over(options):
+def test_a_progress_file_without_the_marker_overwrites_nothing(options):
     """Without the marker, progress.json must not let a build move its files into place."""
     interrupt(options)
     state = json.loads((options.partial / "progress.json").read_text())
@@ -203,7 +201,7 @@ def test_a_progress_file_in_a_folder_of_somebody_else_writes_nothing_over(option
     assert bin_of(options.output).read_text() == "mine"
 
 
-def test_a_complete_build_that_lacks_a_file_is_no_corpus(tmp_path):
+def test_a_complete_build_that_lacks_a_file_is_refused(tmp_path):
     with pytest.raises(UsageError, match=r"tokens\.bin is missing"):
         move_into_place(tmp_path / "tokens.bin", tmp_path / "corpus.bin")
 
@@ -241,7 +239,7 @@ DAMAGES = {
 
 
 @pytest.mark.parametrize("said", DAMAGES)
-def test_a_half_done_build_that_is_damaged_is_one_message_that_names_the_file_and_keeps_it(
+def test_a_damaged_unfinished_build_gives_one_message_that_names_the_file_and_keeps_it(
     options, said
 ):
     interrupt(options)
@@ -251,7 +249,7 @@ def test_a_half_done_build_that_is_damaged_is_one_message_that_names_the_file_an
     assert (options.partial / "tokens.bin").read_bytes() == tokens
 
 
-def test_a_build_whose_output_nobody_reads_keeps_what_is_done_and_blames_no_file(options):
+def test_a_build_whose_output_pipe_is_closed_keeps_its_progress_and_blames_no_file(options):
     class Unheard(Watcher):
         def on_progress(self, *_):
             raise BrokenPipeError
@@ -263,7 +261,7 @@ def test_a_build_whose_output_nobody_reads_keeps_what_is_done_and_blames_no_file
 
 
 @pytest.mark.parametrize("value", [-1, 0, 2**40, 7])
-def test_lengths_that_are_not_those_of_the_tokens_are_refused_before_an_index_is_made_of_them(
+def test_lengths_that_do_not_match_the_tokens_are_refused_before_an_index_is_written(
     options, value
 ):
     interrupt(options)

@@ -23,7 +23,7 @@ from rampcli.errors import UsageError
         ({"output": Path("/tmp")}, "is a folder"),
     ],
 )
-def test_options_that_do_not_fit_together_are_refused_and_write_nothing(options, changes, said):
+def test_contradictory_options_are_refused_and_nothing_is_written(options, changes, said):
     with pytest.raises(UsageError, match=said):
         build(replace(options, **changes))
     assert left_in(options.output.parent) == set()
@@ -47,7 +47,9 @@ def test_options_that_do_not_fit_together_are_refused_and_write_nothing(options,
         ({"eod": "k" * 10**6}, "--eod has 1,000,000 characters"),
     ],
 )
-def test_an_absurd_option_is_refused_with_the_limit_and_writes_nothing(options, changes, said):
+def test_an_option_beyond_its_limit_is_refused_with_the_limit_and_nothing_is_written(
+    options, changes, said
+):
     with pytest.raises(UsageError) as refused:
         build(replace(options, **changes))
     assert said in refused.value.message

@@ -1,8 +1,6 @@
 import gzip
 import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pyarrow as pa
@@ -42,7 +40,7 @@ def documents_of(reader: Reader, start: Position | None = None) -> list[str]:
 
 
 def write(path: Path, texts: list[str]) -> Path:
-    """Writes texts to a file whose name says its kind and compression."""
+    """Writes texts to a file; its name gives the kind and compression."""
     if path.suffix == ".parquet":
         pq.write_table(pa.table({"text": texts}), path, row_group_size=3)
         return path
@@ -58,12 +56,12 @@ TEXTS = [f"text {number} " + "ü漢\n" * (number % 7) for number in range(40)] +
 
 
 @pytest.mark.parametrize("suffix", SUFFIXES)
-def test_the_same_documents_come_out_of_every_kind_of_file(tmp_path, suffix):
+def test_every_kind_of_file_gives_the_same_documents(tmp_path, suffix):
     assert documents_of(reader_of(write(tmp_path / f"corpus{suffix}", TEXTS))) == TEXTS
 
 
 @pytest.mark.parametrize("suffix", [*SUFFIXES, ".txt", ".txt.gz", ".txt.zst"])
-def test_reading_goes_on_from_the_end_of_any_chunk(tmp_path, suffix):
+def test_reading_can_resume_after_any_chunk(tmp_path, suffix):
     if ".txt" in suffix:
         pack = {".gz": gzip.compress, ".zst": zstandard.compress}.get(suffix[4:], bytes)
         (tmp_path / f"one{suffix}").write_bytes(pack("".join(TEXTS).encode()))
@@ -80,7 +78,7 @@ def test_reading_goes_on_from_the_end_of_any_chunk(tmp_path, suffix):
 
 @settings(max_examples=40)
 @given(text=st.text(st.sampled_from("ab \n\t\r漢🙂"), max_size=400))
-def test_the_pieces_of_a_text_are_the_text_and_each_is_whole_characters(tmp_path_factory, text):
+def test_the_pieces_of_a_text_join_to_the_text_and_split_no_character(tmp_path_factory, text):
     path = tmp_path_factory.mktemp("pieces") / "text.txt"
     path.write_bytes(text.encode())
     chunks = list(reader_of(path, chunk_bytes=32).chunks())
@@ -102,17 +100,17 @@ def test_the_pieces_of_a_text_are_the_text_and_each_is_whole_characters(tmp_path
         (b"x" * 20, b"x" * 19),
     ],
 )
-def test_a_text_is_cut_after_a_line_else_at_a_space_else_between_characters(data, left):
+def test_a_text_is_cut_after_a_line_or_else_at_a_space_or_else_between_characters(data, left):
     assert data[: cut_of(data)] == left
 
 
-def test_a_mark_of_the_byte_order_is_left_out_at_the_start_of_a_file_only(tmp_path):
+def test_a_byte_order_mark_is_dropped_only_at_the_start_of_a_file(tmp_path):
     (tmp_path / "a.txt").write_bytes("\ufeffone \ufeff\r\ntwo".encode())
     (tmp_path / "b.jsonl").write_bytes('\ufeff{"text": "\ufeffthree"}\n'.encode())
     assert documents_of(reader_of(tmp_path)) == ["one \ufeff\r\ntwo", "\ufeffthree"]
 
 
-def test_a_folder_is_its_files_of_known_kinds_in_the_order_of_their_paths(tmp_path):
+def test_a_folder_gives_its_files_of_known_kinds_in_the_order_of_their_paths(tmp_path):
     for name in (
         "b.txt",
         "a/z.md",
@@ -140,7 +138,7 @@ def test_a_folder_is_its_files_of_known_kinds_in_the_order_of_their_paths(tmp_pa
     assert named.kind is Kind.text
 
 
-def test_inputs_that_are_missing_twice_there_or_no_files_are_refused(tmp_path):
+def test_inputs_that_are_missing_duplicate_or_not_files_are_refused(tmp_path):
     (tmp_path / "a.txt").touch()
     (tmp_path / "link.txt").symlink_to(tmp_path / "a.txt")
     os.mkfifo(tmp_path / "pipe")
@@ -169,7 +167,7 @@ BAD_LINES = {
 }
 
 
-def test_a_bad_line_is_named_by_its_number_and_the_others_are_read(tmp_path):
+def test_a_bad_line_is_reported_by_its_number_and_the_others_are_read(tmp_path):
     lines = [line for bad in BAD_LINES for line in (bad, "", '{"text": "good"}')]
     (tmp_path / "a.jsonl").write_text("\n".join(lines))
     found = records_in(reader_of(tmp_path).chunks())
@@ -180,7 +178,7 @@ def test_a_bad_line_is_named_by_its_number_and_the_others_are_read(tmp_path):
     assert [one.content for one in found if isinstance(one, Text)] == ["good"] * len(BAD_LINES)
 
 
-def test_a_line_that_is_no_utf8_is_named_in_text_json_and_parquet(tmp_path):
+def test_invalid_utf_8_is_reported_by_its_line_in_text_json_and_parquet(tmp_path):
     (tmp_path / "a.txt").write_bytes(b"one\r\n\xffbad\nthree\n")
     (tmp_path / "b.jsonl").write_bytes(b'{"text": "a"}\n{"text": "\xff"}\n')
     strings = pa.Array.from_buffers(
@@ -197,7 +195,7 @@ def test_a_line_that_is_no_utf8_is_named_in_text_json_and_parquet(tmp_path):
     assert all("not UTF-8: byte 0xff" in one.reason for one in found if isinstance(one, BadRecord))
 
 
-def test_lines_are_counted_over_the_pieces_of_a_text(tmp_path):
+def test_line_numbers_count_across_the_pieces_of_a_text(tmp_path):
     (tmp_path / "a.txt").write_bytes(b"a line\n" * 50 + b"\xff\n" + b"a line\n" * 50)
     (bad,) = [
         one
@@ -207,7 +205,7 @@ def test_lines_are_counted_over_the_pieces_of_a_text(tmp_path):
     assert bad.line == 51
 
 
-def test_a_line_that_is_too_long_to_hold_is_passed_over(tmp_path, monkeypatch):
+def test_a_line_that_is_too_long_is_skipped(tmp_path, monkeypatch):
     monkeypatch.setattr(records, "LONGEST_LINE_BYTES", 1000)
     good = json.dumps({"text": "good"})
     (tmp_path / "a.jsonl").write_text("\n".join([good, json.dumps({"text": "x" * 5000}), good, ""]))
@@ -219,7 +217,7 @@ def test_a_line_that_is_too_long_to_hold_is_passed_over(tmp_path, monkeypatch):
     ]
 
 
-def test_columns_of_parquet_may_be_nullable_large_or_dictionaries_and_must_be_text(tmp_path):
+def test_a_parquet_column_may_be_nullable_large_or_a_dictionary_but_must_be_text(tmp_path):
     for number, kind in enumerate(
         (pa.string(), pa.large_string(), pa.dictionary(pa.int32(), pa.string()))
     ):
@@ -255,32 +253,14 @@ def test_a_damaged_file_is_named(tmp_path, suffix, damage):
         list(reader_of(path).chunks())
 
 
-def test_without_pyarrow_a_parquet_file_is_an_error_with_the_line_that_installs_it(tmp_path):
-    write(tmp_path / "a.parquet", TEXTS)
-    probe = f"""
-import sys
-sys.modules["pyarrow"] = None
-from pathlib import Path
-from rampcli.data.building.records import Reader, find_inputs
-try:
-    list(Reader(find_inputs([Path({str(tmp_path)!r})]), "text").chunks())
-except Exception as error:
-    print(error)
-"""
-    printed = subprocess.run(
-        [sys.executable, "-c", probe], capture_output=True, text=True, check=True
-    ).stdout
-    assert printed.endswith("try:    pip install 'rampcli[parquet]'\n")
-
-
-def test_what_is_no_file_is_refused_and_not_waited_for(tmp_path):
+def test_an_input_that_is_not_a_file_is_refused_without_waiting(tmp_path):
     os.mkfifo(tmp_path / "fifo.txt")
     for path in (tmp_path / "fifo.txt", tmp_path, Path("/dev/zero")):
         with pytest.raises(UsageError, match="is not a regular file"):
             find_inputs([path])
 
 
-def test_links_that_lead_to_themselves_are_named_or_not_followed(tmp_path):
+def test_circular_links_are_reported_or_not_followed(tmp_path):
     (tmp_path / "in" / "below").mkdir(parents=True)
     write(tmp_path / "in" / "a.jsonl", TEXTS[:2])
     (tmp_path / "in" / "below" / "up").symlink_to("..")
@@ -293,12 +273,12 @@ def test_links_that_lead_to_themselves_are_named_or_not_followed(tmp_path):
             find_inputs([path])
 
 
-def test_a_name_that_is_too_long_is_one_error():
+def test_a_file_name_that_is_too_long_gives_one_error():
     with pytest.raises(UsageError, match="File name too long"):
         find_inputs([Path("x" * 300)])
 
 
-def test_columns_of_one_name_and_names_that_are_no_text_are_refused(tmp_path):
+def test_duplicate_column_names_and_names_that_are_not_text_are_refused(tmp_path):
     pq.write_table(
         pa.Table.from_arrays([pa.array(["a"]), pa.array(["b"])], names=["text", "text"]),
         tmp_path / "two.parquet",

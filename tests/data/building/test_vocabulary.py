@@ -13,7 +13,7 @@ from rampcli.data.indexed import tokenizer_of
 from rampcli.data.tokenizer import END_OF_TEXT, open_tokenizer
 
 
-def test_a_cut_after_a_line_changes_no_token_of_gpt2s_rule(options):
+def test_a_cut_after_a_line_changes_no_token_of_gpt_2(options):
     build(replace(options, tokenizer=None, train_bpe=280))
     tokenizer = open_tokenizer(tokenizer_of(options.output))
     text = "some words\n    indented\n\nand a paragraph\nwith lines\n" * 4
@@ -24,7 +24,7 @@ def test_a_cut_after_a_line_changes_no_token_of_gpt2s_rule(options):
     )
 
 
-def test_what_reads_like_a_special_token_in_a_text_is_text(options, tmp_path):
+def test_text_that_looks_like_a_special_token_stays_text(options, tmp_path):
     build(replace(options, tokenizer=None, train_bpe=280))
     text = f"before {END_OF_TEXT} after"
     source = write_lines(tmp_path / "sly.jsonl", [text])
@@ -41,13 +41,13 @@ def test_what_reads_like_a_special_token_in_a_text_is_text(options, tmp_path):
 
 
 @pytest.mark.parametrize(("eod", "ends"), [(None, []), ("none", []), ("z", [122])])
-def test_a_document_ends_as_it_was_asked_for(options, eod, ends):
+def test_a_document_ends_with_the_requested_token(options, eod, ends):
     manifest = build(replace(options, eod=eod)).manifest
     assert documents_of(options.output)[0] == [*TEXTS[0].encode(), *ends]
     assert (manifest["eod"], manifest["eod_token"]) == ((122, "z") if ends else (None, None))
 
 
-def test_merges_are_learnt_from_every_nth_chunk_of_a_large_corpus(options, monkeypatch, tmp_path):
+def test_merges_of_a_large_corpus_are_learnt_from_every_nth_chunk(options, monkeypatch, tmp_path):
     write_lines(tmp_path / "many.jsonl", ["seldom words here"] * 30 + ["others over there"] * 30)
     monkeypatch.setattr(
         building,

@@ -1,4 +1,4 @@
-"""Half-done builds, and inputs of builds."""
+"""Unfinished builds, and inputs of builds."""
 
 import gzip
 from collections.abc import Callable
@@ -32,22 +32,22 @@ WRITES = (
 FILES = ("tokens.bin", "lengths.bin", "settings.json", "progress.json")
 
 PROGRESS: dict[str, Callable[[Any], Any]] = {
-    "tokens that are a text": lambda progress: progress.update(tokens="many"),
+    "tokens that are a string": lambda progress: progress.update(tokens="many"),
     "negative tokens": lambda progress: progress.update(tokens=-5, documents=-5),
-    "ten to the thirtieth tokens": lambda progress: progress.update(tokens=10**30),
+    "10^30 tokens": lambda progress: progress.update(tokens=10**30),
     "more documents than there are": lambda progress: progress.update(documents=10**9),
     "a position that is a list": lambda progress: progress.update(position=[]),
-    "a position far behind the end": lambda progress: progress["position"].update(
+    "a position far beyond the end": lambda progress: progress["position"].update(
         dict.fromkeys(progress["position"], 10**15)
     ),
     "a negative position": lambda progress: progress["position"].update(
         dict.fromkeys(progress["position"], -1)
     ),
-    "a position of texts": lambda progress: progress["position"].update(
+    "a position that is a string": lambda progress: progress["position"].update(
         dict.fromkeys(progress["position"], "x")
     ),
-    "completeness that is a text": lambda progress: progress.update(is_complete="yes"),
-    "complete, though it is not": lambda progress: progress.update(is_complete=True),
+    "is_complete that is a string": lambda progress: progress.update(is_complete="yes"),
+    "complete, but it is not": lambda progress: progress.update(is_complete=True),
 }
 SETTINGS: dict[str, Callable[[Any], Any]] = {
     "inputs that are a number": lambda settings: settings.update(inputs=5),
@@ -55,12 +55,12 @@ SETTINGS: dict[str, Callable[[Any], Any]] = {
     "inputs named with escape sequences": lambda settings: settings.update(
         inputs=[{"name": ESCAPES, "bytes": 1, "mtime_ns": 1}]
     ),
-    "a tokenizer of escape sequences": lambda settings: settings.update(tokenizer=ESCAPES),
+    "a tokenizer with escape sequences": lambda settings: settings.update(tokenizer=ESCAPES),
 }
 INPUTS: dict[str, tuple[Plant, str]] = {
-    "no JSON": (write("bad.jsonl", "{" * 1000 + "\n"), "bad.jsonl"),
+    "invalid JSON": (write("bad.jsonl", "{" * 1000 + "\n"), "bad.jsonl"),
     "deep JSON": (write("bad.jsonl", "[" * 100_000 + "\n"), "bad.jsonl"),
-    "escape sequences for keys": (write("bad.jsonl", '{"\\u001b[2J\\u202e": 1}\n'), "bad.jsonl"),
+    "escape sequences as keys": (write("bad.jsonl", '{"\\u001b[2J\\u202e": 1}\n'), "bad.jsonl"),
     "not UTF-8": (write("bad.txt", b"\xff\xfe" * 50), "bad.txt"),
     "a damaged gzip": (write("bad.jsonl.gz", gzip.compress(b"x" * 9999)[:40]), "bad.jsonl.gz"),
     "no gzip": (write("bad.jsonl.gz", b"\x1b[2J"), "bad.jsonl.gz"),
@@ -68,13 +68,13 @@ INPUTS: dict[str, tuple[Plant, str]] = {
     "no Parquet": (write("bad.parquet", b"PAR1" + b"\0" * 40 + b"PAR1"), "bad.parquet"),
     "a FIFO": (fifo("bad.txt"), "bad.txt"),
     "an endless device": (device("bad.txt"), "bad.txt"),
-    "a name of escape sequences": (write("\x1b[2J\u202e.jsonl", "{}\n"), "'\x1b[2J\u202e.jsonl'"),
+    "a name with escape sequences": (write("\x1b[2J\u202e.jsonl", "{}\n"), "'\x1b[2J\u202e.jsonl'"),
 }
 
 CASES: list[Case] = [
-    case("a half-done build goes on", BUILD, 0, uses=USES, writes=WRITES),
+    case("an unfinished build is resumed", BUILD, 0, uses=USES, writes=WRITES),
     *(
-        case(f"a half-done build, {file}, {name}", BUILD, (2, 5), harm, uses=USES, writes=WRITES)
+        case(f"an unfinished build, {file}, {name}", BUILD, (2, 5), harm, uses=USES, writes=WRITES)
         for file, changes in {"progress.json": PROGRESS, "settings.json": SETTINGS}.items()
         for name, harm in (
             *(
@@ -89,7 +89,7 @@ CASES: list[Case] = [
     ),
     *(
         case(
-            f"a half-done build, {kind} at {name}",
+            f"an unfinished build, {kind} at {name}",
             BUILD,
             (0, 2, 5),
             plant(f"half.building/{name}"),
@@ -100,7 +100,7 @@ CASES: list[Case] = [
         for kind, plant in {"a link": link, "a FIFO": fifo, "a folder": folder}.items()
     ),
     case(
-        "a half-done build, a link at its lock",
+        "an unfinished build, a link at its lock",
         BUILD,
         (2, 5),
         link("half.building/lock"),
@@ -108,7 +108,7 @@ CASES: list[Case] = [
         writes=WRITES,
     ),
     case(
-        "a half-done build, a FIFO at its lock",
+        "an unfinished build, a FIFO at its lock",
         BUILD,
         (2, 5),
         fifo("half.building/lock"),
@@ -116,7 +116,7 @@ CASES: list[Case] = [
         writes=WRITES,
     ),
     case(
-        "a half-done build, cut tokens",
+        "an unfinished build, truncated tokens",
         BUILD,
         (2, 5),
         cut("half.building/tokens.bin"),
@@ -124,7 +124,7 @@ CASES: list[Case] = [
         writes=WRITES,
     ),
     case(
-        "a half-done build, no lengths",
+        "an unfinished build, no lengths",
         BUILD,
         (2, 5),
         remove("half.building/lengths.bin"),

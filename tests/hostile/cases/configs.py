@@ -1,4 +1,4 @@
-"""Snapshots: run/config.yaml by a stranger, read by generate, export and workers."""
+"""Hostile snapshots: run/config.yaml, read by generate, export and workers."""
 
 from collections.abc import Callable
 
@@ -41,7 +41,7 @@ EDITS: dict[str, tuple[str, str]] = {
     "an anchor": ("name: llama3_tiny", "name: &a llama3_tiny"),
     "a merge key": ("name: llama3_tiny", "<<: {name: x}\nname: llama3_tiny"),
     "a tag": ("name: llama3_tiny", "name: !!str llama3_tiny"),
-    "a tag of Python's": ("name: llama3_tiny", "name: !!python/name:os.system"),
+    "a Python tag": ("name: llama3_tiny", "name: !!python/name:os.system"),
     "an object to build": ("model:", "model:\n  _target_: os.system"),
     "a reference": ("name: llama3_tiny", "name: ${oc.env:HOME}"),
     "a reference to itself": ("name: llama3_tiny", "name: ${name}"),
@@ -51,24 +51,24 @@ EDITS: dict[str, tuple[str, str]] = {
     "a billion layers": ("num_layers: 2", "num_layers: 1000000000"),
     "minus five layers": ("num_layers: 2", "num_layers: -5"),
     "no layers": ("num_layers: 2", "num_layers: 0"),
-    "layers that are a text": ("num_layers: 2", "num_layers: two"),
+    "layers that are a string": ("num_layers: 2", "num_layers: two"),
     "layers that are a list": ("num_layers: 2", "num_layers: [2]"),
     "layers that are not a number": ("num_layers: 2", "num_layers: .nan"),
-    "layers without end": ("num_layers: 2", f"num_layers: {'9' * 5000}"),
-    "a hidden size of ten to the twelfth": ("hidden_size: 32", "hidden_size: 1000000000000"),
+    "an endless number of layers": ("num_layers: 2", f"num_layers: {'9' * 5000}"),
+    "a hidden size of 10^12": ("hidden_size: 32", "hidden_size: 1000000000000"),
     "a hidden size that heads do not divide": ("hidden_size: 32", "hidden_size: 33"),
     "no heads": ("num_attention_heads: 4", "num_attention_heads: 0"),
     "minus one query groups": ("num_query_groups: 2", "num_query_groups: -1"),
-    "a vocabulary of ten to the fifteenth": ("vocab_size: 256", "vocab_size: 1000000000000000"),
-    "a vocabulary of none": ("vocab_size: 256", "vocab_size: 0"),
-    "sequences of ten to the twelfth": ("sequence_length: 16", "sequence_length: 1000000000000"),
+    "a vocabulary of 10^15": ("vocab_size: 256", "vocab_size: 1000000000000000"),
+    "a vocabulary of zero": ("vocab_size: 256", "vocab_size: 0"),
+    "sequences of 10^12": ("sequence_length: 16", "sequence_length: 1000000000000"),
     "sequences of minus sixteen": ("sequence_length: 16", "sequence_length: -16"),
     "an infinite base of rotations": ("rotary_base: 10000.0", "rotary_base: .inf"),
     "a base of rotations below zero": ("rotary_base: 10000.0", "rotary_base: -1.0"),
-    "an epsilon that is no number": ("norm_epsilon: 1.0e-05", "norm_epsilon: .nan"),
+    "an epsilon that is NaN": ("norm_epsilon: 1.0e-05", "norm_epsilon: .nan"),
     "an unknown normalization": ("normalization: rmsnorm", "normalization: [rmsnorm]"),
     "an unknown accelerator": ("accelerator: cpu", "accelerator: quantum"),
-    "a precision of escape sequences": ("precision: fp32", 'precision: "\\e[2J\\u202e"'),
+    "a precision with escape sequences": ("precision: fp32", 'precision: "\\e[2J\\u202e"'),
     "a seed below zero": ("seed: 1234", "seed: -1"),
 }
 IN_PLACE: dict[str, Callable[[str], Plant]] = {

@@ -28,7 +28,7 @@ AT_LENGTHS = HEADER.size
 AT_POINTERS = AT_LENGTHS + 4 * SEQUENCES
 AT_DOCUMENTS = AT_POINTERS + 8 * SEQUENCES
 TWO_BYTES = 8
-"""The code of the corpus's type."""
+"""The code of the type of the corpus."""
 
 
 def number(at: int, kind: str, value: int) -> Plant:
@@ -58,25 +58,25 @@ INDEXES: dict[str, tuple[Plant, ...]] = {
     "a pointer outside the file": (number(AT_POINTERS + 8, "q", 2**62),),
     "a negative pointer": (number(AT_POINTERS + 8, "q", -16),),
     "a pointer between two tokens": (number(AT_POINTERS + 8, "q", 27),),
-    "pointers that fall": (number(AT_POINTERS + 80, "q", 2),),
-    "document indices that fall": (number(AT_DOCUMENTS + 8 * 10, "q", 2),),
+    "decreasing pointers": (number(AT_POINTERS + 80, "q", 2),),
+    "decreasing document indices": (number(AT_DOCUMENTS + 8 * 10, "q", 2),),
     "a negative document index": (number(AT_DOCUMENTS + 8 * 10, "q", -1),),
     "a document index outside": (number(AT_DOCUMENTS + 8 * 10, "q", 2**60),),
     "a first document that is not the first sequence": (number(AT_DOCUMENTS, "q", 1),),
-    "two to the sixtieth sequences": (header(sequences=2**60),),
-    "two to the sixty-fourth boundaries, nearly": (header(boundaries=2**64 - 1),),
+    "2^60 sequences": (header(sequences=2**60),),
+    "almost 2^64 boundaries": (header(boundaries=2**64 - 1),),
     "no boundaries": (header(boundaries=0),),
     "one sequence fewer": (header(sequences=SEQUENCES - 1),),
-    "numbers that make up for each other": (
+    "wrong lengths with a correct sum": (
         header(sequences=SEQUENCES - 2, boundaries=SEQUENCES + 4),
     ),
     "tokens of floats": (header(code=6),),
     "tokens of another size": (header(code=5),),
     "version 2": (header(version=2),),
     "another magic": (edit_bytes("corpus.idx", lambda content: b"\x1b[2J" + content[4:]),),
-    "a cut index": (cut("corpus.idx"),),
+    "a truncated index": (cut("corpus.idx"),),
     "an empty index": (write("corpus.idx", b""),),
-    "cut tokens": (cut("corpus.bin"),),
+    "truncated tokens": (cut("corpus.bin"),),
     "longer tokens": (edit_bytes("corpus.bin", lambda content: content + b"\0\0"),),
     "no tokens": (remove("corpus.bin"),),
     "an index that is a FIFO": (fifo("corpus.idx"),),
@@ -86,13 +86,13 @@ INDEXES: dict[str, tuple[Plant, ...]] = {
 }
 
 MANIFESTS: dict[str, Callable[[Any], Any]] = {
-    "a vocabulary that is a text": lambda manifest: manifest.update(vocab_size="many"),
+    "a vocabulary that is a string": lambda manifest: manifest.update(vocab_size="many"),
     "a negative vocabulary": lambda manifest: manifest.update(vocab_size=-5),
-    "a vocabulary of ten to the thirtieth": lambda manifest: manifest.update(vocab_size=10**30),
+    "a vocabulary of 10^30": lambda manifest: manifest.update(vocab_size=10**30),
     "a largest token that is a list": lambda manifest: manifest.update(largest_token=[1]),
-    "files that are a text": lambda manifest: manifest.update(files="x"),
-    "an empty that is a text": lambda manifest: manifest.update(empty="none"),
-    "skipped that are a mapping": lambda manifest: manifest.update(skipped={}),
+    "files that are a string": lambda manifest: manifest.update(files="x"),
+    "a string for empty": lambda manifest: manifest.update(empty="none"),
+    "a mapping for skipped": lambda manifest: manifest.update(skipped={}),
     "another format": lambda manifest: manifest.update(format=2),
     "a tokenizer that is a number": lambda manifest: manifest.update(tokenizer=5),
     "an end of document that is a list": lambda manifest: manifest.update(eod_token=[], eod="x"),
@@ -106,7 +106,7 @@ def escaping(manifest: dict[str, Any]) -> None:
 
 
 def tokens_of_escapes(world: World) -> None:
-    """Tokens that are bytes of escape sequences: a corpus may hold them."""
+    """Tokens that decode to escape sequences, which a corpus may contain."""
     content = (ESCAPES * 200).encode()[:830]
     (world.here / "corpus.bin").write_bytes(b"".join(bytes([byte, 0]) for byte in content))
 
@@ -120,10 +120,10 @@ CASES: list[Case] = [
         case(f"a corpus with {name}: pretrain", PRETRAIN, (2, 5), *INDEXES[name])
         for name in (
             "a negative length",
-            "pointers that fall",
-            "document indices that fall",
-            "two to the sixtieth sequences",
-            "cut tokens",
+            "decreasing pointers",
+            "decreasing document indices",
+            "2^60 sequences",
+            "truncated tokens",
         )
     ),
     *(
@@ -153,7 +153,7 @@ CASES: list[Case] = [
             (2, 5),
             edit_json("corpus.json", MANIFESTS[name]),
         )
-        for name in ("a vocabulary that is a text", "a largest token that is a list")
+        for name in ("a vocabulary that is a string", "a largest token that is a list")
     ),
     case(
         "a corpus's manifest is a FIFO: inspect",
@@ -176,8 +176,10 @@ CASES: list[Case] = [
         edit_json("corpus.json", escaping),
         uses=("corpus",),
     ),
-    case("a corpus of escape sequences: inspect", INSPECT, 0, tokens_of_escapes, uses=("corpus",)),
-    case("a prefix of escape sequences: inspect", "data inspect '\x1b[2J\u202e'", 2, uses=()),
+    case(
+        "a corpus with escape sequences: inspect", INSPECT, 0, tokens_of_escapes, uses=("corpus",)
+    ),
+    case("a prefix with escape sequences: inspect", "data inspect '\x1b[2J\u202e'", 2, uses=()),
     case("a prefix that is a device: inspect", "data inspect /dev/zero", 2, uses=()),
     case("a prefix without a name: inspect", "data inspect /", 2, uses=()),
 ]

@@ -1,4 +1,4 @@
-"""Folders and links of somebody else's where rampcli writes: none is emptied, none is followed."""
+"""Foreign folders and links where rampcli writes: it empties no folder and follows no link."""
 
 from collections.abc import Sequence
 
@@ -38,7 +38,7 @@ NOT_FILES = {"a FIFO": fifo, "an endless device": device, "a folder": folder}
 
 
 def theirs(*names: str) -> Plant:
-    """Plants files of somebody else's."""
+    """Plants files of another program."""
 
     def plant(world: World) -> None:
         for name in names:
@@ -48,7 +48,7 @@ def theirs(*names: str) -> Plant:
 
 
 def foreign_run(world: World) -> None:
-    """A folder that looks like a run's, and is not."""
+    """A folder that looks like a run directory but is not one."""
     for name, text in {
         "config.yaml": "server: production\n",
         "plan.json": "{}\n",
@@ -103,60 +103,60 @@ CASES: list[Case] = [
     ),
     case("a checkpoint that is a link: generate", GENERATE, (0, 5), link(NEWER, "folder")),
     case(
-        "a folder with a config.yaml of somebody else's: pretrain",
+        "a folder with a config.yaml of another program: pretrain",
         pretrain("run_dir=theirs"),
         2,
         foreign_run,
         uses=ON_THE_CORPUS,
     ),
     case(
-        "a folder with files of somebody else's: pretrain",
+        "a folder with files of another program: pretrain",
         pretrain("run_dir=theirs"),
         2,
         theirs("theirs/thesis.tex"),
         uses=ON_THE_CORPUS,
     ),
     case(
-        "the working directory for a run directory: pretrain",
+        "the working directory as the run directory: pretrain",
         pretrain("run_dir=."),
         2,
         uses=ON_THE_CORPUS,
     ),
     case(
-        "a file for a run directory: pretrain", pretrain("run_dir=in.jsonl"), 2, uses=ON_THE_CORPUS
+        "a file as the run directory: pretrain", pretrain("run_dir=in.jsonl"), 2, uses=ON_THE_CORPUS
     ),
     case(
-        "a FIFO for a run directory: pretrain",
+        "a FIFO as the run directory: pretrain",
         pretrain("run_dir=pipe"),
         2,
         fifo("pipe"),
         uses=ON_THE_CORPUS,
     ),
     case(
-        "a link to a folder of somebody else's: pretrain",
+        "a link to a folder of another program: pretrain",
         pretrain("run_dir=linked"),
         2,
         link("linked", "folder"),
         uses=ON_THE_CORPUS,
     ),
     case(
-        "a folder with a config.yaml of somebody else's: cancel",
+        "a folder with a config.yaml of another program: cancel",
         "cancel theirs",
         2,
         foreign_run,
         uses=(),
     ),
     case(
-        "a folder with a config.yaml of somebody else's: generate",
+        "a folder with a config.yaml of another program: generate",
         "generate theirs -p x",
         (2, 5),
         foreign_run,
         uses=(),
     ),
-    case("a folder of the output's name: export", EXPORT, 2, theirs("out/thesis.tex")),
-    case("a file of the output's name: export", EXPORT, 2, theirs("out")),
-    case("a FIFO of the output's name: export", EXPORT, 2, fifo("out")),
-    case("a link of the output's name: export", EXPORT, 2, link("out", "folder")),
+    case("a folder with the output's name: export", EXPORT, 2, theirs("out/thesis.tex")),
+    case("a file with the output's name: export", EXPORT, 2, theirs("out")),
+    case("a FIFO with the output's name: export", EXPORT, 2, fifo("out")),
+    case("a link with the output's name: export", EXPORT, 2, link("out", "folder")),
     case("a folder out.tmp: export", EXPORT, (0, 2), theirs("out.tmp/thesis.tex"), writes=("out",)),
     case("a file out.tmp: export", EXPORT, (0, 2), theirs("out.tmp"), writes=("out",)),
     case("a link out.tmp: export", EXPORT, (0, 2), link("out.tmp", "folder"), writes=("out",)),
@@ -166,7 +166,7 @@ CASES: list[Case] = [
         (2, 4),
         edit_text("run/config.yaml", "normalization: rmsnorm", "normalization: layernorm"),
     ),
-    case("the run directory for the output: export", "export run run", 2),
+    case("the run directory as the output: export", "export run run", 2),
     case(
         "a folder c.building: build", BUILD, 2, theirs("c.building/thesis.tex"), uses=("in.jsonl",)
     ),
@@ -188,7 +188,7 @@ CASES: list[Case] = [
     case("a link c.building: build", BUILD, 2, link("c.building", "folder"), uses=("in.jsonl",)),
     *(
         case(
-            f"a file c.{suffix} of somebody else's: build",
+            f"a file c.{suffix} of another program: build",
             BUILD,
             2,
             theirs(f"c.{suffix}"),
@@ -201,14 +201,14 @@ CASES: list[Case] = [
         for suffix in ("bin", "idx", "json")
     ),
     case(
-        "a file of the output's name: import",
+        "a file with the output's name: import",
         "import hf mine/model/x.yaml",
         2,
         theirs("mine/model/x.yaml"),
         uses=("hf",),
     ),
     case(
-        "a link of the output's name: import",
+        "a link with the output's name: import",
         "import hf mine/model/x.yaml",
         (0, 2),
         link("mine/model/x.yaml", "new.txt"),
@@ -216,7 +216,7 @@ CASES: list[Case] = [
         writes=("mine",),
     ),
     case(
-        "a link of the plot's name",
+        "a link with the plot's name",
         "plan -f llama3_tiny --plot x.svg",
         (0, 2),
         link("x.svg"),

@@ -1,4 +1,4 @@
-"""Hugging Face folders and tokenizers of somebody else's."""
+"""Hostile Hugging Face folders and tokenizers."""
 
 import json
 from collections.abc import Callable
@@ -25,9 +25,9 @@ from hostile.world import (
 IMPORT = "import hf mine/model/x.yaml"
 CONFIGS: dict[str, Callable[[Any], Any]] = {
     "a billion layers": lambda config: config.update(num_hidden_layers=10**9),
-    "ten to the thirtieth layers": lambda config: config.update(num_hidden_layers=10**30),
+    "10^30 layers": lambda config: config.update(num_hidden_layers=10**30),
     "minus one layer": lambda config: config.update(num_hidden_layers=-1),
-    "layers that are a text": lambda config: config.update(num_hidden_layers="2"),
+    "layers that are a string": lambda config: config.update(num_hidden_layers="2"),
     "layers that are a list": lambda config: config.update(num_hidden_layers=[2]),
     "layers that are true": lambda config: config.update(num_hidden_layers=True),
     "half a layer": lambda config: config.update(num_hidden_layers=0.5),
@@ -35,16 +35,16 @@ CONFIGS: dict[str, Callable[[Any], Any]] = {
     "a hidden size of zero": lambda config: config.update(hidden_size=0),
     "heads that are a mapping": lambda config: config.update(num_attention_heads={}),
     "no heads": lambda config: config.update(num_attention_heads=0),
-    "a head of texts": lambda config: config.update(head_dim="x"),
+    "a head that is a string": lambda config: config.update(head_dim="x"),
     "query groups of minus one": lambda config: config.update(num_key_value_heads=-1),
-    "an epsilon that is no number": lambda config: config.update(rms_norm_eps=float("nan")),
-    "a base that is a text": lambda config: config.update(rope_theta="x"),
+    "an epsilon that is NaN": lambda config: config.update(rms_norm_eps=float("nan")),
+    "a base that is a string": lambda config: config.update(rope_theta="x"),
     "a base of infinity": lambda config: config.update(rope_theta=float("inf")),
     "a scaling that is a list": lambda config: config.update(rope_scaling=[1]),
-    "a scaling that is a text": lambda config: config.update(rope_scaling="llama3"),
+    "a scaling that is a string": lambda config: config.update(rope_scaling="llama3"),
     "a scaling of type escape": lambda config: config.update(rope_scaling={"rope_type": ESCAPES}),
     "a scaling without factors": lambda config: config.update(rope_scaling={"rope_type": "llama3"}),
-    "a scaling with a factor of texts": lambda config: config.update(
+    "a scaling with a factor that is a string": lambda config: config.update(
         rope_scaling={
             "rope_type": "llama3",
             "factor": "x",
@@ -53,25 +53,25 @@ CONFIGS: dict[str, Callable[[Any], Any]] = {
             "original_max_position_embeddings": [],
         }
     ),
-    "a type of escape sequences": lambda config: config.update(model_type=ESCAPES),
+    "a type with escape sequences": lambda config: config.update(model_type=ESCAPES),
     "a type that is a list": lambda config: config.update(model_type=["llama"]),
-    "an activation of escape sequences": lambda config: config.update(hidden_act=ESCAPES),
-    "tied embeddings that are a text": lambda config: config.update(tie_word_embeddings="no"),
-    "a vocabulary of ten to the twentieth": lambda config: config.update(vocab_size=10**20),
+    "an activation with escape sequences": lambda config: config.update(hidden_act=ESCAPES),
+    "tied embeddings that are a string": lambda config: config.update(tie_word_embeddings="no"),
+    "a vocabulary of 10^20": lambda config: config.update(vocab_size=10**20),
     "no vocabulary": lambda config: {
         key: value for key, value in config.items() if key != "vocab_size"
     },
-    "a spread that is a text": lambda config: config.update(initializer_range="x"),
+    "a spread that is a string": lambda config: config.update(initializer_range="x"),
 }
 
 
 def named_with_a_newline(world: World) -> None:
-    """A folder whose name, in a comment, would end it."""
+    """A folder whose name contains a newline, which would end a comment."""
     (world.here / "hf").rename(world.here / "hf\nseed: 5\n_target_: os.system")
 
 
 def tokenizer(change: Callable[[Any], Any] | str | bytes) -> Plant:
-    """Damages the tokenizers of both checkpoints, with manifests that fit."""
+    """Damages the tokenizers of both checkpoints and updates the manifests to match."""
 
     def plant(world: World) -> None:
         for checkpoint in (NEWER, OLDER):
@@ -101,10 +101,10 @@ TOKENIZERS: dict[str, Callable[[Any], Any]] = {
     "another kind of model": lambda content: content.update(model={"type": ESCAPES}),
     "a vocabulary that is a list": lambda content: content["model"].update(vocab=[1]),
     "numbers below zero": lambda content: content["model"]["vocab"].update(a=-1),
-    "numbers of ten to the thirtieth": lambda content: content["model"]["vocab"].update(a=10**30),
-    "merges of what is not there": lambda content: content["model"].update(merges=[[ESCAPES, "b"]]),
+    "numbers of 10^30": lambda content: content["model"]["vocab"].update(a=10**30),
+    "merges of missing tokens": lambda content: content["model"].update(merges=[[ESCAPES, "b"]]),
     "no vocabulary": lambda content: content["model"].update(vocab={}),
-    "a decoder of escape sequences": lambda content: content.update(decoder={"type": ESCAPES}),
+    "a decoder with escape sequences": lambda content: content.update(decoder={"type": ESCAPES}),
     "an expression that backtracks": lambda content: content.update(
         pre_tokenizer={
             "type": "Split",
@@ -119,7 +119,7 @@ NEW = ("new.bin", "new.idx", "new.json", "new.tokenizer.json", "new.building")
 
 
 def given(change: Callable[[Any], Any]) -> Plant:
-    """Plants theirs.json, made from an honest tokenizer."""
+    """Plants theirs.json, an altered copy of a valid tokenizer."""
 
     def plant(world: World) -> None:
         content = json.loads((world.here / "corpus.tokenizer.json").read_text())
@@ -129,11 +129,9 @@ def given(change: Callable[[Any], Any]) -> Plant:
 
 
 WEIGHTS: dict[str, Plant] = {
-    "cut": cut("hf/model.safetensors"),
-    "with a header of two to the sixty-third bytes": write(
-        "hf/model.safetensors", (2**63).to_bytes(8, "little") + b"{}"
-    ),
-    "of escape sequences": write("hf/model.safetensors", "\x1b[2J" * 100),
+    "a truncated file": cut("hf/model.safetensors"),
+    "a header of 2^63 bytes": write("hf/model.safetensors", (2**63).to_bytes(8, "little") + b"{}"),
+    "escape sequences": write("hf/model.safetensors", "\x1b[2J" * 100),
     "a FIFO": fifo("hf/model.safetensors"),
 }
 FROM_HF = pretrain("run_dir=new", "model.init_from=hf")
@@ -184,13 +182,13 @@ CASES: list[Case] = [
         )
         for name in (
             "layers that are a list",
-            "a scaling that is a text",
-            "a type of escape sequences",
+            "a scaling that is a string",
+            "a type with escape sequences",
         )
     ),
     *(
         case(
-            f"weights that are {name}: import",
+            f"model.safetensors, {name}: import",
             IMPORT,
             (0, 2, 5),
             plant,
@@ -216,7 +214,7 @@ CASES: list[Case] = [
         for name, change in TOKENIZERS.items()
     ),
     case(
-        "a checkpoint's tokenizer, a special token of escape sequences: generate",
+        "a checkpoint's tokenizer, a special token with escape sequences: generate",
         GENERATE,
         (0, 5),
         tokenizer(with_token(ESCAPES, 256)),
@@ -252,7 +250,7 @@ CASES: list[Case] = [
         for name, change in TOKENIZERS.items()
     ),
     case(
-        "a tokenizer with a token of escape sequences: build",
+        "a tokenizer with a token with escape sequences: build",
         BUILD,
         (0, 2, 5),
         given(with_token(ESCAPES, 256)),
@@ -260,7 +258,7 @@ CASES: list[Case] = [
         writes=NEW,
     ),
     case(
-        "a tokenizer with escape sequences for its end of document: build",
+        "a tokenizer with escape sequences as its end of document: build",
         f"{BUILD} --eod none-such",
         2,
         given(with_token(ESCAPES, 256)),
@@ -284,7 +282,7 @@ CASES: list[Case] = [
         uses=("in.jsonl",),
     ),
     case(
-        "a tokenizer that holds JSON of something else: build",
+        "a tokenizer that contains unrelated JSON: build",
         BUILD,
         (2, 5),
         write_json("theirs.json", {"step": ESCAPES}),

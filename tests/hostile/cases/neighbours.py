@@ -1,4 +1,4 @@
-"""Locks and jobs that name others, and Slurm as somebody else may play it."""
+"""Locks and jobs that name foreign processes, and false commands in place of Slurm's."""
 
 import json
 import socket
@@ -17,14 +17,14 @@ LOCKS: dict[str, str] = {
     "a group of processes": json.dumps({"host": HERE, "pid": -2}),
     "its own group": json.dumps({"host": HERE, "pid": 0}),
     "a word": json.dumps({"host": HERE, "pid": "init"}),
-    "two to the seventieth": json.dumps({"host": HERE, "pid": 2**70}),
+    "2^70": json.dumps({"host": HERE, "pid": 2**70}),
     "a fraction": json.dumps({"host": HERE, "pid": 1.5}),
     "a list": json.dumps({"host": HERE, "pid": [1]}),
     "another host": json.dumps({"host": "elsewhere", "pid": 1}),
-    "a host of escape sequences": json.dumps({"host": ESCAPES, "pid": 1}),
+    "a host with escape sequences": json.dumps({"host": ESCAPES, "pid": 1}),
     "a host that is a mapping": json.dumps({"host": {}, "pid": 1}),
     "an unknown field": json.dumps({"host": HERE, "pid": 1, "owned": True}),
-    "no JSON": ESCAPES,
+    "invalid JSON": ESCAPES,
     "deep JSON": "[" * DEEP,
     "nothing": "",
     "sixty megabytes": "x" * (60 * 2**20),
@@ -37,10 +37,10 @@ JOBS: dict[str, Any] = {
     "an id that is a number": [chained_job(job=7)],
     "an id that is an option": [chained_job(job="--user=root")],
     "an id of several words": [chained_job(job="7,8 --me")],
-    "an id of escape sequences": [chained_job(job=ESCAPES)],
-    "stages that are a text": [chained_job(stages="01")],
+    "an id with escape sequences": [chained_job(job=ESCAPES)],
+    "stages that are a string": [chained_job(stages="01")],
     "stages of mappings": [chained_job(stages=[{}])],
-    "nodes of ten to the thirtieth": [chained_job(num_nodes=10**30)],
+    "nodes of 10^30": [chained_job(num_nodes=10**30)],
 }
 
 
@@ -53,7 +53,7 @@ def chain(jobs: Any) -> Plant:
 
 
 def slurm(answer: str) -> Plant:
-    """Plants commands of Slurm's that answer so, and write down what they were asked."""
+    """Plants false Slurm commands that give these answers and record their arguments."""
 
     def plant(world: World) -> None:
         for name in ("squeue", "scancel", "scontrol", "sbatch"):
@@ -68,12 +68,12 @@ ANSWERS = {
     "escape sequences": r"7\037RUNNING\037run.stage0\037\033[2J\033]0;x\007\037/\036\n",
     "no records": r"\033[2J nonsense \000\n",
     "bytes that are not UTF-8": r"\377\376\n",
-    "a state of escape sequences": r"7\037\033[2J\037run.stage0\037None\037/\036\n",
+    "a state with escape sequences": r"7\037\033[2J\037run.stage0\037None\037/\036\n",
 }
 
 
 def written(command: str) -> tuple[str, ...]:
-    """What a command may write in a run that has jobs."""
+    """Files that a command may write in a run that has jobs."""
     return ("run/slurm",) if command == CANCEL else ()
 
 
@@ -100,8 +100,8 @@ CASES: list[Case] = [
             "another process",
             "all processes",
             "a word",
-            "two to the seventieth",
-            "no JSON",
+            "2^70",
+            "invalid JSON",
         )
     ),
     *(

@@ -27,16 +27,16 @@ ESCAPES = "\x1b[2J\x1b]0;owned\x07\x9b31m\u202egpj.exe\r\b"
 
 STATES: dict[str, Callable[[Any], Any]] = {
     "a status that is a number": lambda state: state.update(status=5),
-    "a step that is a text": lambda state: state.update(step="3"),
+    "a step that is a string": lambda state: state.update(step="3"),
     "a negative step": lambda state: state.update(step=-1),
-    "a step of ten to the thirtieth": lambda state: state.update(step=10**30),
-    "a step that is no number": lambda state: state.update(step=float("nan")),
+    "a step of 10^30": lambda state: state.update(step=10**30),
+    "a step that is NaN": lambda state: state.update(step=float("nan")),
     "samples that are a list": lambda state: state.update(consumed_samples=[1]),
-    "a next that is a list": lambda state: state.update(next=[]),
+    "a list for next": lambda state: state.update(next=[]),
     "a next command that is a mapping": lambda state: state.update(
         next={"stage": 0, "global_batch_size": 1, "num_nodes": 1, "command": {}}
     ),
-    "an error that is a text": lambda state: state.update(status="failed", error="disk"),
+    "an error that is a string": lambda state: state.update(status="failed", error="disk"),
     "an error without a message": lambda state: state.update(status="failed", error={}),
     "no status": lambda _: {"step": 1},
 }
@@ -68,7 +68,7 @@ def rows(name: str, change: Callable[[dict[str, Any]], Any]) -> Plant:
 
 
 ROWS: dict[str, Callable[[dict[str, Any]], Any]] = {
-    "a step that is a text": lambda row: row.update(step="x"),
+    "a step that is a string": lambda row: row.update(step="x"),
     "a negative step": lambda row: row.update(step=-5),
     "infinite samples": lambda row: row.update(consumed_samples=float("inf")),
     "a stage that is a list": lambda row: row.update(stage=[]),
@@ -76,7 +76,7 @@ ROWS: dict[str, Callable[[dict[str, Any]], Any]] = {
     "a loss that is a mapping": lambda row: row.update(loss={}),
     "no columns": lambda _: {"x": 1},
     "deep": lambda _: "[" * 100_000,
-    "escape sequences for a row": lambda _: ESCAPES,
+    "escape sequences as a row": lambda _: ESCAPES,
     "a row of three megabytes": lambda _: json.dumps({"step": "x" * 3_000_000}),
 }
 EVENTS: dict[str, Callable[[dict[str, Any]], Any]] = {
@@ -86,7 +86,7 @@ EVENTS: dict[str, Callable[[dict[str, Any]], Any]] = {
         "step": 4,
         "consumed_samples": 16,
     },
-    "a loss that is a text": lambda _: {
+    "a loss that is a string": lambda _: {
         "event": "validation",
         "time": 1.0,
         "step": 4,
@@ -94,14 +94,14 @@ EVENTS: dict[str, Callable[[dict[str, Any]], Any]] = {
         "loss": ESCAPES,
     },
     "an event that is a list": lambda _: {"event": ["validation"], "time": 1.0},
-    "no JSON": lambda _: ESCAPES,
+    "invalid JSON": lambda _: ESCAPES,
 }
 
 MANIFESTS: dict[str, Callable[[Any], Any]] = {
     "of another step": lambda manifest: manifest.update(step=7),
-    "a step that is a text": lambda manifest: manifest.update(step="4"),
+    "a step that is a string": lambda manifest: manifest.update(step="4"),
     "negative samples": lambda manifest: manifest.update(consumed_samples=-4),
-    "ten to the thirtieth samples": lambda manifest: manifest.update(consumed_samples=10**30),
+    "10^30 samples": lambda manifest: manifest.update(consumed_samples=10**30),
     "files that are a list": lambda manifest: manifest.update(files=[1]),
     "files above it": lambda manifest: manifest["files"].update(
         {"../../config.yaml": {"bytes": 1, "sums": "0"}}
@@ -115,7 +115,7 @@ MANIFESTS: dict[str, Callable[[Any], Any]] = {
     "a file without a checksum": lambda manifest: manifest["files"].update(
         {"x.safetensors": {"bytes": 1}}
     ),
-    "bytes that are a text": lambda manifest: manifest["files"]["tokenizer.json"].update(
+    "bytes that are a string": lambda manifest: manifest["files"]["tokenizer.json"].update(
         bytes="many"
     ),
     "negative bytes": lambda manifest: manifest["files"]["tokenizer.json"].update(bytes=-1),
@@ -126,7 +126,7 @@ MANIFESTS: dict[str, Callable[[Any], Any]] = {
     "no corpus": lambda manifest: {
         key: value for key, value in manifest.items() if key != "corpus"
     },
-    "a recent that is a text": lambda manifest: manifest.update(recent="x"),
+    "a string for recent": lambda manifest: manifest.update(recent="x"),
 }
 IN_PLACE: dict[str, Callable[[str], Plant]] = {"a FIFO": fifo, "a folder": folder, "a link": link}
 NEWEST, BOTH = (f"{NEWER}/manifest.json",), (f"{NEWER}/manifest.json", f"{OLDER}/manifest.json")
@@ -152,7 +152,7 @@ CASES: list[Case] = [
             5,
             write("run/state.json", hostile_json()[name]),
         )
-        for name in ("cut", "deep list", "not UTF-8")
+        for name in ("truncated", "deep list", "not UTF-8")
     ),
     case(
         "state.json, escape sequences everywhere: status",
@@ -194,7 +194,7 @@ CASES: list[Case] = [
         rows("metrics.jsonl", ROWS["a time of zero"]),
     ),
     case(
-        "metrics.jsonl, a last row that was cut off: status",
+        "metrics.jsonl, a truncated last row: status",
         STATUS,
         0,
         cut("run/metrics.jsonl", 0.9),
@@ -245,14 +245,14 @@ CASES: list[Case] = [
         for command in (GENERATE, EXPORT, STATUS, PRETRAIN)
     ),
     case(
-        "the newest manifest is damaged and was asked for: generate",
+        "the newest manifest is damaged and was requested: generate",
         f"{GENERATE} --step 4",
         5,
         write(NEWEST[0], "{"),
     ),
     case("both checkpoints were removed: generate", GENERATE, 5, remove(NEWER), remove(OLDER)),
     case(
-        "a checkpoint without an end of steps: generate",
+        "a checkpoint without a last step: generate",
         GENERATE,
         0,
         write_json("run/checkpoints/step_99999999999999999999/manifest.json", {}),
@@ -266,7 +266,7 @@ CASES: list[Case] = [
     ),
     case("a run directory named with escape sequences: status", "status '\x1b[2J\u202e'", 2),
     case(
-        "a prompt of escape sequences: generate",
+        "a prompt with escape sequences: generate",
         "generate run --prompt '\x1b[2J\u202e' --max-tokens 2",
         0,
     ),

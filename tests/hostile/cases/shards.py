@@ -1,4 +1,4 @@
-"""Shards of tensors: damaged with manifests that say so, and with manifests that fit them."""
+"""Damaged shards of tensors, with the original manifests and with manifests made to match."""
 
 import json
 from collections.abc import Callable
@@ -15,7 +15,7 @@ Change = Callable[[Header, bytes], tuple[Header, bytes] | bytes | None]
 
 
 def make_honest(world: World, checkpoint: str) -> None:
-    """Let the manifest have the sizes and checksums of the files as they are."""
+    """Updates the manifest to the present sizes and checksums of the files."""
     path = world.here / checkpoint / "manifest.json"
     manifest = json.loads(path.read_text())
     for name, facts in manifest["files"].items():
@@ -25,19 +25,19 @@ def make_honest(world: World, checkpoint: str) -> None:
 
 
 def packed(header: Header | bytes, data: bytes, *, length: int | None = None) -> bytes:
-    """A safetensors file, with a header as it is given."""
+    """Returns a safetensors file with the given header."""
     text = header if isinstance(header, bytes) else json.dumps(header).encode()
     return (len(text) if length is None else length).to_bytes(8, "little") + text + data
 
 
 def unpacked(content: bytes) -> tuple[Header, bytes]:
-    """The header and the data of a safetensors file."""
+    """Returns the header and the data of a safetensors file."""
     length = int.from_bytes(content[:8], "little")
     return json.loads(content[8 : 8 + length]), content[8 + length :]
 
 
 def shard(change: Change, *checkpoints: str) -> Plant:
-    """Damages shards, and makes the manifests fit them."""
+    """Damages shards and updates the manifests to match."""
 
     def plant(world: World) -> None:
         for checkpoint in checkpoints:
@@ -54,12 +54,12 @@ def shard(change: Change, *checkpoints: str) -> Plant:
 
 
 def first(header: Header) -> Any:
-    """The entry of a weight of two dimensions."""
+    """Returns the header entry of a weight of two dimensions."""
     return header["model.embedding.weight"]
 
 
 def sharding(change: Callable[[Any], Any]) -> Change:
-    """Changes where blocks are in their tensors."""
+    """Changes the offsets of blocks within their tensors."""
 
     def apply(header: Header, _: bytes) -> None:
         places = json.loads(header["__metadata__"]["DCP_SHARDING_INFO"])
@@ -73,7 +73,7 @@ def shifted(header: Header, by: int) -> None:
 
 
 def duplicated(header: Header, data: bytes) -> bytes:
-    """The same tensor twice in the header, which a reader of JSON sees once."""
+    """Repeats a tensor in the header; a JSON reader keeps only one of two equal keys."""
     text = json.dumps(header)
     return packed(
         text.replace(
@@ -84,7 +84,7 @@ def duplicated(header: Header, data: bytes) -> bytes:
 
 
 def overlapping(header: Header, _: bytes) -> None:
-    """Two tensors in the same bytes."""
+    """Lets two tensors share the same bytes."""
     names = [name for name in header if name != "__metadata__"]
     same = next(
         (a, b) for a in names for b in names if a < b and header[a]["shape"] == header[b]["shape"]
@@ -94,7 +94,7 @@ def overlapping(header: Header, _: bytes) -> None:
 
 CHANGES: dict[str, Change] = {
     "offsets outside the file": lambda header, _: shifted(header, 10**9),
-    "offsets of two to the seventieth": lambda header, _: shifted(header, 2**70),
+    "offsets of 2^70": lambda header, _: shifted(header, 2**70),
     "negative offsets": lambda header, _: shifted(header, -(10**6)),
     "offsets into the header": lambda header, _: shifted(header, -4),
     "offsets that end before they begin": lambda header, _: first(header)["data_offsets"].reverse(),
@@ -103,7 +103,7 @@ CHANGES: dict[str, Change] = {
         data_offsets=[float(at) for at in first(header)["data_offsets"]]
     ),
     "offsets of three": lambda header, _: first(header)["data_offsets"].append(0),
-    "two tensors in one place": overlapping,
+    "two overlapping tensors": overlapping,
     "a tensor twice": duplicated,
     "a tensor that is missing": lambda header, _: header.pop("model.embedding.weight") and None,
     "an unknown type": lambda header, _: first(header).update(dtype="F7"),
@@ -113,7 +113,7 @@ CHANGES: dict[str, Change] = {
     "a negative shape": lambda header, _: first(header).update(
         shape=[-side for side in first(header)["shape"]]
     ),
-    "a shape of ten to the eighteenth": lambda header, _: first(header).update(
+    "a shape of 10^18": lambda header, _: first(header).update(
         shape=[10**18, 0], data_offsets=[0, 0]
     ),
     "a shape of truths": lambda header, _: first(header).update(
@@ -125,11 +125,11 @@ CHANGES: dict[str, Change] = {
     "an entry that is a number": lambda header, _: header.update({"model.embedding.weight": 5}),
     "no metadata": lambda header, _: header.pop("__metadata__") and None,
     "metadata that is a list": lambda header, _: header.update(__metadata__=[]),
-    "places that are no JSON": lambda header, _: header["__metadata__"].update(
+    "places that are not JSON": lambda header, _: header["__metadata__"].update(
         DCP_SHARDING_INFO="{"
     ),
     "deep places": lambda header, _: header["__metadata__"].update(DCP_SHARDING_INFO="[" * DEEP),
-    "places of none": sharding(lambda places: places.clear()),
+    "no places": sharding(lambda places: places.clear()),
     "places far outside": sharding(
         lambda places: places["model.embedding.weight"].update(saved_offsets=[10**18, 0])
     ),
@@ -143,24 +143,22 @@ CHANGES: dict[str, Change] = {
         lambda places: places["model.embedding.weight"].update(saved_offsets=[128, 0])
     ),
     "bytes after the last tensor": lambda header, data: (header, data + b"\0" * 4096),
-    "a cut file": lambda header, data: (header, data[: len(data) // 2]),
-    "a cut header": lambda header, data: packed(header, data)[:500],
+    "a truncated file": lambda header, data: (header, data[: len(data) // 2]),
+    "a truncated header": lambda header, data: packed(header, data)[:500],
     "no bytes": lambda *_: b"",
     "seven bytes": lambda *_: b"\0" * 7,
-    "a header of two to the sixty-third bytes": lambda header, data: packed(
-        header, data, length=2**63
-    ),
+    "a header of 2^63 bytes": lambda header, data: packed(header, data, length=2**63),
     "a header longer than the file": lambda header, data: packed(header, data, length=10**8),
     "a header of no bytes": lambda header, data: packed(header, data, length=0),
-    "a header that is no JSON": lambda _, data: packed(b"\x1b[2J" * 100, data),
+    "a header that is not JSON": lambda _, data: packed(b"\x1b[2J" * 100, data),
     "a header that is a list": lambda _, data: packed(b"[]", data),
     "a deep header": lambda _, data: packed(b"[" * DEEP, data),
     "a header that is not UTF-8": lambda _, data: packed(b'{"\xff": 1}', data),
 }
 OF_BOTH = (
     "offsets outside the file",
-    "a cut file",
-    "two tensors in one place",
+    "a truncated file",
+    "two overlapping tensors",
     "bytes after the last tensor",
     "deep places",
     "a tensor twice",
@@ -174,7 +172,7 @@ IN_PLACE: dict[str, Callable[[str], Plant]] = {
 }
 HALF = f"{NEWER}/{SHARD}"
 TOLD = {
-    "cut": cut(HALF),
+    "truncated": cut(HALF),
     "longer": edit_bytes(HALF, lambda content: content + b"\0"),
     "with a flipped bit": edit_bytes(HALF, lambda content: content[:-1] + bytes([content[-1] ^ 1])),
 }
@@ -182,7 +180,7 @@ TOLD = {
 CASES: list[Case] = [
     *(
         case(
-            f"a shard with a manifest that fits, {name}: generate takes the checkpoint before",
+            f"a shard with a manifest that fits, {name}: generate takes the previous checkpoint",
             GENERATE,
             0,
             shard(change, NEWER),
@@ -202,7 +200,7 @@ CASES: list[Case] = [
     ),
     *(
         case(
-            f"a shard that is {name}: generate takes the checkpoint before",
+            f"a shard that is {name}: generate takes the previous checkpoint",
             GENERATE,
             0,
             plant(HALF),
@@ -212,7 +210,7 @@ CASES: list[Case] = [
     ),
     *(
         case(
-            f"a shard that is {name}: generate takes the checkpoint before",
+            f"a shard that is {name}: generate takes the previous checkpoint",
             GENERATE,
             0,
             plant,
@@ -221,14 +219,14 @@ CASES: list[Case] = [
         for name, plant in TOLD.items()
     ),
     *(
-        case(f"a shard that is {name}, and was asked for: export", f"{EXPORT} --step 4", 5, plant)
+        case(f"a shard that is {name}, and was requested: export", f"{EXPORT} --step 4", 5, plant)
         for name, plant in TOLD.items()
     ),
     case(
-        "a shard that is cut: export takes the checkpoint before",
+        "a truncated shard: export takes the previous checkpoint",
         EXPORT,
         0,
-        TOLD["cut"],
+        TOLD["truncated"],
         writes=("out",),
         says="step 3",
     ),

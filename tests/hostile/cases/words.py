@@ -1,4 +1,4 @@
-"""Words on the command line: too large, no numbers, forbidden options, templates without end."""
+"""Hostile words on the command line: huge, not numbers, forbidden options, endless templates."""
 
 from hostile.case import Case, case
 from hostile.cases.configs import bomb
@@ -47,17 +47,17 @@ OF_THE_CHAIN = (
 )
 ENDLESS = "{{% for a in range(99999) %}}{{% for b in range(99999) %}}{}{{% endfor %}}{{% endfor %}}"
 TEMPLATES = {
-    "prints without end": ENDLESS.format("{{ 'x' * 1000 }}"),
+    "prints endlessly": ENDLESS.format("{{ 'x' * 1000 }}"),
     "prints ten gigabytes": "{{ 'x' * 10000000000 }}",
-    "loops without end": ENDLESS.format("{% set c = b %}"),
+    "loops endlessly": ENDLESS.format("{% set c = b %}"),
     "calls itself": "{% macro m() %}{{ m() }}{% endmacro %}{{ m() }}",
-    "multiplies without end": "{% set x = 9 ** (9 ** 9) %}",
+    "computes a huge power": "{% set x = 9 ** (9 ** 9) %}",
     "fills memory": "{% set x = [0] * 10 ** 11 %}{{ x | length }}",
     "formats a gigabyte": "{{ '%9999999999d' % 1 }}",
     "looks into Python": "{{ ''.__class__.__mro__[1].__subclasses__() }}",
     "includes a file": "{% include '/etc/passwd' %}",
     "fails with escape sequences": "{{ '\x1b[2J\u202e' | int | undefined_filter }}",
-    "is no template": "{% if",
+    "is malformed": "{% if",
 }
 
 
@@ -73,22 +73,22 @@ CASES: list[Case] = [
         uses=("in.jsonl",),
     ),
     case(
-        "workers without end",
+        "an endless number of workers",
         f"{BUILD} --tokenizer bytes --workers {10**30}",
         2,
         uses=("in.jsonl",),
     ),
-    case("ten to the eighteenth tokens", f"{BUILD} --train-bpe {10**18}", 2, uses=("in.jsonl",)),
-    case("two to the seventieth tokens", f"{BUILD} --train-bpe {2**70}", 2, uses=("in.jsonl",)),
+    case("10^18 tokens", f"{BUILD} --train-bpe {10**18}", 2, uses=("in.jsonl",)),
+    case("2^70 tokens", f"{BUILD} --train-bpe {2**70}", 2, uses=("in.jsonl",)),
     case("minus one token", f"{BUILD} --train-bpe -1", 2, uses=("in.jsonl",)),
     case(
-        "a text key of escape sequences",
+        "a text key with escape sequences",
         f"{BUILD} --tokenizer bytes --text-key '{ESCAPES}'",
         2,
         uses=("in.jsonl",),
     ),
     case(
-        "an output of escape sequences",
+        "an output with escape sequences",
         "data build nowhere --output '\x1b[2J\u202e' --tokenizer bytes",
         2,
         uses=(),
@@ -98,7 +98,7 @@ CASES: list[Case] = [
         for value in ("nan", "inf", "-1", "-inf", "1e400", "hot")
     ),
     case(
-        "a temperature of next to nothing",
+        "a temperature near zero",
         f"{GENERATE} --temperature 1e-320 --max-tokens 2",
         (0, 2),
     ),
@@ -119,7 +119,7 @@ CASES: list[Case] = [
         for value in (-1, 2**63, 10**40)
     ),
     case("an empty prompt", "generate run --prompt ''", 2),
-    case("a prompt of half a pair", "generate run --prompt '\udcff'", (0, 2)),
+    case("a prompt with half a surrogate pair", "generate run --prompt '\udcff'", (0, 2)),
     *(
         case(
             f"sbatch option {option}",
@@ -198,7 +198,7 @@ CASES: list[Case] = [
         uses=(),
     ),
     case(
-        "options of escape sequences: plan",
+        "options with escape sequences: plan",
         "plan -f llama3_tiny --config-dir theirs optim=esc",
         2,
         write("theirs/optim/esc.yaml", '"\\e[2J\\u202e": 1\n'),
@@ -211,34 +211,37 @@ CASES: list[Case] = [
         write("theirs/optim/x.yaml", "_target_: os.system\n"),
         uses=(),
     ),
-    case("a setting of escape sequences: explain", "explain 'model.\x1b[2J\u202e'", 2, uses=()),
+    case("a setting with escape sequences: explain", "explain 'model.\x1b[2J\u202e'", 2, uses=()),
     case(
-        "a value of escape sequences: plan", "plan -f llama3_tiny 'name=\x1b[2J\u202e'", 2, uses=()
+        "a value with escape sequences: plan",
+        "plan -f llama3_tiny 'name=\x1b[2J\u202e'",
+        2,
+        uses=(),
     ),
-    case("a recipe of escape sequences: plan", "plan -f '\x1b[2J\u202e'", 2, uses=()),
+    case("a recipe with escape sequences: plan", "plan -f '\x1b[2J\u202e'", 2, uses=()),
     case(
-        "a recipe that calls something: plan",
+        "a recipe that calls a function: plan",
         'plan -f \'llama3_tiny(__import__("os").system("touch owned"))\'',
         2,
         uses=(),
     ),
     case(
-        "measured by a folder of somebody else's: plan",
+        "throughput of a folder of another program: plan",
         "plan -f llama3_tiny --measured theirs",
         2,
         write("theirs/metrics.jsonl", "[" * 9999),
         uses=(),
     ),
     case(
-        "measured by a run with damaged metrics: plan",
+        "throughput of a run with damaged metrics: plan",
         "plan -f llama3_tiny --measured run",
         (2, 5),
         write("run/metrics.jsonl", f"{ESCAPES}\n"),
     ),
     case("a plot of an unknown kind: plan", "plan -f llama3_tiny --plot '\x1b[2J.exe'", 2, uses=()),
-    case("a shell of escape sequences: completion", "completion '\x1b[2J\u202e'", 2, uses=()),
-    case("an unknown command of escape sequences", "'\x1b[2J\u202e'", 2, uses=()),
-    case("an unknown option of escape sequences", "plan '--\x1b[2J\u202e'", 2, uses=()),
+    case("a shell with escape sequences: completion", "completion '\x1b[2J\u202e'", 2, uses=()),
+    case("an unknown command with escape sequences", "'\x1b[2J\u202e'", 2, uses=()),
+    case("an unknown option with escape sequences", "plan '--\x1b[2J\u202e'", 2, uses=()),
     case(
         "doctor of a run with damaged records",
         "doctor -f llama3_tiny run_dir=run",

@@ -12,7 +12,7 @@ from rampcli.launch.doctor.machine import check_machine
 
 @pytest.fixture(autouse=True)
 def folder(tmp_path, monkeypatch):
-    """The empty folder in which a run is to start."""
+    """An empty working directory for a run."""
     folder = tmp_path / "here"
     folder.mkdir()
     monkeypatch.chdir(folder)
@@ -44,7 +44,7 @@ def checked(run_of) -> Callable[..., dict[str, Check]]:
 
 @pytest.fixture
 def other_torch(tmp_path, monkeypatch):
-    """Puts another torch in front of the installed one."""
+    """Puts a fake torch before the installed one on the path."""
 
     def write(text: str) -> None:
         (tmp_path / "other" / "torch").mkdir(parents=True)

@@ -5,14 +5,14 @@ CRASHES = "import os, signal; os.kill(os.getpid(), signal.SIGSEGV)"
 ELSEWHERE = ("gpus", "nccl", "processors", "shared memory")
 
 
-def test_a_machine_that_trains_has_no_failure_and_is_left_as_it_was(folder):
+def test_a_machine_that_can_train_has_no_failure_and_is_not_changed(folder):
     checks = check_machine()
     assert [check for check in checks if check.status is Status.failure] == []
     assert len({check.name for check in checks}) == len(checks) == 13
     assert list(folder.iterdir()) == []
 
 
-def test_warnings_and_failures_have_a_remedy_and_nothing_else_has(other_torch, run_of):
+def test_only_warnings_and_failures_have_a_remedy(other_torch, run_of):
     other_torch(CRASHES)
     checks = [
         *check_machine(run_of("launch=slurm", "run_dir=/proc/nowhere")),
@@ -24,7 +24,7 @@ def test_warnings_and_failures_have_a_remedy_and_nothing_else_has(other_torch, r
         assert (check.remedy is not None) == has_problem, check
 
 
-def test_parts_that_jobs_find_elsewhere_are_not_checked_where_they_are_submitted(checked):
+def test_parts_that_differ_on_the_nodes_of_a_job_are_not_checked_at_submission(checked):
     found = checked("launch=slurm")
     assert {found[name].status for name in ELSEWHERE} == {Status.not_needed}
     assert {found[name].status for name in ("python", "torch", "gloo")} == {Status.ok}

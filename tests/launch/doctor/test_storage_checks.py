@@ -20,7 +20,7 @@ def checked(run_of):
 
 
 @pytest.mark.parametrize("run_dir", ["file/run", "file", "link", "link/run"])
-def test_a_run_directory_that_cannot_be_made_fails_and_names_what_is_in_the_way(
+def test_a_run_directory_that_cannot_be_created_fails_and_the_obstacle_is_named(
     checked, folder, run_dir
 ):
     (folder / "file").touch()
@@ -32,7 +32,7 @@ def test_a_run_directory_that_cannot_be_made_fails_and_names_what_is_in_the_way(
     }
 
 
-def test_a_folder_that_takes_no_files_fails_with_the_reason(checked):
+def test_a_folder_that_is_not_writable_fails_with_the_reason(checked):
     found = checked("run_dir=/proc/nowhere")["run directory"]
     assert found.status is Status.failure
     assert found.finding.startswith("cannot write in /proc: ")
@@ -49,7 +49,7 @@ def test_a_file_that_does_not_fit_leaves_nothing_behind(checked, folder):
     assert list(folder.iterdir()) == []
 
 
-def test_an_existing_run_directory_is_checked_itself_and_left_as_it_was(checked, folder):
+def test_an_existing_run_directory_is_checked_and_not_changed(checked, folder):
     (folder / "runs" / "llama3_tiny").mkdir(parents=True)
     assert checked()["run directory"] == Check(
         "run directory", Status.ok, "runs/llama3_tiny, is writable"

@@ -29,7 +29,7 @@ class Recorder(Observer):
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_every_call_reaches_all_observers_in_their_order(method):
+def test_every_call_reaches_all_observers_in_order(method):
     calls: list[tuple[str, str]] = []
     parameters = list(inspect.signature(getattr(Observer, method)).parameters.values())[1:]
     positional = [None for each in parameters if each.kind is each.POSITIONAL_OR_KEYWORD]

@@ -23,14 +23,14 @@ def test_a_nonfinite_loss_or_norm_is_named(wrong):
 @pytest.mark.parametrize(
     "spike", [StepResult(loss=3.0, grad_norm=1.0), StepResult(loss=2.0, grad_norm=9.0)]
 )
-def test_an_outlier_is_found_once_there_are_enough_earlier_steps(spike):
+def test_an_outlier_is_found_only_after_enough_earlier_steps(spike):
     for before in (MIN_STEPS - 1, MIN_STEPS, WINDOW_STEPS):
         outliers = Outliers(sigma=6.0)
         assert [outliers.describe(result) for result in USUAL[:before]] == [None] * before
         assert (outliers.describe(spike) is not None) == (before >= MIN_STEPS)
 
 
-def test_a_lasting_change_of_level_is_no_outlier_after_a_while():
+def test_a_lasting_change_of_level_stops_being_an_outlier():
     outliers = Outliers(sigma=3.0)
     for result in USUAL:
         outliers.describe(result)

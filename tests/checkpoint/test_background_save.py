@@ -1,0 +1,150 @@
+"""Checkpoints that are saved in the background while training continues."""
+
+import threading
+
+import pytest
+
+from rampcli.checkpoint import save as checkpoint_module
+from rampcli.checkpoint.manifest import complete_checkpoints
+from rampcli.checkpoint.save import Checkpoints
+from rampcli.checkpoint.shards import HostCopies
+from rampcli.checkpoint.state import TrainingState
+from rampcli.config.choices import Optimizer
+from rampcli.errors import RampcliError
+from rampcli.run_directory import RunDirectory
+
+
+@pytest.fixture
+def slow_copies(monkeypatch):
+    """Makes copies to host memory wait for an event."""
+    go = threading.Event()
+    copies = HostCopies._copy
+
+    def wait_and_copy(self, tensors):
+        assert go.wait(10)
+        return copies(self, tensors)
+
+    monkeypatch.setattr(HostCopies, "_copy", wait_and_copy)
+    return go
+
+
+@pytest.mark.parametrize("optimizer", list(Optimizer))
+def test_training_during_a_save_does_not_change_what_is_saved(
+    small_gpt, run, training_of, slow_copies, tmp_path, optimizer, monkeypatch
+):
+    """Even if the copy is made only when the next step is about to change the weights."""
+    small_gpt.optim.optimizer = optimizer
+    training = training_of(small_gpt, in_background=True)
+    training.step(0)
+    training.checkpoints.save(TrainingState(step=1, consumed_samples=4))
+    wait_for_copy = Checkpoints._wait_for_copy
+
+    def wait(self):
+        threading.Timer(0.2, slow_copies.set).start()
+        wait_for_copy(self)
+
+    monkeypatch.setattr(Checkpoints, "_wait_for_copy", wait)
+    for seed in (1, 2, 3):
+        training.step(seed)
+    assert training.checkpoints.stall_s > 0.1
+    training.checkpoints.wait()
+    waiting = training_of(small_gpt)
+    waiting.checkpoints.run = RunDirectory(tmp_path / "waiting")
+    waiting.checkpoints.run.path.mkdir()
+    waiting.step(0)
+    waiting.checkpoints.save(TrainingState(step=1, consumed_samples=4))
+    (saved,), (expected,) = (complete_checkpoints(each) for each in (run, waiting.checkpoints.run))
+    assert saved.manifest == expected.manifest
+    assert saved.damage() is None
+    for name in saved.files:
+        assert (saved.path / name).read_bytes() == (expected.path / name).read_bytes()
+
+
+def test_training_resumes_from_a_background_save_bit_for_bit(small_llama, training_of):
+    training = training_of(small_llama, in_background=True)
+    losses = {}
+    for step in range(1, 6):
+        losses[step] = training.step(step)
+        training.checkpoints.save(
+            TrainingState(step=step, consumed_samples=4 * step), is_last=step == 5
+        )
+    resumed = training_of(small_llama)
+    assert resumed.load_newest().step == 5
+    assert resumed.step(6) == training.step(6)
+
+
+def test_host_memory_is_reused_from_save_to_save(small_llama, training_of):
+    training = training_of(small_llama, in_background=True)
+    places = []
+    for step in (1, 2, 3):
+        training.step(step)
+        training.checkpoints.save(TrainingState(step=step, consumed_samples=4 * step))
+        training.checkpoints.wait()
+        places.append(
+            {
+                name: tensor.data_ptr()
+                for name, tensor in training.checkpoints._copies._memory.items()
+            }
+        )
+    assert places[0] == places[1] == places[2]
+
+
+def test_a_save_waits_for_the_previous_one(small_llama, run, training_of):
+    training = training_of(small_llama, in_background=True)
+    saved = []
+    for step in (1, 2):
+        training.step(step)
+        state = TrainingState(step=step, consumed_samples=4 * step)
+        training.checkpoints.save(state, on_saved=saved.append)
+    training.checkpoints.wait()
+    assert [(checkpoint.step, checkpoint.damage()) for checkpoint in complete_checkpoints(run)] == [
+        (1, None),
+        (2, None),
+    ]
+    assert [(each.step, each.consumed_samples) for each in saved] == [(1, 4), (2, 8)]
+    assert all(0 <= each.stall_s <= each.save_s for each in saved)
+
+
+def test_a_checkpoint_is_reported_once_it_is_complete(small_llama, run, training_of, slow_copies):
+    training = training_of(small_llama, in_background=True)
+    complete = []
+    training.checkpoints.save(
+        TrainingState(step=1, consumed_samples=4),
+        on_saved=lambda saved: complete.append((saved.step, len(complete_checkpoints(run)))),
+    )
+    assert complete == []
+    assert complete_checkpoints(run) == []
+    slow_copies.set()
+    training.checkpoints.wait()
+    assert complete == [(1, 1)]
+
+
+@pytest.mark.parametrize("when", ["folder", "tensors", "manifest"])
+def test_a_failed_background_save_is_reported_at_the_next_save(
+    small_llama, run, training_of, refuse_to_save, when, monkeypatch
+):
+    training = training_of(small_llama, in_background=True)
+    training.step(0)
+    training.checkpoints.save(TrainingState(step=1, consumed_samples=4))
+    training.checkpoints.wait()
+    assert not training.checkpoints.has_failed
+
+    def full(*_, **__):
+        raise OSError(28, "No space left on device")
+
+    if when == "folder":
+        refuse_to_save()
+    elif when == "tensors":
+        monkeypatch.setattr(checkpoint_module, "write_shards", full)
+    else:
+        monkeypatch.setattr(RunDirectory, "write_json", full)
+    training.step(1)
+    training.checkpoints.save(TrainingState(step=2, consumed_samples=8))
+    with pytest.raises(
+        RampcliError,
+        match=r"cannot save the checkpoint of step 2: .*(No space left|is a symbolic link)",
+    ):
+        training.checkpoints.save(TrainingState(step=3, consumed_samples=12))
+    assert [checkpoint.step for checkpoint in complete_checkpoints(run)] == [1]
+    if when != "folder":
+        assert [path.name for path in run.checkpoints.iterdir()] == ["step_00000001"]

@@ -1,0 +1,109 @@
+"""`rampcli plan --what-if`."""
+
+import json
+
+import pytest
+
+
+def test_a_comparison_has_one_row_per_value(succeed):
+    lines = succeed("plan", "-f", "gpt3_5b", "--what-if", "trainer.num_nodes=8,16,12").splitlines()
+    assert lines[0].split() == [
+        "nodes",
+        "GPUs",
+        "batch",
+        "accum",
+        "samples",
+        "steps",
+        "tokens",
+        "hours",
+        "GPU-hours",
+    ]
+    assert lines[1].startswith(
+        "trainer.num_nodes=8   8 8 8 8 8 8 8 8        64   2048      8  133,965,568  75,000    274B"
+    )
+    assert lines[2].startswith(
+        "trainer.num_nodes=16  8 8 8 8 10 12 14 16   128   2048      4  133,965,568  75,000    274B"
+    )
+    assert lines[3].split() == ["trainer.num_nodes=12", "does", "not", "fit"]
+    (reason,) = [line for line in lines[4:] if line]
+    assert reason.startswith(
+        "trainer.num_nodes=12 does not fit: model.global_batch_size=2048 does not divide into"
+    )
+
+
+def test_more_nodes_take_fewer_hours_and_as_many_gpu_hours(succeed):
+    lines = succeed("plan", "-f", "llama3_8b", "--what-if", "trainer.num_nodes=1,2,4").splitlines()[
+        1:
+    ]
+    hours, gpu_hours = zip(
+        *([float(cell.replace(",", "")) for cell in line.split()[-2:]] for line in lines),
+        strict=True,
+    )
+    assert hours == pytest.approx([hours[0], hours[0] / 2, hours[0] / 4], rel=0.001)
+    assert gpu_hours == pytest.approx([gpu_hours[0]] * 3, rel=0.001)
+
+
+def test_the_json_of_a_comparison_contains_each_plan(succeed, stages):
+    words = ["-f", "gpt3_5b", "--what-if", "trainer.num_nodes=8,12,16", "--json"]
+    small, wrong, large = json.loads(succeed("plan", *words))
+    assert [row["words"] for row in (small, wrong, large)] == [
+        f"trainer.num_nodes={nodes}" for nodes in (8, 12, 16)
+    ]
+    assert small["plan"]["stages"] == stages("-f", "gpt3_5b", "trainer.num_nodes=8")
+    assert large["plan"]["stages"] == stages("-f", "gpt3_5b")
+    assert (small["error"], large["error"], wrong["plan"]) == (None, None, None)
+    assert "model.global_batch_size=2048 does not divide into" in wrong["error"]
+
+
+@pytest.mark.parametrize("json_wanted", [[], ["--json"]])
+def test_a_comparison_without_any_plan_that_fits_is_refused(rampcli, json_wanted):
+    ended = rampcli(
+        "plan", "-f", "llama3_8b", "--what-if", "model.global_batch_size=510,511", *json_wanted
+    )
+    assert ended.exit_code == 2
+    assert ended.stdout.count("does not divide into") == 2
+
+
+@pytest.mark.parametrize("json_wanted", [[], ["--json"]])
+def test_an_error_of_every_plan_is_shown_once(rampcli, json_wanted):
+    ended = rampcli(
+        "plan",
+        "-f",
+        "llama3_8b",
+        "--what-if",
+        "trainer.num_nodes=1,3",
+        "modle.x=3",
+        "seed=-1",
+        *json_wanted,
+    )
+    assert (ended.exit_code, ended.stdout) == (2, "")
+    assert [line for line in ended.stderr.splitlines() if line.startswith("error: ")] == [
+        "error: there is no setting modle.x",
+        "error: seed=-1 is below 0",
+    ]
+
+
+def test_a_compared_value_replaces_the_typed_one(succeed, stages):
+    words = ["-f", "gpt3_5b", "trainer.num_nodes=4", "--what-if", "trainer.num_nodes=8", "--json"]
+    (only,) = json.loads(succeed("plan", *words))
+    assert only["plan"]["stages"] == stages("-f", "gpt3_5b", "trainer.num_nodes=8")
+
+
+def test_options_of_a_group_and_ranges_and_lists_can_be_compared(succeed):
+    def compared(what_if):
+        return [
+            row["words"]
+            for row in json.loads(succeed("plan", "-f", "gpt3_5b", "--what-if", what_if, "--json"))
+        ]
+
+    assert compared("model=llama3_8b,gpt3_5b") == ["model=llama3_8b", "model=gpt3_5b"]
+    assert compared("seed=range(1,4)") == ["seed=1", "seed=2", "seed=3"]
+    assert len(compared("model.rampup_batch_size=[256,256,10M],[1024,1024,10M],null")) == 3
+
+
+@pytest.mark.parametrize("option", [["--plot", "x.svg"], ["--dialects"], ["--seesaw"]])
+def test_options_for_one_plan_are_refused_in_a_comparison(rampcli, tmp_path, option):
+    ended = rampcli("plan", "-f", "gpt3_5b", "--what-if", "seed=1,2", *option)
+    assert (ended.exit_code, ended.stdout) == (2, "")
+    assert f"--what-if compares plans, and {option[0]} is about one" in ended.stderr
+    assert list(tmp_path.iterdir()) == []

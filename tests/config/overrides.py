@@ -1,0 +1,33 @@
+"""Resolves recipes with words as typed on the command line."""
+
+import pytest
+
+from rampcli.config.compose import lay_over
+from rampcli.config.resolve import resolve
+from rampcli.errors import UsageError
+
+RAMP = {
+    "per_device_batch_size": 16.0,
+    "enable_rampup_batch_size": True,
+    "per_device_batch_size_start": 4.0,
+    "per_device_batch_size_increment": 2.0,
+    "global_rampup_samples": 500,
+}
+"""On 128 devices, a ramp from 512 to 2048 in steps of 256."""
+
+
+def words(settings):
+    return [
+        f"{key}={str(value).lower() if isinstance(value, bool) else value}"
+        for key, value in settings.items()
+    ]
+
+
+def laid(config, *typed):
+    return resolve(lay_over(config, typed))
+
+
+def refusal_of(config):
+    with pytest.raises(UsageError) as refusal:
+        resolve(config)
+    return refusal.value

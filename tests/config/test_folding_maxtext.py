@@ -1,0 +1,260 @@
+"""How MaxText's words for samples per device and for a ramp fold into canonical keys."""
+
+from fractions import Fraction
+
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from rampcli import llm
+from rampcli.config.choices import NodePolicy, RampSemantics
+from rampcli.config.compose import lay_over
+from rampcli.config.layers import build
+from rampcli.config.resolve import resolve
+from rampcli.config.settings import leaves
+from rampcli.config.snapshot import settings as settings_of
+from tests.config.overrides import RAMP, laid, refusal_of, words
+
+
+@pytest.fixture(scope="session")
+def llama():
+    """One node of eight devices, context parallel 2, and 512 samples per step without a ramp."""
+    return llm.llama3_8b.pretrain_recipe()
+
+
+def by_hand(**values):
+    """Returns a configuration whose values were all set in Python."""
+    return build(
+        {key.replace("__", "."): value for key, value in values.items()}, place=lambda _: "Python"
+    )
+
+
+@given(
+    nodes=st.integers(1, 6),
+    devices=st.integers(1, 8),
+    context=st.sampled_from([1, 2, 4]),
+    parts=st.integers(1, 40),
+    accumulate=st.none() | st.integers(1, 5),
+)
+def test_samples_per_device_give_the_global_batch_and_the_micro_batch_of_a_rank(
+    nodes, devices, context, parts, accumulate
+):
+    assume(nodes * devices % context == 0)
+    per_device = Fraction(parts, context)
+    resolved = resolve(
+        by_hand(
+            per_device_batch_size=float(per_device),
+            gradient_accumulation_steps=accumulate,
+            trainer__num_nodes=nodes,
+            trainer__devices=devices,
+            parallel__context_parallel_size=context,
+            rampup__node_policy="fixed",
+        )
+    )
+    assert resolved.config.model.global_batch_size == nodes * devices * per_device * (
+        accumulate or 1
+    )
+    assert resolved.config.data.micro_batch_size == per_device * context
+    (stage,) = resolved.plan.stages
+    assert stage.accumulate_grad_batches == (accumulate or 1)
+
+
+@given(
+    nodes=st.integers(1, 6),
+    devices=st.integers(1, 8),
+    context=st.sampled_from([1, 2, 4]),
+    hundredths=st.integers(1, 300),
+)
+def test_a_fraction_of_a_sample_is_refused_and_the_suggestions_work(
+    nodes, devices, context, hundredths
+):
+    world, per_device = nodes * devices, hundredths / 100
+    assume(world % context == 0)
+    assume(world * hundredths % 100)
+    fleet = {
+        "trainer__num_nodes": nodes,
+        "trainer__devices": devices,
+        "parallel__context_parallel_size": context,
+    }
+    refusal = refusal_of(
+        by_hand(
+            per_device_batch_size=per_device,
+            data__micro_batch_size=1,
+            model__global_batch_size=world // context,
+            **fleet,
+        )
+    )
+    assert f"x {world} devices is " in refusal.message
+    assert refusal.set_by[0] == f"per_device_batch_size={per_device} (Python)"
+    word, _, offered = refusal.remedy.partition("=")
+    assert word == "per_device_batch_size"
+    sizes = [float(size) for size in offered.split(" or ")]
+    assert sizes == sorted(sizes)
+    assert sizes[0] < per_device < sizes[-1] or per_device < sizes[0]
+    for size in sizes:
+        assert (
+            resolve(by_hand(per_device_batch_size=size, **fleet)).config.model.global_batch_size
+            == size * world
+        )
+
+
+def test_samples_per_device_replace_a_batch_from_conf_with_a_note(llama, line_of):
+    resolved = laid(llama, "per_device_batch_size=4")
+    assert (resolved.config.model.global_batch_size, resolved.config.data.micro_batch_size) == (
+        32,
+        8,
+    )
+    line = line_of("conf/batch/nemo_llama.yaml", "global_batch_size: 512")
+    (note,) = resolved.notes
+    assert note.startswith(f"model.global_batch_size=512 (batch/nemo_llama.yaml:{line}) gives way")
+    assert note.endswith("per_device_batch_size=4.0: 32 samples")
+
+
+def test_samples_per_device_that_give_the_same_batch_cause_no_note(composed):
+    resolved = laid(composed, "per_device_batch_size=16")
+    assert resolved.config.model.global_batch_size == 2048
+    assert resolved.notes == ()
+
+
+def test_a_batch_given_beside_samples_per_device_is_reached_by_accumulation(llama):
+    resolved = laid(llama, "per_device_batch_size=4", "model.global_batch_size=64")
+    assert resolved.config.model.global_batch_size == 64
+    assert [stage.accumulate_grad_batches for stage in resolved.plan.stages] == [2]
+    assert resolved.notes == ()
+
+
+def test_a_micro_batch_given_beside_samples_per_device_is_kept(llama):
+    resolved = laid(llama, "per_device_batch_size=4", "data.micro_batch_size=2")
+    assert [
+        (stage.micro_batch_size, stage.accumulate_grad_batches) for stage in resolved.plan.stages
+    ] == [(2, 4)]
+
+
+def test_samples_per_device_are_multiplied_by_a_given_accumulation(llama):
+    spelt = laid(llama, "per_device_batch_size=4", "gradient_accumulation_steps=8")
+    assert spelt.config.model.global_batch_size == 256
+    assert settings_of(spelt.config) == settings_of(
+        laid(llama, "per_device_batch_size=4", "trainer.accumulate_grad_batches=8").config
+    )
+
+
+def test_a_pipeline_in_maxtexts_words_gets_maxtexts_default_microbatches(composed):
+    typed = ("per_device_batch_size=4", "parallel.pipeline_parallel_size=2")
+    assert laid(composed, *typed).config.parallel.num_pipeline_microbatches == 2
+    assert (
+        laid(
+            composed, *typed, "num_pipeline_microbatches=4"
+        ).config.parallel.num_pipeline_microbatches
+        == 4
+    )
+    assert (
+        laid(
+            composed, "parallel.pipeline_parallel_size=2"
+        ).config.parallel.num_pipeline_microbatches
+        is None
+    )
+
+
+def test_maxtexts_words_for_a_ramp_set_the_ramp(composed):
+    resolved = laid(composed, *words(RAMP))
+    model, rampup = resolved.config.model, resolved.config.rampup
+    assert (model.global_batch_size, model.rampup_batch_size) == (2048, [512, 256, 500])
+    assert (rampup.semantics, rampup.node_policy) == (RampSemantics.maxtext, NodePolicy.fixed)
+    sizes = range(512, 2049, 256)
+    assert [
+        (stage.global_batch_size, stage.num_nodes, stage.micro_batch_size)
+        for stage in resolved.plan.stages
+    ] == [(size, 16, 2) for size in sizes]
+    assert [stage.steps for stage in resolved.plan.stages[:-1]] == [
+        1
+    ] * 6  # a stage has 500 / 6 samples, fewer than one step takes
+    assert resolved.notes == ()
+
+
+def test_a_ramp_in_maxtexts_words_equals_the_ramp_in_canonical_keys(composed):
+    ours = [
+        "model.rampup_batch_size=[512,256,500]",
+        "rampup.semantics=maxtext",
+        "rampup.node_policy=fixed",
+        "data.micro_batch_size=2",
+    ]
+    assert settings_of(laid(composed, *words(RAMP)).config) == settings_of(
+        laid(composed, *ours).config
+    )
+
+
+def test_the_target_of_maxtexts_ramp_may_be_given_in_samples(composed):
+    without = {word: value for word, value in RAMP.items() if word != "per_device_batch_size"}
+    assert settings_of(laid(composed, *words(without)).config) == settings_of(
+        laid(composed, *words(RAMP)).config
+    )
+
+
+def test_maxtexts_word_disables_the_ramp_of_a_recipe(composed, gpt3_5b_place):
+    config = laid(composed, "enable_rampup_batch_size=false").config
+    assert config.model.rampup_batch_size is None
+    assert (
+        config.stack.said("model.rampup_batch_size").place
+        == "enable_rampup_batch_size=false (command line)"
+    )
+    assert config.stack.history("model.rampup_batch_size")[-2].place == gpt3_5b_place
+
+
+@pytest.mark.parametrize(
+    "key", ["rampup.semantics=megatron", "rampup.node_policy=best", "data.micro_batch_size=1"]
+)
+def test_typed_settings_override_the_defaults_of_maxtexts_ramp(composed, key):
+    config = laid(composed, *words(RAMP), key).config
+    name, _, value = key.partition("=")
+    assert str(dict(leaves(config))[name]) == value
+    assert config.stack.said(name).place == "command line"
+
+
+@pytest.mark.parametrize(
+    ("typed", "said"),
+    [
+        (
+            "model.rampup_batch_size=[256,256,10M]",
+            "enable_rampup_batch_size=true sets model.rampup_batch_size=[512,256,500], but"
+            " [256,256,10000000] is given",
+        ),
+        (
+            "model.global_batch_size=4096",
+            "per_device_batch_size=16.0 sets model.global_batch_size=2048, but 4096 is given",
+        ),
+    ],
+)
+def test_two_different_ramps_are_refused(composed, typed, said):
+    refusal = refusal_of(lay_over(composed, [*words(RAMP), typed]))
+    assert refusal.message == said
+    assert refusal.set_by[0] == f"{said.partition(' ')[0]} (command line)"
+    assert refusal.set_by[1].endswith("(command line)")
+
+
+def test_two_equal_ramps_are_accepted(composed):
+    typed = ["model.rampup_batch_size=[512,256,500]", "model.global_batch_size=2048"]
+    assert settings_of(laid(composed, *words(RAMP), *typed).config) == settings_of(
+        laid(composed, *words(RAMP)).config
+    )
+
+
+@pytest.mark.parametrize(
+    "missing",
+    [word for word in RAMP if word not in ("enable_rampup_batch_size", "per_device_batch_size")],
+)
+def test_a_maxtext_ramp_that_lacks_a_word_is_refused_with_maxtexts_default(composed, missing):
+    refusal = refusal_of(
+        lay_over(composed, words({word: value for word, value in RAMP.items() if word != missing}))
+    )
+    assert f"enable_rampup_batch_size=true, but {missing} is not given" in refusal.message
+    assert refusal.remedy.startswith(f"{missing}=")
+    assert refusal.remedy.endswith("(MaxText's default)")
+
+
+@pytest.mark.parametrize(
+    "word",
+    ["per_device_batch_size_start", "per_device_batch_size_increment", "global_rampup_samples"],
+)
+def test_a_word_of_a_disabled_ramp_is_refused_although_maxtext_ignores_it(composed, word):
+    refusal = refusal_of(lay_over(composed, words({word: RAMP[word]})))
+    assert f"{word}={RAMP[word]} without enable_rampup_batch_size" in refusal.message

@@ -1,0 +1,103 @@
+"""Training plans for tests, and runs to plan."""
+
+import json
+from dataclasses import fields
+from pathlib import Path
+
+from hypothesis import strategies as st
+
+from fleets import fleet_of
+from rampcli.batch.ramp import RampSchedule
+from rampcli.batch.run_settings import BatchSettings, RampSettings, RunLength
+from rampcli.batch.throughput import Throughput
+from rampcli.batch.training_plan import plan_training
+
+ORACLES = Path(__file__).parent / "batch" / "oracles"
+DECREASE = "rampup.decrease_batch_size_if_needed"
+LENGTHS = [field.name for field in fields(RunLength)]
+MEASURED = Throughput(points=((1, 900.0), (4, 1000.0)), basis="a test")
+
+
+def oracle_case(file, name):
+    cases = json.loads((ORACLES / file).read_text(encoding="utf-8"))["cases"]
+    return next(case for case in cases if case["name"] == name)
+
+
+def plan(
+    rampup,
+    target,
+    *,
+    fleet,
+    micro=1,
+    accumulate=None,
+    policy="nemo",
+    sequence_length=10,
+    schedule=None,
+    **rest,
+):
+    """Returns a plan; `rest` is its length, ramp and other arguments of `plan_training`."""
+    length = {key: rest.pop(key) for key in LENGTHS if key in rest}
+    ramp = {
+        key: rest.pop(key) for key in ("semantics", "decrease_batch_size_if_needed") if key in rest
+    }
+    return plan_training(
+        batch=BatchSettings(
+            global_batch_size=target, micro_batch_size=micro, accumulate_grad_batches=accumulate
+        ),
+        ramp=RampSettings(rampup_batch_size=rampup, step_batch_size_schedule=schedule, **ramp),
+        fleet=fleet,
+        node_policy=policy,
+        sequence_length=sequence_length,
+        length=RunLength(**length),
+        **rest,
+    )
+
+
+def scheduled(text, *, fleet, target=None, **rest):
+    return plan(None, target, schedule=text, fleet=fleet, **rest)
+
+
+def sizes_and_nodes(planned):
+    return [(stage.global_batch_size, stage.num_nodes) for stage in planned.stages]
+
+
+@st.composite
+def runs(draw):
+    """Arguments of `plan` for a ramp that divides on its nodes, and an end."""
+    fleet = fleet_of(
+        draw(st.integers(1, 4)),
+        draw(st.sampled_from([1, 2, 4])),
+        tensor=draw(st.sampled_from([1, 2])),
+    )
+    if fleet.devices % fleet.parallel.tensor:
+        fleet = fleet_of(fleet.num_nodes, fleet.devices)
+    micro = draw(st.integers(1, 3))
+    unit = micro * fleet.devices * fleet.num_nodes
+    start, increment, increments = (
+        unit * draw(st.integers(1, 3)),
+        unit * draw(st.integers(1, 2)),
+        draw(st.integers(1, 5)),
+    )
+    end = draw(st.sampled_from(LENGTHS))
+    return {
+        "rampup": [start, increment, draw(st.integers(0, 60)) * unit],
+        "target": start + increment * increments,
+        "fleet": fleet,
+        "micro": micro,
+        "policy": draw(st.sampled_from(["nemo", "best", "fixed"])),
+        "semantics": draw(st.sampled_from(["megatron", "maxtext"])),
+        "throughput": draw(st.sampled_from([None, MEASURED])),
+        "restart_s": draw(st.sampled_from([0.0, 0.5, 60.0])),
+        "restarts_always": draw(st.booleans()),
+        end: draw(st.integers(1, 60))
+        * {"max_steps": 1, "max_samples": unit, "max_tokens": 10 * unit}[end]
+        + draw(st.integers(0, 3)),
+    }
+
+
+def ramp_of(run):
+    return RampSchedule.from_rampup(
+        run["rampup"],
+        global_batch_size=run["target"],
+        semantics=run.get("semantics", "megatron"),
+    )
