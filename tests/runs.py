@@ -12,7 +12,7 @@ import pytest
 
 from commands import Command, run_command
 from rampcli import llm
-from rampcli.config.compose import lay_over
+from rampcli.config.compose import apply_overrides
 from rampcli.config.resolve import resolve
 from rampcli.launch.run import describe
 from rampcli.run_directory import RunDirectory, read_rows
@@ -105,7 +105,7 @@ class Run:
         describe(
             self.directory,
             resolve(
-                lay_over(
+                apply_overrides(
                     llm.from_factory("llama3_tiny"),
                     self.overrides([f"trainer.num_nodes={processes}", *words]),
                 )

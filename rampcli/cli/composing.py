@@ -5,7 +5,7 @@ from pathlib import Path
 
 from rampcli import llm
 from rampcli.checkpoint.manifest import consumed_samples
-from rampcli.config.compose import lay_over
+from rampcli.config.compose import apply_overrides
 from rampcli.config.groups import group_names
 from rampcli.config.layers import COMMAND_LINE
 from rampcli.config.resolve import resolve
@@ -38,7 +38,7 @@ def compose_words(
         parse(joined, groups=group_names(config_dir), place=COMMAND_LINE, report=report)
         report.close()
     assert config is not None
-    stack = lay_over(config, joined, config_dir=config_dir, report=report)
+    stack = apply_overrides(config, joined, config_dir=config_dir, report=report)
     if resumes:
         return resolve(
             stack,

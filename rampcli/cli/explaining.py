@@ -54,7 +54,7 @@ def _as_text(fact: dict[str, Any]) -> str:
         + (f", which comes to {fact['derived']}" if fact["derived"] is not None else ""),
         "set by": fact["set_by"],
         "instead of": "\n".join(
-            f"{shown(said['value'])} ({said['set_by']})" for said in fact["overrode"]
+            f"{shown(entry['value'])} ({entry['set_by']})" for entry in fact["overrode"]
         ),
         "type": fact["type"],
         "unit": fact["unit"],

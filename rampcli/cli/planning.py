@@ -15,7 +15,7 @@ from rampcli.batch.throughput import to_text as points_to_text
 from rampcli.batch.training_plan import TrainingPlan
 from rampcli.cli.composing import compose_words
 from rampcli.cli.console import build_console, print_table, say
-from rampcli.config.compose import lay_over
+from rampcli.config.compose import apply_overrides
 from rampcli.config.groups import group_names
 from rampcli.config.layers import sources_named
 from rampcli.config.resolve import resolve
@@ -41,7 +41,7 @@ def with_measured(resolved: Resolved, directory: Path) -> Resolved:
     with sources_named(resolved.config):
         points = measured_points(RunDirectory(directory), resolved.config)
     words = [f"{EFFICIENCY_KEY}='{points_to_text(points)}'"]
-    return resolve(lay_over(resolved.config, words, place=f"measured in {directory}"))
+    return resolve(apply_overrides(resolved.config, words, place=f"measured in {directory}"))
 
 
 def compare(
@@ -218,7 +218,7 @@ def seesaw(resolved: Resolved, factor: float) -> tuple[Resolved, list[str]]:
                 " or a smaller --seesaw-factor",
             )
     words = _seesaw_words(stairs, plan, warmup_samples=rate.warmup_samples)
-    grown = resolve(lay_over(config, words, place="--seesaw"))
+    grown = resolve(apply_overrides(config, words, place="--seesaw"))
     limit = steps_in_the_limit(
         relative_rate, global_batch_size=stage.global_batch_size, end_sample=end
     )

@@ -12,7 +12,7 @@ from rampcli.batch.quantities import shorten
 from rampcli.bundled import bundled
 from rampcli.cli.console import build_console, print_table, say
 from rampcli.config.choices import DataSource
-from rampcli.config.compose import lay_over
+from rampcli.config.compose import apply_overrides
 from rampcli.config.explain import explain
 from rampcli.config.model_size import count_parameters
 from rampcli.config.resolve import resolve
@@ -83,7 +83,7 @@ def _required(config: Config) -> list[str]:
 
 
 def _facts(name: str, config: Config) -> dict[str, Any]:
-    """Returns what the table says about a recipe."""
+    """Returns the row of a recipe in the table."""
     description, _, source = (inspect.getdoc(_function(name)) or "").rpartition("\n\nSource: ")
     return {
         "name": name,
@@ -100,7 +100,7 @@ def _facts(name: str, config: Config) -> dict[str, Any]:
 
 def _made_of(config: Config) -> dict[str, Any]:
     """Returns the options of conf/ that a recipe is made of, and the settings that it sets."""
-    resolved = resolve(lay_over(config, _required(config)))
+    resolved = resolve(apply_overrides(config, _required(config)))
     options: dict[str, str] = {}
     own: dict[str, Any] = {}
     for key, value in settings(resolved.config).items():

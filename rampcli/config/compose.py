@@ -1,4 +1,4 @@
-"""Composes a recipe's choices from conf/, and lays the command line over them."""
+"""Composes a recipe's choices from conf/, and applies the overrides of a command line."""
 
 import sys
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -14,7 +14,15 @@ from yaml.constructor import SafeConstructor
 
 from rampcli.bundled import bundled
 from rampcli.config.groups import check_folder, check_option, folders, group_names, option_file
-from rampcli.config.layers import COMMAND_LINE, Layer, Rank, Said, Stack, edited_stack, placed
+from rampcli.config.layers import (
+    COMMAND_LINE,
+    Entry,
+    Layer,
+    Precedence,
+    Stack,
+    edited_stack,
+    placed,
+)
 from rampcli.config.schema import Config
 from rampcli.config.settings import shown
 from rampcli.config.words import as_option, parse, quoted
@@ -48,10 +56,10 @@ def compose(*choices: str) -> Config:
     caller = f"{file.parent.name}/{file.name}:{frame.f_lineno}"
     report, groups = Report(), group_names()
     words = parse(choices, groups=groups, place=caller, report=report, unique=False)
-    chosen: dict[str, str | Said] = {}
+    chosen: dict[str, str | Entry] = {}
     for key, value in words.items():
         if key not in groups:
-            chosen |= Layer.of(caller, Rank.RECIPE, {key: value}, report=report).says
+            chosen |= Layer.of(caller, Precedence.RECIPE, {key: value}, report=report).entries
         elif _exists(key, value, None, caller, report):
             chosen[key] = shown(value)
     stack = Stack(_layers(chosen, config_dir=None, known=(), report=report), choices=chosen)
@@ -59,7 +67,7 @@ def compose(*choices: str) -> Config:
     return stack.config()
 
 
-def lay_over(
+def apply_overrides(
     config: Config,
     overrides: Sequence[str],
     *,
@@ -69,8 +77,8 @@ def lay_over(
 ) -> Stack:
     """Returns the layers of a configuration with a layer of words on top, for `resolve`.
 
-    Another group option (`data=mock`) replaces the option's file. What the recipe set in Python,
-    and then the words, go on top.
+    Another group option (`data=mock`) replaces the option's file. Above the files is what the
+    recipe set in Python, and above that are the words.
 
     Args:
         config: as a recipe returned it.
@@ -94,22 +102,22 @@ def lay_over(
         for group, option in words.items()
         if group in groups and _exists(group, option, config_dir, place, own)
     }
-    stack = edited_stack(config, "recipe", Rank.RECIPE, report=own)
+    stack = edited_stack(config, "recipe", Precedence.RECIPE, report=own)
     composed, choices = stack.composed, stack.choices
     if options:
-        choices = {key: said for key, said in choices.items() if key not in options} | options
+        choices = {key: entry for key, entry in choices.items() if key not in options} | options
         composed = _layers(
             choices, config_dir=config_dir, known=composed, typed=options, report=own
         )
     values = {key: value for key, value in words.items() if key not in groups}
-    layer = Layer.of(place, Rank.USER, values, report=own)
+    layer = Layer.of(place, Precedence.USER, values, report=own)
     if report is None:
         own.close()
-    return Stack(composed, (*stack.laid, layer), choices)
+    return Stack(composed, (*stack.overrides, layer), choices)
 
 
 def _layers(
-    choices: Mapping[str, str | Said],
+    choices: Mapping[str, str | Entry],
     *,
     config_dir: Path | None,
     known: Iterable[Layer],
@@ -129,30 +137,34 @@ def _layers(
             files[group] = read[name]
         elif (path := option_file(group, option, folders(config_dir))) is not None:
             files[group] = _file_layer(path, group, name, report)
-    files |= {group: replace(files[group], rank=Rank.CHOSEN) for group in typed if group in files}
-    above: dict[str, Said] = {}
-    below: dict[str, Said] = {}
+    files |= {
+        group: replace(files[group], precedence=Precedence.CHOSEN)
+        for group in typed
+        if group in files
+    }
+    above: dict[str, Entry] = {}
+    below: dict[str, Entry] = {}
     for key, choice in choices.items():
-        if isinstance(choice, Said):
+        if isinstance(choice, Entry):
             above[key] = choice
         else:
-            below |= {leaf: above.pop(leaf) for leaf in files[key].says if leaf in above}
+            below |= {leaf: above.pop(leaf) for leaf in files[key].entries if leaf in above}
     return (
-        Layer("recipe", Rank.RECIPE, below),
+        Layer("recipe", Precedence.RECIPE, below),
         *files.values(),
-        Layer("recipe", Rank.RECIPE, above),
+        Layer("recipe", Precedence.RECIPE, above),
     )
 
 
 def _chosen_options(
-    choices: Mapping[str, str | Said], config_dir: Path | None, report: Report
+    choices: Mapping[str, str | Entry], config_dir: Path | None, report: Report
 ) -> dict[str, str]:
     """Returns the option of each group, in the order in which their files override each other."""
     known = group_names()  # The root has a default for each of these. Other groups are added.
     words = [
         f"{'' if group in known else '+'}{as_option(group, option)}"
         for group, option in choices.items()
-        if not isinstance(option, Said)
+        if not isinstance(option, Entry)
     ]
     chosen = None
     with report.noting():
@@ -196,14 +208,14 @@ def _exists(group: str, option: Any, config_dir: Path | None, place: str, report
 
 
 def _file_layer(path: Path, group: str, name: str, report: Report) -> Layer:
-    """Returns what a file of conf/ says; each place is `group/option.yaml:line`."""
+    """Returns the settings of a file of conf/; each place is `group/option.yaml:line`."""
     text = path.read_text(encoding="utf-8")
     is_global = "@package _global_" in text.partition("\n")[0]
     root = yaml.compose(text, Loader=_Loader)
     leaves = {key: (line, value) for key, line, value in _leaves(root, "" if is_global else group)}
     return Layer.of(
         name,
-        Rank.CONF,
+        Precedence.CONF,
         {key: value for key, (_, value) in leaves.items()},
         place=lambda key: f"{name}:{leaves[key][0]}",
         report=report,

@@ -8,7 +8,7 @@ import yaml
 
 from rampcli.batch.dialects.spellings import SPELLINGS
 from rampcli.batch.plan import ACCUMULATE_KEY, GLOBAL_KEY, MICRO_KEY
-from rampcli.config.layers import Said, Stack, stack_of
+from rampcli.config.layers import Entry, Stack, stack_of
 from rampcli.config.run_plan import Resolved
 from rampcli.config.settings import FOREIGN, Setting, leaves, nest, settings, shown, unknown_key
 
@@ -45,14 +45,15 @@ def explain(key: str, resolved: Resolved) -> dict[str, Any]:
         or f"Spelling of {SPELLINGS.get(key, 'the batch per device (MaxText)')}.",
         "set_by": history[-1].place,
         "overrode": [
-            {"set_by": said.place, "value": _plain(said.value)} for said in reversed(history[:-1])
+            {"set_by": entry.place, "value": _plain(entry.value)}
+            for entry in reversed(history[:-1])
         ],
     }
 
 
-def _history(stack: Stack, key: str) -> list[Said]:
-    """Returns what is said about a setting; for a spelling, before it was folded."""
-    return [said for said in stack.history(key) if key not in FOREIGN or said.by is None]
+def _history(stack: Stack, key: str) -> list[Entry]:
+    """Returns the entries of a setting; those of a spelling only before it was folded."""
+    return [entry for entry in stack.history(key) if key not in FOREIGN or entry.by is None]
 
 
 def derived(resolved: Resolved) -> dict[str, Any]:
@@ -104,13 +105,13 @@ def _yaml(value: Any) -> str:
     return text.removesuffix("\n...\n").rstrip("\n")
 
 
-def _provenance(setting: Setting, history: list[Said], known: Mapping[str, Any]) -> str:
+def _provenance(setting: Setting, history: list[Entry], known: Mapping[str, Any]) -> str:
     value, parts = history[-1].value, [history[-1].place]
     if value is None and setting.key in known:
         parts.append(f"comes to {known[setting.key]}")
     now = shown(_plain(value))
-    said_before = [(shown(_plain(said.value)), said.place) for said in reversed(history[1:-1])]
-    overrode = [f"{text} ({place})" for text, place in said_before if text != now]
+    earlier = [(shown(_plain(entry.value)), entry.place) for entry in reversed(history[1:-1])]
+    overrode = [f"{text} ({place})" for text, place in earlier if text != now]
     if overrode:
         parts.append(f"not {', '.join(overrode)}")
     return "; ".join(parts)

@@ -10,7 +10,7 @@ from rampcli.batch.plan import ACCUMULATE_KEY, GLOBAL_KEY
 from rampcli.batch.ramp import RAMP_KEY
 from rampcli.batch.run_settings import LENGTH_KEYS
 from rampcli.batch.step_schedule import SCHEDULE_KEY
-from rampcli.config.layers import Layer, Rank, Said, Stack
+from rampcli.config.layers import Entry, Layer, Precedence, Stack
 from rampcli.config.settings import FOREIGN, shown
 from rampcli.errors import UsageError
 
@@ -33,7 +33,8 @@ def fold(stack: Stack) -> tuple[Stack, tuple[str, ...]]:
     """
     folding = _Folding(stack)
     given = {
-        key: Given(value=value, layer=folding.ranks[key]) for key, value in folding.values.items()
+        key: Given(value=value, layer=folding.precedence[key])
+        for key, value in folding.values.items()
     }
     for key, word in fold_spellings(given).items():
         folding.decide(key, word, folding.values[word])
@@ -44,13 +45,13 @@ def fold(stack: Stack) -> tuple[Stack, tuple[str, ...]]:
         raise
     for keys in ONE_OF:
         chosen = [key for key in keys if folding.values[key] is not None]
-        nearest = max(chosen, key=lambda key: folding.ranks[key], default=None)
+        nearest = max(chosen, key=lambda key: folding.precedence[key], default=None)
         for key in chosen:
-            if nearest is not None and folding.ranks[key] < folding.ranks[nearest]:
+            if nearest is not None and folding.precedence[key] < folding.precedence[nearest]:
                 folding.decide(key, nearest, None)
     if (
         folding.values[SCHEDULE_KEY] is not None
-        and folding.ranks[GLOBAL_KEY] < folding.ranks[SCHEDULE_KEY]
+        and folding.precedence[GLOBAL_KEY] < folding.precedence[SCHEDULE_KEY]
     ):  # the last size of the schedule is the batch
         folding.decide(GLOBAL_KEY, SCHEDULE_KEY, None)
     return folding.folded(clear_spellings=True), notes
@@ -62,40 +63,48 @@ class _Folding:
     def __init__(self, stack: Stack) -> None:
         self.stack = stack
         self.values = stack.values()
-        self.ranks = {key: stack.rank(key) for key in self.values}
-        self.decided: dict[str, Said] = {}
+        self.precedence = {key: stack.precedence(key) for key in self.values}
+        self.decided: dict[str, Entry] = {}
 
     def decide(self, key: str, by: str, value: Any) -> None:
-        """Sets a key because of what `by` says, as near to the user as that is said."""
-        said = self.decided.get(by)
+        """Sets a key because of the key `by`, with the precedence of that."""
+        entry = self.decided.get(by)
         place = (
-            said.place if said else f"{by}={shown(self.values[by])} ({self.stack.said(by).place})"
+            entry.place
+            if entry
+            else f"{by}={shown(self.values[by])} ({self.stack.entry(by).place})"
         )
-        self.decided[key] = Said(value, place, by)
-        self.values[key], self.ranks[key] = value, self.ranks[by]
+        self.decided[key] = Entry(value, place, by)
+        self.values[key], self.precedence[key] = value, self.precedence[by]
 
     def folded(self, *, clear_spellings: bool = False) -> Stack:
         """Returns the stack with what was decided on top."""
-        says = dict(self.decided)
+        entries = dict(self.decided)
         if clear_spellings:
             used = [word for word in FOREIGN if self.values[word] is not None]
-            says |= {word: Said(None, "folded", by=word) for word in used}
+            entries |= {word: Entry(None, "folded", by=word) for word in used}
         layers = [
             Layer(
-                "folded", rank, {key: said for key, said in says.items() if self.ranks[key] is rank}
+                "folded",
+                precedence,
+                {
+                    key: entry
+                    for key, entry in entries.items()
+                    if self.precedence[key] is precedence
+                },
             )
-            for rank in Rank
+            for precedence in Precedence
         ]
-        return self.stack.above(*(layer for layer in layers if layer.says))
+        return self.stack.above(*(layer for layer in layers if layer.entries))
 
 
 def _fold_maxtext(folding: _Folding) -> tuple[str, ...]:
-    values, ranks = folding.values, folding.ranks
+    values, precedence = folding.values, folding.precedence
     words = {word: values[word] for word in WORDS if values[word] is not None}
     if not words:
         return ()
     speakers = [word for word in words if word != PER_DEVICE] or [PER_DEVICE]
-    speaker = max(speakers, key=lambda word: (ranks[word], word == ENABLE))
+    speaker = max(speakers, key=lambda word: (precedence[word], word == ENABLE))
     meant = translate(
         words,
         num_devices=values["trainer.num_nodes"] * values["trainer.devices"],
@@ -108,8 +117,9 @@ def _fold_maxtext(folding: _Folding) -> tuple[str, ...]:
         word = PER_DEVICE if counts_batch else speaker
         if not _is_set_as_near(folding, key, word, value):
             if key == GLOBAL_KEY and values[key] not in (None, value):
+                place = folding.stack.entry(key).place
                 notes.append(
-                    f"{GLOBAL_KEY}={shown(values[key])} ({folding.stack.said(key).place}) gives way"
+                    f"{GLOBAL_KEY}={shown(values[key])} ({place}) gives way"
                     f" to {PER_DEVICE}={shown(words[PER_DEVICE])}: {value} samples"
                 )
             folding.decide(key, word, value)
@@ -128,5 +138,8 @@ def _is_set_as_near(folding: _Folding, key: str, word: str, value: Any) -> bool:
     if key == ACCUMULATE_KEY:
         # `translate` has checked that it is 1, and the micro batch is another one now.
         return False
-    near = folding.ranks[key] >= folding.ranks[word] and folding.ranks[key] > Rank.SCHEMA
+    near = (
+        folding.precedence[key] >= folding.precedence[word]
+        and folding.precedence[key] > Precedence.SCHEMA
+    )
     return near and folding.values[key] not in (None, value)

@@ -1,7 +1,7 @@
-"""A configuration as a stack of layers: what each file, the recipe and the command line say.
+"""A configuration as a stack of layers: one for each file, for the recipe and the command line.
 
-A layer maps dotted keys to a typed value and the place that says it. Of two layers that set the
-same key, the one that is nearer to the user holds. Values, provenance (`explain`, `--cfg`) and the
+A layer maps dotted keys to a typed value and the place that sets it. If two layers set the same
+key, the one with the higher precedence applies. Values, provenance (`explain`, `--cfg`) and the
 sources in errors are all read off the stack.
 """
 
@@ -24,10 +24,10 @@ PYTHON = "Python"
 DEFAULT = "default"
 
 
-class Rank(IntEnum):
+class Precedence(IntEnum):
     """How near to the user a layer is.
 
-    The higher rank wins where keys compete, for example two spellings of one number.
+    The higher one wins where keys compete, for example two spellings of one number.
     """
 
     SCHEMA = 0
@@ -39,12 +39,12 @@ class Rank(IntEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
-    """What one layer says about a setting.
+class Entry:
+    """The value that one layer gives a setting.
 
     Attributes:
         value: typed.
-        place: where it is said, as a person would name it: `command line`, `data/mock.yaml:4`, ...
+        place: where it is set, as a person would name it: `command line`, `data/mock.yaml:4`, ...
         by: the other key that decided this value, for example a spelling of another system; None
             for a value set directly.
     """
@@ -56,17 +56,17 @@ class Said:
 
 @dataclass(frozen=True, slots=True)
 class Layer:
-    """What one place says: a file, a recipe, the command line, or Python."""
+    """The entries of one place: a file, a recipe, the command line, or Python."""
 
     name: str
-    rank: Rank
-    says: Mapping[str, Said]
+    precedence: Precedence
+    entries: Mapping[str, Entry]
 
     @classmethod
     def of(
         cls,
         name: str,
-        rank: Rank,
+        precedence: Precedence,
         values: Mapping[str, Any],
         *,
         place: Callable[[str], str] | None = None,
@@ -78,17 +78,17 @@ class Layer:
 
         Args:
             name: of the layer.
-            rank: of the layer.
+            precedence: of the layer.
             values: by dotted key, as they were written: counts may be `50M`.
             place: returns the place of a key; the layer's name, if None.
             report: receives the errors. A value with an error is left out.
         """
-        says = {}
+        entries = {}
         for key, value in values.items():
             where = place(key) if place else name
             with report.noting(), placed(where):
-                says[key] = Said(typed(key, value), where)
-        return cls(name, rank, says)
+                entries[key] = Entry(typed(key, value), where)
+        return cls(name, precedence, entries)
 
 
 @contextmanager
@@ -103,8 +103,8 @@ def placed(*places: str) -> Iterator[None]:
 
 @cache
 def _defaults() -> Layer:
-    says = {key: Said(setting.default, DEFAULT) for key, setting in settings().items()}
-    return Layer(DEFAULT, Rank.SCHEMA, says)
+    entries = {key: Entry(setting.default, DEFAULT) for key, setting in settings().items()}
+    return Layer(DEFAULT, Precedence.SCHEMA, entries)
 
 
 @dataclass(frozen=True)
@@ -113,62 +113,61 @@ class Stack:
 
     Attributes:
         composed: what `compose` made of files and a recipe's words.
-        laid: everything laid over that: edits in Python, the command line, and folded spellings.
+        overrides: layers above those: edits in Python, the command line, and folded spellings.
         choices: the words that `composed` was made of: by group, the option; by setting, what the
-            recipe says.
+            recipe sets.
     """
 
     composed: tuple[Layer, ...] = ()
-    laid: tuple[Layer, ...] = ()
-    choices: Mapping[str, str | Said] = field(default_factory=dict)
+    overrides: tuple[Layer, ...] = ()
+    choices: Mapping[str, str | Entry] = field(default_factory=dict)
 
     @cached_property
-    def _nearest(self) -> dict[str, tuple[Rank, Said]]:
+    def _nearest(self) -> dict[str, tuple[Precedence, Entry]]:
         return {
-            key: (layer.rank, said)
-            for layer in (_defaults(), *self.composed, *self.laid)
-            for key, said in layer.says.items()
+            key: (layer.precedence, entry)
+            for layer in (_defaults(), *self.composed, *self.overrides)
+            for key, entry in layer.entries.items()
         }
 
-    def said(self, key: str) -> Said:
-        """Returns what holds for a setting."""
+    def entry(self, key: str) -> Entry:
+        """Returns the entry that applies to a setting."""
         return self._nearest[key][1]
 
-    def rank(self, key: str) -> Rank:
-        """Returns the rank of the layer that holds for a setting."""
+    def precedence(self, key: str) -> Precedence:
+        """Returns the precedence of the layer that applies to a setting."""
         return self._nearest[key][0]
 
-    def history(self, key: str) -> list[Said]:
-        """Returns everything that is said about a setting, the default first.
-
-        The last one holds.
-        """
-        layers = (_defaults(), *self.composed, *self.laid)
-        return [layer.says[key] for layer in layers if key in layer.says]
+    def history(self, key: str) -> list[Entry]:
+        """Returns all entries of a setting, the default first. The last one applies."""
+        layers = (_defaults(), *self.composed, *self.overrides)
+        return [layer.entries[key] for layer in layers if key in layer.entries]
 
     def values(self) -> dict[str, Any]:
         """Returns the merged value of every setting, by dotted key, in the order of the schema."""
-        return {key: said.value for key, (_, said) in self._nearest.items()}
+        return {key: entry.value for key, (_, entry) in self._nearest.items()}
 
     def above(self, *layers: Layer) -> "Stack":
         """Returns the stack with further layers on top."""
-        return Stack(self.composed, (*self.laid, *layers), self.choices)
+        return Stack(self.composed, (*self.overrides, *layers), self.choices)
 
     def edits(self, config: Config) -> dict[str, Any]:
         """Returns the leaves of a configuration that differ from this stack: edits in Python."""
         return {
             key: value
             for key, value in leaves(config)
-            if key not in self._nearest or not _same(value, self.said(key).value)
+            if key not in self._nearest or not _same(value, self.entry(key).value)
         }
 
     def config(self) -> Config:
         """Returns the merged values as a configuration, which remembers this stack."""
         config = Config()
-        for key, (rank, said) in self._nearest.items():
-            if rank is not Rank.SCHEMA:
+        for key, (precedence, entry) in self._nearest.items():
+            if precedence is not Precedence.SCHEMA:
                 # A list is copied, so that changing it in Python does not change the layer.
-                put(config, key, list(said.value) if isinstance(said.value, list) else said.value)
+                put(
+                    config, key, list(entry.value) if isinstance(entry.value, list) else entry.value
+                )
         config.stack = self
         return config
 
@@ -181,24 +180,24 @@ class Stack:
 
     def _places(self, keys: Sequence[str]) -> tuple[str, ...]:
         places = []
-        for said, key in ((self.said(key), key) for key in keys if key in self._nearest):
-            is_specific = ":" in said.place or "=" in said.place  # a line of a file, or a word
+        for entry, key in ((self.entry(key), key) for key in keys if key in self._nearest):
+            is_specific = ":" in entry.place or "=" in entry.place  # a line of a file, or a word
             places.append(
-                said.place if is_specific else f"{key}={shown(said.value)} ({said.place})"
+                entry.place if is_specific else f"{key}={shown(entry.value)} ({entry.place})"
             )
         return tuple(dict.fromkeys(places))
 
     def _in_words_used(self, remedy: str) -> str:
         """Returns a remedy in the words that were typed; others would contradict them.
 
-        Alternatives that cannot be said in those words are left out.
+        Alternatives that those words cannot express are left out.
         """
         ways, used = remedy.split(", or "), []
-        for key, (_, said) in self._nearest.items():
-            if said.by in FOREIGN and key not in FOREIGN:
-                used.append(said.by)
-                if said.by in SPELLINGS:
-                    ways = [way.replace(f"{key}=", f"{said.by}=") for way in ways]
+        for key, (_, entry) in self._nearest.items():
+            if entry.by in FOREIGN and key not in FOREIGN:
+                used.append(entry.by)
+                if entry.by in SPELLINGS:
+                    ways = [way.replace(f"{key}=", f"{entry.by}=") for way in ways]
                 elif key not in SUGGESTED:
                     ways = [way for way in ways if f"{key}=" not in way]
         return ", or ".join(ways) or f"another {' or '.join(dict.fromkeys(used))}"
@@ -214,10 +213,10 @@ def stack_of(config: Config) -> Stack:
     return stack
 
 
-def edited_stack(config: Config, name: str, rank: Rank, *, report: Report) -> Stack:
+def edited_stack(config: Config, name: str, precedence: Precedence, *, report: Report) -> Stack:
     """Returns the stack of a configuration with what was set in Python as a layer on top."""
     stack = stack_of(config)
-    return stack.above(Layer.of(name, rank, stack.edits(config), report=report))
+    return stack.above(Layer.of(name, precedence, stack.edits(config), report=report))
 
 
 def build(
@@ -234,7 +233,9 @@ def build(
         UsageError: without a report, all unknown keys and values of the wrong type together.
     """
     own = report or Report()
-    config = Stack(laid=(Layer.of("values", Rank.USER, values, place=place, report=own),)).config()
+    config = Stack(
+        overrides=(Layer.of("values", Precedence.USER, values, place=place, report=own),)
+    ).config()
     if report is None:
         own.close()
     return config

@@ -8,7 +8,7 @@ from pathlib import Path
 from rampcli.batch.dialects.maxtext import WORDS
 from rampcli.config.checks import CHECKS, check_ranges
 from rampcli.config.folding import fold
-from rampcli.config.layers import PYTHON, Rank, Stack, edited_stack
+from rampcli.config.layers import PYTHON, Precedence, Stack, edited_stack
 from rampcli.config.run_plan import Resolved, run_dir_of, run_plan
 from rampcli.config.schema import Config
 from rampcli.config.settings import settings
@@ -25,7 +25,7 @@ def resolve(
     """Checks a configuration and plans its run. `config` itself is not changed.
 
     Args:
-        config: from a recipe, or the layers that `lay_over` returns.
+        config: from a recipe, or the layers that `apply_overrides` returns.
         consumed_samples_in: returns the progress of a run directory, in samples. Stages before it
             are not checked.
         report: errors found earlier; they are raised together with those found here.
@@ -37,7 +37,7 @@ def resolve(
     stack = (
         config
         if isinstance(config, Stack)
-        else edited_stack(config, PYTHON, Rank.USER, report=report)
+        else edited_stack(config, PYTHON, Precedence.USER, report=report)
     )
     folded: Stack | None = None
     notes: tuple[str, ...] = ()
@@ -47,7 +47,7 @@ def resolve(
     _check(settled, report)
     resolved = None
     # If MaxText's words did not fold, the batch is unknown and there is nothing to plan.
-    if folded is not None or all(stack.said(word).value is None for word in WORDS):
+    if folded is not None or all(stack.entry(word).value is None for word in WORDS):
         with _new_errors(report, settled.stack):
             names_wrong = any({"name", "run_dir"} & set(error.keys) for error in report.errors)
             consumed_samples = 0 if names_wrong else consumed_samples_in(run_dir_of(settled))

@@ -149,7 +149,7 @@ def throughput_of(config: Config) -> Throughput | None:
     if config.rampup.efficiency is not None:
         return Throughput(
             points=parse_points(config.rampup.efficiency),
-            basis=f"{EFFICIENCY_KEY} ({stack_of(config).said(EFFICIENCY_KEY).place})",
+            basis=f"{EFFICIENCY_KEY} ({stack_of(config).entry(EFFICIENCY_KEY).place})",
         )
     if throughput.samples_per_s_per_gpu is not None:
         return Throughput(

@@ -13,7 +13,7 @@ from rampcli import plain_yaml
 from rampcli.batch.dialects.spellings import SPELLINGS
 from rampcli.batch.plan import GLOBAL_KEY
 from rampcli.config.checks import CHECKS, check_ranges
-from rampcli.config.layers import DEFAULT, Layer, Rank, Said, Stack, placed, stack_of
+from rampcli.config.layers import DEFAULT, Entry, Layer, Precedence, Stack, placed, stack_of
 from rampcli.config.schema import Config
 from rampcli.config.settings import FOREIGN, flatten, leaves, nest, shown, unknown_key
 from rampcli.config.settings import settings as all_settings
@@ -57,10 +57,10 @@ def identity(config: Config) -> dict[str, Any]:
 def to_yaml(config: Config) -> str:
     """Returns a settled configuration as YAML: its settings, then the places that set them."""
     stack = stack_of(config)
-    places = {key: printable(stack.said(key).place) for key in settings(config)}
+    places = {key: printable(stack.entry(key).place) for key in settings(config)}
     # A reference in a place, such as a folder named ${x}, could not be read back.
-    said = {key: place.replace("${", "{") for key, place in places.items() if place != DEFAULT}
-    content = nest(settings(config)) | ({PLACES: said} if said else {})
+    set_by = {key: place.replace("${", "{") for key, place in places.items() if place != DEFAULT}
+    content = nest(settings(config)) | ({PLACES: set_by} if set_by else {})
     return OmegaConf.to_yaml(OmegaConf.create(content))
 
 
@@ -84,17 +84,17 @@ def read(path: Path) -> Config:
     places = tree.pop(PLACES, {})
     with report.noting(), placed(str(path)):
         _check_places(places)
-    layer = Layer.of(str(path), Rank.USER, flatten(tree), report=report)
-    for word in FOREIGN.intersection(layer.says):
+    layer = Layer.of(str(path), Precedence.USER, flatten(tree), report=report)
+    for word in FOREIGN.intersection(layer.entries):
         with report.noting(), placed(str(path)):
-            _check_unused(word, layer.says[word].value)
+            _check_unused(word, layer.entries[word].value)
     report.close()
-    says = {
-        key: Said(said.value, printable(places[key])) if key in places else said
-        for key, said in layer.says.items()
-        if key in places or said.value != all_settings()[key].default
+    entries = {
+        key: Entry(entry.value, printable(places[key])) if key in places else entry
+        for key, entry in layer.entries.items()
+        if key in places or entry.value != all_settings()[key].default
     }
-    config = Stack(laid=(Layer(layer.name, layer.rank, says),)).config()
+    config = Stack(overrides=(Layer(layer.name, layer.precedence, entries),)).config()
     for checks in ((check_ranges,), CHECKS):  # the others rely on the ranges
         for check in checks:
             with report.noting(), placed(str(path)):

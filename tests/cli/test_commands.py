@@ -12,7 +12,7 @@ import yaml
 import rampcli as package
 from rampcli import llm
 from rampcli.config import snapshot
-from rampcli.config.compose import lay_over
+from rampcli.config.compose import apply_overrides
 from rampcli.config.resolve import resolve
 from rampcli.config.settings import flatten
 
@@ -86,7 +86,7 @@ def test_cfg_is_the_configuration_that_a_worker_reads_with_the_source_of_each_va
     printed = succeed("pretrain", "--factory", "llama3_tiny", "--cfg", "data.global_batch_size=32")
     (tmp_path / "config.yaml").write_text(printed)
     expected = resolve(
-        lay_over(llm.llama3_tiny.pretrain_recipe(), ["data.global_batch_size=32"])
+        apply_overrides(llm.llama3_tiny.pretrain_recipe(), ["data.global_batch_size=32"])
     ).config
     assert snapshot.read(tmp_path / "config.yaml") == expected
     (line,) = [
@@ -108,7 +108,7 @@ def test_cfg_is_valid_yaml(succeed):
     )
     words = [*numbers, "optim.min_lr=0.0001", "optim.lr=0.001"]
     assert flatten(yaml.safe_load(printed)) == snapshot.settings(
-        resolve(lay_over(llm.gpt3_5b.pretrain_recipe(), words)).config
+        resolve(apply_overrides(llm.gpt3_5b.pretrain_recipe(), words)).config
     )
 
 

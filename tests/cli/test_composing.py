@@ -5,7 +5,7 @@ import pytest
 from rampcli import llm
 from rampcli.checkpoint.manifest import MANIFEST
 from rampcli.cli.composing import compose_words
-from rampcli.config.compose import lay_over
+from rampcli.config.compose import apply_overrides
 from rampcli.config.resolve import resolve
 from rampcli.config.snapshot import settings
 from rampcli.errors import UsageError
@@ -30,7 +30,7 @@ def test_words_are_applied_to_the_recipe_and_resolved():
     words = ["trainer.num_nodes=8", "model.rampup_batch_size=[256,", "256,", "10M]"]
     typed = compose_words("gpt3_5b", words, config_dir=None)
     written = resolve(
-        lay_over(
+        apply_overrides(
             llm.gpt3_5b.pretrain_recipe(),
             ["trainer.num_nodes=8", "model.rampup_batch_size=[256,256,10M]"],
         )

@@ -9,7 +9,7 @@ import pytest
 
 from rampcli import llm
 from rampcli.config import snapshot
-from rampcli.config.compose import lay_over
+from rampcli.config.compose import apply_overrides
 from rampcli.config.resolve import resolve
 from rampcli.own_folder import replace_file
 from rampcli.run_directory import RunDirectory
@@ -245,4 +245,7 @@ def test_python_and_the_command_line_give_the_same_plan(stages):
         "rampup.node_policy=best",
     ]
     typed = stages("-f", "gpt3_5b", *words)
-    assert typed == resolve(lay_over(llm.gpt3_5b.pretrain_recipe(), words)).plan.to_json()["stages"]
+    assert (
+        typed
+        == resolve(apply_overrides(llm.gpt3_5b.pretrain_recipe(), words)).plan.to_json()["stages"]
+    )

@@ -2,7 +2,7 @@
 
 import pytest
 
-from rampcli.config.compose import lay_over
+from rampcli.config.compose import apply_overrides
 from rampcli.config.resolve import resolve
 from rampcli.errors import UsageError
 
@@ -23,8 +23,8 @@ def words(settings):
     ]
 
 
-def laid(config, *typed):
-    return resolve(lay_over(config, typed))
+def resolved_with(config, *typed):
+    return resolve(apply_overrides(config, typed))
 
 
 def refusal_of(config):

@@ -8,7 +8,7 @@ from omegaconf import OmegaConf
 
 from rampcli.bundled import bundled
 from rampcli.config.choices import DataSource
-from rampcli.config.compose import compose, lay_over
+from rampcli.config.compose import apply_overrides, compose
 from rampcli.config.groups import option_names, some_of
 from rampcli.config.resolve import resolve
 from rampcli.config.settings import flatten, leaves
@@ -56,44 +56,54 @@ def test_typed_settings_equal_assigned_ones(composed, recipe):
     recipe.trainer.max_samples = 2_000_000
     recipe.rampup.node_policy = "fixed"
     recipe.model.bias = True
-    assert snapshot(lay_over(composed, typed).config()) == snapshot(recipe)
-    assert snapshot(lay_over(composed, typed[::-1]).config()) == snapshot(recipe)
+    assert snapshot(apply_overrides(composed, typed).config()) == snapshot(recipe)
+    assert snapshot(apply_overrides(composed, typed[::-1]).config()) == snapshot(recipe)
 
 
 def test_typed_settings_override_assignments_of_the_recipe(recipe):
     recipe.optim.lr, recipe.seed = 0.5, 5
-    laid = lay_over(recipe, ["optim.lr=0.25"]).config()
-    assert (laid.optim.lr, laid.seed) == (0.25, 5)
+    overridden = apply_overrides(recipe, ["optim.lr=0.25"]).config()
+    assert (overridden.optim.lr, overridden.seed) == (0.25, 5)
 
 
-def test_laying_over_does_not_change_the_recipes_configuration(composed):
+def test_overriding_does_not_change_the_recipes_configuration(composed):
     before, stack = copy.deepcopy(composed), copy.deepcopy(composed.stack)
-    lay_over(composed, ["data=stdlib", "optim.lr=0.5"])
+    apply_overrides(composed, ["data=stdlib", "optim.lr=0.5"])
     assert composed == before
     assert composed.stack == stack
 
 
 def test_another_option_keeps_the_other_choices_and_assignments_of_the_recipe(recipe):
     recipe.trainer.max_steps = 5000
-    laid = lay_over(recipe, ["data=stdlib", "optim=nemo_adam", "optim.warmup_steps=7"]).config()
-    assert laid.data.source is DataSource.stdlib
-    assert (laid.optim.lr, laid.optim.eps, laid.optim.warmup_steps) == (3e-4, 1e-5, 7)
-    assert (laid.name, laid.trainer.num_nodes, laid.trainer.max_steps) == ("gpt3_5b", 16, 5000)
-    assert laid.model == recipe.model
+    overridden = apply_overrides(
+        recipe, ["data=stdlib", "optim=nemo_adam", "optim.warmup_steps=7"]
+    ).config()
+    assert overridden.data.source is DataSource.stdlib
+    assert (overridden.optim.lr, overridden.optim.eps, overridden.optim.warmup_steps) == (
+        3e-4,
+        1e-5,
+        7,
+    )
+    assert (overridden.name, overridden.trainer.num_nodes, overridden.trainer.max_steps) == (
+        "gpt3_5b",
+        16,
+        5000,
+    )
+    assert overridden.model == recipe.model
 
 
 @pytest.mark.parametrize("second", ["seed=5", "data=stdlib"])
-def test_laying_over_twice_equals_laying_over_once_with_all_words(composed, second):
+def test_overriding_twice_equals_overriding_once_with_all_words(composed, second):
     first = ["optim.lr=0.5", "model.init_std=0.5"]
-    assert dict(leaves(lay_over(lay_over(composed, first).config(), [second]).config())) == dict(
-        leaves(lay_over(composed, [*first, second]).config())
-    )
+    assert dict(
+        leaves(apply_overrides(apply_overrides(composed, first).config(), [second]).config())
+    ) == dict(leaves(apply_overrides(composed, [*first, second]).config()))
 
 
-def test_laying_over_no_words_gives_an_equal_copy(composed):
-    laid = lay_over(composed, []).config()
-    assert laid == composed
-    assert laid is not composed
+def test_overriding_nothing_gives_an_equal_copy(composed):
+    overridden = apply_overrides(composed, []).config()
+    assert overridden == composed
+    assert overridden is not composed
 
 
 @pytest.mark.parametrize(
@@ -127,52 +137,63 @@ def test_laying_over_no_words_gives_an_equal_copy(composed):
 )
 def test_a_word_that_sets_nothing_is_refused_with_a_message(composed, word, message):
     with pytest.raises(UsageError) as refusal:
-        lay_over(composed, [word])
+        apply_overrides(composed, [word])
     assert message in refusal.value.message
 
 
 def test_a_key_with_two_different_values_is_refused_and_with_equal_ones_accepted(composed):
     with pytest.raises(UsageError, match="seed is given twice: 1 and 2"):
-        lay_over(composed, ["seed=1", "seed=2"])
-    assert lay_over(composed, ["seed=1", "seed=1"]).config().seed == 1
+        apply_overrides(composed, ["seed=1", "seed=2"])
+    assert apply_overrides(composed, ["seed=1", "seed=1"]).config().seed == 1
 
 
 def test_all_errors_are_raised_at_once_or_collected_by_a_report(composed):
     words = ["seed=many", "seeed=5", "data=nothing", "optim.lr=0.25", "model.bias"]
     with pytest.raises(UsageErrors) as refusal:
-        lay_over(composed, words)
+        apply_overrides(composed, words)
     report = Report()
-    laid = lay_over(composed, words, report=report).config()
+    overridden = apply_overrides(composed, words, report=report).config()
     assert [str(error) for error in refusal.value.errors] == [str(error) for error in report.errors]
     assert [error.keys[:1] for error in report.errors] == [("seeed",), (), ("data",), ("seed",)]
     assert {error.set_by for error in report.errors} == {("command line",)}
-    assert (laid.optim.lr, laid.seed, laid.data.source) == (0.25, 1234, DataSource.mock)
+    assert (overridden.optim.lr, overridden.seed, overridden.data.source) == (
+        0.25,
+        1234,
+        DataSource.mock,
+    )
 
 
 def test_words_from_another_source_are_placed_there(composed):
-    laid = lay_over(composed, ["optim.lr=0.25"], place="measured in runs/a").config()
-    assert laid.stack.said("optim.lr").place == "measured in runs/a"
+    overridden = apply_overrides(composed, ["optim.lr=0.25"], place="measured in runs/a").config()
+    assert overridden.stack.entry("optim.lr").place == "measured in runs/a"
     with pytest.raises(UsageError) as refusal:
-        lay_over(composed, ["seed=many"], place="measured in runs/a")
+        apply_overrides(composed, ["seed=many"], place="measured in runs/a")
     assert refusal.value.set_by == ("measured in runs/a",)
 
 
 @pytest.mark.parametrize("folder", ["mine", "it's, a [folder]=1", "modèle 🚀", "${x}"])
 def test_config_dir_adds_options_to_the_bundled_ones(composed, option, folder):
     mine = option(f"{folder}/optim/mine", "lr: 0.5\nbeta1: 0.8\n") / folder
-    laid = lay_over(composed, ["optim=mine", "data=stdlib"], config_dir=mine).config()
-    assert (laid.optim.lr, laid.optim.beta1, laid.optim.warmup_steps, laid.data.source) == (
+    overridden = apply_overrides(composed, ["optim=mine", "data=stdlib"], config_dir=mine).config()
+    assert (
+        overridden.optim.lr,
+        overridden.optim.beta1,
+        overridden.optim.warmup_steps,
+        overridden.data.source,
+    ) == (
         0.5,
         0.8,
         None,
         DataSource.stdlib,
     )
-    assert laid.stack.said("optim.beta1").place == "optim/mine.yaml:2"
+    assert overridden.stack.entry("optim.beta1").place == "optim/mine.yaml:2"
 
 
 def test_config_dir_may_be_relative_to_the_working_directory(composed, option, monkeypatch):
     monkeypatch.chdir(option("conf/optim/mine", "lr: 0.5\n"))
-    assert lay_over(composed, ["optim=mine"], config_dir=Path("conf")).config().optim.lr == 0.5
+    assert (
+        apply_overrides(composed, ["optim=mine"], config_dir=Path("conf")).config().optim.lr == 0.5
+    )
 
 
 def test_an_unknown_option_is_refused_with_options_of_config_dir_among_the_suggestions(
@@ -180,10 +201,10 @@ def test_an_unknown_option_is_refused_with_options_of_config_dir_among_the_sugge
 ):
     mine = option("optim/mine", "lr: 0.5\n")
     with pytest.raises(UsageError) as refusal:
-        lay_over(composed, ["optim=zzz"], config_dir=mine)
+        apply_overrides(composed, ["optim=zzz"], config_dir=mine)
     assert refusal.value.remedy == f"optim={some_of(['mine', *option_names('optim')])}"
     with pytest.raises(UsageError) as refusal:
-        lay_over(composed, ["optim=min"], config_dir=mine)
+        apply_overrides(composed, ["optim=min"], config_dir=mine)
     assert refusal.value.remedy == "optim=mine"
 
 
@@ -192,13 +213,13 @@ def test_an_option_over_the_whole_tree_sets_several_sections(composed, option):
         "batch/mine",
         "# @package _global_\ndata:\n  micro_batch_size: 2\nmodel:\n  global_batch_size: 32\n",
     )
-    laid = lay_over(composed, ["batch=mine"], config_dir=mine).config()
+    overridden = apply_overrides(composed, ["batch=mine"], config_dir=mine).config()
     assert (
-        laid.data.micro_batch_size,
-        laid.model.global_batch_size,
-        laid.model.rampup_batch_size,
+        overridden.data.micro_batch_size,
+        overridden.model.global_batch_size,
+        overridden.model.rampup_batch_size,
     ) == (2, 32, [256, 256, 10_000_000])
-    assert laid.stack.said("model.global_batch_size").place == "batch/mine.yaml:5"
+    assert overridden.stack.entry("model.global_batch_size").place == "batch/mine.yaml:5"
 
 
 @pytest.mark.parametrize(
@@ -226,14 +247,14 @@ def test_an_option_file_that_does_not_fit_is_refused_with_its_line(
     composed, option, text, message, place
 ):
     with pytest.raises(UsageError) as refusal:
-        lay_over(composed, ["optim=mine"], config_dir=option("optim/mine", text))
+        apply_overrides(composed, ["optim=mine"], config_dir=option("optim/mine", text))
     assert message in refusal.value.message
     assert refusal.value.set_by == (place,)
 
 
 def test_all_wrong_lines_of_an_option_file_are_reported(composed, option):
     with pytest.raises(UsageErrors) as refusal:
-        lay_over(
+        apply_overrides(
             composed,
             ["optim=mine"],
             config_dir=option("optim/mine", "lr: fast\nbeta1: 0.5\nbeta2: slow\nfoo: 1\n"),
@@ -247,13 +268,13 @@ def test_an_option_file_runs_no_code(composed, option, tmp_path):
     proof = tmp_path / "ran"
     mine = option("optim/mine", f"lr: !!python/object/apply:os.mkdir ['{proof}']\n")
     with pytest.raises(UsageError, match="tags are not supported"):
-        lay_over(composed, ["optim=mine"], config_dir=mine)
+        apply_overrides(composed, ["optim=mine"], config_dir=mine)
     assert not proof.exists()
 
 
 def test_a_group_that_is_chosen_later_overrides_what_was_chosen_before(option):
     mine = option("batch/mine", "# @package _global_\ntrainer:\n  num_nodes: 3\n")
-    config = lay_over(
+    config = apply_overrides(
         compose("batch=nemo_gpt3", "trainer.num_nodes=16", "trainer.devices=4"),
         ["batch=mine"],
         config_dir=mine,

@@ -7,7 +7,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from rampcli.config.choices import DataSource
-from rampcli.config.compose import compose, lay_over
+from rampcli.config.compose import apply_overrides, compose
 from rampcli.config.corpora import MOST_SHARES, check_corpora, corpora_of, shares_of
 from rampcli.config.resolve import resolve
 from rampcli.config.schema import Config
@@ -180,12 +180,12 @@ def test_a_malformed_split_is_refused(split):
     ids=str,
 )
 def test_a_blend_is_given_as_a_list(composed, word, blend):
-    assert lay_over(composed, [word]).config().data.blend == blend
+    assert apply_overrides(composed, [word]).config().data.blend == blend
 
 
 def test_numeric_paths_keep_their_spelling(composed):
-    assert lay_over(composed, ["data.path=2024"]).config().data.path == "2024"
-    assert lay_over(composed, ["data.blend=[1,2024]"]).config().data.blend == ["1", "2024"]
+    assert apply_overrides(composed, ["data.path=2024"]).config().data.path == "2024"
+    assert apply_overrides(composed, ["data.blend=[1,2024]"]).config().data.blend == ["1", "2024"]
 
 
 def test_a_recipe_may_give_weights_as_numbers(recipe):
@@ -199,7 +199,7 @@ def test_a_recipe_may_give_weights_as_numbers(recipe):
 )
 @pytest.mark.parametrize("option", ["indexed", "text"])
 def test_a_recipe_reads_files_with_an_option_and_a_word(composed, option, typed):
-    read = resolve(lay_over(composed, [f"data={option}", *typed])).config
+    read = resolve(apply_overrides(composed, [f"data={option}", *typed])).config
     assert read.data.source == DataSource(option)
     assert (
         [path.parent for _, path in corpora_of(read)]
@@ -210,7 +210,7 @@ def test_a_recipe_reads_files_with_an_option_and_a_word(composed, option, typed)
 
 def test_files_without_a_path_are_refused_before_anything_starts(composed):
     with pytest.raises(RampcliError, match=r"data\.source=indexed needs data\.path"):
-        resolve(lay_over(composed, ["data=indexed"]))
+        resolve(apply_overrides(composed, ["data=indexed"]))
 
 
 def test_the_options_are_settings_of_corpora_that_pass_the_check():

@@ -5,7 +5,7 @@ import pytest
 import yaml
 
 from rampcli.config import snapshot
-from rampcli.config.compose import lay_over
+from rampcli.config.compose import apply_overrides
 from rampcli.config.explain import derived, explain, with_provenance
 from rampcli.config.resolve import resolve
 from rampcli.config.schema import Config
@@ -16,18 +16,18 @@ from rampcli.errors import UsageError
 
 
 @pytest.fixture
-def said_of(composed):
+def explained(composed):
     """Explains a key, with words laid over the recipe."""
-    return lambda key, *words: explain(key, resolve(lay_over(composed, words)))
+    return lambda key, *words: explain(key, resolve(apply_overrides(composed, words)))
 
 
 def told(fact):
     """Returns the place that set a value, and the values that it overrode."""
-    return fact["set_by"], [(said["set_by"], str(said["value"])) for said in fact["overrode"]]
+    return fact["set_by"], [(entry["set_by"], str(entry["value"])) for entry in fact["overrode"]]
 
 
-def test_a_setting_is_explained_in_full(said_of, gpt3_5b_place):
-    assert said_of("optim.lr", "optim.lr=0.5") == {
+def test_a_setting_is_explained_in_full(explained, gpt3_5b_place):
+    assert explained("optim.lr", "optim.lr=0.5") == {
         "key": "optim.lr",
         "value": 0.5,
         "derived": None,
@@ -59,9 +59,9 @@ def test_a_setting_is_explained_in_full(said_of, gpt3_5b_place):
     ],
 )
 def test_type_unit_default_and_range_come_from_the_schema(
-    said_of, key, type_name, unit, default, range_name
+    explained, key, type_name, unit, default, range_name
 ):
-    fact = said_of(key)
+    fact = explained(key)
     assert (fact["type"], fact["unit"], fact["default"], fact["range"]) == (
         type_name,
         unit,
@@ -78,25 +78,27 @@ def test_every_setting_can_be_explained_and_written_as_json(composed):
         assert fact["doc"]
 
 
-def test_a_value_from_the_schema_is_a_default_that_overrides_nothing(said_of):
-    assert told(said_of("seed")) == ("default", [])
+def test_a_value_from_the_schema_is_a_default_that_overrides_nothing(explained):
+    assert told(explained("seed")) == ("default", [])
 
 
-def test_a_value_from_a_file_names_its_line(said_of, line_of):
+def test_a_value_from_a_file_names_its_line(explained, line_of):
     line = line_of("conf/batch/nemo_gpt3.yaml", "global_batch_size: 2048")
-    assert told(said_of("model.global_batch_size")) == (
+    assert told(explained("model.global_batch_size")) == (
         f"batch/nemo_gpt3.yaml:{line}",
         [("default", "None")],
     )
 
 
-def test_a_value_from_a_recipe_names_the_line_that_composes(said_of, gpt3_5b_place):
-    assert told(said_of("trainer.num_nodes")) == (gpt3_5b_place, [("default", "1")])
+def test_a_value_from_a_recipe_names_the_line_that_composes(explained, gpt3_5b_place):
+    assert told(explained("trainer.num_nodes")) == (gpt3_5b_place, [("default", "1")])
 
 
-def test_a_typed_value_lists_the_values_it_overrides_nearest_first(said_of, line_of, gpt3_5b_place):
+def test_a_typed_value_lists_the_values_it_overrides_nearest_first(
+    explained, line_of, gpt3_5b_place
+):
     file = f"batch/nemo_gpt3.yaml:{line_of('conf/batch/nemo_gpt3.yaml', 'rampup_batch_size: null')}"
-    fact = said_of("model.rampup_batch_size", "model.rampup_batch_size=[512,512,1M]")
+    fact = explained("model.rampup_batch_size", "model.rampup_batch_size=[512,512,1M]")
     assert fact["value"] == [512, 512, 1_000_000]
     assert told(fact) == (
         "command line",
@@ -104,9 +106,9 @@ def test_a_typed_value_lists_the_values_it_overrides_nearest_first(said_of, line
     )
 
 
-def test_a_spelling_is_named_as_the_source_of_its_canonical_key(said_of, line_of):
+def test_a_spelling_is_named_as_the_source_of_its_canonical_key(explained, line_of):
     file = f"batch/nemo_gpt3.yaml:{line_of('conf/batch/nemo_gpt3.yaml', 'global_batch_size: 2048')}"
-    fact = said_of("model.global_batch_size", "data.global_batch_size=4096")
+    fact = explained("model.global_batch_size", "data.global_batch_size=4096")
     assert fact["value"] == 4096
     assert told(fact) == (
         "data.global_batch_size=4096 (command line)",
@@ -114,7 +116,7 @@ def test_a_spelling_is_named_as_the_source_of_its_canonical_key(said_of, line_of
     )
 
 
-def test_maxtexts_words_are_named_as_the_source_of_the_ramp(said_of, gpt3_5b_place):
+def test_maxtexts_words_are_named_as_the_source_of_the_ramp(explained, gpt3_5b_place):
     words = (
         "per_device_batch_size=16",
         "enable_rampup_batch_size=true",
@@ -122,43 +124,45 @@ def test_maxtexts_words_are_named_as_the_source_of_the_ramp(said_of, gpt3_5b_pla
         "per_device_batch_size_increment=2",
         "global_rampup_samples=500",
     )
-    fact = said_of("model.rampup_batch_size", *words)
+    fact = explained("model.rampup_batch_size", *words)
     assert fact["value"] == [512, 256, 500]
     place, overrode = told(fact)
     assert place == "enable_rampup_batch_size=true (command line)"
     assert overrode[0] == (gpt3_5b_place, "[256, 256, 10000000]")
-    assert told(said_of("rampup.semantics", *words)) == (place, [("default", "megatron")])
+    assert told(explained("rampup.semantics", *words)) == (place, [("default", "megatron")])
 
 
 def test_an_edit_in_python_is_named_as_one(recipe):
     recipe.optim.lr = 0.5
     fact = explain("optim.lr", resolve(recipe))
     assert (fact["value"], fact["set_by"]) == (0.5, "Python")
-    laid = explain("optim.lr", resolve(lay_over(recipe, ["seed=1"])))
+    laid = explain("optim.lr", resolve(apply_overrides(recipe, ["seed=1"])))
     assert (laid["value"], laid["set_by"]) == (0.5, "recipe")
 
 
-def test_an_open_setting_is_explained_with_its_derived_value(said_of):
+def test_an_open_setting_is_explained_with_its_derived_value(explained):
     assert (
-        said_of("trainer.accumulate_grad_batches")["value"],
-        said_of("trainer.accumulate_grad_batches")["derived"],
+        explained("trainer.accumulate_grad_batches")["value"],
+        explained("trainer.accumulate_grad_batches")["derived"],
     ) == (None, 4)
-    assert said_of("run_dir", "name=first")["derived"] == "runs/first"
-    assert said_of("model.global_batch_size")["derived"] is None
+    assert explained("run_dir", "name=first")["derived"] == "runs/first"
+    assert explained("model.global_batch_size")["derived"] is None
 
 
 def test_derived_values_are_those_of_the_largest_batch(composed):
-    resolved = resolve(lay_over(composed, ["model.step_batch_size_schedule='0:1024 1B:512'"]))
+    resolved = resolve(
+        apply_overrides(composed, ["model.step_batch_size_schedule='0:1024 1B:512'"])
+    )
     assert derived(resolved)["model.global_batch_size"] == resolved.plan.global_batch_size
     largest = max(resolved.plan.stages, key=lambda stage: stage.global_batch_size)
     assert largest.stage == 0
     assert derived(resolved)["trainer.accumulate_grad_batches"] == largest.accumulate_grad_batches
 
 
-def test_a_word_of_another_system_is_explained_with_its_own_value(said_of):
-    fact = said_of("data.global_batch_size", "data.global_batch_size=4096")
+def test_a_word_of_another_system_is_explained_with_its_own_value(explained):
+    fact = explained("data.global_batch_size", "data.global_batch_size=4096")
     assert (fact["value"], fact["set_by"]) == (4096, "command line")
-    assert said_of("data.global_batch_size")["value"] is None
+    assert explained("data.global_batch_size")["value"] is None
 
 
 @pytest.mark.parametrize("key", ["optim.learning_rate", "optim", "", "model.", "_target_"])
@@ -184,7 +188,7 @@ def test_an_unknown_key_is_refused(composed, key):
     ],
 )
 def test_the_configuration_with_its_sources_is_read_back_as_the_settings(composed, words):
-    resolved = resolve(lay_over(composed, words))
+    resolved = resolve(apply_overrides(composed, words))
     text = with_provenance(resolved)
     assert flatten(yaml.safe_load(text)) == snapshot.settings(resolved.config)
 
@@ -219,20 +223,20 @@ def test_workers_can_read_the_configuration_with_its_sources(composed, tmp_path)
     ],
 )
 def test_any_name_is_read_back_unchanged(composed, name):
-    resolved = resolve(lay_over(composed, [f"name={quoted(name)}"]))
+    resolved = resolve(apply_overrides(composed, [f"name={quoted(name)}"]))
     assert yaml.safe_load(with_provenance(resolved))["name"] == name
 
 
 def test_every_line_names_the_source_of_its_value(composed):
     resolved = resolve(
-        lay_over(
+        apply_overrides(
             composed,
             ["data.global_batch_size=4096", "trainer.num_nodes=8", "rampup.node_policy=best"],
         )
     )
     lines = with_provenance(resolved).splitlines()
     sections = {name for key in settings() if key not in FOREIGN for name in key.split(".")[:-1]}
-    said = {
+    entry = {
         line.partition(":")[0].strip(): line.partition("  # ")[2]
         for line in lines
         if "  # " in line
@@ -241,14 +245,14 @@ def test_every_line_names_the_source_of_its_value(composed):
     assert len([line for line in lines if "  # " in line]) == len(
         snapshot.settings(resolved.config)
     )
-    assert said["seed"] == "default"
-    assert said["global_batch_size"].startswith(
+    assert entry["seed"] == "default"
+    assert entry["global_batch_size"].startswith(
         "data.global_batch_size=4096 (command line); not 2048 (batch/nemo_gpt3.yaml:"
     )
-    assert said["num_nodes"].startswith("command line; not 16 (recipes/gpt3.py:")
-    assert said["node_policy"] == "command line"
-    assert said["accumulate_grad_batches"] == "default; comes to 16"
-    assert said["run_dir"] == "default; comes to runs/gpt3_5b"
+    assert entry["num_nodes"].startswith("command line; not 16 (recipes/gpt3.py:")
+    assert entry["node_policy"] == "command line"
+    assert entry["accumulate_grad_batches"] == "default; comes to 16"
+    assert entry["run_dir"] == "default; comes to runs/gpt3_5b"
 
 
 def test_lines_follow_the_order_of_the_schema_and_comments_are_aligned(composed):

@@ -8,12 +8,12 @@ from hypothesis import strategies as st
 
 from rampcli import llm
 from rampcli.config.choices import NodePolicy, RampSemantics
-from rampcli.config.compose import lay_over
+from rampcli.config.compose import apply_overrides
 from rampcli.config.layers import build
 from rampcli.config.resolve import resolve
 from rampcli.config.settings import leaves
 from rampcli.config.snapshot import settings as settings_of
-from tests.config.overrides import RAMP, laid, refusal_of, words
+from tests.config.overrides import RAMP, refusal_of, resolved_with, words
 
 
 @pytest.fixture(scope="session")
@@ -99,7 +99,7 @@ def test_a_fraction_of_a_sample_is_refused_and_the_suggestions_work(
 
 
 def test_samples_per_device_replace_a_batch_from_conf_with_a_note(llama, line_of):
-    resolved = laid(llama, "per_device_batch_size=4")
+    resolved = resolved_with(llama, "per_device_batch_size=4")
     assert (resolved.config.model.global_batch_size, resolved.config.data.micro_batch_size) == (
         32,
         8,
@@ -111,44 +111,44 @@ def test_samples_per_device_replace_a_batch_from_conf_with_a_note(llama, line_of
 
 
 def test_samples_per_device_that_give_the_same_batch_cause_no_note(composed):
-    resolved = laid(composed, "per_device_batch_size=16")
+    resolved = resolved_with(composed, "per_device_batch_size=16")
     assert resolved.config.model.global_batch_size == 2048
     assert resolved.notes == ()
 
 
 def test_a_batch_given_beside_samples_per_device_is_reached_by_accumulation(llama):
-    resolved = laid(llama, "per_device_batch_size=4", "model.global_batch_size=64")
+    resolved = resolved_with(llama, "per_device_batch_size=4", "model.global_batch_size=64")
     assert resolved.config.model.global_batch_size == 64
     assert [stage.accumulate_grad_batches for stage in resolved.plan.stages] == [2]
     assert resolved.notes == ()
 
 
 def test_a_micro_batch_given_beside_samples_per_device_is_kept(llama):
-    resolved = laid(llama, "per_device_batch_size=4", "data.micro_batch_size=2")
+    resolved = resolved_with(llama, "per_device_batch_size=4", "data.micro_batch_size=2")
     assert [
         (stage.micro_batch_size, stage.accumulate_grad_batches) for stage in resolved.plan.stages
     ] == [(2, 4)]
 
 
 def test_samples_per_device_are_multiplied_by_a_given_accumulation(llama):
-    spelt = laid(llama, "per_device_batch_size=4", "gradient_accumulation_steps=8")
+    spelt = resolved_with(llama, "per_device_batch_size=4", "gradient_accumulation_steps=8")
     assert spelt.config.model.global_batch_size == 256
     assert settings_of(spelt.config) == settings_of(
-        laid(llama, "per_device_batch_size=4", "trainer.accumulate_grad_batches=8").config
+        resolved_with(llama, "per_device_batch_size=4", "trainer.accumulate_grad_batches=8").config
     )
 
 
 def test_a_pipeline_in_maxtexts_words_gets_maxtexts_default_microbatches(composed):
     typed = ("per_device_batch_size=4", "parallel.pipeline_parallel_size=2")
-    assert laid(composed, *typed).config.parallel.num_pipeline_microbatches == 2
+    assert resolved_with(composed, *typed).config.parallel.num_pipeline_microbatches == 2
     assert (
-        laid(
+        resolved_with(
             composed, *typed, "num_pipeline_microbatches=4"
         ).config.parallel.num_pipeline_microbatches
         == 4
     )
     assert (
-        laid(
+        resolved_with(
             composed, "parallel.pipeline_parallel_size=2"
         ).config.parallel.num_pipeline_microbatches
         is None
@@ -156,7 +156,7 @@ def test_a_pipeline_in_maxtexts_words_gets_maxtexts_default_microbatches(compose
 
 
 def test_maxtexts_words_for_a_ramp_set_the_ramp(composed):
-    resolved = laid(composed, *words(RAMP))
+    resolved = resolved_with(composed, *words(RAMP))
     model, rampup = resolved.config.model, resolved.config.rampup
     assert (model.global_batch_size, model.rampup_batch_size) == (2048, [512, 256, 500])
     assert (rampup.semantics, rampup.node_policy) == (RampSemantics.maxtext, NodePolicy.fixed)
@@ -178,23 +178,23 @@ def test_a_ramp_in_maxtexts_words_equals_the_ramp_in_canonical_keys(composed):
         "rampup.node_policy=fixed",
         "data.micro_batch_size=2",
     ]
-    assert settings_of(laid(composed, *words(RAMP)).config) == settings_of(
-        laid(composed, *ours).config
+    assert settings_of(resolved_with(composed, *words(RAMP)).config) == settings_of(
+        resolved_with(composed, *ours).config
     )
 
 
 def test_the_target_of_maxtexts_ramp_may_be_given_in_samples(composed):
     without = {word: value for word, value in RAMP.items() if word != "per_device_batch_size"}
-    assert settings_of(laid(composed, *words(without)).config) == settings_of(
-        laid(composed, *words(RAMP)).config
+    assert settings_of(resolved_with(composed, *words(without)).config) == settings_of(
+        resolved_with(composed, *words(RAMP)).config
     )
 
 
 def test_maxtexts_word_disables_the_ramp_of_a_recipe(composed, gpt3_5b_place):
-    config = laid(composed, "enable_rampup_batch_size=false").config
+    config = resolved_with(composed, "enable_rampup_batch_size=false").config
     assert config.model.rampup_batch_size is None
     assert (
-        config.stack.said("model.rampup_batch_size").place
+        config.stack.entry("model.rampup_batch_size").place
         == "enable_rampup_batch_size=false (command line)"
     )
     assert config.stack.history("model.rampup_batch_size")[-2].place == gpt3_5b_place
@@ -204,14 +204,14 @@ def test_maxtexts_word_disables_the_ramp_of_a_recipe(composed, gpt3_5b_place):
     "key", ["rampup.semantics=megatron", "rampup.node_policy=best", "data.micro_batch_size=1"]
 )
 def test_typed_settings_override_the_defaults_of_maxtexts_ramp(composed, key):
-    config = laid(composed, *words(RAMP), key).config
+    config = resolved_with(composed, *words(RAMP), key).config
     name, _, value = key.partition("=")
     assert str(dict(leaves(config))[name]) == value
-    assert config.stack.said(name).place == "command line"
+    assert config.stack.entry(name).place == "command line"
 
 
 @pytest.mark.parametrize(
-    ("typed", "said"),
+    ("typed", "message"),
     [
         (
             "model.rampup_batch_size=[256,256,10M]",
@@ -224,17 +224,17 @@ def test_typed_settings_override_the_defaults_of_maxtexts_ramp(composed, key):
         ),
     ],
 )
-def test_two_different_ramps_are_refused(composed, typed, said):
-    refusal = refusal_of(lay_over(composed, [*words(RAMP), typed]))
-    assert refusal.message == said
-    assert refusal.set_by[0] == f"{said.partition(' ')[0]} (command line)"
+def test_two_different_ramps_are_refused(composed, typed, message):
+    refusal = refusal_of(apply_overrides(composed, [*words(RAMP), typed]))
+    assert refusal.message == message
+    assert refusal.set_by[0] == f"{message.partition(' ')[0]} (command line)"
     assert refusal.set_by[1].endswith("(command line)")
 
 
 def test_two_equal_ramps_are_accepted(composed):
     typed = ["model.rampup_batch_size=[512,256,500]", "model.global_batch_size=2048"]
-    assert settings_of(laid(composed, *words(RAMP), *typed).config) == settings_of(
-        laid(composed, *words(RAMP)).config
+    assert settings_of(resolved_with(composed, *words(RAMP), *typed).config) == settings_of(
+        resolved_with(composed, *words(RAMP)).config
     )
 
 
@@ -244,7 +244,9 @@ def test_two_equal_ramps_are_accepted(composed):
 )
 def test_a_maxtext_ramp_that_lacks_a_word_is_refused_with_maxtexts_default(composed, missing):
     refusal = refusal_of(
-        lay_over(composed, words({word: value for word, value in RAMP.items() if word != missing}))
+        apply_overrides(
+            composed, words({word: value for word, value in RAMP.items() if word != missing})
+        )
     )
     assert f"enable_rampup_batch_size=true, but {missing} is not given" in refusal.message
     assert refusal.remedy.startswith(f"{missing}=")
@@ -256,5 +258,5 @@ def test_a_maxtext_ramp_that_lacks_a_word_is_refused_with_maxtexts_default(compo
     ["per_device_batch_size_start", "per_device_batch_size_increment", "global_rampup_samples"],
 )
 def test_a_word_of_a_disabled_ramp_is_refused_although_maxtext_ignores_it(composed, word):
-    refusal = refusal_of(lay_over(composed, words({word: RAMP[word]})))
+    refusal = refusal_of(apply_overrides(composed, words({word: RAMP[word]})))
     assert f"{word}={RAMP[word]} without enable_rampup_batch_size" in refusal.message

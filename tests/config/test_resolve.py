@@ -7,7 +7,7 @@ from hypothesis import settings as run
 from hypothesis import strategies as st
 
 from rampcli.batch.dialects.spellings import SPELLINGS
-from rampcli.config.compose import lay_over
+from rampcli.config.compose import apply_overrides
 from rampcli.config.layers import sources_named
 from rampcli.config.resolve import resolve
 from rampcli.config.schema import Config
@@ -114,7 +114,7 @@ def test_a_resolved_configuration_has_no_spellings_of_other_systems(recipe):
 
 def test_two_spellings_with_different_values_are_refused_with_both_places(composed):
     refusal = refusal_of(
-        lay_over(composed, ["data.global_batch_size=4096", "model.global_batch_size=1024"])
+        apply_overrides(composed, ["data.global_batch_size=4096", "model.global_batch_size=1024"])
     )
     assert refusal.keys == ("data.global_batch_size", "model.global_batch_size")
     assert refusal.set_by == (
@@ -129,7 +129,9 @@ def test_a_refusal_says_what_is_wrong_who_set_it_and_what_would_work(
     conf = f"batch/nemo_gpt3.yaml:{line_of('conf/batch/nemo_gpt3.yaml', 'micro_batch_size: 4')}"
     assert str(
         refusal_of(
-            lay_over(composed, ["model.global_batch_size=2176", "model.rampup_batch_size=null"])
+            apply_overrides(
+                composed, ["model.global_batch_size=2176", "model.rampup_batch_size=null"]
+            )
         )
     ) == (
         "error: model.global_batch_size=2176 does not divide into data.micro_batch_size=4 x 128"
@@ -150,19 +152,21 @@ def test_an_end_on_the_command_line_replaces_an_end_from_conf_in_another_unit(
 ):
     assert composed.trainer.max_steps == 75_000
     setattr(recipe.trainer, end, 640)
-    for config in (recipe, lay_over(composed, [f"trainer.{end}=640"]).config()):
+    for config in (recipe, apply_overrides(composed, [f"trainer.{end}=640"]).config()):
         trainer = resolve(config).config.trainer
         assert (getattr(trainer, end), trainer.max_steps) == (640, None)
 
 
 def test_an_end_on_the_command_line_replaces_an_end_assigned_by_the_recipe(recipe):
     recipe.trainer.max_samples = 10
-    trainer = resolve(lay_over(recipe, ["trainer.max_tokens=640"])).config.trainer
+    trainer = resolve(apply_overrides(recipe, ["trainer.max_tokens=640"])).config.trainer
     assert (trainer.max_steps, trainer.max_samples, trainer.max_tokens) == (None, None, 640)
 
 
 def test_two_ends_on_the_command_line_are_refused(composed):
-    refusal = refusal_of(lay_over(composed, ["trainer.max_steps=10", "trainer.max_tokens=640"]))
+    refusal = refusal_of(
+        apply_overrides(composed, ["trainer.max_steps=10", "trainer.max_tokens=640"])
+    )
     assert (
         refusal.message == "the run has two ends: trainer.max_steps=10 and trainer.max_tokens=640"
     )
@@ -258,7 +262,7 @@ def test_a_run_directory_defaults_to_the_name_of_the_run():
 def test_all_errors_are_reported_at_once_with_their_places(composed, gpt3_5b_place):
     with pytest.raises(UsageErrors) as refused:
         resolve(
-            lay_over(
+            apply_overrides(
                 composed,
                 ["seed=-1", "optim.min_lr=5", "trainer.max_steps=1", "trainer.max_samples=2"],
             )
@@ -275,7 +279,9 @@ def test_earlier_errors_are_raised_with_new_ones_and_their_keys_not_checked_agai
     report = Report()
     report.errors.append(UsageError("seen before", keys=("model.global_batch_size",)))
     with pytest.raises(UsageErrors) as refused:
-        resolve(lay_over(composed, ["model.global_batch_size=100", "seed=-1"]), report=report)
+        resolve(
+            apply_overrides(composed, ["model.global_batch_size=100", "seed=-1"]), report=report
+        )
     assert [error.message for error in refused.value.errors] == [
         "seen before",
         "seed=-1 is below 0",
@@ -294,7 +300,7 @@ def test_a_wrong_type_assigned_in_python_is_reported_once(recipe):
 
 
 def test_finished_stages_are_not_checked_and_remaining_ones_are(composed):
-    awkward = lay_over(
+    awkward = apply_overrides(
         composed, ["rampup.node_policy=fixed", "model.rampup_batch_size=[256,1792,10M]"]
     ).config()
     assert "stage 0 (batch size 256)" in refusal_of(awkward).message
@@ -315,11 +321,11 @@ def test_an_invalid_run_directory_is_not_read(composed):
         raise AssertionError(path)
 
     with pytest.raises(UsageError, match="cannot name a folder"):
-        resolve(lay_over(composed, ["name=a/b"]), consumed_samples_in=consumed)
+        resolve(apply_overrides(composed, ["name=a/b"]), consumed_samples_in=consumed)
 
 
 def test_an_error_after_resolving_says_where_values_came_from(composed):
-    config = resolve(lay_over(composed, ["trainer.num_nodes=8"])).config
+    config = resolve(apply_overrides(composed, ["trainer.num_nodes=8"])).config
     with pytest.raises(UsageError) as refused, sources_named(config):
         raise UsageError("too few", keys=("trainer.num_nodes", "seed"))
     assert refused.value.set_by == ("trainer.num_nodes=8 (command line)", "seed=1234 (default)")
@@ -351,7 +357,7 @@ def test_an_error_after_resolving_says_where_values_came_from(composed):
 )
 def test_remedies_use_the_words_that_were_typed(composed, words, remedy):
     with pytest.raises(UsageError) as refused:
-        resolve(lay_over(composed, words))
+        resolve(apply_overrides(composed, words))
     assert remedy in refused.value.remedy
     assert refused.value.remedy.count("model.global_batch_size=") == remedy.count(
         "model.global_batch_size="

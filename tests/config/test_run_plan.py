@@ -4,7 +4,7 @@ import pytest
 
 from rampcli.batch.loading import LoadedBatch
 from rampcli.config import snapshot
-from rampcli.config.compose import lay_over
+from rampcli.config.compose import apply_overrides
 from rampcli.config.layers import build
 from rampcli.config.model_size import flops_per_token
 from rampcli.config.resolve import resolve
@@ -14,7 +14,7 @@ from rampcli.errors import UsageError
 
 def test_a_snapshot_gives_the_same_plan(composed, tmp_path):
     words = ["data.global_batch_size=4096", "rampup.efficiency='1:9000 4:11500'"]
-    resolved = resolve(lay_over(composed, words))
+    resolved = resolve(apply_overrides(composed, words))
     (tmp_path / "config.yaml").write_text(snapshot.to_yaml(resolved.config), encoding="utf-8")
     again = run_plan(snapshot.read(tmp_path / "config.yaml"))
     assert (again.config, again.plan) == (resolved.config, resolved.plan)
@@ -29,7 +29,7 @@ def test_planning_does_not_change_the_configuration(composed):
 
 
 def test_an_error_in_a_worker_names_the_word_that_was_typed(composed, tmp_path):
-    config = resolve(lay_over(composed, ["trainer.num_nodes=16"])).config
+    config = resolve(apply_overrides(composed, ["trainer.num_nodes=16"])).config
     (tmp_path / "config.yaml").write_text(
         snapshot.to_yaml(config).replace("micro_batch_size: 4", "micro_batch_size: 3"),
         encoding="utf-8",
@@ -41,7 +41,9 @@ def test_an_error_in_a_worker_names_the_word_that_was_typed(composed, tmp_path):
 
 def test_finished_stages_are_not_checked(composed):
     words = ["rampup.node_policy=fixed", "model.rampup_batch_size=[256,1792,10M]"]
-    config = resolve(lay_over(composed, words), consumed_samples_in=lambda _: 10_000_128).config
+    config = resolve(
+        apply_overrides(composed, words), consumed_samples_in=lambda _: 10_000_128
+    ).config
     assert len(run_plan(config, consumed_samples=10_000_128).plan.stages) == 1
     with pytest.raises(UsageError, match="stage 0"):
         run_plan(config)
@@ -83,7 +85,7 @@ def test_the_settings_reach_the_plan():
 
 def test_throughput_comes_from_the_most_specific_setting(composed):
     def basis(*words):
-        throughput = throughput_of(resolve(lay_over(composed, words)).config)
+        throughput = throughput_of(resolve(apply_overrides(composed, words)).config)
         return None if throughput is None else (throughput.points, throughput.basis)
 
     config = resolve(composed).config
@@ -114,7 +116,9 @@ def test_the_learning_rate_follows_the_settings(composed):
         "schedule.decay_style=linear",
         "trainer.max_steps=30",
     ]
-    rate = resolve(lay_over(composed, [*words, "model.rampup_batch_size=null"])).learning_rate()
+    rate = resolve(
+        apply_overrides(composed, [*words, "model.rampup_batch_size=null"])
+    ).learning_rate()
     assert rate.at(2048, global_batch_size=2048) == pytest.approx(0.05)
     assert rate.at(10 * 2048, global_batch_size=2048) == pytest.approx(0.5)
     assert rate.at(20 * 2048, global_batch_size=2048) == pytest.approx(0.3)
@@ -136,7 +140,7 @@ def test_samples_to_load_in_a_maxtext_ramp_are_counted_over_all_devices(composed
         "parallel.tensor_parallel_size=2",
         "expansion_factor_real_data=1",
     ]
-    resolved = resolve(lay_over(composed, [*given, *more]))
+    resolved = resolve(apply_overrides(composed, [*given, *more]))
     assert [resolved.loading(stage)[0].global_batch_to_load for stage in resolved.plan.stages] == [
         8,
         8,
@@ -154,7 +158,7 @@ def test_the_expansion_factor_decides_how_many_samples_and_hosts_load(
     composed, factor, load, hosts
 ):
     resolved = resolve(
-        lay_over(
+        apply_overrides(
             composed, [f"data.expansion_factor_real_data={factor}", "model.rampup_batch_size=null"]
         )
     )
@@ -167,5 +171,5 @@ def test_the_expansion_factor_decides_how_many_samples_and_hosts_load(
 
 @pytest.mark.parametrize("factor", ["null", "-1", "0"])
 def test_without_an_expansion_factor_every_host_reads_its_own_samples(composed, factor):
-    resolved = resolve(lay_over(composed, [f"data.expansion_factor_real_data={factor}"]))
+    resolved = resolve(apply_overrides(composed, [f"data.expansion_factor_real_data={factor}"]))
     assert resolved.loading(resolved.plan.stages[0]) is None

@@ -7,7 +7,7 @@ from hypothesis import settings as run
 from hypothesis import strategies as st
 
 from rampcli.config import snapshot
-from rampcli.config.compose import lay_over
+from rampcli.config.compose import apply_overrides
 from rampcli.config.layers import build
 from rampcli.config.resolve import resolve
 from rampcli.config.schema import Config
@@ -52,13 +52,13 @@ def test_any_yaml_reader_reads_the_same_snapshot(resolved):
 
 def test_a_snapshot_names_the_place_of_every_setting_that_is_not_a_default(composed):
     words = ["data.global_batch_size=4096", "seed=1234", "rampup.node_policy=best"]
-    config = resolve(lay_over(composed, words)).config
+    config = resolve(apply_overrides(composed, words)).config
     places = yaml.safe_load(snapshot.to_yaml(config))["set_by"]
     assert places["model.global_batch_size"] == "data.global_batch_size=4096 (command line)"
     assert places["seed"] == places["rampup.node_policy"] == "command line"
-    assert places["optim.lr"] == config.stack.said("optim.lr").place
+    assert places["optim.lr"] == config.stack.entry("optim.lr").place
     defaults = {
-        key for key in snapshot.settings(config) if config.stack.said(key).place == "default"
+        key for key in snapshot.settings(config) if config.stack.entry(key).place == "default"
     }
     assert set(places) == set(snapshot.settings(config)) - defaults
 
@@ -66,11 +66,11 @@ def test_a_snapshot_names_the_place_of_every_setting_that_is_not_a_default(compo
 def test_places_are_read_back_unchanged(recipe, tmp_path):
     recipe.optim.lr = 0.5
     words = ["data.global_batch_size=4096", "seed=1234", "rampup.efficiency='1:9000 4:11500'"]
-    config = resolve(lay_over(recipe, words)).config
+    config = resolve(apply_overrides(recipe, words)).config
     back = read_back(config, tmp_path)
     for key in snapshot.settings(config):
-        assert back.stack.said(key).place == config.stack.said(key).place
-        assert back.stack.said(key).value == config.stack.said(key).value
+        assert back.stack.entry(key).place == config.stack.entry(key).place
+        assert back.stack.entry(key).value == config.stack.entry(key).value
     assert snapshot.to_yaml(back) == snapshot.to_yaml(config)
 
 
@@ -81,8 +81,8 @@ def test_a_snapshot_without_places_is_the_place_of_its_settings(resolved, tmp_pa
     path.write_text(yaml.safe_dump(document), encoding="utf-8")
     config = snapshot.read(path)
     assert config == resolved.config
-    assert config.stack.said("optim.lr").place == str(path)
-    assert config.stack.said("seed").place == "default"
+    assert config.stack.entry("optim.lr").place == str(path)
+    assert config.stack.entry("seed").place == "default"
     assert snapshot.identity(config) == snapshot.identity(resolved.config)
 
 
@@ -91,7 +91,7 @@ def test_a_snapshot_without_places_is_the_place_of_its_settings(resolved, tmp_pa
 )
 def test_any_place_is_kept_by_a_snapshot_as_one_visible_line(place, tmp_path):
     config = build({"seed": 5}, place=lambda _: place)
-    back = read_back(config, tmp_path).stack.said("seed").place
+    back = read_back(config, tmp_path).stack.entry("seed").place
     assert back.isprintable()
     assert 0 < len(back) < 400
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from rampcli import llm
 from rampcli.batch.training_plan import StagePlan
 from rampcli.config.choices import AccumulateReduce, DataSource
-from rampcli.config.compose import lay_over
+from rampcli.config.compose import apply_overrides
 from rampcli.config.resolve import resolve
 from rampcli.config.schema import Config
 from rampcli.config.splits import (
@@ -344,7 +344,7 @@ def test_one_report_names_everything_that_does_not_divide_and_who_set_it():
         "parallel.data_parallel_shard_size=3",
     ]
     with pytest.raises(UsageErrors) as refused:
-        resolve(lay_over(llm.from_factory("llama3_8b"), words))
+        resolve(apply_overrides(llm.from_factory("llama3_8b"), words))
     assert [f"{word} (command line)" for word in words] == [
         error.set_by[0] for error in refused.value.errors
     ]
@@ -358,7 +358,7 @@ def test_microbatches_that_do_not_suit_the_pipeline_are_refused_once(ranks, piec
         f"parallel.num_pipeline_microbatches={pieces}",
     ]
     with pytest.raises(UsageError) as refused:
-        resolve(lay_over(llm.from_factory("gpt3_5b"), words))
+        resolve(apply_overrides(llm.from_factory("gpt3_5b"), words))
     assert not isinstance(refused.value, UsageErrors)
     assert refused.value.keys == (
         "parallel.num_pipeline_microbatches",
@@ -378,7 +378,7 @@ def test_a_finished_stage_does_not_have_to_divide():
         "trainer.max_samples=1000",
         "parallel.data_parallel_shard_size=8",
     ]
-    config = lay_over(llm.from_factory("llama3_tiny"), words).config()
+    config = apply_overrides(llm.from_factory("llama3_tiny"), words).config()
     with pytest.raises(UsageError, match="stage 0: 4 data-parallel ranks do not divide"):
         resolve(config)
     assert [

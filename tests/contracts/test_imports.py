@@ -5,7 +5,7 @@ import sys
 import pytest
 
 from rampcli import llm
-from rampcli.config.compose import lay_over
+from rampcli.config.compose import apply_overrides
 from rampcli.config.resolve import resolve
 from rampcli.launch.run import describe
 from rampcli.run_directory import RunDirectory
@@ -94,7 +94,9 @@ def test_a_worker_imports_only_what_a_plain_run_needs_and_nearly_all_before_its_
 ):
     settings = TINY | {"run_dir": tmp_path, "rampup.node_policy": "fixed", "trainer.num_nodes": 1}
     words = [f"{key}={value}" for key, value in settings.items()]
-    describe(RunDirectory(tmp_path), resolve(lay_over(llm.from_factory("llama3_tiny"), words)), [])
+    describe(
+        RunDirectory(tmp_path), resolve(apply_overrides(llm.from_factory("llama3_tiny"), words)), []
+    )
     for stage in range(2):  # a new run, and one that resumes from a checkpoint
         worker = [
             sys.executable,

@@ -1,7 +1,7 @@
 import pytest
 
 from rampcli import llm
-from rampcli.config.compose import lay_over
+from rampcli.config.compose import apply_overrides
 from rampcli.config.resolve import resolve
 from rampcli.config.run_plan import Resolved
 from rampcli.launch.elastic import Nodes, World
@@ -13,7 +13,7 @@ def of_four_nodes(*words: str) -> Resolved:
     given += ["model.global_batch_size=12", "model.rampup_batch_size=null"]
     settings = dict(word.split("=", 1) for word in [*given, *words])
     return resolve(
-        lay_over(
+        apply_overrides(
             llm.from_factory("llama3_tiny"), [f"{key}={value}" for key, value in settings.items()]
         )
     )

@@ -5,7 +5,7 @@ import pytest
 from rampcli import llm
 from rampcli.checkpoint.manifest import MANIFEST, consumed_samples
 from rampcli.config import snapshot
-from rampcli.config.compose import lay_over
+from rampcli.config.compose import apply_overrides
 from rampcli.config.resolve import resolve
 from rampcli.config.run_plan import Resolved
 from rampcli.errors import ForeignCheckpointError, NoCheckpointError, UsageError
@@ -16,7 +16,7 @@ from run_files import manifest
 
 def tiny(tmp_path, *words: str) -> Resolved:
     return resolve(
-        lay_over(
+        apply_overrides(
             llm.from_factory("llama3_tiny"),
             [f"run_dir={tmp_path}/run", "trainer.accelerator=cpu", *words],
         )
@@ -94,7 +94,7 @@ def test_settings_that_affect_neither_tensors_nor_samples_may_change_on_resume(t
 
 def resuming(tmp_path, *words: str) -> Resolved:
     """Resolves the same run from its newest checkpoint."""
-    config = lay_over(
+    config = apply_overrides(
         llm.from_factory("llama3_tiny"),
         [f"run_dir={tmp_path}/run", "trainer.accelerator=cpu", *words],
     ).config()

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from rampcli import llm
-from rampcli.config.compose import lay_over
+from rampcli.config.compose import apply_overrides
 from rampcli.config.resolve import resolve
 from rampcli.errors import RampcliError
 from rampcli.launch.observer import Observer
@@ -57,7 +57,7 @@ def play(tmp_path):
         (tmp_path / "scenes.json").write_text(json.dumps(scenes))
         run.write_state(state())
         overrides = [f"run_dir={tmp_path}", f"launch.backoff_s={backoff_s}", *words]
-        resolved = resolve(lay_over(llm.from_factory("llama3_tiny"), overrides))
+        resolved = resolve(apply_overrides(llm.from_factory("llama3_tiny"), overrides))
         signals = supervise.signals = StopSignals()
         listener = Listener(signals, stop_at, twice)
         supervisor = Supervisor(

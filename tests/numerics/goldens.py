@@ -8,7 +8,7 @@ import tempfile
 from pathlib import Path
 
 from rampcli import llm
-from rampcli.config.compose import lay_over
+from rampcli.config.compose import apply_overrides
 from rampcli.config.resolve import resolve
 from rampcli.launch.run import describe
 from rampcli.run_directory import RunDirectory, read_rows
@@ -59,7 +59,7 @@ def train(recipe: str) -> list[dict]:
         run = RunDirectory(Path(folder))
         settings = SMALL | RECIPES[recipe] | {"run_dir": folder}
         words = [f"{key}={value}" for key, value in settings.items()]
-        describe(run, resolve(lay_over(llm.from_factory(recipe), words)), [])
+        describe(run, resolve(apply_overrides(llm.from_factory(recipe), words)), [])
         run_ranks(1, train_rank, folder, logs=run.logs)
         return [
             {

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from rampcli import llm
-from rampcli.config.compose import lay_over
+from rampcli.config.compose import apply_overrides
 from rampcli.config.resolve import resolve
 from rampcli.config.schema import Config
 from rampcli.config.snapshot import settings
@@ -21,7 +21,7 @@ REQUIRED = {"shakespeare_char": ["data.path=my.txt"]}
 
 def settings_of(name: str) -> dict[str, object]:
     """Returns the resolved settings of a recipe that differ from the defaults."""
-    recipe = lay_over(getattr(llm, name).pretrain_recipe(), REQUIRED.get(name, [])).config()
+    recipe = apply_overrides(getattr(llm, name).pretrain_recipe(), REQUIRED.get(name, [])).config()
     defaults = settings(Config())
     found = settings(resolve(recipe).config)
     return {key: value for key, value in found.items() if value != defaults[key]}

@@ -5,7 +5,7 @@ import pytest
 
 from rampcli import llm
 from rampcli.config.choices import DataSource
-from rampcli.config.compose import lay_over
+from rampcli.config.compose import apply_overrides
 from rampcli.config.explain import explain
 from rampcli.config.model_size import count_parameters
 from rampcli.config.resolve import resolve
@@ -21,7 +21,9 @@ def resolved():
     """All recipes, resolved. The one that reads a text is given a path."""
     configs = {name: getattr(llm, name).pretrain_recipe() for name in NAMES}
     return {
-        name: resolve(lay_over(config, ["data.path=my.txt"] if name == "shakespeare_char" else []))
+        name: resolve(
+            apply_overrides(config, ["data.path=my.txt"] if name == "shakespeare_char" else [])
+        )
         for name, config in configs.items()
     }
 
@@ -116,7 +118,9 @@ def test_shakespeare_char_trains_on_nine_tenths_of_one_text_and_validates_on_the
     text = "".join(chr(48 + number % 65) for number in range(640_000))
     (tmp_path / "my.txt").write_text(text, encoding="utf-8")
     words = [f"data.path={tmp_path / 'my.txt'}", "trainer.val_samples=999"]
-    corpora = open_corpora(resolve(lay_over(llm.shakespeare_char.pretrain_recipe(), words)).config)
+    corpora = open_corpora(
+        resolve(apply_overrides(llm.shakespeare_char.pretrain_recipe(), words)).config
+    )
     assert (corpora.training.corpora[0].first, corpora.training.corpora[0].end) == (0, 576_000)
     assert (corpora.validation.corpora[0].first, corpora.validation.corpora[0].end) == (
         576_000,
@@ -125,7 +129,7 @@ def test_shakespeare_char_trains_on_nine_tenths_of_one_text_and_validates_on_the
 
 
 def test_llama3_8b_gives_the_same_snapshot_from_typed_words_and_python():
-    typed = lay_over(
+    typed = apply_overrides(
         llm.from_factory("llama3_8b"),
         [
             "data.micro_batch_size=4",
@@ -139,7 +143,7 @@ def test_llama3_8b_gives_the_same_snapshot_from_typed_words_and_python():
     written.model.global_batch_size = 1024
     written.model.rampup_batch_size = [256, 128, 50_000_000]
     written.trainer.num_nodes = 16
-    called = lay_over(
+    called = apply_overrides(
         llm.llama3_8b.pretrain_recipe(num_nodes=16),
         [
             "model.micro_batch_size=4",

@@ -1,7 +1,7 @@
 import pytest
 
 from rampcli import llm
-from rampcli.config.compose import lay_over
+from rampcli.config.compose import apply_overrides
 from rampcli.config.resolve import resolve
 from rampcli.config.run_plan import Resolved
 from rampcli.config.schema import Config
@@ -15,6 +15,6 @@ def planned():
     def plan(name: str, *words: str) -> Resolved:
         if name not in composed:
             composed[name] = llm.from_factory(name)
-        return resolve(lay_over(composed[name], words))
+        return resolve(apply_overrides(composed[name], words))
 
     return plan

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from rampcli import llm
-from rampcli.config.compose import lay_over
+from rampcli.config.compose import apply_overrides
 from rampcli.config.resolve import resolve
 from rampcli.config.run_plan import Resolved
 from runs import RAMP_OF_JOBS
@@ -61,7 +61,7 @@ def tiny(tmp_path: Path, interpreter: Path) -> Callable[..., Resolved]:
             "run_dir": str(tmp_path / "run"),
         } | dict(word.split("=", 1) for word in words)
         return resolve(
-            lay_over(
+            apply_overrides(
                 llm.from_factory("llama3_tiny"),
                 [f"{key}={value}" for key, value in settings.items()],
             )

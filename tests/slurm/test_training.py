@@ -12,7 +12,7 @@ from planted import plant_modules
 from processes import environment_of, processes_with, wait_until
 from rampcli import llm
 from rampcli.checkpoint.manifest import complete_checkpoints
-from rampcli.config.compose import lay_over
+from rampcli.config.compose import apply_overrides
 from rampcli.config.resolve import resolve
 from rampcli.launch.run import run as pretrain
 from runs import Run, assert_every_sample_is_read_once, assert_same_training, environment
@@ -259,7 +259,7 @@ def test_a_job_executes_neither_its_run_s_name_nor_files_in_the_working_director
     ]  # so only the script can set PYTHONSAFEPATH
     pretrain(
         resolve(
-            lay_over(
+            apply_overrides(
                 llm.from_factory("llama3_tiny"),
                 run.overrides(
                     ["launch=slurm", 'launch.slurm.environment=["PYTHONPATH=:"]', *words]

@@ -3,7 +3,7 @@ import subprocess
 import sys
 
 from rampcli import llm
-from rampcli.config.compose import lay_over
+from rampcli.config.compose import apply_overrides
 from rampcli.config.resolve import resolve
 from rampcli.launch.run import describe
 from rampcli.run_directory import RunDirectory
@@ -14,7 +14,7 @@ def test_an_error_in_a_worker_names_the_word_that_was_typed(tmp_path):
     run = RunDirectory(tmp_path / "run")
     settings = TINY | {"trainer.accelerator": "gpu", "run_dir": str(run.path)}
     words = [f"{key}={value}" for key, value in settings.items()]
-    describe(run, resolve(lay_over(llm.from_factory("llama3_tiny"), words)), words)
+    describe(run, resolve(apply_overrides(llm.from_factory("llama3_tiny"), words)), words)
     ended = subprocess.run(
         [sys.executable, "-m", "rampcli.worker", str(run.path)],
         env={**environment(), "CUDA_VISIBLE_DEVICES": ""},

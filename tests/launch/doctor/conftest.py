@@ -3,7 +3,7 @@ from collections.abc import Callable
 import pytest
 
 from rampcli import llm
-from rampcli.config.compose import lay_over
+from rampcli.config.compose import apply_overrides
 from rampcli.config.resolve import resolve
 from rampcli.config.run_plan import Resolved
 from rampcli.launch.doctor.check import Check
@@ -24,7 +24,7 @@ def run_of() -> Callable[..., Resolved]:
     """Resolves a recipe with overrides."""
 
     def build(*words: str, recipe: str = "llama3_tiny") -> Resolved:
-        return resolve(lay_over(llm.from_factory(recipe), list(words)))
+        return resolve(apply_overrides(llm.from_factory(recipe), list(words)))
 
     return build
 

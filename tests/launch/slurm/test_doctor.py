@@ -1,7 +1,7 @@
 import pytest
 
 from rampcli import llm
-from rampcli.config.compose import lay_over
+from rampcli.config.compose import apply_overrides
 from rampcli.config.resolve import resolve
 from rampcli.config.run_plan import Resolved
 from rampcli.launch.doctor.check import Check, Status
@@ -10,7 +10,7 @@ from rampcli.launch.slurm.doctor import check_slurm
 
 
 def run_of(*words: str) -> Resolved:
-    return resolve(lay_over(llm.from_factory("llama3_tiny"), list(words)))
+    return resolve(apply_overrides(llm.from_factory("llama3_tiny"), list(words)))
 
 
 @pytest.fixture

@@ -4,7 +4,7 @@ import pytest
 
 from rampcli import llm
 from rampcli.checkpoint.manifest import MANIFEST
-from rampcli.config.compose import lay_over
+from rampcli.config.compose import apply_overrides
 from rampcli.config.resolve import resolve
 from rampcli.errors import RampcliError
 from rampcli.launch.run import describe
@@ -21,7 +21,7 @@ def run(tmp_path):
     describe(
         directory,
         resolve(
-            lay_over(
+            apply_overrides(
                 llm.from_factory("llama3_tiny"), [f"run_dir={tmp_path}", "trainer.accelerator=cpu"]
             )
         ),

@@ -1,13 +1,13 @@
 import pytest
 
 from rampcli import llm
-from rampcli.config.compose import lay_over
+from rampcli.config.compose import apply_overrides
 from rampcli.config.launch_checks import check_slurm_words
 from rampcli.errors import UsageError
 
 
 def check(*words: str, key: str = "sbatch_args") -> None:
-    config = lay_over(llm.from_factory("llama3_tiny"), []).config()
+    config = apply_overrides(llm.from_factory("llama3_tiny"), []).config()
     setattr(config.launch.slurm, key, list(words) if key == "sbatch_args" else words[0])
     check_slurm_words(config)
 

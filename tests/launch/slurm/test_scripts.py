@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from planted import plant_modules
 from rampcli import llm
-from rampcli.config.compose import lay_over
+from rampcli.config.compose import apply_overrides
 from rampcli.config.resolve import resolve
 from rampcli.config.schema import Config
 from rampcli.errors import UsageError
@@ -53,7 +53,7 @@ def recipe() -> Config:
 
 
 def compose(**settings: str) -> Config:
-    return lay_over(
+    return apply_overrides(
         recipe(), [f"{key}={value}" for key, value in (RAMP_OF_JOBS | settings).items()]
     ).config()
 
