@@ -4,6 +4,7 @@ import sys
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -168,11 +169,21 @@ def _chosen_options(
     ]
     chosen = None
     with report.noting():
-        chosen = _compose_with_hydra(words, config_dir)
+        chosen = (
+            _bundled_choices(tuple(words))
+            if config_dir is None
+            else _compose_with_hydra(words, config_dir)
+        )
     if chosen is None:
         report.close()
     assert chosen is not None
     return {str(group): str(option) for group, option in chosen.items()}
+
+
+@cache
+def _bundled_choices(words: tuple[str, ...]) -> Mapping[Any, Any]:
+    """Composes from conf/ alone, which stays the same while the process runs."""
+    return dict(_compose_with_hydra(words, None))
 
 
 def _compose_with_hydra(words: Sequence[str], config_dir: Path | None) -> Mapping[Any, Any]:
