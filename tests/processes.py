@@ -1,6 +1,7 @@
 """Finds the processes of this machine, and waits for them."""
 
 import os
+import re
 import socket
 import subprocess
 import time
@@ -61,6 +62,19 @@ def environment_of(process: int) -> dict[str, str]:
             if "=" in line
         )
     return {}
+
+
+def processor_time_s(process: int) -> float:
+    """Returns the processor time that a running process has used."""
+    facts = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+    return (int(facts[11]) + int(facts[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def is_pending(number: int, process: int) -> bool:
+    """Returns whether a signal was sent to a running process that has not received it yet."""
+    status = Path(f"/proc/{process}/status").read_text()
+    pending = re.findall(r"^\w*Pnd:\s(\w+)$", status, re.MULTILINE)
+    return any(int(mask, 16) >> (number - 1) & 1 for mask in pending)
 
 
 def wait_until(
