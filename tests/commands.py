@@ -89,10 +89,11 @@ class Command:
     def communicate(self, timeout: float | None = None) -> tuple[str, str]:
         """Waits for the end of the command, and returns what it printed to stdout and stderr."""
         self.wait(timeout)
-        output, errors = (
-            path.read_text() if path.exists() else "" for path in self._printed
-        )  # one that was killed early has not made them
-        return output, errors
+        return self.printed(), _text_of(self._printed[1])
+
+    def printed(self) -> str:
+        """Returns what the command has printed to stdout so far."""
+        return _text_of(self._printed[0])
 
     def send_signal(self, number: int) -> None:
         """Sends a signal, unless the command has ended."""
@@ -106,6 +107,10 @@ class Command:
     def kill(self) -> None:
         """Sends SIGKILL."""
         self.send_signal(signal.SIGKILL)
+
+
+def _text_of(path: Path) -> str:
+    return path.read_text() if path.exists() else ""  # a command that was killed early has no files
 
 
 class ForkingPopen(subprocess.Popen[Any]):
