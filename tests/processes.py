@@ -82,6 +82,7 @@ def wait_until(
     process: subprocess.Popen[str] | None = None,
     *,
     deadline_s: float = PATIENCE_S,
+    every_s: float = LOOK_EVERY_S,
     said: Callable[[], object] = lambda: commands_with("rampcli"),
 ) -> None:
     """Waits until a condition holds.
@@ -90,6 +91,7 @@ def wait_until(
         is_so: the condition.
         process: has to run until then.
         deadline_s: how long to wait.
+        every_s: how long to wait before looking again.
         said: what to show if the condition never holds.
 
     Raises:
@@ -99,7 +101,7 @@ def wait_until(
     while not is_so():
         assert process is None or process.poll() is None, process.communicate()
         assert time.monotonic() < until, said()
-        time.sleep(LOOK_EVERY_S)
+        time.sleep(every_s)
 
 
 def processes_of(folder: Path) -> list[int]:
