@@ -41,14 +41,27 @@ class Command:
         words: Sequence[str],
         environment: dict[str, str] | None = None,
         cwd: Path | None = None,
+        *,
+        program: str = "rampcli",
+        prepare: Callable[[], object] | None = None,
     ) -> None:
-        self.args = ["rampcli", *words]
+        """Starts `PROGRAM WORDS`.
+
+        Args:
+            words: arguments.
+            environment: by default that of this process.
+            cwd: by default the folder of this process.
+            program: module to run.
+            prepare: called first in the new process, which imports it by its name.
+        """
+        self.args = [program, *words]
         self.returncode: int | None = None
         self._folder = tempfile.TemporaryDirectory()
         self._printed = [Path(self._folder.name, name) for name in ("stdout", "stderr")]
         self._process = FORKS.Process(
             target=_run_command,
-            args=(list(words), cwd or Path.cwd(), environment or {**os.environ}, *self._printed),
+            args=(self.args, cwd or Path.cwd(), environment or {**os.environ}, *self._printed),
+            kwargs={"prepare": prepare},
         )
         self._process.daemon = True
         self._process.start()
@@ -76,10 +89,11 @@ class Command:
     def communicate(self, timeout: float | None = None) -> tuple[str, str]:
         """Waits for the end of the command, and returns what it printed to stdout and stderr."""
         self.wait(timeout)
-        output, errors = (
-            path.read_text() if path.exists() else "" for path in self._printed
-        )  # a process that was killed early has not created them
-        return output, errors
+        return self.printed(), _text_of(self._printed[1])
+
+    def printed(self) -> str:
+        """Returns what the command has printed to stdout so far."""
+        return _text_of(self._printed[0])
 
     def send_signal(self, number: int) -> None:
         """Sends a signal, unless the command has ended."""
@@ -93,6 +107,10 @@ class Command:
     def kill(self) -> None:
         """Sends SIGKILL."""
         self.send_signal(signal.SIGKILL)
+
+
+def _text_of(path: Path) -> str:
+    return path.read_text() if path.exists() else ""  # a command that was killed early has no files
 
 
 class ForkingPopen(subprocess.Popen[Any]):
@@ -127,16 +145,24 @@ def _needs_torch(command: Any) -> bool:
 
 
 def _run_command(
-    words: list[str], folder: Path, environment: dict[str, str], output: Path, errors: Path
+    command: list[str],
+    folder: Path,
+    environment: dict[str, str],
+    output: Path,
+    errors: Path,
+    *,
+    prepare: Callable[[], object] | None,
 ) -> None:
     redirect_output(output, errors)
     _reset_signals()
+    if prepare is not None:
+        prepare()
     os.chdir(folder)
     os.environ.clear()
     os.environ.update(environment)
-    sys.argv = ["rampcli", *words]
+    sys.argv = command
     subprocess.Popen = ForkingPopen  # type: ignore[misc]
-    runpy.run_module("rampcli", run_name="__main__", alter_sys=True)
+    runpy.run_module(command[0], run_name="__main__", alter_sys=True)
 
 
 def _reset_signals() -> None:

@@ -1,6 +1,7 @@
 """Finds the processes of this machine, and waits for them."""
 
 import os
+import re
 import socket
 import subprocess
 import time
@@ -63,11 +64,25 @@ def environment_of(process: int) -> dict[str, str]:
     return {}
 
 
+def processor_time_s(process: int) -> float:
+    """Returns the processor time that a running process has used."""
+    facts = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+    return (int(facts[11]) + int(facts[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def is_pending(number: int, process: int) -> bool:
+    """Returns whether a signal was sent to a running process that has not received it yet."""
+    status = Path(f"/proc/{process}/status").read_text()
+    pending = re.findall(r"^\w*Pnd:\s(\w+)$", status, re.MULTILINE)
+    return any(int(mask, 16) >> (number - 1) & 1 for mask in pending)
+
+
 def wait_until(
     is_so: Callable[[], object],
     process: subprocess.Popen[str] | None = None,
     *,
     deadline_s: float = PATIENCE_S,
+    every_s: float = LOOK_EVERY_S,
     said: Callable[[], object] = lambda: commands_with("rampcli"),
 ) -> None:
     """Waits until a condition holds.
@@ -76,6 +91,7 @@ def wait_until(
         is_so: the condition.
         process: has to run until then.
         deadline_s: how long to wait.
+        every_s: how long to wait before looking again.
         said: what to show if the condition never holds.
 
     Raises:
@@ -85,7 +101,7 @@ def wait_until(
     while not is_so():
         assert process is None or process.poll() is None, process.communicate()
         assert time.monotonic() < until, said()
-        time.sleep(LOOK_EVERY_S)
+        time.sleep(every_s)
 
 
 def processes_of(folder: Path) -> list[int]:

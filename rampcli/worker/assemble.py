@@ -54,6 +54,7 @@ def train_and_leave(
         started: when this process ran its first line, in seconds since 1970.
         lock: lock that shows that this worker lives. It ends with the process.
     """
+    gc.freeze()  # imported modules live until the end, so collections need not look through them
     try:
         status = train(run, stop, started=started)
     except RampcliError as error:

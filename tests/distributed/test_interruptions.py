@@ -6,7 +6,14 @@ import subprocess
 import sys
 import time
 
-from processes import children_of, wait_until, wait_until_all_have_ended
+from commands import Command
+from processes import (
+    children_of,
+    is_pending,
+    processor_time_s,
+    wait_until,
+    wait_until_all_have_ended,
+)
 from rampcli.checkpoint.manifest import complete_checkpoints
 from runs import environment
 
@@ -19,7 +26,7 @@ ENDLESS = [
 ]
 
 
-def test_ctrl_c_saves_and_the_run_goes_on_from_there(run, assert_every_sample_is_read_once):
+def test_ctrl_c_saves_and_the_run_resumes_from_there(run, assert_every_sample_is_read_once):
     supervisor = run.start(*ENDLESS, "trainer.max_samples=8_000_000")
     wait_for_rows(run, 3, supervisor)
     supervisor.send_signal(signal.SIGINT)
@@ -81,32 +88,35 @@ def wait_for_rows(run, count, supervisor) -> None:
     wait_until(lambda: len(run.rows) >= count, supervisor)
 
 
-# The first step is short. The second one and the validations take seconds.
+# The first step is short. The second one and the validations take a while.
 LONG = [
     "trainer.num_nodes=2",
     "model.rampup_batch_size=null",
     "model.global_batch_size=null",
-    "model.step_batch_size_schedule='samples: 0:2 2:700'",
+    "model.step_batch_size_schedule='samples: 0:2 2:160'",
     "rampup.at_boundary=continue",
     "data.micro_batch_size=1",
-    "trainer.max_samples=702",
-    "trainer.val_samples=600",
+    "trainer.max_samples=162",
+    "trainer.val_samples=200",
     "trainer.val_every_steps=1",
 ]
+BEGUN_S = 0.1
+"""After this much processor time of a worker, a validation or accumulation has begun."""
 
 
-def test_a_signal_within_an_accumulation_or_a_validation_saves_and_that_is_done_anew(
+def test_a_signal_within_an_accumulation_or_a_validation_saves_and_it_is_repeated_after_resuming(
     run, assert_every_sample_is_read_once
 ):
-    under_way = {
+    # The validation after the first step is interrupted. The next workers repeat it, and are
+    # interrupted in the second step.
+    before = {
         signal.SIGUSR1: lambda: len(run.rows) >= 1,
         signal.SIGTERM: lambda: [row["event"] for row in run.events].count("validation") >= 2,
     }
-    for number, is_under_way in under_way.items():
+    for number, is_about_to_begin in before.items():
         supervisor = run.start(*LONG)
-        wait_until(is_under_way, supervisor)
-        time.sleep(0.5)
-        supervisor.send_signal(number)
+        wait_until(is_about_to_begin, supervisor)
+        send_after_a_while(number, supervisor)
         output, errors = supervisor.communicate()
         assert supervisor.returncode == 75, errors
         assert run.state["consumed_samples"] == 2
@@ -121,7 +131,21 @@ def test_a_signal_within_an_accumulation_or_a_validation_saves_and_that_is_done_
     assert run.validations() == undisturbed.validations()
 
 
-def test_torchrun_by_hand_trains_as_well_and_runs_that_go_on_at_once_do_not_disturb_each_other(
+def send_after_a_while(number: int, supervisor) -> None:
+    """Sends a signal once the workers have computed for a while; they wait for its arrival."""
+    workers = children_of(supervisor.pid)
+    begun = processor_time_s(workers[0]) + BEGUN_S
+    wait_until(lambda: processor_time_s(workers[0]) >= begun, supervisor)
+    for worker in workers:
+        os.kill(worker, signal.SIGSTOP)
+    supervisor.send_signal(number)
+    # The supervisor passes it on as SIGTERM.
+    wait_until(lambda: all(is_pending(signal.SIGTERM, worker) for worker in workers), supervisor)
+    for worker in workers:
+        os.kill(worker, signal.SIGCONT)
+
+
+def test_torchrun_by_hand_trains_as_well_and_runs_at_the_same_time_do_not_disturb_each_other(
     run, undisturbed, assert_same_training, tmp_path
 ):
     words = ["rampup.at_boundary=continue", "rampup.node_policy=fixed", "data.micro_batch_size=1"]
@@ -153,21 +177,19 @@ def test_torchrun_by_hand_trains_as_well_and_runs_that_go_on_at_once_do_not_dist
         assert_same_training(each, undisturbed)
 
 
-def test_workers_that_go_on_keep_a_supervisor_from_starting_others(run):
+def test_orphaned_workers_keep_a_supervisor_from_starting_others(run):
     words = [*ENDLESS, "trainer.devices=1", "trainer.max_samples=8_000_000"]
     run.path.mkdir()
     run.directory.config.write_text(run.pretrain("--cfg", *words).stdout)
-    with subprocess.Popen(
-        [sys.executable, "-m", "rampcli.worker", run.path], env=environment()
-    ) as worker:
-        wait_for_rows(run, 1, worker)
-        supervisor = run.start(*words)
-        wait_until((run.path / "lock").exists, supervisor)
-        assert not any(row["event"] == "launch" for row in run.events)
-        worker.send_signal(signal.SIGUSR1)
-        assert worker.wait() == 75
-        saved = len(run.rows)
-        wait_for_rows(run, saved + 1, supervisor)
-        supervisor.send_signal(signal.SIGUSR1)
-        assert supervisor.wait() == 75
+    worker = Command([str(run.path)], environment(), program="rampcli.worker")
+    wait_for_rows(run, 1, worker)
+    supervisor = run.start(*words)
+    wait_until((run.path / "lock").exists, supervisor)
+    assert not any(row["event"] == "launch" for row in run.events)
+    worker.send_signal(signal.SIGUSR1)
+    assert worker.wait() == 75
+    saved = len(run.rows)
+    wait_for_rows(run, saved + 1, supervisor)
+    supervisor.send_signal(signal.SIGUSR1)
+    assert supervisor.wait() == 75
     assert [row["step"] for row in run.rows] == list(range(1, len(run.rows) + 1))

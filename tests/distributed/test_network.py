@@ -1,11 +1,10 @@
 """The processes of a run listen on one interface, which is loopback if all are on this machine."""
 
 import signal
-import subprocess
-import sys
 
 import pytest
 
+from commands import Command
 from processes import children_of, listening_addresses, wait_until
 from rampcli.launch.workers import reserve_port
 from rampcli.network import address_towards, is_loopback
@@ -70,9 +69,10 @@ def test_ranks_that_meet_at_an_address_of_this_machine_listen_there_alone(run):
             "MASTER_PORT": str(reserved.getsockname()[1]),
         }
         workers = [
-            subprocess.Popen(
-                [sys.executable, "-m", "rampcli.worker", run.path],
-                env=environment() | meeting | {"RANK": str(rank), "LOCAL_RANK": str(rank)},
+            Command(
+                [str(run.path)],
+                environment() | meeting | {"RANK": str(rank), "LOCAL_RANK": str(rank)},
+                program="rampcli.worker",
             )
             for rank in range(2)
         ]

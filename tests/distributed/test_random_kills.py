@@ -5,100 +5,133 @@ import random
 import signal
 import subprocess
 import time
-from collections.abc import Callable
 from contextlib import suppress
+from itertools import cycle
 from pathlib import Path
 
-from processes import children_of, wait_until_all_have_ended
+from commands import Command
+from processes import children_of, wait_until, wait_until_all_have_ended
 from runs import Run, environment
 
 KILLS = int(os.environ.get("KILLS", "5"))
 SEED = int(os.environ.get("SEED", "0"))
+FROM_SCRATCH = "KILLS" in os.environ
+"""Whether commands start Python and torch, and may be killed meanwhile, or are forked."""
+INSTANTS = ["step", "save", "boundary", "validation", "start"]
+WRITTEN_AT = {"boundary": "stage_boundary", "validation": "validation", "start": "launch"}
+"""Words that mark an instant in events.jsonl."""
+VICTIMS = ["worker", "supervisor"]
+DELAYS_S = [0.0, 0.01, 0.1, 0.5]
+"""Longest delays of a kill after an instant."""
 BOUNDARIES = max(3, KILLS // 4)
-LONGEST_WAIT_S = 8.0
+STAGE = 24 * KILLS
+"""Samples of each stage but the last one, which has twice as many."""
 WORDS = [
     "trainer.num_nodes=2",
-    f"model.global_batch_size={2 + 6 * BOUNDARIES}",
-    f"model.rampup_batch_size=[2,6,{400 * KILLS}]",
-    f"trainer.max_samples={600 * KILLS}",
-    "trainer.val_every_steps=20",
-    "checkpoint.every_steps=7",
+    "rampup.node_policy=best",
+    f"model.global_batch_size={2 + 2 * BOUNDARIES}",
+    f"model.rampup_batch_size=[2,2,{STAGE * BOUNDARIES}]",
+    f"trainer.max_samples={STAGE * (BOUNDARIES + 2)}",
+    "trainer.val_every_steps=10",
+    "checkpoint.every_steps=4",
     "checkpoint.async=true",
     "launch.max_restarts=1000",
     "launch.backoff_s=0",
 ]
+"""Stages on one node and on two, in turn."""
 
 
 class Killer:
-    """Kills processes of a run, and starts its command again after it has ended."""
+    """Kills processes of a run, and starts its command again after it has ended.
+
+    Attributes:
+        killed: the instants and victims so far.
+    """
 
     def __init__(self, run: Run, numbers: random.Random) -> None:
         self.run = run
-        self.output = run.path.with_suffix(".txt")
         self.numbers = numbers
-        self.supervisor = self._start()
         self.killed: list[tuple[str, str]] = []
+        self._plan = plan_kills(numbers)
+        self._output = run.path.with_suffix(".txt")
+        self._supervisor = self._start()
 
-    def _start(self) -> subprocess.Popen[str]:
-        with self.output.open("a") as output:
+    def _start(self) -> "Command | subprocess.Popen[bytes]":
+        if not FROM_SCRATCH:
+            return self.run.start(*WORDS)
+        with self._output.open("ab") as output:
             return subprocess.Popen(
                 self.run.command(*WORDS), env=environment(), stdout=output, stderr=output
             )
 
     def strike(self) -> None:
-        """Waits for a random instant, and kills a process."""
-        instants: dict[str, Callable[[], object]] = {
-            "step": lambda: len(self._metrics()) > rows,
-            "save": lambda: list(self.run.directory.checkpoints.glob("*.tmp")),
-            "boundary": lambda: self._events().count(b"stage_boundary") > boundaries,
-            "validation": lambda: self._events().count(b'"validation"') > validations,
-            "start": lambda: self._events().count(b'"launch"') > launches,
-        }
-        rows, events = len(self._metrics()), self._events()
-        boundaries, validations, launches = (
-            events.count(word) for word in (b"stage_boundary", b'"validation"', b'"launch"')
-        )
-        instant = self.numbers.choice(list(instants))
-        until = time.monotonic() + LONGEST_WAIT_S
-        while (
-            not instants[instant]() and time.monotonic() < until and self.supervisor.poll() is None
-        ):
-            time.sleep(0.002)
-        time.sleep(self.numbers.choice([0.0, 0.01, 0.2, 2.0]) * self.numbers.random())
-        victim = self.numbers.choice(["worker", "supervisor"])
+        """Waits for the next planned instant, and kills a process."""
+        instant, victim = self._plan[len(self.killed)]
+        before = self._count(instant)
+        if instant not in ("boundary", "start") or not self._is_in_last_stage():
+            wait_until(
+                lambda: self._count(instant) > before or self._supervisor.poll() is not None,
+                every_s=0.002,
+            )
+        wait_until(lambda: self._processes(victim) or self._supervisor.poll() is not None)
+        time.sleep(self.numbers.choice(DELAYS_S) * self.numbers.random())
         if found := self._processes(victim):
-            self.killed.append((victim, instant))
+            self.killed.append((instant, victim))
             with suppress(ProcessLookupError):
                 os.kill(self.numbers.choice(found), signal.SIGKILL)
-        if victim == "supervisor":
-            self.supervisor.wait()
+            if victim == "supervisor":
+                self._supervisor.wait()
 
     def restart(self) -> bool:
         """Starts the command again if it has ended; returns whether the run is complete."""
-        code = self.supervisor.poll()
+        code = self._supervisor.poll()
         if code is None:
             return False
         if code == 0:
             return True
-        said = self.output.read_text()
-        assert (
-            code == -signal.SIGKILL or "twice, one start after the other" in said.splitlines()[-2]
-        ), said[-2000:]
-        self.supervisor = self._start()
+        # Kills may strike the workers twice at the same step.
+        if code != -signal.SIGKILL:
+            assert "on two consecutive starts" in self.run.state["error"]["message"], code
+        self._supervisor = self._start()
         return False
 
     def _processes(self, kind: str) -> list[int]:
-        return [self.supervisor.pid] if kind == "supervisor" else children_of(self.supervisor.pid)
+        """Returns the running processes of a kind."""
+        if self._supervisor.poll() is not None:
+            return []
+        return [self._supervisor.pid] if kind == "supervisor" else children_of(self._supervisor.pid)
 
-    def _metrics(self) -> bytes:
-        return _bytes_of(self.run.directory.metrics)
+    def _count(self, instant: str) -> int:
+        """Returns a number that grows when an instant comes."""
+        directory = self.run.directory
+        if instant == "step":
+            return directory.metrics.stat().st_size if directory.metrics.exists() else 0
+        if instant == "save":
+            return max(map(changed_ns, directory.checkpoints.glob("*.tmp")), default=0)
+        written = directory.events.read_bytes() if directory.events.exists() else b""
+        return written.count(f'"{WRITTEN_AT[instant]}"'.encode())
 
-    def _events(self) -> bytes:
-        return _bytes_of(self.run.directory.events)
+    def _is_in_last_stage(self) -> bool:
+        return any(
+            row["event"] == "stage" and row["stage"] == BOUNDARIES for row in self.run.events
+        )
 
 
-def _bytes_of(path: Path) -> bytes:
-    return path.read_bytes() if path.exists() else b""
+def changed_ns(folder: Path) -> int:
+    """Returns when a folder was last changed, or 0 if it does not exist any more."""
+    with suppress(FileNotFoundError):
+        return folder.stat().st_mtime_ns
+    return 0
+
+
+def plan_kills(numbers: random.Random) -> list[tuple[str, str]]:
+    """Draws instants and victims, so that five kills are at five instants, and ten all pairs."""
+    victims = cycle(numbers.sample(VICTIMS, len(VICTIMS)))
+    rounds = -(-KILLS // len(INSTANTS))
+    instants = [
+        instant for _ in range(rounds) for instant in numbers.sample(INSTANTS, len(INSTANTS))
+    ]
+    return list(zip(instants, victims, strict=False))[:KILLS]
 
 
 def test_a_run_that_is_killed_at_random_instants_is_as_if_nothing_had_happened(

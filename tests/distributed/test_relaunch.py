@@ -2,7 +2,6 @@
 
 import os
 import signal
-import time
 
 import pytest
 
@@ -14,21 +13,25 @@ RAMP = [
     "rampup.node_policy=fixed",
     "data.micro_batch_size=1",
     "model.global_batch_size=4",
-]
-# The first stage is short enough for the second stage's workers to start at once, and long enough
-# for the test to see them wait.
-SECONDS_LONG = [
-    *RAMP,
-    "model.rampup_batch_size=[2,2,600]",
-    "trainer.max_samples=640",
     "trainer.val_samples=0",
 ]
-LONGER = [
-    *RAMP,
-    "model.rampup_batch_size=[2,2,2400]",
-    "trainer.max_samples=4_800",
-    "trainer.val_samples=0",
-]
+# Two seconds or less. Tests stop the workers of the first stage to look at those that wait.
+SHORT = [*RAMP, "model.rampup_batch_size=[2,2,120]", "trainer.max_samples=132"]
+# The second stage's workers start at once, but the first stage would take half a minute.
+LONGER = [*RAMP, "model.rampup_batch_size=[2,2,2400]", "trainer.max_samples=4_800"]
+
+
+def stop_workers_after_a_step(run, supervisor) -> list[int]:
+    wait_until(lambda: run.rows, supervisor)
+    workers = children_of(supervisor.pid)[:2]
+    for worker in workers:
+        os.kill(worker, signal.SIGSTOP)
+    return workers
+
+
+def resume_workers(workers) -> None:
+    for worker in workers:
+        os.kill(worker, signal.SIGCONT)
 
 
 def wait_for_next_workers(run, supervisor) -> list[int]:
@@ -39,8 +42,10 @@ def wait_for_next_workers(run, supervisor) -> list[int]:
 
 
 def test_a_worker_that_is_lost_while_it_waits_costs_nothing(run, assert_every_sample_is_read_once):
-    supervisor = run.start(*SECONDS_LONG)
+    supervisor = run.start(*SHORT)
+    stopped = stop_workers_after_a_step(run, supervisor)
     os.kill(wait_for_next_workers(run, supervisor)[1], signal.SIGKILL)
+    resume_workers(stopped)
     _, errors = supervisor.communicate()
     assert supervisor.returncode == 0, errors
     assert [
@@ -70,10 +75,11 @@ def test_workers_that_wait_end_with_those_that_train(run, number, exit_code):
 
 
 def test_with_one_stage_no_workers_wait(run):
-    supervisor = run.start(*SECONDS_LONG, "--one-stage")
-    most = 0
-    while supervisor.poll() is None:
-        most = max(most, len(children_of(supervisor.pid)))
-        time.sleep(0.05)
+    supervisor = run.start(*SHORT, "--one-stage")
+    stopped = stop_workers_after_a_step(run, supervisor)
+    # The supervisor prints the step, and then starts the next workers unless `--one-stage` is set.
+    wait_until(lambda: " · loss " in supervisor.printed(), supervisor)
+    resume_workers(stopped)
     supervisor.communicate()
-    assert (most, supervisor.returncode, run.state["status"]) == (2, 0, "stage_boundary")
+    assert (supervisor.returncode, run.state["status"]) == (0, "stage_boundary")
+    assert [path.name for path in run.directory.logs.iterdir()] == ["stage_0.log"]

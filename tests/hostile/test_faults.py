@@ -4,13 +4,13 @@ import os
 import shutil
 import signal
 import subprocess
-import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 import pytest
 
+from commands import Command
+from hostile.namespaces import ip, leave_mounts, move_to_host, two_hosts
 from once import make_once
 from processes import children_of, wait_until
 from rampcli.checkpoint.manifest import complete_checkpoints
@@ -21,7 +21,7 @@ WORDS = [
     "model.rampup_batch_size=null",
     "trainer.num_nodes=1",
     f"trainer.devices={PROCESSES}",
-    "data.micro_batch_size=1",
+    "data.micro_batch_size=4",
     "trainer.max_samples=480",
     "trainer.val_every_steps=25",
     "checkpoint.every_steps=5",
@@ -69,7 +69,7 @@ def test_a_checkpoint_that_is_cut_or_deleted_while_workers_train_is_passed_over_
     run, undisturbed
 ):
     supervisor = run.start(*WORDS)
-    for step, damage in ((15, _cut), (30, shutil.rmtree)):
+    for step, damage in ((11, _cut), (25, shutil.rmtree)):
         wait_for_step(run, step, supervisor)
         workers = children_of(supervisor.pid)
         for worker in workers:
@@ -96,11 +96,8 @@ def _cut(checkpoint: Path) -> None:
 def test_a_run_directory_that_becomes_read_only_ends_the_run_with_a_message_and_nothing_is_lost(
     run, undisturbed, tmp_path
 ):
-    command = ["unshare", "--mount", "--propagation", "private", *run.command(*WORDS)]
-    supervisor = subprocess.Popen(
-        command, env=environment(), text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE
-    )
-    wait_for_step(run, 15, supervisor)
+    supervisor = Command(run.command(*WORDS)[3:], environment(), prepare=leave_mounts)
+    wait_for_step(run, 11, supervisor)
     aside = tmp_path / "aside"
     aside.mkdir()
     # A mount with a file open for writing cannot become read-only, so it is moved there afterwards.
@@ -149,11 +146,11 @@ def test_a_clock_that_jumps_back_and_forth_changes_nothing(run, undisturbed, clo
         stderr=subprocess.PIPE,
     )
     for step, jump in (
-        (12, "+86400"),
-        (20, "-86400"),
-        (28, "+0"),
-        (36, "-400000000"),
-        (44, "+3600"),
+        (11, "+86400"),
+        (17, "-86400"),
+        (23, "+0"),
+        (29, "-400000000"),
+        (35, "+3600"),
     ):
         wait_for_step(run, step, supervisor)
         offset.with_suffix(".new").write_text(jump)
@@ -166,78 +163,25 @@ def test_a_clock_that_jumps_back_and_forth_changes_nothing(run, undisturbed, clo
     assert_same_training(run, undisturbed)
 
 
-@contextmanager
-def two_hosts() -> Iterator[list[str]]:
-    """Gives two network namespaces joined by a cable, 10.213.77.1 and .2, and deletes them."""
-    names = [f"rampcli-{os.getpid()}-{number}" for number in (1, 2)]
-    for name in names:
-        _ip("netns", "add", name)
-    try:
-        _ip(
-            "link",
-            "add",
-            "cable",
-            "netns",
-            names[0],
-            "type",
-            "veth",
-            "peer",
-            "name",
-            "cable",
-            "netns",
-            names[1],
+def _start_ranks(run: Run, hosts: list[str]) -> list[Command]:
+    """Starts a worker on each host."""
+    return [
+        Command(
+            [str(run.path)],
+            environment()
+            | {
+                "RANK": str(rank),
+                "WORLD_SIZE": "2",
+                "LOCAL_RANK": "0",
+                "MASTER_ADDR": "10.213.77.1",
+                "MASTER_PORT": "29500",
+                "GLOO_SOCKET_IFNAME": "cable",
+            },
+            program="rampcli.worker",
+            prepare=partial(move_to_host, host),
         )
-        for number, name in enumerate(names, start=1):
-            _ip("-n", name, "address", "add", f"10.213.77.{number}/24", "dev", "cable")
-            for device in ("lo", "cable"):
-                _ip("-n", name, "link", "set", device, "up")
-            # TCP gives up after seconds instead of a quarter of an hour.
-            _inside(name, "sh", "-c", "echo 5 >/proc/sys/net/ipv4/tcp_retries2")
-        yield names
-    finally:
-        for name in names:
-            _ip("netns", "delete", name)
-
-
-def _ip(*words: str) -> None:
-    subprocess.run(["ip", *words], check=True)
-
-
-def _inside(host: str, *words: str) -> None:
-    subprocess.run(["ip", "netns", "exec", host, *words], check=True)
-
-
-def _start_ranks(run: Run, hosts: list[str]) -> list["subprocess.Popen[bytes]"]:
-    ranks = []
-    for rank, host in enumerate(hosts):
-        place = {
-            "RANK": str(rank),
-            "WORLD_SIZE": "2",
-            "LOCAL_RANK": "0",
-            "MASTER_ADDR": "10.213.77.1",
-            "MASTER_PORT": "29500",
-        }
-        with (run.path / f"rank_{rank}.txt").open("ab") as log:
-            command = [
-                "ip",
-                "netns",
-                "exec",
-                host,
-                sys.executable,
-                "-P",
-                "-m",
-                "rampcli.worker",
-                str(run.path),
-            ]
-            ranks.append(
-                subprocess.Popen(
-                    command,
-                    env=environment() | place | {"GLOO_SOCKET_IFNAME": "cable"},
-                    stdout=log,
-                    stderr=log,
-                )
-            )
-    return ranks
+        for rank, host in enumerate(hosts)
+    ]
 
 
 @pytest.mark.skipif(
@@ -248,8 +192,8 @@ def test_a_rank_whose_network_is_cut_ends_with_a_message_and_nothing_is_lost(run
     run.directory.config.write_text(run.pretrain("--cfg", *WORDS).stdout)
     with two_hosts() as hosts:
         ranks = _start_ranks(run, hosts)
-        wait_for_step(run, 15, ranks[0])
-        _ip("-n", hosts[1], "link", "set", "cable", "down")
+        wait_for_step(run, 11, ranks[0])
+        ip("-n", hosts[1], "link", "set", "cable", "down")
         # A rank that sends fails when TCP gives up. One that waits would fail after half an hour.
         wait_until(lambda: any(rank.poll() is not None for rank in ranks), deadline_s=MOST_S)
         ended = [number for number, rank in enumerate(ranks) if rank.poll() is not None]
@@ -257,8 +201,8 @@ def test_a_rank_whose_network_is_cut_ends_with_a_message_and_nothing_is_lost(run
             rank.kill()  # as a supervisor does once one of them has failed
         assert 0 not in [rank.wait() for rank in ranks]
         assert len(run.rows) < STEPS
-        said = [(run.path / f"rank_{number}.txt").read_text() for number in ended]
+        said = [ranks[number].communicate()[1] for number in ended]
         assert all(text.splitlines()[-1].startswith("error: ") for text in said), said
-        _ip("-n", hosts[1], "link", "set", "cable", "up")
+        ip("-n", hosts[1], "link", "set", "cable", "up")
         assert [rank.wait(timeout=MOST_S) for rank in _start_ranks(run, hosts)] == [0, 0]
     assert_same_training(run, undisturbed)
