@@ -54,6 +54,7 @@ def train_and_leave(
         started: when this process ran its first line, in seconds since 1970.
         lock: lock that shows that this worker lives. It ends with the process.
     """
+    gc.freeze()  # what has been imported is no garbage: the collection below does not search it
     try:
         status = train(run, stop, started=started)
     except RampcliError as error:
