@@ -7,6 +7,7 @@ itself run `sys.executable`.
 
 import gc
 import os
+import resource
 import runpy
 import signal
 import subprocess
@@ -41,6 +42,8 @@ class Command:
         words: Sequence[str],
         environment: dict[str, str] | None = None,
         cwd: Path | None = None,
+        *,
+        largest_file_bytes: int = resource.RLIM_INFINITY,
     ) -> None:
         self.args = ["rampcli", *words]
         self.returncode: int | None = None
@@ -48,7 +51,13 @@ class Command:
         self._printed = [Path(self._folder.name, name) for name in ("stdout", "stderr")]
         self._process = FORKS.Process(
             target=_run_command,
-            args=(list(words), cwd or Path.cwd(), environment or {**os.environ}, *self._printed),
+            args=(
+                list(words),
+                cwd or Path.cwd(),
+                environment or {**os.environ},
+                *self._printed,
+                largest_file_bytes,
+            ),
         )
         self._process.daemon = True
         self._process.start()
@@ -127,10 +136,17 @@ def _needs_torch(command: Any) -> bool:
 
 
 def _run_command(
-    words: list[str], folder: Path, environment: dict[str, str], output: Path, errors: Path
+    words: list[str],
+    folder: Path,
+    environment: dict[str, str],
+    output: Path,
+    errors: Path,
+    largest_file_bytes: int,
 ) -> None:
     redirect_output(output, errors)
     _reset_signals()
+    if largest_file_bytes != resource.RLIM_INFINITY:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (largest_file_bytes, largest_file_bytes))
     os.chdir(folder)
     os.environ.clear()
     os.environ.update(environment)
