@@ -17,7 +17,16 @@ from rampcli.launch.workers import reserve_port
 
 FORKS = multiprocessing.get_context("forkserver")
 FORKS.set_forkserver_preload(
-    ["rampcli.worker.assemble", "rampcli.cli.main", "rampcli.launch.run", "rampcli.config.compose"]
+    [
+        "rampcli.worker.assemble",
+        "rampcli.cli.main",
+        "rampcli.launch.run",
+        "rampcli.config.compose",
+        # Torch and NumPy import these at first use, which each rank would pay for.
+        "torch.distributed.checkpoint",
+        "torch.distributed.pipelining",
+        "numpy.ma",
+    ]
 )
 PATIENCE_S = 300.0
 REMAINING_S = 1.0

@@ -35,7 +35,7 @@ from rampcli.run_directory import RunDirectory, read_rows
 PEERS = ("transformers", "minimal")
 FULL = {4096: 2, 8192: 1}
 """Micro batch size for each sequence length in tokens."""
-TINY = {32: 2, 64: 1}
+TINY = {32: 2}
 ACCUMULATE, STEPS = 8, {1: 24, 8: 10}
 """Steps for each number of micro batches a step. The first quarter of them is not counted."""
 TINY_MODEL = ("model=llama3_tiny", "model.vocab_size=512", "model.num_layers=2")

@@ -18,13 +18,9 @@ def test_the_benchmark_for_gpus_runs_to_its_table_with_a_tiny_model_on_the_cpu()
     _, table = ended.stdout.split("\ncontender ")
     assert "failed" not in table
     rows = [line.split()[:4] for line in table.splitlines()[1:] if not line.startswith(" ")]
-    assert [(name, sequence, accumulate) for name, sequence, _, accumulate in rows] == [
-        (name, sequence, accumulate)
-        for sequence in ("32", "64")
-        for name, accumulate in (
-            ("rampcli", "1"),
-            ("rampcli", "8"),
-            ("transformers", "1"),
-            ("minimal", "1"),
-        )
+    assert rows == [
+        ["rampcli", "32", "2", "1"],
+        ["rampcli", "32", "2", "8"],
+        ["transformers", "32", "2", "1"],
+        ["minimal", "32", "2", "1"],
     ]

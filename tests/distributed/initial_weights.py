@@ -13,7 +13,7 @@ from rampcli.train.build import build_parts
 from ranks import joined
 
 SHAPE = {
-    "num_layers": 4,
+    "num_layers": 2,
     "hidden_size": 24,
     "ffn_hidden_size": 40,
     "num_attention_heads": 4,

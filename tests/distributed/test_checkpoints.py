@@ -1,11 +1,13 @@
 """Checkpoints of several ranks that are written while training goes on."""
 
 import shutil
-import subprocess
+from functools import partial
+from resource import RLIMIT_FSIZE, setrlimit
 
 import pytest
 from safetensors import safe_open
 
+from commands import Command
 from distributed.killed_while_saving import train_until_saving
 from rampcli.checkpoint.manifest import MANIFEST, complete_checkpoints
 from rampcli.own_folder import write_json
@@ -32,10 +34,11 @@ MESHES = {
 def test_what_is_saved_in_the_background_is_what_a_run_that_waits_saves_byte_for_byte(mesh, run):
     processes, words = MESHES[mesh]
     waiting = Run(run.path.with_name("waiting"))
-    run.workers(processes, *STEADY, *words, "checkpoint.async=true")
-    waiting.workers(processes, *STEADY, *words)
+    short = "trainer.max_samples=16"
+    run.workers(processes, *STEADY, *words, short, "checkpoint.async=true")
+    waiting.workers(processes, *STEADY, *words, short)
     saved, expected = (complete_checkpoints(each.directory) for each in (run, waiting))
-    assert len(saved) == len(expected) > 5
+    assert len(saved) == len(expected) > 3
     for one, other in zip(saved, expected, strict=True):
         assert one.manifest == other.manifest
         assert one.damage() is None
@@ -83,20 +86,14 @@ def test_a_kill_in_the_middle_of_a_save_in_the_background_loses_no_older_checkpo
 @pytest.mark.parametrize("mode", ["true", "false"])
 def test_a_checkpoint_that_cannot_be_written_ends_the_run_on_all_ranks_with_the_reason(run, mode):
     run.workers(2, *STEADY, "trainer.max_samples=4")
+    words = [f"checkpoint.async={mode}", "trainer.num_nodes=2", "trainer.max_samples=8_000_000"]
     # Files may not become as large as the tensors, as on a full disk.
-    command = run.command(
-        *STEADY, f"checkpoint.async={mode}", "trainer.num_nodes=2", "trainer.max_samples=8_000_000"
-    )
-    done = subprocess.run(
-        ["prlimit", "--fsize=100000", *command],
-        env=environment(),
-        text=True,
-        capture_output=True,
-        check=False,
-    )
-    assert done.returncode == 1
-    assert "cannot save the checkpoint of step 4: " in done.stderr
-    assert "File too large" in done.stderr
+    limit = partial(setrlimit, RLIMIT_FSIZE, (100_000, 100_000))
+    command = Command(run.command(*STEADY, *words)[3:], environment(), prepare=limit)
+    _, errors = command.communicate()
+    assert command.returncode == 1
+    assert "cannot save the checkpoint of step 4: " in errors
+    assert "File too large" in errors
     assert run.state["status"] == "failed"
     assert run.state["error"]["understood"] is True
     assert [checkpoint.step for checkpoint in complete_checkpoints(run.directory)] == [2]
@@ -126,10 +123,16 @@ def test_a_stop_and_the_end_of_a_stage_wait_for_what_is_being_saved(
     run, assert_every_sample_is_read_once
 ):
     done = run.pretrain(
-        "checkpoint.async=true", "checkpoint.every_steps=1", "checkpoint.keep_last=100"
+        "checkpoint.async=true",
+        "checkpoint.every_steps=1",
+        "checkpoint.keep_last=100",
+        "model.rampup_batch_size=[2,6,16]",
+        "trainer.num_nodes=2",
+        "trainer.max_samples=40",
     )
     assert done.returncode == 0, done.stderr
     assert_every_sample_is_read_once(run)
     found = complete_checkpoints(run.directory)
+    assert run.rows[-1]["stage"] == 1
     assert [checkpoint.step for checkpoint in found] == [row["step"] for row in run.rows]
     assert all(checkpoint.damage() is None for checkpoint in found)

@@ -13,7 +13,10 @@ WORDS = [
     "data.path=short",
     "data.split=[9,1,0]",
     "data.document_mask=true",
-    "model.rampup_batch_size=[4,4,40]",
+    "model.rampup_batch_size=[4,4,14]",  # four steps of 4 samples, then two of 8
+    "trainer.max_samples=32",
+    "trainer.val_samples=4",
+    "trainer.val_every_steps=3",
     "data.micro_batch_size=1",
     "rampup.at_boundary=continue",
     "rampup.node_policy=fixed",
@@ -79,7 +82,7 @@ def test_a_run_goes_on_with_other_loading_hosts_where_it_stopped(
     settled = "schedule.decay_style=constant"
     whole = Run(run.path.with_name("whole"))
     whole.workers(1, *WORDS, settled, folders=hosts(0))
-    for end, factor, having in ((24, "4", [0]), (48, "null", [0, 1, 2, 3]), (82, "2", [0, 2])):
+    for end, factor, having in ((8, "4", [0]), (24, "null", [0, 1, 2, 3]), (32, "2", [0, 2])):
         run.workers(
             4,
             *WORDS,

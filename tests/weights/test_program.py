@@ -1,19 +1,6 @@
-import subprocess
-import sys
-
 import pytest
 
-MAIN = """
-import torch
-from rampcli.weights.program import run_and_exit
-from rampcli.errors import DamagedFileError
-
-def main():
-    print("begun")
-    {what}
-
-run_and_exit(main)
-"""
+from weights.ending import run_main
 
 
 @pytest.mark.parametrize(
@@ -29,24 +16,14 @@ run_and_exit(main)
         ("bytearray(2**62)", 1, "error: not enough memory: "),
     ],
 )
-def test_what_a_user_can_cause_ends_a_program_with_one_message(what, code, said):
-    done = subprocess.run(
-        [sys.executable, "-P", "-c", MAIN.format(what=what)],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert (done.returncode, done.stdout) == (code, "begun\n")
-    assert done.stderr.startswith(said)
-    assert "Traceback" not in done.stderr
+def test_what_a_user_can_cause_ends_a_program_with_one_message(what, code, said, tmp_path):
+    returned, output, errors = run_main(what, tmp_path)
+    assert (returned, output) == (code, "begun\n")
+    assert errors.startswith(said)
+    assert "Traceback" not in errors
 
 
-def test_a_mistake_of_the_program_shows_where_it_is():
-    done = subprocess.run(
-        [sys.executable, "-P", "-c", MAIN.format(what="1 / 0")],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 1
-    assert "ZeroDivisionError" in done.stderr
+def test_a_mistake_of_the_program_shows_where_it_is(tmp_path):
+    code, _, errors = run_main("1 / 0", tmp_path)
+    assert code == 1
+    assert "ZeroDivisionError" in errors

@@ -1,0 +1,31 @@
+"""A program that ends in a given way."""
+
+from pathlib import Path
+
+from ranks import FORKS, redirect_output
+
+MAIN = """
+import torch
+from rampcli.weights.program import run_and_exit
+from rampcli.errors import DamagedFileError
+
+def main():
+    print("begun")
+    {what}
+
+run_and_exit(main)
+"""
+
+
+def run_main(what: str, folder: Path) -> tuple[int | None, str, str]:
+    """Returns the exit code of a program with a given statement, and what it printed."""
+    output, errors = folder / "stdout", folder / "stderr"
+    program = FORKS.Process(target=_run_main, args=(what, output, errors))
+    program.start()
+    program.join()
+    return program.exitcode, output.read_text(), errors.read_text()
+
+
+def _run_main(what: str, output: Path, errors: Path) -> None:
+    redirect_output(output, errors)
+    exec(MAIN.format(what=what), {})
