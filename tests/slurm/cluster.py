@@ -5,11 +5,12 @@ with Debian's Slurm 22.05:
 
 * A cluster is ready after about a second. A batch job starts as soon as it is submitted; a job that
   depends on another starts about a second after it.
-* A requeued job waits for the lifetime of a credential: two minutes by default, `CREDENTIAL_S`
-  here. `release` lets it start in the next second. In the second of the requeueing itself, the node
-  mistakes the new credential for the revoked one, and the job fails.
-* A time limit is in whole minutes, and `--signal=B:USR1@SECONDS` arrives up to a minute early: with
-  `--time=1` and 60 seconds, within a second or two of the start.
+* A requeued job waits for the lifetime of a credential, which is two minutes, until `release` lets
+  it start in the next second. In the second of the requeueing itself, the node mistakes the new
+  credential for the revoked one, and the job fails.
+* A time limit is in whole minutes, and the controller looks at time limits every 30 seconds. So
+  `--signal=B:USR1@SECONDS` arrives up to a minute early, or up to half a minute after a change of
+  the time limit that makes it due.
 * Without accounting there is no sacct. `scontrol show job` lists ended jobs for `MinJobAge`.
 """
 
@@ -32,10 +33,11 @@ from pathlib import Path
 from rampcli.lifeline import die_with_parent
 
 PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "srun")
-KILL_WAIT_S = 15
+KILL_WAIT_S = 120
+"""How long a job that is asked to end has to save. On a busy machine, that takes long."""
 PATIENCE_S = 300.0
 """How long tests wait for something that takes seconds on an idle machine."""
-CREDENTIAL_S = 5  # Slurm's minimum
+LOOK_EVERY_S = 0.1
 PR_SET_CHILD_SUBREAPER = 36
 # The values of these fields extend to the end of the line, and may contain anything.
 WHOLE_LINES = ("Command", "WorkDir", "StdErr", "StdIn", "StdOut", "Comment", "TresPerNode")
@@ -48,7 +50,7 @@ SlurmUser=root
 SlurmdUser=root
 AuthType=auth/munge
 CredType=cred/munge
-AuthInfo=socket={folder}/munge.sock,cred_expire={credential_s}
+AuthInfo=socket={folder}/munge.sock
 MpiDefault=none
 ProctrackType=proctrack/linuxproc
 TaskPlugin=task/none
@@ -74,6 +76,7 @@ KillOnBadExit=0
 OverTimeLimit=0
 SlurmdTimeout=300
 MinJobAge=600
+MessageTimeout=60
 FirstJobId={first_job}
 GresTypes=gpu
 {nodes}
@@ -126,7 +129,6 @@ class Cluster:
             "host": host,
             "port": port,
             "folder": self.folder,
-            "credential_s": CREDENTIAL_S,
             "kill_wait_s": KILL_WAIT_S,
             # The ports of workers under srun depend on the job, and another cluster may run here.
             "first_job": random.randrange(1, 800_000),
@@ -178,18 +180,18 @@ class Cluster:
             assert time.monotonic() < until, (
                 f"job {job} is {facts['JobState']} ({facts['Reason']}) not {' or '.join(states)}"
             )
-            time.sleep(0.05)
+            time.sleep(LOOK_EVERY_S)
         return facts
 
     def release(self, job: str) -> None:
-        """Lets a requeued job start in the next second instead of after `CREDENTIAL_S`."""
+        """Lets a requeued job start in the next second."""
         self.run("scontrol", "update", f"jobid={job}", "StartTime=now+1")
 
     def set_time_limit(self, job: str, *, minutes: int) -> None:
         self.run("scontrol", "update", f"jobid={job}", f"TimeLimit={minutes}")
 
     def end_soon(self, job: str, *, within_s: int) -> None:
-        """Sets the time limit of a running job so that it ends within some seconds."""
+        """Sets the time limit of a running job: it has these seconds left, or a minute less."""
         hours, minutes, seconds = map(int, self.job(job)["RunTime"].split(":"))
         self.set_time_limit(job, minutes=(3600 * hours + 60 * minutes + seconds + within_s) // 60)
 
@@ -208,6 +210,17 @@ class Cluster:
             "--exclusive",
             *(words or ("--output=/dev/null", "--wrap=sleep 1")),
         )
+
+    def occupy(self) -> str:
+        """Submits a job that keeps all nodes busy, and waits until it runs. Returns its ID."""
+        job = self.submit(
+            f"--nodes={len(self.nodes)}",
+            "--exclusive",
+            "--output=/dev/null",
+            "--wrap=exec sleep 1000",
+        )
+        self.wait_for(job, "RUNNING")
+        return job
 
     def clear(self) -> None:
         """Cancels waiting jobs, kills running ones, and waits until all nodes are idle.
@@ -228,8 +241,10 @@ class Cluster:
 
     def _end_jobs(self) -> None:
         if jobs := self.run("squeue", "--noheader", "--format=%A").stdout.split():
+            self.run("scancel", "--state=PENDING", *jobs, check=False)
+            # Before they are cancelled: jobs that are asked to end get no more signals.
+            self.run("scancel", "--signal=KILL", "--batch", *jobs, check=False)
             self.run("scancel", *jobs, check=False)
-            self.run("scancel", "--signal=KILL", "--full", *jobs, check=False)
 
     def _states_of_nodes(self) -> list[str]:
         return self.run(
@@ -241,7 +256,7 @@ class Cluster:
         while self._states_of_nodes() != ["idle"] * len(self.nodes):
             if time.monotonic() > until:
                 return False
-            time.sleep(0.05)
+            time.sleep(LOOK_EVERY_S)
         return True
 
 

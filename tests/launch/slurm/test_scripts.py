@@ -226,24 +226,24 @@ def test_a_run_of_any_name_in_any_folder_starts_only_its_own_command(words):
         assert list(at.iterdir()) == []
 
 
-@pytest.mark.parametrize(
-    "line",
-    [
-        "echo {{ run_dir }}",
-        "echo '{{ run_dir }}'",
-        'echo "{{ run_dir }}"',
-        'echo "$(echo "{{ run_dir }}")"',
-        "echo `echo {{ run_dir }}`",
-        "# a comment: {{ run_dir }}",
-        "cat <<end\n{{ run_dir }}\nend",
-        "#SBATCH --comment={{ run_dir }}",
-        "#SBATCH --comment={{ slurm.environment[0][2:] | replace('\\n', '') | directive }}",
-        "echo {{ ['a', run_dir] }}",
-        "echo {{ run_dir | safe }}",
-        "echo {% set x %}{{ run_dir }}{% endset %}{{ x }}",
-        "echo {{ 'a' ~ run_dir }}",
-    ],
+LINES = (
+    "echo {{ run_dir }}",
+    "echo '{{ run_dir }}'",
+    'echo "{{ run_dir }}"',
+    'echo "$(echo "{{ run_dir }}")"',
+    "echo `echo {{ run_dir }}`",
+    "# a comment: {{ run_dir }}",
+    "cat <<end\n{{ run_dir }}\nend",
+    "#SBATCH --comment={{ run_dir }}",
+    "#SBATCH --comment={{ slurm.environment[0][2:] | replace('\\n', '') | directive }}",
+    "echo {{ ['a', run_dir] }}",
+    "echo {{ run_dir | safe }}",
+    "echo {% set x %}{{ run_dir }}{% endset %}{{ x }}",
+    "echo {{ 'a' ~ run_dir }}",
 )
+NEXT = "-- next script --\n"
+
+
 @pytest.mark.parametrize(
     "word",
     [
@@ -255,14 +255,20 @@ def test_a_run_of_any_name_in_any_folder_starts_only_its_own_command(words):
         "\ntouch canary\n",
     ],
 )
-def test_a_value_is_never_a_command_wherever_a_template_puts_it(tmp_path, line, word):
+def test_a_value_is_never_a_command_wherever_a_template_puts_it(tmp_path, word):
     config = compose()
     config.run_dir, config.launch.slurm.environment = str(tmp_path / f"x{word}"), [f"A={word}"]
-    (tmp_path / "own.j2").write_text(f"#!/bin/bash\n{line}\necho done >done\n")
+    # One template for all scripts, because each is rendered in a process of its own.
+    (tmp_path / "own.j2").write_text(
+        NEXT.join(f"#!/bin/bash\n{line}\necho done >done\n" for line in LINES)
+    )
     config.launch.slurm.template = str(tmp_path / "own.j2")
     script = render(resolve(config), RunDirectory(Path(config.run_dir)))[0]
-    run_bash(script.text, folder=tmp_path, path=tmp_path)
-    assert (tmp_path / "done").exists()
+    for number, (line, text) in enumerate(zip(LINES, script.text.split(NEXT), strict=True)):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        run_bash(text, folder=folder, path=folder)
+        assert sorted(path.name for path in folder.iterdir()) == ["done", "script"], line
     assert not (tmp_path / "canary").exists()
 
 
