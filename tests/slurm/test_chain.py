@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from processes import wait_until
 from rampcli.config.resolve import resolve
+from rampcli.config.run_plan import Resolved
 from rampcli.errors import RampcliError, UsageError
 from rampcli.launch.run import describe, run
 from rampcli.launch.slurm import chain, commands
@@ -372,14 +373,18 @@ def test_a_run_of_any_name_in_any_folder_harms_nothing(
     )
 
 
+@pytest.fixture
+def one_job(tiny) -> Resolved:
+    return tiny("trainer.num_nodes=1", "model.rampup_batch_size=null")
+
+
 @given(
     comment=st.text(alphabet=st.sampled_from(list(" '\"\\$`#;|&()!%=-aé")), min_size=1, max_size=10)
 )
 @settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_sbatch_reads_an_option_as_it_was_written(cluster, tiny, tmp_path, comment):
-    resolved = tiny("trainer.num_nodes=1", "model.rampup_batch_size=null")
-    resolved.config.launch.slurm.sbatch_args = [f"--comment={comment}"]
-    (script,) = render(resolved, RunDirectory(resolved.run_dir))
+def test_sbatch_reads_an_option_as_it_was_written(cluster, one_job, tmp_path, comment):
+    one_job.config.launch.slurm.sbatch_args = [f"--comment={comment}"]
+    (script,) = render(one_job, RunDirectory(one_job.run_dir))
     (tmp_path / "script").write_text(script.text)
     said = cluster.run(
         "sbatch", "--verbose", "--partition=nowhere", tmp_path / "script", check=False

@@ -104,7 +104,7 @@ def wait_until_requeued(run, cluster, job):
 
 
 def ranks_of(run):
-    """Returns the processes of a job's ranks by rank. Other processes of the job are no task."""
+    """Returns the processes of a job's ranks by rank: neither srun nor the job's script."""
     environments = {
         process: environment_of(process) for process in processes_with(f"rampcli.worker {run.path}")
     }
