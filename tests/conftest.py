@@ -5,6 +5,8 @@ import pytest
 
 # One thread per process, here and in all child processes: torch reads this when it is loaded.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+# Torch compiles in the process itself, and starts no pool of processes that load torch again.
+os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")
 
 import torch
 import torch.distributed as dist

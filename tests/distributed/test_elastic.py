@@ -2,6 +2,7 @@
 
 import os
 import signal
+import time
 from itertools import groupby
 
 import pytest
@@ -35,6 +36,11 @@ def test_a_node_that_is_lost_and_comes_back_changes_nothing_but_the_world_size(
         "lost node 1 (killed by SIGKILL); the remaining 2 nodes continue; restarting it in 20 s:"
         " restart 1 of at most 20"
     )
+    # Paused for half of the back-off, they leave the processors to other tests.
+    paused = children_of(supervisor.pid)[0]
+    os.kill(paused, signal.SIGSTOP)
+    time.sleep(10)
+    os.kill(paused, signal.SIGCONT)
     wait_until(lambda: world_sizes(run) == [3, 2, 3], supervisor)
     supervisor.terminate()
     output, errors = supervisor.communicate()

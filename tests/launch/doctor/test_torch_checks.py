@@ -77,16 +77,8 @@ def test_processes_that_cannot_communicate_fail_if_the_run_needs_them(checked, m
     ("variable", "accelerator", "status", "finding"),
     [
         ("", "auto", Status.ok, "CUDA_VISIBLE_DEVICES is empty: runs compute on the CPU"),
-        ("", "gpu", Status.failure, "this run needs 2 GPUs (2 nodes of 1), and this machine has 0"),
         ("1", "gpu", Status.failure, "this run needs 2 GPUs (2 nodes of 1), and this machine has"),
         ("101,102", "gpu", Status.failure, "torch can use 0 of the 2 GPUs in CUDA_VISIBLE_DEVICES"),
-        (
-            "101,102",
-            "auto",
-            Status.warning,
-            "torch can use 0 of the 2 GPUs in CUDA_VISIBLE_DEVICES=101,102",
-        ),
-        ("101,102", "cpu", Status.not_needed, "trainer.accelerator=cpu"),
     ],
 )
 def test_gpus_are_compared_with_the_largest_stage(
@@ -125,6 +117,21 @@ def test_gpus_are_compared_with_the_largest_stage(
             Status.warning,
             "torch can use 2 of the 3 GPUs in CUDA_VISIBLE_DEVICES=0,1,2",
         ),
+        (
+            "",
+            0,
+            "gpu",
+            Status.failure,
+            "this run needs 2 GPUs (2 nodes of 1), and this machine has 0",
+        ),
+        (
+            "101,102",
+            0,
+            "auto",
+            Status.warning,
+            "torch can use 0 of the 2 GPUs in CUDA_VISIBLE_DEVICES=101,102",
+        ),
+        ("101,102", 0, "cpu", Status.not_needed, "trainer.accelerator=cpu"),
     ],
 )
 def test_gpus_that_torch_can_use_are_compared_with_the_run(
