@@ -93,14 +93,14 @@ LONG = [
     "trainer.num_nodes=2",
     "model.rampup_batch_size=null",
     "model.global_batch_size=null",
-    "model.step_batch_size_schedule='samples: 0:2 2:160'",
+    "model.step_batch_size_schedule='samples: 0:2 2:120'",
     "rampup.at_boundary=continue",
     "data.micro_batch_size=1",
-    "trainer.max_samples=162",
-    "trainer.val_samples=200",
+    "trainer.max_samples=122",
+    "trainer.val_samples=140",
     "trainer.val_every_steps=1",
 ]
-BEGUN_S = 0.1
+BEGUN_S = 0.05
 """After this much processor time of a worker, a validation or accumulation has begun."""
 
 
@@ -115,7 +115,7 @@ def test_a_signal_within_an_accumulation_or_a_validation_saves_and_it_is_repeate
     }
     for number, is_about_to_begin in before.items():
         supervisor = run.start(*LONG)
-        wait_until(is_about_to_begin, supervisor)
+        wait_until(is_about_to_begin, supervisor, every_s=0.005)
         send_after_a_while(number, supervisor)
         output, errors = supervisor.communicate()
         assert supervisor.returncode == 75, errors
@@ -135,7 +135,7 @@ def send_after_a_while(number: int, supervisor) -> None:
     """Sends a signal once the workers have computed for a while; they wait for its arrival."""
     workers = children_of(supervisor.pid)
     begun = processor_time_s(workers[0]) + BEGUN_S
-    wait_until(lambda: processor_time_s(workers[0]) >= begun, supervisor)
+    wait_until(lambda: processor_time_s(workers[0]) >= begun, supervisor, every_s=0.005)
     for worker in workers:
         os.kill(worker, signal.SIGSTOP)
     supervisor.send_signal(number)
