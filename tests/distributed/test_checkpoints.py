@@ -31,7 +31,7 @@ MESHES = {
 
 
 @pytest.mark.parametrize("mesh", MESHES)
-def test_what_is_saved_in_the_background_is_what_a_run_that_waits_saves_byte_for_byte(mesh, run):
+def test_a_background_save_equals_a_blocking_save_byte_for_byte(mesh, run):
     processes, words = MESHES[mesh]
     waiting = Run(run.path.with_name("waiting"))
     short = "trainer.max_samples=16"
@@ -46,7 +46,7 @@ def test_what_is_saved_in_the_background_is_what_a_run_that_waits_saves_byte_for
             assert (one.path / name).read_bytes() == (other.path / name).read_bytes()
 
 
-def test_ranks_that_hold_the_same_save_each_tensor_once_and_about_as_much(run):
+def test_replicas_save_each_tensor_once_and_share_the_work_evenly(run):
     run.workers(2, *STEADY, "parallel.data_parallel_shard_size=1", "trainer.max_samples=8")
     folder = complete_checkpoints(run.directory)[-1].path
     sizes: list[int] = []
@@ -60,7 +60,7 @@ def test_ranks_that_hold_the_same_save_each_tensor_once_and_about_as_much(run):
     assert max(sizes) < 1.1 * min(sizes)
 
 
-def test_a_kill_in_the_middle_of_a_save_in_the_background_loses_no_older_checkpoint(
+def test_a_kill_during_a_background_save_loses_no_older_checkpoint(
     run, assert_every_sample_is_read_once
 ):
     words = [*STEADY, "checkpoint.async=true"]
@@ -84,7 +84,7 @@ def test_a_kill_in_the_middle_of_a_save_in_the_background_loses_no_older_checkpo
 
 
 @pytest.mark.parametrize("mode", ["true", "false"])
-def test_a_checkpoint_that_cannot_be_written_ends_the_run_on_all_ranks_with_the_reason(run, mode):
+def test_a_checkpoint_that_cannot_be_written_ends_all_ranks_with_the_reason(run, mode):
     run.workers(2, *STEADY, "trainer.max_samples=4")
     words = [f"checkpoint.async={mode}", "trainer.num_nodes=2", "trainer.max_samples=8_000_000"]
     # Files may not become as large as the tensors, as on a full disk.
@@ -119,7 +119,7 @@ def test_all_ranks_resume_from_the_older_checkpoint_if_tensors_of_the_newest_are
     assert all(checkpoint.damage() is None for checkpoint in complete_checkpoints(run.directory))
 
 
-def test_a_stop_and_the_end_of_a_stage_wait_for_what_is_being_saved(
+def test_a_stop_and_the_end_of_a_stage_wait_for_a_background_save(
     run, assert_every_sample_is_read_once
 ):
     done = run.pretrain(

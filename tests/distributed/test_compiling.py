@@ -59,7 +59,7 @@ def test_a_ramp_with_validations_compiles_before_its_first_step_and_never_again(
     assert any(cache.rglob("*.so"))
 
 
-def test_processes_of_a_later_stage_find_what_those_before_compiled(run, cache):
+def test_the_processes_of_a_later_stage_reuse_compiled_code(run, cache):
     ended = run.pretrain(
         "trainer.compile=true", "trainer.num_nodes=1", "model.rampup_batch_size=[2,6,48]"
     )
@@ -70,7 +70,7 @@ def test_processes_of_a_later_stage_find_what_those_before_compiled(run, cache):
     assert max(path.stat().st_mtime for path in cache.rglob("*.so")) < second["time"]
 
 
-def test_a_machine_without_a_compiler_is_told_so(run, monkeypatch, tmp_path):
+def test_a_missing_compiler_is_reported(run, monkeypatch, tmp_path):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setenv("CXX", "no-compiler")
     ended = run.pretrain_from_scratch("trainer.compile=true", *ONE_PROCESS)

@@ -24,7 +24,7 @@ SLOW = ["trainer.val_samples=60", "trainer.val_every_steps=1"]
 FAST = ["trainer.val_samples=0"]
 
 
-def test_a_node_that_is_lost_and_comes_back_changes_nothing_but_the_world_size(
+def test_a_node_that_is_lost_and_returns_changes_only_the_world_size(
     run, tmp_path, assert_every_sample_is_read_once
 ):
     words = ["trainer.num_nodes=3", "model.global_batch_size=6", "checkpoint.every_steps=2"]
@@ -67,7 +67,7 @@ def test_a_node_that_is_lost_and_comes_back_changes_nothing_but_the_world_size(
     wait_until_all_have_ended(run.path)
 
 
-def test_ranks_that_the_batch_does_not_divide_into_wait_and_that_is_said(run):
+def test_ranks_that_do_not_divide_the_batch_wait_with_a_warning(run):
     supervisor = run.start(
         *ELASTIC, *FAST, "trainer.num_nodes=4", "model.global_batch_size=4", "launch.backoff_s=60"
     )
@@ -85,7 +85,7 @@ def test_ranks_that_the_batch_does_not_divide_into_wait_and_that_is_said(run):
     wait_until_all_have_ended(run.path)
 
 
-def test_with_fewer_nodes_than_it_wants_a_run_waits_and_then_goes_on_to_its_end(
+def test_a_run_with_fewer_than_min_nodes_waits_and_then_completes(
     run, assert_every_sample_is_read_once
 ):
     words = [

@@ -4,7 +4,7 @@ from distributed.gradients import gradient
 from ranks import run_ranks
 
 
-def test_ranks_with_different_numbers_of_valid_tokens_follow_the_gradient_of_the_whole_batch(
+def test_ranks_with_different_numbers_of_valid_tokens_have_the_gradient_of_the_whole_batch(
     tmp_path,
 ):
     """A mean per rank or micro batch would weigh samples with few valid tokens too much."""

@@ -10,7 +10,7 @@ LOUD = [
 ]
 
 
-def test_a_loss_that_is_not_finite_ends_the_run_with_the_step_the_samples_and_the_way_back(run):
+def test_a_non_finite_loss_ends_the_run_with_step_samples_and_remedy(run):
     done = run.pretrain(
         *LOUD, "optim.lr=9e17", "optim.warmup_samples=0", "checkpoint.every_steps=1"
     )
@@ -27,7 +27,7 @@ def test_a_loss_that_is_not_finite_ends_the_run_with_the_step_the_samples_and_th
     assert run.state["status"] == "failed"
 
 
-def test_such_steps_are_passed_over_on_request_and_every_sample_is_still_read_once(
+def test_non_finite_steps_are_skipped_on_request_and_every_sample_is_still_read_once(
     run, assert_every_sample_is_read_once
 ):
     run.workers(
@@ -48,7 +48,7 @@ def test_such_steps_are_passed_over_on_request_and_every_sample_is_still_read_on
     }
 
 
-def test_a_step_that_stands_out_changes_no_weight_and_a_resumed_run_judges_as_the_undisturbed_one(
+def test_an_outlier_step_changes_no_weight_and_a_resumed_run_skips_the_same_steps(
     run, assert_same_training
 ):
     words = [

@@ -60,7 +60,7 @@ def test_a_second_supervisor_is_refused_and_a_terminated_one_saves(run):
     ]
 
 
-def test_all_workers_end_with_one_that_is_killed_and_that_is_said(run):
+def test_all_workers_end_when_one_is_killed_and_the_error_names_it(run):
     supervisor = run.start(*ENDLESS, "trainer.max_samples=8_000_000", "launch.max_restarts=0")
     wait_for_rows(run, 1, supervisor)
     _, victim = children_of(supervisor.pid)
@@ -76,7 +76,7 @@ def test_all_workers_end_with_one_that_is_killed_and_that_is_said(run):
     wait_until_all_have_ended(run.path)
 
 
-def test_workers_end_with_a_supervisor_that_is_killed(run):
+def test_workers_end_when_their_supervisor_is_killed(run):
     supervisor = run.start(*ENDLESS, "trainer.max_samples=8_000_000")
     wait_for_rows(run, 1, supervisor)
     supervisor.kill()

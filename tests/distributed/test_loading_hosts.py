@@ -76,9 +76,7 @@ def test_hosts_with_different_files_do_not_train(run, hosts):
     )
 
 
-def test_a_run_goes_on_with_other_loading_hosts_where_it_stopped(
-    run, hosts, assert_every_sample_is_read_once
-):
+def test_a_run_resumes_with_other_loading_hosts(run, hosts, assert_every_sample_is_read_once):
     settled = "schedule.decay_style=constant"
     whole = Run(run.path.with_name("whole"))
     whole.workers(1, *WORDS, settled, folders=hosts(0))

@@ -117,7 +117,7 @@ def test_muon_trains_the_same_on_a_mesh_up_to_its_bf16(run, alone):
 
 
 @pytest.mark.parametrize("mesh", ["pp2 x tp2, gpt", "mistral, cp2 x fsdp2, layers recomputed"])
-def test_every_mesh_tells_documents_apart_as_one_process_does(
+def test_every_mesh_masks_documents_as_one_process_does(
     mesh, run, short_documents, assert_same_training
 ):
     family, processes, settings = MESHES[mesh]

@@ -134,7 +134,7 @@ def plan_kills(numbers: random.Random) -> list[tuple[str, str]]:
     return list(zip(instants, victims, strict=False))[:KILLS]
 
 
-def test_a_run_that_is_killed_at_random_instants_is_as_if_nothing_had_happened(
+def test_a_run_killed_at_random_instants_equals_an_undisturbed_run(
     run, tmp_path, assert_every_sample_is_read_once
 ):
     undisturbed = Run(tmp_path / "undisturbed")

@@ -41,7 +41,7 @@ def wait_for_next_workers(run, supervisor) -> list[int]:
     return children_of(supervisor.pid)[2:]
 
 
-def test_a_worker_that_is_lost_while_it_waits_costs_nothing(run, assert_every_sample_is_read_once):
+def test_losing_a_waiting_worker_costs_no_restart(run, assert_every_sample_is_read_once):
     supervisor = run.start(*SHORT)
     stopped = stop_workers_after_a_step(run, supervisor)
     os.kill(wait_for_next_workers(run, supervisor)[1], signal.SIGKILL)
@@ -63,7 +63,7 @@ def test_a_worker_that_is_lost_while_it_waits_costs_nothing(run, assert_every_sa
 
 
 @pytest.mark.parametrize(("number", "exit_code"), [(signal.SIGTERM, 75), (signal.SIGKILL, -9)])
-def test_workers_that_wait_end_with_those_that_train(run, number, exit_code):
+def test_waiting_workers_end_with_the_training_ones(run, number, exit_code):
     supervisor = run.start(*LONGER)
     wait_for_next_workers(run, supervisor)
     supervisor.send_signal(number)

@@ -9,9 +9,7 @@ def test_two_processes_train_as_one_does(run, undisturbed, assert_same_training)
     assert_same_training(run, undisturbed)
 
 
-def test_three_processes_that_divide_no_parameter_evenly_train_as_one_does(
-    run, assert_same_training
-):
+def test_three_processes_with_uneven_shards_train_as_one_does(run, assert_same_training):
     words = [
         "model.rampup_batch_size=[3,3,30]",
         "model.global_batch_size=9",
@@ -24,7 +22,7 @@ def test_three_processes_that_divide_no_parameter_evenly_train_as_one_does(
     assert_same_training(run, alone)
 
 
-def test_going_on_by_hand_with_twice_the_processes_at_every_stage_changes_nothing(
+def test_resuming_every_stage_by_hand_with_twice_the_processes_changes_nothing(
     run, assert_same_training
 ):
     words = [
@@ -49,7 +47,7 @@ def test_going_on_by_hand_with_twice_the_processes_at_every_stage_changes_nothin
     assert_same_training(run, alone)
 
 
-def test_stages_that_are_behind_do_not_have_to_fit_the_processes_that_go_on(
+def test_finished_stages_need_not_fit_the_processes_that_resume(
     run, undisturbed, assert_same_training
 ):
     words = ["rampup.node_policy=fixed", "data.micro_batch_size=1"]

@@ -84,7 +84,7 @@ def wait_for_step(run: Run, step: int, process: "subprocess.Popen[str]") -> None
     )
 
 
-def test_a_checkpoint_that_is_cut_or_deleted_while_workers_train_is_passed_over_and_nothing_is_lost(
+def test_a_checkpoint_that_is_damaged_during_training_is_skipped_and_no_sample_is_lost(
     run, undisturbed
 ):
     supervisor = run.start(*WORDS)
@@ -112,7 +112,7 @@ def _cut(checkpoint: Path) -> None:
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can mount")
-def test_a_run_directory_that_becomes_read_only_ends_the_run_with_a_message_and_nothing_is_lost(
+def test_a_run_directory_that_becomes_read_only_ends_the_run_and_no_sample_is_lost(
     run, undisturbed, tmp_path
 ):
     supervisor = Command(run.command(*WORDS)[3:], environment(), prepare=leave_mounts)
@@ -205,7 +205,7 @@ def _start_ranks(run: Run, hosts: list[str]) -> list[Command]:
 @pytest.mark.skipif(
     os.getuid() != 0 or shutil.which("ip") is None, reason="only root can make hosts, with iproute2"
 )
-def test_a_rank_whose_network_is_cut_ends_with_a_message_and_nothing_is_lost(run, undisturbed):
+def test_a_cut_network_ends_the_ranks_with_a_message_and_no_sample_is_lost(run, undisturbed):
     run.path.mkdir()
     run.directory.config.write_text(run.pretrain("--cfg", *WORDS).stdout)
     with two_hosts() as hosts:

@@ -141,7 +141,7 @@ def test_if_one_job_is_refused_the_others_are_cancelled_before_they_start(
     assert chain.active_jobs(directory) == []
 
 
-def test_a_run_with_jobs_in_the_queue_gets_no_more(cluster, tiny, interpreter, directory):
+def test_a_run_with_queued_jobs_is_not_submitted_again(cluster, tiny, interpreter, directory):
     add_to(interpreter, LASTS)
     resolved = tiny()
     made = submit(resolved)

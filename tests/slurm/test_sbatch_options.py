@@ -56,7 +56,7 @@ def letters() -> Iterator[str]:
         yield from (f"-{letter} 2", f"-{letter}H", f"-Q{letter}Jx", f"-{letter}dafterany:1")
 
 
-def test_options_that_sbatch_finds_in_a_word_are_found_in_advance(cluster, found_by_sbatch):
+def test_the_options_that_sbatch_reads_in_a_word_are_recognised(cluster, found_by_sbatch):
     others = {
         f"--{name}"
         for name in re.findall(r"--([a-z0-9-]+)", cluster.run("sbatch", "--help").stdout)

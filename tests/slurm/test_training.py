@@ -237,7 +237,7 @@ def test_a_cancelled_chain_saves_and_another_one_resumes(run, cluster):
     assert_as_if_nothing_had_happened(run, ranks=1)
 
 
-def test_a_failed_job_shows_its_error_and_executes_neither_the_run_s_name_nor_files_where_it_works(
+def test_a_failed_job_shows_its_error_and_executes_neither_the_name_nor_files_of_its_folder(
     cluster, tmp_path, monkeypatch
 ):
     plant_modules(tmp_path)

@@ -16,14 +16,14 @@ from weights.ending import run_main
         ("bytearray(2**62)", 1, "error: not enough memory: "),
     ],
 )
-def test_what_a_user_can_cause_ends_a_program_with_one_message(what, code, said, tmp_path):
+def test_an_error_that_a_user_can_cause_ends_a_program_with_one_message(what, code, said, tmp_path):
     returned, output, errors = run_main(what, tmp_path)
     assert (returned, output) == (code, "begun\n")
     assert errors.startswith(said)
     assert "Traceback" not in errors
 
 
-def test_a_mistake_of_the_program_shows_where_it_is(tmp_path):
+def test_a_bug_ends_a_program_with_a_traceback(tmp_path):
     code, _, errors = run_main("1 / 0", tmp_path)
     assert code == 1
     assert "ZeroDivisionError" in errors

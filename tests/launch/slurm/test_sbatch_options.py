@@ -113,7 +113,7 @@ def test_any_other_option_is_left_to_sbatch(word):
         "- H",
     ],
 )
-def test_a_word_that_is_no_option_is_refused(word):
+def test_a_word_that_is_not_an_option_is_refused(word):
     with pytest.raises(UsageError, match="which is not an option") as refused:
         check(word)
     assert str(refused.value).replace("\n", "").isprintable()
