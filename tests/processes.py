@@ -83,7 +83,7 @@ def wait_until(
     *,
     deadline_s: float = PATIENCE_S,
     every_s: float = LOOK_EVERY_S,
-    said: Callable[[], object] = lambda: commands_with("rampcli"),
+    evidence: Callable[[], object] = lambda: commands_with("rampcli"),
 ) -> None:
     """Waits until a condition holds.
 
@@ -92,7 +92,7 @@ def wait_until(
         process: has to run until then.
         deadline_s: how long to wait.
         every_s: how long to wait before looking again.
-        said: what to show if the condition never holds.
+        evidence: what to show if the condition never holds.
 
     Raises:
         AssertionError: the process ended, or the time is up.
@@ -100,7 +100,7 @@ def wait_until(
     until = time.monotonic() + deadline_s
     while not is_so():
         assert process is None or process.poll() is None, process.communicate()
-        assert time.monotonic() < until, said()
+        assert time.monotonic() < until, evidence()
         time.sleep(every_s)
 
 
@@ -129,9 +129,9 @@ def wait_until_all_have_ended(run_dir: Path) -> None:
     """Waits for the end of the processes that work on a run.
 
     Raises:
-        AssertionError: some still run after half a minute.
+        AssertionError: some still run after `PATIENCE_S`.
     """
-    wait_until(lambda: not processes_of(run_dir), deadline_s=30, said=lambda: processes_of(run_dir))
+    wait_until(lambda: not processes_of(run_dir), evidence=lambda: processes_of(run_dir))
 
 
 def listening_addresses(processes: Iterable[int]) -> set[str]:

@@ -14,14 +14,14 @@ class BadInput:
     Attributes:
         title: what is wrong, in a few words.
         words: the words after `rampcli`.
-        said: fragments that the message must contain.
+        fragments: fragments that the message must contain.
         files: content of the files in the working directory, by path.
         from_typer: True if the option parser refuses the input, in a form of its own.
     """
 
     title: str
     words: tuple[str, ...]
-    said: tuple[str, ...]
+    fragments: tuple[str, ...]
     files: Mapping[str, str | bytes] = field(default_factory=dict)
     from_typer: bool = False
 
@@ -53,20 +53,20 @@ def maxtext_ramp(**changed: str | None) -> tuple[str, ...]:
 
 
 def in_file(
-    title: str, text: str | bytes, *said: str, group: str = "optim", line: int | None = 1
+    title: str, text: str | bytes, *fragments: str, group: str = "optim", line: int | None = 1
 ) -> BadInput:
     """Returns a row for a wrong option file; the message must name its line."""
     place = f"{group}/mine.yaml" + ("" if line is None else f":{line}")
     return BadInput(
         title,
         plan("--config-dir", ".", f"{group}=mine"),
-        (*said, f"set by: {place}"),
+        (*fragments, f"set by: {place}"),
         {f"{group}/mine.yaml": text},
     )
 
 
-def in_global_file(title: str, text: str, *said: str, line: int) -> BadInput:
-    return in_file(title, f"# @package _global_\n{text}", *said, group="batch", line=line)
+def in_global_file(title: str, text: str, *fragments: str, line: int) -> BadInput:
+    return in_file(title, f"# @package _global_\n{text}", *fragments, group="batch", line=line)
 
 
 TYPED = "set by: command line"
@@ -1445,12 +1445,14 @@ def index(version: int = 1, code: int = 8, tokens: int = 12) -> bytes:
     return struct.pack("<9sQBQQiqqq", b"MMIDIDX\0\0", version, code, 1, 2, tokens, 0, 0, 1)
 
 
-def indexed(title: str, *said: str, idx: bytes | None = None, tokens: int | None = 12) -> BadInput:
+def indexed(
+    title: str, *fragments: str, idx: bytes | None = None, tokens: int | None = 12
+) -> BadInput:
     """Returns a row for a run on wrong indexed files."""
     files = {"d/wiki.idx": index() if idx is None else idx}
     if tokens is not None:
         files["d/wiki.bin"] = bytes(2 * tokens)
-    return BadInput(title, tiny("data=indexed", "data.path=d/wiki"), said, files)
+    return BadInput(title, tiny("data=indexed", "data.path=d/wiki"), fragments, files)
 
 
 DATA = (

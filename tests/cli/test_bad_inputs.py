@@ -54,7 +54,7 @@ def files_in(folder):
 def check_message(row, exit_code, stdout, stderr):
     assert exit_code == 2, stderr
     assert stdout == ""
-    assert [part for part in row.said if part not in stderr] == [], stderr
+    assert [part for part in row.fragments if part not in stderr] == [], stderr
     assert SECRET not in stderr
     typed = " ".join((*row.words, *map(str, row.files.values()))).lower()
     assert [
@@ -107,7 +107,7 @@ def test_rows_are_many_and_distinct():
     titles = {row.title for row in BAD_INPUTS}
     assert len(titles) == len(BAD_INPUTS) >= 60
     assert len({(row.words, str(row.files)) for row in BAD_INPUTS}) == len(BAD_INPUTS)
-    assert all(row.said and all(row.said) for row in BAD_INPUTS)
+    assert all(row.fragments and all(row.fragments) for row in BAD_INPUTS)
     assert titles >= REAL
 
 
@@ -130,7 +130,7 @@ def errors_of(rampcli):
 def test_one_report_has_every_error_once(errors_of, tmp_path):
     (tmp_path / "optim").mkdir()
     (tmp_path / "optim" / "mine.yaml").write_text("lr: fast\nbeta1: 5\nlearning_rate: 1\n")
-    said = errors_of(
+    errors = errors_of(
         "--config-dir",
         ".",
         "optim=mine",
@@ -138,7 +138,7 @@ def test_one_report_has_every_error_once(errors_of, tmp_path):
         "model.global_batch_size=510",
         "data=nothing",
     )
-    assert said == [
+    assert errors == [
         "there is no setting modle.bias",
         "data=nothing: there is no conf/data/nothing.yaml",
         "optim.lr=fast is not a number",
@@ -198,8 +198,8 @@ def test_errors_about_different_keys_are_all_reported(errors_of):
         "optim.min_lr=5",
         "model.num_query_groups=5",
     ]
-    said = errors_of(*words)
-    assert [error.split()[0] for error in said] == [
+    errors = errors_of(*words)
+    assert [error.split()[0] for error in errors] == [
         "name='a/b'",
         "model.num_attention_heads=32",
         "optim.min_lr=5.0",
@@ -217,6 +217,6 @@ def test_wrong_words_are_reported_although_the_recipe_is_wrong_too(errors_of):
 
 
 def test_messages_about_long_words_are_short(errors_of):
-    said = errors_of(f"seed={'x' * 5000}", f"optim.lr={'9' * 5000}")
-    assert len(said) == 2
-    assert max(map(len, said)) < 300
+    errors = errors_of(f"seed={'x' * 5000}", f"optim.lr={'9' * 5000}")
+    assert len(errors) == 2
+    assert max(map(len, errors)) < 300

@@ -104,7 +104,7 @@ def test_file_names_and_contents_are_printed_as_visible_characters(succeed, ramp
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "message"),
     [
         ("build in.jsonl --output corpus", "--train-bpe is needed"),
         ("build none --output corpus --tokenizer bytes", "cannot read none"),
@@ -112,11 +112,11 @@ def test_file_names_and_contents_are_printed_as_visible_characters(succeed, ramp
         ("inspect none", "rampcli data build ... --output none"),
     ],
 )
-def test_a_wrong_option_gives_one_error(rampcli, corpus, words, said):  # noqa: ARG001
+def test_a_wrong_option_gives_one_error(rampcli, corpus, words, message):  # noqa: ARG001
     ended = rampcli("data", *words.split())
     assert (ended.exit_code, ended.stdout) == (2, "")
     assert ended.stderr.startswith("error: ")
-    assert said in ended.stderr
+    assert message in ended.stderr
 
 
 @pytest.mark.parametrize(("number", "exit_code"), [(signal.SIGINT, 130), (signal.SIGTERM, 75)])

@@ -60,7 +60,7 @@ def test_json_holds_all_checks_and_nothing_else_is_printed(rampcli, accelerator,
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "message"),
     [
         (
             ["a=b"],
@@ -71,9 +71,9 @@ def test_json_holds_all_checks_and_nothing_else_is_printed(rampcli, accelerator,
         (["-f", "llama4"], "error: "),
     ],
 )
-def test_bad_input_is_refused_before_anything_is_checked(rampcli, words, said):
+def test_bad_input_is_refused_before_anything_is_checked(rampcli, words, message):
     ended = rampcli("doctor", *words)
-    assert (ended.exit_code, ended.stdout, ended.stderr.startswith(said)) == (2, "", True), (
+    assert (ended.exit_code, ended.stdout, ended.stderr.startswith(message)) == (2, "", True), (
         ended.stderr
     )
     assert ended.cpu_s < 5

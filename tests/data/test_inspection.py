@@ -150,10 +150,10 @@ FAULTS = {
 }
 
 
-@pytest.mark.parametrize("said", FAULTS)
-def test_every_kind_of_damage_is_named(prefix, said):
-    FAULTS[said](prefix)
-    assert any(said in fault for fault in faults_of(prefix)), faults_of(prefix)
+@pytest.mark.parametrize("message", FAULTS)
+def test_every_kind_of_damage_is_named(prefix, message):
+    FAULTS[message](prefix)
+    assert any(message in fault for fault in faults_of(prefix)), faults_of(prefix)
 
 
 def test_a_corpus_with_a_damaged_index_has_no_statistics(prefix):

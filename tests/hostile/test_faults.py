@@ -219,8 +219,8 @@ def test_a_cut_network_ends_the_ranks_with_a_message_and_no_sample_is_lost(run, 
             rank.kill()  # as a supervisor does once one of them has failed
         assert 0 not in [rank.wait() for rank in ranks]
         assert len(run.rows) < STEPS
-        said = [ranks[number].communicate()[1] for number in ended]
-        assert all(text.splitlines()[-1].startswith("error: ") for text in said), said
+        errors = [ranks[number].communicate()[1] for number in ended]
+        assert all(text.splitlines()[-1].startswith("error: ") for text in errors), errors
         ip("-n", hosts[1], "link", "set", "cable", "up")
         assert [rank.wait(timeout=MOST_S) for rank in _start_ranks(run, hosts)] == [0, 0]
     assert_same_training(run, undisturbed)

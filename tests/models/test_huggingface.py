@@ -130,12 +130,12 @@ WRONG = {
 }
 
 
-@pytest.mark.parametrize(("change", "said"), WRONG.values(), ids=WRONG)
+@pytest.mark.parametrize(("change", "message"), WRONG.values(), ids=WRONG)
 def test_a_tensor_that_does_not_fit_the_model_is_refused_by_name_before_any_is_read(
-    saved, change, said
+    saved, change, message
 ):
     folder, shape = saved(change)
-    with pytest.raises(DamagedFileError, match=said) as refused:
+    with pytest.raises(DamagedFileError, match=message) as refused:
         Folder(folder, shape, sequence_length=SEQUENCE)
     assert LAYER_WEIGHT in refused.value.message
 

@@ -39,7 +39,7 @@ def folder(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("told", "said"),
+    ("told", "message"),
     [
         ("{", "is damaged"),
         ("[1]", "it is not a mapping"),
@@ -77,10 +77,10 @@ def folder(tmp_path):
         (GPT2 | {"activation_function": "relu"}, "activation_function=relu"),
     ],
 )
-def test_a_model_that_the_decoder_cannot_represent_is_refused(folder, told, said):
+def test_a_model_that_the_decoder_cannot_represent_is_refused(folder, told, message):
     with pytest.raises(UsageError) as refused:
         read_config(folder(told))
-    assert said in str(refused.value)
+    assert message in str(refused.value)
 
 
 def test_a_config_that_is_not_a_regular_file_is_refused_without_waiting(tmp_path):

@@ -251,8 +251,8 @@ def test_a_plan_of_very_many_stages_shows_the_first_and_the_last(planned):
 
 
 def test_the_summary_has_totals_the_run_directory_and_the_source_of_the_hours(planned):
-    said = plan_summary(planned("gpt3_5b", "name=first"))
-    assert said == [
+    summary = plan_summary(planned("gpt3_5b", "name=first"))
+    assert summary == [
         "133,965,568 samples, 75,000 steps, 274,361,483,264 tokens; run directory runs/first",
         "hours: an estimate from FLOPs, at 40% of 989 TFLOP/s per GPU, as declared;"
         " the total counts 7 restarts of 60 s",

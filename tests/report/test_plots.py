@@ -30,11 +30,11 @@ def texts(svg: bytes) -> list[str]:
 @pytest.mark.parametrize("words", RAMPS, ids=" ".join)
 def test_a_picture_is_xml_with_every_batch_size_and_the_title_as_text(planned, tmp_path, words):
     resolved = planned(*words)
-    said = texts(drawn(resolved, tmp_path / "x.svg"))
+    labels = texts(drawn(resolved, tmp_path / "x.svg"))
     assert {str(stage.global_batch_size) for stage in resolved.plan.stages} | {
         "a plan",
         "nodes",
-    } <= set(said)
+    } <= set(labels)
 
 
 def test_batch_sizes_are_labelled_from_left_to_right_and_bottom_up(planned, tmp_path):
@@ -51,18 +51,18 @@ def test_batch_sizes_are_labelled_from_left_to_right_and_bottom_up(planned, tmp_
 
 def test_stages_too_narrow_for_a_label_have_none(planned, tmp_path):
     schedule = "model.step_batch_size_schedule='samples: 0:256 100000:512 200000:768 20000000:2048'"
-    said = texts(
+    labels = texts(
         drawn(planned("gpt3_5b", schedule, "model.rampup_batch_size=null"), tmp_path / "x.svg")
     )
-    assert {"768", "2048"} <= {*said}
-    assert not {"256", "512"} & {*said}
+    assert {"768", "2048"} <= {*labels}
+    assert not {"256", "512"} & {*labels}
 
 
 def test_very_many_batch_sizes_are_drawn_without_labels(planned, tmp_path):
     resolved = planned("llama3_8b", "model.rampup_batch_size=[32,32,50M]")
-    said = texts(drawn(resolved, tmp_path / "x.svg"))
+    labels = texts(drawn(resolved, tmp_path / "x.svg"))
     assert [stage.global_batch_size for stage in resolved.plan.stages][:2] == [32, 64]
-    assert not {"32", "64"} & set(said)
+    assert not {"32", "64"} & set(labels)
 
 
 @pytest.mark.parametrize("suffix", [".svg", ".png"])

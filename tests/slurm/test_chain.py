@@ -386,10 +386,10 @@ def test_sbatch_reads_an_option_as_it_was_written(cluster, one_job, tmp_path, co
     one_job.config.launch.slurm.sbatch_args = [f"--comment={comment}"]
     (script,) = render(one_job, RunDirectory(one_job.run_dir))
     (tmp_path / "script").write_text(script.text)
-    said = cluster.run(
+    output = cluster.run(
         "sbatch", "--verbose", "--partition=nowhere", tmp_path / "script", check=False
     ).stderr  # nothing is submitted, because the partition does not exist
-    assert re.findall(r"^sbatch: comment {2,}: (.*)$", said, re.MULTILINE) == [comment]
+    assert re.findall(r"^sbatch: comment {2,}: (.*)$", output, re.MULTILINE) == [comment]
 
 
 def test_a_requeued_job_runs_again_under_its_id_before_the_next_ones(

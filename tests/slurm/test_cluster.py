@@ -45,7 +45,7 @@ def test_a_cluster_is_removed_when_its_tests_are_killed():
         tests.kill()
     wait_until(
         lambda: not (folder.exists() or processes_of(folder)),
-        said=lambda: processes_of(folder),
+        evidence=lambda: processes_of(folder),
     )
 
 

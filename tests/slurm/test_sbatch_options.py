@@ -32,10 +32,10 @@ def found_by_sbatch(cluster, tmp_path):
 
     def find(word: str) -> set[str] | None:
         script.write_text(f'#!/bin/bash\n#SBATCH "{word}"\ntrue\n')
-        said = cluster.run(
+        output = cluster.run(
             "sbatch", "--verbose", "--partition=nowhere", script, check=False
         ).stderr  # nothing is submitted, because the partition does not exist
-        shown = re.findall(r"^sbatch: ([a-z0-9-]+) {2,}: ", said, re.MULTILINE)
+        shown = re.findall(r"^sbatch: ([a-z0-9-]+) {2,}: ", output, re.MULTILINE)
         return {SHOWN.get(name, name) for name in shown} if shown else None
 
     return find

@@ -2,17 +2,15 @@
 
 import json
 import os
-import re
 import signal
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
 from commands import run_command
 from planted import plant_modules
-from processes import environment_of, processes_with, wait_until
+from processes import environment_of, is_pending, processes_with, wait_until
 from rampcli import llm
 from rampcli.checkpoint.manifest import complete_checkpoints
 from rampcli.config.compose import apply_overrides
@@ -49,7 +47,7 @@ def run(tmp_path, cluster):  # noqa: ARG001
     return Run(tmp_path / "run")
 
 
-def assert_as_if_nothing_had_happened(run, ranks):
+def assert_equals_undisturbed(run, ranks):
     """Checks that ranks which are not disturbed reach the same losses with the same samples."""
     assert_every_sample_is_read_once(run)
     undisturbed = Run(run.path.with_name("undisturbed"))
@@ -78,7 +76,7 @@ def logs(run):
 
 
 def wait_for(run, what):
-    wait_until(what, said=lambda: logs(run))
+    wait_until(what, evidence=lambda: logs(run))
 
 
 def submit(run, *words):
@@ -113,13 +111,6 @@ def ranks_of(run):
         for process, variables in environments.items()
         if "SLURM_STEP_ID" in variables
     }
-
-
-def is_pending(process, number):
-    """Returns whether a stopped process has been sent a signal."""
-    status = Path(f"/proc/{process}/status").read_text()
-    pending = int(re.search(r"^ShdPnd:\s*(\w+)", status, re.MULTILINE)[1], 16)
-    return bool(pending >> (number - 1) & 1)
 
 
 def test_a_chain_on_more_nodes_trains_as_one_process_does(run, cluster, tmp_path_factory):
@@ -195,7 +186,7 @@ def test_a_job_resumes_after_lost_nodes_preemption_and_its_time_limit_until_a_ra
     # And not the error of rank 0, which misses it.
     assert "rank 1 was killed by SIGKILL; log: " in run.state["error"]["message"]
     cluster.wait_for(later, "CANCELLED")
-    assert_as_if_nothing_had_happened(run, ranks=2)
+    assert_equals_undisturbed(run, ranks=2)
 
 
 def reach_the_time_limit(run, cluster, job):
@@ -208,7 +199,7 @@ def reach_the_time_limit(run, cluster, job):
     for rank in ranks:
         os.kill(rank, signal.SIGSTOP)
     cluster.end_soon(job, within_s=GRACE_S + SIGNAL_MARGIN_S)
-    wait_for(run, lambda: all(is_pending(rank, signal.SIGUSR1) for rank in ranks))
+    wait_for(run, lambda: all(is_pending(signal.SIGUSR1, rank) for rank in ranks))
     for rank in ranks:
         os.kill(rank, signal.SIGCONT)
 
@@ -234,7 +225,7 @@ def test_a_cancelled_chain_saves_and_another_one_resumes(run, cluster):
     wait_until_complete(run, cluster)
     stops = [event["status"] for event in run.events if event["event"] == "stop"]
     assert stops == ["preempted", "preempted", "complete"], logs(run)
-    assert_as_if_nothing_had_happened(run, ranks=1)
+    assert_equals_undisturbed(run, ranks=1)
 
 
 def test_a_failed_job_shows_its_error_and_executes_neither_the_name_nor_files_of_its_folder(

@@ -145,7 +145,7 @@ def test_the_program_prints_text_or_json_from_the_requested_step(
 
 
 @pytest.mark.parametrize(
-    ("word", "said"),
+    ("word", "message"),
     [
         *(
             (f"--temperature={number}", "--temperature")
@@ -162,8 +162,8 @@ def test_the_program_prints_text_or_json_from_the_requested_step(
         ),
     ],
 )
-def test_a_number_out_of_range_is_refused(generate, word, said):
-    with pytest.raises(UsageError, match=said):
+def test_a_number_out_of_range_is_refused(generate, word, message):
+    with pytest.raises(UsageError, match=message):
         generate(word)
 
 

@@ -4,7 +4,7 @@ from weights.ending import run_main
 
 
 @pytest.mark.parametrize(
-    ("what", "code", "said"),
+    ("what", "code", "message"),
     [
         ("pass", 0, ""),
         ("raise DamagedFileError('it is cut')", 5, "error: it is cut\n"),
@@ -16,10 +16,12 @@ from weights.ending import run_main
         ("bytearray(2**62)", 1, "error: not enough memory: "),
     ],
 )
-def test_an_error_that_a_user_can_cause_ends_a_program_with_one_message(what, code, said, tmp_path):
+def test_an_error_that_a_user_can_cause_ends_a_program_with_one_message(
+    what, code, message, tmp_path
+):
     returned, output, errors = run_main(what, tmp_path)
     assert (returned, output) == (code, "begun\n")
-    assert errors.startswith(said)
+    assert errors.startswith(message)
     assert "Traceback" not in errors
 
 

@@ -182,7 +182,7 @@ def test_a_build_that_was_interrupted_repeatedly_gives_the_same_corpus(options, 
 
 @pytest.mark.usefixtures("in_small_chunks")
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "message"),
     [
         (
             lambda options: replace(options, tokenizer="chars"),
@@ -196,11 +196,11 @@ def test_a_build_that_was_interrupted_repeatedly_gives_the_same_corpus(options, 
         (lambda options: (options.partial / "tokens.bin").write_bytes(b""), "shorter than"),
     ],
 )
-def test_a_build_does_not_resume_with_other_options_or_inputs(options, change, said):
+def test_a_build_does_not_resume_with_other_options_or_inputs(options, change, message):
     with pytest.raises(KeyboardInterrupt):
         build(options, interrupt_after(2))
     changed = change(options)
-    with pytest.raises(UsageError, match=said) as refused:
+    with pytest.raises(UsageError, match=message) as refused:
         build(changed if isinstance(changed, BuildOptions) else options)
     assert f"delete {options.partial}" in refused.value.remedy
 
@@ -257,17 +257,17 @@ def test_a_build_killed_between_two_renames_finishes_the_others(options, monkeyp
 
 def test_a_second_build_to_the_same_output_is_refused_while_one_runs(options):
     class Curious(Watcher):
-        said = None
+        message = None
 
         def on_progress(self, *_):
             try:
                 build(options)
             except UsageError as error:
-                self.said = error.message
+                self.message = error.message
 
     watcher = Curious()
     build(options, watcher)
-    assert watcher.said == f"another build of {options.output} is running"
+    assert watcher.message == f"another build of {options.output} is running"
     assert len(documents_of(options.output)) == 4
 
 
@@ -318,11 +318,11 @@ def test_a_killed_worker_gives_one_error_and_the_build_can_be_resumed(options, t
         ).stdout
         children = list(map(int, found.split()))
     os.kill(children[0], signal.SIGKILL)
-    _, said = running.communicate(timeout=300)
-    assert (running.returncode, said.splitlines()[0].partition(":")[2].partition(":")[0]) == (
+    _, errors = running.communicate(timeout=300)
+    assert (running.returncode, errors.splitlines()[0].partition(":")[2].partition(":")[0]) == (
         1,
         " a worker process died",
-    ), said
+    ), errors
     assert not idx_of(tmp_path / "large").exists()
     done = replace(
         options,

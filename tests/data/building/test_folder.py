@@ -238,14 +238,14 @@ DAMAGES = {
 }
 
 
-@pytest.mark.parametrize("said", DAMAGES)
+@pytest.mark.parametrize("message", DAMAGES)
 def test_a_damaged_unfinished_build_gives_one_message_that_names_the_file_and_keeps_it(
-    options, said
+    options, message
 ):
     interrupt(options)
-    DAMAGES[said](options)
+    DAMAGES[message](options)
     tokens = (options.partial / "tokens.bin").read_bytes()
-    assert said in refusal(options)
+    assert message in refusal(options)
     assert (options.partial / "tokens.bin").read_bytes() == tokens
 
 

@@ -143,14 +143,14 @@ def test_inputs_that_are_missing_duplicate_or_not_files_are_refused(tmp_path):
     (tmp_path / "link.txt").symlink_to(tmp_path / "a.txt")
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "empty").mkdir()
-    for paths, said in (
+    for paths, message in (
         ([tmp_path / "none.txt"], "cannot read .*No such file"),
         ([tmp_path, tmp_path / "a.txt"], "given twice"),
         ([tmp_path / "a.txt", tmp_path / "link.txt"], "given twice"),
         ([tmp_path / "empty"], "contains no files to read"),
         ([Path("/dev/null")], "not a regular file"),
     ):
-        with pytest.raises(UsageError, match=said):
+        with pytest.raises(UsageError, match=message):
             find_inputs(paths)
 
 
@@ -173,8 +173,8 @@ def test_a_bad_line_is_reported_by_its_number_and_the_others_are_read(tmp_path):
     found = records_in(reader_of(tmp_path).chunks())
     bad = [one for one in found if isinstance(one, BadRecord)]
     assert [one.line for one in bad] == [1 + 3 * number for number in range(len(BAD_LINES))]
-    for one, said in zip(bad, BAD_LINES.values(), strict=True):
-        assert said in one.reason
+    for one, message in zip(bad, BAD_LINES.values(), strict=True):
+        assert message in one.reason
     assert [one.content for one in found if isinstance(one, Text)] == ["good"] * len(BAD_LINES)
 
 
