@@ -11,6 +11,7 @@ os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")
 import torch
 import torch.distributed as dist
 from hypothesis import settings
+from xdist.scheduler import LoadScopeScheduling
 
 from rampcli.config.choices import Activation, Normalization, PositionEmbedding
 from rampcli.config.schema import Config, ModelConfig
@@ -22,6 +23,8 @@ ROOT = Path(__file__).parent
 settings.register_profile("rampcli", deadline=None, max_examples=60)
 settings.load_profile("rampcli")
 
+TOGETHER = ("tests/slurm/", "tests/data/test_hosts.py", "tests/distributed/test_compiling.py")
+"""Tests that one process runs, because they share a cluster, network addresses or compiled code."""
 LONG = ("slurm", "distributed", "hostile")
 """Folders whose tests take longest. They run first, so that no process ends with a long test."""
 
@@ -33,6 +36,17 @@ def pytest_collection_modifyitems(items):
         return LONG.index(folder) if folder in LONG else len(LONG)
 
     items.sort(key=place)
+
+
+class Scheduling(LoadScopeScheduling):
+    """Gives each test to the next free process of the run, and those of `TOGETHER` to one."""
+
+    def _split_scope(self, nodeid):
+        return next((prefix for prefix in TOGETHER if nodeid.startswith(prefix)), nodeid)
+
+
+def pytest_xdist_make_scheduler(config, log):
+    return Scheduling(config, log)
 
 
 @pytest.fixture(scope="session")

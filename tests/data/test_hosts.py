@@ -7,8 +7,6 @@ from rampcli.data.hosts import Reading, readers_of
 from rampcli.errors import UsageError
 from ranks import run_ranks
 
-pytestmark = pytest.mark.xdist_group("hosts")
-
 
 @given(
     hosts=st.integers(1, 12),

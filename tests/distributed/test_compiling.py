@@ -6,8 +6,6 @@ import pytest
 
 from runs import Run
 
-pytestmark = pytest.mark.xdist_group("compiling")
-
 ONE_PROCESS = ("trainer.num_nodes=1", "rampup.at_boundary=continue")
 
 

@@ -22,8 +22,6 @@ from rampcli.launch.slurm import chain, commands
 from rampcli.launch.slurm.scripts import render
 from rampcli.run_directory import RunDirectory
 
-pytestmark = pytest.mark.xdist_group("slurm")
-
 LASTS = 'trap "exit 0" USR1\nfor _ in $(seq 600); do sleep 0.1; done\n'
 
 

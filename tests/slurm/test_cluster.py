@@ -7,8 +7,6 @@ import pytest
 
 from processes import wait_until
 
-pytestmark = pytest.mark.xdist_group("slurm")
-
 START = """
 import time
 from slurm.cluster import start_cluster

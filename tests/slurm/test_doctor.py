@@ -3,8 +3,6 @@ import pytest
 from rampcli.launch.doctor.check import Status
 from rampcli.launch.slurm.doctor import check_slurm
 
-pytestmark = pytest.mark.xdist_group("slurm")
-
 
 @pytest.mark.usefixtures("cluster")
 @pytest.mark.parametrize(

@@ -8,8 +8,6 @@ import pytest
 
 from rampcli.config.sbatch_options import FORBIDDEN, forbidden_option, is_option
 
-pytestmark = pytest.mark.xdist_group("slurm")
-
 WITHOUT_VALUE = {"hold", "no-requeue", "parsable", "test-only", "wait"}
 VALUES = {
     "array": "1-2",

@@ -19,8 +19,6 @@ from rampcli.launch.run import run as pretrain
 from rampcli.launch.slurm.scripts import SIGNAL_MARGIN_S
 from runs import Run, assert_every_sample_is_read_once, assert_same_training, environment
 
-pytestmark = pytest.mark.xdist_group("slurm")
-
 # Steps without end, so that there is time to disturb the run.
 ENDLESS = [
     "trainer.max_samples=1_000_000",
