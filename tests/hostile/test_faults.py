@@ -163,22 +163,27 @@ def test_a_clock_that_jumps_back_and_forth_changes_nothing(run, undisturbed, clo
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
     )
-    hours = {11: 24, 17: -24, 23: 0, 29: -100_000, 35: 1}
-    for step, jump in hours.items():
-        wait_for_step(run, step, supervisor)
+    wait_for_step(run, 5, supervisor)
+    for jump in (24, -24, 0, -100_000, 1):
         processes = [supervisor.pid, *children_of(supervisor.pid)]
         for process in processes:
             os.kill(process, signal.SIGSTOP)
         offset.write_text(f"{jump * 3600:+}")
         time.sleep(1.1)
+        events = len(run.events)
         for process in processes:
             os.kill(process, signal.SIGCONT)
+        wait_until(partial(has_jumped, run, events, jump), supervisor)
     output, errors = supervisor.communicate(timeout=MOST_S)
     assert supervisor.returncode == 0, (output, errors)
-    times = [row["time"] for row in run.events]
-    assert {round((at - times[0]) / 3600) for at in times} == {*hours.values()}  # it did jump
     assert max(row["step_time_s"] for row in run.rows) < MOST_S
     assert_same_training(run, undisturbed)
+
+
+def has_jumped(run: Run, events: int, hours: int) -> bool:
+    """Returns whether an event after the first `events` was so many hours after the first one."""
+    times = [row["time"] for row in run.events]
+    return any(round((at - times[0]) / 3600) == hours for at in times[events:])
 
 
 def _start_ranks(run: Run, hosts: list[str]) -> list[Command]:
