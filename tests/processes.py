@@ -2,11 +2,12 @@
 
 import os
 import re
+import signal
 import socket
 import subprocess
 import time
-from collections.abc import Callable, Iterable
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 LISTENS = "0A"
@@ -68,6 +69,21 @@ def processor_time_s(process: int) -> float:
     """Returns the processor time that a running process has used."""
     facts = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
     return (int(facts[11]) + int(facts[12])) / os.sysconf("SC_CLK_TCK")
+
+
+@contextmanager
+def paused(processes: Iterable[int]) -> Iterator[None]:
+    """Stops processes for the duration of a block."""
+    stopped = list(processes)
+    send(signal.SIGSTOP, stopped)
+    yield
+    send(signal.SIGCONT, stopped)
+
+
+def send(number: int, processes: Iterable[int]) -> None:
+    """Sends a signal to processes."""
+    for process in processes:
+        os.kill(process, number)
 
 
 def is_pending(number: int, process: int) -> bool:

@@ -7,7 +7,7 @@ from itertools import groupby
 
 import pytest
 
-from processes import children_of, wait_until, wait_until_all_have_ended
+from processes import children_of, paused, wait_until, wait_until_all_have_ended
 from runs import Run
 
 ENDLESS = [
@@ -37,10 +37,8 @@ def test_a_node_that_is_lost_and_returns_changes_only_the_world_size(
         " restart 1 of at most 20"
     )
     # Paused for half of the back-off, they leave the processors to other tests.
-    paused = children_of(supervisor.pid)[0]
-    os.kill(paused, signal.SIGSTOP)
-    time.sleep(10)
-    os.kill(paused, signal.SIGCONT)
+    with paused(children_of(supervisor.pid)[:1]):
+        time.sleep(10)
     wait_until(lambda: world_sizes(run) == [3, 2, 3], supervisor)
     supervisor.terminate()
     output, errors = supervisor.communicate()

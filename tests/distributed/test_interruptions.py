@@ -10,6 +10,7 @@ from commands import Command
 from processes import (
     children_of,
     is_pending,
+    paused,
     processor_time_s,
     wait_until,
     wait_until_all_have_ended,
@@ -136,13 +137,10 @@ def send_after_a_while(number: int, supervisor) -> None:
     workers = children_of(supervisor.pid)
     begun = processor_time_s(workers[0]) + BEGUN_S
     wait_until(lambda: processor_time_s(workers[0]) >= begun, supervisor, every_s=0.005)
-    for worker in workers:
-        os.kill(worker, signal.SIGSTOP)
-    supervisor.send_signal(number)
-    # The supervisor passes it on as SIGTERM.
-    wait_until(lambda: all(is_pending(signal.SIGTERM, worker) for worker in workers), supervisor)
-    for worker in workers:
-        os.kill(worker, signal.SIGCONT)
+    with paused(workers):
+        supervisor.send_signal(number)
+        # The supervisor passes it on as SIGTERM.
+        wait_until(lambda: all(is_pending(signal.SIGTERM, each) for each in workers), supervisor)
 
 
 def test_torchrun_by_hand_trains_as_well_and_runs_at_the_same_time_do_not_disturb_each_other(

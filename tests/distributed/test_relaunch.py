@@ -2,12 +2,10 @@
 
 import os
 import signal
-import time
-from functools import partial
 
 import pytest
 
-from processes import children_of, wait_until, wait_until_all_have_ended
+from processes import LOOK_EVERY_S, children_of, send, wait_until, wait_until_all_have_ended
 
 RAMP = [
     "trainer.num_nodes=1",
@@ -26,22 +24,15 @@ LONGER = [*RAMP, "model.rampup_batch_size=[2,2,2400]", "trainer.max_samples=4_80
 def stop_workers_after_a_step(run, supervisor) -> list[int]:
     wait_until(lambda: run.rows, supervisor)
     workers = children_of(supervisor.pid)[:2]
-    stop(workers)
+    send(signal.SIGSTOP, workers)
     return workers
 
 
-def stop(workers) -> None:
-    for worker in workers:
-        os.kill(worker, signal.SIGSTOP)
-
-
-def has_more_rows(run, rows) -> bool:
-    return len(run.rows) > rows
-
-
-def resume_workers(workers) -> None:
-    for worker in workers:
-        os.kill(worker, signal.SIGCONT)
+def take_a_step(run, supervisor, stopped) -> None:
+    steps = len(run.rows)
+    send(signal.SIGCONT, stopped)
+    wait_until(lambda: len(run.rows) > steps, supervisor)
+    send(signal.SIGSTOP, stopped)
 
 
 def wait_for_next_workers(run, supervisor, stopped=()) -> list[int]:
@@ -49,14 +40,15 @@ def wait_for_next_workers(run, supervisor, stopped=()) -> list[int]:
 
     The supervisor starts them when little of the stage is left at the speed of the last step.
     """
-    while len(children_of(supervisor.pid)) < 4:
-        assert supervisor.poll() is None
-        time.sleep(2 if stopped else 0.05)
-        if stopped and len(children_of(supervisor.pid)) < 4:
-            steps = len(run.rows)
-            resume_workers(stopped)
-            wait_until(partial(has_more_rows, run, steps), supervisor)
-            stop(stopped)
+
+    def have_started() -> bool:
+        if len(children_of(supervisor.pid)) == 4:
+            return True
+        if stopped:
+            take_a_step(run, supervisor, stopped)
+        return False
+
+    wait_until(have_started, supervisor, every_s=2 if stopped else LOOK_EVERY_S)
     (launch,) = [row for row in run.events if row["event"] == "launch"]
     assert launch["stage"] == 0
     return children_of(supervisor.pid)[2:]
@@ -66,7 +58,7 @@ def test_losing_a_waiting_worker_costs_no_restart(run, assert_every_sample_is_re
     supervisor = run.start(*SHORT)
     stopped = stop_workers_after_a_step(run, supervisor)
     os.kill(wait_for_next_workers(run, supervisor, stopped)[1], signal.SIGKILL)
-    resume_workers(stopped)
+    send(signal.SIGCONT, stopped)
     _, errors = supervisor.communicate()
     assert supervisor.returncode == 0, errors
     assert [
@@ -100,7 +92,7 @@ def test_with_one_stage_no_workers_wait(run):
     stopped = stop_workers_after_a_step(run, supervisor)
     # The supervisor prints the step, and then starts the next workers unless `--one-stage` is set.
     wait_until(lambda: " · loss " in supervisor.printed(), supervisor)
-    resume_workers(stopped)
+    send(signal.SIGCONT, stopped)
     supervisor.communicate()
     assert (supervisor.returncode, run.state["status"]) == (0, "stage_boundary")
     assert [path.name for path in run.directory.logs.iterdir()] == ["stage_0.log"]

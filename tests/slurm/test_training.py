@@ -10,7 +10,7 @@ import pytest
 
 from commands import run_command
 from planted import plant_modules
-from processes import environment_of, is_pending, processes_with, wait_until
+from processes import environment_of, is_pending, paused, processes_with, wait_until
 from rampcli import llm
 from rampcli.checkpoint.manifest import complete_checkpoints
 from rampcli.config.compose import apply_overrides
@@ -194,12 +194,9 @@ def reach_the_time_limit(run, cluster, job):
     the time, and the run would become long.
     """
     ranks = ranks_of(run).values()
-    for rank in ranks:
-        os.kill(rank, signal.SIGSTOP)
-    cluster.end_soon(job, within_s=GRACE_S + SIGNAL_MARGIN_S)
-    wait_for(run, lambda: all(is_pending(signal.SIGUSR1, rank) for rank in ranks))
-    for rank in ranks:
-        os.kill(rank, signal.SIGCONT)
+    with paused(ranks):
+        cluster.end_soon(job, within_s=GRACE_S + SIGNAL_MARGIN_S)
+        wait_for(run, lambda: all(is_pending(signal.SIGUSR1, rank) for rank in ranks))
 
 
 def test_a_cancelled_chain_saves_and_another_one_resumes(run, cluster):
