@@ -13,7 +13,6 @@ import torch.distributed as dist
 from hypothesis import settings
 from xdist.scheduler import LoadScopeScheduling
 
-from rampcli.config.choices import Activation, Normalization, PositionEmbedding
 from rampcli.config.schema import Config, ModelConfig
 from rampcli.launch.workers import reserve_port
 
@@ -99,9 +98,9 @@ def small_gpt() -> Config:
             ffn_hidden_size=128,
             num_attention_heads=4,
             vocab_size=64,
-            normalization=Normalization.layernorm,
-            activation=Activation.gelu,
-            position_embedding=PositionEmbedding.learned,
+            normalization="layernorm",
+            activation="gelu",
+            position_embedding="learned",
             bias=True,
             tie_embeddings=True,
         )

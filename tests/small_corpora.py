@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 from tokenizers import Tokenizer, models, pre_tokenizers
 
-from rampcli.config.choices import DataSource
 from rampcli.config.schema import Config
 from rampcli.data.corpus import IGNORED
 from rampcli.data.indexed import (
@@ -22,7 +21,7 @@ from rampcli.errors import UsageError
 VOCAB_SIZE = 300
 
 
-def config(source=DataSource.indexed, **data):
+def config(source="indexed", **data):
     made = Config()
     made.data.source, made.data.sequence_length, made.data.split = source, 4, [1, 1, 0]
     made.model.vocab_size, made.trainer.val_samples = VOCAB_SIZE, 0

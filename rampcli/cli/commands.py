@@ -61,7 +61,7 @@ def pretrain(
 
     resolved = compose_words(factory, overrides or [], config_dir=config_dir, resumes=True)
     if cfg:
-        from rampcli.config.explain import with_provenance
+        from rampcli.report.explain import with_provenance
 
         typer.echo(visible(with_provenance(resolved), keeps="\n"), nl=False)
     elif dry_run:

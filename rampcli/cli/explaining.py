@@ -8,10 +8,10 @@ from typing import Any
 import typer
 
 from rampcli.cli.composing import compose_words
-from rampcli.config.explain import explain
 from rampcli.config.settings import shown
 from rampcli.config.words import join_split_lists
 from rampcli.errors import Report, UsageError, visible
+from rampcli.report.explain import explain
 
 NO_RECIPE = "llama3_tiny"
 

@@ -11,18 +11,17 @@ from rampcli import llm
 from rampcli.batch.quantities import shorten
 from rampcli.bundled import bundled
 from rampcli.cli.console import build_console, print_table, say
-from rampcli.config.choices import DataSource
 from rampcli.config.compose import apply_overrides
-from rampcli.config.explain import explain
+from rampcli.config.corpora import OF_FILES
 from rampcli.config.model_size import count_parameters
 from rampcli.config.resolve import resolve
 from rampcli.config.schema import Config
 from rampcli.config.settings import shown
 from rampcli.config.snapshot import settings
 from rampcli.errors import UsageError
+from rampcli.report.explain import explain
 from rampcli.report.tables import build_table
 
-NEEDS_PATH = (DataSource.text, DataSource.indexed)
 PATH = "data.path=FILE"
 
 
@@ -79,7 +78,7 @@ def _function(name: str) -> Callable[..., Config]:
 
 def _required(config: Config) -> list[str]:
     """Returns the words without which the recipe is refused."""
-    return [PATH] if config.data.source in NEEDS_PATH and config.data.path is None else []
+    return [PATH] if config.data.source in OF_FILES and config.data.path is None else []
 
 
 def _facts(name: str, config: Config) -> dict[str, Any]:

@@ -4,7 +4,6 @@ from collections.abc import Callable
 from typing import Any
 
 from rampcli.batch.division import divisors
-from rampcli.config.choices import PositionEmbedding
 from rampcli.config.corpora import check_corpora
 from rampcli.config.launch_checks import LAUNCH_CHECKS
 from rampcli.config.model_size import head_size_of
@@ -95,7 +94,7 @@ def check_heads(config: Config) -> None:
             remedy=f"model.num_query_groups={divisors(model.num_attention_heads, most=groups)[-1]}",
         )
     head_size = head_size_of(model)
-    if model.position_embedding is PositionEmbedding.rope and head_size % 2:
+    if model.position_embedding == "rope" and head_size % 2:
         raise UsageError(
             f"model.hidden_size={model.hidden_size} over"
             f" model.num_attention_heads={model.num_attention_heads} gives heads of {head_size};"
@@ -114,7 +113,7 @@ def check_rotary(config: Config) -> None:
     model = config.model
     if model.rotary_scale_factor is None:
         return
-    if model.position_embedding is not PositionEmbedding.rope:
+    if model.position_embedding != "rope":
         raise UsageError(
             f"model.rotary_scale_factor={model.rotary_scale_factor:g} does not apply to"
             f" model.position_embedding={model.position_embedding}",

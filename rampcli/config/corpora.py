@@ -6,7 +6,6 @@ from fractions import Fraction
 from math import gcd, isfinite, lcm
 from pathlib import Path
 
-from rampcli.config.choices import DataSource
 from rampcli.config.schema import Config
 from rampcli.config.settings import shown
 from rampcli.errors import UsageError
@@ -15,8 +14,8 @@ MOST_SHARES = 2**31
 """Limit of the sum of whole shares, so that products with counts of samples fit in 64 bits."""
 MOST_DIGITS = 30
 OF_FILES = {
-    DataSource.indexed: "PREFIX, of `rampcli data build`",
-    DataSource.text: "FILE, or a folder",
+    "indexed": "PREFIX, of `rampcli data build`",
+    "text": "FILE, or a folder",
 }
 """What `data.path` names, for the sources that read the user's files."""
 

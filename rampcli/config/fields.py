@@ -1,5 +1,6 @@
 """Declares the fields of the schema."""
 
+from collections.abc import Iterable
 from dataclasses import field
 from typing import Any
 
@@ -8,6 +9,7 @@ def setting(
     default: Any,
     doc: str,
     *,
+    choices: Iterable[str] = (),
     unit: str | None = None,
     at_least: float | None = None,
     at_most: float | None = None,
@@ -19,11 +21,13 @@ def setting(
     Args:
         default: value if neither conf/ nor a recipe sets one.
         doc: description for `rampcli explain` and the reference; it says what `null` means.
+        choices: accepted values, where a table names them and not the type.
         unit: unit of the value, in words.
         at_least, at_most, above, below: accepted range.
     """
     about = {
         "doc": doc,
+        "choices": tuple(choices),
         "unit": unit,
         "at_least": at_least,
         "at_most": at_most,

@@ -4,7 +4,6 @@ import re
 from collections.abc import Callable
 from typing import Any
 
-from rampcli.config.choices import Launcher
 from rampcli.config.sbatch_options import FORBIDDEN, forbidden_option, is_option
 from rampcli.config.schema import Config
 from rampcli.config.settings import EXAMPLES
@@ -20,7 +19,7 @@ _ASSIGNMENT = re.compile(r"[A-Za-z_]\w*=[^\0]*", re.ASCII | re.DOTALL)
 def check_elastic(config: Config) -> None:
     """Checks that elastic training is local, and that it needs no more nodes than there are."""
     launch, num_nodes = config.launch, config.trainer.num_nodes
-    if launch.elastic and launch.launcher is Launcher.slurm:
+    if launch.elastic and launch.launcher == "slurm":
         raise UsageError(
             "launch.elastic=true needs launch=local, because the nodes of a Slurm job are fixed",
             keys=("launch.elastic", "launch.launcher"),

@@ -1,8 +1,10 @@
 """The settings of how a run is divided into stages, launched and saved."""
 
 from dataclasses import dataclass, field
+from typing import Literal
 
-from rampcli.config.choices import AtBoundary, Launcher, NodePolicy, RampSemantics
+from rampcli.batch.node_policies import NODE_POLICIES
+from rampcli.batch.ramp import SEMANTICS
 from rampcli.config.fields import setting
 
 
@@ -10,19 +12,21 @@ from rampcli.config.fields import setting
 class RampupConfig:
     """How a ramp is read, and what happens between its stages."""
 
-    semantics: RampSemantics = setting(
-        RampSemantics.megatron,
+    semantics: str = setting(
+        "megatron",
         "System whose rule turns `model.rampup_batch_size` into batch sizes.",
+        choices=SEMANTICS,
     )
-    at_boundary: AtBoundary = setting(
-        AtBoundary["stop"],
+    at_boundary: Literal["stop", "continue"] = setting(
+        "stop",
         "What happens between stages. `stop`: new processes start. `continue`: the same processes"
         " carry on if their number stays the same.",
     )
-    node_policy: NodePolicy = setting(
-        NodePolicy.nemo,
+    node_policy: str = setting(
+        "nemo",
         "How the number of nodes of each batch size is chosen. `nemo`: as NeMo's launcher does."
         " `best`: in the least time. `fixed`: always `trainer.num_nodes`.",
+        choices=NODE_POLICIES,
     )
     decrease_batch_size_if_needed: bool = setting(
         False,
@@ -130,8 +134,8 @@ class SlurmConfig:
 class LaunchConfig:
     """How workers start, stop and resume."""
 
-    launcher: Launcher = setting(
-        Launcher.local,
+    launcher: Literal["local", "slurm"] = setting(
+        "local",
         "Where workers run. `local`: on this machine, one stage after another. `slurm`: in a chain"
         " of jobs, one wherever new processes start.",
     )

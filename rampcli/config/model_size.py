@@ -1,6 +1,5 @@
 """Computes the size of a model from its settings, without building it."""
 
-from rampcli.config.choices import Activation, Normalization, Optimizer, PositionEmbedding
 from rampcli.config.schema import Config, ModelConfig
 
 BYTES_PER_NUMBER = 4
@@ -18,7 +17,7 @@ def count_parameters(model: ModelConfig, *, sequence_length: int) -> int:
     """Returns the number of parameters of the decoder."""
     width, head_size = model.hidden_size, head_size_of(model)
     query_key_value = _query_key_value(model)
-    norm = width * (2 if model.normalization is Normalization.layernorm else 1)
+    norm = width * (2 if model.normalization == "layernorm" else 1)
     biases = query_key_value + width + _inner(model) * model.ffn_hidden_size + width
     layer = (
         _matrices(model)
@@ -27,9 +26,7 @@ def count_parameters(model: ModelConfig, *, sequence_length: int) -> int:
         + (2 * head_size if model.qk_norm else 0)
     )
     embeddings = model.vocab_size * width * (1 if model.tie_embeddings else 2)
-    positions = (
-        sequence_length * width if model.position_embedding is PositionEmbedding.learned else 0
-    )
+    positions = sequence_length * width if model.position_embedding == "learned" else 0
     return model.num_layers * layer + norm + embeddings + positions
 
 
@@ -40,7 +37,7 @@ def _query_key_value(model: ModelConfig) -> int:
 
 
 def _inner(model: ModelConfig) -> int:
-    return 2 if model.activation is Activation.swiglu else 1
+    return 2 if model.activation == "swiglu" else 1
 
 
 def _matrices(model: ModelConfig) -> int:
@@ -54,7 +51,7 @@ def checkpoint_bytes(config: Config) -> int:
     numbers = (1 + STATES) * count_parameters(
         config.model, sequence_length=config.data.sequence_length
     )
-    if config.optim.optimizer is Optimizer.muon:
+    if config.optim.optimizer == "muon":
         numbers -= config.model.num_layers * _matrices(config.model)
     return BYTES_PER_NUMBER * numbers
 
@@ -66,7 +63,7 @@ def flops_per_token(model: ModelConfig, *, sequence_length: int) -> float:
     attended to (PaLM, arXiv 2204.02311, appendix B).
     """
     looked_up = 0 if model.tie_embeddings else model.vocab_size * model.hidden_size
-    if model.position_embedding is PositionEmbedding.learned:
+    if model.position_embedding == "learned":
         looked_up += sequence_length * model.hidden_size
     seen = min(sequence_length, model.sliding_window or sequence_length)
     attention = 12 * model.num_layers * model.num_attention_heads * head_size_of(model) * seen

@@ -1,17 +1,18 @@
 """The settings of the optimiser and of the learning rate."""
 
 from dataclasses import dataclass
+from typing import Literal
 
-from rampcli.config.choices import BatchCoupling, DecayStyle, Optimizer
 from rampcli.config.fields import setting
+from rampcli.schedule.learning_rate import BATCH_COUPLINGS, DECAY_STYLES
 
 
 @dataclass(kw_only=True, slots=True)
 class OptimConfig:
     """The optimiser and the learning rate. At most one of the two warm-ups is set."""
 
-    optimizer: Optimizer = setting(
-        Optimizer.adamw,
+    optimizer: Literal["adamw", "muon"] = setting(
+        "adamw",
         "Optimiser. `muon`: Muon for the layers' matrices, scaled to AdamW's learning rate, and"
         " AdamW for the rest.",
     )
@@ -48,12 +49,13 @@ class OptimConfig:
 class ScheduleConfig:
     """How the learning rate decays over the samples, after a linear warm-up to `optim.lr`."""
 
-    decay_style: DecayStyle = setting(
-        DecayStyle.cosine,
+    decay_style: str = setting(
+        "cosine",
         "Shape of the decay. `linear`, `cosine`, `quarter_cosine` (the first quarter of a cosine)"
         " and `wsd` (constant, then linear) end at `optim.min_lr`. `inverse_sqrt` falls as one over"
         " the square root of the samples, `seesaw` as one over that of the batch size. `constant`:"
         " no decay.",
+        choices=DECAY_STYLES,
     )
     wsd_decay_samples: int | None = setting(
         None,
@@ -61,8 +63,9 @@ class ScheduleConfig:
         unit="samples",
         at_least=1,
     )
-    batch_coupling: BatchCoupling = setting(
-        BatchCoupling.none,
+    batch_coupling: str = setting(
+        "none",
         "How a batch below the largest scales the learning rate: not at all, by the square root"
         " of its share of the largest, or by its share.",
+        choices=BATCH_COUPLINGS,
     )

@@ -15,7 +15,6 @@ from rampcli.batch.plan import ParallelSizes
 from rampcli.batch.run_settings import BatchSettings, RampSettings, RunLength
 from rampcli.batch.throughput import EFFICIENCY_KEY, Throughput, parse_points
 from rampcli.batch.training_plan import StagePlan, TrainingPlan, plan_training
-from rampcli.config.choices import AtBoundary
 from rampcli.config.layers import sources_named, stack_of
 from rampcli.config.model_size import flops_per_token
 from rampcli.config.schema import Config
@@ -137,7 +136,7 @@ def _plan(config: Config, consumed_samples: int) -> TrainingPlan:
         ),
         throughput=throughput_of(config),
         restart_s=rampup.restart_s,
-        restarts_always=rampup.at_boundary is AtBoundary("stop"),
+        restarts_always=rampup.at_boundary == "stop",
         consumed_samples=consumed_samples,
     )
 

@@ -6,20 +6,8 @@ None in a resolved configuration.
 """
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
-from rampcli.config.choices import (
-    Accelerator,
-    AccumulateReduce,
-    Activation,
-    ActivationCheckpointing,
-    DataSource,
-    Normalization,
-    OnNonfinite,
-    PositionEmbedding,
-    Precision,
-    Resume,
-)
 from rampcli.config.fields import setting, spelling
 from rampcli.config.launch_schema import (
     CheckpointConfig,
@@ -33,6 +21,11 @@ MOST_WIDTH = 1_000_000
 MOST_SEQUENCE = 16_000_000
 MOST_VOCABULARY = 100_000_000
 """Limits above any real model, so that a wrong number is refused before anything is allocated."""
+
+Accelerator = Literal["auto", "cpu", "gpu"]
+Precision = Literal["fp32", "bf16"]
+ActivationCheckpointing = Literal["none", "selective", "full"]
+OnNonfinite = Literal["stop", "skip"]
 
 
 @dataclass(kw_only=True, slots=True)
@@ -58,16 +51,16 @@ class ModelConfig:
         at_least=1,
     )
     vocab_size: int = setting(256, "Size of the vocabulary.", at_least=1, at_most=MOST_VOCABULARY)
-    normalization: Normalization = setting(
-        Normalization.rmsnorm,
+    normalization: Literal["rmsnorm", "layernorm"] = setting(
+        "rmsnorm",
         "Normalisation before attention, before the feed-forward layer and after the last layer.",
     )
     norm_epsilon: float = setting(1e-5, "Epsilon of the normalisation.", above=0)
-    activation: Activation = setting(
-        Activation.swiglu, "Activation function of the feed-forward layers."
+    activation: Literal["swiglu", "gelu"] = setting(
+        "swiglu", "Activation function of the feed-forward layers."
     )
-    position_embedding: PositionEmbedding = setting(
-        PositionEmbedding.rope, "How positions are encoded. `rope` needs an even head size."
+    position_embedding: Literal["rope", "learned"] = setting(
+        "rope", "How positions are encoded. `rope` needs an even head size."
     )
     rotary_base: float = setting(10_000.0, "Base frequency of RoPE.", above=0)
     rotary_scale_factor: float | None = setting(
@@ -124,8 +117,8 @@ class ModelConfig:
 class DataConfig:
     """Where samples come from, and how they are cut and masked."""
 
-    source: DataSource = setting(
-        DataSource.stdlib,
+    source: Literal["stdlib", "mock", "indexed", "text"] = setting(
+        "stdlib",
         "Where samples come from. `indexed`: tokens written by `rampcli data build` or by"
         " Megatron's preprocessing. `text`: text files, read into memory. `stdlib`: the source of"
         " Python's standard library, as bytes. `mock`: random tokens.",
@@ -216,11 +209,11 @@ class TrainerConfig:
         1, "Processes per node, one per GPU.", unit="processes", at_least=1, at_most=10_000
     )
     accelerator: Accelerator = setting(
-        Accelerator.auto,
+        "auto",
         "Device type. `auto`: GPUs if this machine has enough for the largest stage, else the CPU.",
     )
     precision: Precision = setting(
-        Precision.fp32,
+        "fp32",
         "Precision of the forward and backward pass. `bf16`: parameters are gathered and used in"
         " bf16; gradients are reduced and weights kept in fp32.",
     )
@@ -239,13 +232,13 @@ class TrainerConfig:
     max_tokens: int | None = setting(
         None, "Length of the run in tokens. `null`: not set.", unit="tokens", at_least=1
     )
-    accumulate_reduce: AccumulateReduce = setting(
-        AccumulateReduce.last,
+    accumulate_reduce: Literal["last", "each"] = setting(
+        "last",
         "When gradients are reduced over the ranks. `last`: once per step. `each`: after each micro"
         " batch, which needs less memory.",
     )
     activation_checkpointing: ActivationCheckpointing = setting(
-        ActivationCheckpointing.none,
+        "none",
         "Activations recomputed in the backward pass. `full`: everything but each layer's input."
         " `selective`: everything but the input and the results of matrix products.",
     )
@@ -258,7 +251,7 @@ class TrainerConfig:
         1.0, "Maximum gradient norm. `null`: no clipping.", above=0
     )
     on_nonfinite: OnNonfinite = setting(
-        OnNonfinite.stop,
+        "stop",
         "Response to a loss or gradient that is not finite. `stop`: end the run. `skip`: leave the"
         " weights unchanged in that step.",
     )
@@ -328,8 +321,8 @@ class Config(Traced):
         at_least=0,
         at_most=2**62,
     )
-    resume: Resume = setting(
-        Resume.auto,
+    resume: Literal["auto", "never", "must"] = setting(
+        "auto",
         "Whether to resume from a checkpoint in the run directory. `auto`: if there is one."
         " `never`: refuse a run directory that has one. `must`: refuse one that has none.",
     )

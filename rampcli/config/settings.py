@@ -6,10 +6,9 @@ Imports neither hydra nor omegaconf.
 import dataclasses
 import difflib
 from collections.abc import Iterator, Mapping
-from enum import Enum
 from functools import cache
 from types import UnionType
-from typing import Any, get_args, get_origin
+from typing import Any, Literal, get_args, get_origin
 
 from rampcli.batch.dialects.maxtext import WORDS
 from rampcli.batch.dialects.spellings import SPELLINGS
@@ -80,14 +79,10 @@ class Setting:
 
     @property
     def choices(self) -> list[str]:
-        """The values of an enum or a switch, as they are typed; empty for other types."""
+        """The values of a choice or a switch, as they are typed; empty for other types."""
         if self.type is bool:
             return ["true", "false"]
-        return (
-            [member.value for member in self.type]
-            if isinstance(self.type, type) and issubclass(self.type, Enum)
-            else []
-        )
+        return list(get_args(self.type)) if get_origin(self.type) is Literal else []
 
     def type_name(self) -> str:
         """Returns `an integer`, `one of nemo, best, fixed`, ..."""
@@ -132,12 +127,14 @@ def _settings(schema: type, prefix: str) -> Iterator[Setting]:
                 get_args(field.type) if get_origin(field.type) in (UnionType,) else (field.type,)
             )
             kinds = [option for option in options if option is not type(None)]
+            about = dict(field.metadata)
+            named = about.pop("choices", ())
             yield Setting(
                 key=key,
-                type=kinds[0],
+                type=Literal[named] if named else kinds[0],
                 optional=len(kinds) < len(options),
                 default=_default(field),
-                **field.metadata,
+                **about,
             )
 
 

@@ -3,7 +3,6 @@
 Workers read it.
 """
 
-from enum import Enum
 from pathlib import Path
 from typing import Any
 
@@ -39,11 +38,7 @@ def settings(config: Config) -> dict[str, Any]:
 
     Spellings of other systems are left out.
     """
-    return {
-        key: value.value if isinstance(value, Enum) else value
-        for key, value in leaves(config)
-        if key not in FOREIGN
-    }
+    return {key: value for key, value in leaves(config) if key not in FOREIGN}
 
 
 def identity(config: Config) -> dict[str, Any]:

@@ -7,7 +7,6 @@ from rampcli.batch.division import divisors
 from rampcli.batch.pipeline import PIPELINE_KEY, STAGES_KEY
 from rampcli.batch.plan import ACCUMULATE_KEY, GLOBAL_KEY, MICRO_KEY
 from rampcli.batch.training_plan import StagePlan
-from rampcli.config.choices import AccumulateReduce
 from rampcli.config.schema import Config
 from rampcli.errors import Report, UsageError
 
@@ -82,7 +81,7 @@ def check_pipeline_parts(config: Config) -> None:
                 remedy=f"{VIRTUAL_KEY}={divisors(layers // ranks, most=parts)[-1]}",
             )
     with report.noting():
-        if ranks > 1 and config.trainer.accumulate_reduce is AccumulateReduce.each:
+        if ranks > 1 and config.trainer.accumulate_reduce == "each":
             raise UsageError(
                 f"trainer.accumulate_reduce=each and {STAGES_KEY}={ranks} exclude each other: a"
                 " pipeline reduces after its last micro batch",

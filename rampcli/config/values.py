@@ -1,9 +1,8 @@
 """Types a value as its setting wants it, and sets it in a configuration."""
 
 import math
-from enum import Enum
 from keyword import iskeyword
-from typing import Any, get_args, get_origin
+from typing import Any, Literal, get_args, get_origin
 
 from omegaconf import BooleanNode, FloatNode, IntegerNode, StringNode
 from omegaconf.errors import OmegaConfBaseException
@@ -75,8 +74,8 @@ def _convert(kind: Any, value: Any) -> Any:
         return [_convert(get_args(kind)[0], item) for item in value]
     if value is None or isinstance(value, list | dict):
         raise ValueError("not a single value")
-    if isinstance(kind, type) and issubclass(kind, Enum):
-        return kind(value)
+    if get_origin(kind) is Literal:
+        return get_args(kind)[get_args(kind).index(value)]  # not an equal subclass of str
     if kind in (int, float) and isinstance(value, str) and not value.isascii():
         raise ValueError("not an ASCII number")
     if kind is int and isinstance(value, str):

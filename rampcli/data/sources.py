@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rampcli.config.choices import DataSource
 from rampcli.config.corpora import OF_FILES
 from rampcli.config.schema import Config
 from rampcli.data.blend import Blend
@@ -153,9 +152,9 @@ def _open_mock(config: Config) -> Opened:
 
 
 SOURCES = {
-    DataSource.stdlib: Source(open=_open_stdlib),
-    DataSource.mock: Source(open=_open_mock),
-    DataSource.text: Source(open=open_text, check=check_text_paths),
-    DataSource.indexed: Source(open=open_indexed, check=open_corpora),
+    "stdlib": Source(open=_open_stdlib),
+    "mock": Source(open=_open_mock),
+    "text": Source(open=open_text, check=check_text_paths),
+    "indexed": Source(open=open_indexed, check=open_corpora),
 }
 """Data sources by `data.source`."""

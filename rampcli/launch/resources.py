@@ -6,7 +6,6 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from rampcli.batch.training_plan import TrainingPlan
-from rampcli.config.choices import Accelerator
 from rampcli.config.schema import Config
 from rampcli.errors import UsageError
 from rampcli.locks import hold
@@ -63,13 +62,13 @@ def gpus_needed(config: Config, plan: TrainingPlan) -> int:
     Raises:
         UsageError: `trainer.accelerator=gpu`, and this machine has too few GPUs.
     """
-    if config.trainer.accelerator is Accelerator.cpu:
+    if config.trainer.accelerator == "cpu":
         return 0
     needed = plan.largest_world_size
     gpus = visible_gpus()
     if len(gpus) >= needed:
         return needed
-    if config.trainer.accelerator is Accelerator.auto:
+    if config.trainer.accelerator == "auto":
         return 0
     nodes, devices = max(stage.num_nodes for stage in plan.stages), config.trainer.devices
     raise UsageError(

@@ -8,7 +8,6 @@ from contextlib import ExitStack
 from rampcli.checkpoint.compatibility import check_compatible
 from rampcli.checkpoint.manifest import Checkpoint, complete_checkpoints
 from rampcli.config import snapshot
-from rampcli.config.choices import Resume
 from rampcli.config.corpora import OF_FILES
 from rampcli.config.layers import sources_named
 from rampcli.config.run_plan import Resolved
@@ -117,13 +116,13 @@ def _newest_checkpoint(directory: RunDirectory, config: Config) -> Checkpoint | 
     """
     found = complete_checkpoints(directory)
     if not found:
-        if config.resume is Resume.must:
+        if config.resume == "must":
             raise NoCheckpointError(
                 f"resume=must, but {directory.path} has no checkpoint",
                 remedy="resume=auto, or the run_dir= of a run that has a checkpoint",
             )
         return None
-    if config.resume is Resume.never:
+    if config.resume == "never":
         raise UsageError(
             f"resume=never, but {directory.path} has a checkpoint of step {found[-1].step}",
             keys=("resume",),

@@ -12,7 +12,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from rampcli.config.choices import Activation, Normalization, PositionEmbedding
 from rampcli.config.model_size import head_size_of
 from rampcli.config.schema import ModelConfig
 from rampcli.models.loss import summed_loss
@@ -72,9 +71,9 @@ class Decoder(nn.Module):
         self.output: nn.Linear | None = None
         if self.is_first or (self.is_last and model.tie_embeddings):
             self.embedding = nn.Embedding(model.vocab_size, model.hidden_size)
-        if self.is_first and model.position_embedding is PositionEmbedding.learned:
+        if self.is_first and model.position_embedding == "learned":
             self.position_embedding = nn.Embedding(sequence_length, model.hidden_size)
-        if model.position_embedding is PositionEmbedding.rope:
+        if model.position_embedding == "rope":
             self.rotary = RotaryTable(model, sequence_length=sequence_length)
         self.layers = nn.ModuleDict({str(index): Block(model) for index in layers})
         if self.is_last:
@@ -363,9 +362,9 @@ class GELU(nn.Module):
         return output
 
 
-FEED_FORWARDS: dict[Activation, Callable[[ModelConfig], nn.Module]] = {
-    Activation.swiglu: SwiGLU,
-    Activation.gelu: GELU,
+FEED_FORWARDS: dict[str, Callable[[ModelConfig], nn.Module]] = {
+    "swiglu": SwiGLU,
+    "gelu": GELU,
 }
 """Feed-forward layers by `model.activation`; each maps [batch, sequence, hidden] to the same shape.
 
@@ -379,9 +378,9 @@ def build_attention(model: ModelConfig) -> nn.Module:
     return Attention(model)
 
 
-NORMS: dict[Normalization, Callable[..., nn.Module]] = {
-    Normalization.layernorm: nn.LayerNorm,
-    Normalization.rmsnorm: RMSNorm,
+NORMS: dict[str, Callable[..., nn.Module]] = {
+    "layernorm": nn.LayerNorm,
+    "rmsnorm": RMSNorm,
 }
 """Normalisations by `model.normalization`, called with a size and `eps`."""
 

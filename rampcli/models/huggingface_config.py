@@ -2,12 +2,10 @@
 
 from collections.abc import Mapping
 from dataclasses import fields
-from enum import Enum
 from pathlib import Path
 from typing import Any
 
 from rampcli.config.checks import check_heads, check_ranges, check_rotary
-from rampcli.config.choices import Activation, Normalization, PositionEmbedding
 from rampcli.config.layers import build
 from rampcli.config.model_size import head_size_of
 from rampcli.config.schema import Config, ModelConfig
@@ -78,8 +76,8 @@ def model_type(model: ModelConfig) -> str:
         UsageError: transformers has no class for the model.
     """
     parts = (model.normalization, model.activation, model.position_embedding)
-    of_llama = parts == (Normalization.rmsnorm, Activation.swiglu, PositionEmbedding.rope)
-    of_gpt = parts == (Normalization.layernorm, Activation.gelu, PositionEmbedding.learned)
+    of_llama = parts == ("rmsnorm", "swiglu", "rope")
+    of_gpt = parts == ("layernorm", "gelu", "learned")
     whole_heads = model.num_query_groups in (None, model.num_attention_heads) and (
         head_size_of(model) * model.num_attention_heads == model.hidden_size
     )
@@ -251,10 +249,10 @@ def _from_gpt2(content: Mapping[str, Any]) -> ModelConfig:
         ffn_hidden_size=content.get("n_inner") or 4 * content["n_embd"],
         num_attention_heads=content["n_head"],
         vocab_size=content["vocab_size"],
-        normalization=Normalization.layernorm,
+        normalization="layernorm",
         norm_epsilon=content.get("layer_norm_epsilon", 1e-5),
-        activation=Activation.gelu,
-        position_embedding=PositionEmbedding.learned,
+        activation="gelu",
+        position_embedding="learned",
         bias=True,
         tie_embeddings=content.get("tie_word_embeddings", True),
         init_std=content.get("initializer_range", 0.02),
@@ -317,10 +315,7 @@ def has_weights(folder: Path) -> bool:
 
 def as_settings(model: ModelConfig) -> dict[str, Any]:
     """Returns a model's settings as plain data, for a file of the group `model`."""
-    values = {name: getattr(model, name) for name in (*SHAPE, "init_std")}
-    return {
-        name: value.value if isinstance(value, Enum) else value for name, value in values.items()
-    }
+    return {name: getattr(model, name) for name in (*SHAPE, "init_std")}
 
 
 def check_init_from(config: Config) -> None:
@@ -356,7 +351,7 @@ def _meaning(model: ModelConfig, name: str) -> Any:
         return head_size_of(model)
     if name == "num_query_groups":
         return model.num_query_groups or model.num_attention_heads
-    if name.startswith("rotary_") and model.position_embedding is PositionEmbedding.learned:
+    if name.startswith("rotary_") and model.position_embedding == "learned":
         return None
     if (
         name in ("rotary_low_freq_factor", "rotary_high_freq_factor", "rotary_original_length")

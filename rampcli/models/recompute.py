@@ -8,7 +8,7 @@ import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint, create_selective_checkpoint_contexts
 
-from rampcli.config.choices import ActivationCheckpointing
+from rampcli.config.schema import ActivationCheckpointing
 
 KEPT = [
     torch.ops.aten.mm.default,
@@ -23,10 +23,10 @@ KEPT = [
 
 def recompute_activations(blocks: Iterable[nn.Module], mode: ActivationCheckpointing) -> None:
     """Applies activation checkpointing to blocks, in place. Gradients do not change."""
-    if mode is ActivationCheckpointing.none:
+    if mode == "none":
         return
     options: dict[str, Any] = {"use_reentrant": False, "preserve_rng_state": False}
-    if mode is ActivationCheckpointing.selective:
+    if mode == "selective":
         options["context_fn"] = partial(create_selective_checkpoint_contexts, KEPT)
     for block in blocks:
         block.forward = partial(checkpoint, block.forward, **options)

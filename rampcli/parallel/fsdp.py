@@ -7,12 +7,12 @@ from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 
-from rampcli.config.choices import Precision
+from rampcli.config.schema import Precision
 from rampcli.parallel.mesh import PIPELINE, REPLICATE, SHARD, TENSOR
 
 POLICIES = {
-    Precision.fp32: MixedPrecisionPolicy(),
-    Precision.bf16: MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32),
+    "fp32": MixedPrecisionPolicy(),
+    "bf16": MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32),
 }
 
 
@@ -29,7 +29,7 @@ def shard_over_data_ranks(
     """
     replicas, shards = weights[REPLICATE].size(), weights[SHARD].size()
     # Tensor parallelism leaves partial gradients of shared weights, which FSDP reduces too.
-    if replicas * shards * weights[TENSOR].size() == 1 and precision is Precision.fp32:
+    if replicas * shards * weights[TENSOR].size() == 1 and precision == "fp32":
         return
     mesh = weights[SHARD] if replicas == 1 else weights[REPLICATE, SHARD]
     # A pipeline stage uses its blocks for every micro batch, so it keeps them gathered.

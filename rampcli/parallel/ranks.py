@@ -7,7 +7,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from rampcli.config.choices import Accelerator
+from rampcli.config.schema import Accelerator
 from rampcli.errors import UsageError
 
 MAX_GATHERED_BYTES = 4096
@@ -19,11 +19,11 @@ def device_here(accelerator: Accelerator) -> torch.device:
     Raises:
         UsageError: a GPU is required and there is none.
     """
-    if accelerator is not Accelerator.cpu and torch.cuda.is_available():
+    if accelerator != "cpu" and torch.cuda.is_available():
         # srun may show each process only its own GPU, which is number 0 there.
         local_rank = int(os.environ.get("LOCAL_RANK", "0"))
         return torch.device("cuda", local_rank % torch.cuda.device_count())
-    if accelerator is Accelerator.gpu:
+    if accelerator == "gpu":
         raise UsageError(
             "trainer.accelerator=gpu, but torch sees no GPU here", keys=("trainer.accelerator",)
         )

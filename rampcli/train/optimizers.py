@@ -9,7 +9,6 @@ from torch.distributed.tensor import DTensor, distribute_tensor
 from torch.optim import AdamW
 from torch.optim import Optimizer as TorchOptimizer
 
-from rampcli.config.choices import Optimizer
 from rampcli.config.optim_schema import OptimConfig
 from rampcli.models.decoder import Decoder
 
@@ -46,7 +45,7 @@ def build_muon(parts: Sequence[Decoder], optim: OptimConfig) -> list[TorchOptimi
 
 
 Builder = Callable[[Sequence[Decoder], OptimConfig], list[TorchOptimizer]]
-BUILDERS: dict[Optimizer, Builder] = {Optimizer.adamw: build_adamw, Optimizer.muon: build_muon}
+BUILDERS: dict[str, Builder] = {"adamw": build_adamw, "muon": build_muon}
 """A new optimiser is one builder and one entry. Only its builder reads settings of its own."""
 
 

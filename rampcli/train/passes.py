@@ -5,7 +5,6 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from rampcli.config.choices import AccumulateReduce
 from rampcli.config.schema import Config
 from rampcli.data.corpus import IGNORED
 from rampcli.data.loader import MicroBatch
@@ -43,7 +42,7 @@ class Passes:
         self.device = device
         # Looking up an axis builds a new mesh each time.
         self.tensor, self.context = meshes.data[TENSOR], meshes.data[CONTEXT]
-        self.reduces_each = config.trainer.accumulate_reduce is AccumulateReduce.each
+        self.reduces_each = config.trainer.accumulate_reduce == "each"
         self.pieces = config.parallel.num_pipeline_microbatches or 1
         self.pipeline: Pipeline | None = None
         self.scale = 1.0

@@ -12,7 +12,6 @@ from tokenizers.decoders import DecodeStream
 from torch import Tensor
 
 from rampcli.checkpoint.load_weights import load_model, open_run
-from rampcli.config.choices import Accelerator
 from rampcli.config.schema import Config
 from rampcli.data.tokenizer import encoder_of, failing_as, vocab_size_of
 from rampcli.errors import DamagedFileError, UsageError, visible
@@ -42,7 +41,7 @@ def main() -> None:
         config,
         checkpoint,
         sequence_length=config.data.sequence_length,
-        device=device_here(Accelerator.auto),
+        device=device_here("auto"),
     )
     generated = generate_tokens(
         model,

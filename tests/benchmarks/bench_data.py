@@ -29,7 +29,6 @@ import numpy as np
 import torch
 
 from rampcli.batch.plan import BatchPlan
-from rampcli.config.choices import DataSource
 from rampcli.config.schema import Config
 from rampcli.data.hosts import Reading
 from rampcli.data.indexed import bin_of, idx_of, write_index
@@ -116,7 +115,7 @@ def loader_of(prefix: Path, sequence_length: int) -> Loader:
     """Returns the loader of a run with one process."""
     config = Config()
     config.data.source, config.data.path, config.data.split = (
-        DataSource.indexed,
+        "indexed",
         str(prefix),
         [1, 0, 0],
     )

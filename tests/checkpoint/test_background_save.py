@@ -9,9 +9,9 @@ from rampcli.checkpoint.manifest import complete_checkpoints
 from rampcli.checkpoint.save import Checkpoints
 from rampcli.checkpoint.shards import HostCopies
 from rampcli.checkpoint.state import TrainingState
-from rampcli.config.choices import Optimizer
 from rampcli.errors import RampcliError
 from rampcli.run_directory import RunDirectory
+from rampcli.train.optimizers import BUILDERS
 
 
 @pytest.fixture
@@ -28,7 +28,7 @@ def slow_copies(monkeypatch):
     return go
 
 
-@pytest.mark.parametrize("optimizer", list(Optimizer))
+@pytest.mark.parametrize("optimizer", BUILDERS)
 def test_training_during_a_save_does_not_change_what_is_saved(
     small_gpt, run, training_of, slow_copies, tmp_path, optimizer, monkeypatch
 ):

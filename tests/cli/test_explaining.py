@@ -3,8 +3,8 @@ import json
 import pytest
 
 from rampcli import llm
-from rampcli.config.explain import explain
 from rampcli.config.resolve import resolve
+from rampcli.report.explain import explain
 
 
 def test_a_setting_is_explained_in_words(succeed):

@@ -12,7 +12,6 @@ from rampcli.config.checks import (
     check_schedule,
     check_warmup,
 )
-from rampcli.config.choices import DecayStyle, PositionEmbedding
 from rampcli.config.layers import build
 from rampcli.config.schema import Config
 from rampcli.config.settings import FOREIGN, settings
@@ -144,7 +143,7 @@ def test_heads_must_divide_and_the_nearest_smaller_number_that_divides_is_sugges
     hidden, heads, groups, rope
 ):
     config = Config()
-    config.model.position_embedding = PositionEmbedding.rope if rope else PositionEmbedding.learned
+    config.model.position_embedding = "rope" if rope else "learned"
     config.model.hidden_size, config.model.num_attention_heads, config.model.num_query_groups = (
         hidden,
         heads,
@@ -172,7 +171,7 @@ def test_heads_must_divide_and_the_nearest_smaller_number_that_divides_is_sugges
 @pytest.mark.parametrize("head_size", [1, 2, 63, 64, 129])
 @pytest.mark.parametrize("rope", [False, True])
 def test_a_given_head_size_is_free_but_even_with_rotary_positions(head_size, rope):
-    position = PositionEmbedding.rope if rope else PositionEmbedding.learned
+    position = "rope" if rope else "learned"
     config = config_of(
         model__hidden_size=40,
         model__num_attention_heads=12,
@@ -189,10 +188,10 @@ def test_a_given_head_size_is_free_but_even_with_rotary_positions(head_size, rop
     factor=st.none() | st.floats(1, 64),
     low=st.floats(0.125, 8),
     high=st.floats(0.125, 8),
-    position=st.sampled_from(list(PositionEmbedding)),
+    position=st.sampled_from(settings()["model.position_embedding"].choices),
 )
-@example(factor=None, low=4.0, high=4.0, position=PositionEmbedding.learned)
-@example(factor=8.0, low=4.0, high=4.0, position=PositionEmbedding.rope)
+@example(factor=None, low=4.0, high=4.0, position="learned")
+@example(factor=8.0, low=4.0, high=4.0, position="rope")
 def test_rotary_scaling_requires_rotary_positions_and_a_frequency_band(factor, low, high, position):
     config = config_of(
         model__rotary_scale_factor=factor,
@@ -203,7 +202,7 @@ def test_rotary_scaling_requires_rotary_positions_and_a_frequency_band(factor, l
     refusal = refusal_or_none(check_rotary, config)
     if factor is None:
         assert refusal is None
-    elif position is PositionEmbedding.learned:
+    elif position == "learned":
         assert refusal.keys == ("model.rotary_scale_factor", "model.position_embedding")
     elif low >= high:
         assert refusal.keys == ("model.rotary_low_freq_factor", "model.rotary_high_freq_factor")
@@ -240,11 +239,11 @@ def test_an_inverse_square_root_decay_requires_a_warm_up(warmup):
     check_schedule(config_of(schedule__decay_style="inverse_sqrt", optim__warmup_samples=1))
 
 
-@pytest.mark.parametrize("style", DecayStyle)
+@pytest.mark.parametrize("style", settings()["schedule.decay_style"].choices)
 def test_wsd_decay_samples_are_accepted_only_with_the_wsd_style(style):
     config = config_of(
         schedule__decay_style=style, schedule__wsd_decay_samples=5, optim__warmup_steps=1
     )
     refusal = refusal_or_none(check_schedule, config)
-    assert (refusal is None) == (style is DecayStyle.wsd)
+    assert (refusal is None) == (style == "wsd")
     assert refusal is None or refusal.keys == ("schedule.wsd_decay_samples", "schedule.decay_style")

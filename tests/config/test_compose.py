@@ -7,7 +7,6 @@ from hydra import initialize_config_dir
 from omegaconf import OmegaConf
 
 from rampcli.bundled import bundled
-from rampcli.config.choices import DataSource
 from rampcli.config.compose import apply_overrides, compose
 from rampcli.config.groups import option_names, some_of
 from rampcli.config.resolve import resolve
@@ -26,7 +25,7 @@ def test_later_choices_override_earlier_ones_and_values_override_files():
     config = compose(
         "optim=nemo_adam", "data=stdlib", "data=mock", "seed=1", "optim.lr=0.5", "seed=2"
     )
-    assert (config.data.source, config.seed, config.optim.lr) == (DataSource.mock, 2, 0.5)
+    assert (config.data.source, config.seed, config.optim.lr) == ("mock", 2, 0.5)
     assert config.optim.min_lr == 3e-5
 
 
@@ -78,7 +77,7 @@ def test_another_option_keeps_the_other_choices_and_assignments_of_the_recipe(re
     overridden = apply_overrides(
         recipe, ["data=stdlib", "optim=nemo_adam", "optim.warmup_steps=7"]
     ).config()
-    assert overridden.data.source is DataSource.stdlib
+    assert overridden.data.source == "stdlib"
     assert (overridden.optim.lr, overridden.optim.eps, overridden.optim.warmup_steps) == (
         3e-4,
         1e-5,
@@ -159,7 +158,7 @@ def test_all_errors_are_raised_at_once_or_collected_by_a_report(composed):
     assert (overridden.optim.lr, overridden.seed, overridden.data.source) == (
         0.25,
         1234,
-        DataSource.mock,
+        "mock",
     )
 
 
@@ -184,7 +183,7 @@ def test_config_dir_adds_options_to_the_bundled_ones(composed, option, folder):
         0.5,
         0.8,
         None,
-        DataSource.stdlib,
+        "stdlib",
     )
     assert overridden.stack.entry("optim.beta1").place == "optim/mine.yaml:2"
 

@@ -7,7 +7,6 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from rampcli import llm
-from rampcli.config.choices import NodePolicy, RampSemantics
 from rampcli.config.compose import apply_overrides
 from rampcli.config.layers import build
 from rampcli.config.resolve import resolve
@@ -159,7 +158,7 @@ def test_maxtexts_words_for_a_ramp_set_the_ramp(composed):
     resolved = resolved_with(composed, *words(RAMP))
     model, rampup = resolved.config.model, resolved.config.rampup
     assert (model.global_batch_size, model.rampup_batch_size) == (2048, [512, 256, 500])
-    assert (rampup.semantics, rampup.node_policy) == (RampSemantics.maxtext, NodePolicy.fixed)
+    assert (rampup.semantics, rampup.node_policy) == ("maxtext", "fixed")
     sizes = range(512, 2049, 256)
     assert [
         (stage.global_batch_size, stage.num_nodes, stage.micro_batch_size)

@@ -10,11 +10,11 @@ from safetensors.numpy import load_file
 from rampcli import llm
 from rampcli.checkpoint.save import Checkpoints
 from rampcli.checkpoint.state import TrainingState
-from rampcli.config.choices import Activation, Normalization, Optimizer, PositionEmbedding
 from rampcli.config.compose import compose
 from rampcli.config.groups import option_names
 from rampcli.config.model_size import checkpoint_bytes, count_parameters, flops_per_token
 from rampcli.config.schema import ModelConfig
+from rampcli.config.settings import settings
 from rampcli.models.decoder import Decoder
 from rampcli.run_directory import RunDirectory
 from rampcli.train.optimizers import build_optimizers
@@ -38,9 +38,9 @@ def shapes(draw):
         num_attention_heads=heads,
         num_query_groups=draw(st.sampled_from([None, groups])),
         vocab_size=draw(st.integers(1, 20)),
-        normalization=draw(st.sampled_from(Normalization)),
-        activation=draw(st.sampled_from(Activation)),
-        position_embedding=draw(st.sampled_from(PositionEmbedding)),
+        normalization=draw(st.sampled_from(settings()["model.normalization"].choices)),
+        activation=draw(st.sampled_from(settings()["model.activation"].choices)),
+        position_embedding=draw(st.sampled_from(settings()["model.position_embedding"].choices)),
         bias=draw(st.booleans()),
         tie_embeddings=draw(st.booleans()),
     )
@@ -125,7 +125,7 @@ def checkpoint_of(config, passes, run):
     return run.checkpoint_folder(1)
 
 
-@pytest.mark.parametrize("optimizer", list(Optimizer))
+@pytest.mark.parametrize("optimizer", settings()["optim.optimizer"].choices)
 @pytest.mark.parametrize("model", ["llama3_tiny", "small_gpt"])
 def test_a_checkpoint_has_the_counted_bytes(model, optimizer, build_passes, small_gpt, tmp_path):
     config = small_gpt if model == "small_gpt" else llm.llama3_tiny.pretrain_recipe()

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 
 from rampcli import llm
 from rampcli.batch.training_plan import StagePlan
-from rampcli.config.choices import AccumulateReduce, DataSource
 from rampcli.config.compose import apply_overrides
 from rampcli.config.resolve import resolve
 from rampcli.config.schema import Config
+from rampcli.config.settings import settings
 from rampcli.config.splits import (
     SPLIT_CHECKS,
     check_pipeline_parts,
@@ -41,7 +41,7 @@ def refusals(check, *about):
 def value_of(text):
     if text == "null":
         return None
-    return int(text) if text.isdigit() else AccumulateReduce(text)
+    return int(text) if text.isdigit() else text
 
 
 def offers(refusal):
@@ -83,7 +83,9 @@ def configs(draw):
     config.model.num_layers = draw(st.integers(1, 24))
     config.data.sequence_length = draw(st.integers(1, 100))
     config.trainer.num_nodes, config.trainer.devices = draw(st.integers(1, 4)), draw(RANKS)
-    config.trainer.accumulate_reduce = draw(st.sampled_from(list(AccumulateReduce)))
+    config.trainer.accumulate_reduce = draw(
+        st.sampled_from(settings()["trainer.accumulate_reduce"].choices)
+    )
     parallel = config.parallel
     (
         parallel.tensor_parallel_size,
@@ -134,7 +136,7 @@ def split(**sizes):
 @pytest.mark.parametrize("name", llm.recipe_names())
 def test_every_recipe_passes_the_split_checks(name):
     config = llm.from_factory(name)
-    config.data.path = "my.txt" if config.data.source is DataSource.text else None
+    config.data.path = "my.txt" if config.data.source == "text" else None
     assert resolve(config).plan.stages
 
 
@@ -143,7 +145,7 @@ def test_a_model_of_any_size_passes_if_it_is_not_split():
     for name in (*WIDTHS, "num_layers"):
         setattr(config.model, name, 7)
     config.data.sequence_length = 7
-    config.trainer.accumulate_reduce = AccumulateReduce.each
+    config.trainer.accumulate_reduce = "each"
     for check in SPLIT_CHECKS:
         check(config)
     check_stages(config, [stage_of(ranks=7, micro=7, passes=7)])
@@ -208,7 +210,7 @@ def test_a_sequence_must_divide_into_two_pieces_per_context_rank_and_these_over_
 
 @given(config=configs())
 def test_layers_must_divide_over_virtual_stages_which_require_a_pipeline(config):
-    config.trainer.accumulate_reduce = AccumulateReduce.last
+    config.trainer.accumulate_reduce = "last"
     ranks, parts, layers = (
         config.parallel.pipeline_parallel_size,
         config.parallel.virtual_pipeline_parallel_size,
@@ -227,7 +229,7 @@ def test_layers_must_divide_over_virtual_stages_which_require_a_pipeline(config)
 @given(config=configs())
 def test_a_pipeline_must_reduce_gradients_once_a_step(config):
     keys = [error.keys[0] for error in check_offers(check_pipeline_parts, config)]
-    each = config.trainer.accumulate_reduce is AccumulateReduce.each
+    each = config.trainer.accumulate_reduce == "each"
     assert ("trainer.accumulate_reduce" in keys) == (
         each and config.parallel.pipeline_parallel_size > 1
     )

@@ -6,7 +6,6 @@ from hypothesis import example, given
 from hypothesis import settings as run
 from hypothesis import strategies as st
 
-from rampcli.config.choices import NodePolicy, Precision
 from rampcli.config.layers import build
 from rampcli.config.schema import Config
 from rampcli.config.settings import EXAMPLES, MOST, flatten, leaves, settings
@@ -25,7 +24,7 @@ def built_or_refused(key, value):
 def test_building_from_all_leaves_gives_an_equal_configuration():
     config = Config()
     config.model.rampup_batch_size = [8, 4, 6000]
-    config.rampup.node_policy = NodePolicy.fixed
+    config.rampup.node_policy = "fixed"
     config.optim.lr = 1 / 3
     assert build(dict(leaves(config)), place=str) == config
 
@@ -49,8 +48,8 @@ def test_settings_that_are_not_given_keep_their_defaults():
         ("per_device_batch_size", 4, 4.0),
         ("name", "50M", "50M"),
         ("model.step_batch_size_schedule", "0:512", "0:512"),
-        ("rampup.node_policy", "fixed", NodePolicy.fixed),
-        ("trainer.precision", Precision.bf16, Precision.bf16),
+        ("rampup.node_policy", "fixed", "fixed"),
+        ("trainer.precision", "bf16", "bf16"),
         ("model.bias", True, True),
         ("trainer.max_samples", MOST, MOST),
     ],

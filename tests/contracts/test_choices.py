@@ -3,23 +3,27 @@
 import pytest
 
 from rampcli.batch.node_policies import NODE_POLICIES
-from rampcli.batch.ramp import SEMANTICS
-from rampcli.config.choices import BatchCoupling, DecayStyle, NodePolicy, RampSemantics
-from rampcli.schedule.learning_rate import BATCH_COUPLINGS, DECAY_STYLES
+from rampcli.config.settings import settings
+from rampcli.data.sources import SOURCES
+from rampcli.launch.launchers import LAUNCHERS
+from rampcli.models.decoder import FEED_FORWARDS, NORMS
+from rampcli.parallel.fsdp import POLICIES
+from rampcli.train.optimizers import BUILDERS
 
 
 @pytest.mark.parametrize(
-    ("choices", "table"),
+    ("key", "table"),
     [
-        (NodePolicy, NODE_POLICIES),
-        (RampSemantics, SEMANTICS),
-        (DecayStyle, DECAY_STYLES),
-        (BatchCoupling, BATCH_COUPLINGS),
+        ("data.source", SOURCES),
+        ("launch.launcher", LAUNCHERS),
+        ("model.activation", FEED_FORWARDS),
+        ("model.normalization", NORMS),
+        ("optim.optimizer", BUILDERS),
+        ("trainer.precision", POLICIES),
     ],
-    ids=["node policies", "ramp semantics", "decay styles", "batch couplings"],
 )
-def test_a_setting_accepts_exactly_the_names_in_its_table(choices, table):
-    assert {choice.value for choice in choices} == set(table)
+def test_a_setting_accepts_exactly_the_names_in_its_table(key, table):
+    assert set(settings()[key].choices) == set(table)
 
 
 def test_a_node_policy_is_in_the_table_under_its_own_name():

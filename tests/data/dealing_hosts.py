@@ -6,7 +6,6 @@ import numpy as np
 import torch
 
 from rampcli.batch.plan import BatchPlan
-from rampcli.config.choices import DataSource
 from rampcli.config.schema import Config
 from rampcli.data.hosts import Reading, build_reading
 from rampcli.data.loader import Loader, MicroBatch, ValidationLoader
@@ -77,7 +76,7 @@ def fingerprints_agree(fingerprint: str | None) -> bool | str:
 def read_case(case: dict, texts: Path, rank: int) -> dict:
     """Runs a case and returns its results on this rank."""
     config = Config()
-    config.data.source, config.data.path = DataSource.text, str(texts)
+    config.data.source, config.data.path = "text", str(texts)
     config.data.split, config.data.sequence_length, config.trainer.val_samples = [1, 1, 0], 7, 8
     config.data.document_mask, config.data.expansion_factor_real_data = (
         case["masked"],

@@ -5,7 +5,6 @@ import numpy as np
 import pytest
 from tokenizers import Tokenizer
 
-from rampcli.config.choices import DataSource
 from rampcli.data import files
 from rampcli.data.files import texts_of
 from rampcli.data.indexed import (
@@ -36,7 +35,7 @@ def test_text_is_read_as_bytes_file_by_file_in_the_order_of_names(tmp_path):
     assert texts_of(tmp_path / "texts" / "a.txt") == ["één"]
     corpora = open_corpora(
         config(
-            DataSource.text,
+            "text",
             path=str(tmp_path / "texts"),
             split=[1, 0, 0],
             sequence_length=1,
@@ -60,7 +59,7 @@ def test_characters_of_all_corpora_are_tokens_in_the_order_of_code_points(tmp_pa
     for name, content in {"train": "banana", "held_out": "cab ü"}.items():
         (tmp_path / name).write_text(content, encoding="utf-8")
     made = config(
-        DataSource.text,
+        "text",
         path=str(tmp_path / "train"),
         validation_path=str(tmp_path / "held_out"),
         tokenizer="chars",
@@ -75,7 +74,7 @@ def test_text_is_read_with_a_given_tokenizer(tmp_path):
     words("the", "cat", "sat").save(str(tmp_path / "tokenizer.json"))
     (tmp_path / "text").write_text("the cat sat the cat")
     made = config(
-        DataSource.text,
+        "text",
         path=str(tmp_path / "text"),
         split=[1, 0, 0],
         tokenizer=str(tmp_path / "tokenizer.json"),
@@ -91,7 +90,7 @@ def test_text_that_looks_like_a_special_token_stays_text(tmp_path):
     tokenizer.save(str(tmp_path / "tokenizer.json"))
     (tmp_path / "text").write_text("the <|endoftext|> the")
     made = config(
-        DataSource.text,
+        "text",
         path=str(tmp_path / "text"),
         split=[1, 0, 0],
         tokenizer=str(tmp_path / "tokenizer.json"),
@@ -130,13 +129,13 @@ def test_any_changed_token_of_a_small_corpus_changes_its_fingerprint(tmp_path, p
 
 def test_text_that_is_not_utf_8_is_refused(tmp_path):
     (tmp_path / "binary").write_bytes(b"x" * 5000 + b"\xff")
-    refused = refusal(config(DataSource.text, path=str(tmp_path)))
+    refused = refusal(config("text", path=str(tmp_path)))
     assert refused.message == f"{tmp_path / 'binary'} is not text: byte 5,000 is not UTF-8"
     assert (refused.keys, refused.remedy) == (("data.path",), "text files only")
 
 
 def test_missing_text_is_refused_before_anything_starts(tmp_path):
-    made = config(DataSource.text, path=str(tmp_path / "missing"))
+    made = config("text", path=str(tmp_path / "missing"))
     assert refusal(made).message == f"cannot read {tmp_path / 'missing'}: No such file or directory"
     with pytest.raises(UsageError, match=f"{tmp_path / 'missing'} does not exist") as refused:
         check_files(made)
@@ -146,7 +145,7 @@ def test_missing_text_is_refused_before_anything_starts(tmp_path):
 def test_text_that_is_neither_a_file_nor_a_folder_is_refused_without_waiting(tmp_path):
     os.mkfifo(tmp_path / "fifo")
     for path in (tmp_path / "fifo", "/dev/zero"):
-        made = config(DataSource.text, path=str(path))
+        made = config("text", path=str(path))
         assert refusal(made).message == f"cannot read {path}: not a regular file"
         with pytest.raises(UsageError, match=f"{path} is not a file or a folder"):
             check_files(made)
@@ -191,7 +190,7 @@ def test_a_missing_file_is_reported_with_the_setting_that_names_it(tmp_path, sou
         "blend": {"blend": ["1", path, "1", gone]},
         "validation_path": {"path": path, "validation_path": gone},
     }
-    refused = refusal(config(DataSource(source), **given[key]))
+    refused = refusal(config(source, **given[key]))
     assert refused.keys == (f"data.{key}",)
     assert gone in refused.message
 
@@ -223,7 +222,7 @@ def test_a_tokenizer_larger_than_the_vocabulary_is_refused_with_its_size(tmp_pat
     assert f"the tokenizer of {path} has 1,234 tokens" in refused.message
     assert (refused.keys, refused.remedy) == (("model.vocab_size",), "model.vocab_size=1234")
     (tmp_path / "text").write_text("text")
-    made = config(DataSource.text, path=str(tmp_path / "text"))
+    made = config("text", path=str(tmp_path / "text"))
     made.model.vocab_size = 255
     assert f"the tokenizer of {tmp_path / 'text'} has 256 tokens" in refusal(made).message
 
@@ -232,7 +231,7 @@ def test_a_tokenizer_with_gaps_needs_a_vocabulary_larger_than_its_largest_token(
     words(the=1, cat=VOCAB_SIZE).save(str(tmp_path / "tokenizer.json"))
     (tmp_path / "text").write_text("the cat the cat the cat")
     made = config(
-        DataSource.text,
+        "text",
         path=str(tmp_path / "text"),
         split=[1, 0, 0],
         tokenizer=str(tmp_path / "tokenizer.json"),

@@ -3,7 +3,6 @@ import os
 
 import pytest
 
-from rampcli.config.choices import DataSource
 from rampcli.config.schema import Config
 from rampcli.data.building.build import build
 from rampcli.data.building.options import BuildOptions
@@ -40,7 +39,7 @@ def test_an_unreadable_manifest_gives_a_usage_error(prefix, content):
     manifest_of(prefix).write_bytes(content.encode("latin-1"))
     refusal(prefix)
     made = Config()
-    made.data.source, made.data.path = DataSource.indexed, str(prefix)
+    made.data.source, made.data.path = "indexed", str(prefix)
     with pytest.raises(UsageError) as refused:
         check_files(made)
     assert refused.value.keys == ("data.path",)

@@ -5,7 +5,6 @@ import numpy as np
 import pytest
 from tokenizers import Tokenizer
 
-from rampcli.config.choices import DataSource
 from rampcli.config.schema import Config
 from rampcli.data.corpus import Cut
 from rampcli.data.order import SampleOrder
@@ -17,7 +16,7 @@ LIBRARY = Path(sysconfig.get_path("stdlib"))
 
 def config(**data):
     made = Config()
-    made.data.source = DataSource.mock
+    made.data.source = "mock"
     for name, value in data.items():
         setattr(made.data, name, value)
     return made
@@ -25,7 +24,7 @@ def config(**data):
 
 @pytest.fixture(scope="session")
 def library():
-    return open_corpora(config(source=DataSource.stdlib))
+    return open_corpora(config(source="stdlib"))
 
 
 def source_of(name):
@@ -82,7 +81,7 @@ def test_the_standard_library_has_bytes_as_tokens_and_a_byte_tokenizer(library):
 
 
 def test_a_vocabulary_too_small_for_bytes_is_refused():
-    made = config(source=DataSource.stdlib)
+    made = config(source="stdlib")
     made.model.vocab_size = 255
     with pytest.raises(UsageError) as refusal:
         open_corpora(made)
@@ -104,7 +103,7 @@ def test_a_sample_longer_than_the_corpus_is_refused():
     with pytest.raises(
         UsageError, match=r"the training corpus of data\.source=stdlib has 0 samples"
     ):
-        open_corpora(config(source=DataSource.stdlib, sequence_length=10**9))
+        open_corpora(config(source="stdlib", sequence_length=10**9))
 
 
 def test_mock_corpora_follow_the_settings_and_validation_differs_from_training():
@@ -120,7 +119,7 @@ def test_mock_corpora_follow_the_settings_and_validation_differs_from_training()
     assert corpora.tokenizer is None
 
 
-@pytest.mark.parametrize("source", [DataSource.mock, DataSource.stdlib])
+@pytest.mark.parametrize("source", ["mock", "stdlib"])
 def test_every_source_is_cut_into_samples_according_to_the_settings(source):
     switches = {"eod_mask_loss": True, "document_mask": True, "pad_last_window": True}
     for corpus in corpora_in(open_corpora(config(source=source, sequence_length=9, **switches))):
@@ -145,7 +144,7 @@ def test_validation_samples_of_a_blend_are_counted_for_each_of_its_corpora(tmp_p
     for name, size in (("train", 100), ("validate", 41)):
         (tmp_path / "held_out" / name).write_text("x" * size)
     blend = ["1", str(tmp_path / "held_out"), "1", str(tmp_path / "held_out")]
-    made = config(source=DataSource.text, blend=blend, split=[1, 1, 0], sequence_length=10)
+    made = config(source="text", blend=blend, split=[1, 1, 0], sequence_length=10)
     made.trainer.val_samples = 8
     assert len(open_corpora(made).validation.read(np.arange(8)).tokens) == 8
     made.trainer.val_samples = 9
@@ -157,7 +156,7 @@ def test_validation_samples_of_a_blend_are_counted_for_each_of_its_corpora(tmp_p
 
 def test_a_corpus_of_one_document_leaves_no_validation_samples(tmp_path):
     (tmp_path / "text").write_text("x" * 100)
-    made = config(source=DataSource.text, path=str(tmp_path / "text"), sequence_length=10)
+    made = config(source="text", path=str(tmp_path / "text"), sequence_length=10)
     made.trainer.val_samples = 1
     with pytest.raises(UsageError, match=r"the validation corpus of .* has 0 samples"):
         open_corpora(made)

@@ -6,7 +6,6 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from rampcli.config.choices import DataSource
 from rampcli.data.corpus import Cut, TokenCorpus
 from rampcli.data.files import parts_of
 from rampcli.data.sources import open_corpora
@@ -87,7 +86,7 @@ def test_training_and_validation_share_no_document_and_test_documents_are_not_re
         (tmp_path / "texts").mkdir()
         for number in range(100):
             (tmp_path / "texts" / f"{number:03}.txt").write_bytes(bytes([number] * 9))
-    made = config(DataSource(source), path=path, split=SPLIT, pad_last_window=True)
+    made = config(source, path=path, split=SPLIT, pad_last_window=True)
     training, validation = tokens_of(open_corpora(made))
     assert training == set(range(80))
     assert validation - {0} == set(range(80, 90))  # 0 is the padding

@@ -3,7 +3,6 @@
 import torch
 from torch.distributed.tensor import DTensor
 
-from rampcli.config.choices import AccumulateReduce
 from rampcli.config.schema import Config, ModelConfig
 from rampcli.data.corpus import IGNORED
 from rampcli.data.loader import MicroBatch
@@ -23,7 +22,7 @@ def gradient(micro_batch_size: int, reduce: str) -> dict:
             num_layers=2, hidden_size=32, ffn_hidden_size=48, num_query_groups=2, vocab_size=64
         )
     )
-    config.trainer.accumulate_reduce = AccumulateReduce(reduce)
+    config.trainer.accumulate_reduce = reduce
     tokens, labels = (
         torch.randint(64, (8, 16), generator=torch.Generator().manual_seed(seed)) for seed in (0, 1)
     )

@@ -6,7 +6,6 @@ import torch
 import torch.distributed as dist
 
 from distributed.gradients import whole
-from rampcli.config.choices import Activation, Normalization, PositionEmbedding
 from rampcli.config.schema import Config, ModelConfig, ParallelConfig
 from rampcli.parallel.mesh import build_meshes
 from rampcli.train.build import build_parts
@@ -23,9 +22,9 @@ FAMILIES = {
     "llama": ModelConfig(**SHAPE, num_query_groups=2, qk_norm=True, head_size=10),
     "gpt": ModelConfig(
         **SHAPE,
-        normalization=Normalization.layernorm,
-        activation=Activation.gelu,
-        position_embedding=PositionEmbedding.learned,
+        normalization="layernorm",
+        activation="gelu",
+        position_embedding="learned",
         bias=True,
         tie_embeddings=True,
     ),

@@ -3,13 +3,8 @@ import sys
 
 import pytest
 
-from rampcli.config.choices import Launcher
 from rampcli.launch.launchers import LAUNCHERS
 from rampcli.run_directory import RunDirectory
-
-
-def test_each_value_of_the_setting_has_a_launcher():
-    assert set(LAUNCHERS) == {choice.value for choice in Launcher}
 
 
 @pytest.mark.parametrize("name", LAUNCHERS)

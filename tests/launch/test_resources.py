@@ -4,7 +4,6 @@ import tempfile
 import pytest
 
 from rampcli import llm
-from rampcli.config.choices import Accelerator
 from rampcli.config.resolve import resolve
 from rampcli.errors import UsageError
 from rampcli.launch.resources import gpus_needed, reserve_gpus, visible_gpus
@@ -27,7 +26,7 @@ def claims(monkeypatch, tmp_path):
 def tiny(accelerator):
     """Returns configuration and plan of a run of two processes."""
     config = llm.llama3_tiny.pretrain_recipe()
-    config.trainer.accelerator = Accelerator(accelerator)
+    config.trainer.accelerator = accelerator
     resolved = resolve(config)
     return resolved.config, resolved.plan
 

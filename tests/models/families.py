@@ -1,6 +1,5 @@
 """Small models, one of each family that transformers has a class for."""
 
-from rampcli.config.choices import Activation, Normalization, PositionEmbedding
 from rampcli.config.schema import ModelConfig
 
 SMALL = {
@@ -29,9 +28,9 @@ FAMILIES = {
     ),
     "gpt3": ModelConfig(
         **SMALL,
-        normalization=Normalization.layernorm,
-        activation=Activation.gelu,
-        position_embedding=PositionEmbedding.learned,
+        normalization="layernorm",
+        activation="gelu",
+        position_embedding="learned",
         bias=True,
         tie_embeddings=True,
     ),

@@ -4,14 +4,13 @@ import re
 import pytest
 
 from rampcli import llm
-from rampcli.config.choices import DataSource
 from rampcli.config.compose import apply_overrides
-from rampcli.config.explain import explain
 from rampcli.config.model_size import count_parameters
 from rampcli.config.resolve import resolve
 from rampcli.config.snapshot import read, settings, to_yaml
 from rampcli.data.sources import open_corpora
 from rampcli.errors import UsageError
+from rampcli.report.explain import explain
 
 NAMES = llm.recipe_names()
 
@@ -95,7 +94,7 @@ def test_llama3_tiny_grows_from_one_process_to_two_on_the_standard_library(resol
     worlds = [stage.world_size for stage in resolved["llama3_tiny"].plan.stages]
     assert worlds == sorted(worlds)
     assert (worlds[0], worlds[-1]) == (1, 2)
-    assert resolved["llama3_tiny"].config.data.source is DataSource.stdlib
+    assert resolved["llama3_tiny"].config.data.source == "stdlib"
     assert resolved["llama3_tiny"].config.model.vocab_size == 256
 
 

@@ -30,9 +30,8 @@ FIXED = ["model.rampup_batch_size=null", "model.global_batch_size=4", "rampup.no
 GRACE_S = 300
 JOIN = """
 import torch.distributed as dist
-from rampcli.config.choices import Accelerator
 from rampcli.worker.join import join_ranks
-join_ranks(Accelerator.cpu)
+join_ranks("cpu")
 print(f"rank {dist.get_rank()} of {dist.get_world_size()}", flush=True)
 dist.barrier()
 dist.destroy_process_group()

@@ -1,13 +1,12 @@
 import pytest
 import torch
 
-from rampcli.config.choices import Optimizer
 from rampcli.models.decoder import Decoder
 from rampcli.train import optimizers
-from rampcli.train.optimizers import Muon, build_optimizers
+from rampcli.train.optimizers import BUILDERS, Muon, build_optimizers
 
 
-@pytest.mark.parametrize("optimizer", list(Optimizer))
+@pytest.mark.parametrize("optimizer", BUILDERS)
 def test_weight_decay_applies_only_to_matrices_and_each_parameter_has_one_optimiser(
     small_gpt, optimizer
 ):
@@ -28,7 +27,7 @@ def test_weight_decay_applies_only_to_matrices_and_each_parameter_has_one_optimi
 
 
 def test_muon_optimises_exactly_the_matrices_of_the_layers(small_llama):
-    small_llama.optim.optimizer = Optimizer.muon
+    small_llama.optim.optimizer = "muon"
     model = Decoder(small_llama.model, sequence_length=16)
     muon, _ = build_optimizers([model], small_llama.optim)
     names = {parameter: name for name, parameter in model.named_parameters()}

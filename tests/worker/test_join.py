@@ -2,7 +2,6 @@ import os
 
 import pytest
 
-from rampcli.config.choices import Accelerator
 from rampcli.errors import RampcliError
 from rampcli.worker.join import join_ranks, rank_variables
 
@@ -86,6 +85,6 @@ def test_rank_0_refuses_an_address_that_other_hosts_cannot_reach(monkeypatch, ad
         dict(os.environ) | MPICH | {"PMI_RANK": "0", "MASTER_ADDR": address, "MASTER_PORT": "0"},
     )
     with pytest.raises(RampcliError) as refused:
-        join_ranks(Accelerator.cpu)
+        join_ranks("cpu")
     assert f"rank 0 cannot listen on MASTER_ADDR={address}, port 0: " in refused.value.message
     assert why in refused.value.message

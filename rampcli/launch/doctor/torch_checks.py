@@ -12,8 +12,8 @@ from collections import Counter
 from contextlib import suppress
 from typing import Any
 
-from rampcli.config.choices import Accelerator
 from rampcli.config.run_plan import Resolved
+from rampcli.config.schema import Accelerator
 from rampcli.errors import UsageError, printable
 from rampcli.interpreter import python_command, safe_environment
 from rampcli.launch.doctor.check import Check, Status, format_bytes
@@ -103,7 +103,7 @@ def _check_gloo(facts: dict[str, Any], resolved: Resolved | None) -> Check:
     if facts["gloo"]["error"] is None:
         finding = f"all-reduce over {facts['gloo']['processes']} processes works"
         return Check("gloo", Status.ok, finding)
-    status = Status.warning if _accelerator(resolved) is Accelerator.gpu else Status.failure
+    status = Status.warning if _accelerator(resolved) == "gpu" else Status.failure
     return Check("gloo", status, printable(facts["gloo"]["error"]), GLOO_REMEDY)
 
 
@@ -111,7 +111,7 @@ def _check_gpus(facts: dict[str, Any], resolved: Resolved | None) -> Check:
     name, accelerator = "gpus", _accelerator(resolved)
     if (elsewhere := not_needed_elsewhere(name, resolved)) is not None:
         return elsewhere
-    if accelerator is Accelerator.cpu:
+    if accelerator == "cpu":
         return Check(name, Status.not_needed, "trainer.accelerator=cpu")
     chosen, visible = os.environ.get("CUDA_VISIBLE_DEVICES"), len(visible_gpus())
     try:
@@ -121,7 +121,7 @@ def _check_gpus(facts: dict[str, Any], resolved: Resolved | None) -> Check:
         return Check(name, Status.failure, error.message, remedy)
     usable = len(facts["gpus"])
     if usable < visible:
-        fails = accelerator is Accelerator.gpu and usable < needed
+        fails = accelerator == "gpu" and usable < needed
         return Check(
             name,
             Status.failure if fails else Status.warning,
@@ -169,7 +169,7 @@ def _check_nccl(facts: dict[str, Any], resolved: Resolved | None) -> Check:
     nccl = facts["nccl"]
     if (elsewhere := not_needed_elsewhere("nccl", resolved)) is not None:
         return elsewhere
-    if _accelerator(resolved) is Accelerator.cpu or not nccl["processes"]:
+    if _accelerator(resolved) == "cpu" or not nccl["processes"]:
         return Check("nccl", Status.not_needed, "no GPUs")
     if nccl["error"] is None:
         finding = f"all-reduce over {gpus_in_words(nccl['processes'])} works"
@@ -178,7 +178,7 @@ def _check_nccl(facts: dict[str, Any], resolved: Resolved | None) -> Check:
 
 
 def _accelerator(resolved: Resolved | None) -> Accelerator:
-    return Accelerator.auto if resolved is None else resolved.config.trainer.accelerator
+    return "auto" if resolved is None else resolved.config.trainer.accelerator
 
 
 def _version(parts: tuple[int, ...]) -> str:

@@ -3,7 +3,6 @@
 import shutil
 import subprocess
 
-from rampcli.config.choices import Launcher
 from rampcli.config.run_plan import Resolved
 from rampcli.errors import printable
 from rampcli.launch.doctor.check import Check, Status
@@ -17,7 +16,7 @@ def check_slurm(resolved: Resolved | None) -> Check:
 
     Problems are failures only for a run with `launch=slurm`.
     """
-    is_used = resolved is not None and resolved.config.launch.launcher is Launcher.slurm
+    is_used = resolved is not None and resolved.config.launch.launcher == "slurm"
     if resolved is not None and not is_used:
         finding = f"launch.launcher={resolved.config.launch.launcher}"
         return Check("slurm", Status.not_needed, finding)

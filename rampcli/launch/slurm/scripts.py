@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 from rampcli.batch.training_plan import StagePlan
-from rampcli.config.choices import Accelerator
 from rampcli.config.run_plan import Resolved
 from rampcli.errors import UsageError
 from rampcli.launch.protocol import JobScript
@@ -71,7 +70,7 @@ def _facts(
     """Returns the variables of the template."""
     trainer, launch = resolved.config.trainer, resolved.config.launch
     first = stages[0]
-    gpus_per_node = 0 if trainer.accelerator is Accelerator.cpu else launch.slurm.gpus_per_node
+    gpus_per_node = 0 if trainer.accelerator == "cpu" else launch.slurm.gpus_per_node
     return {
         "job_name": f"{re.sub(r'[^A-Za-z0-9._-]+', '-', resolved.config.name)}.stage{first.stage}",
         "stages": [stage.stage for stage in stages],

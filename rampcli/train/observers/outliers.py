@@ -8,7 +8,7 @@ from statistics import fmean, pstdev
 from rampcli.checkpoint.manifest import complete_checkpoints
 from rampcli.checkpoint.save import Checkpoints
 from rampcli.checkpoint.state import TrainingState
-from rampcli.config.choices import OnNonfinite
+from rampcli.config.schema import OnNonfinite
 from rampcli.errors import RampcliError
 from rampcli.train.observers.observer import Observer
 from rampcli.train.step import Step, StepResult
@@ -45,7 +45,7 @@ class StepGuard(Observer):
         reason = describe_nonfinite(result)
         if reason is None:
             return self.outliers.describe(result)
-        if self.on_nonfinite is OnNonfinite.skip:
+        if self.on_nonfinite == "skip":
             return reason
         self.checkpoints.wait()
         saved = complete_checkpoints(self.checkpoints.run)

@@ -1,7 +1,6 @@
 """Explains settings: what they are, their values, and where the values come from."""
 
 from collections.abc import Mapping
-from enum import Enum
 from typing import Any
 
 import yaml
@@ -35,18 +34,17 @@ def explain(key: str, resolved: Resolved) -> dict[str, Any]:
     value = history[-1].value
     return {
         "key": key,
-        "value": _plain(value),
+        "value": value,
         "derived": derived(resolved).get(key) if value is None else None,
         "type": setting.type_name() + (" or null" if setting.optional else ""),
         "unit": setting.unit,
-        "default": _plain(setting.default),
+        "default": setting.default,
         "range": setting.range_name() or None,
         "doc": setting.doc
         or f"Spelling of {SPELLINGS.get(key, 'the batch per device (MaxText)')}.",
         "set_by": history[-1].place,
         "overrode": [
-            {"set_by": entry.place, "value": _plain(entry.value)}
-            for entry in reversed(history[:-1])
+            {"set_by": entry.place, "value": entry.value} for entry in reversed(history[:-1])
         ],
     }
 
@@ -100,7 +98,7 @@ def _yaml(value: Any) -> str:
     if isinstance(value, list):
         return shown(value)
     text: str = yaml.safe_dump(
-        _plain(value), default_flow_style=True, allow_unicode=True, width=float("inf")
+        value, default_flow_style=True, allow_unicode=True, width=float("inf")
     )
     return text.removesuffix("\n...\n").rstrip("\n")
 
@@ -109,13 +107,9 @@ def _provenance(setting: Setting, history: list[Entry], known: Mapping[str, Any]
     value, parts = history[-1].value, [history[-1].place]
     if value is None and setting.key in known:
         parts.append(f"comes to {known[setting.key]}")
-    now = shown(_plain(value))
-    earlier = [(shown(_plain(entry.value)), entry.place) for entry in reversed(history[1:-1])]
+    now = shown(value)
+    earlier = [(shown(entry.value), entry.place) for entry in reversed(history[1:-1])]
     overrode = [f"{text} ({place})" for text, place in earlier if text != now]
     if overrode:
         parts.append(f"not {', '.join(overrode)}")
     return "; ".join(parts)
-
-
-def _plain(value: Any) -> Any:
-    return value.value if isinstance(value, Enum) else value

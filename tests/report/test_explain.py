@@ -6,13 +6,13 @@ import yaml
 
 from rampcli.config import snapshot
 from rampcli.config.compose import apply_overrides
-from rampcli.config.explain import derived, explain, with_provenance
 from rampcli.config.resolve import resolve
 from rampcli.config.schema import Config
 from rampcli.config.settings import FOREIGN, flatten, settings
 from rampcli.config.values import put
 from rampcli.config.words import quoted
 from rampcli.errors import UsageError
+from rampcli.report.explain import derived, explain, with_provenance
 
 
 @pytest.fixture
