@@ -26,8 +26,8 @@ class PageSums:
 
     Each piece, padded with zeros to whole pages of 4096 bytes, is a table of little-endian 64-bit
     integers with one page per row. The SHA-256 is the one of its column sums and row sums, modulo
-    2^64. Damage within one page of a piece always changes it; so do pages that are missing or
-    swapped.
+    2^64. Damage within one page of a piece always changes it, and so does a missing page. Swapped
+    pages change it unless their sums are equal.
     """
 
     def __init__(self) -> None:

@@ -57,11 +57,12 @@ def read(path: Path, *, most_bytes: int) -> tuple[str, yaml.MappingNode]:
         raise NotPlainError(error.strerror or str(error)) from error
     except yaml.MarkedYAMLError as error:
         line = None if error.problem_mark is None else error.problem_mark.line + 1
-        raise NotPlainError(f"is not YAML: {error.problem}", line) from error
+        problem = ", ".join(filter(None, (error.context, error.problem)))
+        raise NotPlainError(f"not YAML: {problem}", line) from error
     except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
-        raise NotPlainError(f"is not YAML: {' '.join(str(error).split())}") from error
+        raise NotPlainError(f"not YAML: {' '.join(str(error).split())}") from error
     if not isinstance(root, yaml.MappingNode) or not root.value:
-        raise NotPlainError("holds no settings")
+        raise NotPlainError("no settings")
     for misfit in _misfits(root):
         raise misfit
     return text, root
@@ -71,12 +72,12 @@ def values_of(root: yaml.MappingNode) -> dict[str, Any]:
     """Returns the values of a root node.
 
     Raises:
-        NotPlainError: a node has no value, for example the date 2001-99-99.
+        NotPlainError: a node cannot be converted to a value, for example the date 2001-99-99.
     """
     try:
         values: dict[str, Any] = yaml.SafeLoader("").construct_document(root)
     except (yaml.YAMLError, ValueError, OverflowError) as error:
-        raise NotPlainError(f"is not YAML: {' '.join(str(error).split())}") from error
+        raise NotPlainError(f"not YAML: {' '.join(str(error).split())}") from error
     return values
 
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from rampcli.checksums import PIECE_BYTES
-from rampcli.errors import DamagedFileError
+from rampcli.errors import DamagedFileError, UsageError
 from rampcli.own_folder import OwnFolder, link_refused, open_to_read
 from rampcli.records import COUNT, POSITIVE, RATE, check_shape, parse_json, read_json
 
@@ -220,6 +220,21 @@ class RunDirectory(OwnFolder):
         aside = next(name for name in names if not os.path.lexists(name))
         self.rename(self.metrics, aside)
         return aside
+
+
+def existing_run(path: Path) -> RunDirectory:
+    """Returns the run directory at a path.
+
+    Raises:
+        UsageError: there is no run directory.
+    """
+    run = RunDirectory(path)
+    if not run.config.is_file():
+        raise UsageError(
+            f"{path} is not a run directory (it has no config.yaml)",
+            remedy="runs/NAME, the directory of a run that has started",
+        )
+    return run
 
 
 def step_of(folder: Path) -> int:

@@ -68,8 +68,8 @@ def read_header(path: Path) -> Header:
             length = int.from_bytes(file.read(LENGTH_BYTES), "little")
             if length > min(file_bytes - LENGTH_BYTES, MAX_HEADER_BYTES):
                 raise DamagedFileError(
-                    f"{path} is damaged: it has {file_bytes:,} bytes, and its header claims"
-                    f" {length:,}"
+                    f"{path} is damaged: its header claims {length:,} bytes, more than the file has"
+                    " or the format allows"
                 )
             content = file.read(length)
     except OSError as error:

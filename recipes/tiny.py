@@ -31,8 +31,8 @@ def shakespeare_char(num_nodes: int = 1, num_gpus_per_node: int = 1) -> Config:
     The first nine tenths of the text are for training, the last tenth is for validation. The number
     of tokens and the sequence length are those of nanoGPT's setting for the CPU. The model has two
     thirds as many parameters, so that a step takes as long. Queries and keys are normalised, which
-    allows a high learning rate with Muon. The batch doubles after a third of the run, where the
-    learning rate begins to fall: this reaches the loss of small batches in 1333 steps.
+    allows a high learning rate with Muon. The batch doubles after a third of the run, soon after
+    the learning rate begins to fall. This reaches the loss of small batches in 1333 steps.
 
     Source: nanoGPT, its setting for the CPU in README.md
     """

@@ -22,12 +22,10 @@ class LoadedBatch:
     Attributes:
         global_batch_to_load: MaxText's `global_batch_size_to_load`.
         global_batch_to_train: MaxText's `global_batch_size_to_train_on`.
-        micro_batch_to_train: samples on all devices per forward/backward.
     """
 
     global_batch_to_load: int
     global_batch_to_train: int
-    micro_batch_to_train: int
 
     @classmethod
     def of(
@@ -43,8 +41,8 @@ class LoadedBatch:
         Args:
             per_device_batch_size: samples per device per forward/backward. Below 1, data is loaded
                 as if it were 1.
-            expansion_factor: above 1, hosts per reading host; below 1, data of a larger job is read
-                on fewer hosts. None, 0 and negative values mean 1.
+            expansion_factor: above 1, hosts per reading host; below 1, MaxText loads fewer
+                samples than it trains on. None, 0 and negative values mean 1.
             num_devices: all devices.
             gradient_accumulation_steps: forward/backward passes per optimiser step.
 
@@ -69,11 +67,10 @@ class LoadedBatch:
         return cls(
             global_batch_to_load=int(load) * gradient_accumulation_steps,
             global_batch_to_train=train * gradient_accumulation_steps,
-            micro_batch_to_train=train,
         )
 
 
-def loading_hosts(num_nodes: int, expansion_factor: Fraction | None) -> int:
+def count_readers(num_nodes: int, expansion_factor: Fraction | None) -> int:
     """Returns how many of `num_nodes` hosts read data.
 
     Raises:
@@ -84,18 +81,17 @@ def loading_hosts(num_nodes: int, expansion_factor: Fraction | None) -> int:
     hosts = num_nodes / expansion_factor
     if hosts.denominator > 1:
         factor = decimal(expansion_factor)
-        nodes = "node does" if num_nodes == 1 else "nodes do"
         largest = divisors(num_nodes, most=int(expansion_factor))[-1]
         raise UsageError(
-            f"{EXPANSION_KEY}={factor} lets one host in {factor} read,"
-            f" and {num_nodes} {nodes} not divide by it",
+            f"{EXPANSION_KEY}={factor} lets one host in {factor} read, but"
+            f" {NUM_NODES_KEY}={num_nodes} is not a multiple of {factor}",
             keys=(EXPANSION_KEY, NUM_NODES_KEY),
             remedy=f"{EXPANSION_KEY}={largest}",
         )
     return int(hosts)
 
 
-def reading_hosts(num_nodes: int, expansion_factor: float | None) -> list[int]:
+def reader_of_each_host(num_nodes: int, expansion_factor: float | None) -> list[int]:
     """Returns, for each host, the host that reads for it.
 
     This is the host itself, or the first of its group if one host reads for several.
@@ -104,6 +100,6 @@ def reading_hosts(num_nodes: int, expansion_factor: float | None) -> list[int]:
         UsageError: the expansion factor is above 1 and does not divide the hosts.
     """
     factor = None if expansion_factor is None else as_written(expansion_factor)
-    readers = loading_hosts(num_nodes, factor)
+    readers = count_readers(num_nodes, factor)
     groups = [host * readers // num_nodes for host in range(num_nodes)]
     return [groups.index(group) for group in groups]

@@ -66,9 +66,7 @@ class Fleet:
             return []
         model_ranks = self.parallel.model_parallel_size
         most_ranks = self.num_nodes * self.devices // model_ranks
-        data_ranks = (
-            divisors(global_batch_size // micro_batch_size, most=most_ranks) if most_ranks else []
-        )
+        data_ranks = divisors(global_batch_size // micro_batch_size, most=most_ranks)
         return [
             ranks * model_ranks // self.devices
             for ranks in data_ranks

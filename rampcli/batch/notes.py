@@ -14,8 +14,8 @@ def plan_notes(
 ) -> tuple[str, ...]:
     """Returns notes on what a user may not expect of a plan.
 
-    They name batch sizes that are skipped, decreased or shrink, and an end of the run that differs
-    from the requested one.
+    They name batch sizes that are skipped or decreased, samples where the batch shrinks, and an end
+    of the run that differs from the requested one.
 
     Args:
         ramp: the schedule.
@@ -31,7 +31,7 @@ def _size_notes(ramp: RampSchedule, stages: Sequence[RampStage]) -> list[str]:
     running = {stage.scheduled_batch_size for stage in ramp.stages}
     if skipped := [size for size in ramp.scheduled_sizes() if size not in running]:
         shown = _list_first(map(str, skipped))
-        notes.append(f"skipped, because their share of the ramp is shorter than one batch: {shown}")
+        notes.append(f"the ramp skips batch sizes with a share shorter than one batch: {shown}")
     decreased = [stage for stage in stages if stage.global_batch_size != stage.scheduled_batch_size]
     if decreased:
         shown = _list_first(

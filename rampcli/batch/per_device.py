@@ -42,7 +42,7 @@ def to_samples(
 def nearest_per_device(per_rank: Fraction, model_parallel_size: int) -> str:
     """Returns the nearest sizes per device, as a remedy: `1.5 or 2`.
 
-    They are whole on every data-parallel rank and have a decimal.
+    They are whole on every data-parallel rank and can be written as decimals.
 
     Args:
         per_rank: samples per data-parallel rank.

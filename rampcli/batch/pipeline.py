@@ -1,40 +1,43 @@
-"""Pipeline arithmetic: layers over stages, and microbatches that fill them."""
+"""Pipeline arithmetic: layers over the stages, and microbatches that fill them."""
 
 from rampcli.batch.division import nearest_multiples
 from rampcli.errors import UsageError
 
 LAYERS_KEY = "model.num_layers"
-PIPELINE_KEY = "parallel.num_pipeline_microbatches"
-STAGES_KEY = "parallel.pipeline_parallel_size"
+MICROBATCHES_KEY = "parallel.num_pipeline_microbatches"
+PIPELINE_SIZE_KEY = "parallel.pipeline_parallel_size"
 
 
-def check_pipeline(*, num_pipeline_microbatches: int | None, stages: int, num_layers: int) -> None:
+def check_pipeline(
+    *, num_pipeline_microbatches: int | None, pipeline_size: int, num_layers: int
+) -> None:
     """Checks that layers divide over the stages and that microbatches fill them.
 
     Raises:
-        UsageError: the layers or the microbatches are not a multiple of the stages, or there are
-            microbatches without a pipeline.
+        UsageError: the layers or the microbatches are not a multiple of the pipeline's size, or
+            there are microbatches without a pipeline.
     """
-    if num_layers % stages:
-        fewer = max(count for count in range(1, stages) if num_layers % count == 0)
+    if num_layers % pipeline_size:
+        fewer = max(count for count in range(1, pipeline_size) if num_layers % count == 0)
         raise UsageError(
-            f"{LAYERS_KEY}={num_layers} does not divide into {STAGES_KEY}={stages}",
-            keys=(LAYERS_KEY, STAGES_KEY),
-            remedy=f"{STAGES_KEY}={fewer}",
+            f"{LAYERS_KEY}={num_layers} does not divide into {PIPELINE_SIZE_KEY}={pipeline_size}",
+            keys=(LAYERS_KEY, PIPELINE_SIZE_KEY),
+            remedy=f"{PIPELINE_SIZE_KEY}={fewer}",
         )
     if num_pipeline_microbatches is None:
         return
-    if stages == 1:
+    if pipeline_size == 1:
         raise UsageError(
-            f"{PIPELINE_KEY}={num_pipeline_microbatches}, but {STAGES_KEY}=1: there is no pipeline",
-            keys=(PIPELINE_KEY, STAGES_KEY),
-            remedy=f"{PIPELINE_KEY}=null",
+            f"{MICROBATCHES_KEY}={num_pipeline_microbatches}, but {PIPELINE_SIZE_KEY}=1:"
+            " there is no pipeline",
+            keys=(MICROBATCHES_KEY, PIPELINE_SIZE_KEY),
+            remedy=f"{MICROBATCHES_KEY}=null",
         )
-    if num_pipeline_microbatches % stages:
-        nearest = " or ".join(map(str, nearest_multiples(num_pipeline_microbatches, stages)))
+    if num_pipeline_microbatches % pipeline_size:
+        nearest = " or ".join(map(str, nearest_multiples(num_pipeline_microbatches, pipeline_size)))
         raise UsageError(
-            f"{PIPELINE_KEY}={num_pipeline_microbatches} is not a multiple"
-            f" of {STAGES_KEY}={stages}",
-            keys=(PIPELINE_KEY, STAGES_KEY),
-            remedy=f"{PIPELINE_KEY}={nearest}",
+            f"{MICROBATCHES_KEY}={num_pipeline_microbatches} is not a multiple"
+            f" of {PIPELINE_SIZE_KEY}={pipeline_size}",
+            keys=(MICROBATCHES_KEY, PIPELINE_SIZE_KEY),
+            remedy=f"{MICROBATCHES_KEY}={nearest}",
         )

@@ -115,37 +115,29 @@ class BatchPlan:
             accumulate_grad_batches=accumulate_grad_batches,
             data_parallel_size=data_parallel_size,
         )
-        if accumulate_grad_batches is not None:
-            _check_product(
-                global_batch_size, micro_batch_size, data_parallel_size, accumulate_grad_batches
-            )
+        check_product(
+            global_batch_size, micro_batch_size, data_parallel_size, accumulate_grad_batches
+        )
         return cls.divide(
             global_batch_size,
             micro_batch_size=micro_batch_size,
             data_parallel_size=data_parallel_size,
         )
 
-    def check_accumulation(self, accumulate_grad_batches: int | None) -> None:
-        """Checks the accumulation against the requested one, if there is one.
 
-        Raises:
-            UsageError: they differ. The message shows the whole product.
-        """
-        if accumulate_grad_batches is not None:
-            _check_product(
-                self.global_batch_size,
-                self.micro_batch_size,
-                self.data_parallel_size,
-                accumulate_grad_batches,
-            )
-
-
-def _check_product(
+def check_product(
     global_batch_size: int,
     micro_batch_size: int,
     data_parallel_size: int,
-    accumulate_grad_batches: int,
+    accumulate_grad_batches: int | None,
 ) -> None:
+    """Checks that a global batch is the product of its parts, if the accumulation is given.
+
+    Raises:
+        UsageError: it is not. The message shows the whole product.
+    """
+    if accumulate_grad_batches is None:
+        return
     unit = micro_batch_size * data_parallel_size
     product = unit * accumulate_grad_batches
     if product != global_batch_size:

@@ -48,7 +48,7 @@ def is_decimal(number: Fraction) -> bool:
 
 
 def decimal(number: Fraction) -> str:
-    """Returns a fraction as a decimal (`1.5`), or as a fraction (`2/3`) if it has no decimal."""
+    """Returns a fraction as a decimal (`1.5`), or as `2/3` if no decimal equals it."""
     if number.denominator == 1:
         return str(number.numerator)
     return str(float(number)) if is_decimal(number) else str(number)

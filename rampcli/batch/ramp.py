@@ -283,15 +283,15 @@ def _check(rampup_batch_size: Sequence[int], target: int) -> tuple[int, int, int
         )
     start, increment, samples = values
     for name, value, least in (
-        ("the start", start, 1),
-        ("the increment", increment, 1),
-        ("the number of samples", samples, 0),
+        ("start", start, 1),
+        ("increment", increment, 1),
+        ("number of samples", samples, 0),
     ):
         if value < least:
             raise UsageError(
-                f"{shown}: {name} {value} is below {least}",
+                f"{shown}: the {name} {value} is below {least}",
                 keys=(RAMP_KEY,),
-                remedy=f"{name} at least {least}",
+                remedy=f"{'an' if name[0] == 'i' else 'a'} {name} of at least {least}",
             )
     if start > target:
         raise UsageError(

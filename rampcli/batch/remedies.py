@@ -84,7 +84,7 @@ def _affordable(ramps: Iterable[tuple[int, range]]) -> Iterator[tuple[int, range
 def _other_increments(start: int, increment: int, target: int) -> list[int]:
     """Returns the other increments that lead from start to target, the nearest first."""
     rise = target - start
-    others = [other for other in divisors(rise, most=rise) if other != increment] if rise else []
+    others = [other for other in divisors(rise, most=rise) if other != increment]
     return sorted(others, key=lambda other: abs(other - increment))
 
 

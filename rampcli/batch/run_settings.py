@@ -31,7 +31,9 @@ class RunLength:
         if len(given) > 1:
             shown = " and ".join(f"{key}={value}" for key, value in given.items())
             raise UsageError(
-                f"the run has two ends: {shown}", keys=tuple(given), remedy="one of them"
+                f"the length of the run is set more than once: {shown}",
+                keys=tuple(given),
+                remedy="one of them",
             )
         for key, value in given.items():
             if value < 1:

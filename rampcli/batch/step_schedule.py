@@ -34,8 +34,9 @@ def from_step_schedule(text: str, *, sequence_length: int) -> RampSchedule:
         raise UsageError(
             f"{SCHEDULE_KEY}={text!r} has no entries", keys=(SCHEDULE_KEY,), remedy=EXAMPLE
         )
+    entries.sort()
     thresholds = []
-    for count, size in sorted(entries):
+    for count, size in entries:
         if size < 1:
             raise UsageError(
                 f"{SCHEDULE_KEY}={text!r}: batch size {size} is below 1",
@@ -46,7 +47,7 @@ def from_step_schedule(text: str, *, sequence_length: int) -> RampSchedule:
     _check_order(
         text,
         unit,
-        [count for count, _ in sorted(entries)],
+        [count for count, _ in entries],
         thresholds,
         sequence_length=sequence_length,
     )
@@ -87,15 +88,16 @@ def _parse_entries(text: str) -> tuple[str, list[tuple[int, int]]]:
 
 
 def _parse_entry(text: str, word: str) -> tuple[int, int]:
-    numbers = [parse_count(part) for part in word.split(":")]
-    if len(numbers) != 2 or None in numbers:
+    threshold, _, size = word.partition(":")
+    count, batch = parse_count(threshold), parse_count(size)
+    if count is None or batch is None:
         raise UsageError(
             f"{SCHEDULE_KEY}={text!r}: {word!r} is not THRESHOLD:BATCH_SIZE,"
             " two whole numbers like 250B:1536",
             keys=(SCHEDULE_KEY,),
             remedy=EXAMPLE,
         )
-    return numbers[0] or 0, numbers[1] or 0
+    return count, batch
 
 
 def _check_order(

@@ -8,10 +8,10 @@ from typing import Any
 
 from rampcli.batch.layout import Layout, lay_out
 from rampcli.batch.misfits import check_fit
-from rampcli.batch.node_policies import Workload, find_node_policy
+from rampcli.batch.node_policies import UNTIMED, Workload, find_node_policy
 from rampcli.batch.nodes import Clock, Fleet, Work
 from rampcli.batch.notes import plan_notes
-from rampcli.batch.plan import FLEET_KEYS, BatchPlan
+from rampcli.batch.plan import FLEET_KEYS, BatchPlan, check_product
 from rampcli.batch.ramp import SEMANTICS, RampSchedule, RampStage
 from rampcli.batch.run_settings import BatchSettings, RampSettings, RunLength
 from rampcli.batch.throughput import Throughput
@@ -19,8 +19,8 @@ from rampcli.errors import Report, UsageError
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class PassedStage:
-    """A finished stage. It may have been trained by another fleet than today's.
+class StageExtent:
+    """The batch, samples and steps of a stage, without the processes that train it.
 
     Attributes:
         stage: number of the stage, from 0.
@@ -45,7 +45,7 @@ class PassedStage:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class StagePlan(PassedStage):
+class StagePlan(StageExtent):
     """A stage of the run and the processes that train it. Only the last stage may be open."""
 
     num_nodes: int
@@ -63,10 +63,10 @@ class TrainingPlan:
         global_batch_size: scheduled batch size at the end of the schedule, in samples.
         semantics: name in `SEMANTICS`.
         sequence_length: tokens per sample.
-        stages: stages that fit the fleet.
+        stages: the stages after those in `passed`. All of them fit the fleet.
         ramp: the schedule.
         fleet: nodes that the stages were planned for.
-        passed: finished stages that do not fit the fleet. Empty at the start of a run.
+        passed: stages up to the last finished one that does not fit the fleet. Empty if all fit.
         clock: duration of stages and restarts, or None if no throughput is known.
         restarts_always: processes end at every boundary, not only if the world size changes.
         notes: remarks about the plan, for the user.
@@ -78,7 +78,7 @@ class TrainingPlan:
     stages: tuple[StagePlan, ...]
     ramp: RampSchedule
     fleet: Fleet
-    passed: tuple[PassedStage, ...] = ()
+    passed: tuple[StageExtent, ...] = ()
     clock: Clock | None = None
     restarts_always: bool = True
     notes: tuple[str, ...] = ()
@@ -124,7 +124,7 @@ class TrainingPlan:
             )
         return self.stages[index]
 
-    def stage_number(self, number: int) -> PassedStage:
+    def stage(self, number: int) -> StageExtent:
         """Returns a stage by its number, from 0."""
         return (*self.passed, *self.stages)[number]
 
@@ -238,7 +238,7 @@ def plan_training(
         )
     report.close()
     clock = Clock(
-        throughput=throughput or Throughput(points=((1, 1.0),), basis=""),
+        throughput=throughput or UNTIMED.throughput,
         sequence_length=sequence_length,
         restart_s=restart_s if throughput else 0.0,
         restarts_always=restarts_always,
@@ -265,7 +265,7 @@ def plan_training(
         ramp=schedule,
         fleet=fleet,
         passed=tuple(
-            PassedStage(**_counts(index, stage)) for index, stage in enumerate(walked[:passed])
+            StageExtent(**_counts(index, stage)) for index, stage in enumerate(walked[:passed])
         ),
         clock=clock if throughput else None,
         restarts_always=restarts_always,
@@ -341,9 +341,9 @@ def _check_accumulation(
     """Compares the largest stage with the requested accumulation, if it is among `stages`."""
     largest = max(stages, key=lambda stage: stage.global_batch_size)
     if largest.global_batch_size == max(stage.global_batch_size for stage in schedule.stages):
-        BatchPlan(
-            global_batch_size=largest.global_batch_size,
-            micro_batch_size=largest.micro_batch_size,
-            data_parallel_size=largest.data_parallel_size,
-            accumulate_grad_batches=largest.accumulate_grad_batches,
-        ).check_accumulation(batch.accumulate_grad_batches)
+        check_product(
+            largest.global_batch_size,
+            largest.micro_batch_size,
+            largest.data_parallel_size,
+            batch.accumulate_grad_batches,
+        )

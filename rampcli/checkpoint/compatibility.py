@@ -1,4 +1,4 @@
-"""Which settings and corpus a checkpoint must share with the run that resumes from it. No torch.
+"""Checks that a checkpoint fits the settings and corpus of a run that resumes. Imports no torch.
 
 World size, mesh and batch sizes may differ: a checkpoint loads on any number of ranks.
 """

@@ -46,7 +46,7 @@ def load_newest(
         NoCheckpointError: there are checkpoints, but all of them are damaged.
     """
     readable, damaged = read_checkpoints(run)
-    for error in damaged if dist.get_rank() == 0 else ():
+    for error in damaged.values() if dist.get_rank() == 0 else ():
         run.append_event("fault", reason=error.message)
     if not broadcast_from_rank_0(len(readable) + len(damaged)):
         return TrainingState()

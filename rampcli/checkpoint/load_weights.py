@@ -5,19 +5,17 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import torch
-from tokenizers import Tokenizer
 from torch import Tensor
 
 from rampcli.checkpoint.compatibility import check_compatible
 from rampcli.checkpoint.manifest import Checkpoint, read_checkpoints
 from rampcli.checkpoint.shards import Shard, shard_of
-from rampcli.checkpoint.state import MODEL, TOKENIZER
+from rampcli.checkpoint.state import MODEL
 from rampcli.checkpoint.tensor_files import SUFFIX, TensorFiles
 from rampcli.config import snapshot
 from rampcli.config.model_size import BYTES_PER_NUMBER, count_parameters
 from rampcli.config.schema import Config
-from rampcli.data.tokenizer import open_tokenizer
-from rampcli.errors import DamagedFileError, NoCheckpointError, UsageError, reason_of, visible
+from rampcli.errors import DamagedFileError, NoCheckpointError, reason_of, visible
 from rampcli.models.decoder import Decoder
 from rampcli.run_directory import RunDirectory
 
@@ -30,7 +28,7 @@ MAX_OTHER_BYTES = 2**30
 def open_run(path: Path, *, step: int | None) -> tuple[Config, Checkpoint]:
     """Returns a run's configuration and its newest whole checkpoint, or the one of `step`.
 
-    Warns on standard error about newer checkpoints that are damaged and passed over.
+    Warns on standard error about newer checkpoints that are damaged.
 
     Raises:
         UsageError: there is no run.
@@ -40,20 +38,23 @@ def open_run(path: Path, *, step: int | None) -> tuple[Config, Checkpoint]:
     run = RunDirectory(path)
     config = snapshot.read(run.config)
     found, unreadable = read_checkpoints(run)
-    damages = [error.message for error in unreadable]
+    damages = {
+        number: error.message for number, error in unreadable.items() if step in (None, number)
+    }
     for checkpoint in reversed(found):
         if step not in (None, checkpoint.step):
             continue
         check_compatible(checkpoint, settings=snapshot.identity(config))
         damage = damage_of(config, checkpoint)
         if damage is None:
-            for reason in damages:
-                print(f"warning: {reason}", file=sys.stderr)  # noqa: T201
+            for number, reason in damages.items():
+                if number > checkpoint.step:
+                    print(f"warning: {reason}", file=sys.stderr)  # noqa: T201
             return config, checkpoint
-        damages.append(visible(f"{checkpoint.path.name} is damaged: {damage}"))
+        damages[checkpoint.step] = visible(f"{checkpoint.path.name} is damaged: {damage}")
     which = "checkpoint" if step is None else f"checkpoint of step {step}"
     steps = ", ".join(str(checkpoint.step) for checkpoint in found)
-    reason = f": {damages[-1]}" if damages else ""
+    reason = f": {damages[max(damages)]}" if damages else ""
     raise NoCheckpointError(
         f"{path} has no {which} that is whole{reason}",
         remedy=f"--step, one of {steps}" if step is not None and steps else "training first",
@@ -112,20 +113,6 @@ def load_model(
     model.fill_buffers()
     read_weights(checkpoint, dict(model.named_parameters()))
     return model
-
-
-def tokenizer_of(checkpoint: Checkpoint) -> Tokenizer | None:
-    """Returns the tokenizer of the text that a checkpoint was trained on, or None if it has none.
-
-    Raises:
-        DamagedFileError: its file is not a tokenizer.
-    """
-    if TOKENIZER not in checkpoint.files:
-        return None
-    try:
-        return open_tokenizer(checkpoint.path / TOKENIZER)
-    except UsageError as error:
-        raise DamagedFileError(error.message) from error
 
 
 def read_weights(checkpoint: Checkpoint, weights: Mapping[str, Tensor]) -> None:

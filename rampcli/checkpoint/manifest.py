@@ -65,7 +65,7 @@ class Checkpoint:
             if path.stat().st_size != file["bytes"]:
                 return f"{name} has {path.stat().st_size} bytes instead of {file['bytes']}"
             if by_checksum and not checksum_fits(path, file):
-                return f"{name} has another checksum"
+                return f"{name} does not have the checksum in its manifest"
         return None
 
 
@@ -93,16 +93,16 @@ def read_checkpoint(folder: Path) -> Checkpoint:
     return Checkpoint(folder, manifest)
 
 
-def read_checkpoints(run: RunDirectory) -> tuple[list[Checkpoint], list[DamagedFileError]]:
-    """Returns complete checkpoints and the errors of damaged manifests, both oldest first."""
-    found, damaged = [], list[DamagedFileError]()
+def read_checkpoints(run: RunDirectory) -> tuple[list[Checkpoint], dict[int, DamagedFileError]]:
+    """Returns complete checkpoints and the errors of damaged manifests by step, oldest first."""
+    found, damaged = [], dict[int, DamagedFileError]()
     for folder in run.checkpoint_folders():
         try:
             found.append(read_checkpoint(folder))
         except FileNotFoundError:  # an interrupted save
             continue
         except DamagedFileError as error:
-            damaged.append(error)
+            damaged[step_of(folder)] = error
     return found, damaged
 
 
@@ -114,7 +114,7 @@ def complete_checkpoints(run: RunDirectory) -> list[Checkpoint]:
     """
     found, damaged = read_checkpoints(run)
     if damaged and not found:
-        raise damaged[-1]
+        raise damaged[max(damaged)]
     return found
 
 

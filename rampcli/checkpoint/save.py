@@ -165,7 +165,7 @@ class Checkpoints:
         copying, self._copying = self._copying, None
         if copying is not None:
             began = time.perf_counter()
-            copying.exception()
+            copying.exception()  # waits without raising: the background save raises the error
             self.stall_s += time.perf_counter() - began
 
     def _write(self, manifest: dict[str, Any], shards: Callable[[], list[Shard]]) -> None:

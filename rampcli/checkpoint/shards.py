@@ -63,7 +63,7 @@ def shards_to_save(tensors: Iterable[NamedTensor]) -> list[Shard]:
 
 
 def _replicas(tensor: Tensor, parameter: Tensor) -> tuple[tuple[int, ...], int, int]:
-    """Returns the mesh axes on which a tensor is replicated, their ranks, and this one's index."""
+    """Returns a tensor's replicated mesh axes, the number of its copies, and this rank's copy."""
     if not isinstance(parameter, DTensor):
         return (), 1, 0
     mesh = parameter.device_mesh
@@ -144,12 +144,12 @@ class Tiling:
         corners: list[tuple[tuple[int, ...], int]] = [((), sign)]
         for first, size in zip(offsets, shape, strict=True):
             corners = [
-                ((*corner, index), turn)
-                for corner, now in corners
-                for index, turn in ((first, now), (first + size, -now))
+                ((*corner, index), corner_sign)
+                for corner, before in corners
+                for index, corner_sign in ((first, before), (first + size, -before))
             ]
-        for corner, turn in corners:
-            if count := self._unmatched.pop(corner, 0) + turn:
+        for corner, corner_sign in corners:
+            if count := self._unmatched.pop(corner, 0) + corner_sign:
                 self._unmatched[corner] = count
 
 

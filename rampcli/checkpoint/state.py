@@ -1,4 +1,4 @@
-"""What a checkpoint holds: training state in its manifest, and tensors in its other files."""
+"""Contents of a checkpoint: training state in its manifest, and tensors in its other files."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -43,7 +43,7 @@ def named_tensors(
     Args:
         parts: this rank's parts of the model.
         optimizers: their optimisers.
-        copies: include tied weights that another part of the model has, and saves, too.
+        copies: also yield tied weights that another part of the model owns and saves.
     """
     states = {
         parameter: state for optimizer in optimizers for parameter, state in optimizer.state.items()

@@ -1,7 +1,8 @@
 """Shards in safetensors files (format: huggingface.co/docs/safetensors).
 
-Headers say where each shard lies in its tensor in the way of torch.distributed.checkpoint, so its
-reader reads these files too. Files are written and read in pieces, which are hashed on the way.
+Headers give the offsets of each shard in its tensor in the format of torch.distributed.checkpoint,
+so its reader can read these files too. Files are written and read in pieces, which are hashed on
+the way.
 """
 
 import errno
@@ -34,7 +35,7 @@ LANES = 4
 MIN_FILE_BYTES = 32 * 2**20
 """Smallest worthwhile file. A rank with less than twice this many bytes writes only one."""
 ALIGNED_BYTES = mmap.PAGESIZE
-"""Direct writes start at multiples of this and have multiples of this as size."""
+"""Offsets and sizes of direct writes are multiples of this."""
 DIRECT = getattr(os, "O_DIRECT", 0)
 OFFSETS = "DCP_SHARDING_INFO"
 """Metadata field with the offsets of each shard in its tensor."""
@@ -120,7 +121,10 @@ def _write_at(file: int, piece: memoryview, offset: int) -> int:
 
 
 def _fill(buffer: Tensor, parts: Sequence[Tensor]) -> Iterator[int]:
-    """Copies parts into a buffer in turn. Yields its filled bytes when full, and at the end."""
+    """Copies parts into a buffer in turn.
+
+    Yields the number of bytes in the buffer whenever it is full, and at the end.
+    """
     filled = 0
     for part in parts:
         taken = 0
@@ -314,11 +318,11 @@ def _read(
                 checksum.update(view[: end - begin])
             while waiting and waiting[0].first < end:
                 waiting[0].take(buffer[: end - begin], begin)
-                if waiting[0].last > end:
+                if waiting[0].end > end:
                     break
                 waiting.popleft()
     if checksum is not None and checksum.hexdigest() != expected:
-        raise DamagedFileError(f"{path.name} has another checksum")
+        raise DamagedFileError(f"{path.name} does not have the checksum in its manifest")
 
 
 @dataclass(slots=True)
@@ -330,8 +334,8 @@ class ShardRead:
         columns: the part of each row that is copied.
         shape: shape of the rows.
         first: first byte of the rows in the file.
-        last: byte after the rows.
-        bytes: buffer of the rows while they are read. It is the memory of `values` if that has
+        end: byte after the rows.
+        buffer: bytes of the rows while they are read. It is the memory of `values` if that has
             their layout.
     """
 
@@ -339,8 +343,8 @@ class ShardRead:
     columns: tuple[slice, ...]
     shape: tuple[int, ...]
     first: int
-    last: int
-    bytes: Tensor | None = None
+    end: int
+    buffer: Tensor | None = None
 
     @classmethod
     def of(cls, shard: Shard, stored: StoredShard) -> "ShardRead | None":
@@ -355,21 +359,21 @@ class ShardRead:
             columns=tuple(columns),
             shape=(rows.stop - rows.start, *stored.shape[1:]),
             first=stored.first_byte + rows.start * row_bytes,
-            last=stored.first_byte + rows.stop * row_bytes,
+            end=stored.first_byte + rows.stop * row_bytes,
         )
 
     def take(self, piece: Tensor, begin: int) -> None:
         """Copies from the piece that begins at byte `begin` of the file. Pieces come in order."""
-        if self.bytes is None:
+        if self.buffer is None:
             is_direct = self.values.shape == self.shape and self.values.is_contiguous()
             rows = self.values if is_direct else torch.empty(self.shape, dtype=self.values.dtype)
-            self.bytes = rows.view(-1).view(torch.uint8)
-        start, stop = max(self.first, begin), min(self.last, begin + len(piece))
-        self.bytes[start - self.first : stop - self.first].copy_(
+            self.buffer = rows.view(-1).view(torch.uint8)
+        start, stop = max(self.first, begin), min(self.end, begin + len(piece))
+        self.buffer[start - self.first : stop - self.first].copy_(
             piece[start - begin : stop - begin]
         )
-        if stop == self.last:
-            rows = self.bytes.view(self.values.dtype).view(self.shape)
+        if stop == self.end:
+            rows = self.buffer.view(self.values.dtype).view(self.shape)
             if rows.data_ptr() != self.values.data_ptr():
                 self.values.copy_(rows[(slice(None), *self.columns)])
-            self.bytes = None
+            self.buffer = None

@@ -5,8 +5,8 @@ hydra.
 """
 
 import gc
+import json
 import sys
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated
 
@@ -140,10 +140,19 @@ def plan(
     if what_if is not None:
         from rampcli.cli import planning
 
-        given = {"--plot": plot, "--dialects": show_dialects, "--seesaw": show_seesaw}
-        _check_what_if(name for name, value in given.items() if value)
+        given = {
+            "--plot": plot,
+            "--dialects": show_dialects,
+            "--seesaw": show_seesaw,
+            "--seesaw-factor": seesaw_factor,
+        }
+        if name := next((name for name, value in given.items() if value), None):
+            raise UsageError(
+                f"--what-if compares several plans, but {name} takes a single one",
+                remedy=f"{name} without --what-if",
+            )
         if not planning.compare(
-            factory, words, what_if, config_dir=config_dir, measured=measured, json_wanted=as_json
+            factory, words, what_if, config_dir=config_dir, measured=measured, as_json=as_json
         ):
             raise typer.Exit(2)
         return
@@ -163,24 +172,15 @@ def plan(
         planning.draw(resolved, plot)
         lines.append(f"wrote {plot}")
     if show_dialects:
-        planning.translate(resolved, json_wanted=as_json)
+        planning.translate(resolved, as_json=as_json)
     elif as_json:
-        typer.echo(planning.as_json(resolved.plan.to_json()))
+        typer.echo(json.dumps(resolved.plan.to_json(), indent=1))
     else:
         from rampcli.cli.console import show_plan
 
         show_plan(resolved)
         for line in lines:
             typer.echo(line)
-
-
-def _check_what_if(given: Iterable[str]) -> None:
-    """Checks that no option of a single plan is combined with --what-if."""
-    for name in given:
-        raise UsageError(
-            f"--what-if compares plans, and {name} is about one",
-            remedy=f"{name} without --what-if",
-        )
 
 
 def explain(
@@ -196,10 +196,7 @@ def explain(
     config_dir: ConfigDir = None,
     as_json: AsJson = False,
 ) -> None:
-    """Explain a setting, its value and its source.
-
-    Prints what the setting means, its value and where that value comes from.
-    """
+    """Explain what a setting means, its value and where that value comes from."""
     from rampcli.cli.explaining import explain_keys
 
     explain_keys(keys, factory=factory, config_dir=config_dir, as_json=as_json)
@@ -264,7 +261,9 @@ def generate(
     max_tokens: Annotated[
         int | None,
         typer.Option(
-            min=1, help="Most tokens to generate. Default: as many as fit.", show_default=False
+            min=1,
+            help="Maximum number of tokens to generate. Default: as many as fit.",
+            show_default=False,
         ),
     ] = None,
     temperature: Annotated[

@@ -41,7 +41,7 @@ def build_console() -> Console:
 def print_table(console: Console, table: Table) -> None:
     """Prints a table at its full width. A narrow terminal wraps lines, and no figure is cut."""
     natural = console.measure(table, options=console.options.update(width=10_000)).maximum
-    Console(highlight=False, width=max(console.width, natural)).print(table)
+    Output(highlight=False, width=max(console.width, natural)).print(table)
 
 
 def say(console: Console, text: str) -> None:

@@ -46,7 +46,9 @@ def build(
     train_bpe: Annotated[
         int | None,
         typer.Option(
-            metavar="N", help="Train a BPE tokenizer with N tokens instead.", show_default=False
+            metavar="N",
+            help="Train a BPE tokenizer with a vocabulary of N tokens, in place of --tokenizer.",
+            show_default=False,
         ),
     ] = None,
     eod: Annotated[
@@ -62,7 +64,9 @@ def build(
     ] = "text",
     workers: Annotated[
         int | None,
-        typer.Option(min=1, help="Number of processes. Default: one per CPU.", show_default=False),
+        typer.Option(
+            min=1, help="Number of processes. Default: at most one per CPU.", show_default=False
+        ),
     ] = None,
     on_bad_record: Annotated[
         OnBadRecord, typer.Option(help="What to do with a record without a valid text.")

@@ -11,7 +11,7 @@ from rich.text import Text
 from rampcli.checkpoint.manifest import consumed_samples
 from rampcli.cli.console import build_console, print_table, say
 from rampcli.config.run_plan import Resolved
-from rampcli.errors import UsageError, visible
+from rampcli.errors import visible
 from rampcli.launch.cancel import cancel
 from rampcli.launch.launchers import launcher_of
 from rampcli.launch.protocol import Job
@@ -19,7 +19,7 @@ from rampcli.launch.run_lock import Holder
 from rampcli.launch.status import RunStatus, read_status
 from rampcli.locks import is_held
 from rampcli.report.tables import build_table
-from rampcli.run_directory import COMPLETE, RunDirectory
+from rampcli.run_directory import COMPLETE, RunDirectory, existing_run
 
 
 def print_scripts(resolved: Resolved) -> None:
@@ -49,7 +49,7 @@ def print_status(run_dir: Path, *, as_json: bool) -> None:
         UsageError: the folder is not a run directory.
         DamagedFileError: a file of the run is damaged.
     """
-    directory = _run_directory(run_dir)
+    directory = existing_run(run_dir)
     status = read_status(directory)
     if as_json:
         typer.echo(json.dumps(status.to_json(), indent=1))
@@ -96,20 +96,10 @@ def cancel_run(run_dir: Path) -> None:
         UsageError: the folder is not a run directory, or the run is not training here.
         RampcliError: the queue does not answer.
     """
-    asked = cancel(_run_directory(run_dir))
+    asked = cancel(existing_run(run_dir))
     console = build_console()
     if isinstance(asked, Holder):
         say(console, f"asked {asked} to save and exit")
     else:
         print_jobs(asked, console)
         say(console, "a running job saves before it ends")
-
-
-def _run_directory(run_dir: Path) -> RunDirectory:
-    directory = RunDirectory(run_dir)
-    if not directory.config.is_file():
-        raise UsageError(
-            f"{run_dir} is not a run directory (it has no config.yaml)",
-            remedy="runs/NAME of a run that has started",
-        )
-    return directory

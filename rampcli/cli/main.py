@@ -48,7 +48,7 @@ app.command("cancel")(cancel)
 app.command("doctor")(doctor)
 app.command("completion")(completion)
 app.add_typer(data, name="data", help="Build a corpus from text, or inspect one.")
-app.add_typer(llm, name="llm", help="The same commands under the name that NeMo uses.")
+app.add_typer(llm, name="llm", help="The pretrain command under the name that NeMo uses.")
 
 
 def _print_version(wanted: bool) -> None:
@@ -67,7 +67,7 @@ Version = Annotated[
 
 @app.callback()
 def about(version: Version = False) -> None:
-    """Pretrain language models with a batch size that is planned, exact and grows."""
+    """Pretrain language models with a planned, exact batch size that can grow."""
 
 
 def check_working_directory() -> None:

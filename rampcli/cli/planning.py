@@ -4,11 +4,12 @@ import json
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+
+import typer
 
 from rampcli.batch.dialects import translate_plan
 from rampcli.batch.node_policies import NODE_POLICIES
-from rampcli.batch.ramp import RampSchedule
+from rampcli.batch.ramp import RAMP_KEY, RampSchedule
 from rampcli.batch.step_schedule import SCHEDULE_KEY, to_text
 from rampcli.batch.throughput import EFFICIENCY_KEY
 from rampcli.batch.throughput import to_text as points_to_text
@@ -25,21 +26,16 @@ from rampcli.errors import Report, UsageError, UsageErrors
 from rampcli.extras import requiring
 from rampcli.report.measured import measured_points
 from rampcli.report.plan_tables import comparison_table
-from rampcli.run_directory import RunDirectory
+from rampcli.run_directory import existing_run
 from rampcli.schedule.seesaw import staircase, steps_in_the_limit
 
 PICTURES = (".svg", ".png")
 
 
-def as_json(content: Any) -> str:
-    """Returns the text that `--json` prints."""
-    return json.dumps(content, indent=1)
-
-
 def with_measured(resolved: Resolved, directory: Path) -> Resolved:
     """Returns the plan with the throughput of an earlier run."""
     with sources_named(resolved.config):
-        points = measured_points(RunDirectory(directory), resolved.config)
+        points = measured_points(existing_run(directory), resolved.config)
     words = [f"{EFFICIENCY_KEY}='{points_to_text(points)}'"]
     return resolve(apply_overrides(resolved.config, words, place=f"measured in {directory}"))
 
@@ -51,7 +47,7 @@ def compare(
     *,
     config_dir: Path | None,
     measured: Path | None,
-    json_wanted: bool,
+    as_json: bool,
 ) -> bool:
     """Prints a plan for each value of a setting, side by side.
 
@@ -61,13 +57,13 @@ def compare(
         what_if: `KEY=VALUE,VALUE,...`.
         config_dir: the user's option files, or None.
         measured: run directory to take the throughput from, or None.
-        json_wanted: print JSON.
+        as_json: print JSON.
 
     Returns:
         Whether at least one plan fits.
 
     Raises:
-        UsageError: `what_if` has another form, or an error does not depend on the value.
+        UsageError: `what_if` does not have this form, or every value has the same error.
     """
     try:
         key, texts = read_values(what_if, group_names(config_dir))
@@ -87,21 +83,21 @@ def compare(
 
     variants = [(word, plan_with(word)) for word in (f"{key}={text}" for text in texts)]
     _raise_shared_errors([found for _, found in variants])
-    _print_comparison(variants, json_wanted=json_wanted)
+    _print_comparison(variants, as_json=as_json)
     return any(isinstance(found, Resolved) for _, found in variants)
 
 
 def _print_comparison(
-    variants: Sequence[tuple[str, Resolved | UsageError]], *, json_wanted: bool
+    variants: Sequence[tuple[str, Resolved | UsageError]], *, as_json: bool
 ) -> None:
-    if json_wanted:
+    if as_json:
         rows = [
             {"words": word, "plan": None, "error": found.message}
             if isinstance(found, UsageError)
             else {"words": word, "plan": found.plan.to_json(), "error": None}
             for word, found in variants
         ]
-        print(as_json(rows))  # noqa: T201
+        typer.echo(json.dumps(rows, indent=1))
         return
     console = build_console()
     print_table(console, comparison_table(variants))
@@ -113,12 +109,9 @@ def _print_comparison(
 def _raise_shared_errors(found: Sequence[Resolved | UsageError]) -> None:
     """Raises the errors that every value has: they do not depend on it."""
     each = [
-        {str(one): one for one in error.errors} for error in found if isinstance(error, UsageErrors)
-    ]
-    each += [
-        {str(error): error}
+        {str(one): one for one in (error.errors if isinstance(error, UsageErrors) else [error])}
         for error in found
-        if isinstance(error, UsageError) and not isinstance(error, UsageErrors)
+        if isinstance(error, UsageError)
     ]
     if len(each) == len(found):
         report = Report()
@@ -154,7 +147,7 @@ def draw(resolved: Resolved, path: Path) -> None:
         raise UsageError(f"--plot {path}: {error.strerror}", remedy="--plot plan.svg") from error
 
 
-def translate(resolved: Resolved, *, json_wanted: bool) -> None:
+def translate(resolved: Resolved, *, as_json: bool) -> None:
     """Prints the batch in each system's words, with the differences that they cannot express."""
     model = resolved.config.model
     translations = translate_plan(
@@ -164,8 +157,8 @@ def translate(resolved: Resolved, *, json_wanted: bool) -> None:
         num_pipeline_microbatches=resolved.config.parallel.num_pipeline_microbatches,
         expansion_factor_real_data=resolved.config.data.expansion_factor_real_data,
     )
-    if json_wanted:
-        print(as_json({name: asdict(one) for name, one in translations.items()}))  # noqa: T201
+    if as_json:
+        typer.echo(json.dumps({name: asdict(one) for name, one in translations.items()}, indent=1))
         return
     console = build_console()
     for name, translation in translations.items():
@@ -258,11 +251,11 @@ def _check_seesaw(resolved: Resolved, factor: float) -> None:
             f"--seesaw-factor {factor:g} does not let the batch grow", remedy="--seesaw-factor 2"
         )
     if len(plan.ramp.thresholds) > 1:
-        ramped = config.model.rampup_batch_size is not None
+        key = SCHEDULE_KEY if config.model.rampup_batch_size is None else RAMP_KEY
         raise UsageError(
-            "--seesaw derives the batch sizes, and this run has a schedule of its own",
-            keys=("model.rampup_batch_size" if ramped else SCHEDULE_KEY,),
-            remedy="model.rampup_batch_size=null",
+            "--seesaw derives the batch sizes, but this run has a schedule of its own",
+            keys=(key,),
+            remedy=f"{key}=null",
         )
     if plan.end_sample is None or plan.end_step is None:
         raise UsageError(

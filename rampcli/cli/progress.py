@@ -8,8 +8,9 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
-from rampcli.batch.training_plan import PassedStage, StagePlan, TrainingPlan
+from rampcli.batch.training_plan import StageExtent, StagePlan, TrainingPlan
 from rampcli.errors import visible
+from rampcli.launch.elastic import World
 from rampcli.launch.observer import Observer
 from rampcli.run_directory import loss_of
 
@@ -51,13 +52,11 @@ class Progress(Observer):
         if self.live is not None:
             self.live.stop()
 
-    def on_start(self, stage: StagePlan, *, gpus: int) -> None:
-        """Prints that the processes of a stage start."""
-        device = "GPU" if gpus else "CPU"
-        processes = f"{stage.world_size} process{'es' if stage.world_size > 1 else ''} on {device}"
-        emulation = (
-            f", {stage.num_nodes} nodes emulated on this host" if stage.num_nodes > 1 else ""
-        )
+    def on_start(self, stage: StagePlan, world: World, *, gpus: int) -> None:
+        """Prints that the processes of a world start to train a stage."""
+        device, nodes = "GPU" if gpus else "CPU", len(world.nodes)
+        processes = f"{world.ranks} process{'es' if world.ranks > 1 else ''} on {device}"
+        emulation = f", {nodes} nodes emulated on this host" if nodes > 1 else ""
         self.samples_per_s = None
         self._print(
             f"starting {self._name(stage)}: batch {stage.global_batch_size}, {processes}{emulation}"
@@ -84,7 +83,7 @@ class Progress(Observer):
             self._print(f"warning: {row['reason']}")
 
     def _line(self, row: dict[str, Any], samples_per_s: float) -> str:
-        stage = self.plan.stage_number(row["stage"])
+        stage = self.plan.stage(row["stage"])
         consumed = row["consumed_samples"]
         total = "" if self.plan.end_sample is None else f"/{self.plan.end_sample:,}"
         parts = [
@@ -99,7 +98,7 @@ class Progress(Observer):
                 parts.append(f"{name} {_duration(max(0, end - consumed) / samples_per_s)} left")
         return " · ".join(parts)
 
-    def _name(self, stage: PassedStage) -> str:
+    def _name(self, stage: StageExtent) -> str:
         return f"stage {stage.stage + 1}/{self.plan.number_of_stages}"
 
     def _print(self, line: str) -> None:

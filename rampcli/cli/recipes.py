@@ -12,12 +12,12 @@ from rampcli.batch.quantities import shorten
 from rampcli.bundled import bundled
 from rampcli.cli.console import build_console, print_table, say
 from rampcli.config.compose import apply_overrides
-from rampcli.config.corpora import OF_FILES
+from rampcli.config.corpora import PATH_FORMS
 from rampcli.config.model_size import count_parameters
 from rampcli.config.resolve import resolve
 from rampcli.config.schema import Config
 from rampcli.config.settings import shown
-from rampcli.config.snapshot import settings
+from rampcli.config.snapshot import canonical_values
 from rampcli.errors import UsageError
 from rampcli.report.explain import explain
 from rampcli.report.tables import build_table
@@ -78,7 +78,7 @@ def _function(name: str) -> Callable[..., Config]:
 
 def _required(config: Config) -> list[str]:
     """Returns the words without which the recipe is refused."""
-    return [PATH] if config.data.source in OF_FILES and config.data.path is None else []
+    return [PATH] if config.data.source in PATH_FORMS and config.data.path is None else []
 
 
 def _facts(name: str, config: Config) -> dict[str, Any]:
@@ -102,7 +102,7 @@ def _made_of(config: Config) -> dict[str, Any]:
     resolved = resolve(apply_overrides(config, _required(config)))
     options: dict[str, str] = {}
     own: dict[str, Any] = {}
-    for key, value in settings(resolved.config).items():
+    for key, value in canonical_values(resolved.config).items():
         place, _, line = explain(key, resolved)["set_by"].rpartition(":")
         folder, _, file = place.partition("/")
         if folder == bundled("recipes").name:

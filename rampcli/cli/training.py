@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from rich.console import Console
 
 from rampcli.checkpoint.manifest import complete_checkpoints, consumed_samples
-from rampcli.cli.console import build_console, say
+from rampcli.cli.console import build_console, print_table, say
 from rampcli.cli.jobs import print_jobs
 from rampcli.cli.progress import Progress
 from rampcli.config.resolve import resolve
@@ -97,7 +97,7 @@ def _print_outcome(outcome: Outcome, console: Console) -> None:
 
 
 def _print_complete(outcome: Outcome, console: Console) -> None:
-    console.print(run_table(outcome.run))
+    print_table(console, run_table(outcome.run))
     if losses := validations(outcome.run):
         console.print(f"\nvalidation loss {losses[0]:.3f} -> {losses[-1]:.3f}")
     say(console, f"run directory: {outcome.run.path}")

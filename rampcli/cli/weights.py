@@ -8,9 +8,9 @@ from typing import Any
 import typer
 
 from rampcli.checkpoint.manifest import complete_checkpoints
-from rampcli.errors import NoCheckpointError, UsageError
+from rampcli.errors import NoCheckpointError
 from rampcli.launch.program import run_program
-from rampcli.run_directory import RunDirectory
+from rampcli.run_directory import existing_run
 from rampcli.weights.import_model import import_model
 
 
@@ -30,13 +30,7 @@ def run_on_checkpoint(
         UsageError: `run_dir` is not a run directory.
         NoCheckpointError: the run has no checkpoint yet.
     """
-    run = RunDirectory(run_dir)
-    if not run.config.is_file():
-        raise UsageError(
-            f"{run_dir} is not a run directory (it has no config.yaml)",
-            remedy="runs/NAME, the directory of a trained run",
-        )
-    if not complete_checkpoints(run):
+    if not complete_checkpoints(existing_run(run_dir)):
         raise NoCheckpointError(
             f"{run_dir} has no checkpoint yet", remedy="again after the first checkpoint"
         )

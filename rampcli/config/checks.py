@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 from rampcli.batch.division import divisors
-from rampcli.config.corpora import check_corpora
+from rampcli.config.corpora import check_corpora, check_split
 from rampcli.config.launch_checks import LAUNCH_CHECKS
 from rampcli.config.model_size import head_size_of
 from rampcli.config.schema import Config
@@ -173,6 +173,7 @@ CHECKS: tuple[Callable[[Config], Any], ...] = (
     check_warmup,
     check_schedule,
     check_corpora,
+    check_split,
     *SPLIT_CHECKS,
     *LAUNCH_CHECKS,
 )

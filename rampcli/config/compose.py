@@ -14,7 +14,14 @@ from hydra import initialize_config_dir
 from yaml.constructor import SafeConstructor
 
 from rampcli.bundled import bundled
-from rampcli.config.groups import check_folder, check_option, folders, group_names, option_file
+from rampcli.config.groups import (
+    check_folder,
+    check_option,
+    folders,
+    group_names,
+    is_global,
+    option_file,
+)
 from rampcli.config.layers import (
     COMMAND_LINE,
     Entry,
@@ -78,8 +85,8 @@ def apply_overrides(
 ) -> Stack:
     """Returns the layers of a configuration with a layer of words on top, for `resolve`.
 
-    Another group option (`data=mock`) replaces the option's file. Above the files is what the
-    recipe set in Python, and above that are the words.
+    Another group option (`data=mock`) replaces the option's file. Settings that the recipe made in
+    Python apply over the files, and the words apply over both.
 
     Args:
         config: as a recipe returned it.
@@ -108,7 +115,7 @@ def apply_overrides(
     if options:
         choices = {key: entry for key, entry in choices.items() if key not in options} | options
         composed = _layers(
-            choices, config_dir=config_dir, known=composed, typed=options, report=own
+            choices, config_dir=config_dir, known=composed, by_user=options, report=own
         )
     values = {key: value for key, value in words.items() if key not in groups}
     layer = Layer.of(place, Precedence.USER, values, report=own)
@@ -123,12 +130,12 @@ def _layers(
     config_dir: Path | None,
     known: Iterable[Layer],
     report: Report,
-    typed: Collection[str] = (),
+    by_user: Collection[str] = (),
 ) -> tuple[Layer, ...]:
     """Returns a layer for each chosen file, in Hydra's order, and the recipe's values above them.
 
-    A value goes below the files if a group is chosen after it whose file sets it too. The files of
-    the groups in `typed`, which the user chose, rank above the recipe.
+    A value goes below the files if a later choice is a group whose file also sets it. The files of
+    the groups in `by_user` get the precedence `CHOSEN`, above the recipe's.
     """
     read = {layer.name: layer for layer in known}
     files: dict[str, Layer] = {}
@@ -140,7 +147,7 @@ def _layers(
             files[group] = _file_layer(path, group, name, report)
     files |= {
         group: replace(files[group], precedence=Precedence.CHOSEN)
-        for group in typed
+        for group in by_user
         if group in files
     }
     above: dict[str, Entry] = {}
@@ -221,9 +228,10 @@ def _exists(group: str, option: Any, config_dir: Path | None, place: str, report
 def _file_layer(path: Path, group: str, name: str, report: Report) -> Layer:
     """Returns the settings of a file of conf/; each place is `group/option.yaml:line`."""
     text = path.read_text(encoding="utf-8")
-    is_global = "@package _global_" in text.partition("\n")[0]
     root = yaml.compose(text, Loader=_Loader)
-    leaves = {key: (line, value) for key, line, value in _leaves(root, "" if is_global else group)}
+    leaves = {
+        key: (line, value) for key, line, value in _leaves(root, "" if is_global(text) else group)
+    }
     return Layer.of(
         name,
         Precedence.CONF,

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from decimal import Decimal, InvalidOperation
 from fractions import Fraction
-from math import gcd, isfinite, lcm
+from math import gcd, lcm
 from pathlib import Path
 
 from rampcli.config.schema import Config
@@ -13,11 +13,11 @@ from rampcli.errors import UsageError
 MOST_SHARES = 2**31
 """Limit of the sum of whole shares, so that products with counts of samples fit in 64 bits."""
 MOST_DIGITS = 30
-OF_FILES = {
-    "indexed": "PREFIX, of `rampcli data build`",
+PATH_FORMS = {
+    "indexed": "PREFIX, as given to `rampcli data build`",
     "text": "FILE, or a folder",
 }
-"""What `data.path` names, for the sources that read the user's files."""
+"""The form of `data.path`, for each source that reads the user's files."""
 
 
 def corpora_of(config: Config) -> list[tuple[int, Path]]:
@@ -32,7 +32,7 @@ def corpora_of(config: Config) -> list[tuple[int, Path]]:
     if blend is None:
         return [] if config.data.path is None else [(1, Path(config.data.path).expanduser())]
     if len(blend) % 2 or not blend:
-        raise _no_blend(blend, "is not a list of weights and paths in turn")
+        raise _invalid_blend(blend, "is not a list of weights and paths in turn")
     weights = []
     for word in blend[::2]:
         try:
@@ -40,9 +40,9 @@ def corpora_of(config: Config) -> list[tuple[int, Path]]:
         except InvalidOperation:
             weight = Decimal("nan")
         if not weight.is_finite():
-            raise _no_blend(blend, f"has {word} in place of a weight")
+            raise _invalid_blend(blend, f"has {word} in place of a weight")
         if weight <= 0:
-            raise _no_blend(blend, f"has the weight {word}, which is not above 0")
+            raise _invalid_blend(blend, f"has the weight {word}, which is not above 0")
         if abs(weight.adjusted()) > MOST_DIGITS:
             raise _too_many_digits()
         weights.append(Fraction(weight))
@@ -73,7 +73,7 @@ def _too_many_digits() -> UsageError:
     )
 
 
-def _no_blend(blend: list[str], reason: str) -> UsageError:
+def _invalid_blend(blend: list[str], reason: str) -> UsageError:
     return UsageError(
         f"data.blend={shown(blend)} {reason}",
         keys=("data.blend",),
@@ -82,19 +82,19 @@ def _no_blend(blend: list[str], reason: str) -> UsageError:
 
 
 def check_corpora(config: Config) -> None:
-    """Checks that the source has the paths that it needs and no others, and checks `data.split`."""
+    """Checks that the source has the paths that it needs and no others."""
     data = config.data
     given = {
         key: value
         for key, value in (("data.path", data.path), ("data.blend", data.blend))
         if value is not None
     }
-    if data.source in OF_FILES:
+    if data.source in PATH_FORMS:
         if not given:
             raise UsageError(
                 f"data.source={data.source} needs data.path, which is not given",
                 keys=("data.source", "data.path"),
-                remedy=f"data.path={OF_FILES[data.source]}",
+                remedy=f"data.path={PATH_FORMS[data.source]}",
             )
         if len(given) > 1:
             raise UsageError(
@@ -114,13 +114,15 @@ def check_corpora(config: Config) -> None:
             keys=(key, "data.source"),
             remedy="data=indexed",
         )
-    if (
-        len(data.split) != 3
-        or not all(isfinite(share) and share >= 0 for share in data.split)
-        or data.split[0] <= 0
-    ):
+
+
+def check_split(config: Config) -> None:
+    """Checks that `data.split` has three shares: the first above 0, the others at least 0."""
+    split = config.data.split
+    if len(split) != 3 or min(split) < 0 or split[0] <= 0:
         raise UsageError(
-            f"data.split={shown(data.split)} does not hold three shares with the first above 0",
+            f"data.split={shown(split)} is not three shares: the first above 0, the others at"
+            " least 0",
             keys=("data.split",),
             remedy="data.split=[98,1,1]",
         )

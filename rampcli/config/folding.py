@@ -67,7 +67,7 @@ class _Folding:
         self.decided: dict[str, Entry] = {}
 
     def decide(self, key: str, by: str, value: Any) -> None:
-        """Sets a key because of the key `by`, with the precedence of that."""
+        """Sets a key because `by` is set, with the precedence of `by`."""
         entry = self.decided.get(by)
         place = (
             entry.place
@@ -103,8 +103,8 @@ def _fold_maxtext(folding: _Folding) -> tuple[str, ...]:
     words = {word: values[word] for word in WORDS if values[word] is not None}
     if not words:
         return ()
-    speakers = [word for word in words if word != PER_DEVICE] or [PER_DEVICE]
-    speaker = max(speakers, key=lambda word: (precedence[word], word == ENABLE))
+    sources = [word for word in words if word != PER_DEVICE] or [PER_DEVICE]
+    source = max(sources, key=lambda word: (precedence[word], word == ENABLE))
     meant = translate(
         words,
         num_devices=values["trainer.num_nodes"] * values["trainer.devices"],
@@ -114,7 +114,7 @@ def _fold_maxtext(folding: _Folding) -> tuple[str, ...]:
     notes = []
     for key, value in meant.items():
         counts_batch = PER_DEVICE in words and (key == GLOBAL_KEY or not words.get(ENABLE))
-        word = PER_DEVICE if counts_batch else speaker
+        word = PER_DEVICE if counts_batch else source
         if not _is_set_as_near(folding, key, word, value):
             if key == GLOBAL_KEY and values[key] not in (None, value):
                 place = folding.stack.entry(key).place
@@ -136,7 +136,7 @@ def _fold_maxtext(folding: _Folding) -> tuple[str, ...]:
 def _is_set_as_near(folding: _Folding, key: str, word: str, value: Any) -> bool:
     """Returns whether a key is set to another value at least as near to the user as the word."""
     if key == ACCUMULATE_KEY:
-        # `translate` has checked that it is 1, and the micro batch is another one now.
+        # `translate` refuses a value above 1, and 1 does not fit the new micro batch.
         return False
     near = (
         folding.precedence[key] >= folding.precedence[word]

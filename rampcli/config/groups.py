@@ -2,6 +2,7 @@
 
 import difflib
 import filecmp
+import re
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from rampcli.config.settings import shown
 from rampcli.errors import UsageError
 
 LARGEST_FILE_BYTES = 20_000
+_GLOBAL = re.compile(r"\s*#\s*@package\s+_global_\s*")
 MOST_OFFERED = 4
 """Names that a remedy lists at most."""
 
@@ -98,6 +100,11 @@ def check_folder(config_dir: Path) -> None:
                 )
 
 
+def is_global(text: str) -> bool:
+    """Returns whether the first line that is not blank is `# @package _global_`, Hydra's header."""
+    return _GLOBAL.fullmatch(next(filter(str.strip, text.splitlines()), "")) is not None
+
+
 def _check_file(path: Path, *, place: str, key: str) -> None:
     """Checks a file of a user without constructing anything from it.
 
@@ -116,9 +123,9 @@ def _check_file(path: Path, *, place: str, key: str) -> None:
     except plain_yaml.NotPlainError as error:
         raise refuse(error.reason, error.line) from error
     for number, text_line in enumerate(text.splitlines(), start=1):
-        comment, header, package = text_line.partition("@package")
-        if header and comment.lstrip().startswith("#") and package.strip(": ") != "_global_":
-            raise refuse("its package is neither its group nor _global_", number)
+        comment, header, _ = text_line.partition("@package")
+        if header and comment.lstrip().startswith("#") and not is_global(text):
+            raise refuse("the only package header that is supported is # @package _global_", number)
     for name, _ in root.value:
         if name.value in ("defaults", "hydra"):
             raise refuse(

@@ -1,4 +1,4 @@
-"""Checks the settings of how workers are launched."""
+"""Checks the launch settings."""
 
 import re
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""The settings of how a run is divided into stages, launched and saved."""
+"""Settings for dividing a run into stages, launching it and saving it."""
 
 from dataclasses import dataclass, field
 from typing import Literal
@@ -71,8 +71,8 @@ class CheckpointConfig:
 
     every_steps: int | None = setting(
         None,
-        "Interval between checkpoints, besides those at the end of a stage, on a signal and at"
-        " the end of the run. `null`: no others.",
+        "Interval between checkpoints. Processes also save before they end: at a boundary with new"
+        " processes, on a signal and at the end of the run. `null`: only then.",
         unit="optimiser steps",
         at_least=1,
     )
@@ -86,7 +86,7 @@ class CheckpointConfig:
 
 @dataclass(kw_only=True, slots=True)
 class SlurmConfig:
-    """Options of the Slurm jobs, and what a job sets up. The jobs' scripts quote all of them."""
+    """Options of the Slurm jobs and the environment of their workers. Scripts quote all values."""
 
     partition: str | None = setting(None, "Partition. `null`: the cluster's default.")
     account: str | None = setting(None, "Account that is charged. `null`: the cluster's default.")
@@ -150,7 +150,7 @@ class LaunchConfig:
     )
     grace_s: float = setting(
         30.0,
-        "Time that workers have to save when they are asked to stop. After it they are killed.",
+        "Time that workers have to save when they are asked to stop. Then they are killed.",
         unit="seconds",
         above=0,
     )

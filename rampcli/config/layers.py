@@ -1,8 +1,9 @@
 """A configuration as a stack of layers: one for each file, for the recipe and the command line.
 
-A layer maps dotted keys to a typed value and the place that sets it. If two layers set the same
-key, the one with the higher precedence applies. Values, provenance (`explain`, `--cfg`) and the
-sources in errors are all read off the stack.
+A layer maps dotted keys to a typed value and the place that sets it. The last layer that sets a key
+applies. Precedences decide only between different keys that compete, such as two spellings of one
+setting. Values, provenance (`explain`, `--cfg`) and the sources in errors are all read from the
+stack.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -112,10 +113,9 @@ class Stack:
     """Layers above the defaults of the schema.
 
     Attributes:
-        composed: what `compose` made of files and a recipe's words.
+        composed: layers of files and of a recipe's choices, made by `compose`.
         overrides: layers above those: edits in Python, the command line, and folded spellings.
-        choices: the words that `composed` was made of: by group, the option; by setting, what the
-            recipe sets.
+        choices: what `composed` was made from: option names by group, and entries by setting.
     """
 
     composed: tuple[Layer, ...] = ()
@@ -188,19 +188,20 @@ class Stack:
         return tuple(dict.fromkeys(places))
 
     def _in_words_used(self, remedy: str) -> str:
-        """Returns a remedy in the words that were typed; others would contradict them.
+        """Returns a remedy with the spellings that the user typed in place of canonical keys.
 
-        Alternatives that those words cannot express are left out.
+        Canonical keys would contradict those spellings. Alternatives that they cannot express are
+        left out.
         """
-        ways, used = remedy.split(", or "), []
+        alternatives, used = remedy.split(", or "), []
         for key, (_, entry) in self._nearest.items():
             if entry.by in FOREIGN and key not in FOREIGN:
                 used.append(entry.by)
                 if entry.by in SPELLINGS:
-                    ways = [way.replace(f"{key}=", f"{entry.by}=") for way in ways]
+                    alternatives = [one.replace(f"{key}=", f"{entry.by}=") for one in alternatives]
                 elif key not in SUGGESTED:
-                    ways = [way for way in ways if f"{key}=" not in way]
-        return ", or ".join(ways) or f"another {' or '.join(dict.fromkeys(used))}"
+                    alternatives = [one for one in alternatives if f"{key}=" not in one]
+        return ", or ".join(alternatives) or f"another {' or '.join(dict.fromkeys(used))}"
 
 
 def _same(one: Any, other: Any) -> bool:

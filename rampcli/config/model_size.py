@@ -4,8 +4,8 @@ from rampcli.config.schema import Config, ModelConfig
 
 BYTES_PER_NUMBER = 4
 """Weights and optimiser states are kept in fp32."""
-STATES = 2
-"""Numbers that AdamW keeps per weight. Muon keeps one per weight of the layers' matrices."""
+STATES_PER_WEIGHT = 2
+"""Optimiser states that AdamW keeps. Muon keeps one per weight of the layers' matrices."""
 
 
 def head_size_of(model: ModelConfig) -> int:
@@ -18,7 +18,7 @@ def count_parameters(model: ModelConfig, *, sequence_length: int) -> int:
     width, head_size = model.hidden_size, head_size_of(model)
     query_key_value = _query_key_value(model)
     norm = width * (2 if model.normalization == "layernorm" else 1)
-    biases = query_key_value + width + _inner(model) * model.ffn_hidden_size + width
+    biases = query_key_value + width + _input_matrices(model) * model.ffn_hidden_size + width
     layer = (
         _matrices(model)
         + 2 * norm
@@ -31,24 +31,26 @@ def count_parameters(model: ModelConfig, *, sequence_length: int) -> int:
 
 
 def _query_key_value(model: ModelConfig) -> int:
+    """Returns the width of a token's query, key and value vectors together."""
     return (
         model.num_attention_heads + 2 * (model.num_query_groups or model.num_attention_heads)
     ) * head_size_of(model)
 
 
-def _inner(model: ModelConfig) -> int:
+def _input_matrices(model: ModelConfig) -> int:
+    """Returns the number of input projections of a feed-forward layer. SwiGLU has a gate."""
     return 2 if model.activation == "swiglu" else 1
 
 
 def _matrices(model: ModelConfig) -> int:
     """Returns the number of weights in the matrices of a layer."""
     attention = _query_key_value(model) + model.num_attention_heads * head_size_of(model)
-    return model.hidden_size * (attention + (_inner(model) + 1) * model.ffn_hidden_size)
+    return model.hidden_size * (attention + (_input_matrices(model) + 1) * model.ffn_hidden_size)
 
 
 def checkpoint_bytes(config: Config) -> int:
     """Returns the bytes of a checkpoint's tensors: weights and optimiser states."""
-    numbers = (1 + STATES) * count_parameters(
+    numbers = (1 + STATES_PER_WEIGHT) * count_parameters(
         config.model, sequence_length=config.data.sequence_length
     )
     if config.optim.optimizer == "muon":

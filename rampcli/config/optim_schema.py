@@ -40,7 +40,7 @@ class OptimConfig:
     skip_step_sigma: float | None = setting(
         None,
         "Skip a step whose loss or gradient norm is more than this many standard deviations above"
-        " the last 128. `null`: skip none.",
+        " the mean of the last 128 steps. `null`: skip none.",
         above=0,
     )
 
@@ -52,9 +52,9 @@ class ScheduleConfig:
     decay_style: str = setting(
         "cosine",
         "Shape of the decay. `linear`, `cosine`, `quarter_cosine` (the first quarter of a cosine)"
-        " and `wsd` (constant, then linear) end at `optim.min_lr`. `inverse_sqrt` falls as one over"
-        " the square root of the samples, `seesaw` as one over that of the batch size. `constant`:"
-        " no decay.",
+        " and `wsd` (constant, then linear) end at `optim.min_lr`. `inverse_sqrt` is"
+        " proportional to 1 / sqrt(samples), `seesaw` to 1 / sqrt(batch size). `constant`: no"
+        " decay.",
         choices=DECAY_STYLES,
     )
     wsd_decay_samples: int | None = setting(
@@ -65,7 +65,7 @@ class ScheduleConfig:
     )
     batch_coupling: str = setting(
         "none",
-        "How a batch below the largest scales the learning rate: not at all, by the square root"
-        " of its share of the largest, or by its share.",
+        "How a batch below the largest scales the learning rate, where r is the batch divided by"
+        " the largest. `none`: by 1. `sqrt`: by the square root of r. `linear`: by r.",
         choices=BATCH_COUPLINGS,
     )

@@ -8,10 +8,11 @@ from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
 
-from rampcli.batch.loading import LoadedBatch, loading_hosts
+from rampcli.batch.loading import LoadedBatch, count_readers
 from rampcli.batch.nodes import Fleet
 from rampcli.batch.pipeline import check_pipeline
 from rampcli.batch.plan import ParallelSizes
+from rampcli.batch.quantities import as_written
 from rampcli.batch.run_settings import BatchSettings, RampSettings, RunLength
 from rampcli.batch.throughput import EFFICIENCY_KEY, Throughput, parse_points
 from rampcli.batch.training_plan import StagePlan, TrainingPlan, plan_training
@@ -67,7 +68,7 @@ class Resolved:
         factor = self.config.data.expansion_factor_real_data
         if factor is None or factor <= 0:
             return None
-        expansion = Fraction(str(factor))
+        expansion = as_written(factor)
         passes = self.plan.loads_per_step(stage)
         loaded = LoadedBatch.of(
             per_device_batch_size=Fraction(stage.global_batch_size, stage.world_size * passes),
@@ -75,7 +76,7 @@ class Resolved:
             num_devices=stage.world_size,
             gradient_accumulation_steps=passes,
         )
-        return loaded, loading_hosts(stage.num_nodes, expansion)
+        return loaded, count_readers(stage.num_nodes, expansion)
 
 
 def run_dir_of(config: Config) -> Path:
@@ -98,7 +99,7 @@ def run_plan(config: Config, *, consumed_samples: int = 0) -> Resolved:
         ahead = [
             stage
             for stage in resolved.plan.stages
-            if stage.samples is None or stage.first_sample + stage.samples > consumed_samples
+            if stage.end_sample is None or stage.end_sample > consumed_samples
         ]
         _check_stages(resolved, ahead)
     return resolved
@@ -170,7 +171,7 @@ def _check_stages(resolved: Resolved, stages: Sequence[StagePlan]) -> None:
     with report.noting():
         check_pipeline(
             num_pipeline_microbatches=config.parallel.num_pipeline_microbatches,
-            stages=config.parallel.pipeline_parallel_size,
+            pipeline_size=config.parallel.pipeline_parallel_size,
             num_layers=config.model.num_layers,
         )
     with report.noting():

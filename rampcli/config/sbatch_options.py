@@ -3,7 +3,7 @@
 import re
 
 FORBIDDEN = {
-    "array": "each job of the chain is a single one",
+    "array": "a job of the chain cannot be an array",
     "chdir": "rampcli finds a job by its folder",
     "clusters": "rampcli finds a job on the default cluster",
     "dependency": "each job depends on the one before it",

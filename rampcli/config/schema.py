@@ -135,7 +135,7 @@ class DataConfig:
     path: str | None = setting(
         None,
         "Corpus. For `indexed`, the common prefix of its two files; for `text`, a file or folder."
-        " `null`: none, or those in `blend`.",
+        " `null`: no corpus, or the corpora in `blend`.",
     )
     blend: list[str] | None = setting(
         None,
@@ -149,7 +149,7 @@ class DataConfig:
     )
     validation_path: str | None = setting(
         None,
-        "Corpus used for validation as a whole, instead of the share in `split`. `null`: use"
+        "Corpus that is used only for validation, instead of the share in `split`. `null`: use"
         " `split`.",
     )
     tokenizer: str = setting(
@@ -170,8 +170,8 @@ class DataConfig:
     )
     expansion_factor_real_data: float | None = setting(
         None,
-        "Above 1: one host in this many reads data, for all of them. Below 1: a larger job's data"
-        " is read on fewer hosts. `null`, or MaxText's -1: every host reads its own.",
+        "Above 1: one host in this many reads data and sends the others their samples. `null`, up"
+        " to 1, or MaxText's -1: every host reads its own.",
     )
     audit_order: bool = setting(
         False, "Record which samples the ranks read, as `order_hash` in `metrics.jsonl`."

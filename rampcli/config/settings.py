@@ -48,6 +48,7 @@ EXAMPLES = {
     "enable_rampup_batch_size": "true",
     "global_rampup_samples": "500",
 }
+LIST_ALL = "rampcli pretrain --factory NAME --cfg, which lists all settings"
 _TYPE_NAMES = {
     int: "an integer",
     float: "a number",
@@ -213,7 +214,7 @@ def unknown_key(key: str, groups: Mapping[str, Any] | None = None) -> UsageError
         f"{group}=OPTION" for group in difflib.get_close_matches(key, groups or (), n=1, cutoff=0.6)
     ]
     near = nearest_keys(key)
-    remedy = " or ".join(near_groups + near) or "rampcli pretrain --factory NAME --cfg lists all"
+    remedy = " or ".join(near_groups + near) or LIST_ALL
     return UsageError(f"there is no setting {key}", keys=(key, *near), remedy=remedy)
 
 

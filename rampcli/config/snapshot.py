@@ -14,8 +14,7 @@ from rampcli.batch.plan import GLOBAL_KEY
 from rampcli.config.checks import CHECKS, check_ranges
 from rampcli.config.layers import DEFAULT, Entry, Layer, Precedence, Stack, placed, stack_of
 from rampcli.config.schema import Config
-from rampcli.config.settings import FOREIGN, flatten, leaves, nest, shown, unknown_key
-from rampcli.config.settings import settings as all_settings
+from rampcli.config.settings import FOREIGN, flatten, leaves, nest, settings, shown, unknown_key
 from rampcli.errors import Report, UsageError, printable
 
 MOST_BYTES = 200_000
@@ -33,7 +32,7 @@ IDENTITY = (
 )
 
 
-def settings(config: Config) -> dict[str, Any]:
+def canonical_values(config: Config) -> dict[str, Any]:
     """Returns the settings as plain data by dotted key, in the order of the schema.
 
     Spellings of other systems are left out.
@@ -46,16 +45,18 @@ def identity(config: Config) -> dict[str, Any]:
 
     A resume must not change them.
     """
-    return {key: value for key, value in settings(config).items() if key.startswith(IDENTITY)}
+    return {
+        key: value for key, value in canonical_values(config).items() if key.startswith(IDENTITY)
+    }
 
 
 def to_yaml(config: Config) -> str:
     """Returns a settled configuration as YAML: its settings, then the places that set them."""
     stack = stack_of(config)
-    places = {key: printable(stack.entry(key).place) for key in settings(config)}
+    places = {key: printable(stack.entry(key).place) for key in canonical_values(config)}
     # A reference in a place, such as a folder named ${x}, could not be read back.
     set_by = {key: place.replace("${", "{") for key, place in places.items() if place != DEFAULT}
-    content = nest(settings(config)) | ({PLACES: set_by} if set_by else {})
+    content = nest(canonical_values(config)) | ({PLACES: set_by} if set_by else {})
     return OmegaConf.to_yaml(OmegaConf.create(content))
 
 
@@ -87,7 +88,7 @@ def read(path: Path) -> Config:
     entries = {
         key: Entry(entry.value, printable(places[key])) if key in places else entry
         for key, entry in layer.entries.items()
-        if key in places or entry.value != all_settings()[key].default
+        if key in places or entry.value != settings()[key].default
     }
     config = Stack(overrides=(Layer(layer.name, layer.precedence, entries),)).config()
     for checks in ((check_ranges,), CHECKS):  # the others rely on the ranges
@@ -111,7 +112,7 @@ def _check_places(places: Any) -> None:
     if not isinstance(places, dict):
         raise UsageError(f"{PLACES} is not a section")
     for key, place in places.items():
-        if key not in all_settings():
+        if key not in settings():
             raise unknown_key(key)
         if not isinstance(place, str):
             raise UsageError(f"{PLACES}: the place of {key} is not a string", keys=(key,))

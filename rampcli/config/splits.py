@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from math import gcd
 
 from rampcli.batch.division import divisors
-from rampcli.batch.pipeline import PIPELINE_KEY, STAGES_KEY
+from rampcli.batch.pipeline import MICROBATCHES_KEY, PIPELINE_SIZE_KEY
 from rampcli.batch.plan import ACCUMULATE_KEY, GLOBAL_KEY, MICRO_KEY
 from rampcli.batch.training_plan import StagePlan
 from rampcli.config.schema import Config
@@ -68,24 +68,24 @@ def check_pipeline_parts(config: Config) -> None:
     with report.noting():
         if parts > 1 and ranks == 1:
             raise UsageError(
-                f"{VIRTUAL_KEY}={parts} needs a pipeline, and {STAGES_KEY}=1",
-                keys=(VIRTUAL_KEY, STAGES_KEY),
+                f"{VIRTUAL_KEY}={parts} needs a pipeline, and {PIPELINE_SIZE_KEY}=1",
+                keys=(VIRTUAL_KEY, PIPELINE_SIZE_KEY),
                 remedy=f"{VIRTUAL_KEY}=1",
             )
         # Layers that do not divide over the ranks are reported by `check_pipeline`.
         if layers % ranks == 0 and layers % (ranks * parts):
             raise UsageError(
-                f"model.num_layers={layers} does not divide into {STAGES_KEY}={ranks} x"
+                f"model.num_layers={layers} does not divide into {PIPELINE_SIZE_KEY}={ranks} x"
                 f" {VIRTUAL_KEY}={parts}",
-                keys=(VIRTUAL_KEY, "model.num_layers", STAGES_KEY),
+                keys=(VIRTUAL_KEY, "model.num_layers", PIPELINE_SIZE_KEY),
                 remedy=f"{VIRTUAL_KEY}={divisors(layers // ranks, most=parts)[-1]}",
             )
     with report.noting():
         if ranks > 1 and config.trainer.accumulate_reduce == "each":
             raise UsageError(
-                f"trainer.accumulate_reduce=each and {STAGES_KEY}={ranks} exclude each other: a"
-                " pipeline reduces after its last micro batch",
-                keys=("trainer.accumulate_reduce", STAGES_KEY),
+                f"trainer.accumulate_reduce=each and {PIPELINE_SIZE_KEY}={ranks} exclude each"
+                " other: a pipeline reduces after its last micro batch",
+                keys=("trainer.accumulate_reduce", PIPELINE_SIZE_KEY),
                 remedy="trainer.accumulate_reduce=last",
             )
     report.close()
@@ -136,9 +136,9 @@ def _check_pieces(config: Config, stages: Sequence[StagePlan]) -> None:
             stage.accumulate_grad_batches % ranks for stage in stages
         )
         raise UsageError(
-            f"{MICRO_KEY}={micro} does not divide into {PIPELINE_KEY}={pieces}",
-            keys=(PIPELINE_KEY, MICRO_KEY),
-            remedy=f"{PIPELINE_KEY}={nearest or 'null'}"
+            f"{MICRO_KEY}={micro} does not divide into {MICROBATCHES_KEY}={pieces}",
+            keys=(MICROBATCHES_KEY, MICRO_KEY),
+            remedy=f"{MICROBATCHES_KEY}={nearest or 'null'}"
             + (f" {VIRTUAL_KEY}=1" if interleaved and nearest is None else ""),
         )
 
@@ -157,7 +157,7 @@ def _check_rounds(config: Config, stages: Sequence[StagePlan]) -> None:
             raise UsageError(
                 f"stage {stage.stage}: the interleaved schedule takes micro batches {ranks} at a"
                 f" time, and a step has {micro_batches}",
-                keys=(VIRTUAL_KEY, STAGES_KEY, GLOBAL_KEY, MICRO_KEY, ACCUMULATE_KEY),
+                keys=(VIRTUAL_KEY, PIPELINE_SIZE_KEY, GLOBAL_KEY, MICRO_KEY, ACCUMULATE_KEY),
                 remedy=f"{VIRTUAL_KEY}=1",
             )
 

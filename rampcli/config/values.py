@@ -25,7 +25,7 @@ def put(config: Config, key: str, value: Any) -> None:
 
 
 def typed(key: str, value: Any) -> Any:
-    """Returns a value as the type of its setting.
+    """Returns a value converted to the type of its setting.
 
     Raises:
         UsageError: there is no such setting, or the value does not have its type.
@@ -43,28 +43,25 @@ def typed(key: str, value: Any) -> Any:
     if value is None and setting.optional:
         return None
     try:
-        number = _convert(setting.type, value)
+        converted = _convert(setting.type, value)
     except (OmegaConfBaseException, ValueError, TypeError) as error:
         raise UsageError(
             f"{key}={shown(value)} is not {setting.type_name()}",
             keys=(key,),
             remedy=setting.example(),
         ) from error
-    if isinstance(number, float) and not math.isfinite(number):
+    items = converted if isinstance(converted, list) else [converted]
+    numbers = [item for item in items if isinstance(item, int | float)]
+    if not all(map(math.isfinite, numbers)):
         raise UsageError(
             f"{key}={shown(value)} is not a finite number", keys=(key,), remedy=setting.example()
         )
-    bounded = setting.at_most is not None and not isinstance(number, list)
-    numbers = [
-        item
-        for item in (number if isinstance(number, list) else [number])
-        if isinstance(item, int | float)
-    ]
-    if not bounded and any(abs(item) > MOST for item in numbers):
+    bounded = setting.at_most is not None and not isinstance(converted, list)
+    if not bounded and any(abs(number) > MOST for number in numbers):
         raise UsageError(
             f"{key}={shown(value)} is beyond {MOST:.0e}", keys=(key,), remedy=setting.example()
         )
-    return number
+    return converted
 
 
 def _convert(kind: Any, value: Any) -> Any:
@@ -75,7 +72,7 @@ def _convert(kind: Any, value: Any) -> Any:
     if value is None or isinstance(value, list | dict):
         raise ValueError("not a single value")
     if get_origin(kind) is Literal:
-        return get_args(kind)[get_args(kind).index(value)]  # not an equal subclass of str
+        return get_args(kind)[get_args(kind).index(value)]  # the schema's own string
     if kind in (int, float) and isinstance(value, str) and not value.isascii():
         raise ValueError("not an ASCII number")
     if kind is int and isinstance(value, str):

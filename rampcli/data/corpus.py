@@ -40,7 +40,7 @@ class Samples:
 class Corpus(Protocol):
     """A fixed number of windows of `sequence_length` tokens, read by index.
 
-    `name` identifies the corpus in messages. `fingerprint` changes with its contents.
+    `name` identifies the corpus in messages. `fingerprint` identifies its contents.
     """
 
     @property
@@ -85,7 +85,8 @@ class TokenCorpus:
         unit: units of these offsets per token: 1 if they count tokens, else bytes per token.
         first, end: range of `tokens` that belongs to this corpus.
         cut: how tokens are cut into samples.
-        contents: hash of the tokens.
+        contents: hash that identifies the tokens: of all of them if they are in memory, else of the
+            size of the files and of samples across their tokens.
         check_unchanged: raises a `UsageError` if the files have changed since they were opened.
     """
 
@@ -161,9 +162,8 @@ class TokenCorpus:
         for row, first in enumerate(firsts):
             inside = self._starts_between(first, first + self.cut.sequence_length) - first
             labels[row, inside - 1] = IGNORED
-            starts[row, inside[inside < self.cut.sequence_length]] = inside[
-                inside < self.cut.sequence_length
-            ]
+            within = inside[inside < self.cut.sequence_length]
+            starts[row, within] = within
         if not self.cut.document_mask:
             return None
         return np.arange(self.cut.sequence_length) - np.maximum.accumulate(starts, axis=1)

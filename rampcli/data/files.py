@@ -68,7 +68,7 @@ def open_text(config: Config) -> Opened:
     """
     texts = {}
     for path, key in paths_of(config).items():
-        with blaming(key):
+        with naming_setting(key):
             texts[path] = texts_of(path)
     if config.data.tokenizer == "bytes":
         tokenizer = byte_tokenizer()
@@ -170,7 +170,7 @@ def in_memory(
 
 
 def open_indexed(config: Config) -> Opened:
-    """Opens indexed files; reads only their indices.
+    """Opens indexed files; reads their indices and samples across their tokens.
 
     Raises:
         UsageError: a file cannot be read, files have different tokenizers, or the model's
@@ -248,8 +248,8 @@ def paths_of(config: Config) -> dict[Path, str]:
 
 
 @contextmanager
-def blaming(key: str) -> Iterator[None]:
-    """Attaches a setting to a UsageError that names none."""
+def naming_setting(key: str) -> Iterator[None]:
+    """Adds a setting to a UsageError that does not name any."""
     try:
         yield
     except UsageError as error:
@@ -263,7 +263,7 @@ def _open_all(
     """Opens training and validation corpora: separate corpora, or parts of the same ones."""
     opened = {}
     for path, key in paths_of(config).items():
-        with blaming(key):
+        with naming_setting(key):
             opened[path] = open_path(path)
     shares, paths = zip(*corpora_of(config), strict=True)
     training = [opened[path] for path in paths]

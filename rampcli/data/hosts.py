@@ -1,4 +1,4 @@
-"""Which processes read data for which others (MaxText's `expansion_factor_real_data`)."""
+"""Assigns a reading process to every process (MaxText's `expansion_factor_real_data`)."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -8,7 +8,7 @@ import torch
 import torch.distributed as dist
 from numpy.typing import NDArray
 
-from rampcli.batch.loading import reading_hosts
+from rampcli.batch.loading import reader_of_each_host
 from rampcli.config.schema import Config
 from rampcli.data.corpus import IGNORED, Samples
 
@@ -118,5 +118,5 @@ def readers_of(world_size: int, *, devices: int, expansion_factor: float | None)
     Raises:
         UsageError: the expansion factor does not divide the hosts.
     """
-    hosts = reading_hosts(-(-world_size // devices), expansion_factor)
+    hosts = reader_of_each_host(-(-world_size // devices), expansion_factor)
     return [hosts[rank // devices] * devices + rank % devices for rank in range(world_size)]

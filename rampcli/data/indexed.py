@@ -142,7 +142,7 @@ class IndexedFile:
             content, bin_identity = _map(bin_path)
         if len(content) != expected:
             raise UsageError(
-                f"{bin_path} has {len(content):,} bytes, and by {idx_path.name} it should have"
+                f"{bin_path} has {len(content):,} bytes, but {idx_path.name} describes"
                 f" {expected:,}",
                 remedy="both files of one build, copied completely",
             )
@@ -167,7 +167,7 @@ class IndexedFile:
         return self.pointers[self.document_indices[self.document_indices < len(self.pointers)]]
 
     def first_tokens(self, first: int, last: int) -> Places:
-        """Returns the first token of the documents first .. last, both included.
+        """Returns the offset, in tokens, of each of the documents first .. last, both included.
 
         For `last` = number of documents, the last entry is the end of the tokens.
         """
@@ -233,8 +233,8 @@ def _parse(
     # Megatron may append a mode of one byte for each sequence.
     if len(index) not in (end, end + sequences):
         raise refuse(
-            f"has {len(index):,} bytes, and {sequences:,} sequences with {boundaries:,} document"
-            f" boundaries take {end:,}"
+            f"has {len(index):,} bytes instead of {end:,} (sequences: {sequences:,}, document"
+            f" boundaries: {boundaries:,})"
         )
     lengths = index[HEADER.size : pointers_at].view("<i4")
     pointers = index[pointers_at:documents_at].view("<i8")

@@ -78,7 +78,7 @@ class Loader:
         Raises:
             RampcliError: a corpus cannot be read, as in `Corpus.read`.
         """
-        # The prefetched batches do not fit on the first step and after a change of plan.
+        # On the first step and after a change of plan, no prefetched batch matches.
         if (first_sample, plan) not in self._ahead:
             for unwanted in self._ahead.values():
                 unwanted.cancel()

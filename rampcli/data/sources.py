@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rampcli.config.corpora import OF_FILES
+from rampcli.config.corpora import PATH_FORMS
 from rampcli.config.schema import Config
 from rampcli.data.blend import Blend
 from rampcli.data.corpus import Corpus, MockCorpus
@@ -97,17 +97,18 @@ def _check_windows(config: Config, use: str, corpus: Corpus, needed: int) -> Non
     """Checks that a corpus has the samples that a run needs; `use` names it in messages."""
     if corpus.windows >= needed:
         return
-    remedies = [
-        "a shorter data.sequence_length",
-        "fewer trainer.val_samples" if use == "validation" else "data.pad_last_window=true",
-    ]
-    data = config.data
-    if use == "validation" and data.validation_path is None and data.source in OF_FILES:
-        remedies.append("data.validation_path=PATH")
+    data, keys, remedies = config.data, ["data.sequence_length"], ["a shorter data.sequence_length"]
+    if use == "validation":
+        keys.append("trainer.val_samples")
+        remedies.append("fewer trainer.val_samples")
+        if data.validation_path is None and data.source in PATH_FORMS:
+            remedies.append("data.validation_path=PATH")
+    else:
+        remedies.append("data.pad_last_window=true")
     raise UsageError(
         f"the {use} corpus of {corpus.name} has {corpus.windows:,} samples of"
-        f" data.sequence_length={config.data.sequence_length}; needed: {needed:,}",
-        keys=("data.sequence_length", "trainer.val_samples"),
+        f" data.sequence_length={data.sequence_length}; needed: {needed:,}",
+        keys=tuple(keys),
         remedy=", or ".join(remedies),
     )
 

@@ -150,7 +150,7 @@ def vocab_size_of(tokenizer: Tokenizer) -> int:
 
 
 def usual_end_of_document(tokenizer: Tokenizer) -> str | None:
-    """Returns the end-of-document token, or None if none or several have one of the usual names."""
+    """Returns the end-of-document token if exactly one token has a usual name, else None."""
     found = [token for token in ENDS_OF_DOCUMENT if tokenizer.token_to_id(token) is not None]
     return found[0] if len(found) == 1 else None
 

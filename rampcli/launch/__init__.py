@@ -1,1 +1,1 @@
-"""How workers start, stop and resume. No torch: the worker is named, not imported."""
+"""Starts, stops and resumes workers. Imports no torch: workers are separate processes."""

@@ -88,13 +88,13 @@ def _check_world(resolved: Resolved, stages: Sequence[StagePlan], world_size: in
 
 @dataclass(kw_only=True, slots=True)
 class Nodes:
-    """The nodes of a stage, some of which may be lost. This host emulates all of them.
+    """The nodes of a stage. In an elastic run, some of them may be lost.
 
     Attributes:
         resolved: configuration and plan of the run.
         run: run directory.
         stage: stage that the nodes train.
-        back_at: monotonic time at which each lost node is restarted.
+        back_at: monotonic time at which each lost node returns.
     """
 
     resolved: Resolved
@@ -105,13 +105,13 @@ class Nodes:
     def world(self) -> World | None:
         """Returns the world to start now, or None if too few nodes are left.
 
-        Nodes whose back-off has expired are restarted.
+        Lost nodes whose back-off has expired count as returned.
         """
         self.back_at = {node: at for node, at in self.back_at.items() if at > time.monotonic()}
         return self._remaining_world()
 
     def can_grow(self, world: World) -> bool:
-        """Returns whether restarting nodes whose back-off has expired makes a world larger."""
+        """Returns whether lost nodes whose back-off has expired would make a world larger."""
         if all(at > time.monotonic() for at in self.back_at.values()):
             return False
         larger = self.world()

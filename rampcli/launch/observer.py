@@ -3,14 +3,15 @@
 from typing import Any
 
 from rampcli.batch.training_plan import StagePlan
+from rampcli.launch.elastic import World
 from rampcli.run_directory import RunDirectory, Tail
 
 
 class Observer:
     """Receives the events of a run. The methods here do nothing."""
 
-    def on_start(self, stage: StagePlan, *, gpus: int) -> None:
-        """Called when the processes of a stage start; `gpus` is 0 on the CPU."""
+    def on_start(self, stage: StagePlan, world: World, *, gpus: int) -> None:
+        """Called when the processes of a world start to train a stage; `gpus` is 0 on the CPU."""
 
     def on_row(self, row: dict[str, Any]) -> None:
         """Called for each new row of metrics.jsonl."""

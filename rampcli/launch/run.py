@@ -8,7 +8,7 @@ from contextlib import ExitStack
 from rampcli.checkpoint.compatibility import check_compatible
 from rampcli.checkpoint.manifest import Checkpoint, complete_checkpoints
 from rampcli.config import snapshot
-from rampcli.config.corpora import OF_FILES
+from rampcli.config.corpora import PATH_FORMS
 from rampcli.config.layers import sources_named
 from rampcli.config.run_plan import Resolved
 from rampcli.config.schema import Config
@@ -80,7 +80,7 @@ def _check(resolved: Resolved, directory: RunDirectory, launcher: Launcher) -> C
         RampcliError: the run cannot start.
     """
     with sources_named(resolved.config):
-        if resolved.config.data.source in OF_FILES:
+        if resolved.config.data.source in PATH_FORMS:
             # This imports numpy and tokenizers, which the other sources do not need here.
             from rampcli.data.sources import check_files
 

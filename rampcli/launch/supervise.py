@@ -64,8 +64,8 @@ class WorkersExit:
 
     Attributes:
         exit_code: 0, or the exit code of a worker that failed.
-        killed: ranks that were killed by a signal, and its name. Ranks that the supervisor
-            killed are not included.
+        killed: ranks that a signal killed, and its name. Ranks that were still running when
+            another one had failed are not included.
         to_grow: True if the workers were stopped so that a larger world can start.
         log: what they printed.
     """
@@ -170,7 +170,7 @@ class Supervisor:
     def _run_workers(self, stage: StagePlan, world: World, nodes: Nodes, feed: Feed) -> WorkersExit:
         """Starts the workers of a stage and waits until they have ended."""
         self.run.change_status("running")
-        self.observer.on_start(stage, gpus=self.gpus)
+        self.observer.on_start(stage, world, gpus=self.gpus)
         self.run.append_event(
             "launch", stage=stage.stage, num_nodes=len(world.nodes), world_size=world.ranks
         )
@@ -286,10 +286,7 @@ class Supervisor:
         else:
             saved = complete_checkpoints(self.run)
             origin = f"step {saved[-1].step}" if saved else "the beginning"
-            reason = (
-                f"the workers of stage {nodes.stage.stage} crashed ({cause});"
-                f" restarting from {origin}: {restart}"
-            )
+            reason = f"the workers crashed ({cause}); restarting from {origin}: {restart}"
         self.run.append_event("fault", reason=reason)
         self.observer.on_event({"event": "fault", "reason": reason})
         if not lost:

@@ -39,26 +39,26 @@ class Workers:
     def __init__(
         self,
         processes: Sequence[subprocess.Popen[bytes]],
-        meeting_socket: socket.socket | None = None,
+        rendezvous_socket: socket.socket | None = None,
     ) -> None:
         """Takes charge of processes.
 
         Args:
             processes: the processes.
-            meeting_socket: socket on the port where the workers meet. It is closed by `end`.
+            rendezvous_socket: socket on the port of the workers' rendezvous. `end` closes it.
         """
         self.processes = list(processes)
-        self.meeting_socket = meeting_socket
+        self.rendezvous_socket = rendezvous_socket
 
     def begin_training(self) -> None:
         """Tells workers that wait to train. Workers of this class do not wait."""
 
     def exit_code(self) -> int | None:
-        """Returns 0 if all processes succeeded, the code of one that failed, or None."""
+        """Returns the code of a process that failed, 0 if all succeeded, or None while some run."""
         codes = [process.poll() for process in self.processes]
         failed = [code for code in codes if code]
         if failed:
-            # Negative codes are signals: a killed rank is the cause, the others only miss it.
+            # Negative codes are signals. A killed rank is the cause; the others fail because of it.
             return min(failed)
         return None if None in codes else 0
 
@@ -92,8 +92,8 @@ class Workers:
             for process in self.processes:
                 process.wait(max(0.0, deadline - time.monotonic()))
         self.kill()
-        if self.meeting_socket is not None:
-            self.meeting_socket.close()
+        if self.rendezvous_socket is not None:
+            self.rendezvous_socket.close()
 
 
 def start_process(
@@ -143,8 +143,8 @@ def worker_environment(*, threads: int) -> dict[str, str]:
     """
     environment = {**safe_environment(), SUPERVISOR: str(os.getpid())}
     environment.setdefault("OMP_NUM_THREADS", str(threads))
-    # By default, OpenMP threads spin for long while they wait. On a shared machine, spinning
-    # threads take processor time from working ones.
+    # By default, OpenMP threads that wait spin for a long time. On a shared machine, they take
+    # processor time from threads that have work.
     environment.setdefault("GOMP_SPINCOUNT", OPENMP_SPINS)
     # Every step frees and reallocates large tensors. Memory returned to the kernel would come
     # back as new zeroed pages. Huge pages need fewer entries of the processor's page tables.

@@ -54,8 +54,8 @@ class Format:
     """Names and layout of the tensors of one family of transformers' classes.
 
     Attributes:
-        modules: their module of each of ours, in the order of the decoder. One of theirs may hold
-            several of ours, stacked by rows.
+        modules: transformers' module for each of the decoder's modules, in the decoder's order. One
+            transformers module may hold several of the decoder's, stacked by rows.
         layers: prefix of the layers' modules, before the layer's number.
         optional_prefix: prefix that files may leave out.
         transposed: layers store their matrices as [inputs, outputs].
@@ -174,7 +174,7 @@ class Folder:
             )
         if stored.dtype not in TYPES:
             raise DamagedFileError(
-                f"{tensor} in {file} has type {stored.dtype}, and weights have one of"
+                f"{tensor} in {file} has the unsupported type {stored.dtype}; supported:"
                 f" {', '.join(TYPES)}"
             )
         return file, stored

@@ -178,7 +178,7 @@ def _to_llama(model: ModelConfig, kind: str, sequence_length: int) -> dict[str, 
 def read_config(folder: Path) -> ModelConfig:
     """Returns the model of a Hugging Face folder.
 
-    Its settings are checked exactly as typed ones are.
+    Its settings go through the same checks as settings that a user sets.
 
     Raises:
         UsageError: there is no `config.json`, it is damaged, or its model is not one of

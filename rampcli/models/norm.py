@@ -1,6 +1,6 @@
 """RMSNorm (arXiv 1910.07467), faster on a CPU than torch's own.
 
-On a CPU torch composes it of many operations, each with its own backward pass.
+On a CPU, torch builds it from many operations, each with its own backward pass.
 """
 
 from typing import Any

@@ -19,16 +19,19 @@ POLICIES = {
 def shard_over_data_ranks(
     model: nn.Module, blocks: Iterable[nn.Module], weights: DeviceMesh, precision: Precision
 ) -> None:
-    """Shards each block and the rest of the model, in place. A single rank in fp32 stays plain.
+    """Shards each block and the rest of the model, in place.
+
+    Does nothing on a single rank in fp32.
 
     Args:
         model: this rank's pipeline stage, after tensor parallelism was applied.
         blocks: its transformer blocks, which are gathered one at a time.
-        weights: `Meshes.weights`. Plain replication is a reduction over groups of one shard.
+        weights: `Meshes.weights`. With shard groups of one rank, the model is only replicated.
         precision: type of the gathered weights; gradients are reduced in fp32.
     """
     replicas, shards = weights[REPLICATE].size(), weights[SHARD].size()
-    # Tensor parallelism leaves partial gradients of shared weights, which FSDP reduces too.
+    # FSDP is also needed with tensor parallelism alone: it reduces the partial gradients of weights
+    # that tensor ranks replicate, such as norms.
     if replicas * shards * weights[TENSOR].size() == 1 and precision == "fp32":
         return
     mesh = weights[SHARD] if replicas == 1 else weights[REPLICATE, SHARD]
@@ -47,7 +50,7 @@ def free_gathered_weights(model: nn.Module) -> None:
             module.reshard()
 
 
-def reduce_gradients_on(model: nn.Module, *, last_micro_batch: bool, each: bool) -> None:
+def set_gradient_reduction(model: nn.Module, *, last_micro_batch: bool, each: bool) -> None:
     """Sets whether the next backward pass reduces gradients over the data-parallel ranks.
 
     Args:

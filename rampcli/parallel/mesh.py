@@ -44,12 +44,12 @@ class Meshes:
         return [int((ranks == rank).nonzero()[0, axis]) for rank in range(ranks.numel())]
 
     @property
-    def ranks_with_other_tokens(self) -> int:
+    def gradient_ranks(self) -> int:
         """Number of ranks whose gradients sum to the gradient of the global batch."""
         return self.size(DATA) * self.size(CONTEXT)
 
     @property
-    def reads_first(self) -> bool:
+    def counts_samples(self) -> bool:
         """True on the first of the ranks that read the same samples; it reports for them."""
         return self.rank(PIPELINE) == self.rank(CONTEXT) == self.rank(TENSOR) == 0
 

@@ -1,1 +1,1 @@
-"""What a person reads of a plan and of a run."""
+"""Tables, plots and explanations of plans and runs."""

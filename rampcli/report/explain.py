@@ -50,12 +50,12 @@ def explain(key: str, resolved: Resolved) -> dict[str, Any]:
 
 
 def _history(stack: Stack, key: str) -> list[Entry]:
-    """Returns the entries of a setting; those of a spelling only before it was folded."""
+    """Returns the entries of a setting. For a foreign spelling, only those set directly."""
     return [entry for entry in stack.history(key) if key not in FOREIGN or entry.by is None]
 
 
 def derived(resolved: Resolved) -> dict[str, Any]:
-    """Returns the values of settings that may be left to derive, where the batch is largest."""
+    """Returns the derived value of each setting that may be null, where the batch is largest."""
     stage = max(resolved.plan.stages, key=lambda stage: stage.global_batch_size)
     return {
         GLOBAL_KEY: resolved.plan.global_batch_size,
@@ -72,11 +72,9 @@ def with_provenance(resolved: Resolved) -> str:
     values = {key: value for key, value in leaves(resolved.config) if key not in FOREIGN}
     lines = []
     for key, text, depth in _lines(nest(values), "", 0):
-        if key in values:
-            comment = _provenance(settings()[key], _history(stack, key), known)
-            lines.append((f"{'  ' * depth}{text}", comment))
-        else:
-            lines.append((f"{'  ' * depth}{text}", ""))
+        is_section = key not in values
+        comment = "" if is_section else _provenance(settings()[key], _history(stack, key), known)
+        lines.append((f"{'  ' * depth}{text}", comment))
     width = max(len(text) for text, _ in lines)
     return "".join(
         f"{text:<{width}}  # {comment}\n" if comment else f"{text}\n" for text, comment in lines
@@ -106,10 +104,10 @@ def _yaml(value: Any) -> str:
 def _provenance(setting: Setting, history: list[Entry], known: Mapping[str, Any]) -> str:
     value, parts = history[-1].value, [history[-1].place]
     if value is None and setting.key in known:
-        parts.append(f"comes to {known[setting.key]}")
+        parts.append(f"derived: {known[setting.key]}")
     now = shown(value)
     earlier = [(shown(entry.value), entry.place) for entry in reversed(history[1:-1])]
     overrode = [f"{text} ({place})" for text, place in earlier if text != now]
     if overrode:
-        parts.append(f"not {', '.join(overrode)}")
+        parts.append(f"overrides {', '.join(overrode)}")
     return "; ".join(parts)

@@ -31,7 +31,8 @@ def measured_points(run: RunDirectory, config: Config) -> tuple[tuple[int, float
             size must be those of the earlier run.
 
     Raises:
-        UsageError: the earlier run has too few steps, or another model.
+        UsageError: the earlier run has too few steps, or another model, sequence length or micro
+            batch size.
     """
     rates = defaultdict(list)
     steps: dict[tuple[int, int], int] = defaultdict(int)
@@ -56,7 +57,7 @@ def measured_points(run: RunDirectory, config: Config) -> tuple[tuple[int, float
                 f"--measured {run.path}: that run had {key}={theirs[key]}, and this one has"
                 f" {ours[key]}",
                 keys=(key,),
-                remedy="the directory of a run of the same model",
+                remedy=f"the directory of a run with {key}={ours[key]}",
             )
     return tuple(
         (micro_batches, round(median(found), 1)) for micro_batches, found in sorted(rates.items())

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from rich.table import Table
 
-from rampcli.batch.loading import reading_hosts
+from rampcli.batch.loading import reader_of_each_host
 from rampcli.batch.node_policies import NODE_POLICIES, POLICY_KEY
 from rampcli.batch.quantities import shorten
 from rampcli.batch.training_plan import StagePlan, TrainingPlan
@@ -43,7 +43,8 @@ def plan_table(resolved: Resolved, *, width: int, bars: bool = True) -> Table:
     """Returns a table of the stages, one per row, and the totals.
 
     `dp` is the data-parallel size, `accum` the micro batches per rank and step, `from` the samples
-    consumed before the stage, `lr` the learning rate of the stage's first and last step.
+    consumed before the stage, `first lr` and `last lr` the learning rate of its first and last
+    step.
 
     Args:
         resolved: configuration and plan.
@@ -179,7 +180,7 @@ class Totals:
 
 
 def plan_totals(plan: TrainingPlan) -> Totals:
-    """Returns the sums over a plan. Hours include the restarts."""
+    """Returns the sums over a plan. Hours include restarts; GPU-hours do not."""
     seconds = [plan.stage_s(stage) for stage in plan.stages]
     known = [second for second in seconds if second is not None]
     complete = len(known) == len(seconds) and plan.clock is not None
@@ -242,7 +243,7 @@ def _describe_reading(resolved: Resolved) -> list[str]:
     stage = max(resolved.plan.stages, key=lambda stage: stage.num_nodes)
     if resolved.loading(stage) is None:
         return []
-    readers = reading_hosts(stage.num_nodes, resolved.config.data.expansion_factor_real_data)
+    readers = reader_of_each_host(stage.num_nodes, resolved.config.data.expansion_factor_real_data)
     groups = [
         [host for host, reader in enumerate(readers) if reader == leader]
         for leader in sorted(set(readers))

@@ -158,7 +158,7 @@ def _decay(
     Args:
         schedule: peak, floor and end of the run.
         step: the step.
-        curve: from 1 to 0 over a share of the decay from 0 to 1; what remains of peak - floor.
+        curve: maps the share of the decay that has passed to the share of `peak - floor` left.
         over: samples of the decay. The rate stays at the peak if there are none.
     """
     if schedule.end_sample is None or over <= 0:

@@ -25,7 +25,7 @@ def staircase(
     """Returns the batch sizes that replace a decay.
 
     A size is the multiple of `unit` nearest to the exact product. Its stair begins where the rate
-    has fallen by exactly that size's share, so rounding a size does not bend the schedule.
+    has fallen to the share (first batch / size), so rounding a size does not bend the schedule.
 
     Args:
         relative_rate: learning rate as a share of its peak, by consumed samples; does not rise

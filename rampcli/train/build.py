@@ -38,8 +38,8 @@ def build_parts(
         meshes: the ranks that the model is split over.
         device: the device of this rank.
         rows_of: source of the weights. None draws the initial weights of `config.seed`.
-        filled: give the weights their values. A checkpoint that is loaded afterwards makes that
-            unnecessary, and it takes long for a large model.
+        filled: give the weights their values. Pass False before loading a checkpoint: drawing the
+            weights of a large model takes long.
     """
     parallel = config.parallel
     layers = layers_of_rank(

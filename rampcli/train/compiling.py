@@ -1,4 +1,4 @@
-"""Compiles the layers before the first step, so that compiling counts in no step's time."""
+"""Compiles the layers before the first step, so that no step's time includes compilation."""
 
 from contextlib import suppress
 
@@ -51,10 +51,9 @@ def compile_passes(passes: Passes, config: Config, plan: BatchPlan) -> None:
 
 
 def _failures() -> tuple[type[Exception], ...]:
-    """Returns the exceptions that say that this machine cannot compile.
+    """Returns the exceptions that mean that this machine cannot compile.
 
-    They are imported here because that takes seconds, which runs that do not compile should not
-    wait.
+    Imports them here because the import takes seconds, and most runs do not compile.
     """
     from torch._dynamo.exc import BackendCompilerFailed
     from torch._inductor.exc import InductorError

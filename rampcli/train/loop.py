@@ -66,7 +66,7 @@ class Trainer:
     compiled_micro_batch_size: int | None = None
 
     def run(self) -> str:
-        """Trains until the run is complete, a stage ends its processes, or a rank must stop.
+        """Trains until the run is complete, the next stage needs new processes, or a rank stops.
 
         Saves a checkpoint at the end and returns the status for state.json: COMPLETE,
         STAGE_BOUNDARY or PREEMPTED.
@@ -157,7 +157,7 @@ class Trainer:
             StopAgreed: a rank was asked to stop.
             RampcliError: a checkpoint could not be saved in the background.
         """
-        valid_tokens = batch.valid_tokens if self.passes.meshes.reads_first else 0
+        valid_tokens = batch.valid_tokens if self.passes.meshes.counts_samples else 0
         # Ranks wait for each other in every step, so rank 0's time is as good as any.
         micro_batch_s = self.micro_batch_s if dist.get_rank() == 0 else 0.0
         mine = [valid_tokens, self.stop.asked, micro_batch_s, self.checkpoints.has_failed]
@@ -195,10 +195,9 @@ class Trainer:
         self.checkpoints.save(self.state, is_last=is_last, on_saved=self.observers.after_checkpoint)
 
     def _validate(self, plan: BatchPlan) -> None:
-        """Validates as a step with `plan` divides its batch.
+        """Validates with micro batches divided as in `plan`, the plan of the step just taken.
 
-        After the last step of a stage, this is not the plan of the next step, which may need other
-        processes.
+        At the end of a stage, the plan of the next step may need other processes.
         """
         samples = self.config.trainer.val_samples
         if samples:

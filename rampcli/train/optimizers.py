@@ -13,7 +13,7 @@ from rampcli.config.optim_schema import OptimConfig
 from rampcli.models.decoder import Decoder
 
 STACKED = 2**22
-"""Most numbers in matrices that are orthogonalised together. A larger matrix is taken alone."""
+"""Maximum number of elements in one stack of matrices. A larger matrix is taken alone."""
 
 
 def build_optimizers(parts: Sequence[Decoder], optim: OptimConfig) -> list[TorchOptimizer]:

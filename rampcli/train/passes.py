@@ -10,7 +10,7 @@ from rampcli.data.corpus import IGNORED
 from rampcli.data.loader import MicroBatch
 from rampcli.models.decoder import Decoder
 from rampcli.parallel.context import pieces_of
-from rampcli.parallel.fsdp import free_gathered_weights, reduce_gradients_on
+from rampcli.parallel.fsdp import free_gathered_weights, set_gradient_reduction
 from rampcli.parallel.mesh import CONTEXT, PIPELINE, TENSOR, Meshes
 from rampcli.parallel.pipeline import Pipeline
 from rampcli.parallel.tensor import loss_over
@@ -80,7 +80,7 @@ class Passes:
             for index, micro_batch in enumerate(micro_batches):
                 if index > 0:
                     between()
-                reduce_gradients_on(
+                set_gradient_reduction(
                     model, last_micro_batch=index == len(micro_batches) - 1, each=self.reduces_each
                 )
                 tokens, labels, positions = self._local_inputs([micro_batch])

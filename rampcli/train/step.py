@@ -74,7 +74,7 @@ def accumulate_gradient(
         between: called between micro batches, but not in a pipeline. An exception that it raises
             ends the step, which then has no effect.
     """
-    ranks = passes.meshes.ranks_with_other_tokens
+    ranks = passes.meshes.gradient_ranks
     # Ranks hold different token counts, so the mean is over the whole batch. FSDP divides by the
     # ranks.
     loss = passes.forward_backward(
@@ -135,7 +135,10 @@ def validate(
 
 
 def _local_gradients(parts: Sequence[Decoder], *, copies: bool) -> list[Tensor]:
-    """Returns this rank's shards of the gradients; with `copies`, those of earlier ranks too."""
+    """Returns this rank's shards of the gradients.
+
+    Without `copies`, leaves out shards and tied weights that another rank counts.
+    """
     gradients = []
     for part in parts:
         parameters = part.parameters() if copies else part.own_parameters().values()

@@ -2,11 +2,11 @@
 
 from tokenizers import Tokenizer
 
-from rampcli.checkpoint.load_weights import tokenizer_of
 from rampcli.checkpoint.manifest import Checkpoint
+from rampcli.checkpoint.state import TOKENIZER
 from rampcli.config.schema import Config
-from rampcli.data.tokenizer import vocab_size_of
-from rampcli.errors import DamagedFileError
+from rampcli.data.tokenizer import open_tokenizer, vocab_size_of
+from rampcli.errors import DamagedFileError, UsageError
 
 
 def read_tokenizer(config: Config, checkpoint: Checkpoint) -> Tokenizer | None:
@@ -15,9 +15,14 @@ def read_tokenizer(config: Config, checkpoint: Checkpoint) -> Tokenizer | None:
     Raises:
         DamagedFileError: the file is not a tokenizer, or has tokens that the model does not have.
     """
-    tokenizer = tokenizer_of(checkpoint)
+    if TOKENIZER not in checkpoint.files:
+        return None
+    try:
+        tokenizer = open_tokenizer(checkpoint.path / TOKENIZER)
+    except UsageError as error:
+        raise DamagedFileError(error.message) from error
     # Checked before use: encoding and writing take memory in proportion to the largest token.
-    if tokenizer is not None and vocab_size_of(tokenizer) > config.model.vocab_size:
+    if vocab_size_of(tokenizer) > config.model.vocab_size:
         raise DamagedFileError(
             f"the tokenizer of {checkpoint.path} has tokens that the model does not have"
         )

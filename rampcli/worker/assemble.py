@@ -51,10 +51,11 @@ def train_and_leave(
     Args:
         run: the run directory.
         stop: set by stop signals.
-        started: when this process ran its first line, in seconds since 1970.
+        started: when this process ran its first line, or was told to train if it waited, in
+            seconds since 1970.
         lock: lock that shows that this worker lives. It ends with the process.
     """
-    gc.freeze()  # imported modules live until the end, so collections need not look through them
+    gc.freeze()  # imported modules live until the end, so the collector need not scan them
     try:
         status = train(run, stop, started=started)
     except RampcliError as error:

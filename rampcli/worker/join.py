@@ -1,9 +1,7 @@
 """Joins the ranks of a run: finds this rank in the environment and forms the process group."""
 
 import os
-import re
 import socket
-import subprocess
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import timedelta
@@ -23,7 +21,6 @@ if TYPE_CHECKING:
 
 PORTS = 10_000
 FIRST_PORT = 20_000
-SCONTROL_S = 60
 JOIN_TIMEOUT = timedelta(minutes=30)
 """How long ranks wait for each other when they join."""
 
@@ -39,8 +36,7 @@ class Starter:
     local_size: str
 
 
-# In this order, because a starter may run inside a process of a later one, whose variables remain
-# visible.
+# The innermost starter comes first: torchrun's workers under srun still see srun's variables.
 STARTERS = (
     Starter("torchrun", "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"),
     Starter(
@@ -62,7 +58,7 @@ def join_ranks(accelerator: Accelerator) -> torch.device:
 
     Without a starter, this process is the only rank.
 
-    Its sockets listen on one network interface: on loopback if all ranks are on this host.
+    The group's sockets listen on one network interface: loopback if all ranks are on this host.
 
     Raises:
         RampcliError: as `rank_variables` and `device_here`; or rank 0 cannot listen on its address.
@@ -138,7 +134,7 @@ def rank_variables(environment: Mapping[str, str]) -> dict[str, str]:
             "RANK": "0",
             "WORLD_SIZE": "1",
             "LOCAL_RANK": "0",
-            "MASTER_ADDR": "127.0.0.1",
+            "MASTER_ADDR": LOOPBACK,
             "MASTER_PORT": "0",
         }
     else:
@@ -188,36 +184,24 @@ def _address_on_this_host(starter: Starter, environment: Mapping[str, str]) -> d
     """
     if not _is_one_host(environment):
         raise RampcliError(
-            f"{starter.name} has started ranks on several hosts, but MASTER_ADDR and MASTER_PORT,"
-            " the address of the first one, are not set",
+            "MASTER_ADDR and MASTER_PORT, the address of rank 0, are not set, and"
+            f" {starter.name} may have started ranks on several hosts",
             remedy="mpirun -x MASTER_ADDR=HOST -x MASTER_PORT=29500 ..., or -genv for MPICH",
         )
-    return {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(FIRST_PORT + os.getppid() % PORTS)}
+    return {"MASTER_ADDR": LOOPBACK, "MASTER_PORT": str(FIRST_PORT + os.getppid() % PORTS)}
 
 
 def _address_in_slurm_step(environment: Mapping[str, str]) -> dict[str, str]:
-    """Returns the address of the step's first node and a port that other steps hardly use."""
-    (first, *_) = _ask_slurm("hostnames", environment["SLURM_STEP_NODELIST"]).splitlines()
-    address = re.search(r"NodeAddr=(\S+)", _ask_slurm("node", first))
-    number = 31 * int(environment["SLURM_JOB_ID"]) + int(environment["SLURM_STEP_ID"])
-    return {
-        "MASTER_ADDR": first if address is None else address[1],
-        "MASTER_PORT": str(FIRST_PORT + number % PORTS),
-    }
+    """Returns the address of the step's first node, and a port that few other steps share."""
+    from rampcli.launch.slurm import commands  # here, because few workers are started so
 
-
-def _ask_slurm(*words: str) -> str:
-    """Returns the output of `scontrol show`."""
     try:
-        return subprocess.run(
-            ["scontrol", "show", *words],
-            text=True,
-            capture_output=True,
-            check=True,
-            timeout=SCONTROL_S,
-        ).stdout
-    except (OSError, subprocess.SubprocessError) as error:
+        first = commands.nodes_named(environment["SLURM_STEP_NODELIST"])[0]
+        address = commands.address_of(first)
+    except RampcliError as error:
         raise RampcliError(
-            f"scontrol cannot tell the address of the first rank: {error}",
+            f"the address of rank 0 is unknown: {error.message}",
             remedy="export MASTER_ADDR and MASTER_PORT in the job's script",
         ) from error
+    number = 31 * int(environment["SLURM_JOB_ID"]) + int(environment["SLURM_STEP_ID"])
+    return {"MASTER_ADDR": address, "MASTER_PORT": str(FIRST_PORT + number % PORTS)}

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rampcli.batch.loading import LoadedBatch, loading_hosts, reading_hosts
+from rampcli.batch.loading import LoadedBatch, count_readers, reader_of_each_host
 from rampcli.errors import UsageError
 
 ORACLE = json.loads((Path(__file__).parent / "oracles" / "rampup.json").read_text(encoding="utf-8"))
@@ -40,7 +40,6 @@ def test_batches_to_load_and_to_train_equal_maxtexts(case):
     ours, theirs = loaded(case), case["types_py"]
     assert ours.global_batch_to_load == theirs["global_batch_size_to_load"]
     assert ours.global_batch_to_train == theirs["global_batch_size_to_train_on"]
-    assert ours.micro_batch_to_train == theirs["micro_batch_size_to_train_on"]
 
 
 @pytest.mark.parametrize(
@@ -90,7 +89,6 @@ def test_a_step_loads_its_samples_times_the_expansion_and_at_least_one_per_devic
         with pytest.raises(UsageError, match="which is not whole"):
             batch()
     else:
-        assert batch().micro_batch_to_train == train
         assert batch().global_batch_to_train == train * accumulate
         assert batch().global_batch_to_load == load * accumulate
 
@@ -119,16 +117,16 @@ def test_an_expansion_must_divide_the_hosts_or_the_largest_factor_that_does_is_s
     num_nodes, factor
 ):
     if factor is None or factor <= 1:
-        assert loading_hosts(num_nodes, factor) == num_nodes
+        assert count_readers(num_nodes, factor) == num_nodes
     elif (num_nodes / factor).denominator == 1:
-        assert loading_hosts(num_nodes, factor) * factor == num_nodes
+        assert count_readers(num_nodes, factor) * factor == num_nodes
     else:
         with pytest.raises(UsageError) as refusal:
-            loading_hosts(num_nodes, factor)
+            count_readers(num_nodes, factor)
         assert refusal.value.keys == ("data.expansion_factor_real_data", "trainer.num_nodes")
         [offer] = offered(refusal.value.remedy)
         assert offer == max(other for other in range(1, int(factor) + 1) if num_nodes % other == 0)
-        assert loading_hosts(num_nodes, Fraction(offer)) * offer == num_nodes
+        assert count_readers(num_nodes, Fraction(offer)) * offer == num_nodes
 
 
 FACTORS = st.none() | st.sampled_from([-1.0, 0.25, 0.5, 1.0, 1.5, 2.0, 2.5, 3.0, 4.0, 1.1])
@@ -139,10 +137,10 @@ def test_every_host_has_a_reader_and_readers_read_for_themselves_and_neighbours(
     fewer = Fraction(str(factor)) if factor is not None and factor > 1 else Fraction(1)
     if (num_nodes / fewer).denominator > 1:
         with pytest.raises(UsageError) as refusal:
-            reading_hosts(num_nodes, factor)
+            reader_of_each_host(num_nodes, factor)
         assert refusal.value.keys == ("data.expansion_factor_real_data", "trainer.num_nodes")
         return
-    readers = reading_hosts(num_nodes, factor)
+    readers = reader_of_each_host(num_nodes, factor)
     assert len(readers) == num_nodes
     assert all(readers[reader] == reader for reader in readers)
     assert readers == sorted(readers)
@@ -154,12 +152,12 @@ def test_every_host_has_a_reader_and_readers_read_for_themselves_and_neighbours(
 
 @pytest.mark.parametrize("factor", [None, -1, 0.5, 1])
 def test_without_an_expansion_above_one_every_host_reads(factor):
-    assert reading_hosts(5, factor) == [0, 1, 2, 3, 4]
+    assert reader_of_each_host(5, factor) == [0, 1, 2, 3, 4]
 
 
 def test_one_host_of_a_group_reads():
-    assert reading_hosts(4, 4) == [0, 0, 0, 0]
-    assert reading_hosts(4, 2.0) == [0, 0, 2, 2]
-    assert reading_hosts(3, 1.5) == [0, 0, 2]
-    with pytest.raises(UsageError, match="3 nodes do not divide by it"):
-        reading_hosts(3, 2)
+    assert reader_of_each_host(4, 4) == [0, 0, 0, 0]
+    assert reader_of_each_host(4, 2.0) == [0, 0, 2, 2]
+    assert reader_of_each_host(3, 1.5) == [0, 0, 2]
+    with pytest.raises(UsageError, match=r"trainer\.num_nodes=3 is not a multiple of 2"):
+        reader_of_each_host(3, 2)

@@ -24,7 +24,7 @@ def test_skipped_sizes_are_named_and_many_are_counted(increments):
     assert len(skipped) == increments
     (note,) = notes(ramp)
     assert note.startswith(
-        f"skipped, because their share of the ramp is shorter than one batch: {skipped[0]}, "
+        f"the ramp skips batch sizes with a share shorter than one batch: {skipped[0]}, "
     )
     assert note.endswith("in all)") == (increments > MOST_SHOWN)
     assert len(note) < 200

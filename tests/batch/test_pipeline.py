@@ -28,7 +28,7 @@ def test_layers_divide_over_stages_and_microbatches_fill_them_or_others_are_sugg
     def check(**changed):
         given = {
             "num_pipeline_microbatches": microbatches,
-            "stages": stages,
+            "pipeline_size": stages,
             "num_layers": layers,
         }
         check_pipeline(**(given | ({"num_pipeline_microbatches": None} if open_ else {}) | changed))
@@ -58,6 +58,6 @@ def test_layers_divide_over_stages_and_microbatches_fill_them_or_others_are_sugg
 
 def test_pipeline_microbatches_without_a_pipeline_are_refused():
     with pytest.raises(UsageError, match="there is no pipeline") as refusal:
-        check_pipeline(num_pipeline_microbatches=4, stages=1, num_layers=8)
+        check_pipeline(num_pipeline_microbatches=4, pipeline_size=1, num_layers=8)
     assert refusal.value.remedy == "parallel.num_pipeline_microbatches=null"
-    check_pipeline(num_pipeline_microbatches=None, stages=1, num_layers=8)
+    check_pipeline(num_pipeline_microbatches=None, pipeline_size=1, num_layers=8)

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rampcli.batch.division import nearest_multiples
-from rampcli.batch.plan import BatchPlan, ParallelSizes, complete_sizes
+from rampcli.batch.plan import BatchPlan, ParallelSizes, check_product, complete_sizes
 from rampcli.errors import UsageError
 
 SIZE = st.integers(1, 24)
@@ -213,27 +213,23 @@ def test_an_open_size_is_derived_from_the_others(micro, ranks, accumulate):
 def test_an_accumulation_is_the_requested_one_or_refused_with_both_remedies(
     micro, ranks, accumulate, asked
 ):
-    plan = BatchPlan.divide(
-        micro * ranks * accumulate, micro_batch_size=micro, data_parallel_size=ranks
-    )
+    whole = micro * ranks * accumulate
     if asked in (None, accumulate):
-        plan.check_accumulation(asked)
+        check_product(whole, micro, ranks, asked)
         return
     with pytest.raises(UsageError) as refusal:
-        plan.check_accumulation(asked)
+        check_product(whole, micro, ranks, asked)
     product = micro * ranks * asked
     assert refusal.value.message == (
         f"data.micro_batch_size={micro} x {ranks} data-parallel ranks"
         f" x trainer.accumulate_grad_batches={asked} = {product},"
-        f" but model.global_batch_size={plan.global_batch_size}"
+        f" but model.global_batch_size={whole}"
     )
     assert (
         refusal.value.remedy
         == f"model.global_batch_size={product}, or trainer.accumulate_grad_batches={accumulate}"
     )
-    BatchPlan.divide(product, micro_batch_size=micro, data_parallel_size=ranks).check_accumulation(
-        asked
-    )
+    check_product(product, micro, ranks, asked)
 
 
 @pytest.mark.parametrize("size", [0, -1])

@@ -152,7 +152,7 @@ def test_stages_that_a_short_ramp_skips_are_named():
     planned = plan([256, 256, 1000], 2048, fleet=fleet_of(1, 1))
     assert [stage.global_batch_size for stage in planned.stages] == [256, 512, 1536, 2048]
     assert planned.notes == (
-        "skipped, because their share of the ramp is shorter than one batch: 768, 1024, 1280, 1792",
+        "the ramp skips batch sizes with a share shorter than one batch: 768, 1024, 1280, 1792",
     )
 
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from fleets import fleet_of
 from plans import plan, ramp_of, scheduled
-from rampcli.batch.training_plan import PassedStage
+from rampcli.batch.training_plan import StageExtent
 from rampcli.errors import UsageError
 
 COUNTS = ["stage", "global_batch_size", "first_sample", "samples", "first_step", "steps"]
@@ -56,7 +56,7 @@ def test_on_a_resume_only_the_stages_that_are_still_to_come_must_divide(run):
     assert planned.number_of_stages == len(stages)
     assert planned.stage_at(consumed) in planned.stages
     for number, stage in enumerate(stages):
-        known = planned.stage_number(number)
+        known = planned.stage(number)
         assert (
             known.stage,
             known.global_batch_size,
@@ -98,7 +98,7 @@ def test_finished_stages_too_small_for_the_fleet_do_not_stop_a_resume():
         (1, 8, 8, 8),
         (2, 12, 16, 12),
     ]
-    assert all(type(stage) is PassedStage for stage in planned.passed)
+    assert all(type(stage) is StageExtent for stage in planned.passed)
     assert [
         (stage.stage, stage.global_batch_size, stage.first_sample, stage.world_size)
         for stage in planned.stages

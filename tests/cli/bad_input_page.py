@@ -10,10 +10,10 @@ LONGEST_ANSWER = 400
 TABLE = "| typed | error | try |\n|---|---|---|\n"
 INTRODUCTION = """# Bad input
 
-Each of these {count} inputs ends with exit code 2 and one message per error, and writes nothing. A
-message says what is wrong, where the value was set, and what to try; the tables leave out where.
-Words without a command were typed after `rampcli {base}`. Files that an
-input reads are shown below its words, with `\\n` for a new line.
+Each of these {count} inputs is refused with exit code 2 and one message per error. Nothing is
+written. A message says what is wrong, where the value was set, and what to try; the tables leave
+out where. Words without a command were typed after `rampcli {base}`. Files
+that an input reads are shown below its words, with `\\n` for a new line.
 """
 
 

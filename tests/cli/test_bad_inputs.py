@@ -169,7 +169,7 @@ def test_one_report_has_every_error_once(errors_of, tmp_path):
             ["data.global_batch_size=1024", "model.global_batch_size=510"],
             [
                 "data.global_batch_size=1024 and model.global_batch_size=510"
-                " are two spellings of one number and differ"
+                " are two spellings of one setting and differ"
             ],
         ),
         (

@@ -92,7 +92,9 @@ def test_cfg_is_the_configuration_that_a_worker_reads_with_the_source_of_each_va
     (line,) = [
         line for line in printed.splitlines() if line.strip().startswith("global_batch_size:")
     ]
-    assert "# data.global_batch_size=32 (command line); not 16 (batch/llama3_tiny.yaml:" in line
+    assert (
+        "# data.global_batch_size=32 (command line); overrides 16 (batch/llama3_tiny.yaml:" in line
+    )
 
 
 def test_cfg_is_valid_yaml(succeed):
@@ -107,7 +109,7 @@ def test_cfg_is_valid_yaml(succeed):
         "optim.lr=0.001",
     )
     words = [*numbers, "optim.min_lr=0.0001", "optim.lr=0.001"]
-    assert flatten(yaml.safe_load(printed)) == snapshot.settings(
+    assert flatten(yaml.safe_load(printed)) == snapshot.canonical_values(
         resolve(apply_overrides(llm.gpt3_5b.pretrain_recipe(), words)).config
     )
 

@@ -101,9 +101,11 @@ def test_options_of_a_group_and_ranges_and_lists_can_be_compared(succeed):
     assert len(compared("model.rampup_batch_size=[256,256,10M],[1024,1024,10M],null")) == 3
 
 
-@pytest.mark.parametrize("option", [["--plot", "x.svg"], ["--dialects"], ["--seesaw"]])
+@pytest.mark.parametrize(
+    "option", [["--plot", "x.svg"], ["--dialects"], ["--seesaw"], ["--seesaw-factor", "3"]]
+)
 def test_options_for_one_plan_are_refused_in_a_comparison(rampcli, tmp_path, option):
     ended = rampcli("plan", "-f", "gpt3_5b", "--what-if", "seed=1,2", *option)
     assert (ended.exit_code, ended.stdout) == (2, "")
-    assert f"--what-if compares plans, and {option[0]} is about one" in ended.stderr
+    assert f"--what-if compares several plans, but {option[0]} takes a single one" in ended.stderr
     assert list(tmp_path.iterdir()) == []

@@ -7,7 +7,7 @@ from rampcli.checkpoint.manifest import MANIFEST
 from rampcli.cli.composing import compose_words
 from rampcli.config.compose import apply_overrides
 from rampcli.config.resolve import resolve
-from rampcli.config.snapshot import settings
+from rampcli.config.snapshot import canonical_values
 from rampcli.errors import UsageError
 from rampcli.run_directory import RunDirectory
 from run_files import manifest
@@ -35,7 +35,7 @@ def test_words_are_applied_to_the_recipe_and_resolved():
             ["trainer.num_nodes=8", "model.rampup_batch_size=[256,256,10M]"],
         )
     )
-    assert settings(typed.config) == settings(written.config)
+    assert canonical_values(typed.config) == canonical_values(written.config)
     assert typed.plan == written.plan
 
 

@@ -12,13 +12,13 @@ from rampcli.config.groups import option_names, some_of
 from rampcli.config.resolve import resolve
 from rampcli.config.settings import flatten, leaves
 from rampcli.config.settings import settings as settings_by_key
-from rampcli.config.snapshot import settings
+from rampcli.config.snapshot import canonical_values
 from rampcli.config.values import typed
 from rampcli.errors import Report, UsageError, UsageErrors
 
 
 def snapshot(config):
-    return settings(resolve(config).config)
+    return canonical_values(resolve(config).config)
 
 
 def test_later_choices_override_earlier_ones_and_values_override_files():
@@ -236,8 +236,8 @@ def test_an_option_over_the_whole_tree_sets_several_sections(composed, option):
         ("lr: ${oc.env:HOME}\n", "are not resolved here", "optim/mine.yaml:1"),
         ("lr: 0.5\nmin_lr: ${.lr}\n", "are not resolved here", "optim/mine.yaml:2"),
         ("lr: ???\n", "optim.lr=???", "optim/mine.yaml:1"),
-        ("lr: [\n", "is not YAML", "optim/mine.yaml:2"),
-        ("- 1\n", "holds no settings", "optim/mine.yaml"),
+        ("lr: [\n", "not YAML", "optim/mine.yaml:2"),
+        ("- 1\n", "no settings", "optim/mine.yaml"),
         ("lr: 1\ndefaults:\n  - nothing_here\n", "defaults is not a setting", "optim/mine.yaml:2"),
         ("lr: !!python/object/apply:os.getpid []\n", "tags are not supported", "optim/mine.yaml:1"),
     ],

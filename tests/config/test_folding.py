@@ -7,7 +7,7 @@ from rampcli.config.folding import fold
 from rampcli.config.layers import Entry, Layer, Precedence, Stack
 from rampcli.config.resolve import resolve
 from rampcli.config.settings import FOREIGN, leaves
-from rampcli.config.snapshot import settings as settings_of
+from rampcli.config.snapshot import canonical_values
 from rampcli.errors import UsageError
 from tests.config.overrides import RAMP, refusal_of, resolved_with, words
 
@@ -192,5 +192,5 @@ def test_words_on_the_command_line_and_assignments_in_python_give_the_same_snaps
             section = getattr(section, part)
         setattr(section, name, {"true": True, "false": False}.get(value, value.strip("'")))
     on_the_line, in_python = resolved_with(composed, *typed), resolve(recipe)
-    assert settings_of(on_the_line.config) == settings_of(in_python.config)
+    assert canonical_values(on_the_line.config) == canonical_values(in_python.config)
     assert on_the_line.plan == in_python.plan

@@ -11,7 +11,7 @@ from rampcli.config.compose import apply_overrides
 from rampcli.config.layers import build
 from rampcli.config.resolve import resolve
 from rampcli.config.settings import leaves
-from rampcli.config.snapshot import settings as settings_of
+from rampcli.config.snapshot import canonical_values
 from tests.config.overrides import RAMP, refusal_of, resolved_with, words
 
 
@@ -132,7 +132,7 @@ def test_a_micro_batch_given_beside_samples_per_device_is_kept(llama):
 def test_samples_per_device_are_multiplied_by_a_given_accumulation(llama):
     spelt = resolved_with(llama, "per_device_batch_size=4", "gradient_accumulation_steps=8")
     assert spelt.config.model.global_batch_size == 256
-    assert settings_of(spelt.config) == settings_of(
+    assert canonical_values(spelt.config) == canonical_values(
         resolved_with(llama, "per_device_batch_size=4", "trainer.accumulate_grad_batches=8").config
     )
 
@@ -177,14 +177,14 @@ def test_a_ramp_in_maxtexts_words_equals_the_ramp_in_canonical_keys(composed):
         "rampup.node_policy=fixed",
         "data.micro_batch_size=2",
     ]
-    assert settings_of(resolved_with(composed, *words(RAMP)).config) == settings_of(
+    assert canonical_values(resolved_with(composed, *words(RAMP)).config) == canonical_values(
         resolved_with(composed, *ours).config
     )
 
 
 def test_the_target_of_maxtexts_ramp_may_be_given_in_samples(composed):
     without = {word: value for word, value in RAMP.items() if word != "per_device_batch_size"}
-    assert settings_of(resolved_with(composed, *words(without)).config) == settings_of(
+    assert canonical_values(resolved_with(composed, *words(without)).config) == canonical_values(
         resolved_with(composed, *words(RAMP)).config
     )
 
@@ -232,9 +232,9 @@ def test_two_different_ramps_are_refused(composed, typed, message):
 
 def test_two_equal_ramps_are_accepted(composed):
     typed = ["model.rampup_batch_size=[512,256,500]", "model.global_batch_size=2048"]
-    assert settings_of(resolved_with(composed, *words(RAMP), *typed).config) == settings_of(
-        resolved_with(composed, *words(RAMP)).config
-    )
+    assert canonical_values(
+        resolved_with(composed, *words(RAMP), *typed).config
+    ) == canonical_values(resolved_with(composed, *words(RAMP)).config)
 
 
 @pytest.mark.parametrize(

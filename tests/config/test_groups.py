@@ -129,7 +129,7 @@ def test_an_option_file_of_plain_settings_is_read(option, text):
 
 
 @pytest.mark.parametrize(
-    "header", ["# @package _global_", "#@package _global_", "# @package: _global_"]
+    "header", ["# @package _global_", "#@package _global_", "\n\n# @package _global_"]
 )
 def test_an_option_file_may_set_several_sections(option, header):
     check_option("batch", "mine", option("batch/mine", f"{header}\ntrainer:\n  max_steps: 5\n"))
@@ -138,19 +138,23 @@ def test_an_option_file_may_set_several_sections(option, header):
 @pytest.mark.parametrize(
     ("content", "reason", "line"),
     [
-        ("", "holds no settings", None),
-        ("# nothing\n", "holds no settings", None),
-        ("- 1\n", "holds no settings", None),
-        ("0.5\n", "holds no settings", None),
-        ("null\n", "holds no settings", None),
+        ("", "no settings", None),
+        ("# nothing\n", "no settings", None),
+        ("- 1\n", "no settings", None),
+        ("0.5\n", "no settings", None),
+        ("null\n", "no settings", None),
         ("lr: 1\nmin_lr: 0\nlr: 2\n", "lr is set twice", 3),
-        ("lr: [\n", "is not YAML: expected the node content", 2),
-        ("lr: 1\n\tmin_lr: 2\n", "is not YAML", 2),
-        ("lr: 1\n  min_lr: 2\n", "is not YAML", 2),
-        ("lr: 1\n---\nlr: 2\n", "is not YAML: but found another document", 2),
-        (b"lr: \xff\n", "is not YAML", None),
-        ("lr: 1\n".encode("utf-16"), "is not YAML", None),
-        ("lr: \0\n", "is not YAML", None),
+        ("lr: [\n", "not YAML: while parsing a flow node, expected the node content", 2),
+        ("lr: 1\n\tmin_lr: 2\n", "not YAML", 2),
+        ("lr: 1\n  min_lr: 2\n", "not YAML", 2),
+        (
+            "lr: 1\n---\nlr: 2\n",
+            "not YAML: expected a single document in the stream, but found another document",
+            2,
+        ),
+        (b"lr: \xff\n", "not YAML", None),
+        ("lr: 1\n".encode("utf-16"), "not YAML", None),
+        ("lr: \0\n", "not YAML", None),
         ("a: &a 1\nlr: 1\n", "anchors, aliases and tags are not supported", 1),
         ("lr: 1\na: *b\n", "anchors, aliases and tags are not supported", 2),
         ("lr: 1\n\na: !!float 1\n", "anchors, aliases and tags are not supported", 3),
@@ -166,9 +170,9 @@ def test_an_option_file_may_set_several_sections(option, header):
             2,
         ),
         ("hydra: {}\n", "hydra is not a setting; an option file holds settings only", 1),
-        ("# @package hydra\nrun: {}\n", "its package is neither its group nor _global_", 1),
-        ("# @package hydra.job\nname: x\n", "its package is neither its group nor _global_", 1),
-        ("# @package model\nbias: true\n", "its package is neither its group nor _global_", 1),
+        ("# @package hydra\nrun: {}\n", "the only package header", 1),
+        ("# @package hydra.job\nname: x\n", "the only package header", 1),
+        ("# @package model\nbias: true\n", "the only package header", 1),
     ],
 )
 def test_an_unsafe_option_file_is_refused_by_its_line_before_anything_is_built(

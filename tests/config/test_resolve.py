@@ -168,7 +168,8 @@ def test_two_ends_on_the_command_line_are_refused(composed):
         apply_overrides(composed, ["trainer.max_steps=10", "trainer.max_tokens=640"])
     )
     assert (
-        refusal.message == "the run has two ends: trainer.max_steps=10 and trainer.max_tokens=640"
+        refusal.message == "the length of the run is set more than once:"
+        " trainer.max_steps=10 and trainer.max_tokens=640"
     )
 
 

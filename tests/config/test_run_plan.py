@@ -163,9 +163,7 @@ def test_the_expansion_factor_decides_how_many_samples_and_hosts_load(
         )
     )
     loaded, readers = resolved.loading(resolved.plan.stages[0])
-    assert loaded == LoadedBatch(
-        global_batch_to_load=load, global_batch_to_train=2048, micro_batch_to_train=512
-    )
+    assert loaded == LoadedBatch(global_batch_to_load=load, global_batch_to_train=2048)
     assert readers == hosts
 
 

@@ -112,9 +112,9 @@ def header(**changes):
         (header(version=2), "version 2"),
         (header(code=6), "not an integer type"),
         (header(code=99), "not an integer type"),
-        (header(sequences=10**12), "take"),
-        (header()[:-1], "take"),
-        (header(boundaries=0), "take"),
+        (header(sequences=10**12), "bytes instead of"),
+        (header()[:-1], "bytes instead of"),
+        (header(boundaries=0), "bytes instead of"),
         (header()[:-8] + struct.pack("<q", 7), "documents do not cover its sequences"),
     ],
 )
@@ -159,7 +159,7 @@ BOUNDARIES = [0, 1, 3, 4]
             [3, 1, 2, 2],
             STARTS,
             BOUNDARIES,
-            r"corpus\.bin has 14 bytes, and by corpus\.idx it should have 16",
+            r"corpus\.bin has 14 bytes, but corpus\.idx describes 16",
         ),
         ([2**31 - 1, 1, 2, 1], STARTS, BOUNDARIES, "sequence 1 starts at byte 6"),
         (LENGTHS, STARTS, [0, 3, 1, 4], "document 1 ends before it starts"),
@@ -228,7 +228,7 @@ def test_an_index_is_not_written_through_a_link(tmp_path):
 )
 def test_tokens_that_do_not_belong_to_the_index_are_refused(prefix, change):
     bin_of(prefix).write_bytes(change(bin_of(prefix).read_bytes()))
-    with pytest.raises(UsageError, match=r"by corpus\.idx it should have"):
+    with pytest.raises(UsageError, match=r"but corpus\.idx describes"):
         IndexedFile.open(prefix)
 
 

@@ -13,13 +13,10 @@ from run_files import metrics_row, state
 
 
 def main() -> None:
-    """Plays the next scene in RUN/scenes.json; the last scene is repeated."""
+    """Plays the scene of the second argument in the run directory of the first."""
     run = RunDirectory(Path(sys.argv[1]))
-    scenes = json.loads((run.path / "scenes.json").read_text())
-    if len(scenes) > 1:
-        (run.path / "scenes.json").write_text(json.dumps(scenes[1:]))
     lock = hold(run.workers_lock, shared=True)
-    for action, *arguments in scenes[0]:
+    for action, *arguments in json.loads(sys.argv[2]):
         ACTIONS[action](run, *arguments)
     lock.close()
 

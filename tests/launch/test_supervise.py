@@ -40,7 +40,9 @@ class Listener(Observer):
 
 @pytest.fixture
 def play(tmp_path):
-    """Supervises actors that play scenes, and calls `meanwhile` after half a second.
+    """Supervises actors that play scenes in turn, and calls `meanwhile` after half a second.
+
+    The last scene is repeated.
 
     Returns the final status or the error, and the listener.
     """
@@ -48,13 +50,13 @@ def play(tmp_path):
 
     def start(world, log):  # starts one actor, as rank 0
         supervise.worlds.append(world.nodes)
+        scene = supervise.scenes.pop(0) if len(supervise.scenes) > 1 else supervise.scenes[0]
         environment = worker_environment(threads=1) | {"PYTHONPATH": str(TESTS)}
-        return Workers(
-            [start_process([sys.executable, ACTOR, str(tmp_path)], run, log, environment)]
-        )
+        command = [sys.executable, ACTOR, str(tmp_path), json.dumps(scene)]
+        return Workers([start_process(command, run, log, environment)])
 
     def supervise(*scenes, words=(), backoff_s=0.0, stop_at=None, twice=False, meanwhile=None):
-        (tmp_path / "scenes.json").write_text(json.dumps(scenes))
+        supervise.scenes = list(scenes)
         run.write_state(state())
         overrides = [f"run_dir={tmp_path}", f"launch.backoff_s={backoff_s}", *words]
         resolved = resolve(apply_overrides(llm.from_factory("llama3_tiny"), overrides))
@@ -93,7 +95,7 @@ def test_workers_that_crash_are_restarted_until_the_run_is_complete(play):
     faults = [row["reason"] for row in events(play.run, "fault")]
     log = play.run.logs / "stage_0.log"
     assert faults[0] == (
-        f"the workers of stage 0 crashed (rank 0 was killed by SIGKILL; log: {log});"
+        f"the workers crashed (rank 0 was killed by SIGKILL; log: {log});"
         " restarting from the beginning: restart 1 of at most 3"
     )
     assert f"(exit code 1; log: {log}, which ends: a word); restarting" in faults[2]

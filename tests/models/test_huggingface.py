@@ -123,7 +123,7 @@ WRONG = {
             lambda tensors, dtype=dtype: tensors.update(
                 {LAYER_WEIGHT: torch.zeros(96, 64, dtype=dtype)}
             ),
-            "has type",
+            "has the unsupported type",
         )
         for dtype in (torch.int64, torch.bool, torch.uint8, torch.float8_e4m3fn, torch.float8_e5m2)
     },

@@ -12,7 +12,7 @@ from rampcli import llm
 from rampcli.config.compose import apply_overrides
 from rampcli.config.resolve import resolve
 from rampcli.config.schema import Config
-from rampcli.config.snapshot import settings
+from rampcli.config.snapshot import canonical_values
 
 FILE = Path(__file__).with_name("goldens.json")
 REQUIRED = {"shakespeare_char": ["data.path=my.txt"]}
@@ -22,8 +22,8 @@ REQUIRED = {"shakespeare_char": ["data.path=my.txt"]}
 def settings_of(name: str) -> dict[str, object]:
     """Returns the resolved settings of a recipe that differ from the defaults."""
     recipe = apply_overrides(getattr(llm, name).pretrain_recipe(), REQUIRED.get(name, [])).config()
-    defaults = settings(Config())
-    found = settings(resolve(recipe).config)
+    defaults = canonical_values(Config())
+    found = canonical_values(resolve(recipe).config)
     return {key: value for key, value in found.items() if value != defaults[key]}
 
 

@@ -190,7 +190,7 @@ def test_an_unknown_key_is_refused(composed, key):
 def test_the_configuration_with_its_sources_is_read_back_as_the_settings(composed, words):
     resolved = resolve(apply_overrides(composed, words))
     text = with_provenance(resolved)
-    assert flatten(yaml.safe_load(text)) == snapshot.settings(resolved.config)
+    assert flatten(yaml.safe_load(text)) == snapshot.canonical_values(resolved.config)
 
 
 def test_workers_can_read_the_configuration_with_its_sources(composed, tmp_path):
@@ -243,16 +243,16 @@ def test_every_line_names_the_source_of_its_value(composed):
     }
     assert [line for line in lines if "  # " not in line and line.strip(" :") not in sections] == []
     assert len([line for line in lines if "  # " in line]) == len(
-        snapshot.settings(resolved.config)
+        snapshot.canonical_values(resolved.config)
     )
     assert entry["seed"] == "default"
     assert entry["global_batch_size"].startswith(
-        "data.global_batch_size=4096 (command line); not 2048 (batch/nemo_gpt3.yaml:"
+        "data.global_batch_size=4096 (command line); overrides 2048 (batch/nemo_gpt3.yaml:"
     )
-    assert entry["num_nodes"].startswith("command line; not 16 (recipes/gpt3.py:")
+    assert entry["num_nodes"].startswith("command line; overrides 16 (recipes/gpt3.py:")
     assert entry["node_policy"] == "command line"
-    assert entry["accumulate_grad_batches"] == "default; comes to 16"
-    assert entry["run_dir"] == "default; comes to runs/gpt3_5b"
+    assert entry["accumulate_grad_batches"] == "default; derived: 16"
+    assert entry["run_dir"] == "default; derived: runs/gpt3_5b"
 
 
 def test_lines_follow_the_order_of_the_schema_and_comments_are_aligned(composed):

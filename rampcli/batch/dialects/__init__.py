@@ -1,4 +1,4 @@
-"""Other systems' words for a batch: theirs into our settings, and our plan into theirs.
+"""Translates batch settings of other systems into ours, and our plan into their settings.
 
 A new system is a module with a `write` function and an entry in `DIALECTS`.
 """

@@ -19,7 +19,7 @@ from rampcli.batch.dialects.translation import (
 )
 from rampcli.batch.node_policies import POLICY_KEY
 from rampcli.batch.per_device import PER_DEVICE, nearest_per_device, to_samples
-from rampcli.batch.pipeline import PIPELINE_KEY, STAGES_KEY
+from rampcli.batch.pipeline import MICROBATCHES_KEY, PIPELINE_SIZE_KEY
 from rampcli.batch.plan import ACCUMULATE_KEY, FLEET_KEYS, GLOBAL_KEY, MICRO_KEY
 from rampcli.batch.quantities import as_written, decimal, is_decimal
 from rampcli.batch.ramp import RAMP_KEY, SEMANTICS_KEY
@@ -31,14 +31,14 @@ INCREMENT = "per_device_batch_size_increment"
 RAMP_SAMPLES = "global_rampup_samples"
 RAMP_WORDS = (START, INCREMENT, RAMP_SAMPLES)
 WORDS = (PER_DEVICE, ENABLE, *RAMP_WORDS)
-"""MaxText's words that count per device, and those that belong to them."""
+"""MaxText's batch size per device, and its words for a ramp."""
 SPELLINGS: dict[str, str] = {
     "gradient_accumulation_steps": "trainer.accumulate_grad_batches",
     "expansion_factor_real_data": "data.expansion_factor_real_data",
     "num_pipeline_microbatches": "parallel.num_pipeline_microbatches",
 }
 """MaxText's words that mean exactly one of our keys."""
-SUGGESTED = (MICRO_KEY, SEMANTICS_KEY, POLICY_KEY, PIPELINE_KEY)
+SUGGESTED = (MICRO_KEY, SEMANTICS_KEY, POLICY_KEY, MICROBATCHES_KEY)
 """Keys for which MaxText's words are only a suggestion: an explicit setting overrides them."""
 DEFAULTS = {PER_DEVICE: 12.0, START: 4.0, INCREMENT: 2.0, RAMP_SAMPLES: 500}
 
@@ -50,7 +50,7 @@ def translate(
     model_parallel_size: int,
     settings: Mapping[str, Any],
 ) -> dict[str, Any]:
-    """Returns what MaxText's words mean, by canonical key.
+    """Translates MaxText's words into our settings, by canonical key.
 
     Sizes count per device. If the model is split over `m` devices, a data-parallel rank therefore
     has `m` times as many samples. As in MaxText, a ramp in these words runs on all devices
@@ -88,8 +88,8 @@ def translate(
         meant[RAMP_KEY] = None
     if per_device is not None:
         meant[MICRO_KEY] = _samples_per_rank(per_device, model_parallel_size)
-        if settings[STAGES_KEY] > 1:
-            meant[PIPELINE_KEY] = settings[STAGES_KEY]
+        if settings[PIPELINE_SIZE_KEY] > 1:
+            meant[MICROBATCHES_KEY] = settings[PIPELINE_SIZE_KEY]
     return meant
 
 
@@ -117,7 +117,7 @@ def _samples_per_rank(per_device: float, model_parallel_size: int) -> int:
             keys=(
                 PER_DEVICE,
                 "parallel.tensor_parallel_size",
-                STAGES_KEY,
+                PIPELINE_SIZE_KEY,
                 "parallel.context_parallel_size",
             ),
             remedy=f"{PER_DEVICE}={nearest_per_device(per_rank, model_parallel_size)}",
@@ -247,7 +247,7 @@ def _decimal_differences(sizes: Mapping[str, Fraction], devices: int) -> list[st
     for word, size in sizes.items():
         written = float(size)
         if not is_decimal(size):
-            differences.append(f"{word} is exactly {size}, which has no decimal")
+            differences.append(f"{word} is exactly {size}, which no decimal equals")
         elif int(devices * written) != devices * size:
             differences.append(
                 f"MaxText truncates {devices} x {word}={written} to {int(devices * written)}"

@@ -55,13 +55,13 @@ def fold_spellings(given: Mapping[str, Given]) -> dict[str, str]:
 
 
 def check_same(one: str, value: Any, other: str, other_value: Any) -> None:
-    """Checks that two spellings of one number have the same value.
+    """Checks that two spellings of one setting have the same value.
 
     Raises:
         UsageError: they differ.
     """
     if value != other_value:
         message = (
-            f"{one}={value} and {other}={other_value} are two spellings of one number and differ"
+            f"{one}={value} and {other}={other_value} are two spellings of one setting and differ"
         )
         raise UsageError(message, keys=(one, other), remedy="one of them")

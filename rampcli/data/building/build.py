@@ -58,11 +58,10 @@ def build(options: BuildOptions, watcher: Watcher | None = None) -> Built:
     """Builds a corpus, or resumes an unfinished build.
 
     Raises:
-        UsageError: the options do not fit together, the inputs or the existing files; a record is
+        UsageError: the options contradict each other, the inputs or the existing files; a record is
             bad; or there is nothing to encode.
         RampcliError: a file cannot be written, or a worker died; the same options then resume.
-        KeyboardInterrupt: as well as anything else that a signal handler raises; progress is saved
-            first.
+        KeyboardInterrupt: or another exception from a signal handler; progress is saved first.
     """
     began = time.monotonic()
     options.check()

@@ -8,12 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
+from rampcli.data.manifest import MOST_BYTES
 from rampcli.errors import DamagedFileError, UsageError
 from rampcli.own_folder import OwnFolder
 from rampcli.records import ANY, COUNT, read_json
 
-MOST_BYTES = 256 << 20
-"""Largest JSON file of a build. It names every input, and there may be millions."""
 PROGRESS = {
     "position": {"input": COUNT, "offset": COUNT, "line": COUNT},
     **dict.fromkeys(

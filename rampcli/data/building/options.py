@@ -28,7 +28,7 @@ class BuildOptions:
         train_bpe: vocabulary size of a tokenizer to train; None with `tokenizer`.
         eod: end-of-document token, or "none"; None for the tokenizer's own.
         text_key: key or column of the text in JSON and Parquet.
-        workers: number of processes; None for one per processor.
+        workers: number of processes; None for at most one per processor, fewer for small inputs.
         on_bad_record: "stop" or "skip".
     """
 
@@ -81,8 +81,9 @@ class BuildOptions:
     def _check_limits(self) -> None:
         if self.workers is not None and not 1 <= self.workers <= MOST_WORKERS:
             raise UsageError(
-                f"--workers {self.workers}: from 1 to 64 processes, or up to 4 per processor",
-                remedy="without --workers, one process per processor",
+                f"--workers {self.workers}: at most 64 processes, or 4 per processor if that is"
+                " more",
+                remedy="without --workers, at most one process per processor",
             )
         for option, name in (("--text-key", self.text_key), ("--eod", self.eod or "")):
             if len(name) > LONGEST_NAME:

@@ -27,7 +27,7 @@ CHANGES_SHOWN = 5
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Written:
-    """What a build has written so far.
+    """Counts of what a build has written so far, as in progress.json.
 
     Attributes:
         position: position in the inputs at which reading resumes.
@@ -105,7 +105,7 @@ class PartialBuild:
             return self._start(settings)
         if changed:
             raise self._cannot_resume(
-                f"{'; '.join(changed)} since the build in {self.folder.path} was started"
+                f"the build in {self.folder.path} was started differently: {'; '.join(changed)}"
             )
         self.folder.write_json(self.folder.settings, settings)
         self._saved = self.written

@@ -19,8 +19,8 @@ ZSTD_BLOCK_BYTES = 4096
 """Bytes that are decompressed at once; a malicious file expands them to 128 MB."""
 MOST_ROWS_AT_ONCE = 1024
 
-# Best first. Cutting by the first, second or fourth does not change how GPT-2's rule, and similar
-# ones, split the text into words.
+# Best first. Cutting by the first, second or fourth pattern does not change the words that GPT-2's
+# pre-tokenisation and similar ones find in the text.
 CUTS = tuple(
     re.compile(pattern, re.DOTALL)
     for pattern in (rb".*\S\n(?=\S)", rb".*\n(?=\S)", rb".*\n", rb".*\S(?= \S)", rb".*\s(?=\S)")

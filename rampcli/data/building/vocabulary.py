@@ -127,7 +127,7 @@ def _train(inputs: Inputs, *, vocab_size: int) -> Tokenizer:
 
 
 def end_of_document(wanted: str | None, tokenizer: Tokenizer) -> int | None:
-    """Returns the end-of-document token, or None for none.
+    """Returns the end-of-document token, or None if documents end without one.
 
     Args:
         wanted: the token's name, "none", or None for the tokenizer's own.

@@ -5,13 +5,13 @@ import shutil
 
 from rampcli.config.run_plan import Resolved
 from rampcli.launch.doctor.check import Check, Status, format_bytes
-from rampcli.launch.doctor.elsewhere import not_needed_elsewhere
+from rampcli.launch.doctor.elsewhere import skip_if_remote
 from rampcli.processors import processors
 
 LEAST_SHARED_MEMORY_BYTES = 64 * 2**20
 LEAST_OPEN_FILES = 1024
 FILES_PER_PROCESS, FILES_PER_PEER = 256, 8
-"""A worker opens some dozen files, or some hundred with CUDA, and one or two connections to each
+"""A worker opens dozens of files, or hundreds with CUDA, and one or two connections to each
 other worker per process group; NCCL opens several. A supervisor has a connection to each worker."""
 
 
@@ -37,7 +37,7 @@ def check_open_files(resolved: Resolved | None) -> Check:
 def check_processors(resolved: Resolved | None) -> Check:
     """Checks that each process of the largest stage has a processor."""
     name = "processors"
-    if (elsewhere := not_needed_elsewhere(name, resolved)) is not None:
+    if (elsewhere := skip_if_remote(name, resolved)) is not None:
         return elsewhere
     here, processes = processors(), 0 if resolved is None else resolved.plan.largest_world_size
     if here < processes:
@@ -55,7 +55,7 @@ def check_processors(resolved: Resolved | None) -> Check:
 def check_shared_memory(resolved: Resolved | None) -> Check:
     """Checks the size of /dev/shm."""
     name = "shared memory"
-    if (elsewhere := not_needed_elsewhere(name, resolved)) is not None:
+    if (elsewhere := skip_if_remote(name, resolved)) is not None:
         return elsewhere
     try:
         size_bytes = shutil.disk_usage("/dev/shm").total

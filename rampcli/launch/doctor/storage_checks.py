@@ -92,7 +92,7 @@ def _check_disk(resolved: Resolved | None, place: Path) -> Check:
 def check_clock(ahead_s: float, *, now_s: float) -> Check:
     """Checks that this machine's clock is plausible and agrees with the file system's.
 
-    Several hosts read the times of job dependencies and events.
+    Several hosts write times into events.jsonl; costs of restarts are their differences.
 
     Args:
         ahead_s: seconds by which the run directory's clock is ahead of this machine's.

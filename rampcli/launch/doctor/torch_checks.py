@@ -17,7 +17,7 @@ from rampcli.config.schema import Accelerator
 from rampcli.errors import UsageError, printable
 from rampcli.interpreter import python_command, safe_environment
 from rampcli.launch.doctor.check import Check, Status, format_bytes
-from rampcli.launch.doctor.elsewhere import not_needed_elsewhere
+from rampcli.launch.doctor.elsewhere import skip_if_remote
 from rampcli.launch.launchers import launcher_of
 from rampcli.launch.resources import gpus_in_words, gpus_needed, visible_gpus
 from rampcli.lifeline import signal_name
@@ -109,7 +109,7 @@ def _check_gloo(facts: dict[str, Any], resolved: Resolved | None) -> Check:
 
 def _check_gpus(facts: dict[str, Any], resolved: Resolved | None) -> Check:
     name, accelerator = "gpus", _accelerator(resolved)
-    if (elsewhere := not_needed_elsewhere(name, resolved)) is not None:
+    if (elsewhere := skip_if_remote(name, resolved)) is not None:
         return elsewhere
     if accelerator == "cpu":
         return Check(name, Status.not_needed, "trainer.accelerator=cpu")
@@ -167,7 +167,7 @@ def _unusable_gpus(facts: dict[str, Any], chosen: str | None, visible: int) -> s
 
 def _check_nccl(facts: dict[str, Any], resolved: Resolved | None) -> Check:
     nccl = facts["nccl"]
-    if (elsewhere := not_needed_elsewhere("nccl", resolved)) is not None:
+    if (elsewhere := skip_if_remote("nccl", resolved)) is not None:
         return elsewhere
     if _accelerator(resolved) == "cpu" or not nccl["processes"]:
         return Check("nccl", Status.not_needed, "no GPUs")
@@ -200,8 +200,8 @@ DRIVER_REMEDY = (
 CUDA_REMEDY = "a torch build with CUDA (pytorch.org/get-started), or trainer.accelerator=cpu"
 UNHIDE_REMEDY = "unset CUDA_VISIBLE_DEVICES"
 NCCL_REMEDY = (
-    "run it again with NCCL_DEBUG=INFO; set NCCL_P2P_DISABLE=1 if the GPUs cannot read each"
-    " other's memory"
+    "NCCL_DEBUG=INFO python -m rampcli.worker.machine shows NCCL's log; set NCCL_P2P_DISABLE=1 if"
+    " the GPUs cannot read each other's memory"
 )
 
 TORCH_CHECKS = {

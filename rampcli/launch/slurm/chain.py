@@ -189,22 +189,17 @@ def cancel(directory: RunDirectory) -> list[Job]:
     """Removes waiting jobs from the queue, and asks a running job to save and exit.
 
     Returns:
-        The jobs of the run, with their states afterwards.
+        The jobs of the run, with their states afterwards; empty if none was active.
 
     Raises:
-        UsageError: the run has no jobs.
         RampcliError: Slurm does not answer.
     """
     chain = read(directory)
-    if chain is None:
-        raise UsageError(
-            f"{directory.path} has no Slurm jobs",
-            remedy="the run directory of a run with launch=slurm",
-        )
+    if chain is None or not (active := active_jobs(directory)):
+        return []
     # From here on, a job that starts, or is about to requeue itself, sees that it is cancelled.
     _write(directory, replace(chain, cancelled=True))
-    if waiting := _ids(active_jobs(directory)):
-        commands.cancel(waiting, only_waiting=True)
+    commands.cancel(_ids(active), only_waiting=True)
     active = active_jobs(directory)
     if running := _ids(job for job in active if job.state in _CAN_SAVE):
         commands.ask_to_save(running)
@@ -293,7 +288,7 @@ def _withdraw_after(directory: RunDirectory, error: RampcliError) -> RampcliErro
     if not jobs:
         return error
     return RampcliError(
-        f"{error.message}; cancelled the jobs submitted before it: {', '.join(jobs)}",
+        f"{error.message}; cancelled the jobs that were already submitted: {', '.join(jobs)}",
         keys=error.keys,
         remedy=error.remedy,
     )

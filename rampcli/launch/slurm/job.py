@@ -21,7 +21,7 @@ from rampcli.launch.elastic import World
 from rampcli.launch.observer import Observer
 from rampcli.launch.record_failure import record_failure
 from rampcli.launch.run_lock import lock_run
-from rampcli.launch.slurm import FOLDER, chain, commands
+from rampcli.launch.slurm import chain, commands
 from rampcli.launch.stop_signals import catch_stop_signals
 from rampcli.launch.supervise import Supervisor
 from rampcli.launch.worker_log import WorkerLog
@@ -51,11 +51,12 @@ class SrunWorkers(Workers):
     ) -> None:
         """Starts the ranks of a world; their output is appended to `log`."""
         trainer, slurm = resolved.config.trainer, resolved.config.launch.slurm
-        address = _meeting_address(len(world.nodes))
-        meeting_socket = reserve_port(address)
+        address = _rendezvous_address(len(world.nodes))
+        rendezvous_socket = reserve_port(address)
         threads = slurm.cpus_per_task or _processors_per_task(trainer.devices)
         environment = worker_environment(threads=threads)
-        environment |= {"MASTER_ADDR": address, "MASTER_PORT": str(meeting_socket.getsockname()[1])}
+        port = rendezvous_socket.getsockname()[1]
+        environment |= {"MASTER_ADDR": address, "MASTER_PORT": str(port)}
         interpreter = slurm.python or sys.executable
         command = [
             *("srun", "--kill-on-bad-exit=1", "--export=ALL"),
@@ -68,7 +69,7 @@ class SrunWorkers(Workers):
             *python_command(WORKER, str(directory.path), interpreter=interpreter),
         ]
         self.log = WorkerLog(log)
-        super().__init__([start_process(command, directory, log, environment)], meeting_socket)
+        super().__init__([start_process(command, directory, log, environment)], rendezvous_socket)
 
     def killed(self) -> dict[int, str]:
         """Returns the ranks that a signal killed first, with the signal's name.
@@ -87,7 +88,7 @@ class SrunWorkers(Workers):
         return dict.fromkeys(ranks, names.get(how, how))
 
 
-def _meeting_address(num_nodes: int) -> str:
+def _rendezvous_address(num_nodes: int) -> str:
     """Returns the address of this node, the job's first, as the other nodes reach it."""
     if num_nodes == 1:
         return LOOPBACK
@@ -155,8 +156,7 @@ def _already_trained(
     if current < min(stages):
         raise RampcliError(
             f"{directory.path} is at stage {current}, but this job trains stage {stages[0]}",
-            remedy=f"sbatch {directory.path}/{FOLDER}/stage_{current}.sbatch first, or"
-            " rampcli pretrain, which submits the remaining jobs",
+            remedy="rampcli pretrain, which submits the remaining jobs",
         )
     return current > max(stages)
 
@@ -173,7 +173,7 @@ def check_progress(directory: RunDirectory) -> None:
     if starts < FRUITLESS_STARTS:
         return
     raise RampcliError(
-        f"the job was asked to save {starts} times before it had completed a step:"
+        f"the job started its workers {starts} times without saving a checkpoint:"
         " its time limit is too short",
         keys=("launch.slurm.time",),
         remedy="a longer launch.slurm.time, or a shorter launch.grace_s: the job is asked to save"

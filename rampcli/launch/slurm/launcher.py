@@ -54,7 +54,7 @@ class SlurmLauncher(Launcher):
 
     def cancel(self, directory: RunDirectory, /) -> list[Job]:
         """Removes waiting jobs from the queue, and asks a running job to save and exit."""
-        return chain.cancel(directory) if chain.active_jobs(directory) else []
+        return chain.cancel(directory)
 
     def interpreter(self, config: Config, /) -> str | None:
         """Returns `launch.slurm.python`, or the interpreter that submits."""
@@ -62,5 +62,5 @@ class SlurmLauncher(Launcher):
         return None if slurm.container else slurm.python or sys.executable
 
     def machine_checks(self, resolved: Resolved | None, /) -> list[Check]:
-        """Returns whether Slurm's programs and its controller answer here."""
+        """Returns the check of Slurm's programs, its controller and its partitions."""
         return [check_slurm(resolved)]

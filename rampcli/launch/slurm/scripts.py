@@ -20,7 +20,7 @@ from rampcli.run_directory import RunDirectory
 
 TEMPLATE_KEY = "launch.slurm.template"
 SIGNAL_MARGIN_S = 60
-"""Slurm's signals may arrive up to a minute late (sbatch(1), --signal)."""
+"""Time to requeue after `launch.grace_s`. Slurm checks time limits about once a minute."""
 MOST_TEMPLATE_BYTES = 2**20
 _BUNDLED = Path(__file__).with_name("stage.sbatch.j2")
 

@@ -12,8 +12,8 @@ from rampcli.train.step import Step
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Arrival:
-    """How this process came to train. Times are in seconds since 1970.
+class StartTimes:
+    """When a process that trains was started and became ready, in seconds since 1970.
 
     Attributes:
         started: when it ran its first line.
@@ -31,19 +31,19 @@ class BoundaryCosts(Observer):
 
     Args:
         run: the run directory.
-        started: as in `Arrival`.
-        imported: as in `Arrival`.
+        started: as in `StartTimes`.
+        imported: as in `StartTimes`.
     """
 
     def __init__(self, run: RunDirectory, *, started: float, imported: float) -> None:
         self.run = run
         self.started = started
         self.imported = imported
-        self._arrival: Arrival | None = None
+        self._arrival: StartTimes | None = None
 
     def at_start(self, _state: TrainingState) -> None:
         """Notes when this process has loaded everything."""
-        self._arrival = Arrival(started=self.started, imported=self.imported, loaded=time.time())
+        self._arrival = StartTimes(started=self.started, imported=self.imported, loaded=time.time())
 
     def after_step(self, state: TrainingState, _step: Step) -> None:
         """Writes the event after the first step."""
@@ -58,7 +58,7 @@ class BoundaryCosts(Observer):
 
 
 def boundary_costs(
-    run: RunDirectory, *, step: int, arrival: Arrival, first_step_at: float
+    run: RunDirectory, *, step: int, arrival: StartTimes, first_step_at: float
 ) -> dict[str, float | None] | None:
     """Returns the seconds between two steps that a boundary separates, and what they were spent on.
 

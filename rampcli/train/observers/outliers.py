@@ -44,7 +44,7 @@ class StepGuard(Observer):
         """
         reason = describe_nonfinite(result)
         if reason is None:
-            return self.outliers.describe(result)
+            return self.outliers.add(result)
         if self.on_nonfinite == "skip":
             return reason
         self.checkpoints.wait()
@@ -88,11 +88,8 @@ class Outliers:
         """Loss and gradient norm of the last steps, oldest first."""
         return list(self._recent)
 
-    def describe(self, result: StepResult) -> str | None:
-        """Returns what makes a step an outlier, or None if it is not one.
-
-        Later steps are compared with this one, too.
-        """
+    def add(self, result: StepResult) -> str | None:
+        """Adds a step to the last ones. Returns why it is an outlier, or None if it is not one."""
         if self.sigma is None:
             return None
         values = (result.loss, result.grad_norm)

@@ -62,7 +62,7 @@ def test_the_value_set_nearest_to_the_user_wins(canonical, first, second):
         if entry.value is not None and entry.layer == nearest
     }
     if len(values) > 1:
-        with pytest.raises(UsageError, match="two spellings of one number and differ"):
+        with pytest.raises(UsageError, match="two spellings of one setting and differ"):
             fold_spellings(UNUSED | given)
     else:
         winner = fold_spellings(UNUSED | given).get(TENSOR, TENSOR)
@@ -78,7 +78,7 @@ def test_different_spellings_of_equal_rank_are_both_named():
         fold_spellings(UNUSED | given)
     assert (
         refusal.value.message == "data.global_batch_size=64 and model.global_batch_size=32"
-        " are two spellings of one number and differ"
+        " are two spellings of one setting and differ"
     )
     assert refusal.value.keys == ("data.global_batch_size", "model.global_batch_size")
 
@@ -125,6 +125,6 @@ def test_two_different_values_of_one_number_are_both_shown(value, other):
         check_same("one", value, "other", other)
     assert (
         refusal.value.message
-        == f"one={value} and other={other} are two spellings of one number and differ"
+        == f"one={value} and other={other} are two spellings of one setting and differ"
     )
     assert (refusal.value.keys, refusal.value.remedy) == (("one", "other"), "one of them")

@@ -156,6 +156,6 @@ def test_a_batch_per_device_without_an_exact_decimal_is_reported_as_a_fraction()
     dialect = said(run, "MaxText")
     assert dialect.unsaid == (
         "MaxText takes a step's samples in one pass; here each rank takes 3 micro batches",
-        "per_device_batch_size_start is exactly 2/3, which has no decimal",
-        "per_device_batch_size_increment is exactly 2/3, which has no decimal",
+        "per_device_batch_size_start is exactly 2/3, which no decimal equals",
+        "per_device_batch_size_increment is exactly 2/3, which no decimal equals",
     )

@@ -95,12 +95,10 @@ def test_a_batch_in_maxtexts_words_is_read_back_as_the_same_run_or_has_no_exact_
     accumulate = int(words.pop("gradient_accumulation_steps"))
     enabled = words.pop("enable_rampup_batch_size", None)
     inexact = {
-        note.partition(" is exactly ")[0]
-        for note in dialect.unsaid
-        if "which has no decimal" in note
+        note.partition(" is exactly ")[0] for note in dialect.unsaid if "no decimal equals" in note
     }
     for name, note in (
-        (note.partition(" ")[0], note) for note in dialect.unsaid if "which has no decimal" in note
+        (note.partition(" ")[0], note) for note in dialect.unsaid if "no decimal equals" in note
     ):
         exact = Fraction(note.split(" is exactly ")[1].split(",")[0])
         assert float(exact) == float(words[name])

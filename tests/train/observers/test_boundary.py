@@ -1,10 +1,10 @@
 import pytest
 
 from rampcli.run_directory import RunDirectory
-from rampcli.train.observers.boundary import Arrival, boundary_costs
+from rampcli.train.observers.boundary import StartTimes, boundary_costs
 
 PARTS = ("save_s", "exit_s", "wait_s", "start_s", "import_s", "load_s", "first_step_s")
-ARRIVAL = Arrival(started=112.0, imported=116.0, loaded=124.0)
+ARRIVAL = StartTimes(started=112.0, imported=116.0, loaded=124.0)
 
 
 @pytest.fixture

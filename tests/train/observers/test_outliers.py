@@ -26,15 +26,15 @@ def test_a_nonfinite_loss_or_norm_is_named(wrong):
 def test_an_outlier_is_found_only_after_enough_earlier_steps(spike):
     for before in (MIN_STEPS - 1, MIN_STEPS, WINDOW_STEPS):
         outliers = Outliers(sigma=6.0)
-        assert [outliers.describe(result) for result in USUAL[:before]] == [None] * before
-        assert (outliers.describe(spike) is not None) == (before >= MIN_STEPS)
+        assert [outliers.add(result) for result in USUAL[:before]] == [None] * before
+        assert (outliers.add(spike) is not None) == (before >= MIN_STEPS)
 
 
 def test_a_lasting_change_of_level_stops_being_an_outlier():
     outliers = Outliers(sigma=3.0)
     for result in USUAL:
-        outliers.describe(result)
-    verdicts = [outliers.describe(StepResult(loss=5.0, grad_norm=1.0)) for _ in range(WINDOW_STEPS)]
+        outliers.add(result)
+    verdicts = [outliers.add(StepResult(loss=5.0, grad_norm=1.0)) for _ in range(WINDOW_STEPS)]
     assert verdicts[0] is not None
     assert verdicts[-1] is None
 
@@ -42,14 +42,14 @@ def test_a_lasting_change_of_level_stops_being_an_outlier():
 def test_outliers_are_the_same_after_resuming_with_the_recent_steps():
     one = Outliers(sigma=4.0)
     for result in USUAL[:100]:
-        one.describe(result)
+        one.add(result)
     other = Outliers(sigma=4.0, recent=one.recent)
     for result in [*USUAL[100:], StepResult(loss=2.06, grad_norm=1.0)]:
-        assert one.describe(result) == other.describe(result)
+        assert one.add(result) == other.add(result)
 
 
 def test_without_a_limit_there_are_no_outliers_and_no_memory():
     outliers = Outliers(sigma=None)
     for result in [*USUAL, StepResult(loss=1e9, grad_norm=1e9)]:
-        assert outliers.describe(result) is None
+        assert outliers.add(result) is None
     assert outliers.recent == []
