@@ -20,7 +20,7 @@ def documents_of(prefix: Path) -> list[list[int]]:
     file = IndexedFile.open(prefix)
     return [
         file.tokens[first:end].tolist()
-        for first, end in pairwise(file.first_tokens(0, file.documents))
+        for first, end in pairwise(file.token_offsets(0, file.documents))
     ]
 
 

@@ -161,7 +161,7 @@ def run_build(options: BuildOptions, *, as_json: bool) -> int:
 def _show_result(options: BuildOptions, built: Built, console: Console) -> None:
     manifest = built.manifest
     tokens, text_bytes = manifest["tokens"], manifest["text_bytes"]
-    if built.was_there:
+    if built.was_complete:
         say(console, f"{idx_of(options.output)} already exists, from the same inputs and options")
     counts = [
         f"{manifest['documents']:,} documents",
@@ -170,7 +170,7 @@ def _show_result(options: BuildOptions, built: Built, console: Console) -> None:
     ]
     counts += [f"{manifest['empty']:,} empty texts left out"] if manifest["empty"] else []
     say(console, ", ".join(counts))
-    if not built.was_there:
+    if not built.was_complete:
         megabytes = built.encoded_bytes / 1e6
         speed = megabytes / max(1e-3, built.seconds)
         say(console, f"{megabytes:,.1f} MB of text in {built.seconds:.1f} s: {speed:.1f} MB/s")
@@ -183,7 +183,7 @@ def _show_result(options: BuildOptions, built: Built, console: Console) -> None:
     if manifest["skipped"]:
         say(console, f"skipped {manifest['skipped']:,} bad records: {options.skipped}")
         written.append(options.skipped)
-    if not built.was_there:
+    if not built.was_complete:
         say(console, f"wrote {', '.join(map(str, written))}")
     path = shlex.quote(f"data.path={options.output}")
     words = f"data=indexed {path} model.vocab_size={manifest['vocab_size']}"

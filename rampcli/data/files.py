@@ -69,7 +69,7 @@ def open_text(config: Config) -> Opened:
     texts = {}
     for path, key in paths_of(config).items():
         with naming_setting(key):
-            texts[path] = texts_of(path)
+            texts[path] = read_texts(path)
     if config.data.tokenizer == "bytes":
         tokenizer = byte_tokenizer()
     elif config.data.tokenizer == "chars":
@@ -104,7 +104,7 @@ def check_text_paths(config: Config) -> None:
             raise UsageError(f"{path} {reason}", keys=(key,), remedy="a text file or a folder")
 
 
-def texts_of(path: Path) -> list[str]:
+def read_texts(path: Path) -> list[str]:
     """Returns the text of a file, or of all files below a folder, sorted by name.
 
     Hidden files and folders are left out.

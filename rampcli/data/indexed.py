@@ -166,7 +166,7 @@ class IndexedFile:
             return self.pointers
         return self.pointers[self.document_indices[self.document_indices < len(self.pointers)]]
 
-    def first_tokens(self, first: int, last: int) -> Places:
+    def token_offsets(self, first: int, last: int) -> Places:
         """Returns the offset, in tokens, of each of the documents first .. last, both included.
 
         For `last` = number of documents, the last entry is the end of the tokens.

@@ -108,7 +108,7 @@ class _Lengths:
         """Yields the lengths in order, in blocks."""
         file = self.file
         for first in range(0, file.documents, BLOCK):
-            yield np.diff(file.first_tokens(first, first + BLOCK))
+            yield np.diff(file.token_offsets(first, first + BLOCK))
 
     def longest(self) -> int:
         """Returns the largest length, or 0 without documents."""

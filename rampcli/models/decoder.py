@@ -90,7 +90,7 @@ class Decoder(nn.Module):
         if self.model.tie_embeddings and self.output is not None and self.embedding is not None:
             self.output.weight = self.embedding.weight
 
-    def weight_at_both_ends(self) -> nn.Parameter | None:
+    def weight_tied_across_stages(self) -> nn.Parameter | None:
         """Returns the tied weight if this is the first or the last of several stages, else None."""
         if (
             self.model.tie_embeddings
@@ -102,7 +102,7 @@ class Decoder(nn.Module):
 
     def own_parameters(self) -> dict[str, nn.Parameter]:
         """Returns parameters by name. The first stage owns a weight tied across stages."""
-        copied = None if self.is_first else self.weight_at_both_ends()
+        copied = None if self.is_first else self.weight_tied_across_stages()
         return {
             name: parameter
             for name, parameter in self.named_parameters()

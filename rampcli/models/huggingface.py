@@ -121,7 +121,7 @@ def places(model: ModelConfig, *, sequence_length: int) -> dict[str, Place]:
     return found
 
 
-def joined(found: dict[str, Place]) -> dict[str, list[str]]:
+def group_by_tensor(found: dict[str, Place]) -> dict[str, list[str]]:
     """Groups parameters by the tensor that holds them, in the order of their rows."""
     tensors: dict[str, list[str]] = {}
     for name, place in found.items():
@@ -129,7 +129,7 @@ def joined(found: dict[str, Place]) -> dict[str, list[str]]:
     return tensors
 
 
-class Folder:
+class WeightFolder:
     """Safetensors files of a folder. Reads only the rows that are requested.
 
     Raises:
@@ -144,7 +144,7 @@ class Folder:
         tensors = _stored_tensors(path)
         self.tensors = {
             tensor: self._find(tensors, tensor, names)
-            for tensor, names in joined(self.places).items()
+            for tensor, names in group_by_tensor(self.places).items()
         }
 
     def _find(

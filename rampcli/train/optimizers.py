@@ -12,7 +12,7 @@ from torch.optim import Optimizer as TorchOptimizer
 from rampcli.config.optim_schema import OptimConfig
 from rampcli.models.decoder import Decoder
 
-STACKED = 2**22
+MAX_STACK_ELEMENTS = 2**22
 """Maximum number of elements in one stack of matrices. A larger matrix is taken alone."""
 
 
@@ -120,13 +120,13 @@ def orthogonalise(matrices: Tensor) -> Tensor:
 
 
 def _stacks(weights: Sequence[nn.Parameter]) -> list[list[nn.Parameter]]:
-    """Groups weights by shape. A group has up to `STACKED` numbers, or a single weight."""
+    """Groups weights by shape: up to `MAX_STACK_ELEMENTS` elements, or a single weight."""
     by_shape: dict[torch.Size, list[nn.Parameter]] = {}
     for weight in weights:
         by_shape.setdefault(weight.shape, []).append(weight)
     stacks = []
     for shape, alike in by_shape.items():
-        at_once = max(1, STACKED // shape.numel())
+        at_once = max(1, MAX_STACK_ELEMENTS // shape.numel())
         stacks += [alike[first : first + at_once] for first in range(0, len(alike), at_once)]
     return stacks
 

@@ -72,7 +72,7 @@ class Passes:
                     micro_batches=len(micro_batches) * self.pieces,
                 )
                 for part in self.parts:
-                    if (tied := part.weight_at_both_ends()) is not None:
+                    if (tied := part.weight_tied_across_stages()) is not None:
                         self.pipeline.add_gradient_of_other_end(tied)
                 return self._once_per_loss(total)
             (model,) = self.parts

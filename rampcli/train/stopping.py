@@ -18,12 +18,12 @@ class StopRequest:
     """Signals that asked this rank to stop, and when it is time to ask the other ranks.
 
     Args:
-        a_second_signal_ends: whether a second signal ends the process at once. Under a supervisor,
-            which repeats signals and kills workers itself, it must not.
+        exits_at_second_signal: whether a second signal ends the process at once. It must not under
+            a supervisor, which repeats signals and kills workers itself.
     """
 
-    def __init__(self, *, a_second_signal_ends: bool = True) -> None:
-        self.a_second_signal_ends = a_second_signal_ends
+    def __init__(self, *, exits_at_second_signal: bool = True) -> None:
+        self.exits_at_second_signal = exits_at_second_signal
         self._signals = StopSignals()
         self._micro_batches_between = 1
         self._micro_batches = 0
@@ -40,7 +40,7 @@ class StopRequest:
 
     def _on_signal(self, number: int, _frame: object) -> None:
         self._signals.note(number)
-        if self._signals.at_once and self.a_second_signal_ends:
+        if self._signals.at_once and self.exits_at_second_signal:
             os._exit(1)
 
     def expect(self, micro_batch_s: float) -> None:

@@ -22,7 +22,7 @@ from rampcli.checkpoint.manifest import Checkpoint
 from rampcli.config.schema import Config
 from rampcli.errors import UsageError, reason_of
 from rampcli.models.decoder import Decoder
-from rampcli.models.huggingface import joined, places
+from rampcli.models.huggingface import group_by_tensor, places
 from rampcli.models.huggingface_config import to_huggingface
 from rampcli.own_folder import replace_file, write_json
 from rampcli.weights.program import run_and_exit
@@ -139,7 +139,7 @@ def _write_weights(
     with torch.device("meta"):
         model = Decoder(config.model, sequence_length=config.data.sequence_length)
     found = places(config.model, sequence_length=config.data.sequence_length)
-    files = list(_split_into_files(joined(found), model, bytes_per_number=dtype.itemsize))
+    files = list(_split_into_files(group_by_tensor(found), model, bytes_per_number=dtype.itemsize))
     weight_map: dict[str, str] = {}
     for number, shapes_of in enumerate(files, start=1):
         name = f"model-{number:05d}-of-{len(files):05d}.safetensors"

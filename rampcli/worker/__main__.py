@@ -33,7 +33,7 @@ def main() -> None:
     if "TORCHELASTIC_RUN_ID" in os.environ:  # torchrun may be killed without ending its workers
         die_with_parent()
     # A worker may get the same signal from its supervisor, from torchrun and from Slurm.
-    stop = StopRequest(a_second_signal_ends=SUPERVISOR not in os.environ)
+    stop = StopRequest(exits_at_second_signal=SUPERVISOR not in os.environ)
     stop.listen()
     run = RunDirectory(Path(sys.argv[1]))
     started = max(STARTED, wait_for_turn(run)) if WAIT in sys.argv else STARTED

@@ -23,7 +23,7 @@ from rampcli.data.loader import Loader, ValidationLoader
 from rampcli.data.sources import open_corpora
 from rampcli.errors import EXIT_INTERRUPTED, RampcliError
 from rampcli.models.decoder import Decoder
-from rampcli.models.huggingface import Folder
+from rampcli.models.huggingface import WeightFolder
 from rampcli.models.huggingface_config import check_init_from
 from rampcli.parallel.mesh import DATA, Meshes, build_meshes
 from rampcli.parallel.ranks import broadcast_from_rank_0
@@ -138,7 +138,7 @@ def build_trainer(
 def build_model(
     config: Config, run: RunDirectory, meshes: Meshes, device: torch.device
 ) -> list[Decoder]:
-    """Returns this rank's parts of the model, without values if there is a checkpoint to load."""
+    """Returns this rank's parts of the model, uninitialised if a checkpoint will be loaded."""
     is_new = bool(broadcast_from_rank_0(not complete_checkpoints(run)))
     rows_of = given_weights(config) if is_new else None
     return build_parts(config, meshes, device, rows_of, filled=is_new)
@@ -154,7 +154,7 @@ def build_observers(
 ) -> list[Observer]:
     """Returns this rank's observers in the order in which they are called.
 
-    A tracker is one class and one entry among those of rank 0.
+    To add a tracker, write an `Observer` and append it to the observers of rank 0.
     """
     config = resolved.config
     guard = StepGuard(
@@ -207,4 +207,4 @@ def given_weights(config: Config) -> RowsOf | None:
         return None
     check_init_from(config)
     folder = Path(config.model.init_from)
-    return Folder(folder, config.model, sequence_length=config.data.sequence_length).rows_of
+    return WeightFolder(folder, config.model, sequence_length=config.data.sequence_length).rows_of

@@ -74,7 +74,7 @@ def run_rampcli(config: Config, folder: str) -> dict[str, Any]:
 
     run = RunDirectory(Path(folder))
     describe(run, resolve(config), [])
-    train(run, StopRequest(a_second_signal_ends=True), started=time.time())
+    train(run, StopRequest(exits_at_second_signal=True), started=time.time())
     rows, events = list(read_rows(run.metrics)), list(read_rows(run.events))
     by_batches = {
         batches: [row["step_time_s"] for row in rows if row["accumulate_grad_batches"] == batches]
@@ -106,7 +106,7 @@ def run_peer(name: str, config: Config, device: torch.device) -> dict[str, Any]:
         began = time.perf_counter()
         window = torch.randint(config.model.vocab_size, shape, device=device)
         with torch.autocast(
-            device.type, torch.bfloat16, enabled=config.trainer.precision.value == "bf16"
+            device.type, torch.bfloat16, enabled=config.trainer.precision == "bf16"
         ):
             if name == "minimal":
                 loss = model(window[:, :-1], window[:, 1:])

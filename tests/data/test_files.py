@@ -6,7 +6,7 @@ import pytest
 from tokenizers import Tokenizer
 
 from rampcli.data import files
-from rampcli.data.files import texts_of
+from rampcli.data.files import read_texts
 from rampcli.data.indexed import (
     HEADER,
     MAGIC,
@@ -31,8 +31,8 @@ def test_text_is_read_as_bytes_file_by_file_in_the_order_of_names(tmp_path):
     }.items():
         (tmp_path / "texts" / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / "texts" / name).write_text(content, encoding="utf-8")
-    assert texts_of(tmp_path / "texts") == ["één", "zwei", "drei", ""]
-    assert texts_of(tmp_path / "texts" / "a.txt") == ["één"]
+    assert read_texts(tmp_path / "texts") == ["één", "zwei", "drei", ""]
+    assert read_texts(tmp_path / "texts" / "a.txt") == ["één"]
     corpora = open_corpora(
         config(
             "text",
@@ -52,7 +52,7 @@ def test_files_in_hidden_folders_are_not_read(tmp_path):
     (tmp_path / ".git").mkdir()
     (tmp_path / ".git" / "index").write_bytes(b"\xff\xfe")
     (tmp_path / "a.txt").write_text("text")
-    assert texts_of(tmp_path) == ["text"]
+    assert read_texts(tmp_path) == ["text"]
 
 
 def test_characters_of_all_corpora_are_tokens_in_the_order_of_code_points(tmp_path):
@@ -162,7 +162,7 @@ def test_fifos_devices_and_circular_links_in_a_folder_of_text_are_skipped(tmp_pa
         "gone.txt": "nowhere",
     }.items():
         (tmp_path / "texts" / name).symlink_to(target)
-    assert texts_of(tmp_path / "texts") == ["text"]
+    assert read_texts(tmp_path / "texts") == ["text"]
 
 
 def test_text_that_is_too_large_is_refused_before_it_is_read(tmp_path, monkeypatch):
@@ -170,9 +170,9 @@ def test_text_that_is_too_large_is_refused_before_it_is_read(tmp_path, monkeypat
         (tmp_path / name).write_bytes(b"x" * 600)
     monkeypatch.setattr(files, "MOST_TEXT_BYTES", 1000)
     with pytest.raises(UsageError, match="GB of text") as refused:
-        texts_of(tmp_path)
+        read_texts(tmp_path)
     assert refused.value.remedy == "rampcli data build, and data=indexed"
-    assert texts_of(tmp_path / "a") == ["x" * 600]
+    assert read_texts(tmp_path / "a") == ["x" * 600]
 
 
 @pytest.mark.parametrize("key", ["path", "blend", "validation_path"])

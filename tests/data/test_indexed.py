@@ -52,7 +52,7 @@ def test_a_file_written_by_megatron_is_read_back_unchanged(prefix):
     file = IndexedFile.open(prefix)
     assert file.tokens.tolist() == [1, 2, 3, 4, 5, 6, 65_000]
     assert file.lengths.tolist() == [3, 1, 2, 1]
-    assert file.first_tokens(0, file.documents).tolist() == [0, 3, 6, 7]
+    assert file.token_offsets(0, file.documents).tolist() == [0, 3, 6, 7]
 
 
 @pytest.mark.parametrize("kind", ["<u2", "<i4", "<u1", "<i8"])
@@ -87,7 +87,7 @@ def test_a_document_longer_than_the_largest_sequence_is_stored_as_several(tmp_pa
     file = IndexedFile.open(tmp_path / "corpus")
     assert file.lengths.tolist() == [4, 4, 1, 4, 1]
     assert file.document_indices.tolist() == [0, 3, 4, 5]
-    assert file.first_tokens(0, 3).tolist() == [0, 9, 13, 14]
+    assert file.token_offsets(0, 3).tolist() == [0, 9, 13, 14]
 
 
 @pytest.mark.parametrize(
@@ -197,7 +197,7 @@ def test_an_index_with_any_changed_byte_is_refused_or_stays_within_the_tokens(
         file = IndexedFile.open(prefix)
     except UsageError:
         return
-    starts = file.first_tokens(0, file.documents)
+    starts = file.token_offsets(0, file.documents)
     assert starts[0] == 0
     assert starts[-1] == len(file.tokens)
     assert (np.diff(starts) >= 0).all()
@@ -260,4 +260,4 @@ def test_a_file_that_changes_while_it_is_open_is_refused(prefix, path_of):
 def test_a_corpus_without_documents_is_valid(tmp_path):
     write_by_us(tmp_path / "corpus", [])
     file = IndexedFile.open(tmp_path / "corpus")
-    assert (file.documents, len(file.tokens), file.first_tokens(0, 0).tolist()) == (0, 0, [0])
+    assert (file.documents, len(file.tokens), file.token_offsets(0, 0).tolist()) == (0, 0, [0])

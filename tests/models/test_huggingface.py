@@ -14,7 +14,7 @@ from models.families import FAMILIES
 from rampcli.config.schema import ModelConfig
 from rampcli.errors import DamagedFileError
 from rampcli.models.decoder import Decoder
-from rampcli.models.huggingface import Folder, places
+from rampcli.models.huggingface import WeightFolder, places
 from rampcli.models.huggingface_config import read_config, to_huggingface
 from rampcli.own_folder import write_json
 from rampcli.train.build import fill_weights, initial_weights
@@ -45,7 +45,7 @@ def theirs(family, tmp_path):
 
 def ours_from(folder: Path, family) -> Decoder:
     model = Decoder(family, sequence_length=SEQUENCE)
-    fill_weights(model, Folder(folder, family, sequence_length=SEQUENCE).rows_of)
+    fill_weights(model, WeightFolder(folder, family, sequence_length=SEQUENCE).rows_of)
     return model
 
 
@@ -136,7 +136,7 @@ def test_a_tensor_that_does_not_fit_the_model_is_refused_by_name_before_any_is_r
 ):
     folder, shape = saved(change)
     with pytest.raises(DamagedFileError, match=message) as refused:
-        Folder(folder, shape, sequence_length=SEQUENCE)
+        WeightFolder(folder, shape, sequence_length=SEQUENCE)
     assert LAYER_WEIGHT in refused.value.message
 
 
@@ -153,7 +153,7 @@ def test_a_tensor_in_two_files_is_refused(saved):
     folder, shape = saved()
     shutil.copy(folder / "model.safetensors", folder / "model-00001-of-00002.safetensors")
     with pytest.raises(DamagedFileError, match="in several files"):
-        Folder(folder, shape, sequence_length=SEQUENCE)
+        WeightFolder(folder, shape, sequence_length=SEQUENCE)
 
 
 @pytest.mark.parametrize("harm", ["cut", "fifo", "garbage", "link to itself"])
@@ -169,11 +169,11 @@ def test_a_damaged_file_is_refused_without_waiting(saved, harm):
     else:
         file.write_bytes(content[:-1] if harm == "cut" else os.urandom(1000))
     with pytest.raises(DamagedFileError):
-        Folder(folder, shape, sequence_length=SEQUENCE)
+        WeightFolder(folder, shape, sequence_length=SEQUENCE)
 
 
 def test_a_file_that_is_truncated_while_it_is_read_is_refused(saved):
-    opened = Folder(*saved(), sequence_length=SEQUENCE)
+    opened = WeightFolder(*saved(), sequence_length=SEQUENCE)
     os.truncate(opened.path / "model.safetensors", 5000)
     with pytest.raises(DamagedFileError, match="ends too soon"):
         fill_weights(Decoder(FAMILIES["llama3"], sequence_length=SEQUENCE), opened.rows_of)

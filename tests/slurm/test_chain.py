@@ -130,7 +130,8 @@ def test_if_one_job_is_refused_the_others_are_cancelled_before_they_start(
         "#!/bin/bash\n#SBATCH --nodes={{ num_nodes }}\n" + refused + "exec {{ python }}\n"
     )
     with pytest.raises(
-        RampcliError, match=r"nowhere.*cancelled the jobs submitted before it: [0-9]+, [0-9]+"
+        RampcliError,
+        match=r"nowhere.*cancelled the jobs that were already submitted: [0-9]+, [0-9]+",
     ) as error:
         submit(tiny(f"launch.slurm.template={template}"))
     assert error.value.keys == ("launch.slurm.partition",)

@@ -37,9 +37,9 @@ def test_muon_optimises_exactly_the_matrices_of_the_layers(small_llama):
     }
 
 
-@pytest.mark.parametrize("stacked", [1, 200, optimizers.STACKED])
+@pytest.mark.parametrize("stacked", [1, 200, optimizers.MAX_STACK_ELEMENTS])
 def test_muon_takes_the_same_steps_as_torchs_muon_for_any_stack_size(monkeypatch, stacked):
-    monkeypatch.setattr(optimizers, "STACKED", stacked)
+    monkeypatch.setattr(optimizers, "MAX_STACK_ELEMENTS", stacked)
     shapes = [(12, 8), (8, 8), (12, 8), (8, 20), (12, 8)]
     mine, theirs = (
         [torch.nn.Parameter(randn(*shape, seed=seed)) for seed, shape in enumerate(shapes)]

@@ -9,7 +9,7 @@ from rampcli.train.stopping import ASK_EVERY_S, STOP_SIGNALS, StopRequest
 LISTENER = """
 import os, signal, sys, time
 from rampcli.train.stopping import StopRequest
-stop = StopRequest(a_second_signal_ends=sys.argv[2] == "ends")
+stop = StopRequest(exits_at_second_signal=sys.argv[2] == "ends")
 stop.listen()
 for wait_s in map(float, sys.argv[3:]):
     os.kill(os.getpid(), int(sys.argv[1]))

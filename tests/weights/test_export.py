@@ -22,7 +22,7 @@ from rampcli.config.snapshot import identity, to_yaml
 from rampcli.data.tokenizer import byte_tokenizer
 from rampcli.errors import DamagedFileError, NoCheckpointError, UsageError
 from rampcli.models.decoder import Decoder
-from rampcli.models.huggingface import Folder
+from rampcli.models.huggingface import WeightFolder
 from rampcli.models.huggingface_config import read_config
 from rampcli.run_directory import RunDirectory
 from rampcli.train.build import fill_weights
@@ -83,7 +83,7 @@ def test_weights_exported_to_several_files_are_read_back_bit_for_bit(
     export(run, tmp_path / "out")
     assert len(list((tmp_path / "out").glob("model-*.safetensors"))) > 2
     again = Decoder(read_config(tmp_path / "out"), sequence_length=16)
-    fill_weights(again, Folder(tmp_path / "out", again.model, sequence_length=16).rows_of)
+    fill_weights(again, WeightFolder(tmp_path / "out", again.model, sequence_length=16).rows_of)
     for name, parameter in model.named_parameters():
         assert torch.equal(again.get_parameter(name), parameter)
     torch.testing.assert_close(

@@ -45,13 +45,13 @@ class Built:
         manifest: contents of PREFIX.json.
         seconds: duration of this call.
         encoded_bytes: bytes of text that this call encoded.
-        was_there: True if the corpus was complete before.
+        was_complete: True if the corpus was complete before.
     """
 
     manifest: dict[str, Any]
     seconds: float
     encoded_bytes: int = 0
-    was_there: bool = False
+    was_complete: bool = False
 
 
 def build(options: BuildOptions, watcher: Watcher | None = None) -> Built:
@@ -70,12 +70,12 @@ def build(options: BuildOptions, watcher: Watcher | None = None) -> Built:
     folder = BuildFolder(options.partial)
     if manifest := _finished(options, settings):
         folder.remove_leftovers()
-        return Built(manifest, time.monotonic() - began, was_there=True)
+        return Built(manifest, time.monotonic() - began, was_complete=True)
     with writing(options.output.parent):
         options.output.parent.mkdir(parents=True, exist_ok=True)
         with folder.locked():
             if manifest := _finished(options, settings):  # by another process, meanwhile
-                return Built(manifest, time.monotonic() - began, was_there=True)
+                return Built(manifest, time.monotonic() - began, was_complete=True)
             work = _LockedBuild(options, inputs, settings, folder, watcher or Watcher())
             manifest = work.run()
     return Built(manifest, time.monotonic() - began, work.encoded_bytes)
@@ -181,7 +181,7 @@ class _LockedBuild:
                     self.partial.save()
                 if (
                     isinstance(error, UsageError)
-                    and not self.partial.has_text
+                    and not self.partial.has_progress
                     and self.options.train_bpe is None
                 ):
                     # The next start could not reuse anything.

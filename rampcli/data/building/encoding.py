@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rampcli.data.building.parsing import BadRecord, Text, texts_of
+from rampcli.data.building.parsing import BadRecord, Text, parse_slice
 from rampcli.data.building.records import Chunk
 from rampcli.data.tokenizer import encoder_of, open_tokenizer
 from rampcli.errors import RampcliError, UsageError
@@ -82,7 +82,7 @@ class Encoding:
         encode = encoder_of(tokenizer)
 
         def encode_chunk(chunk: Chunk) -> Encoded:
-            found = [text for one in chunk.slices for text in texts_of(one, self.text_key)]
+            found = [text for one in chunk.slices for text in parse_slice(one, self.text_key)]
             bad = tuple(one for one in found if isinstance(one, BadRecord))
             texts = [one for one in found if isinstance(one, Text)]
             cut = [list(text.pieces()) for text in texts]

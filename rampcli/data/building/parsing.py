@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from rampcli.data.building.records import Kind, Slice
-from rampcli.data.building.streams import PIECE_BYTES, cut_of
+from rampcli.data.building.streams import PIECE_BYTES, find_cut
 
 KEYS_SHOWN = 8
 
@@ -39,13 +39,13 @@ class Text:
             return
         data, place = self.content.encode(), 0
         while len(data) - place >= PIECE_BYTES:
-            cut = place + cut_of(data[place : place + PIECE_BYTES])
+            cut = place + find_cut(data[place : place + PIECE_BYTES])
             yield data[place:cut].decode()
             place = cut
         yield data[place:].decode()
 
 
-def texts_of(part: Slice, text_key: str) -> Iterator[Text | BadRecord]:
+def parse_slice(part: Slice, text_key: str) -> Iterator[Text | BadRecord]:
     """Yields the texts and bad records of a slice, in order.
 
     In a text file, bad lines are left out and the other lines stay one text.

@@ -66,7 +66,7 @@ class PartialBuild:
     _saved: Written | None = None
 
     @property
-    def has_text(self) -> bool:
+    def has_progress(self) -> bool:
         """True if any of the inputs has been processed."""
         return self.written.position != Position()
 
@@ -101,7 +101,7 @@ class PartialBuild:
         if (found["on_bad_record"], settings["on_bad_record"]) == ("stop", "skip"):
             found["on_bad_record"] = "skip"
         changed = _changes(found, settings)
-        if changed and not self.has_text:
+        if changed and not self.has_progress:
             return self._start(settings)
         if changed:
             raise self._cannot_resume(

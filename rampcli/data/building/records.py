@@ -13,7 +13,7 @@ from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
-from rampcli.data.building.streams import PIECE_BYTES, Rows, Stream, cut_of
+from rampcli.data.building.streams import PIECE_BYTES, Rows, Stream, find_cut
 from rampcli.errors import UsageError
 from rampcli.own_folder import open_to_read
 
@@ -293,7 +293,7 @@ def _pieces_of_text(stream: Stream, place: Position, size: int) -> Iterator[tupl
     while True:
         data += stream.read(size - len(data))
         opens, closes = place.offset == 0, len(data) < size
-        cut = len(data) if closes else cut_of(data)
+        cut = len(data) if closes else find_cut(data)
         content, data = data[:cut], data[cut:]
         end = Position(place.input, place.offset + cut, place.line + content.count(b"\n"))
         after = Position(place.input + 1) if closes else end

@@ -27,7 +27,7 @@ CUTS = tuple(
 )
 
 
-def cut_of(data: bytes) -> int:
+def find_cut(data: bytes) -> int:
     """Returns where to cut a text that continues after `data`.
 
     The cut is in the second half: after a line, else at a space, else between two characters.

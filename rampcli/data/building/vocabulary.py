@@ -9,7 +9,7 @@ from tokenizers import Tokenizer
 from rampcli.data import tokenizer as tokenizers
 from rampcli.data.building.encoding import environment
 from rampcli.data.building.options import NO_EOD, BuildOptions
-from rampcli.data.building.parsing import BadRecord, texts_of
+from rampcli.data.building.parsing import BadRecord, parse_slice
 from rampcli.data.building.records import Chunk, Kind, Reader
 from rampcli.data.building.watcher import Watcher
 from rampcli.errors import UsageError
@@ -45,7 +45,7 @@ class Inputs:
         for number, chunk in enumerate(self._chunks(phase)):
             if number % every == 0:
                 found = [
-                    text for one in chunk.slices for text in texts_of(one, self.options.text_key)
+                    text for one in chunk.slices for text in parse_slice(one, self.options.text_key)
                 ]
                 self.check([text for text in found if isinstance(text, BadRecord)])
                 yield from (text.content for text in found if not isinstance(text, BadRecord))

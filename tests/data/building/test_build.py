@@ -218,7 +218,7 @@ def test_an_input_that_changes_while_it_is_read_is_refused(options):
 def test_a_complete_build_is_recognised_and_never_overwritten(options):
     build(options)
     before = {path: path.stat().st_mtime_ns for path in options.output.parent.iterdir()}
-    assert build(options).was_there
+    assert build(options).was_complete
     with pytest.raises(UsageError, match="already exists"):
         build(replace(options, tokenizer="chars"))
     (options.inputs[0] / "new.txt").write_text("more")

@@ -92,7 +92,7 @@ def test_a_folder_that_rampcli_did_not_create_is_not_changed(options, canary, is
     canary.rename(options.partial)
     before = contents(options.partial)
     if is_done:
-        assert build(options).was_there
+        assert build(options).was_complete
     else:
         assert "is not empty, and rampcli did not make it" in refusal(options)
     assert contents(options.partial) == before

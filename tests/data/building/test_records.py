@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rampcli.data.building import records
-from rampcli.data.building.parsing import BadRecord, Text, texts_of
+from rampcli.data.building.parsing import BadRecord, Text, parse_slice
 from rampcli.data.building.records import Kind, Position, Reader, find_inputs
-from rampcli.data.building.streams import cut_of
+from rampcli.data.building.streams import find_cut
 from rampcli.errors import UsageError
 
 
@@ -22,7 +22,7 @@ def reader_of(*paths: Path, chunk_bytes: int = 64) -> Reader:
 
 
 def records_in(chunks) -> list[Text | BadRecord]:
-    return [found for chunk in chunks for one in chunk.slices for found in texts_of(one, "text")]
+    return [found for chunk in chunks for one in chunk.slices for found in parse_slice(one, "text")]
 
 
 def documents_of(reader: Reader, start: Position | None = None) -> list[str]:
@@ -101,7 +101,7 @@ def test_the_pieces_of_a_text_join_to_the_text_and_split_no_character(tmp_path_f
     ],
 )
 def test_a_text_is_cut_after_a_line_or_else_at_a_space_or_else_between_characters(data, left):
-    assert data[: cut_of(data)] == left
+    assert data[: find_cut(data)] == left
 
 
 def test_a_byte_order_mark_is_dropped_only_at_the_start_of_a_file(tmp_path):

@@ -8,7 +8,7 @@ from rampcli.data.building import build as building
 from rampcli.data.building import records
 from rampcli.data.building import vocabulary as making_tokenizers
 from rampcli.data.building.build import build
-from rampcli.data.building.streams import cut_of
+from rampcli.data.building.streams import find_cut
 from rampcli.data.indexed import tokenizer_of
 from rampcli.data.tokenizer import END_OF_TEXT, open_tokenizer
 
@@ -17,7 +17,7 @@ def test_a_cut_after_a_line_changes_no_token_of_gpt_2(options):
     build(replace(options, tokenizer=None, train_bpe=280))
     tokenizer = open_tokenizer(tokenizer_of(options.output))
     text = "some words\n    indented\n\nand a paragraph\nwith lines\n" * 4
-    cut = cut_of(text.encode())
+    cut = find_cut(text.encode())
     assert (
         tokenizer.encode(text[:cut]).ids + tokenizer.encode(text[cut:]).ids
         == tokenizer.encode(text).ids
