@@ -146,7 +146,9 @@ def plan(
             "--seesaw": show_seesaw,
             "--seesaw-factor": seesaw_factor,
         }
-        if name := next((name for name, value in given.items() if value), None):
+        if name := next(
+            (name for name, value in given.items() if value not in (None, False)), None
+        ):
             raise UsageError(
                 f"--what-if compares several plans, but {name} takes a single one",
                 remedy=f"{name} without --what-if",

@@ -52,7 +52,7 @@ def typed(key: str, value: Any) -> Any:
         ) from error
     items = converted if isinstance(converted, list) else [converted]
     numbers = [item for item in items if isinstance(item, int | float)]
-    if not all(map(math.isfinite, numbers)):
+    if any(isinstance(number, float) and not math.isfinite(number) for number in numbers):
         raise UsageError(
             f"{key}={shown(value)} is not a finite number", keys=(key,), remedy=setting.example()
         )

@@ -83,6 +83,7 @@ def test_a_value_is_converted_to_the_type_of_its_setting(key, value, stored):
         ("optim.lr", float("nan"), "a finite number"),
         ("optim.lr", float("-inf"), "a finite number"),
         ("trainer.peak_tflops", "inf", "a finite number"),
+        ("data.split", [98, float("nan"), 1], "a finite number"),
         ("per_device_batch_size", "many", "a number"),
         ("model.bias", "maybe", "true or false"),
         ("rampup.node_policy", "nemesis", "one of nemo, best, fixed"),
@@ -90,7 +91,7 @@ def test_a_value_is_converted_to_the_type_of_its_setting(key, value, stored):
         ("run_dir", [1], "a string"),
         ("trainer.max_samples", MOST + 1, "beyond 1e+18"),
         ("trainer.max_samples", -MOST - 1, "beyond 1e+18"),
-        ("model.rampup_batch_size", [1, 1, 10**30], "beyond 1e+18"),
+        ("model.rampup_batch_size", [1, 1, 10**400], "beyond 1e+18"),
         ("optim.lr", 1e300, "beyond 1e+18"),
     ],
 )
