@@ -42,6 +42,13 @@ from rampcli.train.stopping import StopRequest
 from rampcli.worker.join import join_ranks
 from rampcli.worker.leave import leave, record_failure
 
+CAUSE_FIRST_S = 1.0
+"""Time that a rank with an unforeseen error waits before it exits.
+
+The error may follow from the loss of another rank, for example a killed one. srun ends all ranks
+once one has failed, so the lost rank must be reported first.
+"""
+
 
 def train_and_leave(
     run: RunDirectory, stop: StopRequest, *, started: float, lock: IO[str]
@@ -65,6 +72,8 @@ def train_and_leave(
         traceback.print_exc()
         last_line = traceback.format_exc(limit=-1).strip().splitlines()[-1]
         record_failure(run, RampcliError(last_line), understood=False)
+        if dist.is_initialized() and dist.get_world_size() > 1:
+            time.sleep(CAUSE_FIRST_S)
         leave(1)
     gc.collect()
     dist.barrier()
