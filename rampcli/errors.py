@@ -128,6 +128,14 @@ class Report:
             raise self.errors[0] if len(self.errors) == 1 else UsageErrors(self.errors)
 
 
+class OutOfMemoryError(RampcliError):
+    """A rank needs more memory than it can have."""
+
+    def facts(self) -> dict[str, Any]:
+        """Returns the same fields, marked so that readers of state.json know this error."""
+        return super().facts() | {"out_of_memory": True}
+
+
 class ForeignCheckpointError(RampcliError):
     """The run directory's checkpoint belongs to another configuration."""
 

@@ -51,6 +51,7 @@ FAILURE = {
     "remedy": TEXT_OR_NULL,
     "exit_code": COUNT,
     "understood": bool,
+    "out_of_memory?": bool,
 }
 STATE = {
     "status": str,

@@ -1,4 +1,4 @@
-"""The GPUs of this machine, and which of them a run may use."""
+"""The GPUs of this machine, which of them a run may use, and processes killed for memory."""
 
 import os
 from collections.abc import Iterator
@@ -10,6 +10,8 @@ from rampcli.config.schema import Config
 from rampcli.errors import UsageError
 from rampcli.locks import hold
 from rampcli.own_folder import private_folder
+
+KERNEL_COUNTERS = Path("/proc/vmstat")
 
 
 def visible_gpus() -> list[str]:
@@ -82,3 +84,14 @@ def gpus_needed(config: Config, plan: TrainingPlan) -> int:
 def gpus_in_words(gpus: int) -> str:
     """Returns "1 GPU", "2 GPUs" and so on."""
     return f"{gpus} GPU{'s' if gpus > 1 else ''}"
+
+
+def count_oom_kills() -> int:
+    """Returns how many processes the kernel of this host has killed for lack of memory.
+
+    The count is 0 outside Linux, and never rises there.
+    """
+    if not KERNEL_COUNTERS.exists():
+        return 0
+    counters = dict(line.split() for line in KERNEL_COUNTERS.read_text().splitlines())
+    return int(counters.get("oom_kill", 0))

@@ -3,7 +3,7 @@
 import math
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from itertools import pairwise
@@ -12,11 +12,13 @@ from typing import Any
 
 from rampcli.batch.training_plan import StagePlan
 from rampcli.checkpoint.manifest import complete_checkpoints, consumed_samples
+from rampcli.config.out_of_memory import out_of_memory
 from rampcli.config.run_plan import Resolved
 from rampcli.errors import EXIT_CTRL_C, RampcliError
 from rampcli.launch.elastic import Nodes, World
 from rampcli.launch.observer import Feed, Observer
 from rampcli.launch.record_failure import record_failure
+from rampcli.launch.resources import count_oom_kills
 from rampcli.launch.restarts import Restarts
 from rampcli.launch.worker_log import WorkerLog
 from rampcli.launch.workers import Workers
@@ -37,6 +39,8 @@ NEXT_STAGE_LEAD_S = 30.0
 have imported torch by then."""
 ORPHANS_EXIT_S = 60.0
 """Seconds to wait for orphaned workers to exit."""
+SLURM_OUT_OF_MEMORY = "Out Of Memory"
+"""How srun says that a task was killed for lack of memory."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -66,14 +70,22 @@ class WorkersExit:
         exit_code: 0, or the exit code of a worker that failed.
         killed: ranks that a signal killed, and its name. Ranks that were still running when
             another one had failed are not included.
+        oom_kills: processes that the kernel of this host killed meanwhile for lack of memory.
         to_grow: True if the workers were stopped so that a larger world can start.
         log: what they printed.
     """
 
     exit_code: int
     killed: dict[int, str]
+    oom_kills: int
     to_grow: bool
     log: WorkerLog
+
+    def ranks_out_of_memory(self) -> list[int]:
+        """Returns the ranks that were killed because memory ran out."""
+        if self.oom_kills:
+            return [rank for rank, name in self.killed.items() if name == "SIGKILL"]
+        return [rank for rank, name in self.killed.items() if name == SLURM_OUT_OF_MEMORY]
 
     def cause(self, state: dict[str, Any]) -> str:
         """Returns why the workers failed, and where their log is.
@@ -158,6 +170,8 @@ class Supervisor:
                 return state
             if state["status"] == "failed" and state["error"]["understood"]:
                 raise _worker_error(state["error"], self._log_of(stage))
+            if ranks := ended.ranks_out_of_memory():
+                raise self._out_of_memory(ranks, feed, ended.log)
             if was_asked:
                 if feed.step is None:  # training had not begun, so there was nothing to save
                     return self._write_preempted()
@@ -176,7 +190,7 @@ class Supervisor:
         )
         if world.reason is not None:
             self.run.append_event("spare_ranks", spare_ranks=world.spare_ranks, reason=world.reason)
-        log = WorkerLog(self._log_of(stage))
+        log, oom_kills = WorkerLog(self._log_of(stage)), count_oom_kills()
         workers = self._take_early_workers(stage) or self.start(world, log.path)
         running = RunningStage(
             world=world,
@@ -193,7 +207,13 @@ class Supervisor:
             workers.end()
         self.run.append_event("exit", stage=stage.stage, exit_code=exit_code)
         feed.poll()
-        return WorkersExit(exit_code=exit_code, killed=killed, to_grow=to_grow, log=log)
+        return WorkersExit(
+            exit_code=exit_code,
+            killed=killed,
+            oom_kills=count_oom_kills() - oom_kills,
+            to_grow=to_grow,
+            log=log,
+        )
 
     def _watch(self, running: RunningStage) -> bool:
         """Waits for the workers to end, and stops them on a signal or when nodes return.
@@ -321,6 +341,16 @@ class Supervisor:
         until = time.monotonic() + wait_s
         while time.monotonic() < until and self.signals.signal is None:
             time.sleep(POLL_S)
+
+    def _out_of_memory(self, ranks: Sequence[int], feed: Feed, log: WorkerLog) -> RampcliError:
+        consumed = feed.row["consumed_samples"] if feed.row else consumed_samples(self.run)
+        killed = f"rank{'s' if len(ranks) > 1 else ''} {' and '.join(map(str, ranks))}"
+        return out_of_memory(
+            self.resolved,
+            consumed_samples=consumed,
+            reason=f"the workers failed: their host ran out of memory and killed {killed}"
+            f" ({log.describe(quote=False)})",
+        )
 
     def _not_saved(self, log: WorkerLog) -> RampcliError:
         if self.signals.at_once:

@@ -5,16 +5,8 @@ import sys
 from collections.abc import Callable
 from typing import NoReturn
 
-import torch
-
 from rampcli.errors import EXIT_CTRL_C, EXIT_TERMINATED, RampcliError, reason_of
-
-OUT_OF_MEMORY = (
-    "can't allocate memory",
-    "not enough memory",
-    "Storage size calculation overflowed",
-)
-"""Fragments of the RuntimeErrors that torch raises if the CPU has too little memory."""
+from rampcli.train.memory import is_out_of_memory
 
 
 def run_and_exit(main: Callable[[], None]) -> NoReturn:
@@ -44,10 +36,7 @@ def as_user_error(error: Exception) -> RampcliError | None:
         return error
     if isinstance(error, OSError):
         return RampcliError(reason_of(error))
-    cpu_is_full = isinstance(error, RuntimeError) and any(
-        fragment in str(error) for fragment in OUT_OF_MEMORY
-    )
-    if cpu_is_full or isinstance(error, MemoryError | torch.OutOfMemoryError):
+    if is_out_of_memory(error):
         return RampcliError(
             f"not enough memory: {reason_of(error)}",
             remedy="a machine with more memory, or a smaller model",

@@ -1,6 +1,7 @@
 """Trains on this rank: joins the other ranks, builds, loads, trains and leaves."""
 
 import gc
+import sys
 import time
 import traceback
 from pathlib import Path
@@ -16,12 +17,13 @@ from rampcli.checkpoint.save import Checkpoints
 from rampcli.checkpoint.state import TrainingState
 from rampcli.config import snapshot
 from rampcli.config.layers import sources_named
+from rampcli.config.out_of_memory import out_of_memory
 from rampcli.config.run_plan import Resolved, run_plan
 from rampcli.config.schema import Config
 from rampcli.data.hosts import build_reading
 from rampcli.data.loader import Loader, ValidationLoader
 from rampcli.data.sources import open_corpora
-from rampcli.errors import EXIT_INTERRUPTED, RampcliError
+from rampcli.errors import EXIT_INTERRUPTED, RampcliError, reason_of
 from rampcli.models.decoder import Decoder
 from rampcli.models.huggingface import WeightFolder
 from rampcli.models.huggingface_config import check_init_from
@@ -30,6 +32,7 @@ from rampcli.parallel.ranks import broadcast_from_rank_0
 from rampcli.run_directory import PREEMPTED, RunDirectory
 from rampcli.train.build import RowsOf, build_parts
 from rampcli.train.loop import Trainer
+from rampcli.train.memory import is_out_of_memory
 from rampcli.train.observers.boundary import BoundaryCosts
 from rampcli.train.observers.journal import Journal
 from rampcli.train.observers.observer import Observer, Observers
@@ -89,11 +92,24 @@ def train(run: RunDirectory, stop: StopRequest, *, started: float) -> str:
         RampcliError: a user can correct the cause.
     """
     imported = time.time()
-    resolved = run_plan(snapshot.read(run.config), consumed_samples=consumed_samples(run))
+    consumed = consumed_samples(run)
+    resolved = run_plan(snapshot.read(run.config), consumed_samples=consumed)
     with sources_named(resolved.config):
         device = join_ranks(resolved.config.trainer.accelerator)
         costs = BoundaryCosts(run, started=started, imported=imported)
-        return build_trainer(resolved, run, device, stop, costs).run()
+        trainer = None
+        try:
+            trainer = build_trainer(resolved, run, device, stop, costs)
+            return trainer.run()
+        except Exception as error:
+            if not is_out_of_memory(error):
+                raise
+            print(reason_of(error), file=sys.stderr)  # noqa: T201
+            raise out_of_memory(
+                resolved,
+                consumed_samples=trainer.state.consumed_samples if trainer else consumed,
+                reason=f"rank {dist.get_rank()} ran out of memory",
+            ) from error
 
 
 def build_trainer(

@@ -11,6 +11,7 @@ from rampcli.checkpoint.state import TrainingState
 from rampcli.config.model_size import flops_per_token
 from rampcli.config.schema import Config
 from rampcli.run_directory import COMPLETE, RunDirectory
+from rampcli.train.memory import peak_bytes
 from rampcli.train.observers.events import record_event
 from rampcli.train.observers.observer import Observer
 from rampcli.train.step import Step
@@ -81,6 +82,7 @@ class Journal(Observer):
             "samples_per_s": round(batch.global_batch_size / step.step_time_s, 3),
             "tokens_per_s": round(tokens_per_s, 1),
             "mfu": mfu,
+            "peak_memory_bytes": peak_bytes(self.device),
             "order_hash": state.order_hash,
         }
         self.run.append_row(self.run.metrics, row)

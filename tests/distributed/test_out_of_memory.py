@@ -1,0 +1,47 @@
+"""A run that needs more memory than there is ends with one error, and is not restarted."""
+
+import subprocess
+
+import pytest
+
+from memory_limits import limit_addresses, memory_group
+from runs import environment
+
+TOO_LARGE = [
+    "model.rampup_batch_size=null",
+    "model.global_batch_size=65536",
+    "data.micro_batch_size=32768",
+    "trainer.num_nodes=2",
+    "trainer.max_samples=65536",
+    "trainer.val_samples=0",
+    "launch.backoff_s=0",
+]
+
+
+def train_within(limit, run):
+    done = subprocess.run(
+        run.command(*TOO_LARGE),
+        env=environment(),
+        preexec_fn=limit,
+        text=True,
+        capture_output=True,
+        check=False,
+    )
+    return done.returncode, done.stderr
+
+
+@pytest.mark.parametrize("how", ["an allocation fails", "the kernel kills"])
+def test_a_run_that_runs_out_of_memory_names_the_micro_batch_and_is_not_restarted(how, run):
+    if how == "an allocation fails":
+        code, errors = train_within(limit_addresses(5 * 2**29), run)
+    else:
+        with memory_group(3 * 2**28) as join:
+            code, errors = train_within(join, run)
+    assert code == 1, errors
+    assert "out of memory" in errors
+    assert "data.micro_batch_size=32768 and trainer.activation_checkpointing=none" in errors
+    assert "try:    data.micro_batch_size=16384, or trainer.activation_checkpointing=full" in errors
+    assert "Traceback" not in errors
+    assert run.state["status"] == "failed"
+    assert run.state["error"]["out_of_memory"]
+    assert [row["event"] for row in run.events if row["event"] in ("launch", "fault")] == ["launch"]
