@@ -35,6 +35,8 @@ OWN_NAMES = (
     "checkpoints",
     "logs",
     "slurm",
+    "tune.json",
+    "tune",
 )
 MAX_ROW_BYTES = 2**20
 MAX_STATE_BYTES = 2**20

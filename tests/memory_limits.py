@@ -1,37 +1,48 @@
-"""Limits on the memory of the processes of a test."""
+"""Limits on the memory of the processes of a test. Groups and swap space are only for root."""
 
 import os
 import resource
-from collections.abc import Callable, Iterator
+import subprocess
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 GROUPS = Path("/sys/fs/cgroup/memory")
 
 
-def limit_addresses(most_bytes: int) -> Callable[[], None]:
-    """Returns a function that limits this process: allocations beyond the limit fail."""
-
-    def limit() -> None:
-        resource.setrlimit(resource.RLIMIT_AS, (most_bytes, most_bytes))
-
-    return limit
+def limit_addresses(most_bytes: int) -> None:
+    """Limits the addresses of this process and its children: larger allocations fail."""
+    resource.setrlimit(resource.RLIMIT_AS, (most_bytes, most_bytes))
 
 
 @contextmanager
-def memory_group(most_bytes: int) -> Iterator[Callable[[], None]]:
-    """Gives a function that puts this process into a control group with this much memory.
+def memory_group(most_bytes: int) -> Iterator[Path]:
+    """Gives a control group, whose processes together have this much memory.
 
-    The kernel kills a process of the group when they need more together. Only for root.
+    If they need more, the kernel kills one of them, or swaps if it can.
     """
     group = GROUPS / f"rampcli-{os.getpid()}"
     group.mkdir()
     try:
         (group / "memory.limit_in_bytes").write_text(str(most_bytes))
-        yield lambda: _join(group)
+        yield group
     finally:
         group.rmdir()
 
 
-def _join(group: Path) -> None:
+def join_group(group: Path) -> None:
+    """Puts this process, and the children that it will have, into a group."""
     (group / "cgroup.procs").write_text(str(os.getpid()))
+
+
+@contextmanager
+def swap_space(path: Path, size: int) -> Iterator[None]:
+    """Lets the kernel swap to a file."""
+    path.touch(mode=0o600)
+    subprocess.run(["fallocate", "-l", str(size), path], check=True)
+    subprocess.run(["mkswap", path], check=True, capture_output=True)
+    subprocess.run(["swapon", path], check=True)
+    try:
+        yield
+    finally:
+        subprocess.run(["swapoff", path], check=True)

@@ -185,6 +185,44 @@ def plan(
             typer.echo(line)
 
 
+def tune(
+    factory: Factory,
+    overrides: Overrides = None,
+    config_dir: ConfigDir = None,
+    exhaustive: Annotated[
+        bool,
+        typer.Option("--exhaustive", help="Try every size, from 1 to the first that does not fit."),
+    ] = False,
+    fresh: Annotated[
+        bool, typer.Option("--fresh", help="Measure again what was measured before.")
+    ] = False,
+    steps: Annotated[int, typer.Option(min=1, help="Most steps to time for each size.")] = 100,
+    timeout: Annotated[
+        float, typer.Option(min=1.0, metavar="SECONDS", help="Time limit of each trial.")
+    ] = 600.0,
+    as_json: AsJson = False,
+) -> None:
+    """Find the micro batch size that this machine can run, and the one that it should run.
+
+    Takes real steps with each size in processes of their own, and times them.
+    """
+    from rampcli.cli.composing import compose_words
+
+    resolved = compose_words(factory, overrides or [], config_dir=config_dir)
+    from rampcli.cli import tuning
+    from rampcli.tune.trial import Effort
+
+    gc.enable()
+    code = tuning.tune(
+        resolved,
+        effort=Effort(most_steps=steps, timeout_s=timeout),
+        fresh=fresh,
+        exhaustive=exhaustive,
+        as_json=as_json,
+    )
+    raise typer.Exit(code)
+
+
 def explain(
     keys: Annotated[
         list[str],

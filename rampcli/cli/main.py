@@ -22,6 +22,7 @@ from rampcli.cli.commands import (
     pretrain,
     recipes,
     status,
+    tune,
 )
 from rampcli.cli.completion import candidates
 from rampcli.cli.data_commands import data
@@ -38,6 +39,7 @@ llm = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
 for commands in (app, llm):
     commands.command("pretrain", context_settings={"allow_interspersed_args": True})(pretrain)
 app.command("plan")(plan)
+app.command("tune")(tune)
 app.command("explain")(explain)
 app.command("recipes")(recipes)
 app.command("generate")(generate)

@@ -75,7 +75,14 @@ class LocalWorkers(Workers):
     """One process per rank. Each imports what it needs, then waits for `begin_training`."""
 
     def __init__(
-        self, run: RunDirectory, world: World, log: Path, *, devices: int, gpus: Sequence[str]
+        self,
+        run: RunDirectory,
+        world: World,
+        log: Path,
+        *,
+        devices: int,
+        gpus: Sequence[str],
+        module: str = WORKER,
     ) -> None:
         """Starts the workers.
 
@@ -85,6 +92,7 @@ class LocalWorkers(Workers):
             log: file in the run's log folder that receives the workers' output.
             devices: devices per node.
             gpus: GPUs of all nodes of the stage, node by node; empty on the CPU.
+            module: program of a rank. It takes the run directory and `WAIT`.
         """
         # Rank 0 inherits the listening socket, so no other process can take the port first.
         listener = socket.create_server((LOOPBACK, 0))
@@ -107,7 +115,7 @@ class LocalWorkers(Workers):
                 variables[LISTENER] = str(listener.fileno())
             processes.append(
                 start_process(
-                    python_command(WORKER, str(run.path), WAIT),
+                    python_command(module, str(run.path), WAIT),
                     run,
                     log,
                     environment | variables,

@@ -80,16 +80,25 @@ def _check(resolved: Resolved, directory: RunDirectory, launcher: Launcher) -> C
         RampcliError: the run cannot start.
     """
     with sources_named(resolved.config):
-        if resolved.config.data.source in PATH_FORMS:
-            # This imports numpy and tokenizers, which the other sources do not need here.
-            from rampcli.data.sources import check_files
-
-            check_files(resolved.config)
+        check_corpora(resolved.config)
         newest = _newest_checkpoint(directory, resolved.config)
         if newest is None:
             check_init_from(resolved.config)
         launcher.check(resolved)
     return newest
+
+
+def check_corpora(config: Config) -> None:
+    """Checks that the corpora can be read, if there are any.
+
+    Raises:
+        RampcliError: they cannot.
+    """
+    if config.data.source in PATH_FORMS:
+        # This imports numpy and tokenizers, which the other sources do not need here.
+        from rampcli.data.sources import check_files
+
+        check_files(config)
 
 
 def _refuse_active_jobs(directory: RunDirectory, launcher: Launcher) -> None:

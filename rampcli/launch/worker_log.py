@@ -11,15 +11,16 @@ MOST_BYTES = 2**16
 
 
 class WorkerLog:
-    """The part of a log that is written after this object is created.
+    """The part of a log that is written after this object is created, or the whole log.
 
-    Attributes:
+    Args:
         path: log file. It need not exist yet.
+        from_start: read the whole log.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, from_start: bool = False) -> None:
         self.path = path
-        self._start = path.stat().st_size if path.exists() else 0
+        self._start = path.stat().st_size if path.exists() and not from_start else 0
 
     def lines(self) -> list[str]:
         """Returns the last non-empty lines, or none if the log was deleted or became a link."""

@@ -86,12 +86,12 @@ class Trainer:
         return status
 
     def _train(self) -> str:
-        self._compile()
+        self.compile()
         self._validate_if_owed(self._batch_plan())
         while not self._is_complete():
             stage = self._begin_stage()
             for batch in self._batches(stage):
-                step = self._take_step(batch)
+                step = self.take_step(batch)
                 self.state.advance(batch.plan.global_batch_size)
                 self.observers.after_step(self.state, step)
                 self._save_and_validate_if_due(batch.plan)
@@ -101,7 +101,7 @@ class Trainer:
         return COMPLETE
 
     def _begin_stage(self) -> StagePlan:
-        self._compile()
+        self.compile()
         stage = self.plan.stage_at(self.state.consumed_samples)
         self.observers.at_stage(self.state, stage)
         return stage
@@ -110,12 +110,16 @@ class Trainer:
         """Yields the batches of a stage, one per step, until the stage or the run ends."""
         plan = self.plan.batch_on(stage, dist.get_world_size())
         while not self._is_complete() and self.plan.stage_at(self.state.consumed_samples) is stage:
-            began = time.perf_counter()
-            share = self.loader.read(self.state.consumed_samples, plan)
-            data_time_s = time.perf_counter() - began
-            yield Batch(stage=stage, plan=plan, share=share, began=began, data_time_s=data_time_s)
+            yield self.read(stage, plan)
 
-    def _take_step(self, batch: Batch) -> Step:
+    def read(self, stage: StagePlan, plan: BatchPlan) -> Batch:
+        """Reads this rank's share of the next global batch."""
+        began = time.perf_counter()
+        share = self.loader.read(self.state.consumed_samples, plan)
+        data_time_s = time.perf_counter() - began
+        return Batch(stage=stage, plan=plan, share=share, began=began, data_time_s=data_time_s)
+
+    def take_step(self, batch: Batch) -> Step:
         """Takes a step, or skips it if an observer says so.
 
         Raises:
@@ -212,7 +216,7 @@ class Trainer:
         if is_due and not self._is_complete() and not has_validated(self.checkpoints.run, step):
             self._validate(plan)
 
-    def _compile(self) -> None:
+    def compile(self) -> None:
         """Compiles the layers if that is asked for and the micro batch size has changed."""
         plan = self._batch_plan()
         if (

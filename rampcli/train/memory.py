@@ -1,5 +1,9 @@
-"""Memory of this rank: the most that it has used, and errors that mean that it ran out."""
+"""Memory of this rank: the most that it has used, signs of too little, and failed allocations."""
 
+import resource
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -22,6 +26,57 @@ def peak_bytes(device: torch.device) -> int:
     if device.type == "cuda":
         return torch.cuda.max_memory_reserved(device)
     return _status_bytes("VmHWM")
+
+
+@dataclass(slots=True)
+class Signs:
+    """Signs that memory is short.
+
+    Attributes:
+        allocator_retries: how often a GPU's memory was full, and the allocator freed its cache.
+        major_faults: pages that had to be read from the disk.
+        swapped_bytes: memory that was moved to the disk.
+    """
+
+    allocator_retries: int = 0
+    major_faults: int = 0
+    swapped_bytes: int = 0
+
+
+class Pressure:
+    """Counts signs that memory is short while a block runs.
+
+    Attributes:
+        seen: signs so far.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+        self.seen = Signs()
+
+    @contextmanager
+    def watched(self) -> Iterator[None]:
+        """Adds the signs of a block to `seen`."""
+        before = self._now()
+        yield
+        after = self._now()
+        self.seen.allocator_retries += after.allocator_retries - before.allocator_retries
+        self.seen.major_faults += after.major_faults - before.major_faults
+        self.seen.swapped_bytes += max(0, after.swapped_bytes - before.swapped_bytes)
+
+    def forget(self) -> None:
+        """Starts to count again."""
+        self.seen = Signs()
+
+    def _now(self) -> Signs:
+        retries = 0
+        if self.device.type == "cuda":
+            retries = torch.cuda.memory_stats(self.device).get("num_alloc_retries", 0)
+        return Signs(
+            allocator_retries=retries,
+            major_faults=resource.getrusage(resource.RUSAGE_SELF).ru_majflt,
+            swapped_bytes=_status_bytes("VmSwap"),
+        )
 
 
 def _status_bytes(field: str) -> int:

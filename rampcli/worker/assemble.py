@@ -3,7 +3,8 @@
 import gc
 import sys
 import time
-import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, NoReturn
 
@@ -43,14 +44,7 @@ from rampcli.train.optimizers import build_optimizers
 from rampcli.train.passes import Passes
 from rampcli.train.stopping import StopRequest
 from rampcli.worker.join import join_ranks
-from rampcli.worker.leave import leave, record_failure
-
-CAUSE_FIRST_S = 1.0
-"""Time that a rank with an unforeseen error waits before it exits.
-
-The error may follow from the loss of another rank, for example a killed one. srun ends all ranks
-once one has failed, so the lost rank must be reported first.
-"""
+from rampcli.worker.leave import leave_after
 
 
 def train_and_leave(
@@ -66,27 +60,12 @@ def train_and_leave(
         lock: lock that shows that this worker lives. It ends with the process.
     """
     gc.freeze()  # imported modules live until the end, so the collector need not scan them
-    try:
-        status = train(run, stop, started=started)
-    except RampcliError as error:
-        record_failure(run, error)
-        leave(error.exit_code)
-    except Exception:  # a bug: the log gets the traceback, state.json its last line
-        traceback.print_exc()
-        last_line = traceback.format_exc(limit=-1).strip().splitlines()[-1]
-        record_failure(run, RampcliError(last_line), understood=False)
-        if dist.is_initialized() and dist.get_world_size() > 1:
-            time.sleep(CAUSE_FIRST_S)
-        leave(1)
-    gc.collect()
-    dist.barrier()
-    dist.destroy_process_group()
-    lock.close()
-    leave(EXIT_INTERRUPTED if status == PREEMPTED else 0)
+    with lock:
+        leave_after(run, lambda: train(run, stop, started=started))
 
 
-def train(run: RunDirectory, stop: StopRequest, *, started: float) -> str:
-    """Trains what the run directory's snapshot describes, and returns how training ended.
+def train(run: RunDirectory, stop: StopRequest, *, started: float) -> int:
+    """Trains what the run directory's snapshot describes, and returns the exit code.
 
     Raises:
         RampcliError: a user can correct the cause.
@@ -98,18 +77,35 @@ def train(run: RunDirectory, stop: StopRequest, *, started: float) -> str:
         device = join_ranks(resolved.config.trainer.accelerator)
         costs = BoundaryCosts(run, started=started, imported=imported)
         trainer = None
-        try:
+        with naming_out_of_memory(
+            resolved, lambda: trainer.state.consumed_samples if trainer else consumed
+        ):
             trainer = build_trainer(resolved, run, device, stop, costs)
-            return trainer.run()
-        except Exception as error:
-            if not is_out_of_memory(error):
-                raise
-            print(reason_of(error), file=sys.stderr)  # noqa: T201
-            raise out_of_memory(
-                resolved,
-                consumed_samples=trainer.state.consumed_samples if trainer else consumed,
-                reason=f"rank {dist.get_rank()} ran out of memory",
-            ) from error
+            status = trainer.run()
+    return EXIT_INTERRUPTED if status == PREEMPTED else 0
+
+
+@contextmanager
+def naming_out_of_memory(resolved: Resolved, consumed_samples: Callable[[], int]) -> Iterator[None]:
+    """Turns an allocation that fails in the block into an error that a user understands.
+
+    The log gets torch's own message.
+
+    Args:
+        resolved: configuration and plan of the run.
+        consumed_samples: returns the samples consumed so far, which tell the stage.
+
+    Raises:
+        OutOfMemoryError: an allocation failed.
+    """
+    try:
+        yield
+    except Exception as error:
+        if not is_out_of_memory(error):
+            raise
+        print(reason_of(error), file=sys.stderr)  # noqa: T201
+        reason = f"rank {dist.get_rank()} ran out of memory"
+        raise out_of_memory(resolved, consumed_samples=consumed_samples(), reason=reason) from error
 
 
 def build_trainer(

@@ -1,11 +1,48 @@
 """How a worker ends: recording a failure, and leaving the process."""
 
+import gc
 import os
 import sys
+import time
+import traceback
+from collections.abc import Callable
 from typing import NoReturn
+
+import torch.distributed as dist
 
 from rampcli.errors import RampcliError
 from rampcli.run_directory import RunDirectory
+
+CAUSE_FIRST_S = 1.0
+"""Time that a rank with an unforeseen error waits before it exits.
+
+The error may follow from the loss of another rank, for example a killed one. srun ends all ranks
+once one has failed, so the lost rank must be reported first.
+"""
+
+
+def leave_after(run: RunDirectory, work: Callable[[], int]) -> NoReturn:
+    """Does this rank's work, and ends the process with the exit code that it returns.
+
+    An error of `rampcli.errors` is recorded in state.json and gives its exit code; any other gives
+    1 and a traceback in the log.
+    """
+    try:
+        code = work()
+    except RampcliError as error:
+        record_failure(run, error)
+        leave(error.exit_code)
+    except Exception:  # a bug: the log gets the traceback, state.json its last line
+        traceback.print_exc()
+        last_line = traceback.format_exc(limit=-1).strip().splitlines()[-1]
+        record_failure(run, RampcliError(last_line), understood=False)
+        if dist.is_initialized() and dist.get_world_size() > 1:
+            time.sleep(CAUSE_FIRST_S)
+        leave(1)
+    gc.collect()
+    dist.barrier()
+    dist.destroy_process_group()
+    leave(code)
 
 
 def record_failure(run: RunDirectory, error: RampcliError, *, understood: bool = True) -> None:

@@ -1,10 +1,11 @@
 """A run that needs more memory than there is ends with one error, and is not restarted."""
 
-import subprocess
+from functools import partial
 
 import pytest
 
-from memory_limits import limit_addresses, memory_group
+from commands import Command
+from memory_limits import join_group, limit_addresses, memory_group
 from runs import environment
 
 TOO_LARGE = [
@@ -19,24 +20,18 @@ TOO_LARGE = [
 
 
 def train_within(limit, run):
-    done = subprocess.run(
-        run.command(*TOO_LARGE),
-        env=environment(),
-        preexec_fn=limit,
-        text=True,
-        capture_output=True,
-        check=False,
-    )
-    return done.returncode, done.stderr
+    command = Command(run.command(*TOO_LARGE)[3:], environment(), prepare=limit)
+    _, errors = command.communicate()
+    return command.returncode, errors
 
 
 @pytest.mark.parametrize("how", ["an allocation fails", "the kernel kills"])
 def test_a_run_that_runs_out_of_memory_names_the_micro_batch_and_is_not_restarted(how, run):
     if how == "an allocation fails":
-        code, errors = train_within(limit_addresses(5 * 2**29), run)
+        code, errors = train_within(partial(limit_addresses, 5 * 2**29), run)
     else:
-        with memory_group(3 * 2**28) as join:
-            code, errors = train_within(join, run)
+        with memory_group(3 * 2**28) as group:
+            code, errors = train_within(partial(join_group, group), run)
     assert code == 1, errors
     assert "out of memory" in errors
     assert "data.micro_batch_size=32768 and trainer.activation_checkpointing=none" in errors

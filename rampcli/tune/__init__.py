@@ -1,0 +1,1 @@
+"""Finds the micro batches that this hardware can run, and those that it should run."""

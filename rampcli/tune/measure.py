@@ -1,0 +1,115 @@
+"""Times the real training step on this rank."""
+
+import gc
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import NoReturn
+
+import torch.distributed as dist
+
+from rampcli.batch.plan import BatchPlan
+from rampcli.config import snapshot
+from rampcli.config.layers import sources_named
+from rampcli.config.run_plan import run_plan
+from rampcli.errors import EXIT_INTERRUPTED
+from rampcli.parallel.ranks import broadcast_from_rank_0, gather_from_all_ranks
+from rampcli.train.loop import Trainer
+from rampcli.train.memory import Pressure, peak_bytes
+from rampcli.train.observers.boundary import BoundaryCosts
+from rampcli.train.stopping import StopAgreed, StopRequest
+from rampcli.tune.median import FEWEST, median_of
+from rampcli.tune.trial_files import Order, Result, TrialDirectory
+from rampcli.worker.assemble import build_trainer, naming_out_of_memory
+from rampcli.worker.join import join_ranks
+from rampcli.worker.leave import leave_after
+
+
+def measure_and_leave(trial: TrialDirectory, stop: StopRequest, *, started: float) -> NoReturn:
+    """Times the steps of a trial, and ends this process with an exit code of `rampcli.errors`.
+
+    Args:
+        trial: run directory of the trial.
+        stop: set by stop signals.
+        started: when this process started, in seconds since 1970.
+    """
+    gc.freeze()
+    leave_after(trial, lambda: measure(trial, stop, started=started))
+
+
+def measure(trial: TrialDirectory, stop: StopRequest, *, started: float) -> int:
+    """Times the steps of a trial and writes result.json on rank 0. Returns the exit code.
+
+    Raises:
+        RampcliError: a user can correct the cause.
+    """
+    resolved = run_plan(snapshot.read(trial.config))
+    with sources_named(resolved.config):
+        device = join_ranks(resolved.config.trainer.accelerator)
+        with naming_out_of_memory(resolved, lambda: 0):
+            costs = BoundaryCosts(trial, started=started, imported=started)
+            trainer = build_trainer(resolved, trial, device, stop, costs)
+            try:
+                result = time_steps(trainer, trial.read_order())
+            except StopAgreed:
+                return EXIT_INTERRUPTED
+    if dist.get_rank() == 0:
+        trial.write_result(result)
+    return 0
+
+
+def time_steps(trainer: Trainer, order: Order) -> Result:
+    """Times each kind of step until its median is known well enough, or often enough.
+
+    The steps of the largest kind come first, so that memory reaches its peak early.
+    """
+    trainer.observers.at_start(trainer.state)
+    trainer.compile()
+    pressure = Pressure(trainer.passes.device)
+    step_s: dict[int, list[float]] = {}
+    for accumulate in sorted(order.timed, reverse=True):
+        for _ in range(order.warm_up_steps):
+            take_step(trainer, accumulate, pressure)
+        pressure.forget()
+        times: list[float] = []
+        step_s[accumulate] = times
+        while not broadcast_from_rank_0(_is_enough(times, order)):
+            times.append(take_step(trainer, accumulate, pressure))
+    ranks = gather_from_all_ranks(
+        asdict(pressure.seen) | {"peak_memory_bytes": peak_bytes(trainer.passes.device)}
+    )
+    return Result(
+        step_s=step_s,
+        peak_memory_bytes=[rank["peak_memory_bytes"] for rank in ranks],
+        allocator_retries=sum(rank["allocator_retries"] for rank in ranks),
+        major_faults=sum(rank["major_faults"] for rank in ranks),
+        swapped_bytes=sum(rank["swapped_bytes"] for rank in ranks),
+    )
+
+
+def take_step(trainer: Trainer, accumulate: int, pressure: Pressure) -> float:
+    """Takes a step of `accumulate` micro batches per rank, and returns its seconds.
+
+    Raises:
+        StopAgreed: a rank was asked to stop.
+    """
+    stage = trainer.plan.stage_at(trainer.state.consumed_samples)
+    ranks = stage.data_parallel_size
+    plan = BatchPlan(
+        global_batch_size=stage.micro_batch_size * ranks * accumulate,
+        micro_batch_size=stage.micro_batch_size,
+        data_parallel_size=ranks,
+        accumulate_grad_batches=accumulate,
+    )
+    batch = trainer.read(stage, plan)
+    # Reading from a file also faults pages in from the disk, without a lack of memory.
+    with pressure.watched():
+        step = trainer.take_step(batch)
+    trainer.state.advance(plan.global_batch_size)
+    trainer.observers.after_step(trainer.state, step)
+    return step.step_time_s
+
+
+def _is_enough(times: Sequence[float], order: Order) -> bool:
+    if len(times) >= order.most_steps:
+        return True
+    return len(times) >= FEWEST and median_of(times).spread <= order.spread

@@ -1,0 +1,36 @@
+"""One rank of a trial: `python -m rampcli.tune.rank FOLDER [--wait]`.
+
+FOLDER is the run directory of the trial. Its trial.json says what to time. Rank 0 writes the times
+to result.json. On SIGUSR2, each rank writes what it is doing to stack_RANK.txt.
+"""
+
+import faulthandler
+import os
+import sys
+import time
+from pathlib import Path
+
+from rampcli.lifeline import WAIT
+from rampcli.train.stopping import StopRequest
+from rampcli.tune.trial_files import STACK_SIGNAL, TrialDirectory
+
+
+def main() -> None:
+    """Times the steps of a trial, and exits with a code of `rampcli.errors`."""
+    trial = TrialDirectory(Path(sys.argv[1]))
+    rank = os.environ.get("RANK") or os.environ.get("SLURM_PROCID", "0")
+    stack = trial.open_to_append(trial.stack(rank))
+    faulthandler.register(STACK_SIGNAL, file=stack, all_threads=True)
+    stop = StopRequest(exits_at_second_signal=True)
+    stop.listen()
+    started = time.time()
+    # Importing torch takes seconds, in which a signal may come.
+    from rampcli.tune.measure import measure_and_leave
+
+    if WAIT in sys.argv and not sys.stdin.readline():
+        sys.exit(0)  # the supervisor has gone
+    measure_and_leave(trial, stop, started=started)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,168 @@
+"""tune.json: what a search has measured so far, and under which conditions."""
+
+import socket
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import asdict
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+from rampcli import __version__
+from rampcli.batch.plan import ACCUMULATE_KEY, GLOBAL_KEY, MICRO_KEY
+from rampcli.config import snapshot
+from rampcli.config.run_plan import Resolved
+from rampcli.errors import DamagedFileError
+from rampcli.launch.launchers import launcher_of
+from rampcli.records import COUNT, POSITIVE, RATE, read_json
+from rampcli.run_directory import RunDirectory
+from rampcli.tune.median import Median
+from rampcli.tune.trial import FITS, OUT_OF_MEMORY, THRASHES, TIMED_OUT, Trial
+from rampcli.tune.verdict import Verdict
+
+FILE = "tune.json"
+MOST_BYTES = 2**22
+MEDIAN = {
+    "accumulate_grad_batches": POSITIVE,
+    "s": RATE,
+    "low_s": RATE,
+    "high_s": RATE,
+    "steps": POSITIVE,
+}
+TRIAL = {
+    "micro_batch_size": POSITIVE,
+    "verdict": str,
+    "reason": (str, None),
+    "world_size": POSITIVE,
+    "data_parallel_size": POSITIVE,
+    "accumulate_grad_batches": POSITIVE,
+    "medians": [MEDIAN],
+    "peak_memory_bytes": (COUNT, None),
+    "device_name": (str, None),
+}
+TUNE = {"conditions": {...: (str, float, None, bool, [(str, float, None)])}, "trials": [TRIAL]}
+"""Shape of tune.json, in the notation of `rampcli.records`. Only what a search reads back."""
+IRRELEVANT = (
+    "name",
+    "run_dir",
+    "resume",
+    "checkpoint.",
+    "launch.max_restarts",
+    "launch.backoff_s",
+    "launch.grace_s",
+    "throughput.",
+    "rampup.",
+    "trainer.max_",
+    "trainer.val_",
+    "trainer.peak_tflops",
+    MICRO_KEY,
+    ACCUMULATE_KEY,
+    "model.rampup_batch_size",
+    "model.step_batch_size_schedule",
+)
+"""Beginnings of the keys of settings that a trial does not depend on."""
+
+
+def conditions(resolved: Resolved) -> dict[str, Any]:
+    """Returns everything that results depend on, apart from the micro batch size."""
+    settings = {
+        key: value
+        for key, value in snapshot.canonical_values(resolved.config).items()
+        if not key.startswith(IRRELEVANT)
+    }
+    runs_here = launcher_of(resolved.config).runs_here
+    return settings | {
+        GLOBAL_KEY: max(stage.global_batch_size for stage in resolved.plan.stages),
+        "host": socket.gethostname() if runs_here else None,
+        "rampcli": __version__,
+        "torch": _version_of("torch"),
+    }
+
+
+def _version_of(package: str) -> str | None:
+    with suppress(PackageNotFoundError):
+        return version(package)
+    return None
+
+
+def read_trials(run: RunDirectory, wanted: dict[str, Any]) -> list[Trial]:
+    """Returns the trials of an earlier search under the same conditions.
+
+    The list is empty if there are none, or if the conditions were others.
+
+    Raises:
+        DamagedFileError: tune.json is damaged.
+    """
+    path = run.path / FILE
+    try:
+        facts = read_json(path, TUNE, most_bytes=MOST_BYTES)
+    except FileNotFoundError:
+        return []
+    except DamagedFileError as error:
+        error.remedy = f"delete {path}, or --fresh"
+        raise
+    return [_trial(row, path) for row in facts["trials"]] if facts["conditions"] == wanted else []
+
+
+def _trial(row: dict[str, Any], path: Path) -> Trial:
+    if row["verdict"] not in (FITS, OUT_OF_MEMORY, THRASHES, TIMED_OUT):
+        raise DamagedFileError(f"{path} is damaged: a verdict is {row['verdict']!r}")
+    medians = {
+        median["accumulate_grad_batches"]: Median(
+            **{name: median[name] for name in ("s", "low_s", "high_s", "steps")}
+        )
+        for median in row["medians"]
+    }
+    if row["verdict"] == FITS and not medians:
+        raise DamagedFileError(f"{path} is damaged: a trial that fits has no times")
+    return Trial(**{name: row[name] for name in TRIAL} | {"medians": medians})
+
+
+def to_json(
+    conditions: dict[str, Any],
+    trials: Sequence[Trial],
+    verdict: Verdict | None,
+    sequence_length: int,
+) -> dict[str, Any]:
+    """Returns the content of tune.json, which `rampcli tune --json` prints."""
+    names = [trial.device_name for trial in trials if trial.device_name is not None]
+    return {
+        "conditions": conditions,
+        "device_name": names[-1] if names else None,
+        "largest": verdict and verdict.largest.micro_batch_size,
+        "recommended": verdict and verdict.recommended.micro_batch_size,
+        "trials": [_row(trial, sequence_length) for trial in trials],
+        "points": [
+            point for trial in trials if trial.fits for point in points(trial, sequence_length)
+        ],
+    }
+
+
+def _row(trial: Trial, sequence_length: int) -> dict[str, Any]:
+    medians = [
+        {"accumulate_grad_batches": count, **asdict(median)}
+        for count, median in trial.medians.items()
+    ]
+    facts = {name: getattr(trial, name) for name in TRIAL} | {"medians": medians}
+    if not trial.fits:
+        return facts
+    return facts | {
+        "step_s": trial.step_s,
+        "samples_per_s": trial.samples_per_s,
+        "tokens_per_s": trial.samples_per_s * sequence_length,
+    }
+
+
+def points(trial: Trial, sequence_length: int) -> list[dict[str, float]]:
+    """Returns the throughput of one GPU by micro batches per step, for `plan --measured`."""
+    seconds = {count: median.s for count, median in trial.medians.items()}
+    seconds[trial.accumulate_grad_batches] = trial.step_s
+    per_micro_batch = trial.micro_batch_size * trial.data_parallel_size * sequence_length
+    return [
+        {
+            "micro_batch_size": trial.micro_batch_size,
+            "accumulate_grad_batches": count,
+            "tokens_per_s_per_gpu": count * per_micro_batch / step_s / trial.world_size,
+        }
+        for count, step_s in sorted(seconds.items())
+    ]

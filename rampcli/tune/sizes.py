@@ -1,0 +1,120 @@
+"""The micro batch sizes that a search may try, and the configuration of a trial."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import gcd
+from pathlib import Path
+from typing import Any
+
+from rampcli.batch.division import divisors
+from rampcli.batch.plan import ACCUMULATE_KEY, GLOBAL_KEY, MICRO_KEY, NUM_NODES_KEY
+from rampcli.batch.ramp import RAMP_KEY
+from rampcli.batch.step_schedule import SCHEDULE_KEY
+from rampcli.batch.training_plan import StagePlan
+from rampcli.config.layers import Entry, Layer, Precedence, stack_of
+from rampcli.config.run_plan import Resolved, run_plan
+from rampcli.config.schema import Config
+from rampcli.errors import UsageError
+
+MOST_SAMPLES = 10_000
+"""Largest micro batch that is considered."""
+MOST_MICRO_BATCHES = 8
+"""Micro batches of a timed step, at most: a step of hundreds takes minutes."""
+ENDLESS_STEPS = 10**9
+"""Length of a trial's run. The search ends it long before."""
+TUNE = "rampcli tune"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Candidate:
+    """A micro batch size that divides every stage of the run.
+
+    Attributes:
+        micro_batch_size: samples per data-parallel rank per forward and backward pass.
+        stage: the run's largest stage with this micro batch size.
+        timed: micro batches per step of the steps that are timed, in ascending order. With two of
+            them, the time of the run's own step follows from both.
+    """
+
+    micro_batch_size: int
+    stage: StagePlan
+    timed: tuple[int, ...]
+
+
+def candidates(resolved: Resolved) -> list[Candidate]:
+    """Returns the micro batch sizes that every stage admits, in ascending order.
+
+    The accumulation follows from the micro batch size, even if the configuration sets it.
+    """
+    common = gcd(*(stage.global_batch_size for stage in resolved.plan.stages))
+    found = []
+    for size in divisors(common, most=min(common, MOST_SAMPLES)):
+        config = with_values(resolved.config, {MICRO_KEY: size, ACCUMULATE_KEY: None})
+        try:
+            plan = run_plan(config).plan
+        except UsageError:
+            continue
+        stage = max(plan.stages, key=lambda stage: stage.global_batch_size)
+        timed = timed_micro_batches(stage.accumulate_grad_batches, unit=_round_of(config))
+        found.append(Candidate(micro_batch_size=size, stage=stage, timed=timed))
+    return found
+
+
+def timed_micro_batches(accumulate_grad_batches: int, *, unit: int) -> tuple[int, ...]:
+    """Returns the micro batches per step that are timed, in place of many.
+
+    A step takes a fixed time and the same time for each micro batch. So the times of two short
+    steps give the time of a long one.
+
+    Args:
+        accumulate_grad_batches: micro batches per step of the run.
+        unit: micro batches that fill a pipeline; 1 without one.
+    """
+    most = max(MOST_MICRO_BATCHES // unit, 2) * unit
+    if accumulate_grad_batches <= most:
+        return (accumulate_grad_batches,)
+    return (unit, most)
+
+
+def _round_of(config: Config) -> int:
+    """Returns the micro batches that fill the pipeline, or 1 if each fills it in parts."""
+    parallel = config.parallel
+    return 1 if parallel.num_pipeline_microbatches else parallel.pipeline_parallel_size
+
+
+def trial_config(resolved: Resolved, candidate: Candidate, folder: Path) -> Config:
+    """Returns the configuration of a trial: one long stage on all ranks of the largest one.
+
+    Args:
+        resolved: configuration and plan of the run.
+        candidate: the micro batch size to try.
+        folder: run directory of the trial.
+    """
+    stage = candidate.stage
+    batch = candidate.micro_batch_size * stage.data_parallel_size * candidate.timed[-1]
+    return with_values(
+        resolved.config,
+        {
+            "run_dir": str(folder),
+            "resume": "auto",
+            MICRO_KEY: candidate.micro_batch_size,
+            ACCUMULATE_KEY: None,
+            GLOBAL_KEY: batch,
+            RAMP_KEY: None,
+            SCHEDULE_KEY: None,
+            NUM_NODES_KEY: stage.num_nodes,
+            "rampup.node_policy": "fixed",
+            "trainer.max_steps": ENDLESS_STEPS,
+            "trainer.max_samples": None,
+            "trainer.max_tokens": None,
+            "trainer.val_samples": 0,
+            "trainer.on_nonfinite": "skip",
+            "checkpoint.every_steps": None,
+        },
+    )
+
+
+def with_values(config: Config, values: Mapping[str, Any]) -> Config:
+    """Returns a settled configuration with other values for some settings."""
+    layer = Layer(TUNE, Precedence.USER, {key: Entry(v, TUNE) for key, v in values.items()})
+    return stack_of(config).above(layer).config()

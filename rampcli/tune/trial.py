@@ -1,0 +1,260 @@
+"""One trial: ranks that time a micro batch size, and the verdict on it."""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from rampcli.batch.plan import MICRO_KEY
+from rampcli.config.run_plan import Resolved, run_plan
+from rampcli.errors import RampcliError
+from rampcli.launch.elastic import World
+from rampcli.launch.resources import count_oom_kills
+from rampcli.launch.run import describe
+from rampcli.launch.supervise import WorkersExit
+from rampcli.launch.worker_log import WorkerLog
+from rampcli.launch.workers import Workers
+from rampcli.lifeline import StopSignals
+from rampcli.run_directory import BEFORE_THE_START, RunDirectory, read_rows
+from rampcli.tune.median import Median, median_of
+from rampcli.tune.sizes import Candidate, trial_config
+from rampcli.tune.trial_files import STACK_SIGNAL, Order, Result, TrialDirectory
+
+FITS, OUT_OF_MEMORY, THRASHES, TIMED_OUT = "fits", "out of memory", "thrashes", "timed out"
+"""Verdicts on a micro batch size."""
+RANK = "rampcli.tune.rank"
+"""Program of a rank."""
+POLL_S = 0.1
+STACKS_S = 2.0
+"""Time that ranks get to write their stacks before they are killed."""
+MOST_FAULTS_PER_STEP = 10
+"""Pages that a rank may read from the disk in a step. More are a sign that memory is short."""
+MOST_SWAPPED_BYTES = 2**24
+MOST_RANKS_SHOWN = 4
+MAIN_THREAD = "Current thread"
+"""Beginning of the line above the main thread's stack, innermost frame first."""
+FOLDER = "tune"
+"""Folder of the trials in the run directory."""
+
+Start = Callable[[TrialDirectory, World, Path], Workers]
+"""Starts the ranks of a world; takes the trial, the world and the log."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Trial:
+    """The outcome of a trial.
+
+    Attributes:
+        micro_batch_size: samples per data-parallel rank per forward and backward pass.
+        verdict: `FITS`, `OUT_OF_MEMORY`, `THRASHES` or `TIMED_OUT`.
+        reason: what was noticed, or None if the size fits.
+        world_size: number of ranks.
+        data_parallel_size: number of data-parallel ranks.
+        accumulate_grad_batches: micro batches per rank and step of the run.
+        medians: time of the steps that were timed, by micro batches per step; empty if there are
+            none.
+        peak_memory_bytes: most memory that a rank has held, or None.
+        device_name: name of rank 0's device, or None.
+    """
+
+    micro_batch_size: int
+    verdict: str
+    reason: str | None
+    world_size: int
+    data_parallel_size: int
+    accumulate_grad_batches: int
+    medians: dict[int, Median]
+    peak_memory_bytes: int | None
+    device_name: str | None
+
+    @property
+    def fits(self) -> bool:
+        """True if steps of this size can be taken."""
+        return self.verdict == FITS
+
+    @property
+    def step_s(self) -> float:
+        """Seconds of a step of the run.
+
+        If only shorter steps were timed: a step takes a fixed time and, for each micro batch, the
+        time by which the longer of two steps exceeds the shorter one.
+        """
+        counts = sorted(self.medians)
+        longest = self.medians[counts[-1]].s
+        if len(counts) == 1:
+            return longest
+        micro_batch_s = (longest - self.medians[counts[0]].s) / (counts[-1] - counts[0])
+        return longest + (self.accumulate_grad_batches - counts[-1]) * max(0.0, micro_batch_s)
+
+    @property
+    def spread(self) -> float:
+        """Half the width of the 95% interval of the longest step's median, as a share of it."""
+        return self.medians[max(self.medians)].spread
+
+    @property
+    def samples_per_s(self) -> float:
+        """Throughput of a step of the run, over all ranks."""
+        samples = self.micro_batch_size * self.data_parallel_size * self.accumulate_grad_batches
+        return samples / self.step_s
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Effort:
+    """How much is measured, and for how long.
+
+    Attributes:
+        warm_up_steps: steps of each kind before any is timed.
+        most_steps: most steps of each kind that are timed.
+        spread: steps are timed until the median's 95% interval is within this share of it.
+        timeout_s: time that a trial may take.
+    """
+
+    warm_up_steps: int = 2
+    most_steps: int = 100
+    spread: float = 0.03
+    timeout_s: float = 600.0
+
+
+@dataclass(kw_only=True, slots=True)
+class Trials:
+    """Runs trials.
+
+    Attributes:
+        resolved: configuration and plan of the run.
+        run: run directory, which holds those of the trials.
+        start: starts the ranks of a trial.
+        signals: stop signals received so far.
+        effort: how much is measured.
+    """
+
+    resolved: Resolved
+    run: RunDirectory
+    start: Start
+    signals: StopSignals
+    effort: Effort
+
+    def attempt(self, candidate: Candidate) -> Trial | None:
+        """Tries a size. Returns None if a stop signal ended the trial.
+
+        Raises:
+            RampcliError: the ranks failed for another reason than memory or time.
+        """
+        trial = self._prepare(candidate)
+        log, oom_kills = WorkerLog(trial.log), count_oom_kills()
+        workers = self.start(trial, World.planned(candidate.stage), trial.log)
+        try:
+            workers.begin_training()
+            deadline = time.monotonic() + self.effort.timeout_s
+            while workers.exit_code() is None and self.signals.signal is None:
+                time.sleep(POLL_S)
+                if time.monotonic() > deadline:
+                    stacks = _stacks(trial, workers, candidate.stage.world_size)
+                    reason = f"no result after {self.effort.timeout_s:g} s{stacks}"
+                    return _failed(candidate, TIMED_OUT, reason)
+            if self.signals.signal is not None:
+                return None
+            ended = WorkersExit(
+                exit_code=workers.exit_code() or 0,
+                killed=workers.killed(),
+                oom_kills=count_oom_kills() - oom_kills,
+                to_grow=False,
+                log=log,
+            )
+        finally:
+            # A rank that waits in a collective for one that has failed would never end.
+            workers.kill()
+            workers.end()
+        return _judge(candidate, trial, ended)
+
+    def _prepare(self, candidate: Candidate) -> TrialDirectory:
+        """Removes what an earlier trial of this size left, and writes what the ranks read."""
+        folder = self.run.path / FOLDER
+        self.run.make_folder(folder)
+        trial = TrialDirectory(folder / f"micro_{candidate.micro_batch_size}")
+        self.run.remove_tree(trial.path)
+        describe(trial, run_plan(trial_config(self.resolved, candidate, trial.path)), [])
+        trial.write_order(
+            Order(
+                timed=candidate.timed,
+                warm_up_steps=self.effort.warm_up_steps,
+                most_steps=self.effort.most_steps,
+                spread=self.effort.spread,
+            )
+        )
+        return trial
+
+
+def _judge(candidate: Candidate, trial: TrialDirectory, ended: WorkersExit) -> Trial:
+    """Returns the outcome of a trial whose ranks have ended.
+
+    Raises:
+        RampcliError: they failed for another reason than memory.
+    """
+    state = trial.read_state() or BEFORE_THE_START
+    error = state.get("error") or {}
+    if ranks := ended.ranks_out_of_memory():
+        killed = f"rank {ranks[0]} was killed because the host ran out of memory"
+        return _failed(candidate, OUT_OF_MEMORY, killed)
+    if error.get("out_of_memory"):
+        return _failed(candidate, OUT_OF_MEMORY, error["message"])
+    if ended.exit_code:
+        failure = RampcliError(
+            f"the trial of {MICRO_KEY}={candidate.micro_batch_size} failed: {ended.cause(state)}",
+            remedy=error.get("remedy") or "fix the error in the log",
+            set_by=error.get("set_by", ()),
+        )
+        failure.exit_code = error.get("exit_code", 1)
+        raise failure
+    result = trial.read_result()
+    reason = _sign_of_thrashing(result)
+    names = [row.get("device_name") for row in read_rows(trial.events) if row["event"] == "start"]
+    return replace(
+        _failed(candidate, FITS if reason is None else THRASHES, reason),
+        medians={count: median_of(times) for count, times in result.step_s.items()},
+        peak_memory_bytes=max(result.peak_memory_bytes),
+        device_name=names[-1] if names else None,
+    )
+
+
+def _failed(candidate: Candidate, verdict: str, reason: str | None) -> Trial:
+    """Returns the outcome of a trial without measurements."""
+    stage = candidate.stage
+    return Trial(
+        micro_batch_size=candidate.micro_batch_size,
+        verdict=verdict,
+        reason=reason,
+        world_size=stage.world_size,
+        data_parallel_size=stage.data_parallel_size,
+        accumulate_grad_batches=stage.accumulate_grad_batches,
+        medians={},
+        peak_memory_bytes=None,
+        device_name=None,
+    )
+
+
+def _sign_of_thrashing(result: Result) -> str | None:
+    """Returns what shows that steps were slow for lack of memory, or None."""
+    steps = sum(map(len, result.step_s.values())) * len(result.peak_memory_bytes)
+    if result.allocator_retries:
+        return f"the GPU's memory was full {result.allocator_retries} times"
+    if result.major_faults > MOST_FAULTS_PER_STEP * steps:
+        return f"{result.major_faults:,} pages were read back from the disk"
+    if result.swapped_bytes > MOST_SWAPPED_BYTES:
+        return f"{result.swapped_bytes / 2**20:,.0f} MiB were swapped out"
+    return None
+
+
+def _stacks(trial: TrialDirectory, workers: Workers, world_size: int) -> str:
+    """Asks the ranks what they are doing, and returns where each of them is."""
+    for process in workers.processes:
+        if process.poll() is None:
+            process.send_signal(STACK_SIGNAL)
+    time.sleep(STACKS_S)
+    places = []
+    for rank in range(world_size):
+        lines = WorkerLog(trial.stack(str(rank)), from_start=True).lines()
+        main_thread = [number for number, line in enumerate(lines) if line.startswith(MAIN_THREAD)]
+        if main_thread:
+            places.append(f"rank {rank} in {lines[main_thread[-1] + 1].removeprefix('File ')}")
+    shown = "; ".join(places[:MOST_RANKS_SHOWN])
+    return f"; {shown} (stacks: {trial.logs}/stack_*.txt)" if places else ""

@@ -1,0 +1,105 @@
+"""The run directory of a trial, and the files in it that the search and the ranks exchange."""
+
+import signal
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from rampcli.records import COUNT, POSITIVE, RATE, read_json
+from rampcli.run_directory import RunDirectory
+
+STACK_SIGNAL = signal.SIGUSR2
+"""Signal at which a rank writes its stack."""
+MOST_BYTES = 2**20
+ORDER = {"timed": [POSITIVE], "warm_up_steps": COUNT, "most_steps": POSITIVE, "spread": RATE}
+TIMES = {"accumulate_grad_batches": POSITIVE, "step_s": [RATE]}
+RESULT = {
+    "times": [TIMES],
+    "peak_memory_bytes": [COUNT],
+    "allocator_retries": COUNT,
+    "major_faults": COUNT,
+    "swapped_bytes": COUNT,
+}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Order:
+    """What the ranks of a trial time.
+
+    Attributes:
+        timed: micro batches per step, one entry for each kind of step.
+        warm_up_steps: steps of each kind before any is timed.
+        most_steps: most steps of each kind that are timed.
+        spread: steps are timed until the median's interval is within this share of it.
+    """
+
+    timed: tuple[int, ...]
+    warm_up_steps: int
+    most_steps: int
+    spread: float
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Result:
+    """What the ranks of a trial have measured.
+
+    Attributes:
+        step_s: times of the steps, by micro batches per step.
+        peak_memory_bytes: most memory held, by rank.
+        allocator_retries: how often a GPU's memory was full while steps were timed, on all ranks.
+        major_faults: pages that were read from the disk while steps were computed, on all ranks.
+        swapped_bytes: memory that was moved to the disk while steps were timed, on all ranks.
+    """
+
+    step_s: dict[int, list[float]]
+    peak_memory_bytes: list[int]
+    allocator_retries: int
+    major_faults: int
+    swapped_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class TrialDirectory(RunDirectory):
+    """A run directory with an order for its ranks and a result of theirs."""
+
+    @property
+    def log(self) -> Path:
+        """Output of the ranks."""
+        return self.logs / "trial.log"
+
+    def stack(self, rank: str) -> Path:
+        """Returns the file to which a rank writes what it is doing."""
+        return self.logs / f"stack_{rank}.txt"
+
+    def write_order(self, order: Order) -> None:
+        """Writes trial.json."""
+        self.write_json(self.path / "trial.json", asdict(order))
+
+    def read_order(self) -> Order:
+        """Returns the contents of trial.json.
+
+        Raises:
+            DamagedFileError: it is not what `write_order` writes.
+        """
+        facts = read_json(self.path / "trial.json", ORDER, most_bytes=MOST_BYTES)
+        return Order(**facts | {"timed": tuple(facts["timed"])})
+
+    def write_result(self, result: Result) -> None:
+        """Writes result.json."""
+        times = [
+            {"accumulate_grad_batches": count, "step_s": times}
+            for count, times in result.step_s.items()
+        ]
+        facts = {name: value for name, value in asdict(result).items() if name != "step_s"}
+        self.write_json(self.path / "result.json", {"times": times, **facts})
+
+    def read_result(self) -> Result:
+        """Returns the contents of result.json.
+
+        Raises:
+            FileNotFoundError: the ranks have not finished.
+            DamagedFileError: it is not what `write_result` writes.
+        """
+        facts: dict[str, Any] = read_json(self.path / "result.json", RESULT, most_bytes=MOST_BYTES)
+        step_s = {row["accumulate_grad_batches"]: row["step_s"] for row in facts.pop("times")}
+        return Result(step_s=step_s, **facts)

@@ -1,0 +1,152 @@
+"""`rampcli tune` with real ranks, real limits on memory and real signals."""
+
+import json
+import os
+import signal
+from functools import partial
+
+import pytest
+
+from commands import Command, run_command
+from memory_limits import join_group, limit_addresses, memory_group, swap_space
+from processes import children_of, wait_until
+from runs import TINY, environment
+
+LARGE = ("data.micro_batch_size=4096", "trainer.num_nodes=1", "--steps", "1")
+ONE_STAGE = {"model.rampup_batch_size": "null", "trainer.val_samples": "0"}
+
+
+@pytest.fixture
+def words(tmp_path):
+    """Returns the words of a search in a run directory of its own."""
+
+    def build(*options):
+        options = options if "--steps" in options else ("--steps", "6", *options)
+        given = [word for word in options if "=" in word]
+        settings = TINY | ONE_STAGE | {"run_dir": str(tmp_path / "run")}
+        settings |= dict(word.split("=", 1) for word in given)
+        return [
+            *("tune", "--factory", "llama3_tiny"),
+            *(word for word in options if "=" not in word),
+            *(f"{key}={value}" for key, value in settings.items()),
+        ]
+
+    return build
+
+
+def tried(done):
+    return [int(line.rpartition("=")[2]) for line in done.stdout.splitlines() if "trying" in line]
+
+
+def test_a_search_times_real_steps_and_is_not_repeated(words, tmp_path):
+    search = words("model.global_batch_size=8", "trainer.num_nodes=2")
+    done = run_command(search, environment())
+    assert done.returncode == 0, done.stderr
+    assert tried(done)[:2] == [2, 4]
+    assert "largest that fits: 4" in done.stdout
+    found = json.loads((tmp_path / "run" / "tune.json").read_text())
+    by_size = {trial["micro_batch_size"]: trial for trial in found["trials"]}
+    assert by_size[4]["accumulate_grad_batches"] == 1
+    assert by_size[2]["accumulate_grad_batches"] == 2
+    for trial in by_size.values():
+        (timed,) = trial["medians"]
+        assert timed["low_s"] <= timed["s"] <= timed["high_s"]
+        assert trial["samples_per_s"] == pytest.approx(8 / timed["s"])
+        assert trial["peak_memory_bytes"] > 50 * 2**20
+    recommended = min(
+        trial["micro_batch_size"]
+        for trial in by_size.values()
+        if trial["samples_per_s"] >= 0.97 * max(t["samples_per_s"] for t in by_size.values())
+    )
+    assert f"data.micro_batch_size={recommended}" in done.stdout.splitlines()[-1]
+    again = run_command([*search, "--json"], environment())
+    assert json.loads(again.stdout) == found
+    of_another_model = words("model.global_batch_size=4", "model.hidden_size=16", "--fresh")
+    assert tried(run_command(of_another_model, environment()))[0] == 2
+
+
+def test_a_size_that_needs_too_much_memory_does_not_fit(words):
+    command = Command(
+        words(*LARGE, "model.global_batch_size=8192", "trainer.num_nodes=2"),
+        environment(),
+        prepare=partial(limit_addresses, 21 * 2**26),
+    )
+    output, errors = command.communicate()
+    assert command.returncode == 0, errors
+    assert "4096  does not fit" in output
+    assert "rank 0 ran out of memory" in output or "rank 1 ran out of memory" in output
+    assert "largest that fits: " in output
+
+
+def test_a_size_for_which_the_kernel_kills_a_rank_does_not_fit(words):
+    with memory_group(3 * 2**27) as group:
+        command = Command(
+            words(*LARGE, "model.global_batch_size=4096"),
+            environment(),
+            prepare=partial(join_group, group),
+        )
+        output, errors = command.communicate()
+    assert command.returncode == 0, errors
+    assert "4096  does not fit" in output
+    assert "rank 0 was killed because the host ran out of memory" in output
+
+
+def test_a_size_that_swaps_thrashes(words, tmp_path):
+    with memory_group(3 * 2**27) as group, swap_space(tmp_path / "swap", 2**31):
+        command = Command(
+            words(*LARGE, "model.global_batch_size=4096"),
+            environment(),
+            prepare=partial(join_group, group),
+        )
+        output, errors = command.communicate()
+    assert command.returncode == 0, errors
+    assert "thrashes: " in output
+
+
+def test_a_trial_that_hangs_is_ended_at_its_time_limit_and_shows_where_a_rank_is(words):
+    command = Command(
+        words("model.global_batch_size=2", "data.micro_batch_size=1", "--timeout", "20"),
+        environment(),
+    )
+    rank = wait_for_rank(command, 1)
+    os.kill(rank, signal.SIGSTOP)
+    output, errors = command.communicate()
+    assert command.returncode == 1
+    assert "timed out: no result after 20 s; rank 0 in " in output
+    assert "not even data.micro_batch_size=1 fits: timed out" in errors
+    assert children_of(command.pid) == []
+
+
+def test_a_trial_with_an_error_stops_the_search(words):
+    search = words("model.global_batch_size=4", "trainer.num_nodes=2")
+    done = run_command(search, environment() | {"GLOO_SOCKET_IFNAME": "nowhere"})
+    assert done.returncode == 1
+    assert tried(done) == [2]
+    assert "the trial of data.micro_batch_size=2 failed: " in done.stderr
+    assert "micro_2/logs/trial.log" in done.stderr
+    assert "does not fit" not in done.stdout
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+def test_an_interrupted_search_keeps_its_trials_and_continues(number, words, tmp_path):
+    search = words("model.global_batch_size=4", "trainer.num_nodes=1")
+    command = Command(search, environment())
+    wait_until(lambda: (tmp_path / "run" / "tune.json").exists(), command)
+    rank = wait_for_rank(command, 0)
+    command.send_signal(number)
+    output, _ = command.communicate()
+    assert command.returncode == (130 if number == signal.SIGINT else -signal.SIGKILL)
+    wait_until(lambda: not os.path.exists(f"/proc/{rank}"))
+    if number == signal.SIGINT:
+        assert "interrupted; the same command continues with what was measured" in output
+    continued = run_command(search, environment())
+    assert continued.returncode == 0, continued.stderr
+    assert tried(continued) == [4, 1][: len(tried(continued))]
+    fresh = run_command([*search, "--fresh"], environment())
+    assert tried(fresh)[:2] == [2, 4]
+
+
+def wait_for_rank(command, rank):
+    """Waits until the command has started a rank, and returns its process."""
+    wait_until(lambda: len(children_of(command.pid)) > rank, command)
+    return children_of(command.pid)[rank]

@@ -1,0 +1,69 @@
+from pathlib import Path
+
+import pytest
+
+from rampcli import llm
+from rampcli.config.compose import apply_overrides
+from rampcli.config.resolve import resolve
+from rampcli.config.run_plan import run_plan
+from rampcli.tune.sizes import candidates, timed_micro_batches, trial_config
+
+
+def tiny(*words):
+    return resolve(apply_overrides(llm.from_factory("llama3_tiny"), words))
+
+
+def sizes(resolved):
+    return [candidate.micro_batch_size for candidate in candidates(resolved)]
+
+
+def test_candidates_divide_every_stage_of_the_ramp():
+    ramp = ["model.rampup_batch_size=[8,8,80]", "model.global_batch_size=32"]
+    one_node = ["trainer.num_nodes=1", "data.micro_batch_size=2", "rampup.node_policy=fixed"]
+    assert sizes(tiny(*ramp, *one_node)) == [1, 2, 4, 8]
+    without = ["model.rampup_batch_size=null", *ramp[1:], *one_node]
+    assert sizes(tiny(*without)) == [1, 2, 4, 8, 16, 32]
+
+
+def test_an_accumulation_that_is_set_does_not_limit_the_candidates():
+    words = ["model.rampup_batch_size=null", "trainer.num_nodes=1"]
+    given = ["trainer.accumulate_grad_batches=4", "data.micro_batch_size=2"]
+    assert sizes(tiny(*words, *given, "model.global_batch_size=8")) == [
+        1,
+        2,
+        4,
+        8,
+    ]
+
+
+def test_pipeline_parts_limit_the_candidates():
+    words = ["model.rampup_batch_size=null", "trainer.devices=2", "model.num_layers=2"]
+    pipeline = ["parallel.pipeline_parallel_size=2", "parallel.num_pipeline_microbatches=4"]
+    batch = ["data.micro_batch_size=4", "model.global_batch_size=16", "trainer.num_nodes=1"]
+    assert sizes(tiny(*words, *pipeline, *batch)) == [4, 8, 16]
+
+
+@pytest.mark.parametrize(
+    ("accumulation", "unit", "timed"),
+    [
+        (1, 1, (1,)),
+        (8, 1, (8,)),
+        (9, 1, (1, 8)),
+        (64, 1, (1, 8)),
+        (64, 4, (4, 8)),
+        (64, 16, (16, 32)),
+        (3, 4, (3,)),
+    ],
+)
+def test_long_steps_are_timed_by_two_short_ones(accumulation, unit, timed):
+    assert timed_micro_batches(accumulation, unit=unit) == timed
+
+
+def test_a_trial_trains_its_size_on_the_ranks_of_the_largest_stage():
+    resolved = tiny()
+    for candidate in candidates(resolved):
+        (stage,) = run_plan(trial_config(resolved, candidate, Path("trial"))).plan.stages
+        assert stage.micro_batch_size == candidate.micro_batch_size
+        assert stage.world_size == candidate.stage.world_size == 2
+        assert stage.accumulate_grad_batches == candidate.timed[-1]
+        assert stage.end_sample is not None
