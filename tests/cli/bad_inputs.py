@@ -514,6 +514,11 @@ UNKNOWN = (
         ("there is no setting model.global_batchsize", "model.global_batch_size"),
     ),
     BadInput(
+        "a mistyped key in the section of NeMo's launcher",
+        plan("training.model.global_batchsize=1"),
+        ("there is no setting model.global_batchsize", "model.global_batch_size", TYPED),
+    ),
+    BadInput(
         "a key that resembles no setting",
         plan("zzzzzz=1"),
         ("there is no setting zzzzzz", "--cfg, which lists all settings", TYPED),
