@@ -15,6 +15,7 @@ from typing import Any
 
 from rampcli import llm
 from rampcli.batch.dialects.maxtext import WORDS
+from rampcli.batch.dialects.maxtext_mesh import KEYS
 from rampcli.batch.dialects.spellings import SPELLINGS
 from rampcli.cli.main import main as run_command
 from rampcli.config.resolve import resolve
@@ -75,6 +76,7 @@ def config_page() -> str:
     lines.append(SPELLINGS_INTRODUCTION)
     lines += [f"| `{word}` | `{key}` |\n" for word, key in SPELLINGS.items()]
     lines += [f"| `{word}` | {MAXTEXT_WORDS[word]} |\n" for word in WORDS]
+    lines += [f"| `{word}` | a factor of `{key}` |\n" for word, key in KEYS.items()]
     return "".join(lines)
 
 

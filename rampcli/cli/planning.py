@@ -149,12 +149,13 @@ def draw(resolved: Resolved, path: Path) -> None:
 
 def translate(resolved: Resolved, *, as_json: bool) -> None:
     """Prints the batch in each system's words, with the differences that they cannot express."""
-    model = resolved.config.model
+    model, parallel = resolved.config.model, resolved.config.parallel
     translations = translate_plan(
         resolved.plan,
         rampup_batch_size=model.rampup_batch_size,
         step_batch_size_schedule=model.step_batch_size_schedule,
-        num_pipeline_microbatches=resolved.config.parallel.num_pipeline_microbatches,
+        data_parallel_shard_size=parallel.data_parallel_shard_size,
+        num_pipeline_microbatches=parallel.num_pipeline_microbatches,
         expansion_factor_real_data=resolved.config.data.expansion_factor_real_data,
     )
     if as_json:

@@ -1,12 +1,14 @@
 """Folds spellings of other systems, and keys that replace each other, into the canonical keys."""
 
+from collections.abc import Iterable, Mapping, Sequence
 from math import prod
 from typing import Any
 
+from rampcli.batch.dialects import maxtext_mesh
 from rampcli.batch.dialects.maxtext import ENABLE, SUGGESTED, WORDS, translate
 from rampcli.batch.dialects.spellings import Given, fold_spellings
 from rampcli.batch.per_device import PER_DEVICE
-from rampcli.batch.plan import ACCUMULATE_KEY, GLOBAL_KEY
+from rampcli.batch.plan import ACCUMULATE_KEY, GLOBAL_KEY, ParallelSizes
 from rampcli.batch.ramp import RAMP_KEY
 from rampcli.batch.run_settings import LENGTH_KEYS
 from rampcli.batch.step_schedule import SCHEDULE_KEY
@@ -20,9 +22,6 @@ ONE_OF = (LENGTH_KEYS, WARMUP_KEYS, (RAMP_KEY, SCHEDULE_KEY))
 
 One that is set nearer to the user replaces the others.
 """
-PARALLEL_KEYS = tuple(
-    f"parallel.{axis}_parallel_size" for axis in ("tensor", "pipeline", "context")
-)
 
 
 def fold(stack: Stack) -> tuple[Stack, tuple[str, ...]]:
@@ -39,6 +38,7 @@ def fold(stack: Stack) -> tuple[Stack, tuple[str, ...]]:
     for key, word in fold_spellings(given).items():
         folding.decide(key, word, folding.values[word])
     try:
+        _fold_mesh(folding)
         notes = _fold_maxtext(folding)
     except UsageError as error:
         folding.folded().name_sources(error)
@@ -66,13 +66,19 @@ class _Folding:
         self.precedence = {key: stack.precedence(key) for key in self.values}
         self.decided: dict[str, Entry] = {}
 
-    def decide(self, key: str, by: str, value: Any) -> None:
-        """Sets a key because `by` is set, with the precedence of `by`."""
+    def decide(self, key: str, by: str, value: Any, *, words: Iterable[str] = ()) -> None:
+        """Sets a key because `by` is set, with the precedence of `by`.
+
+        `words` are all words that decide the value, if there are several.
+        """
         entry = self.decided.get(by)
         place = (
             entry.place
             if entry
-            else f"{by}={shown(self.values[by])} ({self.stack.entry(by).place})"
+            else ", ".join(
+                f"{word}={shown(self.values[word])} ({self.stack.entry(word).place})"
+                for word in words or [by]
+            )
         )
         self.decided[key] = Entry(value, place, by)
         self.values[key], self.precedence[key] = value, self.precedence[by]
@@ -98,6 +104,36 @@ class _Folding:
         return self.stack.above(*(layer for layer in layers if layer.entries))
 
 
+def _fold_mesh(folding: _Folding) -> None:
+    values, precedence = folding.values, folding.precedence
+    words = {word: values[word] for word in maxtext_mesh.AXES if values[word] is not None}
+    meant = maxtext_mesh.translate(
+        words,
+        num_devices=values["trainer.num_nodes"] * values["trainer.devices"],
+        parallel=ParallelSizes(
+            **{axis: max(1, values[key]) for axis, key in maxtext_mesh.MODEL_AXES.items()}
+        ),
+    )
+    for key, size in meant.items():
+        used = [word for word in words if maxtext_mesh.KEYS[word] == key]
+        nearest = max(used, key=lambda word: precedence[word])
+        if precedence[key] < precedence[nearest] or values[key] is None:
+            folding.decide(key, nearest, size, words=used)
+        elif precedence[key] == precedence[nearest] and values[key] != size:
+            raise _contradiction(key, size, used, values)
+
+
+def _contradiction(
+    key: str, value: Any, words: Sequence[str], values: Mapping[str, Any]
+) -> UsageError:
+    shown_words = " x ".join(f"{word}={shown(values[word])}" for word in words)
+    return UsageError(
+        f"{shown_words} sets {key}={shown(value)}, but {shown(values[key])} is given",
+        keys=(*words, key),
+        remedy="one of them",
+    )
+
+
 def _fold_maxtext(folding: _Folding) -> tuple[str, ...]:
     values, precedence = folding.values, folding.precedence
     words = {word: values[word] for word in WORDS if values[word] is not None}
@@ -108,7 +144,7 @@ def _fold_maxtext(folding: _Folding) -> tuple[str, ...]:
     meant = translate(
         words,
         num_devices=values["trainer.num_nodes"] * values["trainer.devices"],
-        model_parallel_size=prod(max(1, values[key]) for key in PARALLEL_KEYS),
+        model_parallel_size=prod(max(1, values[key]) for key in maxtext_mesh.MODEL_AXES.values()),
         settings=values,
     )
     notes = []
@@ -124,12 +160,7 @@ def _fold_maxtext(folding: _Folding) -> tuple[str, ...]:
                 )
             folding.decide(key, word, value)
         elif key not in SUGGESTED and not (key == GLOBAL_KEY and ENABLE not in words):
-            raise UsageError(
-                f"{word}={shown(words[word])} sets {key}={shown(value)}, but {shown(values[key])}"
-                " is given",
-                keys=(word, key),
-                remedy="one of them",
-            )
+            raise _contradiction(key, value, [word], values)
     return tuple(notes)
 
 

@@ -11,11 +11,12 @@ from types import UnionType
 from typing import Any, Literal, get_args, get_origin
 
 from rampcli.batch.dialects.maxtext import WORDS
+from rampcli.batch.dialects.maxtext_mesh import AXES
 from rampcli.batch.dialects.spellings import SPELLINGS
 from rampcli.config.schema import Config
 from rampcli.errors import UsageError
 
-FOREIGN = frozenset({*SPELLINGS, *WORDS})
+FOREIGN = frozenset({*SPELLINGS, *WORDS, *AXES})
 """Spellings of other systems, which reach our keys."""
 MOST = 10**18
 """Largest count, so that arithmetic with counts does not overflow."""
@@ -47,7 +48,7 @@ EXAMPLES = {
     "per_device_batch_size_increment": "2",
     "enable_rampup_batch_size": "true",
     "global_rampup_samples": "500",
-}
+} | dict.fromkeys(AXES, "1")
 LIST_ALL = "rampcli pretrain --factory NAME --cfg, which lists all settings"
 _TYPE_NAMES = {
     int: "an integer",

@@ -1045,6 +1045,54 @@ MAXTEXT = (
         ),
     ),
     BadInput(
+        "different sizes in MaxText's words and in rampcli's",
+        plan("ici_tensor_parallelism=2", "parallel.tensor_parallel_size=4"),
+        (
+            "ici_tensor_parallelism=2 sets parallel.tensor_parallel_size=2, but 4 is given",
+            "ici_tensor_parallelism=2 (command line) · parallel.tensor_parallel_size=4",
+        ),
+    ),
+    BadInput(
+        "different products of MaxText's words and sizes in NeMo's",
+        gpt3(
+            "ici_pipeline_parallelism=2",
+            "dcn_pipeline_parallelism=2",
+            "model.pipeline_model_parallel_size=2",
+        ),
+        (
+            "ici_pipeline_parallelism=2 x dcn_pipeline_parallelism=2 sets"
+            " parallel.pipeline_parallel_size=4, but 2 is given",
+            "model.pipeline_model_parallel_size=2 (command line)",
+        ),
+    ),
+    BadInput(
+        "a size of MaxText's mesh that is neither a size nor -1",
+        plan("dcn_data_parallelism=0"),
+        ("dcn_data_parallelism=0 is neither 1 or more nor -1", "dcn_data_parallelism=1"),
+    ),
+    BadInput(
+        "a mesh of MaxText's with fewer devices than the run",
+        gpt3("ici_fsdp_parallelism=8", "dcn_data_parallelism=8"),
+        (
+            "ici_fsdp_parallelism=8 x dcn_data_parallelism=8 = 64, but there are 128"
+            " data-parallel ranks",
+            "try:    dcn_data_parallelism=16",
+        ),
+    ),
+    BadInput(
+        "a size of MaxText's mesh that does not divide the ranks",
+        plan("ici_data_parallelism=3"),
+        ("ici_data_parallelism=3 does not divide 4 data-parallel ranks", "=2"),
+    ),
+    BadInput(
+        "two sizes of MaxText's mesh that take what is left",
+        gpt3("ici_tensor_parallelism=-1", "dcn_data_parallelism=-1"),
+        (
+            "ici_tensor_parallelism=-1 and dcn_data_parallelism=-1 leave open which of them",
+            "(command line)",
+        ),
+    ),
+    BadInput(
         "an expansion factor that does not divide the hosts",
         gpt3("expansion_factor_real_data=3"),
         (

@@ -200,6 +200,8 @@ def write(source: Source) -> Translation:
         "pipeline": parallel.pipeline,
         "context": parallel.context,
     }
+    if (shard := source.data_parallel_shard_size) is not None:
+        axes |= {"fsdp": shard, "data": stage.data_parallel_size // shard}
     words = {
         PER_DEVICE: float(sizes[PER_DEVICE]),
         "gradient_accumulation_steps": accumulate,
@@ -211,7 +213,7 @@ def write(source: Source) -> Translation:
         "expansion_factor_real_data": source.expansion_factor_real_data,
         "max_target_length": plan.sequence_length,
         "steps": plan.end_step,
-    } | {f"ici_{axis}_parallelism": size for axis, size in axes.items() if size > 1}
+    } | {f"ici_{axis}_parallelism": size for axis, size in axes.items()}
     differences = [
         *step_schedule_differences(source, "MaxText"),
         *semantics_differences(source, "MaxText", "maxtext"),
