@@ -197,7 +197,7 @@ class Stack:
         for key, (_, entry) in self._nearest.items():
             if entry.by in FOREIGN and key not in FOREIGN:
                 used.append(entry.by)
-                if entry.by in SPELLINGS:
+                if SPELLINGS.get(entry.by) == key:
                     alternatives = [one.replace(f"{key}=", f"{entry.by}=") for one in alternatives]
                 elif key not in SUGGESTED:
                     alternatives = [one for one in alternatives if f"{key}=" not in one]

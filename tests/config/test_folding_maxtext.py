@@ -137,6 +137,49 @@ def test_samples_per_device_are_multiplied_by_a_given_accumulation(llama):
     )
 
 
+@given(micro=st.integers(1, 8), accumulate=st.integers(1, 8), nodes=st.integers(1, 4))
+def test_accumulation_alone_replaces_the_batch_of_a_recipe(llama, micro, accumulate, nodes):
+    steps = f"gradient_accumulation_steps={accumulate}"
+    typed = (steps, f"data.micro_batch_size={micro}", f"trainer.num_nodes={nodes}")
+    resolved = resolved_with(llama, *typed)
+    batch = micro * nodes * 4 * accumulate
+    (stage,) = resolved.plan.stages
+    assert (stage.global_batch_size, stage.micro_batch_size) == (batch, micro)
+    assert stage.accumulate_grad_batches == accumulate
+    assert [note.partition(" gives way to ")[2] for note in resolved.notes] == (
+        [] if batch == 512 else [f"{steps}: {batch} samples"]
+    )
+
+
+def test_a_batch_given_beside_accumulation_must_be_the_product(llama):
+    typed = ["gradient_accumulation_steps=2", "data.micro_batch_size=4"]
+    assert resolved_with(llama, *typed, "model.global_batch_size=32").notes == ()
+    refusal = refusal_of(apply_overrides(llama, [*typed, "model.global_batch_size=64"]))
+    assert refusal.remedy == "model.global_batch_size=32, or gradient_accumulation_steps=4"
+
+
+def test_accumulation_beside_a_derived_micro_batch_keeps_the_batch(llama):
+    resolved = resolved_with(llama, "gradient_accumulation_steps=2", "data.micro_batch_size=null")
+    (stage,) = resolved.plan.stages
+    assert (stage.global_batch_size, stage.micro_batch_size, resolved.notes) == (512, 64, ())
+
+
+def test_accumulation_beside_a_step_schedule_does_not_replace_its_last_size(llama):
+    schedule = "model.step_batch_size_schedule='0:256 1B:512'"
+    resolved = resolved_with(llama, schedule, "gradient_accumulation_steps=128")
+    assert (resolved.plan.global_batch_size, resolved.notes) == (512, ())
+
+
+def test_nemos_key_for_accumulation_does_not_replace_a_batch(llama):
+    refusal = refusal_of(apply_overrides(llama, ["trainer.accumulate_grad_batches=2"]))
+    assert "= 8, but model.global_batch_size=512" in refusal.message
+
+
+def test_an_accumulation_below_one_is_refused_once(llama):
+    refusal = refusal_of(apply_overrides(llama, ["gradient_accumulation_steps=0"]))
+    assert refusal.keys == ("trainer.accumulate_grad_batches",)
+
+
 def test_a_pipeline_in_maxtexts_words_gets_maxtexts_default_microbatches(composed):
     typed = ("per_device_batch_size=4", "parallel.pipeline_parallel_size=2")
     assert resolved_with(composed, *typed).config.parallel.num_pipeline_microbatches == 2

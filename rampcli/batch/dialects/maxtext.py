@@ -32,8 +32,9 @@ RAMP_SAMPLES = "global_rampup_samples"
 RAMP_WORDS = (START, INCREMENT, RAMP_SAMPLES)
 WORDS = (PER_DEVICE, ENABLE, *RAMP_WORDS)
 """MaxText's batch size per device, and its words for a ramp."""
+ACCUMULATION = "gradient_accumulation_steps"
 SPELLINGS: dict[str, str] = {
-    "gradient_accumulation_steps": "trainer.accumulate_grad_batches",
+    ACCUMULATION: "trainer.accumulate_grad_batches",
     "expansion_factor_real_data": "data.expansion_factor_real_data",
     "num_pipeline_microbatches": "parallel.num_pipeline_microbatches",
 }
@@ -204,7 +205,7 @@ def write(source: Source) -> Translation:
         axes |= {"fsdp": shard, "data": stage.data_parallel_size // shard}
     words = {
         PER_DEVICE: float(sizes[PER_DEVICE]),
-        "gradient_accumulation_steps": accumulate,
+        ACCUMULATION: accumulate,
         ENABLE: "true" if ramp else None,
         START: float(sizes[START]) if ramp else None,
         INCREMENT: float(sizes[INCREMENT]) if ramp else None,
