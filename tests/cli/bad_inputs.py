@@ -1525,6 +1525,20 @@ DATA = (
         ("data.path does not apply to data.source", "data=indexed"),
     ),
     BadInput(
+        "a URL as the path of a corpus",
+        plan("data=indexed", "data.path=gs://bucket/wiki"),
+        (
+            "data.path: gs://bucket/wiki is a URL, but only files and folders can be used",
+            "try:    a mounted folder, or a copy: data.path=/mnt/bucket/wiki",
+            "set by: data.path=gs://bucket/wiki (command line)",
+        ),
+    ),
+    BadInput(
+        "a URL as the run directory",
+        plan("run_dir=s3://bucket/runs"),
+        ("run_dir: s3://bucket/runs is a URL", "run_dir=/mnt/bucket/runs"),
+    ),
+    BadInput(
         "a path and a blend",
         plan("data=indexed", "data.path=a", "data.blend=[1,a,2,b]"),
         ("both given", "one of them"),
