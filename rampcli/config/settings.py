@@ -12,6 +12,7 @@ from typing import Any, Literal, get_args, get_origin
 
 from rampcli.batch.dialects.maxtext import WORDS
 from rampcli.batch.dialects.maxtext_mesh import AXES
+from rampcli.batch.dialects.meanings import DERIVED
 from rampcli.batch.dialects.spellings import SPELLINGS
 from rampcli.config.schema import Config
 from rampcli.errors import UsageError
@@ -201,7 +202,7 @@ def shown(value: Any) -> str:
 
 
 def unknown_key(key: str, groups: Mapping[str, Any] | None = None) -> UsageError:
-    """Returns the error for an unknown key, which offers the nearest keys and config groups."""
+    """Returns the error for a key that cannot be set, which offers keys and config groups."""
     sections = [
         known for known in settings() if known.startswith(f"{key}.") and known not in FOREIGN
     ]
@@ -210,6 +211,11 @@ def unknown_key(key: str, groups: Mapping[str, Any] | None = None) -> UsageError
             f"{key} is a section, not a setting",
             keys=(key,),
             remedy=", ".join(sections[:3]) + ", ...",
+        )
+    if key in DERIVED:
+        _, keys = DERIVED[key]
+        return UsageError(
+            f"{key} is derived and cannot be set", keys=(key,), remedy=" or ".join(keys)
         )
     near_groups = [
         f"{group}=OPTION" for group in difflib.get_close_matches(key, groups or (), n=1, cutoff=0.6)

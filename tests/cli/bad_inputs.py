@@ -1093,6 +1093,15 @@ MAXTEXT = (
         ),
     ),
     BadInput(
+        "a batch that MaxText derives",
+        plan("global_batch_to_load=64"),
+        (
+            "global_batch_to_load is derived and cannot be set",
+            "try:    model.global_batch_size or data.expansion_factor_real_data",
+            TYPED,
+        ),
+    ),
+    BadInput(
         "an expansion factor that does not divide the hosts",
         gpt3("expansion_factor_real_data=3"),
         (
