@@ -128,11 +128,11 @@ def _fold_mesh(folding: _Folding) -> None:
     )
     for key, size in meant.items():
         used = [word for word in words if maxtext_mesh.KEYS[word] == key]
-        nearest = max(used, key=lambda word: precedence[word])
-        if precedence[key] < precedence[nearest] or values[key] is None:
-            folding.decide(key, nearest, size, words=used)
-        elif precedence[key] == precedence[nearest] and values[key] != size:
+        nearest = max(used, key=lambda word: (precedence[word], words[word]))
+        if precedence[key] is precedence[nearest] and values[key] not in (None, size):
             raise _contradiction(key, size, used, values)
+        if precedence[key] <= precedence[nearest]:
+            folding.decide(key, nearest, size, words=used)
 
 
 def _contradiction(

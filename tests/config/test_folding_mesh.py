@@ -6,6 +6,7 @@ from rampcli.config.compose import apply_overrides, compose
 from rampcli.config.folding import fold
 from rampcli.config.layers import Entry
 from rampcli.config.snapshot import canonical_values
+from rampcli.errors import UsageError
 from tests.config.overrides import refusal_of, resolved_with
 
 TENSOR, SHARD = "parallel.tensor_parallel_size", "parallel.data_parallel_shard_size"
@@ -42,7 +43,28 @@ def test_maxtexts_words_for_a_mesh_equal_canonical_keys(composed, typed, ours):
 def test_a_size_names_every_word_that_decides_it(composed):
     stack = folded(composed, "ici_tensor_parallelism=2", "dcn_tensor_parallelism=4")
     place = "ici_tensor_parallelism=2 (command line), dcn_tensor_parallelism=4 (command line)"
-    assert stack.entry(TENSOR) == Entry(8, place, "ici_tensor_parallelism")
+    assert stack.entry(TENSOR) == Entry(8, place, "dcn_tensor_parallelism")
+
+
+@pytest.mark.parametrize(
+    ("typed", "remedy"),
+    [
+        (["ici_tensor_parallelism=5"], "ici_tensor_parallelism=4"),
+        (
+            ["dcn_tensor_parallelism=5", "ici_tensor_parallelism=1"],
+            "dcn_tensor_parallelism=4",
+        ),
+        (["ici_tensor_parallelism=5", "dcn_tensor_parallelism=1"], "ici_tensor_parallelism=4"),
+        (
+            ["ici_tensor_parallelism=5", "dcn_tensor_parallelism=3"],
+            "another ici_tensor_parallelism",
+        ),
+    ],
+)
+def test_a_remedy_uses_a_word_that_alone_decides_a_size(composed, typed, remedy):
+    error = UsageError("x", keys=(TENSOR,), remedy=f"{TENSOR}=4")
+    folded(composed, *typed).name_sources(error)
+    assert error.remedy == remedy
 
 
 def test_samples_per_device_are_counted_on_the_ranks_of_the_mesh(composed):
@@ -56,6 +78,9 @@ def test_the_nearest_of_a_word_and_a_canonical_key_wins():
     assert folded(spelt).entry(TENSOR).value == 4
     assert folded(spelt, f"{TENSOR}=2").entry(TENSOR).value == 2
     assert folded(ours, "ici_tensor_parallelism=4").entry(TENSOR).value == 4
+    shards = compose("ici_fsdp_parallelism=2", "trainer.num_nodes=4")
+    assert folded(shards).entry(SHARD).value == 2
+    assert folded(shards, f"{SHARD}=null").entry(SHARD).value is None
 
 
 @pytest.mark.parametrize("key", [TENSOR, "model.tensor_model_parallel_size"])

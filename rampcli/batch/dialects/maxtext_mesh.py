@@ -22,6 +22,7 @@ AXES = {
 """The axis of each word."""
 KEYS = {word: MODEL_AXES.get(axis, SHARD_KEY) for word, axis in AXES.items()}
 """The canonical key that each word decides, alone or with others."""
+MODEL_WORDS = tuple(word for word, axis in AXES.items() if axis in MODEL_AXES)
 ICI_FSDP, DCN_DATA = "ici_fsdp_parallelism", "dcn_data_parallelism"
 """Words that are -1 in MaxText unless they are given."""
 FILLS = -1
