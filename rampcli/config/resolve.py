@@ -63,10 +63,12 @@ def _check(config: Config, report: Report) -> None:
 
     A setting out of range has its default in the further checks.
     """
-    known = len(report.errors)
-    with _new_errors(report, config.stack):
+    ranges = Report()
+    with ranges.noting():
         check_ranges(config)
-    for error in report.errors[known:]:
+    with _new_errors(report, config.stack):
+        ranges.close()
+    for error in ranges.errors:
         put(config, error.keys[0], settings()[error.keys[0]].default)
     for check in CHECKS:
         with _new_errors(report, config.stack):

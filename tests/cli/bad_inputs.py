@@ -479,6 +479,11 @@ TWICE = (
         ),
     ),
     BadInput(
+        "different sizes in two words, one of them negative",
+        plan("model.tensor_model_parallel_size=4", "parallel.tensor_parallel_size=-5"),
+        ("two spellings of one setting and differ", "parallel.tensor_parallel_size=-5"),
+    ),
+    BadInput(
         "different values in MaxText's and NeMo's words for accumulation",
         plan("gradient_accumulation_steps=2", "trainer.accumulate_grad_batches=4"),
         (

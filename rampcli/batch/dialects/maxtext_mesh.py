@@ -125,7 +125,10 @@ def _divide(
         return ranks // taken
     *_, last = sizes
     room, rest = divmod(ranks, taken // sizes[last])
-    fitting = divisors(room, most=sizes[last])[-1] if filling else room
+    if rest:
+        remedy = f"sizes with the product {ranks}"
+    else:
+        remedy = f"{last}={divisors(room, most=sizes[last])[-1] if filling else room}"
     product = " x ".join(f"{word}={size}" for word, size in sizes.items())
     raise UsageError(
         f"{product}{f' = {taken}' if len(sizes) > 1 else ''} does not divide"
@@ -133,5 +136,5 @@ def _divide(
         if filling
         else f"{product} = {taken}, but there are {ranks} data-parallel ranks",
         keys=(*sizes, *FLEET_KEYS, *(key for key, size in model.items() if size > 1)),
-        remedy=f"sizes with the product {ranks}" if rest else f"{last}={fitting}",
+        remedy=remedy,
     )

@@ -138,5 +138,7 @@ def test_data_words_that_do_not_divide_the_ranks_are_refused_with_the_largest_th
     assert refusal_of({"ici_fsdp_parallelism": 8, "dcn_data_parallelism": 1}).remedy == (
         "dcn_data_parallelism=8"
     )
+    too_many = {"dcn_fsdp_parallelism": 65, "ici_data_parallelism": 2}
+    assert refusal_of(too_many).remedy == "sizes with the product 64"
     words = {"ici_fsdp_parallelism": 5, "dcn_data_parallelism": 3}
     assert refusal_of(words).remedy == "sizes with the product 64"
