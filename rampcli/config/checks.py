@@ -14,7 +14,7 @@ from rampcli.config.splits import SPLIT_CHECKS
 from rampcli.errors import Report, UsageError
 from rampcli.schedule.learning_rate import DECAY_STYLES
 
-_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
+_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
 
 
 def check_ranges(config: Config) -> None:
@@ -94,16 +94,20 @@ def check_paths(config: Config) -> None:
     }
     for key, values in paths.items():
         for path in values or ():
-            if path is not None and (url := _URL.match(path)):
-                folder = f"/mnt/{path[url.end() :].lstrip('/')}"
-                with report.noting():
-                    raise UsageError(
-                        f"{key}: {path} is a URL, but only files and folders can be used",
-                        keys=(key,),
-                        remedy="a mounted folder, or a copy: "
-                        + (folder if key == "data.blend" else f"{key}={folder}"),
-                    )
+            with report.noting():
+                _check_path(key, path)
     report.close()
+
+
+def _check_path(key: str, path: str | None) -> None:
+    if path is not None and (scheme := _SCHEME.match(path)):
+        folder = f"/mnt/{path[scheme.end() :].lstrip('/')}"
+        raise UsageError(
+            f"{key}: {path} is a URL, but only files and folders can be used",
+            keys=(key,),
+            remedy="a mounted folder, or a copy: "
+            + (folder if key == "data.blend" else f"{key}={folder}"),
+        )
 
 
 def check_heads(config: Config) -> None:

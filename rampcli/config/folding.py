@@ -199,9 +199,10 @@ def _fold_accumulation(folding: _Folding) -> tuple[str, ...]:
 
 def _note_batch(folding: _Folding, word: str, samples: int) -> str:
     """Returns the note that a word replaces the batch of a recipe or file."""
-    values, place = folding.values, folding.stack.entry(GLOBAL_KEY).place
+    values = folding.values
+    entry = folding.decided.get(GLOBAL_KEY) or folding.stack.entry(GLOBAL_KEY)
     return (
-        f"{GLOBAL_KEY}={shown(values[GLOBAL_KEY])} ({place}) gives way"
+        f"{GLOBAL_KEY}={shown(values[GLOBAL_KEY])} ({entry.place}) gives way"
         f" to {word}={shown(values[word])}: {samples} samples"
     )
 

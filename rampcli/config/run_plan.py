@@ -76,10 +76,8 @@ class Resolved:
         Raises:
             UsageError: the batch to load is not whole.
         """
-        factor, passes = (
-            self.config.data.expansion_factor_real_data,
-            self.plan.loads_per_step(stage),
-        )
+        factor = self.config.data.expansion_factor_real_data
+        passes = self.plan.loads_per_step(stage)
         return LoadedBatch.of(
             per_device_batch_size=Fraction(stage.global_batch_size, stage.world_size * passes),
             expansion_factor=None if factor is None else as_written(factor),

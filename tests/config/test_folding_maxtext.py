@@ -7,7 +7,8 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from rampcli import llm
-from rampcli.config.compose import apply_overrides
+from rampcli.config.compose import apply_overrides, compose
+from rampcli.config.folding import fold
 from rampcli.config.layers import build
 from rampcli.config.resolve import resolve
 from rampcli.config.settings import leaves
@@ -149,6 +150,13 @@ def test_accumulation_alone_replaces_the_batch_of_a_recipe(llama, micro, accumul
     assert [note.partition(" gives way to ")[2] for note in resolved.notes] == (
         [] if batch == 512 else [f"{steps}: {batch} samples"]
     )
+
+
+def test_the_note_names_the_place_of_a_recipes_spelling_of_the_batch():
+    recipe = compose("batch=nemo_gpt3", "data.global_batch_size=4096")
+    stack = apply_overrides(recipe, ["gradient_accumulation_steps=2"])
+    (note,) = fold(stack)[1]
+    assert note.startswith("model.global_batch_size=4096 (data.global_batch_size=4096 (config/")
 
 
 def test_a_batch_given_beside_accumulation_must_be_the_product(llama):

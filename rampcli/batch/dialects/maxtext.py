@@ -9,6 +9,7 @@ from fractions import Fraction
 from math import gcd
 from typing import Any
 
+from rampcli.batch.dialects.maxtext_mesh import FILLS
 from rampcli.batch.dialects.translation import (
     Source,
     Translation,
@@ -202,7 +203,7 @@ def write(source: Source) -> Translation:
         "context": parallel.context,
     }
     if (shard := source.data_parallel_shard_size) is not None:
-        axes |= {"fsdp": shard, "data": stage.data_parallel_size // shard}
+        axes |= {"fsdp": shard, "data": FILLS}
     words = {
         PER_DEVICE: float(sizes[PER_DEVICE]),
         ACCUMULATION: accumulate,

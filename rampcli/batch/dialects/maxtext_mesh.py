@@ -26,6 +26,7 @@ MODEL_WORDS = tuple(word for word, axis in AXES.items() if axis in MODEL_AXES)
 ICI_FSDP, DCN_DATA = "ici_fsdp_parallelism", "dcn_data_parallelism"
 """Words that are -1 in MaxText unless they are given."""
 FILLS = -1
+"""The size that takes what the others leave."""
 
 
 def translate(
@@ -92,6 +93,7 @@ def _find_filling(words: Mapping[str, int]) -> str | None:
         for group in GROUPS
     }
     splits_data = any(AXES[word] in DATA_AXES for word in words)
+    # Sizes of the model alone leave the data-parallel ranks to our own settings.
     if splits_data or by_group["dcn"]:
         if not by_group["ici"] and ICI_FSDP not in words:
             by_group["ici"] = [ICI_FSDP]

@@ -10,7 +10,7 @@ from fleets import fleet_of
 from rampcli.batch.dialects import DIALECTS, maxtext_mesh
 from rampcli.batch.dialects.maxtext import translate
 from rampcli.batch.dialects.spellings import SPELLINGS
-from rampcli.batch.plan import ParallelSizes
+from rampcli.batch.plan import SHARD_KEY, ParallelSizes
 from tests.batch.dialects.translating import (
     SEQUENCE_LENGTH,
     assignments,
@@ -159,6 +159,15 @@ def test_a_batch_is_written_in_the_words_of_four_systems():
         " ici_pipeline_parallelism=1 ici_context_parallelism=1",
     }
     assert {system: said(run, system).unsaid for system in DIALECTS} == dict.fromkeys(DIALECTS, ())
+
+
+@pytest.mark.parametrize("shard", [1, 2, 4])
+def test_the_ranks_that_share_the_weights_are_read_back_from_maxtexts_words(shard):
+    run = {"rampup": None, "target": 64, "fleet": fleet_of(2, 4, tensor=2), "micro": 2}
+    words = assignments(said(run, "MaxText", data_parallel_shard_size=shard))
+    sizes = {word: int(words[word]) for word in maxtext_mesh.AXES if word in words}
+    meant = maxtext_mesh.translate(sizes, num_devices=8, parallel=ParallelSizes())
+    assert (meant["parallel.tensor_parallel_size"], meant[SHARD_KEY]) == (2, shard)
 
 
 def test_words_with_brackets_are_quoted_for_a_shell():
