@@ -14,8 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from rampcli import llm
-from rampcli.batch.dialects.maxtext import WORDS
-from rampcli.batch.dialects.spellings import SPELLINGS
+from rampcli.batch.dialects.meanings import DERIVED, MEANINGS
 from rampcli.cli.main import main as run_command
 from rampcli.config.resolve import resolve
 from rampcli.config.schema import Config
@@ -43,20 +42,17 @@ SPELLINGS_INTRODUCTION = """
 These spellings set the settings above. `config.yaml` names them only in `set_by`. Two spellings of
 one setting must have the same value.
 
-| spelling | sets |
+| spelling | meaning |
 |---|---|
 """
-MAXTEXT_WORDS = {
-    "per_device_batch_size": (
-        "`data.micro_batch_size`, and with `gradient_accumulation_steps` `model.global_batch_size`"
-    ),
-    "enable_rampup_batch_size": (
-        "`model.rampup_batch_size`, `rampup.semantics=maxtext`, `rampup.node_policy=fixed`"
-    ),
-    "per_device_batch_size_start": "the start in `model.rampup_batch_size`",
-    "per_device_batch_size_increment": "the increment in `model.rampup_batch_size`",
-    "global_rampup_samples": "the samples in `model.rampup_batch_size`",
-}
+DERIVED_INTRODUCTION = """
+## Numbers that MaxText derives
+
+`rampcli explain` shows these numbers for a recipe. They cannot be set.
+
+| name | meaning | set instead |
+|---|---|---|
+"""
 
 
 def config_page() -> str:
@@ -73,8 +69,12 @@ def config_page() -> str:
         lines.append(f"\n## {title}\n\n{about}{SETTINGS_HEAD}")
         lines += [_row(setting) for setting in rows]
     lines.append(SPELLINGS_INTRODUCTION)
-    lines += [f"| `{word}` | `{key}` |\n" for word, key in SPELLINGS.items()]
-    lines += [f"| `{word}` | {MAXTEXT_WORDS[word]} |\n" for word in WORDS]
+    lines += [f"| `{word}` | {meaning} |\n" for word, meaning in MEANINGS.items()]
+    lines.append(DERIVED_INTRODUCTION)
+    lines += [
+        f"| `{name}` | {meaning} | {' or '.join(f'`{key}`' for key in keys)} |\n"
+        for name, (meaning, keys) in DERIVED.items()
+    ]
     return "".join(lines)
 
 

@@ -11,6 +11,7 @@ ACCUMULATE_KEY = "trainer.accumulate_grad_batches"
 NUM_NODES_KEY = "trainer.num_nodes"
 DEVICES_KEY = "trainer.devices"
 FLEET_KEYS = (NUM_NODES_KEY, DEVICES_KEY)
+SHARD_KEY = "parallel.data_parallel_shard_size"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -59,7 +59,7 @@ def _as_text(fact: dict[str, Any]) -> str:
         "type": fact["type"],
         "unit": fact["unit"],
         "range": fact["range"],
-        "default": shown(fact["default"]),
+        "default": shown(fact["default"]) if fact["type"] else None,
     }
     lines = [fact["key"]]
     for name, text in rows.items():

@@ -21,7 +21,7 @@ from rampcli.config.groups import group_names
 from rampcli.config.layers import sources_named
 from rampcli.config.resolve import resolve
 from rampcli.config.run_plan import Resolved
-from rampcli.config.words import read_values
+from rampcli.config.words import drop_launcher_section, read_values
 from rampcli.errors import Report, UsageError, UsageErrors
 from rampcli.extras import requiring
 from rampcli.report.measured import measured_points
@@ -72,7 +72,7 @@ def compare(
         if "=" not in what_if:
             error.remedy = "--what-if trainer.num_nodes=8,16,32"
         raise
-    others = [word for word in words if word.partition("=")[0] != key]
+    others = [word for word in words if drop_launcher_section(word).partition("=")[0] != key]
 
     def plan_with(word: str) -> Resolved | UsageError:
         try:
@@ -149,12 +149,13 @@ def draw(resolved: Resolved, path: Path) -> None:
 
 def translate(resolved: Resolved, *, as_json: bool) -> None:
     """Prints the batch in each system's words, with the differences that they cannot express."""
-    model = resolved.config.model
+    model, parallel = resolved.config.model, resolved.config.parallel
     translations = translate_plan(
         resolved.plan,
         rampup_batch_size=model.rampup_batch_size,
         step_batch_size_schedule=model.step_batch_size_schedule,
-        num_pipeline_microbatches=resolved.config.parallel.num_pipeline_microbatches,
+        data_parallel_shard_size=parallel.data_parallel_shard_size,
+        num_pipeline_microbatches=parallel.num_pipeline_microbatches,
         expansion_factor_real_data=resolved.config.data.expansion_factor_real_data,
     )
     if as_json:

@@ -1,5 +1,6 @@
 """Checks settings on their own and against each other, before anything is planned."""
 
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -12,6 +13,8 @@ from rampcli.config.settings import Setting, leaves, settings, shown
 from rampcli.config.splits import SPLIT_CHECKS
 from rampcli.errors import Report, UsageError
 from rampcli.schedule.learning_rate import DECAY_STYLES
+
+_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
 
 
 def check_ranges(config: Config) -> None:
@@ -71,6 +74,39 @@ def check_name(config: Config) -> None:
             f"run_dir={config.run_dir!r} is not a path",
             keys=("run_dir",),
             remedy="run_dir=runs/NAME",
+        )
+
+
+def check_paths(config: Config) -> None:
+    """Checks that paths are not URLs such as `gs://bucket/wiki`.
+
+    Raises:
+        UsageError: all URLs together.
+    """
+    data, report = config.data, Report()
+    paths = {
+        "data.path": [data.path],
+        "data.blend": data.blend,
+        "data.validation_path": [data.validation_path],
+        "data.tokenizer": [data.tokenizer],
+        "model.init_from": [config.model.init_from],
+        "run_dir": [config.run_dir],
+    }
+    for key, values in paths.items():
+        for path in values or ():
+            with report.noting():
+                _check_path(key, path)
+    report.close()
+
+
+def _check_path(key: str, path: str | None) -> None:
+    if path is not None and (scheme := _SCHEME.match(path)):
+        folder = f"/mnt/{path[scheme.end() :].lstrip('/')}"
+        raise UsageError(
+            f"{key}: {path} is a URL, but only files and folders can be used",
+            keys=(key,),
+            remedy="a mounted folder, or a copy: "
+            + (folder if key == "data.blend" else f"{key}={folder}"),
         )
 
 
@@ -168,6 +204,7 @@ def check_schedule(config: Config) -> None:
 
 CHECKS: tuple[Callable[[Config], Any], ...] = (
     check_name,
+    check_paths,
     check_heads,
     check_rotary,
     check_warmup,

@@ -1,12 +1,20 @@
 """Folds spellings of other systems, and keys that replace each other, into the canonical keys."""
 
-from math import prod
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from rampcli.batch.dialects.maxtext import ENABLE, SUGGESTED, WORDS, translate
+from rampcli.batch.dialects import maxtext_mesh
+from rampcli.batch.dialects.maxtext import ACCUMULATION, ENABLE, SUGGESTED, WORDS, translate
 from rampcli.batch.dialects.spellings import Given, fold_spellings
 from rampcli.batch.per_device import PER_DEVICE
-from rampcli.batch.plan import ACCUMULATE_KEY, GLOBAL_KEY
+from rampcli.batch.plan import (
+    ACCUMULATE_KEY,
+    DEVICES_KEY,
+    GLOBAL_KEY,
+    MICRO_KEY,
+    NUM_NODES_KEY,
+    ParallelSizes,
+)
 from rampcli.batch.ramp import RAMP_KEY
 from rampcli.batch.run_settings import LENGTH_KEYS
 from rampcli.batch.step_schedule import SCHEDULE_KEY
@@ -20,9 +28,6 @@ ONE_OF = (LENGTH_KEYS, WARMUP_KEYS, (RAMP_KEY, SCHEDULE_KEY))
 
 One that is set nearer to the user replaces the others.
 """
-PARALLEL_KEYS = tuple(
-    f"parallel.{axis}_parallel_size" for axis in ("tensor", "pipeline", "context")
-)
 
 
 def fold(stack: Stack) -> tuple[Stack, tuple[str, ...]]:
@@ -39,7 +44,8 @@ def fold(stack: Stack) -> tuple[Stack, tuple[str, ...]]:
     for key, word in fold_spellings(given).items():
         folding.decide(key, word, folding.values[word])
     try:
-        notes = _fold_maxtext(folding)
+        _fold_mesh(folding)
+        notes = _fold_maxtext(folding) + _fold_accumulation(folding)
     except UsageError as error:
         folding.folded().name_sources(error)
         raise
@@ -66,13 +72,19 @@ class _Folding:
         self.precedence = {key: stack.precedence(key) for key in self.values}
         self.decided: dict[str, Entry] = {}
 
-    def decide(self, key: str, by: str, value: Any) -> None:
-        """Sets a key because `by` is set, with the precedence of `by`."""
+    def decide(self, key: str, by: str, value: Any, *, words: Iterable[str] = ()) -> None:
+        """Sets a key because `by` is set, with the precedence of `by`.
+
+        `words` are all words that decide the value, if there are several.
+        """
         entry = self.decided.get(by)
         place = (
             entry.place
             if entry
-            else f"{by}={shown(self.values[by])} ({self.stack.entry(by).place})"
+            else ", ".join(
+                f"{word}={shown(self.values[word])} ({self.stack.entry(word).place})"
+                for word in words or [by]
+            )
         )
         self.decided[key] = Entry(value, place, by)
         self.values[key], self.precedence[key] = value, self.precedence[by]
@@ -98,6 +110,42 @@ class _Folding:
         return self.stack.above(*(layer for layer in layers if layer.entries))
 
 
+def _num_devices(values: Mapping[str, Any]) -> int:
+    devices: int = values[NUM_NODES_KEY] * values[DEVICES_KEY]
+    return devices
+
+
+def _parallel_sizes(values: Mapping[str, Any]) -> ParallelSizes:
+    sizes = {axis: max(1, values[key]) for axis, key in maxtext_mesh.MODEL_AXES.items()}
+    return ParallelSizes(**sizes)
+
+
+def _fold_mesh(folding: _Folding) -> None:
+    values, precedence = folding.values, folding.precedence
+    words = {word: values[word] for word in maxtext_mesh.AXES if values[word] is not None}
+    meant = maxtext_mesh.translate(
+        words, num_devices=_num_devices(values), parallel=_parallel_sizes(values)
+    )
+    for key, size in meant.items():
+        used = [word for word in words if maxtext_mesh.KEYS[word] == key]
+        nearest = max(used, key=lambda word: (precedence[word], words[word]))
+        if precedence[key] is precedence[nearest] and values[key] not in (None, size):
+            raise _contradiction(key, size, used, values)
+        if precedence[key] <= precedence[nearest]:
+            folding.decide(key, nearest, size, words=used)
+
+
+def _contradiction(
+    key: str, value: Any, words: Sequence[str], values: Mapping[str, Any]
+) -> UsageError:
+    shown_words = " x ".join(f"{word}={shown(values[word])}" for word in words)
+    return UsageError(
+        f"{shown_words} sets {key}={shown(value)}, but {shown(values[key])} is given",
+        keys=(*words, key),
+        remedy="one of them",
+    )
+
+
 def _fold_maxtext(folding: _Folding) -> tuple[str, ...]:
     values, precedence = folding.values, folding.precedence
     words = {word: values[word] for word in WORDS if values[word] is not None}
@@ -107,8 +155,8 @@ def _fold_maxtext(folding: _Folding) -> tuple[str, ...]:
     source = max(sources, key=lambda word: (precedence[word], word == ENABLE))
     meant = translate(
         words,
-        num_devices=values["trainer.num_nodes"] * values["trainer.devices"],
-        model_parallel_size=prod(max(1, values[key]) for key in PARALLEL_KEYS),
+        num_devices=_num_devices(values),
+        model_parallel_size=_parallel_sizes(values).model_parallel_size,
         settings=values,
     )
     notes = []
@@ -117,20 +165,46 @@ def _fold_maxtext(folding: _Folding) -> tuple[str, ...]:
         word = PER_DEVICE if counts_batch else source
         if not _is_set_as_near(folding, key, word, value):
             if key == GLOBAL_KEY and values[key] not in (None, value):
-                place = folding.stack.entry(key).place
-                notes.append(
-                    f"{GLOBAL_KEY}={shown(values[key])} ({place}) gives way"
-                    f" to {PER_DEVICE}={shown(words[PER_DEVICE])}: {value} samples"
-                )
+                notes.append(_note_batch(folding, word, value))
             folding.decide(key, word, value)
         elif key not in SUGGESTED and not (key == GLOBAL_KEY and ENABLE not in words):
-            raise UsageError(
-                f"{word}={shown(words[word])} sets {key}={shown(value)}, but {shown(values[key])}"
-                " is given",
-                keys=(word, key),
-                remedy="one of them",
-            )
+            raise _contradiction(key, value, [word], values)
     return tuple(notes)
+
+
+def _fold_accumulation(folding: _Folding) -> tuple[str, ...]:
+    """Replaces a batch that is set less near to the user than MaxText's word for accumulation.
+
+    As in MaxText, the batch then follows from the micro batch, the ranks and the accumulation.
+    """
+    values, precedence = folding.values, folding.precedence
+    sizes = (values[GLOBAL_KEY], values[MICRO_KEY], values[ACCUMULATION])
+    ranks, rest = divmod(_num_devices(values), _parallel_sizes(values).model_parallel_size)
+    if (
+        None in sizes
+        or precedence[ACCUMULATE_KEY] is not precedence[ACCUMULATION]
+        or precedence[GLOBAL_KEY] >= precedence[ACCUMULATION]
+        or any(values[key] for key in (PER_DEVICE, ENABLE, SCHEDULE_KEY))
+        or rest
+    ):
+        return ()
+    batch, micro, accumulate = sizes
+    meant = micro * ranks * accumulate
+    if meant < 1 or meant == batch:  # a size below one is refused as it was typed
+        return ()
+    note = _note_batch(folding, ACCUMULATION, meant)
+    folding.decide(GLOBAL_KEY, ACCUMULATION, meant)
+    return (note,)
+
+
+def _note_batch(folding: _Folding, word: str, samples: int) -> str:
+    """Returns the note that a word replaces the batch of a recipe or file."""
+    values = folding.values
+    entry = folding.decided.get(GLOBAL_KEY) or folding.stack.entry(GLOBAL_KEY)
+    return (
+        f"{GLOBAL_KEY}={shown(values[GLOBAL_KEY])} ({entry.place}) gives way"
+        f" to {word}={shown(values[word])}: {samples} samples"
+    )
 
 
 def _is_set_as_near(folding: _Folding, key: str, word: str, value: Any) -> bool:

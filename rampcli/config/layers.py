@@ -14,6 +14,7 @@ from functools import cache, cached_property
 from typing import Any
 
 from rampcli.batch.dialects.maxtext import SUGGESTED
+from rampcli.batch.dialects.maxtext_mesh import MODEL_WORDS
 from rampcli.batch.dialects.spellings import SPELLINGS
 from rampcli.config.schema import Config
 from rampcli.config.settings import FOREIGN, leaves, settings, shown
@@ -197,11 +198,18 @@ class Stack:
         for key, (_, entry) in self._nearest.items():
             if entry.by in FOREIGN and key not in FOREIGN:
                 used.append(entry.by)
-                if entry.by in SPELLINGS:
+                if _is_spelling(key, entry):
                     alternatives = [one.replace(f"{key}=", f"{entry.by}=") for one in alternatives]
                 elif key not in SUGGESTED:
                     alternatives = [one for one in alternatives if f"{key}=" not in one]
         return ", or ".join(alternatives) or f"another {' or '.join(dict.fromkeys(used))}"
+
+
+def _is_spelling(key: str, entry: Entry) -> bool:
+    """Returns whether the word that decided an entry means its key alone."""
+    if entry.by in MODEL_WORDS:  # it does, unless the other word of its axis is above 1
+        return f"{entry.by}={shown(entry.value)} (" in entry.place
+    return entry.by is not None and SPELLINGS.get(entry.by) == key
 
 
 def _same(one: Any, other: Any) -> bool:

@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from rampcli.batch.dialects.maxtext import WORDS
+from rampcli.batch.dialects.maxtext_mesh import AXES
 from rampcli.config.checks import CHECKS, check_ranges
 from rampcli.config.folding import fold
 from rampcli.config.layers import PYTHON, Precedence, Stack, edited_stack
@@ -47,7 +48,7 @@ def resolve(
     _check(settled, report)
     resolved = None
     # If MaxText's words did not fold, the batch is unknown and there is nothing to plan.
-    if folded is not None or all(stack.entry(word).value is None for word in WORDS):
+    if folded is not None or all(stack.entry(word).value is None for word in (*WORDS, *AXES)):
         with _new_errors(report, settled.stack):
             names_wrong = any({"name", "run_dir"} & set(error.keys) for error in report.errors)
             consumed_samples = 0 if names_wrong else consumed_samples_in(run_dir_of(settled))
@@ -62,10 +63,12 @@ def _check(config: Config, report: Report) -> None:
 
     A setting out of range has its default in the further checks.
     """
-    known = len(report.errors)
-    with _new_errors(report, config.stack):
+    ranges = Report()
+    with ranges.noting():
         check_ranges(config)
-    for error in report.errors[known:]:
+    with _new_errors(report, config.stack):
+        ranges.close()
+    for error in ranges.errors:
         put(config, error.keys[0], settings()[error.keys[0]].default)
     for check in CHECKS:
         with _new_errors(report, config.stack):

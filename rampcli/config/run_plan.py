@@ -68,15 +68,22 @@ class Resolved:
         factor = self.config.data.expansion_factor_real_data
         if factor is None or factor <= 0:
             return None
-        expansion = as_written(factor)
+        return self.loaded(stage), count_readers(stage.num_nodes, as_written(factor))
+
+    def loaded(self, stage: StagePlan) -> LoadedBatch:
+        """Returns the samples that a step of a stage loads and trains on, as MaxText counts them.
+
+        Raises:
+            UsageError: the batch to load is not whole.
+        """
+        factor = self.config.data.expansion_factor_real_data
         passes = self.plan.loads_per_step(stage)
-        loaded = LoadedBatch.of(
+        return LoadedBatch.of(
             per_device_batch_size=Fraction(stage.global_batch_size, stage.world_size * passes),
-            expansion_factor=expansion,
+            expansion_factor=None if factor is None else as_written(factor),
             num_devices=stage.world_size,
             gradient_accumulation_steps=passes,
         )
-        return loaded, count_readers(stage.num_nodes, expansion)
 
 
 def run_dir_of(config: Config) -> Path:

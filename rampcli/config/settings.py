@@ -11,11 +11,13 @@ from types import UnionType
 from typing import Any, Literal, get_args, get_origin
 
 from rampcli.batch.dialects.maxtext import WORDS
+from rampcli.batch.dialects.maxtext_mesh import AXES
+from rampcli.batch.dialects.meanings import DERIVED
 from rampcli.batch.dialects.spellings import SPELLINGS
 from rampcli.config.schema import Config
 from rampcli.errors import UsageError
 
-FOREIGN = frozenset({*SPELLINGS, *WORDS})
+FOREIGN = frozenset({*SPELLINGS, *WORDS, *AXES})
 """Spellings of other systems, which reach our keys."""
 MOST = 10**18
 """Largest count, so that arithmetic with counts does not overflow."""
@@ -47,7 +49,7 @@ EXAMPLES = {
     "per_device_batch_size_increment": "2",
     "enable_rampup_batch_size": "true",
     "global_rampup_samples": "500",
-}
+} | dict.fromkeys(AXES, "1")
 LIST_ALL = "rampcli pretrain --factory NAME --cfg, which lists all settings"
 _TYPE_NAMES = {
     int: "an integer",
@@ -200,7 +202,7 @@ def shown(value: Any) -> str:
 
 
 def unknown_key(key: str, groups: Mapping[str, Any] | None = None) -> UsageError:
-    """Returns the error for an unknown key, which offers the nearest keys and config groups."""
+    """Returns the error for a key that cannot be set, which offers keys and config groups."""
     sections = [
         known for known in settings() if known.startswith(f"{key}.") and known not in FOREIGN
     ]
@@ -209,6 +211,11 @@ def unknown_key(key: str, groups: Mapping[str, Any] | None = None) -> UsageError
             f"{key} is a section, not a setting",
             keys=(key,),
             remedy=", ".join(sections[:3]) + ", ...",
+        )
+    if key in DERIVED:
+        _, keys = DERIVED[key]
+        return UsageError(
+            f"{key} is derived and cannot be set", keys=(key,), remedy=" or ".join(keys)
         )
     near_groups = [
         f"{group}=OPTION" for group in difflib.get_close_matches(key, groups or (), n=1, cutoff=0.6)

@@ -9,6 +9,7 @@ from typing import Any
 from omegaconf import OmegaConf
 
 from rampcli import plain_yaml
+from rampcli.batch.dialects import maxtext_mesh
 from rampcli.batch.dialects.spellings import SPELLINGS
 from rampcli.batch.plan import GLOBAL_KEY
 from rampcli.config.checks import CHECKS, check_ranges
@@ -104,7 +105,7 @@ def _check_unused(word: str, value: Any) -> None:
         raise UsageError(
             f"{word}={shown(value)} is a spelling of another system, which a snapshot cannot have",
             keys=(word,),
-            remedy=SPELLINGS.get(word, GLOBAL_KEY),
+            remedy=(SPELLINGS | maxtext_mesh.KEYS).get(word, GLOBAL_KEY),
         )
 
 

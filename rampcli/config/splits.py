@@ -5,14 +5,13 @@ from math import gcd
 
 from rampcli.batch.division import divisors
 from rampcli.batch.pipeline import MICROBATCHES_KEY, PIPELINE_SIZE_KEY
-from rampcli.batch.plan import ACCUMULATE_KEY, GLOBAL_KEY, MICRO_KEY
+from rampcli.batch.plan import ACCUMULATE_KEY, GLOBAL_KEY, MICRO_KEY, SHARD_KEY
 from rampcli.batch.training_plan import StagePlan
 from rampcli.config.schema import Config
 from rampcli.errors import Report, UsageError
 
 TENSOR_KEY = "parallel.tensor_parallel_size"
 CONTEXT_KEY = "parallel.context_parallel_size"
-SHARD_KEY = "parallel.data_parallel_shard_size"
 VIRTUAL_KEY = "parallel.virtual_pipeline_parallel_size"
 SEQUENCE_KEY = "data.sequence_length"
 

@@ -19,16 +19,26 @@ MOST_PARTS = 300
 MOST_VALUES = 100
 _CAST = re.compile(r"\b(int|float|bool|str|json_str)\(")
 _ASSIGNMENT = re.compile(r"[+~]*[A-Za-z_][\w.]*=")
+_LAUNCHER_SECTION = re.compile(r"^([+~]*)(training\.)+")
+
+
+def drop_launcher_section(word: str) -> str:
+    """Returns a key or `KEY=VALUE` without a leading `training.`.
+
+    NeMo's launcher keeps the settings of a run in this section.
+    """
+    return _LAUNCHER_SECTION.sub(r"\1", word)
 
 
 def join_split_lists(words: Iterable[str], *, report: Report) -> list[str]:
     """Joins lists that the shell split at spaces: `key=[256,`, `128,`, `50000000]` become one word.
 
-    A bracket that is not closed before the next `KEY=` is reported.
+    A bracket that is not closed before the next `KEY=` is reported. A leading `training.` is
+    dropped.
     """
     joined: list[str] = []
     open_word = ""
-    for word in (*words, None):
+    for word in (*map(drop_launcher_section, words), None):
         if open_word and (word is None or _ASSIGNMENT.match(word)):
             with report.noting():
                 raise UsageError(
@@ -64,7 +74,7 @@ def parse(
         unique: whether two different values for one key are an error. Otherwise the last one holds.
     """
     values: dict[str, Any] = {}
-    for word in words:
+    for word in map(drop_launcher_section, words):
         with report.noting(), placed(place):
             key, value = _read(word, groups)
             if unique and key in values and values[key] != value:
@@ -84,7 +94,7 @@ def read_values(word: str, groups: Collection[str]) -> tuple[str, list[Any]]:
     Raises:
         UsageError: the word cannot be read, or it has no values or too many.
     """
-    key, override = _override(word, groups)
+    key, override = _override(drop_launcher_section(word), groups)
     values = _sweep(override) if override.is_sweep_override() else [shown(override.value())]
     if not values or len(values) > MOST_VALUES:
         raise UsageError(

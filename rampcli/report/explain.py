@@ -5,8 +5,9 @@ from typing import Any
 
 import yaml
 
-from rampcli.batch.dialects.spellings import SPELLINGS
+from rampcli.batch.dialects.meanings import DERIVED, MEANINGS
 from rampcli.batch.plan import ACCUMULATE_KEY, GLOBAL_KEY, MICRO_KEY
+from rampcli.batch.training_plan import StagePlan
 from rampcli.config.layers import Entry, Stack, stack_of
 from rampcli.config.run_plan import Resolved
 from rampcli.config.settings import FOREIGN, Setting, leaves, nest, settings, shown, unknown_key
@@ -16,7 +17,7 @@ def explain(key: str, resolved: Resolved) -> dict[str, Any]:
     """Returns a setting, its value and its history.
 
     Args:
-        key: dotted key of a setting, or a spelling of another system.
+        key: dotted key of a setting, a spelling of another system, or a name in `DERIVED`.
         resolved: the configuration.
 
     Returns:
@@ -27,6 +28,8 @@ def explain(key: str, resolved: Resolved) -> dict[str, Any]:
     Raises:
         UsageError: there is no such setting.
     """
+    if key in DERIVED:
+        return _explain_derived(key, resolved)
     if key not in settings():
         raise unknown_key(key)
     setting = settings()[key]
@@ -40,13 +43,46 @@ def explain(key: str, resolved: Resolved) -> dict[str, Any]:
         "unit": setting.unit,
         "default": setting.default,
         "range": setting.range_name() or None,
-        "doc": setting.doc
-        or f"Spelling of {SPELLINGS.get(key, 'the batch per device (MaxText)')}.",
+        "doc": setting.doc or MEANINGS[key],
         "set_by": history[-1].place,
         "overrode": [
             {"set_by": entry.place, "value": entry.value} for entry in reversed(history[:-1])
         ],
     }
+
+
+def _explain_derived(key: str, resolved: Resolved) -> dict[str, Any]:
+    doc, _ = DERIVED[key]
+    return {
+        "key": key,
+        "value": _maxtexts_batches(resolved)[key],
+        "derived": None,
+        "type": None,
+        "unit": "samples",
+        "default": None,
+        "range": None,
+        "doc": doc,
+        "set_by": "derived, for the largest batch",
+        "overrode": [],
+    }
+
+
+def _maxtexts_batches(resolved: Resolved) -> dict[str, int]:
+    """Returns the batches that MaxText derives, where the batch is largest."""
+    stage = _largest_stage(resolved)
+    loaded = resolved.loaded(stage)
+    train = loaded.global_batch_to_train
+    return {
+        "global_batch_to_load": loaded.global_batch_to_load,
+        "global_batch_size_to_load": loaded.global_batch_to_load,
+        "global_batch_to_train": train,
+        "global_batch_size_to_train_on": train,
+        "micro_batch_size_to_train_on": train // resolved.plan.loads_per_step(stage),
+    }
+
+
+def _largest_stage(resolved: Resolved) -> StagePlan:
+    return max(resolved.plan.stages, key=lambda stage: stage.global_batch_size)
 
 
 def _history(stack: Stack, key: str) -> list[Entry]:
@@ -56,7 +92,7 @@ def _history(stack: Stack, key: str) -> list[Entry]:
 
 def derived(resolved: Resolved) -> dict[str, Any]:
     """Returns the derived value of each setting that may be null, where the batch is largest."""
-    stage = max(resolved.plan.stages, key=lambda stage: stage.global_batch_size)
+    stage = _largest_stage(resolved)
     return {
         GLOBAL_KEY: resolved.plan.global_batch_size,
         MICRO_KEY: stage.micro_batch_size,

@@ -7,7 +7,7 @@ from rich.table import Table
 
 from rampcli.batch.loading import reader_of_each_host
 from rampcli.batch.node_policies import NODE_POLICIES, POLICY_KEY
-from rampcli.batch.quantities import shorten
+from rampcli.batch.quantities import as_written, shorten
 from rampcli.batch.training_plan import StagePlan, TrainingPlan
 from rampcli.config.run_plan import Resolved
 from rampcli.errors import UsageError
@@ -238,20 +238,25 @@ def plan_summary(resolved: Resolved) -> list[str]:
 def _describe_reading(resolved: Resolved) -> list[str]:
     """Returns a line about which hosts read data for which in the largest stage.
 
-    The list is empty without `data.expansion_factor_real_data`.
+    It counts samples as the column `load`, but without those read for other hosts: at least one per
+    device and pass. The list is empty without `data.expansion_factor_real_data`.
     """
     stage = max(resolved.plan.stages, key=lambda stage: stage.num_nodes)
-    if resolved.loading(stage) is None:
+    factor, loading = resolved.config.data.expansion_factor_real_data, resolved.loading(stage)
+    if factor is None or loading is None:
         return []
-    readers = reader_of_each_host(stage.num_nodes, resolved.config.data.expansion_factor_real_data)
+    loaded = loading[0].global_batch_to_load / as_written(factor)
+    counted = ", one per device and pass" if loaded > stage.global_batch_size else ""
+    readers = reader_of_each_host(stage.num_nodes, factor)
     groups = [
         [host for host, reader in enumerate(readers) if reader == leader]
         for leader in sorted(set(readers))
     ]
-    per_host = stage.global_batch_size / stage.num_nodes
+    per_host = float(loaded / stage.num_nodes)
     if len(groups) == stage.num_nodes:
         return [
             f"data: each of {stage.num_nodes} hosts reads its own {per_host:g} samples of a step"
+            f"{counted}{'; a factor below 1 changes nothing' if factor < 1 else ''}"
         ]
     named = [
         f"host {group[0]} for {group[0]}-{group[-1]}"
@@ -260,10 +265,10 @@ def _describe_reading(resolved: Resolved) -> list[str]:
         for group in groups
     ]
     shown = named if len(named) <= MOST_READERS else [*named[: MOST_READERS - 1], "...", named[-1]]
-    most = max(map(len, groups)) * stage.global_batch_size / stage.num_nodes
+    most = max(map(len, groups)) * per_host
     return [
         f"data: {len(groups)} of {stage.num_nodes} hosts read,"
-        f" up to {most:g} samples of a step each: {', '.join(shown)}"
+        f" up to {most:g} samples of a step each{counted}: {', '.join(shown)}"
     ]
 
 

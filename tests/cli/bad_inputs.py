@@ -479,6 +479,11 @@ TWICE = (
         ),
     ),
     BadInput(
+        "different sizes in two words, one of them negative",
+        plan("model.tensor_model_parallel_size=4", "parallel.tensor_parallel_size=-5"),
+        ("two spellings of one setting and differ", "parallel.tensor_parallel_size=-5"),
+    ),
+    BadInput(
         "different values in MaxText's and NeMo's words for accumulation",
         plan("gradient_accumulation_steps=2", "trainer.accumulate_grad_batches=4"),
         (
@@ -512,6 +517,11 @@ UNKNOWN = (
         "a mistyped key",
         plan("model.global_batchsize=1"),
         ("there is no setting model.global_batchsize", "model.global_batch_size"),
+    ),
+    BadInput(
+        "a mistyped key in the section of NeMo's launcher",
+        plan("training.model.global_batchsize=1"),
+        ("there is no setting model.global_batchsize", "model.global_batch_size", TYPED),
     ),
     BadInput(
         "a key that resembles no setting",
@@ -1040,6 +1050,63 @@ MAXTEXT = (
         ),
     ),
     BadInput(
+        "different sizes in MaxText's words and in rampcli's",
+        plan("ici_tensor_parallelism=2", "parallel.tensor_parallel_size=4"),
+        (
+            "ici_tensor_parallelism=2 sets parallel.tensor_parallel_size=2, but 4 is given",
+            "ici_tensor_parallelism=2 (command line) · parallel.tensor_parallel_size=4",
+        ),
+    ),
+    BadInput(
+        "different products of MaxText's words and sizes in NeMo's",
+        gpt3(
+            "ici_pipeline_parallelism=2",
+            "dcn_pipeline_parallelism=2",
+            "model.pipeline_model_parallel_size=2",
+        ),
+        (
+            "ici_pipeline_parallelism=2 x dcn_pipeline_parallelism=2 sets"
+            " parallel.pipeline_parallel_size=4, but 2 is given",
+            "model.pipeline_model_parallel_size=2 (command line)",
+        ),
+    ),
+    BadInput(
+        "a size of MaxText's mesh that is neither a size nor -1",
+        plan("dcn_data_parallelism=0"),
+        ("dcn_data_parallelism=0 is neither 1 or more nor -1", "dcn_data_parallelism=1"),
+    ),
+    BadInput(
+        "a mesh of MaxText's with fewer devices than the run",
+        gpt3("ici_fsdp_parallelism=8", "dcn_data_parallelism=8"),
+        (
+            "ici_fsdp_parallelism=8 x dcn_data_parallelism=8 = 64, but there are 128"
+            " data-parallel ranks",
+            "try:    dcn_data_parallelism=16",
+        ),
+    ),
+    BadInput(
+        "a size of MaxText's mesh that does not divide the ranks",
+        plan("ici_data_parallelism=3"),
+        ("ici_data_parallelism=3 does not divide 4 data-parallel ranks", "=2"),
+    ),
+    BadInput(
+        "two sizes of MaxText's mesh that take what is left",
+        gpt3("ici_tensor_parallelism=-1", "dcn_data_parallelism=-1"),
+        (
+            "ici_tensor_parallelism=-1 and dcn_data_parallelism=-1 leave open which of them",
+            "(command line)",
+        ),
+    ),
+    BadInput(
+        "a batch that MaxText derives",
+        plan("global_batch_to_load=64"),
+        (
+            "global_batch_to_load is derived and cannot be set",
+            "try:    model.global_batch_size or data.expansion_factor_real_data",
+            TYPED,
+        ),
+    ),
+    BadInput(
         "an expansion factor that does not divide the hosts",
         gpt3("expansion_factor_real_data=3"),
         (
@@ -1470,6 +1537,20 @@ DATA = (
         "a path for a source that needs none",
         plan("data.path=d/wiki"),
         ("data.path does not apply to data.source", "data=indexed"),
+    ),
+    BadInput(
+        "a URL as the path of a corpus",
+        plan("data=indexed", "data.path=gs://bucket/wiki"),
+        (
+            "data.path: gs://bucket/wiki is a URL, but only files and folders can be used",
+            "try:    a mounted folder, or a copy: data.path=/mnt/bucket/wiki",
+            "set by: data.path=gs://bucket/wiki (command line)",
+        ),
+    ),
+    BadInput(
+        "a URL as the run directory",
+        plan("run_dir=s3://bucket/runs"),
+        ("run_dir: s3://bucket/runs is a URL", "run_dir=/mnt/bucket/runs"),
     ),
     BadInput(
         "a path and a blend",

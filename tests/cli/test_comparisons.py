@@ -83,8 +83,10 @@ def test_an_error_of_every_plan_is_shown_once(rampcli, json_wanted):
     ]
 
 
-def test_a_compared_value_replaces_the_typed_one(succeed, stages):
-    words = ["-f", "gpt3_5b", "trainer.num_nodes=4", "--what-if", "trainer.num_nodes=8", "--json"]
+@pytest.mark.parametrize("section", ["", "training."])
+def test_a_compared_value_replaces_the_typed_one(succeed, stages, section):
+    typed = f"{section}trainer.num_nodes=4"
+    words = ["-f", "gpt3_5b", typed, "--what-if", "trainer.num_nodes=8", "--json"]
     (only,) = json.loads(succeed("plan", *words))
     assert only["plan"]["stages"] == stages("-f", "gpt3_5b", "trainer.num_nodes=8")
 

@@ -30,6 +30,18 @@ def test_an_open_setting_is_explained_with_its_derived_value(succeed):
     assert "  value       null, which comes to 4\n" in printed
 
 
+def test_a_number_that_maxtext_derives_is_explained_with_its_value(succeed):
+    printed = succeed("explain", "-f", "gpt3_5b", "global_batch_to_load")
+    assert [line.split()[0] for line in printed.splitlines()] == [
+        "global_batch_to_load",
+        "meaning",
+        "value",
+        "set",
+        "unit",
+    ]
+    assert "  value       2048\n" in printed
+
+
 def test_several_settings_are_explained_in_the_given_order(succeed):
     printed = succeed(
         "explain", "-f", "gpt3_5b", "seed", "optim.lr=0.5", "optim.lr", "rampup.node_policy"

@@ -7,6 +7,7 @@ from rampcli.config.checks import (
     CHECKS,
     check_heads,
     check_name,
+    check_paths,
     check_ranges,
     check_rotary,
     check_schedule,
@@ -38,6 +39,34 @@ def refusal_or_none(check, config):
 def test_the_defaults_pass_every_check():
     for check in CHECKS:
         check(Config())
+
+
+PATHS = ("data.path", "data.validation_path", "data.tokenizer", "model.init_from", "run_dir")
+
+
+@pytest.mark.parametrize("url", ["gs://bucket/wiki", "s3://b/w", "file:///wiki", "HDFS+x.1://a"])
+@pytest.mark.parametrize("key", PATHS)
+def test_a_url_is_refused_in_place_of_a_path_and_a_folder_is_suggested(key, url):
+    refusal = refusal_or_none(check_paths, build({key: url}, place=str))
+    assert refusal.keys == (key,)
+    suggested = refusal.remedy.rpartition(" ")[2]
+    assert suggested.startswith(f"{key}=/")
+    folder = suggested.partition("=")[2]
+    assert refusal_or_none(check_paths, build({key: folder}, place=str)) is None
+
+
+def test_every_url_of_a_blend_is_refused():
+    refusal = refusal_or_none(
+        check_paths, config_of(data__blend=["0.5", "gs://b/wiki", "0.3", "code", "0.2", "s3://b/x"])
+    )
+    assert [error.message.split()[1] for error in refusal.errors] == ["gs://b/wiki", "s3://b/x"]
+
+
+@pytest.mark.parametrize(
+    "path", ["data/wiki", "/a:b/c", "C:/wiki", "~/gs", "gs:/x", "://x", "1://x"]
+)
+def test_a_path_that_only_resembles_a_url_is_accepted(path):
+    assert refusal_or_none(check_paths, config_of(data__path=path)) is None
 
 
 def as_typed(setting, number):

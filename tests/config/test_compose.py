@@ -42,6 +42,10 @@ def test_a_recipe_that_sets_an_unknown_key_is_told_where():
     assert refusal.value.set_by[0].startswith("config/test_compose.py:")
 
 
+def test_a_recipe_may_name_keys_in_the_section_of_nemos_launcher():
+    assert compose("optim=nemo_adam", "training.optim.lr=0.5").optim.lr == 0.5
+
+
 def test_typed_settings_equal_assigned_ones(composed, recipe):
     typed = [
         "optim.lr=0.5",

@@ -178,6 +178,7 @@ def test_different_spellings_of_equal_precedence_are_refused_and_both_named():
         ["model.step_batch_size_schedule='0:768 1B:1536'"],
         ["data.global_batch_size=1024", "trainer.strategy.tensor_model_parallel_size=2"],
         ["expansion_factor_real_data=2", "optim.warmup_samples=5K", "trainer.max_tokens=5B"],
+        ["ici_tensor_parallelism=2", "dcn_tensor_parallelism=2", "ici_fsdp_parallelism=-1"],
     ],
     ids=lambda typed: typed[0],
 )

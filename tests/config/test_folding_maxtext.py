@@ -7,7 +7,8 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from rampcli import llm
-from rampcli.config.compose import apply_overrides
+from rampcli.config.compose import apply_overrides, compose
+from rampcli.config.folding import fold
 from rampcli.config.layers import build
 from rampcli.config.resolve import resolve
 from rampcli.config.settings import leaves
@@ -135,6 +136,56 @@ def test_samples_per_device_are_multiplied_by_a_given_accumulation(llama):
     assert canonical_values(spelt.config) == canonical_values(
         resolved_with(llama, "per_device_batch_size=4", "trainer.accumulate_grad_batches=8").config
     )
+
+
+@given(micro=st.integers(1, 8), accumulate=st.integers(1, 8), nodes=st.integers(1, 4))
+def test_accumulation_alone_replaces_the_batch_of_a_recipe(llama, micro, accumulate, nodes):
+    steps = f"gradient_accumulation_steps={accumulate}"
+    typed = (steps, f"data.micro_batch_size={micro}", f"trainer.num_nodes={nodes}")
+    resolved = resolved_with(llama, *typed)
+    batch = micro * nodes * 4 * accumulate
+    (stage,) = resolved.plan.stages
+    assert (stage.global_batch_size, stage.micro_batch_size) == (batch, micro)
+    assert stage.accumulate_grad_batches == accumulate
+    assert [note.partition(" gives way to ")[2] for note in resolved.notes] == (
+        [] if batch == 512 else [f"{steps}: {batch} samples"]
+    )
+
+
+def test_the_note_names_the_place_of_a_recipes_spelling_of_the_batch():
+    recipe = compose("batch=nemo_gpt3", "data.global_batch_size=4096")
+    stack = apply_overrides(recipe, ["gradient_accumulation_steps=2"])
+    (note,) = fold(stack)[1]
+    assert note.startswith("model.global_batch_size=4096 (data.global_batch_size=4096 (config/")
+
+
+def test_a_batch_given_beside_accumulation_must_be_the_product(llama):
+    typed = ["gradient_accumulation_steps=2", "data.micro_batch_size=4"]
+    assert resolved_with(llama, *typed, "model.global_batch_size=32").notes == ()
+    refusal = refusal_of(apply_overrides(llama, [*typed, "model.global_batch_size=64"]))
+    assert refusal.remedy == "model.global_batch_size=32, or gradient_accumulation_steps=4"
+
+
+def test_accumulation_beside_a_derived_micro_batch_keeps_the_batch(llama):
+    resolved = resolved_with(llama, "gradient_accumulation_steps=2", "data.micro_batch_size=null")
+    (stage,) = resolved.plan.stages
+    assert (stage.global_batch_size, stage.micro_batch_size, resolved.notes) == (512, 64, ())
+
+
+def test_accumulation_beside_a_step_schedule_does_not_replace_its_last_size(llama):
+    schedule = "model.step_batch_size_schedule='0:256 1B:512'"
+    resolved = resolved_with(llama, schedule, "gradient_accumulation_steps=128")
+    assert (resolved.plan.global_batch_size, resolved.notes) == (512, ())
+
+
+def test_nemos_key_for_accumulation_does_not_replace_a_batch(llama):
+    refusal = refusal_of(apply_overrides(llama, ["trainer.accumulate_grad_batches=2"]))
+    assert "= 8, but model.global_batch_size=512" in refusal.message
+
+
+def test_an_accumulation_below_one_is_refused_once(llama):
+    refusal = refusal_of(apply_overrides(llama, ["gradient_accumulation_steps=0"]))
+    assert refusal.keys == ("trainer.accumulate_grad_batches",)
 
 
 def test_a_pipeline_in_maxtexts_words_gets_maxtexts_default_microbatches(composed):

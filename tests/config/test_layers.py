@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 
 from rampcli.cli.composing import compose_words
 from rampcli.config.compose import apply_overrides, compose
+from rampcli.config.folding import fold
 from rampcli.config.layers import Entry, Layer, Precedence, Stack, stack_of
 from rampcli.config.resolve import resolve
 from rampcli.config.schema import Config
@@ -213,6 +214,17 @@ def test_an_error_names_each_place_once_and_omits_unknown_keys(composed):
     overridden.stack.name_sources(error)
     recipe, file = place_of(composed, "trainer.devices"), place_of(composed, "optim.beta1")
     assert error.set_by == ("trainer.num_nodes=4 (command line)", recipe, file)
+
+
+def test_a_remedy_does_not_set_a_key_that_a_word_decided_beside_its_own(composed):
+    error = UsageError(
+        "x",
+        keys=("seed",),
+        remedy="model.global_batch_size=8, or trainer.accumulate_grad_batches=2",
+    )
+    stack, _ = fold(apply_overrides(composed, ["gradient_accumulation_steps=3"]))
+    stack.name_sources(error)
+    assert error.remedy == "gradient_accumulation_steps=2"
 
 
 def test_every_value_is_converted_once_between_command_line_and_plan(monkeypatch):

@@ -336,7 +336,7 @@ def test_an_error_after_resolving_says_where_values_came_from(composed):
     ("words", "remedy"),
     [
         (
-            ["gradient_accumulation_steps=3"],
+            ["gradient_accumulation_steps=3", "model.global_batch_size=2048"],
             "model.global_batch_size=1536, or gradient_accumulation_steps=4",
         ),
         (

@@ -1,3 +1,4 @@
+import re
 import shlex
 import subprocess
 
@@ -93,6 +94,21 @@ def test_joining_drops_only_the_words_of_an_unclosed_bracket(words):
 )
 def test_a_word_is_read_as_a_key_and_a_value(word, key, value):
     assert parsed(word) == ({key: value}, [])
+
+
+@pytest.mark.parametrize("word", ["optim.lr=1", "name='a b'", "model=llama3_8b", "seed=training.x"])
+def test_the_section_of_nemos_launcher_is_dropped_from_a_key(word):
+    assert parsed(f"training.{word}") == parsed(word)
+    assert joined([f"training.{word}", "training.seed"]) == ([word, "seed"], [])
+    assert read_values(f"training.{word}", GROUPS) == read_values(word, GROUPS)
+
+
+@pytest.mark.parametrize(
+    "word", ["seed", "seeed=5", "+seed=5", "seed=1,2", "name=a=b", "trainer=1"]
+)
+def test_an_error_names_a_key_without_the_section_of_nemos_launcher(word):
+    inside = re.sub(r"^\+?", r"\g<0>training.", word)
+    assert str(only_error(inside)) == str(only_error(word))
 
 
 @pytest.mark.parametrize(

@@ -1,9 +1,12 @@
 import copy
 import json
+import re
 
 import pytest
 import yaml
 
+from rampcli.batch.dialects.meanings import DERIVED
+from rampcli.batch.dialects.spellings import SPELLINGS
 from rampcli.config import snapshot
 from rampcli.config.compose import apply_overrides
 from rampcli.config.resolve import resolve
@@ -163,6 +166,53 @@ def test_a_word_of_another_system_is_explained_with_its_own_value(explained):
     fact = explained("data.global_batch_size", "data.global_batch_size=4096")
     assert (fact["value"], fact["set_by"]) == (4096, "command line")
     assert explained("data.global_batch_size")["value"] is None
+
+
+def test_each_word_of_another_system_is_explained_by_a_sentence_of_its_own(explained):
+    docs = {word: explained(word)["doc"] for word in FOREIGN}
+    assert len(set(docs.values())) == len(docs)
+    for word, doc in docs.items():
+        assert re.match("NeMo [12]: |MaxText: ", doc), word
+        named = re.findall(r"`([a-z_.]+)\b[^`]*`", doc)
+        known = {key for key in named if key in settings()}
+        assert known - FOREIGN, word
+        assert set(named) - known <= {"true", "false", "start"}, word
+        if word in SPELLINGS:
+            assert SPELLINGS[word] in named
+
+
+@pytest.mark.parametrize(
+    ("words", "load", "train", "micro"),
+    [
+        ((), 2048, 2048, 512),
+        (("data.expansion_factor_real_data=2",), 4096, 2048, 512),
+        (("per_device_batch_size=8", "gradient_accumulation_steps=3"), 3072, 3072, 1024),
+        (
+            ("parallel.tensor_parallel_size=8", "data.micro_batch_size=4"),
+            2048 // 64 * 128,
+            2048,
+            64,
+        ),
+        (("rampup.semantics=maxtext",), 2048, 2048, 2048),
+    ],
+)
+def test_the_batches_that_maxtext_derives_are_explained(explained, words, load, train, micro):
+    batches = {name: explained(name, *words)["value"] for name in DERIVED}
+    assert batches == {
+        "global_batch_to_load": load,
+        "global_batch_size_to_load": load,
+        "global_batch_to_train": train,
+        "global_batch_size_to_train_on": train,
+        "micro_batch_size_to_train_on": micro,
+    }
+
+
+@pytest.mark.parametrize("name", DERIVED)
+def test_a_number_that_maxtext_derives_cannot_be_set_and_the_keys_to_set_are_named(composed, name):
+    with pytest.raises(UsageError) as refusal:
+        apply_overrides(composed, [f"{name}=64"])
+    assert refusal.value.keys == (name,)
+    assert set(refusal.value.remedy.split(" or ")) <= set(settings())
 
 
 @pytest.mark.parametrize("key", ["optim.learning_rate", "optim", "", "model.", "_target_"])

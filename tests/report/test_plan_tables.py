@@ -1,3 +1,5 @@
+import math
+import re
 from itertools import pairwise
 
 import pytest
@@ -237,6 +239,32 @@ def test_loaded_samples_are_shown_if_hosts_read_for_others(planned):
     ]
     assert [number(cell) for cell in columns["hosts"][:-1]] == [4, 4, 4, 4, 5, 6, 7, 8]
     assert not {"load", "hosts"} & cells(plan_table(planned("gpt3_5b"), width=160)).keys()
+
+
+@pytest.mark.parametrize(
+    ("per_device", "tensor", "factor"),
+    [(0.5, 2, 4), (0.5, 2, 1), (0.25, 4, 2), (1, 2, 2), (2, 1, 4), (5, 1, 1.6)],
+)
+@pytest.mark.parametrize("accumulate", [1, 3])
+def test_the_line_about_hosts_counts_the_samples_that_the_column_shows(
+    planned, per_device, tensor, factor, accumulate
+):
+    resolved = planned(
+        "llama3_8b",
+        "trainer.num_nodes=8",
+        "parallel.context_parallel_size=1",
+        f"parallel.tensor_parallel_size={tensor}",
+        f"per_device_batch_size={per_device}",
+        f"gradient_accumulation_steps={accumulate}",
+        f"expansion_factor_real_data={factor}",
+    )
+    (load,) = map(number, cells(plan_table(resolved, width=160))["load"])
+    assert load == 64 * max(per_device, 1) * factor * accumulate
+    (line,) = [line for line in plan_summary(resolved) if line.startswith("data: ")]
+    largest_group = math.ceil(factor)
+    samples = float(re.search(r"([\d.]+) samples of a step", line)[1])
+    assert samples == load / factor / 8 * largest_group
+    assert ("one per device" in line) == (per_device < 1)
 
 
 def test_a_plan_of_very_many_stages_shows_the_first_and_the_last(planned):

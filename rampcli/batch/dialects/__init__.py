@@ -24,6 +24,7 @@ def translate_plan(
     *,
     rampup_batch_size: list[int] | None,
     step_batch_size_schedule: str | None,
+    data_parallel_shard_size: int | None = None,
     num_pipeline_microbatches: int | None = None,
     expansion_factor_real_data: float | None = None,
 ) -> dict[str, Translation]:
@@ -33,6 +34,7 @@ def translate_plan(
         plan: the run.
         rampup_batch_size: `[start, increment, samples]`, or None.
         step_batch_size_schedule: text of the setting, or None.
+        data_parallel_shard_size: ranks that share one copy of the weights, or None for all.
         num_pipeline_microbatches: parts of a stage's micro batch, or None.
         expansion_factor_real_data: hosts per reading host, or None.
     """
@@ -41,6 +43,7 @@ def translate_plan(
         stage=_largest_stage(plan),
         ramp=None if len(plan.ramp.thresholds) == 1 else rampup_batch_size,
         steps=None if step_batch_size_schedule is None else to_entries(plan.ramp.thresholds),
+        data_parallel_shard_size=data_parallel_shard_size,
         num_pipeline_microbatches=num_pipeline_microbatches,
         expansion_factor_real_data=expansion_factor_real_data,
     )

@@ -9,6 +9,7 @@ from fractions import Fraction
 from math import gcd
 from typing import Any
 
+from rampcli.batch.dialects.maxtext_mesh import FILLS
 from rampcli.batch.dialects.translation import (
     Source,
     Translation,
@@ -32,8 +33,9 @@ RAMP_SAMPLES = "global_rampup_samples"
 RAMP_WORDS = (START, INCREMENT, RAMP_SAMPLES)
 WORDS = (PER_DEVICE, ENABLE, *RAMP_WORDS)
 """MaxText's batch size per device, and its words for a ramp."""
+ACCUMULATION = "gradient_accumulation_steps"
 SPELLINGS: dict[str, str] = {
-    "gradient_accumulation_steps": "trainer.accumulate_grad_batches",
+    ACCUMULATION: "trainer.accumulate_grad_batches",
     "expansion_factor_real_data": "data.expansion_factor_real_data",
     "num_pipeline_microbatches": "parallel.num_pipeline_microbatches",
 }
@@ -200,9 +202,11 @@ def write(source: Source) -> Translation:
         "pipeline": parallel.pipeline,
         "context": parallel.context,
     }
+    if (shard := source.data_parallel_shard_size) is not None:
+        axes |= {"fsdp": shard, "data": FILLS}
     words = {
         PER_DEVICE: float(sizes[PER_DEVICE]),
-        "gradient_accumulation_steps": accumulate,
+        ACCUMULATION: accumulate,
         ENABLE: "true" if ramp else None,
         START: float(sizes[START]) if ramp else None,
         INCREMENT: float(sizes[INCREMENT]) if ramp else None,
@@ -211,7 +215,7 @@ def write(source: Source) -> Translation:
         "expansion_factor_real_data": source.expansion_factor_real_data,
         "max_target_length": plan.sequence_length,
         "steps": plan.end_step,
-    } | {f"ici_{axis}_parallelism": size for axis, size in axes.items() if size > 1}
+    } | {f"ici_{axis}_parallelism": size for axis, size in axes.items()}
     differences = [
         *step_schedule_differences(source, "MaxText"),
         *semantics_differences(source, "MaxText", "maxtext"),

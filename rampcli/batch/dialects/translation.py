@@ -16,6 +16,7 @@ class Source:
         stage: its largest stage.
         ramp: `[start, increment, samples]`, or None if the batch is not ramped.
         steps: thresholds of a step schedule in samples, as text, or None.
+        data_parallel_shard_size: ranks that share one copy of the weights, or None for all.
         num_pipeline_microbatches: parts of a stage's micro batch, or None if not given.
         expansion_factor_real_data: hosts per reading host, or None if not given.
     """
@@ -24,6 +25,7 @@ class Source:
     stage: StagePlan
     ramp: list[int] | None
     steps: str | None
+    data_parallel_shard_size: int | None
     num_pipeline_microbatches: int | None
     expansion_factor_real_data: float | None
 

@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given
 
 from fleets import fleet_of
-from rampcli.batch.dialects import DIALECTS
+from rampcli.batch.dialects import DIALECTS, maxtext_mesh
 from rampcli.batch.dialects.maxtext import translate
 from rampcli.batch.dialects.spellings import SPELLINGS
-from rampcli.batch.plan import ParallelSizes
+from rampcli.batch.plan import SHARD_KEY, ParallelSizes
 from tests.batch.dialects.translating import (
     SEQUENCE_LENGTH,
     assignments,
@@ -87,11 +87,14 @@ def test_a_batch_in_maxtexts_words_is_read_back_as_the_same_run_or_has_no_exact_
     assert words.pop("max_target_length") == str(SEQUENCE_LENGTH)
     assert words.pop("steps", None) == (None if planned.end_step is None else str(planned.end_step))
     parallel = run["fleet"].parallel
-    axes = {
-        axis: int(words.pop(f"ici_{axis}_parallelism", 1))
-        for axis in ("tensor", "pipeline", "context")
+    sizes = {word: int(words.pop(word)) for word in maxtext_mesh.AXES if word in words}
+    assert maxtext_mesh.translate(
+        sizes, num_devices=planned.stages[-1].world_size, parallel=ParallelSizes()
+    ) == {
+        "parallel.tensor_parallel_size": parallel.tensor,
+        "parallel.pipeline_parallel_size": parallel.pipeline,
+        "parallel.context_parallel_size": parallel.context,
     }
-    assert ParallelSizes(**axes) == parallel
     accumulate = int(words.pop("gradient_accumulation_steps"))
     enabled = words.pop("enable_rampup_batch_size", None)
     inexact = {
@@ -152,9 +155,19 @@ def test_a_batch_is_written_in_the_words_of_four_systems():
         " --tensor-model-parallel-size 2 --pipeline-model-parallel-size 1"
         " --context-parallel-size 1 --train-iters 100",
         "MaxText": "per_device_batch_size=1.0 gradient_accumulation_steps=8"
-        " max_target_length=10 steps=100 ici_tensor_parallelism=2",
+        " max_target_length=10 steps=100 ici_tensor_parallelism=2"
+        " ici_pipeline_parallelism=1 ici_context_parallelism=1",
     }
     assert {system: said(run, system).unsaid for system in DIALECTS} == dict.fromkeys(DIALECTS, ())
+
+
+@pytest.mark.parametrize("shard", [1, 2, 4])
+def test_the_ranks_that_share_the_weights_are_read_back_from_maxtexts_words(shard):
+    run = {"rampup": None, "target": 64, "fleet": fleet_of(2, 4, tensor=2), "micro": 2}
+    words = assignments(said(run, "MaxText", data_parallel_shard_size=shard))
+    sizes = {word: int(words[word]) for word in maxtext_mesh.AXES if word in words}
+    meant = maxtext_mesh.translate(sizes, num_devices=8, parallel=ParallelSizes())
+    assert (meant["parallel.tensor_parallel_size"], meant[SHARD_KEY]) == (2, shard)
 
 
 def test_words_with_brackets_are_quoted_for_a_shell():

@@ -81,9 +81,12 @@ def ramp_of(run):
     )
 
 
-def said(run, system):
+def said(run, system, **settings):
     dialect = translate_plan(
-        plan(**run), rampup_batch_size=run["rampup"], step_batch_size_schedule=run.get("schedule")
+        plan(**run),
+        rampup_batch_size=run["rampup"],
+        step_batch_size_schedule=run.get("schedule"),
+        **settings,
     )[system]
     assert shlex.split(str(dialect)) == list(dialect.words)
     return dialect

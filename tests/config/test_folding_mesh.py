@@ -1,0 +1,97 @@
+"""How MaxText's words for the axes of parallelism fold into canonical keys."""
+
+import pytest
+
+from rampcli.config.compose import apply_overrides, compose
+from rampcli.config.folding import fold
+from rampcli.config.layers import Entry
+from rampcli.config.snapshot import canonical_values
+from rampcli.errors import UsageError
+from tests.config.overrides import refusal_of, resolved_with
+
+TENSOR, SHARD = "parallel.tensor_parallel_size", "parallel.data_parallel_shard_size"
+
+
+def folded(config, *typed):
+    stack, _ = fold(apply_overrides(config, typed))
+    return stack
+
+
+@pytest.mark.parametrize(
+    ("typed", "ours"),
+    [
+        (
+            ["ici_tensor_parallelism=2", "dcn_pipeline_parallelism=2"],
+            ["parallel.tensor_parallel_size=2", "parallel.pipeline_parallel_size=2"],
+        ),
+        (["ici_fsdp_parallelism=8", "dcn_data_parallelism=-1"], [f"{SHARD}=8"]),
+        (
+            ["ici_context_parallelism=2", "ici_fsdp_parallelism=8", "dcn_fsdp_parallelism=2"],
+            ["parallel.context_parallel_size=2", f"{SHARD}=16"],
+        ),
+        (["ici_fsdp_parallelism=-1"], []),
+    ],
+    ids=lambda words: " ".join(words),
+)
+def test_maxtexts_words_for_a_mesh_equal_canonical_keys(composed, typed, ours):
+    same_nodes = ["enable_rampup_batch_size=false"]
+    assert canonical_values(
+        resolved_with(composed, *typed, *same_nodes).config
+    ) == canonical_values(resolved_with(composed, *ours, *same_nodes).config)
+
+
+def test_a_size_names_every_word_that_decides_it(composed):
+    stack = folded(composed, "ici_tensor_parallelism=2", "dcn_tensor_parallelism=4")
+    place = "ici_tensor_parallelism=2 (command line), dcn_tensor_parallelism=4 (command line)"
+    assert stack.entry(TENSOR) == Entry(8, place, "dcn_tensor_parallelism")
+
+
+@pytest.mark.parametrize(
+    ("typed", "remedy"),
+    [
+        (["ici_tensor_parallelism=5"], "ici_tensor_parallelism=4"),
+        (
+            ["dcn_tensor_parallelism=5", "ici_tensor_parallelism=1"],
+            "dcn_tensor_parallelism=4",
+        ),
+        (["ici_tensor_parallelism=5", "dcn_tensor_parallelism=1"], "ici_tensor_parallelism=4"),
+        (
+            ["ici_tensor_parallelism=5", "dcn_tensor_parallelism=3"],
+            "another ici_tensor_parallelism",
+        ),
+    ],
+)
+def test_a_remedy_uses_a_word_that_alone_decides_a_size(composed, typed, remedy):
+    error = UsageError("x", keys=(TENSOR,), remedy=f"{TENSOR}=4")
+    folded(composed, *typed).name_sources(error)
+    assert error.remedy == remedy
+
+
+def test_samples_per_device_are_counted_on_the_ranks_of_the_mesh(composed):
+    words = ("per_device_batch_size=2", "enable_rampup_batch_size=false")
+    stage = resolved_with(composed, "ici_tensor_parallelism=4", *words).plan.stages[0]
+    assert (stage.global_batch_size, stage.micro_batch_size) == (256, 8)
+
+
+def test_the_nearest_of_a_word_and_a_canonical_key_wins():
+    spelt, ours = compose("ici_tensor_parallelism=4"), compose(f"{TENSOR}=2")
+    assert folded(spelt).entry(TENSOR).value == 4
+    assert folded(spelt, f"{TENSOR}=2").entry(TENSOR).value == 2
+    assert folded(ours, "ici_tensor_parallelism=4").entry(TENSOR).value == 4
+    shards = compose("ici_fsdp_parallelism=2", "trainer.num_nodes=4")
+    assert folded(shards).entry(SHARD).value == 2
+    assert folded(shards, f"{SHARD}=null").entry(SHARD).value is None
+
+
+@pytest.mark.parametrize("key", [TENSOR, "model.tensor_model_parallel_size"])
+def test_a_word_and_a_key_of_equal_precedence_must_agree(composed, key):
+    word = "ici_tensor_parallelism=2"
+    assert folded(composed, word, f"{key}=2").entry(TENSOR).value == 2
+    refusal = refusal_of(apply_overrides(composed, [word, f"{key}=4"]))
+    assert refusal.keys == ("ici_tensor_parallelism", TENSOR)
+    assert refusal.set_by == (f"{word} (command line)", f"{key}=4 (command line)")
+
+
+def test_a_mesh_that_does_not_fold_is_the_only_error(composed):
+    refusal = refusal_of(apply_overrides(composed, ["ici_tensor_parallelism=0"]))
+    assert refusal.keys == ("ici_tensor_parallelism",)
