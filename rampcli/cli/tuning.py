@@ -11,14 +11,17 @@ from rich.table import Table
 
 from rampcli.batch.plan import MICRO_KEY
 from rampcli.cli.console import build_console, print_table, say
+from rampcli.cli.jobs import print_jobs
 from rampcli.config.layers import sources_named
 from rampcli.config.run_plan import Resolved
 from rampcli.errors import EXIT_CTRL_C, RampcliError
+from rampcli.launch.launchers import launcher_of
 from rampcli.launch.run import check_corpora
 from rampcli.launch.run_lock import lock_run
 from rampcli.launch.stop_signals import catch_stop_signals
 from rampcli.report.tables import build_table
 from rampcli.run_directory import RunDirectory
+from rampcli.tune import job
 from rampcli.tune.run import Search, local_ranks
 from rampcli.tune.search import SATURATED
 from rampcli.tune.trial import OUT_OF_MEMORY, TIMED_OUT, Effort, Trial, Trials
@@ -41,6 +44,10 @@ def tune(
         RampcliError: nothing can be tried on this machine, or a trial failed for another reason
             than memory or time.
     """
+    if not launcher_of(resolved.config).runs_here:
+        return _tune_in_job(
+            resolved, effort=effort, fresh=fresh, exhaustive=exhaustive, as_json=as_json
+        )
     run, console = RunDirectory(resolved.run_dir), build_console()
     with ExitStack() as held:
         held.enter_context(sources_named(resolved.config))
@@ -48,49 +55,71 @@ def tune(
         held.enter_context(lock_run(run))
         start = held.enter_context(local_ranks(resolved))
         signals = held.enter_context(catch_stop_signals())
-        search = Search.of(
-            Trials(resolved=resolved, run=run, start=start, signals=signals, effort=effort),
-            fresh=fresh,
-            exhaustive=exhaustive,
-            on_trial=partial(_print_progress, None if as_json else console),
-        )
-        complete = search.run()
+        trials = Trials(resolved=resolved, run=run, start=start, signals=signals, effort=effort)
+        search = Search.of(resolved, run, fresh=fresh, exhaustive=exhaustive)
+        report = _print_nothing if as_json else partial(say, console)
+        complete = search.continue_with(trials.attempt, report)
+    _print_search(search, console, as_json=as_json)
+    if complete:
+        return 0
+    if not as_json:
+        say(console, "interrupted; the same command continues with what was measured")
+    return EXIT_CTRL_C
+
+
+def _tune_in_job(
+    resolved: Resolved, *, effort: Effort, fresh: bool, exhaustive: bool, as_json: bool
+) -> int:
+    """Submits the job of a search, or prints what it has found so far."""
+    run, console = RunDirectory(resolved.run_dir), build_console()
+    jobs = job.active_jobs(resolved)
+    with sources_named(resolved.config):
+        search = Search.of(resolved, run, fresh=fresh and not jobs, exhaustive=exhaustive)
+        if not jobs and search.next() is not None:
+            job.raise_failure(resolved)
+            check_corpora(resolved.config)
+            jobs = job.submit(resolved, effort, fresh=fresh, exhaustive=exhaustive)
+    _print_search(search, console, as_json=as_json)
+    if jobs and not as_json:
+        print_jobs(jobs, console)
+        say(console, "the same command shows what the job has found")
+    return 0
+
+
+def _print_nothing(_: str) -> None:
+    """Receives progress of a search whose result is printed as JSON."""
+
+
+def _print_search(search: Search, console: Console, *, as_json: bool) -> None:
+    """Prints the outcomes of a search so far, and the verdict if it is complete.
+
+    Raises:
+        RampcliError: no size fits.
+    """
+    trials = search.outcomes()
     if as_json:
         typer.echo(json.dumps(search.to_json(), indent=1))
-    else:
-        _print_outcomes(search, console, complete=complete)
-    return 0 if complete else EXIT_CTRL_C
-
-
-def _print_progress(console: Console | None, size: int, trial: Trial | None) -> None:
-    if console is None:
         return
-    if trial is None:
-        say(console, f"trying {MICRO_KEY}={size}")
-    elif trial.reason is not None:
-        say(console, f"  {trial.verdict}: {trial.reason}")
-
-
-def _print_outcomes(search: Search, console: Console, *, complete: bool) -> None:
-    trials = search.outcomes()
     if trials:
         print_table(console, tune_table(trials))
-    if not complete:
-        say(console, "interrupted; the same command continues with what was measured")
+    if search.next() is not None:
         return
     verdict = verdict_of(trials)
     if verdict is None:
-        smallest = trials[0]
-        raise RampcliError(
-            f"not even {MICRO_KEY}={smallest.micro_batch_size} fits: {smallest.verdict}"
-            f" ({smallest.reason})",
-            keys=(MICRO_KEY,),
-            remedy="--timeout with more seconds"
-            if smallest.verdict == TIMED_OUT
-            else "trainer.activation_checkpointing=full, or more devices that share the weights",
-        )
+        raise _nothing_fits(trials[0])
     for line in describe(verdict, all_fit=search.all_fit):
         say(console, line)
+
+
+def _nothing_fits(smallest: Trial) -> RampcliError:
+    has_time = smallest.verdict != TIMED_OUT
+    return RampcliError(
+        f"not even {MICRO_KEY}={smallest.micro_batch_size} fits: {smallest.verdict}"
+        f" ({smallest.reason})",
+        remedy="trainer.activation_checkpointing=full, or more devices that share the weights"
+        if has_time
+        else "--fresh --timeout with more seconds",
+    )
 
 
 def tune_table(trials: Sequence[Trial]) -> Table:

@@ -10,7 +10,7 @@ from typing import Any
 
 from rampcli.errors import DamagedFileError, RampcliError, UsageError
 from rampcli.launch.protocol import Job, JobRecord, JobScript
-from rampcli.launch.slurm import FOLDER, commands
+from rampcli.launch.slurm import FOLDER, SEARCH, commands
 from rampcli.own_folder import link_refused
 from rampcli.records import COUNT, POSITIVE, read_json
 from rampcli.run_directory import RunDirectory
@@ -34,7 +34,7 @@ _ALLOWED = {
     "job": commands.JOB_ID,
     "dependency": commands.JOB_ID,
     "name": re.compile(r"[A-Za-z0-9._-]+"),
-    "script": re.compile(rf"{FOLDER}/stage_[0-9]+\.sbatch"),
+    "script": re.compile(rf"{FOLDER}/(stage_[0-9]+|{SEARCH})\.sbatch"),
 }
 """What text fields of a recorded job may contain: they reach Slurm's command line."""
 _CAN_SAVE = frozenset({"RUNNING", "SUSPENDED"})

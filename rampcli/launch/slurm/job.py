@@ -1,13 +1,17 @@
-"""What a job of the chain runs: `python -m rampcli.launch.slurm.job RUN_DIR STAGE...`.
+"""What a job runs: `python -m rampcli.launch.slurm.job RUN_DIR STAGE...`.
 
-It supervises workers on all nodes of the job.
+It supervises workers on all nodes of the job. With the word `tune` in place of stages, it runs
+another program, so that one template serves both.
 """
 
 import os
 import re
+import runpy
 import signal
+import subprocess
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
@@ -21,7 +25,7 @@ from rampcli.launch.elastic import World
 from rampcli.launch.observer import Observer
 from rampcli.launch.record_failure import record_failure
 from rampcli.launch.run_lock import lock_run
-from rampcli.launch.slurm import chain, commands
+from rampcli.launch.slurm import SEARCH, chain, commands
 from rampcli.launch.stop_signals import catch_stop_signals
 from rampcli.launch.supervise import Supervisor
 from rampcli.launch.worker_log import WorkerLog
@@ -30,6 +34,8 @@ from rampcli.lifeline import StopSignals
 from rampcli.network import LOOPBACK, address_towards
 from rampcli.run_directory import COMPLETE, PREEMPTED, RunDirectory, read_rows
 
+SEARCH_PROGRAM = "rampcli.tune.job"
+"""Program for which the word `SEARCH` stands."""
 LOCK_WAIT_S = 120.0
 """Seconds to wait for the run's lock: the same job may still hold it on a node that was lost."""
 FRUITLESS_STARTS = 3
@@ -47,9 +53,18 @@ class SrunWorkers(Workers):
     stop_signal = signal.SIGUSR1  # srun passes it on; SIGTERM would end the job step
 
     def __init__(
-        self, resolved: Resolved, directory: RunDirectory, world: World, log: Path
+        self,
+        resolved: Resolved,
+        directory: RunDirectory,
+        world: World,
+        log: Path,
+        *,
+        module: str = WORKER,
     ) -> None:
-        """Starts the ranks of a world; their output is appended to `log`."""
+        """Starts the ranks of a world; their output is appended to `log`.
+
+        Each runs `module`, which takes the run directory.
+        """
         trainer, slurm = resolved.config.trainer, resolved.config.launch.slurm
         address = _rendezvous_address(len(world.nodes))
         rendezvous_socket = reserve_port(address)
@@ -66,10 +81,20 @@ class SrunWorkers(Workers):
             *([] if slurm.cpus_per_task is None else [f"--cpus-per-task={slurm.cpus_per_task}"]),
             *slurm.srun_args,
             *slurm.container,
-            *python_command(WORKER, str(directory.path), interpreter=interpreter),
+            *python_command(module, str(directory.path), interpreter=interpreter),
         ]
         self.log = WorkerLog(log)
         super().__init__([start_process(command, directory, log, environment)], rendezvous_socket)
+
+    def kill(self) -> None:
+        """Ends the job step. srun has to live until then: without it, the ranks would stay."""
+        for process in self.processes:
+            if process.poll() is None:
+                process.terminate()
+        with suppress(subprocess.TimeoutExpired):
+            for process in self.processes:
+                process.wait(self.exit_timeout_s)
+        super().kill()
 
     def killed(self) -> dict[int, str]:
         """Returns the ranks that a signal killed first, with the signal's name.
@@ -102,6 +127,8 @@ def _processors_per_task(devices: int) -> int:
 
 def main() -> None:
     """Trains stages. Exit code 0 tells Slurm that the next job of the chain may start."""
+    if sys.argv[2:] == [SEARCH]:
+        runpy.run_module(SEARCH_PROGRAM, run_name="__main__")
     with catch_stop_signals() as signals:
         try:
             code = train_stages(

@@ -8,11 +8,10 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from rampcli.batch.training_plan import StagePlan
 from rampcli.config.run_plan import Resolved
 from rampcli.errors import UsageError
 from rampcli.launch.protocol import JobScript
-from rampcli.launch.slurm import FOLDER
+from rampcli.launch.slurm import FOLDER, SEARCH
 from rampcli.launch.slurm.template import TemplateError, render_within_limits
 from rampcli.launch.slurm.template import render as render_template
 from rampcli.own_folder import read_file
@@ -48,7 +47,21 @@ def render(
         )
         for group in resolved.plan.stages_by_processes()
     ]
-    jobs = [(stages, _facts(resolved, directory, stages)) for stages in groups if stages]
+    jobs = [
+        (
+            stages,
+            _facts(
+                resolved,
+                directory,
+                name=f"stage{stages[0].stage}",
+                log=f"stage_{stages[0].stage}",
+                arguments=[stage.stage for stage in stages],
+                num_nodes=stages[0].num_nodes,
+            ),
+        )
+        for stages in groups
+        if stages
+    ]
     texts = (
         _fill(resolved.config.launch.slurm.template, [facts for _, facts in jobs]) if jobs else []
     )
@@ -64,21 +77,46 @@ def render(
     ]
 
 
+def render_search(resolved: Resolved, directory: RunDirectory) -> JobScript:
+    """Returns the script of a job that runs `rampcli.launch.slurm.job.SEARCH_PROGRAM`.
+
+    It requests the nodes of the largest stage. Arguments and errors are those of `render`.
+    """
+    _check_folder(directory)
+    num_nodes = max(stage.num_nodes for stage in resolved.plan.stages)
+    facts = _facts(
+        resolved, directory, name=SEARCH, log=SEARCH, arguments=[SEARCH], num_nodes=num_nodes
+    )
+    (text,) = _fill(resolved.config.launch.slurm.template, [facts])
+    return JobScript(
+        stages=(),
+        num_nodes=num_nodes,
+        job_name=facts["job_name"],
+        path=directory.path / FOLDER / f"{SEARCH}.sbatch",
+        text=text,
+    )
+
+
 def _facts(
-    resolved: Resolved, directory: RunDirectory, stages: Sequence[StagePlan]
+    resolved: Resolved,
+    directory: RunDirectory,
+    *,
+    name: str,
+    log: str,
+    arguments: Sequence[int | str],
+    num_nodes: int,
 ) -> dict[str, Any]:
     """Returns the variables of the template."""
     trainer, launch = resolved.config.trainer, resolved.config.launch
-    first = stages[0]
     gpus_per_node = 0 if trainer.accelerator == "cpu" else launch.slurm.gpus_per_node
     return {
-        "job_name": f"{re.sub(r'[^A-Za-z0-9._-]+', '-', resolved.config.name)}.stage{first.stage}",
-        "stages": [stage.stage for stage in stages],
-        "num_nodes": first.num_nodes,
+        "job_name": f"{re.sub(r'[^A-Za-z0-9._-]+', '-', resolved.config.name)}.{name}",
+        "stages": list(arguments),
+        "num_nodes": num_nodes,
         "devices": trainer.devices,
         "gpus_per_node": trainer.devices if gpus_per_node is None else gpus_per_node,
         "signal_s": math.ceil(launch.grace_s) + SIGNAL_MARGIN_S,
-        "log": f"logs/stage_{first.stage}.%j.log",
+        "log": f"logs/{log}.%j.log",
         "folder": str(Path.cwd()),
         "python": launch.slurm.python or sys.executable,
         "run_dir": str(directory.path.resolve()),

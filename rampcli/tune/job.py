@@ -1,0 +1,137 @@
+"""A search as a job of Slurm, on nodes of the cluster: `python -m rampcli.tune.job FOLDER`.
+
+FOLDER is the folder `tune` of the run directory. It is a run directory itself, with the
+configuration, the job and its log.
+"""
+
+import sys
+from dataclasses import asdict
+from functools import partial
+from pathlib import Path
+
+from rampcli.config import snapshot
+from rampcli.config.layers import sources_named
+from rampcli.config.run_plan import Resolved, run_plan
+from rampcli.errors import EXIT_INTERRUPTED, RampcliError
+from rampcli.launch.launchers import launcher_of
+from rampcli.launch.protocol import Job
+from rampcli.launch.record_failure import record_failure
+from rampcli.launch.run import describe
+from rampcli.launch.run_lock import lock_run
+from rampcli.launch.slurm import chain
+from rampcli.launch.slurm.job import SrunWorkers
+from rampcli.launch.slurm.scripts import render_search
+from rampcli.launch.stop_signals import catch_stop_signals
+from rampcli.records import COUNT, POSITIVE, RATE, read_json
+from rampcli.run_directory import RunDirectory
+from rampcli.tune import results
+from rampcli.tune.run import Search
+from rampcli.tune.trial import FOLDER, RANK, Effort, Trials
+
+OPTIONS = {
+    "exhaustive": bool,
+    "effort": {
+        "warm_up_steps": COUNT,
+        "most_steps": POSITIVE,
+        "spread": RATE,
+        "timeout_s": RATE,
+    },
+}
+MOST_BYTES = 4096
+LOCK_WAIT_S = 120.0
+"""Seconds to wait for the run's lock: the job may still hold it on a node that was lost."""
+
+
+def folder_of(resolved: Resolved) -> RunDirectory:
+    """Returns the folder of the search's job."""
+    return RunDirectory(resolved.run_dir / FOLDER)
+
+
+def submit(resolved: Resolved, effort: Effort, *, fresh: bool, exhaustive: bool) -> list[Job]:
+    """Submits a job that searches on the nodes of the run's largest stage.
+
+    Args:
+        resolved: configuration and plan of the run.
+        effort: how much is measured.
+        fresh: ignore what an earlier search has measured.
+        exhaustive: try all sizes, from the smallest to the first that does not fit.
+
+    Raises:
+        UsageError: the run is in use, or a job of the search is in the queue.
+        RampcliError: Slurm refused the job.
+    """
+    run, folder = RunDirectory(resolved.run_dir), folder_of(resolved)
+    with lock_run(run):
+        run.make_folder(folder.path)
+        describe(folder, resolved, [])
+        folder.change_status("submitted")
+        options = {"exhaustive": exhaustive, "effort": asdict(effort)}
+        folder.write_json(folder.path / "options.json", options)
+        jobs = chain.submit(folder, [render_search(resolved, folder)]).jobs
+        if fresh:
+            run.remove_file(run.path / results.FILE)
+    return [chain.with_state(job, "PENDING") for job in jobs]
+
+
+def active_jobs(resolved: Resolved) -> list[Job]:
+    """Returns the job of the search if it waits or runs.
+
+    Raises:
+        RampcliError: Slurm does not answer.
+    """
+    return [job for job in launcher_of(resolved.config).jobs(folder_of(resolved)) if job.is_active]
+
+
+def raise_failure(resolved: Resolved) -> None:
+    """Raises the error of the last job, once: the next call submits another job.
+
+    Raises:
+        RampcliError: the job failed.
+    """
+    folder = folder_of(resolved)
+    state = folder.read_state()
+    if state is not None and state["status"] == "failed":
+        folder.change_status("reported")
+        raise RampcliError(
+            f"the job of the search failed: {state['error']['message']} (log: {folder.logs})",
+            remedy=state["error"]["remedy"] or "the same command, which submits another job",
+        )
+
+
+def main() -> None:
+    """Searches. What is found is written to tune.json."""
+    folder = RunDirectory(Path(sys.argv[1]))
+    try:
+        code = _search(folder)
+    except RampcliError as error:
+        _report(str(error))
+        code = error.exit_code
+    sys.exit(code)
+
+
+def _search(folder: RunDirectory) -> int:
+    if chain.is_cancelled(folder):
+        return 0
+    with catch_stop_signals() as signals, record_failure(folder):
+        resolved = run_plan(snapshot.read(folder.config))
+        run = RunDirectory(resolved.run_dir)
+        options = read_json(folder.path / "options.json", OPTIONS, most_bytes=MOST_BYTES)
+        with lock_run(run, wait_s=LOCK_WAIT_S), sources_named(resolved.config):
+            trials = Trials(
+                resolved=resolved,
+                run=run,
+                start=partial(SrunWorkers, resolved, module=RANK),
+                signals=signals,
+                effort=Effort(**options["effort"]),
+            )
+            search = Search.of(resolved, run, fresh=False, exhaustive=options["exhaustive"])
+            complete = search.continue_with(trials.attempt, _report)
+    return 0 if complete else EXIT_INTERRUPTED
+
+
+def _report(line: str) -> None:
+    print(line, flush=True)  # noqa: T201
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,77 @@
+"""`rampcli tune` as a job."""
+
+import json
+import os
+import signal
+
+import pytest
+
+from commands import run_command
+from processes import processes_with, wait_until
+from rampcli.launch.slurm import chain
+from rampcli.run_directory import RunDirectory
+from runs import TINY, environment
+
+
+@pytest.fixture
+def tune(tmp_path, cluster):  # noqa: ARG001
+    """Runs `rampcli tune` for a run on two nodes of one process."""
+
+    def run(*options):
+        settings = TINY | {
+            "run_dir": str(tmp_path / "run"),
+            "launch": "slurm",
+            "trainer.num_nodes": "2",
+            "model.rampup_batch_size": "null",
+            "model.global_batch_size": "4",
+        }
+        words = [f"{key}={value}" for key, value in settings.items()]
+        search = ["tune", "--factory", "llama3_tiny", "--steps", "2", *options, *words]
+        return run_command(search, environment())
+
+    run.path = tmp_path / "run"
+    run.folder = RunDirectory(run.path / "tune")
+    return run
+
+
+def wait_for(what, tune):
+    logs = tune.folder.logs
+    wait_until(what, evidence=lambda: [path.read_text() for path in sorted(logs.glob("*"))])
+
+
+def cancel(tune):
+    done = run_command(["cancel", str(tune.folder.path)], environment())
+    assert done.returncode == 0, done.stderr
+    wait_for(lambda: not chain.active_jobs(tune.folder), tune)
+
+
+def test_a_search_in_a_job_keeps_its_trials_when_it_is_cancelled(tune):
+    submitted = tune()
+    assert submitted.returncode == 0, submitted.stderr
+    assert "the same command shows what the job has found" in submitted.stdout
+    ranks = [f"rampcli.tune.rank {tune.path}/tune/micro_{size}" for size in (2, 1)]
+    wait_for(lambda: processes_with(ranks[1]), tune)
+    (trial,) = json.loads((tune.path / "tune.json").read_text())["trials"]
+    assert (trial["micro_batch_size"], trial["verdict"]) == (2, "fits")
+    assert trial["world_size"] == 2
+    os.kill(processes_with(ranks[1])[-1], signal.SIGSTOP)  # a rank that hangs is ended as well
+    cancel(tune)
+    wait_for(lambda: not any(map(processes_with, ranks)), tune)
+    again = tune()
+    assert "    2  " in again.stdout
+    assert "the same command shows what the job has found" in again.stdout
+    cancel(tune)
+
+
+def test_a_search_whose_job_failed_says_why_and_is_submitted_again(tune):
+    with_error = tune("""launch.slurm.environment=["GLOO_SOCKET_IFNAME=nowhere"]""")
+    assert with_error.returncode == 0, with_error.stderr
+    wait_for(lambda: not chain.active_jobs(tune.folder), tune)
+    told = tune()
+    assert told.returncode == 1
+    assert (
+        "the job of the search failed: the trial of data.micro_batch_size=2 failed" in told.stderr
+    )
+    again = tune()
+    assert again.returncode == 0, again.stderr
+    cancel(tune)
