@@ -270,6 +270,13 @@ class TrainerConfig:
         unit="TFLOP/s",
         above=0,
     )
+    device_memory_gb: float | None = setting(
+        None,
+        "Memory of one device, for the estimates in a plan. `null`: that of this machine's GPUs if"
+        " it has some, else unknown.",
+        unit="GB of 2^30 bytes",
+        above=0,
+    )
 
     strategy: StrategySpellings = field(default_factory=StrategySpellings)
 

@@ -1,6 +1,5 @@
 """The GPUs of this machine, which of them a run may use, and processes killed for memory."""
 
-import os
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -8,21 +7,11 @@ from pathlib import Path
 from rampcli.batch.training_plan import TrainingPlan
 from rampcli.config.schema import Config
 from rampcli.errors import UsageError
+from rampcli.gpus import visible_gpus
 from rampcli.locks import hold
 from rampcli.own_folder import private_folder
 
 KERNEL_COUNTERS = Path("/proc/vmstat")
-
-
-def visible_gpus() -> list[str]:
-    """Returns the GPUs that a process started here may use, as in CUDA_VISIBLE_DEVICES."""
-    chosen = os.environ.get("CUDA_VISIBLE_DEVICES")
-    if chosen is not None:
-        return [name for name in chosen.split(",") if name.strip()]
-    return [
-        str(index)
-        for index in range(sum(path.name[6:].isdigit() for path in Path("/dev").glob("nvidia*")))
-    ]
 
 
 @contextmanager

@@ -49,6 +49,6 @@ class FusedRMSNorm(torch.autograd.Function):
         of_input = torch.addcmul(gradient * weight, scaled, along, value=-1).mul_(scale)
         return (
             of_input.to(gradients[0].dtype),
-            of_products.view(-1, weight.numel()).sum(0).to(weight.dtype),
+            of_products.reshape(-1, weight.numel()).sum(0).to(weight.dtype),
             None,
         )

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cache
 
 from rich.table import Table
 
@@ -11,6 +12,7 @@ from rampcli.batch.quantities import as_written, shorten
 from rampcli.batch.training_plan import StagePlan, TrainingPlan
 from rampcli.config.run_plan import Resolved
 from rampcli.errors import UsageError
+from rampcli.report.memory import fullest_stage, memory_cell, memory_notes
 from rampcli.report.tables import build_table
 
 BAR_WIDTH = 16
@@ -43,8 +45,8 @@ def plan_table(resolved: Resolved, *, width: int, bars: bool = True) -> Table:
     """Returns a table of the stages, one per row, and the totals.
 
     `dp` is the data-parallel size, `accum` the micro batches per rank and step, `from` the samples
-    consumed before the stage, `first lr` and `last lr` the learning rate of its first and last
-    step.
+    consumed before the stage, `memory` the estimate of its fullest rank, `first lr` and `last lr`
+    the learning rate of its first and last step.
 
     Args:
         resolved: configuration and plan.
@@ -95,8 +97,9 @@ def _columns(resolved: Resolved) -> list[Column]:
         *_batch_columns(resolved.plan),
         *_loading_columns(resolved),
         *_time_columns(resolved.plan),
+        _memory_column(resolved),
         *_rate_columns(resolved),
-        Column("", lambda stage: _bar(stage.global_batch_size, largest), rank=8),
+        Column("", lambda stage: _bar(stage.global_batch_size, largest), rank=9),
     ]
 
 
@@ -149,6 +152,11 @@ def _time_columns(plan: TrainingPlan) -> list[Column]:
     ]
 
 
+def _memory_column(resolved: Resolved) -> Column:
+    """Returns the estimated memory of a stage's fullest rank."""
+    return Column("memory", cache(lambda stage: memory_cell(resolved, stage)), rank=6)
+
+
 def _rate_columns(resolved: Resolved) -> list[Column]:
     """Returns the learning rates of a stage's first and last step."""
     rate = resolved.learning_rate()
@@ -162,9 +170,9 @@ def _rate_columns(resolved: Resolved) -> list[Column]:
         Column(
             "first lr",
             lambda stage: rate_at(stage, stage.first_sample + stage.global_batch_size),
-            rank=7,
+            rank=8,
         ),
-        Column("last lr", lambda stage: rate_at(stage, stage.end_sample), rank=6),
+        Column("last lr", lambda stage: rate_at(stage, stage.end_sample), rank=7),
     ]
 
 
@@ -232,7 +240,9 @@ def plan_summary(resolved: Resolved) -> list[str]:
         lines.append(
             f"note: no throughput is known, so {POLICY_KEY}={policy.name} does not weigh restarts"
         )
-    return lines + [f"note: {note}" for note in (*plan.notes, *resolved.notes)]
+    return lines + [
+        f"note: {note}" for note in (*plan.notes, *resolved.notes, *memory_notes(resolved))
+    ]
 
 
 def _describe_reading(resolved: Resolved) -> list[str]:
@@ -280,6 +290,7 @@ def comparison_table(variants: Sequence[tuple[str, Resolved | UsageError]]) -> T
         "GPUs",
         "batch",
         "accum",
+        "memory",
         "samples",
         "steps",
         "tokens",
@@ -299,6 +310,7 @@ def comparison_table(variants: Sequence[tuple[str, Resolved | UsageError]]) -> T
             str(plan.largest_world_size),
             str(last.global_batch_size),
             str(last.accumulate_grad_batches),
+            memory_cell(resolved, fullest_stage(resolved)),
             totals.samples,
             totals.steps,
             totals.tokens,

@@ -6,15 +6,7 @@ import pytest
 from rampcli import llm
 from rampcli.config.resolve import resolve
 from rampcli.errors import UsageError
-from rampcli.launch.resources import gpus_needed, reserve_gpus, visible_gpus
-
-
-@pytest.mark.parametrize(
-    ("variable", "gpus"), [("0,1,2", ["0", "1", "2"]), ("", []), ("GPU-ab12", ["GPU-ab12"])]
-)
-def test_visible_gpus_are_those_in_cuda_visible_devices(monkeypatch, variable, gpus):
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", variable)
-    assert visible_gpus() == gpus
+from rampcli.launch.resources import gpus_needed, reserve_gpus
 
 
 @pytest.fixture

@@ -45,3 +45,15 @@ def test_an_input_of_zeros_gives_zeros_and_a_finite_gradient():
     output.sum().backward()
     assert not output.any()
     assert x.grad.isfinite().all()
+
+
+def test_the_gradient_may_have_any_layout_in_memory():
+    """With context parallelism, that of the keys' norm is a transposed part of a larger tensor."""
+    x = some((2, 5, 3, SIZE), torch.float32, 0).requires_grad_()
+    norm = RMSNorm(SIZE, eps=EPSILON)
+    gradient = some((2, 3, 5, SIZE), torch.float32, 2)
+    found, expected = (
+        torch.autograd.grad(norm(x), (x, norm.weight), one)
+        for one in (gradient.transpose(1, 2), gradient.transpose(1, 2).contiguous())
+    )
+    torch.testing.assert_close(found, expected)

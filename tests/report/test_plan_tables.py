@@ -101,6 +101,7 @@ def test_a_wider_terminal_shows_what_a_narrower_one_shows_and_more(planned, word
         "micro",
         "from",
         "tokens",
+        "memory",
         "first lr",
         "last lr",
         "",
@@ -117,7 +118,7 @@ def test_a_narrow_terminal_drops_the_bars_first_and_the_learning_rates_next(plan
         )
         dropped += sorted(gone)
         width -= 1
-    assert dropped[:5] == ["", "first lr", "last lr", "micro", "from"]
+    assert dropped[:6] == ["", "first lr", "last lr", "memory", "micro", "from"]
 
 
 def test_the_length_of_a_bar_is_proportional_to_its_batch(planned):
@@ -148,10 +149,11 @@ def test_the_totals_are_the_sums_of_the_stages(planned, words):
             "micro",
             "accum",
             "from",
+            "memory",
             "first lr",
             "last lr",
         )
-    ] == [""] * 9
+    ] == [""] * 10
 
 
 def test_a_plan_of_one_stage_is_its_own_total(planned):

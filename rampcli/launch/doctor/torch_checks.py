@@ -15,11 +15,12 @@ from typing import Any
 from rampcli.config.run_plan import Resolved
 from rampcli.config.schema import Accelerator
 from rampcli.errors import UsageError, printable
+from rampcli.gpus import visible_gpus
 from rampcli.interpreter import python_command, safe_environment
 from rampcli.launch.doctor.check import Check, Status, format_bytes
 from rampcli.launch.doctor.elsewhere import skip_if_remote
 from rampcli.launch.launchers import launcher_of
-from rampcli.launch.resources import gpus_in_words, gpus_needed, visible_gpus
+from rampcli.launch.resources import gpus_in_words, gpus_needed
 from rampcli.lifeline import signal_name
 
 LEAST_PYTHON = (3, 11)
