@@ -193,6 +193,9 @@ def tune(
         bool,
         typer.Option("--exhaustive", help="Try every size, from 1 to the first that does not fit."),
     ] = False,
+    estimate: Annotated[
+        bool, typer.Option("--estimate", help="Estimate the memory of each size. Start nothing.")
+    ] = False,
     fresh: Annotated[
         bool, typer.Option("--fresh", help="Measure again what was measured before.")
     ] = False,
@@ -212,6 +215,9 @@ def tune(
     from rampcli.cli import tuning
     from rampcli.tune.trial import Effort
 
+    if estimate:
+        tuning.estimate(resolved, as_json=as_json)
+        return
     gc.enable()
     code = tuning.tune(
         resolved,

@@ -19,11 +19,13 @@ from rampcli.launch.launchers import launcher_of
 from rampcli.launch.run import check_corpora
 from rampcli.launch.run_lock import lock_run
 from rampcli.launch.stop_signals import catch_stop_signals
+from rampcli.report.memory import estimate_table, estimates
 from rampcli.report.tables import build_table
 from rampcli.run_directory import RunDirectory
 from rampcli.tune import job
 from rampcli.tune.run import Search, local_ranks
 from rampcli.tune.search import SATURATED
+from rampcli.tune.sizes import candidates
 from rampcli.tune.trial import OUT_OF_MEMORY, TIMED_OUT, Effort, Trial, Trials
 from rampcli.tune.verdict import Verdict, scaling, verdict_of
 
@@ -65,6 +67,21 @@ def tune(
     if not as_json:
         say(console, "interrupted; the same command continues with what was measured")
     return EXIT_CTRL_C
+
+
+def estimate(resolved: Resolved, *, as_json: bool) -> None:
+    """Prints the estimated memory of each micro batch size that the run admits. Starts nothing."""
+    sizes = [candidate.micro_batch_size for candidate in candidates(resolved)]
+    if as_json:
+        typer.echo(json.dumps(estimates(resolved, sizes), indent=1))
+        return
+    console = build_console()
+    print_table(console, estimate_table(resolved, sizes))
+    say(
+        console,
+        "estimated per rank, not measured: without the context of the GPU, buffers of communication"
+        " and fragmentation",
+    )
 
 
 def _tune_in_job(

@@ -3,6 +3,7 @@
 from rampcli.batch.division import divisors
 from rampcli.batch.plan import MICRO_KEY
 from rampcli.config.layers import stack_of
+from rampcli.config.memory import estimate_memory
 from rampcli.config.run_plan import Resolved
 from rampcli.errors import OutOfMemoryError
 
@@ -17,13 +18,21 @@ def out_of_memory(resolved: Resolved, *, consumed_samples: int, reason: str) -> 
         consumed_samples: samples consumed before the step in which memory ran out.
         reason: which rank ran out, and how that was noticed.
     """
-    micro = resolved.plan.stage_at(consumed_samples).micro_batch_size
+    stage = resolved.plan.stage_at(consumed_samples)
+    micro = stage.micro_batch_size
+    estimate = estimate_memory(
+        resolved.config,
+        data_parallel_size=stage.data_parallel_size,
+        micro_batch_size=micro,
+        accumulate_grad_batches=stage.accumulate_grad_batches,
+    )
     checkpointing = resolved.config.trainer.activation_checkpointing
     changes = [f"{MICRO_KEY}={divisors(micro, most=micro - 1)[-1]}"] if micro > 1 else []
     if checkpointing != "full":
         changes.append(f"{CHECKPOINTING_KEY}=full")
     error = OutOfMemoryError(
-        f"{reason}, with {MICRO_KEY}={micro} and {CHECKPOINTING_KEY}={checkpointing}",
+        f"{reason}, with {MICRO_KEY}={micro} and {CHECKPOINTING_KEY}={checkpointing}:"
+        f" a rank needs an estimated {estimate.peak_bytes / 2**30:.1f} GiB",
         keys=(MICRO_KEY, CHECKPOINTING_KEY),
         remedy=", or ".join([*changes, "more devices that share the weights"]),
     )

@@ -12,6 +12,7 @@ from rampcli.locks import hold
 from rampcli.own_folder import private_folder
 
 KERNEL_COUNTERS = Path("/proc/vmstat")
+HOST_MEMORY = Path("/proc/meminfo")
 
 
 @contextmanager
@@ -84,3 +85,12 @@ def count_oom_kills() -> int:
         return 0
     counters = dict(line.split() for line in KERNEL_COUNTERS.read_text().splitlines())
     return int(counters.get("oom_kill", 0))
+
+
+def available_bytes() -> int:
+    """Returns how much memory of this host processes could still take."""
+    for line in HOST_MEMORY.read_text().splitlines():
+        name, _, value = line.partition(":")
+        if name == "MemAvailable":
+            return 1024 * int(value.split()[0])
+    raise ValueError(f"{HOST_MEMORY} has no MemAvailable")

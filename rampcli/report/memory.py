@@ -6,14 +6,13 @@ from typing import Any, get_args
 from rich.table import Table
 
 from rampcli.batch.division import divisors
-from rampcli.batch.plan import ACCUMULATE_KEY, GLOBAL_KEY, MICRO_KEY
+from rampcli.batch.plan import ACCUMULATE_KEY, GLOBAL_KEY, MICRO_KEY, SHARD_KEY
 from rampcli.batch.training_plan import StagePlan
 from rampcli.config.compose import apply_overrides
 from rampcli.config.memory import KINDS, MemoryEstimate, estimate_memory
 from rampcli.config.resolve import resolve
 from rampcli.config.run_plan import Resolved
 from rampcli.config.schema import ActivationCheckpointing, Config
-from rampcli.config.splits import SHARD_KEY
 from rampcli.errors import UsageError
 from rampcli.gpus import gpu_memory_bytes
 from rampcli.report.tables import build_table

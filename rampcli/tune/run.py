@@ -7,9 +7,13 @@ from functools import partial
 from typing import Any
 
 from rampcli.batch.plan import MICRO_KEY
+from rampcli.config.memory import estimate_memory
 from rampcli.config.run_plan import Resolved
+from rampcli.config.schema import Config
 from rampcli.launch.launchers import launcher_of
 from rampcli.launch.local import LocalWorkers
+from rampcli.launch.resources import available_bytes
+from rampcli.report.memory import device_memory_bytes, usable_bytes
 from rampcli.run_directory import RunDirectory
 from rampcli.tune import results
 from rampcli.tune.search import next_size, next_smaller
@@ -30,6 +34,27 @@ def local_ranks(resolved: Resolved) -> Iterator[Start]:
     with launcher.reserve_gpus(resolved) as gpus:
         devices = resolved.config.trainer.devices
         yield partial(LocalWorkers, devices=devices, gpus=gpus, module=RANK)
+
+
+def predict(config: Config, candidates: Sequence[Candidate]) -> int:
+    """Returns the largest size that fits by its estimate, or else the smallest of all."""
+    memory_bytes = device_memory_bytes(config)
+    if memory_bytes is None:
+        ranks = max(candidate.stage.world_size for candidate in candidates)
+        memory_bytes = available_bytes() // ranks
+    usable = usable_bytes(config, memory_bytes)
+    fitting = [
+        candidate.micro_batch_size
+        for candidate in candidates
+        if estimate_memory(
+            config,
+            data_parallel_size=candidate.stage.data_parallel_size,
+            micro_batch_size=candidate.micro_batch_size,
+            accumulate_grad_batches=candidate.timed[-1],
+        ).peak_bytes
+        <= usable
+    ]
+    return max(fitting, default=candidates[0].micro_batch_size)
 
 
 @dataclass(kw_only=True, slots=True)
@@ -62,17 +87,12 @@ class Search:
             DamagedFileError: tune.json is damaged.
         """
         sizes = candidates(resolved)
-        wanted = max(resolved.plan.stages, key=lambda stage: stage.global_batch_size)
-        predicted = min(
-            (size.micro_batch_size for size in sizes),
-            key=lambda size: abs(size - wanted.micro_batch_size),
-        )
         known = [] if fresh else results.read_trials(directory, results.conditions(resolved))
         return cls(
             resolved=resolved,
             directory=directory,
             candidates=sizes,
-            predicted=predicted,
+            predicted=predict(resolved.config, sizes),
             exhaustive=exhaustive,
             known={trial.micro_batch_size: trial for trial in known},
         )

@@ -12,7 +12,8 @@ from memory_limits import join_group, limit_addresses, memory_group, swap_space
 from processes import children_of, wait_until
 from runs import TINY, environment
 
-LARGE = ("data.micro_batch_size=4096", "trainer.num_nodes=1", "--steps", "1")
+# A prime number of samples per rank: the sizes are this one and 1.
+LARGE = ("data.micro_batch_size=4093", "trainer.num_nodes=1", "--steps", "1")
 ONE_STAGE = {"model.rampup_batch_size": "null", "trainer.val_samples": "0"}
 
 
@@ -42,8 +43,8 @@ def test_a_search_times_real_steps_and_is_not_repeated(words, tmp_path):
     search = words("model.global_batch_size=8", "trainer.num_nodes=2")
     done = run_command(search, environment())
     assert done.returncode == 0, done.stderr
-    assert tried(done)[:2] == [2, 4]
-    assert "largest that fits: 4" in done.stdout
+    assert tried(done)[:2] == [4, 2]
+    assert "largest that fits: 4, the largest that the batch admits" in done.stdout
     found = json.loads((tmp_path / "run" / "tune.json").read_text())
     by_size = {trial["micro_batch_size"]: trial for trial in found["trials"]}
     assert by_size[4]["accumulate_grad_batches"] == 1
@@ -61,40 +62,40 @@ def test_a_search_times_real_steps_and_is_not_repeated(words, tmp_path):
     assert f"data.micro_batch_size={recommended}" in done.stdout.splitlines()[-1]
     again = run_command([*search, "--json"], environment())
     assert json.loads(again.stdout) == found
-    of_another_model = words("model.global_batch_size=4", "model.hidden_size=16", "--fresh")
-    assert tried(run_command(of_another_model, environment()))[0] == 2
+    with_another_model = words("model.global_batch_size=4", "model.hidden_size=16")
+    assert tried(run_command(with_another_model, environment()))[0] == 2
 
 
 def test_a_size_that_needs_too_much_memory_does_not_fit(words):
     command = Command(
-        words(*LARGE, "model.global_batch_size=8192", "trainer.num_nodes=2"),
+        words(*LARGE, "model.global_batch_size=8186", "trainer.num_nodes=2"),
         environment(),
         prepare=partial(limit_addresses, 21 * 2**26),
     )
     output, errors = command.communicate()
     assert command.returncode == 0, errors
-    assert "4096  does not fit" in output
+    assert "4093  does not fit" in output
     assert "rank 0 ran out of memory" in output or "rank 1 ran out of memory" in output
-    assert "largest that fits: " in output
+    assert "largest that fits: 1;" in output
 
 
 def test_a_size_for_which_the_kernel_kills_a_rank_does_not_fit(words):
     with memory_group(3 * 2**27) as group:
         command = Command(
-            words(*LARGE, "model.global_batch_size=4096"),
+            words(*LARGE, "model.global_batch_size=4093"),
             environment(),
             prepare=partial(join_group, group),
         )
         output, errors = command.communicate()
     assert command.returncode == 0, errors
-    assert "4096  does not fit" in output
+    assert "4093  does not fit" in output
     assert "rank 0 was killed because the host ran out of memory" in output
 
 
 def test_a_size_that_swaps_thrashes(words, tmp_path):
     with memory_group(3 * 2**27) as group, swap_space(tmp_path / "swap", 2**31):
         command = Command(
-            words(*LARGE, "model.global_batch_size=4096"),
+            words(*LARGE, "model.global_batch_size=4093"),
             environment(),
             prepare=partial(join_group, group),
         )
@@ -141,9 +142,9 @@ def test_an_interrupted_search_keeps_its_trials_and_continues(number, words, tmp
         assert "interrupted; the same command continues with what was measured" in output
     continued = run_command(search, environment())
     assert continued.returncode == 0, continued.stderr
-    assert tried(continued) == [4, 1][: len(tried(continued))]
-    fresh = run_command([*search, "--fresh"], environment())
-    assert tried(fresh)[:2] == [2, 4]
+    assert 4 not in tried(continued)
+    if number == signal.SIGKILL:
+        assert tried(run_command([*search, "--fresh"], environment()))[0] == 4
 
 
 def wait_for_rank(command, rank):
