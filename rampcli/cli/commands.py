@@ -203,6 +203,12 @@ def tune(
     timeout: Annotated[
         float, typer.Option(min=1.0, metavar="SECONDS", help="Time limit of each trial.")
     ] = 600.0,
+    plot: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE", help="Plot throughput and time per step to an .svg or .png file."
+        ),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Find the micro batch size that this machine can run, and the one that it should run.
@@ -225,6 +231,7 @@ def tune(
         fresh=fresh,
         exhaustive=exhaustive,
         as_json=as_json,
+        plot=plot,
     )
     raise typer.Exit(code)
 

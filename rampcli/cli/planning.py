@@ -16,6 +16,7 @@ from rampcli.batch.throughput import to_text as points_to_text
 from rampcli.batch.training_plan import TrainingPlan
 from rampcli.cli.composing import compose_words
 from rampcli.cli.console import build_console, print_table, say
+from rampcli.cli.pictures import writing_picture
 from rampcli.config.compose import apply_overrides
 from rampcli.config.groups import group_names
 from rampcli.config.layers import sources_named
@@ -23,13 +24,10 @@ from rampcli.config.resolve import resolve
 from rampcli.config.run_plan import Resolved
 from rampcli.config.words import drop_launcher_section, read_values
 from rampcli.errors import Report, UsageError, UsageErrors
-from rampcli.extras import requiring
 from rampcli.report.measured import measured_points
 from rampcli.report.plan_tables import comparison_table
 from rampcli.run_directory import existing_run
 from rampcli.schedule.seesaw import staircase, steps_in_the_limit
-
-PICTURES = (".svg", ".png")
 
 
 def with_measured(resolved: Resolved, directory: Path) -> Resolved:
@@ -125,26 +123,12 @@ def draw(resolved: Resolved, path: Path) -> None:
     """Writes a picture of a plan.
 
     Raises:
-        UsageError: the file cannot be written, or its name has another suffix.
+        UsageError: as `writing_picture`.
     """
-    if path.suffix not in PICTURES:
-        remedy = path.with_suffix(".svg") if path.name else "plan.svg"
-        raise UsageError(
-            f"--plot {path}: the name ends in neither {' nor '.join(PICTURES)}",
-            remedy=f"--plot {remedy}",
-        )
-    if not path.parent.is_dir():
-        raise UsageError(
-            f"--plot {path}: there is no folder {path.parent}", remedy=f"--plot {path.name}"
-        )
-    if path.is_dir():
-        raise UsageError(f"--plot {path} is a folder", remedy=f"--plot {path / 'plan.svg'}")
-    with requiring("matplotlib", purpose=f"--plot {path}"):
+    with writing_picture(path):
         from rampcli.report.plots import plot_plan
-    try:
+
         plot_plan(resolved.plan, path, title=resolved.config.name)
-    except OSError as error:
-        raise UsageError(f"--plot {path}: {error.strerror}", remedy="--plot plan.svg") from error
 
 
 def translate(resolved: Resolved, *, as_json: bool) -> None:

@@ -4,6 +4,7 @@ import json
 from collections.abc import Sequence
 from contextlib import ExitStack
 from functools import partial
+from pathlib import Path
 
 import typer
 from rich.console import Console
@@ -12,6 +13,7 @@ from rich.table import Table
 from rampcli.batch.plan import MICRO_KEY
 from rampcli.cli.console import build_console, print_table, say
 from rampcli.cli.jobs import print_jobs
+from rampcli.cli.pictures import check_picture, writing_picture
 from rampcli.config.layers import sources_named
 from rampcli.config.run_plan import Resolved
 from rampcli.errors import EXIT_CTRL_C, RampcliError
@@ -31,7 +33,13 @@ from rampcli.tune.verdict import Verdict, scaling, verdict_of
 
 
 def tune(
-    resolved: Resolved, *, effort: Effort, fresh: bool, exhaustive: bool, as_json: bool
+    resolved: Resolved,
+    *,
+    effort: Effort,
+    fresh: bool,
+    exhaustive: bool,
+    as_json: bool,
+    plot: Path | None,
 ) -> int:
     """Searches for micro batch sizes, prints what was found, and returns the exit code.
 
@@ -41,15 +49,27 @@ def tune(
         fresh: ignore what an earlier search has measured.
         exhaustive: try all sizes, from the smallest to the first that does not fit.
         as_json: print JSON and nothing else.
+        plot: .svg or .png file for a picture, or None.
 
     Raises:
         RampcliError: nothing can be tried on this machine, or a trial failed for another reason
             than memory or time.
     """
-    if not launcher_of(resolved.config).runs_here:
-        return _tune_in_job(
-            resolved, effort=effort, fresh=fresh, exhaustive=exhaustive, as_json=as_json
-        )
+    if plot is not None:
+        check_picture(plot)
+    search_with = _tune_here if launcher_of(resolved.config).runs_here else _tune_in_job
+    search, code = search_with(
+        resolved, effort=effort, fresh=fresh, exhaustive=exhaustive, as_json=as_json
+    )
+    if plot is not None:
+        draw(search, plot)
+    return code
+
+
+def _tune_here(
+    resolved: Resolved, *, effort: Effort, fresh: bool, exhaustive: bool, as_json: bool
+) -> tuple[Search, int]:
+    """Searches on this machine, and prints what was found."""
     run, console = RunDirectory(resolved.run_dir), build_console()
     with ExitStack() as held:
         held.enter_context(sources_named(resolved.config))
@@ -62,11 +82,23 @@ def tune(
         report = _print_nothing if as_json else partial(say, console)
         complete = search.continue_with(trials.attempt, report)
     _print_search(search, console, as_json=as_json)
-    if complete:
-        return 0
-    if not as_json:
+    if not complete and not as_json:
         say(console, "interrupted; the same command continues with what was measured")
-    return EXIT_CTRL_C
+    return search, 0 if complete else EXIT_CTRL_C
+
+
+def draw(search: Search, path: Path) -> None:
+    """Writes a picture of what a search has found.
+
+    Raises:
+        UsageError: as `writing_picture`.
+    """
+    verdict = verdict_of(search.outcomes())
+    if verdict is not None:
+        with writing_picture(path):
+            from rampcli.tune.plots import plot_search
+
+            plot_search(search.outcomes(), verdict, path, title=search.resolved.config.name)
 
 
 def estimate(resolved: Resolved, *, as_json: bool) -> None:
@@ -86,7 +118,7 @@ def estimate(resolved: Resolved, *, as_json: bool) -> None:
 
 def _tune_in_job(
     resolved: Resolved, *, effort: Effort, fresh: bool, exhaustive: bool, as_json: bool
-) -> int:
+) -> tuple[Search, int]:
     """Submits the job of a search, or prints what it has found so far."""
     run, console = RunDirectory(resolved.run_dir), build_console()
     jobs = job.active_jobs(resolved)
@@ -100,7 +132,7 @@ def _tune_in_job(
     if jobs and not as_json:
         print_jobs(jobs, console)
         say(console, "the same command shows what the job has found")
-    return 0
+    return search, 0
 
 
 def _print_nothing(_: str) -> None:

@@ -3,8 +3,8 @@
 from rampcli.batch.division import divisors
 from rampcli.batch.plan import MICRO_KEY
 from rampcli.config.layers import stack_of
-from rampcli.config.memory import estimate_memory
 from rampcli.config.run_plan import Resolved
+from rampcli.config.stage_memory import stage_memory
 from rampcli.errors import OutOfMemoryError
 
 CHECKPOINTING_KEY = "trainer.activation_checkpointing"
@@ -20,12 +20,7 @@ def out_of_memory(resolved: Resolved, *, consumed_samples: int, reason: str) -> 
     """
     stage = resolved.plan.stage_at(consumed_samples)
     micro = stage.micro_batch_size
-    estimate = estimate_memory(
-        resolved.config,
-        data_parallel_size=stage.data_parallel_size,
-        micro_batch_size=micro,
-        accumulate_grad_batches=stage.accumulate_grad_batches,
-    )
+    estimate = stage_memory(resolved, stage)
     checkpointing = resolved.config.trainer.activation_checkpointing
     changes = [f"{MICRO_KEY}={divisors(micro, most=micro - 1)[-1]}"] if micro > 1 else []
     if checkpointing != "full":

@@ -13,40 +13,22 @@ from rampcli.config.memory import KINDS, MemoryEstimate, estimate_memory
 from rampcli.config.resolve import resolve
 from rampcli.config.run_plan import Resolved
 from rampcli.config.schema import ActivationCheckpointing, Config
+from rampcli.config.stage_memory import (
+    GB,
+    device_memory_bytes,
+    fullest_stage,
+    stage_memory,
+)
 from rampcli.errors import UsageError
-from rampcli.gpus import gpu_memory_bytes
 from rampcli.report.tables import build_table
 
-GB, MB = 2**30, 2**20
-"""Bytes of `trainer.device_memory_gb=1`, and a 1024th of it."""
+MB = 2**20
 USABLE_SHARE = 0.95
 """Share of a device's memory that a remedy may fill. Fragmentation takes some of it."""
 CONTEXT_BYTES = 2 * GB
 """Memory that a remedy leaves on a GPU to the context of CUDA and to buffers of communication."""
 CHECKPOINTING_KEY = "trainer.activation_checkpointing"
 REDUCE_KEY = "trainer.accumulate_reduce"
-
-
-def stage_memory(resolved: Resolved, stage: StagePlan) -> MemoryEstimate:
-    """Returns the estimate of a stage's fullest rank."""
-    return estimate_memory(
-        resolved.config,
-        data_parallel_size=stage.data_parallel_size,
-        micro_batch_size=stage.micro_batch_size,
-        accumulate_grad_batches=stage.accumulate_grad_batches,
-    )
-
-
-def fullest_stage(resolved: Resolved) -> StagePlan:
-    """Returns the stage with the largest estimate, the first of several."""
-    return max(resolved.plan.stages, key=lambda stage: stage_memory(resolved, stage).peak_bytes)
-
-
-def device_memory_bytes(config: Config) -> int | None:
-    """Returns the memory of the device of one rank, or None if it is unknown."""
-    if config.trainer.device_memory_gb is not None:
-        return round(config.trainer.device_memory_gb * GB)
-    return None if config.trainer.accelerator == "cpu" else gpu_memory_bytes()
 
 
 def usable_bytes(config: Config, memory_bytes: int) -> int:

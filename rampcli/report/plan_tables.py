@@ -11,8 +11,9 @@ from rampcli.batch.node_policies import NODE_POLICIES, POLICY_KEY
 from rampcli.batch.quantities import as_written, shorten
 from rampcli.batch.training_plan import StagePlan, TrainingPlan
 from rampcli.config.run_plan import Resolved
+from rampcli.config.stage_memory import fullest_stage
 from rampcli.errors import UsageError
-from rampcli.report.memory import fullest_stage, memory_cell, memory_notes
+from rampcli.report.memory import memory_cell, memory_notes
 from rampcli.report.tables import build_table
 
 BAR_WIDTH = 16

@@ -28,15 +28,7 @@ def plot_plan(plan: TrainingPlan, path: Path, *, title: str) -> None:
         path: .svg or .png file to write or replace. The same plan gives the same bytes.
         title: line above the picture.
     """
-    mpl.rcParams.update(
-        {
-            "svg.fonttype": "none",
-            "svg.hashsalt": "rampcli",
-            "font.size": 10,
-            "font.family": "sans-serif",
-        }
-    )
-    figure = Figure(figsize=(8, 4.5), layout="constrained")
+    figure = new_figure()
     batch, nodes = figure.subplots(2, 1, sharex=True, height_ratios=[3, 1])
     edges = [*(stage.first_sample for stage in plan.stages), _last_sample(plan)]
     _draw_batches(batch, [stage.global_batch_size for stage in plan.stages], edges)
@@ -46,7 +38,25 @@ def plot_plan(plan: TrainingPlan, path: Path, *, title: str) -> None:
     nodes.set_xlabel(f"consumed samples{open_end}")
     nodes.set_xlim(edges[0] if plan.passed else 0, edges[-1])
     nodes.xaxis.set_major_formatter(mpl.ticker.FuncFormatter(lambda samples, _: _label(samples)))
-    for axes in (batch, nodes):
+    save_figure(figure, path)
+
+
+def new_figure() -> Figure:
+    """Returns an empty figure in the style of all pictures."""
+    mpl.rcParams.update(
+        {
+            "svg.fonttype": "none",
+            "svg.hashsalt": "rampcli",
+            "font.size": 10,
+            "font.family": "sans-serif",
+        }
+    )
+    return Figure(figsize=(8, 4.5), layout="constrained")
+
+
+def save_figure(figure: Figure, path: Path) -> None:
+    """Writes or replaces an .svg or .png file. The same figure gives the same bytes."""
+    for axes in figure.axes:
         axes.spines[["top", "right"]].set_visible(False)
     metadata = {"Date": None} if path.suffix == ".svg" else {"Software": None}
     picture = BytesIO()

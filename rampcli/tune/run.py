@@ -10,10 +10,11 @@ from rampcli.batch.plan import MICRO_KEY
 from rampcli.config.memory import estimate_memory
 from rampcli.config.run_plan import Resolved
 from rampcli.config.schema import Config
+from rampcli.config.stage_memory import device_memory_bytes
 from rampcli.launch.launchers import launcher_of
 from rampcli.launch.local import LocalWorkers
 from rampcli.launch.resources import available_bytes
-from rampcli.report.memory import device_memory_bytes, usable_bytes
+from rampcli.report.memory import usable_bytes
 from rampcli.run_directory import RunDirectory
 from rampcli.tune import results
 from rampcli.tune.search import next_size, next_smaller

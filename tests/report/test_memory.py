@@ -6,20 +6,21 @@ import pytest
 from rampcli.config.compose import apply_overrides
 from rampcli.config.memory import KINDS
 from rampcli.config.resolve import resolve
-from rampcli.gpus import gpu_memory_bytes
+from rampcli.config.stage_memory import (
+    GB,
+    device_memory_bytes,
+    fullest_stage,
+    stage_memory,
+)
 from rampcli.report.memory import (
     CONTEXT_BYTES,
-    GB,
     USABLE_SHARE,
-    device_memory_bytes,
     estimate_table,
     estimates,
-    fullest_stage,
     memory_cell,
     memory_notes,
     plan_with_memory,
     shorten_bytes,
-    stage_memory,
 )
 from rampcli.report.plan_tables import plan_summary, plan_table
 
@@ -104,20 +105,6 @@ def test_a_plan_that_no_change_fits_says_so(planned):
 def test_without_a_known_memory_there_is_no_note(planned, monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     assert memory_notes(planned("llama3_8b", "trainer.device_memory_gb=null")) == []
-
-
-def test_the_memory_of_this_machines_gpus_counts_unless_it_is_set_or_the_cpu_computes(
-    planned, monkeypatch, tmp_path
-):
-    (tmp_path / "nvidia-smi").write_text("#!/bin/sh\necho 24576\n")
-    (tmp_path / "nvidia-smi").chmod(0o755)
-    monkeypatch.setenv("PATH", str(tmp_path))
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "GPU-of-this-test")
-    assert gpu_memory_bytes() == 24 * GB
-    words = "llama3_8b", "trainer.device_memory_gb=null"
-    assert device_memory_bytes(planned(*words).config) == 24 * GB
-    assert device_memory_bytes(planned("llama3_8b").config) == 80 * GB
-    assert device_memory_bytes(planned(*words, "trainer.accelerator=cpu").config) is None
 
 
 def test_the_json_of_a_plan_has_the_bytes_of_each_stage_and_none_for_finished_ones(planned):

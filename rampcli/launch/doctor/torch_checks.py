@@ -19,6 +19,7 @@ from rampcli.gpus import visible_gpus
 from rampcli.interpreter import python_command, safe_environment
 from rampcli.launch.doctor.check import Check, Status, format_bytes
 from rampcli.launch.doctor.elsewhere import skip_if_remote
+from rampcli.launch.doctor.memory_check import check_memory
 from rampcli.launch.launchers import launcher_of
 from rampcli.launch.resources import gpus_in_words, gpus_needed
 from rampcli.lifeline import signal_name
@@ -30,17 +31,18 @@ TORCH_TIMEOUT_S = 60.0
 
 
 def check_torch(resolved: Resolved | None, timeout_s: float) -> list[Check]:
-    """Checks Python, torch and what torch can do under the workers' interpreter.
+    """Checks Python, torch, what torch can do under the workers' interpreter, and memory.
 
     The probe reports its findings in a fixed order. The first one that is missing is a failure,
     and the ones after it are unknown.
     """
-    interpreter: str | None = sys.executable
+    interpreter = sys.executable
     if resolved is not None:
-        interpreter = launcher_of(resolved.config).interpreter(resolved.config)
-    if interpreter is None:
-        finding = "the workers run in a container, which has its own torch"
-        return [Check("torch", Status.not_needed, finding)]
+        of_workers = launcher_of(resolved.config).interpreter(resolved.config)
+        if of_workers is None:
+            finding = "the workers run in a container, which has its own torch"
+            return [Check("torch", Status.not_needed, finding), check_memory(resolved, {})]
+        interpreter = of_workers
     facts, ending = _run_probe(interpreter, timeout_s=timeout_s)
     checks = []
     for part, (check, remedy) in TORCH_CHECKS.items():
@@ -48,7 +50,7 @@ def check_torch(resolved: Resolved | None, timeout_s: float) -> list[Check]:
             checks.append(Check(part, Status.failure, ending, remedy))
             break
         checks.append(check(facts, resolved))
-    return checks
+    return checks if resolved is None else [*checks, check_memory(resolved, facts)]
 
 
 def _run_probe(interpreter: str, *, timeout_s: float) -> tuple[dict[str, Any], str]:

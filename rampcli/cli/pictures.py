@@ -1,0 +1,46 @@
+"""The pictures of `--plot`."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from rampcli.errors import UsageError
+from rampcli.extras import requiring
+
+PICTURES = (".svg", ".png")
+
+
+def check_picture(path: Path) -> None:
+    """Checks that a picture can have this path.
+
+    Raises:
+        UsageError: its name has another suffix, or it cannot be a file there.
+    """
+    if path.suffix not in PICTURES:
+        remedy = path.with_suffix(".svg") if path.name else "plan.svg"
+        raise UsageError(
+            f"--plot {path}: the name ends in neither {' nor '.join(PICTURES)}",
+            remedy=f"--plot {remedy}",
+        )
+    if not path.parent.is_dir():
+        raise UsageError(
+            f"--plot {path}: there is no folder {path.parent}", remedy=f"--plot {path.name}"
+        )
+    if path.is_dir():
+        raise UsageError(f"--plot {path} is a folder", remedy=f"--plot {path / 'plan.svg'}")
+    with requiring("matplotlib", purpose=f"--plot {path}"):
+        import matplotlib  # noqa: F401
+
+
+@contextmanager
+def writing_picture(path: Path) -> Iterator[None]:
+    """Makes errors of a block that writes a picture understood.
+
+    Raises:
+        UsageError: as `check_picture`, or the file cannot be written.
+    """
+    check_picture(path)
+    try:
+        yield
+    except OSError as error:
+        raise UsageError(f"--plot {path}: {error.strerror}", remedy="--plot plan.svg") from error
