@@ -60,8 +60,10 @@ def test_a_search_times_real_steps_and_is_not_repeated(words, tmp_path):
         if trial["samples_per_s"] >= 0.97 * max(t["samples_per_s"] for t in by_size.values())
     )
     assert f"data.micro_batch_size={recommended}" in done.stdout.splitlines()[-1]
-    again = run_command([*search, "--json"], environment())
+    picture = tmp_path / "found.svg"
+    again = run_command([*search, "--json", "--plot", str(picture)], environment())
     assert json.loads(again.stdout) == found
+    assert "samples/s" in picture.read_text()
     with_another_model = words("model.global_batch_size=4", "model.hidden_size=16")
     assert tried(run_command(with_another_model, environment()))[0] == 2
 
@@ -151,3 +153,23 @@ def wait_for_rank(command, rank):
     """Waits until the command has started a rank, and returns its process."""
     wait_until(lambda: len(children_of(command.pid)) > rank, command)
     return children_of(command.pid)[rank]
+
+
+def test_estimates_start_nothing_and_cover_every_size_that_the_run_admits(rampcli, tmp_path):
+    words = ["--factory", "llama3_8b", f"run_dir={tmp_path / 'run'}"]
+    printed = rampcli("tune", *words, "--estimate").stdout
+    rows = json.loads(rampcli("tune", *words, "--estimate", "--json").stdout)
+    assert [row["micro_batch_size"] for row in rows] == [1, 2, 4, 8, 16, 32, 64, 128]
+    assert [line.split()[0] for line in printed.splitlines()[1:9]] == [
+        str(row["micro_batch_size"]) for row in rows
+    ]
+    assert "estimated per rank, not measured" in printed
+    assert [row["peak_bytes"] for row in rows] == sorted(row["peak_bytes"] for row in rows)
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("options", [["--plot", "found.gif"], ["--plot", "nowhere/found.svg"]])
+def test_a_picture_that_cannot_be_written_is_refused_before_the_search(options, rampcli, tmp_path):
+    refused = rampcli("tune", "--factory", "llama3_tiny", f"run_dir={tmp_path / 'run'}", *options)
+    assert refused.exit_code == 2
+    assert not (tmp_path / "run").exists()

@@ -71,7 +71,12 @@ def test_help_imports_neither_torch_nor_hydra(words):
 
 
 @pytest.mark.parametrize(
-    "words", [["plan", "--factory", "gpt3_5b"], ["pretrain", "--factory", "llama3_8b", "--dry-run"]]
+    "words",
+    [
+        ["plan", "--factory", "gpt3_5b"],
+        ["pretrain", "--factory", "llama3_8b", "--dry-run"],
+        ["tune", "--factory", "llama3_70b", "--estimate"],
+    ],
 )
 def test_planning_does_not_import_torch(words):
     imported = imported_by(*words)
@@ -80,7 +85,7 @@ def test_planning_does_not_import_torch(words):
 
 
 def test_supervising_does_not_import_torch():
-    probe = "import sys, rampcli.cli.training, rampcli.launch.run; print('torch' in sys.modules)"
+    probe = "import sys, rampcli.cli.training, rampcli.cli.tuning; print('torch' in sys.modules)"
     assert (
         subprocess.run(
             [sys.executable, "-c", probe], capture_output=True, text=True, check=True
