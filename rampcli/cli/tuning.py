@@ -150,7 +150,8 @@ def _print_search(search: Search, console: Console, *, as_json: bool) -> None:
         typer.echo(json.dumps(search.to_json(), indent=1))
         return
     if trials:
-        print_table(console, tune_table(trials))
+        sequence_length = search.resolved.plan.sequence_length
+        print_table(console, tune_table(trials, sequence_length=sequence_length))
     if search.next() is not None:
         return
     verdict = verdict_of(trials)
@@ -171,13 +172,13 @@ def _nothing_fits(smallest: Trial) -> RampcliError:
     )
 
 
-def tune_table(trials: Sequence[Trial]) -> Table:
+def tune_table(trials: Sequence[Trial], *, sequence_length: int) -> Table:
     """Returns a table of trials, one per row.
 
     `+-` is half the width of the 95% interval of the median, `doubling` the throughput over that of
     half the size.
     """
-    table = build_table("micro", "samples/s", "+-", "s/step", "peak GiB", "doubling")
+    table = build_table("micro", "samples/s", "tokens/s", "+-", "s/step", "peak GiB", "doubling")
     for trial in trials:
         size = str(trial.micro_batch_size)
         if not trial.fits:
@@ -189,6 +190,7 @@ def tune_table(trials: Sequence[Trial]) -> Table:
         table.add_row(
             size,
             f"{trial.samples_per_s:,.1f}",
+            f"{trial.samples_per_s * sequence_length:,.0f}",
             f"{trial.spread:.0%}",
             f"{trial.step_s:.3f}",
             "-" if peak is None else f"{peak / 2**30:.1f}",
@@ -215,7 +217,18 @@ def describe(verdict: Verdict, *, all_fit: bool) -> list[str]:
     ]
     if recommended < largest:
         lines.append(
-            f"a larger one would fill the memory, but add less than {1 - SATURATED:.0%} throughput"
+            f"to fill the memory: {largest}, {verdict.largest.samples_per_s:,.1f} samples/s; to"
+            f" stop where throughput is within {1 - SATURATED:.0%} of the best: {recommended},"
+            f" {verdict.recommended.samples_per_s:,.1f} samples/s"
+        )
+    timed, accumulated = (
+        sorted(verdict.recommended.medians),
+        verdict.recommended.accumulate_grad_batches,
+    )
+    if accumulated not in timed:
+        lines.append(
+            f"with {recommended}, a step has {accumulated} micro batches; its time follows from"
+            f" steps of {' and '.join(map(str, timed))}"
         )
     return [
         *lines,

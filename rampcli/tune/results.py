@@ -101,7 +101,8 @@ def read_trials(run: RunDirectory, wanted: dict[str, Any]) -> list[Trial]:
     except DamagedFileError as error:
         error.remedy = f"delete {path}, or --fresh"
         raise
-    return [_trial(row, path) for row in facts["trials"]] if facts["conditions"] == wanted else []
+    trials = [_trial(row, path) for row in facts["trials"]]
+    return trials if facts["conditions"] == wanted else []
 
 
 def _trial(row: dict[str, Any], path: Path) -> Trial:

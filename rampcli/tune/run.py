@@ -95,7 +95,11 @@ class Search:
             candidates=sizes,
             predicted=predict(resolved.config, sizes),
             exhaustive=exhaustive,
-            known={trial.micro_batch_size: trial for trial in known},
+            known={
+                trial.micro_batch_size: trial
+                for trial in known
+                if trial.micro_batch_size in {size.micro_batch_size for size in sizes}
+            },
         )
 
     def next(self) -> Candidate | None:

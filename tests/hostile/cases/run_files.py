@@ -23,6 +23,8 @@ from hostile.world import (
 STATUS = "status run"
 GENERATE = "generate run --prompt text --max-tokens 2 --json"
 EXPORT = "export run out"
+TUNE = PRETRAIN.replace("pretrain", "tune", 1)
+LOCK = ("run/lock",)
 ESCAPES = "\x1b[2J\x1b]0;owned\x07\x9b31m\u202egpj.exe\r\b"
 
 STATES: dict[str, Callable[[Any], Any]] = {
@@ -52,6 +54,30 @@ def escaping(state: dict[str, Any]) -> None:
         "understood": True,
     }
     state.update(status=ESCAPES, next=ahead, error=failure)
+
+
+TRIAL = {
+    "micro_batch_size": 1,
+    "verdict": "fits",
+    "reason": None,
+    "world_size": 1,
+    "data_parallel_size": 1,
+    "accumulate_grad_batches": 1,
+    "medians": [{"accumulate_grad_batches": 1, "s": 0.1, "low_s": 0.1, "high_s": 0.1, "steps": 9}],
+    "peak_memory_bytes": None,
+    "device_name": None,
+}
+SEARCHES: dict[str, Any] = {
+    name: {"conditions": {}, "trials": [TRIAL | change]}
+    for name, change in {
+        "an unknown verdict": {"verdict": ESCAPES},
+        "a size of zero": {"micro_batch_size": 0},
+        "a size of 10^30": {"micro_batch_size": 10**30},
+        "times that are NaN": {"medians": [TRIAL["medians"][0] | {"s": float("nan")}]},
+        "a time of zero": {"medians": [TRIAL["medians"][0] | {"s": 0}]},
+        "a reason that is a mapping": {"reason": {}},
+    }.items()
+} | {"no conditions": {"trials": []}, "trials that are a mapping": {"conditions": {}, "trials": {}}}
 
 
 def rows(name: str, change: Callable[[dict[str, Any]], Any]) -> Plant:
@@ -263,6 +289,20 @@ CASES: list[Case] = [
         0,
         fifo("run/overrides.txt"),
         fifo("run/plan.json"),
+    ),
+    *(
+        case(f"tune.json, {name}: tune", TUNE, 5, write("run/tune.json", text), writes=LOCK)
+        for name, text in hostile_json().items()
+    ),
+    *(
+        case(f"tune.json, {name}: tune", TUNE, 5, write_json("run/tune.json", content), writes=LOCK)
+        for name, content in SEARCHES.items()
+    ),
+    *(
+        case(f"{name} is {kind}: tune", TUNE, (2, 5), plant(f"run/{name}"), writes=LOCK)
+        for kind, plant in IN_PLACE.items()
+        for name in ("tune.json", "tune")
+        if (kind, name) != ("a folder", "tune")
     ),
     case("a run directory named with escape sequences: status", "status '\x1b[2J\u202e'", 2),
     case(
