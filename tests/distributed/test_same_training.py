@@ -1,5 +1,7 @@
 import json
 
+from rampcli.processors import processor_name
+
 
 def test_two_processes_train_as_one_does(run, undisturbed, assert_same_training):
     run.workers(
@@ -97,7 +99,9 @@ def test_a_ramp_that_continues_grows_in_place_and_restarts_only_for_more_process
 ):
     done = run.pretrain("rampup.at_boundary=continue", "trainer.num_nodes=2")
     assert done.returncode == 0, done.stderr
-    worlds = [event["world_size"] for event in run.events if event["event"] == "start"]
+    starts = [event for event in run.events if event["event"] == "start"]
+    assert {event["device_name"] for event in starts} == {processor_name()}
+    worlds = [event["world_size"] for event in starts]
     stages = [
         (event["stage"], event["world_size"]) for event in run.events if event["event"] == "stage"
     ]
