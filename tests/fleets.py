@@ -18,7 +18,7 @@ FLEETS = st.builds(
     Fleet, num_nodes=st.integers(1, 20), devices=st.sampled_from([1, 2, 3, 4, 8]), parallel=PARALLEL
 )
 EVEN = Clock(
-    throughput=Throughput(points=((1, 1000.0),), basis="a test"),
+    throughput=Throughput.constant(1000.0, basis="a test"),
     sequence_length=100,
     restart_s=0.0,
     restarts_always=True,

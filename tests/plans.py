@@ -15,7 +15,7 @@ from rampcli.batch.training_plan import plan_training
 ORACLES = Path(__file__).parent / "batch" / "oracles"
 DECREASE = "rampup.decrease_batch_size_if_needed"
 LENGTHS = [field.name for field in fields(RunLength)]
-MEASURED = Throughput(points=((1, 900.0), (4, 1000.0)), basis="a test")
+MEASURED = Throughput(points={(1, 1): 900.0, (1, 4): 1000.0}, basis="a test")
 
 
 def oracle_case(file, name):

@@ -16,7 +16,7 @@ from rampcli.errors import UsageError
 
 POLICY_KEY = "rampup.node_policy"
 UNTIMED = Clock(
-    throughput=Throughput(points=((1, 1.0),), basis=""),
+    throughput=Throughput.constant(1.0, basis=""),
     sequence_length=1,
     restart_s=0.0,
     restarts_always=True,

@@ -107,6 +107,7 @@ class Clock:
             sequence_length=self.sequence_length,
             world_size=world_size,
             micro_batches=work.global_batch_size // (micro_batch_size * data_parallel_size),
+            micro_batch_size=micro_batch_size,
         )
 
     def restarts(self, nodes: Sequence[int]) -> int:

@@ -35,9 +35,10 @@ class RampupConfig:
     )
     efficiency: str | None = setting(
         None,
-        "Measured throughput of one GPU by micro batches per rank and step, `'1:9000 4:11500'`."
-        " `null`: the same for any number of micro batches.",
-        unit="micro batches : tokens/s",
+        "Measured throughput of one GPU by micro batch size and micro batches per rank and step,"
+        " `'1x1:9000 1x4:11500 8x1:14000'`; or by the latter alone, `'1:9000 4:11500'`, for one"
+        " micro batch size. `null`: the same for all.",
+        unit="micro batch size x micro batches : tokens/s",
     )
     restart_s: float = setting(
         60.0,

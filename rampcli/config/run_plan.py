@@ -14,7 +14,7 @@ from rampcli.batch.pipeline import check_pipeline
 from rampcli.batch.plan import ParallelSizes
 from rampcli.batch.quantities import as_written
 from rampcli.batch.run_settings import BatchSettings, RampSettings, RunLength
-from rampcli.batch.throughput import EFFICIENCY_KEY, Throughput, parse_points
+from rampcli.batch.throughput import EFFICIENCY_KEY, Throughput, check_curve, parse_points
 from rampcli.batch.training_plan import StagePlan, TrainingPlan, plan_training
 from rampcli.config.layers import sources_named, stack_of
 from rampcli.config.model_size import flops_per_token
@@ -152,15 +152,15 @@ def throughput_of(config: Config) -> Throughput | None:
             basis=f"{EFFICIENCY_KEY} ({stack_of(config).entry(EFFICIENCY_KEY).place})",
         )
     if throughput.samples_per_s_per_gpu is not None:
-        return Throughput(
-            points=((1, throughput.samples_per_s_per_gpu * sequence_length),),
+        return Throughput.constant(
+            throughput.samples_per_s_per_gpu * sequence_length,
             basis=f"{throughput.samples_per_s_per_gpu:g} samples/s per GPU, as declared",
         )
     if throughput.mfu is None or peak is None:
         return None
     flops = flops_per_token(config.model, sequence_length=sequence_length)
-    return Throughput(
-        points=((1, throughput.mfu * peak * 1e12 / flops),),
+    return Throughput.constant(
+        throughput.mfu * peak * 1e12 / flops,
         basis=f"an estimate from FLOPs, at {throughput.mfu:.0%} of {peak:g} TFLOP/s per GPU,"
         " as declared",
     )
@@ -176,6 +176,9 @@ def _check_stages(resolved: Resolved, stages: Sequence[StagePlan]) -> None:
         )
     with report.noting():
         check_stages(config, stages)
+    with report.noting():
+        if config.rampup.efficiency is not None:
+            check_curve(config.rampup.efficiency, [stage.micro_batch_size for stage in stages])
     with report.noting():
         for stage in stages:
             try:

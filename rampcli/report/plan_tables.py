@@ -7,8 +7,11 @@ from rich.table import Table
 
 from rampcli.batch.loading import reader_of_each_host
 from rampcli.batch.node_policies import NODE_POLICIES, POLICY_KEY
+from rampcli.batch.notes import accumulation_notes
 from rampcli.batch.quantities import shorten
+from rampcli.batch.throughput import RESTART_KEY
 from rampcli.batch.training_plan import StagePlan, TrainingPlan
+from rampcli.config.layers import DEFAULT, stack_of
 from rampcli.config.run_plan import Resolved
 from rampcli.errors import UsageError
 from rampcli.report.tables import build_table
@@ -212,6 +215,8 @@ def plan_summary(resolved: Resolved) -> list[str]:
     if plan.clock is not None:
         restarts = 0 if plan.end_sample is None else plan.restarts()
         counted = f"{restarts} restart{'s' if restarts != 1 else ''} of {plan.clock.restart_s:g} s"
+        place = stack_of(config).entry(RESTART_KEY).place
+        counted += "" if place == DEFAULT else f" ({place})"
         included = f"; the total counts {counted}" if restarts else ""
         lines.append(f"hours: {plan.clock.throughput.basis}{included}")
     lines += _describe_reading(resolved)
@@ -232,7 +237,8 @@ def plan_summary(resolved: Resolved) -> list[str]:
         lines.append(
             f"note: no throughput is known, so {POLICY_KEY}={policy.name} does not weigh restarts"
         )
-    return lines + [f"note: {note}" for note in (*plan.notes, *resolved.notes)]
+    advice = accumulation_notes(max(stage.accumulate_grad_batches for stage in plan.stages))
+    return lines + [f"note: {note}" for note in (*plan.notes, *resolved.notes, *advice)]
 
 
 def _describe_reading(resolved: Resolved) -> list[str]:
@@ -269,38 +275,33 @@ def _describe_reading(resolved: Resolved) -> list[str]:
 
 def comparison_table(variants: Sequence[tuple[str, Resolved | UsageError]]) -> Table:
     """Returns a table of plans, one per row. A variant that does not fit has no figures."""
-    table = build_table(
-        "",
-        "nodes",
-        "GPUs",
-        "batch",
-        "accum",
-        "samples",
-        "steps",
-        "tokens",
-        "hours",
-        "GPU-hours",
-        left=("", "nodes"),
-    )
+    columns = _compared([found.plan for _, found in variants if isinstance(found, Resolved)])
+    table = build_table("", *columns, left=("", "nodes"))
     for name, resolved in variants:
         if isinstance(resolved, UsageError):
             table.add_row(name, "does not fit")
-            continue
-        plan, totals = resolved.plan, plan_totals(resolved.plan)
-        last = plan.stages[-1]
-        table.add_row(
-            name,
-            _list_nodes([stage.num_nodes for stage in plan.stages]),
-            str(plan.largest_world_size),
-            str(last.global_batch_size),
-            str(last.accumulate_grad_batches),
-            totals.samples,
-            totals.steps,
-            totals.tokens,
-            totals.hours,
-            totals.gpu_hours,
-        )
+        else:
+            table.add_row(name, *(cell(resolved.plan) for cell in columns.values()))
     return table
+
+
+def _compared(plans: Sequence[TrainingPlan]) -> dict[str, Callable[[TrainingPlan], str]]:
+    """Returns the columns of a comparison by name. The micro batch is one if it differs."""
+    columns: dict[str, Callable[[TrainingPlan], str]] = {
+        "nodes": lambda plan: _list_nodes([stage.num_nodes for stage in plan.stages]),
+        "GPUs": lambda plan: str(plan.largest_world_size),
+        "batch": lambda plan: str(plan.stages[-1].global_batch_size),
+        "micro": lambda plan: str(plan.stages[-1].micro_batch_size),
+        "accum": lambda plan: str(plan.stages[-1].accumulate_grad_batches),
+        "samples": lambda plan: plan_totals(plan).samples,
+        "steps": lambda plan: plan_totals(plan).steps,
+        "tokens": lambda plan: plan_totals(plan).tokens,
+        "hours": lambda plan: plan_totals(plan).hours,
+        "GPU-hours": lambda plan: plan_totals(plan).gpu_hours,
+    }
+    if len({columns["micro"](plan) for plan in plans}) < 2:
+        del columns["micro"]
+    return columns
 
 
 def _list_nodes(nodes: Sequence[int]) -> str:

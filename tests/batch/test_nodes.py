@@ -48,9 +48,10 @@ def test_the_seconds_of_a_stage_are_its_samples_over_the_rate_of_its_micro_batch
     nodes, accumulate, micro, samples
 ):
     fleet = fleet_of(8, 4, tensor=2)
-    clock = replace(EVEN, throughput=Throughput(points=((1, 900.0), (8, 1200.0)), basis="a test"))
+    points = {(1, 1): 900.0, (1, 8): 1200.0, (4, 1): 1500.0}
+    clock = replace(EVEN, throughput=Throughput(points=points, basis="a test"))
     work = Work(global_batch_size=micro * nodes * 2 * accumulate, samples=samples)
-    rate = nodes * 4 * clock.throughput.tokens_per_s_per_gpu(accumulate)
+    rate = nodes * 4 * clock.throughput.tokens_per_s_per_gpu(accumulate, micro_batch_size=micro)
     assert clock.stage_s(work, nodes, micro_batch_size=micro, fleet=fleet) == pytest.approx(
         samples * 100 / rate
     )

@@ -1253,6 +1253,25 @@ ARITHMETIC = (
         plan("rampup.efficiency='1-9000'"),
         ("is not MICRO_BATCHES:TOKENS_PER_SECOND", "(command line)"),
     ),
+    BadInput(
+        "an efficiency in two forms",
+        plan("rampup.efficiency='1x1:9000 4:11500'"),
+        ("'4:11500' is not MICRO_BATCH_SIZExMICRO_BATCHES:TOKENS_PER_SECOND", "(command line)"),
+    ),
+    BadInput(
+        "an efficiency of too many points",
+        plan(f"rampup.efficiency='{' '.join(f'1x{count}:9000' for count in range(1, 258))}'"),
+        ("rampup.efficiency has 257 points; the limit is 256", "(command line)"),
+    ),
+    BadInput(
+        "an efficiency of one micro batch for several",
+        plan("rampup.efficiency='1:9000 4:11500'", "--what-if", "data.micro_batch_size=1,16"),
+        (
+            "holds for one micro batch size, and there are 1 and 16",
+            "rampup.efficiency='1x1:9000 1x4:11500 8x1:14000'",
+            "(command line)",
+        ),
+    ),
 )
 SHAPES = (
     BadInput(

@@ -191,7 +191,8 @@ def test_hours_are_rounded_to_useful_precision(planned, samples_per_s, hours):
 
 
 def test_fewer_micro_batches_are_slower_according_to_the_efficiency(planned):
-    resolved = planned("gpt3_5b", "rampup.efficiency='1:1000 4:4000'", "rampup.restart_s=0")
+    efficiency = "rampup.efficiency='1:1000 2:2000 3:3000 4:4000'"
+    resolved = planned("gpt3_5b", efficiency, "rampup.restart_s=0")
     columns = cells(plan_table(resolved, width=1000))
     rates = {"1": 1000, "2": 2000, "3": 3000, "4": 4000}
     for accum, gpu_hours, stage in zip(
@@ -259,6 +260,11 @@ def test_the_summary_has_totals_the_run_directory_and_the_source_of_the_hours(pl
     ]
 
 
+def test_the_source_of_the_time_of_a_restart_is_shown_unless_it_is_the_default(planned):
+    (hours,) = (line for line in plan_summary(planned("gpt3_5b", "rampup.restart_s=7"))[1:2])
+    assert hours.endswith("7 restarts of 7 s (command line)")
+
+
 def test_the_total_counts_only_restarts_that_happen(planned):
     grown = plan_summary(planned("gpt3_5b", "rampup.at_boundary=continue"))[1]
     assert grown.endswith("; the total counts 4 restarts of 60 s")
@@ -290,19 +296,24 @@ def test_the_total_counts_only_restarts_that_happen(planned):
             "note: no throughput is known, so rampup.node_policy=best does not weigh restarts",
         ),
         (
+            ("llama3_8b",),
+            "note: 128 micro batches per step add no throughput, they only amortise the exchange of"
+            " gradients; a larger data.micro_batch_size may add some",
+        ),
+        (
             ("llama3_8b", "per_device_batch_size=4"),
             "note: model.global_batch_size=512 (batch/nemo_llama.yaml:8)"
             " gives way to per_device_batch_size=4.0: 32 samples",
         ),
     ],
-    ids=lambda value: value[1] if isinstance(value, tuple) else "",
+    ids=lambda value: value[-1] if isinstance(value, tuple) else "",
 )
 def test_notes_name_unexpected_facts(planned, words, note):
     assert note in plan_summary(planned(*words))
 
 
 def test_an_ordinary_plan_has_no_notes(planned):
-    for name in ("gpt3_5b", "llama3_8b", "llama3_tiny"):
+    for name in ("gpt3_5b", "llama3_tiny"):
         assert [line for line in plan_summary(planned(name)) if line.startswith("note:")] == []
 
 
@@ -325,6 +336,14 @@ def test_a_comparison_has_a_row_per_plan_and_an_empty_row_for_one_that_does_not_
     assert [
         columns[name][2] for name in ("batch", "accum", "samples", "tokens", "hours", "GPU-hours")
     ] == [""] * 6
+
+
+def test_a_comparison_shows_micro_batches_that_differ(planned):
+    plans = [
+        (f"micro {size}", planned("gpt3_5b", f"data.micro_batch_size={size}")) for size in (2, 4, 4)
+    ]
+    assert cells(comparison_table(plans[:2]))["micro"] == ["2", "4"]
+    assert "micro" not in cells(comparison_table(plans[1:]))
 
 
 def test_a_comparison_shows_the_first_and_last_nodes_of_many_stages(planned):
