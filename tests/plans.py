@@ -38,7 +38,9 @@ def plan(
     """Returns a plan; `rest` is its length, ramp and other arguments of `plan_training`."""
     length = {key: rest.pop(key) for key in LENGTHS if key in rest}
     ramp = {
-        key: rest.pop(key) for key in ("semantics", "decrease_batch_size_if_needed") if key in rest
+        key: rest.pop(key)
+        for key in ("semantics", "decrease_batch_size_if_needed", "micro_batch")
+        if key in rest
     }
     return plan_training(
         batch=BatchSettings(

@@ -5,6 +5,7 @@ from typing import Any
 
 from rampcli.batch.dialects.maxtext import ENABLE, SUGGESTED, WORDS, translate
 from rampcli.batch.dialects.spellings import Given, fold_spellings
+from rampcli.batch.micro_batch import LARGEST, STAGE_MICRO_KEY
 from rampcli.batch.per_device import PER_DEVICE
 from rampcli.batch.plan import ACCUMULATE_KEY, GLOBAL_KEY
 from rampcli.batch.ramp import RAMP_KEY
@@ -110,6 +111,7 @@ def _fold_maxtext(folding: _Folding) -> tuple[str, ...]:
         num_devices=values["trainer.num_nodes"] * values["trainer.devices"],
         model_parallel_size=prod(max(1, values[key]) for key in PARALLEL_KEYS),
         settings=values,
+        one_micro_batch=_is_set_as_near(folding, STAGE_MICRO_KEY, source, LARGEST),
     )
     notes = []
     for key, value in meant.items():

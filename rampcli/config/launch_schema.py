@@ -33,6 +33,11 @@ class RampupConfig:
         "Round a batch size that fits no number of nodes down to whole micro batches on every"
         " rank, instead of refusing it.",
     )
+    micro_batch: Literal["fixed", "largest"] = setting(
+        "fixed",
+        "Micro batch of each batch size. `fixed`: `data.micro_batch_size`. `largest`: the largest"
+        " one up to `data.micro_batch_size` that divides the batch on its nodes.",
+    )
     efficiency: str | None = setting(
         None,
         "Measured throughput of one GPU by micro batch size and micro batches per rank and step,"

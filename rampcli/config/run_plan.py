@@ -106,7 +106,7 @@ def run_plan(config: Config, *, consumed_samples: int = 0) -> Resolved:
 
 
 def _plan(config: Config, consumed_samples: int) -> TrainingPlan:
-    model, trainer, parallel, rampup = config.model, config.trainer, config.parallel, config.rampup
+    model, trainer, rampup = config.model, config.trainer, config.rampup
     return plan_training(
         batch=BatchSettings(
             global_batch_size=model.global_batch_size,
@@ -118,15 +118,12 @@ def _plan(config: Config, consumed_samples: int) -> TrainingPlan:
             step_batch_size_schedule=model.step_batch_size_schedule,
             semantics=rampup.semantics,
             decrease_batch_size_if_needed=rampup.decrease_batch_size_if_needed,
+            micro_batch=rampup.micro_batch,
         ),
         fleet=Fleet(
             num_nodes=trainer.num_nodes,
             devices=trainer.devices,
-            parallel=ParallelSizes(
-                tensor=parallel.tensor_parallel_size,
-                pipeline=parallel.pipeline_parallel_size,
-                context=parallel.context_parallel_size,
-            ),
+            parallel=_parallel_sizes(config),
         ),
         node_policy=rampup.node_policy,
         sequence_length=config.data.sequence_length,
@@ -139,6 +136,19 @@ def _plan(config: Config, consumed_samples: int) -> TrainingPlan:
         restart_s=rampup.restart_s,
         restarts_always=rampup.at_boundary == "stop",
         consumed_samples=consumed_samples,
+    )
+
+
+def _parallel_sizes(config: Config) -> ParallelSizes:
+    parallel = config.parallel
+    ranks, parts = parallel.pipeline_parallel_size, parallel.num_pipeline_microbatches
+    return ParallelSizes(
+        tensor=parallel.tensor_parallel_size,
+        pipeline=ranks,
+        context=parallel.context_parallel_size,
+        virtual_pipeline=parallel.virtual_pipeline_parallel_size if ranks > 1 else 1,
+        # Parts that do not fill the pipeline are refused below, by `check_pipeline`.
+        pipeline_microbatches=parts if parts and ranks > 1 and parts % ranks == 0 else 1,
     )
 
 

@@ -226,11 +226,15 @@ def plan_summary(resolved: Resolved) -> list[str]:
             " they are not shown"
         )
     if config.parallel.num_pipeline_microbatches is not None:
-        microbatches = config.parallel.num_pipeline_microbatches
-        micro = plan.stages[-1].micro_batch_size
+        parts = config.parallel.num_pipeline_microbatches
+        sizes = sorted({stage.micro_batch_size for stage in plan.stages})
+        samples, shares = (
+            " to ".join(dict.fromkeys(map(str, (ends[0], ends[-1]))))
+            for ends in (sizes, [size // parts for size in sizes])
+        )
         lines.append(
-            f"note: the pipeline splits a rank's micro batch of {micro} samples"
-            f" into {microbatches} parts of {micro // microbatches}"
+            f"note: the pipeline splits a rank's micro batch of {samples} samples"
+            f" into {parts} parts of {shares}"
         )
     policy = NODE_POLICIES[config.rampup.node_policy]
     if policy.weighs_restarts and plan.clock is None:

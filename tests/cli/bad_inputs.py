@@ -1254,6 +1254,31 @@ ARITHMETIC = (
         ("is not MICRO_BATCHES:TOKENS_PER_SECOND", "(command line)"),
     ),
     BadInput(
+        "a batch that no micro batch divides",
+        plan("model.global_batch_size=510", "rampup.micro_batch=largest", "trainer.num_nodes=2"),
+        (
+            "model.global_batch_size=510 does not divide into data.micro_batch_size=1 x 8",
+            "model.global_batch_size=504 or 512",
+        ),
+    ),
+    BadInput(
+        "stages that no micro batch divides",
+        gpt3("model.rampup_batch_size=[260,149,10M]", "rampup.micro_batch=largest"),
+        ("of the ramp do not divide on any number of nodes", "micro batches of at least 1"),
+    ),
+    BadInput(
+        "a micro batch that varies and is too small for a pipeline",
+        gpt3(
+            "rampup.micro_batch=largest",
+            "parallel.pipeline_parallel_size=2",
+            "num_pipeline_microbatches=8",
+        ),
+        (
+            "data.micro_batch_size=4 is smaller than parallel.num_pipeline_microbatches=8",
+            "data.micro_batch_size=8 or more",
+        ),
+    ),
+    BadInput(
         "an efficiency in two forms",
         plan("rampup.efficiency='1x1:9000 4:11500'"),
         ("'4:11500' is not MICRO_BATCH_SIZExMICRO_BATCHES:TOKENS_PER_SECOND", "(command line)"),

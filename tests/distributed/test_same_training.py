@@ -11,6 +11,21 @@ def test_two_processes_train_as_one_does(run, undisturbed, assert_same_training)
     assert_same_training(run, undisturbed)
 
 
+def test_micro_batches_that_grow_with_the_batch_change_nothing(
+    run, undisturbed, assert_same_training
+):
+    """The first stage is trained with one micro batch, the others with the largest of each."""
+    words = ["rampup.node_policy=fixed", "rampup.at_boundary=continue"]
+    begun = run.pretrain("--one-stage", "rampup.node_policy=fixed", "trainer.num_nodes=1")
+    assert begun.returncode == 0, begun.stderr
+    run.workers(2, *words, "rampup.micro_batch=largest", "data.micro_batch_size=3")
+    assert {
+        (row["global_batch_size"], row["world_size"], row["accumulate_grad_batches"])
+        for row in run.rows
+    } == {(2, 1, 1), (4, 2, 1), (6, 2, 1), (8, 2, 2)}
+    assert_same_training(run, undisturbed)
+
+
 def test_three_processes_with_uneven_shards_train_as_one_does(run, assert_same_training):
     words = [
         "model.rampup_batch_size=[3,3,30]",
