@@ -12,6 +12,7 @@ from rampcli.batch.misfits import check_fit
 from rampcli.batch.node_policies import UNTIMED, Workload, find_node_policy
 from rampcli.batch.nodes import Clock, Fleet, Work
 from rampcli.batch.notes import plan_notes
+from rampcli.batch.pipeline import bubble
 from rampcli.batch.plan import FLEET_KEYS, BatchPlan, ParallelSizes, check_product
 from rampcli.batch.ramp import SEMANTICS, RampSchedule, RampStage
 from rampcli.batch.run_settings import BatchSettings, RampSettings, RunLength
@@ -178,6 +179,10 @@ class TrainingPlan:
         return self.clock.stage_s(
             work, stage.num_nodes, micro_batch_size=stage.micro_batch_size, fleet=self.fleet
         )
+
+    def bubble(self, stage: StagePlan) -> float:
+        """Returns the share of a stage's steps in which ranks wait for others of their pipeline."""
+        return bubble(self.fleet.parallel, accumulate_grad_batches=stage.accumulate_grad_batches)
 
     def restarts(self) -> int:
         """Returns how often processes restart, or 0 if no clock is known."""

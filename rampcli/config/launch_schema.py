@@ -57,7 +57,8 @@ class RampupConfig:
 class ThroughputConfig:
     """Throughput of one GPU, for the hours in a plan.
 
-    `rampup.efficiency` takes precedence, then the first of these that is set.
+    `rampup.efficiency` takes precedence, then the first of these that is set. These are for a GPU
+    that does not wait for others of a pipeline; a plan adds that time.
     """
 
     samples_per_s_per_gpu: float | None = setting(

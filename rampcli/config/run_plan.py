@@ -164,6 +164,7 @@ def throughput_of(config: Config) -> Throughput | None:
     if throughput.samples_per_s_per_gpu is not None:
         return Throughput.constant(
             throughput.samples_per_s_per_gpu * sequence_length,
+            has_bubble=False,
             basis=f"{throughput.samples_per_s_per_gpu:g} samples/s per GPU, as declared",
         )
     if throughput.mfu is None or peak is None:
@@ -171,6 +172,7 @@ def throughput_of(config: Config) -> Throughput | None:
     flops = flops_per_token(config.model, sequence_length=sequence_length)
     return Throughput.constant(
         throughput.mfu * peak * 1e12 / flops,
+        has_bubble=False,
         basis=f"an estimate from FLOPs, at {throughput.mfu:.0%} of {peak:g} TFLOP/s per GPU,"
         " as declared",
     )

@@ -96,6 +96,7 @@ def _columns(resolved: Resolved) -> list[Column]:
     largest = max(stage.global_batch_size for stage in resolved.plan.stages)
     return [
         *_batch_columns(resolved.plan),
+        *_pipeline_columns(resolved.plan),
         *_loading_columns(resolved),
         *_time_columns(resolved.plan),
         *_rate_columns(resolved),
@@ -118,6 +119,13 @@ def _batch_columns(plan: TrainingPlan) -> list[Column]:
         Column("steps", lambda stage: _count(stage.steps), totals.steps),
         Column("tokens", lambda stage: _tokens(stage.samples, plan), totals.tokens, rank=3),
     ]
+
+
+def _pipeline_columns(plan: TrainingPlan) -> list[Column]:
+    """Returns the share of a step in which ranks are idle, if there is a pipeline."""
+    if plan.fleet.parallel.pipeline == 1:
+        return []
+    return [Column("bubble", lambda stage: f"{plan.bubble(stage):.1%}", rank=1)]
 
 
 def _loading_columns(resolved: Resolved) -> list[Column]:
@@ -218,7 +226,7 @@ def plan_summary(resolved: Resolved) -> list[str]:
         place = stack_of(config).entry(RESTART_KEY).place
         counted += "" if place == DEFAULT else f" ({place})"
         included = f"; the total counts {counted}" if restarts else ""
-        lines.append(f"hours: {plan.clock.throughput.basis}{included}")
+        lines.append(f"hours: {plan.clock.throughput.basis}{_bubble_included(plan)}{included}")
     lines += _describe_reading(resolved)
     if plan.passed:
         lines.append(
@@ -241,8 +249,18 @@ def plan_summary(resolved: Resolved) -> list[str]:
         lines.append(
             f"note: no throughput is known, so {POLICY_KEY}={policy.name} does not weigh restarts"
         )
-    advice = accumulation_notes(max(stage.accumulate_grad_batches for stage in plan.stages))
+    most = max(stage.accumulate_grad_batches for stage in plan.stages)
+    # In a pipeline, more micro batches make the bubble smaller, too.
+    advice = accumulation_notes(most) if plan.fleet.parallel.pipeline == 1 else []
     return lines + [f"note: {note}" for note in (*plan.notes, *resolved.notes, *advice)]
+
+
+def _bubble_included(plan: TrainingPlan) -> str:
+    if plan.clock is None or plan.fleet.parallel.pipeline == 1:
+        return ""
+    if plan.clock.throughput.has_bubble:
+        return ", which contains the bubble of its pipeline"
+    return ", plus the bubble of the pipeline"
 
 
 def _describe_reading(resolved: Resolved) -> list[str]:
@@ -290,13 +308,17 @@ def comparison_table(variants: Sequence[tuple[str, Resolved | UsageError]]) -> T
 
 
 def _compared(plans: Sequence[TrainingPlan]) -> dict[str, Callable[[TrainingPlan], str]]:
-    """Returns the columns of a comparison by name. The micro batch is one if it differs."""
+    """Returns the columns of a comparison by name.
+
+    They include the micro batch if it differs, and the bubble if there is a pipeline.
+    """
     columns: dict[str, Callable[[TrainingPlan], str]] = {
         "nodes": lambda plan: _list_nodes([stage.num_nodes for stage in plan.stages]),
         "GPUs": lambda plan: str(plan.largest_world_size),
         "batch": lambda plan: str(plan.stages[-1].global_batch_size),
         "micro": lambda plan: str(plan.stages[-1].micro_batch_size),
         "accum": lambda plan: str(plan.stages[-1].accumulate_grad_batches),
+        "bubble": lambda plan: f"{plan.bubble(plan.stages[-1]):.1%}",
         "samples": lambda plan: plan_totals(plan).samples,
         "steps": lambda plan: plan_totals(plan).steps,
         "tokens": lambda plan: plan_totals(plan).tokens,
@@ -305,6 +327,8 @@ def _compared(plans: Sequence[TrainingPlan]) -> dict[str, Callable[[TrainingPlan
     }
     if len({columns["micro"](plan) for plan in plans}) < 2:
         del columns["micro"]
+    if all(plan.fleet.parallel.pipeline == 1 for plan in plans):
+        del columns["bubble"]
     return columns
 
 

@@ -61,6 +61,19 @@ def test_the_seconds_of_a_stage_are_its_samples_over_the_rate_of_its_micro_batch
     )
 
 
+def test_a_stage_takes_longer_by_the_bubble_unless_its_throughput_contains_it():
+    fleet = fleet_of(1, 8, pipeline=4, pipeline_microbatches=4)
+    work = Work(global_batch_size=16, samples=1600)
+
+    def seconds(fleet, **facts):
+        clock = replace(EVEN, throughput=Throughput.constant(1000.0, basis="a test", **facts))
+        return clock.stage_s(work, 1, micro_batch_size=4, fleet=fleet)
+
+    busy_s = 1600 * 100 / (8 * 1000)
+    assert seconds(fleet) == busy_s
+    assert seconds(fleet, has_bubble=False) == pytest.approx(busy_s * (8 + 3) / 8)
+
+
 @pytest.mark.parametrize(
     ("num_nodes", "devices", "key"),
     [(0, 8, "trainer.num_nodes"), (-1, 8, "trainer.num_nodes"), (2, 0, "trainer.devices")],

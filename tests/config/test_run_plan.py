@@ -86,7 +86,10 @@ def test_the_settings_reach_the_plan():
 def test_throughput_comes_from_the_most_specific_setting(composed):
     def basis(*words):
         throughput = throughput_of(resolve(apply_overrides(composed, words)).config)
-        return None if throughput is None else (throughput.points, throughput.basis)
+        if throughput is None:
+            return None
+        assert throughput.has_bubble is ("efficiency" in throughput.basis)
+        return throughput.points, throughput.basis
 
     config = resolve(composed).config
     estimate = 0.4 * 989e12 / flops_per_token(config.model, sequence_length=2048)

@@ -240,6 +240,23 @@ def test_loaded_samples_are_shown_if_hosts_read_for_others(planned):
     assert not {"load", "hosts"} & cells(plan_table(planned("gpt3_5b"), width=160)).keys()
 
 
+def test_a_pipeline_shows_its_bubble_and_hours_that_contain_it(planned):
+    words = ["gpt3_5b", "parallel.pipeline_parallel_size=4", "data.micro_batch_size=8"]
+    assert "bubble" not in cells(plan_table(planned("gpt3_5b"), width=160))
+    few, many = (planned(*words, f"num_pipeline_microbatches={parts}") for parts in (4, 8))
+    stages = few.plan.stages
+    assert cells(plan_table(few, width=1000))["bubble"][:-1] == [
+        f"{3 / (4 * stage.accumulate_grad_batches + 3):.1%}" for stage in stages
+    ]
+    compared = cells(comparison_table([("4", few), ("8", many), ("none", planned("gpt3_5b"))]))
+    assert compared["bubble"] == ["8.6%", "4.5%", "0.0%"]
+    hours, fewer, fewest = map(float, compared["hours"])
+    assert hours > fewer > fewest
+    assert plan_summary(few)[1].partition(";")[0].endswith("plus the bubble of the pipeline")
+    measured = planned(*words, "rampup.efficiency='8x1:9000'")
+    assert "which contains the bubble of its pipeline" in plan_summary(measured)[1]
+
+
 def test_a_plan_of_very_many_stages_shows_the_first_and_the_last(planned):
     few = ["llama3_8b", "model.global_batch_size=480", "model.rampup_batch_size=[8,8,50M]"]
     many = ["llama3_8b", "model.global_batch_size=488", "model.rampup_batch_size=[8,8,50M]"]
