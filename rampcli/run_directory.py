@@ -84,7 +84,8 @@ METRICS_ROW = {
 }
 EVENT_ROW = {"event": str, "time": float}
 EVENT_ROWS: dict[str, dict[str, Any]] = {
-    "start": {"step": COUNT},
+    "start": {"step": COUNT, "device?": str, "device_name?": TEXT_OR_NULL},
+    "boundary": {"lost_s": float},
     "validation": {"step": COUNT, "consumed_samples": COUNT, "loss": NUMBER_OR_NULL},
     "stop": {"step": COUNT, "status": str, "save_s": float},
     **{kind: {"reason": str} for kind in ("fault", "slow_data", "spare_ranks")},

@@ -2,6 +2,7 @@
 
 from hypothesis import strategies as st
 
+from rampcli.batch.micro_batch import MicroBatchRule
 from rampcli.batch.node_policies import Workload, find_node_policy
 from rampcli.batch.nodes import Clock, Fleet, Work
 from rampcli.batch.plan import ParallelSizes
@@ -18,7 +19,7 @@ FLEETS = st.builds(
     Fleet, num_nodes=st.integers(1, 20), devices=st.sampled_from([1, 2, 3, 4, 8]), parallel=PARALLEL
 )
 EVEN = Clock(
-    throughput=Throughput(points=((1, 1000.0),), basis="a test"),
+    throughput=Throughput.constant(1000.0, basis="a test"),
     sequence_length=100,
     restart_s=0.0,
     restarts_always=True,
@@ -33,9 +34,15 @@ def works_of(sizes, samples=10**9):
     return [Work(global_batch_size=size, samples=samples) for size in sizes]
 
 
-def chosen(policy, works, *, micro, fleet, clock=EVEN):
+def chosen(policy, works, *, micro, fleet, clock=EVEN, varies=False):
     sizes = sorted({work.global_batch_size for work in works})
-    workload = Workload(works=works, sizes=sizes, micro_batch_size=micro, fleet=fleet, clock=clock)
+    workload = Workload(
+        works=works,
+        sizes=sizes,
+        micro_batch=MicroBatchRule(size=micro, varies=varies),
+        fleet=fleet,
+        clock=clock,
+    )
     return find_node_policy(policy).choose(workload)
 
 

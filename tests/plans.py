@@ -15,7 +15,7 @@ from rampcli.batch.training_plan import plan_training
 ORACLES = Path(__file__).parent / "batch" / "oracles"
 DECREASE = "rampup.decrease_batch_size_if_needed"
 LENGTHS = [field.name for field in fields(RunLength)]
-MEASURED = Throughput(points=((1, 900.0), (4, 1000.0)), basis="a test")
+MEASURED = Throughput(points={(1, 1): 900.0, (1, 4): 1000.0}, basis="a test")
 
 
 def oracle_case(file, name):
@@ -38,7 +38,9 @@ def plan(
     """Returns a plan; `rest` is its length, ramp and other arguments of `plan_training`."""
     length = {key: rest.pop(key) for key in LENGTHS if key in rest}
     ramp = {
-        key: rest.pop(key) for key in ("semantics", "decrease_batch_size_if_needed") if key in rest
+        key: rest.pop(key)
+        for key in ("semantics", "decrease_batch_size_if_needed", "micro_batch")
+        if key in rest
     }
     return plan_training(
         batch=BatchSettings(

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
+from rampcli.batch.micro_batch import LARGEST, MicroBatchRule
 from rampcli.batch.node_policies import NodePolicy, Workload
 from rampcli.batch.nodes import Fleet, Work
 from rampcli.batch.plan import GLOBAL_KEY, complete_sizes
@@ -19,7 +20,7 @@ class Layout:
     Attributes:
         ramp: `[start, increment, samples]`, or None without a ramp.
         target: scheduled batch size at the end, in samples.
-        micro_batch_size: samples per data-parallel rank per forward/backward.
+        micro_batch: how large the micro batch of a stage is.
         fleet: nodes to choose from.
         policy: chooses the nodes of each stage.
         accumulate_grad_batches: requested for the largest batch, or None.
@@ -29,7 +30,7 @@ class Layout:
 
     ramp: Sequence[int] | None
     target: int
-    micro_batch_size: int
+    micro_batch: MicroBatchRule
     fleet: Fleet
     policy: NodePolicy
     accumulate_grad_batches: int | None = None
@@ -52,10 +53,12 @@ class Layout:
         """
         accumulate, nodes = self.accumulate_grad_batches, self.fleet.num_nodes
         if self.policy.largest_uses_all_nodes and accumulate is not None:
-            micro = self.micro_batch_size
-            if not self.fleet.divides(sizes[-1], nodes, micro_batch_size=micro):
+            smallest = self._smallest_micro_batch()
+            if not self.fleet.divides(sizes[-1], nodes, micro_batch_size=smallest):
                 return False
-            if sizes[-1] != self._samples_per_pass(nodes) * accumulate:
+            ranks = self.fleet.data_parallel_size(nodes)
+            micro = self.micro_batch.on(sizes[-1], ranks, self.fleet.parallel)
+            if micro is None or sizes[-1] != micro * ranks * accumulate:
                 return False
         return self.policy.has_nodes_for_all(self._workload(sizes))
 
@@ -94,22 +97,23 @@ class Layout:
     def smallest_unit(self) -> int:
         """Returns the samples that every batch on the fewest nodes must be a multiple of."""
         return self.policy.batch_unit(
-            self.fewest_nodes(), micro_batch_size=self.micro_batch_size, fleet=self.fleet
+            self.fewest_nodes(), micro_batch_size=self._smallest_micro_batch(), fleet=self.fleet
         )
 
     def _workload(self, sizes: Sequence[int]) -> Workload:
         return Workload(
             works=[Work(global_batch_size=size, samples=1) for size in sizes],
             sizes=sizes,
-            micro_batch_size=self.micro_batch_size,
+            micro_batch=self.micro_batch,
             fleet=self.fleet,
         )
 
-    def _samples_per_pass(self, num_nodes: int) -> int:
-        return self.fleet.samples_per_pass(num_nodes, micro_batch_size=self.micro_batch_size)
+    def _smallest_micro_batch(self) -> int:
+        return self.micro_batch.smallest(self.fleet.parallel)
 
     def _decrease(self, size: int, num_nodes: int) -> int:
-        return size - size % self._samples_per_pass(num_nodes)
+        micro = self._smallest_micro_batch()
+        return size - size % self.fleet.samples_per_pass(num_nodes, micro_batch_size=micro)
 
 
 def lay_out(
@@ -156,10 +160,12 @@ def lay_out(
             )
     report.close()
     assert schedule is not None
+    micro_batch = MicroBatchRule(size=micro_batch_size, varies=ramp.micro_batch == LARGEST)
+    micro_batch.check(fleet.parallel)
     layout = Layout(
         ramp=ramp.rampup_batch_size,
         target=schedule.target,
-        micro_batch_size=micro_batch_size,
+        micro_batch=micro_batch,
         accumulate_grad_batches=batch.accumulate_grad_batches,
         fleet=fleet,
         policy=policy,

@@ -5,6 +5,7 @@ from dataclasses import replace
 
 from rampcli.batch.layout import Layout
 from rampcli.batch.node_policies import NODE_POLICIES, POLICY_KEY, count_nodes
+from rampcli.batch.pipeline import MICROBATCHES_KEY, PIPELINE_SIZE_KEY
 from rampcli.batch.plan import FLEET_KEYS, GLOBAL_KEY, MICRO_KEY, BatchPlan
 from rampcli.batch.ramp import RAMP_KEY, RampStage
 from rampcli.batch.remedies import suggest_changes, suggest_targets
@@ -58,13 +59,14 @@ def check_fit(
 
 def _check_largest(layout: Layout, sizes: Sequence[int]) -> None:
     """Checks the largest batch on all the nodes, with the requested accumulation."""
-    fleet = layout.fleet
+    ranks = layout.fleet.data_parallel_size(layout.fleet.num_nodes)
+    rule = layout.micro_batch
     try:
         BatchPlan.solve(
             global_batch_size=sizes[-1],
-            micro_batch_size=layout.micro_batch_size,
+            micro_batch_size=rule.on(sizes[-1], ranks, layout.fleet.parallel) or rule.size,
             accumulate_grad_batches=layout.accumulate_grad_batches,
-            data_parallel_size=fleet.data_parallel_size(fleet.num_nodes),
+            data_parallel_size=ranks,
         )
     except UsageError as error:
         if layout.accumulate_grad_batches is not None:
@@ -87,17 +89,20 @@ def _refuse(without_nodes: Sequence[tuple[int, int]], sizes: Sequence[int], layo
         sizes: batch sizes of the schedule, in ascending order.
         layout: what they do not fit.
     """
-    micro = layout.micro_batch_size
-    keys = (_schedule_key(sizes, layout), MICRO_KEY, POLICY_KEY, *FLEET_KEYS)
+    rule = layout.micro_batch
+    keys = [_schedule_key(sizes, layout), MICRO_KEY, POLICY_KEY, *FLEET_KEYS]
+    if rule.varies and rule.smallest(layout.fleet.parallel) > 1:
+        keys += [MICROBATCHES_KEY, PIPELINE_SIZE_KEY]
     if layout.decreases:
         nodes, unit = count_nodes(layout.fewest_nodes()), layout.smallest_unit()
         raise UsageError(
             f"batch size {without_nodes[0][1]} would be decreased to nothing:"
-            f" {MICRO_KEY}={micro} on {nodes} takes at least {unit} samples",
-            keys=keys,
-            remedy=f"batch sizes of at least {unit}, or a smaller {MICRO_KEY}",
+            f" {rule.describe(layout.fleet.parallel)} on {nodes} takes at least {unit} samples",
+            keys=tuple(keys),
+            remedy=f"batch sizes of at least {unit}"
+            + ("" if rule.varies else f", or a smaller {MICRO_KEY}"),
         )
-    misfit = layout.policy.describe_misfit(micro_batch_size=micro, fleet=layout.fleet)
+    misfit = layout.policy.describe_misfit(rule, layout.fleet)
     shown = [f"{number} (batch size {size})" for number, size in without_nodes[:MOST_SHOWN]]
     if len(without_nodes) > MOST_SHOWN:
         shown.append("...")
@@ -106,7 +111,7 @@ def _refuse(without_nodes: Sequence[tuple[int, int]], sizes: Sequence[int], layo
         f"{subject} {', '.join(shown)} of the ramp {verb} not divide {misfit}"
         if len(sizes) > 1
         else f"{GLOBAL_KEY}={sizes[0]} does not divide {misfit}",
-        keys=keys,
+        keys=tuple(keys),
         remedy=", or ".join(suggest_changes(sizes, layout))
         or f"batch sizes that are multiples of {layout.smallest_unit()}",
     )

@@ -6,17 +6,18 @@ A new policy is a subclass of `NodePolicy` and an entry in `NODE_POLICIES`.
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import gcd
 from typing import ClassVar
 
 from rampcli.batch.division import divisors
+from rampcli.batch.micro_batch import MicroBatchRule
 from rampcli.batch.nodes import Clock, Fleet, Work
-from rampcli.batch.plan import MICRO_KEY
 from rampcli.batch.throughput import Throughput
 from rampcli.errors import UsageError
 
 POLICY_KEY = "rampup.node_policy"
 UNTIMED = Clock(
-    throughput=Throughput(points=((1, 1.0),), basis=""),
+    throughput=Throughput.constant(1.0, basis=""),
     sequence_length=1,
     restart_s=0.0,
     restarts_always=True,
@@ -31,16 +32,21 @@ class Workload:
     Attributes:
         works: stages that run, in order.
         sizes: batch sizes of the schedule in ascending order, including skipped ones.
-        micro_batch_size: samples per data-parallel rank per forward/backward.
+        micro_batch: how large the micro batch of a stage is.
         fleet: nodes to choose from.
         clock: duration of stages and restarts.
     """
 
     works: Sequence[Work]
     sizes: Sequence[int]
-    micro_batch_size: int
+    micro_batch: MicroBatchRule
     fleet: Fleet
     clock: Clock = UNTIMED
+
+    @property
+    def smallest_micro_batch(self) -> int:
+        """Samples that a data-parallel rank's share of a batch must be a multiple of."""
+        return self.micro_batch.smallest(self.fleet.parallel)
 
     def keep_if_divisible(self, nodes: Sequence[int | None]) -> list[int | None]:
         """Returns `nodes` with None for every stage whose batch they do not divide."""
@@ -48,7 +54,7 @@ class Workload:
             n
             if n is not None
             and self.fleet.divides(
-                work.global_batch_size, n, micro_batch_size=self.micro_batch_size
+                work.global_batch_size, n, micro_batch_size=self.smallest_micro_batch
             )
             else None
             for n, work in zip(nodes, self.works, strict=True)
@@ -90,24 +96,27 @@ class NodePolicy(ABC):
         """Returns the number of samples that a batch on `num_nodes` must be a multiple of."""
         return fleet.samples_per_pass(num_nodes, micro_batch_size=micro_batch_size)
 
-    def describe_misfit(self, *, micro_batch_size: int, fleet: Fleet) -> str:
+    def describe_misfit(self, micro_batch: MicroBatchRule, fleet: Fleet) -> str:
         """Returns the rest of a refusal that begins "stage 0 does not divide"."""
         return (
             f"on any number of nodes that {self.name} may choose, up to {fleet.num_nodes},"
-            f" with {fleet.devices} processes each and {MICRO_KEY}={micro_batch_size}"
+            f" with {fleet.devices} processes each and {micro_batch.describe(fleet.parallel)}"
         )
 
 
 class NemoPolicy(NodePolicy):
-    """The nodes that NeMo's launcher gives each batch size."""
+    """The nodes that NeMo's launcher gives each batch size.
+
+    The launcher knows one micro batch. If it varies, the launcher's schedule is the one for the
+    largest micro batch with which it has nodes for every size; stages then have the largest micro
+    batch that divides on these nodes.
+    """
 
     name = "nemo"
 
     def choose(self, workload: Workload) -> list[int | None]:
-        """Looks every stage up in `nemo_schedule`; None if the batch does not divide there."""
-        by_size = nemo_schedule(
-            workload.sizes, micro_batch_size=workload.micro_batch_size, fleet=workload.fleet
-        )
+        """Looks every stage up in the schedule; None if the batch does not divide there."""
+        by_size = _schedule(workload)
         return workload.keep_if_divisible(
             [by_size[work.global_batch_size] for work in workload.works]
         )
@@ -115,6 +124,23 @@ class NemoPolicy(NodePolicy):
     def batch_unit(self, num_nodes: int, *, micro_batch_size: int, fleet: Fleet) -> int:
         """Counts all processes as data-parallel ranks, as the launcher's own check does."""
         return micro_batch_size * num_nodes * fleet.devices
+
+
+def _schedule(workload: Workload) -> dict[int, int | None]:
+    """Returns the nodes of each batch size, with the micro batch that `NemoPolicy` describes."""
+    rule, fleet = workload.micro_batch, workload.fleet
+    smaller: list[int] = []
+    if rule.varies:
+        common, rest = divmod(gcd(*workload.sizes[:-1]), fleet.devices)
+        smaller = [] if rest else divisors(common, most=rule.size - 1)
+    schedules = (
+        nemo_schedule(workload.sizes, micro_batch_size=size, fleet=fleet)
+        for size in (rule.size, *reversed(smaller))
+    )
+    first = next(schedules)
+    if not smaller or None not in first.values():
+        return first
+    return next((by_size for by_size in schedules if None not in by_size.values()), first)
 
 
 def nemo_schedule(
@@ -164,12 +190,12 @@ class FixedPolicy(NodePolicy):
         """Returns the full node count alone."""
         return [fleet.num_nodes]
 
-    def describe_misfit(self, *, micro_batch_size: int, fleet: Fleet) -> str:
+    def describe_misfit(self, micro_batch: MicroBatchRule, fleet: Fleet) -> str:
         """Shows the product that the batch must be a multiple of."""
         ranks = fleet.data_parallel_size(fleet.num_nodes)
         return (
-            f"into {MICRO_KEY}={micro_batch_size} x {ranks} data-parallel ranks"
-            f" = {micro_batch_size * ranks} on {count_nodes(fleet.num_nodes)}"
+            f"into {micro_batch.describe(fleet.parallel)} x {ranks} data-parallel ranks"
+            f" = {micro_batch.smallest(fleet.parallel) * ranks} on {count_nodes(fleet.num_nodes)}"
         )
 
 
@@ -232,19 +258,23 @@ class BestPolicy(NodePolicy):
         """Checks divisibility alone, which is faster than finding the best nodes."""
         return all(
             workload.fleet.nodes_that_divide(
-                work.global_batch_size, micro_batch_size=workload.micro_batch_size
+                work.global_batch_size, micro_batch_size=workload.smallest_micro_batch
             )
             for work in workload.works
         )
 
 
 def _seconds_by_nodes(work: Work, workload: Workload) -> dict[int, float]:
-    """Returns the seconds of a stage on each number of nodes that divides it."""
-    micro, fleet = workload.micro_batch_size, workload.fleet
-    stage_s = {
-        n: workload.clock.stage_s(work, n, micro_batch_size=micro, fleet=fleet)
-        for n in fleet.nodes_that_divide(work.global_batch_size, micro_batch_size=micro)
-    }
+    """Returns the seconds of a stage on each number of nodes that divides it.
+
+    Each number of nodes has the micro batch that the stage would have there.
+    """
+    fleet, size = workload.fleet, work.global_batch_size
+    stage_s = {}
+    for n in fleet.nodes_that_divide(size, micro_batch_size=workload.smallest_micro_batch):
+        micro = workload.micro_batch.on(size, fleet.data_parallel_size(n), fleet.parallel)
+        if micro is not None:
+            stage_s[n] = workload.clock.stage_s(work, n, micro_batch_size=micro, fleet=fleet)
     if stage_s and work.samples is None:
         return {min(stage_s, key=lambda n: (stage_s[n], n)): 0.0}
     return stage_s

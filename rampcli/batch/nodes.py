@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from rampcli.batch.division import divisors
+from rampcli.batch.pipeline import bubble
 from rampcli.batch.plan import FLEET_KEYS, ParallelSizes
 from rampcli.batch.throughput import Throughput
 from rampcli.errors import UsageError
@@ -99,15 +100,23 @@ class Clock:
     restarts_always: bool
 
     def stage_s(self, work: Work, nodes: int, *, micro_batch_size: int, fleet: Fleet) -> float:
-        """Returns the seconds of a stage, or of one sample if the stage has no end."""
+        """Returns the seconds of a stage, or of one sample if the stage has no end.
+
+        They contain the bubble of a pipeline.
+        """
         world_size = nodes * fleet.devices
         data_parallel_size = world_size // fleet.parallel.model_parallel_size
-        return self.throughput.seconds(
+        micro_batches = work.global_batch_size // (micro_batch_size * data_parallel_size)
+        seconds = self.throughput.seconds(
             1 if work.samples is None else work.samples,
             sequence_length=self.sequence_length,
             world_size=world_size,
-            micro_batches=work.global_batch_size // (micro_batch_size * data_parallel_size),
+            micro_batches=micro_batches,
+            micro_batch_size=micro_batch_size,
         )
+        if self.throughput.has_bubble:
+            return seconds
+        return seconds / (1 - bubble(fleet.parallel, accumulate_grad_batches=micro_batches))
 
     def restarts(self, nodes: Sequence[int]) -> int:
         """Returns how often processes restart, given the nodes of the stages in order."""

@@ -3,10 +3,16 @@
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
 
+from rampcli.batch.plan import MICRO_KEY
 from rampcli.batch.ramp import RampSchedule, RampStage
 from rampcli.batch.run_settings import DECREASE_KEY, RunLength
 
 MOST_SHOWN = 10
+MANY_MICRO_BATCHES = 16
+"""Micro batches per step from which on a note recommends larger ones.
+
+At 16, an exchange that takes as long as a micro batch is 6% of a step.
+"""
 
 
 def plan_notes(
@@ -24,6 +30,20 @@ def plan_notes(
         sequence_length: tokens per sample.
     """
     return (*_size_notes(ramp, stages), *_end_notes(ramp, stages[-1], length, sequence_length))
+
+
+def accumulation_notes(micro_batches: int) -> list[str]:
+    """Returns the note that recommends larger micro batches, if a step has many.
+
+    Args:
+        micro_batches: most micro batches per rank and step.
+    """
+    if micro_batches < MANY_MICRO_BATCHES:
+        return []
+    return [
+        f"{micro_batches} micro batches per step add no throughput, they only amortise the exchange"
+        f" of gradients; a larger {MICRO_KEY} may add some"
+    ]
 
 
 def _size_notes(ramp: RampSchedule, stages: Sequence[RampStage]) -> list[str]:

@@ -1,6 +1,7 @@
-"""Pipeline arithmetic: layers over the stages, and microbatches that fill them."""
+"""Pipeline arithmetic: layers over the stages, microbatches that fill them, and idle time."""
 
 from rampcli.batch.division import nearest_multiples
+from rampcli.batch.plan import ParallelSizes
 from rampcli.errors import UsageError
 
 LAYERS_KEY = "model.num_layers"
@@ -41,3 +42,19 @@ def check_pipeline(
             keys=(MICROBATCHES_KEY, PIPELINE_SIZE_KEY),
             remedy=f"{MICROBATCHES_KEY}={nearest}",
         )
+
+
+def bubble(parallel: ParallelSizes, *, accumulate_grad_batches: int) -> float:
+    """Returns the share of a step in which a rank waits for the others of its pipeline.
+
+    All accumulated micro batches pass through the pipeline in one schedule, and with
+    `num_pipeline_microbatches` each of them in that many parts. A rank is idle while the first
+    part reaches the last rank and the last gradient returns: for the time of one part per other
+    rank, divided by the groups of layers per rank if the schedule is interleaved. The model ignores
+    the time to send activations and the layers before and after the blocks.
+
+    Source: arXiv 2104.04473, section 2.2, whose fraction is of the time without the bubble.
+    """
+    passing = accumulate_grad_batches * parallel.pipeline_microbatches
+    idle = (parallel.pipeline - 1) / parallel.virtual_pipeline
+    return idle / (passing + idle)

@@ -16,11 +16,21 @@ SHARD_KEY = "parallel.data_parallel_shard_size"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ParallelSizes:
-    """How many ways the model is split. The remaining factor of the world is data parallel."""
+    """How many ways the model is split. The remaining factor of the world is data parallel.
+
+    Attributes:
+        tensor: ranks that share each layer.
+        pipeline: stages that the layers are divided into.
+        context: ranks that share each sequence.
+        virtual_pipeline: groups of layers per pipeline rank; above 1 for the interleaved schedule.
+        pipeline_microbatches: parts of a micro batch that pass through the pipeline.
+    """
 
     tensor: int = 1
     pipeline: int = 1
     context: int = 1
+    virtual_pipeline: int = 1
+    pipeline_microbatches: int = 1
 
     @property
     def model_parallel_size(self) -> int:

@@ -24,8 +24,9 @@ def suggest_changes(sizes: Sequence[int], layout: Layout) -> Iterator[str]:
         layout: what they do not fit.
     """
     tries = MOST_SCHEDULED // len(sizes)
-    for micro in islice(range(layout.micro_batch_size - 1, 0, -1), tries):
-        if replace(layout, micro_batch_size=micro).fits(sizes):
+    rule = layout.micro_batch
+    for micro in islice(range(rule.size - 1, 0, -1), tries):
+        if replace(layout, micro_batch=replace(rule, size=micro)).fits(sizes):
             yield f"{MICRO_KEY}={micro}"
             break
     if layout.ramp is not None:

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from rampcli.batch.micro_batch import FIXED
 from rampcli.batch.ramp import RampSchedule
 from rampcli.errors import UsageError
 
@@ -57,12 +58,14 @@ class RampSettings:
         step_batch_size_schedule: text of a step schedule, or None; excludes `rampup_batch_size`.
         semantics: name in `rampcli.batch.ramp.SEMANTICS`.
         decrease_batch_size_if_needed: decrease batch sizes that do not fit, do not refuse them.
+        micro_batch: `fixed` or `largest`, see `rampcli.batch.micro_batch`.
     """
 
     rampup_batch_size: Sequence[int] | None = None
     step_batch_size_schedule: str | None = None
     semantics: str = "megatron"
     decrease_batch_size_if_needed: bool = False
+    micro_batch: str = FIXED
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -1,44 +1,76 @@
 """Tokens per second of one GPU, and the time that samples take."""
 
-from collections.abc import Sequence
+from bisect import bisect_left
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
+from itertools import accumulate
 
+from rampcli.batch.plan import MICRO_KEY
 from rampcli.batch.quantities import parse_count
 from rampcli.errors import UsageError
 
 EFFICIENCY_KEY = "rampup.efficiency"
+RESTART_KEY = "rampup.restart_s"
+CURVE, SURFACE = "'1:9000 4:11500'", "'1x1:9000 1x4:11500 8x1:14000'"
+"""Examples of the two forms of `rampup.efficiency`."""
+
+Size = tuple[int, int]
+"""Samples per micro batch, and micro batches per rank and step."""
+MOST_POINTS = 256
+"""Most points of a surface. They are completed to a grid, whose size may be their square."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, kw_only=True)
 class Throughput:
-    """Tokens per second of one GPU, by the number of micro batches per rank and optimiser step.
+    """Tokens per second of one GPU, by micro batch size and micro batches per rank and step.
 
-    With more micro batches per step, a smaller share of the step is spent on exchanging gradients.
-    Rates are interpolated linearly between points and constant before the first and after the last.
+    A step takes the time to exchange the gradients, and for each micro batch a time that is about
+    linear in its samples. So the time per token is linear in 1 / micro batch size and in
+    1 / micro batches per step, and rates are interpolated like that. They are exact at the points
+    and constant beyond the outermost ones. If no point is slower than one with smaller sizes, then
+    no rate is.
 
     Attributes:
-        points: (micro batches per rank, tokens per second per GPU), ascending in the first.
+        points: tokens per second per GPU.
         basis: where the figures come from, in words for the user.
+        has_bubble: the figures include the time that a GPU waits for the others of its pipeline.
     """
 
-    points: tuple[tuple[int, float], ...]
+    points: Mapping[Size, float]
     basis: str
+    has_bubble: bool = True
 
-    def tokens_per_s_per_gpu(self, micro_batches: int) -> float:
-        """Returns the rate of one GPU if each rank takes `micro_batches` per step."""
-        left = max(
-            (point for point in self.points if point[0] <= micro_batches), default=self.points[0]
+    @classmethod
+    def constant(
+        cls, tokens_per_s_per_gpu: float, *, basis: str, has_bubble: bool = True
+    ) -> "Throughput":
+        """Returns the same rate for all sizes."""
+        return cls(points={(1, 1): tokens_per_s_per_gpu}, basis=basis, has_bubble=has_bubble)
+
+    def tokens_per_s_per_gpu(self, micro_batches: int, *, micro_batch_size: int) -> float:
+        """Returns the rate of one GPU.
+
+        Args:
+            micro_batches: micro batches per rank and optimiser step.
+            micro_batch_size: samples per micro batch.
+        """
+        rows = _neighbours(self._sizes, micro_batch_size)
+        columns = _neighbours(self._counts, micro_batches)
+        return _mean_rate(
+            (share * other, self._rates[row][column])
+            for row, share in rows
+            for column, other in columns
         )
-        right = min(
-            (point for point in self.points if point[0] >= micro_batches), default=self.points[-1]
-        )
-        if left[0] >= right[0]:
-            return left[1]
-        share = (micro_batches - left[0]) / (right[0] - left[0])
-        return left[1] + share * (right[1] - left[1])
 
     def seconds(
-        self, samples: int, *, sequence_length: int, world_size: int, micro_batches: int
+        self,
+        samples: int,
+        *,
+        sequence_length: int,
+        world_size: int,
+        micro_batches: int,
+        micro_batch_size: int,
     ) -> float:
         """Returns the seconds that samples take.
 
@@ -47,43 +79,177 @@ class Throughput:
             sequence_length: tokens per sample.
             world_size: number of GPUs.
             micro_batches: micro batches per rank and optimiser step.
+            micro_batch_size: samples per micro batch.
         """
-        return samples * sequence_length / (world_size * self.tokens_per_s_per_gpu(micro_batches))
+        rate = self.tokens_per_s_per_gpu(micro_batches, micro_batch_size=micro_batch_size)
+        return samples * sequence_length / (world_size * rate)
+
+    @cached_property
+    def _sizes(self) -> list[int]:
+        return sorted({size for size, _ in self.points})
+
+    @cached_property
+    def _counts(self) -> list[int]:
+        return sorted({count for _, count in self.points})
+
+    @cached_property
+    def _rates(self) -> list[list[float]]:
+        """The rate of each of `_sizes` (rows) at each of `_counts` (columns)."""
+        curves: dict[int, dict[int, float]] = {size: {} for size in self._sizes}
+        for (size, count), rate in sorted(self.points.items()):
+            curves[size][count] = rate
+        exchange_s = {
+            size: _exchange_s(size, curve) for size, curve in curves.items() if len(curve) > 1
+        }
+        rates = []
+        for size, curve in curves.items():
+            # The exchange takes as long for every micro batch size: the gradients are the same.
+            nearest = min(exchange_s, key=lambda other: abs(other - size), default=None)
+            cost_s = 0.0 if nearest is None else exchange_s[nearest]
+            rates.append([_extend(size, count, curve, cost_s) for count in self._counts])
+        return self._without_falls(rates)
+
+    def _without_falls(self, rates: list[list[float]]) -> list[list[float]]:
+        """Returns rates of which none is below one for smaller sizes, if that holds for the points.
+
+        If it does not, returns the rates unchanged.
+        """
+        infinity = float("inf")
+        measured = [
+            [self.points.get((size, count), infinity) for count in self._counts]
+            for size in self._sizes
+        ]
+        least_above = _reverse(_cumulate(_reverse(measured), min))
+        rising = _cumulate(
+            [list(map(min, *rows)) for rows in zip(rates, least_above, strict=True)], max
+        )
+        holds = all(
+            point in (infinity, rate)
+            for rows in zip(measured, rising, strict=True)
+            for point, rate in zip(*rows, strict=True)
+        )
+        return rising if holds else rates
 
 
-def parse_points(text: str) -> tuple[tuple[int, float], ...]:
-    """Returns the points of `rampup.efficiency="1:9000 4:11500"`.
+def _neighbours(axis: Sequence[int], value: int) -> list[tuple[int, float]]:
+    """Returns indices of the values on an axis around `value`, with weights linear in 1 / value."""
+    value = min(max(value, axis[0]), axis[-1])
+    index = bisect_left(axis, value)
+    if axis[index] == value:
+        return [(index, 1.0)]
+    left, right = axis[index - 1], axis[index]
+    share = left * (right - value) / (value * (right - left))
+    return [(index - 1, share), (index, 1 - share)]
 
-    An entry is MICRO_BATCHES:TOKENS_PER_SECOND: micro batches per rank and step, and tokens per
-    second per GPU.
+
+def _mean_rate(weighted: Iterable[tuple[float, float]]) -> float:
+    """Returns the rate whose time per token is the mean of those of (weight, rate) pairs."""
+    pairs = list(weighted)
+    unit = pairs[0][1]  # so that a single rate is returned exactly
+    return unit / sum(weight * (unit / rate) for weight, rate in pairs)
+
+
+def _exchange_s(size: int, curve: Mapping[int, float]) -> float:
+    """Returns the part of a step's time that does not grow with its micro batches.
+
+    Times of a step are in units of the time in which a GPU processes one sample per token/s.
+    """
+    (first, *_, last), (rate, *_, last_rate) = list(curve), list(curve.values())
+    began_s, ended_s = size * first / rate, size * last / last_rate
+    return max(0.0, began_s - first * (ended_s - began_s) / (last - first))
+
+
+def _extend(size: int, count: int, curve: Mapping[int, float], exchange_s: float) -> float:
+    """Returns the rate of a micro batch size at a number per step, beyond its own points too."""
+    counts = list(curve)
+    nearest = min(max(count, counts[0]), counts[-1])
+    rate = _mean_rate(
+        (share, curve[counts[index]]) for index, share in _neighbours(counts, nearest)
+    )
+    if nearest == count:
+        return rate
+    step_s = size * nearest / rate
+    exchange_s = min(exchange_s, step_s)
+    return size * count / (exchange_s + (step_s - exchange_s) * count / nearest)
+
+
+def _cumulate(
+    table: Sequence[Sequence[float]], choose: Callable[[float, float], float]
+) -> list[list[float]]:
+    """Returns at each place what `choose` makes of all values up to its row and column."""
+    rows = [accumulate(row, choose) for row in table]
+    columns = [accumulate(column, choose) for column in zip(*rows, strict=True)]
+    return [list(row) for row in zip(*columns, strict=True)]
+
+
+def _reverse(table: Sequence[Sequence[float]]) -> list[list[float]]:
+    return [list(reversed(row)) for row in reversed(table)]
+
+
+def parse_points(text: str) -> dict[Size, float]:
+    """Returns the points of `rampup.efficiency`.
+
+    An entry is MICRO_BATCH_SIZExMICRO_BATCHES:TOKENS_PER_SECOND, such as `8x1:14000`: samples per
+    micro batch, micro batches per rank and step, and tokens per second per GPU. Without the size,
+    as in `1:9000 4:11500`, all entries are for one micro batch size, whichever that is; it is 1
+    in the result, where a rate holds for every size.
 
     Raises:
-        UsageError: an entry has another form, or two entries have the same number of micro batches.
+        UsageError: an entry has another form than the first, or two entries have the same sizes.
     """
-    points: dict[int, float] = {}
-    for word in text.replace(",", " ").split():
-        micro_batches, _, rate = word.partition(":")
-        count, tokens_per_s = parse_count(micro_batches), _parse_positive(rate)
-        if not count or tokens_per_s is None or count in points:
+    points: dict[Size, float] = {}
+    words = text.replace(",", " ").split()
+    if len(words) > MOST_POINTS:
+        raise UsageError(
+            f"{EFFICIENCY_KEY} has {len(words)} points; the limit is {MOST_POINTS}",
+            keys=(EFFICIENCY_KEY,),
+        )
+    one_size = is_curve(text)
+    for word in words:
+        sizes, _, rate = word.partition(":")
+        size, _, count = f"1x{sizes}".partition("x") if one_size else sizes.partition("x")
+        point, tokens_per_s = (parse_count(size), parse_count(count)), _parse_positive(rate)
+        if not point[0] or not point[1] or tokens_per_s is None or point in points:
+            form = f"{'' if one_size else 'MICRO_BATCH_SIZEx'}MICRO_BATCHES:TOKENS_PER_SECOND"
             raise UsageError(
-                f"{EFFICIENCY_KEY}={text!r}: {word!r} is not MICRO_BATCHES:TOKENS_PER_SECOND,"
-                " each number of micro batches once",
+                f"{EFFICIENCY_KEY}={text!r}: {word!r} is not {form}, each combination once",
                 keys=(EFFICIENCY_KEY,),
-                remedy=f"{EFFICIENCY_KEY}='1:9000 4:11500 16:12000'",
+                remedy=f"{EFFICIENCY_KEY}={CURVE if one_size else SURFACE}",
             )
-        points[count] = tokens_per_s
+        points[point[0], point[1]] = tokens_per_s
     if not points:
         raise UsageError(
             f"{EFFICIENCY_KEY} is empty",
             keys=(EFFICIENCY_KEY,),
-            remedy=f"{EFFICIENCY_KEY}='1:9000 4:11500', or null",
+            remedy=f"{EFFICIENCY_KEY}={CURVE}, or null",
         )
-    return tuple(sorted(points.items()))
+    return points
 
 
-def to_text(points: Sequence[tuple[int, float]]) -> str:
-    """Returns points as the text of `rampup.efficiency`."""
-    return " ".join(f"{micro_batches}:{rate:.12g}" for micro_batches, rate in points)
+def is_curve(text: str) -> bool:
+    """Returns whether `rampup.efficiency` names no micro batch sizes."""
+    return "x" not in text
+
+
+def check_curve(text: str, micro_batch_sizes: Collection[int]) -> None:
+    """Checks that rates without a micro batch size are used for one size only.
+
+    Raises:
+        UsageError: there are several sizes.
+    """
+    if is_curve(text) and len(set(micro_batch_sizes)) > 1:
+        sizes = sorted(set(micro_batch_sizes))
+        raise UsageError(
+            f"{EFFICIENCY_KEY}={text!r} holds for one micro batch size, and there are"
+            f" {', '.join(map(str, sizes[:-1]))} and {sizes[-1]}",
+            keys=(EFFICIENCY_KEY, MICRO_KEY),
+            remedy=f"{EFFICIENCY_KEY}={SURFACE}, with the micro batch size before each x",
+        )
+
+
+def to_text(points: Mapping[Size, float]) -> str:
+    """Returns points as the text of `rampup.efficiency`, with their micro batch sizes."""
+    return " ".join(f"{size}x{count}:{rate:.12g}" for (size, count), rate in sorted(points.items()))
 
 
 def _parse_positive(text: str) -> float | None:

@@ -7,11 +7,13 @@ from functools import cached_property
 from typing import Any
 
 from rampcli.batch.layout import Layout, lay_out
+from rampcli.batch.micro_batch import MicroBatchRule
 from rampcli.batch.misfits import check_fit
 from rampcli.batch.node_policies import UNTIMED, Workload, find_node_policy
 from rampcli.batch.nodes import Clock, Fleet, Work
 from rampcli.batch.notes import plan_notes
-from rampcli.batch.plan import FLEET_KEYS, BatchPlan, check_product
+from rampcli.batch.pipeline import bubble
+from rampcli.batch.plan import FLEET_KEYS, BatchPlan, ParallelSizes, check_product
 from rampcli.batch.ramp import SEMANTICS, RampSchedule, RampStage
 from rampcli.batch.run_settings import BatchSettings, RampSettings, RunLength
 from rampcli.batch.throughput import Throughput
@@ -66,6 +68,7 @@ class TrainingPlan:
         stages: the stages after those in `passed`. All of them fit the fleet.
         ramp: the schedule.
         fleet: nodes that the stages were planned for.
+        micro_batch: how large the micro batch of a stage is.
         passed: stages up to the last finished one that does not fit the fleet. Empty if all fit.
         clock: duration of stages and restarts, or None if no throughput is known.
         restarts_always: processes end at every boundary, not only if the world size changes.
@@ -78,6 +81,7 @@ class TrainingPlan:
     stages: tuple[StagePlan, ...]
     ramp: RampSchedule
     fleet: Fleet
+    micro_batch: MicroBatchRule
     passed: tuple[StageExtent, ...] = ()
     clock: Clock | None = None
     restarts_always: bool = True
@@ -155,9 +159,10 @@ class TrainingPlan:
         Raises:
             UsageError: the batch does not divide.
         """
-        return BatchPlan.divide(
+        return _divide(
             stage.global_batch_size,
-            micro_batch_size=stage.micro_batch_size,
+            self.micro_batch,
+            self.fleet.parallel,
             data_parallel_size=self.fleet.parallel.data_parallel_size(world_size),
         )
 
@@ -174,6 +179,10 @@ class TrainingPlan:
         return self.clock.stage_s(
             work, stage.num_nodes, micro_batch_size=stage.micro_batch_size, fleet=self.fleet
         )
+
+    def bubble(self, stage: StagePlan) -> float:
+        """Returns the share of a stage's steps in which ranks wait for others of their pipeline."""
+        return bubble(self.fleet.parallel, accumulate_grad_batches=stage.accumulate_grad_batches)
 
     def restarts(self) -> int:
         """Returns how often processes restart, or 0 if no clock is known."""
@@ -252,7 +261,7 @@ def plan_training(
     check_fit(layout, walked, nodes, finished=finished, sizes=schedule.scheduled_sizes())
     passed = max((index + 1 for index in range(finished) if nodes[index] is None), default=0)
     stages = [
-        _plan_stage(index, stage, n, micro_batch_size=layout.micro_batch_size, fleet=fleet)
+        _plan_stage(index, stage, n, layout)
         for index, (stage, n) in enumerate(zip(walked, nodes, strict=True))
         if index >= passed and n is not None
     ]
@@ -264,6 +273,7 @@ def plan_training(
         stages=tuple(stages),
         ramp=schedule,
         fleet=fleet,
+        micro_batch=layout.micro_batch,
         passed=tuple(
             StageExtent(**_counts(index, stage)) for index, stage in enumerate(walked[:passed])
         ),
@@ -296,7 +306,7 @@ def _choose_nodes(
             for stage in stages
         ],
         sizes=schedule.scheduled_sizes(),
-        micro_batch_size=layout.micro_batch_size,
+        micro_batch=layout.micro_batch,
         fleet=layout.fleet,
         clock=clock,
     )
@@ -317,12 +327,32 @@ def _counts(index: int, stage: RampStage) -> dict[str, Any]:
     }
 
 
-def _plan_stage(
-    index: int, stage: RampStage, num_nodes: int, *, micro_batch_size: int, fleet: Fleet
-) -> StagePlan:
-    batch = BatchPlan.divide(
+def _divide(
+    global_batch_size: int,
+    micro_batch: MicroBatchRule,
+    parallel: ParallelSizes,
+    *,
+    data_parallel_size: int,
+) -> BatchPlan:
+    """Splits a batch over ranks and micro batches.
+
+    Raises:
+        UsageError: the batch does not divide.
+    """
+    fitting = micro_batch.on(global_batch_size, data_parallel_size, parallel)
+    return BatchPlan.divide(
+        global_batch_size,
+        micro_batch_size=fitting or micro_batch.size,
+        data_parallel_size=data_parallel_size,
+    )
+
+
+def _plan_stage(index: int, stage: RampStage, num_nodes: int, layout: Layout) -> StagePlan:
+    fleet = layout.fleet
+    batch = _divide(
         stage.global_batch_size,
-        micro_batch_size=micro_batch_size,
+        layout.micro_batch,
+        fleet.parallel,
         data_parallel_size=fleet.data_parallel_size(num_nodes),
     )
     return StagePlan(
@@ -330,7 +360,7 @@ def _plan_stage(
         num_nodes=num_nodes,
         world_size=num_nodes * fleet.devices,
         data_parallel_size=batch.data_parallel_size,
-        micro_batch_size=micro_batch_size,
+        micro_batch_size=batch.micro_batch_size,
         accumulate_grad_batches=batch.accumulate_grad_batches,
     )
 

@@ -93,9 +93,11 @@ Plot = Annotated[
     typer.Option(metavar="FILE", help="Plot batch size and nodes to an .svg or .png file."),
 ]
 Measured = Annotated[
-    Path | None,
+    list[Path] | None,
     typer.Option(
-        metavar="RUN_DIR", help="Use the throughput measured in an earlier run.", exists=True
+        metavar="RUN_DIR",
+        help="Use the throughput measured in an earlier run. Repeat it for several runs.",
+        exists=True,
     ),
 ]
 ShowDialects = Annotated[
@@ -154,14 +156,14 @@ def plan(
                 remedy=f"{name} without --what-if",
             )
         if not planning.compare(
-            factory, words, what_if, config_dir=config_dir, measured=measured, as_json=as_json
+            factory, words, what_if, config_dir=config_dir, measured=measured or [], as_json=as_json
         ):
             raise typer.Exit(2)
         return
     resolved = compose_words(factory, words, config_dir=config_dir)
     from rampcli.cli import planning  # imports rich, which is not needed for errors
 
-    if measured is not None:
+    if measured:
         resolved = planning.with_measured(resolved, measured)
     lines: list[str] = []
     if seesaw_factor is not None and not show_seesaw:

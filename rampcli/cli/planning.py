@@ -11,7 +11,7 @@ from rampcli.batch.dialects import translate_plan
 from rampcli.batch.node_policies import NODE_POLICIES
 from rampcli.batch.ramp import RAMP_KEY, RampSchedule
 from rampcli.batch.step_schedule import SCHEDULE_KEY, to_text
-from rampcli.batch.throughput import EFFICIENCY_KEY
+from rampcli.batch.throughput import EFFICIENCY_KEY, RESTART_KEY, check_curve
 from rampcli.batch.throughput import to_text as points_to_text
 from rampcli.batch.training_plan import TrainingPlan
 from rampcli.cli.composing import compose_words
@@ -19,23 +19,29 @@ from rampcli.cli.console import build_console, print_table, say
 from rampcli.cli.pictures import writing_picture
 from rampcli.config.compose import apply_overrides
 from rampcli.config.groups import group_names
-from rampcli.config.layers import sources_named
+from rampcli.config.layers import Precedence, sources_named, stack_of
 from rampcli.config.resolve import resolve
 from rampcli.config.run_plan import Resolved
 from rampcli.config.words import drop_launcher_section, read_values
 from rampcli.errors import Report, UsageError, UsageErrors
-from rampcli.report.measured import measured_points
+from rampcli.report.measured import read_measured
 from rampcli.report.plan_tables import comparison_table
-from rampcli.run_directory import existing_run
 from rampcli.schedule.seesaw import staircase, steps_in_the_limit
 
 
-def with_measured(resolved: Resolved, directory: Path) -> Resolved:
-    """Returns the plan with the throughput of an earlier run."""
+def with_measured(resolved: Resolved, paths: Sequence[Path]) -> Resolved:
+    """Returns the plan with the throughput of earlier runs, and with the time of their restarts.
+
+    `rampup.restart_s` is left as it is if it was typed.
+    """
     with sources_named(resolved.config):
-        points = measured_points(existing_run(directory), resolved.config)
-    words = [f"{EFFICIENCY_KEY}='{points_to_text(points)}'"]
-    return resolve(apply_overrides(resolved.config, words, place=f"measured in {directory}"))
+        measured = read_measured(paths, resolved.config)
+    words = [f"{EFFICIENCY_KEY}='{points_to_text(measured.points)}'"]
+    is_typed = stack_of(resolved.config).precedence(RESTART_KEY) is Precedence.USER
+    if measured.restart_s is not None and not is_typed:
+        words.append(f"{RESTART_KEY}={measured.restart_s}")
+    place = f"measured in {', '.join(map(str, paths))}"
+    return resolve(apply_overrides(resolved.config, words, place=place))
 
 
 def compare(
@@ -44,7 +50,7 @@ def compare(
     what_if: str,
     *,
     config_dir: Path | None,
-    measured: Path | None,
+    measured: Sequence[Path],
     as_json: bool,
 ) -> bool:
     """Prints a plan for each value of a setting, side by side.
@@ -54,7 +60,7 @@ def compare(
         words: overrides of the command line.
         what_if: `KEY=VALUE,VALUE,...`.
         config_dir: the user's option files, or None.
-        measured: run directory to take the throughput from, or None.
+        measured: directories to take the throughput from.
         as_json: print JSON.
 
     Returns:
@@ -81,8 +87,22 @@ def compare(
 
     variants = [(word, plan_with(word)) for word in (f"{key}={text}" for text in texts)]
     _raise_shared_errors([found for _, found in variants])
+    _check_curves([found for _, found in variants if isinstance(found, Resolved)])
     _print_comparison(variants, as_json=as_json)
     return any(isinstance(found, Resolved) for _, found in variants)
+
+
+def _check_curves(variants: Sequence[Resolved]) -> None:
+    """Checks that plans with different micro batch sizes have a throughput for each.
+
+    Raises:
+        UsageError: `rampup.efficiency` has none.
+    """
+    sizes = [stage.micro_batch_size for variant in variants for stage in variant.plan.stages]
+    for variant in variants:
+        if variant.config.rampup.efficiency is not None:
+            with sources_named(variant.config):
+                check_curve(variant.config.rampup.efficiency, sizes)
 
 
 def _print_comparison(

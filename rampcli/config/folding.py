@@ -6,6 +6,7 @@ from typing import Any
 from rampcli.batch.dialects import maxtext_mesh
 from rampcli.batch.dialects.maxtext import ACCUMULATION, ENABLE, SUGGESTED, WORDS, translate
 from rampcli.batch.dialects.spellings import Given, fold_spellings
+from rampcli.batch.micro_batch import LARGEST, STAGE_MICRO_KEY
 from rampcli.batch.per_device import PER_DEVICE
 from rampcli.batch.plan import (
     ACCUMULATE_KEY,
@@ -158,6 +159,7 @@ def _fold_maxtext(folding: _Folding) -> tuple[str, ...]:
         num_devices=_num_devices(values),
         model_parallel_size=_parallel_sizes(values).model_parallel_size,
         settings=values,
+        one_micro_batch=_is_set_as_near(folding, STAGE_MICRO_KEY, source, LARGEST),
     )
     notes = []
     for key, value in meant.items():

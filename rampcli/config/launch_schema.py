@@ -33,11 +33,17 @@ class RampupConfig:
         "Round a batch size that fits no number of nodes down to whole micro batches on every"
         " rank, instead of refusing it.",
     )
+    micro_batch: Literal["fixed", "largest"] = setting(
+        "fixed",
+        "Micro batch of each batch size. `fixed`: `data.micro_batch_size`. `largest`: the largest"
+        " one up to `data.micro_batch_size` that divides the batch on its nodes.",
+    )
     efficiency: str | None = setting(
         None,
-        "Measured throughput of one GPU by micro batches per rank and step, `'1:9000 4:11500'`."
-        " `null`: the same for any number of micro batches.",
-        unit="micro batches : tokens/s",
+        "Measured throughput of one GPU by micro batch size and micro batches per rank and step,"
+        " `'1x1:9000 1x4:11500 8x1:14000'`; or by the latter alone, `'1:9000 4:11500'`, for one"
+        " micro batch size. `null`: the same for all.",
+        unit="micro batch size x micro batches : tokens/s",
     )
     restart_s: float = setting(
         60.0,
@@ -51,7 +57,8 @@ class RampupConfig:
 class ThroughputConfig:
     """Throughput of one GPU, for the hours in a plan.
 
-    `rampup.efficiency` takes precedence, then the first of these that is set.
+    `rampup.efficiency` takes precedence, then the first of these that is set. These are for a GPU
+    that does not wait for others of a pipeline; a plan adds that time.
     """
 
     samples_per_s_per_gpu: float | None = setting(

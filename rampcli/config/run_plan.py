@@ -14,7 +14,7 @@ from rampcli.batch.pipeline import check_pipeline
 from rampcli.batch.plan import ParallelSizes
 from rampcli.batch.quantities import as_written
 from rampcli.batch.run_settings import BatchSettings, RampSettings, RunLength
-from rampcli.batch.throughput import EFFICIENCY_KEY, Throughput, parse_points
+from rampcli.batch.throughput import EFFICIENCY_KEY, Throughput, check_curve, parse_points
 from rampcli.batch.training_plan import StagePlan, TrainingPlan, plan_training
 from rampcli.config.layers import sources_named, stack_of
 from rampcli.config.model_size import flops_per_token
@@ -113,7 +113,7 @@ def run_plan(config: Config, *, consumed_samples: int = 0) -> Resolved:
 
 
 def _plan(config: Config, consumed_samples: int) -> TrainingPlan:
-    model, trainer, parallel, rampup = config.model, config.trainer, config.parallel, config.rampup
+    model, trainer, rampup = config.model, config.trainer, config.rampup
     return plan_training(
         batch=BatchSettings(
             global_batch_size=model.global_batch_size,
@@ -125,15 +125,12 @@ def _plan(config: Config, consumed_samples: int) -> TrainingPlan:
             step_batch_size_schedule=model.step_batch_size_schedule,
             semantics=rampup.semantics,
             decrease_batch_size_if_needed=rampup.decrease_batch_size_if_needed,
+            micro_batch=rampup.micro_batch,
         ),
         fleet=Fleet(
             num_nodes=trainer.num_nodes,
             devices=trainer.devices,
-            parallel=ParallelSizes(
-                tensor=parallel.tensor_parallel_size,
-                pipeline=parallel.pipeline_parallel_size,
-                context=parallel.context_parallel_size,
-            ),
+            parallel=_parallel_sizes(config),
         ),
         node_policy=rampup.node_policy,
         sequence_length=config.data.sequence_length,
@@ -149,6 +146,19 @@ def _plan(config: Config, consumed_samples: int) -> TrainingPlan:
     )
 
 
+def _parallel_sizes(config: Config) -> ParallelSizes:
+    parallel = config.parallel
+    ranks, parts = parallel.pipeline_parallel_size, parallel.num_pipeline_microbatches
+    return ParallelSizes(
+        tensor=parallel.tensor_parallel_size,
+        pipeline=ranks,
+        context=parallel.context_parallel_size,
+        virtual_pipeline=parallel.virtual_pipeline_parallel_size if ranks > 1 else 1,
+        # Parts that do not fill the pipeline are refused below, by `check_pipeline`.
+        pipeline_microbatches=parts if parts and ranks > 1 and parts % ranks == 0 else 1,
+    )
+
+
 def throughput_of(config: Config) -> Throughput | None:
     """Returns the throughput of one GPU according to the settings, or None if they do not say."""
     throughput, peak = config.throughput, config.trainer.peak_tflops
@@ -159,15 +169,17 @@ def throughput_of(config: Config) -> Throughput | None:
             basis=f"{EFFICIENCY_KEY} ({stack_of(config).entry(EFFICIENCY_KEY).place})",
         )
     if throughput.samples_per_s_per_gpu is not None:
-        return Throughput(
-            points=((1, throughput.samples_per_s_per_gpu * sequence_length),),
+        return Throughput.constant(
+            throughput.samples_per_s_per_gpu * sequence_length,
+            has_bubble=False,
             basis=f"{throughput.samples_per_s_per_gpu:g} samples/s per GPU, as declared",
         )
     if throughput.mfu is None or peak is None:
         return None
     flops = flops_per_token(config.model, sequence_length=sequence_length)
-    return Throughput(
-        points=((1, throughput.mfu * peak * 1e12 / flops),),
+    return Throughput.constant(
+        throughput.mfu * peak * 1e12 / flops,
+        has_bubble=False,
         basis=f"an estimate from FLOPs, at {throughput.mfu:.0%} of {peak:g} TFLOP/s per GPU,"
         " as declared",
     )
@@ -183,6 +195,9 @@ def _check_stages(resolved: Resolved, stages: Sequence[StagePlan]) -> None:
         )
     with report.noting():
         check_stages(config, stages)
+    with report.noting():
+        if config.rampup.efficiency is not None:
+            check_curve(config.rampup.efficiency, [stage.micro_batch_size for stage in stages])
     with report.noting():
         for stage in stages:
             try:

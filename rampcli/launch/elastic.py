@@ -80,6 +80,7 @@ def _check_world(resolved: Resolved, stages: Sequence[StagePlan], world_size: in
             num_nodes=-(-world_size // resolved.config.trainer.devices),
             world_size=world_size,
             data_parallel_size=batch.data_parallel_size,
+            micro_batch_size=batch.micro_batch_size,
             accumulate_grad_batches=batch.accumulate_grad_batches,
         )
         check_stages(resolved.config, [resized])

@@ -1,13 +1,20 @@
-"""Reads the throughput that an earlier run measured, from which a plan estimates hours."""
+"""Reads the throughput and the restarts that earlier runs measured, for the hours of a plan."""
 
 from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
 from statistics import median
+from typing import Any
 
+from rampcli.batch.throughput import Size
 from rampcli.config import snapshot
 from rampcli.config.schema import Config
-from rampcli.config.settings import leaves
-from rampcli.errors import UsageError
-from rampcli.run_directory import RunDirectory, read_rows
+from rampcli.config.settings import leaves, shown
+from rampcli.errors import DamagedFileError, UsageError
+from rampcli.records import POSITIVE, RATE, read_json
+from rampcli.run_directory import RunDirectory, existing_run, read_rows
 
 SAME_KEYS = (
     "model.num_",
@@ -15,50 +22,183 @@ SAME_KEYS = (
     "model.ffn_hidden_size",
     "model.vocab_size",
     "data.sequence_length",
-    "data.micro_batch_size",
+    "optim.optimizer",
+    "trainer.precision",
+    "trainer.compile",
+    "trainer.activation_checkpointing",
+    "trainer.accumulate_reduce",
+    "parallel.",
 )
-"""Beginnings of the keys that decide throughput: both runs must have the same values."""
+"""Beginnings of the keys that decide throughput: all runs must have the same values."""
 WARM_UP_STEPS = 3
 """Steps at the start of a stage that are not counted, while memory and caches warm up."""
+TUNE_FILE = "tune.json"
+TUNE = {
+    "device_name": (str, None),
+    "points": [
+        {
+            "micro_batch_size": POSITIVE,
+            "accumulate_grad_batches": POSITIVE,
+            "tokens_per_s_per_gpu": RATE,
+        }
+    ],
+}
 
 
-def measured_points(run: RunDirectory, config: Config) -> tuple[tuple[int, float], ...]:
-    """Returns pairs of micro batches per rank and the median tokens per second per GPU.
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Measured:
+    """What earlier runs measured.
+
+    Attributes:
+        points: median tokens per second per GPU.
+        restart_s: median seconds that training lost at a stage boundary, or None without one.
+    """
+
+    points: dict[Size, float]
+    restart_s: float | None
+
+
+def read_measured(paths: Sequence[Path], config: Config) -> Measured:
+    """Returns the throughput and restarts of runs and of tune results, all together.
 
     Args:
-        run: earlier run.
-        config: resolved settings of the run that is planned. Model, sequence length and micro batch
-            size must be those of the earlier run.
+        paths: run directories, and folders of `config.yaml` and `tune.json`. A point that several
+            of them have is their median.
+        config: resolved settings of the run that is planned.
 
     Raises:
-        UsageError: the earlier run has too few steps, or another model, sequence length or micro
-            batch size.
+        UsageError: a folder is no run directory or has no throughput, or it is the one of another
+            model, optimiser, precision, mesh or device.
+        DamagedFileError: a file is damaged.
     """
-    rates = defaultdict(list)
+    found: dict[Size, list[float]] = defaultdict(list)
+    lost_s: list[float] = []
+    devices: dict[str, Path] = {}
+    for path in paths:
+        run = existing_run(path)
+        theirs = snapshot.read(run.config)
+        tune = _read_tune(run)
+        points = {**_run_points(run, theirs), **tune.points}
+        if not points:
+            raise UsageError(
+                f"--measured {path}: no stage has more than {WARM_UP_STEPS} steps,"
+                f" and there is no {TUNE_FILE}",
+                remedy="the directory of a longer run",
+            )
+        _check_same(path, theirs, config)
+        _check_accelerator(run, theirs, config)
+        for name in (*tune.device_names, *_device_names(run)):
+            devices.setdefault(name, path)
+        for point, rate in points.items():
+            found[point].append(rate)
+        lost_s += _lost_s(run)
+    _check_devices(devices)
+    return Measured(
+        points={point: round(median(rates), 1) for point, rates in sorted(found.items())},
+        restart_s=round(median(lost_s), 3) if lost_s else None,
+    )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Tune:
+    """What a tune result holds; empty without one."""
+
+    points: dict[Size, float]
+    device_names: tuple[str, ...]
+
+
+def _read_tune(run: RunDirectory) -> _Tune:
+    with suppress(FileNotFoundError):
+        tune = read_json(run.path / TUNE_FILE, TUNE)
+        rates = defaultdict(list)
+        for one in tune["points"]:
+            point = one["micro_batch_size"], one["accumulate_grad_batches"]
+            rates[point].append(one["tokens_per_s_per_gpu"])
+        name = tune["device_name"]
+        return _Tune(
+            points={point: median(several) for point, several in rates.items()},
+            device_names=() if name is None else (name,),
+        )
+    return _Tune(points={}, device_names=())
+
+
+def _run_points(run: RunDirectory, config: Config) -> dict[Size, float]:
+    """Returns the median rates in metrics.jsonl, without the first steps of each stage."""
+    parallel = config.parallel
+    model_ranks = (
+        parallel.tensor_parallel_size
+        * parallel.pipeline_parallel_size
+        * parallel.context_parallel_size
+    )
+    rates: dict[Size, list[float]] = defaultdict(list)
     steps: dict[tuple[int, int], int] = defaultdict(int)
     for row in read_rows(run.metrics):
-        steps[row["stage"], row["world_size"]] += 1
-        if steps[row["stage"], row["world_size"]] > WARM_UP_STEPS:
-            rates[row["accumulate_grad_batches"]].append(row["tokens_per_s"] / row["world_size"])
-    if not rates:
-        raise UsageError(
-            f"--measured {run.path}: no stage has more than {WARM_UP_STEPS} steps",
-            remedy="the directory of a longer run",
-        )
-    theirs, ours = dict(leaves(snapshot.read(run.config))), dict(leaves(config))
-    for key in ours:
-        if (
-            key.startswith(SAME_KEYS)
-            and theirs[key] is not None
-            and ours[key] is not None
-            and theirs[key] != ours[key]
-        ):
-            raise UsageError(
-                f"--measured {run.path}: that run had {key}={theirs[key]}, and this one has"
-                f" {ours[key]}",
-                keys=(key,),
-                remedy=f"the directory of a run with {key}={ours[key]}",
+        world_size, count = row["world_size"], row["accumulate_grad_batches"]
+        steps[row["stage"], world_size] += 1
+        micro, rest = divmod(row["global_batch_size"] * model_ranks, world_size * count)
+        if rest or not micro:
+            raise DamagedFileError(
+                f"{run.metrics} is damaged: the batch of {row['global_batch_size']} samples in step"
+                f" {row['step']} does not divide into {count} micro batches on {world_size}"
+                " processes"
             )
-    return tuple(
-        (micro_batches, round(median(found), 1)) for micro_batches, found in sorted(rates.items())
-    )
+        if steps[row["stage"], world_size] > WARM_UP_STEPS:
+            rates[micro, count].append(row["tokens_per_s"] / world_size)
+    return {point: median(several) for point, several in rates.items()}
+
+
+def _check_same(path: Path, theirs: Config, ours: Config) -> None:
+    """Checks that an earlier run had the same settings as far as they decide throughput."""
+    earlier = dict(leaves(theirs))
+    for key, value in leaves(ours):
+        if key.startswith(SAME_KEYS) and earlier[key] != value:
+            raise UsageError(
+                f"--measured {path}: that run had {key}={shown(earlier[key])}, and this one has"
+                f" {shown(value)}",
+                keys=(key,),
+                remedy=f"the directory of a run with {key}={shown(value)}",
+            )
+
+
+def _check_accelerator(run: RunDirectory, theirs: Config, ours: Config) -> None:
+    """Checks that an earlier run trained on the kind of device that is asked for, if one is."""
+    wanted = ours.trainer.accelerator
+    kinds = {_kind(row["device"]) for row in _starts(run) if "device" in row}
+    for kind in sorted(kinds or {theirs.trainer.accelerator}):
+        if "auto" not in (kind, wanted) and kind != wanted:
+            raise UsageError(
+                f"--measured {run.path}: that run trained on the {kind}, and this one has"
+                f" trainer.accelerator={wanted}",
+                keys=("trainer.accelerator",),
+                remedy=f"the directory of a run with trainer.accelerator={wanted}",
+            )
+
+
+def _check_devices(places: dict[str, Path]) -> None:
+    if len(places) > 1:
+        named = " and ".join(f"{name} ({path})" for name, path in places.items())
+        raise UsageError(
+            f"--measured: throughputs of different devices cannot be combined: {named}",
+            remedy="the directories of runs on one kind of device",
+        )
+
+
+def _device_names(run: RunDirectory) -> Iterator[str]:
+    for row in _starts(run):
+        if row.get("device_name") is not None:
+            yield row["device_name"]
+
+
+def _lost_s(run: RunDirectory) -> list[float]:
+    """Returns the seconds that each boundary cost."""
+    rows = (row for row in read_rows(run.events) if row["event"] == "boundary")
+    return [max(0.0, row["lost_s"]) for row in rows]
+
+
+def _starts(run: RunDirectory) -> list[dict[str, Any]]:
+    return [row for row in read_rows(run.events) if row["event"] == "start"]
+
+
+def _kind(device: str) -> str:
+    """Returns the `trainer.accelerator` of a torch device such as `cuda:0`."""
+    return "cpu" if device == "cpu" else "gpu"

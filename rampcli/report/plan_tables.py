@@ -8,8 +8,11 @@ from rich.table import Table
 
 from rampcli.batch.loading import reader_of_each_host
 from rampcli.batch.node_policies import NODE_POLICIES, POLICY_KEY
+from rampcli.batch.notes import accumulation_notes
 from rampcli.batch.quantities import as_written, shorten
+from rampcli.batch.throughput import RESTART_KEY
 from rampcli.batch.training_plan import StagePlan, TrainingPlan
+from rampcli.config.layers import DEFAULT, stack_of
 from rampcli.config.run_plan import Resolved
 from rampcli.config.stage_memory import fullest_stage
 from rampcli.errors import UsageError
@@ -96,6 +99,7 @@ def _columns(resolved: Resolved) -> list[Column]:
     largest = max(stage.global_batch_size for stage in resolved.plan.stages)
     return [
         *_batch_columns(resolved.plan),
+        *_pipeline_columns(resolved.plan),
         *_loading_columns(resolved),
         *_time_columns(resolved.plan),
         _memory_column(resolved),
@@ -119,6 +123,13 @@ def _batch_columns(plan: TrainingPlan) -> list[Column]:
         Column("steps", lambda stage: _count(stage.steps), totals.steps),
         Column("tokens", lambda stage: _tokens(stage.samples, plan), totals.tokens, rank=3),
     ]
+
+
+def _pipeline_columns(plan: TrainingPlan) -> list[Column]:
+    """Returns the share of a step in which ranks are idle, if there is a pipeline."""
+    if plan.fleet.parallel.pipeline == 1:
+        return []
+    return [Column("bubble", lambda stage: f"{plan.bubble(stage):.1%}", rank=1)]
 
 
 def _loading_columns(resolved: Resolved) -> list[Column]:
@@ -221,8 +232,10 @@ def plan_summary(resolved: Resolved) -> list[str]:
     if plan.clock is not None:
         restarts = 0 if plan.end_sample is None else plan.restarts()
         counted = f"{restarts} restart{'s' if restarts != 1 else ''} of {plan.clock.restart_s:g} s"
+        place = stack_of(config).entry(RESTART_KEY).place
+        counted += "" if place == DEFAULT else f" ({place})"
         included = f"; the total counts {counted}" if restarts else ""
-        lines.append(f"hours: {plan.clock.throughput.basis}{included}")
+        lines.append(f"hours: {plan.clock.throughput.basis}{_bubble_included(plan)}{included}")
     lines += _describe_reading(resolved)
     if plan.passed:
         lines.append(
@@ -230,20 +243,35 @@ def plan_summary(resolved: Resolved) -> list[str]:
             " they are not shown"
         )
     if config.parallel.num_pipeline_microbatches is not None:
-        microbatches = config.parallel.num_pipeline_microbatches
-        micro = plan.stages[-1].micro_batch_size
+        parts = config.parallel.num_pipeline_microbatches
+        sizes = sorted({stage.micro_batch_size for stage in plan.stages})
+        samples, shares = (
+            " to ".join(dict.fromkeys(map(str, (ends[0], ends[-1]))))
+            for ends in (sizes, [size // parts for size in sizes])
+        )
         lines.append(
-            f"note: the pipeline splits a rank's micro batch of {micro} samples"
-            f" into {microbatches} parts of {micro // microbatches}"
+            f"note: the pipeline splits a rank's micro batch of {samples} samples"
+            f" into {parts} parts of {shares}"
         )
     policy = NODE_POLICIES[config.rampup.node_policy]
     if policy.weighs_restarts and plan.clock is None:
         lines.append(
             f"note: no throughput is known, so {POLICY_KEY}={policy.name} does not weigh restarts"
         )
+    most = max(stage.accumulate_grad_batches for stage in plan.stages)
+    # In a pipeline, more micro batches make the bubble smaller, too.
+    advice = accumulation_notes(most) if plan.fleet.parallel.pipeline == 1 else []
     return lines + [
-        f"note: {note}" for note in (*plan.notes, *resolved.notes, *memory_notes(resolved))
+        f"note: {note}" for note in (*plan.notes, *resolved.notes, *advice, *memory_notes(resolved))
     ]
+
+
+def _bubble_included(plan: TrainingPlan) -> str:
+    if plan.clock is None or plan.fleet.parallel.pipeline == 1:
+        return ""
+    if plan.clock.throughput.has_bubble:
+        return ", which contains the bubble of its pipeline"
+    return ", plus the bubble of the pipeline"
 
 
 def _describe_reading(resolved: Resolved) -> list[str]:
@@ -285,40 +313,44 @@ def _describe_reading(resolved: Resolved) -> list[str]:
 
 def comparison_table(variants: Sequence[tuple[str, Resolved | UsageError]]) -> Table:
     """Returns a table of plans, one per row. A variant that does not fit has no figures."""
-    table = build_table(
-        "",
-        "nodes",
-        "GPUs",
-        "batch",
-        "accum",
-        "memory",
-        "samples",
-        "steps",
-        "tokens",
-        "hours",
-        "GPU-hours",
-        left=("", "nodes"),
-    )
+    columns = _compared([found for _, found in variants if isinstance(found, Resolved)])
+    table = build_table("", *columns, left=("", "nodes"))
     for name, resolved in variants:
         if isinstance(resolved, UsageError):
             table.add_row(name, "does not fit")
-            continue
-        plan, totals = resolved.plan, plan_totals(resolved.plan)
-        last = plan.stages[-1]
-        table.add_row(
-            name,
-            _list_nodes([stage.num_nodes for stage in plan.stages]),
-            str(plan.largest_world_size),
-            str(last.global_batch_size),
-            str(last.accumulate_grad_batches),
-            memory_cell(resolved, fullest_stage(resolved)),
-            totals.samples,
-            totals.steps,
-            totals.tokens,
-            totals.hours,
-            totals.gpu_hours,
-        )
+        else:
+            table.add_row(name, *(cell(resolved) for cell in columns.values()))
     return table
+
+
+def _compared(plans: Sequence[Resolved]) -> dict[str, Callable[[Resolved], str]]:
+    """Returns the columns of a comparison by name.
+
+    They include the micro batch if it differs, and the bubble if there is a pipeline.
+    """
+
+    def last(resolved: Resolved) -> StagePlan:
+        return resolved.plan.stages[-1]
+
+    columns: dict[str, Callable[[Resolved], str]] = {
+        "nodes": lambda one: _list_nodes([stage.num_nodes for stage in one.plan.stages]),
+        "GPUs": lambda one: str(one.plan.largest_world_size),
+        "batch": lambda one: str(last(one).global_batch_size),
+        "micro": lambda one: str(last(one).micro_batch_size),
+        "accum": lambda one: str(last(one).accumulate_grad_batches),
+        "bubble": lambda one: f"{one.plan.bubble(last(one)):.1%}",
+        "memory": lambda one: memory_cell(one, fullest_stage(one)),
+        "samples": lambda one: plan_totals(one.plan).samples,
+        "steps": lambda one: plan_totals(one.plan).steps,
+        "tokens": lambda one: plan_totals(one.plan).tokens,
+        "hours": lambda one: plan_totals(one.plan).hours,
+        "GPU-hours": lambda one: plan_totals(one.plan).gpu_hours,
+    }
+    if len({columns["micro"](one) for one in plans}) < 2:
+        del columns["micro"]
+    if all(one.plan.fleet.parallel.pipeline == 1 for one in plans):
+        del columns["bubble"]
+    return columns
 
 
 def _list_nodes(nodes: Sequence[int]) -> str:

@@ -21,7 +21,9 @@ def small_runs(draw):
     works = [Work(global_batch_size=size, samples=draw(st.integers(1, 4000))) for size in sizes]
     points = draw(st.dictionaries(st.integers(1, 12), st.floats(1, 100), min_size=1, max_size=4))
     clock = Clock(
-        throughput=Throughput(points=tuple(sorted(points.items())), basis="a test"),
+        throughput=Throughput(
+            points={(micro, count): rate for count, rate in points.items()}, basis="a test"
+        ),
         sequence_length=draw(st.integers(1, 4)),
         restart_s=draw(st.floats(0, 400)),
         restarts_always=draw(st.booleans()),
@@ -90,7 +92,7 @@ def exactly_timed_runs(draw):
         "fleet": fleet,
         "clock": Clock(
             throughput=Throughput(
-                points=tuple(zip((1, 2, 4, 8), rates, strict=True)), basis="a test"
+                points={(1, 1 << power): rate for power, rate in enumerate(rates)}, basis="a test"
             ),
             sequence_length=1,
             restart_s=draw(st.integers(0, 32)) / 8,
@@ -113,7 +115,7 @@ def test_best_uses_the_fewest_node_seconds_among_the_fastest_choices(run):
 
 
 def test_best_leaves_nodes_free_that_make_a_stage_no_faster():
-    same_rate_of_all = Throughput(points=((1, 10.0), (2, 20.0), (4, 40.0)), basis="a test")
+    same_rate_of_all = Throughput(points={(1, 1): 10.0, (1, 2): 20.0, (1, 4): 40.0}, basis="a test")
     clock = replace(EVEN, throughput=same_rate_of_all)
     for samples in (64, None):
         assert chosen(
@@ -128,7 +130,7 @@ def test_best_leaves_nodes_free_that_make_a_stage_no_faster():
 def test_best_keeps_fewer_nodes_if_restarts_cost_as_much_as_more_nodes_save(
     restart_s, sizes, with_more_nodes
 ):
-    throughput = Throughput(points=((1, 1.0), (2, 2.0), (4, 3.0)), basis="a test")
+    throughput = Throughput(points={(1, 1): 1.0, (1, 2): 2.0, (1, 4): 3.0}, basis="a test")
     clock = Clock(
         throughput=throughput, sequence_length=1, restart_s=restart_s, restarts_always=False
     )

@@ -48,9 +48,10 @@ def test_the_seconds_of_a_stage_are_its_samples_over_the_rate_of_its_micro_batch
     nodes, accumulate, micro, samples
 ):
     fleet = fleet_of(8, 4, tensor=2)
-    clock = replace(EVEN, throughput=Throughput(points=((1, 900.0), (8, 1200.0)), basis="a test"))
+    points = {(1, 1): 900.0, (1, 8): 1200.0, (4, 1): 1500.0}
+    clock = replace(EVEN, throughput=Throughput(points=points, basis="a test"))
     work = Work(global_batch_size=micro * nodes * 2 * accumulate, samples=samples)
-    rate = nodes * 4 * clock.throughput.tokens_per_s_per_gpu(accumulate)
+    rate = nodes * 4 * clock.throughput.tokens_per_s_per_gpu(accumulate, micro_batch_size=micro)
     assert clock.stage_s(work, nodes, micro_batch_size=micro, fleet=fleet) == pytest.approx(
         samples * 100 / rate
     )
@@ -58,6 +59,19 @@ def test_the_seconds_of_a_stage_are_its_samples_over_the_rate_of_its_micro_batch
     assert clock.stage_s(endless, nodes, micro_batch_size=micro, fleet=fleet) == pytest.approx(
         100 / rate
     )
+
+
+def test_a_stage_takes_longer_by_the_bubble_unless_its_throughput_contains_it():
+    fleet = fleet_of(1, 8, pipeline=4, pipeline_microbatches=4)
+    work = Work(global_batch_size=16, samples=1600)
+
+    def seconds(fleet, **facts):
+        clock = replace(EVEN, throughput=Throughput.constant(1000.0, basis="a test", **facts))
+        return clock.stage_s(work, 1, micro_batch_size=4, fleet=fleet)
+
+    busy_s = 1600 * 100 / (8 * 1000)
+    assert seconds(fleet) == busy_s
+    assert seconds(fleet, has_bubble=False) == pytest.approx(busy_s * (8 + 3) / 8)
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,6 @@
 import pytest
 
-from rampcli.batch.notes import MOST_SHOWN, plan_notes
+from rampcli.batch.notes import MANY_MICRO_BATCHES, MOST_SHOWN, accumulation_notes, plan_notes
 from rampcli.batch.ramp import RampSchedule
 from rampcli.batch.run_settings import RunLength
 
@@ -36,3 +36,10 @@ def test_decreased_sizes_are_named_with_the_sizes_that_run_instead():
     )
     (note,) = notes(ramp)
     assert note.endswith(": 6 to 4, 18 to 16")
+
+
+def test_many_micro_batches_per_step_call_for_larger_ones():
+    assert accumulation_notes(MANY_MICRO_BATCHES - 1) == []
+    (note,) = accumulation_notes(MANY_MICRO_BATCHES)
+    assert note.startswith("16 micro batches per step add no throughput")
+    assert "data.micro_batch_size" in note

@@ -5,6 +5,7 @@ from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
 from rampcli.batch.layout import Layout
+from rampcli.batch.micro_batch import MicroBatchRule
 from rampcli.batch.node_policies import find_node_policy
 from rampcli.batch.nodes import Fleet
 from rampcli.batch.plan import ParallelSizes
@@ -358,7 +359,7 @@ def test_a_layout_fits_exactly_if_every_batch_size_has_nodes(run):
     layout = Layout(
         ramp=run["rampup"],
         target=run["target"],
-        micro_batch_size=run["micro"],
+        micro_batch=MicroBatchRule(size=run["micro"]),
         fleet=run["fleet"],
         policy=find_node_policy(run["policy"]),
     )

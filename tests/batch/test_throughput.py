@@ -1,65 +1,81 @@
+from itertools import product
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rampcli.batch.throughput import Throughput, parse_points, to_text
+from rampcli.batch.throughput import (
+    EFFICIENCY_KEY,
+    MOST_POINTS,
+    Throughput,
+    check_curve,
+    parse_points,
+    to_text,
+)
 from rampcli.errors import UsageError
 
-COUNTS = st.integers(1, 200)
+MICRO, COUNTS = st.integers(1, 64), st.integers(1, 200)
 RATES = st.floats(1, 1e6)
-POINTS = st.dictionaries(COUNTS, RATES, min_size=1, max_size=6).map(
-    lambda points: tuple(sorted(points.items()))
-)
+POINTS = st.dictionaries(st.tuples(MICRO, COUNTS), RATES, min_size=1, max_size=6)
+ROUNDING = 1 - 1e-9
 
 
-def throughput(points):
-    return Throughput(points=points, basis="a test")
+def rate(points, micro, count):
+    measured = Throughput(points=points, basis="a test")
+    return measured.tokens_per_s_per_gpu(count, micro_batch_size=micro)
+
+
+def rising(points):
+    """Returns points that are at least as fast as all points with smaller sizes."""
+    return {
+        (micro, count): max(
+            rate for (one, other), rate in points.items() if one <= micro and other <= count
+        )
+        for micro, count in points
+    }
 
 
 @given(points=POINTS)
 def test_the_rate_at_a_point_is_the_given_one(points):
-    assert [throughput(points).tokens_per_s_per_gpu(count) for count, _ in points] == [
-        rate for _, rate in points
-    ]
+    assert {point: rate(points, *point) for point in points} == points
 
 
-@given(points=POINTS, beyond=st.integers(0, 1000))
-def test_the_rate_is_constant_before_the_first_point_and_after_the_last(points, beyond):
-    measured = throughput(points)
-    assert measured.tokens_per_s_per_gpu(points[-1][0] + beyond) == points[-1][1]
-    assert measured.tokens_per_s_per_gpu(max(1, points[0][0] - beyond)) == points[0][1]
+@given(points=POINTS, micro=MICRO, count=COUNTS, beyond=st.integers(0, 1000))
+def test_the_rate_is_constant_beyond_the_outermost_points(points, micro, count, beyond):
+    sizes, counts = zip(*points, strict=True)
+    assert rate(points, max(sizes) + beyond, count) == rate(points, max(sizes), count)
+    assert rate(points, micro, max(counts) + beyond) == rate(points, micro, max(counts))
+    assert rate(points, max(1, min(sizes) - beyond), count) == rate(points, min(sizes), count)
+    assert rate(points, micro, max(1, min(counts) - beyond)) == rate(points, micro, min(counts))
 
 
-@given(left=RATES, right=RATES, first=COUNTS, gap=COUNTS, data=st.data())
-def test_the_rate_between_two_points_is_interpolated_linearly(left, right, first, gap, data):
-    step = data.draw(st.integers(0, gap))
-    rate = throughput(((first, left), (first + gap, right))).tokens_per_s_per_gpu(first + step)
-    assert rate * gap == pytest.approx(left * (gap - step) + right * step)
-
-
-@given(points=POINTS, count=COUNTS)
-def test_more_micro_batches_are_never_slower_if_the_points_rise(points, count):
-    rising = throughput(
-        tuple(zip((count for count, _ in points), sorted(rate for _, rate in points), strict=True))
-    )
-    assert rising.tokens_per_s_per_gpu(count + 1) >= rising.tokens_per_s_per_gpu(count) * (
-        1 - 1e-12
-    )
+@given(points=POINTS.map(rising), micro=MICRO, count=COUNTS)
+def test_larger_sizes_are_never_slower_if_no_larger_point_is(points, micro, count):
+    here = rate(points, micro, count) * ROUNDING
+    assert rate(points, micro + 1, count) >= here
+    assert rate(points, micro, count + 1) >= here
 
 
 @given(
-    points=POINTS,
-    samples=st.integers(1, 10**12),
-    length=st.integers(1, 8192),
-    world=st.integers(1, 4096),
-    count=COUNTS,
+    exchange=st.floats(0, 10),
+    each=st.floats(0, 10),
+    per_sample=st.floats(0.01, 10),
+    sizes=st.lists(MICRO, min_size=2, max_size=4, unique=True),
+    counts=st.lists(COUNTS, min_size=2, max_size=4, unique=True),
+    data=st.data(),
 )
-def test_seconds_multiplied_by_the_rate_give_the_tokens(points, samples, length, world, count):
-    measured = throughput(points)
-    seconds = measured.seconds(
-        samples, sequence_length=length, world_size=world, micro_batches=count
-    )
-    assert seconds * world * measured.tokens_per_s_per_gpu(count) == pytest.approx(samples * length)
+def test_a_step_that_takes_an_exchange_and_its_micro_batches_is_predicted_from_few_points(
+    exchange, each, per_sample, sizes, counts, data
+):
+    def true_rate(micro, count):
+        return micro * count / (exchange + count * (each + per_sample * micro))
+
+    row = data.draw(st.sampled_from(sizes))
+    measured = {(micro, counts[0]) for micro in sizes} | {(row, count) for count in counts}
+    points = {point: true_rate(*point) for point in measured}
+    micro = data.draw(st.integers(min(sizes), max(sizes)))
+    count = data.draw(st.integers(min(counts), max(counts)))
+    assert rate(points, micro, count) == pytest.approx(true_rate(micro, count), rel=1e-6)
 
 
 @given(
@@ -67,15 +83,32 @@ def test_seconds_multiplied_by_the_rate_give_the_tokens(points, samples, length,
     samples=st.integers(1, 10**9),
     more=st.integers(1, 10**9),
     world=st.integers(1, 64),
+    micro=MICRO,
     count=COUNTS,
 )
-def test_more_samples_take_longer_and_more_gpus_take_less_time(points, samples, more, world, count):
+def test_seconds_are_tokens_over_the_rate_of_all_gpus(points, samples, more, world, micro, count):
+    measured = Throughput(points=points, basis="a test")
+
     def seconds(samples, world):
-        return throughput(points).seconds(
-            samples, sequence_length=128, world_size=world, micro_batches=count
+        return measured.seconds(
+            samples,
+            sequence_length=128,
+            world_size=world,
+            micro_batches=count,
+            micro_batch_size=micro,
         )
 
+    assert seconds(samples, world) * world * rate(points, micro, count) == pytest.approx(
+        samples * 128
+    )
     assert seconds(samples + more, world) > seconds(samples, world) > seconds(samples, world + 1)
+
+
+def test_a_larger_micro_batch_is_faster_although_a_step_has_fewer_of_them():
+    points = parse_points("1x1:9000 1x4:11500 8x1:14000")
+    rates = [rate(points, micro, 32 // micro) for micro in (1, 2, 4, 8)]
+    assert rates == sorted(rates)
+    assert rates[0] < rates[-1]
 
 
 @given(
@@ -84,20 +117,28 @@ def test_more_samples_take_longer_and_more_gpus_take_less_time(points, samples, 
     shuffle=st.randoms(use_true_random=False),
 )
 def test_points_are_read_in_any_order_between_blanks_or_commas(points, separator, shuffle):
-    words = [f"{count}:{rate!r}" for count, rate in points]
+    words = [f"{micro}x{count}:{rate!r}" for (micro, count), rate in points.items()]
     shuffle.shuffle(words)
     assert parse_points(separator.join(words)) == points
 
 
 def test_numbers_of_points_may_have_units():
-    assert parse_points("1:9K 4:11.5K 1K:0.012M") == ((1, 9000.0), (4, 11500.0), (1000, 12000.0))
-    assert parse_points("1:0.25 2:1e3") == ((1, 0.25), (2, 1000.0))
+    assert parse_points("1x1:9K 2x4:11.5K 1x1K:0.012M") == {
+        (1, 1): 9000.0,
+        (2, 4): 11500.0,
+        (1, 1000): 12000.0,
+    }
+
+
+@given(points=st.dictionaries(COUNTS, RATES, min_size=1, max_size=6), micro=MICRO, count=COUNTS)
+def test_points_without_a_micro_batch_size_hold_for_every_size(points, micro, count):
+    read = parse_points(" ".join(f"{count}:{rate!r}" for count, rate in points.items()))
+    assert rate(read, micro, count) == rate(read, 1, count)
+    assert {count: rate(read, micro, count) for count in points} == points
 
 
 @given(
-    points=st.dictionaries(COUNTS, st.integers(1, 999_999), min_size=1).map(
-        lambda points: tuple(sorted(points.items()))
-    )
+    points=st.dictionaries(st.tuples(MICRO, COUNTS), st.integers(1, 999_999), min_size=1),
 )
 def test_points_written_as_text_are_read_back_unchanged(points):
     assert parse_points(to_text(points)) == points
@@ -123,20 +164,44 @@ def test_points_written_as_text_are_read_back_unchanged(points):
         ("1:1e999", "1:1e999"),
         ("1:9000:2", "1:9000:2"),
         ("1:9000 4:9500 1:9100", "1:9100"),
+        ("1x1:9000 4:11500", "4:11500"),
+        ("1:9000 1x4:11500", "1:9000"),
+        ("x1:9000", "x1:9000"),
+        ("0x1:9000", "0x1:9000"),
+        ("1x0:9000", "1x0:9000"),
+        ("1x2x3:9000", "1x2x3:9000"),
+        ("1x1:9000 01x1:9100", "01x1:9100"),
     ],
 )
-def test_an_invalid_or_repeated_entry_is_refused_by_name(text, word):
+def test_an_invalid_or_repeated_entry_and_a_mixture_of_both_forms_are_refused(text, word):
+    form = ("MICRO_BATCH_SIZEx" if "x" in text else "") + "MICRO_BATCHES:TOKENS_PER_SECOND"
     with pytest.raises(UsageError) as refusal:
         parse_points(text)
-    assert (
-        f"rampup.efficiency={text!r}: {word!r} is not MICRO_BATCHES:TOKENS_PER_SECOND"
-        in refusal.value.message
-    )
-    assert refusal.value.keys == ("rampup.efficiency",)
-    assert parse_points(refusal.value.remedy.removeprefix("rampup.efficiency=").strip("'"))
+    assert f"{EFFICIENCY_KEY}={text!r}: {word!r} is not {form}" in refusal.value.message
+    assert refusal.value.keys == (EFFICIENCY_KEY,)
+    assert parse_points(refusal.value.remedy.removeprefix(f"{EFFICIENCY_KEY}=").strip("'"))
 
 
 @pytest.mark.parametrize("text", ["", "  ", ",", " , "])
 def test_an_empty_list_of_points_is_refused(text):
     with pytest.raises(UsageError, match=r"rampup.efficiency is empty"):
         parse_points(text)
+
+
+def test_more_points_than_a_surface_can_have_are_refused():
+    points = {(1 + index, 1 + index): 1.0 for index in range(MOST_POINTS)}
+    assert rate(parse_points(to_text(points)), *max(points)) == 1.0
+    with pytest.raises(UsageError, match=f"the limit is {MOST_POINTS}"):
+        parse_points(to_text(points | {(1, 2): 1.0}))
+
+
+@pytest.mark.parametrize(
+    ("text", "sizes"),
+    [*product(["1:9000 4:11500", "1x1:9000 8x1:14000"], [[2], [2, 2], [1, 8]])],
+)
+def test_rates_without_a_micro_batch_size_are_refused_for_several_sizes(text, sizes):
+    if "x" in text or len(set(sizes)) == 1:
+        check_curve(text, sizes)
+        return
+    with pytest.raises(UsageError, match="for one micro batch size, and there are 1 and 8"):
+        check_curve(text, sizes)

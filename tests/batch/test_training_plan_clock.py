@@ -14,7 +14,9 @@ from rampcli.errors import UsageError
 def test_the_seconds_of_a_stage_are_its_tokens_over_the_rate_of_its_gpus(run):
     planned = plan(**(run | {"throughput": MEASURED}))
     for stage in planned.stages:
-        rate = stage.world_size * MEASURED.tokens_per_s_per_gpu(stage.accumulate_grad_batches)
+        rate = stage.world_size * MEASURED.tokens_per_s_per_gpu(
+            stage.accumulate_grad_batches, micro_batch_size=stage.micro_batch_size
+        )
         assert planned.stage_s(stage) * rate == pytest.approx(
             stage.samples * planned.sequence_length
         )

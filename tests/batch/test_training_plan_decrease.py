@@ -111,7 +111,7 @@ def test_a_batch_is_decreased_only_if_no_nodes_fit_and_as_little_as_possible(run
 @given(run=decreased_runs(), restart_s=st.floats(0, 100), always=st.booleans())
 def test_best_is_never_slower_than_nemo_with_decreased_batches(run, restart_s, always):
     settings = {
-        "throughput": Throughput(points=((1, 10.0),), basis=""),
+        "throughput": Throughput.constant(10.0, basis=""),
         "restart_s": restart_s,
         "restarts_always": always,
     }

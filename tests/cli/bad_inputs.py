@@ -1320,6 +1320,50 @@ ARITHMETIC = (
         plan("rampup.efficiency='1-9000'"),
         ("is not MICRO_BATCHES:TOKENS_PER_SECOND", "(command line)"),
     ),
+    BadInput(
+        "a batch that no micro batch divides",
+        plan("model.global_batch_size=510", "rampup.micro_batch=largest", "trainer.num_nodes=2"),
+        (
+            "model.global_batch_size=510 does not divide into data.micro_batch_size=1 x 8",
+            "model.global_batch_size=504 or 512",
+        ),
+    ),
+    BadInput(
+        "stages that no micro batch divides",
+        gpt3("model.rampup_batch_size=[260,149,10M]", "rampup.micro_batch=largest"),
+        ("of the ramp do not divide on any number of nodes", "micro batches of at least 1"),
+    ),
+    BadInput(
+        "a micro batch that varies and is too small for a pipeline",
+        gpt3(
+            "rampup.micro_batch=largest",
+            "parallel.pipeline_parallel_size=2",
+            "num_pipeline_microbatches=8",
+        ),
+        (
+            "data.micro_batch_size=4 is smaller than parallel.num_pipeline_microbatches=8",
+            "data.micro_batch_size=8 or more",
+        ),
+    ),
+    BadInput(
+        "an efficiency in two forms",
+        plan("rampup.efficiency='1x1:9000 4:11500'"),
+        ("'4:11500' is not MICRO_BATCH_SIZExMICRO_BATCHES:TOKENS_PER_SECOND", "(command line)"),
+    ),
+    BadInput(
+        "an efficiency of too many points",
+        plan(f"rampup.efficiency='{' '.join(f'1x{count}:9000' for count in range(1, 258))}'"),
+        ("rampup.efficiency has 257 points; the limit is 256", "(command line)"),
+    ),
+    BadInput(
+        "an efficiency of one micro batch for several",
+        plan("rampup.efficiency='1:9000 4:11500'", "--what-if", "data.micro_batch_size=1,16"),
+        (
+            "holds for one micro batch size, and there are 1 and 16",
+            "rampup.efficiency='1x1:9000 1x4:11500 8x1:14000'",
+            "(command line)",
+        ),
+    ),
 )
 SHAPES = (
     BadInput(

@@ -56,6 +56,16 @@ def test_the_json_of_a_comparison_contains_each_plan(succeed, stages):
     assert "model.global_batch_size=2048 does not divide into" in wrong["error"]
 
 
+def test_micro_batches_are_compared_only_with_a_throughput_for_each(rampcli, succeed):
+    words = ["plan", "-f", "gpt3_5b", "--what-if", "data.micro_batch_size=1,16"]
+    ended = rampcli(*words, "rampup.efficiency='1:9000 4:11500'")
+    assert (ended.exit_code, ended.stdout) == (2, "")
+    (remedy,) = [line for line in ended.stderr.splitlines() if line.lstrip().startswith("try:")]
+    lines = succeed(*words, remedy.split("try:")[1].split(", with")[0].strip()).splitlines()
+    hours = [float(line.split()[-2]) for line in lines[1:]]
+    assert hours[1] < hours[0]
+
+
 @pytest.mark.parametrize("json_wanted", [[], ["--json"]])
 def test_a_comparison_without_any_plan_that_fits_is_refused(rampcli, json_wanted):
     ended = rampcli(

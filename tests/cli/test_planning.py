@@ -183,9 +183,12 @@ def earlier(tmp_path):
                 stage=stage,
                 world_size=world,
                 accumulate_grad_batches=accumulate,
+                global_batch_size=4 * world * accumulate,
                 tokens_per_s=tokens_per_s,
             )
             run.append_row(run.metrics, row)
+    for lost_s in (2.0, 9.0, 4.5):
+        run.append_event("boundary", lost_s=lost_s)
     return run
 
 
@@ -222,6 +225,30 @@ def test_measured_throughput_applies_to_other_nodes_batches_and_comparisons(succ
     ).splitlines()[1:]
     hours = [float(line.split()[-2]) for line in lines]
     assert hours == pytest.approx([256, 128, 64], rel=0.01)
+
+
+def test_the_time_of_a_restart_is_measured_unless_it_is_typed(succeed, earlier):
+    words = ["plan", "-f", "llama3_tiny", "--measured", earlier.path.name]
+    assert "3 restarts of 4.5 s (measured in earlier)" in succeed(*words)
+    assert "3 restarts of 11 s (command line)" in succeed(*words, "rampup.restart_s=11")
+
+
+def test_several_runs_are_combined_and_tell_how_fast_other_micro_batches_are(
+    succeed, earlier, tmp_path
+):
+    other = RunDirectory(tmp_path / "other")
+    other.path.mkdir()
+    replace_file(other.config, earlier.config.read_text())
+    point = {"micro_batch_size": 8, "accumulate_grad_batches": 1, "tokens_per_s_per_gpu": 2000.0}
+    (other.path / "tune.json").write_text(json.dumps({"device_name": "x", "points": [point]}))
+    measured = [word for run in (earlier, other) for word in ("--measured", run.path.name)]
+    words = ["-f", "llama3_tiny", *measured, "model.rampup_batch_size=null"]
+    lines = succeed(
+        "plan", *words, "--what-if", "data.micro_batch_size=4,8", "trainer.max_samples=7200000"
+    ).splitlines()
+    assert lines[0].split()[3:5] == ["micro", "accum"]
+    slow, fast = (float(line.split()[-2].replace(",", "")) for line in lines[1:])
+    assert fast == pytest.approx(slow / 2, rel=0.02)
 
 
 def test_throughput_of_another_model_is_refused_with_the_key_and_its_place(rampcli, earlier):

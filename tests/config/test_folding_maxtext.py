@@ -214,7 +214,7 @@ def test_maxtexts_words_for_a_ramp_set_the_ramp(composed):
     assert [
         (stage.global_batch_size, stage.num_nodes, stage.micro_batch_size)
         for stage in resolved.plan.stages
-    ] == [(size, 16, 2) for size in sizes]
+    ] == [(size, 16, size // 128) for size in sizes]
     assert [stage.steps for stage in resolved.plan.stages[:-1]] == [
         1
     ] * 6  # a stage has 500 / 6 samples, fewer than one step takes
@@ -226,7 +226,8 @@ def test_a_ramp_in_maxtexts_words_equals_the_ramp_in_canonical_keys(composed):
         "model.rampup_batch_size=[512,256,500]",
         "rampup.semantics=maxtext",
         "rampup.node_policy=fixed",
-        "data.micro_batch_size=2",
+        "rampup.micro_batch=largest",
+        "data.micro_batch_size=16",
     ]
     assert canonical_values(resolved_with(composed, *words(RAMP)).config) == canonical_values(
         resolved_with(composed, *ours).config
@@ -251,13 +252,25 @@ def test_maxtexts_word_disables_the_ramp_of_a_recipe(composed, gpt3_5b_place):
 
 
 @pytest.mark.parametrize(
-    "key", ["rampup.semantics=megatron", "rampup.node_policy=best", "data.micro_batch_size=1"]
+    "key",
+    [
+        "rampup.semantics=megatron",
+        "rampup.node_policy=best",
+        "rampup.micro_batch=fixed",
+        "data.micro_batch_size=1",
+    ],
 )
 def test_typed_settings_override_the_defaults_of_maxtexts_ramp(composed, key):
     config = resolved_with(composed, *words(RAMP), key).config
     name, _, value = key.partition("=")
     assert str(dict(leaves(config))[name]) == value
     assert config.stack.entry(name).place == "command line"
+
+
+def test_a_ramp_with_a_fixed_micro_batch_has_the_largest_that_divides_every_batch(composed):
+    plan = resolved_with(composed, *words(RAMP), "rampup.micro_batch=fixed").plan
+    assert {stage.micro_batch_size for stage in plan.stages} == {2}
+    assert plan.stages[-1].accumulate_grad_batches == 8
 
 
 @pytest.mark.parametrize(

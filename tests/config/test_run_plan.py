@@ -86,19 +86,22 @@ def test_the_settings_reach_the_plan():
 def test_throughput_comes_from_the_most_specific_setting(composed):
     def basis(*words):
         throughput = throughput_of(resolve(apply_overrides(composed, words)).config)
-        return None if throughput is None else (throughput.points, throughput.basis)
+        if throughput is None:
+            return None
+        assert throughput.has_bubble is ("efficiency" in throughput.basis)
+        return throughput.points, throughput.basis
 
     config = resolve(composed).config
     estimate = 0.4 * 989e12 / flops_per_token(config.model, sequence_length=2048)
     assert basis() == (
-        ((1, estimate),),
+        {(1, 1): estimate},
         "an estimate from FLOPs, at 40% of 989 TFLOP/s per GPU, as declared",
     )
     assert basis("throughput.samples_per_s_per_gpu=2") == (
-        ((1, 4096.0),),
+        {(1, 1): 4096.0},
         "2 samples/s per GPU, as declared",
     )
-    points = ((1, 9000.0), (4, 11500.0))
+    points = {(1, 1): 9000.0, (1, 4): 11500.0}
     typed = "rampup.efficiency='4:11500 1:9000'"
     assert basis(typed, "throughput.samples_per_s_per_gpu=2") == (
         points,

@@ -68,6 +68,23 @@ def test_the_processes_of_a_later_stage_reuse_compiled_code(run, cache):
     assert max(path.stat().st_mtime for path in cache.rglob("*.so")) < second["time"]
 
 
+def test_layers_are_compiled_for_each_micro_batch_size(run, assert_same_training):
+    ramp = ("model.rampup_batch_size=[2,6,48]", "rampup.node_policy=fixed", *ONE_PROCESS)
+    alone = type(run)(run.path.with_name("alone"))
+    alone.workers(1, *ramp)
+    words = ("trainer.compile=true", "rampup.micro_batch=largest", "data.micro_batch_size=8")
+    ended = run.pretrain_from_scratch(*ramp, *words)
+    assert ended.returncode == 0, ended.stderr
+    assert {row["accumulate_grad_batches"] for row in run.rows} == {1}
+    assert_same_training(run, alone)
+    assert [event["step"] for event in of_kind(run, "compile")] == [
+        event["step"] for event in of_kind(run, "stage")
+    ]
+    # torch.compile stops after eight versions of a layer, so none is kept for another size.
+    assert len(compiled_again(run)) == len(of_kind(run, "compile")) == 2
+    assert all("grad_mode" in reason for reason in compiled_again(run))
+
+
 def test_a_missing_compiler_is_reported(run, monkeypatch, tmp_path):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setenv("CXX", "no-compiler")

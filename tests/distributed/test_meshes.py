@@ -50,6 +50,16 @@ MESHES = {
         2,
         {PIPELINE: 2, "parallel.num_pipeline_microbatches": 4},
     ),
+    "pp2 in four pieces of micro batches that grow": (
+        "llama",
+        2,
+        {
+            PIPELINE: 2,
+            "parallel.num_pipeline_microbatches": 4,
+            "rampup.micro_batch": "largest",
+            MICRO: 8,
+        },
+    ),
     "pp2 interleaved": ("deep llama", 2, {PIPELINE: 2, VIRTUAL: 2, MICRO: 2}),
     "pp2 x fsdp2": ("llama", 4, {PIPELINE: 2, MICRO: 1}),
     "cp2": ("llama", 2, {CONTEXT: 2}),

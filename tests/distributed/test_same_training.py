@@ -1,11 +1,28 @@
 import json
 
+from rampcli.processors import processor_name
+
 
 def test_two_processes_train_as_one_does(run, undisturbed, assert_same_training):
     run.workers(
         2, "rampup.at_boundary=continue", "rampup.node_policy=fixed", "data.micro_batch_size=1"
     )
     assert {row["world_size"] for row in run.rows} == {2}
+    assert_same_training(run, undisturbed)
+
+
+def test_micro_batches_that_grow_with_the_batch_change_nothing(
+    run, undisturbed, assert_same_training
+):
+    """The first stage is trained with one micro batch, the others with the largest of each."""
+    words = ["rampup.node_policy=fixed", "rampup.at_boundary=continue"]
+    begun = run.pretrain("--one-stage", "rampup.node_policy=fixed", "trainer.num_nodes=1")
+    assert begun.returncode == 0, begun.stderr
+    run.workers(2, *words, "rampup.micro_batch=largest", "data.micro_batch_size=3")
+    assert {
+        (row["global_batch_size"], row["world_size"], row["accumulate_grad_batches"])
+        for row in run.rows
+    } == {(2, 1, 1), (4, 2, 1), (6, 2, 1), (8, 2, 2)}
     assert_same_training(run, undisturbed)
 
 
@@ -97,7 +114,9 @@ def test_a_ramp_that_continues_grows_in_place_and_restarts_only_for_more_process
 ):
     done = run.pretrain("rampup.at_boundary=continue", "trainer.num_nodes=2")
     assert done.returncode == 0, done.stderr
-    worlds = [event["world_size"] for event in run.events if event["event"] == "start"]
+    starts = [event for event in run.events if event["event"] == "start"]
+    assert {event["device_name"] for event in starts} == {processor_name()}
+    worlds = [event["world_size"] for event in starts]
     stages = [
         (event["stage"], event["world_size"]) for event in run.events if event["event"] == "stage"
     ]

@@ -37,6 +37,8 @@ def of_four_nodes(*words: str) -> Resolved:
             3,
             0,
         ),
+        (["data.micro_batch_size=3"], 3, 2),
+        (["data.micro_batch_size=3", "rampup.micro_batch=largest"], 3, 3),
         # The same processes train both stages: three ranks divide the batch of the second alone.
         (
             [

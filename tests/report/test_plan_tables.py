@@ -195,7 +195,8 @@ def test_hours_are_rounded_to_useful_precision(planned, samples_per_s, hours):
 
 
 def test_fewer_micro_batches_are_slower_according_to_the_efficiency(planned):
-    resolved = planned("gpt3_5b", "rampup.efficiency='1:1000 4:4000'", "rampup.restart_s=0")
+    efficiency = "rampup.efficiency='1:1000 2:2000 3:3000 4:4000'"
+    resolved = planned("gpt3_5b", efficiency, "rampup.restart_s=0")
     columns = cells(plan_table(resolved, width=1000))
     rates = {"1": 1000, "2": 2000, "3": 3000, "4": 4000}
     for accum, gpu_hours, stage in zip(
@@ -269,6 +270,23 @@ def test_the_line_about_hosts_counts_the_samples_that_the_column_shows(
     assert ("one per device" in line) == (per_device < 1)
 
 
+def test_a_pipeline_shows_its_bubble_and_hours_that_contain_it(planned):
+    words = ["gpt3_5b", "parallel.pipeline_parallel_size=4", "data.micro_batch_size=8"]
+    assert "bubble" not in cells(plan_table(planned("gpt3_5b"), width=160))
+    few, many = (planned(*words, f"num_pipeline_microbatches={parts}") for parts in (4, 8))
+    stages = few.plan.stages
+    assert cells(plan_table(few, width=1000))["bubble"][:-1] == [
+        f"{3 / (4 * stage.accumulate_grad_batches + 3):.1%}" for stage in stages
+    ]
+    compared = cells(comparison_table([("4", few), ("8", many), ("none", planned("gpt3_5b"))]))
+    assert compared["bubble"] == ["8.6%", "4.5%", "0.0%"]
+    hours, fewer, fewest = map(float, compared["hours"])
+    assert hours > fewer > fewest
+    assert plan_summary(few)[1].partition(";")[0].endswith("plus the bubble of the pipeline")
+    measured = planned(*words, "rampup.efficiency='8x1:9000'")
+    assert "which contains the bubble of its pipeline" in plan_summary(measured)[1]
+
+
 def test_a_plan_of_very_many_stages_shows_the_first_and_the_last(planned):
     few = ["llama3_8b", "model.global_batch_size=480", "model.rampup_batch_size=[8,8,50M]"]
     many = ["llama3_8b", "model.global_batch_size=488", "model.rampup_batch_size=[8,8,50M]"]
@@ -287,6 +305,11 @@ def test_the_summary_has_totals_the_run_directory_and_the_source_of_the_hours(pl
         "hours: an estimate from FLOPs, at 40% of 989 TFLOP/s per GPU, as declared;"
         " the total counts 7 restarts of 60 s",
     ]
+
+
+def test_the_source_of_the_time_of_a_restart_is_shown_unless_it_is_the_default(planned):
+    (hours,) = (line for line in plan_summary(planned("gpt3_5b", "rampup.restart_s=7"))[1:2])
+    assert hours.endswith("7 restarts of 7 s (command line)")
 
 
 def test_the_total_counts_only_restarts_that_happen(planned):
@@ -320,19 +343,24 @@ def test_the_total_counts_only_restarts_that_happen(planned):
             "note: no throughput is known, so rampup.node_policy=best does not weigh restarts",
         ),
         (
+            ("llama3_8b",),
+            "note: 128 micro batches per step add no throughput, they only amortise the exchange of"
+            " gradients; a larger data.micro_batch_size may add some",
+        ),
+        (
             ("llama3_8b", "per_device_batch_size=4"),
             "note: model.global_batch_size=512 (batch/nemo_llama.yaml:8)"
             " gives way to per_device_batch_size=4.0: 32 samples",
         ),
     ],
-    ids=lambda value: value[1] if isinstance(value, tuple) else "",
+    ids=lambda value: value[-1] if isinstance(value, tuple) else "",
 )
 def test_notes_name_unexpected_facts(planned, words, note):
     assert note in plan_summary(planned(*words))
 
 
 def test_an_ordinary_plan_has_no_notes(planned):
-    for name in ("gpt3_5b", "llama3_8b", "llama3_tiny"):
+    for name in ("gpt3_5b", "llama3_tiny"):
         assert [line for line in plan_summary(planned(name)) if line.startswith("note:")] == []
 
 
@@ -355,6 +383,14 @@ def test_a_comparison_has_a_row_per_plan_and_an_empty_row_for_one_that_does_not_
     assert [
         columns[name][2] for name in ("batch", "accum", "samples", "tokens", "hours", "GPU-hours")
     ] == [""] * 6
+
+
+def test_a_comparison_shows_micro_batches_that_differ(planned):
+    plans = [
+        (f"micro {size}", planned("gpt3_5b", f"data.micro_batch_size={size}")) for size in (2, 4, 4)
+    ]
+    assert cells(comparison_table(plans[:2]))["micro"] == ["2", "4"]
+    assert "micro" not in cells(comparison_table(plans[1:]))
 
 
 def test_a_comparison_shows_the_first_and_last_nodes_of_many_stages(planned):

@@ -18,6 +18,7 @@ from rampcli.batch.dialects.translation import (
     step_schedule_differences,
     to_assignments,
 )
+from rampcli.batch.micro_batch import LARGEST, STAGE_MICRO_KEY
 from rampcli.batch.node_policies import POLICY_KEY
 from rampcli.batch.per_device import PER_DEVICE, nearest_per_device, to_samples
 from rampcli.batch.pipeline import MICROBATCHES_KEY, PIPELINE_SIZE_KEY
@@ -40,7 +41,7 @@ SPELLINGS: dict[str, str] = {
     "num_pipeline_microbatches": "parallel.num_pipeline_microbatches",
 }
 """MaxText's words that mean exactly one of our keys."""
-SUGGESTED = (MICRO_KEY, SEMANTICS_KEY, POLICY_KEY, MICROBATCHES_KEY)
+SUGGESTED = (MICRO_KEY, STAGE_MICRO_KEY, SEMANTICS_KEY, POLICY_KEY, MICROBATCHES_KEY)
 """Keys for which MaxText's words are only a suggestion: an explicit setting overrides them."""
 DEFAULTS = {PER_DEVICE: 12.0, START: 4.0, INCREMENT: 2.0, RAMP_SAMPLES: 500}
 
@@ -51,18 +52,20 @@ def translate(
     num_devices: int,
     model_parallel_size: int,
     settings: Mapping[str, Any],
+    one_micro_batch: bool = False,
 ) -> dict[str, Any]:
     """Translates MaxText's words into our settings, by canonical key.
 
     Sizes count per device. If the model is split over `m` devices, a data-parallel rank therefore
     has `m` times as many samples. As in MaxText, a ramp in these words runs on all devices
-    throughout. Its micro batch is the largest that divides every batch size.
+    throughout, and a rank takes its samples of a step in one micro batch, which grows.
 
     Args:
         words: values by name in `WORDS`; None or absent if not given.
         num_devices: all devices.
         model_parallel_size: devices that share one sample.
         settings: canonical settings given beside the words.
+        one_micro_batch: a ramp has one micro batch: the largest that divides every batch size.
 
     Raises:
         UsageError: a word is missing, or a batch is not whole.
@@ -83,9 +86,15 @@ def translate(
     if words.get(ENABLE):
         target = meant.get(GLOBAL_KEY, settings[GLOBAL_KEY])
         _check_ramp_words(words, target=target, accumulate=accumulate)
-        return meant | _translate_ramp(
+        ramp, unit = _translate_ramp(
             words, num_devices=num_devices, model_parallel_size=model_parallel_size
         )
+        if one_micro_batch:
+            return meant | ramp | {MICRO_KEY: unit}
+        if (stages := settings[PIPELINE_SIZE_KEY]) > 1 and unit % stages == 0:
+            ramp[MICROBATCHES_KEY] = stages
+        largest = max(1, target * model_parallel_size // num_devices)
+        return meant | ramp | {MICRO_KEY: largest, STAGE_MICRO_KEY: LARGEST}
     if words.get(ENABLE) is False:
         meant[RAMP_KEY] = None
     if per_device is not None:
@@ -158,7 +167,8 @@ def _check_ramp_words(
 
 def _translate_ramp(
     words: Mapping[str, Any], *, num_devices: int, model_parallel_size: int
-) -> dict[str, Any]:
+) -> tuple[dict[str, Any], int]:
+    """Returns the settings of a ramp, and the samples that every rank's share is a multiple of."""
     start, increment = (
         to_samples(
             word,
@@ -178,13 +188,13 @@ def _translate_ramp(
             keys=(START, INCREMENT, *FLEET_KEYS),
             remedy=f"{START} and {INCREMENT} in multiples of {multiple}",
         )
-    return {
+    ramp = {
         RAMP_KEY: [start, increment, words[RAMP_SAMPLES]],
         SEMANTICS_KEY: "maxtext",
         POLICY_KEY: "fixed",
-        MICRO_KEY: unit // data_ranks,
         ACCUMULATE_KEY: None,  # MaxText takes a step's samples in one pass, whatever their number.
     }
+    return ramp, unit // data_ranks
 
 
 def write(source: Source) -> Translation:
@@ -193,6 +203,8 @@ def write(source: Source) -> Translation:
     parallel, devices = plan.fleet.parallel, stage.world_size
     per_pass = stage.micro_batch_size * stage.data_parallel_size
     micro_batches = max(1, plan.global_batch_size // per_pass)
+    if ramp and plan.micro_batch.varies:
+        micro_batches = max(one.accumulate_grad_batches for one in plan.stages)
     accumulate = 1 if ramp else micro_batches
     sizes = {PER_DEVICE: Fraction(plan.global_batch_size, devices * accumulate)}
     if ramp:

@@ -1,6 +1,11 @@
 """Megatron-LM: a plan in its words. Its words are NeMo's, so it has no spellings of its own."""
 
-from rampcli.batch.dialects.translation import Source, Translation, semantics_differences
+from rampcli.batch.dialects.translation import (
+    Source,
+    Translation,
+    micro_batch_differences,
+    semantics_differences,
+)
 from rampcli.batch.step_schedule import to_entries
 
 
@@ -9,7 +14,7 @@ def write(source: Source) -> Translation:
     plan, parallel = source.plan, source.plan.fleet.parallel
     batch_changes = source.ramp is not None or source.steps is not None
     arguments: dict[str, object] = {
-        "micro-batch-size": source.stage.micro_batch_size,
+        "micro-batch-size": source.micro_batch_size,
         "global-batch-size": None if source.steps else plan.global_batch_size,
         "rampup-batch-size": source.ramp,
         "step-batch-size-schedule": _thresholds_in_tokens(source) if source.steps else None,
@@ -30,7 +35,10 @@ def write(source: Source) -> Translation:
 
 def _differences(source: Source) -> list[str]:
     plan = source.plan
-    differences = semantics_differences(source, "Megatron-LM", "megatron")
+    differences = [
+        *semantics_differences(source, "Megatron-LM", "megatron"),
+        *micro_batch_differences(source, "Megatron-LM"),
+    ]
     if plan.ramp.decreased and any(one.num_nodes != plan.fleet.num_nodes for one in plan.stages):
         differences.append(
             "Megatron-LM decreases a batch to fit all the GPUs of a job;"

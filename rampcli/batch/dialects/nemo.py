@@ -4,6 +4,7 @@ from rampcli.batch.dialects.translation import (
     Source,
     Translation,
     decrease_differences,
+    micro_batch_differences,
     semantics_differences,
     step_schedule_differences,
     to_assignments,
@@ -44,7 +45,7 @@ def _write(source: Source, *, data: str, strategy: str, sequence_length: str) ->
     plan, stage, parallel = source.plan, source.stage, source.plan.fleet.parallel
     ramp = None if source.ramp is None else f"[{','.join(map(str, source.ramp))}]"
     words = {
-        f"{data}.micro_batch_size": stage.micro_batch_size,
+        f"{data}.micro_batch_size": source.micro_batch_size,
         f"{data}.global_batch_size": plan.global_batch_size,
         f"{data}.rampup_batch_size": ramp,
         sequence_length: plan.sequence_length,
@@ -58,6 +59,7 @@ def _write(source: Source, *, data: str, strategy: str, sequence_length: str) ->
     differences = [
         *step_schedule_differences(source, "NeMo"),
         *semantics_differences(source, "NeMo", "megatron"),
+        *micro_batch_differences(source, "NeMo"),
         *decrease_differences(source, "NeMo"),
     ]
     return Translation(words=to_assignments(words), unsaid=tuple(differences))

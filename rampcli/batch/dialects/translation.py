@@ -3,6 +3,7 @@
 import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
+from math import gcd
 
 from rampcli.batch.training_plan import StagePlan, TrainingPlan
 
@@ -28,6 +29,11 @@ class Source:
     data_parallel_shard_size: int | None
     num_pipeline_microbatches: int | None
     expansion_factor_real_data: float | None
+
+    @property
+    def micro_batch_size(self) -> int:
+        """The largest micro batch that divides those of all stages, for systems that have one."""
+        return gcd(*(stage.micro_batch_size for stage in self.plan.stages))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -63,6 +69,17 @@ def semantics_differences(source: Source, system: str, semantics: str) -> list[s
     if source.ramp is None or source.plan.semantics == semantics:
         return []
     return [f"{system} ramps by {semantics} semantics, so its stages begin at other samples"]
+
+
+def micro_batch_differences(source: Source, system: str) -> list[str]:
+    """Returns the difference for a system with one micro batch, if the stages have several."""
+    sizes = sorted({stage.micro_batch_size for stage in source.plan.stages})
+    if len(sizes) == 1:
+        return []
+    return [
+        f"{system} has one micro batch, here {source.micro_batch_size};"
+        f" these stages have {sizes[0]} to {sizes[-1]}"
+    ]
 
 
 def decrease_differences(source: Source, system: str) -> list[str]:

@@ -10,6 +10,7 @@ from rampcli.checkpoint.save import SavedCheckpoint
 from rampcli.checkpoint.state import TrainingState
 from rampcli.config.model_size import flops_per_token
 from rampcli.config.schema import Config
+from rampcli.processors import processor_name
 from rampcli.run_directory import COMPLETE, RunDirectory
 from rampcli.train.memory import peak_bytes
 from rampcli.train.observers.events import record_event
@@ -44,7 +45,14 @@ class Journal(Observer):
 
     def at_start(self, state: TrainingState) -> None:
         """Writes the event `start` and the status running."""
-        record_event(self.run, "start", state, world_size=self.world_size, device=str(self.device))
+        record_event(
+            self.run,
+            "start",
+            state,
+            world_size=self.world_size,
+            device=str(self.device),
+            device_name=device_name(self.device),
+        )
         self._write_state("running", state)
 
     def at_stage(self, state: TrainingState, stage: StagePlan) -> None:
@@ -125,6 +133,11 @@ class Journal(Observer):
                 "next": None if status == COMPLETE else ahead,
             }
         )
+
+
+def device_name(device: torch.device) -> str | None:
+    """Returns the name of a GPU as torch has it, or of the processor; None if it is unknown."""
+    return torch.cuda.get_device_name(device) if device.type == "cuda" else processor_name()
 
 
 def finite(value: float) -> float | None:

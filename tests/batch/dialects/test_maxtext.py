@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 
 from rampcli.batch.dialects.maxtext import ENABLE, INCREMENT, RAMP_SAMPLES, START, translate
 from rampcli.batch.loading import LoadedBatch
+from rampcli.batch.micro_batch import LARGEST, STAGE_MICRO_KEY, MicroBatchRule
 from rampcli.batch.per_device import PER_DEVICE
-from rampcli.batch.plan import BatchPlan
+from rampcli.batch.plan import BatchPlan, ParallelSizes
 from rampcli.batch.ramp import RampSchedule
 from rampcli.errors import UsageError
 
@@ -27,12 +28,13 @@ GLOBAL, MICRO, RAMP = "model.global_batch_size", "data.micro_batch_size", "model
 PIPELINE = "parallel.num_pipeline_microbatches"
 
 
-def meaning(words, *, num_devices, model_parallel_size=1, **settings):
+def meaning(words, *, num_devices, model_parallel_size=1, one_micro_batch=False, **settings):
     return translate(
         words,
         num_devices=num_devices,
         model_parallel_size=model_parallel_size,
         settings=UNSET | settings,
+        one_micro_batch=one_micro_batch,
     )
 
 
@@ -190,12 +192,10 @@ def test_a_ramp_in_maxtexts_words_has_maxtexts_stages(name):
         }
         for stage in ramp.stages
     ] == case["maxtext"]["stages"]
+    rule = MicroBatchRule(size=meant[MICRO], varies=meant[STAGE_MICRO_KEY] == LARGEST)
     for stage in ramp.stages:
-        BatchPlan.divide(
-            stage.global_batch_size,
-            micro_batch_size=meant[MICRO],
-            data_parallel_size=devices // model,
-        )
+        share = stage.global_batch_size // (devices // model)
+        assert rule.on(stage.global_batch_size, devices // model, ParallelSizes()) == share
 
 
 @pytest.mark.parametrize("name", [name for name, case in RAMPS.items() if case["maxtext"]["error"]])
@@ -213,7 +213,7 @@ def test_a_ramp_that_maxtext_fails_on_is_refused(name):
     model=st.sampled_from([1, 2, 4, 8]),
     data_ranks=st.sampled_from([1, 2, 4, 8]),
 )
-def test_the_micro_batch_of_a_ramp_is_the_largest_that_divides_every_batch(
+def test_the_one_micro_batch_of_a_ramp_is_the_largest_that_divides_every_batch(
     start, increment, increments, model, data_ranks
 ):
     devices = model * data_ranks
@@ -242,13 +242,14 @@ def test_the_micro_batch_of_a_ramp_is_the_largest_that_divides_every_batch(
             INCREMENT: float(2 * unit),
             PER_DEVICE: float(7 * unit),
         }
-        assert meaning(rounded, num_devices=devices, model_parallel_size=model)[MICRO] == 1
+        assert meaning(rounded, num_devices=devices, model_parallel_size=model)[MICRO] == 7
         return
-    meant = meaning(words, num_devices=devices, model_parallel_size=model)
+    meant = meaning(words, num_devices=devices, model_parallel_size=model, one_micro_batch=True)
     assert meant[RAMP] == [start, increment, 1000]
     assert meant[MICRO] == max(
         micro for micro in range(1, gcd(start, increment) + 1) if divides(micro)
     )
+    assert STAGE_MICRO_KEY not in meant
 
 
 @given(
@@ -317,8 +318,17 @@ def test_a_target_in_canonical_keys_applies_to_a_ramp_in_maxtexts_words():
     meant = meaning(
         {ENABLE: True, START: 1, INCREMENT: 1, RAMP_SAMPLES: 100}, num_devices=8, **{GLOBAL: 32}
     )
-    assert (meant[RAMP], meant[MICRO]) == ([8, 8, 100], 1)
+    assert (meant[RAMP], meant[MICRO], meant[STAGE_MICRO_KEY]) == ([8, 8, 100], 4, LARGEST)
     assert GLOBAL not in meant
+
+
+@pytest.mark.parametrize(("increment", "parts"), [(2, 4), (1, 4), (0.5, None)])
+def test_the_passes_of_a_ramp_fill_the_pipeline_if_all_of_them_divide(increment, parts):
+    words = {PER_DEVICE: 4, ENABLE: True, START: 2, INCREMENT: increment, RAMP_SAMPLES: 100}
+    machine = {"num_devices": 8, "model_parallel_size": 4, "parallel.pipeline_parallel_size": 4}
+    meant = meaning(words, **machine)
+    assert (meant[MICRO], meant.get(PIPELINE)) == (16, parts)
+    assert PIPELINE not in meaning(words, **machine, one_micro_batch=True)
 
 
 def test_a_maxtext_ramp_with_accumulation_is_refused():

@@ -191,6 +191,19 @@ def test_the_words_are_those_of_the_largest_stage():
     assert (words["data.global_batch_size"], words["trainer.num_nodes"]) == ("2048", "16")
 
 
+def test_systems_with_one_micro_batch_get_one_that_divides_those_of_all_stages():
+    run = {"rampup": [4, 2, 100], "target": 8, "fleet": fleet_of(1, 1), "micro": 8}
+    run |= {"micro_batch": "largest", "policy": "fixed", "semantics": "maxtext"}
+    assert [stage.micro_batch_size for stage in plan(**run).stages] == [4, 6, 8]
+    for system, name in (("NeMo 1", "model"), ("NeMo 2", "data")):
+        assert assignments(said(run, system))[f"{name}.micro_batch_size"] == "2"
+        assert "NeMo has one micro batch, here 2; these stages have 4 to 8" in (
+            said(run, system).unsaid
+        )
+    assert flags(said(run, "Megatron-LM"))["micro-batch-size"] == ["2"]
+    assert said(run, "MaxText").unsaid == ()
+
+
 def test_a_run_that_ends_inside_its_ramp_is_written_with_the_ramps_target():
     run = {"rampup": [4, 4, 24], "target": 16, "fleet": fleet_of(1, 1), "micro": 1, "max_steps": 3}
     words = assignments(said(run, "NeMo 2"))

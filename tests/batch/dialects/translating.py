@@ -23,6 +23,7 @@ def plan(
     semantics="megatron",
     schedule=None,
     decrease=False,
+    micro_batch="fixed",
     **length,
 ):
     return plan_training(
@@ -32,6 +33,7 @@ def plan(
             step_batch_size_schedule=schedule,
             semantics=semantics,
             decrease_batch_size_if_needed=decrease,
+            micro_batch=micro_batch,
         ),
         fleet=fleet,
         node_policy=policy,

@@ -1,0 +1,77 @@
+"""The micro batch of each stage (`rampup.micro_batch`)."""
+
+from dataclasses import dataclass
+
+from rampcli.batch.division import divisors
+from rampcli.batch.pipeline import MICROBATCHES_KEY
+from rampcli.batch.plan import MICRO_KEY, ParallelSizes
+from rampcli.errors import UsageError
+
+STAGE_MICRO_KEY = "rampup.micro_batch"
+FIXED, LARGEST = "fixed", "largest"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class MicroBatchRule:
+    """How large the micro batch of a stage is.
+
+    Attributes:
+        size: samples per data-parallel rank per forward/backward; at most, if it varies.
+        varies: each stage has the largest micro batch up to `size` that divides its batch.
+            Otherwise each stage has `size`.
+    """
+
+    size: int
+    varies: bool = False
+
+    def smallest(self, parallel: ParallelSizes) -> int:
+        """Returns the samples that a rank's share of a batch must be a multiple of."""
+        if not self.varies:
+            return self.size
+        interleaved = parallel.virtual_pipeline > 1
+        return max(parallel.pipeline_microbatches, parallel.pipeline if interleaved else 1)
+
+    def on(
+        self, global_batch_size: int, data_parallel_size: int, parallel: ParallelSizes
+    ) -> int | None:
+        """Returns the micro batch of a batch on some ranks, or None if the batch does not divide.
+
+        One that varies also divides into the parts that pass through a pipeline, and leaves the
+        interleaved schedule whole rounds.
+        """
+        share, rest = divmod(global_batch_size, data_parallel_size)
+        if rest:
+            return None
+        if not self.varies:
+            return None if share % self.size else self.size
+        parts, rounds = parallel.pipeline_microbatches, 1
+        if parallel.virtual_pipeline > 1:
+            rounds = parallel.pipeline
+        return max(
+            (
+                size
+                for size in divisors(share, most=self.size)
+                if size % parts == 0 and share // size * parts % rounds == 0
+            ),
+            default=None,
+        )
+
+    def check(self, parallel: ParallelSizes) -> None:
+        """Checks that a micro batch that varies can have the parts that a pipeline needs.
+
+        Raises:
+            UsageError: it is too small.
+        """
+        parts = parallel.pipeline_microbatches
+        if self.varies and self.size < parts:
+            raise UsageError(
+                f"{MICRO_KEY}={self.size} is smaller than {MICROBATCHES_KEY}={parts}",
+                keys=(MICRO_KEY, MICROBATCHES_KEY),
+                remedy=f"{MICRO_KEY}={parts} or more",
+            )
+
+    def describe(self, parallel: ParallelSizes) -> str:
+        """Returns the smallest micro batch in words, for refusals."""
+        if not self.varies:
+            return f"{MICRO_KEY}={self.size}"
+        return f"micro batches of at least {self.smallest(parallel)}"

@@ -1,0 +1,116 @@
+"""Measures the bubble of a pipeline of two ranks over gloo, next to the estimate of a plan.
+
+    python tests/benchmarks/bench_pipeline.py [ROUNDS]
+
+Each rank has one thread and half of the layers of a Llama with a small vocabulary, so that the
+ranks have the same work. A step takes m micro batches forward and backward. Rounds time each m in
+turn; the fastest step of each m counts, because other programs only make steps slower.
+
+A step of m micro batches takes (m + idle) times the time of one micro batch. A straight line
+through the steps yields both; what a step takes beyond m times the time of one is its bubble.
+"""
+
+import argparse
+import os
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+
+import torch
+import torch.distributed as dist
+
+from rampcli.batch.pipeline import bubble
+from rampcli.batch.plan import ParallelSizes
+from rampcli.config.schema import Config, ModelConfig, ParallelConfig
+from rampcli.data.loader import MicroBatch
+from rampcli.launch.workers import reserve_port
+from rampcli.parallel.mesh import build_meshes
+from rampcli.train.build import build_parts
+from rampcli.train.passes import Passes
+
+MODEL = ModelConfig(
+    num_layers=8, hidden_size=256, ffn_hidden_size=768, num_attention_heads=8, vocab_size=64
+)
+RANKS, SAMPLES, TOKENS = 2, 1, 256
+MICRO_BATCHES = (2, 4, 8, 16)
+VIRTUAL = (1, 2)
+
+
+def build_passes(virtual: int) -> Passes:
+    config = Config(
+        model=MODEL,
+        parallel=ParallelConfig(
+            pipeline_parallel_size=RANKS, virtual_pipeline_parallel_size=virtual
+        ),
+    )
+    config.data.sequence_length = TOKENS
+    device = torch.device("cpu")
+    meshes = build_meshes(device, config.parallel)
+    return Passes(config, build_parts(config, meshes, device), meshes, device)
+
+
+def time_step(passes: Passes, micro_batches: int) -> float:
+    """Returns the seconds of a step on the slower rank."""
+    tokens = torch.zeros(SAMPLES, TOKENS, dtype=torch.int64)
+    dist.barrier()
+    began = time.perf_counter()
+    passes.forward_backward([MicroBatch(tokens, tokens)] * micro_batches, scale=1.0)
+    took = torch.tensor(time.perf_counter() - began)
+    dist.all_reduce(took, dist.ReduceOp.MAX)
+    return took.item()
+
+
+def measure(rounds: int) -> None:
+    """Prints the bubbles, as one rank of two."""
+    dist.init_process_group("gloo")
+    say: Callable[..., None] = print if dist.get_rank() == 0 else lambda *_, **__: None
+    say(f"{MODEL.num_layers} layers, width {MODEL.hidden_size}, {SAMPLES} x {TOKENS} tokens")
+    for virtual in VIRTUAL:
+        passes = build_passes(virtual)
+        steps: dict[int, list[float]] = {count: [] for count in MICRO_BATCHES}
+        for _ in range(1 + rounds):
+            for count, times in steps.items():
+                times.append(time_step(passes, count))
+        fastest = {count: min(times[1:]) for count, times in steps.items()}
+        each, idle_s = statistics.linear_regression(list(fastest), list(fastest.values()))
+        parallel = ParallelSizes(pipeline=RANKS, virtual_pipeline=virtual)
+        say(f"\n{'1F1B' if virtual == 1 else 'interleaved'}:", end=" ")
+        say(f"{1000 * each:.1f} ms per micro batch, idle for {idle_s / each:.2f} of them")
+        say(" m  step, ms  bubble  estimate")
+        for count, took in fastest.items():
+            expected = bubble(parallel, accumulate_grad_batches=count)
+            say(f"{count:2} {1000 * took:9.1f} {1 - count * each / took:7.1%} {expected:9.1%}")
+    sys.stdout.flush()
+    os._exit(0)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("rounds", nargs="?", type=int, default=20, metavar="ROUNDS")
+    rounds = parser.parse_args().rounds
+    if "RANK" in os.environ:
+        measure(rounds)
+        return
+    with reserve_port() as reserved:
+        place = {
+            "MASTER_ADDR": "127.0.0.1",
+            "MASTER_PORT": str(reserved.getsockname()[1]),
+            "WORLD_SIZE": str(RANKS),
+            "OMP_NUM_THREADS": "1",
+        }
+        ranks = [
+            subprocess.Popen(
+                [sys.executable, __file__, str(rounds)],
+                env={**os.environ, **place, "RANK": str(rank)},
+            )
+            for rank in range(RANKS)
+        ]
+        failed = [rank.wait() for rank in ranks]
+    if any(failed):
+        raise SystemExit(1)
+
+
+if __name__ == "__main__":
+    main()
