@@ -144,7 +144,7 @@ def _fits_with(resolved: Resolved, words: Sequence[str], usable: int) -> bool:
         changed = resolve(apply_overrides(resolved.config, words))
     except UsageError:
         return False
-    return stage_memory(changed, fullest_stage(changed)).peak_bytes <= usable
+    return all(stage_memory(changed, stage).peak_bytes <= usable for stage in changed.plan.stages)
 
 
 def estimates(resolved: Resolved, micro_batches: Sequence[int]) -> list[dict[str, Any]]:

@@ -126,8 +126,10 @@ def test_an_estimate_is_within_a_tenth_of_the_fullest_rank_of_a_real_step(ranks,
         estimates = [estimated(config, ranks=ranks, batch=batch) for batch in batches[index]]
         assert estimates == pytest.approx(real, rel=0.1), SETTINGS[ranks][index]
         if len({micro_batches for _, micro_batches in batches[index]}) == 1:
-            slope, real_slope = (each[-1] - each[0] for each in (estimates, real))
-            assert slope == pytest.approx(real_slope, rel=0.15), SETTINGS[ranks][index]
+            growth, real_growth = (each[-1] - each[0] for each in (estimates, real))
+            assert growth == pytest.approx(real_growth, abs=0.05 * max(real)), SETTINGS[ranks][
+                index
+            ]
 
 
 @pytest.mark.parametrize(("ranks", "options"), [(1, {}), (2, {}), (2, {"tensor_parallel_size": 2})])
@@ -147,4 +149,4 @@ def test_a_tracker_needs_a_step_before_the_one_that_it_counts(tmp_path):
         for option in ("fused", "foreach")
     )
     assert foreach["cold"] > 1.05 * fused["cold"]
-    assert foreach["warm"] == fused["warm"]
+    assert foreach["warm"] == pytest.approx(fused["warm"], rel=0.001)
