@@ -142,11 +142,12 @@ class _Rank:
             self.is_piped or (self.micro_batches > 1 and config.trainer.accumulate_reduce == "last")
         )
         # Between micro batches that are reduced one by one, FSDP2 still refers to the last buffer
-        # that it reduced, and to the results of all-reduces.
+        # that it reduced, and to the results of all-reduces. The first result is the gradient.
         reduces_each = self.is_wrapped and self.micro_batches > 1 and not self.keeps_whole
         self.last_buffer = FP32 * self.weights.rest if reduces_each else 0
-        is_replicated = data_ranks * context > self.shards
-        self.shard_copies = 2 if reduces_each and is_replicated else 1
+        is_copied = reduces_each and data_ranks * context > self.shards
+        self.shard_copies = 2 if is_copied and self.micro_batches > 2 else 1
+        self.copies_at_end = 2 if is_copied else 1
 
     def moments(self) -> Iterator[MemoryEstimate]:
         """Yields the memory at the moments that can be the fullest."""
@@ -328,8 +329,8 @@ class _Rank:
         shards = FP32 * after * self.weights.layer_shard
         if self.keeps_whole:
             gradients += shards - FP32 * after * self.weights.layer
-        elif not flight.held:
-            gradients += shards
+        else:
+            gradients += shards * (self.copies_at_end - (self.shard_copies if flight.held else 0))
         return FP32 * self.weights.layer if after else self.last_buffer, gradients
 
     def _last_reductions(self, rest: MemoryEstimate) -> Iterator[MemoryEstimate]:
@@ -346,7 +347,7 @@ class _Rank:
             )
         else:
             held = FP32 * self.weights.rest if self.keeps_whole else 0
-            layers = FP32 * self.shard_copies * (self.weights.shard - self.weights.rest_shard)
+            layers = FP32 * self.copies_at_end * (self.weights.shard - self.weights.rest_shard)
             before = _plus(rest, "", gradients=held + layers)
         untied = 0 if self.model.tie_embeddings or not self.is_last else self.output
         yield from self._reduction(before, self.weights.rest, self.weights.rest_shard, last=untied)

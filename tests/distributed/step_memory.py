@@ -145,8 +145,10 @@ def _peaks(config: Config, batches: Sequence[tuple[int, int]]) -> list[int]:
             # A pipeline keeps the buffers of earlier shapes of batches.
             if steps is None or config.parallel.pipeline_parallel_size > 1:
                 steps = Steps(config)
+                steps.take(steps.batch(*batch))
+            elif config.parallel.tensor_parallel_size > 1:
+                steps.take(steps.batch(*batch))  # DTensor tries out operations on each new shape
             micro_batches = steps.batch(*batch)
-            steps.take(micro_batches)
             gc.collect()
             census.peak = census.current
             with uncollected():
