@@ -61,7 +61,10 @@ def memory_notes(resolved: Resolved) -> list[str]:
     over = [stage.stage for stage, peak in peaks.items() if peak > memory_bytes]
     if not over:
         return []
-    stages = f"stage {over[0]}" if len(over) == 1 else f"stages {over[0]} to {over[-1]}"
+    stages = f"stage {over[0]}"
+    if len(over) > 1:
+        is_range = len(over) == over[-1] - over[0] + 1
+        stages = f"stages {over[0]} to {over[-1]}" if is_range else f"{len(over)} stages"
     device = "process" if config.trainer.accelerator == "cpu" else "GPU"
     return [
         f"an estimated {shorten_bytes(max(peaks.values()))} of {shorten_bytes(memory_bytes)}"
