@@ -32,7 +32,7 @@ def layer_shapes(model: ModelConfig, *, tensor: int) -> list[Shape]:
     return shapes
 
 
-def remaining_shapes(config: Config, *, tensor: int, is_first: bool, is_last: bool) -> list[Shape]:
+def _remaining_shapes(config: Config, *, tensor: int, is_first: bool, is_last: bool) -> list[Shape]:
     """Returns the shapes of the weights outside the layers, in a pipeline stage.
 
     Args:
@@ -54,7 +54,7 @@ def remaining_shapes(config: Config, *, tensor: int, is_first: bool, is_last: bo
     return shapes
 
 
-def count(shapes: Iterable[Shape], *, shards: int = 1) -> int:
+def _count(shapes: Iterable[Shape], *, shards: int = 1) -> int:
     """Returns the numbers in a rank's shards of weights: rows are divided, rounded up."""
     return sum(-(-rows // shards) * columns for rows, columns in shapes)
 
@@ -73,6 +73,57 @@ def _input_matrices(model: ModelConfig) -> int:
 
 def _vectors_per_norm(model: ModelConfig) -> int:
     return 2 if model.normalization == "layernorm" else 1
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RankWeights:
+    """Numbers of weights of a pipeline rank, after tensor parallelism.
+
+    Attributes:
+        layers: layers of the rank.
+        layer, layer_shard: weights of a layer, and those in a rank's shard of it.
+        rest, rest_shard: weights outside the layers, and those in a rank's shard of them.
+        matrices_shard: weights in a rank's shard of a layer's matrices.
+    """
+
+    layers: int
+    layer: int
+    layer_shard: int
+    rest: int
+    rest_shard: int
+    matrices_shard: int
+
+    @classmethod
+    def of(cls, config: Config, pipeline_rank: int, *, shards: int) -> "RankWeights":
+        """Returns the weights of a pipeline rank that `shards` ranks share."""
+        parallel = config.parallel
+        tensor, stages = parallel.tensor_parallel_size, parallel.pipeline_parallel_size
+        layer = layer_shapes(config.model, tensor=tensor)
+        rest = _remaining_shapes(
+            config,
+            tensor=tensor,
+            is_first=pipeline_rank == 0,
+            is_last=pipeline_rank == stages - 1,
+        )
+        matrices = [(rows, columns) for rows, columns in layer if columns > 1]
+        return cls(
+            layers=config.model.num_layers // stages,
+            layer=_count(layer),
+            layer_shard=_count(layer, shards=shards),
+            rest=_count(rest),
+            rest_shard=_count(rest, shards=shards),
+            matrices_shard=_count(matrices, shards=shards),
+        )
+
+    @property
+    def whole(self) -> int:
+        """All weights of the rank's stages."""
+        return self.layers * self.layer + self.rest
+
+    @property
+    def shard(self) -> int:
+        """Those of them that the rank owns."""
+        return self.layers * self.layer_shard + self.rest_shard
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

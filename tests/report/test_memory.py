@@ -64,6 +64,12 @@ def test_stages_that_exceed_the_memory_are_named_with_the_largest_estimate(plann
     assert f"note: {note}" in plan_summary(resolved)
 
 
+def test_stages_between_which_others_fit_are_counted(planned):
+    schedule = "model.step_batch_size_schedule='0:512 1B:256 2B:512'"
+    (note,) = memory_notes(planned(*TOO_LARGE, schedule, "trainer.num_nodes=8"))
+    assert note.startswith("an estimated 47GB of 32GB per GPU in 2 stages; ")
+
+
 @pytest.mark.parametrize(
     "words",
     [

@@ -1,0 +1,85 @@
+"""What a pipeline rank holds at the fullest points of torch's schedules, without torch."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Flight:
+    """A point in a rank's schedule.
+
+    Attributes:
+        passes: forward passes through a part of the model that wait for their backward pass.
+        held: share of the parts that hold gradients of earlier micro batches, from 0 to 1.
+        sent: hidden states and their gradients that are kept after they were sent.
+    """
+
+    passes: int
+    held: float
+    sent: float = 0.0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PipelineSchedule:
+    """A rank's schedule: 1F1B or GPipe for one part of the model, else interleaved 1F1B.
+
+    Attributes:
+        ranks: pipeline ranks.
+        rank: this rank.
+        parts: parts of the model on each rank.
+        micro_batches: micro batches of a step.
+    """
+
+    ranks: int
+    rank: int
+    parts: int
+    micro_batches: int
+
+    @property
+    def neighbours(self) -> int:
+        """Stages before and after this rank's parts. Each sends it one tensor per micro batch."""
+        return self._preceding + self._following
+
+    def flights(self) -> Iterator[Flight]:
+        """Yields the points where most passes are in flight, and where more gradients are held."""
+        total, per_round = self.micro_batches * self.parts, self._micro_batches_per_round
+        most = min(total, self._most_in_flight)
+        # The last backward pass that most passes wait for, and the first one after each part's.
+        backwards = {total - most + 1, *(part * per_round + 2 for part in range(self.parts))}
+        for backward in sorted(each for each in backwards if each <= total):
+            passes = min(most, total - backward + 1)
+            parts_with_gradients = min(self.parts, -(-(backward - 1) // per_round))
+            yield Flight(
+                passes=passes,
+                held=parts_with_gradients / self.parts,
+                sent=self._sent(forwards=passes + backward - 1, backwards=backward - 1),
+            )
+
+    @property
+    def _preceding(self) -> int:
+        return self.parts - (self.rank == 0)
+
+    @property
+    def _following(self) -> int:
+        return self.parts - (self.rank == self.ranks - 1)
+
+    @property
+    def _micro_batches_per_round(self) -> int:
+        """Micro batches that pass through one part before the next part has its turn."""
+        if self.parts == 1:
+            return 1
+        return self.micro_batches // max(1, self.micro_batches // self.ranks)
+
+    @property
+    def _most_in_flight(self) -> int:
+        later = self.ranks - 1 - self.rank
+        if self.parts > 1:
+            return (self.parts - 1) * self._micro_batches_per_round + 2 * later + 1
+        # With fewer micro batches than ranks, all forward passes come first (GPipe).
+        return self.micro_batches if self.micro_batches < self.ranks else later + 1
+
+    def _sent(self, *, forwards: int, backwards: int) -> float:
+        """Returns how many hidden states and gradients are kept after so many passes."""
+        if self.parts > 1:  # to the end of the step
+            return (self._following * forwards + self._preceding * backwards) / self.parts
+        return self._following * (min(forwards, self._most_in_flight) + 1) + self._preceding
