@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
+from rampcli.batch.division import nearest_multiples
 from rampcli.batch.layout import Layout
 from rampcli.batch.node_policies import NODE_POLICIES, POLICY_KEY, count_nodes
 from rampcli.batch.pipeline import MICROBATCHES_KEY, PIPELINE_SIZE_KEY
@@ -60,11 +61,20 @@ def check_fit(
 def _check_largest(layout: Layout, sizes: Sequence[int]) -> None:
     """Checks the largest batch on all the nodes, with the requested accumulation."""
     ranks = layout.fleet.data_parallel_size(layout.fleet.num_nodes)
-    rule = layout.micro_batch
+    rule, parallel = layout.micro_batch, layout.fleet.parallel
+    micro = rule.on(sizes[-1], ranks, parallel)
     try:
+        if rule.varies and micro is None:
+            unit = rule.smallest(parallel) * ranks
+            raise UsageError(
+                f"{GLOBAL_KEY}={sizes[-1]} does not divide into {rule.describe(parallel)}"
+                f" x {ranks} data-parallel ranks = {unit}",
+                keys=(GLOBAL_KEY, *FLEET_KEYS),
+                remedy=f"{GLOBAL_KEY}={' or '.join(map(str, nearest_multiples(sizes[-1], unit)))}",
+            )
         BatchPlan.solve(
             global_batch_size=sizes[-1],
-            micro_batch_size=rule.on(sizes[-1], ranks, layout.fleet.parallel) or rule.size,
+            micro_batch_size=micro or rule.size,
             accumulate_grad_batches=layout.accumulate_grad_batches,
             data_parallel_size=ranks,
         )

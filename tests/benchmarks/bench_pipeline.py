@@ -33,7 +33,7 @@ from rampcli.train.passes import Passes
 MODEL = ModelConfig(
     num_layers=8, hidden_size=256, ffn_hidden_size=768, num_attention_heads=8, vocab_size=64
 )
-RANKS, SAMPLES, TOKENS = 2, 1, 256
+RANKS, SAMPLES, TOKENS = 2, 2, 256
 MICRO_BATCHES = (2, 4, 8, 16)
 VIRTUAL = (1, 2)
 
@@ -88,7 +88,7 @@ def measure(rounds: int) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("rounds", nargs="?", type=int, default=20, metavar="ROUNDS")
+    parser.add_argument("rounds", nargs="?", type=int, default=8, metavar="ROUNDS")
     rounds = parser.parse_args().rounds
     if "RANK" in os.environ:
         measure(rounds)

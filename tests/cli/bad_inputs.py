@@ -1322,9 +1322,14 @@ ARITHMETIC = (
     ),
     BadInput(
         "a batch that no micro batch divides",
-        plan("model.global_batch_size=510", "rampup.micro_batch=largest", "trainer.num_nodes=2"),
+        gpt3(
+            "model.rampup_batch_size=null",
+            "model.global_batch_size=510",
+            "rampup.micro_batch=largest",
+            "trainer.num_nodes=1",
+        ),
         (
-            "model.global_batch_size=510 does not divide into data.micro_batch_size=1 x 8",
+            "model.global_batch_size=510 does not divide into micro batches of at least 1 x 8",
             "model.global_batch_size=504 or 512",
         ),
     ),
