@@ -178,7 +178,9 @@ def plan(
     if show_dialects:
         planning.translate(resolved, as_json=as_json)
     elif as_json:
-        typer.echo(json.dumps(resolved.plan.to_json(), indent=1))
+        from rampcli.report.memory import plan_with_memory
+
+        typer.echo(json.dumps(plan_with_memory(resolved), indent=1))
     else:
         from rampcli.cli.console import show_plan
 

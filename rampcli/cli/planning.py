@@ -25,6 +25,7 @@ from rampcli.config.run_plan import Resolved
 from rampcli.config.words import drop_launcher_section, read_values
 from rampcli.errors import Report, UsageError, UsageErrors
 from rampcli.report.measured import read_measured
+from rampcli.report.memory import plan_with_memory
 from rampcli.report.plan_tables import comparison_table
 from rampcli.schedule.seesaw import staircase, steps_in_the_limit
 
@@ -112,7 +113,7 @@ def _print_comparison(
         rows = [
             {"words": word, "plan": None, "error": found.message}
             if isinstance(found, UsageError)
-            else {"words": word, "plan": found.plan.to_json(), "error": None}
+            else {"words": word, "plan": plan_with_memory(found), "error": None}
             for word, found in variants
         ]
         typer.echo(json.dumps(rows, indent=1))

@@ -1,8 +1,7 @@
 """Reads the throughput and the restarts that earlier runs measured, for the hours of a plan."""
 
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
-from contextlib import suppress
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
@@ -33,7 +32,10 @@ SAME_KEYS = (
 WARM_UP_STEPS = 3
 """Steps at the start of a stage that are not counted, while memory and caches warm up."""
 TUNE_FILE = "tune.json"
+TUNE_FOLDER = "tune"
+"""Folder with the `config.yaml` under which `TUNE_FILE` was measured."""
 TUNE = {
+    "device": (str, None),
     "device_name": (str, None),
     "points": [
         {
@@ -62,8 +64,8 @@ def read_measured(paths: Sequence[Path], config: Config) -> Measured:
     """Returns the throughput and restarts of runs and of tune results, all together.
 
     Args:
-        paths: run directories, and folders of `config.yaml` and `tune.json`. A point that several
-            of them have is their median.
+        paths: run directories, in which runs have trained or searches have measured. A point that
+            several of them have is their median.
         config: resolved settings of the run that is planned.
 
     Raises:
@@ -75,23 +77,24 @@ def read_measured(paths: Sequence[Path], config: Config) -> Measured:
     lost_s: list[float] = []
     devices: dict[str, Path] = {}
     for path in paths:
-        run = existing_run(path)
-        theirs = snapshot.read(run.config)
-        tune = _read_tune(run)
-        points = {**_run_points(run, theirs), **tune.points}
-        if not points:
+        sources = [*_read_run(path), *_read_tune(path)]
+        if not any(source.points for source in sources):
+            existing_run(path)
             raise UsageError(
                 f"--measured {path}: no stage has more than {WARM_UP_STEPS} steps,"
                 f" and there is no {TUNE_FILE}",
                 remedy="the directory of a longer run",
             )
-        _check_same(path, theirs, config)
-        _check_accelerator(run, theirs, config)
-        for name in (*tune.device_names, *_device_names(run)):
-            devices.setdefault(name, path)
+        points: dict[Size, float] = {}
+        for source in sources:
+            _check_same(path, source.config, config)
+            _check_accelerator(path, source, config)
+            for name in source.device_names:
+                devices.setdefault(name, path)
+            points |= source.points
+            lost_s += source.lost_s
         for point, rate in points.items():
             found[point].append(rate)
-        lost_s += _lost_s(run)
     _check_devices(devices)
     return Measured(
         points={point: round(median(rates), 1) for point, rates in sorted(found.items())},
@@ -100,26 +103,63 @@ def read_measured(paths: Sequence[Path], config: Config) -> Measured:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class _Tune:
-    """What a tune result holds; empty without one."""
+class _Source:
+    """What one run or search has measured.
 
+    Attributes:
+        config: its settings.
+        points: median tokens per second per GPU.
+        accelerators: kinds of devices that computed, as `trainer.accelerator` names them.
+        device_names: names of these devices.
+        lost_s: seconds that each stage boundary cost.
+    """
+
+    config: Config
     points: dict[Size, float]
-    device_names: tuple[str, ...]
+    accelerators: set[str]
+    device_names: list[str]
+    lost_s: list[float]
 
 
-def _read_tune(run: RunDirectory) -> _Tune:
-    with suppress(FileNotFoundError):
-        tune = read_json(run.path / TUNE_FILE, TUNE)
-        rates = defaultdict(list)
-        for one in tune["points"]:
-            point = one["micro_batch_size"], one["accumulate_grad_batches"]
-            rates[point].append(one["tokens_per_s_per_gpu"])
-        name = tune["device_name"]
-        return _Tune(
-            points={point: median(several) for point, several in rates.items()},
-            device_names=() if name is None else (name,),
+def _read_run(path: Path) -> list[_Source]:
+    """Returns what a run has measured, or an empty list if there is none."""
+    run = RunDirectory(path)
+    if not run.config.is_file():
+        return []
+    config, starts = snapshot.read(run.config), _starts(run)
+    return [
+        _Source(
+            config=config,
+            points=_run_points(run, config),
+            accelerators={_kind(row["device"]) for row in starts if "device" in row},
+            device_names=[
+                row["device_name"] for row in starts if row.get("device_name") is not None
+            ],
+            lost_s=_lost_s(run),
         )
-    return _Tune(points={}, device_names=())
+    ]
+
+
+def _read_tune(path: Path) -> list[_Source]:
+    """Returns what a search has measured, or an empty list if there is none."""
+    try:
+        tune = read_json(path / TUNE_FILE, TUNE)
+    except FileNotFoundError:
+        return []
+    rates: dict[Size, list[float]] = defaultdict(list)
+    for one in tune["points"]:
+        point = one["micro_batch_size"], one["accumulate_grad_batches"]
+        rates[point].append(one["tokens_per_s_per_gpu"])
+    name, device = tune["device_name"], tune["device"]
+    return [
+        _Source(
+            config=snapshot.read(RunDirectory(path / TUNE_FOLDER).config),
+            points={point: median(several) for point, several in rates.items()},
+            accelerators=set() if device is None else {_kind(device)},
+            device_names=[] if name is None else [name],
+            lost_s=[],
+        )
+    ]
 
 
 def _run_points(run: RunDirectory, config: Config) -> dict[Size, float]:
@@ -160,14 +200,13 @@ def _check_same(path: Path, theirs: Config, ours: Config) -> None:
             )
 
 
-def _check_accelerator(run: RunDirectory, theirs: Config, ours: Config) -> None:
+def _check_accelerator(path: Path, source: _Source, ours: Config) -> None:
     """Checks that an earlier run trained on the kind of device that is asked for, if one is."""
     wanted = ours.trainer.accelerator
-    kinds = {_kind(row["device"]) for row in _starts(run) if "device" in row}
-    for kind in sorted(kinds or {theirs.trainer.accelerator}):
+    for kind in sorted(source.accelerators or {source.config.trainer.accelerator}):
         if "auto" not in (kind, wanted) and kind != wanted:
             raise UsageError(
-                f"--measured {run.path}: that run trained on the {kind}, and this one has"
+                f"--measured {path}: that run trained on the {kind}, and this one has"
                 f" trainer.accelerator={wanted}",
                 keys=("trainer.accelerator",),
                 remedy=f"the directory of a run with trainer.accelerator={wanted}",
@@ -181,12 +220,6 @@ def _check_devices(places: dict[str, Path]) -> None:
             f"--measured: throughputs of different devices cannot be combined: {named}",
             remedy="the directories of runs on one kind of device",
         )
-
-
-def _device_names(run: RunDirectory) -> Iterator[str]:
-    for row in _starts(run):
-        if row.get("device_name") is not None:
-            yield row["device_name"]
 
 
 def _lost_s(run: RunDirectory) -> list[float]:

@@ -16,17 +16,16 @@ from rampcli.errors import EXIT_INTERRUPTED, RampcliError
 from rampcli.launch.launchers import launcher_of
 from rampcli.launch.protocol import Job
 from rampcli.launch.record_failure import record_failure
-from rampcli.launch.run import describe
 from rampcli.launch.run_lock import lock_run
 from rampcli.launch.slurm import chain
 from rampcli.launch.slurm.job import SrunWorkers
 from rampcli.launch.slurm.scripts import render_search
 from rampcli.launch.stop_signals import catch_stop_signals
 from rampcli.records import COUNT, POSITIVE, RATE, read_json
+from rampcli.report.measured import TUNE_FOLDER
 from rampcli.run_directory import RunDirectory
-from rampcli.tune import results
 from rampcli.tune.run import Search
-from rampcli.tune.trial import FOLDER, RANK, Effort, Trials
+from rampcli.tune.trial import RANK, Effort, Trials
 
 OPTIONS = {
     "exhaustive": bool,
@@ -44,7 +43,7 @@ LOCK_WAIT_S = 120.0
 
 def folder_of(resolved: Resolved) -> RunDirectory:
     """Returns the folder of the search's job."""
-    return RunDirectory(resolved.run_dir / FOLDER)
+    return RunDirectory(resolved.run_dir / TUNE_FOLDER)
 
 
 def submit(resolved: Resolved, effort: Effort, *, fresh: bool, exhaustive: bool) -> list[Job]:
@@ -62,14 +61,11 @@ def submit(resolved: Resolved, effort: Effort, *, fresh: bool, exhaustive: bool)
     """
     run, folder = RunDirectory(resolved.run_dir), folder_of(resolved)
     with lock_run(run):
-        run.make_folder(folder.path)
-        describe(folder, resolved, [])
+        Search.of(resolved, run, fresh=fresh, exhaustive=exhaustive).begin()
         folder.change_status("submitted")
         options = {"exhaustive": exhaustive, "effort": asdict(effort)}
         folder.write_json(folder.path / "options.json", options)
         jobs = chain.submit(folder, [render_search(resolved, folder)]).jobs
-        if fresh:
-            run.remove_file(run.path / results.FILE)
     return [chain.with_state(job, "PENDING") for job in jobs]
 
 

@@ -15,12 +15,12 @@ from rampcli.config.run_plan import Resolved
 from rampcli.errors import DamagedFileError
 from rampcli.launch.launchers import launcher_of
 from rampcli.records import COUNT, POSITIVE, RATE, read_json
+from rampcli.report.measured import TUNE_FILE
 from rampcli.run_directory import RunDirectory
 from rampcli.tune.median import Median
 from rampcli.tune.trial import FITS, OUT_OF_MEMORY, THRASHES, TIMED_OUT, Trial
 from rampcli.tune.verdict import Verdict
 
-FILE = "tune.json"
 MOST_BYTES = 2**22
 MEDIAN = {
     "accumulate_grad_batches": POSITIVE,
@@ -38,6 +38,7 @@ TRIAL = {
     "accumulate_grad_batches": POSITIVE,
     "medians": [MEDIAN],
     "peak_memory_bytes": (COUNT, None),
+    "device": (str, None),
     "device_name": (str, None),
 }
 TUNE = {"conditions": {...: (str, float, None, bool, [(str, float, None)])}, "trials": [TRIAL]}
@@ -93,7 +94,7 @@ def read_trials(run: RunDirectory, wanted: dict[str, Any]) -> list[Trial]:
     Raises:
         DamagedFileError: tune.json is damaged.
     """
-    path = run.path / FILE
+    path = run.path / TUNE_FILE
     try:
         facts = read_json(path, TUNE, most_bytes=MOST_BYTES)
     except FileNotFoundError:
@@ -126,10 +127,11 @@ def to_json(
     sequence_length: int,
 ) -> dict[str, Any]:
     """Returns the content of tune.json, which `rampcli tune --json` prints."""
-    names = [trial.device_name for trial in trials if trial.device_name is not None]
+    measured = next((trial for trial in trials if trial.device is not None), None)
     return {
         "conditions": conditions,
-        "device_name": names[-1] if names else None,
+        "device": measured and measured.device,
+        "device_name": measured and measured.device_name,
         "largest": verdict and verdict.largest.micro_batch_size,
         "recommended": verdict and verdict.recommended.micro_batch_size,
         "trials": [_row(trial, sequence_length) for trial in trials],

@@ -14,6 +14,8 @@ from rampcli.config.stage_memory import device_memory_bytes
 from rampcli.launch.launchers import launcher_of
 from rampcli.launch.local import LocalWorkers
 from rampcli.launch.resources import available_bytes
+from rampcli.launch.run import describe
+from rampcli.report.measured import TUNE_FILE, TUNE_FOLDER
 from rampcli.report.memory import usable_bytes
 from rampcli.run_directory import RunDirectory
 from rampcli.tune import results
@@ -102,6 +104,18 @@ class Search:
             },
         )
 
+    @property
+    def folder(self) -> RunDirectory:
+        """Folder of the trials, with the configuration under which tune.json is measured."""
+        return RunDirectory(self.directory.path / TUNE_FOLDER)
+
+    def begin(self) -> None:
+        """Writes the configuration of the search, and removes the results of another one."""
+        if not self.known:
+            self.directory.remove_file(self.directory.path / TUNE_FILE)
+        self.directory.make_folder(self.folder.path)
+        describe(self.folder, self.resolved, [])
+
     def next(self) -> Candidate | None:
         """Returns the size to try next, or None once the answer is known."""
         sizes = [candidate.micro_batch_size for candidate in self.candidates]
@@ -129,6 +143,8 @@ class Search:
         Raises:
             RampcliError: a trial failed for another reason than memory or time.
         """
+        if self.next() is not None:
+            self.begin()
         while (candidate := self.next()) is not None:
             size = candidate.micro_batch_size
             report(f"trying {MICRO_KEY}={size}")
@@ -138,7 +154,7 @@ class Search:
             if trial.reason is not None:
                 report(f"  {trial.verdict}: {trial.reason}")
             self.known[size] = trial
-            self.directory.write_json(self.directory.path / results.FILE, self.to_json())
+            self.directory.write_json(self.directory.path / TUNE_FILE, self.to_json())
         return True
 
     @property

@@ -15,6 +15,7 @@ from rampcli.launch.supervise import WorkersExit
 from rampcli.launch.worker_log import WorkerLog
 from rampcli.launch.workers import Workers
 from rampcli.lifeline import StopSignals
+from rampcli.report.measured import TUNE_FOLDER
 from rampcli.run_directory import BEFORE_THE_START, RunDirectory, read_rows
 from rampcli.tune.median import Median, median_of
 from rampcli.tune.sizes import Candidate, trial_config
@@ -36,8 +37,6 @@ MOST_SWAPPED_BYTES = 2**24
 MOST_RANKS_SHOWN = 4
 MAIN_THREAD = "Current thread"
 """Beginning of the line above the main thread's stack, innermost frame first."""
-FOLDER = "tune"
-"""Folder of the trials in the run directory."""
 
 Start = Callable[[TrialDirectory, World, Path], Workers]
 """Starts the ranks of a world; takes the trial, the world and the log."""
@@ -57,7 +56,8 @@ class Trial:
         medians: time of the steps that were timed, by micro batches per step; empty if there are
             none.
         peak_memory_bytes: most memory that a rank has held, or None.
-        device_name: name of rank 0's device, or None.
+        device: rank 0's device, such as `cpu` or `cuda:0`, or None.
+        device_name: its name, or None.
     """
 
     micro_batch_size: int
@@ -68,6 +68,7 @@ class Trial:
     accumulate_grad_batches: int
     medians: dict[int, Median]
     peak_memory_bytes: int | None
+    device: str | None
     device_name: str | None
 
     @property
@@ -173,9 +174,7 @@ class Trials:
 
     def _prepare(self, candidate: Candidate) -> TrialDirectory:
         """Removes what an earlier trial of this size left, and writes what the ranks read."""
-        folder = self.run.path / FOLDER
-        self.run.make_folder(folder)
-        trial = TrialDirectory(folder / f"micro_{candidate.micro_batch_size}")
+        trial = TrialDirectory(self.run.path / TUNE_FOLDER / f"micro_{candidate.micro_batch_size}")
         self.run.remove_tree(trial.path)
         describe(trial, run_plan(trial_config(self.resolved, candidate, trial.path)), [])
         trial.write_order(
@@ -212,12 +211,13 @@ def _judge(candidate: Candidate, trial: TrialDirectory, ended: WorkersExit) -> T
         raise failure
     result = trial.read_result()
     reason = _sign_of_thrashing(result)
-    names = [row.get("device_name") for row in read_rows(trial.events) if row["event"] == "start"]
+    start = next((row for row in read_rows(trial.events) if row["event"] == "start"), {})
     return replace(
         _failed(candidate, FITS if reason is None else THRASHES, reason),
         medians={count: median_of(times) for count, times in result.step_s.items()},
         peak_memory_bytes=max(result.peak_memory_bytes),
-        device_name=names[-1] if names else None,
+        device=start.get("device"),
+        device_name=start.get("device_name"),
     )
 
 
@@ -233,6 +233,7 @@ def _failed(candidate: Candidate, verdict: str, reason: str | None) -> Trial:
         accumulate_grad_batches=stage.accumulate_grad_batches,
         medians={},
         peak_memory_bytes=None,
+        device=None,
         device_name=None,
     )
 

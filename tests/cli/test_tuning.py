@@ -64,6 +64,8 @@ def test_a_search_times_real_steps_and_is_not_repeated(words, tmp_path):
     again = run_command([*search, "--json", "--plot", str(picture)], environment())
     assert json.loads(again.stdout) == found
     assert "samples/s" in picture.read_text()
+    plan = run_command(["plan", *search[1:3], *search[5:], "--measured", str(tmp_path / "run")])
+    assert "rampup.efficiency (measured in " in plan.stdout, plan.stderr
     with_another_model = words("model.global_batch_size=4", "model.hidden_size=16")
     assert tried(run_command(with_another_model, environment()))[0] == 2
 

@@ -5,7 +5,7 @@ import pytest
 from rampcli.config import snapshot
 from rampcli.errors import DamagedFileError, UsageError
 from rampcli.own_folder import replace_file
-from rampcli.report.measured import TUNE_FILE, WARM_UP_STEPS, read_measured
+from rampcli.report.measured import TUNE_FILE, TUNE_FOLDER, WARM_UP_STEPS, read_measured
 from rampcli.run_directory import RunDirectory
 from run_files import metrics_row
 
@@ -26,6 +26,10 @@ def run(tmp_path, planned):
             directory.append_event(kind, **facts)
         if tune is not None:
             (directory.path / TUNE_FILE).write_text(json.dumps(tune))
+            (directory.path / TUNE_FOLDER).mkdir()
+            replace_file(
+                RunDirectory(directory.path / TUNE_FOLDER).config, directory.config.read_text()
+            )
         return directory.path
 
     return write
@@ -57,6 +61,7 @@ def steps(rates, *, stage=0, world=1, accumulate=1, micro=4, model_ranks=1):
 def tune(*points, device_name="a GPU"):
     names = ("micro_batch_size", "accumulate_grad_batches", "tokens_per_s_per_gpu")
     return {
+        "device": "cuda:0",
         "device_name": device_name,
         "points": [dict(zip(names, point, strict=True)) for point in points],
         "more": "facts",
@@ -208,7 +213,7 @@ def test_a_folder_without_config_yaml_is_refused(run, measured):
 @pytest.mark.parametrize(
     ("content", "problem"),
     [
-        ({"device_name": "x"}, "has no points"),
+        ({"device": None, "device_name": "x"}, "has no points"),
         (tune((0, 1, 5.0)), r"points\[0\].micro_batch_size is not"),
         (tune((1, 1, -5.0)), r"points\[0\].tokens_per_s_per_gpu is not"),
         (tune((1, 1, 5.0), device_name=3), "device_name is not"),

@@ -19,6 +19,7 @@ def trial(size, step_s, *, accumulate=1, verdict=FITS):
             for count, s in step_s.items()
         },
         peak_memory_bytes=None,
+        device=None,
         device_name=None,
     )
 

@@ -65,6 +65,7 @@ TRIAL = {
     "accumulate_grad_batches": 1,
     "medians": [{"accumulate_grad_batches": 1, "s": 0.1, "low_s": 0.1, "high_s": 0.1, "steps": 9}],
     "peak_memory_bytes": None,
+    "device": None,
     "device_name": None,
 }
 SEARCHES: dict[str, Any] = {
