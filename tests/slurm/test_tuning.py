@@ -7,7 +7,7 @@ import signal
 import pytest
 
 from commands import run_command
-from processes import processes_with, wait_until
+from processes import command_of, processes_with, wait_until
 from rampcli.launch.slurm import chain
 from rampcli.run_directory import RunDirectory
 from runs import TINY, environment
@@ -39,6 +39,14 @@ def wait_for(what, tune):
     wait_until(what, evidence=lambda: [path.read_text() for path in sorted(logs.glob("*"))])
 
 
+def ranks_of(tune, micro_batch_size):
+    """Returns the processes of a trial's ranks, without the srun that starts them."""
+    words = f"rampcli.tune.rank {tune.path}/tune/micro_{micro_batch_size}"
+    return [
+        process for process in processes_with(words) if not command_of(process).startswith("srun")
+    ]
+
+
 def cancel(tune):
     done = run_command(["cancel", str(tune.folder.path)], environment())
     assert done.returncode == 0, done.stderr
@@ -49,14 +57,13 @@ def test_a_search_in_a_job_keeps_its_trials_when_it_is_cancelled(tune):
     submitted = tune()
     assert submitted.returncode == 0, submitted.stderr
     assert "the same command shows what the job has found" in submitted.stdout
-    ranks = [f"rampcli.tune.rank {tune.path}/tune/micro_{size}" for size in (2, 1)]
-    wait_for(lambda: processes_with(ranks[1]), tune)
+    wait_for(lambda: ranks_of(tune, 1), tune)
     (trial,) = json.loads((tune.path / "tune.json").read_text())["trials"]
     assert (trial["micro_batch_size"], trial["verdict"]) == (2, "fits")
     assert trial["world_size"] == 2
-    os.kill(processes_with(ranks[1])[-1], signal.SIGSTOP)  # a rank that hangs is ended as well
+    os.kill(ranks_of(tune, 1)[-1], signal.SIGSTOP)  # a rank that hangs is ended as well
     cancel(tune)
-    wait_for(lambda: not any(map(processes_with, ranks)), tune)
+    wait_for(lambda: not ranks_of(tune, 1), tune)
     again = tune()
     assert "    2  " in again.stdout
     assert "the same command shows what the job has found" in again.stdout
