@@ -200,6 +200,10 @@ def tune(
     timeout: Annotated[
         float, typer.Option(min=1.0, metavar="SECONDS", help="Time limit of each trial.")
     ] = 600.0,
+    diagnose: Annotated[
+        bool,
+        typer.Option("--diagnose", help="Measure where the time of the run's own step goes."),
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Find the micro batch size that this machine can run, and the one that it should run.
@@ -208,18 +212,27 @@ def tune(
     """
     from rampcli.cli.composing import compose_words
 
+    for name, given in {"--exhaustive": exhaustive, "--fresh": fresh}.items():
+        if diagnose and given:
+            raise UsageError(
+                f"--diagnose measures one size anew, but {name} is for a search",
+                remedy=f"--diagnose without {name}",
+            )
     resolved = compose_words(factory, overrides or [], config_dir=config_dir)
-    from rampcli.cli import tuning
     from rampcli.tune.trial import Effort
 
     gc.enable()
-    code = tuning.tune(
-        resolved,
-        effort=Effort(most_steps=steps, timeout_s=timeout),
-        fresh=fresh,
-        exhaustive=exhaustive,
-        as_json=as_json,
-    )
+    effort = Effort(most_steps=steps, timeout_s=timeout)
+    if diagnose:
+        from rampcli.cli import diagnosing
+
+        code = diagnosing.diagnose(resolved, effort=effort, as_json=as_json)
+    else:
+        from rampcli.cli import tuning
+
+        code = tuning.tune(
+            resolved, effort=effort, fresh=fresh, exhaustive=exhaustive, as_json=as_json
+        )
     raise typer.Exit(code)
 
 
