@@ -207,6 +207,10 @@ def tune(
     timeout: Annotated[
         float, typer.Option(min=1.0, metavar="SECONDS", help="Time limit of each trial.")
     ] = 600.0,
+    diagnose: Annotated[
+        bool,
+        typer.Option("--diagnose", help="Measure where the time of the run's own step goes."),
+    ] = False,
     plot: Annotated[
         Path | None,
         typer.Option(
@@ -221,22 +225,38 @@ def tune(
     """
     from rampcli.cli.composing import compose_words
 
+    others = {"--exhaustive": exhaustive, "--fresh": fresh, "--estimate": estimate, "--plot": plot}
+    for name, given in others.items():
+        if diagnose and given:
+            raise UsageError(
+                f"--diagnose measures a single size, but {name} is about several",
+                remedy=f"--diagnose without {name}",
+            )
     resolved = compose_words(factory, overrides or [], config_dir=config_dir)
-    from rampcli.cli import tuning
     from rampcli.tune.trial import Effort
 
     if estimate:
+        from rampcli.cli import tuning
+
         tuning.estimate(resolved, as_json=as_json)
         return
     gc.enable()
-    code = tuning.tune(
-        resolved,
-        effort=Effort(most_steps=steps, timeout_s=timeout),
-        fresh=fresh,
-        exhaustive=exhaustive,
-        as_json=as_json,
-        plot=plot,
-    )
+    effort = Effort(most_steps=steps, timeout_s=timeout)
+    if diagnose:
+        from rampcli.cli import diagnosing
+
+        code = diagnosing.diagnose(resolved, effort=effort, as_json=as_json)
+    else:
+        from rampcli.cli import tuning
+
+        code = tuning.tune(
+            resolved,
+            effort=effort,
+            fresh=fresh,
+            exhaustive=exhaustive,
+            as_json=as_json,
+            plot=plot,
+        )
     raise typer.Exit(code)
 
 

@@ -1,7 +1,7 @@
 """Loaders: each rank reads its samples of a global batch, ahead of the training step."""
 
 from collections.abc import Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 
 import numpy as np
@@ -97,6 +97,13 @@ class Loader:
             samples,
             sum(each.valid_tokens for each in mine),
         )
+
+    def stop_reading_ahead(self) -> None:
+        """Drops what was read ahead, and waits until nothing is being read."""
+        for unwanted in self._ahead.values():
+            unwanted.cancel()
+        wait(self._ahead.values())
+        self._ahead.clear()
 
     def _read(self, first_sample: int, plan: BatchPlan) -> list[list[Samples]]:
         """Reads the micro batches of each rank that this process reads for.

@@ -50,14 +50,19 @@ def free_gathered_weights(model: nn.Module) -> None:
             module.reshard()
 
 
-def set_gradient_reduction(model: nn.Module, *, last_micro_batch: bool, each: bool) -> None:
+def set_gradient_reduction(
+    model: nn.Module, *, last_micro_batch: bool, each: bool, over_replicas: bool = True
+) -> None:
     """Sets whether the next backward pass reduces gradients over the data-parallel ranks.
 
     Args:
         model: the model; nothing happens if it is not sharded.
         last_micro_batch: True for the last micro batch of a step, which always reduces.
         each: reduce after every micro batch.
+        over_replicas: if False, gradients are reduced over shards only, and lost with replicas.
     """
     if isinstance(model, FSDPModule):
         model.set_requires_gradient_sync(last_micro_batch or each)
+        if not over_replicas:
+            model.set_requires_all_reduce(False)
         model.set_is_last_backward(last_micro_batch)

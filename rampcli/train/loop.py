@@ -166,7 +166,7 @@ class Trainer:
         micro_batch_s = self.micro_batch_s if dist.get_rank() == 0 else 0.0
         mine = [valid_tokens, self.stop.asked, micro_batch_s, self.checkpoints.has_failed]
         totals = torch.tensor(mine, dtype=torch.float64, device=self.passes.device)
-        dist.all_reduce(totals)
+        dist.all_reduce(totals, group=self.passes.ranks)
         tokens, stop_requests, micro_batch_s, failures = totals.tolist()
         if failures:
             self.checkpoints.wait()
@@ -183,7 +183,7 @@ class Trainer:
         """
         if self.stop.is_time_to_ask():
             requests = torch.tensor(int(self.stop.asked), device=self.passes.device)
-            dist.all_reduce(requests)
+            dist.all_reduce(requests, group=self.passes.ranks)
             if requests.item():
                 raise StopAgreed
 

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 
 import torch
+import torch.distributed as dist
 from torch import Tensor
 
 from rampcli.config.schema import Config
@@ -32,6 +33,9 @@ class Passes:
         forward_micro_batches: micro batches that a forward pass should take at once, to fill a
             pipeline.
         returns_loss: whether this rank returns the loss, rather than 0.
+        ranks: ranks that sum their losses, gradient norms and token counts; all, if None.
+        reduces_over_replicas: whether gradients are reduced over replicas, which a pipeline always
+            does. Both attributes only change to measure how long ranks wait for each other.
     """
 
     def __init__(
@@ -50,6 +54,8 @@ class Passes:
             self.pipeline = Pipeline(parts, meshes.data[PIPELINE], device, self._scale)
         self.forward_micro_batches = meshes.size(PIPELINE)
         self.returns_loss = meshes.rank(TENSOR) == 0 and parts[-1].is_last
+        self.ranks: dist.ProcessGroup | None = None
+        self.reduces_over_replicas = True
 
     def forward_backward(
         self,
@@ -81,7 +87,10 @@ class Passes:
                 if index > 0:
                     between()
                 set_gradient_reduction(
-                    model, last_micro_batch=index == len(micro_batches) - 1, each=self.reduces_each
+                    model,
+                    last_micro_batch=index == len(micro_batches) - 1,
+                    each=self.reduces_each,
+                    over_replicas=self.reduces_over_replicas,
                 )
                 tokens, labels, positions = self._local_inputs([micro_batch])
                 loss = self._scale(model(tokens, positions, labels=labels))

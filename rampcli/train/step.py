@@ -81,7 +81,7 @@ def accumulate_gradient(
         micro_batches, scale=ranks / max(1, global_tokens), between=between
     )
     totals = torch.stack([loss.double() / ranks, squared_norm(passes.parts, device=passes.device)])
-    dist.all_reduce(totals)
+    dist.all_reduce(totals, group=passes.ranks)
     mean_loss, grad_norm = totals[0].item(), totals[1].sqrt().item()
     if gradient_clip_val is not None and grad_norm > gradient_clip_val:
         torch._foreach_mul_(

@@ -17,6 +17,8 @@ from rampcli.train.loop import Trainer
 from rampcli.train.memory import Pressure, peak_bytes
 from rampcli.train.observers.boundary import BoundaryCosts
 from rampcli.train.stopping import StopAgreed, StopRequest
+from rampcli.tune.diagnose import diagnose
+from rampcli.tune.diagnosis import AS_IS, FILE, Diagnosis
 from rampcli.tune.median import FEWEST, median_of
 from rampcli.tune.trial_files import Order, Result, TrialDirectory
 from rampcli.worker.assemble import build_trainer, naming_out_of_memory
@@ -48,23 +50,31 @@ def measure(trial: TrialDirectory, stop: StopRequest, *, started: float) -> int:
         with naming_out_of_memory(resolved, lambda: 0):
             costs = BoundaryCosts(trial, started=started, imported=started)
             trainer = build_trainer(resolved, trial, device, stop, costs)
+            order, pressure = trial.read_order(), Pressure(device)
+            diagnosis: Diagnosis | None = None
             try:
-                result = time_steps(trainer, trial.read_order())
+                if order.diagnose_s is None:
+                    step_s = time_steps(trainer, order, pressure)
+                else:
+                    diagnosis = diagnose(trainer, order, pressure)
+                    step_s = {order.timed[-1]: [*diagnosis.seconds[AS_IS]]}
             except StopAgreed:
                 return EXIT_INTERRUPTED
+            result = gather_result(step_s, pressure)
     if dist.get_rank() == 0:
+        if diagnosis is not None:
+            trial.write_json(trial.path / FILE, diagnosis.to_json())
         trial.write_result(result)
     return 0
 
 
-def time_steps(trainer: Trainer, order: Order) -> Result:
+def time_steps(trainer: Trainer, order: Order, pressure: Pressure) -> dict[int, list[float]]:
     """Times each kind of step until its median is known well enough, or often enough.
 
     The steps of the largest kind come first, so that memory reaches its peak early.
     """
     trainer.observers.at_start(trainer.state)
     trainer.compile()
-    pressure = Pressure(trainer.passes.device)
     step_s: dict[int, list[float]] = {}
     for accumulate in sorted(order.timed, reverse=True):
         for _ in range(order.warm_up_steps):
@@ -74,8 +84,13 @@ def time_steps(trainer: Trainer, order: Order) -> Result:
         step_s[accumulate] = times
         while not broadcast_from_rank_0(_is_enough(times, order)):
             times.append(take_step(trainer, accumulate, pressure))
+    return step_s
+
+
+def gather_result(step_s: dict[int, list[float]], pressure: Pressure) -> Result:
+    """Returns the times of this rank with the memory of all ranks."""
     ranks = gather_from_all_ranks(
-        asdict(pressure.seen) | {"peak_memory_bytes": peak_bytes(trainer.passes.device)}
+        asdict(pressure.seen) | {"peak_memory_bytes": peak_bytes(pressure.device)}
     )
     return Result(
         step_s=step_s,

@@ -11,6 +11,7 @@ from rampcli.config.memory import estimate_memory
 from rampcli.config.run_plan import Resolved
 from rampcli.config.schema import Config
 from rampcli.config.stage_memory import device_memory_bytes
+from rampcli.errors import UsageError
 from rampcli.launch.launchers import launcher_of
 from rampcli.launch.local import LocalWorkers
 from rampcli.launch.resources import available_bytes
@@ -30,9 +31,15 @@ def local_ranks(resolved: Resolved) -> Iterator[Start]:
     """Reserves the GPUs that a search needs on this machine, and gives what starts ranks on them.
 
     Raises:
-        UsageError: this machine lacks the GPUs, or other runs use them.
+        UsageError: the run trains elsewhere, or this machine lacks GPUs, or other runs use them.
     """
     launcher = launcher_of(resolved.config)
+    if not launcher.runs_here:
+        raise UsageError(
+            "this measures on this machine, but the run trains elsewhere",
+            keys=("launch.launcher",),
+            remedy="launch=local",
+        )
     launcher.check(resolved)
     with launcher.reserve_gpus(resolved) as gpus:
         devices = resolved.config.trainer.devices

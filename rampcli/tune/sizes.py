@@ -10,7 +10,7 @@ from rampcli.batch.division import divisors
 from rampcli.batch.plan import ACCUMULATE_KEY, GLOBAL_KEY, MICRO_KEY, NUM_NODES_KEY
 from rampcli.batch.ramp import RAMP_KEY
 from rampcli.batch.step_schedule import SCHEDULE_KEY
-from rampcli.batch.training_plan import StagePlan
+from rampcli.batch.training_plan import StagePlan, TrainingPlan
 from rampcli.config.layers import Entry, Layer, Precedence, stack_of
 from rampcli.config.run_plan import Resolved, run_plan
 from rampcli.config.schema import Config
@@ -54,10 +54,19 @@ def candidates(resolved: Resolved) -> list[Candidate]:
             plan = run_plan(config).plan
         except UsageError:
             continue
-        stage = max(plan.stages, key=lambda stage: stage.global_batch_size)
-        timed = timed_micro_batches(stage.accumulate_grad_batches, unit=_round_of(config))
-        found.append(Candidate(micro_batch_size=size, stage=stage, timed=timed))
+        found.append(_largest_stage(plan, config))
     return found
+
+
+def own_candidate(resolved: Resolved) -> Candidate:
+    """Returns the micro batch size that the run has in its largest stage."""
+    return _largest_stage(resolved.plan, resolved.config)
+
+
+def _largest_stage(plan: TrainingPlan, config: Config) -> Candidate:
+    stage = max(plan.stages, key=lambda stage: stage.global_batch_size)
+    timed = timed_micro_batches(stage.accumulate_grad_batches, unit=_round_of(config))
+    return Candidate(micro_batch_size=stage.micro_batch_size, stage=stage, timed=timed)
 
 
 def timed_micro_batches(accumulate_grad_batches: int, *, unit: int) -> tuple[int, ...]:

@@ -35,6 +35,8 @@ MOST_FAULTS_PER_STEP = 10
 """Pages that a rank may read from the disk in a step. More are a sign that memory is short."""
 MOST_SWAPPED_BYTES = 2**24
 MOST_RANKS_SHOWN = 4
+DIAGNOSE_S = 120.0
+"""Longest time of a diagnosis, unless its steps take so long that few rounds need more."""
 MAIN_THREAD = "Current thread"
 """Beginning of the line above the main thread's stack, innermost frame first."""
 
@@ -129,6 +131,7 @@ class Trials:
         start: starts the ranks of a trial.
         signals: stop signals received so far.
         effort: how much is measured.
+        diagnoses: trials diagnose the step of a size instead of only timing it.
     """
 
     resolved: Resolved
@@ -136,6 +139,12 @@ class Trials:
     start: Start
     signals: StopSignals
     effort: Effort
+    diagnoses: bool = False
+
+    def folder_of(self, candidate: Candidate) -> Path:
+        """Returns the run directory of a trial."""
+        name = "diagnose" if self.diagnoses else f"micro_{candidate.micro_batch_size}"
+        return self.run.path / TUNE_FOLDER / name
 
     def attempt(self, candidate: Candidate) -> Trial | None:
         """Tries a size. Returns None if a stop signal ended the trial.
@@ -174,7 +183,7 @@ class Trials:
 
     def _prepare(self, candidate: Candidate) -> TrialDirectory:
         """Removes what an earlier trial of this size left, and writes what the ranks read."""
-        trial = TrialDirectory(self.run.path / TUNE_FOLDER / f"micro_{candidate.micro_batch_size}")
+        trial = TrialDirectory(self.folder_of(candidate))
         self.run.remove_tree(trial.path)
         describe(trial, run_plan(trial_config(self.resolved, candidate, trial.path)), [])
         trial.write_order(
@@ -183,6 +192,7 @@ class Trials:
                 warm_up_steps=self.effort.warm_up_steps,
                 most_steps=self.effort.most_steps,
                 spread=self.effort.spread,
+                diagnose_s=min(self.effort.timeout_s / 2, DIAGNOSE_S) if self.diagnoses else None,
             )
         )
         return trial

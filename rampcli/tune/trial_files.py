@@ -11,7 +11,13 @@ from rampcli.run_directory import RunDirectory
 STACK_SIGNAL = signal.SIGUSR2
 """Signal at which a rank writes its stack."""
 MOST_BYTES = 2**20
-ORDER = {"timed": [POSITIVE], "warm_up_steps": COUNT, "most_steps": POSITIVE, "spread": RATE}
+ORDER = {
+    "timed": [POSITIVE],
+    "warm_up_steps": COUNT,
+    "most_steps": POSITIVE,
+    "spread": RATE,
+    "diagnose_s": (RATE, None),
+}
 TIMES = {"accumulate_grad_batches": POSITIVE, "step_s": [RATE]}
 RESULT = {
     "times": [TIMES],
@@ -31,12 +37,14 @@ class Order:
         warm_up_steps: steps of each kind before any is timed.
         most_steps: most steps of each kind that are timed.
         spread: steps are timed until the median's interval is within this share of it.
+        diagnose_s: time in which the largest kind of step is diagnosed; None only times steps.
     """
 
     timed: tuple[int, ...]
     warm_up_steps: int
     most_steps: int
     spread: float
+    diagnose_s: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

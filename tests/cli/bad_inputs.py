@@ -1530,6 +1530,11 @@ COMMANDS = (
         ("--what-if compares several plans", "--plot without"),
     ),
     BadInput(
+        "a diagnosis of a search",
+        ("tune", "--factory", "llama3_tiny", "--diagnose", "--fresh"),
+        ("--diagnose measures one size anew, but --fresh is for a search", "--diagnose without"),
+    ),
+    BadInput(
         "throughput of a run that does not exist",
         plan("--measured", "nowhere"),
         ("path 'nowhere' does not exist",),

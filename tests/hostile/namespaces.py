@@ -33,13 +33,27 @@ def two_hosts() -> Iterator[list[str]]:
             ip("netns", "delete", name)
 
 
+@contextmanager
+def slow_host(rate: str) -> Iterator[str]:
+    """Gives a network namespace whose loopback passes that much, such as 100mbit; deletes it."""
+    name = f"rampcli-{os.getpid()}-slow"
+    ip("netns", "add", name)
+    try:
+        ip("-n", name, "link", "set", "lo", "up")
+        limit = ["tbf", "rate", rate, "burst", "128kb", "latency", "400ms"]
+        subprocess.run(["tc", "-n", name, "qdisc", "add", "dev", "lo", "root", *limit], check=True)
+        yield name
+    finally:
+        ip("netns", "delete", name)
+
+
 def ip(*words: str) -> None:
     """Runs a command of iproute2."""
     subprocess.run(["ip", *words], check=True)
 
 
 def move_to_host(name: str) -> None:
-    """Gives this process the network of a host of `two_hosts`."""
+    """Gives this process the network of a host of `two_hosts` or `slow_host`."""
     namespace = os.open(f"/var/run/netns/{name}", os.O_RDONLY | os.O_CLOEXEC)
     _check(LIBC.setns(namespace, NETWORK))
     os.close(namespace)

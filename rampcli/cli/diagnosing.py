@@ -1,0 +1,137 @@
+"""`rampcli tune --diagnose`: measures where the time of a step goes, and names the bottleneck."""
+
+import json
+from contextlib import ExitStack
+from dataclasses import replace
+from typing import Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from rampcli.batch.plan import MICRO_KEY
+from rampcli.cli.console import build_console, print_table, say
+from rampcli.config.layers import sources_named
+from rampcli.config.run_plan import Resolved
+from rampcli.errors import EXIT_CTRL_C, RampcliError
+from rampcli.launch.run import check_corpora
+from rampcli.launch.run_lock import lock_run
+from rampcli.launch.stop_signals import catch_stop_signals
+from rampcli.report.tables import build_table
+from rampcli.run_directory import RunDirectory
+from rampcli.tune.bottleneck import Bottleneck, bottlenecks
+from rampcli.tune.diagnosis import Diagnosis, Part, read_diagnosis
+from rampcli.tune.run import local_ranks
+from rampcli.tune.sizes import Candidate, own_candidate
+from rampcli.tune.trial import OUT_OF_MEMORY, THRASHES, TIMED_OUT, Effort, Trial, Trials
+
+SPREAD = 0.05
+"""The step and the shares of its parts are measured until their intervals are within this."""
+REMEDIES = {
+    OUT_OF_MEMORY: f"`rampcli tune`, which finds the {MICRO_KEY} that fits",
+    TIMED_OUT: "--timeout with more seconds",
+}
+
+
+def diagnose(resolved: Resolved, *, effort: Effort, as_json: bool) -> int:
+    """Measures where the time of the run's own step goes, prints it, and returns the exit code.
+
+    Args:
+        resolved: configuration and plan of the run.
+        effort: how much is measured.
+        as_json: print JSON and nothing else.
+
+    Raises:
+        RampcliError: the step cannot be taken on this machine, or it does not fit.
+    """
+    run, console = RunDirectory(resolved.run_dir), build_console()
+    candidate = own_candidate(resolved)
+    with ExitStack() as held:
+        held.enter_context(sources_named(resolved.config))
+        check_corpora(resolved.config)
+        held.enter_context(lock_run(run))
+        start = held.enter_context(local_ranks(resolved))
+        signals = held.enter_context(catch_stop_signals())
+        if not as_json:
+            say(console, f"diagnosing a step of {_described(candidate)}")
+        trials = Trials(
+            resolved=resolved,
+            run=run,
+            start=start,
+            signals=signals,
+            diagnoses=True,
+            effort=replace(effort, spread=SPREAD),
+        )
+        trial = trials.attempt(candidate)
+        if trial is None:
+            if not as_json:
+                say(console, "interrupted")
+            return EXIT_CTRL_C
+        if trial.verdict in REMEDIES:
+            raise RampcliError(
+                f"{MICRO_KEY}={trial.micro_batch_size}: {trial.verdict} ({trial.reason})",
+                keys=(MICRO_KEY,),
+                remedy=REMEDIES[trial.verdict],
+            )
+        diagnosis = read_diagnosis(trials.folder_of(candidate))
+    found = bottlenecks(diagnosis, resolved.config)
+    if as_json:
+        typer.echo(json.dumps(_to_json(diagnosis, candidate, trial, found), indent=1))
+    else:
+        _print(console, diagnosis, trial, found)
+    return 0
+
+
+def _described(candidate: Candidate) -> str:
+    """Returns the step that is measured, in words."""
+    stage, measured = candidate.stage, candidate.timed[-1]
+    own = stage.accumulate_grad_batches
+    shorter = "" if measured == own else f", in place of the run's {own}"
+    times = "micro batch" if measured == 1 else "micro batches"
+    return (
+        f"{measured} {times} of {candidate.micro_batch_size} per rank{shorter},"
+        f" on {stage.world_size} rank{'s' if stage.world_size > 1 else ''}"
+    )
+
+
+def _to_json(
+    diagnosis: Diagnosis, candidate: Candidate, trial: Trial, found: list[Bottleneck]
+) -> dict[str, Any]:
+    return {
+        "micro_batch_size": trial.micro_batch_size,
+        "accumulate_grad_batches": candidate.timed[-1],
+        "world_size": trial.world_size,
+        "device_name": trial.device_name,
+        "thrashes": trial.reason,
+        **diagnosis.summary(),
+        **diagnosis.to_json(),
+        "bottlenecks": [{"what": one.what, "message": one.message} for one in found],
+    }
+
+
+def _print(console: Console, diagnosis: Diagnosis, trial: Trial, found: list[Bottleneck]) -> None:
+    print_table(console, diagnosis_table(diagnosis))
+    for part, reason in diagnosis.not_measured.items():
+        say(console, f"not measured: {part}, because {reason}")
+    if trial.verdict == THRASHES:
+        say(console, f"memory is short: {trial.reason}: a smaller {MICRO_KEY}")
+    for one in found:
+        say(console, one.message)
+
+
+def diagnosis_table(diagnosis: Diagnosis) -> Table:
+    """Returns a table of the parts of a step, one per row, with 95% intervals of their shares."""
+    step = diagnosis.step
+    table = build_table("", "s/step", "share", "95% interval")
+    table.add_row("the step", f"{step.s:.4f}", "100%", f"+- {step.spread:.0%}")
+    for part in diagnosis.parts:
+        table.add_row(f"  {part.what}", *_figures(part))
+    if excess := diagnosis.excess_threads:
+        label = f"saved by {excess.threads} of {diagnosis.threads} threads"
+        table.add_row(label, *_figures(excess))
+    return table
+
+
+def _figures(part: Part) -> tuple[str, str, str]:
+    share, low, high = (f"{round(one, 2) + 0.0:.0%}" for one in (part.share, part.low, part.high))
+    return f"{round(part.s, 4) + 0.0:.4f}", share, f"{low} to {high}"

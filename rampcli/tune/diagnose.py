@@ -1,0 +1,253 @@
+"""Measures on this rank where the time of a training step goes."""
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from statistics import fmean
+
+import torch
+import torch.distributed as dist
+
+from rampcli.batch.plan import BatchPlan
+from rampcli.data.loader import STEPS_AHEAD, MicroBatch
+from rampcli.parallel.mesh import SHARD
+from rampcli.parallel.ranks import broadcast_from_rank_0
+from rampcli.train.loop import Batch, Trainer
+from rampcli.train.memory import Pressure
+from rampcli.train.stopping import StopRequest
+from rampcli.tune.diagnosis import (
+    ALONE,
+    AS_IS,
+    FIXED,
+    GRADIENTS,
+    IN_MEMORY,
+    NEIGHBOURS,
+    NO_EXCHANGE,
+    NO_GRADIENTS,
+    NO_TOKENS,
+    NO_WEIGHTS,
+    WAITING,
+    Diagnosis,
+)
+from rampcli.tune.exchange import Exchange, why_everything_stays, why_gradients_stay
+from rampcli.tune.median import FEWEST
+from rampcli.tune.trial_files import Order
+
+ROUND_S = 0.05
+"""Time of the steps that are taken in a row under the same conditions, unless one takes longer."""
+MOST_STEPS_IN_ROW = 20
+FEW_TOKENS = 8
+"""Tokens of a micro batch that stands for one without tokens."""
+FIRST_BATCHES = 2**20
+"""The first batch is one of these. A second diagnosis finds others than the page cache holds."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Condition:
+    """What a step is taken with and without.
+
+    Attributes:
+        reads: it reads its samples; otherwise, it takes those of an earlier step.
+        gradients, weights, sums: the ranks exchange these, as in `Exchange.off`.
+        alone: rank 0 takes the step, and the others wait.
+        few_tokens: each micro batch has one sample of `FEW_TOKENS` tokens.
+        threads: threads, or None for as many as in training.
+    """
+
+    reads: bool = False
+    gradients: bool = True
+    weights: bool = True
+    sums: bool = True
+    alone: bool = False
+    few_tokens: bool = False
+    threads: int | None = None
+
+
+def diagnose(trainer: Trainer, order: Order, pressure: Pressure) -> Diagnosis:
+    """Times steps under all conditions in turn, round by round, until the differences are known.
+
+    What else happens on the machine thus hits all conditions alike.
+    """
+    assert order.diagnose_s is not None
+    deadline = time.monotonic() + order.diagnose_s
+    bench = Bench(trainer, order.timed[-1], pressure)
+    conditions, not_measured = conditions_of(trainer)
+    fewer = [count for count in thread_counts(trainer) if count < torch.get_num_threads()]
+    measured = [*conditions.values(), *(Condition(threads=count) for count in fewer)]
+    for condition in measured:
+        bench.warm_up(condition, order.warm_up_steps)
+    pressure.forget()
+    times: list[list[float]] = [[] for _ in measured]
+    diagnosis = Diagnosis(
+        seconds=dict(zip(conditions, times, strict=False)),
+        by_threads=dict(zip(fewer, times[len(conditions) :], strict=True)),
+        not_measured=not_measured,
+        threads=torch.get_num_threads(),
+        tokens_per_micro_batch=FEW_TOKENS,
+    )
+    while not broadcast_from_rank_0(_is_enough(diagnosis, order, deadline)):
+        for condition, seconds in zip(measured, times, strict=True):
+            seconds.append(bench.seconds_of(condition))
+    return diagnosis
+
+
+def _is_enough(diagnosis: Diagnosis, order: Order, deadline: float) -> bool:
+    rounds = len(diagnosis.seconds[AS_IS])
+    if rounds < FEWEST:
+        return False
+    is_over = rounds >= order.most_steps or time.monotonic() > deadline
+    return is_over or diagnosis.is_precise(spread=order.spread)
+
+
+def conditions_of(trainer: Trainer) -> tuple[dict[str, Condition], dict[str, str]]:
+    """Returns the conditions to measure, and why the parts of a step that they miss are not."""
+    meshes = trainer.passes.meshes
+    found = {AS_IS: Condition(reads=True), IN_MEMORY: Condition()}
+    missed: dict[str, str] = {}
+    if dist.get_world_size() > 1:
+        if reason := why_gradients_stay(meshes):
+            missed[GRADIENTS] = reason
+        else:
+            found[NO_GRADIENTS] = Condition(gradients=False)
+            if meshes.weights[SHARD].size() > 1:
+                found[NO_WEIGHTS] = Condition(gradients=False, weights=False)
+        if reason := why_everything_stays(meshes):
+            missed |= {WAITING: reason, NEIGHBOURS: reason}
+        else:
+            found[NO_EXCHANGE] = Condition(gradients=False, weights=False, sums=False)
+            found[ALONE] = replace(found[NO_EXCHANGE], alone=True)
+    if dist.get_world_size() > 1 and ALONE not in found:
+        missed[FIXED] = missed[WAITING]
+    elif trainer.config.trainer.compile:
+        missed[FIXED] = "the layers are compiled for one size"
+    else:
+        found[NO_TOKENS] = replace(list(found.values())[-1], reads=False, few_tokens=True)
+    return found, missed
+
+
+def thread_counts(trainer: Trainer) -> list[int]:
+    """Returns numbers of threads that may be faster than more of them."""
+    if trainer.passes.device.type != "cpu" or trainer.config.trainer.compile:
+        return []  # compiled layers keep the number of threads that they were compiled for
+    return sorted({1, torch.get_num_threads() // 2} - {0})
+
+
+class Bench:
+    """Takes steps of one trainer under changing conditions.
+
+    The learning rate is 0, so that all steps compute with the same weights.
+
+    Args:
+        trainer: what takes the steps.
+        accumulate: micro batches per step.
+        pressure: counts signs that memory is short.
+    """
+
+    def __init__(self, trainer: Trainer, accumulate: int, pressure: Pressure) -> None:
+        trainer.learning_rate = replace(trainer.learning_rate, peak=0.0, floor=0.0)
+        trainer.observers.at_start(trainer.state)
+        trainer.compile()
+        self.trainer = trainer
+        self.stop = trainer.stop
+        self.pressure = pressure
+        self.stage = trainer.plan.stage_at(trainer.state.consumed_samples)
+        ranks = self.stage.data_parallel_size
+        self.plan = BatchPlan(
+            global_batch_size=self.stage.micro_batch_size * ranks * accumulate,
+            micro_batch_size=self.stage.micro_batch_size,
+            data_parallel_size=ranks,
+            accumulate_grad_batches=accumulate,
+        )
+        self.exchange = Exchange(trainer.passes)
+        # gloo, because a rank that waits for NCCL keeps its processor busy.
+        self.waiting = dist.new_group(backend="gloo")
+        self.in_row = 1
+        self._skip(broadcast_from_rank_0(int(time.time()) % FIRST_BATCHES))
+        self.batch = self._read()
+
+    def warm_up(self, condition: Condition, steps: int) -> None:
+        """Takes steps whose times do not count. With those that read, chooses the steps in a row.
+
+        A batch is measured in memory after it was read.
+        """
+        step_s = 0.0
+        for _ in range(steps):
+            step_s = self.seconds_of(condition)
+        if condition.reads and steps:
+            wanted = min(MOST_STEPS_IN_ROW, max(1, round(ROUND_S / step_s)))
+            self.in_row = broadcast_from_rank_0(wanted)
+
+    def seconds_of(self, condition: Condition) -> float:
+        """Returns the mean time of a step. On the ranks that wait for rank 0, this means nothing.
+
+        The first of the steps in a row does not count: it meets threads and gradients of another
+        condition, and reads without having read ahead.
+
+        Raises:
+            StopAgreed: a rank was asked to stop.
+        """
+        seconds = [0.0]
+        off = self.exchange.off(
+            gradients=not condition.gradients,
+            weights=not condition.weights,
+            sums=not condition.sums,
+        )
+        # Ranks that agree on nothing lose count of when to ask each other.
+        self.trainer.stop = self.stop if condition.sums else StopRequest()
+        if not condition.alone or dist.get_rank() == 0:
+            with off, limited_threads(condition.threads):
+                seconds = [self._take_step(condition) for _ in range(1 + self.in_row)][1:]
+        if condition.alone:
+            dist.barrier(group=self.waiting)
+        if condition.reads:
+            # Nothing is read in the background of the steps that follow. The next batches are
+            # others, because those that were read ahead are in the page cache.
+            self.trainer.loader.stop_reading_ahead()
+            self._skip(1 + STEPS_AHEAD)
+        return fmean(seconds)
+
+    def _take_step(self, condition: Condition) -> float:
+        if condition.reads:
+            self.batch = self._read()
+        batch = _shortened(self.batch) if condition.few_tokens else self.batch
+        if not condition.reads:
+            batch = replace(batch, began=time.perf_counter(), data_time_s=0.0)
+        self.exchange.fill_gradients()
+        # Reading from a file also faults pages in from the disk, without a lack of memory.
+        with self.pressure.watched():
+            return self.trainer.take_step(batch).step_time_s
+
+    def _read(self) -> Batch:
+        batch = self.trainer.read(self.stage, self.plan)
+        self._skip(1)
+        return batch
+
+    def _skip(self, batches: int) -> None:
+        self.trainer.state.advance(batches * self.plan.global_batch_size)
+
+
+def _shortened(batch: Batch) -> Batch:
+    """Returns a batch whose micro batches have one sample of `FEW_TOKENS` tokens."""
+    few = [
+        MicroBatch(
+            each.tokens[:1, :FEW_TOKENS],
+            each.labels[:1, :FEW_TOKENS],
+            None if each.positions is None else each.positions[:1, :FEW_TOKENS],
+        )
+        for each in batch.share.micro_batches
+    ]
+    return replace(batch, share=replace(batch.share, micro_batches=few))
+
+
+@contextmanager
+def limited_threads(threads: int | None) -> Iterator[None]:
+    """Computes a block with a number of threads; None changes nothing."""
+    before = torch.get_num_threads()
+    if threads is not None:
+        torch.set_num_threads(threads)
+    try:
+        yield
+    finally:
+        if threads is not None:
+            torch.set_num_threads(before)

@@ -1,0 +1,187 @@
+"""What a diagnosis has measured: the time of a step under several conditions, and its parts."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+from rampcli.records import POSITIVE, RATE, read_json
+from rampcli.tune.median import Median, median_of
+
+FILE = "diagnosis.json"
+MOST_BYTES = 2**22
+AS_IS, IN_MEMORY, NO_GRADIENTS, NO_WEIGHTS, NO_EXCHANGE, ALONE, NO_TOKENS = (
+    "as it is",
+    "data in memory",
+    "no exchange of gradients",
+    "no gathering of weights",
+    "no exchange",
+    "one rank alone",
+    "few tokens",
+)
+"""Conditions of a step. Each of the first six leaves out one thing more than the one before."""
+CHAIN = (AS_IS, IN_MEMORY, NO_GRADIENTS, NO_WEIGHTS, NO_EXCHANGE, ALONE)
+DATA, GRADIENTS, WEIGHTS, WAITING, NEIGHBOURS, FIXED, TOKENS, THREADS = (
+    "waiting for data",
+    "exchange of gradients",
+    "gathering of weights",
+    "waiting for the slowest rank",
+    "other ranks on the same processors",
+    "work that does not depend on the tokens",
+    "computing",
+    "more threads than help",
+)
+"""Parts of a step."""
+LEFT_OUT = {
+    IN_MEMORY: DATA,
+    NO_GRADIENTS: GRADIENTS,
+    NO_WEIGHTS: WEIGHTS,
+    NO_EXCHANGE: WAITING,
+    ALONE: NEIGHBOURS,
+    NO_TOKENS: TOKENS,
+}
+"""Part of the step that a condition leaves out, beyond what the condition before it does."""
+TIMES = {"condition": str, "threads": (POSITIVE, None), "s": [RATE]}
+DIAGNOSIS = {
+    "times": [TIMES],
+    "not_measured": {...: str},
+    "threads": POSITIVE,
+    "tokens_per_micro_batch": POSITIVE,
+}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Part:
+    """A part of a step.
+
+    Attributes:
+        what: its name, such as `DATA`.
+        s: seconds of a step, the median over rounds.
+        share, low, high: share of the whole step, and the interval that it lies in with a
+            confidence of `rampcli.tune.median.CONFIDENCE`.
+        threads: for `THREADS`, the number of threads with which the step is fastest.
+    """
+
+    what: str
+    s: float
+    share: float
+    low: float
+    high: float
+    threads: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Diagnosis:
+    """What the ranks have measured, on rank 0.
+
+    Attributes:
+        seconds: time of a step by condition, one per round.
+        by_threads: time of a step with data in memory, by number of threads.
+        not_measured: why a condition was not measured.
+        threads: threads of a rank.
+        tokens_per_micro_batch: tokens of a micro batch under `NO_TOKENS`.
+    """
+
+    seconds: Mapping[str, Sequence[float]]
+    by_threads: Mapping[int, Sequence[float]]
+    not_measured: Mapping[str, str]
+    threads: int
+    tokens_per_micro_batch: int
+
+    @property
+    def step(self) -> Median:
+        """The whole step."""
+        return median_of(self.seconds[AS_IS])
+
+    @property
+    def parts(self) -> list[Part]:
+        """The parts of the step. Their times add up to that of the step, up to noise."""
+        chain = [condition for condition in CHAIN if condition in self.seconds]
+        parts = [
+            self._part(LEFT_OUT[without], self.seconds[condition], self.seconds[without])
+            for condition, without in pairwise(chain)
+        ]
+        remaining = self.seconds[chain[-1]]
+        if NO_TOKENS not in self.seconds:
+            return [*parts, self._part(TOKENS, remaining)]
+        few = self.seconds[NO_TOKENS]
+        return [*parts, self._part(FIXED, few), self._part(TOKENS, remaining, few)]
+
+    @property
+    def excess_threads(self) -> Part | None:
+        """The time that the best smaller number of threads saves, or None if there is none."""
+        savings = [
+            self._part(THREADS, self.seconds[IN_MEMORY], times, threads=threads)
+            for threads, times in self.by_threads.items()
+        ]
+        return max(savings, key=lambda part: part.s, default=None)
+
+    def is_precise(self, *, spread: float) -> bool:
+        """Returns whether the step and the shares of its parts are known within `spread`."""
+        if self.step.spread > spread:
+            return False
+        parts = [*self.parts, *filter(None, [self.excess_threads])]
+        return all(part.high - part.low <= 2 * spread for part in parts)
+
+    def _part(
+        self,
+        what: str,
+        times: Sequence[float],
+        without: Sequence[float] | None = None,
+        *,
+        threads: int | None = None,
+    ) -> Part:
+        """Returns the difference of times, round by round, so that drift does not matter."""
+        gains = [
+            time - other for time, other in zip(times, without or [0.0] * len(times), strict=True)
+        ]
+        gain, step_s = median_of(gains), self.step.s
+        return Part(
+            what=what,
+            s=gain.s,
+            share=gain.s / step_s,
+            low=gain.low_s / step_s,
+            high=gain.high_s / step_s,
+            threads=threads,
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """Returns the content of diagnosis.json."""
+        rows = [
+            *((condition, None, times) for condition, times in self.seconds.items()),
+            *((IN_MEMORY, threads, times) for threads, times in self.by_threads.items()),
+        ]
+        return {
+            "times": [
+                {"condition": condition, "threads": threads, "s": list(times)}
+                for condition, threads, times in rows
+            ],
+            "not_measured": dict(self.not_measured),
+            "threads": self.threads,
+            "tokens_per_micro_batch": self.tokens_per_micro_batch,
+        }
+
+    def summary(self) -> dict[str, Any]:
+        """Returns the step and its parts for `--json`."""
+        excess = self.excess_threads
+        return {
+            "step": asdict(self.step),
+            "parts": [asdict(part) for part in self.parts],
+            "excess_threads": excess and asdict(excess),
+        }
+
+
+def read_diagnosis(folder: Path) -> Diagnosis:
+    """Returns what the ranks have written into the run directory of their trial.
+
+    Raises:
+        DamagedFileError: diagnosis.json is not what `Diagnosis.to_json` returns.
+    """
+    facts = read_json(folder / FILE, DIAGNOSIS, most_bytes=MOST_BYTES)
+    times = facts.pop("times")
+    return Diagnosis(
+        seconds={row["condition"]: row["s"] for row in times if row["threads"] is None},
+        by_threads={row["threads"]: row["s"] for row in times if row["threads"] is not None},
+        **facts,
+    )

@@ -1,0 +1,149 @@
+"""Switches the exchange between data-parallel ranks off, so that its time can be measured.
+
+Without an exchange, a rank uses its own numbers in place of those of the others. It does all other
+work of a step, with the same memory.
+"""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.distributed.fsdp import FSDPModule
+
+from rampcli.models.decoder import Decoder
+from rampcli.parallel.context import all_gather, reduce_scatter
+from rampcli.parallel.mesh import CONTEXT, PIPELINE, REPLICATE, SHARD, TENSOR, Meshes
+from rampcli.train.passes import Passes
+
+
+class Exchange:
+    """The exchange between the data-parallel ranks, which can be switched off.
+
+    Attributes:
+        gathers_weights: whether gathered weights are those of the other ranks.
+        reduces_gradients: whether gradients are reduced over the ranks.
+    """
+
+    def __init__(self, passes: Passes) -> None:
+        """Takes over the exchange of a model. All ranks must call this."""
+        self.passes = passes
+        self.gathers_weights = self.reduces_gradients = True
+        self._replicated = passes.meshes.weights[REPLICATE].size() > 1
+        self._gradients: list[Tensor] | None = None
+        for module in sharded_modules(passes.parts):
+            module.set_custom_all_gather(Gather(self))  # type: ignore[arg-type]
+            module.set_custom_reduce_scatter(Reduce(self))  # type: ignore[arg-type]
+        ranks = range(dist.get_world_size())
+        self._alone, _ = dist.new_subgroups_by_enumeration([[rank] for rank in ranks])  # type: ignore[no-untyped-call]
+
+    @contextmanager
+    def off(self, *, gradients: bool, weights: bool, sums: bool) -> Iterator[None]:
+        """Switches exchanges off for a block.
+
+        Args:
+            gradients: gradients are not reduced over the data-parallel ranks.
+            weights: sharded weights are not gathered.
+            sums: losses, gradient norms and token counts are not summed over all ranks.
+        """
+        self.reduces_gradients = self.passes.reduces_over_replicas = not gradients
+        self.gathers_weights = not weights
+        self.passes.ranks = self._alone if sums else None
+        try:
+            yield
+        finally:
+            self.passes.ranks = None
+            self.reduces_gradients = self.passes.reduces_over_replicas = True
+            self.gathers_weights = True
+
+    def fill_gradients(self) -> None:
+        """Gives the optimisers gradients, if replicas reduce none. Call it before each step."""
+        if self.reduces_gradients or not self._replicated:
+            return
+        parameters = [weight for part in self.passes.parts for weight in part.parameters()]
+        if self._gradients is None:
+            self._gradients = [torch.zeros_like(weight) for weight in parameters]
+        for weight, gradient in zip(parameters, self._gradients, strict=True):
+            weight.grad = gradient
+
+
+class Gather:
+    """All-gathers sharded weights, as FSDP does by default, or copies this rank's shard."""
+
+    def __init__(self, exchange: Exchange) -> None:
+        self.exchange = exchange
+
+    def allocate(self, size: Sequence[int], **kind: Any) -> Tensor:
+        """Returns memory for gathered weights."""
+        return torch.empty(*size, **kind)
+
+    def __call__(
+        self,
+        output_tensor: Tensor,
+        input_tensor: Tensor,
+        group: dist.ProcessGroup,
+        async_op: bool = False,
+    ) -> dist.Work | None:
+        """Fills the output."""
+        if self.exchange.gathers_weights:
+            work: dist.Work | None = all_gather(
+                output_tensor, input_tensor, group=group, async_op=async_op
+            )
+            return work
+        for rank, shard in enumerate(output_tensor.view(group.size(), -1)):
+            if rank != group.rank():  # the input is this rank's part of the output
+                shard.copy_(input_tensor)
+        return None
+
+
+class Reduce:
+    """Reduces gradients and scatters them, as FSDP does by default, or takes this rank's part."""
+
+    def __init__(self, exchange: Exchange) -> None:
+        self.exchange = exchange
+
+    def allocate(self, size: Sequence[int], **kind: Any) -> Tensor:
+        """Returns memory for gradients."""
+        return torch.empty(*size, **kind)
+
+    def __call__(
+        self,
+        output_tensor: Tensor,
+        input_tensor: Tensor,
+        group: dist.ProcessGroup,
+        op: Any,
+        async_op: bool = False,
+    ) -> dist.Work | None:
+        """Fills the output."""
+        if self.exchange.reduces_gradients:
+            work: dist.Work | None = reduce_scatter(
+                output_tensor, input_tensor, op=op, group=group, async_op=async_op
+            )
+            return work
+        output_tensor.copy_(input_tensor.view(group.size(), -1)[group.rank()])
+        return None
+
+
+def sharded_modules(parts: Sequence[Decoder]) -> list[FSDPModule]:
+    """Returns the modules that FSDP gathers and reduces."""
+    return [module for part in parts for module in part.modules() if isinstance(module, FSDPModule)]
+
+
+def why_gradients_stay(meshes: Meshes) -> str | None:
+    """Returns why the exchange of gradients cannot be switched off, or None if it can."""
+    replicas, shards = meshes.weights[REPLICATE].size(), meshes.weights[SHARD].size()
+    if replicas * shards == 1:
+        return "there is one data-parallel rank"
+    if replicas > 1 and meshes.size(PIPELINE) > 1:
+        return "a pipeline reduces gradients over replicas by itself"
+    return None
+
+
+def why_everything_stays(meshes: Meshes) -> str | None:
+    """Returns why a rank cannot take a step without the others, or None if it can."""
+    for axis in (PIPELINE, TENSOR, CONTEXT):
+        if meshes.size(axis) > 1:
+            return f"{axis} parallelism needs the other ranks"
+    return why_gradients_stay(meshes)

@@ -1,0 +1,147 @@
+"""`rampcli tune --diagnose` names bottlenecks that are planted, and none that is not there."""
+
+import json
+import signal
+import subprocess
+import sys
+from functools import partial
+
+import pytest
+
+from commands import Command
+from hostile.namespaces import move_to_host, slow_host
+from processes import children_of, wait_until
+from rampcli.tune.diagnosis import DATA, GRADIENTS
+from runs import TINY, environment
+from slow_disk import read_slowly
+
+LONGER = {
+    "data.sequence_length": "512",
+    "model.hidden_size": "64",
+    "model.ffn_hidden_size": "256",
+    "parallel.data_parallel_shard_size": "1",
+}
+"""Many tokens and few weights: an ordinary network is no bottleneck."""
+
+
+LARGE = {
+    "data.sequence_length": "128",
+    "model.hidden_size": "512",
+    "model.ffn_hidden_size": "2048",
+    "model.num_layers": "1",
+}
+"""A model whose matrices are large enough for two threads."""
+
+
+@pytest.fixture
+def words(tmp_path):
+    """Returns the words of a diagnosis with some ranks in a run directory of its own."""
+
+    def build(settings=None, *, options=("--json",), ranks=1):
+        settings = (
+            TINY
+            | {
+                "model.rampup_batch_size": "null",
+                "model.global_batch_size": str(2 * ranks),
+                "trainer.val_samples": "0",
+                "trainer.devices": str(ranks),
+                "trainer.num_nodes": "1",
+                "run_dir": str(tmp_path / "run"),
+            }
+            | (settings or {})
+        )
+        return [
+            *("tune", "--diagnose", "--factory", "llama3_tiny", "--steps", "9", *options),
+            *(f"{key}={value}" for key, value in settings.items()),
+        ]
+
+    return build
+
+
+@pytest.fixture
+def diagnose(words):
+    """Runs a diagnosis, and returns the messages about its bottlenecks, by part of the step."""
+
+    def run(settings=None, *, ranks=1, prepare=None):
+        command = Command(words(settings, ranks=ranks), environment(), prepare=prepare)
+        output, errors = command.communicate()
+        assert command.returncode == 0, errors
+        return messages(output)
+
+    return run
+
+
+def messages(output):
+    return {one["what"]: one["message"] for one in json.loads(output)["bottlenecks"]}
+
+
+@pytest.fixture
+def saved_by_one_thread(words):
+    """Returns the share of a step with two threads that a single one saves.
+
+    The processes are not forked, because OpenMP has to start with its variables.
+    """
+
+    def run(settings=None):
+        done = subprocess.run(
+            [sys.executable, "-m", "rampcli", *words(settings)],
+            env=environment() | {"OMP_NUM_THREADS": "2"},
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        excess = json.loads(done.stdout)["excess_threads"]
+        assert excess["threads"] == 1
+        return excess["share"]
+
+    return run
+
+
+def test_a_slow_disk_is_named_and_a_fast_one_is_not(diagnose):
+    slow = diagnose(prepare=partial(read_slowly, 0.2))
+    assert next(iter(slow)) == DATA
+    assert "rampcli data build" in slow[DATA]
+    assert "data.path on a faster disk" in slow[DATA]
+    assert DATA not in diagnose()
+
+
+def test_a_slow_network_is_named_and_an_ordinary_one_is_not(diagnose):
+    with slow_host("50mbit") as host:
+        slow = diagnose(LONGER, ranks=2, prepare=partial(move_to_host, host))
+    assert next(iter(slow)) == GRADIENTS
+    assert "raise trainer.accumulate_grad_batches" in slow[GRADIENTS]
+    assert GRADIENTS not in diagnose(LONGER, ranks=2)
+
+
+def test_a_second_thread_is_worth_less_to_a_model_that_is_too_small_for_it(saved_by_one_thread):
+    tiny, large = saved_by_one_thread(), saved_by_one_thread(LARGE)
+    assert tiny > 0
+    assert tiny > large
+
+
+def test_the_table_shows_each_part_of_the_step_with_its_spread(words):
+    command = Command(words(options=()), environment())
+    output, errors = command.communicate()
+    assert command.returncode == 0, errors
+    described, _, step, *parts = output.splitlines()
+    assert described == "diagnosing a step of 1 micro batch of 2 per rank, on 1 rank"
+    assert step.split()[:2] == ["the", "step"]
+    assert step.split()[3:5] == ["100%", "+-"]
+    assert [line.strip().split("  ")[0] for line in parts[:3]] == [
+        "waiting for data",
+        "work that does not depend on the tokens",
+        "computing",
+    ]
+    assert all(" to " in line for line in parts[:3])
+
+
+def test_a_diagnosis_that_is_interrupted_ends_with_130_and_leaves_no_process(words):
+    command = Command(words(options=()), environment())
+    wait_until(lambda: children_of(command.pid), command)
+    (rank,) = children_of(command.pid)
+    command.send_signal(signal.SIGINT)
+    output, _ = command.communicate()
+    assert command.returncode == 130
+    assert output.endswith("interrupted\n")
+    assert children_of(command.pid) == []
+    wait_until(lambda: rank not in children_of(1))

@@ -1,0 +1,105 @@
+"""What times under several conditions say about a step."""
+
+import pytest
+
+from rampcli.config.schema import Config
+from rampcli.tune.bottleneck import bottlenecks
+from rampcli.tune.diagnosis import (
+    ALONE,
+    AS_IS,
+    DATA,
+    FIXED,
+    GRADIENTS,
+    IN_MEMORY,
+    NEIGHBOURS,
+    NO_EXCHANGE,
+    NO_GRADIENTS,
+    NO_TOKENS,
+    NO_WEIGHTS,
+    THREADS,
+    TOKENS,
+    WAITING,
+    WEIGHTS,
+    Diagnosis,
+)
+
+ROUNDS = 9
+CONDITIONS = (AS_IS, IN_MEMORY, NO_GRADIENTS, NO_WEIGHTS, NO_EXCHANGE, ALONE, NO_TOKENS)
+
+
+def diagnosis(*seconds, drift=(0.0,) * ROUNDS, by_threads=None, not_measured=None):
+    """Returns a diagnosis with these times of `CONDITIONS`, and a drift that hits all alike."""
+
+    def rounds(time):
+        return [time + more for more in drift]
+
+    return Diagnosis(
+        seconds={name: rounds(time) for name, time in zip(CONDITIONS, seconds, strict=False)},
+        by_threads={count: rounds(time) for count, time in (by_threads or {}).items()},
+        not_measured=not_measured or {},
+        threads=4,
+        tokens_per_micro_batch=8,
+    )
+
+
+def test_the_parts_of_a_step_are_what_each_condition_leaves_out_and_add_up_to_the_step():
+    parts = {part.what: part.share for part in diagnosis(10.0, 6.0, 5.0, 4.8, 4.5, 3.0, 1.0).parts}
+    assert parts == pytest.approx(
+        {
+            DATA: 0.4,
+            GRADIENTS: 0.1,
+            WEIGHTS: 0.02,
+            WAITING: 0.03,
+            NEIGHBOURS: 0.15,
+            FIXED: 0.1,
+            TOKENS: 0.2,
+        }
+    )
+    assert sum(parts.values()) == pytest.approx(1.0)
+
+
+def test_a_machine_that_becomes_slower_does_not_change_the_parts():
+    drift = [0.5 * number for number in range(ROUNDS)]
+    steady, drifting = (
+        {part.what: part for part in diagnosis(8.0, 6.0, drift=each).parts}
+        for each in ([drift[ROUNDS // 2]] * ROUNDS, drift)
+    )
+    assert drifting[DATA] == steady[DATA]
+
+
+def test_the_largest_part_is_named_first_and_fixed_work_last():
+    found = bottlenecks(diagnosis(10.0, 8.0, 5.0, 5.0, 5.0, 5.0, 4.5), Config())
+    assert [one.what for one in found] == [GRADIENTS, DATA, FIXED]
+    assert found[0].message.startswith("exchange of gradients takes 30% of the step: ")
+
+
+def test_the_number_of_threads_that_saves_most_is_named():
+    measured = diagnosis(10.0, 10.0, by_threads={1: 9.0, 2: 6.0})
+    (found,) = bottlenecks(measured, Config())
+    assert found.what == THREADS
+    assert found.message.endswith("OMP_NUM_THREADS=2")
+
+
+def test_a_share_that_may_be_small_is_not_named():
+    step = [10.0] * ROUNDS
+    rarely_slow = [5.0] * 4 + [9.9] * 5
+    measured = diagnosis(10.0, 9.9)
+    measured.seconds[AS_IS][:], measured.seconds[IN_MEMORY][:] = step, rarely_slow
+    (found,) = bottlenecks(measured, Config())
+    assert found.what == TOKENS
+    assert "times vary too much" in found.message
+
+
+def test_a_step_that_only_computes_has_no_bottleneck():
+    (found,) = bottlenecks(diagnosis(10.0, 9.9, 9.8, 9.7, 9.7, 9.6, 0.5), Config())
+    assert found.message == ("computing takes 96% of the step: no bottleneck outside the model")
+    (found,) = bottlenecks(diagnosis(10.0, 9.9, not_measured={GRADIENTS: "why"}), Config())
+    assert found.message.endswith(" in what was measured")
+
+
+def test_a_diagnosis_is_precise_once_the_shares_are_known():
+    assert diagnosis(10.0, 6.0).is_precise(spread=0.01)
+    measured = diagnosis(10.0, 6.0)
+    measured.seconds[IN_MEMORY][:] = [5.0, 7.0] * 4 + [6.0]
+    assert not measured.is_precise(spread=0.05)
+    assert measured.is_precise(spread=0.2)

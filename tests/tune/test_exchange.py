@@ -1,0 +1,86 @@
+"""The exchange between data-parallel ranks can be switched off, and then on again."""
+
+import pytest
+import torch
+
+from ranks import joined, run_ranks
+
+
+def gradients_with_and_without(settings):
+    """Returns how gradients compare: of a step before, without and after an exchange."""
+    from rampcli import llm
+    from rampcli.config.compose import apply_overrides
+    from rampcli.config.resolve import resolve
+    from rampcli.data.loader import MicroBatch
+    from rampcli.parallel.mesh import build_meshes
+    from rampcli.train.build import build_parts
+    from rampcli.train.passes import Passes
+    from rampcli.train.step import accumulate_gradient
+    from rampcli.tune.exchange import Exchange
+    from runs import TINY
+
+    config = resolve(
+        apply_overrides(
+            llm.from_factory("llama3_tiny"), [f"{key}={value}" for key, value in settings.items()]
+        )
+    ).config
+    with joined() as (rank, _):
+        device = torch.device("cpu")
+        meshes = build_meshes(device, config.parallel)
+        passes = Passes(config, build_parts(config, meshes, device), meshes, device)
+        weights = list(passes.parts[0].parameters())
+        generator = torch.Generator().manual_seed(rank)
+        samples = torch.randint(int(TINY["model.vocab_size"]), (2, 17), generator=generator)
+        batch = [MicroBatch(samples[:, :-1], samples[:, 1:])]
+
+        def gradient():
+            for weight in weights:
+                weight.grad = None
+            exchange.fill_gradients()
+            result = accumulate_gradient(passes, batch, global_tokens=128, gradient_clip_val=None)
+            local = [weight.grad.to_local().flatten() for weight in weights]
+            return result.loss, torch.cat(local).clone()
+
+        class Ordinary:
+            def fill_gradients(self):
+                pass
+
+        exchange = Ordinary()
+        ordinary = gradient()
+        exchange = Exchange(passes)
+        found = {"taken over": gradient()}
+        with exchange.off(gradients=True, weights=False, sums=False):
+            found["no gradients"] = gradient()
+        gradient()  # this step still adds what replicas have not reduced
+        found["after no gradients"] = gradient()
+        with exchange.off(gradients=True, weights=True, sums=True):
+            found["nothing"] = gradient() if rank == 0 else ordinary
+        gradient()
+        found["after nothing"] = gradient()
+        return {
+            name: (loss == ordinary[0], torch.equal(values, ordinary[1]))
+            for name, (loss, values) in found.items()
+        }
+
+
+@pytest.mark.parametrize(
+    ("ranks", "shards"), [(2, 2), (2, 1), (4, 2)], ids=["sharded", "replicated", "both"]
+)
+def test_a_step_without_exchange_needs_no_other_rank_and_leaves_no_trace(ranks, shards, tmp_path):
+    from runs import TINY
+
+    settings = TINY | {
+        "model.rampup_batch_size": "null",
+        "trainer.num_nodes": "1",
+        "trainer.devices": str(ranks),
+        "parallel.data_parallel_shard_size": str(shards),
+    }
+    same = run_ranks(ranks, gradients_with_and_without, settings, logs=tmp_path)
+    for rank, found in enumerate(same):
+        assert found["taken over"] == (True, True)
+        loss, gradient = found["no gradients"]
+        assert loss  # the loss is summed over the ranks, and only the gradients are not
+        assert not gradient
+        assert found["after no gradients"] == found["after nothing"] == (True, True)
+        if rank == 0:
+            assert found["nothing"] == (False, False)
