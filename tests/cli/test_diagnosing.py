@@ -60,19 +60,17 @@ def words(tmp_path):
 
 @pytest.fixture
 def diagnose(words):
-    """Runs a diagnosis, and returns the messages about its bottlenecks, by part of the step."""
+    """Runs a diagnosis; returns messages about bottlenecks, and shares, by part of the step."""
 
     def run(settings=None, *, ranks=1, prepare=None):
         command = Command(words(settings, ranks=ranks), environment(), prepare=prepare)
         output, errors = command.communicate()
         assert command.returncode == 0, errors
-        return messages(output)
+        found = json.loads(output)
+        messages = {one["what"]: one["message"] for one in found["bottlenecks"]}
+        return messages, {one["what"]: one["share"] for one in found["parts"]}
 
     return run
-
-
-def messages(output):
-    return {one["what"]: one["message"] for one in json.loads(output)["bottlenecks"]}
 
 
 @pytest.fixture
@@ -97,20 +95,20 @@ def saved_by_one_thread(words):
     return run
 
 
-def test_a_slow_disk_is_named_and_a_fast_one_is_not(diagnose):
-    slow = diagnose(prepare=partial(read_slowly, 0.2))
+def test_a_slow_disk_is_named_and_takes_more_of_the_step_than_a_fast_one(diagnose):
+    slow, shares = diagnose(prepare=partial(read_slowly, 0.2))
     assert next(iter(slow)) == DATA
     assert "rampcli data build" in slow[DATA]
     assert "data.path on a faster disk" in slow[DATA]
-    assert DATA not in diagnose()
+    assert diagnose()[1][DATA] < shares[DATA] / 2
 
 
-def test_a_slow_network_is_named_and_an_ordinary_one_is_not(diagnose):
+def test_a_slow_network_is_named_and_takes_more_of_the_step_than_an_ordinary_one(diagnose):
     with slow_host("50mbit") as host:
-        slow = diagnose(LONGER, ranks=2, prepare=partial(move_to_host, host))
+        slow, shares = diagnose(LONGER, ranks=2, prepare=partial(move_to_host, host))
     assert next(iter(slow)) == GRADIENTS
     assert "raise trainer.accumulate_grad_batches" in slow[GRADIENTS]
-    assert GRADIENTS not in diagnose(LONGER, ranks=2)
+    assert diagnose(LONGER, ranks=2)[1][GRADIENTS] < shares[GRADIENTS] / 2
 
 
 def test_a_second_thread_is_worth_less_to_a_model_that_is_too_small_for_it(saved_by_one_thread):
