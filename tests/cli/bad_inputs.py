@@ -1532,7 +1532,7 @@ COMMANDS = (
     BadInput(
         "a diagnosis of a search",
         ("tune", "--factory", "llama3_tiny", "--diagnose", "--fresh"),
-        ("--diagnose measures one size anew, but --fresh is for a search", "--diagnose without"),
+        ("--diagnose measures a single size, but --fresh is about several", "--diagnose without"),
     ),
     BadInput(
         "throughput of a run that does not exist",

@@ -56,7 +56,8 @@ def examples_of(page):
 
 
 def runs_here(example):
-    trains = "pretrain" in example.words and not {"--dry-run", "--cfg"} & {*example.words}
+    options = {"--dry-run", "--cfg", "--estimate"} & {*example.words}
+    trains = {"pretrain", "tune"} & {*example.words} and not options
     elsewhere = any(
         re.search(r"[A-Z]{4,}|\.\.\.|^(runs/|name=|completion|import|data$)", word)
         for word in example.words
