@@ -2,8 +2,6 @@
 
 import json
 import signal
-import subprocess
-import sys
 from functools import partial
 
 import pytest
@@ -22,15 +20,6 @@ LONGER = {
     "parallel.data_parallel_shard_size": "1",
 }
 """Many tokens and few weights: an ordinary network is no bottleneck."""
-
-
-LARGE = {
-    "data.sequence_length": "128",
-    "model.hidden_size": "512",
-    "model.ffn_hidden_size": "2048",
-    "model.num_layers": "1",
-}
-"""A model whose matrices are large enough for two threads."""
 
 
 @pytest.fixture
@@ -73,28 +62,6 @@ def diagnose(words):
     return run
 
 
-@pytest.fixture
-def saved_by_one_thread(words):
-    """Returns the share of a step with two threads that a single one saves.
-
-    The processes are not forked, because OpenMP has to start with its variables.
-    """
-
-    def run(settings=None):
-        done = subprocess.run(
-            [sys.executable, "-m", "rampcli", *words(settings)],
-            env=environment() | {"OMP_NUM_THREADS": "2"},
-            capture_output=True,
-            text=True,
-            check=True,
-        )
-        excess = json.loads(done.stdout)["excess_threads"]
-        assert excess["threads"] == 1
-        return excess["share"]
-
-    return run
-
-
 def test_a_slow_disk_is_named_and_takes_more_of_the_step_than_a_fast_one(diagnose):
     slow, shares = diagnose(prepare=partial(read_slowly, 0.2))
     assert next(iter(slow)) == DATA
@@ -109,10 +76,6 @@ def test_a_slow_network_is_named_and_takes_more_of_the_step_than_an_ordinary_one
     assert next(iter(slow)) == GRADIENTS
     assert "raise trainer.accumulate_grad_batches" in slow[GRADIENTS]
     assert diagnose(LONGER, ranks=2)[1][GRADIENTS] < shares[GRADIENTS] / 2
-
-
-def test_a_second_thread_is_worth_less_to_a_model_that_is_too_small_for_it(saved_by_one_thread):
-    assert saved_by_one_thread() > saved_by_one_thread(LARGE)
 
 
 def test_the_table_shows_each_part_of_the_step_with_its_spread(words):
