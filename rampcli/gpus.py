@@ -21,7 +21,7 @@ def visible_gpus() -> list[str]:
 
 
 def gpu_memory_bytes() -> int | None:
-    """Returns the memory of the smallest visible GPU, or None if there is none or it is unknown.
+    """Returns the memory of the smallest visible GPU, or None without GPUs or if it is unknown.
 
     The answer of nvidia-smi is kept, since it takes up to a second.
     """

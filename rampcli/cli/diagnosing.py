@@ -1,7 +1,6 @@
 """`rampcli tune --diagnose`: measures where the time of a step goes, and names the bottleneck."""
 
 import json
-from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any
 
@@ -11,19 +10,14 @@ from rich.table import Table
 
 from rampcli.batch.plan import MICRO_KEY
 from rampcli.cli.console import build_console, print_table, say
-from rampcli.config.layers import sources_named
 from rampcli.config.run_plan import Resolved
 from rampcli.errors import EXIT_CTRL_C, RampcliError
-from rampcli.launch.run import check_corpora
-from rampcli.launch.run_lock import lock_run
-from rampcli.launch.stop_signals import catch_stop_signals
 from rampcli.report.tables import build_table
-from rampcli.run_directory import RunDirectory
 from rampcli.tune.bottleneck import Bottleneck, bottlenecks
 from rampcli.tune.diagnosis import Diagnosis, Part, read_diagnosis
-from rampcli.tune.run import local_ranks
+from rampcli.tune.run import trials_here
 from rampcli.tune.sizes import Candidate, own_candidate
-from rampcli.tune.trial import OUT_OF_MEMORY, THRASHES, TIMED_OUT, Effort, Trial, Trials
+from rampcli.tune.trial import OUT_OF_MEMORY, THRASHES, TIMED_OUT, Effort, Trial
 
 SPREAD = 0.05
 """The step and the shares of its parts are measured until their intervals are within this."""
@@ -44,24 +38,10 @@ def diagnose(resolved: Resolved, *, effort: Effort, as_json: bool) -> int:
     Raises:
         RampcliError: the step cannot be taken on this machine, or it does not fit.
     """
-    run, console = RunDirectory(resolved.run_dir), build_console()
-    candidate = own_candidate(resolved)
-    with ExitStack() as held:
-        held.enter_context(sources_named(resolved.config))
-        check_corpora(resolved.config)
-        held.enter_context(lock_run(run))
-        start = held.enter_context(local_ranks(resolved))
-        signals = held.enter_context(catch_stop_signals())
+    console, candidate = build_console(), own_candidate(resolved)
+    with trials_here(resolved, replace(effort, spread=SPREAD), diagnoses=True) as trials:
         if not as_json:
             say(console, f"diagnosing a step of {_described(candidate)}")
-        trials = Trials(
-            resolved=resolved,
-            run=run,
-            start=start,
-            signals=signals,
-            diagnoses=True,
-            effort=replace(effort, spread=SPREAD),
-        )
         trial = trials.attempt(candidate)
         if trial is None:
             if not as_json:

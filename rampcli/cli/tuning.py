@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Sequence
-from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 
@@ -19,16 +18,14 @@ from rampcli.config.run_plan import Resolved
 from rampcli.errors import EXIT_CTRL_C, RampcliError
 from rampcli.launch.launchers import launcher_of
 from rampcli.launch.run import check_corpora
-from rampcli.launch.run_lock import lock_run
-from rampcli.launch.stop_signals import catch_stop_signals
 from rampcli.report.memory import estimate_table, estimates
 from rampcli.report.tables import build_table
 from rampcli.run_directory import RunDirectory
 from rampcli.tune import job
-from rampcli.tune.run import Search, local_ranks
+from rampcli.tune.run import Search, trials_here
 from rampcli.tune.search import SATURATED
 from rampcli.tune.sizes import candidates
-from rampcli.tune.trial import OUT_OF_MEMORY, TIMED_OUT, Effort, Trial, Trials
+from rampcli.tune.trial import OUT_OF_MEMORY, TIMED_OUT, Effort, Trial
 from rampcli.tune.verdict import Verdict, scaling, verdict_of
 
 
@@ -70,15 +67,9 @@ def _tune_here(
     resolved: Resolved, *, effort: Effort, fresh: bool, exhaustive: bool, as_json: bool
 ) -> tuple[Search, int]:
     """Searches on this machine, and prints what was found."""
-    run, console = RunDirectory(resolved.run_dir), build_console()
-    with ExitStack() as held:
-        held.enter_context(sources_named(resolved.config))
-        check_corpora(resolved.config)
-        held.enter_context(lock_run(run))
-        start = held.enter_context(local_ranks(resolved))
-        signals = held.enter_context(catch_stop_signals())
-        trials = Trials(resolved=resolved, run=run, start=start, signals=signals, effort=effort)
-        search = Search.of(resolved, run, fresh=fresh, exhaustive=exhaustive)
+    console = build_console()
+    with trials_here(resolved, effort) as trials:
+        search = Search.of(resolved, trials.run, fresh=fresh, exhaustive=exhaustive)
         report = _print_nothing if as_json else partial(say, console)
         complete = search.continue_with(trials.attempt, report)
     _print_search(search, console, as_json=as_json)

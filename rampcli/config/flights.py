@@ -79,7 +79,7 @@ class PipelineSchedule:
         return self.micro_batches if self.micro_batches < self.ranks else later + 1
 
     def _sent(self, *, forwards: int, backwards: int) -> float:
-        """Returns how many hidden states and gradients are kept after so many passes."""
+        """Returns the number of hidden states and gradients that are kept after some passes."""
         if self.parts > 1:  # to the end of the step
             return (self._following * forwards + self._preceding * backwards) / self.parts
         return self._following * (min(forwards, self._most_in_flight) + 1) + self._preceding

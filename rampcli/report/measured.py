@@ -122,7 +122,7 @@ class _Source:
 
 
 def _read_run(path: Path) -> list[_Source]:
-    """Returns what a run has measured, or an empty list if there is none."""
+    """Returns what a run has measured; the list is empty if the path holds no run."""
     run = RunDirectory(path)
     if not run.config.is_file():
         return []
@@ -141,7 +141,7 @@ def _read_run(path: Path) -> list[_Source]:
 
 
 def _read_tune(path: Path) -> list[_Source]:
-    """Returns what a search has measured, or an empty list if there is none."""
+    """Returns what a search has measured; the list is empty without `TUNE_FILE`."""
     try:
         tune = read_json(path / TUNE_FILE, TUNE)
     except FileNotFoundError:

@@ -152,12 +152,11 @@ class Bench:
         self.stop = trainer.stop
         self.pressure = pressure
         self.stage = trainer.plan.stage_at(trainer.state.consumed_samples)
-        ranks = self.stage.data_parallel_size
-        self.plan = BatchPlan(
-            global_batch_size=self.stage.micro_batch_size * ranks * accumulate,
+        self.plan = BatchPlan.solve(
+            global_batch_size=None,
             micro_batch_size=self.stage.micro_batch_size,
-            data_parallel_size=ranks,
             accumulate_grad_batches=accumulate,
+            data_parallel_size=self.stage.data_parallel_size,
         )
         self.exchange = Exchange(trainer.passes)
         # gloo, because a rank that waits for NCCL keeps its processor busy.

@@ -110,7 +110,7 @@ class Diagnosis:
 
     @property
     def excess_threads(self) -> Part | None:
-        """The time that the best smaller number of threads saves, or None if there is none."""
+        """Time saved by the best smaller number of threads; None if no other number was tried."""
         savings = [
             self._part(THREADS, self.seconds[IN_MEMORY], times, threads=threads)
             for threads, times in self.by_threads.items()

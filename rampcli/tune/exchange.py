@@ -69,15 +69,19 @@ class Exchange:
             weight.grad = gradient
 
 
-class Gather:
-    """All-gathers sharded weights, as FSDP does by default, or copies this rank's shard."""
+class Collective:
+    """A collective of FSDP that can be switched off."""
 
     def __init__(self, exchange: Exchange) -> None:
         self.exchange = exchange
 
     def allocate(self, size: Sequence[int], **kind: Any) -> Tensor:
-        """Returns memory for gathered weights."""
+        """Returns memory for what is exchanged, as FSDP allocates it by default."""
         return torch.empty(*size, **kind)
+
+
+class Gather(Collective):
+    """All-gathers sharded weights, as FSDP does by default, or copies this rank's shard."""
 
     def __call__(
         self,
@@ -98,15 +102,8 @@ class Gather:
         return None
 
 
-class Reduce:
+class Reduce(Collective):
     """Reduces gradients and scatters them, as FSDP does by default, or takes this rank's part."""
-
-    def __init__(self, exchange: Exchange) -> None:
-        self.exchange = exchange
-
-    def allocate(self, size: Sequence[int], **kind: Any) -> Tensor:
-        """Returns memory for gradients."""
-        return torch.empty(*size, **kind)
 
     def __call__(
         self,

@@ -18,13 +18,12 @@ from rampcli.launch.protocol import Job
 from rampcli.launch.record_failure import record_failure
 from rampcli.launch.run_lock import lock_run
 from rampcli.launch.slurm import chain
-from rampcli.launch.slurm.job import SrunWorkers
+from rampcli.launch.slurm.job import LOCK_WAIT_S, SrunWorkers
 from rampcli.launch.slurm.scripts import render_search
 from rampcli.launch.stop_signals import catch_stop_signals
 from rampcli.records import COUNT, POSITIVE, RATE, read_json
-from rampcli.report.measured import TUNE_FOLDER
 from rampcli.run_directory import RunDirectory
-from rampcli.tune.run import Search
+from rampcli.tune.run import Search, folder_of
 from rampcli.tune.trial import RANK, Effort, Trials
 
 OPTIONS = {
@@ -37,13 +36,6 @@ OPTIONS = {
     },
 }
 MOST_BYTES = 4096
-LOCK_WAIT_S = 120.0
-"""Seconds to wait for the run's lock: the job may still hold it on a node that was lost."""
-
-
-def folder_of(resolved: Resolved) -> RunDirectory:
-    """Returns the folder of the search's job."""
-    return RunDirectory(resolved.run_dir / TUNE_FOLDER)
 
 
 def submit(resolved: Resolved, effort: Effort, *, fresh: bool, exhaustive: bool) -> list[Job]:
@@ -59,7 +51,8 @@ def submit(resolved: Resolved, effort: Effort, *, fresh: bool, exhaustive: bool)
         UsageError: the run is in use, or a job of the search is in the queue.
         RampcliError: Slurm refused the job.
     """
-    run, folder = RunDirectory(resolved.run_dir), folder_of(resolved)
+    run = RunDirectory(resolved.run_dir)
+    folder = folder_of(run)
     with lock_run(run):
         Search.of(resolved, run, fresh=fresh, exhaustive=exhaustive).begin()
         folder.change_status("submitted")
@@ -75,7 +68,11 @@ def active_jobs(resolved: Resolved) -> list[Job]:
     Raises:
         RampcliError: Slurm does not answer.
     """
-    return [job for job in launcher_of(resolved.config).jobs(folder_of(resolved)) if job.is_active]
+    return [
+        job
+        for job in launcher_of(resolved.config).jobs(folder_of(RunDirectory(resolved.run_dir)))
+        if job.is_active
+    ]
 
 
 def raise_failure(resolved: Resolved) -> None:
@@ -84,7 +81,7 @@ def raise_failure(resolved: Resolved) -> None:
     Raises:
         RampcliError: the job failed.
     """
-    folder = folder_of(resolved)
+    folder = folder_of(RunDirectory(resolved.run_dir))
     state = folder.read_state()
     if state is not None and state["status"] == "failed":
         folder.change_status("reported")

@@ -108,12 +108,11 @@ def take_step(trainer: Trainer, accumulate: int, pressure: Pressure) -> float:
         StopAgreed: a rank was asked to stop.
     """
     stage = trainer.plan.stage_at(trainer.state.consumed_samples)
-    ranks = stage.data_parallel_size
-    plan = BatchPlan(
-        global_batch_size=stage.micro_batch_size * ranks * accumulate,
+    plan = BatchPlan.solve(
+        global_batch_size=None,
         micro_batch_size=stage.micro_batch_size,
-        data_parallel_size=ranks,
         accumulate_grad_batches=accumulate,
+        data_parallel_size=stage.data_parallel_size,
     )
     batch = trainer.read(stage, plan)
     # Reading from a file also faults pages in from the disk, without a lack of memory.

@@ -7,6 +7,7 @@ from functools import partial
 from typing import Any
 
 from rampcli.batch.plan import MICRO_KEY
+from rampcli.config.layers import sources_named
 from rampcli.config.memory import estimate_memory
 from rampcli.config.run_plan import Resolved
 from rampcli.config.schema import Config
@@ -15,35 +16,64 @@ from rampcli.errors import UsageError
 from rampcli.launch.launchers import launcher_of
 from rampcli.launch.local import LocalWorkers
 from rampcli.launch.resources import available_bytes
-from rampcli.launch.run import describe
+from rampcli.launch.run import check_corpora, describe
+from rampcli.launch.run_lock import lock_run
+from rampcli.launch.stop_signals import catch_stop_signals
 from rampcli.report.measured import TUNE_FILE, TUNE_FOLDER
 from rampcli.report.memory import usable_bytes
 from rampcli.run_directory import RunDirectory
 from rampcli.tune import results
 from rampcli.tune.search import next_size, next_smaller
 from rampcli.tune.sizes import Candidate, candidates
-from rampcli.tune.trial import RANK, Start, Trial
+from rampcli.tune.trial import RANK, Effort, Trial, Trials
 from rampcli.tune.verdict import verdict_of
 
 
 @contextmanager
-def local_ranks(resolved: Resolved) -> Iterator[Start]:
-    """Reserves the GPUs that a search needs on this machine, and gives what starts ranks on them.
+def trials_here(resolved: Resolved, effort: Effort, *, diagnoses: bool = False) -> Iterator[Trials]:
+    """Checks what trials on this machine need, and holds the run and its GPUs meanwhile.
+
+    Stop signals end the trial that runs, not this process.
+
+    Args:
+        resolved: configuration and plan of the run.
+        effort: how much is measured.
+        diagnoses: measure where the time of a step goes.
 
     Raises:
-        UsageError: the run trains elsewhere, or this machine lacks GPUs, or other runs use them.
+        UsageError: the run trains elsewhere or is in use, or this machine lacks GPUs, or other runs
+            use them.
+        RampcliError: the corpora cannot be read.
     """
-    launcher = launcher_of(resolved.config)
-    if not launcher.runs_here:
-        raise UsageError(
-            "this measures on this machine, but the run trains elsewhere",
-            keys=("launch.launcher",),
-            remedy="launch=local",
-        )
-    launcher.check(resolved)
-    with launcher.reserve_gpus(resolved) as gpus:
-        devices = resolved.config.trainer.devices
-        yield partial(LocalWorkers, devices=devices, gpus=gpus, module=RANK)
+    launcher, run = launcher_of(resolved.config), RunDirectory(resolved.run_dir)
+    with sources_named(resolved.config):
+        check_corpora(resolved.config)
+        if not launcher.runs_here:
+            raise UsageError(
+                "this measures on this machine, but the run trains elsewhere",
+                keys=("launch.launcher",),
+                remedy="launch=local",
+            )
+        launcher.check(resolved)
+        with (
+            lock_run(run),
+            launcher.reserve_gpus(resolved) as gpus,
+            catch_stop_signals() as signals,
+        ):
+            devices = resolved.config.trainer.devices
+            yield Trials(
+                resolved=resolved,
+                run=run,
+                start=partial(LocalWorkers, devices=devices, gpus=gpus, module=RANK),
+                signals=signals,
+                effort=effort,
+                diagnoses=diagnoses,
+            )
+
+
+def folder_of(run: RunDirectory) -> RunDirectory:
+    """Returns the folder of a run's trials, with the configuration of the search."""
+    return RunDirectory(run.path / TUNE_FOLDER)
 
 
 def predict(config: Config, candidates: Sequence[Candidate]) -> int:
@@ -111,17 +141,13 @@ class Search:
             },
         )
 
-    @property
-    def folder(self) -> RunDirectory:
-        """Folder of the trials, with the configuration under which tune.json is measured."""
-        return RunDirectory(self.directory.path / TUNE_FOLDER)
-
     def begin(self) -> None:
         """Writes the configuration of the search, and removes the results of another one."""
         if not self.known:
             self.directory.remove_file(self.directory.path / TUNE_FILE)
-        self.directory.make_folder(self.folder.path)
-        describe(self.folder, self.resolved, [])
+        folder = folder_of(self.directory)
+        self.directory.make_folder(folder.path)
+        describe(folder, self.resolved, [])
 
     def next(self) -> Candidate | None:
         """Returns the size to try next, or None once the answer is known."""
