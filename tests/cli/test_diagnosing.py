@@ -71,7 +71,7 @@ def test_a_slow_disk_is_named_and_takes_more_of_the_step_than_a_fast_one(diagnos
 
 
 def test_a_slow_network_is_named_and_takes_more_of_the_step_than_an_ordinary_one(diagnose):
-    with slow_host("50mbit") as host:
+    with slow_host("20mbit") as host:
         slow, shares = diagnose(LONGER, ranks=2, prepare=partial(move_to_host, host))
     assert next(iter(slow)) == GRADIENTS
     assert "raise trainer.accumulate_grad_batches" in slow[GRADIENTS]
