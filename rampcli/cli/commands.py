@@ -13,30 +13,8 @@ from typing import Annotated
 import typer
 
 from rampcli.cli.completion import SCRIPTS
+from rampcli.cli.options import AsJson, ConfigDir, Factory, Overrides
 from rampcli.errors import UsageError, visible
-
-Factory = Annotated[
-    str,
-    typer.Option(
-        "--factory",
-        "-f",
-        help="Recipe, optionally with arguments: llama3_8b or 'llama3_8b(num_nodes=2)'.",
-        show_default=False,
-    ),
-]
-Overrides = Annotated[
-    list[str] | None,
-    typer.Argument(
-        metavar="[KEY=VALUE]...", help="Settings that override the recipe.", show_default=False
-    ),
-]
-ConfigDir = Annotated[
-    Path | None,
-    typer.Option(
-        "--config-dir", help="Folder with further config groups.", exists=True, file_okay=False
-    ),
-]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.")]
 
 
 def pretrain(
@@ -187,77 +165,6 @@ def plan(
         show_plan(resolved)
         for line in lines:
             typer.echo(line)
-
-
-def tune(
-    factory: Factory,
-    overrides: Overrides = None,
-    config_dir: ConfigDir = None,
-    exhaustive: Annotated[
-        bool,
-        typer.Option("--exhaustive", help="Try every size, from 1 to the first that does not fit."),
-    ] = False,
-    estimate: Annotated[
-        bool, typer.Option("--estimate", help="Estimate the memory of each size. Start nothing.")
-    ] = False,
-    fresh: Annotated[
-        bool, typer.Option("--fresh", help="Measure again what was measured before.")
-    ] = False,
-    steps: Annotated[int, typer.Option(min=1, help="Most steps to time for each size.")] = 100,
-    timeout: Annotated[
-        float, typer.Option(min=1.0, metavar="SECONDS", help="Time limit of each trial.")
-    ] = 600.0,
-    diagnose: Annotated[
-        bool,
-        typer.Option("--diagnose", help="Measure where the time of the run's own step goes."),
-    ] = False,
-    plot: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE", help="Plot throughput and time per step to an .svg or .png file."
-        ),
-    ] = None,
-    as_json: AsJson = False,
-) -> None:
-    """Find the micro batch size that this machine can run, and the one that it should run.
-
-    Takes real steps with each size in processes of their own, and times them.
-    """
-    from rampcli.cli.composing import compose_words
-
-    others = {"--exhaustive": exhaustive, "--fresh": fresh, "--estimate": estimate, "--plot": plot}
-    for name, given in others.items():
-        if diagnose and given:
-            raise UsageError(
-                f"--diagnose measures a single size, but {name} is about several",
-                remedy=f"--diagnose without {name}",
-            )
-    resolved = compose_words(factory, overrides or [], config_dir=config_dir)
-    from rampcli.tune.trial import Effort
-
-    if estimate:
-        from rampcli.cli import tuning
-
-        tuning.estimate(resolved, as_json=as_json)
-        return
-    gc.enable()
-    effort = Effort(most_steps=steps, timeout_s=timeout)
-    if diagnose:
-        from rampcli.cli import diagnosing
-
-        code = diagnosing.diagnose(resolved, effort=effort, as_json=as_json)
-    else:
-        from rampcli.cli import tuning
-
-        code = tuning.tune(
-            resolved,
-            effort=effort,
-            fresh=fresh,
-            exhaustive=exhaustive,
-            as_json=as_json,
-            plot=plot,
-        )
-    raise typer.Exit(code)
 
 
 def explain(

@@ -6,6 +6,8 @@ from typing import Annotated
 
 import typer
 
+from rampcli.cli.options import AsJson
+
 data = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
 
 
@@ -14,9 +16,6 @@ class OnBadRecord(StrEnum):
 
     stop = "stop"
     skip = "skip"
-
-
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.")]
 
 
 @data.command("build")

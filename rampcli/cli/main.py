@@ -22,10 +22,10 @@ from rampcli.cli.commands import (
     pretrain,
     recipes,
     status,
-    tune,
 )
 from rampcli.cli.completion import candidates
 from rampcli.cli.data_commands import data
+from rampcli.cli.tune_command import tune
 from rampcli.errors import EXIT_CTRL_C, RampcliError, UsageError, visible
 from rampcli.interpreter import remove_working_directory_from_path
 

@@ -1,0 +1,29 @@
+"""Arguments and options that several commands take."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+Factory = Annotated[
+    str,
+    typer.Option(
+        "--factory",
+        "-f",
+        help="Recipe, optionally with arguments: llama3_8b or 'llama3_8b(num_nodes=2)'.",
+        show_default=False,
+    ),
+]
+Overrides = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="[KEY=VALUE]...", help="Settings that override the recipe.", show_default=False
+    ),
+]
+ConfigDir = Annotated[
+    Path | None,
+    typer.Option(
+        "--config-dir", help="Folder with further config groups.", exists=True, file_okay=False
+    ),
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.")]
