@@ -155,8 +155,11 @@ class Search:
         fits = {size: trial.fits for size, trial in self.known.items()}
         size = next_size(sizes, fits, predicted=self.predicted, exhaustive=self.exhaustive)
         if size is None and not self.exhaustive:
-            fast = {size: trial.samples_per_s for size, trial in self.known.items() if trial.fits}
-            size = next_smaller(sizes, fast)
+            rates = {
+                size: trial.samples_per_s if trial.fits else None
+                for size, trial in self.known.items()
+            }
+            size = next_smaller(sizes, rates)
         return None if size is None else self.candidates[sizes.index(size)]
 
     def continue_with(

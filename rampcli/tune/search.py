@@ -1,9 +1,10 @@
 """Which micro batch size to try next."""
 
 from collections.abc import Mapping, Sequence
+from math import inf
 
 SATURATED = 0.97
-"""Share of the best throughput from which on a micro batch is large enough."""
+"""A micro batch with this share of the best throughput is large enough."""
 
 
 def next_size(
@@ -12,7 +13,7 @@ def next_size(
     """Returns the size to try next to find the largest that fits, or None once it is known.
 
     Starts at the prediction and moves away from it, one size first, then two, four and so on, until
-    a size that fits and one that does not enclose the limit. Then it halves what lies between.
+    the limit lies between a size that fits and one that does not. Then bisects.
 
     Args:
         sizes: sizes that may be tried, in ascending order.
@@ -21,9 +22,8 @@ def next_size(
         exhaustive: try all sizes, from the smallest to the first that does not fit.
     """
     if exhaustive:
-        return (
-            next((size for size in sizes if size not in fits), None) if all(fits.values()) else None
-        )
+        limit = min((size for size, fit in fits.items() if not fit), default=inf)
+        return next((size for size in sizes if size < limit and size not in fits), None)
     if not fits:
         return predicted
     fit = max((place for place, size in enumerate(sizes) if fits.get(size)), default=-1)
@@ -44,21 +44,25 @@ def _stride(fits: Mapping[int, bool]) -> int:
     return int(2 ** (len(fits) - 1))
 
 
-def next_smaller(sizes: Sequence[int], samples_per_s: Mapping[int, float]) -> int | None:
+def next_smaller(sizes: Sequence[int], tried: Mapping[int, float | None]) -> int | None:
     """Returns the next smaller size to time, or None once the smallest saturated one is known.
 
-    Halves the smallest timed size, as far as the sizes allow, as long as its throughput is
-    `SATURATED`.
+    Halves the smallest size with `SATURATED` of the best throughput, as far as the sizes allow,
+    until one is slower or does not fit. Then bisects between the two.
 
     Args:
         sizes: sizes that may be tried, in ascending order.
-        samples_per_s: throughput of the sizes that fit.
+        tried: throughput of the sizes that were tried, in samples/s; None if one does not fit.
     """
-    if not samples_per_s:
+    rates = {size: rate for size, rate in tried.items() if rate is not None}
+    if not rates:
         return None
-    smallest = min(samples_per_s)
-    if samples_per_s[smallest] < SATURATED * max(samples_per_s.values()):
-        return None
-    smaller = [size for size in sizes if size < smallest]
-    halves = [size for size in smaller if size >= smallest / 2]
+    enough = SATURATED * max(rates.values())
+    saturated = min(size for size, rate in rates.items() if rate >= enough)
+    below = max((size for size in tried if size < saturated), default=None)
+    if below is not None:
+        between = [size for size in sizes if below < size < saturated]
+        return between[len(between) // 2] if between else None
+    smaller = [size for size in sizes if size < saturated]
+    halves = [size for size in smaller if size >= saturated / 2]
     return next(iter(halves or reversed(smaller)), None)

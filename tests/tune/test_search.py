@@ -47,14 +47,25 @@ def test_an_exhaustive_search_walks_up_to_the_first_size_that_does_not_fit():
 
 
 @given(SIZES, st.floats(1, 100), st.data())
-def test_smaller_sizes_are_timed_until_one_is_too_slow(sizes, saturation, data):
-    def throughput(size):
-        return min(size, saturation)
+def test_the_smallest_saturated_size_is_found_in_few_trials(sizes, saturation, data):
+    smallest = data.draw(st.integers(0, sizes[-1]))
+    fitting = [size for size in sizes if size >= smallest]
 
-    timed = {size: throughput(size) for size in [data.draw(st.sampled_from(sizes))]}
-    while (size := next_smaller(sizes, timed)) is not None:
-        assert size not in timed
-        timed[size] = throughput(size)
-    slowest = min(timed)
-    too_slow = timed[slowest] < SATURATED * max(timed.values())
-    assert too_slow or slowest == sizes[0]
+    def throughput(size):
+        return min(size, saturation) if size in fitting else None
+
+    tried = {sizes[-1]: throughput(sizes[-1])}
+    while (size := next_smaller(sizes, tried)) is not None:
+        assert size not in tried
+        tried[size] = throughput(size)
+    enough = SATURATED * throughput(sizes[-1])
+    found = min(size for size, rate in tried.items() if rate is not None and rate >= enough)
+    assert found == next(size for size in fitting if throughput(size) >= enough)
+    assert len(tried) <= 2 * sizes[-1].bit_length() + 1
+
+
+def test_after_another_search_an_exhaustive_one_tries_the_sizes_that_are_left():
+    tried = {8: True, 16: False, 12: False}
+    assert next_size([1, 2, 8, 12, 16], tried, predicted=8, exhaustive=True) == 1
+    tried |= {1: True, 2: True}
+    assert next_size([1, 2, 8, 12, 16], tried, predicted=8, exhaustive=True) is None
