@@ -11,7 +11,7 @@ from rampcli.config.layers import sources_named
 from rampcli.config.memory import estimate_memory
 from rampcli.config.run_plan import Resolved
 from rampcli.config.schema import Config
-from rampcli.config.stage_memory import device_memory_bytes
+from rampcli.config.stage_memory import device_memory_bytes, usable_bytes
 from rampcli.errors import UsageError
 from rampcli.launch.launchers import launcher_of
 from rampcli.launch.local import LocalWorkers
@@ -20,7 +20,6 @@ from rampcli.launch.run import check_corpora, describe
 from rampcli.launch.run_lock import lock_run
 from rampcli.launch.stop_signals import catch_stop_signals
 from rampcli.report.measured import TUNE_FILE, TUNE_FOLDER
-from rampcli.report.memory import usable_bytes
 from rampcli.run_directory import RunDirectory
 from rampcli.tune import results
 from rampcli.tune.search import next_size, next_smaller
