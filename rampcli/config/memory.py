@@ -16,10 +16,9 @@ from rampcli.config.layer_memory import (
     MicroBatchPart,
     RankWeights,
     layer_memory,
-    layer_shapes,
     norm_bytes,
 )
-from rampcli.config.model_size import STATES_PER_WEIGHT, head_size_of
+from rampcli.config.model_size import STATES_PER_WEIGHT, head_size_of, layer_shapes
 from rampcli.config.schema import Config
 
 TOKENS_AT_ONCE = {"cpu": 256, "gpu": 2048}
