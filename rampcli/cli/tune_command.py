@@ -16,7 +16,7 @@ def tune(
     config_dir: ConfigDir = None,
     exhaustive: Annotated[
         bool,
-        typer.Option("--exhaustive", help="Try every size, from 1 to the first that does not fit."),
+        typer.Option("--exhaustive", help="Try every size up to the first that does not fit."),
     ] = False,
     estimate: Annotated[
         bool, typer.Option("--estimate", help="Estimate the memory of each size. Start nothing.")
