@@ -42,20 +42,27 @@ class Candidate:
 
 
 def candidates(resolved: Resolved) -> list[Candidate]:
-    """Returns the micro batch sizes that every stage admits, in ascending order.
+    """Returns the micro batch sizes with which the run trains the same batches, in ascending order.
 
     The accumulation follows from the micro batch size, even if the configuration sets it.
     """
-    common = gcd(*(stage.global_batch_size for stage in resolved.plan.stages))
+    batches = _batches(resolved.plan)
+    common = gcd(*batches)
+    same_batch = {ACCUMULATE_KEY: None, GLOBAL_KEY: resolved.plan.global_batch_size}
     found = []
     for size in divisors(common, most=min(common, MOST_SAMPLES)):
-        config = with_values(resolved.config, {MICRO_KEY: size, ACCUMULATE_KEY: None})
+        config = with_values(resolved.config, {MICRO_KEY: size} | same_batch)
         try:
             plan = run_plan(config).plan
         except UsageError:
             continue
-        found.append(_largest_stage(plan, config))
+        if _batches(plan) == batches:
+            found.append(_largest_stage(plan, config))
     return found
+
+
+def _batches(plan: TrainingPlan) -> list[int]:
+    return [stage.global_batch_size for stage in plan.stages]
 
 
 def own_candidate(resolved: Resolved) -> Candidate:

@@ -6,7 +6,7 @@ from rampcli import llm
 from rampcli.config.compose import apply_overrides
 from rampcli.config.resolve import resolve
 from rampcli.config.run_plan import run_plan
-from rampcli.tune.sizes import candidates, timed_micro_batches, trial_config
+from rampcli.tune.sizes import candidates, own_candidate, timed_micro_batches, trial_config
 
 
 def tiny(*words):
@@ -34,6 +34,37 @@ def test_an_accumulation_that_is_set_does_not_limit_the_candidates():
         4,
         8,
     ]
+
+
+@pytest.mark.parametrize(
+    ("words", "found"),
+    [
+        # The batch follows from the micro batch and the accumulation: 4 x 1 rank x 8.
+        (
+            [
+                "model.rampup_batch_size=null",
+                "model.global_batch_size=null",
+                "trainer.accumulate_grad_batches=8",
+            ],
+            [1, 2, 4, 8, 16, 32],
+        ),
+        # A step of 10 samples takes 8, since 10 do not divide into micro batches of 4.
+        (
+            [
+                "model.rampup_batch_size=[4,6,80]",
+                "model.global_batch_size=16",
+                "rampup.decrease_batch_size_if_needed=true",
+            ],
+            [4],
+        ),
+    ],
+    ids=["derived", "decreased"],
+)
+def test_candidates_train_the_batches_of_the_run(words, found):
+    own = tiny("trainer.num_nodes=1", "data.micro_batch_size=4", *words)
+    assert sizes(own) == found
+    largest = own_candidate(own).stage.global_batch_size
+    assert {candidate.stage.global_batch_size for candidate in candidates(own)} == {largest}
 
 
 def test_pipeline_parts_limit_the_candidates():
