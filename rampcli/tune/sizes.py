@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from math import gcd
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +26,7 @@ TUNE = "rampcli tune"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Candidate:
-    """A micro batch size that divides every stage of the run.
+    """A micro batch size that the run can have in its largest stage.
 
     Attributes:
         micro_batch_size: samples per data-parallel rank per forward and backward pass.
@@ -47,17 +46,18 @@ def candidates(resolved: Resolved) -> list[Candidate]:
     The accumulation follows from the micro batch size, even if the configuration sets it.
     """
     batches = _batches(resolved.plan)
-    common = gcd(*batches)
     same_batch = {ACCUMULATE_KEY: None, GLOBAL_KEY: resolved.plan.global_batch_size}
     found = []
-    for size in divisors(common, most=min(common, MOST_SAMPLES)):
+    for size in divisors(max(batches), most=MOST_SAMPLES):
         config = with_values(resolved.config, {MICRO_KEY: size} | same_batch)
         try:
             plan = run_plan(config).plan
         except UsageError:
             continue
-        if _batches(plan) == batches:
-            found.append(_largest_stage(plan, config))
+        candidate = _largest_stage(plan, config)
+        # With `rampup.micro_batch=largest`, the size is a limit, which the stage may not reach.
+        if candidate.micro_batch_size == size and _batches(plan) == batches:
+            found.append(candidate)
     return found
 
 

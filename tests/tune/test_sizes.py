@@ -67,6 +67,14 @@ def test_candidates_train_the_batches_of_the_run(words, found):
     assert {candidate.stage.global_batch_size for candidate in candidates(own)} == {largest}
 
 
+def test_micro_batches_that_vary_are_tried_once_each_up_to_the_share_of_the_largest_stage():
+    ramp = ["model.rampup_batch_size=[8,4,80]", "model.global_batch_size=12"]
+    varying = ["rampup.micro_batch=largest", "data.micro_batch_size=4", "trainer.num_nodes=2"]
+    found = candidates(tiny(*ramp, *varying))
+    assert [candidate.micro_batch_size for candidate in found] == [1, 2, 3, 6]
+    assert [candidate.stage.micro_batch_size for candidate in found] == [1, 2, 3, 6]
+
+
 def test_pipeline_parts_limit_the_candidates():
     words = ["model.rampup_batch_size=null", "trainer.devices=2", "model.num_layers=2"]
     pipeline = ["parallel.pipeline_parallel_size=2", "parallel.num_pipeline_microbatches=4"]
