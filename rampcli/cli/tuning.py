@@ -24,7 +24,7 @@ from rampcli.run_directory import RunDirectory
 from rampcli.tune import job
 from rampcli.tune.run import Search, trials_here
 from rampcli.tune.search import SATURATED
-from rampcli.tune.sizes import candidates
+from rampcli.tune.sizes import candidates, settings_for
 from rampcli.tune.trial import OUT_OF_MEMORY, TIMED_OUT, Effort, Trial
 from rampcli.tune.verdict import Verdict, scaling, verdict_of
 
@@ -148,7 +148,8 @@ def _print_search(search: Search, console: Console, *, as_json: bool) -> None:
     verdict = verdict_of(trials)
     if verdict is None:
         raise _nothing_fits(trials[0])
-    for line in describe(verdict, all_fit=search.all_fit):
+    words = settings_for(search.resolved, verdict.recommended.micro_batch_size)
+    for line in describe(verdict, words, all_fit=search.all_fit):
         say(console, line)
 
 
@@ -190,11 +191,12 @@ def tune_table(trials: Sequence[Trial], *, sequence_length: int) -> Table:
     return table
 
 
-def describe(verdict: Verdict, *, all_fit: bool) -> list[str]:
+def describe(verdict: Verdict, words: Sequence[str], *, all_fit: bool) -> list[str]:
     """Returns the lines below the table: what fits, what is recommended, and why.
 
     Args:
         verdict: what was found.
+        words: settings that give the run the recommended size.
         all_fit: the largest size that divides the batch fits.
     """
     largest, recommended = (
@@ -225,5 +227,5 @@ def describe(verdict: Verdict, *, all_fit: bool) -> list[str]:
         *lines,
         "accumulating gradients adds no throughput: it only amortises their exchange",
         "train with:",
-        f"  {MICRO_KEY}={recommended}",
+        f"  {' '.join(words)}",
     ]
