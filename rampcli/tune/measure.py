@@ -95,6 +95,7 @@ def gather_result(step_s: dict[int, list[float]], pressure: Pressure) -> Result:
     return Result(
         step_s=step_s,
         peak_memory_bytes=[rank["peak_memory_bytes"] for rank in ranks],
+        watched_steps=sum(rank["blocks"] for rank in ranks),
         allocator_retries=sum(rank["allocator_retries"] for rank in ranks),
         major_faults=sum(rank["major_faults"] for rank in ranks),
         swapped_bytes=sum(rank["swapped_bytes"] for rank in ranks),

@@ -220,7 +220,7 @@ def _judge(candidate: Candidate, trial: TrialDirectory, ended: WorkersExit) -> T
         failure.exit_code = error.get("exit_code", 1)
         raise failure
     result = trial.read_result()
-    reason = _sign_of_thrashing(result)
+    reason = sign_of_thrashing(result)
     start = next((row for row in read_rows(trial.events) if row["event"] == "start"), {})
     return replace(
         _failed(candidate, FITS if reason is None else THRASHES, reason),
@@ -248,12 +248,11 @@ def _failed(candidate: Candidate, verdict: str, reason: str | None) -> Trial:
     )
 
 
-def _sign_of_thrashing(result: Result) -> str | None:
+def sign_of_thrashing(result: Result) -> str | None:
     """Returns what shows that steps were slow for lack of memory, or None."""
-    steps = sum(map(len, result.step_s.values())) * len(result.peak_memory_bytes)
     if result.allocator_retries:
         return f"the GPU's memory was full {result.allocator_retries} times"
-    if result.major_faults > MOST_FAULTS_PER_STEP * steps:
+    if result.major_faults > MOST_FAULTS_PER_STEP * result.watched_steps:
         return f"{result.major_faults:,} pages were read back from the disk"
     if result.swapped_bytes > MOST_SWAPPED_BYTES:
         return f"{result.swapped_bytes / 2**20:,.0f} MiB were swapped out"
