@@ -72,14 +72,18 @@ def time_steps(trainer: Trainer, order: Order, pressure: Pressure) -> dict[int, 
     """Times each kind of step until its median is known well enough, or often enough.
 
     The steps of the largest kind come first, so that memory reaches its peak early.
+
+    Args:
+        trainer: what takes the steps.
+        order: what to time.
+        pressure: counts signs that memory is short in the steps that are timed, of all kinds.
     """
     trainer.observers.at_start(trainer.state)
     trainer.compile()
     step_s: dict[int, list[float]] = {}
     for accumulate in sorted(order.timed, reverse=True):
         for _ in range(order.warm_up_steps):
-            take_step(trainer, accumulate, pressure)
-        pressure.forget()
+            take_step(trainer, accumulate, Pressure(pressure.device))
         times: list[float] = []
         step_s[accumulate] = times
         while not broadcast_from_rank_0(_is_enough(times, order)):
