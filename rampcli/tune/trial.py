@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from pathlib import Path
 
 from rampcli.batch.plan import MICRO_KEY
@@ -267,9 +268,17 @@ def _stacks(trial: TrialDirectory, workers: Workers, world_size: int) -> str:
     time.sleep(STACKS_S)
     places = []
     for rank in range(world_size):
-        lines = WorkerLog(trial.stack(str(rank)), from_start=True).lines()
-        main_thread = [number for number, line in enumerate(lines) if line.startswith(MAIN_THREAD)]
-        if main_thread:
-            places.append(f"rank {rank} in {lines[main_thread[-1] + 1].removeprefix('File ')}")
+        if place := place_in(trial.stack(str(rank))):
+            places.append(f"rank {rank} in {place}")
     shown = "; ".join(places[:MOST_RANKS_SHOWN])
     return f"; {shown} (stacks: {trial.logs}/stack_*.txt)" if places else ""
+
+
+def place_in(stacks: Path) -> str | None:
+    """Returns where the main thread was when a rank last wrote its stack, or None if unknown.
+
+    The file may end anywhere, for example if the disk is full.
+    """
+    lines = WorkerLog(stacks, from_start=True).lines()
+    frames = [frame for line, frame in pairwise(lines) if line.startswith(MAIN_THREAD)]
+    return frames[-1].removeprefix("File ") if frames else None
