@@ -15,9 +15,10 @@ from rampcli.cli.jobs import print_jobs
 from rampcli.cli.pictures import check_picture, writing_picture
 from rampcli.config.layers import sources_named
 from rampcli.config.run_plan import Resolved
-from rampcli.errors import EXIT_CTRL_C, RampcliError
+from rampcli.errors import RampcliError
 from rampcli.launch.launchers import launcher_of
 from rampcli.launch.run import check_corpora
+from rampcli.launch.stop_signals import exit_code_after
 from rampcli.report.memory import estimate_table, estimates
 from rampcli.report.tables import build_table
 from rampcli.run_directory import RunDirectory
@@ -75,7 +76,7 @@ def _tune_here(
     _print_search(search, console, as_json=as_json)
     if not complete and not as_json:
         say(console, "interrupted; the same command continues with what was measured")
-    return search, 0 if complete else EXIT_CTRL_C
+    return search, 0 if complete else exit_code_after(trials.signals)
 
 
 def draw(search: Search, path: Path) -> None:
