@@ -140,8 +140,7 @@ def _print_search(search: Search, console: Console, *, as_json: bool) -> None:
     trials = search.outcomes()
     if as_json:
         typer.echo(json.dumps(search.to_json(), indent=1))
-        return
-    if trials:
+    elif trials:
         sequence_length = search.resolved.plan.sequence_length
         print_table(console, tune_table(trials, sequence_length=sequence_length))
     if search.next() is not None:
@@ -149,9 +148,10 @@ def _print_search(search: Search, console: Console, *, as_json: bool) -> None:
     verdict = verdict_of(trials)
     if verdict is None:
         raise _nothing_fits(trials[0])
-    words = settings_for(search.resolved, verdict.recommended.micro_batch_size)
-    for line in describe(verdict, words, all_fit=search.all_fit):
-        say(console, line)
+    if not as_json:
+        words = settings_for(search.resolved, verdict.recommended.micro_batch_size)
+        for line in describe(verdict, words, all_fit=search.all_fit):
+            say(console, line)
 
 
 def _nothing_fits(smallest: Trial) -> RampcliError:

@@ -1,12 +1,13 @@
 """How `rampcli tune` ends, with outcomes of trials that no rank is started for."""
 
+import json
 import os
 import signal
 
 import pytest
 
 from rampcli.launch.stop_signals import STOPPING
-from rampcli.tune.trial import Trials
+from rampcli.tune.trial import OUT_OF_MEMORY, Trial, Trials
 
 
 @pytest.fixture
@@ -18,6 +19,21 @@ def tune(rampcli, monkeypatch):
         return rampcli("tune", "--factory", "llama3_tiny", "trainer.num_nodes=1", *words)
 
     return run
+
+
+def does_not_fit(candidate):
+    return Trial(
+        micro_batch_size=candidate.micro_batch_size,
+        verdict=OUT_OF_MEMORY,
+        reason="rank 0 ran out of memory",
+        world_size=2,
+        data_parallel_size=2,
+        accumulate_grad_batches=1,
+        medians={},
+        peak_memory_bytes=None,
+        device=None,
+        device_name=None,
+    )
 
 
 @pytest.fixture(params=STOPPING)
@@ -36,3 +52,12 @@ def test_the_exit_code_names_the_signal_that_stopped_it(option, number, tune):
     ended = tune(stop, option)
     assert ended.exit_code == (130 if number == signal.SIGINT else 75)
     assert "interrupted" in ended.stdout
+
+
+@pytest.mark.parametrize("options", [[], ["--json"]])
+def test_a_search_in_which_nothing_fits_fails(options, tune):
+    ended = tune(does_not_fit, *options)
+    assert ended.exit_code == 1
+    assert "not even data.micro_batch_size=1 fits" in ended.stderr
+    if options:
+        assert json.loads(ended.stdout)["recommended"] is None
