@@ -15,16 +15,17 @@ from rampcli.cli.jobs import print_jobs
 from rampcli.cli.pictures import check_picture, writing_picture
 from rampcli.config.layers import sources_named
 from rampcli.config.run_plan import Resolved
-from rampcli.errors import EXIT_CTRL_C, RampcliError
+from rampcli.errors import RampcliError
 from rampcli.launch.launchers import launcher_of
 from rampcli.launch.run import check_corpora
+from rampcli.launch.stop_signals import exit_code_after
 from rampcli.report.memory import estimate_table, estimates
 from rampcli.report.tables import build_table
 from rampcli.run_directory import RunDirectory
 from rampcli.tune import job
 from rampcli.tune.run import Search, trials_here
 from rampcli.tune.search import SATURATED
-from rampcli.tune.sizes import candidates
+from rampcli.tune.sizes import candidates, settings_for
 from rampcli.tune.trial import OUT_OF_MEMORY, TIMED_OUT, Effort, Trial
 from rampcli.tune.verdict import Verdict, scaling, verdict_of
 
@@ -75,7 +76,7 @@ def _tune_here(
     _print_search(search, console, as_json=as_json)
     if not complete and not as_json:
         say(console, "interrupted; the same command continues with what was measured")
-    return search, 0 if complete else EXIT_CTRL_C
+    return search, 0 if complete else exit_code_after(trials.signals)
 
 
 def draw(search: Search, path: Path) -> None:
@@ -139,8 +140,7 @@ def _print_search(search: Search, console: Console, *, as_json: bool) -> None:
     trials = search.outcomes()
     if as_json:
         typer.echo(json.dumps(search.to_json(), indent=1))
-        return
-    if trials:
+    elif trials:
         sequence_length = search.resolved.plan.sequence_length
         print_table(console, tune_table(trials, sequence_length=sequence_length))
     if search.next() is not None:
@@ -148,8 +148,10 @@ def _print_search(search: Search, console: Console, *, as_json: bool) -> None:
     verdict = verdict_of(trials)
     if verdict is None:
         raise _nothing_fits(trials[0])
-    for line in describe(verdict, all_fit=search.all_fit):
-        say(console, line)
+    if not as_json:
+        words = settings_for(search.resolved, verdict.recommended.micro_batch_size)
+        for line in describe(verdict, words, all_fit=search.all_fit):
+            say(console, line)
 
 
 def _nothing_fits(smallest: Trial) -> RampcliError:
@@ -190,11 +192,12 @@ def tune_table(trials: Sequence[Trial], *, sequence_length: int) -> Table:
     return table
 
 
-def describe(verdict: Verdict, *, all_fit: bool) -> list[str]:
+def describe(verdict: Verdict, words: Sequence[str], *, all_fit: bool) -> list[str]:
     """Returns the lines below the table: what fits, what is recommended, and why.
 
     Args:
         verdict: what was found.
+        words: settings that give the run the recommended size.
         all_fit: the largest size that divides the batch fits.
     """
     largest, recommended = (
@@ -225,5 +228,5 @@ def describe(verdict: Verdict, *, all_fit: bool) -> list[str]:
         *lines,
         "accumulating gradients adds no throughput: it only amortises their exchange",
         "train with:",
-        f"  {MICRO_KEY}={recommended}",
+        f"  {' '.join(words)}",
     ]

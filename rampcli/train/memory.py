@@ -33,11 +33,13 @@ class Signs:
     """Signs that memory is short.
 
     Attributes:
+        blocks: blocks that were watched.
         allocator_retries: how often a GPU's memory was full, and the allocator freed its cache.
         major_faults: pages that had to be read from the disk.
         swapped_bytes: memory that was moved to the disk.
     """
 
+    blocks: int = 0
     allocator_retries: int = 0
     major_faults: int = 0
     swapped_bytes: int = 0
@@ -60,6 +62,7 @@ class Pressure:
         before = self._now()
         yield
         after = self._now()
+        self.seen.blocks += 1
         self.seen.allocator_retries += after.allocator_retries - before.allocator_retries
         self.seen.major_faults += after.major_faults - before.major_faults
         self.seen.swapped_bytes += max(0, after.swapped_bytes - before.swapped_bytes)

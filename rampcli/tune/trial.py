@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from pathlib import Path
 
 from rampcli.batch.plan import MICRO_KEY
@@ -220,7 +221,7 @@ def _judge(candidate: Candidate, trial: TrialDirectory, ended: WorkersExit) -> T
         failure.exit_code = error.get("exit_code", 1)
         raise failure
     result = trial.read_result()
-    reason = _sign_of_thrashing(result)
+    reason = sign_of_thrashing(result)
     start = next((row for row in read_rows(trial.events) if row["event"] == "start"), {})
     return replace(
         _failed(candidate, FITS if reason is None else THRASHES, reason),
@@ -248,12 +249,11 @@ def _failed(candidate: Candidate, verdict: str, reason: str | None) -> Trial:
     )
 
 
-def _sign_of_thrashing(result: Result) -> str | None:
+def sign_of_thrashing(result: Result) -> str | None:
     """Returns what shows that steps were slow for lack of memory, or None."""
-    steps = sum(map(len, result.step_s.values())) * len(result.peak_memory_bytes)
     if result.allocator_retries:
         return f"the GPU's memory was full {result.allocator_retries} times"
-    if result.major_faults > MOST_FAULTS_PER_STEP * steps:
+    if result.major_faults > MOST_FAULTS_PER_STEP * result.watched_steps:
         return f"{result.major_faults:,} pages were read back from the disk"
     if result.swapped_bytes > MOST_SWAPPED_BYTES:
         return f"{result.swapped_bytes / 2**20:,.0f} MiB were swapped out"
@@ -268,9 +268,17 @@ def _stacks(trial: TrialDirectory, workers: Workers, world_size: int) -> str:
     time.sleep(STACKS_S)
     places = []
     for rank in range(world_size):
-        lines = WorkerLog(trial.stack(str(rank)), from_start=True).lines()
-        main_thread = [number for number, line in enumerate(lines) if line.startswith(MAIN_THREAD)]
-        if main_thread:
-            places.append(f"rank {rank} in {lines[main_thread[-1] + 1].removeprefix('File ')}")
+        if place := place_in(trial.stack(str(rank))):
+            places.append(f"rank {rank} in {place}")
     shown = "; ".join(places[:MOST_RANKS_SHOWN])
     return f"; {shown} (stacks: {trial.logs}/stack_*.txt)" if places else ""
+
+
+def place_in(stacks: Path) -> str | None:
+    """Returns where the main thread was when a rank last wrote its stack, or None if unknown.
+
+    The file may end anywhere, for example if the disk is full.
+    """
+    lines = WorkerLog(stacks, from_start=True).lines()
+    frames = [frame for line, frame in pairwise(lines) if line.startswith(MAIN_THREAD)]
+    return frames[-1].removeprefix("File ") if frames else None

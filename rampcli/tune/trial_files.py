@@ -22,6 +22,7 @@ TIMES = {"accumulate_grad_batches": POSITIVE, "step_s": [RATE]}
 RESULT = {
     "times": [TIMES],
     "peak_memory_bytes": [COUNT],
+    "watched_steps": COUNT,
     "allocator_retries": COUNT,
     "major_faults": COUNT,
     "swapped_bytes": COUNT,
@@ -54,13 +55,15 @@ class Result:
     Attributes:
         step_s: times of the steps, by micro batches per step.
         peak_memory_bytes: most memory held, by rank.
-        allocator_retries: how often a GPU's memory was full while steps were timed, on all ranks.
-        major_faults: pages that were read from the disk while steps were computed, on all ranks.
-        swapped_bytes: memory that was moved to the disk while steps were timed, on all ranks.
+        watched_steps: steps in which signs of too little memory were counted, on all ranks.
+        allocator_retries: how often a GPU's memory was full in these steps.
+        major_faults: pages that were read from the disk in these steps.
+        swapped_bytes: memory that was moved to the disk in these steps.
     """
 
     step_s: dict[int, list[float]]
     peak_memory_bytes: list[int]
+    watched_steps: int
     allocator_retries: int
     major_faults: int
     swapped_bytes: int

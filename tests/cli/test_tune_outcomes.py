@@ -1,0 +1,63 @@
+"""How `rampcli tune` ends, with outcomes of trials that no rank is started for."""
+
+import json
+import os
+import signal
+
+import pytest
+
+from rampcli.launch.stop_signals import STOPPING
+from rampcli.tune.trial import OUT_OF_MEMORY, Trial, Trials
+
+
+@pytest.fixture
+def tune(rampcli, monkeypatch):
+    """Runs a search or a diagnosis in which every attempt calls a function with the candidate."""
+
+    def run(attempt, *words):
+        monkeypatch.setattr(Trials, "attempt", lambda _, candidate: attempt(candidate))
+        return rampcli("tune", "--factory", "llama3_tiny", "trainer.num_nodes=1", *words)
+
+    return run
+
+
+def does_not_fit(candidate):
+    return Trial(
+        micro_batch_size=candidate.micro_batch_size,
+        verdict=OUT_OF_MEMORY,
+        reason="rank 0 ran out of memory",
+        world_size=2,
+        data_parallel_size=2,
+        accumulate_grad_batches=1,
+        medians={},
+        peak_memory_bytes=None,
+        device=None,
+        device_name=None,
+    )
+
+
+@pytest.fixture(params=STOPPING)
+def number(request):
+    """A stop signal with its default handler, even if the tests run under nohup."""
+    before = signal.signal(request.param, signal.SIG_DFL)
+    yield request.param
+    signal.signal(request.param, before)
+
+
+@pytest.mark.parametrize("option", ["--fresh", "--diagnose"])
+def test_the_exit_code_names_the_signal_that_stopped_it(option, number, tune):
+    def stop(_):
+        os.kill(os.getpid(), number)
+
+    ended = tune(stop, option)
+    assert ended.exit_code == (130 if number == signal.SIGINT else 75)
+    assert "interrupted" in ended.stdout
+
+
+@pytest.mark.parametrize("options", [[], ["--json"]])
+def test_a_search_in_which_nothing_fits_fails(options, tune):
+    ended = tune(does_not_fit, *options)
+    assert ended.exit_code == 1
+    assert "not even data.micro_batch_size=1 fits" in ended.stderr
+    if options:
+        assert json.loads(ended.stdout)["recommended"] is None
