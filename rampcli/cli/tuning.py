@@ -118,7 +118,8 @@ def _tune_in_job(
         if not jobs and search.next() is not None:
             job.raise_failure(resolved)
             check_corpora(resolved.config)
-            jobs = job.submit(resolved, effort, fresh=fresh, exhaustive=exhaustive)
+            report = _print_nothing if as_json else partial(say, console)
+            jobs = job.submit(resolved, effort, fresh=fresh, exhaustive=exhaustive, report=report)
     _print_search(search, console, as_json=as_json)
     if jobs and not as_json:
         print_jobs(jobs, console)

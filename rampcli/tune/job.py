@@ -5,6 +5,7 @@ configuration, the job and its log.
 """
 
 import sys
+from collections.abc import Callable
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -38,7 +39,14 @@ OPTIONS = {
 MOST_BYTES = 4096
 
 
-def submit(resolved: Resolved, effort: Effort, *, fresh: bool, exhaustive: bool) -> list[Job]:
+def submit(
+    resolved: Resolved,
+    effort: Effort,
+    *,
+    fresh: bool,
+    exhaustive: bool,
+    report: Callable[[str], None],
+) -> list[Job]:
     """Submits a job that searches on the nodes of the run's largest stage.
 
     Args:
@@ -46,6 +54,7 @@ def submit(resolved: Resolved, effort: Effort, *, fresh: bool, exhaustive: bool)
         effort: how much is measured.
         fresh: ignore what an earlier search has measured.
         exhaustive: try all sizes, from the smallest to the first that does not fit.
+        report: receives what becomes of earlier results.
 
     Raises:
         UsageError: the run is in use, or a job of the search is in the queue.
@@ -54,7 +63,7 @@ def submit(resolved: Resolved, effort: Effort, *, fresh: bool, exhaustive: bool)
     run = RunDirectory(resolved.run_dir)
     folder = folder_of(run)
     with lock_run(run):
-        Search.of(resolved, run, fresh=fresh, exhaustive=exhaustive).begin()
+        Search.of(resolved, run, fresh=fresh, exhaustive=exhaustive).begin(report)
         folder.change_status("submitted")
         options = {"exhaustive": exhaustive, "effort": asdict(effort)}
         folder.write_json(folder.path / "options.json", options)

@@ -41,27 +41,49 @@ TRIAL = {
     "device": (str, None),
     "device_name": (str, None),
 }
-TUNE = {"conditions": {...: (str, float, None, bool, [(str, float, None)])}, "trials": [TRIAL]}
+TUNE = {"conditions": {}, "trials": [TRIAL]}
 """Shape of tune.json, in the notation of `rampcli.records`. Only what a search reads back."""
 IRRELEVANT = (
     "name",
     "run_dir",
+    "seed",
     "resume",
     "checkpoint.",
-    "launch.max_restarts",
-    "launch.backoff_s",
-    "launch.grace_s",
+    "schedule.",
     "throughput.",
     "rampup.",
-    "trainer.max_",
-    "trainer.val_",
-    "trainer.peak_tflops",
     MICRO_KEY,
     ACCUMULATE_KEY,
     "model.rampup_batch_size",
     "model.step_batch_size_schedule",
+    "model.norm_epsilon",
+    "model.rotary_",
+    "model.init_std",
+    "data.split",
+    "data.validation_path",
+    "data.pad_last_window",
+    "trainer.max_",
+    "trainer.val_",
+    "trainer.on_nonfinite",
+    "trainer.peak_tflops",
+    "trainer.device_memory_gb",
+    "optim.lr",
+    "optim.min_lr",
+    "optim.warmup_",
+    "optim.weight_decay",
+    "optim.beta",
+    "optim.eps",
+    "optim.muon_momentum",
+    "launch.max_restarts",
+    "launch.backoff_s",
+    "launch.grace_s",
+    "launch.elastic",
+    "launch.min_nodes",
+    "launch.slurm.account",
+    "launch.slurm.qos",
+    "launch.slurm.time",
 )
-"""Beginnings of the keys of settings that a trial does not depend on."""
+"""Beginnings of the keys of settings that the time and memory of a trial do not depend on."""
 
 
 def conditions(resolved: Resolved) -> dict[str, Any]:
@@ -104,6 +126,19 @@ def read_trials(run: RunDirectory, wanted: dict[str, Any]) -> list[Trial]:
         raise
     trials = [_trial(row, path) for row in facts["trials"]]
     return trials if facts["conditions"] == wanted else []
+
+
+def changed_conditions(run: RunDirectory, wanted: dict[str, Any]) -> list[str]:
+    """Returns which conditions of tune.json are others, or an empty list if it is damaged."""
+    with suppress(DamagedFileError):
+        facts = read_json(run.path / TUNE_FILE, {"conditions": {}}, most_bytes=MOST_BYTES)
+        return differences(facts["conditions"], wanted)
+    return []
+
+
+def differences(one: dict[str, Any], other: dict[str, Any]) -> list[str]:
+    """Returns the conditions that only one of two searches has, or that have other values."""
+    return sorted(key for key in one | other if one.get(key, ...) != other.get(key, ...))
 
 
 def _trial(row: dict[str, Any], path: Path) -> Trial:

@@ -12,7 +12,7 @@ from rampcli.config.memory import estimate_memory
 from rampcli.config.run_plan import Resolved
 from rampcli.config.schema import Config
 from rampcli.config.stage_memory import device_memory_bytes
-from rampcli.errors import UsageError
+from rampcli.errors import UsageError, printable
 from rampcli.launch.launchers import launcher_of
 from rampcli.launch.local import LocalWorkers
 from rampcli.launch.resources import available_bytes
@@ -141,10 +141,13 @@ class Search:
             },
         )
 
-    def begin(self) -> None:
-        """Writes the configuration of the search, and removes the results of another one."""
-        if not self.known:
-            self.directory.remove_file(self.directory.path / TUNE_FILE)
+    def begin(self, report: Callable[[str], None]) -> None:
+        """Writes the configuration of the search, and sets the results of another one aside."""
+        path = self.directory.path / TUNE_FILE
+        if not self.known and path.exists():
+            changed = results.changed_conditions(self.directory, results.conditions(self.resolved))
+            why = f": they were measured under another {', '.join(changed)}" if changed else ""
+            report(printable(f"earlier results are kept in {self.directory.set_aside(path)}{why}"))
         folder = folder_of(self.directory)
         self.directory.make_folder(folder.path)
         describe(folder, self.resolved, [])
@@ -180,7 +183,7 @@ class Search:
             RampcliError: a trial failed for another reason than memory or time.
         """
         if self.next() is not None:
-            self.begin()
+            self.begin(report)
         while (candidate := self.next()) is not None:
             size = candidate.micro_batch_size
             report(f"trying {MICRO_KEY}={size}")
