@@ -1,5 +1,6 @@
 """tune.json: what a search has measured so far, and under which conditions."""
 
+import os
 import socket
 from collections.abc import Sequence
 from contextlib import suppress
@@ -13,7 +14,10 @@ from rampcli.batch.plan import ACCUMULATE_KEY, GLOBAL_KEY, MICRO_KEY
 from rampcli.config import snapshot
 from rampcli.config.run_plan import Resolved
 from rampcli.errors import DamagedFileError
+from rampcli.gpus import gpu_names
 from rampcli.launch.launchers import launcher_of
+from rampcli.launch.resources import gpus_needed
+from rampcli.processors import processors
 from rampcli.records import COUNT, POSITIVE, RATE, read_json
 from rampcli.report.measured import TUNE_FILE
 from rampcli.run_directory import RunDirectory
@@ -93,12 +97,23 @@ def conditions(resolved: Resolved) -> dict[str, Any]:
         for key, value in snapshot.canonical_values(resolved.config).items()
         if not key.startswith(IRRELEVANT)
     }
-    runs_here = launcher_of(resolved.config).runs_here
     return settings | {
         GLOBAL_KEY: max(stage.global_batch_size for stage in resolved.plan.stages),
-        "host": socket.gethostname() if runs_here else None,
+        **(_of_this_machine(resolved) if launcher_of(resolved.config).runs_here else {}),
         "rampcli": __version__,
         "torch": _version_of("torch"),
+    }
+
+
+def _of_this_machine(resolved: Resolved) -> dict[str, Any]:
+    """Returns what ranks that run here depend on, besides the settings."""
+    on_gpus = gpus_needed(resolved.config, resolved.plan) > 0
+    return {
+        "trainer.accelerator": "gpu" if on_gpus else "cpu",
+        "host": socket.gethostname(),
+        "gpus": gpu_names() if on_gpus else [],
+        "processors": processors(),
+        "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS"),
     }
 
 

@@ -143,14 +143,18 @@ class Search:
 
     def begin(self, report: Callable[[str], None]) -> None:
         """Writes the configuration of the search, and sets the results of another one aside."""
-        path = self.directory.path / TUNE_FILE
-        if not self.known and path.exists():
+        if not self.known and (self.directory.path / TUNE_FILE).exists():
             changed = results.changed_conditions(self.directory, results.conditions(self.resolved))
-            why = f": they were measured under another {', '.join(changed)}" if changed else ""
-            report(printable(f"earlier results are kept in {self.directory.set_aside(path)}{why}"))
+            self._set_aside(report, other=", ".join(changed))
         folder = folder_of(self.directory)
         self.directory.make_folder(folder.path)
         describe(folder, self.resolved, [])
+
+    def _set_aside(self, report: Callable[[str], None], *, other: str) -> None:
+        """Renames tune.json, and reports its new name and under which other conditions it is."""
+        aside = self.directory.set_aside(self.directory.path / TUNE_FILE)
+        why = f": they were measured with another {other}" if other else ""
+        report(printable(f"earlier results are kept in {aside}{why}"))
 
     def next(self) -> Candidate | None:
         """Returns the size to try next, or None once the answer is known."""
@@ -192,6 +196,10 @@ class Search:
                 return False
             if trial.reason is not None:
                 report(f"  {trial.verdict}: {trial.reason}")
+            devices = {one.device_name for one in (*self.known.values(), trial)} - {None}
+            if len(devices) > 1:
+                self._set_aside(report, other="device")
+                self.known.clear()
             self.known[size] = trial
             self.directory.write_json(self.directory.path / TUNE_FILE, self.to_json())
         return True

@@ -165,7 +165,7 @@ class Trials:
                 if time.monotonic() > deadline:
                     stacks = _stacks(trial, workers, candidate.stage.world_size)
                     reason = f"no result after {self.effort.timeout_s:g} s{stacks}"
-                    return _failed(candidate, TIMED_OUT, reason)
+                    return _failed(candidate, trial, TIMED_OUT, reason)
             if self.signals.signal is not None:
                 return None
             ended = WorkersExit(
@@ -208,9 +208,9 @@ def _judge(candidate: Candidate, trial: TrialDirectory, ended: WorkersExit) -> T
     error = state.get("error") or {}
     if ranks := ended.ranks_out_of_memory():
         killed = f"rank {ranks[0]} was killed because the host ran out of memory"
-        return _failed(candidate, OUT_OF_MEMORY, killed)
+        return _failed(candidate, trial, OUT_OF_MEMORY, killed)
     if error.get("out_of_memory"):
-        return _failed(candidate, OUT_OF_MEMORY, error["message"])
+        return _failed(candidate, trial, OUT_OF_MEMORY, error["message"])
     if ended.exit_code:
         failure = RampcliError(
             f"the trial of {MICRO_KEY}={candidate.micro_batch_size} failed: {ended.cause(state)}",
@@ -221,19 +221,17 @@ def _judge(candidate: Candidate, trial: TrialDirectory, ended: WorkersExit) -> T
         raise failure
     result = trial.read_result()
     reason = _sign_of_thrashing(result)
-    start = next((row for row in read_rows(trial.events) if row["event"] == "start"), {})
     return replace(
-        _failed(candidate, FITS if reason is None else THRASHES, reason),
+        _failed(candidate, trial, FITS if reason is None else THRASHES, reason),
         medians={count: median_of(times) for count, times in result.step_s.items()},
         peak_memory_bytes=max(result.peak_memory_bytes),
-        device=start.get("device"),
-        device_name=start.get("device_name"),
     )
 
 
-def _failed(candidate: Candidate, verdict: str, reason: str | None) -> Trial:
+def _failed(candidate: Candidate, trial: TrialDirectory, verdict: str, reason: str | None) -> Trial:
     """Returns the outcome of a trial without measurements."""
     stage = candidate.stage
+    start = next((row for row in read_rows(trial.events) if row["event"] == "start"), {})
     return Trial(
         micro_batch_size=candidate.micro_batch_size,
         verdict=verdict,
@@ -243,8 +241,8 @@ def _failed(candidate: Candidate, verdict: str, reason: str | None) -> Trial:
         accumulate_grad_batches=stage.accumulate_grad_batches,
         medians={},
         peak_memory_bytes=None,
-        device=None,
-        device_name=None,
+        device=start.get("device"),
+        device_name=start.get("device_name"),
     )
 
 

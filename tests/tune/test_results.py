@@ -12,13 +12,13 @@ from rampcli.tune.median import median_of
 from rampcli.tune.run import Search
 from rampcli.tune.trial import FITS, Trial
 
-SEARCH = (
-    "trainer.accelerator=cpu",
-    "trainer.num_nodes=1",
-    "model.rampup_batch_size=null",
-    "model.global_batch_size=4",
-    "data.micro_batch_size=1",
-)
+SEARCH = {
+    "trainer.accelerator": "cpu",
+    "trainer.num_nodes": "1",
+    "model.rampup_batch_size": "null",
+    "model.global_batch_size": "4",
+    "data.micro_batch_size": "1",
+}
 
 
 def trial_of(candidate, **facts):
@@ -40,21 +40,27 @@ def trial_of(candidate, **facts):
 
 @pytest.fixture
 def search(tmp_path):
-    """Searches, and returns the sizes that were tried and what was reported about earlier ones."""
+    """Searches, and returns the sizes that were tried and what was reported about earlier ones.
 
-    def run(*words, fresh=False, **facts):
-        overrides = [f"run_dir={run.path}", *SEARCH, *words]
+    The search is interrupted after `until` trials, whose outcomes have `facts`.
+    """
+
+    def run(*words, fresh=False, until=None, **facts):
+        settings = SEARCH | {"run_dir": str(run.path)} | dict(word.split("=", 1) for word in words)
+        overrides = [f"{key}={value}" for key, value in settings.items()]
         resolved = resolve(apply_overrides(llm.from_factory("llama3_tiny"), overrides))
         directory = RunDirectory(run.path)
         directory.claim()
         tried, lines = [], []
 
         def attempt(candidate):
+            if len(tried) == until:
+                return None
             tried.append(candidate.micro_batch_size)
             return trial_of(candidate, **facts)
 
         found = Search.of(resolved, directory, fresh=fresh, exhaustive=False)
-        assert found.continue_with(attempt, lines.append)
+        assert found.continue_with(attempt, lines.append) == (until is None)
         return tried, [line for line in lines if "trying" not in line]
 
     run.path = tmp_path / "run"
@@ -90,6 +96,47 @@ def test_results_under_other_conditions_are_set_aside_with_a_word(search):
         assert key in lines[0]
     assert (search.path / "tune.1.json").read_bytes() == before
     assert (search.path / "tune.2.json").exists()
+
+
+def test_results_with_other_threads_or_processors_are_not_mixed(search, monkeypatch):
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    search()
+    for threads in ("2", None):
+        monkeypatch.delenv("OMP_NUM_THREADS")
+        if threads is not None:
+            monkeypatch.setenv("OMP_NUM_THREADS", threads)
+        tried, (line,) = search()
+        assert tried
+        assert "another OMP_NUM_THREADS" in line
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: {*range(97)})
+    tried, (line,) = search()
+    assert tried
+    assert "another processors" in line
+
+
+def test_results_of_the_cpu_and_of_other_gpus_are_not_mixed(search, monkeypatch, tmp_path):
+    program = tmp_path / "nvidia-smi"
+    program.write_text('#!/bin/sh\ncase "$*" in *=name*) echo "model $1";; esac\n')
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    auto = "trainer.accelerator=auto"
+    assert search()[0]
+    assert search(auto) == ([], [])  # this is the CPU as well
+    for gpu in ("GPU-one", "GPU-two"):
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", gpu)
+        tried, (line,) = search(auto)
+        assert tried
+        assert "another gpus" in line
+    assert search("trainer.accelerator=gpu") == ([], [])
+
+
+def test_a_search_that_continues_on_another_device_starts_again(search):
+    assert search(until=2)[0] == [4, 2]
+    tried, (line,) = search(device_name="another processor")
+    assert "another device" in line
+    assert [*tried[:1], *sorted(tried[1:])] == [1, 2, 4]
+    assert search(device_name="another processor") == ([], [])
 
 
 def test_fresh_results_do_not_replace_earlier_ones(search):
