@@ -63,7 +63,7 @@ def submit(
     run = RunDirectory(resolved.run_dir)
     folder = folder_of(run)
     with lock_run(run):
-        Search.of(resolved, run, fresh=fresh, exhaustive=exhaustive).begin(report)
+        Search.of(resolved, run, effort, fresh=fresh, exhaustive=exhaustive).begin(report)
         folder.change_status("submitted")
         options = {"exhaustive": exhaustive, "effort": asdict(effort)}
         folder.write_json(folder.path / "options.json", options)
@@ -118,15 +118,16 @@ def _search(folder: RunDirectory) -> int:
         resolved = run_plan(snapshot.read(folder.config))
         run = RunDirectory(resolved.run_dir)
         options = read_json(folder.path / "options.json", OPTIONS, most_bytes=MOST_BYTES)
+        effort = Effort(**options["effort"])
         with lock_run(run, wait_s=LOCK_WAIT_S), sources_named(resolved.config):
             trials = Trials(
                 resolved=resolved,
                 run=run,
                 start=partial(SrunWorkers, resolved, module=RANK),
                 signals=signals,
-                effort=Effort(**options["effort"]),
+                effort=effort,
             )
-            search = Search.of(resolved, run, fresh=False, exhaustive=options["exhaustive"])
+            search = Search.of(resolved, run, effort, fresh=False, exhaustive=options["exhaustive"])
             complete = search.continue_with(trials.attempt, _report)
     return 0 if complete else EXIT_INTERRUPTED
 

@@ -21,8 +21,8 @@ from rampcli.processors import processors
 from rampcli.records import COUNT, POSITIVE, RATE, read_json
 from rampcli.report.measured import TUNE_FILE
 from rampcli.run_directory import RunDirectory
-from rampcli.tune.median import Median
-from rampcli.tune.trial import FITS, OUT_OF_MEMORY, THRASHES, TIMED_OUT, Trial
+from rampcli.tune.median import FEWEST, Median
+from rampcli.tune.trial import FITS, OUT_OF_MEMORY, THRASHES, TIMED_OUT, Effort, Trial
 from rampcli.tune.verdict import Verdict
 
 MOST_BYTES = 2**22
@@ -44,9 +44,11 @@ TRIAL = {
     "peak_memory_bytes": (COUNT, None),
     "device": (str, None),
     "device_name": (str, None),
+    "timeout_s?": (RATE, None),
 }
 TUNE = {"conditions": {}, "trials": [TRIAL]}
 """Shape of tune.json, in the notation of `rampcli.records`. Only what a search reads back."""
+FIELDS = tuple(name.removesuffix("?") for name in TRIAL)
 IRRELEVANT = (
     "name",
     "run_dir",
@@ -123,10 +125,11 @@ def _version_of(package: str) -> str | None:
     return None
 
 
-def read_trials(run: RunDirectory, wanted: dict[str, Any]) -> list[Trial]:
+def read_trials(run: RunDirectory, wanted: dict[str, Any], effort: Effort) -> list[Trial]:
     """Returns the trials of an earlier search under the same conditions.
 
-    The list is empty if there are none, or if the conditions were others.
+    The list is empty if there are none, or if the conditions were others. It leaves out trials
+    whose outcome more steps or more time may change, as far as `effort` allows more.
 
     Raises:
         DamagedFileError: tune.json is damaged.
@@ -140,7 +143,19 @@ def read_trials(run: RunDirectory, wanted: dict[str, Any]) -> list[Trial]:
         error.remedy = f"delete {path}, or --fresh"
         raise
     trials = [_trial(row, path) for row in facts["trials"]]
-    return trials if facts["conditions"] == wanted else []
+    if facts["conditions"] != wanted:
+        return []
+    return [trial for trial in trials if _is_enough(trial, effort)]
+
+
+def _is_enough(trial: Trial, effort: Effort) -> bool:
+    if trial.timeout_s is not None:
+        return trial.timeout_s >= effort.timeout_s
+    return all(
+        median.steps >= effort.most_steps
+        or (median.steps >= FEWEST and median.spread <= effort.spread)
+        for median in trial.medians.values()
+    )
 
 
 def changed_conditions(run: RunDirectory, wanted: dict[str, Any]) -> list[str]:
@@ -167,7 +182,7 @@ def _trial(row: dict[str, Any], path: Path) -> Trial:
     }
     if row["verdict"] == FITS and not medians:
         raise DamagedFileError(f"{path} is damaged: a trial that fits has no times")
-    return Trial(**{name: row[name] for name in TRIAL} | {"medians": medians})
+    return Trial(**{name: row.get(name) for name in FIELDS} | {"medians": medians})
 
 
 def to_json(
@@ -196,7 +211,7 @@ def _row(trial: Trial, sequence_length: int) -> dict[str, Any]:
         {"accumulate_grad_batches": count, **asdict(median)}
         for count, median in trial.medians.items()
     ]
-    facts = {name: getattr(trial, name) for name in TRIAL} | {"medians": medians}
+    facts = {name: getattr(trial, name) for name in FIELDS} | {"medians": medians}
     if not trial.fits:
         return facts
     return facts | {

@@ -119,15 +119,24 @@ class Search:
 
     @classmethod
     def of(
-        cls, resolved: Resolved, directory: RunDirectory, *, fresh: bool, exhaustive: bool
+        cls,
+        resolved: Resolved,
+        directory: RunDirectory,
+        effort: Effort,
+        *,
+        fresh: bool,
+        exhaustive: bool,
     ) -> "Search":
         """Returns a search with the outcomes of an earlier one, unless `fresh` is set.
+
+        Outcomes that this effort may change are left out.
 
         Raises:
             DamagedFileError: tune.json is damaged.
         """
         sizes = candidates(resolved)
-        known = [] if fresh else results.read_trials(directory, results.conditions(resolved))
+        wanted = results.conditions(resolved)
+        known = [] if fresh else results.read_trials(directory, wanted, effort)
         return cls(
             resolved=resolved,
             directory=directory,

@@ -17,7 +17,7 @@ from rampcli.launch.workers import Workers
 from rampcli.lifeline import StopSignals
 from rampcli.report.measured import TUNE_FOLDER
 from rampcli.run_directory import BEFORE_THE_START, RunDirectory, read_rows
-from rampcli.tune.median import Median, median_of
+from rampcli.tune.median import FEWEST, Median, median_of
 from rampcli.tune.sizes import Candidate, trial_config
 from rampcli.tune.trial_files import STACK_SIGNAL, Order, Result, TrialDirectory
 
@@ -60,6 +60,7 @@ class Trial:
         peak_memory_bytes: most memory that a rank has held, or None.
         device: rank 0's device, such as `cpu` or `cuda:0`, or None.
         device_name: its name, or None.
+        timeout_s: time that the trial was given, if it timed out, or None.
     """
 
     micro_batch_size: int
@@ -72,6 +73,7 @@ class Trial:
     peak_memory_bytes: int | None
     device: str | None
     device_name: str | None
+    timeout_s: float | None = None
 
     @property
     def fits(self) -> bool:
@@ -93,9 +95,13 @@ class Trial:
         return longest + (self.accumulate_grad_batches - counts[-1]) * max(0.0, micro_batch_s)
 
     @property
-    def spread(self) -> float:
-        """Half the width of the 95% interval of the longest step's median, as a share of it."""
-        return self.medians[max(self.medians)].spread
+    def spread(self) -> float | None:
+        """Half the width of the 95% interval of the longest step's median, as a share of it.
+
+        None if too few steps were timed for such an interval.
+        """
+        median = self.medians[max(self.medians)]
+        return median.spread if median.steps >= FEWEST else None
 
     @property
     def samples_per_s(self) -> float:
@@ -165,7 +171,8 @@ class Trials:
                 if time.monotonic() > deadline:
                     stacks = _stacks(trial, workers, candidate.stage.world_size)
                     reason = f"no result after {self.effort.timeout_s:g} s{stacks}"
-                    return _failed(candidate, trial, TIMED_OUT, reason)
+                    timed_out = _failed(candidate, trial, TIMED_OUT, reason)
+                    return replace(timed_out, timeout_s=self.effort.timeout_s)
             if self.signals.signal is not None:
                 return None
             ended = WorkersExit(

@@ -10,7 +10,7 @@ from rampcli.config.resolve import resolve
 from rampcli.run_directory import RunDirectory
 from rampcli.tune.median import median_of
 from rampcli.tune.run import Search
-from rampcli.tune.trial import FITS, Trial
+from rampcli.tune.trial import FITS, TIMED_OUT, Effort, Trial
 
 SEARCH = {
     "trainer.accelerator": "cpu",
@@ -21,8 +21,12 @@ SEARCH = {
 }
 
 
-def trial_of(candidate, **facts):
-    """Returns a trial that fits and takes the same time with every size."""
+EFFORT = Effort()
+TIMES = [0.5] * 8
+
+
+def trial_of(candidate, *, times=TIMES, **facts):
+    """Returns a trial that fits, and whose steps take these times."""
     outcome = {
         "micro_batch_size": candidate.micro_batch_size,
         "verdict": FITS,
@@ -30,7 +34,7 @@ def trial_of(candidate, **facts):
         "world_size": candidate.stage.world_size,
         "data_parallel_size": candidate.stage.data_parallel_size,
         "accumulate_grad_batches": candidate.stage.accumulate_grad_batches,
-        "medians": {candidate.timed[-1]: median_of([0.5] * 8)},
+        "medians": {candidate.timed[-1]: median_of(times)},
         "peak_memory_bytes": 1,
         "device": "cpu",
         "device_name": "a processor",
@@ -45,7 +49,7 @@ def search(tmp_path):
     The search is interrupted after `until` trials, whose outcomes have `facts`.
     """
 
-    def run(*words, fresh=False, until=None, **facts):
+    def run(*words, fresh=False, until=None, effort=EFFORT, **facts):
         settings = SEARCH | {"run_dir": str(run.path)} | dict(word.split("=", 1) for word in words)
         overrides = [f"{key}={value}" for key, value in settings.items()]
         resolved = resolve(apply_overrides(llm.from_factory("llama3_tiny"), overrides))
@@ -59,7 +63,7 @@ def search(tmp_path):
             tried.append(candidate.micro_batch_size)
             return trial_of(candidate, **facts)
 
-        found = Search.of(resolved, directory, fresh=fresh, exhaustive=False)
+        found = Search.of(resolved, directory, effort, fresh=fresh, exhaustive=False)
         assert found.continue_with(attempt, lines.append) == (until is None)
         return tried, [line for line in lines if "trying" not in line]
 
@@ -137,6 +141,28 @@ def test_a_search_that_continues_on_another_device_starts_again(search):
     assert "another device" in line
     assert [*tried[:1], *sorted(tried[1:])] == [1, 2, 4]
     assert search(device_name="another processor") == ([], [])
+
+
+@pytest.mark.parametrize("times", [[0.5], [0.5] * 5, [0.4, 0.6] * 4])
+def test_a_size_that_needs_more_steps_is_tried_again_once_it_may_have_them(search, times):
+    quick = Effort(most_steps=len(times))
+    tried, _ = search(effort=quick, times=times)
+    assert search(effort=quick) == ([], [])
+    assert search(effort=Effort(most_steps=1)) == ([], [])
+    assert set(search()[0]) == set(tried)
+
+
+def test_a_size_that_is_known_precisely_is_not_tried_again_with_more_steps(search):
+    search(effort=Effort(most_steps=8))
+    assert search(effort=Effort(most_steps=1000)) == ([], [])
+
+
+def test_a_size_that_timed_out_is_tried_again_with_more_time_only(search):
+    outcome = {"verdict": TIMED_OUT, "reason": "no result", "medians": {}, "timeout_s": 20.0}
+    tried, _ = search(effort=Effort(timeout_s=20.0), **outcome)
+    for timeout_s in (20.0, 10.0):
+        assert search(effort=Effort(timeout_s=timeout_s)) == ([], [])
+    assert search(effort=Effort(timeout_s=21.0))[0][0] == tried[0]
 
 
 def test_fresh_results_do_not_replace_earlier_ones(search):
