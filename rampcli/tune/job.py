@@ -35,8 +35,11 @@ OPTIONS = {
         "spread": RATE,
         "timeout_s": RATE,
     },
+    "conditions?": {},
 }
-MOST_BYTES = 4096
+"""Shape of options.json. The conditions are those of the command that submits the job. A node may
+have other versions of packages, and the command must find what the job has found."""
+MOST_BYTES = 2**20
 
 
 def submit(
@@ -63,9 +66,14 @@ def submit(
     run = RunDirectory(resolved.run_dir)
     folder = folder_of(run)
     with lock_run(run):
-        Search.of(resolved, run, effort, fresh=fresh, exhaustive=exhaustive).begin(report)
+        search = Search.of(resolved, run, effort, fresh=fresh, exhaustive=exhaustive)
+        search.begin(report)
         folder.change_status("submitted")
-        options = {"exhaustive": exhaustive, "effort": asdict(effort)}
+        options = {
+            "exhaustive": exhaustive,
+            "effort": asdict(effort),
+            "conditions": search.conditions,
+        }
         folder.write_json(folder.path / "options.json", options)
         jobs = chain.submit(folder, [render_search(resolved, folder)]).jobs
     return [chain.with_state(job, "PENDING") for job in jobs]
@@ -100,6 +108,29 @@ def raise_failure(resolved: Resolved) -> None:
         )
 
 
+def search_of(folder: RunDirectory) -> tuple[Search, Effort]:
+    """Returns the search that a job was submitted for, with what it has found, and its effort.
+
+    Args:
+        folder: folder `tune` of the run.
+
+    Raises:
+        DamagedFileError: a file of the search is damaged.
+    """
+    resolved = run_plan(snapshot.read(folder.config))
+    options = read_json(folder.path / "options.json", OPTIONS, most_bytes=MOST_BYTES)
+    effort = Effort(**options["effort"])
+    search = Search.of(
+        resolved,
+        RunDirectory(resolved.run_dir),
+        effort,
+        fresh=False,
+        exhaustive=options["exhaustive"],
+        conditions=options.get("conditions"),
+    )
+    return search, effort
+
+
 def main() -> None:
     """Searches. What is found is written to tune.json."""
     folder = RunDirectory(Path(sys.argv[1]))
@@ -117,9 +148,8 @@ def _search(folder: RunDirectory) -> int:
     with catch_stop_signals() as signals, record_failure(folder):
         resolved = run_plan(snapshot.read(folder.config))
         run = RunDirectory(resolved.run_dir)
-        options = read_json(folder.path / "options.json", OPTIONS, most_bytes=MOST_BYTES)
-        effort = Effort(**options["effort"])
         with lock_run(run, wait_s=LOCK_WAIT_S), sources_named(resolved.config):
+            search, effort = search_of(folder)
             trials = Trials(
                 resolved=resolved,
                 run=run,
@@ -127,7 +157,6 @@ def _search(folder: RunDirectory) -> int:
                 signals=signals,
                 effort=effort,
             )
-            search = Search.of(resolved, run, effort, fresh=False, exhaustive=options["exhaustive"])
             complete = search.continue_with(trials.attempt, _report)
     return 0 if complete else EXIT_INTERRUPTED
 

@@ -108,6 +108,7 @@ class Search:
         candidates: sizes that may be tried, in ascending order.
         predicted: size to start with.
         exhaustive: try all sizes, from the smallest to the first that does not fit.
+        conditions: what outcomes depend on.
         known: outcomes so far, by size.
     """
 
@@ -116,6 +117,7 @@ class Search:
     candidates: Sequence[Candidate]
     predicted: int
     exhaustive: bool
+    conditions: dict[str, Any]
     known: dict[int, Trial]
 
     @classmethod
@@ -127,16 +129,25 @@ class Search:
         *,
         fresh: bool,
         exhaustive: bool,
+        conditions: dict[str, Any] | None = None,
     ) -> "Search":
         """Returns a search with the outcomes of an earlier one, unless `fresh` is set.
 
         Outcomes that this effort may change are left out.
 
+        Args:
+            resolved: configuration and plan of the run.
+            directory: run directory, with tune.json.
+            effort: how much is measured.
+            fresh: ignore what an earlier search has measured.
+            exhaustive: try all sizes, from the smallest to the first that does not fit.
+            conditions: those that a job was submitted with, or None for those of this process.
+
         Raises:
             DamagedFileError: tune.json is damaged.
         """
         sizes = candidates(resolved)
-        wanted = results.conditions(resolved)
+        wanted = conditions or results.conditions(resolved)
         known = [] if fresh else results.read_trials(directory, wanted, effort)
         return cls(
             resolved=resolved,
@@ -144,6 +155,7 @@ class Search:
             candidates=sizes,
             predicted=predict(resolved.config, sizes),
             exhaustive=exhaustive,
+            conditions=wanted,
             known={
                 trial.micro_batch_size: trial
                 for trial in known
@@ -154,7 +166,7 @@ class Search:
     def begin(self, report: Callable[[str], None]) -> None:
         """Writes the configuration of the search, and sets the results of another one aside."""
         if not self.known and (self.directory.path / TUNE_FILE).exists():
-            changed = results.changed_conditions(self.directory, results.conditions(self.resolved))
+            changed = results.changed_conditions(self.directory, self.conditions)
             self._set_aside(report, other=", ".join(changed))
         folder = folder_of(self.directory)
         self.directory.make_folder(folder.path)
@@ -228,7 +240,7 @@ class Search:
         """Returns the content of tune.json."""
         outcomes = self.outcomes()
         return results.to_json(
-            results.conditions(self.resolved),
+            self.conditions,
             outcomes,
             verdict_of(outcomes),
             self.resolved.plan.sequence_length,

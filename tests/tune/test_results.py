@@ -4,42 +4,12 @@ import json
 
 import pytest
 
-from rampcli import llm
-from rampcli.config.compose import apply_overrides
-from rampcli.config.resolve import resolve
 from rampcli.run_directory import RunDirectory
-from rampcli.tune.median import median_of
 from rampcli.tune.run import Search
-from rampcli.tune.trial import FITS, TIMED_OUT, Effort, Trial
-
-SEARCH = {
-    "trainer.accelerator": "cpu",
-    "trainer.num_nodes": "1",
-    "model.rampup_batch_size": "null",
-    "model.global_batch_size": "4",
-    "data.micro_batch_size": "1",
-}
-
+from rampcli.tune.trial import TIMED_OUT, Effort
+from searches import resolved_search, trial_of
 
 EFFORT = Effort()
-TIMES = [0.5] * 8
-
-
-def trial_of(candidate, *, times=TIMES, **facts):
-    """Returns a trial that fits, and whose steps take these times."""
-    outcome = {
-        "micro_batch_size": candidate.micro_batch_size,
-        "verdict": FITS,
-        "reason": None,
-        "world_size": candidate.stage.world_size,
-        "data_parallel_size": candidate.stage.data_parallel_size,
-        "accumulate_grad_batches": candidate.stage.accumulate_grad_batches,
-        "medians": {candidate.timed[-1]: median_of(times)},
-        "peak_memory_bytes": 1,
-        "device": "cpu",
-        "device_name": "a processor",
-    }
-    return Trial(**outcome | facts)
 
 
 @pytest.fixture
@@ -50,9 +20,7 @@ def search(tmp_path):
     """
 
     def run(*words, fresh=False, until=None, effort=EFFORT, **facts):
-        settings = SEARCH | {"run_dir": str(run.path)} | dict(word.split("=", 1) for word in words)
-        overrides = [f"{key}={value}" for key, value in settings.items()]
-        resolved = resolve(apply_overrides(llm.from_factory("llama3_tiny"), overrides))
+        resolved = resolved_search(run.path, *words)
         directory = RunDirectory(run.path)
         directory.claim()
         tried, lines = [], []
