@@ -60,12 +60,15 @@ def submit(
         report: receives what becomes of earlier results.
 
     Raises:
-        UsageError: the run is in use, or a job of the search is in the queue.
+        UsageError: the run is in use, or a job of the run or of the search is in the queue.
         RampcliError: Slurm refused the job.
     """
     run = RunDirectory(resolved.run_dir)
     folder = folder_of(run)
     with lock_run(run):
+        for directory in (run, folder):  # a job that waits does not hold the lock
+            chain.refuse_active(directory)
+        script = render_search(resolved, folder)
         search = Search.of(resolved, run, effort, fresh=fresh, exhaustive=exhaustive)
         search.begin(report)
         folder.change_status("submitted")
@@ -75,7 +78,7 @@ def submit(
             "conditions": search.conditions,
         }
         folder.write_json(folder.path / "options.json", options)
-        jobs = chain.submit(folder, [render_search(resolved, folder)]).jobs
+        jobs = chain.submit(folder, [script]).jobs
     return [chain.with_state(job, "PENDING") for job in jobs]
 
 
