@@ -2,6 +2,7 @@
 
 import os
 import subprocess
+from contextlib import suppress
 from functools import cache
 from itertools import takewhile
 from pathlib import Path
@@ -24,31 +25,40 @@ def visible_gpus() -> list[str]:
 
 
 def gpu_memory_bytes() -> int | None:
-    """Returns the memory of the smallest visible GPU, or None without GPUs or if it is unknown.
+    """Returns the memory of the smallest visible GPU, or None without GPUs or if it is unknown."""
+    with suppress(ValueError):  # "[N/A]", or no line
+        return min(map(int, _ask_nvidia_smi(",".join(visible_gpus()), "memory.total"))) * MIB
+    return None
 
-    The answer of nvidia-smi is kept, since it takes up to a second.
-    """
-    gpus = visible_gpus()
-    return _ask_nvidia_smi(",".join(gpus)) if gpus else None
+
+def gpu_names() -> list[str]:
+    """Returns the models of the visible GPUs, each once, or an empty list if they are unknown."""
+    return sorted({*_ask_nvidia_smi(",".join(visible_gpus()), "name")})
 
 
 @cache
-def _ask_nvidia_smi(gpus: str) -> int | None:
-    """Returns the memory of the smallest of some GPUs, or None if nvidia-smi does not say."""
+def _ask_nvidia_smi(gpus: str, field: str) -> tuple[str, ...]:
+    """Returns a field of some GPUs, line by line; no lines if nvidia-smi does not answer.
+
+    The answer is kept, since it takes up to a second.
+    """
+    if not gpus:
+        return ()
+    command = [
+        "nvidia-smi",
+        f"--id={gpus}",
+        f"--query-gpu={field}",
+        "--format=csv,noheader,nounits",
+    ]
     try:
         answer = subprocess.run(
-            [
-                "nvidia-smi",
-                f"--id={gpus}",
-                "--query-gpu=memory.total",
-                "--format=csv,noheader,nounits",
-            ],
+            command,
             capture_output=True,
             text=True,
             timeout=TIMEOUT_S,
             check=True,
             stdin=subprocess.DEVNULL,
         ).stdout
-        return min(int(line) for line in answer.splitlines()) * MIB
-    except (OSError, subprocess.SubprocessError, ValueError):  # ValueError: "[N/A]", or no line
-        return None
+    except (OSError, subprocess.SubprocessError, ValueError):  # ValueError: not UTF-8
+        return ()
+    return tuple(line.strip() for line in answer.splitlines())

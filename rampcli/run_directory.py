@@ -24,7 +24,7 @@ from rampcli.records import COUNT, POSITIVE, RATE, check_shape, parse_json, read
 STAGE_BOUNDARY, COMPLETE, PREEMPTED = "stage_boundary", "complete", "preempted"
 """Values of `status` in state.json if workers have ended in an orderly way."""
 STAGE_IS_OVER = (STAGE_BOUNDARY, COMPLETE)
-MAX_OLD_METRICS = 10_000
+MAX_OLD_FILES = 10_000
 OWN_NAMES = (
     "config.yaml",
     "overrides.txt",
@@ -220,9 +220,13 @@ class RunDirectory(OwnFolder):
         """
         if next(read_rows(self.metrics), None) is None:
             return None
-        names = (self.path / f"metrics.{number}.jsonl" for number in range(1, MAX_OLD_METRICS))
+        return self.set_aside(self.metrics)
+
+    def set_aside(self, path: Path) -> Path:
+        """Renames a file to a free name with a number, such as metrics.1.jsonl, and returns it."""
+        names = (path.with_suffix(f".{number}{path.suffix}") for number in range(1, MAX_OLD_FILES))
         aside = next(name for name in names if not os.path.lexists(name))
-        self.rename(self.metrics, aside)
+        self.rename(path, aside)
         return aside
 
 

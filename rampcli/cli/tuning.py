@@ -70,7 +70,7 @@ def _tune_here(
     """Searches on this machine, and prints what was found."""
     console = build_console()
     with trials_here(resolved, effort) as trials:
-        search = Search.of(resolved, trials.run, fresh=fresh, exhaustive=exhaustive)
+        search = Search.of(resolved, trials.run, effort, fresh=fresh, exhaustive=exhaustive)
         report = _print_nothing if as_json else partial(say, console)
         complete = search.continue_with(trials.attempt, report)
     _print_search(search, console, as_json=as_json)
@@ -115,11 +115,12 @@ def _tune_in_job(
     run, console = RunDirectory(resolved.run_dir), build_console()
     jobs = job.active_jobs(resolved)
     with sources_named(resolved.config):
-        search = Search.of(resolved, run, fresh=fresh and not jobs, exhaustive=exhaustive)
+        search = Search.of(resolved, run, effort, fresh=fresh and not jobs, exhaustive=exhaustive)
         if not jobs and search.next() is not None:
             job.raise_failure(resolved)
             check_corpora(resolved.config)
-            jobs = job.submit(resolved, effort, fresh=fresh, exhaustive=exhaustive)
+            report = _print_nothing if as_json else partial(say, console)
+            jobs = job.submit(resolved, effort, fresh=fresh, exhaustive=exhaustive, report=report)
     _print_search(search, console, as_json=as_json)
     if jobs and not as_json:
         print_jobs(jobs, console)
@@ -184,7 +185,7 @@ def tune_table(trials: Sequence[Trial], *, sequence_length: int) -> Table:
             size,
             f"{trial.samples_per_s:,.1f}",
             f"{trial.samples_per_s * sequence_length:,.0f}",
-            f"{trial.spread:.0%}",
+            "-" if trial.spread is None else f"{trial.spread:.0%}",
             f"{trial.step_s:.3f}",
             "-" if peak is None else f"{peak / 2**30:.1f}",
             "" if times is None else f"{times:.2f}x",

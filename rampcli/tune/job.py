@@ -5,6 +5,7 @@ configuration, the job and its log.
 """
 
 import sys
+from collections.abc import Callable
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -34,11 +35,21 @@ OPTIONS = {
         "spread": RATE,
         "timeout_s": RATE,
     },
+    "conditions?": {},
 }
-MOST_BYTES = 4096
+"""Shape of options.json. The conditions are those of the command that submits the job. A node may
+have other versions of packages, and the command must find what the job has found."""
+MOST_BYTES = 2**20
 
 
-def submit(resolved: Resolved, effort: Effort, *, fresh: bool, exhaustive: bool) -> list[Job]:
+def submit(
+    resolved: Resolved,
+    effort: Effort,
+    *,
+    fresh: bool,
+    exhaustive: bool,
+    report: Callable[[str], None],
+) -> list[Job]:
     """Submits a job that searches on the nodes of the run's largest stage.
 
     Args:
@@ -46,19 +57,28 @@ def submit(resolved: Resolved, effort: Effort, *, fresh: bool, exhaustive: bool)
         effort: how much is measured.
         fresh: ignore what an earlier search has measured.
         exhaustive: try all sizes, from the smallest to the first that does not fit.
+        report: receives what becomes of earlier results.
 
     Raises:
-        UsageError: the run is in use, or a job of the search is in the queue.
+        UsageError: the run is in use, or a job of the run or of the search is in the queue.
         RampcliError: Slurm refused the job.
     """
     run = RunDirectory(resolved.run_dir)
     folder = folder_of(run)
     with lock_run(run):
-        Search.of(resolved, run, fresh=fresh, exhaustive=exhaustive).begin()
+        for directory in (run, folder):  # a job that waits does not hold the lock
+            chain.refuse_active(directory)
+        script = render_search(resolved, folder)
+        search = Search.of(resolved, run, effort, fresh=fresh, exhaustive=exhaustive)
+        search.begin(report)
         folder.change_status("submitted")
-        options = {"exhaustive": exhaustive, "effort": asdict(effort)}
+        options = {
+            "exhaustive": exhaustive,
+            "effort": asdict(effort),
+            "conditions": search.conditions,
+        }
         folder.write_json(folder.path / "options.json", options)
-        jobs = chain.submit(folder, [render_search(resolved, folder)]).jobs
+        jobs = chain.submit(folder, [script]).jobs
     return [chain.with_state(job, "PENDING") for job in jobs]
 
 
@@ -91,6 +111,29 @@ def raise_failure(resolved: Resolved) -> None:
         )
 
 
+def search_of(folder: RunDirectory) -> tuple[Search, Effort]:
+    """Returns the search that a job was submitted for, with what it has found, and its effort.
+
+    Args:
+        folder: folder `tune` of the run.
+
+    Raises:
+        DamagedFileError: a file of the search is damaged.
+    """
+    resolved = run_plan(snapshot.read(folder.config))
+    options = read_json(folder.path / "options.json", OPTIONS, most_bytes=MOST_BYTES)
+    effort = Effort(**options["effort"])
+    search = Search.of(
+        resolved,
+        RunDirectory(resolved.run_dir),
+        effort,
+        fresh=False,
+        exhaustive=options["exhaustive"],
+        conditions=options.get("conditions"),
+    )
+    return search, effort
+
+
 def main() -> None:
     """Searches. What is found is written to tune.json."""
     folder = RunDirectory(Path(sys.argv[1]))
@@ -108,16 +151,15 @@ def _search(folder: RunDirectory) -> int:
     with catch_stop_signals() as signals, record_failure(folder):
         resolved = run_plan(snapshot.read(folder.config))
         run = RunDirectory(resolved.run_dir)
-        options = read_json(folder.path / "options.json", OPTIONS, most_bytes=MOST_BYTES)
         with lock_run(run, wait_s=LOCK_WAIT_S), sources_named(resolved.config):
+            search, effort = search_of(folder)
             trials = Trials(
                 resolved=resolved,
                 run=run,
                 start=partial(SrunWorkers, resolved, module=RANK),
                 signals=signals,
-                effort=Effort(**options["effort"]),
+                effort=effort,
             )
-            search = Search.of(resolved, run, fresh=False, exhaustive=options["exhaustive"])
             complete = search.continue_with(trials.attempt, _report)
     return 0 if complete else EXIT_INTERRUPTED
 

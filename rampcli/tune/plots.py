@@ -31,7 +31,9 @@ def plot_search(trials: Sequence[Trial], verdict: Verdict, path: Path, *, title:
         (rates, [trial.samples_per_s for trial in fitting], "samples/s"),
         (times, [trial.step_s for trial in fitting], "s/step"),
     ):
-        errors = [trial.spread * value for trial, value in zip(fitting, values, strict=True)]
+        errors = [
+            (trial.spread or 0.0) * value for trial, value in zip(fitting, values, strict=True)
+        ]
         axes.errorbar(sizes, values, yerr=errors, color="black", marker="o", capsize=3)
         axes.set_ylim(0, 1.15 * max(values))
         axes.set_ylabel(label)

@@ -1,5 +1,6 @@
 """tune.json: what a search has measured so far, and under which conditions."""
 
+import os
 import socket
 from collections.abc import Sequence
 from contextlib import suppress
@@ -13,12 +14,15 @@ from rampcli.batch.plan import ACCUMULATE_KEY, GLOBAL_KEY, MICRO_KEY
 from rampcli.config import snapshot
 from rampcli.config.run_plan import Resolved
 from rampcli.errors import DamagedFileError
+from rampcli.gpus import gpu_names
 from rampcli.launch.launchers import launcher_of
+from rampcli.launch.resources import gpus_needed
+from rampcli.processors import processors
 from rampcli.records import COUNT, POSITIVE, RATE, read_json
 from rampcli.report.measured import TUNE_FILE
 from rampcli.run_directory import RunDirectory
-from rampcli.tune.median import Median
-from rampcli.tune.trial import FITS, OUT_OF_MEMORY, THRASHES, TIMED_OUT, Trial
+from rampcli.tune.median import FEWEST, Median
+from rampcli.tune.trial import FITS, OUT_OF_MEMORY, THRASHES, TIMED_OUT, Effort, Trial
 from rampcli.tune.verdict import Verdict
 
 MOST_BYTES = 2**22
@@ -40,28 +44,52 @@ TRIAL = {
     "peak_memory_bytes": (COUNT, None),
     "device": (str, None),
     "device_name": (str, None),
+    "timeout_s?": (RATE, None),
 }
-TUNE = {"conditions": {...: (str, float, None, bool, [(str, float, None)])}, "trials": [TRIAL]}
+TUNE = {"conditions": {}, "trials": [TRIAL]}
 """Shape of tune.json, in the notation of `rampcli.records`. Only what a search reads back."""
+FIELDS = tuple(name.removesuffix("?") for name in TRIAL)
 IRRELEVANT = (
     "name",
     "run_dir",
+    "seed",
     "resume",
     "checkpoint.",
-    "launch.max_restarts",
-    "launch.backoff_s",
-    "launch.grace_s",
+    "schedule.",
     "throughput.",
     "rampup.",
-    "trainer.max_",
-    "trainer.val_",
-    "trainer.peak_tflops",
     MICRO_KEY,
     ACCUMULATE_KEY,
     "model.rampup_batch_size",
     "model.step_batch_size_schedule",
+    "model.norm_epsilon",
+    "model.rotary_",
+    "model.init_std",
+    "data.split",
+    "data.validation_path",
+    "data.pad_last_window",
+    "trainer.max_",
+    "trainer.val_",
+    "trainer.on_nonfinite",
+    "trainer.peak_tflops",
+    "trainer.device_memory_gb",
+    "optim.lr",
+    "optim.min_lr",
+    "optim.warmup_",
+    "optim.weight_decay",
+    "optim.beta",
+    "optim.eps",
+    "optim.muon_momentum",
+    "launch.max_restarts",
+    "launch.backoff_s",
+    "launch.grace_s",
+    "launch.elastic",
+    "launch.min_nodes",
+    "launch.slurm.account",
+    "launch.slurm.qos",
+    "launch.slurm.time",
 )
-"""Beginnings of the keys of settings that a trial does not depend on."""
+"""Beginnings of the keys of settings that the time and memory of a trial do not depend on."""
 
 
 def conditions(resolved: Resolved) -> dict[str, Any]:
@@ -71,12 +99,23 @@ def conditions(resolved: Resolved) -> dict[str, Any]:
         for key, value in snapshot.canonical_values(resolved.config).items()
         if not key.startswith(IRRELEVANT)
     }
-    runs_here = launcher_of(resolved.config).runs_here
     return settings | {
         GLOBAL_KEY: max(stage.global_batch_size for stage in resolved.plan.stages),
-        "host": socket.gethostname() if runs_here else None,
+        **(_of_this_machine(resolved) if launcher_of(resolved.config).runs_here else {}),
         "rampcli": __version__,
         "torch": _version_of("torch"),
+    }
+
+
+def _of_this_machine(resolved: Resolved) -> dict[str, Any]:
+    """Returns what ranks that run here depend on, besides the settings."""
+    on_gpus = gpus_needed(resolved.config, resolved.plan) > 0
+    return {
+        "trainer.accelerator": "gpu" if on_gpus else "cpu",
+        "host": socket.gethostname(),
+        "gpus": gpu_names() if on_gpus else [],
+        "processors": processors(),
+        "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS"),
     }
 
 
@@ -86,10 +125,11 @@ def _version_of(package: str) -> str | None:
     return None
 
 
-def read_trials(run: RunDirectory, wanted: dict[str, Any]) -> list[Trial]:
+def read_trials(run: RunDirectory, wanted: dict[str, Any], effort: Effort) -> list[Trial]:
     """Returns the trials of an earlier search under the same conditions.
 
-    The list is empty if there are none, or if the conditions were others.
+    The list is empty if there are none, or if the conditions were others. It leaves out trials
+    whose outcome more steps or more time may change, as far as `effort` allows more.
 
     Raises:
         DamagedFileError: tune.json is damaged.
@@ -103,7 +143,32 @@ def read_trials(run: RunDirectory, wanted: dict[str, Any]) -> list[Trial]:
         error.remedy = f"delete {path}, or --fresh"
         raise
     trials = [_trial(row, path) for row in facts["trials"]]
-    return trials if facts["conditions"] == wanted else []
+    if facts["conditions"] != wanted:
+        return []
+    return [trial for trial in trials if _is_enough(trial, effort)]
+
+
+def _is_enough(trial: Trial, effort: Effort) -> bool:
+    if trial.timeout_s is not None:
+        return trial.timeout_s >= effort.timeout_s
+    return all(
+        median.steps >= effort.most_steps
+        or (median.steps >= FEWEST and median.spread <= effort.spread)
+        for median in trial.medians.values()
+    )
+
+
+def changed_conditions(run: RunDirectory, wanted: dict[str, Any]) -> list[str]:
+    """Returns which conditions of tune.json are others, or an empty list if it is damaged."""
+    with suppress(DamagedFileError):
+        facts = read_json(run.path / TUNE_FILE, {"conditions": {}}, most_bytes=MOST_BYTES)
+        return differences(facts["conditions"], wanted)
+    return []
+
+
+def differences(one: dict[str, Any], other: dict[str, Any]) -> list[str]:
+    """Returns the conditions that only one of two searches has, or that have other values."""
+    return sorted(key for key in one | other if one.get(key, ...) != other.get(key, ...))
 
 
 def _trial(row: dict[str, Any], path: Path) -> Trial:
@@ -117,7 +182,7 @@ def _trial(row: dict[str, Any], path: Path) -> Trial:
     }
     if row["verdict"] == FITS and not medians:
         raise DamagedFileError(f"{path} is damaged: a trial that fits has no times")
-    return Trial(**{name: row[name] for name in TRIAL} | {"medians": medians})
+    return Trial(**{name: row.get(name) for name in FIELDS} | {"medians": medians})
 
 
 def to_json(
@@ -146,7 +211,7 @@ def _row(trial: Trial, sequence_length: int) -> dict[str, Any]:
         {"accumulate_grad_batches": count, **asdict(median)}
         for count, median in trial.medians.items()
     ]
-    facts = {name: getattr(trial, name) for name in TRIAL} | {"medians": medians}
+    facts = {name: getattr(trial, name) for name in FIELDS} | {"medians": medians}
     if not trial.fits:
         return facts
     return facts | {

@@ -12,7 +12,7 @@ from rampcli.config.memory import estimate_memory
 from rampcli.config.run_plan import Resolved
 from rampcli.config.schema import Config
 from rampcli.config.stage_memory import device_memory_bytes, usable_bytes
-from rampcli.errors import UsageError
+from rampcli.errors import UsageError, printable
 from rampcli.launch.launchers import launcher_of
 from rampcli.launch.local import LocalWorkers
 from rampcli.launch.resources import available_bytes
@@ -59,6 +59,7 @@ def trials_here(resolved: Resolved, effort: Effort, *, diagnoses: bool = False) 
             launcher.reserve_gpus(resolved) as gpus,
             catch_stop_signals() as signals,
         ):
+            folder_of(run).claim()
             devices = resolved.config.trainer.devices
             yield Trials(
                 resolved=resolved,
@@ -106,6 +107,7 @@ class Search:
         candidates: sizes that may be tried, in ascending order.
         predicted: size to start with.
         exhaustive: try all sizes, from the smallest to the first that does not fit.
+        conditions: what outcomes depend on.
         known: outcomes so far, by size.
     """
 
@@ -114,25 +116,45 @@ class Search:
     candidates: Sequence[Candidate]
     predicted: int
     exhaustive: bool
+    conditions: dict[str, Any]
     known: dict[int, Trial]
 
     @classmethod
     def of(
-        cls, resolved: Resolved, directory: RunDirectory, *, fresh: bool, exhaustive: bool
+        cls,
+        resolved: Resolved,
+        directory: RunDirectory,
+        effort: Effort,
+        *,
+        fresh: bool,
+        exhaustive: bool,
+        conditions: dict[str, Any] | None = None,
     ) -> "Search":
         """Returns a search with the outcomes of an earlier one, unless `fresh` is set.
+
+        Outcomes that this effort may change are left out.
+
+        Args:
+            resolved: configuration and plan of the run.
+            directory: run directory, with tune.json.
+            effort: how much is measured.
+            fresh: ignore what an earlier search has measured.
+            exhaustive: try all sizes, from the smallest to the first that does not fit.
+            conditions: those that a job was submitted with, or None for those of this process.
 
         Raises:
             DamagedFileError: tune.json is damaged.
         """
         sizes = candidates(resolved)
-        known = [] if fresh else results.read_trials(directory, results.conditions(resolved))
+        wanted = conditions or results.conditions(resolved)
+        known = [] if fresh else results.read_trials(directory, wanted, effort)
         return cls(
             resolved=resolved,
             directory=directory,
             candidates=sizes,
             predicted=predict(resolved.config, sizes),
             exhaustive=exhaustive,
+            conditions=wanted,
             known={
                 trial.micro_batch_size: trial
                 for trial in known
@@ -140,13 +162,20 @@ class Search:
             },
         )
 
-    def begin(self) -> None:
-        """Writes the configuration of the search, and removes the results of another one."""
-        if not self.known:
-            self.directory.remove_file(self.directory.path / TUNE_FILE)
+    def begin(self, report: Callable[[str], None]) -> None:
+        """Writes the configuration of the search, and sets the results of another one aside."""
+        if not self.known and (self.directory.path / TUNE_FILE).exists():
+            changed = results.changed_conditions(self.directory, self.conditions)
+            self._set_aside(report, other=", ".join(changed))
         folder = folder_of(self.directory)
         self.directory.make_folder(folder.path)
         describe(folder, self.resolved, [])
+
+    def _set_aside(self, report: Callable[[str], None], *, other: str) -> None:
+        """Renames tune.json, and reports its new name and under which other conditions it is."""
+        aside = self.directory.set_aside(self.directory.path / TUNE_FILE)
+        why = f": they were measured with another {other}" if other else ""
+        report(printable(f"earlier results are kept in {aside}{why}"))
 
     def next(self) -> Candidate | None:
         """Returns the size to try next, or None once the answer is known."""
@@ -179,7 +208,7 @@ class Search:
             RampcliError: a trial failed for another reason than memory or time.
         """
         if self.next() is not None:
-            self.begin()
+            self.begin(report)
         while (candidate := self.next()) is not None:
             size = candidate.micro_batch_size
             report(f"trying {MICRO_KEY}={size}")
@@ -188,6 +217,10 @@ class Search:
                 return False
             if trial.reason is not None:
                 report(f"  {trial.verdict}: {trial.reason}")
+            devices = {one.device_name for one in (*self.known.values(), trial)} - {None}
+            if len(devices) > 1:
+                self._set_aside(report, other="device")
+                self.known.clear()
             self.known[size] = trial
             self.directory.write_json(self.directory.path / TUNE_FILE, self.to_json())
         return True
@@ -206,7 +239,7 @@ class Search:
         """Returns the content of tune.json."""
         outcomes = self.outcomes()
         return results.to_json(
-            results.conditions(self.resolved),
+            self.conditions,
             outcomes,
             verdict_of(outcomes),
             self.resolved.plan.sequence_length,

@@ -18,7 +18,7 @@ from rampcli.launch.workers import Workers
 from rampcli.lifeline import StopSignals
 from rampcli.report.measured import TUNE_FOLDER
 from rampcli.run_directory import BEFORE_THE_START, RunDirectory, read_rows
-from rampcli.tune.median import Median, median_of
+from rampcli.tune.median import FEWEST, Median, median_of
 from rampcli.tune.sizes import Candidate, trial_config
 from rampcli.tune.trial_files import STACK_SIGNAL, Order, Result, TrialDirectory
 
@@ -61,6 +61,7 @@ class Trial:
         peak_memory_bytes: most memory that a rank has held, or None.
         device: rank 0's device, such as `cpu` or `cuda:0`, or None.
         device_name: its name, or None.
+        timeout_s: time that the trial was given, if it timed out, or None.
     """
 
     micro_batch_size: int
@@ -73,6 +74,7 @@ class Trial:
     peak_memory_bytes: int | None
     device: str | None
     device_name: str | None
+    timeout_s: float | None = None
 
     @property
     def fits(self) -> bool:
@@ -94,9 +96,13 @@ class Trial:
         return longest + (self.accumulate_grad_batches - counts[-1]) * max(0.0, micro_batch_s)
 
     @property
-    def spread(self) -> float:
-        """Half the width of the 95% interval of the longest step's median, as a share of it."""
-        return self.medians[max(self.medians)].spread
+    def spread(self) -> float | None:
+        """Half the width of the 95% interval of the longest step's median, as a share of it.
+
+        None if too few steps were timed for such an interval.
+        """
+        median = self.medians[max(self.medians)]
+        return median.spread if median.steps >= FEWEST else None
 
     @property
     def samples_per_s(self) -> float:
@@ -166,7 +172,8 @@ class Trials:
                 if time.monotonic() > deadline:
                     stacks = _stacks(trial, workers, candidate.stage.world_size)
                     reason = f"no result after {self.effort.timeout_s:g} s{stacks}"
-                    return _failed(candidate, TIMED_OUT, reason)
+                    timed_out = _failed(candidate, trial, TIMED_OUT, reason)
+                    return replace(timed_out, timeout_s=self.effort.timeout_s)
             if self.signals.signal is not None:
                 return None
             ended = WorkersExit(
@@ -209,9 +216,9 @@ def _judge(candidate: Candidate, trial: TrialDirectory, ended: WorkersExit) -> T
     error = state.get("error") or {}
     if ranks := ended.ranks_out_of_memory():
         killed = f"rank {ranks[0]} was killed because the host ran out of memory"
-        return _failed(candidate, OUT_OF_MEMORY, killed)
+        return _failed(candidate, trial, OUT_OF_MEMORY, killed)
     if error.get("out_of_memory"):
-        return _failed(candidate, OUT_OF_MEMORY, error["message"])
+        return _failed(candidate, trial, OUT_OF_MEMORY, error["message"])
     if ended.exit_code:
         failure = RampcliError(
             f"the trial of {MICRO_KEY}={candidate.micro_batch_size} failed: {ended.cause(state)}",
@@ -222,19 +229,17 @@ def _judge(candidate: Candidate, trial: TrialDirectory, ended: WorkersExit) -> T
         raise failure
     result = trial.read_result()
     reason = sign_of_thrashing(result)
-    start = next((row for row in read_rows(trial.events) if row["event"] == "start"), {})
     return replace(
-        _failed(candidate, FITS if reason is None else THRASHES, reason),
+        _failed(candidate, trial, FITS if reason is None else THRASHES, reason),
         medians={count: median_of(times) for count, times in result.step_s.items()},
         peak_memory_bytes=max(result.peak_memory_bytes),
-        device=start.get("device"),
-        device_name=start.get("device_name"),
     )
 
 
-def _failed(candidate: Candidate, verdict: str, reason: str | None) -> Trial:
+def _failed(candidate: Candidate, trial: TrialDirectory, verdict: str, reason: str | None) -> Trial:
     """Returns the outcome of a trial without measurements."""
     stage = candidate.stage
+    start = next((row for row in read_rows(trial.events) if row["event"] == "start"), {})
     return Trial(
         micro_batch_size=candidate.micro_batch_size,
         verdict=verdict,
@@ -244,8 +249,8 @@ def _failed(candidate: Candidate, verdict: str, reason: str | None) -> Trial:
         accumulate_grad_batches=stage.accumulate_grad_batches,
         medians={},
         peak_memory_bytes=None,
-        device=None,
-        device_name=None,
+        device=start.get("device"),
+        device_name=start.get("device_name"),
     )
 
 

@@ -5,7 +5,7 @@ from rampcli.tune.trial import FITS, OUT_OF_MEMORY, Trial
 from rampcli.tune.verdict import scaling, verdict_of
 
 
-def trial(size, step_s, *, accumulate=1, verdict=FITS):
+def trial(size, step_s, *, accumulate=1, verdict=FITS, steps=9):
     """Returns a trial on two ranks; `step_s` gives seconds by micro batches per step."""
     return Trial(
         micro_batch_size=size,
@@ -15,7 +15,7 @@ def trial(size, step_s, *, accumulate=1, verdict=FITS):
         data_parallel_size=2,
         accumulate_grad_batches=accumulate,
         medians={
-            count: Median(s=s, low_s=0.98 * s, high_s=1.04 * s, steps=9)
+            count: Median(s=s, low_s=0.98 * s, high_s=1.04 * s, steps=steps)
             for count, s in step_s.items()
         },
         peak_memory_bytes=None,
@@ -62,6 +62,11 @@ def test_the_time_of_a_long_step_follows_from_two_short_ones():
     assert long.step_s == pytest.approx(exchange_s + 64 * micro_batch_s)
     assert long.samples_per_s == pytest.approx(3 * 2 * 64 / long.step_s)
     assert long.spread == pytest.approx(0.03)
+
+
+def test_too_few_steps_have_no_interval():
+    assert trial(3, {1: 0.7}, steps=5).spread is None
+    assert trial(3, {1: 0.7}, steps=6).spread == pytest.approx(0.03)
 
 
 def test_a_step_that_was_timed_itself_is_taken_as_it_is():

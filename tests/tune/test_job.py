@@ -1,0 +1,67 @@
+"""What a search that is a job of Slurm leaves in files, and what others read from them."""
+
+import os
+
+import pytest
+
+from rampcli.errors import UsageError
+from rampcli.run_directory import RunDirectory
+from rampcli.tune import job
+from rampcli.tune.run import Search, folder_of
+from rampcli.tune.trial import Effort
+from run_files import chained_job
+from searches import resolved_search, trial_of
+
+
+@pytest.fixture
+def resolved(tmp_path, monkeypatch):
+    """A search that jobs do, with programs of Slurm that accept any job and list `enqueue`'s."""
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    (tmp_path / "queue").touch()
+    does = {"sbatch": "echo 7", "squeue": f"cat {tmp_path}/queue", "scontrol": "true"}
+    for name, line in does.items():
+        (tmp_path / name).write_text(f"#!/bin/sh\n{line}\n")
+        (tmp_path / name).chmod(0o755)
+    return resolved_search(tmp_path / "run", "launch=slurm")
+
+
+def enqueue(queue, directory, name):
+    """Puts job 7 of a directory into the queue."""
+    queue.write_text("\x1f".join(("7", "PENDING", name, "None", str(directory.path))) + "\x1e\n")
+
+
+def submit(resolved):
+    return job.submit(resolved, Effort(), fresh=False, exhaustive=False, report=print)
+
+
+def test_a_command_finds_the_results_of_a_job_on_nodes_with_other_versions(resolved, monkeypatch):
+    run = RunDirectory(resolved.run_dir)
+    submit(resolved)
+    with monkeypatch.context() as node:
+        node.setattr("rampcli.tune.results.version", lambda _: "another version")
+        search, _ = job.search_of(folder_of(run))
+        assert search.continue_with(trial_of)
+    found = Search.of(resolved, run, Effort(), fresh=False, exhaustive=False)
+    assert found.known == search.known
+    assert found.known
+
+
+@pytest.mark.parametrize("waits", ["the search", "training"])
+def test_a_search_that_is_refused_leaves_the_files_of_the_job_that_waits(resolved, waits, tmp_path):
+    run = RunDirectory(resolved.run_dir)
+    folder = folder_of(run)
+    submit(resolved)
+    search, _ = job.search_of(folder)
+    assert search.continue_with(trial_of)
+    if waits == "the search":
+        enqueue(tmp_path / "queue", folder, "llama3_tiny.tune")
+    else:
+        run.make_folder(run.path / "slurm")
+        record = {"jobs": [chained_job()], "submitted": 1.0, "cancelled": False}
+        run.write_json(run.path / "slurm/jobs.json", record)
+        enqueue(tmp_path / "queue", run, chained_job()["name"])
+    files = (run.path / "tune.json", folder.config, folder.path / "options.json")
+    before = [path.read_bytes() for path in files]
+    with pytest.raises(UsageError, match="has jobs in the queue: 7"):
+        submit(resolved_search(run.path, "launch=slurm", "model.hidden_size=64"))
+    assert [path.read_bytes() for path in files] == before
