@@ -54,6 +54,12 @@ def test_the_exit_code_names_the_signal_that_stopped_it(option, number, tune):
     assert "interrupted" in ended.stdout
 
 
+def test_a_search_that_has_found_nothing_yet_says_that_it_plots_nothing(tune, tmp_path):
+    ended = tune(lambda _: None, "--plot", "found.svg")
+    assert ended.stdout.endswith("nothing to plot yet\n")
+    assert not (tmp_path / "found.svg").exists()
+
+
 @pytest.mark.parametrize("options", [[], ["--json"]])
 def test_a_search_in_which_nothing_fits_fails(options, tune):
     ended = tune(does_not_fit, *options)
