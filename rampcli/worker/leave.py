@@ -40,8 +40,12 @@ def leave_after(run: RunDirectory, work: Callable[[], int]) -> NoReturn:
             time.sleep(CAUSE_FIRST_S)
         leave(1)
     gc.collect()
-    dist.barrier()
-    dist.destroy_process_group()
+    try:
+        dist.barrier()
+        dist.destroy_process_group()
+    except Exception:  # another rank has failed, and has recorded why
+        traceback.print_exc()
+        leave(1)
     leave(code)
 
 
@@ -59,7 +63,7 @@ def record_failure(run: RunDirectory, error: RampcliError, *, understood: bool =
     try:
         if understood or "error" not in (run.read_state() or {}):
             run.change_status("failed", error=error.facts() | {"understood": understood})
-    except RampcliError as another:  # state.json may be the damaged file
+    except (RampcliError, OSError) as another:  # state.json may be damaged, or the disk full
         print(another, file=sys.stderr)  # noqa: T201
 
 
