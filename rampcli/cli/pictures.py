@@ -43,4 +43,6 @@ def writing_picture(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise UsageError(f"--plot {path}: {error.strerror}", remedy="--plot plan.svg") from error
+        raise UsageError(
+            f"--plot {path}: {error.strerror or error}", remedy="--plot plan.svg"
+        ) from error

@@ -59,8 +59,8 @@ def tune(
     search, code = search_with(
         resolved, effort=effort, fresh=fresh, exhaustive=exhaustive, as_json=as_json
     )
-    if plot is not None:
-        draw(search, plot)
+    if plot is not None and not draw(search, plot) and not as_json:
+        say(build_console(), "nothing to plot yet")
     return code
 
 
@@ -79,18 +79,20 @@ def _tune_here(
     return search, 0 if complete else exit_code_after(trials.signals)
 
 
-def draw(search: Search, path: Path) -> None:
-    """Writes a picture of what a search has found.
+def draw(search: Search, path: Path) -> bool:
+    """Writes a picture of what a search has found. Returns False if no size fits so far.
 
     Raises:
         UsageError: as `writing_picture`.
     """
     verdict = verdict_of(search.outcomes())
-    if verdict is not None:
-        with writing_picture(path):
-            from rampcli.tune.plots import plot_search
+    if verdict is None:
+        return False
+    with writing_picture(path):
+        from rampcli.tune.plots import plot_search
 
-            plot_search(search.outcomes(), verdict, path, title=search.resolved.config.name)
+        plot_search(search.outcomes(), verdict, path, title=search.resolved.config.name)
+    return True
 
 
 def estimate(resolved: Resolved, *, as_json: bool) -> None:

@@ -4,9 +4,10 @@ import resource
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 
 import torch
+
+from rampcli.host_memory import peak_resident_bytes, swapped_bytes
 
 ALLOCATION_FAILED = (
     "can't allocate memory",
@@ -18,14 +19,14 @@ ALLOCATION_FAILED = (
 """Fragments of the RuntimeErrors that torch raises if it cannot allocate memory."""
 
 
-def peak_bytes(device: torch.device) -> int:
-    """Returns the most memory that this process has held so far.
+def peak_bytes(device: torch.device) -> int | None:
+    """Returns the most memory that this process has held so far, or None if it is unknown.
 
     On a GPU, this is what torch has reserved there; on the CPU, the resident memory of the process.
     """
     if device.type == "cuda":
         return torch.cuda.max_memory_reserved(device)
-    return _status_bytes("VmHWM")
+    return peak_resident_bytes()
 
 
 @dataclass(slots=True)
@@ -78,17 +79,8 @@ class Pressure:
         return Signs(
             allocator_retries=retries,
             major_faults=resource.getrusage(resource.RUSAGE_SELF).ru_majflt,
-            swapped_bytes=_status_bytes("VmSwap"),
+            swapped_bytes=swapped_bytes(),
         )
-
-
-def _status_bytes(field: str) -> int:
-    """Returns a field of /proc/self/status that the kernel gives in kB."""
-    for line in Path("/proc/self/status").read_text().splitlines():
-        name, _, value = line.partition(":")
-        if name == field:
-            return 1024 * int(value.split()[0])
-    raise ValueError(f"/proc/self/status has no {field}")
 
 
 def is_out_of_memory(error: BaseException) -> bool:

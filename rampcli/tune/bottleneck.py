@@ -52,8 +52,8 @@ def bottlenecks(diagnosis: Diagnosis, config: Config) -> list[Bottleneck]:
 def _no_bottleneck(diagnosis: Diagnosis) -> str:
     if not diagnosis.is_precise(spread=NAMED):
         return (
-            "no bottleneck was found, but times vary too much to exclude one: an idle machine, or"
-            " more --steps"
+            "no bottleneck was found, but times vary too much to exclude one: measure on an idle"
+            " machine"
         )
     computing = sum(part.share for part in diagnosis.parts if part.what in (FIXED, TOKENS))
     return (

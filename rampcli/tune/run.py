@@ -13,9 +13,9 @@ from rampcli.config.run_plan import Resolved
 from rampcli.config.schema import Config
 from rampcli.config.stage_memory import device_memory_bytes, usable_bytes
 from rampcli.errors import UsageError, printable
+from rampcli.host_memory import available_bytes
 from rampcli.launch.launchers import launcher_of
 from rampcli.launch.local import LocalWorkers
-from rampcli.launch.resources import available_bytes
 from rampcli.launch.run import check_corpora, describe
 from rampcli.launch.run_lock import lock_run
 from rampcli.launch.stop_signals import catch_stop_signals
@@ -77,11 +77,14 @@ def folder_of(run: RunDirectory) -> RunDirectory:
 
 
 def predict(config: Config, candidates: Sequence[Candidate]) -> int:
-    """Returns the largest size that fits by its estimate, or else the smallest of all."""
+    """Returns the largest size that fits by its estimate.
+
+    The smallest is returned if none fits, or if the memory is unknown.
+    """
     memory_bytes = device_memory_bytes(config)
     if memory_bytes is None:
         ranks = max(candidate.stage.world_size for candidate in candidates)
-        memory_bytes = available_bytes() // ranks
+        memory_bytes = (available_bytes() or 0) // ranks
     usable = usable_bytes(config, memory_bytes)
     fitting = [
         candidate.micro_batch_size

@@ -9,8 +9,8 @@ from pathlib import Path
 from rampcli.batch.plan import MICRO_KEY
 from rampcli.config.run_plan import Resolved, run_plan
 from rampcli.errors import RampcliError
+from rampcli.host_memory import count_oom_kills
 from rampcli.launch.elastic import World
-from rampcli.launch.resources import count_oom_kills
 from rampcli.launch.run import describe
 from rampcli.launch.supervise import WorkersExit
 from rampcli.launch.worker_log import WorkerLog
@@ -232,7 +232,7 @@ def _judge(candidate: Candidate, trial: TrialDirectory, ended: WorkersExit) -> T
     return replace(
         _failed(candidate, trial, FITS if reason is None else THRASHES, reason),
         medians={count: median_of(times) for count, times in result.step_s.items()},
-        peak_memory_bytes=max(result.peak_memory_bytes),
+        peak_memory_bytes=result.largest_peak_bytes,
     )
 
 

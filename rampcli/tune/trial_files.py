@@ -21,7 +21,7 @@ ORDER = {
 TIMES = {"accumulate_grad_batches": POSITIVE, "step_s": [RATE]}
 RESULT = {
     "times": [TIMES],
-    "peak_memory_bytes": [COUNT],
+    "peak_memory_bytes": [(COUNT, None)],
     "watched_steps": COUNT,
     "allocator_retries": COUNT,
     "major_faults": COUNT,
@@ -54,7 +54,7 @@ class Result:
 
     Attributes:
         step_s: times of the steps, by micro batches per step.
-        peak_memory_bytes: most memory held, by rank.
+        peak_memory_bytes: most memory held, by rank; None if it is unknown.
         watched_steps: steps in which signs of too little memory were counted, on all ranks.
         allocator_retries: how often a GPU's memory was full in these steps.
         major_faults: pages that were read from the disk in these steps.
@@ -62,11 +62,16 @@ class Result:
     """
 
     step_s: dict[int, list[float]]
-    peak_memory_bytes: list[int]
+    peak_memory_bytes: list[int | None]
     watched_steps: int
     allocator_retries: int
     major_faults: int
     swapped_bytes: int
+
+    @property
+    def largest_peak_bytes(self) -> int | None:
+        """Most memory that a rank has held, or None if it is unknown."""
+        return max((peak for peak in self.peak_memory_bytes if peak is not None), default=None)
 
 
 @dataclass(frozen=True, slots=True)

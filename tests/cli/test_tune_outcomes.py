@@ -8,6 +8,7 @@ import pytest
 
 from rampcli.launch.stop_signals import STOPPING
 from rampcli.tune.trial import OUT_OF_MEMORY, Trial, Trials
+from rampcli.tune.trial_files import Result, TrialDirectory
 
 
 @pytest.fixture
@@ -54,6 +55,12 @@ def test_the_exit_code_names_the_signal_that_stopped_it(option, number, tune):
     assert "interrupted" in ended.stdout
 
 
+def test_a_search_that_has_found_nothing_yet_says_that_it_plots_nothing(tune, tmp_path):
+    ended = tune(lambda _: None, "--plot", "found.svg")
+    assert ended.stdout.endswith("nothing to plot yet\n")
+    assert not (tmp_path / "found.svg").exists()
+
+
 @pytest.mark.parametrize("options", [[], ["--json"]])
 def test_a_search_in_which_nothing_fits_fails(options, tune):
     ended = tune(does_not_fit, *options)
@@ -61,3 +68,19 @@ def test_a_search_in_which_nothing_fits_fails(options, tune):
     assert "not even data.micro_batch_size=1 fits" in ended.stderr
     if options:
         assert json.loads(ended.stdout)["recommended"] is None
+
+
+def test_the_times_of_the_most_steps_can_be_read_back(tune, tmp_path):
+    assert tune(does_not_fit, "--steps", "10001").exit_code == 2
+    trial = TrialDirectory(tmp_path)
+    time = 0.01 / 3  # has as many digits as there are
+    result = Result(
+        step_s={count: [time] * 10_000 for count in (1, 8)},
+        peak_memory_bytes=[2**40] * 1000,
+        watched_steps=20_000,
+        allocator_retries=0,
+        major_faults=0,
+        swapped_bytes=0,
+    )
+    trial.write_result(result)
+    assert trial.read_result() == result

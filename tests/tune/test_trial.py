@@ -5,7 +5,7 @@ import faulthandler
 import pytest
 
 from rampcli.tune.trial import place_in, sign_of_thrashing
-from rampcli.tune.trial_files import Result
+from rampcli.tune.trial_files import Result, TrialDirectory
 
 
 @pytest.mark.parametrize(
@@ -26,6 +26,23 @@ def test_steps_thrash_if_more_than_10_pages_are_read_back_per_watched_step(signs
         step_s={8: [0.1] * 6}, peak_memory_bytes=[2**30], watched_steps=500, **counted
     )
     assert sign_of_thrashing(diagnosed) == reason
+
+
+@pytest.mark.parametrize(
+    ("peaks", "largest"), [([2**30, 2**31], 2**31), ([None, 2**30], 2**30), ([None, None], None)]
+)
+def test_the_peak_of_a_trial_is_the_largest_that_a_rank_knows(peaks, largest, tmp_path):
+    trial = TrialDirectory(tmp_path)
+    result = Result(
+        step_s={1: [0.1]},
+        peak_memory_bytes=peaks,
+        watched_steps=1,
+        allocator_retries=0,
+        major_faults=0,
+        swapped_bytes=0,
+    )
+    trial.write_result(result)
+    assert trial.read_result().largest_peak_bytes == largest
 
 
 def test_a_stack_tells_where_a_rank_is_even_if_only_a_part_of_it_was_written(tmp_path):
