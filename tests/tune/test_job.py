@@ -1,10 +1,11 @@
 """What a search that is a job of Slurm leaves in files, and what others read from them."""
 
 import os
+import sys
 
 import pytest
 
-from rampcli.errors import UsageError
+from rampcli.errors import RampcliError, UsageError
 from rampcli.run_directory import RunDirectory
 from rampcli.tune import job
 from rampcli.tune.run import Search, folder_of
@@ -65,3 +66,17 @@ def test_a_search_that_is_refused_leaves_the_files_of_the_job_that_waits(resolve
     with pytest.raises(UsageError, match="has jobs in the queue: 7"):
         submit(resolved_search(run.path, "launch=slurm", "model.hidden_size=64"))
     assert [path.read_bytes() for path in files] == before
+
+
+def test_a_job_that_dies_of_an_unforeseen_error_says_so_to_the_next_command(
+    resolved, monkeypatch, tmp_path
+):
+    submit(resolved)
+    monkeypatch.setattr(sys, "argv", ["job", str(tmp_path / "run/tune")])
+    monkeypatch.setenv("PATH", "/nowhere")  # so srun is not found
+    with pytest.raises(FileNotFoundError):
+        job.main()
+    with pytest.raises(
+        RampcliError, match=r"the job of the search failed: FileNotFoundError.*srun"
+    ):
+        job.raise_failure(resolved)
