@@ -83,9 +83,8 @@ class WorkersExit:
 
     def ranks_out_of_memory(self) -> list[int]:
         """Returns the ranks that were killed because memory ran out."""
-        if self.oom_kills:
-            return [rank for rank, name in self.killed.items() if name == "SIGKILL"]
-        return [rank for rank, name in self.killed.items() if name == SLURM_OUT_OF_MEMORY]
+        signs = {SLURM_OUT_OF_MEMORY} | ({"SIGKILL"} if self.oom_kills else set())
+        return [rank for rank, name in self.killed.items() if name in signs]
 
     def cause(self, state: dict[str, Any]) -> str:
         """Returns why the workers failed, and where their log is.
