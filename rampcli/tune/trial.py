@@ -11,7 +11,7 @@ from rampcli.errors import RampcliError
 from rampcli.launch.elastic import World
 from rampcli.launch.resources import count_oom_kills
 from rampcli.launch.run import describe
-from rampcli.launch.supervise import WorkersExit
+from rampcli.launch.supervise import WorkersExit, wait_for_orphans
 from rampcli.launch.worker_log import WorkerLog
 from rampcli.launch.workers import Workers
 from rampcli.lifeline import StopSignals
@@ -158,6 +158,8 @@ class Trials:
         Raises:
             RampcliError: the ranks failed for another reason than memory or time.
         """
+        # Ranks that are about to end may still hold the memory of a GPU.
+        wait_for_orphans(self.run, self.signals)
         trial = self._prepare(candidate)
         log, oom_kills = WorkerLog(trial.log), count_oom_kills()
         workers = self.start(trial, World.planned(candidate.stage), trial.log)
