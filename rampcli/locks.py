@@ -11,6 +11,8 @@ from typing import IO
 from rampcli.own_folder import OwnFolder
 
 POLL_S = 0.05
+SHARE_WAIT_S = 60.0
+"""How long to wait for a shared lock: checking the lock takes it for an instant."""
 _EXCLUSIVE = re.compile(r"^lock:.* FLOCK +ADVISORY +WRITE ", re.MULTILINE)
 
 

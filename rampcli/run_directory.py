@@ -147,7 +147,7 @@ class RunDirectory(OwnFolder):
 
     @property
     def workers_lock(self) -> Path:
-        """Lock shared by the run's workers while they live."""
+        """Lock shared by the run's workers, and by ranks of its trials, while they live."""
         return self.path / "workers.lock"
 
     @property

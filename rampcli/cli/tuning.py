@@ -118,7 +118,9 @@ def _tune_in_job(
     jobs = job.active_jobs(resolved)
     with sources_named(resolved.config):
         search = Search.of(resolved, run, effort, fresh=fresh and not jobs, exhaustive=exhaustive)
-        if not jobs and search.next() is not None:
+        if jobs:
+            search = job.search_in_queue(search)
+        elif search.next() is not None:
             job.raise_failure(resolved)
             check_corpora(resolved.config)
             report = _print_nothing if as_json else partial(say, console)

@@ -83,9 +83,8 @@ class WorkersExit:
 
     def ranks_out_of_memory(self) -> list[int]:
         """Returns the ranks that were killed because memory ran out."""
-        if self.oom_kills:
-            return [rank for rank, name in self.killed.items() if name == "SIGKILL"]
-        return [rank for rank, name in self.killed.items() if name == SLURM_OUT_OF_MEMORY]
+        signs = {SLURM_OUT_OF_MEMORY} | ({"SIGKILL"} if self.oom_kills else set())
+        return [rank for rank, name in self.killed.items() if name in signs]
 
     def cause(self, state: dict[str, Any]) -> str:
         """Returns why the workers failed, and where their log is.
@@ -137,7 +136,7 @@ class Supervisor:
         with record_failure(self.run), ExitStack() as at_exit:
             at_exit.callback(self._take_early_workers, None)
             # Orphaned workers may still reach the next stage, or the end.
-            self._wait_for_orphans()
+            wait_for_orphans(self.run, self.signals)
             state = self.run.read_state() or BEFORE_THE_START
             while state["status"] != COMPLETE:
                 state = self._run_stage(self.resolved.plan.stage_at(consumed_samples(self.run)))
@@ -155,7 +154,7 @@ class Supervisor:
         restarts = Restarts(max_restarts=launch.max_restarts, backoff_s=launch.backoff_s)
         nodes = Nodes(resolved=self.resolved, run=self.run, stage=stage)
         while True:
-            self._wait_for_orphans()
+            wait_for_orphans(self.run, self.signals)
             while (world := nodes.world()) is None and self.signals.signal is None:
                 time.sleep(POLL_S)
             if world is None or self.signals.signal is not None:
@@ -312,21 +311,6 @@ class Supervisor:
         if not lost:
             self._sleep(wait_s)
 
-    def _wait_for_orphans(self) -> None:
-        """Waits for workers whose supervisor was killed; large processes take time to exit.
-
-        Raises:
-            RampcliError: they have not exited after `ORPHANS_EXIT_S`.
-        """
-        until = time.monotonic() + ORPHANS_EXIT_S
-        while is_held(self.run.workers_lock) and self.signals.signal is None:
-            if time.monotonic() > until:
-                raise RampcliError(
-                    f"other workers are still training in {self.run.path}",
-                    remedy="end them, or wait for them to exit",
-                )
-            time.sleep(POLL_S)
-
     def _log_of(self, stage: StagePlan) -> Path:
         return self.run.logs / f"stage_{stage.stage}.log"
 
@@ -364,6 +348,22 @@ class Supervisor:
         )
         error.exit_code = EXIT_CTRL_C if self.signals.signal == signal.SIGINT else 1
         return error
+
+
+def wait_for_orphans(run: RunDirectory, signals: StopSignals) -> None:
+    """Waits for workers whose supervisor was killed; large processes take time to exit.
+
+    Raises:
+        RampcliError: they have not exited after `ORPHANS_EXIT_S`.
+    """
+    until = time.monotonic() + ORPHANS_EXIT_S
+    while is_held(run.workers_lock) and signals.signal is None:
+        if time.monotonic() > until:
+            raise RampcliError(
+                f"other workers are still training in {run.path}",
+                remedy="end them, or wait for them to exit",
+            )
+        time.sleep(POLL_S)
 
 
 def _worker_error(recorded: dict[str, Any], log: Path) -> RampcliError:

@@ -13,7 +13,7 @@ from pathlib import Path
 from rampcli.config import snapshot
 from rampcli.config.layers import sources_named
 from rampcli.config.run_plan import Resolved, run_plan
-from rampcli.errors import EXIT_INTERRUPTED, RampcliError
+from rampcli.errors import EXIT_INTERRUPTED, RampcliError, UsageError
 from rampcli.launch.launchers import launcher_of
 from rampcli.launch.protocol import Job
 from rampcli.launch.record_failure import record_failure
@@ -24,6 +24,7 @@ from rampcli.launch.slurm.scripts import render_search
 from rampcli.launch.stop_signals import catch_stop_signals
 from rampcli.records import COUNT, POSITIVE, RATE, read_json
 from rampcli.run_directory import RunDirectory
+from rampcli.tune.results import differences
 from rampcli.tune.run import Search, folder_of
 from rampcli.tune.trial import RANK, Effort, Trials
 
@@ -93,6 +94,22 @@ def active_jobs(resolved: Resolved) -> list[Job]:
         for job in launcher_of(resolved.config).jobs(folder_of(RunDirectory(resolved.run_dir)))
         if job.is_active
     ]
+
+
+def search_in_queue(asked: Search) -> Search:
+    """Returns the search of the job in the queue, whose effort may differ from what is asked.
+
+    Raises:
+        UsageError: the job searches under other conditions.
+    """
+    folder = folder_of(asked.directory)
+    found, _ = search_of(folder)
+    if changed := differences(found.conditions, asked.conditions):
+        raise UsageError(
+            f"the job in the queue searches with another {', '.join(changed)}",
+            remedy=f"wait for it, or rampcli cancel {folder.path}; or another run_dir=",
+        )
+    return found
 
 
 def raise_failure(resolved: Resolved) -> None:

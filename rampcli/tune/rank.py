@@ -11,6 +11,7 @@ import time
 from pathlib import Path
 
 from rampcli.lifeline import WAIT
+from rampcli.locks import SHARE_WAIT_S, hold
 from rampcli.train.stopping import StopRequest
 from rampcli.tune.trial_files import STACK_SIGNAL, TrialDirectory
 
@@ -24,12 +25,13 @@ def main() -> None:
     stop = StopRequest(exits_at_second_signal=True)
     stop.listen()
     started = time.time()
-    # Importing torch takes seconds, in which a signal may come.
-    from rampcli.tune.measure import measure_and_leave
+    with hold(trial.workers_lock, shared=True, wait_s=SHARE_WAIT_S):
+        # Importing torch takes seconds, in which a signal may come.
+        from rampcli.tune.measure import measure_and_leave
 
-    if WAIT in sys.argv and not sys.stdin.readline():
-        sys.exit(0)  # the supervisor has gone
-    measure_and_leave(trial, stop, started=started)
+        if WAIT in sys.argv and not sys.stdin.readline():
+            sys.exit(0)  # the supervisor has gone
+        measure_and_leave(trial, stop, started=started)
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ from rampcli.errors import RampcliError
 from rampcli.host_memory import count_oom_kills
 from rampcli.launch.elastic import World
 from rampcli.launch.run import describe
-from rampcli.launch.supervise import WorkersExit
+from rampcli.launch.supervise import WorkersExit, wait_for_orphans
 from rampcli.launch.worker_log import WorkerLog
 from rampcli.launch.workers import Workers
 from rampcli.lifeline import StopSignals
@@ -27,9 +27,9 @@ FITS, OUT_OF_MEMORY, THRASHES, TIMED_OUT = "fits", "out of memory", "thrashes", 
 RANK = "rampcli.tune.rank"
 """Program of a rank."""
 POLL_S = 0.1
-START_S = 120.0
+START_S = 300.0
 """Time that ranks may take to start, besides the time of the trial: Slurm may first have to end the
-ranks of the trial before."""
+ranks of the trial before, or to load a container."""
 STACKS_S = 2.0
 """Time that ranks get to write their stacks before they are killed."""
 MOST_FAULTS_PER_STEP = 10
@@ -159,16 +159,24 @@ class Trials:
         Raises:
             RampcliError: the ranks failed for another reason than memory or time.
         """
+        # Ranks that are about to end may still hold the memory of a GPU.
+        wait_for_orphans(self.run, self.signals)
         trial = self._prepare(candidate)
         log, oom_kills = WorkerLog(trial.log), count_oom_kills()
         workers = self.start(trial, World.planned(candidate.stage), trial.log)
         try:
             workers.begin_training()
-            deadline, has_started = time.monotonic() + self.effort.timeout_s + START_S, False
+            deadline, has_started = time.monotonic() + START_S, False
             while workers.exit_code() is None and self.signals.signal is None:
                 time.sleep(POLL_S)
                 if not has_started and any(trial.logs.glob("stack_*.txt")):
                     deadline, has_started = time.monotonic() + self.effort.timeout_s, True
+                if time.monotonic() > deadline and not has_started:
+                    raise RampcliError(
+                        f"no rank of the trial of {MICRO_KEY}={candidate.micro_batch_size} has"
+                        f" started within {START_S:g} s; {log.describe()}",
+                        remedy="fix what the log says",
+                    )
                 if time.monotonic() > deadline:
                     stacks = _stacks(trial, workers, candidate.stage.world_size)
                     reason = f"no result after {self.effort.timeout_s:g} s{stacks}"

@@ -83,6 +83,11 @@ class TrialDirectory(RunDirectory):
         """Output of the ranks."""
         return self.logs / "trial.log"
 
+    @property
+    def workers_lock(self) -> Path:
+        """That of the run: a run waits for ranks of trials too, whose folder may be removed."""
+        return RunDirectory(self.path.parents[1]).workers_lock
+
     def stack(self, rank: str) -> Path:
         """Returns the file to which a rank writes what it is doing."""
         return self.logs / f"stack_{rank}.txt"

@@ -11,11 +11,10 @@ from pathlib import Path
 
 from rampcli.errors import RampcliError
 from rampcli.lifeline import SUPERVISOR, WAIT, die_with_parent
-from rampcli.locks import hold
+from rampcli.locks import SHARE_WAIT_S, hold
 from rampcli.run_directory import RunDirectory
 from rampcli.train.stopping import StopRequest
 
-LOCK_S = 60.0
 STARTED = time.time()
 
 
@@ -38,7 +37,7 @@ def main() -> None:
     run = RunDirectory(Path(sys.argv[1]))
     started = max(STARTED, wait_for_turn(run)) if WAIT in sys.argv else STARTED
     try:  # a supervisor holds the lock for an instant before it starts workers
-        lock = hold(run.workers_lock, shared=True, wait_s=LOCK_S)
+        lock = hold(run.workers_lock, shared=True, wait_s=SHARE_WAIT_S)
     except RampcliError as error:
         print(error, file=sys.stderr)  # noqa: T201
         sys.exit(error.exit_code)

@@ -12,7 +12,8 @@ from rampcli.config.compose import apply_overrides
 from rampcli.config.resolve import resolve
 from rampcli.errors import RampcliError
 from rampcli.launch.observer import Observer
-from rampcli.launch.supervise import Supervisor
+from rampcli.launch.supervise import Supervisor, WorkersExit
+from rampcli.launch.worker_log import WorkerLog
 from rampcli.launch.workers import Workers, start_process, worker_environment
 from rampcli.lifeline import StopSignals
 from rampcli.locks import hold
@@ -298,3 +299,15 @@ def test_no_workers_are_started_beside_orphaned_ones(play, monkeypatch):
         error, _ = play(COMPLETE)
     assert "other workers are still training in" in error.message
     assert events(play.run, "launch") == []
+
+
+@pytest.mark.parametrize(
+    ("oom_kills", "ranks"), [(0, [1]), (1, [0, 1])], ids=["elsewhere", "on this host"]
+)
+def test_ranks_out_of_memory_are_those_that_slurm_or_the_kernel_of_this_host_tells(
+    tmp_path, oom_kills, ranks
+):
+    killed = {0: "SIGKILL", 1: "Out Of Memory", 2: "SIGSEGV"}
+    log = WorkerLog(tmp_path / "log")
+    ended = WorkersExit(exit_code=1, killed=killed, oom_kills=oom_kills, to_grow=False, log=log)
+    assert ended.ranks_out_of_memory() == ranks

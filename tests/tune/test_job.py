@@ -1,16 +1,21 @@
 """What a search that is a job of Slurm leaves in files, and what others read from them."""
 
+import json
 import os
+import sys
 
 import pytest
 
-from rampcli.errors import UsageError
+from rampcli.cli.tuning import tune
+from rampcli.errors import RampcliError, UsageError
 from rampcli.run_directory import RunDirectory
 from rampcli.tune import job
 from rampcli.tune.run import Search, folder_of
 from rampcli.tune.trial import Effort
 from run_files import chained_job
 from searches import resolved_search, trial_of
+
+EFFORT = Effort()
 
 
 @pytest.fixture
@@ -30,8 +35,8 @@ def enqueue(queue, directory, name):
     queue.write_text("\x1f".join(("7", "PENDING", name, "None", str(directory.path))) + "\x1e\n")
 
 
-def submit(resolved):
-    return job.submit(resolved, Effort(), fresh=False, exhaustive=False, report=print)
+def submit(resolved, effort=EFFORT):
+    return job.submit(resolved, effort, fresh=False, exhaustive=False, report=print)
 
 
 def test_a_command_finds_the_results_of_a_job_on_nodes_with_other_versions(resolved, monkeypatch):
@@ -41,7 +46,7 @@ def test_a_command_finds_the_results_of_a_job_on_nodes_with_other_versions(resol
         node.setattr("rampcli.tune.results.version", lambda _: "another version")
         search, _ = job.search_of(folder_of(run))
         assert search.continue_with(trial_of)
-    found = Search.of(resolved, run, Effort(), fresh=False, exhaustive=False)
+    found = Search.of(resolved, run, EFFORT, fresh=False, exhaustive=False)
     assert found.known == search.known
     assert found.known
 
@@ -65,3 +70,37 @@ def test_a_search_that_is_refused_leaves_the_files_of_the_job_that_waits(resolve
     with pytest.raises(UsageError, match="has jobs in the queue: 7"):
         submit(resolved_search(run.path, "launch=slurm", "model.hidden_size=64"))
     assert [path.read_bytes() for path in files] == before
+
+
+def test_a_job_that_dies_of_an_unforeseen_error_says_so_to_the_next_command(
+    resolved, monkeypatch, tmp_path
+):
+    submit(resolved)
+    monkeypatch.setattr(sys, "argv", ["job", str(tmp_path / "run/tune")])
+    monkeypatch.setenv("PATH", "/nowhere")  # so srun is not found
+    with pytest.raises(FileNotFoundError):
+        job.main()
+    with pytest.raises(
+        RampcliError, match=r"the job of the search failed: FileNotFoundError.*srun"
+    ):
+        job.raise_failure(resolved)
+
+
+def test_a_command_shows_the_search_of_the_job_in_the_queue_or_says_that_it_is_another(
+    resolved, tmp_path, capsys
+):
+    def show(*words):
+        asked = resolved_search(tmp_path / "run", "launch=slurm", *words)
+        options = {"fresh": False, "exhaustive": False, "as_json": True, "plot": None}
+        assert tune(asked, effort=EFFORT, **options) == 0
+        return json.loads(capsys.readouterr().out)["trials"]
+
+    submit(resolved, Effort(most_steps=1))
+    search, _ = job.search_of(folder_of(RunDirectory(resolved.run_dir)))
+    search.continue_with(lambda candidate: trial_of(candidate, times=[0.5]))
+    enqueue(tmp_path / "queue", folder_of(RunDirectory(resolved.run_dir)), "llama3_tiny.tune")
+    capsys.readouterr()
+    assert [trial["micro_batch_size"] for trial in show("optim.lr=2e-3")] == [1, 2, 4]
+    with pytest.raises(UsageError, match=r"searches with another model\.hidden_size") as refused:
+        show("model.hidden_size=64")
+    assert f"rampcli cancel {tmp_path}/run/tune" in refused.value.remedy
