@@ -73,7 +73,7 @@ def diagnose(trainer: Trainer, order: Order, pressure: Pressure) -> Diagnosis:
     deadline = time.monotonic() + order.diagnose_s
     bench = Bench(trainer, order.timed[-1], pressure)
     conditions, not_measured = conditions_of(trainer)
-    fewer = [count for count in thread_counts(trainer) if count < torch.get_num_threads()]
+    fewer = fewer_threads(trainer)
     measured = [*conditions.values(), *(Condition(threads=count) for count in fewer)]
     for condition in measured:
         bench.warm_up(condition, order.warm_up_steps)
@@ -126,11 +126,15 @@ def conditions_of(trainer: Trainer) -> tuple[dict[str, Condition], dict[str, str
     return found, missed
 
 
-def thread_counts(trainer: Trainer) -> list[int]:
-    """Returns numbers of threads that may be faster than more of them."""
+def fewer_threads(trainer: Trainer) -> list[int]:
+    """Returns the numbers of threads to compare with: half as many, a quarter, and so on to 1.
+
+    Counting processors would not tell the best number: a container may limit the time on them.
+    """
     if trainer.passes.device.type != "cpu" or trainer.config.trainer.compile:
         return []  # compiled layers keep the number of threads that they were compiled for
-    return sorted({1, torch.get_num_threads() // 2} - {0})
+    threads = torch.get_num_threads()
+    return [threads >> halvings for halvings in range(1, threads.bit_length())]
 
 
 class Bench:
