@@ -165,9 +165,10 @@ class Search:
 
     def begin(self, report: Callable[[str], None]) -> None:
         """Writes the configuration of the search, and sets the results of another one aside."""
-        if not self.known and (self.directory.path / TUNE_FILE).exists():
+        if (self.directory.path / TUNE_FILE).exists():
             changed = results.changed_conditions(self.directory, self.conditions)
-            self._set_aside(report, other=", ".join(changed))
+            if changed or not self.known:
+                self._set_aside(report, other=", ".join(changed))
         folder = folder_of(self.directory)
         self.directory.make_folder(folder.path)
         describe(folder, self.resolved, [])

@@ -133,6 +133,18 @@ def test_a_size_that_timed_out_is_tried_again_with_more_time_only(search):
     assert search(effort=Effort(timeout_s=21.0))[0][0] == tried[0]
 
 
+def test_a_search_finds_its_results_again_after_another_one(search):
+    search(until=2)
+    search("model.hidden_size=64")
+    tried, (line,) = search()
+    assert (tried, line.partition(":")[0]) == (
+        [1],
+        f"earlier results are kept in {search.path}/tune.2.json",
+    )
+    (search.path / "tune.3.json").write_text("{")
+    assert search("model.hidden_size=64") == ([], [])
+
+
 def test_fresh_results_do_not_replace_earlier_ones(search):
     search()
     tried, lines = search(fresh=True)
