@@ -13,6 +13,7 @@ import time
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import takewhile
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -224,10 +225,17 @@ class RunDirectory(OwnFolder):
 
     def set_aside(self, path: Path) -> Path:
         """Renames a file to a free name with a number, such as metrics.1.jsonl, and returns it."""
-        names = (path.with_suffix(f".{number}{path.suffix}") for number in range(1, MAX_OLD_FILES))
-        aside = next(name for name in names if not os.path.lexists(name))
+        aside = next(name for name in _names_aside(path) if not os.path.lexists(name))
         self.rename(path, aside)
         return aside
+
+    def files_aside(self, path: Path) -> list[Path]:
+        """Returns where earlier files of this name are, newest first."""
+        return list(takewhile(os.path.lexists, _names_aside(path)))[::-1]
+
+
+def _names_aside(path: Path) -> Iterator[Path]:
+    return (path.with_suffix(f".{number}{path.suffix}") for number in range(1, MAX_OLD_FILES))
 
 
 def existing_run(path: Path) -> RunDirectory:

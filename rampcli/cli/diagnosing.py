@@ -95,7 +95,7 @@ def _print(console: Console, diagnosis: Diagnosis, trial: Trial, found: list[Bot
     for part, reason in diagnosis.not_measured.items():
         say(console, f"not measured: {part}, because {reason}")
     if trial.verdict == THRASHES:
-        say(console, f"memory is short: {trial.reason}: a smaller {MICRO_KEY}")
+        say(console, f"memory is short ({trial.reason}); try a smaller {MICRO_KEY}")
     for one in found:
         say(console, one.message)
 

@@ -75,7 +75,7 @@ def _tune_here(
         complete = search.continue_with(trials.attempt, report)
     _print_search(search, console, as_json=as_json)
     if not complete and not as_json:
-        say(console, "interrupted; the same command continues with what was measured")
+        say(console, "interrupted; the same command continues and keeps what was measured")
     return search, 0 if complete else exit_code_after(trials.signals)
 
 
@@ -105,8 +105,8 @@ def estimate(resolved: Resolved, *, as_json: bool) -> None:
     print_table(console, estimate_table(resolved, sizes))
     say(
         console,
-        "estimated per rank, not measured: without the context of the GPU, buffers of communication"
-        " and fragmentation",
+        "estimated per rank, not measured; without the CUDA context, communication buffers and"
+        " fragmentation",
     )
 
 

@@ -1,4 +1,4 @@
-"""Memory of this rank: the most that it has used, signs of too little, and failed allocations."""
+"""Memory of this rank: its peak, signs that it is short, and failed allocations."""
 
 import resource
 from collections.abc import Iterator

@@ -69,7 +69,7 @@ def measure(trial: TrialDirectory, stop: StopRequest, *, started: float) -> int:
 
 
 def time_steps(trainer: Trainer, order: Order, pressure: Pressure) -> dict[int, list[float]]:
-    """Times each kind of step until its median is known well enough, or often enough.
+    """Times each kind of step until its median is precise enough or `most_steps` are timed.
 
     The steps of the largest kind come first, so that memory reaches its peak early.
 

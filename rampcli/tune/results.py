@@ -128,24 +128,27 @@ def _version_of(package: str) -> str | None:
 def read_trials(run: RunDirectory, wanted: dict[str, Any], effort: Effort) -> list[Trial]:
     """Returns the trials of an earlier search under the same conditions.
 
-    The list is empty if there are none, or if the conditions were others. It leaves out trials
-    whose outcome more steps or more time may change, as far as `effort` allows more.
+    They may have been set aside meanwhile. The list is empty if there are none. It leaves out
+    trials whose outcome more steps or more time may change, as far as `effort` allows more.
 
     Raises:
         DamagedFileError: tune.json is damaged.
     """
-    path = run.path / TUNE_FILE
-    try:
-        facts = read_json(path, TUNE, most_bytes=MOST_BYTES)
-    except FileNotFoundError:
-        return []
-    except DamagedFileError as error:
-        error.remedy = f"delete {path}, or --fresh"
-        raise
-    trials = [_trial(row, path) for row in facts["trials"]]
-    if facts["conditions"] != wanted:
-        return []
-    return [trial for trial in trials if _is_enough(trial, effort)]
+    newest = run.path / TUNE_FILE
+    for path in (newest, *run.files_aside(newest)):
+        try:
+            facts = read_json(path, TUNE, most_bytes=MOST_BYTES)
+            trials = [_trial(row, path) for row in facts["trials"]]
+        except FileNotFoundError:
+            continue
+        except DamagedFileError as error:
+            if path != newest:
+                continue
+            error.remedy = f"delete {path}, or --fresh"
+            raise
+        if facts["conditions"] == wanted:
+            return [trial for trial in trials if _is_enough(trial, effort)]
+    return []
 
 
 def _is_enough(trial: Trial, effort: Effort) -> bool:

@@ -49,7 +49,7 @@ def trials_here(resolved: Resolved, effort: Effort, *, diagnoses: bool = False) 
         check_corpora(resolved.config)
         if not launcher.runs_here:
             raise UsageError(
-                "this measures on this machine, but the run trains elsewhere",
+                "--diagnose measures on this machine, but the run trains elsewhere",
                 keys=("launch.launcher",),
                 remedy="launch=local",
             )
@@ -167,9 +167,10 @@ class Search:
 
     def begin(self, report: Callable[[str], None]) -> None:
         """Writes the configuration of the search, and sets the results of another one aside."""
-        if not self.known and (self.directory.path / TUNE_FILE).exists():
+        if (self.directory.path / TUNE_FILE).exists():
             changed = results.changed_conditions(self.directory, self.conditions)
-            self._set_aside(report, other=", ".join(changed))
+            if changed or not self.known:
+                self._set_aside(report, other=", ".join(changed))
         folder = folder_of(self.directory)
         self.directory.make_folder(folder.path)
         describe(folder, self.resolved, [])
@@ -177,7 +178,7 @@ class Search:
     def _set_aside(self, report: Callable[[str], None], *, other: str) -> None:
         """Renames tune.json, and reports its new name and under which other conditions it is."""
         aside = self.directory.set_aside(self.directory.path / TUNE_FILE)
-        why = f": they were measured with another {other}" if other else ""
+        why = f": they were measured under other conditions ({other})" if other else ""
         report(printable(f"earlier results are kept in {aside}{why}"))
 
     def next(self) -> Candidate | None:

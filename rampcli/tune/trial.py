@@ -37,7 +37,7 @@ MOST_FAULTS_PER_STEP = 10
 MOST_SWAPPED_BYTES = 2**24
 MOST_RANKS_SHOWN = 4
 DIAGNOSE_S = 120.0
-"""Longest time of a diagnosis, unless its steps take so long that few rounds need more."""
+"""A diagnosis ends after this time, but not before `FEWEST` rounds."""
 MAIN_THREAD = "Current thread"
 """Beginning of the line above the main thread's stack, innermost frame first."""
 
@@ -78,7 +78,7 @@ class Trial:
 
     @property
     def fits(self) -> bool:
-        """True if steps of this size can be taken."""
+        """True if steps of this size can be taken and memory is not short."""
         return self.verdict == FITS
 
     @property
@@ -180,7 +180,7 @@ class Trials:
                 if time.monotonic() > deadline:
                     stacks = _stacks(trial, workers, candidate.stage.world_size)
                     reason = f"no result after {self.effort.timeout_s:g} s{stacks}"
-                    timed_out = _failed(candidate, trial, TIMED_OUT, reason)
+                    timed_out = _outcome(candidate, trial, TIMED_OUT, reason)
                     return replace(timed_out, timeout_s=self.effort.timeout_s)
             if self.signals.signal is not None:
                 return None
@@ -224,9 +224,9 @@ def _judge(candidate: Candidate, trial: TrialDirectory, ended: WorkersExit) -> T
     error = state.get("error") or {}
     if ranks := ended.ranks_out_of_memory():
         killed = f"rank {ranks[0]} was killed because the host ran out of memory"
-        return _failed(candidate, trial, OUT_OF_MEMORY, killed)
+        return _outcome(candidate, trial, OUT_OF_MEMORY, killed)
     if error.get("out_of_memory"):
-        return _failed(candidate, trial, OUT_OF_MEMORY, error["message"])
+        return _outcome(candidate, trial, OUT_OF_MEMORY, error["message"])
     if ended.exit_code:
         failure = RampcliError(
             f"the trial of {MICRO_KEY}={candidate.micro_batch_size} failed: {ended.cause(state)}",
@@ -238,13 +238,15 @@ def _judge(candidate: Candidate, trial: TrialDirectory, ended: WorkersExit) -> T
     result = trial.read_result()
     reason = sign_of_thrashing(result)
     return replace(
-        _failed(candidate, trial, FITS if reason is None else THRASHES, reason),
+        _outcome(candidate, trial, FITS if reason is None else THRASHES, reason),
         medians={count: median_of(times) for count, times in result.step_s.items()},
         peak_memory_bytes=result.largest_peak_bytes,
     )
 
 
-def _failed(candidate: Candidate, trial: TrialDirectory, verdict: str, reason: str | None) -> Trial:
+def _outcome(
+    candidate: Candidate, trial: TrialDirectory, verdict: str, reason: str | None
+) -> Trial:
     """Returns the outcome of a trial without measurements."""
     stage = candidate.stage
     start = next((row for row in read_rows(trial.events) if row["event"] == "start"), {})

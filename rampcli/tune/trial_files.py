@@ -76,7 +76,7 @@ class Result:
 
 @dataclass(frozen=True, slots=True)
 class TrialDirectory(RunDirectory):
-    """A run directory with an order for its ranks and a result of theirs."""
+    """The run directory of a trial, with the order for its ranks and their result."""
 
     @property
     def log(self) -> Path:
