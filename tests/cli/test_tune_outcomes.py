@@ -7,7 +7,8 @@ import signal
 import pytest
 
 from rampcli.launch.stop_signals import STOPPING
-from rampcli.tune.trial import OUT_OF_MEMORY, Trial, Trials
+from rampcli.tune.median import Median
+from rampcli.tune.trial import FITS, OUT_OF_MEMORY, Trial, Trials
 from rampcli.tune.trial_files import Result, TrialDirectory
 
 
@@ -22,19 +23,30 @@ def tune(rampcli, monkeypatch):
     return run
 
 
-def does_not_fit(candidate):
+def outcome(candidate, verdict, medians):
+    stage = candidate.stage
     return Trial(
         micro_batch_size=candidate.micro_batch_size,
-        verdict=OUT_OF_MEMORY,
-        reason="rank 0 ran out of memory",
-        world_size=2,
-        data_parallel_size=2,
-        accumulate_grad_batches=1,
-        medians={},
+        verdict=verdict,
+        reason=None if verdict == FITS else "rank 0 ran out of memory",
+        world_size=stage.world_size,
+        data_parallel_size=stage.data_parallel_size,
+        accumulate_grad_batches=stage.accumulate_grad_batches,
+        medians=medians,
         peak_memory_bytes=None,
         device=None,
         device_name=None,
     )
+
+
+def does_not_fit(candidate):
+    return outcome(candidate, OUT_OF_MEMORY, {})
+
+
+def is_faster_if_larger(candidate):
+    step_s = 1 / candidate.micro_batch_size
+    median = Median(s=step_s, low_s=step_s, high_s=step_s, steps=6)
+    return outcome(candidate, FITS, {candidate.stage.accumulate_grad_batches: median})
 
 
 @pytest.fixture(params=STOPPING)
@@ -84,3 +96,13 @@ def test_the_times_of_the_most_steps_can_be_read_back(tune, tmp_path):
     )
     trial.write_result(result)
     assert trial.read_result() == result
+
+
+def test_the_settings_for_the_recommended_size_are_printed_last(tune):
+    ended = tune(
+        is_faster_if_larger, "model.rampup_batch_size=null", "gradient_accumulation_steps=8"
+    )
+    assert ended.stdout.endswith(
+        "train with:\n"
+        "  data.micro_batch_size=32 gradient_accumulation_steps=null model.global_batch_size=32\n"
+    )
