@@ -15,6 +15,7 @@ from rampcli.cli.jobs import print_jobs
 from rampcli.cli.pictures import check_picture, writing_picture
 from rampcli.config.layers import sources_named
 from rampcli.config.run_plan import Resolved
+from rampcli.config.same_batches import in_words, micro_batch_settings
 from rampcli.errors import RampcliError
 from rampcli.launch.launchers import launcher_of
 from rampcli.launch.run import check_corpora
@@ -25,7 +26,7 @@ from rampcli.run_directory import RunDirectory
 from rampcli.tune import job
 from rampcli.tune.run import Search, trials_here
 from rampcli.tune.search import SATURATED
-from rampcli.tune.sizes import candidates, settings_for
+from rampcli.tune.sizes import candidates
 from rampcli.tune.trial import OUT_OF_MEMORY, TIMED_OUT, Effort, Trial
 from rampcli.tune.verdict import Verdict, scaling, verdict_of
 
@@ -154,7 +155,8 @@ def _print_search(search: Search, console: Console, *, as_json: bool) -> None:
     if verdict is None:
         raise _nothing_fits(trials[0])
     if not as_json:
-        words = settings_for(search.resolved, verdict.recommended.micro_batch_size)
+        size, resolved = verdict.recommended.micro_batch_size, search.resolved
+        words = in_words(micro_batch_settings(resolved, size), resolved)
         for line in describe(verdict, words, all_fit=search.all_fit):
             say(console, line)
 
@@ -197,7 +199,7 @@ def tune_table(trials: Sequence[Trial], *, sequence_length: int) -> Table:
     return table
 
 
-def describe(verdict: Verdict, words: Sequence[str], *, all_fit: bool) -> list[str]:
+def describe(verdict: Verdict, words: str, *, all_fit: bool) -> list[str]:
     """Returns the lines below the table: what fits, what is recommended, and why.
 
     Args:
@@ -233,5 +235,5 @@ def describe(verdict: Verdict, words: Sequence[str], *, all_fit: bool) -> list[s
         *lines,
         "accumulating gradients adds no throughput: it only amortises their exchange",
         "train with:",
-        f"  {' '.join(words)}",
+        f"  {words}",
     ]

@@ -5,12 +5,12 @@ from itertools import combinations, product
 from typing import Any, get_args
 
 from rampcli.batch.division import divisors
-from rampcli.batch.plan import ACCUMULATE_KEY, GLOBAL_KEY, MICRO_KEY, SHARD_KEY
+from rampcli.batch.plan import SHARD_KEY
 from rampcli.config.layers import Entry, Layer, Precedence, stack_of
 from rampcli.config.resolve import resolve
 from rampcli.config.run_plan import Resolved
+from rampcli.config.same_batches import in_words, micro_batch_settings
 from rampcli.config.schema import ActivationCheckpointing
-from rampcli.config.settings import shown
 from rampcli.config.stage_memory import CHECKPOINTING_KEY, stage_memory
 from rampcli.errors import UsageError
 
@@ -38,7 +38,7 @@ def changes_that_fit(resolved: Resolved, usable_bytes: int) -> list[str]:
             if fits(*(choice[-1] for choice in some)):
                 found.append(next(changes for changes in product(*some) if fits(*changes)))
         if found:
-            return [" ".join(map(_in_words, changes)) for changes in found]
+            return [" ".join(in_words(change, resolved) for change in changes) for changes in found]
     return []
 
 
@@ -61,14 +61,9 @@ def _choices(resolved: Resolved) -> list[list[Change]]:
 
 def _smaller_micro_batches(resolved: Resolved) -> list[Change]:
     """Returns smaller micro batches, the largest first, with what keeps the batch as it is."""
-    config = resolved.config
     largest = max(stage.micro_batch_size for stage in resolved.plan.stages)
-    pinned: dict[str, Any] = {}
-    if config.trainer.accumulate_grad_batches is not None:
-        pinned[ACCUMULATE_KEY] = None
-    if config.model.global_batch_size is None:
-        pinned[GLOBAL_KEY] = resolved.plan.global_batch_size
-    return [{MICRO_KEY: size, **pinned} for size in reversed(divisors(largest, most=largest - 1))]
+    smaller = reversed(divisors(largest, most=largest - 1))
+    return [micro_batch_settings(resolved, size) for size in smaller]
 
 
 def _with(resolved: Resolved, changes: Sequence[Change]) -> Resolved | None:
@@ -90,7 +85,3 @@ def _fits(resolved: Resolved, changes: Sequence[Change], usable_bytes: int) -> b
     return changed is not None and all(
         stage_memory(changed, stage).peak_bytes <= usable_bytes for stage in changed.plan.stages
     )
-
-
-def _in_words(change: Change) -> str:
-    return " ".join(f"{key}={shown(value)}" for key, value in change.items())

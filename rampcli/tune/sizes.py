@@ -5,15 +5,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rampcli.batch.dialects.maxtext import ACCUMULATION
-from rampcli.batch.dialects.spellings import SPELLINGS
 from rampcli.batch.division import divisors
-from rampcli.batch.per_device import PER_DEVICE
 from rampcli.batch.plan import ACCUMULATE_KEY, GLOBAL_KEY, MICRO_KEY, NUM_NODES_KEY
 from rampcli.batch.ramp import RAMP_KEY
 from rampcli.batch.step_schedule import SCHEDULE_KEY
 from rampcli.batch.training_plan import StagePlan, TrainingPlan
-from rampcli.config.layers import Entry, Layer, Precedence, Stack, stack_of
+from rampcli.config.layers import Entry, Layer, Precedence, stack_of
 from rampcli.config.run_plan import Resolved, run_plan
 from rampcli.config.schema import Config
 from rampcli.errors import UsageError
@@ -66,30 +63,6 @@ def candidates(resolved: Resolved) -> list[Candidate]:
 
 def _batches(plan: TrainingPlan) -> list[int]:
     return [stage.global_batch_size for stage in plan.stages]
-
-
-def settings_for(resolved: Resolved, size: int) -> list[str]:
-    """Returns the settings that give a run a micro batch size and leave its batches as they are.
-
-    They take the place of the run's own words for the same settings, and so use their spellings.
-    """
-    config, stack = resolved.config, stack_of(resolved.config)
-    values = {MICRO_KEY: str(size)}
-    if size != resolved.plan.micro_batch.size:
-        accumulates = config.trainer.accumulate_grad_batches is not None
-        by_accumulation = accumulates and stack.entry(GLOBAL_KEY).by in (PER_DEVICE, ACCUMULATION)
-        is_derived = config.model.global_batch_size is None or by_accumulation
-        if accumulates:
-            values[ACCUMULATE_KEY] = "null"
-        if is_derived and config.model.step_batch_size_schedule is None:
-            values[GLOBAL_KEY] = str(resolved.plan.global_batch_size)
-    return [f"{_word_for(key, stack)}={value}" for key, value in values.items()]
-
-
-def _word_for(key: str, stack: Stack) -> str:
-    """Returns the spelling by which a setting was set, or its key."""
-    word = stack.entry(key).by
-    return word if word is not None and SPELLINGS.get(word) == key else key
 
 
 def own_candidate(resolved: Resolved) -> Candidate:

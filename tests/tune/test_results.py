@@ -83,7 +83,7 @@ def test_results_with_other_threads_or_processors_are_not_mixed(search, monkeypa
     monkeypatch.setattr("os.sched_getaffinity", lambda _: {*range(97)})
     tried, (line,) = search()
     assert tried
-    assert "another processors" in line
+    assert "(processors)" in line
 
 
 def test_results_of_the_cpu_and_of_other_gpus_are_not_mixed(search, monkeypatch, tmp_path):
@@ -99,7 +99,7 @@ def test_results_of_the_cpu_and_of_other_gpus_are_not_mixed(search, monkeypatch,
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", gpu)
         tried, (line,) = search(auto)
         assert tried
-        assert "(gpus, trainer.accelerator)" in line
+        assert "(gpus" in line
     assert search("trainer.accelerator=gpu") == ([], [])
 
 

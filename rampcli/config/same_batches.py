@@ -1,0 +1,43 @@
+"""Settings that give a run other micro batches and leave its batches as they are."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from rampcli.batch.dialects.maxtext import ACCUMULATION
+from rampcli.batch.dialects.spellings import SPELLINGS
+from rampcli.batch.per_device import PER_DEVICE
+from rampcli.batch.plan import ACCUMULATE_KEY, GLOBAL_KEY, MICRO_KEY
+from rampcli.config.layers import Stack, stack_of
+from rampcli.config.run_plan import Resolved
+from rampcli.config.settings import shown
+
+
+def micro_batch_settings(resolved: Resolved, size: int) -> dict[str, Any]:
+    """Returns the settings, by key, that give a run a micro batch size and keep its batches."""
+    config, values = resolved.config, {MICRO_KEY: size}
+    if size == resolved.plan.micro_batch.size:
+        return values
+    accumulates = config.trainer.accumulate_grad_batches is not None
+    set_by = stack_of(config).entry(GLOBAL_KEY).by
+    is_derived = config.model.global_batch_size is None or (
+        accumulates and set_by in (PER_DEVICE, ACCUMULATION)
+    )
+    pinned: dict[str, Any] = {ACCUMULATE_KEY: None} if accumulates else {}
+    if is_derived and config.model.step_batch_size_schedule is None:
+        pinned[GLOBAL_KEY] = resolved.plan.global_batch_size
+    return values | pinned
+
+
+def in_words(values: Mapping[str, Any], resolved: Resolved) -> str:
+    """Returns settings as words of the command line.
+
+    They take the place of the run's own words for the same settings, and so use their spellings.
+    """
+    stack = stack_of(resolved.config)
+    return " ".join(f"{_word_for(key, stack)}={shown(value)}" for key, value in values.items())
+
+
+def _word_for(key: str, stack: Stack) -> str:
+    """Returns the spelling by which a setting was set, or its key."""
+    word = stack.entry(key).by
+    return word if word is not None and SPELLINGS.get(word) == key else key
