@@ -4,6 +4,7 @@ import os
 import subprocess
 from contextlib import suppress
 from functools import cache
+from itertools import takewhile
 from pathlib import Path
 
 TIMEOUT_S = 10.0
@@ -14,7 +15,9 @@ def visible_gpus() -> list[str]:
     """Returns the GPUs that a process started here may use, as in CUDA_VISIBLE_DEVICES."""
     chosen = os.environ.get("CUDA_VISIBLE_DEVICES")
     if chosen is not None:
-        return [name for name in chosen.split(",") if name.strip()]
+        names = [name.strip() for name in chosen.split(",")]
+        # As in CUDA, an index such as -1 hides the GPUs from there on.
+        return list(takewhile(lambda name: name and not name.startswith("-"), names))
     return [
         str(index)
         for index in range(sum(path.name[6:].isdigit() for path in Path("/dev").glob("nvidia*")))

@@ -5,7 +5,14 @@ from rampcli.gpus import gpu_memory_bytes, visible_gpus
 
 
 @pytest.mark.parametrize(
-    ("variable", "names"), [("0,1,2", ["0", "1", "2"]), ("", []), ("GPU-ab12", ["GPU-ab12"])]
+    ("variable", "names"),
+    [
+        ("0, 1,2", ["0", "1", "2"]),
+        ("", []),
+        ("GPU-ab12", ["GPU-ab12"]),
+        ("-1", []),
+        ("2,-1,0", ["2"]),
+    ],
 )
 def test_visible_gpus_are_those_in_cuda_visible_devices(monkeypatch, variable, names):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", variable)

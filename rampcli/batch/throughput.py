@@ -152,7 +152,8 @@ def _mean_rate(weighted: Iterable[tuple[float, float]]) -> float:
 def _exchange_s(size: int, curve: Mapping[int, float]) -> float:
     """Returns the part of a step's time that does not grow with its micro batches.
 
-    Times of a step are in units of the time in which a GPU processes one sample per token/s.
+    A step takes `size * count / rate`. This leaves out the tokens of a sample, which are the same
+    in all points.
     """
     (first, *_, last), (rate, *_, last_rate) = list(curve), list(curve.values())
     began_s, ended_s = size * first / rate, size * last / last_rate
@@ -176,7 +177,7 @@ def _extend(size: int, count: int, curve: Mapping[int, float], exchange_s: float
 def _cumulate(
     table: Sequence[Sequence[float]], choose: Callable[[float, float], float]
 ) -> list[list[float]]:
-    """Returns at each place what `choose` makes of all values up to its row and column."""
+    """Returns a table of `choose` over all values up to the same row and column."""
     rows = [accumulate(row, choose) for row in table]
     columns = [accumulate(column, choose) for column in zip(*rows, strict=True)]
     return [list(row) for row in zip(*columns, strict=True)]
@@ -191,11 +192,11 @@ def parse_points(text: str) -> dict[Size, float]:
 
     An entry is MICRO_BATCH_SIZExMICRO_BATCHES:TOKENS_PER_SECOND, such as `8x1:14000`: samples per
     micro batch, micro batches per rank and step, and tokens per second per GPU. Without the size,
-    as in `1:9000 4:11500`, all entries are for one micro batch size, whichever that is; it is 1
-    in the result, where a rate holds for every size.
+    as in `1:9000 4:11500`, the rates are for the run's only micro batch size. The result gives that
+    size as 1, and its rates apply to every size.
 
     Raises:
-        UsageError: an entry has another form than the first, or two entries have the same sizes.
+        UsageError: there are no entries or too many, or one is malformed or repeated.
     """
     points: dict[Size, float] = {}
     words = text.replace(",", " ").split()

@@ -11,7 +11,8 @@ from rich.table import Table
 from rampcli.batch.plan import MICRO_KEY
 from rampcli.cli.console import build_console, print_table, say
 from rampcli.config.run_plan import Resolved
-from rampcli.errors import EXIT_CTRL_C, RampcliError
+from rampcli.errors import RampcliError
+from rampcli.launch.stop_signals import exit_code_after
 from rampcli.report.tables import build_table
 from rampcli.tune.bottleneck import Bottleneck, bottlenecks
 from rampcli.tune.diagnosis import Diagnosis, Part, read_diagnosis
@@ -46,7 +47,7 @@ def diagnose(resolved: Resolved, *, effort: Effort, as_json: bool) -> int:
         if trial is None:
             if not as_json:
                 say(console, "interrupted")
-            return EXIT_CTRL_C
+            return exit_code_after(trials.signals)
         if trial.verdict in REMEDIES:
             raise RampcliError(
                 f"{MICRO_KEY}={trial.micro_batch_size}: {trial.verdict} ({trial.reason})",
@@ -94,7 +95,7 @@ def _print(console: Console, diagnosis: Diagnosis, trial: Trial, found: list[Bot
     for part, reason in diagnosis.not_measured.items():
         say(console, f"not measured: {part}, because {reason}")
     if trial.verdict == THRASHES:
-        say(console, f"memory is short: {trial.reason}: a smaller {MICRO_KEY}")
+        say(console, f"memory is short ({trial.reason}); try a smaller {MICRO_KEY}")
     for one in found:
         say(console, one.message)
 

@@ -34,7 +34,7 @@ def check_picture(path: Path) -> None:
 
 @contextmanager
 def writing_picture(path: Path) -> Iterator[None]:
-    """Makes errors of a block that writes a picture understood.
+    """Turns an OSError of a block that writes a picture into a UsageError.
 
     Raises:
         UsageError: as `check_picture`, or the file cannot be written.
@@ -43,4 +43,6 @@ def writing_picture(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise UsageError(f"--plot {path}: {error.strerror}", remedy="--plot plan.svg") from error
+        raise UsageError(
+            f"--plot {path}: {error.strerror or error}", remedy="--plot plan.svg"
+        ) from error

@@ -97,7 +97,7 @@ def _check_curves(variants: Sequence[Resolved]) -> None:
     """Checks that plans with different micro batch sizes have a throughput for each.
 
     Raises:
-        UsageError: `rampup.efficiency` has none.
+        UsageError: `rampup.efficiency` names no micro batch sizes, and the plans have several.
     """
     sizes = [stage.micro_batch_size for variant in variants for stage in variant.plan.stages]
     for variant in variants:

@@ -16,7 +16,7 @@ def tune(
     config_dir: ConfigDir = None,
     exhaustive: Annotated[
         bool,
-        typer.Option("--exhaustive", help="Try every size, from 1 to the first that does not fit."),
+        typer.Option("--exhaustive", help="Try every size up to the first that does not fit."),
     ] = False,
     estimate: Annotated[
         bool, typer.Option("--estimate", help="Estimate the memory of each size. Start nothing.")
@@ -24,7 +24,9 @@ def tune(
     fresh: Annotated[
         bool, typer.Option("--fresh", help="Measure again what was measured before.")
     ] = False,
-    steps: Annotated[int, typer.Option(min=1, help="Most steps to time for each size.")] = 100,
+    steps: Annotated[
+        int, typer.Option(min=1, max=10_000, help="Most steps to time for each size.")
+    ] = 100,
     timeout: Annotated[
         float, typer.Option(min=1.0, metavar="SECONDS", help="Time limit of each trial.")
     ] = 600.0,

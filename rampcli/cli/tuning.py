@@ -15,16 +15,17 @@ from rampcli.cli.jobs import print_jobs
 from rampcli.cli.pictures import check_picture, writing_picture
 from rampcli.config.layers import sources_named
 from rampcli.config.run_plan import Resolved
-from rampcli.errors import EXIT_CTRL_C, RampcliError
+from rampcli.errors import RampcliError
 from rampcli.launch.launchers import launcher_of
 from rampcli.launch.run import check_corpora
+from rampcli.launch.stop_signals import exit_code_after
 from rampcli.report.memory import estimate_table, estimates
 from rampcli.report.tables import build_table
 from rampcli.run_directory import RunDirectory
 from rampcli.tune import job
 from rampcli.tune.run import Search, trials_here
 from rampcli.tune.search import SATURATED
-from rampcli.tune.sizes import candidates
+from rampcli.tune.sizes import candidates, settings_for
 from rampcli.tune.trial import OUT_OF_MEMORY, TIMED_OUT, Effort, Trial
 from rampcli.tune.verdict import Verdict, scaling, verdict_of
 
@@ -58,8 +59,8 @@ def tune(
     search, code = search_with(
         resolved, effort=effort, fresh=fresh, exhaustive=exhaustive, as_json=as_json
     )
-    if plot is not None:
-        draw(search, plot)
+    if plot is not None and not draw(search, plot) and not as_json:
+        say(build_console(), "nothing to plot yet")
     return code
 
 
@@ -74,22 +75,24 @@ def _tune_here(
         complete = search.continue_with(trials.attempt, report)
     _print_search(search, console, as_json=as_json)
     if not complete and not as_json:
-        say(console, "interrupted; the same command continues with what was measured")
-    return search, 0 if complete else EXIT_CTRL_C
+        say(console, "interrupted; the same command continues and keeps what was measured")
+    return search, 0 if complete else exit_code_after(trials.signals)
 
 
-def draw(search: Search, path: Path) -> None:
-    """Writes a picture of what a search has found.
+def draw(search: Search, path: Path) -> bool:
+    """Writes a picture of what a search has found. Returns False if no size fits so far.
 
     Raises:
         UsageError: as `writing_picture`.
     """
     verdict = verdict_of(search.outcomes())
-    if verdict is not None:
-        with writing_picture(path):
-            from rampcli.tune.plots import plot_search
+    if verdict is None:
+        return False
+    with writing_picture(path):
+        from rampcli.tune.plots import plot_search
 
-            plot_search(search.outcomes(), verdict, path, title=search.resolved.config.name)
+        plot_search(search.outcomes(), verdict, path, title=search.resolved.config.name)
+    return True
 
 
 def estimate(resolved: Resolved, *, as_json: bool) -> None:
@@ -102,8 +105,8 @@ def estimate(resolved: Resolved, *, as_json: bool) -> None:
     print_table(console, estimate_table(resolved, sizes))
     say(
         console,
-        "estimated per rank, not measured: without the context of the GPU, buffers of communication"
-        " and fragmentation",
+        "estimated per rank, not measured; without the CUDA context, communication buffers and"
+        " fragmentation",
     )
 
 
@@ -142,8 +145,7 @@ def _print_search(search: Search, console: Console, *, as_json: bool) -> None:
     trials = search.outcomes()
     if as_json:
         typer.echo(json.dumps(search.to_json(), indent=1))
-        return
-    if trials:
+    elif trials:
         sequence_length = search.resolved.plan.sequence_length
         print_table(console, tune_table(trials, sequence_length=sequence_length))
     if search.next() is not None:
@@ -151,8 +153,10 @@ def _print_search(search: Search, console: Console, *, as_json: bool) -> None:
     verdict = verdict_of(trials)
     if verdict is None:
         raise _nothing_fits(trials[0])
-    for line in describe(verdict, all_fit=search.all_fit):
-        say(console, line)
+    if not as_json:
+        words = settings_for(search.resolved, verdict.recommended.micro_batch_size)
+        for line in describe(verdict, words, all_fit=search.all_fit):
+            say(console, line)
 
 
 def _nothing_fits(smallest: Trial) -> RampcliError:
@@ -193,11 +197,12 @@ def tune_table(trials: Sequence[Trial], *, sequence_length: int) -> Table:
     return table
 
 
-def describe(verdict: Verdict, *, all_fit: bool) -> list[str]:
+def describe(verdict: Verdict, words: Sequence[str], *, all_fit: bool) -> list[str]:
     """Returns the lines below the table: what fits, what is recommended, and why.
 
     Args:
         verdict: what was found.
+        words: settings that give the run the recommended size.
         all_fit: the largest size that divides the batch fits.
     """
     largest, recommended = (
@@ -228,5 +233,5 @@ def describe(verdict: Verdict, *, all_fit: bool) -> list[str]:
         *lines,
         "accumulating gradients adds no throughput: it only amortises their exchange",
         "train with:",
-        f"  {MICRO_KEY}={recommended}",
+        f"  {' '.join(words)}",
     ]

@@ -3,6 +3,12 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+SENDS_IN_FLIGHT = 2
+"""Sends of a direction that a rank of the interleaved schedule does not wait for."""
+RECEIVED_EARLY = 3
+"""Inputs and gradients that a rank of the interleaved schedule has received, or is receiving, for
+its next passes."""
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Flight:
@@ -11,12 +17,13 @@ class Flight:
     Attributes:
         passes: forward passes through a part of the model that wait for their backward pass.
         held: share of the parts that hold gradients of earlier micro batches, from 0 to 1.
-        sent: hidden states and their gradients that are kept after they were sent.
+        exchanged: outputs of these passes, and what the rank is sending and has received early.
+            Each is as large as the hidden states.
     """
 
     passes: int
     held: float
-    sent: float = 0.0
+    exchanged: float = 0.0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -35,11 +42,6 @@ class PipelineSchedule:
     parts: int
     micro_batches: int
 
-    @property
-    def neighbours(self) -> int:
-        """Stages before and after this rank's parts. Each sends it one tensor per micro batch."""
-        return self._preceding + self._following
-
     def flights(self) -> Iterator[Flight]:
         """Yields the points where most passes are in flight, and where more gradients are held."""
         total, per_round = self.micro_batches * self.parts, self._micro_batches_per_round
@@ -52,7 +54,7 @@ class PipelineSchedule:
             yield Flight(
                 passes=passes,
                 held=parts_with_gradients / self.parts,
-                sent=self._sent(forwards=passes + backward - 1, backwards=backward - 1),
+                exchanged=self._exchanged(passes),
             )
 
     @property
@@ -78,8 +80,9 @@ class PipelineSchedule:
         # With fewer micro batches than ranks, all forward passes come first (GPipe).
         return self.micro_batches if self.micro_batches < self.ranks else later + 1
 
-    def _sent(self, *, forwards: int, backwards: int) -> float:
-        """Returns the number of hidden states and gradients that are kept after some passes."""
-        if self.parts > 1:  # to the end of the step
-            return (self._following * forwards + self._preceding * backwards) / self.parts
-        return self._following * (min(forwards, self._most_in_flight) + 1) + self._preceding
+    def _exchanged(self, passes: int) -> float:
+        """Returns the number of hidden states and gradients that passes in flight exchange."""
+        outputs = passes * self._following / self.parts
+        if self.parts > 1:
+            return outputs + RECEIVED_EARLY + SENDS_IN_FLIGHT
+        return outputs + self._following + self._preceding  # one gradient received, one sent

@@ -6,73 +6,24 @@ The terms follow `rampcli.models` and `rampcli.parallel` operation by operation.
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from rampcli.config.model_size import head_size_of
+from rampcli.config.model_size import (
+    Shape,
+    groups_of,
+    head_size_of,
+    input_matrices_of,
+    layer_shapes,
+    other_shapes,
+)
 from rampcli.config.schema import Config, ModelConfig
 
 FP32 = 4
 NUMBER_BYTES = {"fp32": 4, "bf16": 2}
 """Bytes per number of the forward and backward pass, by `trainer.precision`."""
 
-Shape = tuple[int, int]
-"""Rows and columns of a weight. A vector has one column."""
-
-
-def layer_shapes(model: ModelConfig, *, tensor: int) -> list[Shape]:
-    """Returns the shapes of a layer's weights on one of `tensor` tensor-parallel ranks."""
-    width, head_size = model.hidden_size, head_size_of(model)
-    inner, queries = model.ffn_hidden_size // tensor, _heads(model) * head_size // tensor
-    groups = _groups(model) * head_size // tensor
-    rows = [queries, groups, groups, *[inner] * _input_matrices(model)]
-    shapes = [*((each, width) for each in rows), (width, queries), (width, inner)]
-    shapes += [(width, 1)] * 2 * _vectors_per_norm(model)
-    if model.bias:
-        shapes += [(each, 1) for each in (*rows, width, width)]
-    if model.qk_norm:
-        shapes += [(head_size, 1)] * 2
-    return shapes
-
-
-def _remaining_shapes(config: Config, *, tensor: int, is_first: bool, is_last: bool) -> list[Shape]:
-    """Returns the shapes of the weights outside the layers, in a pipeline stage.
-
-    Args:
-        config: the configuration.
-        tensor: number of tensor-parallel ranks.
-        is_first: whether the stage embeds tokens.
-        is_last: whether the stage computes the loss.
-    """
-    model, shapes = config.model, []
-    vocabulary = (model.vocab_size // tensor, model.hidden_size)
-    if is_first or (is_last and model.tie_embeddings):
-        shapes.append(vocabulary)
-    if is_first and model.position_embedding == "learned":
-        shapes.append((config.data.sequence_length, model.hidden_size // tensor))
-    if is_last:
-        shapes += [(model.hidden_size, 1)] * _vectors_per_norm(model)
-        if not model.tie_embeddings:
-            shapes.append(vocabulary)
-    return shapes
-
 
 def _count(shapes: Iterable[Shape], *, shards: int = 1) -> int:
     """Returns the numbers in a rank's shards of weights: rows are divided, rounded up."""
     return sum(-(-rows // shards) * columns for rows, columns in shapes)
-
-
-def _heads(model: ModelConfig) -> int:
-    return model.num_attention_heads
-
-
-def _groups(model: ModelConfig) -> int:
-    return model.num_query_groups or model.num_attention_heads
-
-
-def _input_matrices(model: ModelConfig) -> int:
-    return 2 if model.activation == "swiglu" else 1
-
-
-def _vectors_per_norm(model: ModelConfig) -> int:
-    return 2 if model.normalization == "layernorm" else 1
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -99,8 +50,9 @@ class RankWeights:
         parallel = config.parallel
         tensor, stages = parallel.tensor_parallel_size, parallel.pipeline_parallel_size
         layer = layer_shapes(config.model, tensor=tensor)
-        rest = _remaining_shapes(
-            config,
+        rest = other_shapes(
+            config.model,
+            sequence_length=config.data.sequence_length,
             tensor=tensor,
             is_first=pipeline_rank == 0,
             is_last=pipeline_rank == stages - 1,
@@ -122,7 +74,7 @@ class RankWeights:
 
     @property
     def shard(self) -> int:
-        """Those of them that the rank owns."""
+        """Weights in the rank's shards."""
         return self.layers * self.layer_shard + self.rest_shard
 
 
@@ -189,10 +141,10 @@ def layer_memory(config: Config, part: MicroBatchPart) -> LayerMemory:
     """Returns what a micro batch takes in one layer."""
     model, size = config.model, part.number_bytes
     queries, keys = _widths(model, part)
-    inner = part.tokens * model.ffn_hidden_size // part.tensor * _input_matrices(model) * size
+    inner = part.tokens * model.ffn_hidden_size // part.tensor * input_matrices_of(model) * size
     hidden, gathered = part.hidden_bytes(model), part.gathered_bytes(model)
     # Of each head and token, the logarithm of the softmax's denominator in fp32.
-    scores = FP32 * part.tokens * _heads(model) // part.tensor
+    scores = FP32 * part.tokens * model.num_attention_heads // part.tensor
     output = queries * size + scores
     attention = norm_bytes(model, part) + gathered + output + _attention_inputs(config, part)
     if model.qk_norm:
@@ -229,7 +181,9 @@ def _rms_norm_bytes(part: MicroBatchPart, *, numbers: int, size: int) -> int:
 def _widths(model: ModelConfig, part: MicroBatchPart) -> tuple[int, int]:
     """Returns how many numbers a rank's queries have, and its keys."""
     numbers = part.tokens * head_size_of(model)
-    return numbers * _heads(model) // part.tensor, numbers * _groups(model) // part.tensor
+    return numbers * model.num_attention_heads // part.tensor, numbers * groups_of(
+        model
+    ) // part.tensor
 
 
 def _attention_inputs(config: Config, part: MicroBatchPart) -> int:

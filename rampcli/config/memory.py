@@ -16,10 +16,9 @@ from rampcli.config.layer_memory import (
     MicroBatchPart,
     RankWeights,
     layer_memory,
-    layer_shapes,
     norm_bytes,
 )
-from rampcli.config.model_size import STATES_PER_WEIGHT, head_size_of
+from rampcli.config.model_size import STATES_PER_WEIGHT, head_size_of, layer_shapes
 from rampcli.config.schema import Config
 
 TOKENS_AT_ONCE = {"cpu": 256, "gpu": 2048}
@@ -213,9 +212,7 @@ class _Rank:
             held = self.weights.whole if whole else self.shard_copies * self.weights.shard
             gradients = flight.held * FP32 * held
         if self.is_piped:
-            # Torch allocates what a rank receives in a step before the step starts.
-            exchanged = self.schedule.neighbours * self.micro_batches + flight.sent
-            activations = exchanged * self.part.hidden_bytes(self.model)
+            activations = flight.exchanged * self.part.hidden_bytes(self.model)
             activations += (flight.passes - 1) * self.layers * self.layer.kept
         return {"gathered": gathered, "gradients": gradients, "activations": activations}
 

@@ -1,5 +1,7 @@
 """Computes the size of a model from its settings, without building it."""
 
+from collections.abc import Iterable
+
 from rampcli.config.schema import Config, ModelConfig
 
 BYTES_PER_NUMBER = 4
@@ -7,45 +9,84 @@ BYTES_PER_NUMBER = 4
 STATES_PER_WEIGHT = 2
 """Optimiser states that AdamW keeps. Muon keeps one per weight of the layers' matrices."""
 
+Shape = tuple[int, int]
+"""Rows and columns of a weight. A vector has one column."""
+
 
 def head_size_of(model: ModelConfig) -> int:
     """Returns the width of an attention head."""
     return model.head_size or model.hidden_size // model.num_attention_heads
 
 
-def count_parameters(model: ModelConfig, *, sequence_length: int) -> int:
-    """Returns the number of parameters of the decoder."""
-    width, head_size = model.hidden_size, head_size_of(model)
-    query_key_value = _query_key_value(model)
-    norm = width * (2 if model.normalization == "layernorm" else 1)
-    biases = query_key_value + width + _input_matrices(model) * model.ffn_hidden_size + width
-    layer = (
-        _matrices(model)
-        + 2 * norm
-        + (biases if model.bias else 0)
-        + (2 * head_size if model.qk_norm else 0)
-    )
-    embeddings = model.vocab_size * width * (1 if model.tie_embeddings else 2)
-    positions = sequence_length * width if model.position_embedding == "learned" else 0
-    return model.num_layers * layer + norm + embeddings + positions
+def groups_of(model: ModelConfig) -> int:
+    """Returns the number of key and value heads."""
+    return model.num_query_groups or model.num_attention_heads
 
 
-def _query_key_value(model: ModelConfig) -> int:
-    """Returns the width of a token's query, key and value vectors together."""
-    return (
-        model.num_attention_heads + 2 * (model.num_query_groups or model.num_attention_heads)
-    ) * head_size_of(model)
-
-
-def _input_matrices(model: ModelConfig) -> int:
+def input_matrices_of(model: ModelConfig) -> int:
     """Returns the number of input projections of a feed-forward layer. SwiGLU has a gate."""
     return 2 if model.activation == "swiglu" else 1
 
 
-def _matrices(model: ModelConfig) -> int:
-    """Returns the number of weights in the matrices of a layer."""
-    attention = _query_key_value(model) + model.num_attention_heads * head_size_of(model)
-    return model.hidden_size * (attention + (_input_matrices(model) + 1) * model.ffn_hidden_size)
+def layer_shapes(model: ModelConfig, *, tensor: int = 1) -> list[Shape]:
+    """Returns the shapes of a layer's weights on one of `tensor` tensor-parallel ranks."""
+    width, head_size = model.hidden_size, head_size_of(model)
+    inner, queries = (
+        model.ffn_hidden_size // tensor,
+        model.num_attention_heads * head_size // tensor,
+    )
+    keys = groups_of(model) * head_size // tensor
+    rows = [queries, keys, keys, *[inner] * input_matrices_of(model)]
+    shapes = [*((each, width) for each in rows), (width, queries), (width, inner)]
+    shapes += [(width, 1)] * 2 * _vectors_per_norm(model)
+    if model.bias:
+        shapes += [(each, 1) for each in (*rows, width, width)]
+    if model.qk_norm:
+        shapes += [(head_size, 1)] * 2
+    return shapes
+
+
+def other_shapes(
+    model: ModelConfig,
+    *,
+    sequence_length: int,
+    tensor: int = 1,
+    is_first: bool = True,
+    is_last: bool = True,
+) -> list[Shape]:
+    """Returns the shapes of the weights outside the layers, in a pipeline stage.
+
+    Args:
+        model: settings of the model.
+        sequence_length: tokens of a sequence.
+        tensor: number of tensor-parallel ranks.
+        is_first: whether the stage embeds tokens.
+        is_last: whether the stage computes the loss.
+    """
+    shapes, vocabulary = [], (model.vocab_size // tensor, model.hidden_size)
+    if is_first or (is_last and model.tie_embeddings):
+        shapes.append(vocabulary)
+    if is_first and model.position_embedding == "learned":
+        shapes.append((sequence_length, model.hidden_size // tensor))
+    if is_last:
+        shapes += [(model.hidden_size, 1)] * _vectors_per_norm(model)
+        if not model.tie_embeddings:
+            shapes.append(vocabulary)
+    return shapes
+
+
+def _vectors_per_norm(model: ModelConfig) -> int:
+    return 2 if model.normalization == "layernorm" else 1
+
+
+def count_parameters(model: ModelConfig, *, sequence_length: int) -> int:
+    """Returns the number of parameters of the decoder."""
+    others = other_shapes(model, sequence_length=sequence_length)
+    return model.num_layers * _count(layer_shapes(model)) + _count(others)
+
+
+def _count(shapes: Iterable[Shape]) -> int:
+    return sum(rows * columns for rows, columns in shapes)
 
 
 def checkpoint_bytes(config: Config) -> int:
@@ -54,7 +95,8 @@ def checkpoint_bytes(config: Config) -> int:
         config.model, sequence_length=config.data.sequence_length
     )
     if config.optim.optimizer == "muon":
-        numbers -= config.model.num_layers * _matrices(config.model)
+        matrices = (shape for shape in layer_shapes(config.model) if shape[1] > 1)
+        numbers -= config.model.num_layers * _count(matrices)
     return BYTES_PER_NUMBER * numbers
 
 

@@ -1,6 +1,5 @@
 """Trains on this machine, which emulates all nodes of a stage."""
 
-import signal
 import socket
 import time
 from collections.abc import Sequence
@@ -10,12 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from rampcli.config.run_plan import Resolved
-from rampcli.errors import EXIT_CTRL_C, EXIT_INTERRUPTED
+from rampcli.errors import EXIT_INTERRUPTED
 from rampcli.interpreter import python_command
 from rampcli.launch.elastic import World
 from rampcli.launch.protocol import Launch, Launcher, Outcome
 from rampcli.launch.resources import gpus_needed, reserve_gpus
-from rampcli.launch.stop_signals import catch_stop_signals
+from rampcli.launch.stop_signals import catch_stop_signals, exit_code_after
 from rampcli.launch.supervise import Supervisor
 from rampcli.launch.workers import WORKER, Workers, start_process, worker_environment
 from rampcli.lifeline import LISTENER, WAIT, StopSignals
@@ -66,9 +65,8 @@ class LocalLauncher(Launcher):
 
 
 def _exit_code(state: dict[str, Any], signals: StopSignals) -> int:
-    if signals.signal == signal.SIGINT:
-        return EXIT_CTRL_C
-    return 0 if signals.signal is None and state["status"] != PREEMPTED else EXIT_INTERRUPTED
+    code = exit_code_after(signals)
+    return EXIT_INTERRUPTED if code == 0 and state["status"] == PREEMPTED else code
 
 
 class LocalWorkers(Workers):

@@ -1,4 +1,4 @@
-"""The GPUs of this machine, which of them a run may use, and processes killed for memory."""
+"""The GPUs of this machine, and which of them a run may use."""
 
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -10,9 +10,6 @@ from rampcli.errors import UsageError
 from rampcli.gpus import visible_gpus
 from rampcli.locks import hold
 from rampcli.own_folder import private_folder
-
-KERNEL_COUNTERS = Path("/proc/vmstat")
-HOST_MEMORY = Path("/proc/meminfo")
 
 
 @contextmanager
@@ -74,23 +71,3 @@ def gpus_needed(config: Config, plan: TrainingPlan) -> int:
 def gpus_in_words(gpus: int) -> str:
     """Returns "1 GPU", "2 GPUs" and so on."""
     return f"{gpus} GPU{'s' if gpus > 1 else ''}"
-
-
-def count_oom_kills() -> int:
-    """Returns how many processes the kernel of this host has killed for lack of memory.
-
-    The count is 0 outside Linux, and never rises there.
-    """
-    if not KERNEL_COUNTERS.exists():
-        return 0
-    counters = dict(line.split() for line in KERNEL_COUNTERS.read_text().splitlines())
-    return int(counters.get("oom_kill", 0))
-
-
-def available_bytes() -> int:
-    """Returns how much memory of this host processes could still take."""
-    for line in HOST_MEMORY.read_text().splitlines():
-        name, _, value = line.partition(":")
-        if name == "MemAvailable":
-            return 1024 * int(value.split()[0])
-    raise ValueError(f"{HOST_MEMORY} has no MemAvailable")

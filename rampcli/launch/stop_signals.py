@@ -4,6 +4,7 @@ import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from rampcli.errors import EXIT_CTRL_C, EXIT_INTERRUPTED
 from rampcli.lifeline import StopSignals
 
 STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP)
@@ -25,3 +26,10 @@ def catch_stop_signals() -> Iterator[StopSignals]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+def exit_code_after(signals: StopSignals) -> int:
+    """Returns the exit code of a command that has stopped in an orderly way: 0 without a signal."""
+    if signals.signal is None:
+        return 0
+    return EXIT_CTRL_C if signals.signal == signal.SIGINT else EXIT_INTERRUPTED

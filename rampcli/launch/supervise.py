@@ -15,10 +15,10 @@ from rampcli.checkpoint.manifest import complete_checkpoints, consumed_samples
 from rampcli.config.out_of_memory import out_of_memory
 from rampcli.config.run_plan import Resolved
 from rampcli.errors import EXIT_CTRL_C, RampcliError
+from rampcli.host_memory import count_oom_kills
 from rampcli.launch.elastic import Nodes, World
 from rampcli.launch.observer import Feed, Observer
 from rampcli.launch.record_failure import record_failure
-from rampcli.launch.resources import count_oom_kills
 from rampcli.launch.restarts import Restarts
 from rampcli.launch.worker_log import WorkerLog
 from rampcli.launch.workers import Workers

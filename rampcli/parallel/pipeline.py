@@ -117,18 +117,15 @@ class Pipeline:
     def _schedule(self, tokens: Tensor, *, micro_batches: int, backward: bool) -> Any:
         """Returns the schedule for this number and shape of micro batches, and keeps it."""
         # Takes more than a second to import, and runs without a pipeline do not need it.
-        from torch.distributed.pipelining import (
-            PipelineStage,
-            Schedule1F1B,
-            ScheduleGPipe,
-            ScheduleInterleaved1F1B,
-        )
+        from torch.distributed.pipelining import Schedule1F1B, ScheduleGPipe
+
+        from rampcli.parallel.stages import InterleavedSchedule, Stage
 
         key = (backward, micro_batches, tokens.shape)
         if key not in self._schedules:
             ranks, rank = self.mesh.size(), self.mesh.get_local_rank()
-            stages: list[Any] = [
-                PipelineStage(
+            stages = [
+                Stage(
                     part,
                     index * ranks + rank,
                     ranks * len(self.parts),
@@ -143,7 +140,7 @@ class Pipeline:
                 "scale_grads": False,
             }
             if len(stages) > 1:
-                self._schedules[key] = ScheduleInterleaved1F1B(stages, **options)
+                self._schedules[key] = InterleavedSchedule(stages, **options)
             elif micro_batches < ranks:  # 1F1B never reaches its steady state and equals GPipe
                 self._schedules[key] = ScheduleGPipe(stages[0], **options)
             else:

@@ -16,11 +16,9 @@ from rampcli.records import POSITIVE, RATE, read_json
 from rampcli.run_directory import RunDirectory, existing_run, read_rows
 
 SAME_KEYS = (
-    "model.num_",
-    "model.hidden_size",
-    "model.ffn_hidden_size",
-    "model.vocab_size",
+    "model.",
     "data.sequence_length",
+    "data.document_mask",
     "optim.optimizer",
     "trainer.precision",
     "trainer.compile",
@@ -28,7 +26,16 @@ SAME_KEYS = (
     "trainer.accumulate_reduce",
     "parallel.",
 )
-"""Beginnings of the keys that decide throughput: all runs must have the same values."""
+"""Beginnings of the keys that decide throughput. All runs must have the same values."""
+OTHER_KEYS = (
+    "model.init_",
+    "model.norm_epsilon",
+    "model.rotary_",
+    "model.global_batch_size",
+    "model.rampup_batch_size",
+    "model.step_batch_size_schedule",
+)
+"""Beginnings of keys among them that do not decide it."""
 WARM_UP_STEPS = 3
 """Steps at the start of a stage that are not counted, while memory and caches warm up."""
 TUNE_FILE = "tune.json"
@@ -69,7 +76,7 @@ def read_measured(paths: Sequence[Path], config: Config) -> Measured:
         config: resolved settings of the run that is planned.
 
     Raises:
-        UsageError: a folder is no run directory or has no throughput, or it is the one of another
+        UsageError: a folder is not a run directory or has no throughput, or its run had another
             model, optimiser, precision, mesh or device.
         DamagedFileError: a file is damaged.
     """
@@ -191,7 +198,8 @@ def _check_same(path: Path, theirs: Config, ours: Config) -> None:
     """Checks that an earlier run had the same settings as far as they decide throughput."""
     earlier = dict(leaves(theirs))
     for key, value in leaves(ours):
-        if key.startswith(SAME_KEYS) and earlier[key] != value:
+        decides = key.startswith(SAME_KEYS) and not key.startswith(OTHER_KEYS)
+        if decides and earlier[key] != value:
             raise UsageError(
                 f"--measured {path}: that run had {key}={shown(earlier[key])}, and this one has"
                 f" {shown(value)}",

@@ -1,12 +1,13 @@
-"""Memory of this rank: the most that it has used, signs of too little, and failed allocations."""
+"""Memory of this rank: its peak, signs that it is short, and failed allocations."""
 
 import resource
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 
 import torch
+
+from rampcli.host_memory import peak_resident_bytes, swapped_bytes
 
 ALLOCATION_FAILED = (
     "can't allocate memory",
@@ -18,14 +19,14 @@ ALLOCATION_FAILED = (
 """Fragments of the RuntimeErrors that torch raises if it cannot allocate memory."""
 
 
-def peak_bytes(device: torch.device) -> int:
-    """Returns the most memory that this process has held so far.
+def peak_bytes(device: torch.device) -> int | None:
+    """Returns the most memory that this process has held so far, or None if it is unknown.
 
     On a GPU, this is what torch has reserved there; on the CPU, the resident memory of the process.
     """
     if device.type == "cuda":
         return torch.cuda.max_memory_reserved(device)
-    return _status_bytes("VmHWM")
+    return peak_resident_bytes()
 
 
 @dataclass(slots=True)
@@ -33,11 +34,13 @@ class Signs:
     """Signs that memory is short.
 
     Attributes:
+        blocks: blocks that were watched.
         allocator_retries: how often a GPU's memory was full, and the allocator freed its cache.
         major_faults: pages that had to be read from the disk.
         swapped_bytes: memory that was moved to the disk.
     """
 
+    blocks: int = 0
     allocator_retries: int = 0
     major_faults: int = 0
     swapped_bytes: int = 0
@@ -60,6 +63,7 @@ class Pressure:
         before = self._now()
         yield
         after = self._now()
+        self.seen.blocks += 1
         self.seen.allocator_retries += after.allocator_retries - before.allocator_retries
         self.seen.major_faults += after.major_faults - before.major_faults
         self.seen.swapped_bytes += max(0, after.swapped_bytes - before.swapped_bytes)
@@ -75,17 +79,8 @@ class Pressure:
         return Signs(
             allocator_retries=retries,
             major_faults=resource.getrusage(resource.RUSAGE_SELF).ru_majflt,
-            swapped_bytes=_status_bytes("VmSwap"),
+            swapped_bytes=swapped_bytes(),
         )
-
-
-def _status_bytes(field: str) -> int:
-    """Returns a field of /proc/self/status that the kernel gives in kB."""
-    for line in Path("/proc/self/status").read_text().splitlines():
-        name, _, value = line.partition(":")
-        if name == field:
-            return 1024 * int(value.split()[0])
-    raise ValueError(f"/proc/self/status has no {field}")
 
 
 def is_out_of_memory(error: BaseException) -> bool:

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from rampcli.batch.plan import ACCUMULATE_KEY, GLOBAL_KEY, MICRO_KEY
+from rampcli.batch.plan import ACCUMULATE_KEY, GLOBAL_KEY, MICRO_KEY, SHARD_KEY
 from rampcli.config.schema import Config
 from rampcli.tune.diagnosis import (
     DATA,
@@ -18,9 +18,8 @@ from rampcli.tune.diagnosis import (
     Part,
 )
 
-NAMED = 0.1
+LEAST_SHARE = 0.1
 """A part of a step is a bottleneck if it certainly takes more than this share."""
-SHARD_KEY = "parallel.data_parallel_shard_size"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -37,12 +36,12 @@ class Bottleneck:
 
 
 def bottlenecks(diagnosis: Diagnosis, config: Config) -> list[Bottleneck]:
-    """Returns the bottlenecks of a step, worst first: what was measured to be faster without.
+    """Returns the parts that certainly take more than `LEAST_SHARE` of a step, largest first.
 
     Work that does not depend on the tokens comes last, because a part of it is always necessary.
     """
     parts = [*diagnosis.parts, *filter(None, [diagnosis.excess_threads])]
-    large = [part for part in parts if part.low > NAMED and part.what != TOKENS]
+    large = [part for part in parts if part.low > LEAST_SHARE and part.what != TOKENS]
     large.sort(key=lambda part: (part.what == FIXED, -part.share))
     if large:
         return [Bottleneck(what=part.what, message=_message(part, config)) for part in large]
@@ -50,10 +49,10 @@ def bottlenecks(diagnosis: Diagnosis, config: Config) -> list[Bottleneck]:
 
 
 def _no_bottleneck(diagnosis: Diagnosis) -> str:
-    if not diagnosis.is_precise(spread=NAMED):
+    if not diagnosis.is_precise(spread=LEAST_SHARE):
         return (
-            "no bottleneck was found, but times vary too much to exclude one: an idle machine, or"
-            " more --steps"
+            "no bottleneck was found, but times vary too much to exclude one: measure on an idle"
+            " machine"
         )
     computing = sum(part.share for part in diagnosis.parts if part.what in (FIXED, TOKENS))
     return (
@@ -88,7 +87,7 @@ REMEDIES: dict[str, Callable[[Config], str]] = {
         f"a smaller {SHARD_KEY}, such as the devices of a node, or 1 for none; or raise {MICRO_KEY}"
     ),
     WAITING: lambda _: (
-        "other programs on some ranks' processors, or fewer processes per host (trainer.devices)"
+        "stop other programs on these hosts, or use fewer processes per host (trainer.devices)"
     ),
     NEIGHBOURS: lambda _: (
         "fewer processes per host (trainer.devices), or fewer threads each (OMP_NUM_THREADS)"

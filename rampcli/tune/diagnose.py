@@ -30,7 +30,7 @@ from rampcli.tune.diagnosis import (
     WAITING,
     Diagnosis,
 )
-from rampcli.tune.exchange import Exchange, why_everything_stays, why_gradients_stay
+from rampcli.tune.exchange import Exchange, why_gradients_need_exchange, why_step_needs_all_ranks
 from rampcli.tune.median import FEWEST
 from rampcli.tune.trial_files import Order
 
@@ -40,12 +40,12 @@ MOST_STEPS_IN_ROW = 20
 FEW_TOKENS = 8
 """Tokens of a micro batch that stands for one without tokens."""
 FIRST_BATCHES = 2**20
-"""The first batch is one of these. A second diagnosis finds others than the page cache holds."""
+"""A diagnosis starts at one of this many batches. So a second one reads uncached batches."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Condition:
-    """What a step is taken with and without.
+    """The parts of a step that are active while it is timed.
 
     Attributes:
         reads: it reads its samples; otherwise, it takes those of an earlier step.
@@ -67,13 +67,13 @@ class Condition:
 def diagnose(trainer: Trainer, order: Order, pressure: Pressure) -> Diagnosis:
     """Times steps under all conditions in turn, round by round, until the differences are known.
 
-    What else happens on the machine thus hits all conditions alike.
+    Other load on the machine thus affects all conditions alike.
     """
     assert order.diagnose_s is not None
     deadline = time.monotonic() + order.diagnose_s
     bench = Bench(trainer, order.timed[-1], pressure)
     conditions, not_measured = conditions_of(trainer)
-    fewer = [count for count in thread_counts(trainer) if count < torch.get_num_threads()]
+    fewer = fewer_threads(trainer)
     measured = [*conditions.values(), *(Condition(threads=count) for count in fewer)]
     for condition in measured:
         bench.warm_up(condition, order.warm_up_steps)
@@ -101,18 +101,18 @@ def _is_enough(diagnosis: Diagnosis, order: Order, deadline: float) -> bool:
 
 
 def conditions_of(trainer: Trainer) -> tuple[dict[str, Condition], dict[str, str]]:
-    """Returns the conditions to measure, and why the parts of a step that they miss are not."""
+    """Returns the conditions to measure, and why some parts of a step cannot be measured."""
     meshes = trainer.passes.meshes
     found = {AS_IS: Condition(reads=True), IN_MEMORY: Condition()}
     missed: dict[str, str] = {}
     if dist.get_world_size() > 1:
-        if reason := why_gradients_stay(meshes):
+        if reason := why_gradients_need_exchange(meshes):
             missed[GRADIENTS] = reason
         else:
             found[NO_GRADIENTS] = Condition(gradients=False)
             if meshes.weights[SHARD].size() > 1:
                 found[NO_WEIGHTS] = Condition(gradients=False, weights=False)
-        if reason := why_everything_stays(meshes):
+        if reason := why_step_needs_all_ranks(meshes):
             missed |= {WAITING: reason, NEIGHBOURS: reason}
         else:
             found[NO_EXCHANGE] = Condition(gradients=False, weights=False, sums=False)
@@ -126,11 +126,15 @@ def conditions_of(trainer: Trainer) -> tuple[dict[str, Condition], dict[str, str
     return found, missed
 
 
-def thread_counts(trainer: Trainer) -> list[int]:
-    """Returns numbers of threads that may be faster than more of them."""
+def fewer_threads(trainer: Trainer) -> list[int]:
+    """Returns the numbers of threads to compare with: half as many, a quarter, and so on to 1.
+
+    Counting processors would not tell the best number: a container may limit the time on them.
+    """
     if trainer.passes.device.type != "cpu" or trainer.config.trainer.compile:
         return []  # compiled layers keep the number of threads that they were compiled for
-    return sorted({1, torch.get_num_threads() // 2} - {0})
+    threads = torch.get_num_threads()
+    return [threads >> halvings for halvings in range(1, threads.bit_length())]
 
 
 class Bench:
@@ -166,7 +170,7 @@ class Bench:
         self.batch = self._read()
 
     def warm_up(self, condition: Condition, steps: int) -> None:
-        """Takes steps whose times do not count. With those that read, chooses the steps in a row.
+        """Takes steps that are not timed. Those that read also decide how many are taken in a row.
 
         A batch is measured in memory after it was read.
         """
@@ -178,7 +182,7 @@ class Bench:
             self.in_row = broadcast_from_rank_0(wanted)
 
     def seconds_of(self, condition: Condition) -> float:
-        """Returns the mean time of a step. On the ranks that wait for rank 0, this means nothing.
+        """Returns the mean time of a step. Ranks that wait for rank 0 return 0.
 
         The first of the steps in a row does not count: it meets threads and gradients of another
         condition, and reads without having read ahead.

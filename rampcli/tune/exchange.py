@@ -23,7 +23,7 @@ class Exchange:
     """The exchange between the data-parallel ranks, which can be switched off.
 
     Attributes:
-        gathers_weights: whether gathered weights are those of the other ranks.
+        gathers_weights: whether weights are gathered from the other ranks.
         reduces_gradients: whether gradients are reduced over the ranks.
     """
 
@@ -59,7 +59,7 @@ class Exchange:
             self.gathers_weights = True
 
     def fill_gradients(self) -> None:
-        """Gives the optimisers gradients, if replicas reduce none. Call it before each step."""
+        """Sets zero gradients if they are not reduced over replicas. Call it before each step."""
         if self.reduces_gradients or not self._replicated:
             return
         parameters = [weight for part in self.passes.parts for weight in part.parameters()]
@@ -128,7 +128,7 @@ def sharded_modules(parts: Sequence[Decoder]) -> list[FSDPModule]:
     return [module for part in parts for module in part.modules() if isinstance(module, FSDPModule)]
 
 
-def why_gradients_stay(meshes: Meshes) -> str | None:
+def why_gradients_need_exchange(meshes: Meshes) -> str | None:
     """Returns why the exchange of gradients cannot be switched off, or None if it can."""
     replicas, shards = meshes.weights[REPLICATE].size(), meshes.weights[SHARD].size()
     if replicas * shards == 1:
@@ -138,9 +138,9 @@ def why_gradients_stay(meshes: Meshes) -> str | None:
     return None
 
 
-def why_everything_stays(meshes: Meshes) -> str | None:
+def why_step_needs_all_ranks(meshes: Meshes) -> str | None:
     """Returns why a rank cannot take a step without the others, or None if it can."""
     for axis in (PIPELINE, TENSOR, CONTEXT):
         if meshes.size(axis) > 1:
             return f"{axis} parallelism needs the other ranks"
-    return why_gradients_stay(meshes)
+    return why_gradients_need_exchange(meshes)

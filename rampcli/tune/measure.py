@@ -69,17 +69,21 @@ def measure(trial: TrialDirectory, stop: StopRequest, *, started: float) -> int:
 
 
 def time_steps(trainer: Trainer, order: Order, pressure: Pressure) -> dict[int, list[float]]:
-    """Times each kind of step until its median is known well enough, or often enough.
+    """Times each kind of step until its median is precise enough or `most_steps` are timed.
 
     The steps of the largest kind come first, so that memory reaches its peak early.
+
+    Args:
+        trainer: what takes the steps.
+        order: what to time.
+        pressure: counts signs that memory is short in the steps that are timed, of all kinds.
     """
     trainer.observers.at_start(trainer.state)
     trainer.compile()
     step_s: dict[int, list[float]] = {}
     for accumulate in sorted(order.timed, reverse=True):
         for _ in range(order.warm_up_steps):
-            take_step(trainer, accumulate, pressure)
-        pressure.forget()
+            take_step(trainer, accumulate, Pressure(pressure.device))
         times: list[float] = []
         step_s[accumulate] = times
         while not broadcast_from_rank_0(_is_enough(times, order)):
@@ -95,6 +99,7 @@ def gather_result(step_s: dict[int, list[float]], pressure: Pressure) -> Result:
     return Result(
         step_s=step_s,
         peak_memory_bytes=[rank["peak_memory_bytes"] for rank in ranks],
+        watched_steps=sum(rank["blocks"] for rank in ranks),
         allocator_retries=sum(rank["allocator_retries"] for rank in ranks),
         major_faults=sum(rank["major_faults"] for rank in ranks),
         swapped_bytes=sum(rank["swapped_bytes"] for rank in ranks),

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import comb
+from math import exp, lgamma, log
 from statistics import median
 
 CONFIDENCE = 0.95
@@ -40,10 +40,16 @@ def median_of(times: Sequence[float]) -> Median:
     """
     ordered, count = sorted(times), len(times)
     outside, below = 0, 0.0  # times left out at either end, and probability of the median there
-    while 2 * (below + comb(count, outside) / 2**count) <= 1 - CONFIDENCE:
-        below += comb(count, outside) / 2**count
+    while 2 * (below + _probability(outside, count)) <= 1 - CONFIDENCE:
+        below += _probability(outside, count)
         outside += 1
     first = max(0, outside - 1)
     return Median(
         s=median(ordered), low_s=ordered[first], high_s=ordered[count - 1 - first], steps=count
     )
+
+
+def _probability(below: int, count: int) -> float:
+    """Returns the probability that so many of the times are below the true median."""
+    ways = lgamma(count + 1) - lgamma(below + 1) - lgamma(count - below + 1)
+    return exp(ways - count * log(2))

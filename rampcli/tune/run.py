@@ -11,16 +11,15 @@ from rampcli.config.layers import sources_named
 from rampcli.config.memory import estimate_memory
 from rampcli.config.run_plan import Resolved
 from rampcli.config.schema import Config
-from rampcli.config.stage_memory import device_memory_bytes
+from rampcli.config.stage_memory import device_memory_bytes, usable_bytes
 from rampcli.errors import UsageError, printable
+from rampcli.host_memory import available_bytes
 from rampcli.launch.launchers import launcher_of
 from rampcli.launch.local import LocalWorkers
-from rampcli.launch.resources import available_bytes
 from rampcli.launch.run import check_corpora, describe
 from rampcli.launch.run_lock import lock_run
 from rampcli.launch.stop_signals import catch_stop_signals
 from rampcli.report.measured import TUNE_FILE, TUNE_FOLDER
-from rampcli.report.memory import usable_bytes
 from rampcli.run_directory import RunDirectory
 from rampcli.tune import results
 from rampcli.tune.search import next_size, next_smaller
@@ -50,7 +49,7 @@ def trials_here(resolved: Resolved, effort: Effort, *, diagnoses: bool = False) 
         check_corpora(resolved.config)
         if not launcher.runs_here:
             raise UsageError(
-                "this measures on this machine, but the run trains elsewhere",
+                "--diagnose measures on this machine, but the run trains elsewhere",
                 keys=("launch.launcher",),
                 remedy="launch=local",
             )
@@ -77,11 +76,14 @@ def folder_of(run: RunDirectory) -> RunDirectory:
 
 
 def predict(config: Config, candidates: Sequence[Candidate]) -> int:
-    """Returns the largest size that fits by its estimate, or else the smallest of all."""
+    """Returns the largest size that fits by its estimate.
+
+    The smallest is returned if none fits, or if the memory is unknown.
+    """
     memory_bytes = device_memory_bytes(config)
     if memory_bytes is None:
         ranks = max(candidate.stage.world_size for candidate in candidates)
-        memory_bytes = available_bytes() // ranks
+        memory_bytes = (available_bytes() or 0) // ranks
     usable = usable_bytes(config, memory_bytes)
     fitting = [
         candidate.micro_batch_size
@@ -175,7 +177,7 @@ class Search:
     def _set_aside(self, report: Callable[[str], None], *, other: str) -> None:
         """Renames tune.json, and reports its new name and under which other conditions it is."""
         aside = self.directory.set_aside(self.directory.path / TUNE_FILE)
-        why = f": they were measured with another {other}" if other else ""
+        why = f": they were measured under other conditions ({other})" if other else ""
         report(printable(f"earlier results are kept in {aside}{why}"))
 
     def next(self) -> Candidate | None:

@@ -2,16 +2,18 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from math import gcd
 from pathlib import Path
 from typing import Any
 
+from rampcli.batch.dialects.maxtext import ACCUMULATION
+from rampcli.batch.dialects.spellings import SPELLINGS
 from rampcli.batch.division import divisors
+from rampcli.batch.per_device import PER_DEVICE
 from rampcli.batch.plan import ACCUMULATE_KEY, GLOBAL_KEY, MICRO_KEY, NUM_NODES_KEY
 from rampcli.batch.ramp import RAMP_KEY
 from rampcli.batch.step_schedule import SCHEDULE_KEY
 from rampcli.batch.training_plan import StagePlan, TrainingPlan
-from rampcli.config.layers import Entry, Layer, Precedence, stack_of
+from rampcli.config.layers import Entry, Layer, Precedence, Stack, stack_of
 from rampcli.config.run_plan import Resolved, run_plan
 from rampcli.config.schema import Config
 from rampcli.errors import UsageError
@@ -27,7 +29,7 @@ TUNE = "rampcli tune"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Candidate:
-    """A micro batch size that divides every stage of the run.
+    """A micro batch size that the run can have in its largest stage.
 
     Attributes:
         micro_batch_size: samples per data-parallel rank per forward and backward pass.
@@ -42,20 +44,52 @@ class Candidate:
 
 
 def candidates(resolved: Resolved) -> list[Candidate]:
-    """Returns the micro batch sizes that every stage admits, in ascending order.
+    """Returns the micro batch sizes with which the run trains the same batches, in ascending order.
 
     The accumulation follows from the micro batch size, even if the configuration sets it.
     """
-    common = gcd(*(stage.global_batch_size for stage in resolved.plan.stages))
+    batches = _batches(resolved.plan)
+    same_batch = {ACCUMULATE_KEY: None, GLOBAL_KEY: resolved.plan.global_batch_size}
     found = []
-    for size in divisors(common, most=min(common, MOST_SAMPLES)):
-        config = with_values(resolved.config, {MICRO_KEY: size, ACCUMULATE_KEY: None})
+    for size in divisors(max(batches), most=MOST_SAMPLES):
+        config = with_values(resolved.config, {MICRO_KEY: size} | same_batch)
         try:
             plan = run_plan(config).plan
         except UsageError:
             continue
-        found.append(_largest_stage(plan, config))
+        candidate = _largest_stage(plan, config)
+        # With `rampup.micro_batch=largest`, the size is a limit, which the stage may not reach.
+        if candidate.micro_batch_size == size and _batches(plan) == batches:
+            found.append(candidate)
     return found
+
+
+def _batches(plan: TrainingPlan) -> list[int]:
+    return [stage.global_batch_size for stage in plan.stages]
+
+
+def settings_for(resolved: Resolved, size: int) -> list[str]:
+    """Returns the settings that give a run a micro batch size and leave its batches as they are.
+
+    They take the place of the run's own words for the same settings, and so use their spellings.
+    """
+    config, stack = resolved.config, stack_of(resolved.config)
+    values = {MICRO_KEY: str(size)}
+    if size != resolved.plan.micro_batch.size:
+        accumulates = config.trainer.accumulate_grad_batches is not None
+        by_accumulation = accumulates and stack.entry(GLOBAL_KEY).by in (PER_DEVICE, ACCUMULATION)
+        is_derived = config.model.global_batch_size is None or by_accumulation
+        if accumulates:
+            values[ACCUMULATE_KEY] = "null"
+        if is_derived and config.model.step_batch_size_schedule is None:
+            values[GLOBAL_KEY] = str(resolved.plan.global_batch_size)
+    return [f"{_word_for(key, stack)}={value}" for key, value in values.items()]
+
+
+def _word_for(key: str, stack: Stack) -> str:
+    """Returns the spelling by which a setting was set, or its key."""
+    word = stack.entry(key).by
+    return word if word is not None and SPELLINGS.get(word) == key else key
 
 
 def own_candidate(resolved: Resolved) -> Candidate:

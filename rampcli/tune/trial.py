@@ -3,13 +3,14 @@
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from pathlib import Path
 
 from rampcli.batch.plan import MICRO_KEY
 from rampcli.config.run_plan import Resolved, run_plan
 from rampcli.errors import RampcliError
+from rampcli.host_memory import count_oom_kills
 from rampcli.launch.elastic import World
-from rampcli.launch.resources import count_oom_kills
 from rampcli.launch.run import describe
 from rampcli.launch.supervise import WorkersExit, wait_for_orphans
 from rampcli.launch.worker_log import WorkerLog
@@ -36,7 +37,7 @@ MOST_FAULTS_PER_STEP = 10
 MOST_SWAPPED_BYTES = 2**24
 MOST_RANKS_SHOWN = 4
 DIAGNOSE_S = 120.0
-"""Longest time of a diagnosis, unless its steps take so long that few rounds need more."""
+"""A diagnosis ends after this time, but not before `FEWEST` rounds."""
 MAIN_THREAD = "Current thread"
 """Beginning of the line above the main thread's stack, innermost frame first."""
 
@@ -77,7 +78,7 @@ class Trial:
 
     @property
     def fits(self) -> bool:
-        """True if steps of this size can be taken."""
+        """True if steps of this size can be taken and memory is not short."""
         return self.verdict == FITS
 
     @property
@@ -179,7 +180,7 @@ class Trials:
                 if time.monotonic() > deadline:
                     stacks = _stacks(trial, workers, candidate.stage.world_size)
                     reason = f"no result after {self.effort.timeout_s:g} s{stacks}"
-                    timed_out = _failed(candidate, trial, TIMED_OUT, reason)
+                    timed_out = _outcome(candidate, trial, TIMED_OUT, reason)
                     return replace(timed_out, timeout_s=self.effort.timeout_s)
             if self.signals.signal is not None:
                 return None
@@ -224,9 +225,9 @@ def _judge(candidate: Candidate, trial: TrialDirectory, ended: WorkersExit) -> T
     error = state.get("error") or {}
     if ranks := ended.ranks_out_of_memory():
         killed = f"rank {ranks[0]} was killed because the host ran out of memory"
-        return _failed(candidate, trial, OUT_OF_MEMORY, killed)
+        return _outcome(candidate, trial, OUT_OF_MEMORY, killed)
     if error.get("out_of_memory"):
-        return _failed(candidate, trial, OUT_OF_MEMORY, error["message"])
+        return _outcome(candidate, trial, OUT_OF_MEMORY, error["message"])
     if ended.exit_code:
         failure = RampcliError(
             f"the trial of {MICRO_KEY}={candidate.micro_batch_size} failed: {ended.cause(state)}",
@@ -236,15 +237,17 @@ def _judge(candidate: Candidate, trial: TrialDirectory, ended: WorkersExit) -> T
         failure.exit_code = error.get("exit_code", 1)
         raise failure
     result = trial.read_result()
-    reason = _sign_of_thrashing(result)
+    reason = sign_of_thrashing(result)
     return replace(
-        _failed(candidate, trial, FITS if reason is None else THRASHES, reason),
+        _outcome(candidate, trial, FITS if reason is None else THRASHES, reason),
         medians={count: median_of(times) for count, times in result.step_s.items()},
-        peak_memory_bytes=max(result.peak_memory_bytes),
+        peak_memory_bytes=result.largest_peak_bytes,
     )
 
 
-def _failed(candidate: Candidate, trial: TrialDirectory, verdict: str, reason: str | None) -> Trial:
+def _outcome(
+    candidate: Candidate, trial: TrialDirectory, verdict: str, reason: str | None
+) -> Trial:
     """Returns the outcome of a trial without measurements."""
     stage = candidate.stage
     start = next((row for row in read_rows(trial.events) if row["event"] == "start"), {})
@@ -262,12 +265,11 @@ def _failed(candidate: Candidate, trial: TrialDirectory, verdict: str, reason: s
     )
 
 
-def _sign_of_thrashing(result: Result) -> str | None:
+def sign_of_thrashing(result: Result) -> str | None:
     """Returns what shows that steps were slow for lack of memory, or None."""
-    steps = sum(map(len, result.step_s.values())) * len(result.peak_memory_bytes)
     if result.allocator_retries:
         return f"the GPU's memory was full {result.allocator_retries} times"
-    if result.major_faults > MOST_FAULTS_PER_STEP * steps:
+    if result.major_faults > MOST_FAULTS_PER_STEP * result.watched_steps:
         return f"{result.major_faults:,} pages were read back from the disk"
     if result.swapped_bytes > MOST_SWAPPED_BYTES:
         return f"{result.swapped_bytes / 2**20:,.0f} MiB were swapped out"
@@ -282,9 +284,17 @@ def _stacks(trial: TrialDirectory, workers: Workers, world_size: int) -> str:
     time.sleep(STACKS_S)
     places = []
     for rank in range(world_size):
-        lines = WorkerLog(trial.stack(str(rank)), from_start=True).lines()
-        main_thread = [number for number, line in enumerate(lines) if line.startswith(MAIN_THREAD)]
-        if main_thread:
-            places.append(f"rank {rank} in {lines[main_thread[-1] + 1].removeprefix('File ')}")
+        if place := place_in(trial.stack(str(rank))):
+            places.append(f"rank {rank} in {place}")
     shown = "; ".join(places[:MOST_RANKS_SHOWN])
     return f"; {shown} (stacks: {trial.logs}/stack_*.txt)" if places else ""
+
+
+def place_in(stacks: Path) -> str | None:
+    """Returns where the main thread was when a rank last wrote its stack, or None if unknown.
+
+    The file may end anywhere, for example if the disk is full.
+    """
+    lines = WorkerLog(stacks, from_start=True).lines()
+    frames = [frame for line, frame in pairwise(lines) if line.startswith(MAIN_THREAD)]
+    return frames[-1].removeprefix("File ") if frames else None

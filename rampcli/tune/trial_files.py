@@ -21,7 +21,8 @@ ORDER = {
 TIMES = {"accumulate_grad_batches": POSITIVE, "step_s": [RATE]}
 RESULT = {
     "times": [TIMES],
-    "peak_memory_bytes": [COUNT],
+    "peak_memory_bytes": [(COUNT, None)],
+    "watched_steps": COUNT,
     "allocator_retries": COUNT,
     "major_faults": COUNT,
     "swapped_bytes": COUNT,
@@ -53,22 +54,29 @@ class Result:
 
     Attributes:
         step_s: times of the steps, by micro batches per step.
-        peak_memory_bytes: most memory held, by rank.
-        allocator_retries: how often a GPU's memory was full while steps were timed, on all ranks.
-        major_faults: pages that were read from the disk while steps were computed, on all ranks.
-        swapped_bytes: memory that was moved to the disk while steps were timed, on all ranks.
+        peak_memory_bytes: most memory held, by rank; None if it is unknown.
+        watched_steps: steps in which signs of too little memory were counted, on all ranks.
+        allocator_retries: how often a GPU's memory was full in these steps.
+        major_faults: pages that were read from the disk in these steps.
+        swapped_bytes: memory that was moved to the disk in these steps.
     """
 
     step_s: dict[int, list[float]]
-    peak_memory_bytes: list[int]
+    peak_memory_bytes: list[int | None]
+    watched_steps: int
     allocator_retries: int
     major_faults: int
     swapped_bytes: int
 
+    @property
+    def largest_peak_bytes(self) -> int | None:
+        """Most memory that a rank has held, or None if it is unknown."""
+        return max((peak for peak in self.peak_memory_bytes if peak is not None), default=None)
+
 
 @dataclass(frozen=True, slots=True)
 class TrialDirectory(RunDirectory):
-    """A run directory with an order for its ranks and a result of theirs."""
+    """The run directory of a trial, with the order for its ranks and their result."""
 
     @property
     def log(self) -> Path:

@@ -11,6 +11,7 @@ from typing import NoReturn
 import torch.distributed as dist
 
 from rampcli.errors import RampcliError
+from rampcli.locks import hold
 from rampcli.run_directory import RunDirectory
 
 CAUSE_FIRST_S = 1.0
@@ -19,6 +20,8 @@ CAUSE_FIRST_S = 1.0
 The error may follow from the loss of another rank, for example a killed one. srun ends all ranks
 once one has failed, so the lost rank must be reported first.
 """
+LOCK_S = 10.0
+"""Time that a rank waits while another one records its error."""
 
 
 def leave_after(run: RunDirectory, work: Callable[[], int]) -> NoReturn:
@@ -40,8 +43,12 @@ def leave_after(run: RunDirectory, work: Callable[[], int]) -> NoReturn:
             time.sleep(CAUSE_FIRST_S)
         leave(1)
     gc.collect()
-    dist.barrier()
-    dist.destroy_process_group()
+    try:
+        dist.barrier()
+        dist.destroy_process_group()
+    except Exception:  # another rank has failed, and has recorded why
+        traceback.print_exc()
+        leave(1)
     leave(code)
 
 
@@ -57,9 +64,11 @@ def record_failure(run: RunDirectory, error: RampcliError, *, understood: bool =
     """
     print(error, file=sys.stderr)  # noqa: T201
     try:
-        if understood or "error" not in (run.read_state() or {}):
-            run.change_status("failed", error=error.facts() | {"understood": understood})
-    except RampcliError as another:  # state.json may be the damaged file
+        # The lock is on a file that exists, because a full disk may be why ranks fail.
+        with hold(run.config, wait_s=LOCK_S):
+            if understood or "error" not in (run.read_state() or {}):
+                run.change_status("failed", error=error.facts() | {"understood": understood})
+    except (RampcliError, OSError) as another:  # state.json may be damaged, or the disk full
         print(another, file=sys.stderr)  # noqa: T201
 
 

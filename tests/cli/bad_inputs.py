@@ -1073,7 +1073,7 @@ MAXTEXT = (
     BadInput(
         "a size of MaxText's mesh that is neither a size nor -1",
         plan("dcn_data_parallelism=0"),
-        ("dcn_data_parallelism=0 is neither 1 or more nor -1", "dcn_data_parallelism=1"),
+        ("dcn_data_parallelism=0 must be 1 or more, or -1", "dcn_data_parallelism=1"),
     ),
     BadInput(
         "a mesh of MaxText's with fewer devices than the run",
@@ -1090,10 +1090,11 @@ MAXTEXT = (
         ("ici_data_parallelism=3 does not divide 4 data-parallel ranks", "=2"),
     ),
     BadInput(
-        "two sizes of MaxText's mesh that take what is left",
-        gpt3("ici_tensor_parallelism=-1", "dcn_data_parallelism=-1"),
+        "two sizes of MaxText's mesh that take the remaining devices",
+        gpt3("ici_data_parallelism=-1"),
         (
-            "ici_tensor_parallelism=-1 and dcn_data_parallelism=-1 leave open which of them",
+            "ici_data_parallelism=-1 and ici_fsdp_parallelism=-1 (MaxText's default) cannot both"
+            " take the remaining devices",
             "(command line)",
         ),
     ),

@@ -1,7 +1,10 @@
 """`rampcli tune --diagnose` names bottlenecks that are planted, and none that is not there."""
 
 import json
+import os
 import signal
+import subprocess
+import sys
 from functools import partial
 
 import pytest
@@ -9,7 +12,7 @@ import pytest
 from commands import Command
 from hostile.namespaces import move_to_host, slow_host
 from processes import children_of, wait_until
-from rampcli.tune.diagnosis import DATA, GRADIENTS
+from rampcli.tune.diagnosis import DATA, GRADIENTS, THREADS
 from runs import TINY, environment
 from slow_disk import read_slowly
 
@@ -76,6 +79,25 @@ def test_a_slow_network_is_named_and_takes_more_of_the_step_than_an_ordinary_one
     assert next(iter(slow)) == GRADIENTS
     assert "raise trainer.accumulate_grad_batches" in slow[GRADIENTS]
     assert diagnose(LONGER, ranks=2)[1][GRADIENTS] < shares[GRADIENTS] / 2
+
+
+def test_more_threads_than_processors_are_named_with_a_smaller_number_that_is_faster(words):
+    done = subprocess.run(  # not forked, because OpenMP has to start with its variables
+        [sys.executable, "-m", "rampcli", *words()],
+        # By default, MKL starts no more threads than the machine has cores.
+        env=environment() | {"OMP_NUM_THREADS": "16", "MKL_DYNAMIC": "FALSE"},
+        preexec_fn=partial(os.sched_setaffinity, 0, {min(os.sched_getaffinity(0))}),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert found["threads"] == 16
+    assert {time["threads"] for time in found["times"]} == {None, 8, 4, 2, 1}
+    worst, faster = found["bottlenecks"][0], found["excess_threads"]["threads"]
+    assert worst["what"] == THREADS
+    assert worst["message"].endswith(f": OMP_NUM_THREADS={faster}")
 
 
 def test_the_table_shows_each_part_of_the_step_with_its_spread(words):

@@ -75,6 +75,12 @@ def test_recomputing_all_activations_never_needs_more(config, accumulate):
     assert estimate(config, micro=4, accumulate=accumulate).peak_bytes <= none
 
 
+@given(config=configs(), ranks=st.sampled_from([2, 4]), rounds=st.integers(4, 500))
+def test_the_micro_batches_of_a_step_do_not_fill_the_memory_of_a_pipeline(config, ranks, rounds):
+    config.parallel.pipeline_parallel_size = ranks
+    assert estimate(config, accumulate=rounds * ranks) == estimate(config, accumulate=4 * ranks)
+
+
 @given(config=configs(), accumulate=st.integers(1, 600), micro=st.sampled_from([1, 10_000]))
 def test_the_smallest_and_the_largest_models_have_an_estimate(config, accumulate, micro):
     for size, sequence in ((2, 4), (1_000_000, 16_000_000)):

@@ -157,6 +157,26 @@ def _peaks(config: Config, batches: Sequence[tuple[int, int]]) -> list[int]:
     return peaks
 
 
+def forward_rests(settings: Sequence[tuple[Config, Sequence[tuple[int, int]]]]) -> list[list[int]]:
+    """Returns this rank's bytes after forward passes without backward passes.
+
+    The arguments are those of `step_peaks`.
+    """
+    with joined():
+        return [_rests(config, batches) for config, batches in settings]
+
+
+def _rests(config: Config, batches: Sequence[tuple[int, int]]) -> list[int]:
+    rests = []
+    with Census() as census:
+        steps = Steps(config)
+        for batch in batches:
+            steps.passes.forward(steps.batch(*batch))
+            gc.collect()
+            rests.append(census.current)
+    return rests
+
+
 def tracked_peaks(config: Config, micro_batch_size: int, adamw: str = "fused") -> dict[str, int]:
     """Returns the peaks of a first step and of a second one, as torch's tracker counts them.
 

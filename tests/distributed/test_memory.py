@@ -3,7 +3,7 @@ from typing import Any
 
 import pytest
 
-from distributed.step_memory import step_peaks, tracked_peaks
+from distributed.step_memory import forward_rests, step_peaks, tracked_peaks
 from rampcli.config.memory import estimate_memory
 from rampcli.config.schema import Config, ModelConfig
 from ranks import run_ranks
@@ -42,6 +42,8 @@ BF16, SELECTIVE, FULL = (
 MUON: dict[str, Any] = {"optimizer": "muon"}
 EACH = {"accumulate_reduce": "each"}
 DOCUMENTS = {"document_mask": True}
+PIPELINE = {"pipeline_parallel_size": 2}
+INTERLEAVED = PIPELINE | {"virtual_pipeline_parallel_size": 2}
 TWO_SIZES = ((1, 1), (4, 1))
 """Micro batch sizes and numbers of micro batches. Two sizes test the slope."""
 ACCUMULATED = ((1, 2), (4, 2))
@@ -68,19 +70,15 @@ SETTINGS = {
         ("llama", FULL | MUON | {"tensor_parallel_size": 2}, ((1, 1),)),
         ("mistral", {"context_parallel_size": 2}, TWO_SIZES),
         ("gpt", BF16 | FULL | DOCUMENTS | {"context_parallel_size": 2}, TWO_SIZES),
-        ("llama", {"pipeline_parallel_size": 2}, ((1, 1), (1, 4), (2, 3))),
-        ("gpt", BF16 | {"pipeline_parallel_size": 2, "num_pipeline_microbatches": 2}, ((4, 1),)),
-        (
-            "llama",
-            SELECTIVE | {"pipeline_parallel_size": 2, "virtual_pipeline_parallel_size": 2},
-            ((1, 2), (2, 4)),
-        ),
+        ("llama", PIPELINE, ((1, 1), (2, 3), (2, 16))),
+        ("gpt", BF16 | PIPELINE | {"num_pipeline_microbatches": 2}, ((4, 1),)),
+        ("llama", SELECTIVE | INTERLEAVED, ((1, 2), (2, 4), (2, 16))),
     ],
     4: [
         ("llama", BF16 | SELECTIVE, TWO_SIZES),
         ("llama", FULL | {"data_parallel_shard_size": 2}, ((1, 1), (4, 3))),
         ("llama", {"tensor_parallel_size": 2}, ((4, 1),)),
-        ("llama", {"pipeline_parallel_size": 2}, ((2, 3),)),
+        ("llama", PIPELINE, ((2, 3),)),
     ],
 }
 """By the number of ranks."""
@@ -130,6 +128,16 @@ def test_an_estimate_is_within_a_tenth_of_the_fullest_rank_of_a_real_step(ranks,
             assert growth == pytest.approx(real_growth, abs=0.05 * max(real)), SETTINGS[ranks][
                 index
             ]
+
+
+@pytest.mark.parametrize("peaks", [step_peaks, forward_rests])
+def test_a_pipelines_memory_does_not_grow_with_its_micro_batches(peaks, tmp_path):
+    configs = [configured("llama", options) for options in (PIPELINE, INTERLEAVED)]
+    batches = ((2, 4), (2, 16))
+    counted = run_ranks(2, peaks, [(config, batches) for config in configs], logs=tmp_path)
+    hidden_states = 2 * configs[0].data.sequence_length * LLAMA.hidden_size * 4
+    for few, many in (sizes for rank in counted for sizes in rank):
+        assert many - few < (16 - 4) * hidden_states / 2
 
 
 @pytest.mark.parametrize(("ranks", "options"), [(1, {}), (2, {"tensor_parallel_size": 2})])

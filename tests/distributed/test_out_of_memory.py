@@ -35,7 +35,10 @@ def test_a_run_that_runs_out_of_memory_names_the_micro_batch_and_is_not_restarte
     assert code == 1, errors
     assert "out of memory" in errors
     assert "data.micro_batch_size=32768 and trainer.activation_checkpointing=none" in errors
-    assert "try:    data.micro_batch_size=16384, or trainer.activation_checkpointing=full" in errors
+    assert (
+        "try:    data.micro_batch_size=16384, or trainer.activation_checkpointing=selective"
+        in errors
+    )
     assert "Traceback" not in errors
     assert run.state["status"] == "failed"
     assert run.state["error"]["out_of_memory"]

@@ -1,11 +1,12 @@
 import random
+from math import comb
 from statistics import median
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rampcli.tune.median import FEWEST, median_of
+from rampcli.tune.median import CONFIDENCE, FEWEST, median_of
 
 
 @given(st.lists(st.floats(1e-3, 1e3), min_size=1, max_size=60))
@@ -30,3 +31,10 @@ def test_more_times_give_a_narrower_interval():
     numbers = random.Random(1)
     times = [numbers.lognormvariate(0, 0.1) for _ in range(400)]
     assert median_of(times).spread < median_of(times[:20]).spread < median_of(times[:8]).spread
+
+
+@pytest.mark.parametrize("count", [*range(FEWEST, 40), 1000, 1100])
+def test_the_interval_leaves_out_as_many_times_as_its_confidence_allows(count):
+    low = int(median_of(range(1, count + 1)).low_s)  # the times are their own places
+    outside = [sum(comb(count, below) for below in range(place)) for place in (low, low + 1)]
+    assert 2 * outside[0] / 2**count <= 1 - CONFIDENCE < 2 * outside[1] / 2**count

@@ -79,11 +79,11 @@ def test_results_with_other_threads_or_processors_are_not_mixed(search, monkeypa
             monkeypatch.setenv("OMP_NUM_THREADS", threads)
         tried, (line,) = search()
         assert tried
-        assert "another OMP_NUM_THREADS" in line
+        assert "(OMP_NUM_THREADS)" in line
     monkeypatch.setattr("os.sched_getaffinity", lambda _: {*range(97)})
     tried, (line,) = search()
     assert tried
-    assert "another processors" in line
+    assert "(processors)" in line
 
 
 def test_results_of_the_cpu_and_of_other_gpus_are_not_mixed(search, monkeypatch, tmp_path):
@@ -99,14 +99,14 @@ def test_results_of_the_cpu_and_of_other_gpus_are_not_mixed(search, monkeypatch,
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", gpu)
         tried, (line,) = search(auto)
         assert tried
-        assert "another gpus" in line
+        assert "(gpus" in line
     assert search("trainer.accelerator=gpu") == ([], [])
 
 
 def test_a_search_that_continues_on_another_device_starts_again(search):
     assert search(until=2)[0] == [4, 2]
     tried, (line,) = search(device_name="another processor")
-    assert "another device" in line
+    assert "(device)" in line
     assert [*tried[:1], *sorted(tried[1:])] == [1, 2, 4]
     assert search(device_name="another processor") == ([], [])
 

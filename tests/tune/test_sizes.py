@@ -6,7 +6,14 @@ from rampcli import llm
 from rampcli.config.compose import apply_overrides
 from rampcli.config.resolve import resolve
 from rampcli.config.run_plan import run_plan
-from rampcli.tune.sizes import candidates, timed_micro_batches, trial_config
+from rampcli.errors import UsageError
+from rampcli.tune.sizes import (
+    candidates,
+    own_candidate,
+    settings_for,
+    timed_micro_batches,
+    trial_config,
+)
 
 
 def tiny(*words):
@@ -34,6 +41,92 @@ def test_an_accumulation_that_is_set_does_not_limit_the_candidates():
         4,
         8,
     ]
+
+
+@pytest.mark.parametrize(
+    ("words", "found"),
+    [
+        # The batch follows from the micro batch and the accumulation: 4 x 1 rank x 8.
+        (
+            [
+                "model.rampup_batch_size=null",
+                "model.global_batch_size=null",
+                "trainer.accumulate_grad_batches=8",
+            ],
+            [1, 2, 4, 8, 16, 32],
+        ),
+        # A step of 10 samples takes 8, since 10 do not divide into micro batches of 4.
+        (
+            [
+                "model.rampup_batch_size=[4,6,80]",
+                "model.global_batch_size=16",
+                "rampup.decrease_batch_size_if_needed=true",
+            ],
+            [4],
+        ),
+    ],
+    ids=["derived", "decreased"],
+)
+def test_candidates_train_the_batches_of_the_run(words, found):
+    own = tiny("trainer.num_nodes=1", "data.micro_batch_size=4", *words)
+    assert sizes(own) == found
+    largest = own_candidate(own).stage.global_batch_size
+    assert {candidate.stage.global_batch_size for candidate in candidates(own)} == {largest}
+
+
+CONSTANT = {"model.rampup_batch_size": "null"}
+DERIVED = CONSTANT | {"model.global_batch_size": "null", "data.micro_batch_size": "4"}
+OWN_WORDS = [
+    {},
+    {"rampup.micro_batch": "largest"},
+    CONSTANT | {"model.global_batch_size": "16"},
+    CONSTANT | {"data.global_batch_size": "16", "model.micro_batch_size": "2"},
+    CONSTANT | {"model.global_batch_size": "16", "trainer.accumulate_grad_batches": "4"},
+    CONSTANT | {"model.global_batch_size": "16", "gradient_accumulation_steps": "4"},
+    DERIVED,
+    DERIVED | {"trainer.accumulate_grad_batches": "8"},
+    CONSTANT | {"gradient_accumulation_steps": "8"},
+    CONSTANT | {"per_device_batch_size": "4"},
+    CONSTANT | {"per_device_batch_size": "4", "gradient_accumulation_steps": "4"},
+    CONSTANT | {"per_device_batch_size": "4", "trainer.accumulate_grad_batches": "4"},
+    {"model.step_batch_size_schedule": "'0:8 50K:16'"},
+    {"model.step_batch_size_schedule": "'0:8 50K:16'", "gradient_accumulation_steps": "4"},
+]
+
+
+@pytest.mark.parametrize("own_words", OWN_WORDS)
+def test_the_settings_for_a_size_keep_the_batches_and_none_of_them_is_needless(own_words):
+    def trained(words):
+        """Returns the largest stage's micro batch and all batches, or None if it is refused."""
+        try:
+            found = tiny(*(f"{key}={value}" for key, value in words.items()))
+        except UsageError:
+            return None
+        batches = [stage.global_batch_size for stage in found.plan.stages]
+        return own_candidate(found).micro_batch_size, batches
+
+    own_words = own_words | {"trainer.num_nodes": "1"}
+    own = tiny(*(f"{key}={value}" for key, value in own_words.items()))
+    _, batches = trained(own_words)
+    assert len(sizes(own)) > 1
+    given, needed = set(), set()
+    for size in sizes(own):
+        words = dict(word.split("=") for word in settings_for(own, size))
+        assert trained(own_words | words) == (size, batches)
+        for key in words:
+            fewer = {other: value for other, value in words.items() if other != key}
+            given.add(key)
+            if trained(own_words | fewer) != (size, batches):
+                needed.add(key)
+    assert given == needed
+
+
+def test_micro_batches_that_vary_are_tried_once_each_up_to_the_share_of_the_largest_stage():
+    ramp = ["model.rampup_batch_size=[8,4,80]", "model.global_batch_size=12"]
+    varying = ["rampup.micro_batch=largest", "data.micro_batch_size=4", "trainer.num_nodes=2"]
+    found = candidates(tiny(*ramp, *varying))
+    assert [candidate.micro_batch_size for candidate in found] == [1, 2, 3, 6]
+    assert [candidate.stage.micro_batch_size for candidate in found] == [1, 2, 3, 6]
 
 
 def test_pipeline_parts_limit_the_candidates():

@@ -1,7 +1,7 @@
 """MaxText's mesh: its words for the axes of parallelism, in our settings.
 
 Each axis has a size within a slice (`ici_*`) and one across slices (`dcn_*`). As in MaxText's
-`fill_unspecified_mesh_axes`, one size of each group may be -1, which takes what is left.
+`fill_unspecified_mesh_axes`, one size of each group may be -1: it takes the remaining devices.
 """
 
 from collections.abc import Mapping
@@ -26,7 +26,7 @@ MODEL_WORDS = tuple(word for word, axis in AXES.items() if axis in MODEL_AXES)
 ICI_FSDP, DCN_DATA = "ici_fsdp_parallelism", "dcn_data_parallelism"
 """Words that are -1 in MaxText unless they are given."""
 FILLS = -1
-"""The size that takes what the others leave."""
+"""The size that takes the remaining devices."""
 
 
 def translate(
@@ -78,12 +78,12 @@ def _check_sizes(words: Mapping[str, int]) -> None:
     for word, size in words.items():
         if size < 1 and size != FILLS:
             raise UsageError(
-                f"{word}={size} is neither 1 or more nor -1", keys=(word,), remedy=f"{word}=1"
+                f"{word}={size} must be 1 or more, or -1", keys=(word,), remedy=f"{word}=1"
             )
 
 
 def _find_filling(words: Mapping[str, int]) -> str | None:
-    """Returns the word whose size takes what the others leave, or None.
+    """Returns the word whose size takes the remaining devices, or None.
 
     Raises:
         UsageError: two sizes of a group are -1; or one of each group, and one splits the model.
@@ -95,8 +95,8 @@ def _find_filling(words: Mapping[str, int]) -> str | None:
     splits_data = any(AXES[word] in DATA_AXES for word in words)
     # Sizes of the model alone leave the data-parallel ranks to our own settings.
     if splits_data or by_group["dcn"]:
-        if not by_group["ici"] and ICI_FSDP not in words:
-            by_group["ici"] = [ICI_FSDP]
+        if ICI_FSDP not in words:
+            by_group["ici"].append(ICI_FSDP)
         if not any(by_group.values()) and DCN_DATA not in words:
             by_group["dcn"] = [DCN_DATA]
     filling = [word for group in GROUPS for word in by_group[group]]
@@ -105,8 +105,9 @@ def _find_filling(words: Mapping[str, int]) -> str | None:
         shown = [
             f"{word}=-1" + ("" if word in words else " (MaxText's default)") for word in filling
         ]
+        both = "both" if len(shown) == 2 else "all"
         raise UsageError(
-            f"{' and '.join(shown)} leave open which of them takes what is left",
+            f"{' and '.join(shown)} cannot {both} take the remaining devices",
             keys=tuple(word for word in filling if word in words),
             remedy=f"{filling[0]}=1",
         )

@@ -33,7 +33,7 @@ def _mesh_meaning(word: str) -> str:
         if axis == "data"
         else f"{product} sets `{KEYS[word]}`."
     )
-    return f"MaxText: {_MESH_AXES[axis]}, {place}; -1 takes what is left. {becomes}"
+    return f"MaxText: {_MESH_AXES[axis]}, {place}; -1 takes the remaining devices. {becomes}"
 
 
 MEANINGS: dict[str, str] = {
@@ -67,7 +67,8 @@ MEANINGS: dict[str, str] = {
     ),
     "enable_rampup_batch_size": (
         "MaxText: whether the batch ramps up. `true` sets `model.rampup_batch_size`,"
-        " `rampup.semantics=maxtext` and `rampup.node_policy=fixed`; `false` sets"
+        " `rampup.semantics=maxtext`, `rampup.node_policy=fixed` and"
+        " `rampup.micro_batch=largest`; `false` sets"
         " `model.rampup_batch_size=null`."
     ),
     "per_device_batch_size_start": (

@@ -3,8 +3,14 @@
 from typing import Any
 
 from rampcli.config.run_plan import Resolved
-from rampcli.config.stage_memory import device_memory_bytes, fullest_stage, stage_memory
-from rampcli.launch.doctor.check import Check, Status, format_bytes
+from rampcli.config.stage_memory import (
+    device_memory_bytes,
+    fullest_stage,
+    shorten_bytes,
+    stage_memory,
+    usable_bytes,
+)
+from rampcli.launch.doctor.check import Check, Status
 from rampcli.launch.launchers import launcher_of
 
 REMEDY = "settings that fit, which `rampcli plan` names"
@@ -26,13 +32,13 @@ def check_memory(resolved: Resolved, facts: dict[str, Any]) -> Check:
             (gpu["memory_bytes"] for gpu in facts.get("gpus", [])), default=memory_bytes
         )
     if memory_bytes is None:
-        finding = f"stage {stage.stage} needs {format_bytes(needed)} per process (estimate)"
+        finding = f"stage {stage.stage} needs {shorten_bytes(needed)} per process (estimate)"
         return Check("memory", Status.not_needed, finding)
     device = "process" if config.trainer.accelerator == "cpu" else "GPU"
     finding = (
-        f"stage {stage.stage} needs {format_bytes(needed)} of {format_bytes(memory_bytes)}"
+        f"stage {stage.stage} needs {shorten_bytes(needed)} of {shorten_bytes(memory_bytes)}"
         f" per {device} (estimate)"
     )
-    if needed <= memory_bytes:
+    if needed <= usable_bytes(config, memory_bytes):
         return Check("memory", Status.ok, finding)
     return Check("memory", Status.warning, finding, REMEDY)

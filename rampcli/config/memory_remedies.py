@@ -1,0 +1,96 @@
+"""Settings with which a run needs less memory, by its estimate."""
+
+from collections.abc import Mapping, Sequence
+from itertools import combinations, product
+from typing import Any, get_args
+
+from rampcli.batch.division import divisors
+from rampcli.batch.plan import ACCUMULATE_KEY, GLOBAL_KEY, MICRO_KEY, SHARD_KEY
+from rampcli.config.layers import Entry, Layer, Precedence, stack_of
+from rampcli.config.resolve import resolve
+from rampcli.config.run_plan import Resolved
+from rampcli.config.schema import ActivationCheckpointing
+from rampcli.config.settings import shown
+from rampcli.config.stage_memory import CHECKPOINTING_KEY, stage_memory
+from rampcli.errors import UsageError
+
+REDUCE_KEY = "trainer.accumulate_reduce"
+
+Change = Mapping[str, Any]
+"""Other values of some settings, by key."""
+
+
+def changes_that_fit(resolved: Resolved, usable_bytes: int) -> list[str]:
+    """Returns changes with which the estimate of every stage fits, as words of the command line.
+
+    Each of them is enough, and keeps all batch sizes. It changes as few settings as possible, and
+    these as little as possible. The list is empty if nothing fits.
+    """
+
+    def fits(*changes: Change) -> bool:
+        return _fits(resolved, changes, usable_bytes)
+
+    choices = _choices(resolved)
+    for count in range(1, len(choices) + 1):
+        found = []
+        for some in combinations(choices, count):
+            # The strongest changes first: if they do not fit, no milder ones do.
+            if fits(*(choice[-1] for choice in some)):
+                found.append(next(changes for changes in product(*some) if fits(*changes)))
+        if found:
+            return [" ".join(map(_in_words, changes)) for changes in found]
+    return []
+
+
+def _choices(resolved: Resolved) -> list[list[Change]]:
+    """Returns the legal changes that can help: per setting, the mildest first."""
+    trainer, parallel = resolved.config.trainer, resolved.config.parallel
+    modes = get_args(ActivationCheckpointing)
+    choices: list[list[Change]] = [
+        _smaller_micro_batches(resolved),
+        [
+            {CHECKPOINTING_KEY: mode}
+            for mode in modes[modes.index(trainer.activation_checkpointing) + 1 :]
+        ],
+        [{REDUCE_KEY: "each"}] if trainer.accumulate_reduce == "last" else [],
+        [{SHARD_KEY: None}] if parallel.data_parallel_shard_size is not None else [],
+    ]
+    legal = [[change for change in choice if _with(resolved, [change])] for choice in choices]
+    return [choice for choice in legal if choice]
+
+
+def _smaller_micro_batches(resolved: Resolved) -> list[Change]:
+    """Returns smaller micro batches, the largest first, with what keeps the batch as it is."""
+    config = resolved.config
+    largest = max(stage.micro_batch_size for stage in resolved.plan.stages)
+    pinned: dict[str, Any] = {}
+    if config.trainer.accumulate_grad_batches is not None:
+        pinned[ACCUMULATE_KEY] = None
+    if config.model.global_batch_size is None:
+        pinned[GLOBAL_KEY] = resolved.plan.global_batch_size
+    return [{MICRO_KEY: size, **pinned} for size in reversed(divisors(largest, most=largest - 1))]
+
+
+def _with(resolved: Resolved, changes: Sequence[Change]) -> Resolved | None:
+    """Returns the run with some changes, or None if it refuses them or has other batch sizes."""
+    values = {key: value for change in changes for key, value in change.items()}
+    layer = Layer("", Precedence.USER, {key: Entry(value, "") for key, value in values.items()})
+    try:
+        changed = resolve(stack_of(resolved.config).above(layer))
+    except UsageError:
+        return None
+    before, after = (
+        [stage.global_batch_size for stage in each.plan.stages] for each in (resolved, changed)
+    )
+    return changed if before == after else None
+
+
+def _fits(resolved: Resolved, changes: Sequence[Change], usable_bytes: int) -> bool:
+    changed = _with(resolved, changes)
+    return changed is not None and all(
+        stage_memory(changed, stage).peak_bytes <= usable_bytes for stage in changed.plan.stages
+    )
+
+
+def _in_words(change: Change) -> str:
+    return " ".join(f"{key}={shown(value)}" for key, value in change.items())

@@ -1,0 +1,44 @@
+"""The kernel's figures about the memory of this host and of this process, without torch."""
+
+from contextlib import suppress
+from pathlib import Path
+
+HOST = Path("/proc/meminfo")
+COUNTERS = Path("/proc/vmstat")
+PROCESS = Path("/proc/self/status")
+
+
+def available_bytes() -> int | None:
+    """Returns how much memory of this host processes could still take, or None outside Linux."""
+    return _figure(HOST, "MemAvailable")
+
+
+def peak_resident_bytes() -> int | None:
+    """Returns the most resident memory that this process has had, or None outside Linux."""
+    return _figure(PROCESS, "VmHWM")
+
+
+def swapped_bytes() -> int:
+    """Returns how much memory of this process is swapped out. It is 0 outside Linux."""
+    return _figure(PROCESS, "VmSwap") or 0
+
+
+def count_oom_kills() -> int:
+    """Returns how many processes the kernel of this host has killed for lack of memory.
+
+    The count is 0 outside Linux, and never rises there.
+    """
+    return _figure(COUNTERS, "oom_kill") or 0
+
+
+def _figure(path: Path, name: str) -> int | None:
+    """Returns the figure in the line "NAME FIGURE" of a file, or None if there is none.
+
+    One in kB, which are 1024 bytes in these files, is returned in bytes.
+    """
+    with suppress(OSError):
+        for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
+            found, *words = line.split() or [""]
+            if found.rstrip(":") == name:
+                return int(words[0]) * (1024 if words[1:] == ["kB"] else 1)
+    return None

@@ -1,0 +1,108 @@
+"""How `rampcli tune` ends, with outcomes of trials that no rank is started for."""
+
+import json
+import os
+import signal
+
+import pytest
+
+from rampcli.launch.stop_signals import STOPPING
+from rampcli.tune.median import Median
+from rampcli.tune.trial import FITS, OUT_OF_MEMORY, Trial, Trials
+from rampcli.tune.trial_files import Result, TrialDirectory
+
+
+@pytest.fixture
+def tune(rampcli, monkeypatch):
+    """Runs a search or a diagnosis in which every attempt calls a function with the candidate."""
+
+    def run(attempt, *words):
+        monkeypatch.setattr(Trials, "attempt", lambda _, candidate: attempt(candidate))
+        return rampcli("tune", "--factory", "llama3_tiny", "trainer.num_nodes=1", *words)
+
+    return run
+
+
+def outcome(candidate, verdict, medians):
+    stage = candidate.stage
+    return Trial(
+        micro_batch_size=candidate.micro_batch_size,
+        verdict=verdict,
+        reason=None if verdict == FITS else "rank 0 ran out of memory",
+        world_size=stage.world_size,
+        data_parallel_size=stage.data_parallel_size,
+        accumulate_grad_batches=stage.accumulate_grad_batches,
+        medians=medians,
+        peak_memory_bytes=None,
+        device=None,
+        device_name=None,
+    )
+
+
+def does_not_fit(candidate):
+    return outcome(candidate, OUT_OF_MEMORY, {})
+
+
+def is_faster_if_larger(candidate):
+    step_s = 1 / candidate.micro_batch_size
+    median = Median(s=step_s, low_s=step_s, high_s=step_s, steps=6)
+    return outcome(candidate, FITS, {candidate.stage.accumulate_grad_batches: median})
+
+
+@pytest.fixture(params=STOPPING)
+def number(request):
+    """A stop signal with its default handler, even if the tests run under nohup."""
+    before = signal.signal(request.param, signal.SIG_DFL)
+    yield request.param
+    signal.signal(request.param, before)
+
+
+@pytest.mark.parametrize("option", ["--fresh", "--diagnose"])
+def test_the_exit_code_names_the_signal_that_stopped_it(option, number, tune):
+    def stop(_):
+        os.kill(os.getpid(), number)
+
+    ended = tune(stop, option)
+    assert ended.exit_code == (130 if number == signal.SIGINT else 75)
+    assert "interrupted" in ended.stdout
+
+
+def test_a_search_that_has_found_nothing_yet_says_that_it_plots_nothing(tune, tmp_path):
+    ended = tune(lambda _: None, "--plot", "found.svg")
+    assert ended.stdout.endswith("nothing to plot yet\n")
+    assert not (tmp_path / "found.svg").exists()
+
+
+@pytest.mark.parametrize("options", [[], ["--json"]])
+def test_a_search_in_which_nothing_fits_fails(options, tune):
+    ended = tune(does_not_fit, *options)
+    assert ended.exit_code == 1
+    assert "not even data.micro_batch_size=1 fits" in ended.stderr
+    if options:
+        assert json.loads(ended.stdout)["recommended"] is None
+
+
+def test_the_times_of_the_most_steps_can_be_read_back(tune, tmp_path):
+    assert tune(does_not_fit, "--steps", "10001").exit_code == 2
+    trial = TrialDirectory(tmp_path)
+    time = 0.01 / 3  # has as many digits as there are
+    result = Result(
+        step_s={count: [time] * 10_000 for count in (1, 8)},
+        peak_memory_bytes=[2**40] * 1000,
+        watched_steps=20_000,
+        allocator_retries=0,
+        major_faults=0,
+        swapped_bytes=0,
+    )
+    trial.write_result(result)
+    assert trial.read_result() == result
+
+
+def test_the_settings_for_the_recommended_size_are_printed_last(tune):
+    ended = tune(
+        is_faster_if_larger, "model.rampup_batch_size=null", "gradient_accumulation_steps=8"
+    )
+    assert ended.stdout.endswith(
+        "train with:\n"
+        "  data.micro_batch_size=32 gradient_accumulation_steps=null model.global_batch_size=32\n"
+    )

@@ -1,0 +1,50 @@
+from collections.abc import Callable
+from resource import RUSAGE_SELF, getrusage
+
+import pytest
+
+from rampcli import host_memory
+from rampcli.host_memory import (
+    available_bytes,
+    count_oom_kills,
+    peak_resident_bytes,
+    swapped_bytes,
+)
+
+FILES = {
+    "HOST": "MemTotal:       16384 kB\nMemAvailable:    4096 kB\nHugePages_Total:       0\n",
+    "COUNTERS": "nr_free_pages 7\noom_kill_disable 5\noom_kill 3\n",
+    "PROCESS": "Name:\tVmHWM 9\n\nVmHWM:\t    2048 kB\nVmSwap:\t      12 kB\n",
+}
+FIGURES: dict[Callable[[], int | None], tuple[int, int | None]] = {
+    available_bytes: (2**22, None),
+    peak_resident_bytes: (2**21, None),
+    swapped_bytes: (12 * 2**10, 0),
+    count_oom_kills: (3, 0),
+}
+"""Each figure in `FILES`, and the one of a system without these files or lines."""
+
+
+@pytest.fixture
+def kernel(monkeypatch, tmp_path):
+    """Replaces the files of the kernel by some of one's own; returns their folder."""
+    for name in FILES:
+        monkeypatch.setattr(host_memory, name, tmp_path / name)
+    return tmp_path
+
+
+@pytest.mark.parametrize("figure", FIGURES)
+def test_a_figure_is_the_kernels_or_unknown_where_the_kernel_does_not_say(figure, kernel):
+    said, otherwise = FIGURES[figure]
+    assert figure() == otherwise
+    for name, text in FILES.items():
+        (kernel / name).write_text(text)
+    assert figure() == said
+    for name in FILES:
+        (kernel / name).write_text("another_name 1\n")
+    assert figure() == otherwise
+
+
+def test_the_peak_is_that_of_this_process():
+    otherwise_bytes = 1024 * getrusage(RUSAGE_SELF).ru_maxrss
+    assert peak_resident_bytes() == pytest.approx(otherwise_bytes, rel=0.1)
