@@ -59,7 +59,6 @@ def trials_here(resolved: Resolved, effort: Effort, *, diagnoses: bool = False) 
             launcher.reserve_gpus(resolved) as gpus,
             catch_stop_signals() as signals,
         ):
-            folder_of(run).claim()
             devices = resolved.config.trainer.devices
             yield Trials(
                 resolved=resolved,

@@ -200,6 +200,7 @@ class Trials:
     def _prepare(self, candidate: Candidate) -> TrialDirectory:
         """Removes what an earlier trial of this size left, and writes what the ranks read."""
         trial = TrialDirectory(self.folder_of(candidate))
+        RunDirectory(trial.path.parent).claim()
         self.run.remove_tree(trial.path)
         describe(trial, run_plan(trial_config(self.resolved, candidate, trial.path)), [])
         trial.write_order(

@@ -149,7 +149,7 @@ def test_an_interrupted_search_keeps_its_trials_and_continues(number, words, tmp
     assert command.returncode == (130 if number == signal.SIGINT else -signal.SIGKILL)
     wait_until(lambda: not os.path.exists(f"/proc/{rank}"))
     if number == signal.SIGINT:
-        assert "interrupted; the same command continues with what was measured" in output
+        assert "interrupted; the same command continues and keeps what was measured" in output
     continued = run_command(search, environment())
     assert continued.returncode == 0, continued.stderr
     assert 4 not in tried(continued)

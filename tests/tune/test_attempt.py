@@ -8,6 +8,7 @@ import pytest
 from processes import wait_until
 from rampcli.errors import RampcliError
 from rampcli.interpreter import python_command
+from rampcli.launch.run import describe
 from rampcli.launch.workers import Workers, start_process
 from rampcli.lifeline import WAIT, StopSignals
 from rampcli.locks import hold, is_held
@@ -25,9 +26,8 @@ def attempt(tmp_path, monkeypatch):
     monkeypatch.setattr("rampcli.tune.trial.STACKS_S", 0.0)
     resolved, run = resolved_search(tmp_path / "run"), RunDirectory(tmp_path / "run")
     run.claim()
-    folder_of(run).claim()
 
-    def run_line(line):
+    def run_line(line, *, diagnoses=False):
         def start(trial, _world, log):
             run_line.beside_others.append(is_held(run.workers_lock))
             command = ["sh", "-c", line, str(trial.logs)]
@@ -39,11 +39,19 @@ def attempt(tmp_path, monkeypatch):
             start=start,
             signals=StopSignals(),
             effort=Effort(timeout_s=0.5),
+            diagnoses=diagnoses,
         )
         return trials.attempt(own_candidate(resolved))
 
     run_line.beside_others = []
     return run_line
+
+
+def test_a_search_may_follow_a_diagnosis_in_the_same_run(attempt, tmp_path):
+    attempt("touch $0/stack_0.txt; sleep 600", diagnoses=True)
+    folder = folder_of(RunDirectory(tmp_path / "run"))
+    assert sorted(path.name for path in folder.path.iterdir()) == [".rampcli", "diagnose"]
+    describe(folder, resolved_search(tmp_path / "run"), [])  # as a search does
 
 
 def test_ranks_that_do_not_start_end_the_search_and_are_no_sign_of_a_large_size(
