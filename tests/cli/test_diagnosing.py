@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -11,25 +12,36 @@ import pytest
 
 from commands import Command
 from hostile.namespaces import move_to_host, slow_host
+from once import make_once
 from processes import children_of, wait_until
-from rampcli.tune.diagnosis import DATA, GRADIENTS, THREADS
+from rampcli.tune.diagnosis import (
+    DATA,
+    FILE,
+    FIXED,
+    GRADIENTS,
+    NEIGHBOURS,
+    THREADS,
+    TOKENS,
+    WAITING,
+    read_diagnosis,
+)
+from rampcli.tune.median import FEWEST
 from runs import TINY, environment
 from slow_disk import read_slowly
 
-LONGER = {
-    "data.sequence_length": "512",
+REPLICATED = {
     "model.hidden_size": "64",
     "model.ffn_hidden_size": "256",
     "parallel.data_parallel_shard_size": "1",
 }
-"""Many tokens and few weights: an ordinary network is no bottleneck."""
+"""Half a megabyte of gradients in each step."""
 
 
 @pytest.fixture
 def words(tmp_path):
     """Returns the words of a diagnosis with some ranks in a run directory of its own."""
 
-    def build(settings=None, *, options=("--json",), ranks=1):
+    def build(settings=None, *, options=("--json", "--steps", "9"), ranks=1):
         settings = (
             TINY
             | {
@@ -43,7 +55,7 @@ def words(tmp_path):
             | (settings or {})
         )
         return [
-            *("tune", "--diagnose", "--factory", "llama3_tiny", "--steps", "9", *options),
+            *("tune", "--diagnose", "--factory", "llama3_tiny", *options),
             *(f"{key}={value}" for key, value in settings.items()),
         ]
 
@@ -52,33 +64,51 @@ def words(tmp_path):
 
 @pytest.fixture
 def diagnose(words):
-    """Runs a diagnosis; returns messages about bottlenecks, and shares, by part of the step."""
+    """Runs a diagnosis; returns messages about bottlenecks, and seconds, by part of the step."""
 
-    def run(settings=None, *, ranks=1, prepare=None):
+    def run(settings=None, *, ranks=1, prepare):
         command = Command(words(settings, ranks=ranks), environment(), prepare=prepare)
         output, errors = command.communicate()
         assert command.returncode == 0, errors
         found = json.loads(output)
         messages = {one["what"]: one["message"] for one in found["bottlenecks"]}
-        return messages, {one["what"]: one["share"] for one in found["parts"]}
+        return messages, {one["what"]: one["s"] for one in found["parts"]}
 
     return run
 
 
-def test_a_slow_disk_is_named_and_takes_more_of_the_step_than_a_fast_one(diagnose):
-    slow, shares = diagnose(prepare=partial(read_slowly, 0.2))
+@pytest.fixture
+def ordinary(words, tmp_path, tmp_path_factory):
+    """Returns what a diagnosis of two ranks prints, and seconds by part of the step."""
+
+    def make(folder):
+        command = Command(
+            words(REPLICATED, options=("--steps", str(FEWEST)), ranks=2), environment()
+        )
+        output, errors = command.communicate()
+        assert command.returncode == 0, errors
+        (folder / "printed.txt").write_text(output)
+        shutil.copy(tmp_path / "run" / "tune" / "diagnose" / FILE, folder)
+
+    folder = make_once(tmp_path_factory, "ordinary_diagnosis", make)
+    parts = read_diagnosis(folder).parts
+    return (folder / "printed.txt").read_text(), {part.what: part.s for part in parts}
+
+
+def test_a_slow_disk_is_named_and_takes_longer_than_an_ordinary_one(diagnose, ordinary):
+    slow, seconds = diagnose(prepare=partial(read_slowly, 0.2))
     assert next(iter(slow)) == DATA
     assert "rampcli data build" in slow[DATA]
     assert "data.path on a faster disk" in slow[DATA]
-    assert diagnose()[1][DATA] < shares[DATA] / 2
+    assert ordinary[1][DATA] < seconds[DATA] / 2
 
 
-def test_a_slow_network_is_named_and_takes_more_of_the_step_than_an_ordinary_one(diagnose):
+def test_a_slow_network_is_named_and_takes_longer_than_an_ordinary_one(diagnose, ordinary):
     with slow_host("20mbit") as host:
-        slow, shares = diagnose(LONGER, ranks=2, prepare=partial(move_to_host, host))
+        slow, seconds = diagnose(REPLICATED, ranks=2, prepare=partial(move_to_host, host))
     assert next(iter(slow)) == GRADIENTS
     assert "raise trainer.accumulate_grad_batches" in slow[GRADIENTS]
-    assert diagnose(LONGER, ranks=2)[1][GRADIENTS] < shares[GRADIENTS] / 2
+    assert ordinary[1][GRADIENTS] < seconds[GRADIENTS] / 2
 
 
 def test_more_threads_than_processors_are_named_with_a_smaller_number_that_is_faster(words):
@@ -100,20 +130,15 @@ def test_more_threads_than_processors_are_named_with_a_smaller_number_that_is_fa
     assert worst["message"].endswith(f": OMP_NUM_THREADS={faster}")
 
 
-def test_the_table_shows_each_part_of_the_step_with_its_spread(words):
-    command = Command(words(options=()), environment())
-    output, errors = command.communicate()
-    assert command.returncode == 0, errors
-    described, _, step, *parts = output.splitlines()
-    assert described == "diagnosing a step of 1 micro batch of 2 per rank, on 1 rank"
+def test_the_table_shows_each_part_of_the_step_with_its_spread(ordinary):
+    printed, seconds = ordinary
+    described, _, step, *rows = printed.splitlines()
+    assert described == "diagnosing a step of 1 micro batch of 2 per rank, on 2 ranks"
     assert step.split()[:2] == ["the", "step"]
     assert step.split()[3:5] == ["100%", "+-"]
-    assert [line.strip().split("  ")[0] for line in parts[:3]] == [
-        "waiting for data",
-        "work that does not depend on the tokens",
-        "computing",
-    ]
-    assert all(" to " in line for line in parts[:3])
+    parts = [row.strip().split("  ")[0] for row in rows[: len(seconds)]]
+    assert parts == [*seconds] == [DATA, GRADIENTS, WAITING, NEIGHBOURS, FIXED, TOKENS]
+    assert all(" to " in row for row in rows[: len(seconds)])
 
 
 def test_a_diagnosis_that_is_interrupted_ends_with_130_and_leaves_no_process(words):
