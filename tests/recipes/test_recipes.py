@@ -11,6 +11,7 @@ from rampcli.config.snapshot import canonical_values, read, to_yaml
 from rampcli.data.sources import open_corpora
 from rampcli.errors import UsageError
 from rampcli.report.explain import explain
+from rampcli.report.memory import memory_notes
 
 NAMES = llm.recipe_names()
 
@@ -34,6 +35,11 @@ def test_every_recipe_composes_and_plans_under_its_own_name(resolved, name):
     assert plan.end_sample == plan.ramp.samples_after(sum(stage.steps for stage in plan.stages))
     assert plan.stages[-1].global_batch_size == plan.global_batch_size
     assert plan.notes == ()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_recipe_fits_its_gpus_by_its_estimate(resolved, name):
+    assert memory_notes(resolved[name]) == []
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -10,14 +10,14 @@ SLURM = ("launch=slurm", "launch.slurm.partition=gpu")
 @pytest.mark.parametrize(
     ("words", "gpus", "status", "finding"),
     [
-        ((), [], Status.warning, "stage 0 needs 77GB of 80GB per GPU (estimate)"),
-        ((), GPUS[:1], Status.ok, "stage 0 needs 77GB of 140GB per GPU (estimate)"),
-        ((), GPUS, Status.warning, "stage 0 needs 77GB of 22GB per GPU (estimate)"),
+        ((), [], Status.ok, "stage 0 needs 61GB of 80GB per GPU (estimate)"),
+        ((), GPUS[:1], Status.ok, "stage 0 needs 61GB of 140GB per GPU (estimate)"),
+        ((), GPUS, Status.warning, "stage 0 needs 61GB of 22GB per GPU (estimate)"),
         (
-            (*SLURM, "trainer.device_memory_gb=84"),
+            (*SLURM, "trainer.device_memory_gb=64"),
             GPUS,
-            Status.ok,
-            "stage 0 needs 77GB of 84GB per GPU (estimate)",
+            Status.warning,
+            "stage 0 needs 61GB of 64GB per GPU (estimate)",
         ),
     ],
     ids=str,
