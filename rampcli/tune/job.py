@@ -106,7 +106,7 @@ def search_in_queue(asked: Search) -> Search:
     found, _ = search_of(folder)
     if changed := differences(found.conditions, asked.conditions):
         raise UsageError(
-            f"the job in the queue searches with another {', '.join(changed)}",
+            f"the job in the queue searches under other conditions ({', '.join(changed)})",
             remedy=f"wait for it, or rampcli cancel {folder.path}; or another run_dir=",
         )
     return found

@@ -101,6 +101,6 @@ def test_a_command_shows_the_search_of_the_job_in_the_queue_or_says_that_it_is_a
     enqueue(tmp_path / "queue", folder_of(RunDirectory(resolved.run_dir)), "llama3_tiny.tune")
     capsys.readouterr()
     assert [trial["micro_batch_size"] for trial in show("optim.lr=2e-3")] == [1, 2, 4]
-    with pytest.raises(UsageError, match=r"searches with another model\.hidden_size") as refused:
+    with pytest.raises(UsageError, match=r"conditions \(model\.hidden_size") as refused:
         show("model.hidden_size=64")
     assert f"rampcli cancel {tmp_path}/run/tune" in refused.value.remedy
