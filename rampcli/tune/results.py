@@ -162,8 +162,8 @@ def _is_enough(trial: Trial, effort: Effort) -> bool:
 
 
 def changed_conditions(run: RunDirectory, wanted: dict[str, Any]) -> list[str]:
-    """Returns which conditions of tune.json are others, or an empty list if it is damaged."""
-    with suppress(DamagedFileError):
+    """Returns which conditions of tune.json differ; none if it is missing or damaged."""
+    with suppress(DamagedFileError, FileNotFoundError):
         facts = read_json(run.path / TUNE_FILE, {"conditions": {}}, most_bytes=MOST_BYTES)
         return differences(facts["conditions"], wanted)
     return []

@@ -166,16 +166,20 @@ class Search:
 
     def begin(self, report: Callable[[str], None]) -> None:
         """Writes the configuration of the search, and sets the results of another one aside."""
-        if (self.directory.path / TUNE_FILE).exists():
-            changed = results.changed_conditions(self.directory, self.conditions)
-            if changed or not self.known:
-                self._set_aside(report, other=", ".join(changed))
+        changed = results.changed_conditions(self.directory, self.conditions)
+        if changed or not self.known:
+            self._set_aside(report, other=", ".join(changed))
         folder = folder_of(self.directory)
         self.directory.make_folder(folder.path)
         describe(folder, self.resolved, [])
 
     def _set_aside(self, report: Callable[[str], None], *, other: str) -> None:
-        """Renames tune.json, and reports its new name and under which other conditions it is."""
+        """Renames tune.json, if there is one, and reports its new name and which conditions differ.
+
+        Known outcomes may come from a file that was set aside before.
+        """
+        if not (self.directory.path / TUNE_FILE).exists():
+            return
         aside = self.directory.set_aside(self.directory.path / TUNE_FILE)
         why = f": they were measured under other conditions ({other})" if other else ""
         report(printable(f"earlier results are kept in {aside}{why}"))

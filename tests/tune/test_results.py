@@ -120,6 +120,13 @@ def test_a_size_that_needs_more_steps_is_tried_again_once_it_may_have_them(searc
     assert set(search()[0]) == set(tried)
 
 
+def test_results_that_were_set_aside_are_not_mixed_with_those_of_another_device(search):
+    assert search(until=2)[0] == [4, 2]
+    assert search("model.hidden_size=64", until=0)[0] == []
+    tried, _ = search(device_name="another processor")
+    assert sorted(tried) == [1, 2, 4]
+
+
 def test_a_size_that_is_known_precisely_is_not_tried_again_with_more_steps(search):
     search(effort=Effort(most_steps=8))
     assert search(effort=Effort(most_steps=1000)) == ([], [])
