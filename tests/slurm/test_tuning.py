@@ -53,10 +53,18 @@ def cancel(tune):
     wait_for(lambda: not chain.active_jobs(tune.folder), tune)
 
 
-def test_a_search_in_a_job_keeps_its_trials_when_it_is_cancelled(tune):
+def test_a_failed_job_says_why_and_the_next_one_keeps_its_trials_when_it_is_cancelled(tune):
+    with_error = tune("""launch.slurm.environment=["GLOO_SOCKET_IFNAME=nowhere"]""")
+    assert with_error.returncode == 0, with_error.stderr
+    assert "the same command shows what the job has found" in with_error.stdout
+    wait_for(lambda: not chain.active_jobs(tune.folder), tune)
+    told = tune()
+    assert told.returncode == 1
+    assert (
+        "the job of the search failed: the trial of data.micro_batch_size=2 failed" in told.stderr
+    )
     submitted = tune()
     assert submitted.returncode == 0, submitted.stderr
-    assert "the same command shows what the job has found" in submitted.stdout
     wait_for(lambda: ranks_of(tune, 1), tune)
     (trial,) = json.loads((tune.path / "tune.json").read_text())["trials"]
     assert (trial["micro_batch_size"], trial["verdict"]) == (2, "fits")
@@ -67,18 +75,4 @@ def test_a_search_in_a_job_keeps_its_trials_when_it_is_cancelled(tune):
     wait_for(lambda: not ranks_of(tune, 1), tune)
     again = tune("--json")
     assert json.loads(again.stdout)["trials"] == [trial]
-    cancel(tune)
-
-
-def test_a_search_whose_job_failed_says_why_and_is_submitted_again(tune):
-    with_error = tune("""launch.slurm.environment=["GLOO_SOCKET_IFNAME=nowhere"]""")
-    assert with_error.returncode == 0, with_error.stderr
-    wait_for(lambda: not chain.active_jobs(tune.folder), tune)
-    told = tune()
-    assert told.returncode == 1
-    assert (
-        "the job of the search failed: the trial of data.micro_batch_size=2 failed" in told.stderr
-    )
-    again = tune()
-    assert again.returncode == 0, again.stderr
     cancel(tune)
