@@ -138,16 +138,17 @@ def step_peaks(settings: Sequence[tuple[Config, Sequence[tuple[int, int]]]]) -> 
 
 
 def _peaks(config: Config, batches: Sequence[tuple[int, int]]) -> list[int]:
-    peaks = []
+    parallel, peaks = config.parallel, []
+    # DTensor and pipelines try out operations on each new shape.
+    tries_shapes = parallel.tensor_parallel_size > 1 or parallel.pipeline_parallel_size > 1
     with Census() as census:
         steps = None
         for batch in batches:
-            # A pipeline keeps the buffers of earlier shapes of batches.
-            if steps is None or config.parallel.pipeline_parallel_size > 1:
+            if steps is None:
                 steps = Steps(config)
                 steps.take(steps.batch(*batch))
-            elif config.parallel.tensor_parallel_size > 1:
-                steps.take(steps.batch(*batch))  # DTensor tries out operations on each new shape
+            elif tries_shapes:
+                steps.take(steps.batch(*batch))
             micro_batches = steps.batch(*batch)
             gc.collect()
             census.peak = census.current

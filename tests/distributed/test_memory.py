@@ -70,9 +70,9 @@ SETTINGS = {
         ("llama", FULL | MUON | {"tensor_parallel_size": 2}, ((1, 1),)),
         ("mistral", {"context_parallel_size": 2}, TWO_SIZES),
         ("gpt", BF16 | FULL | DOCUMENTS | {"context_parallel_size": 2}, TWO_SIZES),
-        ("llama", PIPELINE, ((1, 1), (2, 3), (2, 16))),
+        ("llama", PIPELINE, ((1, 1), (2, 3))),
         ("gpt", BF16 | PIPELINE | {"num_pipeline_microbatches": 2}, ((4, 1),)),
-        ("llama", SELECTIVE | INTERLEAVED, ((1, 2), (2, 4), (2, 16))),
+        ("llama", SELECTIVE | INTERLEAVED, ((1, 2), (2, 4), (2, 8))),
     ],
     4: [
         ("llama", BF16 | SELECTIVE, TWO_SIZES),
