@@ -70,14 +70,18 @@ def _with(resolved: Resolved, changes: Sequence[Change]) -> Resolved | None:
     """Returns the run with some changes, or None if it refuses them or has other batch sizes."""
     values = {key: value for change in changes for key, value in change.items()}
     layer = Layer("", Precedence.USER, {key: Entry(value, "") for key, value in values.items()})
+    # Finished stages need not fit the nodes of today.
+    finished = resolved.plan.stages[0].first_sample if resolved.plan.passed else 0
     try:
-        changed = resolve(stack_of(resolved.config).above(layer))
+        changed = resolve(
+            stack_of(resolved.config).above(layer), consumed_samples_in=lambda _: finished
+        )
     except UsageError:
         return None
     before, after = (
         [stage.global_batch_size for stage in each.plan.stages] for each in (resolved, changed)
     )
-    return changed if before == after else None
+    return changed if before == after[-len(before) :] else None
 
 
 def _fits(resolved: Resolved, changes: Sequence[Change], usable_bytes: int) -> bool:

@@ -85,6 +85,14 @@ def test_the_remedy_is_the_largest_micro_batch_that_fits(planned):
         assert peak(planned("gpt3_5b", f"data.micro_batch_size={each}")) > 40 * GB
 
 
+def test_finished_stages_that_do_not_divide_today_do_not_matter(planned):
+    words = [*RAMP[1:], "data.micro_batch_size=8"]
+    stack = apply_overrides(planned("llama3_8b").config, words)
+    resumed = resolve(stack, consumed_samples_in=lambda _: 200_000)
+    assert resumed.plan.passed
+    assert changes_that_fit(resumed, 80 * GB)
+
+
 def test_nothing_is_named_if_nothing_fits(planned):
     assert changes_that_fit(planned("llama3_8b"), GB) == []
 
