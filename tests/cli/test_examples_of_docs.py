@@ -43,7 +43,7 @@ def examples_of(page):
     )
     for block in BLOCK.finditer(without_fences):
         first_line = without_fences.count("\n", 0, block.start()) + 1
-        lines = [line[4:].rstrip() for line in block[0].splitlines()]
+        lines = [line[4:].rstrip().removeprefix("$ ") for line in block[0].splitlines()]
         starts = [number for number, line in enumerate(lines) if line.startswith("rampcli ")]
         for start, end in pairwise([*starts, len(lines)]):
             command, *below = lines[start:end]
