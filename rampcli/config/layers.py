@@ -198,14 +198,14 @@ class Stack:
         for key, (_, entry) in self._nearest.items():
             if entry.by in FOREIGN and key not in FOREIGN:
                 used.append(entry.by)
-                if _is_spelling(key, entry):
+                if is_spelling(key, entry):
                     alternatives = [one.replace(f"{key}=", f"{entry.by}=") for one in alternatives]
                 elif key not in SUGGESTED:
                     alternatives = [one for one in alternatives if f"{key}=" not in one]
         return ", or ".join(alternatives) or f"another {' or '.join(dict.fromkeys(used))}"
 
 
-def _is_spelling(key: str, entry: Entry) -> bool:
+def is_spelling(key: str, entry: Entry) -> bool:
     """Returns whether the word that decided an entry means its key alone."""
     if entry.by in MODEL_WORDS:  # it does, unless the other word of its axis is above 1
         return f"{entry.by}={shown(entry.value)} (" in entry.place
@@ -220,6 +220,18 @@ def stack_of(config: Config) -> Stack:
     """Returns the stack that a configuration was made from: an empty one if it was made by hand."""
     stack: Stack = getattr(config, "stack", None) or Stack()
     return stack
+
+
+def with_values(config: Config, values: Mapping[str, Any], place: str) -> Stack:
+    """Returns the layers of a settled configuration with other values for some settings on top.
+
+    Args:
+        config: the configuration.
+        values: typed values, by dotted key.
+        place: where the values come from, as a person would name it.
+    """
+    entries = {key: Entry(value, place) for key, value in values.items()}
+    return stack_of(config).above(Layer(place, Precedence.USER, entries))
 
 
 def edited_stack(config: Config, name: str, precedence: Precedence, *, report: Report) -> Stack:

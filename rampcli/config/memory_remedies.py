@@ -6,7 +6,7 @@ from typing import Any, get_args
 
 from rampcli.batch.division import divisors
 from rampcli.batch.plan import SHARD_KEY
-from rampcli.config.layers import Entry, Layer, Precedence, stack_of
+from rampcli.config.layers import with_values
 from rampcli.config.resolve import resolve
 from rampcli.config.run_plan import Resolved
 from rampcli.config.same_batches import in_words, micro_batch_settings
@@ -69,13 +69,11 @@ def _smaller_micro_batches(resolved: Resolved) -> list[Change]:
 def _with(resolved: Resolved, changes: Sequence[Change]) -> Resolved | None:
     """Returns the run with some changes, or None if it refuses them or has other batch sizes."""
     values = {key: value for change in changes for key, value in change.items()}
-    layer = Layer("", Precedence.USER, {key: Entry(value, "") for key, value in values.items()})
+    stack = with_values(resolved.config, values, "remedy")
     # Finished stages need not fit the nodes of today.
     finished = resolved.plan.stages[0].first_sample if resolved.plan.passed else 0
     try:
-        changed = resolve(
-            stack_of(resolved.config).above(layer), consumed_samples_in=lambda _: finished
-        )
+        changed = resolve(stack, consumed_samples_in=lambda _: finished)
     except UsageError:
         return None
     before, after = (

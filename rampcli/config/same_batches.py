@@ -4,10 +4,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from rampcli.batch.dialects.maxtext import ACCUMULATION
-from rampcli.batch.dialects.spellings import SPELLINGS
 from rampcli.batch.per_device import PER_DEVICE
 from rampcli.batch.plan import ACCUMULATE_KEY, GLOBAL_KEY, MICRO_KEY
-from rampcli.config.layers import Stack, stack_of
+from rampcli.config.layers import is_spelling, stack_of
 from rampcli.config.run_plan import Resolved
 from rampcli.config.settings import shown
 
@@ -33,11 +32,8 @@ def in_words(values: Mapping[str, Any], resolved: Resolved) -> str:
 
     They take the place of the run's own words for the same settings, and so use their spellings.
     """
-    stack = stack_of(resolved.config)
-    return " ".join(f"{_word_for(key, stack)}={shown(value)}" for key, value in values.items())
-
-
-def _word_for(key: str, stack: Stack) -> str:
-    """Returns the spelling by which a setting was set, or its key."""
-    word = stack.entry(key).by
-    return word if word is not None and SPELLINGS.get(word) == key else key
+    stack, words = stack_of(resolved.config), []
+    for key, value in values.items():
+        entry = stack.entry(key)
+        words.append(f"{entry.by if is_spelling(key, entry) else key}={shown(value)}")
+    return " ".join(words)

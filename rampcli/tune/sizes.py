@@ -1,16 +1,14 @@
 """The micro batch sizes that a search may try, and the configuration of a trial."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from rampcli.batch.division import divisors
 from rampcli.batch.plan import ACCUMULATE_KEY, GLOBAL_KEY, MICRO_KEY, NUM_NODES_KEY
 from rampcli.batch.ramp import RAMP_KEY
 from rampcli.batch.step_schedule import SCHEDULE_KEY
 from rampcli.batch.training_plan import StagePlan, TrainingPlan
-from rampcli.config.layers import Entry, Layer, Precedence, stack_of
+from rampcli.config.layers import with_values
 from rampcli.config.run_plan import Resolved, run_plan
 from rampcli.config.schema import Config
 from rampcli.errors import UsageError
@@ -49,7 +47,7 @@ def candidates(resolved: Resolved) -> list[Candidate]:
     same_batch = {ACCUMULATE_KEY: None, GLOBAL_KEY: resolved.plan.global_batch_size}
     found = []
     for size in divisors(max(batches), most=MOST_SAMPLES):
-        config = with_values(resolved.config, {MICRO_KEY: size} | same_batch)
+        config = with_values(resolved.config, {MICRO_KEY: size} | same_batch, TUNE).config()
         try:
             plan = run_plan(config).plan
         except UsageError:
@@ -127,10 +125,5 @@ def trial_config(resolved: Resolved, candidate: Candidate, folder: Path) -> Conf
             "trainer.on_nonfinite": "skip",
             "checkpoint.every_steps": None,
         },
-    )
-
-
-def with_values(config: Config, values: Mapping[str, Any]) -> Config:
-    """Returns a settled configuration with other values for some settings."""
-    layer = Layer(TUNE, Precedence.USER, {key: Entry(v, TUNE) for key, v in values.items()})
-    return stack_of(config).above(layer).config()
+        TUNE,
+    ).config()
