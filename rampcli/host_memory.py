@@ -32,9 +32,9 @@ def count_oom_kills() -> int:
 
 
 def _figure(path: Path, name: str) -> int | None:
-    """Returns the figure in the line "NAME FIGURE" of a file, or None if there is none.
+    """Returns the number that follows a name in a file of the kernel, or None if it is missing.
 
-    One in kB, which are 1024 bytes in these files, is returned in bytes.
+    A number of kB, which are 1024 bytes there, is returned in bytes.
     """
     with suppress(OSError):
         for line in path.read_text(encoding="utf-8", errors="replace").splitlines():

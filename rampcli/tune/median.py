@@ -40,8 +40,7 @@ def median_of(times: Sequence[float]) -> Median:
     """
     ordered, count = sorted(times), len(times)
     outside, below = 0, 0.0  # times left out at either end, and probability of the median there
-    while 2 * (below + _probability(outside, count)) <= 1 - CONFIDENCE:
-        below += _probability(outside, count)
+    while 2 * (below := below + _probability(outside, count)) <= 1 - CONFIDENCE:
         outside += 1
     first = max(0, outside - 1)
     return Median(
@@ -50,6 +49,6 @@ def median_of(times: Sequence[float]) -> Median:
 
 
 def _probability(below: int, count: int) -> float:
-    """Returns the probability that so many of the times are below the true median."""
+    """Returns the probability that `below` of `count` times are shorter than the true median."""
     ways = lgamma(count + 1) - lgamma(below + 1) - lgamma(count - below + 1)
     return exp(ways - count * log(2))

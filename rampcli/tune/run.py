@@ -148,6 +148,7 @@ class Search:
             DamagedFileError: tune.json is damaged.
         """
         sizes = candidates(resolved)
+        admitted = {candidate.micro_batch_size for candidate in sizes}
         wanted = conditions or results.conditions(resolved)
         known = [] if fresh else results.read_trials(directory, wanted, effort)
         return cls(
@@ -160,7 +161,7 @@ class Search:
             known={
                 trial.micro_batch_size: trial
                 for trial in known
-                if trial.micro_batch_size in {size.micro_batch_size for size in sizes}
+                if trial.micro_batch_size in admitted
             },
         )
 
