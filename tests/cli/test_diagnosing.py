@@ -1,4 +1,4 @@
-"""`rampcli tune --diagnose` names bottlenecks that are planted, and none that is not there."""
+"""`rampcli tune --diagnose` names bottlenecks that are planted, and shows the parts of a step."""
 
 import json
 import os
