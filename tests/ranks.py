@@ -31,6 +31,11 @@ FORKS.set_forkserver_preload(
 PATIENCE_S = 300.0
 REMAINING_S = 1.0
 """Seconds to wait for the other ranks once one has failed. They would wait for it forever."""
+MOST_THREADS = 50
+"""Threads that a rank may have after a call.
+
+Torch's caches keep process groups, whose threads for gloo wake a hundred times per second.
+"""
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 _living: list[tuple[BaseProcess, Connection]] = []
 
@@ -44,8 +49,8 @@ def run_ranks(
 ) -> list[Any]:
     """Calls a function on every rank of a group, and returns what each rank returned.
 
-    The processes are those of earlier calls. If a rank fails, all of them are killed, and the next
-    call starts new ones.
+    The processes are those of earlier calls. If a rank fails or has `MOST_THREADS`, all of them are
+    killed, and the next call starts new ones.
 
     Args:
         processes: number of ranks.
@@ -75,8 +80,9 @@ def run_ranks(
             }
             connection.send((function, arguments, outputs[rank], places[rank], variables))
         results = _receive([connection for _, connection in ranks])
-    if len(results) < processes:
+    if len(results) < processes or any(_threads(process) > MOST_THREADS for process, _ in ranks):
         stop_ranks()
+    if len(results) < processes:
         raise AssertionError(
             "\n".join(f"{output.name}: {output.read_text()[-3000:]}" for output in outputs)
         )
@@ -131,6 +137,10 @@ def _start_rank() -> tuple[BaseProcess, Connection]:
     process.start()
     theirs.close()
     return process, ours
+
+
+def _threads(process: BaseProcess) -> int:
+    return len(os.listdir(f"/proc/{process.pid}/task"))
 
 
 def _receive(connections: Sequence[Connection]) -> dict[int, Any]:

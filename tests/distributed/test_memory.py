@@ -140,12 +140,19 @@ def test_a_pipelines_memory_does_not_grow_with_its_micro_batches(peaks, tmp_path
         assert many - few < (16 - 4) * hidden_states / 2
 
 
-@pytest.mark.parametrize(("ranks", "options"), [(1, {}), (2, {"tensor_parallel_size": 2})])
-def test_the_census_agrees_with_torchs_trackers(ranks, options, tmp_path):
+# Threads of gloo free the tensors of a collective at once or a little later: up to 4 %.
+COLLECTIVES = 0.04
+
+
+@pytest.mark.parametrize(
+    ("ranks", "options", "tolerance"),
+    [(1, {}, 0.001), (2, {"tensor_parallel_size": 2}, COLLECTIVES)],
+)
+def test_the_census_agrees_with_torchs_trackers(ranks, options, tolerance, tmp_path):
     config = configured("llama", options)
     tracked = run_ranks(ranks, tracked_peaks, config, 2, logs=tmp_path)[0]
     counted = run_ranks(ranks, step_peaks, [(config, [(2, 1)])], logs=tmp_path)[0][0][0]
-    assert counted == pytest.approx(tracked["warm"], rel=0.001)
+    assert counted == pytest.approx(tracked["warm"], rel=tolerance)
 
 
 def test_a_tracker_needs_a_step_before_the_one_that_it_counts(tmp_path):
@@ -156,5 +163,5 @@ def test_a_tracker_needs_a_step_before_the_one_that_it_counts(tmp_path):
         run_ranks(2, tracked_peaks, config, 1, option, logs=tmp_path)[0]
         for option in ("fused", "foreach")
     )
-    assert foreach["cold"] > 1.05 * fused["cold"]
-    assert foreach["warm"] == pytest.approx(fused["warm"], rel=0.001)
+    assert foreach["cold"] > (1 + 4 * COLLECTIVES) * fused["cold"]
+    assert foreach["warm"] == pytest.approx(fused["warm"], rel=COLLECTIVES)

@@ -17,8 +17,8 @@ RAMP = [
 ]
 # Two seconds or less. Tests stop the workers of the first stage to look at those that wait.
 SHORT = [*RAMP, "model.rampup_batch_size=[2,2,120]", "trainer.max_samples=132"]
-# The second stage's workers start at once, but the first stage would take half a minute.
-LONGER = [*RAMP, "model.rampup_batch_size=[2,2,2400]", "trainer.max_samples=4_800"]
+# The second stage's workers start at once, but the first stage would take 15 seconds.
+LONGER = [*RAMP, "model.rampup_batch_size=[2,2,1200]", "trainer.max_samples=2_400"]
 
 
 def stop_workers_after_a_step(run, supervisor) -> list[int]:
