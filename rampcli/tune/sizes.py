@@ -10,6 +10,7 @@ from rampcli.batch.step_schedule import SCHEDULE_KEY
 from rampcli.batch.training_plan import StagePlan, TrainingPlan
 from rampcli.config.layers import with_values
 from rampcli.config.run_plan import Resolved, run_plan
+from rampcli.config.same_batches import micro_batch_settings
 from rampcli.config.schema import Config
 from rampcli.errors import UsageError
 
@@ -43,11 +44,10 @@ def candidates(resolved: Resolved) -> list[Candidate]:
 
     The accumulation follows from the micro batch size, even if the configuration sets it.
     """
-    batches = _batches(resolved.plan)
-    same_batch = {ACCUMULATE_KEY: None, GLOBAL_KEY: resolved.plan.global_batch_size}
-    found = []
+    batches, found = _batches(resolved.plan), []
     for size in divisors(max(batches), most=MOST_SAMPLES):
-        config = with_values(resolved.config, {MICRO_KEY: size} | same_batch, TUNE).config()
+        settings = micro_batch_settings(resolved, size)
+        config = with_values(resolved.config, settings, TUNE).config()
         try:
             plan = run_plan(config).plan
         except UsageError:
