@@ -49,8 +49,8 @@ def run_ranks(
 ) -> list[Any]:
     """Calls a function on every rank of a group, and returns what each rank returned.
 
-    The processes are those of earlier calls. If a rank fails or has `MOST_THREADS`, all of them are
-    killed, and the next call starts new ones.
+    The processes are those of earlier calls. If a rank fails or keeps more than `MOST_THREADS`, all
+    of them are killed, and the next call starts new ones.
 
     Args:
         processes: number of ranks.
@@ -80,9 +80,10 @@ def run_ranks(
             }
             connection.send((function, arguments, outputs[rank], places[rank], variables))
         results = _receive([connection for _, connection in ranks])
-    if len(results) < processes or any(_threads(process) > MOST_THREADS for process, _ in ranks):
+    has_failed = len(results) < processes
+    if has_failed or any(_threads(process) > MOST_THREADS for process, _ in ranks):
         stop_ranks()
-    if len(results) < processes:
+    if has_failed:
         raise AssertionError(
             "\n".join(f"{output.name}: {output.read_text()[-3000:]}" for output in outputs)
         )
