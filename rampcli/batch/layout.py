@@ -160,7 +160,9 @@ def lay_out(
             )
     report.close()
     assert schedule is not None
-    micro_batch = MicroBatchRule(size=micro_batch_size, varies=ramp.micro_batch == LARGEST)
+    micro_batch = MicroBatchRule(
+        size=micro_batch_size, varies=ramp.micro_batch == LARGEST, updates=ramp.updates
+    )
     micro_batch.check(fleet.parallel)
     layout = Layout(
         ramp=ramp.rampup_batch_size,

@@ -19,17 +19,21 @@ class MicroBatchRule:
         size: samples per data-parallel rank per forward/backward; at most, if it varies.
         varies: each stage has the largest micro batch up to `size` that divides its batch.
             Otherwise each stage has `size`.
+        updates: optimiser updates that a batch is divided into; above 1 in reinforcement learning
+            only.
     """
 
     size: int
     varies: bool = False
+    updates: int = 1
 
     def smallest(self, parallel: ParallelSizes) -> int:
         """Returns the samples that a rank's share of a batch must be a multiple of."""
         if not self.varies:
-            return self.size
+            return self.size * self.updates
         interleaved = parallel.virtual_pipeline > 1
-        return max(parallel.pipeline_microbatches, parallel.pipeline if interleaved else 1)
+        parts = max(parallel.pipeline_microbatches, parallel.pipeline if interleaved else 1)
+        return parts * self.updates
 
     def on(
         self, global_batch_size: int, data_parallel_size: int, parallel: ParallelSizes
@@ -39,7 +43,7 @@ class MicroBatchRule:
         One that varies also divides into the parts that pass through a pipeline, and leaves the
         interleaved schedule whole rounds.
         """
-        share, rest = divmod(global_batch_size, data_parallel_size)
+        share, rest = divmod(global_batch_size, data_parallel_size * self.updates)
         if rest:
             return None
         if not self.varies:

@@ -131,10 +131,10 @@ def _schedule(workload: Workload) -> dict[int, int | None]:
     rule, fleet = workload.micro_batch, workload.fleet
     smaller: list[int] = []
     if rule.varies:
-        common, rest = divmod(gcd(*workload.sizes[:-1]), fleet.devices)
+        common, rest = divmod(gcd(*workload.sizes[:-1]), fleet.devices * rule.updates)
         smaller = [] if rest else divisors(common, most=rule.size - 1)
     schedules = (
-        nemo_schedule(workload.sizes, micro_batch_size=size, fleet=fleet)
+        nemo_schedule(workload.sizes, micro_batch_size=size * rule.updates, fleet=fleet)
         for size in (rule.size, *reversed(smaller))
     )
     first = next(schedules)

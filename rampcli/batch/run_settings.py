@@ -59,6 +59,7 @@ class RampSettings:
         semantics: name in `rampcli.batch.ramp.SEMANTICS`.
         decrease_batch_size_if_needed: decrease batch sizes that do not fit, do not refuse them.
         micro_batch: `fixed` or `largest`, see `rampcli.batch.micro_batch`.
+        updates: optimiser updates that each batch is divided into.
     """
 
     rampup_batch_size: Sequence[int] | None = None
@@ -66,6 +67,7 @@ class RampSettings:
     semantics: str = "megatron"
     decrease_batch_size_if_needed: bool = False
     micro_batch: str = FIXED
+    updates: int = 1
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -5,7 +5,6 @@ hydra.
 """
 
 import gc
-import json
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -36,8 +35,15 @@ def pretrain(
 ) -> None:
     """Train a recipe through its ramp. Run the same command again to resume."""
     from rampcli.cli.composing import compose_words
+    from rampcli.config.rl_checks import is_rl
 
     resolved = compose_words(factory, overrides or [], config_dir=config_dir, resumes=True)
+    if is_rl(resolved.config):
+        raise UsageError(
+            "this is a run of reinforcement learning",
+            keys=("rl.generations_per_prompt",),
+            remedy="rampcli rl, or rl=none",
+        )
     if cfg:
         from rampcli.report.explain import with_provenance
 
@@ -155,15 +161,9 @@ def plan(
         lines.append(f"wrote {plot}")
     if show_dialects:
         planning.translate(resolved, as_json=as_json)
-    elif as_json:
-        from rampcli.report.memory import plan_with_memory
-
-        typer.echo(json.dumps(plan_with_memory(resolved), indent=1))
     else:
-        from rampcli.cli.console import show_plan
-
-        show_plan(resolved)
-        for line in lines:
+        planning.print_plan(resolved, as_json=as_json)
+        for line in () if as_json else lines:
             typer.echo(line)
 
 

@@ -4,15 +4,36 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from rampcli import llm
+from rampcli.batch.dialects.rl import expand_words
 from rampcli.checkpoint.manifest import consumed_samples
 from rampcli.config.compose import apply_overrides
-from rampcli.config.groups import group_names
+from rampcli.config.groups import group_names, option_names
 from rampcli.config.layers import COMMAND_LINE
 from rampcli.config.resolve import resolve
 from rampcli.config.run_plan import Resolved
 from rampcli.config.words import join_split_lists, parse
 from rampcli.errors import Report
 from rampcli.run_directory import RunDirectory
+
+DEFAULT_RL = "grpo"
+"""Option of the group `rl` for recipes without one of their own."""
+
+
+def rl_words(factory: str, words: Sequence[str], *, config_dir: Path | None) -> list[str]:
+    """Returns the words of `rampcli rl` with those that make a recipe's run one of RL.
+
+    They choose the option of the group `rl` that has the recipe's name, or `rl=grpo`, and another
+    run directory than the one of pretraining.
+    """
+    recipe, expanded = factory.partition("(")[0].strip(), expand_words(words)
+    given = {word.partition("=")[0] for word in expanded}
+    added = []
+    if "rl" not in given:
+        known = recipe in option_names("rl", config_dir)
+        added.append(f"rl={recipe if known else DEFAULT_RL}")
+    if not {"name", "run_dir"} & given:
+        added.append(f"name={recipe}_rl")
+    return [*added, *expanded]
 
 
 def compose_words(

@@ -25,6 +25,7 @@ from rampcli.cli.commands import (
 )
 from rampcli.cli.completion import candidates
 from rampcli.cli.data_commands import data
+from rampcli.cli.rl_command import rl
 from rampcli.cli.tune_command import tune
 from rampcli.errors import EXIT_CTRL_C, RampcliError, UsageError, visible
 from rampcli.interpreter import remove_working_directory_from_path
@@ -39,6 +40,7 @@ llm = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
 for commands in (app, llm):
     commands.command("pretrain", context_settings={"allow_interspersed_args": True})(pretrain)
 app.command("plan")(plan)
+app.command("rl", context_settings={"allow_interspersed_args": True})(rl)
 app.command("tune")(tune)
 app.command("explain")(explain)
 app.command("recipes")(recipes)

@@ -8,6 +8,8 @@ from pathlib import Path
 import typer
 
 from rampcli.batch.dialects import translate_plan
+from rampcli.batch.dialects.rl import PairSource, translate_pairs
+from rampcli.batch.dialects.translation import Translation
 from rampcli.batch.node_policies import NODE_POLICIES
 from rampcli.batch.ramp import RAMP_KEY, RampSchedule
 from rampcli.batch.step_schedule import SCHEDULE_KEY, to_text
@@ -15,12 +17,13 @@ from rampcli.batch.throughput import EFFICIENCY_KEY, RESTART_KEY, check_curve
 from rampcli.batch.throughput import to_text as points_to_text
 from rampcli.batch.training_plan import TrainingPlan
 from rampcli.cli.composing import compose_words
-from rampcli.cli.console import build_console, print_table, say
+from rampcli.cli.console import build_console, print_table, say, show_plan
 from rampcli.cli.pictures import writing_picture
 from rampcli.config.compose import apply_overrides
 from rampcli.config.groups import group_names
 from rampcli.config.layers import Precedence, sources_named, stack_of
 from rampcli.config.resolve import resolve
+from rampcli.config.rl_checks import max_response_tokens
 from rampcli.config.run_plan import Resolved
 from rampcli.config.words import drop_launcher_section, read_values
 from rampcli.errors import Report, UsageError, UsageErrors
@@ -152,17 +155,17 @@ def draw(resolved: Resolved, path: Path) -> None:
         plot_plan(resolved.plan, path, title=resolved.config.name)
 
 
+def print_plan(resolved: Resolved, *, as_json: bool) -> None:
+    """Prints a plan as a table, or as JSON."""
+    if as_json:
+        typer.echo(json.dumps(plan_with_memory(resolved), indent=1))
+    else:
+        show_plan(resolved)
+
+
 def translate(resolved: Resolved, *, as_json: bool) -> None:
     """Prints the batch in each system's words, with the differences that they cannot express."""
-    model, parallel = resolved.config.model, resolved.config.parallel
-    translations = translate_plan(
-        resolved.plan,
-        rampup_batch_size=model.rampup_batch_size,
-        step_batch_size_schedule=model.step_batch_size_schedule,
-        data_parallel_shard_size=parallel.data_parallel_shard_size,
-        num_pipeline_microbatches=parallel.num_pipeline_microbatches,
-        expansion_factor_real_data=resolved.config.data.expansion_factor_real_data,
-    )
+    translations = _translations(resolved)
     if as_json:
         typer.echo(json.dumps({name: asdict(one) for name, one in translations.items()}, indent=1))
         return
@@ -172,6 +175,30 @@ def translate(resolved: Resolved, *, as_json: bool) -> None:
         say(console, str(translation))
         for difference in translation.unsaid:
             say(console, f"#   not the same: {difference}")
+
+
+def _translations(resolved: Resolved) -> dict[str, Translation]:
+    config, model, parallel = resolved.config, resolved.config.model, resolved.config.parallel
+    stages = resolved.plan.stages
+    batch = resolved.pairs(max(stages, key=lambda stage: stage.global_batch_size))
+    if batch is not None:
+        return translate_pairs(
+            PairSource(
+                batch=batch,
+                takes_all=config.rl.micro_batch_size is None,
+                num_stages=resolved.plan.number_of_stages,
+                temperature=config.rl.temperature,
+                max_response_tokens=max_response_tokens(config),
+            )
+        )
+    return translate_plan(
+        resolved.plan,
+        rampup_batch_size=model.rampup_batch_size,
+        step_batch_size_schedule=model.step_batch_size_schedule,
+        data_parallel_shard_size=parallel.data_parallel_shard_size,
+        num_pipeline_microbatches=parallel.num_pipeline_microbatches,
+        expansion_factor_real_data=config.data.expansion_factor_real_data,
+    )
 
 
 def seesaw(resolved: Resolved, factor: float) -> tuple[Resolved, list[str]]:

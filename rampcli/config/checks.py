@@ -8,6 +8,7 @@ from rampcli.batch.division import divisors
 from rampcli.config.corpora import check_corpora, check_split
 from rampcli.config.launch_checks import LAUNCH_CHECKS
 from rampcli.config.model_size import head_size_of
+from rampcli.config.rl_checks import RL_CHECKS
 from rampcli.config.schema import Config
 from rampcli.config.settings import Setting, leaves, settings, shown
 from rampcli.config.splits import SPLIT_CHECKS
@@ -213,5 +214,6 @@ CHECKS: tuple[Callable[[Config], Any], ...] = (
     check_split,
     *SPLIT_CHECKS,
     *LAUNCH_CHECKS,
+    *RL_CHECKS,
 )
 """Every check of settings against each other. They rely on `check_ranges`."""

@@ -167,7 +167,10 @@ def _layers(
 def _chosen_options(
     choices: Mapping[str, str | Entry], config_dir: Path | None, report: Report
 ) -> dict[str, str]:
-    """Returns the option of each group, in the order in which their files override each other."""
+    """Returns the option of each group. The file of a later one overrides that of an earlier one.
+
+    Hydra lists the last group of its defaults first.
+    """
     known = group_names()  # The root has a default for each of these. Other groups are added.
     words = [
         f"{'' if group in known else '+'}{as_option(group, option)}"
@@ -184,7 +187,7 @@ def _chosen_options(
     if chosen is None:
         report.close()
     assert chosen is not None
-    return {str(group): str(option) for group, option in chosen.items()}
+    return {str(group): str(option) for group, option in reversed(list(chosen.items()))}
 
 
 @cache

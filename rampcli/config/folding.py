@@ -7,6 +7,7 @@ from rampcli.batch.dialects import maxtext_mesh
 from rampcli.batch.dialects.maxtext import ACCUMULATION, ENABLE, SUGGESTED, WORDS, translate
 from rampcli.batch.dialects.spellings import Given, fold_spellings
 from rampcli.batch.micro_batch import LARGEST, STAGE_MICRO_KEY
+from rampcli.batch.pairs import GENERATIONS_KEY, PROMPTS_KEY
 from rampcli.batch.per_device import PER_DEVICE
 from rampcli.batch.plan import (
     ACCUMULATE_KEY,
@@ -43,6 +44,7 @@ def fold(stack: Stack) -> tuple[Stack, tuple[str, ...]]:
         for key, value in folding.values.items()
     }
     for key, word in fold_spellings(given).items():
+        _check_rl_word(word, folding)
         folding.decide(key, word, folding.values[word])
     try:
         _fold_mesh(folding)
@@ -62,6 +64,17 @@ def fold(stack: Stack) -> tuple[Stack, tuple[str, ...]]:
     ):  # the last size of the schedule is the batch
         folding.decide(GLOBAL_KEY, SCHEDULE_KEY, None)
     return folding.folded(clear_spellings=True), notes
+
+
+def _check_rl_word(word: str, folding: "_Folding") -> None:
+    """Checks that prompts are counted in reinforcement learning only."""
+    if word == PROMPTS_KEY and folding.values[GENERATIONS_KEY] is None:
+        raise UsageError(
+            f"{word}={shown(folding.values[word])} does not apply: {GENERATIONS_KEY} is null, so"
+            " nothing is generated",
+            keys=(word,),
+            remedy=f"{GLOBAL_KEY}, or rampcli rl",
+        )
 
 
 class _Folding:

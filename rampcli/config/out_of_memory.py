@@ -1,5 +1,6 @@
 """The error of a run that needs more memory than its devices have."""
 
+from rampcli.batch.pairs import PAIRS_KEY
 from rampcli.batch.plan import MICRO_KEY
 from rampcli.config.layers import stack_of
 from rampcli.config.run_plan import Resolved
@@ -25,16 +26,21 @@ def out_of_memory(resolved: Resolved, *, consumed_samples: int, reason: str) -> 
     from rampcli.config.memory_remedies import changes_that_fit
 
     config, stage = resolved.config, resolved.plan.stage_at(consumed_samples)
-    micro, checkpointing = stage.micro_batch_size, config.trainer.activation_checkpointing
+    pairs, checkpointing = resolved.pairs(stage), config.trainer.activation_checkpointing
+    key, micro = (
+        (MICRO_KEY, stage.micro_batch_size)
+        if pairs is None
+        else (PAIRS_KEY, pairs.micro_batch_size)
+    )
     needed = stage_memory(resolved, stage).peak_bytes
     memory_bytes = device_memory_bytes(config)
     # Memory ran out, so whatever the estimate says, as much is too much.
     enough = min(needed - 1, usable_bytes(config, memory_bytes) if memory_bytes else needed)
     changes = changes_that_fit(resolved, enough)
     error = OutOfMemoryError(
-        f"{reason}, with {MICRO_KEY}={micro} and {CHECKPOINTING_KEY}={checkpointing}:"
+        f"{reason}, with {key}={micro} and {CHECKPOINTING_KEY}={checkpointing}:"
         f" a rank needs an estimated {shorten_bytes(needed)}",
-        keys=(MICRO_KEY, CHECKPOINTING_KEY),
+        keys=(key, CHECKPOINTING_KEY),
         remedy=", or ".join([*changes, "more devices that share the weights"]),
     )
     stack_of(config).name_sources(error)

@@ -9,9 +9,12 @@ from fractions import Fraction
 from pathlib import Path
 
 from rampcli.batch.loading import LoadedBatch, count_readers
+from rampcli.batch.micro_batch import LARGEST
+from rampcli.batch.node_policies import NODE_POLICIES
 from rampcli.batch.nodes import Fleet
+from rampcli.batch.pairs import PROMPTS_KEY, PairBatch, PairSettings, check_pairs, in_pairs
 from rampcli.batch.pipeline import check_pipeline
-from rampcli.batch.plan import ParallelSizes
+from rampcli.batch.plan import GLOBAL_KEY, BatchPlan, ParallelSizes
 from rampcli.batch.quantities import as_written
 from rampcli.batch.run_settings import BatchSettings, RampSettings, RunLength
 from rampcli.batch.throughput import EFFICIENCY_KEY, Throughput, check_curve, parse_points
@@ -19,8 +22,9 @@ from rampcli.batch.training_plan import StagePlan, TrainingPlan, plan_training
 from rampcli.config.layers import sources_named, stack_of
 from rampcli.config.model_size import flops_per_token
 from rampcli.config.schema import Config
+from rampcli.config.settings import MOST
 from rampcli.config.splits import check_stages
-from rampcli.errors import Report, UsageError
+from rampcli.errors import Report, UsageError, UsageErrors
 from rampcli.schedule.learning_rate import LearningRate
 
 
@@ -56,6 +60,19 @@ class Resolved:
             wsd_decay_samples=schedule.wsd_decay_samples,
             batch_coupling=schedule.batch_coupling,
         )
+
+    def pairs(self, stage: StagePlan) -> PairBatch | None:
+        """Returns the pairs of a stage's steps, or None without reinforcement learning."""
+        settings = pair_settings(self.config)
+        if settings is None:
+            return None
+        batch = BatchPlan(
+            global_batch_size=stage.global_batch_size,
+            micro_batch_size=stage.micro_batch_size,
+            data_parallel_size=stage.data_parallel_size,
+            accumulate_grad_batches=stage.accumulate_grad_batches,
+        )
+        return PairBatch.of(batch, settings)
 
     def loading(self, stage: StagePlan) -> tuple[LoadedBatch, int] | None:
         """Returns the batch that a step loads and the number of hosts that read it.
@@ -113,11 +130,78 @@ def run_plan(config: Config, *, consumed_samples: int = 0) -> Resolved:
 
 
 def _plan(config: Config, consumed_samples: int) -> TrainingPlan:
+    """Plans the run. One of reinforcement learning is planned in prompts."""
+    pairs = pair_settings(config)
+    if pairs is None:
+        return _plan_samples(
+            config,
+            consumed_samples,
+            micro_batch_size=config.data.micro_batch_size,
+            micro_batch=config.rampup.micro_batch,
+        )
+    _check_pairs(config, pairs)
+    micro = pairs.prompts_per_micro_batch
+    try:
+        return _plan_samples(
+            config,
+            consumed_samples,
+            micro_batch_size=MOST if micro is None else micro,
+            micro_batch=LARGEST if micro is None else config.rampup.micro_batch,
+            updates=pairs.updates,
+        )
+    except UsageError as error:
+        for one in error.errors if isinstance(error, UsageErrors) else (error,):
+            one.message = in_pairs(one.message, pairs.generations)
+            one.remedy = one.remedy and in_pairs(one.remedy, pairs.generations)
+        raise
+
+
+def pair_settings(config: Config) -> PairSettings | None:
+    """Returns how prompts become pairs, or None without reinforcement learning."""
+    rl = config.rl
+    if rl.generations_per_prompt is None:
+        return None
+    return PairSettings(
+        generations=rl.generations_per_prompt,
+        micro_batch_size=rl.micro_batch_size,
+        updates=rl.updates_per_rollout,
+        splits_groups=rl.split_groups,
+    )
+
+
+def _check_pairs(config: Config, pairs: PairSettings) -> None:
+    """Checks a batch that does not change on all the nodes. Other batches are checked in stages."""
+    model, trainer = config.model, config.trainer
+    pairs.check()
+    prompts = model.global_batch_size
+    if prompts is None and model.step_batch_size_schedule is None:
+        raise UsageError(
+            f"{PROMPTS_KEY} is not set", keys=(GLOBAL_KEY,), remedy=f"{PROMPTS_KEY}=32"
+        )
+    if (
+        prompts is not None
+        and model.rampup_batch_size is None
+        and NODE_POLICIES[config.rampup.node_policy].largest_uses_all_nodes
+        and not config.rampup.decrease_batch_size_if_needed
+    ):
+        processes = trainer.num_nodes * trainer.devices
+        ranks = _parallel_sizes(config).data_parallel_size(processes)
+        check_pairs(prompts, pairs, data_parallel_size=ranks)
+
+
+def _plan_samples(
+    config: Config,
+    consumed_samples: int,
+    *,
+    micro_batch_size: int | None,
+    micro_batch: str,
+    updates: int = 1,
+) -> TrainingPlan:
     model, trainer, rampup = config.model, config.trainer, config.rampup
     return plan_training(
         batch=BatchSettings(
             global_batch_size=model.global_batch_size,
-            micro_batch_size=config.data.micro_batch_size,
+            micro_batch_size=micro_batch_size,
             accumulate_grad_batches=trainer.accumulate_grad_batches,
         ),
         ramp=RampSettings(
@@ -125,7 +209,8 @@ def _plan(config: Config, consumed_samples: int) -> TrainingPlan:
             step_batch_size_schedule=model.step_batch_size_schedule,
             semantics=rampup.semantics,
             decrease_batch_size_if_needed=rampup.decrease_batch_size_if_needed,
-            micro_batch=rampup.micro_batch,
+            micro_batch=micro_batch,
+            updates=updates,
         ),
         fleet=Fleet(
             num_nodes=trainer.num_nodes,

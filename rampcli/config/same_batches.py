@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from rampcli.batch.dialects.maxtext import ACCUMULATION
+from rampcli.batch.pairs import PAIRS_KEY
 from rampcli.batch.per_device import PER_DEVICE
 from rampcli.batch.plan import ACCUMULATE_KEY, GLOBAL_KEY, MICRO_KEY
 from rampcli.config.layers import is_spelling, stack_of
@@ -12,8 +13,15 @@ from rampcli.config.settings import shown
 
 
 def micro_batch_settings(resolved: Resolved, size: int) -> dict[str, Any]:
-    """Returns the settings, by key, that give a run a micro batch size and keep its batches."""
+    """Returns the settings, by key, that give a run a micro batch size and keep its batches.
+
+    Args:
+        resolved: the run.
+        size: samples per micro batch; prompts in reinforcement learning.
+    """
     config, values = resolved.config, {MICRO_KEY: size}
+    if config.rl.generations_per_prompt is not None:
+        return {PAIRS_KEY: size * config.rl.generations_per_prompt}
     if size == resolved.plan.micro_batch.size:
         return values
     accumulates = config.trainer.accumulate_grad_batches is not None

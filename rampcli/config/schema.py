@@ -16,6 +16,7 @@ from rampcli.config.launch_schema import (
     ThroughputConfig,
 )
 from rampcli.config.optim_schema import OptimConfig, ScheduleConfig
+from rampcli.config.rl_schema import RLConfig
 
 MOST_WIDTH = 1_000_000
 MOST_SEQUENCE = 16_000_000
@@ -339,6 +340,7 @@ class Config(Traced):
     parallel: ParallelConfig = field(default_factory=ParallelConfig)
     optim: OptimConfig = field(default_factory=OptimConfig)
     schedule: ScheduleConfig = field(default_factory=ScheduleConfig)
+    rl: RLConfig = field(default_factory=RLConfig)
     rampup: RampupConfig = field(default_factory=RampupConfig)
     throughput: ThroughputConfig = field(default_factory=ThroughputConfig)
     checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)

@@ -13,6 +13,7 @@ from typing import Any, Literal, get_args, get_origin
 from rampcli.batch.dialects.maxtext import WORDS
 from rampcli.batch.dialects.maxtext_mesh import AXES
 from rampcli.batch.dialects.meanings import DERIVED
+from rampcli.batch.dialects.rl import IN_PRETRAINING
 from rampcli.batch.dialects.spellings import SPELLINGS
 from rampcli.config.schema import Config
 from rampcli.errors import UsageError
@@ -216,6 +217,12 @@ def unknown_key(key: str, groups: Mapping[str, Any] | None = None) -> UsageError
         _, keys = DERIVED[key]
         return UsageError(
             f"{key} is derived and cannot be set", keys=(key,), remedy=" or ".join(keys)
+        )
+    if key in IN_PRETRAINING:
+        return UsageError(
+            f"{key} is a word of `rampcli rl`",
+            keys=(key,),
+            remedy=f"here {IN_PRETRAINING[key]}, or rampcli rl",
         )
     near_groups = [
         f"{group}=OPTION" for group in difflib.get_close_matches(key, groups or (), n=1, cutoff=0.6)

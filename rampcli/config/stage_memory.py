@@ -17,10 +17,11 @@ CHECKPOINTING_KEY = "trainer.activation_checkpointing"
 
 def stage_memory(resolved: Resolved, stage: StagePlan) -> MemoryEstimate:
     """Returns the estimate of a stage's fullest rank."""
+    pairs = resolved.pairs(stage)
     return estimate_memory(
         resolved.config,
         data_parallel_size=stage.data_parallel_size,
-        micro_batch_size=stage.micro_batch_size,
+        micro_batch_size=stage.micro_batch_size if pairs is None else pairs.micro_batch_size,
         accumulate_grad_batches=stage.accumulate_grad_batches,
     )
 

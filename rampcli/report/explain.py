@@ -6,9 +6,11 @@ from typing import Any
 import yaml
 
 from rampcli.batch.dialects.meanings import DERIVED, MEANINGS
+from rampcli.batch.pairs import PAIRS_KEY
 from rampcli.batch.plan import ACCUMULATE_KEY, GLOBAL_KEY, MICRO_KEY
 from rampcli.batch.training_plan import StagePlan
 from rampcli.config.layers import Entry, Stack, stack_of
+from rampcli.config.rl_checks import RESPONSE_KEY, max_response_tokens
 from rampcli.config.run_plan import Resolved
 from rampcli.config.settings import FOREIGN, Setting, leaves, nest, settings, shown, unknown_key
 
@@ -93,10 +95,17 @@ def _history(stack: Stack, key: str) -> list[Entry]:
 def derived(resolved: Resolved) -> dict[str, Any]:
     """Returns the derived value of each setting that may be null, where the batch is largest."""
     stage = _largest_stage(resolved)
-    return {
+    pairs = resolved.pairs(stage)
+    split = (
+        {MICRO_KEY: stage.micro_batch_size, ACCUMULATE_KEY: stage.accumulate_grad_batches}
+        if pairs is None
+        else {
+            PAIRS_KEY: pairs.micro_batch_size,
+            RESPONSE_KEY: max_response_tokens(resolved.config),
+        }
+    )
+    return split | {
         GLOBAL_KEY: resolved.plan.global_batch_size,
-        MICRO_KEY: stage.micro_batch_size,
-        ACCUMULATE_KEY: stage.accumulate_grad_batches,
         "run_dir": str(resolved.run_dir),
     }
 

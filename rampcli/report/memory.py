@@ -1,6 +1,7 @@
 """The memory of a plan's stages, estimated: cells, notes, tables and plain data."""
 
 from collections.abc import Sequence
+from dataclasses import asdict
 from typing import Any
 
 from rich.table import Table
@@ -111,10 +112,17 @@ def estimate_table(resolved: Resolved, micro_batches: Sequence[int]) -> Table:
 
 
 def plan_with_memory(resolved: Resolved) -> dict[str, Any]:
-    """Returns `TrainingPlan.to_json` with `memory_bytes` of each stage, the estimate per rank."""
+    """Returns `TrainingPlan.to_json` with `memory_bytes` of each stage, the estimate per rank.
+
+    In reinforcement learning, each stage also has `pairs`: how its prompts and their generations
+    are split.
+    """
     plan = resolved.plan
     memory = [stage_memory(resolved, stage).peak_bytes for stage in plan.stages]
     data = plan.to_json()
     for row, size in zip(data["stages"], [*[None] * len(plan.passed), *memory], strict=True):
         row["memory_bytes"] = size
+    for row, stage in zip(data["stages"][len(plan.passed) :], plan.stages, strict=True):
+        if (batch := resolved.pairs(stage)) is not None:
+            row["pairs"] = {"pairs": batch.pairs, **asdict(batch)}
     return data

@@ -97,8 +97,9 @@ def _shown_stages(plan: TrainingPlan) -> list[StagePlan | None]:
 def _columns(resolved: Resolved) -> list[Column]:
     """Returns all columns in order; the last one holds the bars."""
     largest = max(stage.global_batch_size for stage in resolved.plan.stages)
+    is_rl = resolved.pairs(resolved.plan.stages[0]) is not None
     return [
-        *_batch_columns(resolved.plan),
+        *(_pair_columns(resolved) if is_rl else _batch_columns(resolved.plan)),
         *_pipeline_columns(resolved.plan),
         *_loading_columns(resolved),
         *_time_columns(resolved.plan),
@@ -122,6 +123,29 @@ def _batch_columns(plan: TrainingPlan) -> list[Column]:
         Column("samples", lambda stage: _count(stage.samples), totals.samples),
         Column("steps", lambda stage: _count(stage.steps), totals.steps),
         Column("tokens", lambda stage: _tokens(stage.samples, plan), totals.tokens, rank=3),
+    ]
+
+
+def _pair_columns(resolved: Resolved) -> list[Column]:
+    """Returns the columns of reinforcement learning, in which a batch is one of pairs."""
+    totals = plan_totals(resolved.plan)
+
+    def of_pairs(name: str) -> Callable[[StagePlan], str]:
+        return lambda stage: str(getattr(resolved.pairs(stage), name))
+
+    return [
+        Column("stage", lambda stage: str(stage.stage)),
+        Column("prompts", of_pairs("prompts")),
+        Column("pairs", of_pairs("pairs")),
+        Column("nodes", lambda stage: str(stage.num_nodes)),
+        Column("GPUs", lambda stage: str(stage.world_size)),
+        Column("dp", of_pairs("data_parallel_size"), rank=2),
+        Column("micro", of_pairs("micro_batch_size")),
+        Column("accum", of_pairs("accumulation")),
+        Column("updates", of_pairs("updates"), rank=5),
+        Column("from", lambda stage: f"{stage.first_sample:,}", rank=4),
+        Column("in all", lambda stage: _count(stage.samples), totals.samples),
+        Column("steps", lambda stage: _count(stage.steps), totals.steps),
     ]
 
 
@@ -220,8 +244,14 @@ def plan_totals(plan: TrainingPlan) -> Totals:
 def plan_summary(resolved: Resolved) -> list[str]:
     """Returns the lines below the table of a plan: totals, source of the hours, and notes."""
     plan, config = resolved.plan, resolved.config
-    lines = []
-    if plan.end_sample is not None:
+    lines = _pair_lines(resolved)
+    if plan.end_sample is not None and lines:
+        generations = config.rl.generations_per_prompt or 0
+        lines.append(
+            f"{plan.end_sample:,} prompts, {plan.end_sample * generations:,} pairs,"
+            f" {plan.end_step:,} steps; run directory {resolved.run_dir}"
+        )
+    elif plan.end_sample is not None:
         tokens = plan.end_sample * plan.sequence_length
         lines.append(
             f"{plan.end_sample:,} samples, {plan.end_step:,} steps, {tokens:,} tokens;"
@@ -264,6 +294,20 @@ def plan_summary(resolved: Resolved) -> list[str]:
     return lines + [
         f"note: {note}" for note in (*plan.notes, *resolved.notes, *advice, *memory_notes(resolved))
     ]
+
+
+def _pair_lines(resolved: Resolved) -> list[str]:
+    """Returns how the pairs of the largest stage are split; nothing without generations."""
+    batch = resolved.pairs(max(resolved.plan.stages, key=lambda stage: stage.global_batch_size))
+    if batch is None:
+        return []
+    groups, rest = divmod(batch.micro_batch_size, batch.generations)
+    held = (
+        f"a part of {batch.micro_batch_size} of a prompt's {batch.generations} generations"
+        if rest
+        else f"{groups} whole group{'s' if groups > 1 else ''} of {batch.generations} generations"
+    )
+    return [str(batch), f"each micro batch holds {held}"]
 
 
 def _bubble_included(plan: TrainingPlan) -> str:

@@ -15,7 +15,7 @@ from rampcli.config.groups import (
 )
 from rampcli.errors import UsageError
 
-BUNDLED = {"batch", "data", "hardware", "launch", "model", "optim"}
+BUNDLED = {"batch", "data", "hardware", "launch", "model", "optim", "rl"}
 
 
 def names_in(group):

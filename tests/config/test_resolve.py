@@ -79,6 +79,12 @@ SPELT = {
         "parallel.pipeline_parallel_size": 2,
         "data.micro_batch_size": 2,
     },
+    "rl.prompts_per_step": {
+        "model.global_batch_size": 24,
+        "rl.generations_per_prompt": 4,
+        "data.micro_batch_size": None,
+        "data.source": "mock",
+    },
 }
 """By spelling, its canonical key with a value, and the other settings that it needs."""
 

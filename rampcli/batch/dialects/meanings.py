@@ -83,6 +83,10 @@ MEANINGS: dict[str, str] = {
         "MaxText: samples of the whole ramp. They are the samples in `model.rampup_batch_size`."
     ),
     **{word: _mesh_meaning(word) for word in AXES},
+    "rl.prompts_per_step": (
+        "`rampcli rl`: prompts per step. The samples of such a run are prompts, so this sets"
+        " `model.global_batch_size`."
+    ),
 }
 """A sentence or two for every word that is accepted."""
 DERIVED: dict[str, tuple[str, tuple[str, ...]]] = {

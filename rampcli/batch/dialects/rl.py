@@ -1,0 +1,135 @@
+"""Batches of reinforcement learning in other systems' words: MaxText, TRL, verl and NeMo-RL."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from rampcli.batch.dialects.translation import Translation, to_assignments
+from rampcli.batch.pairs import GENERATIONS_KEY, PAIRS_KEY, PROMPTS_KEY, PairBatch
+from rampcli.batch.plan import GLOBAL_KEY
+
+SPELLINGS: dict[str, str] = {PROMPTS_KEY: GLOBAL_KEY}
+BARE_WORDS: dict[str, str] = {
+    "batch_size": PROMPTS_KEY,
+    "num_generations": GENERATIONS_KEY,
+    "micro_batch_size": PAIRS_KEY,
+}
+"""MaxText's words without a section, which `rampcli rl` takes for these keys."""
+IN_PRETRAINING: dict[str, str] = {
+    "batch_size": GLOBAL_KEY,
+    "num_generations": "no responses are generated",
+    "micro_batch_size": "data.micro_batch_size",
+}
+"""What these words come to outside `rampcli rl`."""
+ALL_PAIRS = "-1"
+"""MaxText's micro batch without splitting."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PairSource:
+    """A batch of pairs to translate.
+
+    Attributes:
+        batch: the batch of the largest stage.
+        takes_all: `rl.micro_batch_size` is null: a micro batch is all pairs of an update.
+        num_stages: stages of the ramp, 1 without one.
+        temperature: sampling temperature.
+        max_response_tokens: longest response.
+    """
+
+    batch: PairBatch
+    takes_all: bool
+    num_stages: int
+    temperature: float
+    max_response_tokens: int
+
+
+def expand_words(words: Sequence[str]) -> list[str]:
+    """Returns the words of a command line with MaxText's bare words under our keys."""
+    expanded = []
+    for word in words:
+        name, equals, value = word.partition("=")
+        if equals and name in BARE_WORDS:
+            is_all = BARE_WORDS[name] == PAIRS_KEY and value == ALL_PAIRS
+            word = f"{BARE_WORDS[name]}={'null' if is_all else value}"
+        expanded.append(word)
+    return expanded
+
+
+def translate_pairs(source: PairSource) -> dict[str, Translation]:
+    """Returns a batch in each system's words, ready to paste, by system."""
+    ramp = [] if source.num_stages == 1 else ["the ramp of prompts; these words are its last stage"]
+    translations = {name: write(source) for name, write in WRITERS.items()}
+    return {
+        name: Translation(words=one.words, unsaid=(*one.unsaid, *ramp))
+        for name, one in translations.items()
+    }
+
+
+def _write_maxtext(source: PairSource) -> Translation:
+    """Returns a batch in MaxText's words, which count prompts, and pairs per micro batch."""
+    batch = source.batch
+    micro = ALL_PAIRS if source.takes_all else batch.micro_batch_size
+    words = to_assignments(
+        {
+            "batch_size": batch.prompts,
+            "num_generations": batch.generations,
+            "micro_batch_size": micro,
+        }
+    )
+    unsaid = () if batch.updates == 1 else (f"{batch.updates} updates per rollout",)
+    return Translation(words=words, unsaid=unsaid)
+
+
+def _write_trl(source: PairSource) -> Translation:
+    """Returns a batch as arguments of TRL's GRPOConfig, which counts completions."""
+    batch = source.batch
+    arguments = {
+        "per_device_train_batch_size": batch.micro_batch_size,
+        "gradient_accumulation_steps": batch.accumulation,
+        "steps_per_generation": batch.updates * batch.accumulation,
+        "num_generations": batch.generations,
+        "num_iterations": 1,
+        "max_completion_length": source.max_response_tokens,
+        "temperature": f"{source.temperature:g}",
+    }
+    words = tuple(text for name, value in arguments.items() for text in (f"--{name}", str(value)))
+    unsaid = ["TRL shuffles completions, so its micro batches are not whole groups"]
+    if batch.updates > 1:
+        unsaid.append("TRL divides each update's loss by the tokens of all updates (dapo)")
+    return Translation(words=words, unsaid=tuple(unsaid))
+
+
+def _write_verl(source: PairSource) -> Translation:
+    """Returns a batch in verl's words: mini batches of prompts, micro batches of responses."""
+    batch = source.batch
+    words = {
+        "data.train_batch_size": batch.prompts,
+        "actor_rollout_ref.rollout.n": batch.generations,
+        "actor_rollout_ref.actor.ppo_mini_batch_size": batch.prompts // batch.updates,
+        "actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu": batch.micro_batch_size,
+        "actor_rollout_ref.rollout.temperature": f"{source.temperature:g}",
+        "data.max_response_length": source.max_response_tokens,
+    }
+    return Translation(words=to_assignments(words), unsaid=())
+
+
+def _write_nemo_rl(source: PairSource) -> Translation:
+    """Returns a batch in NeMo-RL's words."""
+    batch = source.batch
+    words = {
+        "grpo.num_prompts_per_step": batch.prompts,
+        "grpo.num_generations_per_prompt": batch.generations,
+        "policy.train_global_batch_size": batch.pairs // batch.updates,
+        "policy.train_micro_batch_size": batch.micro_batch_size,
+        "policy.generation.temperature": f"{source.temperature:g}",
+        "policy.generation.max_new_tokens": source.max_response_tokens,
+    }
+    return Translation(words=to_assignments(words), unsaid=())
+
+
+WRITERS: dict[str, Callable[[PairSource], Translation]] = {
+    "MaxText": _write_maxtext,
+    "TRL": _write_trl,
+    "verl": _write_verl,
+    "NeMo-RL": _write_nemo_rl,
+}

@@ -1,0 +1,179 @@
+"""The batch of reinforcement learning: prompts x generations, split over updates and ranks.
+
+A sample of such a run is a prompt, so ramps, node schedules and the length of the run count prompts
+as pretraining counts samples. A pair is a prompt with one of its generations. In each step,
+
+    pairs = prompts x generations = updates x accumulation x micro batch x data-parallel ranks
+
+exactly. A group is the pairs of one prompt. Advantages compare the pairs of a group, so a micro
+batch holds whole groups unless `rl.split_groups` allows parts of one.
+"""
+
+import re
+from dataclasses import dataclass
+
+from rampcli.batch.division import divisors, nearest_multiples
+from rampcli.batch.plan import FLEET_KEYS, GLOBAL_KEY, MICRO_KEY, BatchPlan
+from rampcli.errors import UsageError
+
+PROMPTS_KEY = "rl.prompts_per_step"
+GENERATIONS_KEY = "rl.generations_per_prompt"
+PAIRS_KEY = "rl.micro_batch_size"
+UPDATES_KEY = "rl.updates_per_rollout"
+SPLIT_KEY = "rl.split_groups"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PairSettings:
+    """How the prompts of a step become pairs, and how these are split.
+
+    Attributes:
+        generations: responses to each prompt.
+        micro_batch_size: pairs per data-parallel rank per forward/backward; None for all pairs of
+            an update.
+        updates: optimiser updates that a step's pairs are divided into.
+        splits_groups: a micro batch may be a part of a group.
+    """
+
+    generations: int
+    micro_batch_size: int | None = None
+    updates: int = 1
+    splits_groups: bool = False
+
+    def check(self) -> None:
+        """Checks that a micro batch holds whole groups, or whole parts of one if that is allowed.
+
+        Raises:
+            UsageError: it does not.
+        """
+        micro, group = self.micro_batch_size, self.generations
+        if micro is None or micro % group == 0 or (self.splits_groups and group % micro == 0):
+            return
+        nearest = [size for size in nearest_multiples(micro, group) if size]
+        changes = [f"{PAIRS_KEY}={' or '.join(map(str, nearest))}"]
+        if not self.splits_groups and group % micro == 0:
+            changes.append(f"{SPLIT_KEY}=true")
+        if self.splits_groups and micro < group:
+            changes.append(f"{PAIRS_KEY}={divisors(group, most=micro)[-1]}")
+        raise UsageError(
+            f"{PAIRS_KEY}={micro} is not whole groups of {GENERATIONS_KEY}={group}",
+            keys=(PAIRS_KEY, GENERATIONS_KEY, SPLIT_KEY),
+            remedy=", or ".join(changes),
+        )
+
+    @property
+    def prompts_per_micro_batch(self) -> int | None:
+        """Prompts per data-parallel rank that are generated together; None for all of an update."""
+        if self.micro_batch_size is None:
+            return None
+        return max(1, self.micro_batch_size // self.generations)
+
+    def pairs_per_pass(self, prompts: int) -> int:
+        """Returns the pairs of a forward and backward pass, for a micro batch of some prompts."""
+        pairs = prompts * self.generations
+        return pairs if self.micro_batch_size is None else min(self.micro_batch_size, pairs)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PairBatch:
+    """The pairs of one step.
+
+    `prompts x generations = updates x accumulation x micro_batch_size x data_parallel_size`.
+
+    Attributes:
+        prompts: prompts per step.
+        generations: responses to each prompt.
+        updates: optimiser updates per step.
+        accumulation: forward and backward passes per rank and update.
+        micro_batch_size: pairs per data-parallel rank per forward/backward.
+        data_parallel_size: number of data-parallel ranks.
+        rollouts: micro batches of prompts per rank and step, each generated at once.
+    """
+
+    prompts: int
+    generations: int
+    updates: int
+    accumulation: int
+    micro_batch_size: int
+    data_parallel_size: int
+    rollouts: int
+
+    @classmethod
+    def of(cls, batch: BatchPlan, settings: PairSettings) -> "PairBatch":
+        """Returns the pairs of a batch of prompts that divides into the updates."""
+        micro = settings.pairs_per_pass(batch.micro_batch_size)
+        passes = batch.micro_batch_size * settings.generations // micro
+        return cls(
+            prompts=batch.global_batch_size,
+            generations=settings.generations,
+            updates=settings.updates,
+            accumulation=batch.accumulate_grad_batches // settings.updates * passes,
+            micro_batch_size=micro,
+            data_parallel_size=batch.data_parallel_size,
+            rollouts=batch.accumulate_grad_batches,
+        )
+
+    @property
+    def pairs(self) -> int:
+        """Prompts with their generations."""
+        return self.prompts * self.generations
+
+    def __str__(self) -> str:
+        return (
+            f"{self.prompts} prompts x {self.generations} generations = {self.pairs} pairs"
+            f" = {self.updates} update{'s' if self.updates > 1 else ''}"
+            f" x {self.accumulation} micro batch{'es' if self.accumulation > 1 else ''}"
+            f" of {self.micro_batch_size} pairs"
+            f" x {self.data_parallel_size} data-parallel"
+            f" rank{'s' if self.data_parallel_size > 1 else ''}"
+        )
+
+
+def check_pairs(prompts: int, settings: PairSettings, *, data_parallel_size: int) -> None:
+    """Checks that the pairs of a step divide into updates, micro batches and ranks.
+
+    Args:
+        prompts: prompts per step.
+        settings: how they become pairs.
+        data_parallel_size: number of data-parallel ranks.
+
+    Raises:
+        UsageError: they do not. The message shows both products.
+    """
+    settings.check()
+    generations, micro = settings.generations, settings.micro_batch_size
+    together = settings.prompts_per_micro_batch or 1
+    unit = settings.updates * together * data_parallel_size
+    if prompts % unit == 0:
+        return
+    factors = [f"{UPDATES_KEY}={settings.updates}"] if settings.updates > 1 else []
+    factors.append(
+        f"groups of {generations}"
+        if micro is None or micro < generations
+        else f"{PAIRS_KEY}={micro}"
+    )
+    factors.append(f"{data_parallel_size} data-parallel ranks")
+    changes = [f"{PROMPTS_KEY}={' or '.join(map(str, nearest_multiples(prompts, unit)))}"]
+    groups, rest = divmod(prompts, settings.updates * data_parallel_size)
+    if together > 1 and not rest:
+        changes.append(f"{PAIRS_KEY}={divisors(groups, most=together)[-1] * generations}")
+    raise UsageError(
+        f"{PROMPTS_KEY}={prompts} x {GENERATIONS_KEY}={generations}"
+        f" = {prompts * generations} pairs do not divide into {' x '.join(factors)}"
+        f" = {unit * generations}",
+        keys=(GLOBAL_KEY, GENERATIONS_KEY, PAIRS_KEY, UPDATES_KEY, *FLEET_KEYS),
+        remedy=", or ".join(changes),
+    )
+
+
+def in_pairs(text: str, generations: int) -> str:
+    """Returns a message of the planner, which counts prompts, with the keys of an RL run.
+
+    Its micro batches are counted in pairs.
+    """
+    text = re.sub(
+        rf"{re.escape(MICRO_KEY)}=(\d+)",
+        lambda match: f"{PAIRS_KEY}={int(match[1]) * generations}",
+        text,
+    )
+    return text.replace(MICRO_KEY, PAIRS_KEY).replace(GLOBAL_KEY, PROMPTS_KEY)

@@ -1,0 +1,72 @@
+"""The command `rampcli rl` and its options. It imports what it needs when it runs."""
+
+import gc
+import sys
+from typing import Annotated
+
+import typer
+
+from rampcli.cli.options import AsJson, ConfigDir, Factory, Overrides
+from rampcli.errors import UsageError, visible
+
+
+def rl(
+    factory: Factory,
+    overrides: Overrides = None,
+    config_dir: ConfigDir = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Check and print the plan without starting the run.")
+    ] = False,
+    show_dialects: Annotated[
+        bool,
+        typer.Option(
+            "--dialects", help="Print the same batch as MaxText, TRL, verl and NeMo-RL settings."
+        ),
+    ] = False,
+    cfg: Annotated[
+        bool,
+        typer.Option(
+            "--cfg", help="Print the configuration and where each value comes from, then exit."
+        ),
+    ] = False,
+    one_stage: Annotated[
+        bool, typer.Option("--one-stage", help="Stop at the next stage boundary.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Train a recipe by reinforcement learning. Run the same command again to resume.
+
+    Each step generates several responses to each of its prompts, scores them with a reward, and
+    trains on them (GRPO). batch_size, num_generations and micro_batch_size (-1: all) are accepted
+    as MaxText has them.
+    """
+    from rampcli.cli.composing import compose_words, rl_words
+
+    words = rl_words(factory, overrides or [], config_dir=config_dir)
+    resolved = compose_words(factory, words, config_dir=config_dir, resumes=True)
+    if as_json and not (dry_run or show_dialects):
+        raise UsageError("--json prints a plan", remedy="--dry-run --json")
+    if cfg:
+        from rampcli.report.explain import with_provenance
+
+        typer.echo(visible(with_provenance(resolved), keeps="\n"), nl=False)
+    elif show_dialects:
+        from rampcli.cli.planning import translate
+
+        translate(resolved, as_json=as_json)
+    elif dry_run:
+        from rampcli.cli.planning import print_plan
+
+        print_plan(resolved, as_json=as_json)
+        if not as_json:
+            from rampcli.cli.jobs import print_scripts
+
+            print_scripts(resolved)
+    else:
+        from rampcli.cli.training import train
+
+        gc.enable()
+        outcome = train(
+            resolved, one_stage=one_stage, command=["rampcli", *sys.argv[1:]], overrides=words
+        )
+        raise typer.Exit(outcome.exit_code)

@@ -1,0 +1,114 @@
+"""Checks the settings of reinforcement learning against the others."""
+
+from collections.abc import Callable
+from typing import Any
+
+from rampcli.batch.pairs import GENERATIONS_KEY, PAIRS_KEY
+from rampcli.batch.plan import ACCUMULATE_KEY, MICRO_KEY
+from rampcli.config.schema import Config
+from rampcli.config.settings import leaves, settings, shown
+from rampcli.errors import UsageError
+
+RESPONSE_KEY = "rl.max_response_tokens"
+SEQUENCE_KEY = "data.sequence_length"
+
+
+def is_rl(config: Config) -> bool:
+    """Returns whether a run is one of reinforcement learning."""
+    return config.rl.generations_per_prompt is not None
+
+
+def max_response_tokens(config: Config) -> int:
+    """Returns the length of the longest response in tokens, its end included."""
+    return config.rl.max_response_tokens or config.data.sequence_length // 2
+
+
+def check_unused(config: Config) -> None:
+    """Checks that no setting of reinforcement learning is changed in a run without it."""
+    if is_rl(config):
+        return
+    changed = [
+        key
+        for key, value in leaves(config)
+        if key.startswith("rl.") and value != settings()[key].default
+    ]
+    if changed:
+        raise UsageError(
+            f"{changed[0]} does not apply: {GENERATIONS_KEY} is null, so nothing is generated",
+            keys=tuple(changed),
+            remedy="rampcli rl, or rl=grpo",
+        )
+
+
+def check_counted_in_pairs(config: Config) -> None:
+    """Checks that micro batches are counted in pairs only."""
+    if not is_rl(config):
+        return
+    others = {
+        MICRO_KEY: config.data.micro_batch_size,
+        ACCUMULATE_KEY: config.trainer.accumulate_grad_batches,
+    }
+    given = [key for key, value in others.items() if value is not None]
+    if given:
+        raise UsageError(
+            f"{given[0]}={shown(others[given[0]])} does not apply to reinforcement learning,"
+            f" whose micro batches are counted in pairs: {PAIRS_KEY}",
+            keys=(*given, PAIRS_KEY),
+            remedy=f"{given[0]}=null",
+        )
+
+
+def check_prompts(config: Config) -> None:
+    """Checks that prompts are read, and that a response leaves room for its prompt."""
+    if not is_rl(config):
+        return
+    if config.data.source not in ("pairs", "mock"):
+        raise UsageError(
+            f"data.source={config.data.source} has no prompts",
+            keys=("data.source",),
+            remedy="data=pairs data.path=PROMPTS.jsonl, or data=pairs data.task=sort",
+        )
+    longest, length = max_response_tokens(config), config.data.sequence_length
+    if longest >= length:
+        raise UsageError(
+            f"{RESPONSE_KEY}={longest} leaves no room for prompts in {SEQUENCE_KEY}={length}",
+            keys=(RESPONSE_KEY, SEQUENCE_KEY),
+            remedy=f"{RESPONSE_KEY}={max(1, length // 2)}, or {SEQUENCE_KEY}={2 * longest}",
+        )
+
+
+def check_model_is_whole(config: Config) -> None:
+    """Checks that neither layers nor sequences are split over ranks in a way that RL cannot use."""
+    if not is_rl(config):
+        return
+    for key, ranks in (
+        ("parallel.pipeline_parallel_size", config.parallel.pipeline_parallel_size),
+        ("parallel.context_parallel_size", config.parallel.context_parallel_size),
+    ):
+        if ranks > 1:
+            raise UsageError(
+                f"{key}={ranks} does not apply to reinforcement learning, which splits a model over"
+                " data-parallel and tensor-parallel ranks",
+                keys=(key,),
+                remedy=f"{key}=1",
+            )
+
+
+def check_reference(config: Config) -> None:
+    """Checks that there are starting weights to stay close to, if the KL divergence counts."""
+    if is_rl(config) and config.rl.kl_weight > 0 and config.model.init_from is None:
+        raise UsageError(
+            f"rl.kl_weight={config.rl.kl_weight:g} needs the starting weights, and model.init_from"
+            " is null",
+            keys=("rl.kl_weight", "model.init_from"),
+            remedy="model.init_from=RUN_DIR, or rl.kl_weight=0",
+        )
+
+
+RL_CHECKS: tuple[Callable[[Config], Any], ...] = (
+    check_unused,
+    check_counted_in_pairs,
+    check_prompts,
+    check_model_is_whole,
+    check_reference,
+)

@@ -1,0 +1,114 @@
+"""The settings of reinforcement learning (`rampcli rl`)."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from rampcli.config.fields import setting, spelling
+
+Ratio = Literal["token", "sequence"]
+ScaleRewards = Literal["none", "group", "batch"]
+Average = Literal["tokens", "sequences", "length"]
+OnBadReward = Literal["leave_out", "stop"]
+
+
+@dataclass(kw_only=True, slots=True)
+class RLConfig:
+    """Reinforcement learning with GRPO (arXiv 2402.03300).
+
+    In such a run, samples are prompts: `model.global_batch_size` is the prompts per step, and ramps
+    and the length of the run count prompts.
+    """
+
+    generations_per_prompt: int | None = setting(
+        None,
+        "Responses to each prompt, which are compared with each other. `null`: no reinforcement"
+        " learning.",
+        unit="responses",
+        at_least=2,
+        at_most=100_000,
+    )
+    micro_batch_size: int | None = setting(
+        None,
+        "Pairs of prompt and response per data-parallel rank in one forward and backward pass."
+        " `null`: all pairs of an update.",
+        unit="pairs",
+        at_least=1,
+    )
+    updates_per_rollout: int = setting(
+        1,
+        "Optimiser updates per step. Each takes its share of the prompts. Later updates train on"
+        " responses of weights that have changed since.",
+        unit="updates",
+        at_least=1,
+    )
+    split_groups: bool = setting(
+        False,
+        "Allow micro batches of a part of a prompt's responses, if those of one prompt do not fit"
+        " into memory.",
+    )
+    temperature: float = setting(
+        1.0,
+        "Sampling temperature of the responses. Log-probabilities are those at this temperature.",
+        above=0,
+        at_most=10_000,
+    )
+    top_k: int | None = setting(
+        None, "Sample from this many of the likeliest tokens. `null`: from all.", at_least=1
+    )
+    top_p: float | None = setting(
+        None,
+        "Sample from the fewest likeliest tokens with this probability in all. `null`: from all.",
+        above=0,
+        at_most=1,
+    )
+    max_response_tokens: int | None = setting(
+        None,
+        "Longest response, its end included. `null`: half of `data.sequence_length`.",
+        unit="tokens",
+        at_least=1,
+    )
+    reward: str = setting(
+        "exact_match",
+        "Reward of a response: `exact_match`, `contains`, `length`, or a function of your own,"
+        " `module:function` or `file.py:function`.",
+    )
+    reward_deadline_s: float = setting(
+        10.0, "Time that a reward function of your own has per response.", unit="seconds", above=0
+    )
+    on_bad_reward: OnBadReward = setting(
+        "leave_out",
+        "Response to a reward that raises an error, exceeds its deadline or is not a finite number."
+        " `leave_out`: leave the response out of its group and count it. `stop`: end the run.",
+    )
+    ratio: Ratio = setting(
+        "token",
+        "What is compared with the policy that generated: each `token`, or the whole `sequence`"
+        " (GSPO, arXiv 2507.18071).",
+    )
+    clip_low: float = setting(0.2, "How far a ratio may fall below 1.", at_least=0, below=1)
+    clip_high: float = setting(
+        0.2, "How far a ratio may rise above 1 (DAPO, arXiv 2503.14476: 0.28).", at_least=0
+    )
+    scale_rewards: ScaleRewards = setting(
+        "group",
+        "Divide advantages by the standard deviation of the rewards of the `group` or of the whole"
+        " `batch`, or not (`none`: Dr. GRPO, arXiv 2503.20783).",
+    )
+    average: Average = setting(
+        "tokens",
+        "What the loss averages over: all `tokens` of an update (DAPO), its `sequences` after their"
+        " tokens (GRPO), or sequences of the full `length` (Dr. GRPO).",
+    )
+    kl_weight: float = setting(
+        0.0,
+        "Weight of the KL divergence from the starting weights, `model.init_from`.",
+        at_least=0,
+    )
+    samples_every_steps: int | None = setting(
+        None,
+        "Interval at which some responses are written to `responses.jsonl`. `null`: never.",
+        unit="steps",
+        at_least=1,
+    )
+
+    prompts_per_step: int | None = spelling()
