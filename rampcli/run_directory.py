@@ -33,6 +33,7 @@ OWN_NAMES = (
     "state.json",
     "metrics.jsonl",
     "events.jsonl",
+    "responses.jsonl",
     "checkpoints",
     "logs",
     "slurm",
@@ -88,6 +89,7 @@ EVENT_ROWS: dict[str, dict[str, Any]] = {
     "start": {"step": COUNT, "device?": str, "device_name?": TEXT_OR_NULL},
     "boundary": {"lost_s": float},
     "validation": {"step": COUNT, "consumed_samples": COUNT, "loss": NUMBER_OR_NULL},
+    "evaluation": {"step": COUNT, "consumed_samples": COUNT, "greedy": NUMBER_OR_NULL},
     "stop": {"step": COUNT, "status": str, "save_s": float},
     **{kind: {"reason": str} for kind in ("fault", "slow_data", "spare_ranks")},
 }
@@ -135,6 +137,11 @@ class RunDirectory(OwnFolder):
     def events(self) -> Path:
         """One row per start, stage, checkpoint, validation, stop and fault."""
         return self.path / "events.jsonl"
+
+    @property
+    def responses(self) -> Path:
+        """Some responses of reinforcement learning, with their rewards."""
+        return self.path / "responses.jsonl"
 
     @property
     def checkpoints(self) -> Path:

@@ -90,7 +90,9 @@ class ModelConfig:
     tie_embeddings: bool = setting(False, "Use the token embedding as the output projection.")
     init_std: float = setting(0.02, "Standard deviation of the initial weights.", above=0)
     init_from: str | None = setting(
-        None, "Hugging Face folder with the initial weights. `null`: random weights."
+        None,
+        "Where the initial weights are: a Hugging Face folder, or the directory of a run, whose"
+        " newest checkpoint is read. `null`: random weights.",
     )
     global_batch_size: int | None = setting(
         None,

@@ -7,6 +7,7 @@ from contextlib import ExitStack
 
 from rampcli.checkpoint.compatibility import check_compatible
 from rampcli.checkpoint.manifest import Checkpoint, complete_checkpoints
+from rampcli.checkpoint.starting_weights import check_starting_weights
 from rampcli.config import snapshot
 from rampcli.config.corpora import PATH_FORMS
 from rampcli.config.layers import sources_named
@@ -18,7 +19,6 @@ from rampcli.launch.observer import Observer
 from rampcli.launch.protocol import Launch, Launcher, Outcome
 from rampcli.launch.run_lock import lock_run
 from rampcli.locks import is_held
-from rampcli.models.huggingface_config import check_init_from
 from rampcli.run_directory import COMPLETE, RunDirectory
 
 
@@ -83,7 +83,7 @@ def _check(resolved: Resolved, directory: RunDirectory, launcher: Launcher) -> C
         check_corpora(resolved.config)
         newest = _newest_checkpoint(directory, resolved.config)
         if newest is None:
-            check_init_from(resolved.config)
+            check_starting_weights(resolved.config)
         launcher.check(resolved)
     return newest
 

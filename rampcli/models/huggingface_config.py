@@ -334,7 +334,15 @@ def check_init_from(config: Config) -> None:
             keys=(INIT_FROM_KEY,),
             remedy="a folder that save_pretrained wrote",
         )
-    ours = config.model
+    check_same_model(config.model, theirs, folder)
+
+
+def check_same_model(ours: ModelConfig, theirs: ModelConfig, folder: Path) -> None:
+    """Checks that a folder's model has the configured shape.
+
+    Raises:
+        UsageError: it does not. The remedy has the settings of the folder's model.
+    """
     different = [name for name in SHAPE if _meaning(ours, name) != _meaning(theirs, name)]
     if different:
         shown_ours = ", ".join(f"model.{name}={shown(_meaning(ours, name))}" for name in different)

@@ -3,6 +3,7 @@
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 import torch.distributed as dist
@@ -64,6 +65,9 @@ class Trainer:
     stop: StopRequest
     micro_batch_s: float = 0.0
     compiled_micro_batch_size: int | None = None
+
+    VALIDATION_EVENT: ClassVar[str] = "validation"
+    """Event of events.jsonl that says that the run was validated at a step."""
 
     def run(self) -> str:
         """Trains until the run is complete, the next stage needs new processes, or a rank stops.
@@ -190,9 +194,9 @@ class Trainer:
     def _save_and_validate_if_due(self, plan: BatchPlan) -> None:
         if self._is_complete():  # the checkpoint and the validation at the end follow
             return
-        if _is_due(self.state.step, self.config.checkpoint.every_steps):
+        if is_due(self.state.step, self.config.checkpoint.every_steps):
             self._save()
-        if _is_due(self.state.step, self.config.trainer.val_every_steps):
+        if is_due(self.state.step, self.config.trainer.val_every_steps):
             self._validate(plan)
 
     def _save(self, *, is_last: bool = False) -> None:
@@ -212,9 +216,13 @@ class Trainer:
     def _validate_if_owed(self, plan: BatchPlan) -> None:
         """Validates if the run starts, or if the validation after this step was interrupted."""
         step = self.state.step
-        is_due = step == 0 or _is_due(step, self.config.trainer.val_every_steps)
-        if is_due and not self._is_complete() and not has_validated(self.checkpoints.run, step):
+        is_owed = step == 0 or is_due(step, self.config.trainer.val_every_steps)
+        if is_owed and not self._is_complete() and not self._has_validated(step):
             self._validate(plan)
+
+    def _has_validated(self, step: int) -> bool:
+        """Returns whether rank 0 finds a validation at `step`. All ranks call this."""
+        return has_event(self.checkpoints.run, self.VALIDATION_EVENT, step)
 
     def compile(self) -> None:
         """Compiles the layers if that is asked for and the micro batch size has changed."""
@@ -242,12 +250,13 @@ class Trainer:
         )
 
 
-def has_validated(run: RunDirectory, step: int) -> bool:
-    """Returns whether rank 0 finds a validation at `step` in events.jsonl. All ranks call this."""
+def has_event(run: RunDirectory, kind: str, step: int) -> bool:
+    """Returns whether rank 0 finds an event at `step` in events.jsonl. All ranks call this."""
     rows = read_rows(run.events) if dist.get_rank() == 0 else iter(())
-    found = any(row["event"] == "validation" and row["step"] == step for row in rows)
+    found = any(row["event"] == kind and row.get("step") == step for row in rows)
     return bool(broadcast_from_rank_0(found))
 
 
-def _is_due(step: int, every_steps: int | None) -> bool:
+def is_due(step: int, every_steps: int | None) -> bool:
+    """Returns whether something that happens every few steps happens after a step."""
     return every_steps is not None and step % every_steps == 0

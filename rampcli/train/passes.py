@@ -92,11 +92,20 @@ class Passes:
                     each=self.reduces_each,
                     over_replicas=self.reduces_over_replicas,
                 )
-                tokens, labels, positions = self._local_inputs([micro_batch])
-                loss = self._scale(model(tokens, positions, labels=labels))
+                loss = self._scale(self.loss_of(micro_batch))
                 loss.backward()  # type: ignore[no-untyped-call]
                 total += loss.detach()
         return self._once_per_loss(total)
+
+    def loss_of(self, micro_batch: MicroBatch) -> Tensor:
+        """Returns the summed loss of a micro batch, a scalar, on a model that is not piped.
+
+        A subclass may train on another loss.
+        """
+        (model,) = self.parts
+        tokens, labels, positions = self._local_inputs([micro_batch])
+        loss: Tensor = model(tokens, positions, labels=labels)
+        return loss
 
     @torch.no_grad()
     def forward(self, micro_batches: Sequence[MicroBatch]) -> Tensor:

@@ -1,8 +1,9 @@
 """The parts of a training step, and validation."""
 
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import islice
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -42,6 +43,8 @@ class Step:
         skipped: why it changed neither weights nor optimiser state, or None if it did.
         step_time_s: seconds that it took, reading included.
         data_time_s: seconds of these spent waiting for samples.
+        tokens: tokens that it trained on, or None if every sample has `data.sequence_length`.
+        columns: further columns of its row in metrics.jsonl.
     """
 
     stage: StagePlan
@@ -52,6 +55,8 @@ class Step:
     skipped: str | None
     step_time_s: float
     data_time_s: float
+    tokens: int | None = None
+    columns: Mapping[str, Any] = field(default_factory=dict)
 
 
 def accumulate_gradient(
@@ -85,7 +90,7 @@ def accumulate_gradient(
     mean_loss, grad_norm = totals[0].item(), totals[1].sqrt().item()
     if gradient_clip_val is not None and grad_norm > gradient_clip_val:
         torch._foreach_mul_(
-            _local_gradients(passes.parts, copies=True), gradient_clip_val / grad_norm
+            local_gradients(passes.parts, copies=True), gradient_clip_val / grad_norm
         )
     return StepResult(loss=mean_loss, grad_norm=grad_norm)
 
@@ -108,7 +113,7 @@ def squared_norm(parts: Sequence[Decoder], *, device: torch.device) -> Tensor:
     Numbers that several ranks hold are counted by one of them.
     """
     total = torch.zeros((), dtype=torch.float64, device=device)
-    if gradients := _local_gradients(parts, copies=False):
+    if gradients := local_gradients(parts, copies=False):
         total += torch.stack(torch._foreach_norm(gradients)).double().square().sum()
     return total
 
@@ -134,7 +139,7 @@ def validate(
     return (totals[0] / totals[1]).item()
 
 
-def _local_gradients(parts: Sequence[Decoder], *, copies: bool) -> list[Tensor]:
+def local_gradients(parts: Sequence[Decoder], *, copies: bool) -> list[Tensor]:
     """Returns this rank's shards of the gradients.
 
     Without `copies`, leaves out shards and tied weights that another rank counts.

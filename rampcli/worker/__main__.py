@@ -7,7 +7,9 @@ Supervisors start workers in this way.
 import os
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import NoReturn
 
 from rampcli.errors import RampcliError
 from rampcli.lifeline import SUPERVISOR, WAIT, die_with_parent
@@ -18,8 +20,19 @@ from rampcli.train.stopping import StopRequest
 STARTED = time.time()
 
 
-def main() -> None:
-    """Trains, and exits with a code of `rampcli.errors`."""
+def import_training() -> Callable[..., NoReturn]:
+    """Imports torch and all that training needs, and returns the function that trains."""
+    from rampcli.worker.assemble import train_and_leave
+
+    return train_and_leave
+
+
+def main(import_training: Callable[[], Callable[..., NoReturn]] = import_training) -> None:
+    """Trains, and exits with a code of `rampcli.errors`.
+
+    Args:
+        import_training: imports and returns the function that trains.
+    """
     if (
         not 2 <= len(sys.argv) <= 3
         or sys.argv[2:] not in ([], [WAIT])
@@ -35,26 +48,24 @@ def main() -> None:
     stop = StopRequest(exits_at_second_signal=SUPERVISOR not in os.environ)
     stop.listen()
     run = RunDirectory(Path(sys.argv[1]))
-    started = max(STARTED, wait_for_turn(run)) if WAIT in sys.argv else STARTED
+    started = max(STARTED, wait_for_turn(run, import_training)) if WAIT in sys.argv else STARTED
     try:  # a supervisor holds the lock for an instant before it starts workers
         lock = hold(run.workers_lock, shared=True, wait_s=SHARE_WAIT_S)
     except RampcliError as error:
         print(error, file=sys.stderr)  # noqa: T201
         sys.exit(error.exit_code)
     # Importing torch takes seconds, during which a signal may come: imported after `listen`.
-    from rampcli.worker.assemble import train_and_leave
-
-    train_and_leave(run, stop, started=started, lock=lock)
+    import_training()(run, stop, started=started, lock=lock)
 
 
-def wait_for_turn(run: RunDirectory) -> float:
+def wait_for_turn(run: RunDirectory, import_training: Callable[[], object]) -> float:
     """Imports what training needs and waits for a line on standard input.
 
     The line holds the time at which it was written, in seconds since 1970, which is returned. If
     standard input ends without one, the supervisor no longer needs this worker, and the process
     exits.
     """
-    import rampcli.worker.assemble  # noqa: F401
+    import_training()
     from rampcli.config import snapshot
 
     if snapshot.read(run.config).trainer.compile:

@@ -3,8 +3,9 @@
 import gc
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, NoReturn
 
@@ -13,8 +14,10 @@ import torch._dynamo  # otherwise optimisers and FSDP import it in the first ste
 import torch.distributed as dist
 
 from rampcli.checkpoint.load import load_newest
+from rampcli.checkpoint.load_weights import open_run, read_weights
 from rampcli.checkpoint.manifest import complete_checkpoints, consumed_samples
 from rampcli.checkpoint.save import Checkpoints
+from rampcli.checkpoint.starting_weights import check_starting_weights, is_run
 from rampcli.checkpoint.state import TrainingState
 from rampcli.config import snapshot
 from rampcli.config.layers import sources_named
@@ -27,11 +30,10 @@ from rampcli.data.sources import open_corpora
 from rampcli.errors import EXIT_INTERRUPTED, RampcliError, reason_of
 from rampcli.models.decoder import Decoder
 from rampcli.models.huggingface import WeightFolder
-from rampcli.models.huggingface_config import check_init_from
 from rampcli.parallel.mesh import DATA, Meshes, build_meshes
 from rampcli.parallel.ranks import broadcast_from_rank_0
 from rampcli.run_directory import PREEMPTED, RunDirectory
-from rampcli.train.build import RowsOf, build_parts
+from rampcli.train.build import build_parts
 from rampcli.train.loop import Trainer
 from rampcli.train.memory import is_out_of_memory
 from rampcli.train.observers.boundary import BoundaryCosts
@@ -48,7 +50,12 @@ from rampcli.worker.leave import leave_after
 
 
 def train_and_leave(
-    run: RunDirectory, stop: StopRequest, *, started: float, lock: IO[str]
+    run: RunDirectory,
+    stop: StopRequest,
+    *,
+    started: float,
+    lock: IO[str],
+    build: "Build | None" = None,
 ) -> NoReturn:
     """Trains, and ends this process with an exit code of `rampcli.errors`.
 
@@ -58,13 +65,14 @@ def train_and_leave(
         started: when this process ran its first line, or was told to train if it waited, in
             seconds since 1970.
         lock: lock that shows that this worker lives. It ends with the process.
+        build: builds the trainer; None for `build_trainer`.
     """
     gc.freeze()  # imported modules live until the end, so the collector need not scan them
     with lock:
-        leave_after(run, lambda: train(run, stop, started=started))
+        leave_after(run, lambda: train(run, stop, started=started, build=build or build_trainer))
 
 
-def train(run: RunDirectory, stop: StopRequest, *, started: float) -> int:
+def train(run: RunDirectory, stop: StopRequest, *, started: float, build: "Build") -> int:
     """Trains what the run directory's snapshot describes, and returns the exit code.
 
     Raises:
@@ -80,7 +88,7 @@ def train(run: RunDirectory, stop: StopRequest, *, started: float) -> int:
         with naming_out_of_memory(
             resolved, lambda: trainer.state.consumed_samples if trainer else consumed
         ):
-            trainer = build_trainer(resolved, run, device, stop, costs)
+            trainer = build(resolved, run, device, stop, costs)
             status = trainer.run()
     return EXIT_INTERRUPTED if status == PREEMPTED else 0
 
@@ -120,31 +128,23 @@ def build_trainer(
     meshes = build_meshes(device, config.parallel)
     reading = build_reading(config, meshes.data_ranks)
     corpora = open_corpora(config) if reading.reads else None
-    parts = build_model(config, run, meshes, device)
-    optimizers = build_optimizers(parts, config.optim)
-    settings = snapshot.identity(config)
-    corpus = agreed_fingerprint(corpora.training.fingerprint if corpora else None, device=device)
-    state = load_newest(run, parts, optimizers, settings=settings, corpus=corpus)
-    if dist.get_rank() == 0:
-        run.drop_metrics_after(state.step)
-    checkpoints = Checkpoints(
+    loaded = load_model_and_state(
+        config,
         run,
-        parts,
-        optimizers,
-        keep_last=config.checkpoint.keep_last,
-        facts={"settings": settings, "corpus": corpus, "world_size": dist.get_world_size()},
+        meshes,
+        device,
+        fingerprint=corpora.training.fingerprint if corpora else None,
         tokenizer=corpora.tokenizer if corpora else None,
-        in_background=config.checkpoint.async_,
-        saved_step=state.step,
     )
-    passes = Passes(config, parts, meshes, device)
+    state, checkpoints = loaded.state, loaded.checkpoints
+    passes = Passes(config, loaded.parts, meshes, device)
     observers = build_observers(resolved, run, passes, state, checkpoints, costs)
     return Trainer(
         config=config,
         plan=resolved.plan,
         learning_rate=resolved.learning_rate(),
         passes=passes,
-        optimizers=optimizers,
+        optimizers=loaded.optimizers,
         loader=Loader(corpora.training if corpora else None, reading=reading, device=device),
         validation_loader=ValidationLoader(
             corpora.validation if corpora else None, reading=reading, device=device
@@ -156,13 +156,94 @@ def build_trainer(
     )
 
 
+Build = Callable[[Resolved, RunDirectory, torch.device, StopRequest, BoundaryCosts], Trainer]
+"""Returns a trainer with everything that a run needs and with the newest checkpoint loaded."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Loaded:
+    """A model and its optimisers with the newest checkpoint loaded.
+
+    Attributes:
+        parts: this rank's parts of the model.
+        optimizers: their optimisers.
+        state: how far the run has come.
+        checkpoints: saves them.
+    """
+
+    parts: list[Decoder]
+    optimizers: Sequence[torch.optim.Optimizer]
+    state: TrainingState
+    checkpoints: Checkpoints
+
+
+def load_model_and_state(
+    config: Config,
+    run: RunDirectory,
+    meshes: Meshes,
+    device: torch.device,
+    *,
+    fingerprint: str | None,
+    tokenizer: str | None,
+) -> Loaded:
+    """Builds the model and its optimisers, and loads the newest checkpoint. Every rank calls this.
+
+    Args:
+        config: the configuration.
+        run: the run directory.
+        meshes: the ranks that the model is split over.
+        device: the device of this rank.
+        fingerprint: of the data that this rank reads, or None if another rank reads for it.
+        tokenizer: contents of tokenizer.json, for checkpoints.
+    """
+    parts = build_model(config, run, meshes, device)
+    optimizers = build_optimizers(parts, config.optim)
+    settings = snapshot.identity(config)
+    corpus = agreed_fingerprint(fingerprint, device=device)
+    state = load_newest(run, parts, optimizers, settings=settings, corpus=corpus)
+    if dist.get_rank() == 0:
+        run.drop_metrics_after(state.step)
+    checkpoints = Checkpoints(
+        run,
+        parts,
+        optimizers,
+        keep_last=config.checkpoint.keep_last,
+        facts={"settings": settings, "corpus": corpus, "world_size": dist.get_world_size()},
+        tokenizer=tokenizer,
+        in_background=config.checkpoint.async_,
+        saved_step=state.step,
+    )
+    return Loaded(parts=parts, optimizers=optimizers, state=state, checkpoints=checkpoints)
+
+
 def build_model(
     config: Config, run: RunDirectory, meshes: Meshes, device: torch.device
 ) -> list[Decoder]:
     """Returns this rank's parts of the model, uninitialised if a checkpoint will be loaded."""
-    is_new = bool(broadcast_from_rank_0(not complete_checkpoints(run)))
-    rows_of = given_weights(config) if is_new else None
-    return build_parts(config, meshes, device, rows_of, filled=is_new)
+    if broadcast_from_rank_0(not complete_checkpoints(run)):
+        return build_initial_model(config, meshes, device)
+    return build_parts(config, meshes, device, filled=False)
+
+
+def build_initial_model(config: Config, meshes: Meshes, device: torch.device) -> list[Decoder]:
+    """Returns this rank's parts of the model with the weights that the run starts from.
+
+    Raises:
+        UsageError: `model.init_from` holds another model.
+        NoCheckpointError: it is a run without a checkpoint that is whole.
+    """
+    if config.model.init_from is None:
+        return build_parts(config, meshes, device)
+    check_starting_weights(config)
+    folder = Path(config.model.init_from)
+    if not is_run(folder):
+        weights = WeightFolder(folder, config.model, sequence_length=config.data.sequence_length)
+        return build_parts(config, meshes, device, weights.rows_of)
+    _, checkpoint = open_run(folder, step=None)
+    parts = build_parts(config, meshes, device, filled=False)
+    for part in parts:
+        read_weights(checkpoint, dict(part.named_parameters()))
+    return parts
 
 
 def build_observers(
@@ -216,16 +297,3 @@ def agreed_fingerprint(fingerprint: str | None, *, device: torch.device) -> str:
             remedy="the same files, with the same names, on all of them",
         )
     return bytes(lowest.tolist()).hex()
-
-
-def given_weights(config: Config) -> RowsOf | None:
-    """Returns the source of the weights in `model.init_from`, or None if it is not set.
-
-    Raises:
-        UsageError: the folder holds another model.
-    """
-    if config.model.init_from is None:
-        return None
-    check_init_from(config)
-    folder = Path(config.model.init_from)
-    return WeightFolder(folder, config.model, sequence_length=config.data.sequence_length).rows_of

@@ -209,12 +209,15 @@ def test_bf16_on_a_mesh_stays_near_bf16_alone_and_both_near_fp32(run, alone):
     assert max(abs(ours - exact) for ours, exact in zip(one, fp32, strict=True)) > 1e-5
 
 
-def test_a_model_of_transformers_starts_the_same_on_a_mesh(run, alone, tmp_path):
+def test_a_run_and_its_export_to_transformers_start_the_same_run_on_any_mesh(run, alone, tmp_path):
     """GPT-2's tensors are fused and transposed: a rank reads some columns of a part of one."""
     export(alone("gpt").path, tmp_path / "theirs")
-    from_theirs = {"model.init_from": tmp_path / "theirs", "trainer.max_samples": 8}
+    from_run, from_theirs = (
+        {"model.init_from": path, "trainer.max_samples": 8}
+        for path in (alone("gpt").path, tmp_path / "theirs")
+    )
     single = Run(run.path.with_name("single"))
-    single.workers(1, *words(FAMILIES["gpt"], from_theirs))
+    single.workers(1, *words(FAMILIES["gpt"], from_run))
     run.workers(4, *words(FAMILIES["gpt"], from_theirs, {PIPELINE: 2, TENSOR: 2}))
     assert run.validations() == pytest.approx(single.validations(), abs=1e-5)
     assert single.validations()[0] == pytest.approx(alone("gpt").validations()[STEPS], abs=1e-6)

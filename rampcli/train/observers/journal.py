@@ -1,6 +1,7 @@
 """The run's own record: metrics.jsonl, events.jsonl and state.json."""
 
 import math
+from collections.abc import Mapping
 
 import torch
 import torch.distributed as dist
@@ -68,7 +69,10 @@ class Journal(Observer):
         if step.skipped is not None:
             record_event(self.run, "skip", state, reason=step.skipped)
         batch = step.batch_plan
-        tokens_per_s = batch.global_batch_size * self.plan.sequence_length / step.step_time_s
+        tokens = batch.global_batch_size * self.plan.sequence_length
+        if step.tokens is not None:
+            tokens = max(1, step.tokens)
+        tokens_per_s = tokens / step.step_time_s
         mfu = (
             None
             if self.peak_flops_per_s is None
@@ -78,7 +82,10 @@ class Journal(Observer):
             "step": state.step,
             "stage": step.stage.stage,
             "consumed_samples": state.consumed_samples,
-            "consumed_tokens": state.consumed_samples * self.plan.sequence_length,
+            # Responses have any length, so prompts do not say how many tokens there were.
+            "consumed_tokens": state.consumed_samples * self.plan.sequence_length
+            if step.tokens is None
+            else None,
             "global_batch_size": batch.global_batch_size,
             "accumulate_grad_batches": batch.accumulate_grad_batches,
             "world_size": self.world_size,
@@ -92,12 +99,17 @@ class Journal(Observer):
             "mfu": mfu,
             "peak_memory_bytes": peak_bytes(self.device),
             "order_hash": state.order_hash,
+            **step.columns,
         }
         self.run.append_row(self.run.metrics, row)
 
     def after_validation(self, state: TrainingState, *, loss: float, samples: int) -> None:
         """Writes the event `validation`."""
         record_event(self.run, "validation", state, loss=finite(loss), samples=samples)
+
+    def after_evaluation(self, state: TrainingState, results: Mapping[str, float | None]) -> None:
+        """Writes the event `evaluation`."""
+        record_event(self.run, "evaluation", state, **results)
 
     def after_checkpoint(self, saved: SavedCheckpoint) -> None:
         """Writes the event `checkpoint`."""

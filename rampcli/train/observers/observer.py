@@ -1,6 +1,6 @@
 """The protocol of everything that watches the training loop."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from rampcli.batch.training_plan import StagePlan
 from rampcli.checkpoint.save import SavedCheckpoint
@@ -36,6 +36,9 @@ class Observer:
 
     def after_validation(self, state: TrainingState, *, loss: float, samples: int) -> None:
         """Called after each validation, with its mean loss in nats per token."""
+
+    def after_evaluation(self, state: TrainingState, results: Mapping[str, float | None]) -> None:
+        """Called after each evaluation of reinforcement learning, with its results by name."""
 
     def after_checkpoint(self, saved: SavedCheckpoint) -> None:
         """Called once a checkpoint is complete, possibly by another thread."""
@@ -85,6 +88,11 @@ class Observers(Observer):
         """Calls every observer."""
         for observer in self.observers:
             observer.after_validation(state, loss=loss, samples=samples)
+
+    def after_evaluation(self, state: TrainingState, results: Mapping[str, float | None]) -> None:
+        """Calls every observer."""
+        for observer in self.observers:
+            observer.after_evaluation(state, results)
 
     def after_checkpoint(self, saved: SavedCheckpoint) -> None:
         """Calls every observer."""

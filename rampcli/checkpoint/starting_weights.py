@@ -1,0 +1,46 @@
+"""Checks where a run's initial weights come from (`model.init_from`). Imports no torch."""
+
+from pathlib import Path
+
+from rampcli.checkpoint.manifest import complete_checkpoints
+from rampcli.config import snapshot
+from rampcli.config.schema import Config
+from rampcli.errors import UsageError
+from rampcli.models.huggingface_config import INIT_FROM_KEY, check_init_from, check_same_model
+from rampcli.run_directory import RunDirectory
+
+LENGTH_KEY = "data.sequence_length"
+
+
+def is_run(folder: Path) -> bool:
+    """Returns whether a folder is a run directory, rather than one for transformers."""
+    return RunDirectory(folder).config.is_file()
+
+
+def check_starting_weights(config: Config) -> None:
+    """Checks that `model.init_from` holds a model of the configured shape, if it is set.
+
+    Raises:
+        UsageError: it does not. The remedy has the settings of the folder's model.
+    """
+    if config.model.init_from is None:
+        return
+    folder = Path(config.model.init_from)
+    if not is_run(folder):
+        check_init_from(config)
+        return
+    theirs = snapshot.read(RunDirectory(folder).config)
+    if not complete_checkpoints(RunDirectory(folder)):
+        raise UsageError(
+            f"{folder} is a run without a checkpoint",
+            keys=(INIT_FROM_KEY,),
+            remedy="a run that has saved, or null for random weights",
+        )
+    check_same_model(config.model, theirs.model, folder)
+    ours, length = config.data.sequence_length, theirs.data.sequence_length
+    if config.model.position_embedding == "learned" and ours != length:
+        raise UsageError(
+            f"{folder} has learned positions for {LENGTH_KEY}={length}, here {ours}",
+            keys=(INIT_FROM_KEY, LENGTH_KEY),
+            remedy=f"{LENGTH_KEY}={length}",
+        )

@@ -1,0 +1,45 @@
+"""A run may start from the weights of another run whose model has the same shape."""
+
+from pathlib import Path
+
+import pytest
+
+from rampcli import llm
+from rampcli.checkpoint.manifest import MANIFEST
+from rampcli.checkpoint.starting_weights import check_starting_weights
+from rampcli.config.resolve import resolve
+from rampcli.errors import UsageError
+from rampcli.launch.run import describe
+from rampcli.own_folder import write_json
+from rampcli.run_directory import RunDirectory
+from run_files import manifest
+
+
+@pytest.fixture
+def config(tmp_path):
+    config = llm.llama3_tiny.pretrain_recipe()
+    config.run_dir = str(tmp_path / "run")
+    describe(RunDirectory(tmp_path / "run"), resolve(config), [])
+    config.model.init_from = config.run_dir
+    return config
+
+
+def refusal(config):
+    with pytest.raises(UsageError) as refused:
+        check_starting_weights(config)
+    return refused.value
+
+
+def test_a_run_without_a_checkpoint_is_refused(config):
+    assert "is a run without a checkpoint" in refusal(config).message
+
+
+def test_a_run_of_another_shape_is_refused_with_its_settings(config):
+    folder = RunDirectory(Path(config.model.init_from)).checkpoint_folder(1)
+    folder.mkdir()
+    write_json(folder / MANIFEST, manifest(step=1, consumed_samples=8, files={}))
+    check_starting_weights(config)
+    config.model.ffn_hidden_size = 64
+    assert refusal(config).remedy == "model.ffn_hidden_size=344"
+    config.model.ffn_hidden_size, config.model.qk_norm = 344, True
+    assert refusal(config).remedy == "model.qk_norm=false"
