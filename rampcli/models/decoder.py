@@ -18,6 +18,9 @@ from rampcli.models.loss import summed_loss
 from rampcli.models.norm import RMSNorm
 from rampcli.models.rotary import RotaryTable, rotate
 
+Loss = Callable[[Tensor, nn.Linear, Tensor], Tensor]
+"""Computes a result from the last hidden states, the output projection and the labels."""
+
 Cache = dict[str, list[Tensor]]
 """Keys and values of the tokens so far, by layer, each [batch, groups, sequence, head_size].
 
@@ -45,8 +48,9 @@ class Decoder(nn.Module):
         layers: layers to build; None builds all of them.
 
     Attributes:
-        loss: computes the loss from the last hidden states, the output projection and the labels.
-            A tensor-parallel model replaces it.
+        loss: computes the result of a forward pass with labels. By default the summed cross
+            entropy. A tensor-parallel model replaces it; reinforcement learning replaces it by
+            `rampcli.models.log_probs.token_log_probs`.
     """
 
     tensor_plan: ClassVar[dict[str, str]] = {
@@ -66,7 +70,7 @@ class Decoder(nn.Module):
         self.embedding: nn.Embedding | None = None
         self.position_embedding: nn.Embedding | None = None
         self.rotary: RotaryTable | None = None
-        self.loss = summed_loss
+        self.loss: Loss = summed_loss
         self.norm: nn.Module | None = None
         self.output: nn.Linear | None = None
         if self.is_first or (self.is_last and model.tie_embeddings):
@@ -133,9 +137,9 @@ class Decoder(nn.Module):
             labels: for the last stage, int64 [batch, sequence]; negative labels are ignored.
 
         Returns:
-            Hidden states, or the last stage's logits. With labels: the cross entropy in nats,
-            summed over the labels that are not ignored, a scalar in fp32. The logits are then
-            never in memory as a whole.
+            Hidden states, or the last stage's logits. With labels: the result of `loss`. By default
+            this is the cross entropy in nats, summed over the labels that are not ignored, a scalar
+            in fp32. The logits are then never in memory as a whole.
         """
         positions = self.positions if positions is None else positions
         if self.is_first:

@@ -3,6 +3,7 @@
 Tokens are processed in chunks, so the logits of a large vocabulary are never in memory as a whole.
 """
 
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -44,46 +45,19 @@ class ProjectedCrossEntropy(torch.autograd.Function):
     def forward(  # noqa: D102
         ctx: Any, hidden: Tensor, weight: Tensor, labels: Tensor, needs_gradient: bool
     ) -> Tensor:
-        at_once = min(
-            len(hidden), max(TOKENS_AT_ONCE[hidden.device.type], LOGITS_AT_ONCE // len(weight))
-        )
-        # Summed over chunks, so in fp32 even if the weight is bf16.
-        weight_gradient = (
-            weight.new_empty(weight.shape, dtype=torch.float32) if needs_gradient else None
-        )
-        hidden_gradient = torch.empty_like(hidden) if needs_gradient else None
-        logits = weight.new_empty((at_once, len(weight)))
-        scores = (
-            logits
-            if logits.dtype is torch.float32
-            else torch.empty_like(logits, dtype=torch.float32)
-        )
+        gradients = ProjectionGradients(hidden, weight) if needs_gradient else None
         loss = weight.new_zeros((), dtype=torch.float32)
-        for first in range(0, len(hidden), at_once):
-            chunk = slice(first, first + at_once)
-            states, wanted = hidden[chunk], labels[chunk, None]
+        for chunk, scores in scores_by_chunk(hidden, weight):
+            wanted = labels[chunk, None]
             is_counted = wanted >= 0
             wanted = wanted.clamp(min=0)
-            logits, scores = logits[: len(states)], scores[: len(states)]
-            torch.mm(states, weight.t(), out=logits)
-            torch.sub(logits, logits.amax(dim=1, keepdim=True).float(), out=scores)
             score_of_label = scores.gather(1, wanted)
             total = scores.exp_().sum(dim=1, keepdim=True)
             loss += ((total.log() - score_of_label) * is_counted).sum()
-            if weight_gradient is not None and hidden_gradient is not None:
-                # The gradient with respect to the logits is softmax(logits) - onehot(label). Here
-                # it is scaled by `total`: dividing the narrow factor of each product is cheaper.
-                logit_gradient = scores.scatter_add_(1, wanted, -total).to(weight.dtype)
-                scale = is_counted / total
-                torch.mm(logit_gradient, weight, out=hidden_gradient[chunk]).mul_(scale)
-                _add_product(
-                    weight_gradient,
-                    logit_gradient.t(),
-                    (states * scale).to(weight.dtype),
-                    is_first=first == 0,
-                )
-        if weight_gradient is not None and hidden_gradient is not None:
-            ctx.save_for_backward(hidden_gradient, weight_gradient.to(weight.dtype))
+            if gradients is not None:
+                gradients.add(chunk, scores, total, wanted, scale=is_counted)
+        if gradients is not None:
+            ctx.save_for_backward(gradients.of_hidden, gradients.of_weight.to(weight.dtype))
         return loss
 
     @staticmethod
@@ -93,11 +67,67 @@ class ProjectedCrossEntropy(torch.autograd.Function):
         return hidden_gradient.mul_(scale), weight_gradient.mul_(scale), None, None
 
 
-def _add_product(total: Tensor, left: Tensor, right: Tensor, *, is_first: bool) -> None:
-    """Adds `left @ right` to `total`; the first product overwrites it, as it is uninitialised."""
-    if left.dtype is total.dtype:
-        total.addmm_(left, right, beta=0 if is_first else 1)
-    elif is_first:
-        total.copy_(left @ right)
-    else:
-        total.add_(left @ right)
+def scores_by_chunk(
+    hidden: Tensor, weight: Tensor, *, temperature: float = 1.0
+) -> Iterator[tuple[slice, Tensor]]:
+    """Yields chunks of tokens with their logits, shifted so that the largest of a token is 0.
+
+    The logits are divided by the temperature. They are [tokens, vocabulary], in fp32 or the
+    weight's wider type, and may be overwritten: the next chunk uses the same memory.
+    """
+    at_once = min(
+        len(hidden), max(TOKENS_AT_ONCE[hidden.device.type], LOGITS_AT_ONCE // len(weight))
+    )
+    logits = weight.new_empty((at_once, len(weight)))
+    dtype = torch.promote_types(logits.dtype, torch.float32)
+    scores = logits if logits.dtype is dtype else torch.empty_like(logits, dtype=dtype)
+    for first in range(0, len(hidden), max(1, at_once)):
+        chunk = slice(first, first + at_once)
+        states = hidden[chunk]
+        logits, scores = logits[: len(states)], scores[: len(states)]
+        torch.mm(states, weight.t(), out=logits)
+        torch.sub(logits, logits.amax(dim=1, keepdim=True).to(dtype), out=scores)
+        if temperature != 1:
+            scores.div_(temperature)
+        yield chunk, scores
+
+
+class ProjectionGradients:
+    """Sums the gradients of negative log-probabilities over chunks of tokens.
+
+    Attributes:
+        of_hidden: gradient with respect to the hidden states, in their type. Chunks that were not
+            added are uninitialised.
+        of_weight: gradient with respect to the projection's weight. In fp32 even if the weight is
+            bf16, because it is a sum over chunks.
+    """
+
+    def __init__(self, hidden: Tensor, weight: Tensor) -> None:
+        self.hidden, self.weight = hidden, weight
+        self.of_hidden = torch.empty_like(hidden)
+        self.of_weight = torch.zeros_like(
+            weight, dtype=torch.promote_types(weight.dtype, torch.float32)
+        )
+
+    def add(
+        self, chunk: slice, exponentials: Tensor, total: Tensor, labels: Tensor, *, scale: Tensor
+    ) -> None:
+        """Adds the gradients of a chunk, and overwrites `exponentials`.
+
+        Args:
+            chunk: the tokens.
+            exponentials: of the scores, [tokens, vocabulary].
+            total: their sum for each token, [tokens, 1].
+            labels: int64 [tokens, 1], without ignored labels.
+            scale: factor of each token's gradient, [tokens, 1].
+        """
+        # The gradient with respect to the logits is softmax(logits) - onehot(label). Here it is
+        # scaled by `total`: dividing the narrow factor of each product is cheaper.
+        logit_gradient = exponentials.scatter_add_(1, labels, -total).to(self.weight.dtype)
+        scale = scale / total
+        torch.mm(logit_gradient, self.weight, out=self.of_hidden[chunk]).mul_(scale)
+        states = (self.hidden[chunk] * scale).to(self.weight.dtype)
+        if logit_gradient.dtype is self.of_weight.dtype:
+            self.of_weight.addmm_(logit_gradient.t(), states)
+        else:
+            self.of_weight.add_(logit_gradient.t() @ states)

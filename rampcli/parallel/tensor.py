@@ -9,6 +9,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from inspect import signature
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
@@ -80,11 +81,34 @@ def summed_loss_of_shards(hidden: Tensor, output: nn.Module, labels: Tensor) -> 
     loss = F.cross_entropy(
         logits, labels.where(labels >= 0, -100), ignore_index=-100, reduction="sum"
     )
-    assert isinstance(loss, DTensor)
-    return loss.full_tensor()
+    return _whole(loss)
+
+
+def token_log_probs_of_shards(
+    hidden: Tensor, output: nn.Module, labels: Tensor, *, temperature: float
+) -> Tensor:
+    """Computes `rampcli.models.log_probs.token_log_probs` from logits sharded by vocabulary.
+
+    Each rank holds the logits of its vocabulary shard for all tokens at once, and returns the
+    whole result. The call and its backward pass must run in the context of `loss_over`.
+    """
+    logits, wanted = output(hidden).flatten(0, 1).float(), labels.flatten()
+    log_probs = (logits / temperature).log_softmax(dim=1)
+    of_labels = -F.nll_loss(
+        log_probs, wanted.where(wanted >= 0, -100), ignore_index=-100, reduction="none"
+    )
+    with torch.no_grad():
+        entropies = -(log_probs.exp() * log_probs).sum(dim=1)
+    found = torch.stack([_whole(of_labels), _whole(entropies) * (wanted >= 0)])
+    return found.view(2, *labels.shape)
 
 
 def loss_over(mesh: DeviceMesh) -> AbstractContextManager[None]:
     """Returns the context in which a sharded loss and its backward pass must run."""
     context: AbstractContextManager[None] = loss_parallel() if mesh.size() > 1 else nullcontext()
     return context
+
+
+def _whole(tensor: Tensor) -> Tensor:
+    assert isinstance(tensor, DTensor)
+    return tensor.full_tensor()

@@ -1,42 +1,16 @@
 import pytest
 import torch
 import torch.nn.functional as F
-from torch import nn
-from torch.utils._python_dispatch import TorchDispatchMode
 
+from models.projections import VOCABULARY, LargestTensor, some_tokens
 from rampcli.data.corpus import IGNORED
 from rampcli.models import loss as of_logits
 from rampcli.models.loss import TOKENS_AT_ONCE, summed_loss
-
-VOCABULARY, HIDDEN = 96, 16
 
 
 @pytest.fixture(autouse=True)
 def _of_a_large_vocabulary(monkeypatch):
     monkeypatch.setattr(of_logits, "LOGITS_AT_ONCE", TOKENS_AT_ONCE["cpu"] * VOCABULARY)
-
-
-class LargestTensor(TorchDispatchMode):
-    """Records the size of the largest tensor that any operation returned."""
-
-    numbers = 0
-
-    def __torch_dispatch__(self, operation, types, args=(), kwargs=None):
-        output = operation(*args, **(kwargs or {}))
-        if isinstance(output, torch.Tensor):
-            self.numbers = max(self.numbers, output.numel())
-        return output
-
-
-def some_tokens(tokens: int, dtype: torch.dtype = torch.float32):
-    generator = torch.Generator().manual_seed(tokens)
-    output = nn.Linear(HIDDEN, VOCABULARY, bias=False, dtype=dtype)
-    with torch.no_grad():
-        output.weight.copy_(torch.randn(VOCABULARY, HIDDEN, generator=generator))
-    hidden = torch.randn(2, tokens // 2, HIDDEN, generator=generator).to(dtype).requires_grad_()
-    labels = torch.randint(VOCABULARY, (2, tokens // 2), generator=generator)
-    labels[:, :2] = IGNORED
-    return hidden, output, labels
 
 
 def gradients(hidden, output, loss):

@@ -1,0 +1,177 @@
+"""The policy-gradient loss with a clipped ratio, and the sums that its metrics need.
+
+GRPO (arXiv 2402.03300) and its variants DAPO (arXiv 2503.14476), Dr. GRPO (arXiv 2503.20783) and
+GSPO (arXiv 2507.18071).
+"""
+
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PolicyBatch:
+    """Prompts with their responses, for one forward and backward pass.
+
+    Attributes:
+        tokens: int64 [pairs, length]: each prompt, its response, then padding.
+        labels: int64 [pairs, length]: the next token if it belongs to the response, its stop token
+            included, else IGNORED.
+        advantages: fp32 [pairs].
+        old_log_probs: log-probabilities of the labels under the policy that generated them, fp32
+            [pairs, length]. None in the first update after a rollout: the policy is still the same.
+        reference_log_probs: the same under the starting weights.
+    """
+
+    tokens: Tensor
+    labels: Tensor
+    advantages: Tensor
+    old_log_probs: Tensor | None
+    reference_log_probs: Tensor | None
+
+
+class PolicySums(NamedTuple):
+    """Sums for metrics. The sums of several passes and ranks can be added.
+
+    Attributes:
+        pairs: number of pairs with a response.
+        tokens: number of response tokens.
+        ratios: number of ratios: one for each token, or one for each pair.
+        ratio: sum of the ratios of the present policy to the old one.
+        clipped: number of ratios whose gradient is zero because of the clipping.
+        old_kl: estimate of KL(old, present), summed over tokens.
+        reference_kl: estimate of KL(present, reference), summed over tokens; 0 without a reference.
+        entropy: sum of the entropies in nats over tokens.
+    """
+
+    pairs: float
+    tokens: float
+    ratios: float
+    ratio: float
+    clipped: float
+    old_kl: float
+    reference_kl: float
+    entropy: float
+
+    def means(self) -> dict[str, float]:
+        """Returns the mean ratio, the clipped share of ratios, and the other means per token."""
+        ratios, tokens = max(1.0, self.ratios), max(1.0, self.tokens)
+        return {
+            "ratio": self.ratio / ratios,
+            "clipped": self.clipped / ratios,
+            "old_kl": self.old_kl / tokens,
+            "reference_kl": self.reference_kl / tokens,
+            "entropy": self.entropy / tokens,
+        }
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Objective:
+    """The clipped loss of an update, as a sum over passes and a denominator.
+
+    Attributes:
+        clip_low: ratios are clipped below 1 - clip_low.
+        clip_high: ratios are clipped above 1 + clip_high.
+        ratio: "token" compares the present policy with the old one at each token. "sequence" uses
+            the geometric mean of these ratios for all tokens of a response (GSPO).
+        kl_weight: weight of the estimated divergence from the reference.
+        kl_correction: multiply that estimate by the ratio. In the first update, the gradient of the
+            loss then follows KL(present, reference) (DeepSeek-V3.2, arXiv 2512.02556). Without the
+            correction it follows KL(reference, present), as in GRPO.
+        average: "tokens" weighs all tokens of an update equally (DAPO), "sequences" all responses
+            (GRPO). "length" divides the sum over tokens by a constant, the number of responses
+            times `max_response_tokens` (Dr. GRPO).
+        max_response_tokens: length of the longest possible response.
+    """
+
+    clip_low: float = 0.2
+    clip_high: float = 0.2
+    ratio: Literal["token", "sequence"] = "token"
+    kl_weight: float = 0.0
+    kl_correction: bool = False
+    average: Literal["tokens", "sequences", "length"] = "tokens"
+    max_response_tokens: int
+
+    def __call__(
+        self, log_probs: Tensor, entropy: Tensor, batch: PolicyBatch
+    ) -> tuple[Tensor, Tensor]:
+        """Returns the summed loss of a pass, and its `PolicySums` as a float64 vector.
+
+        The loss of an update is this sum over all passes and ranks, divided by `denominator`. The
+        gradient therefore does not depend on how the pairs are split into passes. A pair must not
+        be split over ranks.
+
+        Args:
+            log_probs: log-probabilities of the labels under the present policy, fp32
+                [pairs, length].
+            entropy: entropies of the distributions, without gradient, fp32 [pairs, length].
+            batch: the pairs. Values at ignored labels do not matter.
+
+        Raises:
+            ValueError: the loss needs a reference, and the batch has none.
+        """
+        counted = batch.labels >= 0
+        advantages = batch.advantages[:, None]
+        old = log_probs.detach() if batch.old_log_probs is None else batch.old_log_probs
+        log_ratios = torch.where(counted, log_probs - old, 0.0)
+        ratios, has_ratio = self._ratios(log_ratios, counted)
+        bounded = ratios.clamp(1 - self.clip_low, 1 + self.clip_high)
+        losses = -torch.minimum(ratios * advantages, bounded * advantages)
+        reference_kl = self._reference_kl(log_probs, counted, batch.reference_log_probs)
+        weight = self.kl_weight * (ratios if self.kl_correction else 1.0)
+        losses = torch.where(counted, losses + weight * reference_kl, 0.0)
+        if self.average == "sequences":
+            losses = losses / counted.sum(dim=1, keepdim=True).clamp(min=1)
+        # The lower product counts. The bounded one has no gradient where it is lower.
+        is_clipped = bounded * advantages < ratios * advantages
+        sums = {
+            "pairs": counted.any(dim=1),
+            "tokens": counted,
+            "ratios": has_ratio,
+            "ratio": ratios * has_ratio,
+            "clipped": is_clipped & has_ratio,
+            "old_kl": _k3(log_ratios),
+            "reference_kl": reference_kl,
+            "entropy": torch.where(counted, entropy, 0.0),
+        }
+        vector = [sums[name].detach().sum(dtype=torch.float64) for name in PolicySums._fields]
+        return losses.sum(), torch.stack(vector)
+
+    def denominator(self, *, pairs: int, tokens: int) -> float:
+        """Returns what the summed loss of an update is divided by.
+
+        Args:
+            pairs: pairs of the update that have a response, over all passes and ranks.
+            tokens: their response tokens.
+        """
+        counts = {
+            "tokens": tokens,
+            "sequences": pairs,
+            "length": pairs * self.max_response_tokens,
+        }
+        return float(max(1, counts[self.average]))
+
+    def _ratios(self, log_ratios: Tensor, counted: Tensor) -> tuple[Tensor, Tensor]:
+        """Returns the ratios and which of them exist: [pairs, length], or [pairs, 1]."""
+        if self.ratio == "token":
+            return log_ratios.exp(), counted
+        lengths = counted.sum(dim=1, keepdim=True)
+        return (log_ratios.sum(dim=1, keepdim=True) / lengths.clamp(min=1)).exp(), lengths > 0
+
+    def _reference_kl(self, log_probs: Tensor, counted: Tensor, reference: Tensor | None) -> Tensor:
+        """Returns the estimate of KL(present, reference) at each token; 0 without a reference."""
+        if reference is not None:
+            return _k3(torch.where(counted, reference - log_probs, 0.0))
+        if self.kl_weight > 0:
+            raise ValueError("a loss with a kl_weight needs reference_log_probs")
+        return torch.zeros_like(log_probs)
+
+
+def _k3(log_ratio: Tensor) -> Tensor:
+    """Estimates KL(p, q) from log(q / p) of samples from p.
+
+    It is unbiased and never negative (Schulman, "Approximating KL Divergence", 2020).
+    """
+    return log_ratio.expm1() - log_ratio
