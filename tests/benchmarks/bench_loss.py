@@ -1,5 +1,6 @@
 """Measures memory and processor time of the last projection with the cross entropy.
 
+Also with the log-probability of each label, from which reinforcement learning computes its loss.
 Compares whole logits with logits that are computed in chunks.
 
     python tests/benchmarks/bench_loss.py [TOKENS [VOCABULARY [HIDDEN]]]
@@ -11,7 +12,7 @@ import subprocess
 import sys
 import time
 
-WAYS = ("whole logits", "in chunks")
+WAYS = ("whole logits", "in chunks", "log-probs, whole", "log-probs, chunks")
 PASSES = 3
 
 
@@ -23,6 +24,7 @@ def measure(way: str, tokens: int, vocabulary: int, hidden: int) -> None:
     import torch
     import torch.nn.functional as F
 
+    from rampcli.models.log_probs import token_log_probs
     from rampcli.models.loss import summed_loss
 
     torch.manual_seed(0)
@@ -33,12 +35,26 @@ def measure(way: str, tokens: int, vocabulary: int, hidden: int) -> None:
     )
     torch.mm(states[0, :8], output.weight.t())  # makes the library allocate its own memory
     before, began = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, time.process_time()
+
+    def whole_cross_entropy() -> torch.Tensor:
+        return F.cross_entropy(output(states).flatten(0, 1), labels.flatten(), reduction="sum")
+
+    def whole_log_probs() -> torch.Tensor:
+        log_probs = (output(states) / 0.7).log_softmax(-1)
+        with torch.no_grad():
+            torch.special.entr(log_probs.exp()).sum(-1)
+        return log_probs.gather(-1, labels[..., None]).sum()
+
+    compute = {
+        "whole logits": whole_cross_entropy,
+        "in chunks": lambda: summed_loss(states, output, labels),
+        "log-probs, whole": whole_log_probs,
+        "log-probs, chunks": lambda: token_log_probs(states, output, labels, temperature=0.7)[
+            0
+        ].sum(),
+    }[way]
     for _ in range(PASSES):
-        if way == "in chunks":
-            loss = summed_loss(states, output, labels)
-        else:
-            loss = F.cross_entropy(output(states).flatten(0, 1), labels.flatten(), reduction="sum")
-        loss.backward()
+        compute().backward()
         states.grad = output.weight.grad = None
     took = (time.process_time() - began) / PASSES
     print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024, took)
@@ -56,13 +72,13 @@ def main() -> None:
     mib = vocabulary * 4 / 2**20
     print(f"{tokens:,} tokens, vocabulary {vocabulary:,}, hidden {hidden:,}, fp32")
     print(f"logits: {tokens * mib:,.0f} MiB; gradient of the weight: {hidden * mib:,.0f} MiB\n")
-    print("way            peak MiB   CPU s/pass")
+    print("way                 peak MiB   CPU s/pass")
     for way in WAYS:
         words = [sys.executable, __file__, way, str(tokens), str(vocabulary), str(hidden)]
         peak, took = map(
             float, subprocess.run(words, text=True, capture_output=True, check=True).stdout.split()
         )
-        print(f"{way:13} {peak:9,.0f} {took:14.2f}")
+        print(f"{way:18} {peak:9,.0f} {took:14.2f}")
 
 
 if __name__ == "__main__":
