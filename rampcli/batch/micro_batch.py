@@ -2,13 +2,15 @@
 
 from dataclasses import dataclass
 
-from rampcli.batch.division import divisors
+from rampcli.batch.division import divisors, nearest_multiples
 from rampcli.batch.pipeline import MICROBATCHES_KEY
-from rampcli.batch.plan import MICRO_KEY, ParallelSizes
+from rampcli.batch.plan import FLEET_KEYS, GLOBAL_KEY, MICRO_KEY, BatchPlan, ParallelSizes
 from rampcli.errors import UsageError
 
 STAGE_MICRO_KEY = "rampup.micro_batch"
 FIXED, LARGEST = "fixed", "largest"
+UNLIMITED = 10**18
+"""Size of a micro batch that varies and may be a rank's whole share of a batch."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -60,6 +62,30 @@ class MicroBatchRule:
             default=None,
         )
 
+    def divide(
+        self, global_batch_size: int, data_parallel_size: int, parallel: ParallelSizes
+    ) -> BatchPlan:
+        """Splits a batch over ranks and micro batches.
+
+        Raises:
+            UsageError: the batch does not divide. The message names the nearest sizes that do.
+        """
+        size = self.on(global_batch_size, data_parallel_size, parallel)
+        if size is None and (self.varies or self.updates > 1):
+            unit = self.smallest(parallel) * data_parallel_size
+            sizes = " or ".join(map(str, nearest_multiples(global_batch_size, unit)))
+            raise UsageError(
+                f"{GLOBAL_KEY}={global_batch_size} does not divide into {self.describe(parallel)}"
+                f" x {data_parallel_size} data-parallel ranks = {unit}",
+                keys=(GLOBAL_KEY, *FLEET_KEYS),
+                remedy=f"{GLOBAL_KEY}={sizes}",
+            )
+        return BatchPlan.divide(
+            global_batch_size,
+            micro_batch_size=size or self.size,
+            data_parallel_size=data_parallel_size,
+        )
+
     def check(self, parallel: ParallelSizes) -> None:
         """Checks that a micro batch that varies can have the parts that a pipeline needs.
 
@@ -75,7 +101,9 @@ class MicroBatchRule:
             )
 
     def describe(self, parallel: ParallelSizes) -> str:
-        """Returns the smallest micro batch in words, for refusals."""
-        if not self.varies:
-            return f"{MICRO_KEY}={self.size}"
-        return f"micro batches of at least {self.smallest(parallel)}"
+        """Returns the factors of `smallest` in words, for refusals."""
+        smallest = self.smallest(parallel) // self.updates
+        micro = (
+            f"micro batches of at least {smallest}" if self.varies else f"{MICRO_KEY}={smallest}"
+        )
+        return micro if self.updates == 1 else f"{micro} x {self.updates} updates"

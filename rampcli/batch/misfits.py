@@ -3,11 +3,10 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
-from rampcli.batch.division import nearest_multiples
 from rampcli.batch.layout import Layout
 from rampcli.batch.node_policies import NODE_POLICIES, POLICY_KEY, count_nodes
 from rampcli.batch.pipeline import MICROBATCHES_KEY, PIPELINE_SIZE_KEY
-from rampcli.batch.plan import FLEET_KEYS, GLOBAL_KEY, MICRO_KEY, BatchPlan
+from rampcli.batch.plan import FLEET_KEYS, GLOBAL_KEY, MICRO_KEY, check_product
 from rampcli.batch.ramp import RAMP_KEY, RampStage
 from rampcli.batch.remedies import suggest_changes, suggest_targets
 from rampcli.batch.step_schedule import SCHEDULE_KEY
@@ -64,26 +63,16 @@ def _check_largest(layout: Layout, sizes: Sequence[int]) -> None:
     rule, parallel = layout.micro_batch, layout.fleet.parallel
     micro = rule.on(sizes[-1], ranks, parallel)
     try:
-        if rule.varies and micro is None:
-            unit = rule.smallest(parallel) * ranks
-            raise UsageError(
-                f"{GLOBAL_KEY}={sizes[-1]} does not divide into {rule.describe(parallel)}"
-                f" x {ranks} data-parallel ranks = {unit}",
-                keys=(GLOBAL_KEY, *FLEET_KEYS),
-                remedy=f"{GLOBAL_KEY}={' or '.join(map(str, nearest_multiples(sizes[-1], unit)))}",
-            )
-        BatchPlan.solve(
-            global_batch_size=sizes[-1],
-            micro_batch_size=micro or rule.size,
-            accumulate_grad_batches=layout.accumulate_grad_batches,
-            data_parallel_size=ranks,
-        )
+        if micro is not None or not rule.varies:
+            check_product(sizes[-1], micro or rule.size, ranks, layout.accumulate_grad_batches)
+        rule.divide(sizes[-1], ranks, parallel)
     except UsageError as error:
         if layout.accumulate_grad_batches is not None:
             raise
         if len(sizes) > 1:
             changes = [*suggest_targets(layout), *suggest_changes(sizes, layout)]
-            error.remedy = ", or ".join(changes) or error.remedy
+            unit = rule.smallest(parallel) * ranks
+            error.remedy = ", or ".join(changes) or f"batch sizes that are multiples of {unit}"
         else:
             for policy in NODE_POLICIES.values():
                 if not policy.largest_uses_all_nodes and replace(layout, policy=policy).fits(sizes):

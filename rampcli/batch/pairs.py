@@ -55,8 +55,10 @@ class PairSettings:
             changes.append(f"{SPLIT_KEY}=true")
         if self.splits_groups and micro < group:
             changes.append(f"{PAIRS_KEY}={divisors(group, most=micro)[-1]}")
+        part = " nor an equal part of one" if self.splits_groups else ""
         raise UsageError(
-            f"{PAIRS_KEY}={micro} is not whole groups of {GENERATIONS_KEY}={group}",
+            f"{PAIRS_KEY}={micro} is {'neither' if part else 'not'} whole groups of"
+            f" {GENERATIONS_KEY}={group}{part}",
             keys=(PAIRS_KEY, GENERATIONS_KEY, SPLIT_KEY),
             remedy=", or ".join(changes),
         )
@@ -129,20 +131,24 @@ class PairBatch:
         )
 
 
-def check_pairs(prompts: int, settings: PairSettings, *, data_parallel_size: int) -> None:
+def check_pairs(
+    prompts: int, settings: PairSettings, *, data_parallel_size: int, varies: bool = False
+) -> None:
     """Checks that the pairs of a step divide into updates, micro batches and ranks.
 
     Args:
         prompts: prompts per step.
         settings: how they become pairs.
         data_parallel_size: number of data-parallel ranks.
+        varies: a micro batch may be smaller than it is set to (`rampup.micro_batch=largest`).
 
     Raises:
         UsageError: they do not. The message shows both products.
     """
     settings.check()
-    generations, micro = settings.generations, settings.micro_batch_size
-    together = settings.prompts_per_micro_batch or 1
+    generations = settings.generations
+    micro = None if varies else settings.micro_batch_size
+    together = 1 if micro is None else max(1, micro // generations)
     unit = settings.updates * together * data_parallel_size
     if prompts % unit == 0:
         return
@@ -166,14 +172,24 @@ def check_pairs(prompts: int, settings: PairSettings, *, data_parallel_size: int
     )
 
 
-def in_pairs(text: str, generations: int) -> str:
-    """Returns a message of the planner, which counts prompts, with the keys of an RL run.
+def in_pairs(error: UsageError, generations: int) -> UsageError:
+    """Returns an error of the planner, which counts prompts, with the keys of an RL run.
 
-    Its micro batches are counted in pairs.
+    The message still counts prompts, so that its products hold. The remedy counts pairs.
     """
-    text = re.sub(
-        rf"{re.escape(MICRO_KEY)}=(\d+)",
+    message = re.sub(rf"{MICRO_KEY}=(\d+)", r"\1 prompts per micro batch", error.message)
+    message = re.sub(r"(micro batches of at least \d+)", r"\1 prompts", message)
+    remedy = re.sub(
+        rf"{MICRO_KEY}=(\d+)",
         lambda match: f"{PAIRS_KEY}={int(match[1]) * generations}",
-        text,
+        error.remedy or "",
     )
+    return UsageError(
+        _renamed(re.sub(r"\b1 prompts", "1 prompt", message)),
+        keys=[PAIRS_KEY if key == MICRO_KEY else key for key in error.keys],
+        remedy=_renamed(remedy) or None,
+    )
+
+
+def _renamed(text: str) -> str:
     return text.replace(MICRO_KEY, PAIRS_KEY).replace(GLOBAL_KEY, PROMPTS_KEY)

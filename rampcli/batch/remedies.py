@@ -6,6 +6,7 @@ from itertools import islice
 
 from rampcli.batch.division import divisors
 from rampcli.batch.layout import Layout
+from rampcli.batch.micro_batch import UNLIMITED
 from rampcli.batch.node_policies import NODE_POLICIES, POLICY_KEY
 from rampcli.batch.plan import GLOBAL_KEY, MICRO_KEY, NUM_NODES_KEY
 from rampcli.batch.ramp import RAMP_KEY
@@ -25,7 +26,8 @@ def suggest_changes(sizes: Sequence[int], layout: Layout) -> Iterator[str]:
     """
     tries = MOST_SCHEDULED // len(sizes)
     rule = layout.micro_batch
-    for micro in islice(range(rule.size - 1, 0, -1), tries):
+    smaller = range(rule.size - 1, 0, -1) if rule.size < UNLIMITED else ()
+    for micro in islice(smaller, tries):
         if replace(layout, micro_batch=replace(rule, size=micro)).fits(sizes):
             yield f"{MICRO_KEY}={micro}"
             break

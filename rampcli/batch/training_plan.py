@@ -13,7 +13,7 @@ from rampcli.batch.node_policies import UNTIMED, Workload, find_node_policy
 from rampcli.batch.nodes import Clock, Fleet, Work
 from rampcli.batch.notes import plan_notes
 from rampcli.batch.pipeline import bubble
-from rampcli.batch.plan import FLEET_KEYS, BatchPlan, ParallelSizes, check_product
+from rampcli.batch.plan import FLEET_KEYS, BatchPlan, check_product
 from rampcli.batch.ramp import SEMANTICS, RampSchedule, RampStage
 from rampcli.batch.run_settings import BatchSettings, RampSettings, RunLength
 from rampcli.batch.throughput import Throughput
@@ -159,12 +159,9 @@ class TrainingPlan:
         Raises:
             UsageError: the batch does not divide.
         """
-        return _divide(
-            stage.global_batch_size,
-            self.micro_batch,
-            self.fleet.parallel,
-            data_parallel_size=self.fleet.parallel.data_parallel_size(world_size),
-        )
+        parallel = self.fleet.parallel
+        ranks = parallel.data_parallel_size(world_size)
+        return self.micro_batch.divide(stage.global_batch_size, ranks, parallel)
 
     def loads_per_step(self, stage: StagePlan) -> int:
         """Returns the passes in which a stage's step loads its samples."""
@@ -327,34 +324,10 @@ def _counts(index: int, stage: RampStage) -> dict[str, Any]:
     }
 
 
-def _divide(
-    global_batch_size: int,
-    micro_batch: MicroBatchRule,
-    parallel: ParallelSizes,
-    *,
-    data_parallel_size: int,
-) -> BatchPlan:
-    """Splits a batch over ranks and micro batches.
-
-    Raises:
-        UsageError: the batch does not divide.
-    """
-    fitting = micro_batch.on(global_batch_size, data_parallel_size, parallel)
-    return BatchPlan.divide(
-        global_batch_size,
-        micro_batch_size=fitting or micro_batch.size,
-        data_parallel_size=data_parallel_size,
-    )
-
-
 def _plan_stage(index: int, stage: RampStage, num_nodes: int, layout: Layout) -> StagePlan:
     fleet = layout.fleet
-    batch = _divide(
-        stage.global_batch_size,
-        layout.micro_batch,
-        fleet.parallel,
-        data_parallel_size=fleet.data_parallel_size(num_nodes),
-    )
+    ranks = fleet.data_parallel_size(num_nodes)
+    batch = layout.micro_batch.divide(stage.global_batch_size, ranks, fleet.parallel)
     return StagePlan(
         **_counts(index, stage),
         num_nodes=num_nodes,

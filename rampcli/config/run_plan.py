@@ -9,7 +9,7 @@ from fractions import Fraction
 from pathlib import Path
 
 from rampcli.batch.loading import LoadedBatch, count_readers
-from rampcli.batch.micro_batch import LARGEST
+from rampcli.batch.micro_batch import LARGEST, UNLIMITED
 from rampcli.batch.node_policies import NODE_POLICIES
 from rampcli.batch.nodes import Fleet
 from rampcli.batch.pairs import PROMPTS_KEY, PairBatch, PairSettings, check_pairs, in_pairs
@@ -22,7 +22,6 @@ from rampcli.batch.training_plan import StagePlan, TrainingPlan, plan_training
 from rampcli.config.layers import sources_named, stack_of
 from rampcli.config.model_size import flops_per_token
 from rampcli.config.schema import Config
-from rampcli.config.settings import MOST
 from rampcli.config.splits import check_stages
 from rampcli.errors import Report, UsageError, UsageErrors
 from rampcli.schedule.learning_rate import LearningRate
@@ -145,15 +144,14 @@ def _plan(config: Config, consumed_samples: int) -> TrainingPlan:
         return _plan_samples(
             config,
             consumed_samples,
-            micro_batch_size=MOST if micro is None else micro,
+            micro_batch_size=UNLIMITED if micro is None else micro,
             micro_batch=LARGEST if micro is None else config.rampup.micro_batch,
             updates=pairs.updates,
         )
+    except UsageErrors as error:
+        raise UsageErrors([in_pairs(one, pairs.generations) for one in error.errors]) from error
     except UsageError as error:
-        for one in error.errors if isinstance(error, UsageErrors) else (error,):
-            one.message = in_pairs(one.message, pairs.generations)
-            one.remedy = one.remedy and in_pairs(one.remedy, pairs.generations)
-        raise
+        raise in_pairs(error, pairs.generations) from error
 
 
 def pair_settings(config: Config) -> PairSettings | None:
@@ -181,12 +179,14 @@ def _check_pairs(config: Config, pairs: PairSettings) -> None:
     if (
         prompts is not None
         and model.rampup_batch_size is None
+        and model.step_batch_size_schedule is None
         and NODE_POLICIES[config.rampup.node_policy].largest_uses_all_nodes
         and not config.rampup.decrease_batch_size_if_needed
     ):
         processes = trainer.num_nodes * trainer.devices
         ranks = _parallel_sizes(config).data_parallel_size(processes)
-        check_pairs(prompts, pairs, data_parallel_size=ranks)
+        varies = config.rampup.micro_batch == LARGEST
+        check_pairs(prompts, pairs, data_parallel_size=ranks, varies=varies)
 
 
 def _plan_samples(
