@@ -1,0 +1,1 @@
+"""Reinforcement learning: rollouts, rewards, and training on them."""
