@@ -1,0 +1,97 @@
+"""Names of reward functions, checked without importing anything.
+
+A name is one of:
+
+* the name of a built-in function, such as `exact_match`;
+* `module:function`, a function of an installed module or of one on PYTHONPATH;
+* `FILE.py:function`, a function of a file.
+"""
+
+import difflib
+import os
+from dataclasses import dataclass
+
+from rampcli.errors import UsageError
+
+KEY = "rl.reward"
+BUILT_IN_REWARDS = ("exact_match", "contains", "length")
+"""Names of the built-in reward functions. `rampcli.rl.rewards` implements them."""
+
+
+@dataclass(frozen=True, slots=True)
+class UserFunction:
+    """A reward function of the user.
+
+    Attributes:
+        source: dotted name of a module, or absolute path of a file that ends in `.py`.
+        function: name of the function.
+    """
+
+    source: str
+    function: str
+
+    @property
+    def is_file(self) -> bool:
+        """True if the source is a file, not a module."""
+        return self.source.endswith(".py")
+
+    def __str__(self) -> str:
+        return f"{self.source}:{self.function}"
+
+
+def parse_reward_name(text: str) -> str | UserFunction:
+    """Returns the name of a built-in reward function, or the user's function that a text names.
+
+    A relative path is relative to the working directory.
+
+    Raises:
+        UsageError: the text has none of the forms, or names a file that does not exist.
+    """
+    if text in BUILT_IN_REWARDS:
+        return text
+    source, colon, function = text.rpartition(":")
+    if not colon:
+        raise _not_built_in(text)
+    if not function.isidentifier():
+        raise _malformed(text)
+    if source.endswith(".py"):
+        file = os.path.abspath(os.path.expanduser(source))
+        if not os.path.isfile(file):
+            raise UsageError(
+                f"{KEY}={text}: there is no file {file}",
+                keys=(KEY,),
+                remedy=f"the path of a file: {KEY}=FILE.py:{function}",
+            )
+        return UserFunction(file, function)
+    if not all(map(str.isidentifier, source.split("."))):
+        raise _malformed(text)
+    return UserFunction(source, function)
+
+
+def check_reward_name(text: str) -> None:
+    """Checks the name of a reward function.
+
+    Raises:
+        UsageError: the name has none of the forms, or names a file that does not exist.
+    """
+    parse_reward_name(text)
+
+
+def _not_built_in(text: str) -> UsageError:
+    if text.endswith(".py"):
+        remedy = f"{KEY}={text}:FUNCTION"
+    else:
+        near = difflib.get_close_matches(text, BUILT_IN_REWARDS, n=1, cutoff=0.5)
+        remedy = (
+            " or ".join(f"{KEY}={name}" for name in near or BUILT_IN_REWARDS)
+            + f", or a function of yours: {KEY}=FILE.py:FUNCTION"
+        )
+    return UsageError(f"{KEY}={text} is not a built-in reward function", keys=(KEY,), remedy=remedy)
+
+
+def _malformed(text: str) -> UsageError:
+    return UsageError(
+        f"{KEY}={text} is neither FILE.py:FUNCTION nor MODULE:FUNCTION",
+        keys=(KEY,),
+        remedy=f"{KEY}=rewards.py:score, for the function score of the file rewards.py",
+    )
