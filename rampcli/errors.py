@@ -128,6 +128,16 @@ class Report:
             raise self.errors[0] if len(self.errors) == 1 else UsageErrors(self.errors)
 
 
+@contextmanager
+def naming_setting(key: str) -> Iterator[None]:
+    """Adds a setting to a UsageError that does not name any."""
+    try:
+        yield
+    except UsageError as error:
+        error.keys = error.keys or (key,)
+        raise
+
+
 class OutOfMemoryError(RampcliError):
     """A rank needs more memory than it can have."""
 

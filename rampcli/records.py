@@ -71,15 +71,23 @@ def parse_json(content: bytes, shape: Any, *, where: str) -> Any:
         DamagedFileError: the text is not JSON or has another shape.
     """
     try:
-        value = json.loads(
-            content.decode(), parse_constant=_refuse_constant, object_pairs_hook=_without_repeats
-        )
-    except (ValueError, RecursionError) as error:
-        # ValueError also covers bytes that are not UTF-8 and integers of thousands of digits.
-        reason = "it is nested too deeply" if isinstance(error, RecursionError) else error
-        raise DamagedFileError(f"{where} is damaged: {reason}") from error
+        value = values_of(content)
+    except ValueError as error:
+        raise DamagedFileError(f"{where} is damaged: {error}") from error
     check_shape(value, shape, where=where)
     return value
+
+
+def values_of(content: bytes) -> Any:
+    """Returns the values of a JSON text in UTF-8.
+
+    Raises:
+        ValueError: the text is not JSON, is nested too deeply, or has a repeated field.
+    """
+    try:
+        return _DECODER.decode(content.decode())
+    except RecursionError as error:
+        raise ValueError("it is nested too deeply") from error
 
 
 def check_shape(value: Any, shape: Any, *, where: str) -> None:
@@ -108,6 +116,10 @@ def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         repeated = next(name for name in names if names.count(name) > 1)
         raise ValueError(f"{repeated} appears twice")
     return fields
+
+
+_DECODER = json.JSONDecoder(parse_constant=_refuse_constant, object_pairs_hook=_without_repeats)
+"""Also refuses integers of thousands of digits."""
 
 
 def _misfit(value: Any, shape: Any, field: str) -> tuple[str, str] | None:

@@ -12,7 +12,7 @@ from rampcli.batch.quantities import shorten
 from rampcli.bundled import bundled
 from rampcli.cli.console import build_console, print_table, say
 from rampcli.config.compose import apply_overrides
-from rampcli.config.corpora import PATH_FORMS
+from rampcli.config.corpora import lacks_path
 from rampcli.config.model_size import count_parameters
 from rampcli.config.resolve import resolve
 from rampcli.config.schema import Config
@@ -78,7 +78,7 @@ def _function(name: str) -> Callable[..., Config]:
 
 def _required(config: Config) -> list[str]:
     """Returns the words without which the recipe is refused."""
-    return [PATH] if config.data.source in PATH_FORMS and config.data.path is None else []
+    return [PATH] if lacks_path(config) else []
 
 
 def _facts(name: str, config: Config) -> dict[str, Any]:

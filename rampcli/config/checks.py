@@ -5,7 +5,7 @@ from collections.abc import Callable
 from typing import Any
 
 from rampcli.batch.division import divisors
-from rampcli.config.corpora import check_corpora, check_split
+from rampcli.config.corpora import check_corpora, check_document_mask, check_split
 from rampcli.config.launch_checks import LAUNCH_CHECKS
 from rampcli.config.model_size import head_size_of
 from rampcli.config.rl_checks import RL_CHECKS
@@ -211,6 +211,7 @@ CHECKS: tuple[Callable[[Config], Any], ...] = (
     check_warmup,
     check_schedule,
     check_corpora,
+    check_document_mask,
     check_split,
     *SPLIT_CHECKS,
     *LAUNCH_CHECKS,

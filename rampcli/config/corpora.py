@@ -16,8 +16,17 @@ MOST_DIGITS = 30
 PATH_FORMS = {
     "indexed": "PREFIX, as given to `rampcli data build`",
     "text": "FILE, or a folder",
+    "pairs": "FILE.jsonl, or data.task=sort",
 }
 """The form of `data.path`, for each source that reads the user's files."""
+KEYS_OF_SOURCES = {
+    "path": ("indexed", "text", "pairs"),
+    "blend": ("indexed", "text"),
+    "validation_path": ("indexed", "text", "pairs"),
+    "task": ("pairs",),
+    "response_end": ("pairs",),
+}
+"""The sources that settings of `data` apply to. The first is offered to those with another."""
 
 
 def corpora_of(config: Config) -> list[tuple[int, Path]]:
@@ -81,38 +90,57 @@ def _invalid_blend(blend: list[str], reason: str) -> UsageError:
     )
 
 
+def lacks_path(config: Config) -> bool:
+    """Returns True if the source reads the user's files and none is given."""
+    data = config.data
+    given = (data.path, data.blend, data.task)
+    return data.source in PATH_FORMS and given == (None, None, None)
+
+
 def check_corpora(config: Config) -> None:
     """Checks that the source has the paths that it needs and no others."""
     data = config.data
-    given = {
-        key: value
-        for key, value in (("data.path", data.path), ("data.blend", data.blend))
-        if value is not None
-    }
-    if data.source in PATH_FORMS:
-        if not given:
+    given = {key: value for key in KEYS_OF_SOURCES if (value := getattr(data, key)) is not None}
+    for key in given:
+        if data.source not in KEYS_OF_SOURCES[key]:
             raise UsageError(
-                f"data.source={data.source} needs data.path, which is not given",
-                keys=("data.source", "data.path"),
-                remedy=f"data.path={PATH_FORMS[data.source]}",
+                f"data.{key} does not apply to data.source={data.source}",
+                keys=(f"data.{key}", "data.source"),
+                remedy=f"data={KEYS_OF_SOURCES[key][0]}",
             )
-        if len(given) > 1:
-            raise UsageError(
-                "data.path and data.blend are both given", keys=tuple(given), remedy="one of them"
-            )
-        trained = [path for _, path in corpora_of(config)]
-        if data.validation_path is not None and Path(data.validation_path).expanduser() in trained:
-            raise UsageError(
-                f"data.validation_path={data.validation_path} is also a training corpus",
-                keys=("data.validation_path", *given),
-                remedy="data.validation_path=null, so that data.split applies",
-            )
-    elif data.validation_path is not None or given:
-        key = next(iter(given), "data.validation_path")
+    if data.source not in PATH_FORMS:
+        return
+    places = tuple(f"data.{key}" for key in ("path", "blend", "task") if key in given)
+    if not places:
         raise UsageError(
-            f"{key} does not apply to data.source={data.source}",
-            keys=(key, "data.source"),
-            remedy="data=indexed",
+            f"data.source={data.source} needs data.path, which is not given",
+            keys=("data.source", "data.path"),
+            remedy=f"data.path={PATH_FORMS[data.source]}",
+        )
+    if len(places) > 1:
+        raise UsageError(
+            f"{' and '.join(places)} are both given", keys=places, remedy="one of them"
+        )
+    trained = [path for _, path in corpora_of(config)]
+    if data.validation_path is None:
+        return
+    if data.task is not None or Path(data.validation_path).expanduser() in trained:
+        raise UsageError(
+            f"data.validation_path does not apply to data.task={data.task}"
+            if data.task is not None
+            else f"data.validation_path={data.validation_path} is also a training corpus",
+            keys=("data.validation_path", *places),
+            remedy="data.validation_path=null, so that data.split applies",
+        )
+
+
+def check_document_mask(config: Config) -> None:
+    """Checks that pairs, which are packed into samples, attend to themselves only."""
+    if config.data.source == "pairs" and not config.data.document_mask:
+        raise UsageError(
+            "data.document_mask=false does not apply to data.source=pairs",
+            keys=("data.document_mask", "data.source"),
+            remedy="data.document_mask=true",
         )
 
 

@@ -120,11 +120,12 @@ class ModelConfig:
 class DataConfig:
     """Where samples come from, and how they are cut and masked."""
 
-    source: Literal["stdlib", "mock", "indexed", "text"] = setting(
+    source: Literal["stdlib", "mock", "indexed", "text", "pairs"] = setting(
         "stdlib",
         "Where samples come from. `indexed`: tokens written by `rampcli data build` or by"
-        " Megatron's preprocessing. `text`: text files, read into memory. `stdlib`: the source of"
-        " Python's standard library, as bytes. `mock`: random tokens.",
+        " Megatron's preprocessing. `text`: text files, read into memory. `pairs`: prompts and"
+        " responses, of a file or a task. `stdlib`: the source of Python's standard library, as"
+        " bytes. `mock`: random tokens.",
     )
     sequence_length: int = setting(
         128, "Length of a sample.", unit="tokens", at_least=1, at_most=MOST_SEQUENCE
@@ -137,8 +138,8 @@ class DataConfig:
     )
     path: str | None = setting(
         None,
-        "Corpus. For `indexed`, the common prefix of its two files; for `text`, a file or folder."
-        " `null`: no corpus, or the corpora in `blend`.",
+        "Corpus. For `indexed`, the common prefix of its two files; for `text`, a file or folder;"
+        " for `pairs`, a file of JSON lines. `null`: no corpus, or the corpora in `blend`.",
     )
     blend: list[str] | None = setting(
         None,
@@ -148,7 +149,8 @@ class DataConfig:
     split: list[float] = setting(
         [99.0, 1.0, 0.0],
         "Shares of each corpus for training, validation and testing. Documents are divided in their"
-        " order; a single document is divided by tokens.",
+        " order; a single document is divided by tokens. `pairs` are divided by a hash of the"
+        " prompt.",
     )
     validation_path: str | None = setting(
         None,
@@ -157,8 +159,26 @@ class DataConfig:
     )
     tokenizer: str = setting(
         "bytes",
-        "Tokenizer for `text`: `bytes`, `chars` (the characters of the text) or a"
+        "Tokenizer for `text` and `pairs`: `bytes`, `chars` (the characters of the text) or a"
         " `tokenizer.json`.",
+    )
+    task: Literal["sort", "reverse", "add"] | None = setting(
+        None,
+        "Built-in task for `pairs`, instead of a file: `sort` or `reverse` the digits of a number,"
+        " or `add` two numbers. `null`: the file in `path`.",
+    )
+    task_digits: int = setting(
+        8, "Digits of each number of the task.", unit="digits", at_least=1, at_most=64
+    )
+    response_end: str | None = setting(
+        None,
+        "Text of the token that ends a response of `pairs`. `null`: the tokenizer's end-of-document"
+        " token, or a new line if its tokens are bytes or characters.",
+    )
+    chat_template: Literal["auto", "none"] = setting(
+        "auto",
+        "How a prompt of `pairs` is written. `auto`: as a user's message in the chat template that"
+        " is beside the `tokenizer.json`, if there is one. `none`: as it is.",
     )
     eod_mask_loss: bool = setting(
         False, "Exclude each document's first token from the loss, because nothing predicts it."
@@ -166,7 +186,7 @@ class DataConfig:
     document_mask: bool = setting(
         False,
         "Restart attention and positions at each document, and exclude its first token from the"
-        " loss.",
+        " loss. `pairs` need it.",
     )
     pad_last_window: bool = setting(
         False, "Pad the tokens after the last whole sample to one more sample."

@@ -8,7 +8,7 @@ import difflib
 from collections.abc import Iterator, Mapping
 from functools import cache
 from types import UnionType
-from typing import Any, Literal, get_args, get_origin
+from typing import Any, Literal, Union, get_args, get_origin
 
 from rampcli.batch.dialects.maxtext import WORDS
 from rampcli.batch.dialects.maxtext_mesh import AXES
@@ -42,6 +42,8 @@ EXAMPLES = {
     "data.path": "data/wiki",
     "data.blend": "[0.7,data/wiki,0.3,data/code]",
     "data.split": "[98,1,1]",
+    "data.task": "sort",
+    "data.response_end": "'<|im_end|>'",
     "rampup.efficiency": "'1:9000 4:11500'",
     "launch.slurm.sbatch_args": "[--exclusive]",
     "launch.slurm.time": "4:00:00",
@@ -127,9 +129,9 @@ def _settings(schema: type, prefix: str) -> Iterator[Setting]:
         if dataclasses.is_dataclass(field.type):
             yield from _settings(field.type, f"{key}.")  # type: ignore[arg-type]
         else:
-            options = (
-                get_args(field.type) if get_origin(field.type) in (UnionType,) else (field.type,)
-            )
+            # A choice with None is a Union, another type with None is a UnionType.
+            is_union = get_origin(field.type) in (Union, UnionType)
+            options = get_args(field.type) if is_union else (field.type,)
             kinds = [option for option in options if option is not type(None)]
             about = dict(field.metadata)
             named = about.pop("choices", ())

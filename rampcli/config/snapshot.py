@@ -28,6 +28,9 @@ IDENTITY = (
     "data.sequence_length",
     "data.split",
     "data.pad_last_window",
+    "data.task",
+    "data.response_end",
+    "data.chat_template",
     "rampup.semantics",
     "rampup.decrease_batch_size_if_needed",
 )

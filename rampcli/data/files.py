@@ -2,8 +2,7 @@
 
 import errno
 import hashlib
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from itertools import accumulate
@@ -26,7 +25,7 @@ from rampcli.data.tokenizer import (
     open_tokenizer,
     vocab_size_of,
 )
-from rampcli.errors import UsageError
+from rampcli.errors import UsageError, naming_setting
 from rampcli.own_folder import read_file
 
 PROBES, PROBE_BYTES = 64, 4096
@@ -154,7 +153,7 @@ def in_memory(
     Raises:
         UsageError: the model's vocabulary is smaller than the tokenizer's.
     """
-    _check_vocabulary(name, vocab_size_of(tokenizer), cut)
+    check_vocabulary(name, vocab_size_of(tokenizer), cut)
     documents = [document for document in documents if len(document)]
     tokens = np.concatenate(documents) if documents else np.empty(0, dtype=np.uint8)
     starts = np.cumsum([0, *map(len, documents)])[:-1]
@@ -204,7 +203,7 @@ def _open_prefix(prefix: Path, cut: Cut) -> TokenCorpus:
                 f"{manifest_of(prefix)} does not belong to {bin_of(prefix)}",
                 remedy="all files of one build",
             )
-        _check_vocabulary(
+        check_vocabulary(
             str(prefix), max(manifest["vocab_size"], 1 + (manifest["largest_token"] or 0)), cut
         )
     return TokenCorpus(
@@ -245,16 +244,6 @@ def paths_of(config: Config) -> dict[Path, str]:
         if validation is None
         else {Path(validation).expanduser(): "data.validation_path"} | paths
     )
-
-
-@contextmanager
-def naming_setting(key: str) -> Iterator[None]:
-    """Adds a setting to a UsageError that does not name any."""
-    try:
-        yield
-    except UsageError as error:
-        error.keys = error.keys or (key,)
-        raise
 
 
 def _open_all(
@@ -304,7 +293,12 @@ def parts_of(whole: TokenCorpus, split: Sequence[float]) -> list[TokenCorpus]:
     ]
 
 
-def _check_vocabulary(name: str, vocab_size: int, cut: Cut) -> None:
+def check_vocabulary(name: str, vocab_size: int, cut: Cut) -> None:
+    """Checks that the model's vocabulary has all tokens of a tokenizer.
+
+    Raises:
+        UsageError: it is too small.
+    """
     if vocab_size > cut.vocab_size:
         raise UsageError(
             f"the tokenizer of {name} has {vocab_size:,} tokens, more than"

@@ -23,6 +23,7 @@ from rampcli.data.files import (
     open_indexed,
     open_text,
 )
+from rampcli.data.pairs import open_pairs
 from rampcli.data.tokenizer import byte_tokenizer
 from rampcli.errors import UsageError
 
@@ -157,5 +158,6 @@ SOURCES = {
     "mock": Source(open=_open_mock),
     "text": Source(open=open_text, check=check_text_paths),
     "indexed": Source(open=open_indexed, check=open_corpora),
+    "pairs": Source(open=open_pairs, check=open_corpora),
 }
 """Data sources by `data.source`."""

@@ -155,6 +155,11 @@ def usual_end_of_document(tokenizer: Tokenizer) -> str | None:
     return found[0] if len(found) == 1 else None
 
 
+def has_single_characters(tokenizer: Tokenizer) -> bool:
+    """Returns True if all tokens are single characters, or single bytes."""
+    return all(len(token) == 1 for token in tokenizer.get_vocab())
+
+
 def special_tokens_in_text(tokenizer: Tokenizer) -> list[str]:
     """Returns special tokens that ordinary text encodes to, despite `encode_special_tokens`.
 
@@ -192,7 +197,7 @@ def encoder_of(tokenizer: Tokenizer) -> Encoder:
     that the tokenizer cannot encode, such as a character outside its alphabet.
     """
     vocabulary = tokenizer.get_vocab()
-    if all(len(token) == 1 for token in vocabulary):
+    if has_single_characters(tokenizer):
         saved = tokenizer.to_str()
         if saved == byte_tokenizer().to_str():
             return _encode_bytes

@@ -7,7 +7,14 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from rampcli.config.compose import apply_overrides, compose
-from rampcli.config.corpora import MOST_SHARES, check_corpora, check_split, corpora_of, shares_of
+from rampcli.config.corpora import (
+    MOST_SHARES,
+    check_corpora,
+    check_document_mask,
+    check_split,
+    corpora_of,
+    shares_of,
+)
 from rampcli.config.resolve import resolve
 from rampcli.config.schema import Config
 from rampcli.config.settings import leaves, settings
@@ -121,7 +128,8 @@ def test_a_source_of_files_requires_either_a_path_or_a_blend(source):
 
 
 @pytest.mark.parametrize(
-    "source", [source for source in settings()["data.source"].choices if source not in OF_FILES]
+    "source",
+    [source for source in settings()["data.source"].choices if source not in (*OF_FILES, "pairs")],
 )
 @pytest.mark.parametrize(
     ("key", "value"),
@@ -130,6 +138,8 @@ def test_a_source_of_files_requires_either_a_path_or_a_blend(source):
         ("blend", BLEND),
         ("blend", ["wrong"]),
         ("validation_path", "data/wiki"),
+        ("task", "sort"),
+        ("response_end", "."),
     ],
     ids=str,
 )
@@ -138,6 +148,39 @@ def test_a_path_that_would_not_be_read_is_refused(source, key, value):
     refused = refusal(check_corpora, config(source, **{key: value}))
     assert refused.message == f"data.{key} does not apply to data.source={source}"
     assert refused.keys == (f"data.{key}", "data.source")
+
+
+def test_pairs_have_either_a_file_or_a_task():
+    check_corpora(config("pairs", path="a.jsonl", validation_path="b.jsonl", response_end="."))
+    check_corpora(config("pairs", task="sort"))
+    missing = refusal(check_corpora, config("pairs"))
+    assert missing.keys == ("data.source", "data.path")
+    assert missing.remedy == "data.path=FILE.jsonl, or data.task=sort"
+    both = refusal(check_corpora, config("pairs", path="a.jsonl", task="sort"))
+    assert (both.keys, both.remedy) == (("data.path", "data.task"), "one of them")
+    held_out = refusal(check_corpora, config("pairs", task="sort", validation_path="b.jsonl"))
+    assert held_out.keys == ("data.validation_path", "data.task")
+
+
+@pytest.mark.parametrize(
+    ("source", "key", "value"),
+    [
+        ("pairs", "blend", BLEND),
+        *((source, "task", "sort") for source in OF_FILES),
+        *((source, "response_end", ".") for source in OF_FILES),
+    ],
+    ids=str,
+)
+def test_a_setting_of_another_source_of_files_is_refused(source, key, value):
+    refused = refusal(check_corpora, config(source, path="data/wiki", **{key: value}))
+    assert refused.keys == (f"data.{key}", "data.source")
+
+
+def test_pairs_need_the_document_mask_which_their_option_sets():
+    check_document_mask(compose("data=pairs", "data.task=sort"))
+    refused = refusal(check_document_mask, config("pairs", task="sort"))
+    assert refused.keys == ("data.document_mask", "data.source")
+    assert refused.remedy == "data.document_mask=true"
 
 
 @pytest.mark.parametrize(

@@ -8,11 +8,16 @@ import torch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from listed_examples import ListedExamples
 from rampcli.batch.plan import BatchPlan
 from rampcli.data.blend import Blend
 from rampcli.data.corpus import IGNORED, Cut, MockCorpus, Samples, TokenCorpus
+from rampcli.data.examples import EVERYTHING, TRAINING, TaskExamples
 from rampcli.data.hosts import Reading
 from rampcli.data.loader import STEPS_AHEAD, Loader, ValidationLoader
+from rampcli.data.pair_format import PairFormat
+from rampcli.data.pairs import PackedPairs, TaskPairs
+from rampcli.data.tokenizer import byte_tokenizer
 from rampcli.errors import UsageError
 
 LENGTH = 5
@@ -48,6 +53,13 @@ BLENDS = {
     "two masked": Blend(
         [text(document_mask=True), MockCorpus(cut=cut(document_mask=True), seed=4)], [3, 1], seed=11
     ),
+}
+BYTES = PairFormat(byte_tokenizer().to_str(), end=None, template=None)
+EXAMPLES = ListedExamples(tuple((f"{number % 100}", "x" * (number % 3)) for number in range(40)))
+NUMBERS = TaskExamples(task="sort", digits=1, seed=3, split=EVERYTHING, side=TRAINING)
+BLENDS |= {
+    "pairs masked": Blend([PackedPairs.of(EXAMPLES, BYTES, length=LENGTH)], [1], seed=11),
+    "task masked": Blend([TaskPairs.of(NUMBERS, BYTES, length=LENGTH)], [1], seed=11),
 }
 NAMES = st.sampled_from(sorted(BLENDS))
 SMALL = st.integers(1, 4)

@@ -5,28 +5,18 @@ and running code, but not from looping for ever. So it is rendered in a separate
 limits on time, memory and output: `python -m rampcli.launch.slurm.template`.
 """
 
-import json
 import re
-import resource
 import shlex
-import signal
-import subprocess
-import sys
 import traceback
 from collections.abc import Mapping, Sequence
-from typing import Any, NoReturn
+from typing import Any
 
 from jinja2 import StrictUndefined, TemplateRuntimeError, TemplateSyntaxError
 from jinja2.sandbox import SandboxedEnvironment
 
 from rampcli.errors import printable
-from rampcli.interpreter import python_command, safe_environment
+from rampcli.limited_process import CPU_S, MEMORY_GIB, WALL_S, LimitError, answer, ask
 
-CPU_S = 5
-WALL_S = 60.0
-"""Leaves time for Python to start from a slow disk. The template itself is limited by `CPU_S`: it
-cannot sleep."""
-MEMORY_GIB = 1
 OUTPUT_MIB = 4
 """Limit for all scripts of a chain. Slurm does not accept larger scripts (max_script_size)."""
 _UNUSUAL = re.compile(r"[^\w@%+=:,./ -]")
@@ -87,66 +77,26 @@ def render_within_limits(template: str, facts: Sequence[Mapping[str, Any]]) -> l
     Raises:
         TemplateError: as `render`, or the template exceeds its time or memory.
     """
-    request = json.dumps({"template": template, "facts": facts, "cpu_s": CPU_S})
+    request = {"template": template, "facts": facts}
     try:
-        done = subprocess.run(
-            python_command(__name__),
-            env=safe_environment(),
-            input=request.encode(),
-            capture_output=True,
-            timeout=WALL_S,
-            check=False,
-        )
-    except subprocess.TimeoutExpired as error:
-        raise TemplateError(None, f"it was not rendered within {WALL_S:g} s") from error
-    if done.returncode == -signal.SIGKILL:
-        raise TemplateError(None, _too_long(CPU_S))
-    if done.returncode != 0:
-        last = done.stderr.decode(errors="replace").strip().rpartition("\n")[2]
-        raise TemplateError(None, f"rendering failed with exit code {done.returncode}: {last}")
-    answer = json.loads(done.stdout)
-    if "reason" in answer:
-        raise TemplateError(answer["line"], answer["reason"])
-    return [str(text) for text in answer["texts"]]
+        rendered = ask(__name__, request, cpu_s=CPU_S, wall_s=WALL_S)
+    except LimitError as error:
+        raise TemplateError(None, str(error)) from error
+    if "reason" in rendered:
+        raise TemplateError(rendered["line"], rendered["reason"])
+    return [str(text) for text in rendered["texts"]]
 
 
 def main() -> None:
     """Renders the template on standard input within limits, and prints the result as JSON."""
-    request = json.load(sys.stdin)
-    _limit(request["cpu_s"])
+    answer(_respond)
+
+
+def _respond(request: dict[str, Any]) -> dict[str, Any]:
     try:
-        answer: dict[str, Any] = {"texts": render(request["template"], request["facts"])}
+        return {"texts": render(request["template"], request["facts"])}
     except TemplateError as error:
-        answer = {"line": error.line, "reason": printable(error.reason)}
-    json.dump(answer, sys.stdout)
-
-
-def _limit(cpu_s: int) -> None:
-    """Limits the time and memory of this process.
-
-    When the time is over, the current line of the template raises an error. If a single operation
-    runs for another second, the process is killed.
-    """
-
-    def stop(*_: object) -> NoReturn:
-        raise TimeoutError(_too_long(cpu_s))
-
-    signal.signal(signal.SIGXCPU, stop)
-    used = resource.getrusage(resource.RUSAGE_SELF)
-    until = int(used.ru_utime + used.ru_stime) + cpu_s
-    for limit, soft, hard in (
-        (resource.RLIMIT_CORE, 0, 0),
-        (resource.RLIMIT_CPU, until, until + 1),
-        (resource.RLIMIT_AS, MEMORY_GIB * 2**30, MEMORY_GIB * 2**30),
-    ):
-        most = resource.getrlimit(limit)[1]
-        if most != resource.RLIM_INFINITY:
-            soft, hard = min(soft, most), min(hard, most)
-        resource.setrlimit(limit, (soft, hard))
-
-
-def _too_long(cpu_s: int) -> str:
-    return f"it uses more than {cpu_s} s of processor time"
+        return {"line": error.line, "reason": printable(error.reason)}
 
 
 def _line_of(error: Exception) -> int | None:

@@ -1,0 +1,308 @@
+"""Examples: prompts with responses or facts for rewards, from JSON lines or from a task.
+
+An example is for training, for validation or for neither, by a hash of its prompt. So no prompt is
+on two sides, whatever the order of the examples.
+"""
+
+import errno
+import hashlib
+import re
+from array import array
+from bisect import bisect_right
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from itertools import accumulate
+from json import JSONDecodeError
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rampcli.config.schema import Config
+from rampcli.data.tasks import pose
+from rampcli.errors import UsageError, naming_setting
+from rampcli.own_folder import read_file
+from rampcli.records import values_of
+
+MOST_BYTES = 4 << 30
+"""Largest file of examples, which is held in memory."""
+LONGEST_LINE_BYTES = 16 << 20
+ENDLESS = 2**40
+"""Examples of a task."""
+MOST_ATTEMPTS = 100_000
+"""Prompts that are drawn in search of one on the right side of the split."""
+TRAINING, VALIDATION = 0, 1
+BOM = b"\xef\xbb\xbf"
+_LINE = re.compile(rb"[^\n]+")
+_SURROGATE = re.compile("[\ud800-\udfff]")
+_HASHES = 2**64
+
+
+@dataclass(frozen=True, slots=True)
+class Example:
+    """A prompt.
+
+    Attributes:
+        prompt: text of the prompt.
+        response: text of the wanted response, or None if it is not given.
+        fields: the whole JSON object, for rewards. A task gives `prompt` and `answer`.
+    """
+
+    prompt: str
+    response: str | None
+    fields: Mapping[str, Any]
+
+
+class Examples(Protocol):
+    """Examples by index.
+
+    `name` identifies them in messages, and `fingerprint` identifies their contents. `place` names
+    one of them.
+    """
+
+    @property
+    def name(self) -> str: ...  # noqa: D102
+
+    @property
+    def fingerprint(self) -> str: ...  # noqa: D102
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, index: int) -> Example: ...
+
+    def place(self, index: int) -> str: ...  # noqa: D102
+
+
+@dataclass(frozen=True, slots=True)
+class Split:
+    """Divides prompts by their hashes.
+
+    Attributes:
+        bounds: the first hash after each side, ascending: training, validation and the rest.
+    """
+
+    bounds: tuple[int, ...]
+
+    @classmethod
+    def of(cls, shares: Sequence[float]) -> "Split":
+        """Returns the split into shares such as `data.split`."""
+        up_to = list(accumulate(Fraction(str(share)) for share in shares))
+        return cls(tuple(int(_HASHES * bound / up_to[-1]) for bound in up_to))
+
+    def side_of(self, prompt: str) -> int:
+        """Returns `TRAINING`, `VALIDATION` or another number."""
+        digest = hashlib.sha256(prompt.encode()).digest()
+        return bisect_right(self.bounds, int.from_bytes(digest[:8], "big"))
+
+    def is_empty(self, side: int) -> bool:
+        """Returns True if no prompt can be on a side."""
+        return self.bounds[side] == (self.bounds[side - 1] if side else 0)
+
+
+EVERYTHING = Split((_HASHES,))
+"""Puts all prompts on the side `TRAINING`."""
+
+
+@dataclass(frozen=True, slots=True)
+class FileExamples:
+    """Examples of a file of JSON lines. A line is parsed when it is asked for.
+
+    Attributes:
+        path: the file.
+        content: its bytes.
+        starts: offset of each example's line, int64 [examples].
+        fingerprint: hash of the file and of the offsets.
+    """
+
+    path: Path
+    content: bytes
+    starts: NDArray[np.int64]
+    fingerprint: str
+
+    @property
+    def name(self) -> str:
+        """The path."""
+        return str(self.path)
+
+    def __len__(self) -> int:
+        return len(self.starts)
+
+    def __getitem__(self, index: int) -> Example:
+        line = _LINE.match(self.content, int(self.starts[index]))
+        assert line is not None
+        return _parse(line[0])
+
+    def place(self, index: int) -> str:
+        """Returns the path and the number of the line."""
+        return _place(self.path, self.content, int(self.starts[index]))
+
+
+def read_file_examples(path: Path, split: Split, *, needs_responses: bool) -> list[FileExamples]:
+    """Reads a file of JSON lines; returns the examples on each side of a split.
+
+    A line is an object with the text `prompt`, the text `response`, and any other fields. Empty
+    lines are left out.
+
+    Args:
+        path: the file.
+        split: sides of the prompts.
+        needs_responses: refuse a line without a response.
+
+    Raises:
+        UsageError: the file cannot be read, or a line is not an example; the message names it.
+    """
+    try:
+        content = read_file(path, most_bytes=MOST_BYTES)
+    except OSError as error:
+        reason = (
+            f"it has more than {MOST_BYTES >> 30} GB, which would be held in memory"
+            if error.errno == errno.EFBIG
+            else error.strerror
+        )
+        raise UsageError(f"cannot read {path}: {reason}", remedy="a file of JSON lines") from error
+    sides = [array("q") for _ in split.bounds]
+    for line in _LINE.finditer(content, len(BOM) if content.startswith(BOM) else 0):
+        if line[0].isspace():
+            continue
+        try:
+            example = _parse(line[0])
+            if needs_responses and example.response is None:
+                raise ValueError("there is no response")
+        except ValueError as error:
+            raise UsageError(
+                f"{_place(path, content, line.start())}: {error}",
+                remedy='{"prompt": "2+2=", "response": "4"}',
+            ) from error
+        sides[split.side_of(example.prompt)].append(line.start())
+    whole = hashlib.sha256(content).digest()
+    return [
+        FileExamples(
+            path,
+            content,
+            np.array(side, dtype=np.int64),
+            hashlib.sha256(whole + side.tobytes()).hexdigest(),
+        )
+        for side in sides
+    ]
+
+
+def _place(path: Path, content: bytes, start: int) -> str:
+    number = 1 + content.count(b"\n", 0, start)
+    return f"{path}, line {number:,}"
+
+
+def _parse(line: bytes) -> Example:
+    """Returns the example on a line.
+
+    Raises:
+        ValueError: the line is not an example.
+    """
+    if len(line) > LONGEST_LINE_BYTES:
+        raise ValueError(f"it has more than {LONGEST_LINE_BYTES >> 20} MB")
+    try:
+        fields = values_of(line)
+    except JSONDecodeError as error:
+        raise ValueError(f"not JSON: {error.msg} at character {error.pos + 1:,}") from error
+    if not isinstance(fields, dict):
+        raise ValueError("not a JSON object")
+    for key in ("prompt", "response"):
+        text = fields.get(key)
+        if text is None and (key == "response" or key not in fields):
+            continue
+        if not isinstance(text, str):
+            raise ValueError(f"{key} is not a text")
+        if _SURROGATE.search(text):
+            raise ValueError(f"{key} is not valid Unicode")
+    if "prompt" not in fields:
+        raise ValueError("there is no prompt")
+    return Example(fields["prompt"], fields.get("response"), fields)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TaskExamples:
+    """Examples of a built-in task on one side of a split, without end.
+
+    Attributes:
+        task: `data.task`.
+        digits: digits of each number.
+        seed: seed of the numbers.
+        split: sides of the prompts.
+        side: the side of these examples.
+    """
+
+    task: str
+    digits: int
+    seed: int
+    split: Split
+    side: int
+
+    @property
+    def name(self) -> str:
+        """The setting."""
+        return f"data.task={self.task}"
+
+    @property
+    def fingerprint(self) -> str:
+        """The values that determine the examples."""
+        return f"task {self.task} {self.digits} {self.seed} {self.split.bounds} {self.side}"
+
+    def __len__(self) -> int:
+        return 0 if self.split.is_empty(self.side) else ENDLESS
+
+    def __getitem__(self, index: int) -> Example:
+        """Returns an example: the first of its prompts that is on this side.
+
+        Raises:
+            UsageError: hardly any prompt is on this side.
+        """
+        for attempt in range(MOST_ATTEMPTS):
+            prompt, answer = pose(
+                self.task, digits=self.digits, seed=self.seed, index=index, attempt=attempt
+            )
+            if self.split.side_of(prompt) == self.side:
+                return Example(prompt, answer, {"prompt": prompt, "answer": answer})
+        use = "training" if self.side == TRAINING else "validation"
+        raise UsageError(
+            f"{self.name} with data.task_digits={self.digits} has hardly any prompt for {use}",
+            keys=("data.task_digits", "data.split"),
+            remedy="more data.task_digits, or a larger share of data.split",
+        )
+
+    def place(self, index: int) -> str:  # noqa: ARG002
+        """Returns the setting."""
+        return self.name
+
+
+def open_examples(config: Config, *, needs_responses: bool) -> tuple[Examples, Examples]:
+    """Returns the examples of `data.source=pairs` for training and for validation.
+
+    Args:
+        config: a checked configuration.
+        needs_responses: refuse examples without a response.
+
+    Raises:
+        UsageError: a file cannot be read, or is not a file of examples.
+    """
+    data, split = config.data, Split.of(config.data.split)
+    if data.task is not None:
+        training, validation = (
+            TaskExamples(
+                task=data.task, digits=data.task_digits, seed=config.seed, split=split, side=side
+            )
+            for side in (TRAINING, VALIDATION)
+        )
+        return training, validation
+    if data.validation_path is None:
+        first, second, *_ = _read(data.path, "data.path", split, needs_responses)
+        return first, second
+    [whole] = _read(data.path, "data.path", EVERYTHING, needs_responses)
+    [held_out] = _read(data.validation_path, "data.validation_path", EVERYTHING, needs_responses)
+    return whole, held_out
+
+
+def _read(path: str | None, key: str, split: Split, needs_responses: bool) -> list[FileExamples]:
+    assert path is not None
+    with naming_setting(key):
+        return read_file_examples(Path(path).expanduser(), split, needs_responses=needs_responses)

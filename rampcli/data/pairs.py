@@ -1,0 +1,338 @@
+"""Pairs of prompts and responses, packed whole into windows. Only responses are labels."""
+
+import hashlib
+from array import array
+from bisect import bisect_right
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rampcli.config.schema import Config
+from rampcli.data.chat_template import read_chat_template
+from rampcli.data.corpus import IGNORED, PADDING, Corpus, Samples
+from rampcli.data.examples import Examples, open_examples
+from rampcli.data.files import Opened, check_vocabulary, cut_of
+from rampcli.data.pair_format import NEW_LINE, PairFormat
+from rampcli.data.tasks import TASK_CHARACTERS
+from rampcli.data.tokenizer import (
+    byte_tokenizer,
+    character_tokenizer,
+    open_tokenizer,
+    vocab_size_of,
+)
+from rampcli.errors import UsageError, naming_setting
+
+ENCODED_AT_ONCE = 1024
+"""Examples that are encoded together."""
+FINGERPRINTED = 8
+"""Examples of a task whose tokens are part of its fingerprint."""
+
+
+@dataclass(frozen=True, slots=True)
+class Prompts:
+    """Examples whose prompts a model answers.
+
+    Attributes:
+        training, validation: the examples. A response may be None.
+        format: turns prompts and responses into tokens. It holds the tokenizer.
+    """
+
+    training: Examples
+    validation: Examples
+    format: PairFormat
+
+    @property
+    def tokenizer(self) -> str:
+        """Contents of `tokenizer.json`."""
+        return self.format.tokenizer
+
+
+@dataclass(frozen=True, slots=True)
+class Pairs:
+    """Tokens of pairs, end to end. A pair is a prompt and its response with the end token.
+
+    Attributes:
+        tokens: any unsigned integer type, [tokens].
+        starts: offset of each pair, and the number of tokens, int64 [pairs + 1].
+        prompts: number of tokens of each prompt, int64 [pairs].
+    """
+
+    tokens: NDArray[Any]
+    starts: NDArray[np.int64]
+    prompts: NDArray[np.int64]
+
+    def read(self, ranges: Sequence[tuple[int, int]], length: int) -> Samples:
+        """Returns a sample of `length` tokens for each range of pairs, first and end.
+
+        Positions restart at each pair and at the padding. Tokens of responses are the labels of the
+        tokens before them; all other labels are ignored.
+        """
+        shape = (len(ranges), length)
+        tokens, labels = np.full(shape, PADDING, np.int64), np.full(shape, IGNORED, np.int64)
+        positions = np.empty(shape, np.int64)
+        for row, (first, end) in enumerate(ranges):
+            starts = self.starts[first : end + 1]
+            count, lengths = int(starts[-1] - starts[0]), np.diff(starts)
+            places = np.arange(count) - np.repeat(starts[:-1] - starts[0], lengths)
+            tokens[row, :count] = self.tokens[starts[0] : starts[-1]]
+            responses = np.flatnonzero(places >= np.repeat(self.prompts[first:end], lengths))
+            labels[row, responses - 1] = tokens[row, responses]
+            positions[row, :count], positions[row, count:] = places, np.arange(length - count)
+        return Samples(tokens, labels, positions, int((labels != IGNORED).sum()))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PackedPairs:
+    """The pairs of a file, in its order. Each window has as many of them as fit.
+
+    Attributes:
+        name: name for messages.
+        pairs: all pairs.
+        sequence_length: tokens in a window.
+        firsts: the first pair of each window, and the number of pairs, [windows + 1].
+        fingerprint: hash of the pairs and of the sequence length.
+    """
+
+    name: str
+    pairs: Pairs
+    sequence_length: int
+    firsts: NDArray[np.int64]
+    fingerprint: str
+
+    @classmethod
+    def of(cls, examples: Examples, pair_format: PairFormat, *, length: int) -> "PackedPairs":
+        """Encodes and packs all examples.
+
+        Raises:
+            UsageError: an example cannot be encoded, or has more than `length` tokens.
+        """
+        pairs = encode_pairs(examples, pair_format, range(len(examples)), length=length)
+        starts, firsts = pairs.starts.tolist(), [0]
+        while firsts[-1] < len(examples):
+            firsts.append(bisect_right(starts, starts[firsts[-1]] + length) - 1)
+        digest = hashlib.sha256(f"pairs {length}".encode())
+        for part in (pairs.tokens, pairs.starts, pairs.prompts):
+            digest.update(part.tobytes())
+        return cls(
+            name=examples.name,
+            pairs=pairs,
+            sequence_length=length,
+            firsts=np.array(firsts, dtype=np.int64),
+            fingerprint=digest.hexdigest(),
+        )
+
+    @property
+    def windows(self) -> int:
+        """Number of windows."""
+        return len(self.firsts) - 1
+
+    def read(self, windows: NDArray[np.int64]) -> Samples:
+        """Reads windows by their indices, [samples]."""
+        ranges = zip(self.firsts[windows].tolist(), self.firsts[windows + 1].tolist(), strict=True)
+        return self.pairs.read(list(ranges), self.sequence_length)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TaskPairs:
+    """The pairs of a task, without end. Each window has the same number of them.
+
+    Attributes:
+        examples: the examples of the task.
+        format: turns them into tokens.
+        sequence_length: tokens in a window.
+        pairs_per_window: pairs in a window.
+    """
+
+    examples: Examples
+    format: PairFormat
+    sequence_length: int
+    pairs_per_window: int
+
+    @classmethod
+    def of(cls, examples: Examples, pair_format: PairFormat, *, length: int) -> "TaskPairs":
+        """Returns windows with as many pairs as fit if each character is a token.
+
+        Raises:
+            UsageError: a window has no room for a pair.
+        """
+        around = len(pair_format.encode_prompt("0")) + len(pair_format.encode_response("0")) - 2
+        example = examples[0]
+        most_tokens = len(example.prompt) + len(example.response or "") + around
+        if most_tokens > length:
+            raise _too_long(examples.name, most_tokens, length)
+        return cls(
+            examples=examples,
+            format=pair_format,
+            sequence_length=length,
+            pairs_per_window=length // most_tokens,
+        )
+
+    @property
+    def name(self) -> str:
+        """Name for messages."""
+        return self.examples.name
+
+    @property
+    def windows(self) -> int:
+        """Number of windows."""
+        return len(self.examples) // self.pairs_per_window
+
+    @property
+    def fingerprint(self) -> str:
+        """A hash of the values that determine the examples, and of the first ones' tokens."""
+        first = self._encode(range(FINGERPRINTED))
+        facts = (self.examples.fingerprint, self.sequence_length, self.pairs_per_window)
+        digest = hashlib.sha256(repr(facts).encode())
+        for part in (first.tokens, first.starts, first.prompts):
+            digest.update(part.tobytes())
+        return digest.hexdigest()
+
+    def read(self, windows: NDArray[np.int64]) -> Samples:
+        """Reads windows by their indices, [samples].
+
+        Raises:
+            UsageError: a pair has more tokens than characters, and does not fit.
+        """
+        each = self.pairs_per_window
+        firsts = range(0, len(windows) * each, each)
+        pairs = self._encode((windows[:, None] * each + np.arange(each)).ravel().tolist())
+        return pairs.read([(first, first + each) for first in firsts], self.sequence_length)
+
+    def _encode(self, indices: Sequence[int]) -> Pairs:
+        length = self.sequence_length // self.pairs_per_window
+        return encode_pairs(self.examples, self.format, indices, length=length)
+
+
+def encode_pairs(
+    examples: Examples, pair_format: PairFormat, indices: Sequence[int], *, length: int
+) -> Pairs:
+    """Encodes examples, in blocks.
+
+    Args:
+        examples: examples with responses.
+        pair_format: turns them into tokens.
+        indices: which examples.
+        length: largest number of tokens of a pair.
+
+    Raises:
+        UsageError: an example cannot be encoded, or has more tokens; the message names it.
+    """
+    kind = np.min_scalar_type(len(pair_format.is_special) - 1)
+    tokens, ends, prompts = [np.empty(0, kind)], array("q", [0]), array("q")
+    for first in range(0, len(indices), ENCODED_AT_ONCE):
+        parts = []
+        block = indices[first : first + ENCODED_AT_ONCE]
+        for index, prompt, response in zip(
+            block, *_encode_block(examples, pair_format, block), strict=True
+        ):
+            count = len(prompt) + len(response)
+            if not len(prompt):
+                raise UsageError(
+                    f"{examples.place(index)}: the prompt has no tokens", remedy="a prompt"
+                )
+            if count > length:
+                raise _too_long(examples.place(index), count, length)
+            parts += [prompt, response]
+            prompts.append(len(prompt))
+            ends.append(ends[-1] + count)
+        tokens.append(np.concatenate(parts).astype(kind))
+    return Pairs(np.concatenate(tokens), np.array(ends, np.int64), np.array(prompts, np.int64))
+
+
+def _encode_block(
+    examples: Examples, pair_format: PairFormat, indices: Sequence[int]
+) -> tuple[list[NDArray[Any]], list[NDArray[Any]]]:
+    """Returns the tokens of prompts and of responses."""
+    found = [examples[index] for index in indices]
+    try:
+        return (
+            pair_format.encode_prompts([example.prompt for example in found]),
+            pair_format.encode_responses([example.response or "" for example in found]),
+        )
+    except UsageError as error:
+        if len(indices) > 1:
+            for index in indices:  # the first bad one raises
+                _encode_block(examples, pair_format, [index])
+        raise UsageError(
+            f"{examples.place(indices[0])}: {error.message}", keys=error.keys, remedy=error.remedy
+        ) from error
+
+
+def _too_long(place: str, count: int, length: int) -> UsageError:
+    return UsageError(
+        f"{place}: the pair has {count:,} tokens, and there is room for {length:,}",
+        keys=("data.sequence_length",),
+        remedy=f"data.sequence_length={count}",
+    )
+
+
+def open_pairs(config: Config) -> Opened:
+    """Opens prompts and responses for supervised training.
+
+    Raises:
+        UsageError: a file cannot be read, or an example does not fit the configuration.
+    """
+    training, validation = open_examples(config, needs_responses=True)
+    pair_format = _open_format(config, training, validation)
+    length, opened = config.data.sequence_length, list[Corpus]()
+    if config.data.task is None:
+        if not len(training):
+            raise UsageError(
+                f"{training.name} has no pair for training",
+                keys=("data.path", "data.split"),
+                remedy="more lines, or a larger first share of data.split",
+            )
+        held_out = "data.path" if config.data.validation_path is None else "data.validation_path"
+        for examples, key in ((training, "data.path"), (validation, held_out)):
+            with naming_setting(key):
+                opened.append(PackedPairs.of(examples, pair_format, length=length))
+    else:
+        endless = TaskPairs.of(training, pair_format, length=length)
+        opened += (endless, replace(endless, examples=validation))
+        if len(validation):
+            validation[0]  # refuses a task with too few prompts
+    return Opened(
+        training=[(1, opened[0])], validation=[(1, opened[1])], tokenizer=pair_format.tokenizer
+    )
+
+
+def open_prompts(config: Config) -> Prompts:
+    """Opens prompts that a model is to answer. They need no responses.
+
+    Raises:
+        UsageError: a file cannot be read, or does not fit the configuration.
+    """
+    training, validation = open_examples(config, needs_responses=False)
+    return Prompts(training, validation, _open_format(config, training, validation))
+
+
+def _open_format(config: Config, *examples: Examples) -> PairFormat:
+    data, template = config.data, None
+    if data.tokenizer == "bytes":
+        tokenizer = byte_tokenizer()
+    elif data.tokenizer == "chars":
+        tokenizer = character_tokenizer(_alphabet(config, examples))
+    else:
+        path = Path(data.tokenizer).expanduser()
+        with naming_setting("data.tokenizer"):
+            tokenizer = open_tokenizer(path)
+        if data.chat_template == "auto":
+            template = read_chat_template(path.parent)
+    check_vocabulary(data.tokenizer, vocab_size_of(tokenizer), cut_of(config))
+    return PairFormat(tokenizer.to_str(), end=data.response_end, template=template)
+
+
+def _alphabet(config: Config, examples: Sequence[Examples]) -> set[str]:
+    """Returns the characters of all texts and of the token that ends a response."""
+    alphabet = set(config.data.response_end or NEW_LINE)
+    if config.data.task is not None:
+        return alphabet | set(TASK_CHARACTERS)
+    for side in examples:
+        for index in range(len(side)):
+            example = side[index]
+            alphabet |= {*example.prompt, *(example.response or "")}
+    return alphabet
