@@ -15,7 +15,8 @@ from rampcli.checkpoint.load_weights import load_model, open_run
 from rampcli.config.schema import Config
 from rampcli.data.tokenizer import encoder_of, failing_as, vocab_size_of
 from rampcli.errors import DamagedFileError, UsageError, visible
-from rampcli.models.decoder import Cache, Decoder
+from rampcli.models.cache import Cache
+from rampcli.models.decoder import Decoder
 from rampcli.parallel.ranks import device_here
 from rampcli.weights.program import run_and_exit
 from rampcli.weights.tokenizer import read_tokenizer
@@ -171,12 +172,10 @@ def generate_tokens(
     """
     device = model.positions.device
     generator = torch.Generator(device).manual_seed(seed)
-    cache: Cache = {}
-    tokens, length = torch.tensor([prompt], device=device), 0
+    cache = Cache(capacity=len(prompt) + max_tokens)
+    tokens = torch.tensor([prompt], device=device)
     for _ in range(max_tokens):
-        positions = torch.arange(length, length + tokens.shape[1], device=device)
-        logits = model(tokens, positions, cache)[0, -1, :vocab_size].float()
-        length += tokens.shape[1]
+        logits = model(tokens, cache=cache)[0, -1, :vocab_size].float()
         if not logits.isfinite().all():
             raise DamagedFileError(
                 "the model's logits are not finite: its training has diverged, or its weights are"
