@@ -11,8 +11,9 @@ import hashlib
 import numpy as np
 from numpy.typing import NDArray
 
+from rampcli.scrambling import Words, mix
+
 ROUNDS = 6
-Indices = NDArray[np.uint64]
 
 
 class SampleOrder:
@@ -42,7 +43,7 @@ class SampleOrder:
             )
         return windows
 
-    def _permute(self, places: Indices, epoch: int) -> Indices:
+    def _permute(self, places: Words, epoch: int) -> Words:
         keys = self._round_keys(epoch)
         landed = self._encrypt(places, keys)
         while (outside := landed >= np.uint64(self.windows)).any():
@@ -56,17 +57,10 @@ class SampleOrder:
             for index in range(ROUNDS)
         ]
 
-    def _encrypt(self, values: Indices, keys: list[np.uint64]) -> Indices:
+    def _encrypt(self, values: Words, keys: list[np.uint64]) -> Words:
         bits = np.uint64(self._half_bits)
         mask = np.uint64((1 << self._half_bits) - 1)
         left, right = values >> bits, values & mask
         for key in keys:
-            left, right = right, left ^ (_mix(right + key) & mask)
+            left, right = right, left ^ (mix(right + key) & mask)
         return (left << bits) | right
-
-
-def _mix(values: Indices) -> Indices:
-    """Scrambles 64 bits with the finaliser of SplitMix64 (Steele, Lea and Flood, OOPSLA 2014)."""
-    values = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    values = (values ^ (values >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return values ^ (values >> np.uint64(31))

@@ -14,18 +14,13 @@ from torch import Tensor, nn
 
 from rampcli.config.model_size import head_size_of
 from rampcli.config.schema import ModelConfig
+from rampcli.models.cache import Cache, LayerCache
 from rampcli.models.loss import summed_loss
 from rampcli.models.norm import RMSNorm
 from rampcli.models.rotary import RotaryTable, rotate
 
 Loss = Callable[[Tensor, nn.Linear, Tensor], Tensor]
 """Computes a result from the last hidden states, the output projection and the labels."""
-
-Cache = dict[str, list[Tensor]]
-"""Keys and values of the tokens so far, by layer, each [batch, groups, sequence, head_size].
-
-The list of a layer is empty before the first token.
-"""
 
 
 class Decoder(nn.Module):
@@ -130,21 +125,25 @@ class Decoder(nn.Module):
 
         Args:
             hidden: tokens for the first stage, else hidden states.
-            positions: positions of the tokens, int64 [sequence]; None counts from 0. With shape
-                [batch, sequence] they are positions within documents, which start again at 0 in
-                each document, and tokens attend to their own document only.
+            positions: positions of the tokens, int64 [sequence]; None counts from 0, or goes on
+                from those of the cache. With shape [batch, sequence] they are positions within
+                documents, which start again at 0 in each document, and tokens attend to their own
+                document only.
             cache: keys and values of the preceding tokens; those of these tokens are appended.
             labels: for the last stage, int64 [batch, sequence]; negative labels are ignored.
 
         Returns:
-            Hidden states, or the last stage's logits. With labels: the result of `loss`. By default
-            this is the cross entropy in nats, summed over the labels that are not ignored, a scalar
-            in fp32. The logits are then never in memory as a whole.
+            Hidden states, or the last stage's logits. With a cache: the logits of the last token,
+            [batch, 1, vocab_size]. With labels: the result of `loss`. By default this is the cross
+            entropy in nats, summed over the labels that are not ignored, a scalar in fp32. The
+            logits are then never in memory as a whole.
         """
-        positions = self.positions if positions is None else positions
+        count = hidden.shape[1]
+        if positions is None:
+            positions = self.positions if cache is None else cache.positions(self.positions, count)
         if self.is_first:
             assert self.embedding is not None
-            tokens, positions = hidden, positions[..., : hidden.shape[1]]
+            tokens, positions = hidden, positions[..., :count]
             hidden = self.embedding(tokens)
             if self.position_embedding is not None:
                 hidden = hidden + self.position_embedding(positions)
@@ -155,8 +154,11 @@ class Decoder(nn.Module):
                 hidden,
                 rotation,
                 document_positions,
-                None if cache is None else cache.setdefault(index, []),
+                None if cache is None else cache.layer(index),
             )
+        if cache is not None:
+            cache.length += count
+            hidden = hidden[:, -1:] if self.is_last else hidden
         if self.norm is not None and self.output is not None:
             hidden = self.norm(hidden)
             hidden = (
@@ -185,7 +187,7 @@ class Block(nn.Module):
         hidden: Tensor,
         rotation: Tensor | None,
         document_positions: Tensor | None = None,
-        cache: list[Tensor] | None = None,
+        cache: LayerCache | None = None,
     ) -> Tensor:
         hidden = hidden + self.attention(
             self.attention_norm(hidden), rotation, document_positions, cache
@@ -233,7 +235,7 @@ class Attention(nn.Module):
         hidden: Tensor,
         rotation: Tensor | None,
         document_positions: Tensor | None = None,
-        cache: list[Tensor] | None = None,
+        cache: LayerCache | None = None,
     ) -> Tensor:
         query, key, value = (
             self._split_heads(projection(hidden))
@@ -245,9 +247,7 @@ class Attention(nn.Module):
         if rotation is not None:
             query, key = rotate(query, rotation), rotate(key, rotation)
         if cache is not None:
-            if cache:
-                key, value = torch.cat([cache[0], key], dim=2), torch.cat([cache[1], value], dim=2)
-            cache[:] = key, value
+            key, value = cache.append(key, value)
         mixed = self.core(query, key, value, document_positions)
         output: Tensor = self.output(mixed.transpose(1, 2).flatten(2))
         return output
@@ -278,10 +278,10 @@ class CausalAttention(nn.Module):
         self, query: Tensor, key: Tensor, value: Tensor, document_positions: Tensor | None = None
     ) -> Tensor:
         queries, sequence = query.shape[2], key.shape[2]
-        sees_all = document_positions is None and (
-            self.sliding_window is None or self.sliding_window >= sequence
-        )
-        is_causal = sees_all and queries == sequence
+        if queries == 1:
+            return self._attend_with_last(query, key, value, document_positions)
+        window = self.sliding_window or sequence
+        is_causal = document_positions is None and queries == sequence <= window
         repeats = query.shape[1] // key.shape[1]
         # Kernels with a mask, and those for fp32 on a GPU, need one key head per query head.
         has_groups = (
@@ -290,20 +290,30 @@ class CausalAttention(nn.Module):
             and (query.device.type == "cpu" or query.dtype is not torch.float32)
         )
         if repeats > 1 and not has_groups:
-            key, value = (
-                key.repeat_interleave(repeats, dim=1),
-                value.repeat_interleave(repeats, dim=1),
-            )
+            key, value = (heads.repeat_interleave(repeats, dim=1) for heads in (key, value))
         if is_causal:
             return F.scaled_dot_product_attention(
                 query, key, value, is_causal=True, enable_gqa=has_groups
             )
-        mask = (
-            None
-            if sees_all and queries == 1
-            else self._mask(queries, sequence, document_positions, device=query.device)
-        )
+        mask = self._mask(queries, sequence, document_positions, device=query.device)
         return F.scaled_dot_product_attention(query, key, value, attn_mask=mask)
+
+    def _attend_with_last(
+        self, query: Tensor, key: Tensor, value: Tensor, document_positions: Tensor | None
+    ) -> Tensor:
+        """Returns the attention of the last token, [batch, heads, 1, head_size].
+
+        The query heads of a group become the queries of one head, so no key head is copied.
+        """
+        if self.sliding_window is not None:
+            key, value = (heads[:, :, -self.sliding_window :] for heads in (key, value))
+        mask = None
+        if document_positions is not None:
+            distance = torch.arange(key.shape[2] - 1, -1, -1, device=query.device)
+            mask = (distance <= document_positions)[:, None, None]
+        by_group = query.reshape(query.shape[0], key.shape[1], -1, query.shape[3])
+        mixed = F.scaled_dot_product_attention(by_group, key, value, attn_mask=mask)
+        return mixed.reshape(query.shape)
 
     def _mask(
         self,

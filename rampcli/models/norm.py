@@ -17,6 +17,8 @@ class RMSNorm(nn.RMSNorm):
         # GPUs and torch.compile have a fused kernel. Subclasses, such as DTensor, dispatch on ops.
         if x.device.type != "cpu" or type(x) is not Tensor or torch.compiler.is_compiling():
             return F.rms_norm(x, self.normalized_shape, self.weight, self.eps)
+        if not torch.is_grad_enabled():
+            return _normalise(x, self.weight, self.eps)[0]
         normed: Tensor = FusedRMSNorm.apply(x, self.weight, self.eps)  # type: ignore[no-untyped-call]
         return normed
 
@@ -29,13 +31,8 @@ class FusedRMSNorm(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, epsilon: float) -> Tensor:  # noqa: D102
-        lengths = torch.linalg.vector_norm(
-            x, dim=-1, keepdim=True, dtype=torch.promote_types(x.dtype, torch.float32)
-        )
-        scale = lengths.square_().div_(x.shape[-1]).add_(epsilon).rsqrt_()
-        scaled = x * scale
+        normed, scaled, scale = _normalise(x, weight, epsilon)
         ctx.save_for_backward(scaled, weight, scale)
-        normed: Tensor = (scaled * weight).to(x.dtype)
         return normed
 
     @staticmethod
@@ -52,3 +49,13 @@ class FusedRMSNorm(torch.autograd.Function):
             of_products.reshape(-1, weight.numel()).sum(0).to(weight.dtype),
             None,
         )
+
+
+def _normalise(x: Tensor, weight: Tensor, epsilon: float | None) -> tuple[Tensor, Tensor, Tensor]:
+    """Returns the normed inputs, those without the weight, and what they were multiplied by."""
+    lengths = torch.linalg.vector_norm(
+        x, dim=-1, keepdim=True, dtype=torch.promote_types(x.dtype, torch.float32)
+    )
+    scale = lengths.square_().div_(x.shape[-1]).add_(epsilon).rsqrt_()
+    scaled = x * scale
+    return (scaled * weight).to(x.dtype), scaled, scale

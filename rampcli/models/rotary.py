@@ -57,7 +57,8 @@ def rotate(heads: Tensor, rotation: Tensor) -> Tensor:
     """
     # torch.compile derives an equally good backward pass, and cannot cache a graph that contains
     # an autograd function.
-    apply = _rotate if torch.compiler.is_compiling() else Rotation.apply
+    is_plain = torch.compiler.is_compiling() or not torch.is_grad_enabled()
+    apply = _rotate if is_plain else Rotation.apply
     rotated: Tensor = apply(heads, *rotation.to(heads.dtype))
     return rotated
 

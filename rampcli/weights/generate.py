@@ -6,16 +6,15 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
 
-import torch
 from tokenizers import Tokenizer
 from tokenizers.decoders import DecodeStream
-from torch import Tensor
 
 from rampcli.checkpoint.load_weights import load_model, open_run
 from rampcli.config.schema import Config
 from rampcli.data.tokenizer import encoder_of, failing_as, vocab_size_of
 from rampcli.errors import DamagedFileError, UsageError, visible
-from rampcli.models.decoder import Cache, Decoder
+from rampcli.models.decoder import Decoder
+from rampcli.models.sampler import Sampling, sample_tokens, stream_of
 from rampcli.parallel.ranks import device_here
 from rampcli.weights.program import run_and_exit
 from rampcli.weights.tokenizer import read_tokenizer
@@ -46,11 +45,13 @@ def main() -> None:
     generated = generate_tokens(
         model,
         prompt,
-        max_tokens=max_tokens,
-        temperature=options.temperature,
-        top_k=options.top_k,
+        sampling=Sampling(
+            temperature=options.temperature,
+            top_k=options.top_k,
+            max_tokens=max_tokens,
+            vocab_size=vocab_size_of(tokenizer),
+        ),
         seed=options.seed,
-        vocab_size=vocab_size_of(tokenizer),
     )
     if not options.json:
         _print_while_generating(options.prompt, generated, tokenizer)
@@ -142,59 +143,25 @@ def _decoding() -> AbstractContextManager[None]:
     return failing_as("the tokenizer cannot decode its own tokens", kind=DamagedFileError)
 
 
-@torch.no_grad()
 def generate_tokens(
-    model: Decoder,
-    prompt: list[int],
-    *,
-    max_tokens: int,
-    temperature: float,
-    top_k: int | None = None,
-    seed: int = 0,
-    vocab_size: int | None = None,
+    model: Decoder, prompt: list[int], *, sampling: Sampling, seed: int = 0
 ) -> Iterator[int]:
     """Yields the tokens that follow a prompt, one by one.
 
-    A cache keeps keys and values, so that each token costs the forward pass of one token.
-
     Args:
-        model: decoder whose `sequence_length` has room for the prompt and `max_tokens`.
+        model: decoder whose sequence length has room for the prompt and `sampling.max_tokens`.
         prompt: at least one token.
-        max_tokens: how many tokens to generate.
-        temperature: divides the logits. 0 always takes the likeliest token.
-        top_k: draw from the `top_k` likeliest tokens. None draws from all.
+        sampling: how to draw tokens.
         seed: seed of the draws.
-        vocab_size: draw only tokens below this number. None draws from all.
 
     Raises:
         DamagedFileError: the logits are not finite.
     """
-    device = model.positions.device
-    generator = torch.Generator(device).manual_seed(seed)
-    cache: Cache = {}
-    tokens, length = torch.tensor([prompt], device=device), 0
-    for _ in range(max_tokens):
-        positions = torch.arange(length, length + tokens.shape[1], device=device)
-        logits = model(tokens, positions, cache)[0, -1, :vocab_size].float()
-        length += tokens.shape[1]
-        if not logits.isfinite().all():
-            raise DamagedFileError(
-                "the model's logits are not finite: its training has diverged, or its weights are"
-                " damaged"
-            )
-        token = _draw(logits, temperature=temperature, top_k=top_k, generator=generator)
-        yield int(token)
-        tokens = token.view(1, 1)
-
-
-def _draw(
-    logits: Tensor, *, temperature: float, top_k: int | None, generator: torch.Generator
-) -> Tensor:
-    if temperature == 0:
-        return logits.argmax()
-    if top_k is not None and top_k < len(logits):
-        logits = logits.masked_fill(logits < logits.topk(top_k).values[-1], -torch.inf)
-    return torch.multinomial((logits / temperature).softmax(dim=-1), 1, generator=generator)[0]
+    streams = stream_of(seed, step=0, prompt=[0], generation=0)
+    for following in sample_tokens(
+        model, [prompt], generations=1, sampling=sampling, streams=streams
+    ):
+        yield int(following.tokens)
 
 
 if __name__ == "__main__":

@@ -29,6 +29,13 @@ def test_the_norm_and_its_gradients_equal_those_of_torch(dtype, shape):
         torch.testing.assert_close(one, other.to(dtype))
 
 
+def test_without_gradients_the_norm_gives_the_same_bits():
+    x, norm = some((2, 5, SIZE), torch.float32, 0).requires_grad_(), RMSNorm(SIZE, eps=EPSILON)
+    expected = norm(x)
+    with torch.no_grad():
+        assert torch.equal(norm(x), expected)
+
+
 def test_the_backward_pass_of_the_norm_is_its_derivative():
     x, weight = (
         some((3, SIZE), torch.float64, 0).requires_grad_(),

@@ -16,6 +16,7 @@ from rampcli.config.snapshot import identity, to_yaml
 from rampcli.data.tokenizer import byte_tokenizer
 from rampcli.errors import DamagedFileError, NoCheckpointError, UsageError, visible
 from rampcli.models.decoder import Decoder
+from rampcli.models.sampler import Sampling
 from rampcli.run_directory import RunDirectory
 from rampcli.train.build import fill_weights, initial_weights
 from rampcli.weights.generate import count_new_tokens, generate_tokens, main
@@ -29,11 +30,15 @@ def build(family: str) -> Decoder:
     return model
 
 
+def generated(model: Decoder, *, seed: int = 0, **sampling: float) -> list[int]:
+    return list(generate_tokens(model, PROMPT, sampling=Sampling(**sampling), seed=seed))
+
+
 @torch.no_grad()
 @pytest.mark.parametrize("family", FAMILIES)
 def test_greedy_tokens_equal_those_of_the_full_forward_pass(family):
     model, tokens = build(family), list(PROMPT)
-    for token in generate_tokens(model, PROMPT, max_tokens=28, temperature=0):
+    for token in generated(model, max_tokens=28, temperature=0):
         assert token == model(torch.tensor([tokens]))[0, -1].argmax().item()
         tokens.append(token)
     assert len(tokens) == 32
@@ -42,25 +47,19 @@ def test_greedy_tokens_equal_those_of_the_full_forward_pass(family):
 
 def test_sampled_tokens_depend_only_on_the_seed():
     model = build("llama3")
-    drawn = [
-        list(generate_tokens(model, PROMPT, max_tokens=20, temperature=1.0, seed=seed))
-        for seed in (1, 1, 2)
-    ]
+    drawn = [generated(model, max_tokens=20, temperature=1.0, seed=seed) for seed in (1, 1, 2)]
     assert drawn[0] == drawn[1] != drawn[2]
 
 
 def test_top_k_of_one_is_greedy():
     model = build("llama3")
-    greedy = list(generate_tokens(model, PROMPT, max_tokens=20, temperature=0))
-    assert list(generate_tokens(model, PROMPT, max_tokens=20, temperature=2.0, top_k=1)) == greedy
-    assert list(generate_tokens(model, PROMPT, max_tokens=20, temperature=2.0)) != greedy
+    greedy = generated(model, max_tokens=20, temperature=0)
+    assert generated(model, max_tokens=20, temperature=2.0, top_k=1) == greedy
+    assert generated(model, max_tokens=20, temperature=2.0) != greedy
 
 
 def test_tokens_that_the_tokenizer_lacks_are_not_drawn():
-    assert (
-        max(generate_tokens(build("llama3"), PROMPT, max_tokens=28, temperature=3.0, vocab_size=7))
-        < 7
-    )
+    assert max(generated(build("llama3"), max_tokens=28, temperature=3.0, vocab_size=7)) < 7
 
 
 def test_the_text_has_the_requested_length_or_fills_the_context():

@@ -1,0 +1,101 @@
+"""Keys and values of the tokens so far, which make the next token cost one token's work."""
+
+from torch import Tensor
+
+
+class Cache:
+    """Keys and values of the tokens so far, of every layer of a decoder.
+
+    Rows of unequal length begin with pad tokens, so that all of them end in the same column.
+    Use it in `torch.no_grad`: it is written in place, which a backward pass does not allow.
+
+    Args:
+        capacity: most tokens of a row, pads included. Their memory is allocated at once.
+        pads: number of pads at the start of each row, int64 [rows]. None: no row has pads.
+
+    Attributes:
+        length: tokens of each row so far, pads included.
+        layers: the part of each layer, by the layer's name.
+    """
+
+    def __init__(self, *, capacity: int, pads: Tensor | None = None) -> None:
+        self.capacity = capacity
+        self.pads = pads
+        self.length = 0
+        self.layers: dict[str, LayerCache] = {}
+
+    def layer(self, name: str) -> "LayerCache":
+        """Returns the part of a layer, which is empty at first."""
+        if name not in self.layers:
+            self.layers[name] = LayerCache(self)
+        return self.layers[name]
+
+    def positions(self, columns: Tensor, tokens: int) -> Tensor:
+        """Returns the positions of the next tokens, as `Decoder.forward` takes them.
+
+        Args:
+            columns: the numbers from 0, int64, at least `capacity` of them.
+            tokens: number of tokens.
+
+        Returns:
+            int64 [tokens], or [rows, tokens] with pads, whose position is 0.
+        """
+        columns = columns[self.length : self.length + tokens]
+        return columns if self.pads is None else (columns - self.pads[:, None]).clamp(min=0)
+
+    def repeat(self, times: int, *, capacity: int) -> None:
+        """Replaces each row by `times` copies of it, one after the other, with another capacity."""
+        self.capacity = capacity
+        if self.pads is not None:
+            self.pads = self.pads.repeat_interleave(times)
+        for layer in self.layers.values():
+            layer.repeat(times)
+
+    def keep(self, rows: Tensor) -> None:
+        """Drops all rows but `rows`, int64, which are in increasing order. Frees no memory."""
+        if self.pads is not None:
+            self.pads = self.pads[rows]
+        for layer in self.layers.values():
+            layer.keep(rows)
+
+
+class LayerCache:
+    """One layer's part of a cache.
+
+    Attributes:
+        memory: keys and values, [2, rows, groups, capacity, head_size]; None before the first.
+    """
+
+    def __init__(self, cache: Cache) -> None:
+        self.cache = cache
+        self.memory: Tensor | None = None
+
+    def append(self, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
+        """Adds the keys and values of tokens, each [rows, groups, tokens, head_size].
+
+        Returns those of all tokens so far, each [rows, groups, sequence, head_size]: views.
+        """
+        if self.memory is None:
+            rows, groups, _, head_size = key.shape
+            self.memory = key.new_empty(2, rows, groups, self.cache.capacity, head_size)
+        length, tokens = self.cache.length, key.shape[2]
+        keys, values = self.memory.narrow(3, 0, length + tokens).unbind()
+        keys.narrow(2, length, tokens).copy_(key)
+        values.narrow(2, length, tokens).copy_(value)
+        return keys, values
+
+    def repeat(self, times: int) -> None:
+        """Replaces each row by `times` copies of it."""
+        assert self.memory is not None
+        filled = self.memory.narrow(3, 0, self.cache.length)
+        _, rows, groups, length, head_size = filled.shape
+        copies = filled.new_empty(2, rows, times, groups, self.cache.capacity, head_size)
+        copies.narrow(4, 0, length).copy_(filled.unsqueeze(2))
+        self.memory = copies.flatten(1, 2)
+
+    def keep(self, rows: Tensor) -> None:
+        """Drops all rows but `rows`."""
+        assert self.memory is not None
+        kept = self.memory.narrow(3, 0, self.cache.length)[:, rows]
+        self.memory = self.memory.narrow(1, 0, len(rows))
+        self.memory.narrow(3, 0, self.cache.length).copy_(kept)

@@ -1,0 +1,282 @@
+"""Draws responses to prompts: many at once, each from random numbers of its own.
+
+A response depends on its prompt, its stream of random numbers and the model. It does not depend on
+the other responses of a batch, except that a sum in another order rounds differently.
+"""
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike, NDArray
+from torch import Tensor
+
+from rampcli.errors import DamagedFileError
+from rampcli.models.cache import Cache
+from rampcli.models.decoder import Decoder
+from rampcli.scrambling import hash_of, uniforms_of
+
+CHECK_EVERY = {"cpu": 1, "cuda": 16}
+"""Tokens between two looks at which responses have ended, by device. A GPU waits for each look."""
+WORTH_DROPPING = 0.75
+"""Ended responses are dropped once at most this share of the rows still runs.
+
+Dropping copies the cache, and keeping them costs forward passes.
+"""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Sampling:
+    """How to draw tokens.
+
+    Attributes:
+        temperature: divides the logits. 0 always takes the likeliest token.
+        top_k: draw from the `top_k` likeliest tokens, at least 1. None draws from all.
+        top_p: draw from the nucleus: the likeliest tokens whose probabilities reach this sum, above
+            0 and up to 1, after `top_k` (Holtzman et al., arXiv 1904.09751). None draws from all.
+        max_tokens: length of the longest response, in tokens, the stop token included.
+        stop: token that ends a response, which it is part of. None: nothing ends it early.
+        vocab_size: draw only tokens below this number. None draws from all.
+    """
+
+    temperature: float
+    top_k: int | None = None
+    top_p: float | None = None
+    max_tokens: int
+    stop: int | None = None
+    vocab_size: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class NextTokens:
+    """The next token of each running response.
+
+    Attributes:
+        pairs: int64 [rows], the pair of prompt and generation that each token belongs to.
+        tokens: int64 [rows].
+        log_probs: fp32 [rows], see `Responses`.
+        has_ended: bool [rows], True if the response ended earlier, so that the token is not part
+            of it.
+    """
+
+    pairs: Tensor
+    tokens: Tensor
+    log_probs: Tensor
+    has_ended: Tensor
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Responses:
+    """Responses in the order of their pairs: all generations of the first prompt come first.
+
+    Attributes:
+        tokens: int64 [pairs, longest], padded with 0 at the end.
+        lengths: int64 [pairs], the stop token included.
+        log_probs: fp32 [pairs, longest], the log-probability of each token when it was drawn. It
+            is that at the temperature, or at temperature 1 if that is 0, and among all tokens
+            below `vocab_size`, not only those left by `top_k` and `top_p`. 0 behind the end.
+    """
+
+    tokens: Tensor
+    lengths: Tensor
+    log_probs: Tensor
+
+
+def stream_of(
+    seed: int, step: ArrayLike, prompt: ArrayLike, generation: ArrayLike
+) -> NDArray[np.uint64]:
+    """Returns the stream of random numbers of a response. Arrays broadcast."""
+    return hash_of(seed, step, prompt, generation)
+
+
+def sample_responses(
+    model: Decoder,
+    prompts: Sequence[Sequence[int]],
+    *,
+    generations: int,
+    sampling: Sampling,
+    streams: NDArray[np.uint64],
+    between: Callable[[], None] = lambda: None,
+) -> Responses:
+    """Draws `generations` responses to each prompt.
+
+    Calls `between` after each token, which may raise. For the rest see `sample_tokens`.
+    """
+    pairs, device = len(streams), model.positions.device
+    tokens = torch.zeros(sampling.max_tokens, pairs, dtype=torch.int64, device=device)
+    log_probs = torch.zeros(sampling.max_tokens, pairs, device=device)
+    lengths = torch.zeros(pairs, dtype=torch.int64, device=device)
+    drawn = sample_tokens(
+        model, prompts, generations=generations, sampling=sampling, streams=streams
+    )
+    for index, following in enumerate(drawn):
+        is_part = (~following.has_ended).long()
+        tokens[index].index_copy_(0, following.pairs, following.tokens * is_part)
+        log_probs[index].index_copy_(0, following.pairs, following.log_probs * is_part)
+        lengths.index_add_(0, following.pairs, is_part)
+        between()
+    longest = int(lengths.max())
+    return Responses(
+        tokens=tokens[:longest].t().contiguous(),
+        lengths=lengths,
+        log_probs=log_probs[:longest].t().contiguous(),
+    )
+
+
+@torch.no_grad()
+def sample_tokens(
+    model: Decoder,
+    prompts: Sequence[Sequence[int]],
+    *,
+    generations: int,
+    sampling: Sampling,
+    streams: NDArray[np.uint64],
+) -> Iterator[NextTokens]:
+    """Reads the prompts and returns an iterator over the next token of all responses.
+
+    Each prompt goes through the model once for all of its generations. Then each token of a
+    response costs the forward pass of one token.
+
+    Args:
+        model: whole decoder, whose sequence length has room for each prompt and `max_tokens`.
+        prompts: at least one, of at least one token each; their lengths may differ.
+        generations: number of responses to each prompt.
+        sampling: how to draw tokens.
+        streams: stream of random numbers of each response, [prompts x generations]. All
+            generations of the first prompt come first.
+
+    Raises:
+        DamagedFileError: the logits are not finite. The iterator raises it.
+        ValueError: `streams` has another length, or a prompt and `max_tokens` exceed the model's
+            sequence length.
+    """
+    if len(streams) != len(prompts) * generations:
+        raise ValueError(f"{len(streams)} streams for {len(prompts)} prompts x {generations}")
+    cache, logits = _read_prompts(
+        model, prompts, generations=generations, max_tokens=sampling.max_tokens
+    )
+    # All at once: a call for each token would cost more than the draw.
+    uniforms = torch.from_numpy(uniforms_of(streams, np.arange(sampling.max_tokens)[:, None]))
+    return _continue(model, cache, logits, sampling=sampling, uniforms=uniforms.to(logits.device))
+
+
+@torch.no_grad()
+def _continue(
+    model: Decoder, cache: Cache, logits: Tensor, *, sampling: Sampling, uniforms: Tensor
+) -> Iterator[NextTokens]:
+    """Yields the next token of all responses, until all have ended.
+
+    Args:
+        model: whole decoder.
+        cache: keys and values of the prompts, of each response.
+        logits: those of the first token, [pairs, vocab_size].
+        sampling: how to draw tokens.
+        uniforms: random numbers of each token and response, float64 [max_tokens, pairs].
+    """
+    device, last = logits.device, sampling.max_tokens - 1
+    pairs = torch.arange(len(logits), device=device)
+    has_ended = torch.zeros(len(logits), dtype=torch.bool, device=device)
+    total = torch.zeros((), device=device)
+    for index in range(sampling.max_tokens):
+        is_due = index % CHECK_EVERY[device.type] == 0 or index == last
+        logits = logits[:, : sampling.vocab_size].float()
+        total += logits.sum()
+        if is_due and not math.isfinite(total):
+            raise DamagedFileError(
+                "the model's logits are not finite: its training has diverged, or its weights are"
+                " damaged"
+            )
+        tokens, log_probs = _draw(logits, sampling, uniforms[index])
+        yield NextTokens(pairs, tokens, log_probs, has_ended)
+        if index == last:
+            return
+        if sampling.stop is not None:
+            has_ended = has_ended | (tokens == sampling.stop)
+            if is_due and (rows := _rows_to_keep(has_ended)) is not None:
+                if len(rows) == 0:
+                    return
+                cache.keep(rows)
+                pairs, tokens, has_ended = pairs[rows], tokens[rows], has_ended[rows]
+                uniforms = uniforms[:, rows]
+        logits = model(tokens[:, None], cache=cache)[:, -1]
+
+
+def _rows_to_keep(has_ended: Tensor) -> Tensor | None:
+    """Returns the rows of running responses, int64; None to keep those that have ended, too."""
+    running = (~has_ended).nonzero()[:, 0]
+    return running if len(running) <= WORTH_DROPPING * len(has_ended) else None
+
+
+def _read_prompts(
+    model: Decoder, prompts: Sequence[Sequence[int]], *, generations: int, max_tokens: int
+) -> tuple[Cache, Tensor]:
+    """Returns the cache and the logits of the next token of each response, [pairs, vocab_size]."""
+    device = model.positions.device
+    lengths = [len(prompt) for prompt in prompts]
+    longest = max(lengths)
+    if longest + max_tokens > len(model.positions):
+        raise ValueError(
+            f"a prompt of {longest} tokens and {max_tokens} new tokens exceed the model's"
+            f" {len(model.positions)} positions"
+        )
+    pads = [longest - length for length in lengths]
+    tokens = torch.tensor(
+        [[0] * count + list(prompt) for count, prompt in zip(pads, prompts, strict=True)],
+        device=device,
+    )
+    # The last token that is drawn does not go through the model.
+    capacity = longest + max_tokens - 1
+    cache = Cache(
+        capacity=capacity if generations == 1 else longest,
+        pads=torch.tensor(pads, device=device) if any(pads) else None,
+    )
+    logits: Tensor = model(tokens, cache=cache)[:, -1]
+    if generations > 1:
+        cache.repeat(generations, capacity=capacity)
+        logits = logits.repeat_interleave(generations, dim=0)
+    return cache, logits
+
+
+def _draw(logits: Tensor, sampling: Sampling, uniforms: Tensor) -> tuple[Tensor, Tensor]:
+    """Returns tokens, int64 [rows], and their log-probabilities, fp32 [rows].
+
+    Args:
+        logits: fp32 [rows, vocabulary].
+        sampling: how to draw.
+        uniforms: numbers from 0 up to but not including 1, float64 [rows].
+    """
+    is_greedy = sampling.temperature == 0
+    if sampling.temperature not in (0, 1):
+        logits = logits / sampling.temperature
+    logits = logits - logits.amax(dim=1, keepdim=True)
+    weights = logits.exp()
+    sums = weights.cumsum(dim=1, dtype=torch.float64)
+    log_total = sums[:, -1].log()
+    if is_greedy:
+        tokens = logits.argmax(dim=1)
+    else:
+        if sampling.top_k is not None or sampling.top_p is not None:
+            sums = _truncate(weights, sampling).cumsum(dim=1, dtype=torch.float64)
+        # The first token whose sum exceeds a share of the total. One of weight 0 never does.
+        tokens = torch.searchsorted(sums, uniforms[:, None] * sums[:, -1:], right=True)[:, 0]
+        # The sums of logits that are not finite have no such token. They are reported later.
+        tokens = tokens.clamp(max=logits.shape[1] - 1)
+    log_probs = logits.gather(1, tokens[:, None])[:, 0] - log_total
+    return tokens, log_probs.float()
+
+
+def _truncate(weights: Tensor, sampling: Sampling) -> Tensor:
+    """Returns weights [rows, vocabulary] in which those outside top-k and the nucleus are 0.
+
+    Tokens as likely as the least likely one that is drawn from are drawn from, too.
+    """
+    vocabulary = weights.shape[1]
+    likeliest = weights.topk(min(sampling.top_k or vocabulary, vocabulary), dim=1).values
+    smallest = likeliest[:, -1:]
+    if sampling.top_p is not None:
+        sums = likeliest.cumsum(dim=1, dtype=torch.float64)
+        is_outside = sums - likeliest >= sampling.top_p * sums[:, -1:]
+        smallest = likeliest.masked_fill(is_outside, torch.inf).amin(dim=1, keepdim=True)
+    return weights.masked_fill(weights < smallest, 0)

@@ -1,0 +1,82 @@
+"""A decoder with a cache gives the logits of the full forward pass."""
+
+import pytest
+import torch
+
+from models.families import FAMILIES
+from rampcli.models.cache import Cache
+from rampcli.models.decoder import Decoder
+from rampcli.train.build import fill_weights, initial_weights
+
+LENGTH = 16
+PADS = torch.tensor([0, 5, 2])
+CLOSE = {"atol": 1e-5, "rtol": 1e-5}
+
+
+@pytest.fixture(params=FAMILIES, scope="module")
+def model(request):
+    model = Decoder(FAMILIES[request.param], sequence_length=LENGTH)
+    fill_weights(model, initial_weights(1))
+    return model.requires_grad_(requires_grad=False)
+
+
+def tokens_of(rows: int) -> torch.Tensor:
+    return torch.randint(128, (rows, LENGTH), generator=torch.Generator().manual_seed(4))
+
+
+def full(model, tokens, pads):
+    """Logits of the full forward pass over each row without its pads, in the rows' columns."""
+    logits = torch.full((*tokens.shape, 128), torch.nan)
+    for row, pad in enumerate(pads.tolist()):
+        logits[row, pad:] = model(tokens[row : row + 1, pad:])[0]
+    return logits
+
+
+def test_the_last_token_of_each_piece_has_the_logits_of_the_full_forward_pass(model):
+    tokens, cache = tokens_of(3), Cache(capacity=LENGTH)
+    expected = model(tokens)
+    for first, end in ((0, 7), (7, 8), (8, 9), (9, 14), (14, 16)):
+        logits = model(tokens[:, first:end], cache=cache)
+        torch.testing.assert_close(logits, expected[:, end - 1 : end], **CLOSE)
+    assert cache.length == LENGTH
+
+
+def test_rows_with_pads_have_the_logits_of_the_rows_without_them(model):
+    tokens, cache = tokens_of(3), Cache(capacity=LENGTH, pads=PADS)
+    expected = full(model, tokens, PADS)
+    for first, end in ((0, 6), (6, 7), (7, 8), (8, 11), (11, 12), (12, 13)):
+        logits = model(tokens[:, first:end], cache=cache)
+        torch.testing.assert_close(logits, expected[:, end - 1 : end], **CLOSE)
+
+
+@pytest.mark.parametrize("pads", [PADS, torch.zeros_like(PADS)])
+def test_repeated_and_kept_rows_continue_as_if_they_had_been_read_alone(model, pads):
+    prompts, rows = tokens_of(3), torch.tensor([0, 1, 3, 5])
+    continued = torch.cat([prompts[:, :8].repeat_interleave(2, dim=0), tokens_of(6)[:, 8:]], dim=1)
+    expected = full(model, continued, pads.repeat_interleave(2))
+    cache = Cache(capacity=8, pads=pads if pads.any() else None)
+    model(prompts[:, :8], cache=cache)
+    cache.repeat(2, capacity=LENGTH)
+    logits = [model(continued[:, column : column + 1], cache=cache)[:, 0] for column in (8, 9)]
+    torch.testing.assert_close(torch.stack(logits, dim=1), expected[:, 8:10], **CLOSE)
+    cache.keep(rows)
+    logits = [
+        model(continued[rows, column : column + 1], cache=cache)[:, 0]
+        for column in range(10, LENGTH)
+    ]
+    torch.testing.assert_close(torch.stack(logits, dim=1), expected[rows, 10:], **CLOSE)
+
+
+def test_a_token_is_added_in_place():
+    model = Decoder(FAMILIES["llama3"], sequence_length=LENGTH)
+    fill_weights(model, initial_weights(1))
+    tokens, cache = tokens_of(3), Cache(capacity=LENGTH)
+    with torch.no_grad():
+        model(tokens[:, :5], cache=cache)
+        before = {name: layer.memory for name, layer in cache.layers.items()}
+        read = {name: memory[:, :, :, :5].clone() for name, memory in before.items()}
+        model(tokens[:, 5:6], cache=cache)
+    assert len(before) == 2
+    for name, memory in before.items():
+        assert cache.layers[name].memory is memory
+        assert torch.equal(memory[:, :, :, :5], read[name])
