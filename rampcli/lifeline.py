@@ -5,7 +5,9 @@ import os
 import signal
 import sys
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NoReturn
 
 SUPERVISOR = "RAMPCLI_SUPERVISOR"
 """Environment variable of workers: ID of the process that supervises them."""
@@ -20,10 +22,13 @@ PR_SET_PDEATHSIG = 1
 _LIBC = ctypes.CDLL(None) if sys.platform == "linux" else None
 
 
-def die_with_parent() -> None:
-    """Asks the kernel to kill this process when its parent ends. Does nothing outside Linux."""
+def die_with_parent(number: int = signal.SIGKILL) -> None:
+    """Asks the kernel to send this process a signal when its parent ends: by default, to kill it.
+
+    Does nothing outside Linux.
+    """
     if _LIBC is not None:
-        _LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+        _LIBC.prctl(PR_SET_PDEATHSIG, number)
 
 
 def die_with(parent: int) -> None:
@@ -34,6 +39,46 @@ def die_with(parent: int) -> None:
     die_with_parent()
     if os.getppid() != parent:
         os._exit(1)
+
+
+def fork_under_guard(parent: int, descriptors: Sequence[int]) -> None:
+    """Forks a child, and returns in the child only.
+
+    The calling process stays as a guard, which no stop signal ends. It exits as the child exits. If
+    `parent` ends first, the guard kills its process group: itself, the child, and the processes
+    that the child has started, unless they have left the group.
+
+    Args:
+        parent: process that started the calling one, as the leader of a new session.
+        descriptors: open files of the child, which the guard closes.
+    """
+    guard = os.getpid()
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+    die_with_parent(signal.SIGTERM)
+    child = os.fork()
+    if child == 0:
+        die_with(guard)
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        return
+    for descriptor in descriptors:
+        os.close(descriptor)
+    while True:
+        if os.getppid() != parent:
+            os.killpg(guard, signal.SIGKILL)
+        ended, status = os.waitpid(child, os.WNOHANG)
+        if ended:
+            _exit_as(os.waitstatus_to_exitcode(status))
+        signal.sigwait({signal.SIGCHLD, signal.SIGTERM})
+
+
+def _exit_as(code: int) -> NoReturn:
+    """Exits with a code. A negative one is a signal, of which this process dies."""
+    if code < 0:
+        if -code not in (signal.SIGKILL, signal.SIGSTOP):
+            signal.signal(-code, signal.SIG_DFL)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {-code})
+        os.kill(os.getpid(), -code)
+    os._exit(code)
 
 
 def signal_name(number: int) -> str:

@@ -1,0 +1,137 @@
+"""Scores responses with a reward function.
+
+Built-in functions run in this process. A function of the user runs in a process of its own, see
+`rampcli.rl.reward_process`, so that nothing it does can harm this one: a pair whose score hangs,
+crashes or is not a number costs this pair its score, and no other.
+"""
+
+import json
+import math
+from collections.abc import Sequence
+from types import TracebackType
+from typing import Self
+
+from rampcli.config.rewards import KEY, UserFunction, parse_reward_name
+from rampcli.errors import UsageError
+from rampcli.rl.reward_process import RewardProcess
+from rampcli.rl.rewards import BUILT_IN, ExampleError, Pair, Reward, Score
+
+IMPORT_DEADLINE_S = 60.0
+EXIT_S = 2.0
+"""Time that the user's process gets to exit in an orderly way."""
+UNSENDABLE = "the example cannot be written as JSON"
+
+
+class Scorer:
+    """Scores pairs with one reward function.
+
+    Use it in a `with` statement, which starts the process of a user's function and ends it.
+    """
+
+    def __init__(
+        self, name: str, *, deadline_s: float, import_deadline_s: float = IMPORT_DEADLINE_S
+    ) -> None:
+        """Finds the function.
+
+        Args:
+            name: name of a built-in function, `module:function` or `FILE.py:function`.
+            deadline_s: how long a user's function may take for one pair.
+            import_deadline_s: how long the import of its module may take.
+
+        Raises:
+            UsageError: there is no such function, as far as can be told without importing it.
+        """
+        self.function = parse_reward_name(name)
+        self.deadline_s = deadline_s
+        self.import_deadline_s = import_deadline_s
+        self._process: RewardProcess | None = None
+
+    def __enter__(self) -> Self:
+        """Starts the process of a user's function.
+
+        Raises:
+            UsageError: the function cannot be imported.
+        """
+        if isinstance(self.function, UserFunction):
+            self._process = self._start(self.function)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._end(wait_s=EXIT_S if kind is None else 0.0)
+
+    def score(self, pairs: Sequence[Pair]) -> list[Score]:
+        """Returns the score of each pair, in their order.
+
+        Raises:
+            UsageError: the process of the function had to be started again, and the function can no
+                longer be imported.
+        """
+        if not isinstance(self.function, UserFunction):
+            return [_score_here(BUILT_IN[self.function], pair) for pair in pairs]
+        requests = [_request(pair) for pair in pairs]
+        scores = iter(self._score_there(self.function, [one for one in requests if one]))
+        return [next(scores) if one else Score(math.nan, UNSENDABLE) for one in requests]
+
+    def _score_there(self, function: UserFunction, requests: Sequence[bytes]) -> list[Score]:
+        scores = list[Score]()
+        while len(scores) < len(requests):
+            scores += self._score_until_one_fails(function, requests[len(scores) :])
+        return scores
+
+    def _score_until_one_fails(
+        self, function: UserFunction, requests: Sequence[bytes]
+    ) -> list[Score]:
+        """Returns the scores of the first pairs, up to one that ends the process."""
+        if self._process is not None and self._process.has_ended():
+            self._end()
+        if self._process is None:
+            self._process = self._start(function)
+        try:
+            scores, reason = self._process.exchange(
+                b"".join(requests), len(requests), deadline_s=self.deadline_s
+            )
+        except BaseException:
+            self._end()  # its answers would be taken for those of the next pairs
+            raise
+        if len(scores) < len(requests):
+            self._end()
+        return scores if reason is None else [*scores, Score(math.nan, reason)]
+
+    def _start(self, function: UserFunction) -> RewardProcess:
+        process = RewardProcess(function)
+        try:
+            answers, reason = process.exchange(b"", 1, deadline_s=self.import_deadline_s)
+        except BaseException:
+            process.end()
+            raise
+        reason = reason or answers[0].reason
+        if reason is not None:
+            process.end()
+            raise UsageError(f"cannot load {KEY}={function}: {reason}", keys=(KEY,))
+        return process
+
+    def _end(self, *, wait_s: float = 0.0) -> None:
+        process, self._process = self._process, None
+        if process is not None:
+            process.end(wait_s=wait_s)
+
+
+def _score_here(reward: Reward, pair: Pair) -> Score:
+    try:
+        return Score(reward(*pair))
+    except ExampleError as error:
+        return Score(math.nan, str(error))
+
+
+def _request(pair: Pair) -> bytes:
+    """Returns a pair as a line for the user's process, or nothing if it cannot be sent."""
+    try:
+        # ASCII, so that a lone half of a surrogate pair gets through.
+        return f"{json.dumps(pair)}\n".encode("ascii")
+    except (TypeError, ValueError, RecursionError):
+        return b""
