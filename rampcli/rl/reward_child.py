@@ -24,6 +24,7 @@ import sys
 import sysconfig
 import traceback
 from collections.abc import Callable
+from contextlib import suppress
 from importlib import import_module
 from importlib.util import module_from_spec, spec_from_file_location
 from itertools import count
@@ -59,6 +60,8 @@ def main() -> None:
     restore = pass_over_stop_signals()
     fork_under_guard(parent, (requests, answers))
     os.register_at_fork(after_in_child=restore)
+    with suppress(OSError), open("/proc/self/oom_score_adj", "w") as likelihood:
+        likelihood.write("1000")  # if memory is short, the kernel kills this process, not the rank
     sys.argv[1:] = []
     sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
     serve(UserFunction(source, function), _move(requests), _move(answers))
@@ -127,8 +130,8 @@ def load(name: UserFunction) -> Callable[..., Any]:
     """
     try:
         module = _import_file(name.source) if name.is_file else import_module(name.source)
-    except BaseException:
-        traceback.print_exc()
+    except BaseException as error:
+        print_traceback(error)
         raise
     function: Callable[..., Any] | None = getattr(module, name.function, None)
     if not callable(function):
@@ -154,6 +157,14 @@ def _import_file(file: str) -> ModuleType:
     module = sys.modules[spec.name] = module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
+
+
+def print_traceback(error: BaseException) -> None:
+    """Prints the traceback of an error, from the first line of the user's code on."""
+    trace = error.__traceback__
+    while trace is not None and trace.tb_frame.f_code.co_filename.startswith(OWN):
+        trace = trace.tb_next
+    traceback.print_exception(type(error), error, trace)
 
 
 def number(value: Any) -> float:

@@ -189,15 +189,17 @@ class RewardProcess:
 
     def _show_output(self) -> None:
         """Copies what the function has printed to standard error."""
-        text = self._decoder.decode(self._read(self._output))
+        chunk = self._read(self._output)
         left = MOST_SHOWN - self._shown
+        if not chunk or left < 0:
+            return
+        text = self._decoder.decode(chunk)
         self._shown += len(text)
-        if len(text) > left > 0:
+        if len(text) > left:
             text = f"{text[:left]}\n[the reward function printed more than is shown]\n"
-        if text and left > 0:
-            with suppress(OSError, ValueError):  # a full disk, or a closed file
-                sys.stderr.write(visible(text, keeps="\n\t"))
-                sys.stderr.flush()
+        with suppress(OSError, ValueError):  # a full disk, or a closed file
+            sys.stderr.write(visible(text, keeps="\n\t"))
+            sys.stderr.flush()
 
 
 def _parse(line: bytes, number: int) -> Score | None:

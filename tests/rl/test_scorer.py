@@ -114,6 +114,7 @@ def check_failure(scorer: Scorer, response: str, reason: str) -> None:
         ("7 if os.fork() else 8", 7.0),
         ("7 if os.fork() else throw(SystemExit)", 7.0),
         ("end_copy()", 7.0),
+        ("int(open('/proc/self/oom_score_adj').read())", 1000.0),
         ("subprocess.run(['sh', '-c', 'echo; kill $$']).returncode", -15.0),
         ("print('x' * 10**7) or 7", 7.0),
         ("input('?') if False else len(sys.stdin.read())", 0.0),
@@ -211,8 +212,8 @@ def test_a_function_that_cannot_be_loaded_is_refused_with_the_reason(name, tmp_p
         pass
     assert refused.value.keys == ("rl.reward",)
     assert reason in refused.value.message
-    shows_traceback = name in ("syntax", "import", "raise", "exit")
-    assert ("Traceback" in capsys.readouterr().err) == shows_traceback
+    if name in ("syntax", "import", "raise", "exit"):
+        assert f'File "{tmp_path}/bad.py", line 1' in capsys.readouterr().err
     wait_until(lambda: not processes_with(str(tmp_path)))
 
 
