@@ -72,6 +72,8 @@ BEFORE_THE_START: dict[str, Any] = {
     "stage": 0,
     "next": None,
 }
+EVALUATED = ("greedy", "greedy_solved", "sampled", "sampled_solved")
+"""Results of an evaluation: the mean reward of held-out prompts, and the share that is solved."""
 METRICS_ROW = {
     "step": COUNT,
     "stage": COUNT,
@@ -83,13 +85,20 @@ METRICS_ROW = {
     "step_time_s": RATE,
     "samples_per_s": RATE,
     "tokens_per_s": RATE,
+    "pairs?": POSITIVE,
+    "reward?": NUMBER_OR_NULL,
+    "solved?": NUMBER_OR_NULL,
 }
 EVENT_ROW = {"event": str, "time": float}
 EVENT_ROWS: dict[str, dict[str, Any]] = {
     "start": {"step": COUNT, "device?": str, "device_name?": TEXT_OR_NULL},
     "boundary": {"lost_s": float},
     "validation": {"step": COUNT, "consumed_samples": COUNT, "loss": NUMBER_OR_NULL},
-    "evaluation": {"step": COUNT, "consumed_samples": COUNT, "greedy": NUMBER_OR_NULL},
+    "evaluation": {
+        "step": COUNT,
+        "consumed_samples": COUNT,
+        **dict.fromkeys(EVALUATED, NUMBER_OR_NULL),
+    },
     "stop": {"step": COUNT, "status": str, "save_s": float},
     **{kind: {"reason": str} for kind in ("fault", "slow_data", "spare_ranks")},
 }

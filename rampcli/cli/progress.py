@@ -12,6 +12,7 @@ from rampcli.batch.training_plan import StageExtent, StagePlan, TrainingPlan
 from rampcli.errors import visible
 from rampcli.launch.elastic import World
 from rampcli.launch.observer import Observer
+from rampcli.report.tables import evaluation_line, figure, share
 from rampcli.run_directory import loss_of
 
 PLAIN_EVERY_S = 10.0
@@ -79,6 +80,8 @@ class Progress(Observer):
             self._print(
                 f"validation loss {loss_of(row):.4f} after {row['consumed_samples']:,} samples"
             )
+        elif row["event"] == "evaluation":
+            self._print(f"{evaluation_line([row])} after {row['consumed_samples']:,} prompts")
         elif row["event"] in ("fault", "slow_data", "spare_ranks"):
             self._print(f"warning: {row['reason']}")
 
@@ -86,13 +89,23 @@ class Progress(Observer):
         stage = self.plan.stage(row["stage"])
         consumed = row["consumed_samples"]
         total = "" if self.plan.end_sample is None else f"/{self.plan.end_sample:,}"
-        parts = [
-            self._name(stage),
-            f"batch {row['global_batch_size']}",
-            f"{consumed:,}{total} samples",
-            f"loss {loss_of(row):.3f}",
-            f"{samples_per_s * self.plan.sequence_length:,.0f} tokens/s",
-        ]
+        if "reward" in row:
+            parts = [
+                self._name(stage),
+                f"batch {row['global_batch_size']} prompts, {row['pairs']} pairs",
+                f"{consumed:,}{total} prompts",
+                f"reward {figure(row['reward'])}",
+                f"solved {share(row['solved'])}",
+                f"{row['tokens_per_s']:,.0f} tokens/s",
+            ]
+        else:
+            parts = [
+                self._name(stage),
+                f"batch {row['global_batch_size']}",
+                f"{consumed:,}{total} samples",
+                f"loss {loss_of(row):.3f}",
+                f"{samples_per_s * self.plan.sequence_length:,.0f} tokens/s",
+            ]
         for name, end in (("stage", stage.end_sample), ("run", self.plan.end_sample)):
             if end is not None:
                 parts.append(f"{name} {_duration(max(0, end - consumed) / samples_per_s)} left")

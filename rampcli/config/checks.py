@@ -8,7 +8,7 @@ from rampcli.batch.division import divisors
 from rampcli.config.corpora import check_corpora, check_document_mask, check_split
 from rampcli.config.launch_checks import LAUNCH_CHECKS
 from rampcli.config.model_size import head_size_of
-from rampcli.config.rl_checks import RL_CHECKS
+from rampcli.config.rl_checks import RL_CHECKS, check_reward
 from rampcli.config.schema import Config
 from rampcli.config.settings import Setting, leaves, settings, shown
 from rampcli.config.splits import SPLIT_CHECKS
@@ -218,3 +218,5 @@ CHECKS: tuple[Callable[[Config], Any], ...] = (
     *RL_CHECKS,
 )
 """Every check of settings against each other. They rely on `check_ranges`."""
+CHECKS_OF_WORDS = (*CHECKS, check_reward)
+"""All checks of what a user sets now. Those of `CHECKS` also hold for the snapshot of a run."""

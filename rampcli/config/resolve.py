@@ -7,7 +7,7 @@ from pathlib import Path
 
 from rampcli.batch.dialects.maxtext import WORDS
 from rampcli.batch.dialects.maxtext_mesh import AXES
-from rampcli.config.checks import CHECKS, check_ranges
+from rampcli.config.checks import CHECKS_OF_WORDS, check_ranges
 from rampcli.config.folding import fold
 from rampcli.config.layers import PYTHON, Precedence, Stack, edited_stack
 from rampcli.config.run_plan import Resolved, run_dir_of, run_plan
@@ -70,7 +70,7 @@ def _check(config: Config, report: Report) -> None:
         ranges.close()
     for error in ranges.errors:
         put(config, error.keys[0], settings()[error.keys[0]].default)
-    for check in CHECKS:
+    for check in CHECKS_OF_WORDS:
         with _new_errors(report, config.stack):
             check(config)
 

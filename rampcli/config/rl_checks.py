@@ -5,6 +5,8 @@ from typing import Any
 
 from rampcli.batch.pairs import GENERATIONS_KEY, PAIRS_KEY
 from rampcli.batch.plan import ACCUMULATE_KEY, MICRO_KEY
+from rampcli.config.layers import Precedence, stack_of
+from rampcli.config.rewards import KEY, UserFunction, parse_reward_name
 from rampcli.config.schema import Config
 from rampcli.config.settings import leaves, settings, shown
 from rampcli.errors import UsageError
@@ -62,7 +64,7 @@ def check_prompts(config: Config) -> None:
     """Checks that prompts are read, and that a response leaves room for its prompt."""
     if not is_rl(config):
         return
-    if config.data.source not in ("pairs", "mock"):
+    if config.data.source != "pairs":
         raise UsageError(
             f"data.source={config.data.source} has no prompts",
             keys=("data.source",),
@@ -91,6 +93,23 @@ def check_model_is_whole(config: Config) -> None:
                 " data-parallel and tensor-parallel ranks",
                 keys=(key,),
                 remedy=f"{key}=1",
+            )
+
+
+def check_reward(config: Config) -> None:
+    """Checks the name of the reward function, without importing a user's own.
+
+    Only a person may name code to run. A file of settings may come from a stranger.
+    """
+    function = parse_reward_name(config.rl.reward)
+    if isinstance(function, UserFunction):
+        stack = stack_of(config)
+        if stack.precedence(KEY) is not Precedence.USER:
+            raise UsageError(
+                f"{KEY}={config.rl.reward} names a function of a user, which only the command line"
+                " or Python may do",
+                keys=(KEY,),
+                remedy=f"{KEY}={config.rl.reward} on the command line, if you trust it",
             )
 
 

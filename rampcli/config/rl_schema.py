@@ -104,6 +104,11 @@ class RLConfig:
         "Weight of the KL divergence from the starting weights, `model.init_from`.",
         at_least=0,
     )
+    kl_correction: bool = setting(
+        True,
+        "Multiply the estimate of the KL divergence by the ratio, so that its gradient is the true"
+        " one (DeepSeek-V3.2, arXiv 2512.02556). `false`: as in GRPO.",
+    )
     samples_every_steps: int | None = setting(
         None,
         "Interval at which some responses are written to `responses.jsonl`. `null`: never.",

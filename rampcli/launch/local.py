@@ -16,7 +16,13 @@ from rampcli.launch.protocol import Launch, Launcher, Outcome
 from rampcli.launch.resources import gpus_needed, reserve_gpus
 from rampcli.launch.stop_signals import catch_stop_signals, exit_code_after
 from rampcli.launch.supervise import Supervisor
-from rampcli.launch.workers import WORKER, Workers, start_process, worker_environment
+from rampcli.launch.workers import (
+    WORKER,
+    Workers,
+    start_process,
+    worker_environment,
+    worker_program,
+)
 from rampcli.lifeline import LISTENER, WAIT, StopSignals
 from rampcli.network import LOOPBACK
 from rampcli.processors import processors
@@ -48,6 +54,7 @@ class LocalLauncher(Launcher):
                     launch.directory,
                     devices=config.trainer.devices,
                     gpus=launch.gpus,
+                    module=worker_program(config),
                 ),
                 observer=launch.observer,
                 signals=signals,

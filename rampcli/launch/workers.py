@@ -10,6 +10,8 @@ from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
+from rampcli.config.rl_checks import is_rl
+from rampcli.config.schema import Config
 from rampcli.interpreter import safe_environment
 from rampcli.lifeline import SUPERVISOR, die_with, signal_name
 from rampcli.network import LOOPBACK
@@ -17,6 +19,8 @@ from rampcli.own_folder import private_folder
 from rampcli.run_directory import RunDirectory
 
 WORKER = "rampcli.worker"
+RL_WORKER = "rampcli.rl.rank"
+"""Programs of a rank, in pretraining and in reinforcement learning."""
 OPENMP_SPINS = "3000"
 MALLOC = {"mmap_threshold": 2**30, "trim_threshold": 2**32, "hugetlb": 1}
 """glibc malloc tunables of workers: keep freed pieces of up to 1 GiB, and up to 4 GiB in all, and
@@ -94,6 +98,11 @@ class Workers:
         self.kill()
         if self.rendezvous_socket is not None:
             self.rendezvous_socket.close()
+
+
+def worker_program(config: Config) -> str:
+    """Returns the program of the ranks that train a configuration."""
+    return RL_WORKER if is_rl(config) else WORKER
 
 
 def start_process(

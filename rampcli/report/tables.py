@@ -1,6 +1,6 @@
 """Summarises what a run has trained, as data and as a table."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping, Sequence
 from itertools import groupby
 from typing import Any
 
@@ -8,11 +8,20 @@ from rich.table import Table
 
 from rampcli.run_directory import RunDirectory, loss_of, read_rows
 
+LAST_STEPS = 10
+"""Steps at the end of a stage over which rewards are averaged."""
+
 
 def run_table(run: RunDirectory) -> Table:
-    """Returns a table with one row per trained stage. The loss is the last step's."""
+    """Returns a table with one row per trained stage.
+
+    The loss is the last step's. Rewards are means over the last steps.
+    """
+    stages = stages_trained(run)
+    if stages and "reward" in stages[0]:
+        return _reward_table(stages)
     table = build_table("stage", "batch", "processes", "samples", "steps", "loss", "tokens/s")
-    for stage in stages_trained(run):
+    for stage in stages:
         table.add_row(
             str(stage["stage"]),
             str(stage["global_batch_size"]),
@@ -25,11 +34,41 @@ def run_table(run: RunDirectory) -> Table:
     return table
 
 
+def _reward_table(stages: Sequence[Mapping[str, Any]]) -> Table:
+    """Returns the table of a run of reinforcement learning."""
+    columns = ("stage", "prompts", "pairs", "processes", "in all", "steps", "reward", "solved")
+    table = build_table(*columns, "tokens/s")
+    for stage in stages:
+        table.add_row(
+            str(stage["stage"]),
+            str(stage["global_batch_size"]),
+            str(stage["pairs"]),
+            ", ".join(map(str, stage["world_sizes"])),
+            f"{stage['samples']:,}",
+            f"{stage['steps']:,}",
+            figure(stage["reward"]),
+            share(stage["solved"]),
+            f"{stage['tokens_per_s']:,.0f}",
+        )
+    return table
+
+
+def figure(number: float | None) -> str:
+    """Returns a reward as text, or "-" if it is unknown."""
+    return "-" if number is None else f"{number:.3f}"
+
+
+def share(number: float | None) -> str:
+    """Returns a share as text, or "-" if it is unknown."""
+    return "-" if number is None else f"{number:.1%}"
+
+
 def stages_trained(run: RunDirectory) -> list[dict[str, Any]]:
     """Returns a summary of each stage in `metrics.jsonl`, in the order of training.
 
     Each has `stage`, `global_batch_size`, `world_sizes`, `samples`, `steps`, `loss` of the last
-    step in nats per token, and `tokens_per_s` over all of its steps.
+    step in nats per token, and `tokens_per_s` over all of its steps. In reinforcement learning,
+    each also has `pairs` per step, and `reward` and `solved` as means over the last steps.
     """
     stages = []
     for stage, group in groupby(read_rows(run.metrics), key=lambda row: row["stage"]):
@@ -44,9 +83,36 @@ def stages_trained(run: RunDirectory) -> list[dict[str, Any]]:
                 "steps": len(rows),
                 "loss": loss_of(rows[-1]),
                 "tokens_per_s": tokens / sum(row["step_time_s"] for row in rows),
+                **_rewards(rows),
             }
         )
     return stages
+
+
+def _rewards(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Returns the rewards of a stage; nothing without reinforcement learning."""
+    if "reward" not in rows[-1]:
+        return {}
+    means = {}
+    for name in ("reward", "solved"):
+        known = [row[name] for row in rows[-LAST_STEPS:] if row.get(name) is not None]
+        means[name] = sum(known) / len(known) if known else None
+    return {"pairs": rows[-1].get("pairs"), **means}
+
+
+def evaluations(run: RunDirectory) -> list[dict[str, Any]]:
+    """Returns the evaluations on held-out prompts, in the order they were made."""
+    return [row for row in read_rows(run.events) if row["event"] == "evaluation"]
+
+
+def evaluation_line(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Returns the rewards of held-out prompts in one line, from one evaluation to the next."""
+    parts = []
+    for kind in ("greedy", "sampled"):
+        rewards = " -> ".join(figure(row[kind]) for row in rows)
+        solved = " -> ".join(share(row[f"{kind}_solved"]) for row in rows)
+        parts.append(f"{kind} reward {rewards}, solved {solved}")
+    return f"held-out prompts: {'; '.join(parts)}"
 
 
 def validations(run: RunDirectory) -> list[float]:

@@ -10,9 +10,11 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor
 
+from rampcli.data.loader import MicroBatch
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class PolicyBatch:
+class PolicyBatch(MicroBatch):
     """Prompts with their responses, for one forward and backward pass.
 
     Attributes:
@@ -21,15 +23,15 @@ class PolicyBatch:
             included, else IGNORED.
         advantages: fp32 [pairs].
         old_log_probs: log-probabilities of the labels under the policy that generated them, fp32
-            [pairs, length]. None in the first update after a rollout: the policy is still the same.
-        reference_log_probs: the same under the starting weights.
+            [pairs, length].
+        is_first_update: the policy is still the one that generated, so all ratios are 1.
+        reference_log_probs: log-probabilities of the labels under the starting weights, or None.
     """
 
-    tokens: Tensor
-    labels: Tensor
     advantages: Tensor
-    old_log_probs: Tensor | None
-    reference_log_probs: Tensor | None
+    old_log_probs: Tensor
+    is_first_update: bool
+    reference_log_probs: Tensor | None = None
 
 
 class PolicySums(NamedTuple):
@@ -41,7 +43,8 @@ class PolicySums(NamedTuple):
         ratios: number of ratios: one for each token, or one for each pair.
         ratio: sum of the ratios of the present policy to the old one.
         clipped: number of ratios whose gradient is zero because of the clipping.
-        old_kl: estimate of KL(old, present), summed over tokens.
+        old_kl: estimate of KL(old, present), summed over tokens. In the first update, the weights
+            are the same, and it shows how differently sampling and training round.
         reference_kl: estimate of KL(present, reference), summed over tokens; 0 without a reference.
         entropy: sum of the entropies in nats over tokens.
     """
@@ -114,8 +117,10 @@ class Objective:
         """
         counted = batch.labels >= 0
         advantages = batch.advantages[:, None]
-        old = log_probs.detach() if batch.old_log_probs is None else batch.old_log_probs
-        log_ratios = torch.where(counted, log_probs - old, 0.0)
+        changes = torch.where(counted, log_probs - batch.old_log_probs, 0.0)
+        log_ratios = changes
+        if batch.is_first_update:
+            log_ratios = torch.where(counted, log_probs - log_probs.detach(), 0.0)
         ratios, has_ratio = self._ratios(log_ratios, counted)
         bounded = ratios.clamp(1 - self.clip_low, 1 + self.clip_high)
         losses = -torch.minimum(ratios * advantages, bounded * advantages)
@@ -132,7 +137,7 @@ class Objective:
             "ratios": has_ratio,
             "ratio": ratios * has_ratio,
             "clipped": is_clipped & has_ratio,
-            "old_kl": _k3(log_ratios),
+            "old_kl": _k3(changes),
             "reference_kl": reference_kl,
             "entropy": torch.where(counted, entropy, 0.0),
         }

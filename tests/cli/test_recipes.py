@@ -44,6 +44,7 @@ def test_a_recipe_is_shown_with_its_options_and_its_own_settings(succeed):
         "batch": "nemo_qwen3",
         "optim": "nemo_adam",
         "launch": "local",
+        "rl": "none",
     }
     assert found["settings"] == {
         "name": "qwen3_14b",

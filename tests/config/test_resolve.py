@@ -83,7 +83,9 @@ SPELT = {
         "model.global_batch_size": 24,
         "rl.generations_per_prompt": 4,
         "data.micro_batch_size": None,
-        "data.source": "mock",
+        "data.source": "pairs",
+        "data.task": "sort",
+        "data.document_mask": True,
     },
 }
 """By spelling, its canonical key with a value, and the other settings that it needs."""

@@ -32,6 +32,7 @@ def some_batch(
         labels=labels,
         advantages=(torch.arange(PAIRS) % 4 - 1.5).to(dtype),
         old_log_probs=(log_probs + distances).where(labels >= 0, math.nan),
+        is_first_update=False,
         reference_log_probs=(log_probs + draw(PAIRS, LENGTH)).where(labels >= 0, math.nan),
     )
     return log_probs.requires_grad_(), draw(PAIRS, LENGTH), batch
@@ -42,7 +43,8 @@ def rows(batch: PolicyBatch, part: slice) -> PolicyBatch:
         tokens=batch.tokens[part],
         labels=batch.labels[part],
         advantages=batch.advantages[part],
-        old_log_probs=None if batch.old_log_probs is None else batch.old_log_probs[part],
+        old_log_probs=batch.old_log_probs[part],
+        is_first_update=batch.is_first_update,
         reference_log_probs=batch.reference_log_probs[part],
     )
 
@@ -81,11 +83,11 @@ def test_the_gradient_does_not_depend_on_how_pairs_are_split_into_passes(ratio, 
 @pytest.mark.parametrize("ratio", ["token", "sequence"])
 def test_the_ratios_of_the_first_update_are_exactly_1_and_none_is_clipped(ratio, dtype):
     log_probs, entropy, batch = some_batch(dtype)
-    batch = replace(batch, old_log_probs=None)
+    batch = replace(batch, is_first_update=True)
     loss, vector = objective(ratio=ratio, kl_weight=0.0)(log_probs, entropy, batch)
     sums = PolicySums(*vector.tolist())
     assert sums.ratio == sums.ratios == (PAIRS if ratio == "sequence" else sum(RESPONSES))
-    assert sums.clipped == sums.old_kl == 0
+    assert sums.clipped == 0 < sums.old_kl
     responses = torch.tensor(RESPONSES, dtype=dtype)
     assert loss.item() == pytest.approx(-(batch.advantages * responses).sum().item())
     (gradient,) = torch.autograd.grad(loss, log_probs)
@@ -111,7 +113,7 @@ def test_a_ratio_that_has_left_its_bounds_in_the_rewarded_direction_has_no_gradi
         labels=labels,
         advantages=torch.tensor([float(advantage)]),
         old_log_probs=torch.full((1, 4), -1.0 - math.log(ratio)),
-        reference_log_probs=None,
+        is_first_update=False,
     )
     clipping = objective(clip_low=0.1, clip_high=0.3, ratio=level, kl_weight=0.0)
     loss, vector = clipping(log_probs, torch.zeros(1, 4), batch)
@@ -161,7 +163,8 @@ def test_the_gradient_of_the_divergence_is_that_of_the_kl_in_one_of_its_directio
         tokens=labels,
         labels=labels,
         advantages=torch.zeros(5),
-        old_log_probs=None,
+        old_log_probs=present[:, None].detach(),
+        is_first_update=True,
         reference_log_probs=reference[:, None],
     )
     expected = {

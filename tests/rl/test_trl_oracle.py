@@ -147,11 +147,13 @@ def policy_batch(inputs: dict) -> PolicyBatch:
         moved[places] = values[inputs["completion_mask"] > 0]
         return moved
 
+    old = at_labels(inputs.get("old_per_token_logps"), torch.nan)
     return PolicyBatch(
         tokens=tokens,
         labels=at_labels(inputs["completion_ids"], IGNORED),
         advantages=inputs["advantages"],
-        old_log_probs=at_labels(inputs.get("old_per_token_logps"), torch.nan),
+        old_log_probs=torch.full(places.shape, torch.nan) if old is None else old,
+        is_first_update=old is None,
         reference_log_probs=at_labels(inputs.get("ref_per_token_logps"), torch.nan),
     )
 

@@ -29,7 +29,14 @@ from rampcli.launch.slurm import SEARCH, chain, commands
 from rampcli.launch.stop_signals import catch_stop_signals
 from rampcli.launch.supervise import Supervisor
 from rampcli.launch.worker_log import WorkerLog
-from rampcli.launch.workers import WORKER, Workers, reserve_port, start_process, worker_environment
+from rampcli.launch.workers import (
+    WORKER,
+    Workers,
+    reserve_port,
+    start_process,
+    worker_environment,
+    worker_program,
+)
 from rampcli.lifeline import StopSignals
 from rampcli.network import LOOPBACK, address_towards
 from rampcli.run_directory import COMPLETE, PREEMPTED, RunDirectory, read_rows
@@ -156,7 +163,7 @@ def train_stages(directory: RunDirectory, stages: Sequence[int], signals: StopSi
         supervisor = Supervisor(
             resolved=resolved,
             run=directory,
-            start=partial(SrunWorkers, resolved, directory),
+            start=partial(SrunWorkers, resolved, directory, module=worker_program(resolved.config)),
             observer=Observer(),
             signals=signals,
         )

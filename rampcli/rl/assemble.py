@@ -1,0 +1,113 @@
+"""Builds what a rank of reinforcement learning needs, and trains."""
+
+import hashlib
+from typing import IO, NoReturn
+
+import torch
+
+from rampcli.config.rl_checks import max_response_tokens
+from rampcli.config.run_plan import Resolved, pair_settings
+from rampcli.config.schema import Config
+from rampcli.data.hosts import build_reading
+from rampcli.data.loader import Loader, ValidationLoader
+from rampcli.data.pairs import Prompts, open_prompts
+from rampcli.models.decoder import Decoder
+from rampcli.parallel.mesh import Meshes, build_meshes
+from rampcli.rl.objective import Objective
+from rampcli.rl.passes import PolicyPasses
+from rampcli.rl.policy import Policy
+from rampcli.rl.rollout import Generator
+from rampcli.rl.scorer import Scorer
+from rampcli.rl.trainer import PolicyTrainer
+from rampcli.run_directory import RunDirectory
+from rampcli.train.observers.boundary import BoundaryCosts
+from rampcli.train.observers.observer import Observers
+from rampcli.train.stopping import StopRequest
+from rampcli.worker import assemble
+from rampcli.worker.assemble import build_initial_model, build_observers, load_model_and_state
+
+
+def train_and_leave(
+    run: RunDirectory, stop: StopRequest, *, started: float, lock: IO[str]
+) -> NoReturn:
+    """Trains, and ends this process, as `rampcli.worker.assemble.train_and_leave` does."""
+    assemble.train_and_leave(run, stop, started=started, lock=lock, build=build_policy_trainer)
+
+
+def build_policy_trainer(
+    resolved: Resolved,
+    run: RunDirectory,
+    device: torch.device,
+    stop: StopRequest,
+    costs: BoundaryCosts,
+) -> PolicyTrainer:
+    """Returns a trainer with everything that a run needs and with the newest checkpoint loaded."""
+    config, pairs = resolved.config, pair_settings(resolved.config)
+    assert pairs is not None
+    meshes = build_meshes(device, config.parallel)
+    prompts = open_prompts(config)
+    loaded = load_model_and_state(
+        config,
+        run,
+        meshes,
+        device,
+        fingerprint=_fingerprint(prompts),
+        tokenizer=prompts.tokenizer,
+    )
+    (model,) = loaded.parts
+    passes = PolicyPasses(
+        config,
+        loaded.parts,
+        meshes,
+        device,
+        objective=objective_of(config),
+        reference=_build_reference(config, meshes, device),
+    )
+    scorer = Scorer(config.rl.reward, deadline_s=config.rl.reward_deadline_s)
+    scorer.__enter__()
+    reading = build_reading(config, meshes.data_ranks)
+    observers = build_observers(resolved, run, passes, loaded.state, loaded.checkpoints, costs)
+    return PolicyTrainer(
+        config=config,
+        plan=resolved.plan,
+        learning_rate=resolved.learning_rate(),
+        passes=passes,
+        optimizers=loaded.optimizers,
+        loader=Loader(None, reading=reading, device=device),
+        validation_loader=ValidationLoader(None, reading=reading, device=device),
+        checkpoints=loaded.checkpoints,
+        observers=Observers(observers),
+        state=loaded.state,
+        stop=stop,
+        policy=Policy(model, config, device),
+        generator=Generator(config, prompts, scorer),
+        pairs=pairs,
+    )
+
+
+def objective_of(config: Config) -> Objective:
+    """Returns the loss that a configuration asks for."""
+    rl = config.rl
+    return Objective(
+        clip_low=rl.clip_low,
+        clip_high=rl.clip_high,
+        ratio=rl.ratio,
+        kl_weight=rl.kl_weight,
+        kl_correction=rl.kl_correction,
+        average=rl.average,
+        max_response_tokens=max_response_tokens(config),
+    )
+
+
+def _build_reference(config: Config, meshes: Meshes, device: torch.device) -> Decoder | None:
+    """Returns a model with the starting weights, or None if the loss does not need it."""
+    if config.rl.kl_weight == 0:
+        return None
+    (reference,) = build_initial_model(config, meshes, device)
+    return reference.requires_grad_(False)
+
+
+def _fingerprint(prompts: Prompts) -> str:
+    """Returns what identifies the prompts, 64 hexadecimal digits."""
+    texts = f"{prompts.training.fingerprint} {prompts.validation.fingerprint}"
+    return hashlib.sha256(texts.encode()).hexdigest()

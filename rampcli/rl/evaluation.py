@@ -1,0 +1,67 @@
+"""Evaluates the policy on held-out prompts."""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import torch
+import torch.distributed as dist
+
+from rampcli.models.decoder import Decoder
+from rampcli.rl.metrics import SOLVED
+from rampcli.rl.rollout import Generator
+
+DRAWN_SEED = 1
+"""Added to the seed, so that evaluations draw other numbers than training."""
+
+
+def evaluate(
+    generator: Generator,
+    model: Decoder,
+    *,
+    prompts: int,
+    at_once: int,
+    step: int,
+    device: torch.device,
+    between: Callable[[], None],
+) -> dict[str, float | None]:
+    """Returns the mean reward of held-out prompts, and the share of them that is solved.
+
+    Each prompt is answered with the likeliest tokens (`greedy`), and once as in training
+    (`sampled`). The ranks divide the prompts among them. Every rank calls this.
+
+    Args:
+        generator: generates and scores.
+        model: the policy.
+        prompts: number of prompts, from the first one.
+        at_once: prompts that a rank answers at once.
+        step: steps taken so far.
+        device: the device of this rank.
+        between: called between batches of prompts, as often on every rank.
+    """
+    rank, ranks = dist.get_rank(), dist.get_world_size()
+    prompts = min(prompts, len(generator.data.validation))
+    kinds = {"greedy": replace(generator.sampling, temperature=0.0), "sampled": generator.sampling}
+    totals = torch.zeros(len(kinds), 3, dtype=torch.float64, device=device)
+    for first in range(0, prompts, at_once * ranks):
+        mine = range(first + rank * at_once, min(first + (rank + 1) * at_once, prompts))
+        questions = generator.questions(generator.data.validation, mine) if mine else []
+        for row, sampling in enumerate(kinds.values()) if questions else ():
+            rollout = generator.generate(
+                model,
+                questions,
+                step=step,
+                seed=generator.config.seed + DRAWN_SEED,
+                sampling=sampling,
+                generations=1,
+            )
+            scored = rollout.rewards[~rollout.rewards.isnan()]
+            totals[row] += torch.tensor(
+                [len(scored), float(scored.sum()), float((scored >= SOLVED).sum())], device=device
+            )
+        between()
+    dist.all_reduce(totals)
+    results: dict[str, float | None] = {"prompts": prompts}
+    for kind, (scored, reward, solved) in zip(kinds, totals.tolist(), strict=True):
+        results[kind] = reward / scored if scored else None
+        results[f"{kind}_solved"] = solved / scored if scored else None
+    return results

@@ -1,0 +1,112 @@
+"""Forward and backward passes on pairs of prompt and response."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from rampcli.config.schema import Config
+from rampcli.data.corpus import IGNORED, PADDING
+from rampcli.data.loader import MicroBatch
+from rampcli.models.decoder import Decoder
+from rampcli.models.log_probs import token_log_probs
+from rampcli.parallel.mesh import TENSOR, Meshes
+from rampcli.parallel.tensor import token_log_probs_of_shards
+from rampcli.rl.objective import Objective, PolicyBatch, PolicySums
+from rampcli.rl.rollout import Rollout
+from rampcli.train.passes import Passes
+
+
+class PolicyPasses(Passes):
+    """Passes whose loss is the one of policy gradients.
+
+    Args:
+        config, parts, meshes, device: as for `Passes`.
+        objective: the loss.
+        reference: model with the starting weights, for the KL divergence; None without it.
+
+    Attributes:
+        sums: `PolicySums` of this rank's passes since they were last set to 0.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        parts: Sequence[Decoder],
+        meshes: Meshes,
+        device: torch.device,
+        *,
+        objective: Objective,
+        reference: Decoder | None,
+    ) -> None:
+        super().__init__(config, parts, meshes, device)
+        self.objective = objective
+        self.reference = reference
+        of_labels = token_log_probs if meshes.size(TENSOR) == 1 else token_log_probs_of_shards
+        for model in (*parts, *([] if reference is None else [reference])):
+            model.loss = partial(of_labels, temperature=config.rl.temperature)
+        self.sums = torch.zeros(len(PolicySums._fields), dtype=torch.float64, device=device)
+
+    def loss_of(self, micro_batch: MicroBatch) -> Tensor:
+        """Returns the summed loss of some pairs, a scalar, and adds to `sums`."""
+        assert isinstance(micro_batch, PolicyBatch)
+        (model,) = self.parts
+        reference = None
+        if self.reference is not None:
+            with torch.no_grad():
+                reference = self.reference(micro_batch.tokens, labels=micro_batch.labels)[0]
+        log_probs, entropy = model(micro_batch.tokens, labels=micro_batch.labels)
+        batch = replace(micro_batch, reference_log_probs=reference)
+        loss, sums = self.objective(log_probs, entropy, batch)
+        if self.returns_loss:
+            self.sums += sums
+        return loss
+
+
+def batch_of(
+    rollout: Rollout,
+    advantages: Tensor,
+    pairs: slice,
+    *,
+    is_first_update: bool,
+    multiple: int,
+) -> PolicyBatch:
+    """Returns some pairs of a rollout as a batch of one pass.
+
+    Args:
+        rollout: the rollout.
+        advantages: of all its pairs, fp32 [pairs].
+        pairs: the pairs of the pass.
+        is_first_update: the policy is still the one that generated.
+        multiple: the length of the sequences is a multiple of this.
+    """
+    device, generations = rollout.tokens.device, rollout.rewards.shape[1]
+    numbers = range(len(rollout.tokens))[pairs]
+    prompts = [rollout.prompts[number // generations] for number in numbers]
+    lengths = rollout.lengths[pairs, None]
+    starts = torch.tensor([[len(prompt)] for prompt in prompts], device=device)
+    width = int((starts + lengths).max()) - 1  # the last token of a response is a label only
+    places = torch.arange(-(-width // multiple) * multiple, device=device)
+    padded = np.full((len(prompts), len(places)), PADDING)
+    for row, prompt in zip(padded, prompts, strict=True):
+        row[: len(prompt)] = prompt
+    # Token and label at each place, counted from the start of the response.
+    token, label = places - starts, places + 1 - starts
+    is_label = (label >= 0) & (label < lengths)
+    last = rollout.tokens.shape[1] - 1
+
+    def at(values: Tensor, index: Tensor) -> Tensor:
+        return values[pairs].gather(1, index.clamp(0, last))
+
+    tokens = torch.from_numpy(padded).to(device)
+    is_response = (token >= 0) & (token < lengths)
+    return PolicyBatch(
+        tokens=torch.where(is_response, at(rollout.tokens, token), tokens),
+        labels=torch.where(is_label, at(rollout.tokens, label), IGNORED),
+        advantages=advantages[pairs].to(device),
+        old_log_probs=torch.where(is_label, at(rollout.log_probs, label), 0.0),
+        is_first_update=is_first_update,
+    )
