@@ -61,3 +61,37 @@ def shakespeare_char(num_nodes: int = 1, num_gpus_per_node: int = 1) -> Config:
         f"trainer.num_nodes={num_nodes}",
         f"trainer.devices={num_gpus_per_node}",
     )
+
+
+def sort_digits(num_nodes: int = 1, num_gpus_per_node: int = 1) -> Config:
+    """Pretrains a Llama of 0.8 million parameters to sort eight digits, in ten seconds on a CPU.
+
+    The pairs are those of the task `data.task=sort`, such as `31415926=` and `11234569`. The run is
+    short on purpose: it ends when the model knows the form of an answer and is often wrong. On
+    prompts that it has not seen, a third of the answers that are sampled at temperature 1 are
+    right, and six in ten of the likeliest ones. So it is a start for reinforcement learning.
+
+    Source: rampcli
+    """
+    return compose(
+        "name=sort_digits",
+        "model=sort_digits",
+        "data=pairs",
+        "data.task=sort",
+        "data.split=[90,10,0]",
+        "hardware=any",
+        "data.sequence_length=18",  # nine bytes of a prompt, eight digits, and a new line
+        "data.micro_batch_size=64",
+        "model.global_batch_size=64",
+        "model.rampup_batch_size=null",
+        "trainer.max_samples=2_560",
+        "trainer.val_samples=256",
+        # Muon for the matrices of the layers. After 60 steps of AdamW at 3e-3, only an eighth of
+        # the sampled answers are right.
+        "optim.optimizer=muon",
+        "optim.lr=5.0e-3",
+        "optim.min_lr=0.0",
+        "optim.warmup_samples=320",
+        f"trainer.num_nodes={num_nodes}",
+        f"trainer.devices={num_gpus_per_node}",
+    )

@@ -131,7 +131,7 @@ class PairFormat:
         if end is None:
             end = usual_end_of_document(self._reader)
         names = [token.content for token in self._reader.get_added_tokens_decoder().values()]
-        remedy = f"data.response_end={names[-1] if names else 'TOKEN'}"
+        remedy = f"data.response_end='{names[-1] if names else 'TOKEN'}'"
         if end is None:
             raise UsageError(
                 "data.response_end is not given, and the tokenizer has no usual end-of-document"

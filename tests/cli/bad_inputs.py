@@ -5,6 +5,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 LONG_INTEGER = "9" * 5000
+TOKENIZER = (
+    '{"version": "1.0", "added_tokens": [], "model": {"type": "WordLevel", "unk_token": "0",'
+    ' "vocab": {"0": 0, "\\n": 1}}}'
+)
+"""A tokenizer.json."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -1577,6 +1582,130 @@ def indexed(
     return BadInput(title, tiny("data=indexed", "data.path=d/wiki"), fragments, files)
 
 
+def pairs(title: str, line: str | bytes, *fragments: str, words: tuple[str, ...] = ()) -> BadInput:
+    """Returns a row for a run on a file whose second line is wrong."""
+    good = b'{"prompt": "2+2=", "response": "4"}\n'
+    content = good + (line if isinstance(line, bytes) else line.encode())
+    return BadInput(
+        title,
+        tiny("data=pairs", "data.path=a.jsonl", *words),
+        ("a.jsonl, line 2: ", *fragments),
+        {"a.jsonl": content},
+    )
+
+
+PAIRS = (
+    BadInput(
+        "pairs without a file or a task",
+        plan("data=pairs"),
+        ("data.source=pairs needs data.path", "try:    data.path=FILE.jsonl, or data.task=sort"),
+    ),
+    BadInput(
+        "pairs of a file and a task",
+        plan("data=pairs", "data.path=a.jsonl", "data.task=sort"),
+        ("data.path and data.task are both given", "one of them"),
+    ),
+    BadInput(
+        "a task for another source",
+        plan("data.task=sort"),
+        ("data.task does not apply to data.source=mock", "data=pairs"),
+    ),
+    BadInput(
+        "the end of a response for another source",
+        plan("data=text", "data.path=a.txt", "data.response_end=."),
+        ("data.response_end does not apply to data.source=text", "data=pairs"),
+    ),
+    BadInput(
+        "a blend of pairs",
+        plan("data=pairs", "data.blend=[1,a.jsonl,2,b.jsonl]"),
+        ("data.blend does not apply to data.source=pairs",),
+    ),
+    BadInput(
+        "an unknown task",
+        plan("data=pairs", "data.task=multiply"),
+        ("data.task=multiply is not one of sort, reverse, add", "data.task=sort"),
+    ),
+    BadInput(
+        "a task with numbers of 65 digits",
+        plan("data=pairs", "data.task=sort", "data.task_digits=65"),
+        ("data.task_digits=65 is above 64",),
+    ),
+    BadInput(
+        "a file for validation of a task",
+        plan("data=pairs", "data.task=sort", "data.validation_path=a.jsonl"),
+        ("data.validation_path does not apply to data.task=sort", "data.split applies"),
+    ),
+    BadInput(
+        "pairs that attend to each other",
+        plan("data=pairs", "data.task=sort", "data.document_mask=false"),
+        ("data.document_mask=false does not apply to data.source=pairs", "(command line)"),
+    ),
+    BadInput(
+        "pairs in a missing file",
+        tiny("data=pairs", "data.path=a.jsonl"),
+        ("cannot read a.jsonl: No such file or directory", "a file of JSON lines"),
+    ),
+    BadInput(
+        "a file without pairs",
+        tiny("data=pairs", "data.path=a.jsonl"),
+        ("a.jsonl has no pair for training", "more lines"),
+        {"a.jsonl": "\n"},
+    ),
+    pairs("a line that is not JSON", '{"prompt": "x", ', "not JSON: ", '{"prompt": "2+2="'),
+    pairs("a line without a prompt", '{"response": "x"}', "there is no prompt"),
+    pairs("a line without a response", '{"prompt": "x"}', "there is no response"),
+    pairs("a prompt that is a number", '{"prompt": 5}', "prompt is not a text"),
+    pairs("a line with a repeated field", '{"prompt": "a", "prompt": "b"}', "prompt appears twice"),
+    pairs("a line that is not UTF-8", b'{"prompt": "\xff"}', "can't decode byte 0xff"),
+    pairs("a line that is nested too deeply", '{"a": ' + 20_000 * "[", "nested too deeply"),
+    pairs("a prompt without tokens", '{"prompt": "", "response": ""}', "the prompt has no tokens"),
+    pairs(
+        "a pair longer than a sample",
+        '{"prompt": "12345678", "response": "87654321"}',
+        "the pair has 17 tokens, and there is room for 16",
+        "try:    data.sequence_length=17",
+        words=("data.sequence_length=16",),
+    ),
+    pairs(
+        "a response that holds the token that ends it",
+        '{"prompt": "a", "response": "b\\nc"}',
+        "which ends responses",
+        "data.response_end=TOKEN",
+    ),
+    BadInput(
+        "a response that ends with two tokens",
+        tiny("data=pairs", "data.task=sort", "data.response_end=END"),
+        ("data.response_end='END' is not one token of the tokenizer but 3", "(command line)"),
+    ),
+    BadInput(
+        "a task whose pairs are longer than a sample",
+        tiny("data=pairs", "data.task=add", "data.sequence_length=16"),
+        ("the pair has 28 tokens, and there is room for 16", "data.sequence_length=28"),
+    ),
+    BadInput(
+        "a task with too few prompts for validation",
+        tiny("data=pairs", "data.task=sort", "data.task_digits=1", "data.split=[1,1e-9,0]"),
+        ("has hardly any prompt for validation", "more data.task_digits"),
+    ),
+    BadInput(
+        "a chat template that runs code",
+        tiny("data=pairs", "data.task=sort", "data.tokenizer=model/tokenizer.json"),
+        ("the chat template in model/chat_template.jinja cannot be used", "is unsafe"),
+        {
+            "model/tokenizer.json": TOKENIZER,
+            "model/chat_template.jinja": "{{ cycler.__init__.__globals__.os.environ }}",
+        },
+    ),
+    BadInput(
+        "a chat template that changes prompts",
+        tiny("data=pairs", "data.task=sort", "data.tokenizer=model/tokenizer.json"),
+        ("does not write the prompt exactly once and unchanged", "data.chat_template=none"),
+        {
+            "model/tokenizer.json": TOKENIZER,
+            "model/chat_template.jinja": "{{ messages[0].content | upper }}",
+        },
+    ),
+)
 DATA = (
     BadInput(
         "indexed files without a path",
@@ -1787,6 +1916,7 @@ SECTIONS: dict[str, tuple[BadInput, ...]] = {
     "Names, shapes and learning rates": SHAPES,
     "Commands": COMMANDS,
     "Data": DATA,
+    "Prompts and responses": PAIRS,
     "Launching": LAUNCHES,
 }
 BAD_INPUTS = tuple(row for rows in SECTIONS.values() for row in rows)

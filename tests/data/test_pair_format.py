@@ -62,7 +62,8 @@ def test_a_token_that_is_given_ends_responses(end):
 def test_an_end_that_is_not_one_token_is_refused(end):
     refused = refusal(PairFormat, make_tokenizer().to_str(), end=end, template=None)
     assert refused.keys == ("data.response_end",)
-    PairFormat(make_tokenizer().to_str(), end=refused.remedy.partition("=")[2], template=None)
+    works = refused.remedy.removeprefix("data.response_end=").strip("'")
+    PairFormat(make_tokenizer().to_str(), end=works, template=None)
 
 
 def test_a_character_without_a_token_cannot_end_responses():

@@ -1,6 +1,7 @@
 import inspect
 import re
 
+import numpy as np
 import pytest
 
 from rampcli import llm
@@ -112,6 +113,15 @@ def test_shakespeare_char_takes_nanogpts_tokens_in_a_third_fewer_steps(resolved)
         (24, 667),
     ]
     assert count_parameters(config.model, sequence_length=64) == 509_568
+
+
+def test_sort_digits_has_room_for_one_pair_and_takes_forty_steps(resolved):
+    config, plan = resolved["sort_digits"].config, resolved["sort_digits"].plan
+    assert [(stage.global_batch_size, stage.steps) for stage in plan.stages] == [(64, 40)]
+    corpora = open_corpora(config)
+    [corpus] = corpora.training.corpora
+    assert corpus.pairs_per_window == 1
+    assert bytes(corpora.training.read(np.arange(1)).tokens[0].tolist()).endswith(b"\n")
 
 
 def test_shakespeare_char_requires_a_path_to_a_text():
