@@ -13,6 +13,7 @@ from rampcli.errors import UsageError
 
 RESPONSE_KEY = "rl.max_response_tokens"
 SEQUENCE_KEY = "data.sequence_length"
+ROLLOUT_KEY = "rl.rollout_ranks"
 
 
 def is_rl(config: Config) -> bool:
@@ -96,6 +97,38 @@ def check_model_is_whole(config: Config) -> None:
             )
 
 
+def check_rollout_ranks(config: Config) -> None:
+    """Checks that ranks that only generate leave ranks that train, on the same node."""
+    ranks, trainer = config.rl.rollout_ranks, config.trainer
+    if not is_rl(config) or ranks == 0:
+        return
+    if ranks >= trainer.devices:
+        raise UsageError(
+            f"{ROLLOUT_KEY}={ranks} leaves no process to train: trainer.devices={trainer.devices}",
+            keys=(ROLLOUT_KEY, "trainer.devices"),
+            remedy=f"{ROLLOUT_KEY}={trainer.devices - 1}, or trainer.devices={ranks + 1}",
+        )
+    if trainer.num_nodes > 1:
+        raise UsageError(
+            f"{ROLLOUT_KEY}={ranks} needs one node, and trainer.num_nodes={trainer.num_nodes}",
+            keys=(ROLLOUT_KEY, "trainer.num_nodes"),
+            remedy=f"{ROLLOUT_KEY}=0, or trainer.num_nodes=1",
+        )
+    if config.launch.elastic:
+        raise UsageError(
+            f"{ROLLOUT_KEY}={ranks} and launch.elastic=true exclude each other",
+            keys=(ROLLOUT_KEY, "launch.elastic"),
+            remedy=f"{ROLLOUT_KEY}=0, or launch.elastic=false",
+        )
+    if config.rl.scale_rewards == "batch":
+        raise UsageError(
+            f"rl.scale_rewards=batch needs all rewards of a step before it trains, so"
+            f" {ROLLOUT_KEY}={ranks} cannot overlap rollout and training",
+            keys=("rl.scale_rewards", ROLLOUT_KEY),
+            remedy=f"rl.scale_rewards=group or none, or {ROLLOUT_KEY}=0",
+        )
+
+
 def check_reward(config: Config) -> None:
     """Checks the name of the reward function, without importing a user's own.
 
@@ -111,6 +144,17 @@ def check_reward(config: Config) -> None:
                 keys=(KEY,),
                 remedy=f"{KEY}={config.rl.reward} on the command line, if you trust it",
             )
+
+
+def check_compile(config: Config) -> None:
+    """Checks that layers are not compiled: each micro batch of pairs has a length of its own."""
+    if is_rl(config) and config.trainer.compile:
+        raise UsageError(
+            "trainer.compile=true does not apply to reinforcement learning: each micro batch has a"
+            " length of its own, and would be compiled anew",
+            keys=("trainer.compile",),
+            remedy="trainer.compile=false",
+        )
 
 
 def check_reference(config: Config) -> None:
@@ -129,5 +173,7 @@ RL_CHECKS: tuple[Callable[[Config], Any], ...] = (
     check_counted_in_pairs,
     check_prompts,
     check_model_is_whole,
+    check_rollout_ranks,
+    check_compile,
     check_reference,
 )

@@ -46,6 +46,13 @@ class RLConfig:
         "Allow micro batches of a part of a prompt's responses, if those of one prompt do not fit"
         " into memory.",
     )
+    rollout_ranks: int = setting(
+        0,
+        "Processes of `trainer.devices` that only generate, while the others train on what is"
+        " generated already. `0`: all processes take turns with both.",
+        unit="processes",
+        at_least=0,
+    )
     temperature: float = setting(
         1.0,
         "Sampling temperature of the responses. Log-probabilities are those at this temperature.",

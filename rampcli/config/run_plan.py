@@ -183,7 +183,7 @@ def _check_pairs(config: Config, pairs: PairSettings) -> None:
         and NODE_POLICIES[config.rampup.node_policy].largest_uses_all_nodes
         and not config.rampup.decrease_batch_size_if_needed
     ):
-        processes = trainer.num_nodes * trainer.devices
+        processes = trainer.num_nodes * (trainer.devices - config.rl.rollout_ranks)
         ranks = _parallel_sizes(config).data_parallel_size(processes)
         varies = config.rampup.micro_batch == LARGEST
         check_pairs(prompts, pairs, data_parallel_size=ranks, varies=varies)
@@ -214,7 +214,8 @@ def _plan_samples(
         ),
         fleet=Fleet(
             num_nodes=trainer.num_nodes,
-            devices=trainer.devices,
+            # Ranks that only generate have no part of the batch. They need a run on one node.
+            devices=max(1, trainer.devices - config.rl.rollout_ranks),
             parallel=_parallel_sizes(config),
         ),
         node_policy=rampup.node_policy,

@@ -55,6 +55,7 @@ class LocalLauncher(Launcher):
                     devices=config.trainer.devices,
                     gpus=launch.gpus,
                     module=worker_program(config),
+                    helpers=config.rl.rollout_ranks,
                 ),
                 observer=launch.observer,
                 signals=signals,
@@ -88,6 +89,7 @@ class LocalWorkers(Workers):
         devices: int,
         gpus: Sequence[str],
         module: str = WORKER,
+        helpers: int = 0,
     ) -> None:
         """Starts the workers.
 
@@ -98,17 +100,19 @@ class LocalWorkers(Workers):
             devices: devices per node.
             gpus: GPUs of all nodes of the stage, node by node; empty on the CPU.
             module: program of a rank. It takes the run directory and `WAIT`.
+            helpers: ranks behind those of the world, which do not train.
         """
         # Rank 0 inherits the listening socket, so no other process can take the port first.
         listener = socket.create_server((LOOPBACK, 0))
         # Without this, every rank would use all processors.
-        environment = worker_environment(threads=max(1, processors() // world.ranks)) | {
+        ranks = world.ranks + helpers
+        environment = worker_environment(threads=max(1, processors() // ranks)) | {
             "MASTER_ADDR": LOOPBACK,
             "MASTER_PORT": str(listener.getsockname()[1]),
-            "WORLD_SIZE": str(world.ranks),
+            "WORLD_SIZE": str(ranks),
         }
         processes = []
-        for rank in range(world.ranks):
+        for rank in range(ranks):
             node, device = world.nodes[rank // devices], rank % devices
             variables = {
                 "RANK": str(rank),

@@ -53,7 +53,7 @@ def gpus_needed(config: Config, plan: TrainingPlan) -> int:
     """
     if config.trainer.accelerator == "cpu":
         return 0
-    needed = plan.largest_world_size
+    needed = plan.largest_world_size + config.rl.rollout_ranks
     gpus = visible_gpus()
     if len(gpus) >= needed:
         return needed

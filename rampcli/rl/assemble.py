@@ -1,10 +1,12 @@
 """Builds what a rank of reinforcement learning needs, and trains."""
 
 import hashlib
+from functools import partial
 from typing import IO, NoReturn
 
 import torch
 
+from rampcli.config import snapshot
 from rampcli.config.rl_checks import max_response_tokens
 from rampcli.config.run_plan import Resolved, pair_settings
 from rampcli.config.schema import Config
@@ -13,11 +15,15 @@ from rampcli.data.loader import Loader, ValidationLoader
 from rampcli.data.pairs import Prompts, open_prompts
 from rampcli.models.decoder import Decoder
 from rampcli.parallel.mesh import Meshes, build_meshes
+from rampcli.rl.bridge import Bridge
+from rampcli.rl.generator import Generator
 from rampcli.rl.objective import Objective
 from rampcli.rl.passes import PolicyPasses
 from rampcli.rl.policy import Policy
-from rampcli.rl.rollout import Generator
+from rampcli.rl.roles import Roles, take_role
 from rampcli.rl.scorer import Scorer
+from rampcli.rl.serve import serve
+from rampcli.rl.sources import FromOtherRanks, RolloutSource, TakingTurns
 from rampcli.rl.trainer import PolicyTrainer
 from rampcli.run_directory import RunDirectory
 from rampcli.train.observers.boundary import BoundaryCosts
@@ -25,16 +31,27 @@ from rampcli.train.observers.observer import Observers
 from rampcli.train.stopping import StopRequest
 from rampcli.worker import assemble
 from rampcli.worker.assemble import build_initial_model, build_observers, load_model_and_state
+from rampcli.worker.leave import leave_after
 
 
 def train_and_leave(
     run: RunDirectory, stop: StopRequest, *, started: float, lock: IO[str]
 ) -> NoReturn:
-    """Trains, and ends this process, as `rampcli.worker.assemble.train_and_leave` does."""
-    assemble.train_and_leave(run, stop, started=started, lock=lock, build=build_policy_trainer)
+    """Trains or generates, and ends this process with an exit code of `rampcli.errors`.
+
+    The arguments are those of `rampcli.worker.assemble.train_and_leave`.
+    """
+    config = snapshot.read(run.config)
+    roles = take_role(config.rl.rollout_ranks)
+    if roles.generates:
+        with lock:
+            leave_after(run, lambda: serve(run, roles))
+    build = partial(build_policy_trainer, roles)
+    assemble.train_and_leave(run, stop, started=started, lock=lock, build=build)
 
 
 def build_policy_trainer(
+    roles: Roles,
     resolved: Resolved,
     run: RunDirectory,
     device: torch.device,
@@ -64,7 +81,12 @@ def build_policy_trainer(
         reference=_build_reference(config, meshes, device),
     )
     scorer = Scorer(config.rl.reward, deadline_s=config.rl.reward_deadline_s)
-    scorer.__enter__()
+    generator, policy = Generator(config, prompts, scorer), Policy(model, config, device)
+    source: RolloutSource = (
+        FromOtherRanks(Bridge(roles), generator, policy, meshes, device=device)
+        if roles.generators
+        else TakingTurns(generator, policy, meshes, seed=config.seed, device=device)
+    )
     reading = build_reading(config, meshes.data_ranks)
     observers = build_observers(resolved, run, passes, loaded.state, loaded.checkpoints, costs)
     return PolicyTrainer(
@@ -79,8 +101,9 @@ def build_policy_trainer(
         observers=Observers(observers),
         state=loaded.state,
         stop=stop,
-        policy=Policy(model, config, device),
-        generator=Generator(config, prompts, scorer),
+        generator=generator,
+        policy=policy,
+        source=source,
         pairs=pairs,
     )
 

@@ -7,8 +7,8 @@ import torch
 import torch.distributed as dist
 
 from rampcli.models.decoder import Decoder
+from rampcli.rl.generator import Generator
 from rampcli.rl.metrics import SOLVED
-from rampcli.rl.rollout import Generator
 
 DRAWN_SEED = 1
 """Added to the seed, so that evaluations draw other numbers than training."""

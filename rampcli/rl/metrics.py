@@ -1,13 +1,14 @@
 """What a step of reinforcement learning records."""
 
 from collections.abc import Sequence
-from dataclasses import astuple, dataclass, replace
+from dataclasses import astuple, dataclass
 from math import inf, isfinite, sqrt
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from rampcli.batch.overlap import overlapped_s
 from rampcli.rl.objective import PolicySums
 from rampcli.rl.rollout import Rollout
 
@@ -30,6 +31,7 @@ class RolloutSums:
         response_tokens: tokens of the responses.
         tokens: tokens of the prompts of all pairs, and of the responses.
         cut: responses that have reached the longest length.
+        rollout_s: seconds that were spent on generating and scoring, over all ranks.
         best: largest reward; -inf without one.
     """
 
@@ -43,6 +45,7 @@ class RolloutSums:
     response_tokens: float
     tokens: float
     cut: float
+    rollout_s: float
     best: float
 
     @classmethod
@@ -66,6 +69,7 @@ class RolloutSums:
             response_tokens=float(lengths.sum()),
             tokens=float(lengths.sum()) + prompts * rewards.shape[1],
             cut=float((lengths == longest).sum()),
+            rollout_s=sum(rollout.seconds for rollout in rollouts),
             best=float(scored.max()) if len(scored) else -inf,
         )
 
@@ -81,30 +85,64 @@ class RolloutSums:
         highest = torch.tensor(best, dtype=torch.float64, device=device)
         dist.all_reduce(sums)
         dist.all_reduce(highest, op=dist.ReduceOp.MAX)
-        return replace(
-            RolloutSums(**dict(zip(_ADDENDS, sums.tolist(), strict=True)), best=highest.item())
-        )
+        summed = dict(zip(_ADDENDS, sums.tolist(), strict=True))
+        return RolloutSums(**summed, best=highest.item())
 
 
 _ADDENDS = [name for name in RolloutSums.__slots__ if name != "best"]
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StepTimes:
+    """Seconds of a step.
+
+    Attributes:
+        rollout_s: spent by a rank that generates, on average.
+        training_s: spent by this rank on everything else than waiting or generating.
+        predicted_s: of the whole step, by `rampcli.batch.overlap`.
+    """
+
+    rollout_s: float
+    training_s: float
+    predicted_s: float
+
+    @classmethod
+    def of(
+        cls,
+        totals: RolloutSums,
+        *,
+        waited_s: float,
+        step_time_s: float,
+        generators: int,
+        micro_batches: int,
+    ) -> "StepTimes":
+        """Returns the times of a step.
+
+        Args:
+            totals: sums over the rollouts of all ranks.
+            waited_s: seconds that this rank has waited for rollouts, or spent on generating.
+            step_time_s: seconds of the step.
+            generators: ranks that only generate; 0 if all ranks take turns.
+            micro_batches: rollouts of a data-parallel rank.
+        """
+        training_s = step_time_s - waited_s
+        if generators == 0:
+            return cls(rollout_s=waited_s, training_s=training_s, predicted_s=step_time_s)
+        rollout_s = totals.rollout_s / generators
+        predicted_s = overlapped_s(rollout_s, training_s, micro_batches=micro_batches)
+        return cls(rollout_s=rollout_s, training_s=training_s, predicted_s=predicted_s)
+
+
 def columns_of(
-    totals: RolloutSums,
-    sums: Tensor,
-    *,
-    generations: int,
-    rollout_s: float,
-    training_s: float,
+    totals: RolloutSums, sums: Tensor, times: StepTimes, *, generations: int
 ) -> dict[str, float | int | None]:
     """Returns the columns that reinforcement learning adds to a row of metrics.jsonl.
 
     Args:
         totals: sums over the rollouts of all ranks.
         sums: `PolicySums` of all updates and ranks.
+        times: seconds of the step.
         generations: responses to each prompt.
-        rollout_s: seconds until all responses were scored.
-        training_s: seconds of the updates.
     """
     mean = totals.reward / totals.scored if totals.scored else None
     deviation = None
@@ -123,8 +161,9 @@ def columns_of(
         "response_tokens": totals.response_tokens / totals.pairs,
         "cut_responses": totals.cut / totals.pairs,
         **{name: value if isfinite(value) else None for name, value in policy.items()},
-        "rollout_s": round(rollout_s, 6),
-        "training_s": round(training_s, 6),
-        "rollout_tokens_per_s": round(totals.response_tokens / max(rollout_s, 1e-9), 1),
-        "training_tokens_per_s": round(totals.tokens / max(training_s, 1e-9), 1),
+        "rollout_s": round(times.rollout_s, 6),
+        "training_s": round(times.training_s, 6),
+        "predicted_s": round(times.predicted_s, 6),
+        "rollout_tokens_per_s": round(totals.response_tokens / times.rollout_s, 1),
+        "training_tokens_per_s": round(totals.tokens / times.training_s, 1),
     }

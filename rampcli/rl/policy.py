@@ -1,6 +1,9 @@
 """The policy that generates: the trained model, or a whole copy of it."""
 
+from collections.abc import Iterator
+
 import torch
+from torch import Tensor
 from torch.distributed.tensor import DTensor
 
 from rampcli.config.schema import Config
@@ -8,6 +11,7 @@ from rampcli.models.decoder import Decoder
 from rampcli.parallel.fsdp import free_gathered_weights
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
+"""Type of the weights in a forward pass, by `trainer.precision`."""
 
 
 class Policy:
@@ -23,24 +27,32 @@ class Policy:
 
     Attributes:
         model: what generates.
+        dtype: type of its weights.
     """
 
     def __init__(self, trained: Decoder, config: Config, device: torch.device) -> None:
         self.trained = trained
+        self.dtype = DTYPES[config.trainer.precision]
         self.model = trained
         if any(isinstance(parameter, DTensor) for parameter in trained.parameters()):
             self.model = empty_copy(config, device)
 
-    @torch.no_grad()
     def refresh(self) -> None:
         """Copies the present weights. Every rank calls this after they have changed."""
         if self.model is self.trained:
             return
-        free_gathered_weights(self.trained)
-        copies = dict(self.model.named_parameters())
-        for name, parameter in self.trained.named_parameters():
-            whole = parameter.full_tensor() if isinstance(parameter, DTensor) else parameter
-            copies[name].copy_(whole)
+        weights = whole_weights(self.trained, self.dtype)
+        for copy, weight in zip(self.model.parameters(), weights, strict=True):
+            copy.copy_(weight)
+
+
+@torch.no_grad()
+def whole_weights(model: Decoder, dtype: torch.dtype) -> Iterator[Tensor]:
+    """Yields the whole weights of a model that may be sharded. Every rank iterates over all."""
+    free_gathered_weights(model)
+    for parameter in model.parameters():
+        whole = parameter.full_tensor() if isinstance(parameter, DTensor) else parameter.detach()
+        yield whole.to(dtype)
 
 
 def empty_copy(config: Config, device: torch.device) -> Decoder:

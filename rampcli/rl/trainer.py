@@ -1,26 +1,29 @@
 """The training loop of reinforcement learning: each step generates, scores and trains."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import count, islice
 from typing import ClassVar
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from rampcli.batch.pairs import PairSettings
+from rampcli.batch.pairs import PairBatch, PairSettings
 from rampcli.batch.plan import BatchPlan
 from rampcli.batch.training_plan import StagePlan
 from rampcli.data.loader import RankBatch, samples_of
 from rampcli.parallel.mesh import DATA, TENSOR
 from rampcli.rl.advantages import batch_std, group_advantages
 from rampcli.rl.evaluation import evaluate
-from rampcli.rl.metrics import RolloutSums, columns_of
+from rampcli.rl.generator import Generator, describe_pair
+from rampcli.rl.metrics import RolloutSums, StepTimes, columns_of
 from rampcli.rl.objective import PolicyBatch
 from rampcli.rl.passes import PolicyPasses, batch_of
 from rampcli.rl.policy import Policy
-from rampcli.rl.rollout import Generator, Rollout, describe_pair
+from rampcli.rl.rollout import Rollout
+from rampcli.rl.sources import RolloutSource, Share
 from rampcli.rl.update import accumulate_policy_gradient
 from rampcli.train.loop import Batch, Trainer, is_due
 from rampcli.train.step import Step, StepResult, update_weights
@@ -34,16 +37,23 @@ class PolicyTrainer(Trainer):
     """Trains a policy. The samples of its stages are prompts.
 
     Attributes:
-        policy: what generates.
         generator: generates and scores.
+        policy: what generates.
+        source: yields the rollouts of each step.
         pairs: how prompts become pairs.
     """
 
-    policy: Policy
     generator: Generator
+    policy: Policy
+    source: RolloutSource
     pairs: PairSettings
 
     VALIDATION_EVENT: ClassVar[str] = "evaluation"
+
+    def run(self) -> str:
+        """Trains as `Trainer.run`, with the process of the user's reward function."""
+        with self.generator.scorer:
+            return Trainer.run(self)
 
     def read(self, stage: StagePlan, plan: BatchPlan) -> Batch:
         """Returns this rank's samples. Their prompts are read when they are answered."""
@@ -61,18 +71,23 @@ class PolicyTrainer(Trainer):
         """
         assert isinstance(self.passes, PolicyPasses)
         self._agree_on_tokens(batch.share)
-        rollouts = self._generate(batch)
-        generated_s = time.perf_counter() - batch.began
-        advantages = self._advantages(rollouts)
-        count = len(rollouts) // self.pairs.updates
+        share = Share(
+            step=self.state.step,
+            consumed_samples=self.state.consumed_samples,
+            plan=batch.plan,
+            samples=batch.share.samples,
+        )
+        rollouts: list[Rollout] = []
+        per_update = PairBatch.of(batch.plan, self.pairs).accumulation
+        arriving = self._passes_of(self._scored(share), into=rollouts, per_update=per_update)
         results: list[StepResult] = []
         skipped: str | None = None
         sums, lr = torch.zeros_like(self.passes.sums), 0.0
         for update in range(self.pairs.updates):
-            chosen = slice(update * count, (update + 1) * count)
             result, of_update = accumulate_policy_gradient(
                 self.passes,
-                self._passes_of(rollouts[chosen], advantages[chosen], is_first=update == 0),
+                islice(arriving, per_update),
+                count=per_update,
                 gradient_clip_val=self.config.trainer.gradient_clip_val,
                 between=self._stop_if_agreed if update == 0 else lambda: None,
             )
@@ -84,8 +99,17 @@ class PolicyTrainer(Trainer):
             sums += of_update
         step_time_s = time.perf_counter() - batch.began
         self.micro_batch_s = step_time_s / batch.plan.accumulate_grad_batches
-        totals = self._sum_rollouts(rollouts)
+        totals = RolloutSums.of(rollouts).over_ranks(
+            self.passes.device, counts=self.passes.meshes.counts_samples
+        )
         self._record_responses(batch, rollouts)
+        times = StepTimes.of(
+            totals,
+            waited_s=self.source.waited_s,
+            step_time_s=step_time_s,
+            generators=self.config.rl.rollout_ranks,
+            micro_batches=batch.plan.accumulate_grad_batches,
+        )
         return Step(
             stage=batch.stage,
             batch_plan=batch.plan,
@@ -94,63 +118,21 @@ class PolicyTrainer(Trainer):
             lr=lr,
             skipped=skipped,
             step_time_s=step_time_s,
-            data_time_s=generated_s,
+            data_time_s=self.source.waited_s,
             tokens=int(totals.tokens),
-            columns=columns_of(
-                totals,
-                sums,
-                generations=self.pairs.generations,
-                rollout_s=generated_s,
-                training_s=step_time_s - generated_s,
-            ),
+            columns=columns_of(totals, sums, times, generations=self.pairs.generations),
         )
 
-    def _generate(self, batch: Batch) -> list[Rollout]:
-        """Returns this data-parallel rank's rollouts, one for each micro batch of prompts.
-
-        The tensor-parallel ranks of a data-parallel rank generate them in turn.
-        """
-        self.policy.refresh()
-        tensor, ranks = self.passes.meshes.rank(TENSOR), self.passes.meshes.size(TENSOR)
-        rollouts: list[Rollout | Sequence[Sequence[int]]] = []
-        for number in range(batch.plan.accumulate_grad_batches):
-            if number > 0:
-                self._stop_if_agreed()
-            size = batch.plan.micro_batch_size
-            samples = batch.share.samples[number * size : (number + 1) * size]
-            questions = self.generator.training_questions(samples)
-            rollouts.append(
-                self.generator.generate(
-                    self.policy.model, questions, step=self.state.step, seed=self.config.seed
-                )
-                if number % ranks == tensor
-                else [question.tokens for question in questions]
-            )
-        return [self._shared(one, number % ranks) for number, one in enumerate(rollouts)]
-
-    def _shared(self, rollout: "Rollout | Sequence[Sequence[int]]", owner: int) -> Rollout:
-        """Returns a rollout on all tensor-parallel ranks.
-
-        Args:
-            rollout: the rollout on the rank that generated it, its prompts on the others.
-            owner: the tensor-parallel rank that generated it.
-        """
-        meshes = self.passes.meshes
-        if meshes.size(TENSOR) == 1:
-            assert isinstance(rollout, Rollout)
-            return rollout
-        group = meshes.data[TENSOR].get_group()
-        pairs = self.pairs.generations
-        if isinstance(rollout, Rollout):
-            packed, prompts = rollout.to_tensor(), rollout.prompts
+    def _scored(self, share: Share) -> Iterator[tuple[Rollout, Tensor]]:
+        """Yields the rollouts of a step with the advantages of their pairs, fp32 [pairs]."""
+        arriving = self.source.rollouts(share, between=self._stop_if_agreed)
+        if self.config.rl.scale_rewards == "batch":
+            rollouts = list(arriving)
+            yield from zip(rollouts, self._advantages(rollouts), strict=True)
         else:
-            width = 2 * self.generator.sampling.max_tokens + 3
-            packed = torch.empty(
-                len(rollout) * pairs, width, dtype=torch.float64, device=self.passes.device
-            )
-            prompts = rollout
-        dist.broadcast(packed, group_src=owner, group=group)
-        return Rollout.from_tensor(packed, prompts)
+            for rollout in arriving:
+                (advantages,) = self._advantages([rollout])
+                yield rollout, advantages
 
     def _advantages(self, rollouts: Sequence[Rollout]) -> list[Tensor]:
         """Returns the advantages of the pairs of each rollout, fp32 [pairs]."""
@@ -172,32 +154,37 @@ class PolicyTrainer(Trainer):
         ]
 
     def _passes_of(
-        self, rollouts: Sequence[Rollout], advantages: Sequence[Tensor], *, is_first: bool
-    ) -> list[PolicyBatch]:
-        """Returns the pairs of some rollouts, one batch for each forward and backward pass."""
-        return [
-            batch_of(
-                rollout,
-                of_pairs,
-                slice(first, first + self.pairs.pairs_per_pass(len(rollout.prompts))),
-                is_first_update=is_first,
-                multiple=self.passes.meshes.size(TENSOR),
-            )
-            for rollout, of_pairs in zip(rollouts, advantages, strict=True)
-            for first in range(0, len(of_pairs), self.pairs.pairs_per_pass(len(rollout.prompts)))
-        ]
+        self,
+        scored: Iterable[tuple[Rollout, Tensor]],
+        *,
+        into: list[Rollout],
+        per_update: int,
+    ) -> Iterator[PolicyBatch]:
+        """Yields the pairs of rollouts, one batch for each forward and backward pass.
+
+        Args:
+            scored: rollouts with the advantages of their pairs.
+            into: receives the rollouts.
+            per_update: passes of an update.
+        """
+        passes = count()
+        for rollout, advantages in scored:
+            into.append(rollout)
+            size = self.pairs.pairs_per_pass(len(rollout.prompts))
+            for first in range(0, len(advantages), size):
+                yield batch_of(
+                    rollout,
+                    advantages,
+                    slice(first, first + size),
+                    is_first_update=next(passes) < per_update,
+                    multiple=self.passes.meshes.size(TENSOR),
+                )
 
     def _rate_after(self, update: int, plan: BatchPlan) -> float:
         """Returns the learning rate of an update of a step."""
         prompts = plan.global_batch_size * (update + 1) // self.pairs.updates
         return self.learning_rate.at(
             self.state.consumed_samples + prompts, global_batch_size=plan.global_batch_size
-        )
-
-    def _sum_rollouts(self, rollouts: Sequence[Rollout]) -> RolloutSums:
-        """Returns sums over the rollouts of all ranks."""
-        return RolloutSums.of(rollouts).over_ranks(
-            self.passes.device, counts=self.passes.meshes.counts_samples
         )
 
     def _record_responses(self, batch: Batch, rollouts: Sequence[Rollout]) -> None:

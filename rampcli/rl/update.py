@@ -1,6 +1,6 @@
 """The gradient of an update of the policy."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable
 
 import torch
 import torch.distributed as dist
@@ -13,8 +13,9 @@ from rampcli.train.step import StepResult, local_gradients, squared_norm
 
 def accumulate_policy_gradient(
     passes: PolicyPasses,
-    batches: Sequence[PolicyBatch],
+    batches: Iterable[PolicyBatch],
     *,
+    count: int,
     gradient_clip_val: float | None,
     between: Callable[[], None] = lambda: None,
 ) -> tuple[StepResult, Tensor]:
@@ -25,7 +26,9 @@ def accumulate_policy_gradient(
 
     Args:
         passes: passes through the model.
-        batches: this rank's pairs, one batch for each pass.
+        batches: this rank's pairs, one batch for each pass. They may arrive while earlier ones are
+            trained on.
+        count: number of batches.
         gradient_clip_val: largest norm of the gradient. None disables clipping.
         between: called between passes. An exception that it raises ends the step, which then has
             no effect.
@@ -36,18 +39,18 @@ def accumulate_policy_gradient(
     passes.sums.zero_()
     ranks = passes.meshes.gradient_ranks
     # FSDP divides gradients by the ranks.
-    loss = passes.forward_backward(batches, scale=ranks, between=between)
+    loss = passes.forward_backward(batches, count=count, scale=ranks, between=between)
     norm = squared_norm(passes.parts, device=passes.device)
     totals = torch.stack([loss.double() / ranks, norm, *passes.sums])
     dist.all_reduce(totals, group=passes.ranks)
     summed_loss, squares, *sums = totals.tolist()
     counts = PolicySums(*sums)
-    scale = 1 / passes.objective.denominator(pairs=round(counts.pairs), tokens=round(counts.tokens))
-    grad_norm = squares**0.5 * scale
-    if gradient_clip_val is not None and grad_norm > gradient_clip_val:
-        scale *= gradient_clip_val / grad_norm
-    torch._foreach_mul_(local_gradients(passes.parts, copies=True), scale)
-    loss_scale = 1 / passes.objective.denominator(
+    denominator = passes.objective.denominator(
         pairs=round(counts.pairs), tokens=round(counts.tokens)
     )
-    return StepResult(loss=summed_loss * loss_scale, grad_norm=grad_norm), totals[2:]
+    grad_norm = squares**0.5 / denominator
+    clipping = 1.0
+    if gradient_clip_val is not None and grad_norm > gradient_clip_val:
+        clipping = gradient_clip_val / grad_norm
+    torch._foreach_mul_(local_gradients(passes.parts, copies=True), clipping / denominator)
+    return StepResult(loss=summed_loss / denominator, grad_norm=grad_norm), totals[2:]

@@ -1,6 +1,6 @@
 """Forward and backward passes over micro batches, on any mesh."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import torch
 import torch.distributed as dist
@@ -59,23 +59,32 @@ class Passes:
 
     def forward_backward(
         self,
-        micro_batches: Sequence[MicroBatch],
+        micro_batches: Iterable[MicroBatch],
         *,
         scale: float,
+        count: int | None = None,
         between: Callable[[], None] = lambda: None,
     ) -> Tensor:
         """Adds the gradient of the summed loss times `scale` to `.grad`, and returns that loss.
 
         `between` is called between micro batches. A pipeline has all of them in progress at once,
         so it never calls it.
+
+        Args:
+            micro_batches: the micro batches. They may arrive while earlier ones are computed.
+            scale: factor of the gradient.
+            count: number of micro batches, if they are not all there yet.
+            between: called between micro batches.
         """
         self.scale = scale
+        if count is None:
+            micro_batches = list(micro_batches)
+            count = len(micro_batches)
         # A loss that is sharded over the vocabulary needs this context in its backward pass, too.
         with loss_over(self.tensor):
             if self.pipeline is not None:
                 total = self.pipeline.forward_backward(
-                    *self._local_inputs(micro_batches),
-                    micro_batches=len(micro_batches) * self.pieces,
+                    *self._local_inputs(list(micro_batches)), micro_batches=count * self.pieces
                 )
                 for part in self.parts:
                     if (tied := part.weight_tied_across_stages()) is not None:
@@ -88,7 +97,7 @@ class Passes:
                     between()
                 set_gradient_reduction(
                     model,
-                    last_micro_batch=index == len(micro_batches) - 1,
+                    last_micro_batch=index == count - 1,
                     each=self.reduces_each,
                     over_replicas=self.reduces_over_replicas,
                 )

@@ -73,10 +73,7 @@ def join_ranks(accelerator: Accelerator) -> torch.device:
         if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
         else _open_store(variables, is_one_host=is_one_host)
     )
-    interface = interface_of(address_towards(LOOPBACK if is_one_host else variables["MASTER_ADDR"]))
-    if interface is not None:  # in the environment, for groups that are formed later
-        os.environ.setdefault("GLOO_SOCKET_IFNAME", interface)
-        os.environ.setdefault("NCCL_SOCKET_IFNAME", f"={interface}")
+    choose_interface(is_one_host=is_one_host)
     if device.type == "cuda":
         torch.cuda.set_device(device)
     dist.init_process_group(
@@ -87,6 +84,20 @@ def join_ranks(accelerator: Accelerator) -> torch.device:
         device_id=None if device.type == "cpu" else device,
     )
     return device
+
+
+def choose_interface(*, is_one_host: bool | None) -> None:
+    """Sets the network interface of all groups that this process forms.
+
+    Args:
+        is_one_host: whether all ranks are on this host; None if it is unknown.
+    """
+    interface = interface_of(
+        address_towards(LOOPBACK if is_one_host else os.environ["MASTER_ADDR"])
+    )
+    if interface is not None:  # in the environment, for groups that are formed later
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", interface)
+        os.environ.setdefault("NCCL_SOCKET_IFNAME", f"={interface}")
 
 
 def _open_store(variables: Mapping[str, str], *, is_one_host: bool | None) -> "Store":

@@ -83,7 +83,7 @@ class SrunWorkers(Workers):
         command = [
             *("srun", "--kill-on-bad-exit=1", "--export=ALL"),
             f"--nodes={len(world.nodes)}",
-            f"--ntasks={world.ranks}",
+            f"--ntasks={world.ranks + resolved.config.rl.rollout_ranks}",
             f"--ntasks-per-node={trainer.devices}",
             *([] if slurm.cpus_per_task is None else [f"--cpus-per-task={slurm.cpus_per_task}"]),
             *slurm.srun_args,

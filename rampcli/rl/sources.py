@@ -1,0 +1,176 @@
+"""Where the rollouts of a step come from: this rank, or ranks that only generate."""
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+import torch.distributed as dist
+
+from rampcli.batch.plan import BatchPlan
+from rampcli.parallel.mesh import DATA, TENSOR, Meshes
+from rampcli.rl.bridge import Bridge, Order
+from rampcli.rl.generator import Generator, Indices
+from rampcli.rl.policy import Policy, whole_weights
+from rampcli.rl.rollout import Rollout
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Share:
+    """The prompts of a step that a data-parallel rank trains on.
+
+    Attributes:
+        step: steps taken so far.
+        consumed_samples: prompts answered so far.
+        plan: how the prompts of the step are divided.
+        samples: the rank's samples, int64 [prompts].
+    """
+
+    step: int
+    consumed_samples: int
+    plan: BatchPlan
+    samples: Indices
+
+    def micro_batch(self, number: int) -> Indices:
+        """Returns the samples of a micro batch."""
+        size = self.plan.micro_batch_size
+        return self.samples[number * size : (number + 1) * size]
+
+
+class RolloutSource(Protocol):
+    """Yields the rollouts of steps.
+
+    Attributes:
+        waited_s: seconds that this rank has waited for the rollouts of the last step, or has spent
+            on generating them.
+    """
+
+    waited_s: float
+
+    def rollouts(self, share: Share, *, between: Callable[[], None]) -> Iterator[Rollout]:
+        """Yields the rollouts of a step, one for each micro batch of prompts.
+
+        The weights stand still until the first update. Every rank calls this.
+
+        Args:
+            share: the prompts.
+            between: called between rollouts, as often on every rank. An exception that it raises
+                ends the step.
+        """
+
+
+class TakingTurns:
+    """Generates all rollouts of a step before the first pass on them.
+
+    The tensor-parallel ranks of a data-parallel rank generate in turn.
+
+    Args:
+        generator: generates and scores.
+        policy: what generates.
+        meshes: the ranks.
+        seed: seed of the run.
+        device: the device of this rank.
+    """
+
+    def __init__(
+        self,
+        generator: Generator,
+        policy: Policy,
+        meshes: Meshes,
+        *,
+        seed: int,
+        device: torch.device,
+    ) -> None:
+        self.generator = generator
+        self.policy = policy
+        self.meshes = meshes
+        self.seed = seed
+        self.device = device
+        self.waited_s = 0.0
+
+    def rollouts(self, share: Share, *, between: Callable[[], None]) -> Iterator[Rollout]:
+        """Generates the rollouts, then yields them."""
+        began = time.perf_counter()
+        self.policy.refresh()
+        ranks, found = self.meshes.size(TENSOR), []
+        for number in range(share.plan.accumulate_grad_batches):
+            if number > 0:
+                between()
+            found.append(self._answer(share, number, is_mine=self._owns(number)))
+        shared = [self._shared(one, number % ranks) for number, one in enumerate(found)]
+        self.waited_s = time.perf_counter() - began
+        yield from shared
+
+    def _owns(self, number: int) -> bool:
+        return number % self.meshes.size(TENSOR) == self.meshes.rank(TENSOR)
+
+    def _answer(
+        self, share: Share, number: int, *, is_mine: bool
+    ) -> "Rollout | Sequence[Sequence[int]]":
+        """Returns a rollout on the rank that generates it, its prompts on the others."""
+        questions = self.generator.training_questions(share.micro_batch(number))
+        if not is_mine:
+            return [question.tokens for question in questions]
+        return self.generator.generate(
+            self.policy.model, questions, step=share.step, seed=self.seed
+        )
+
+    def _shared(self, rollout: "Rollout | Sequence[Sequence[int]]", owner: int) -> Rollout:
+        """Returns a rollout on all tensor-parallel ranks.
+
+        Args:
+            rollout: the rollout on the rank that generated it, its prompts on the others.
+            owner: the tensor-parallel rank that generated it.
+        """
+        if isinstance(rollout, Rollout):
+            packed, prompts = rollout.to_tensor(), rollout.prompts
+        else:
+            packed, prompts = self.generator.empty_rollout(len(rollout), self.device), rollout
+        if self.meshes.size(TENSOR) > 1:
+            dist.broadcast(packed, group_src=owner, group=self.meshes.data[TENSOR].get_group())
+        return Rollout.from_tensor(packed, prompts)
+
+
+class FromOtherRanks:
+    """Receives rollouts from ranks that generate while this one trains.
+
+    Args:
+        bridge: the connection to these ranks.
+        generator: reads the prompts.
+        policy: the trained weights.
+        meshes: the ranks that train.
+        device: the device of this rank.
+    """
+
+    def __init__(
+        self,
+        bridge: Bridge,
+        generator: Generator,
+        policy: Policy,
+        meshes: Meshes,
+        *,
+        device: torch.device,
+    ) -> None:
+        self.bridge = bridge
+        self.generator = generator
+        self.policy = policy
+        self.meshes = meshes
+        self.device = device
+        self.waited_s = 0.0
+
+    def rollouts(self, share: Share, *, between: Callable[[], None]) -> Iterator[Rollout]:  # noqa: ARG002
+        """Sends the weights, and yields the rollouts as they arrive."""
+        began = time.perf_counter()
+        order = Order(share.step, share.consumed_samples)
+        self.bridge.give(order, whole_weights(self.policy.trained, self.policy.dtype))
+        self.waited_s = time.perf_counter() - began
+        for number in range(share.plan.accumulate_grad_batches):
+            questions = self.generator.training_questions(share.micro_batch(number))
+            packed = self.generator.empty_rollout(len(questions), torch.device("cpu"))
+            began = time.perf_counter()
+            tag = number * share.plan.data_parallel_size + self.meshes.rank(DATA)
+            self.bridge.receive(packed, tag=tag)
+            self.waited_s += time.perf_counter() - began
+            prompts = [question.tokens for question in questions]
+            yield Rollout.from_tensor(packed.to(self.device), prompts)
