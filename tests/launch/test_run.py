@@ -57,6 +57,10 @@ def test_a_complete_run_is_not_started_again(resolved):
         ("model.hidden_size", 64),
         ("model.rampup_batch_size", None),
         ("data.source", "mock"),
+        ("data.task", "sort"),
+        ("data.task_digits", 5),
+        ("data.response_end", "x"),
+        ("data.chat_template", "none"),
     ],
 )
 def test_a_checkpoint_of_another_configuration_is_refused_with_the_difference(
@@ -69,7 +73,14 @@ def test_a_checkpoint_of_another_configuration_is_refused_with_the_difference(
 
 
 def test_a_setting_newer_than_the_checkpoint_counts_as_its_default(tmp_path):
-    newer = ("model.step_batch_size_schedule", "rampup.decrease_batch_size_if_needed")
+    newer = (
+        "model.step_batch_size_schedule",
+        "rampup.decrease_batch_size_if_needed",
+        "data.task",
+        "data.task_digits",
+        "data.response_end",
+        "data.chat_template",
+    )
     resolved = tiny(tmp_path)
     leave_checkpoint(resolved, consumed_samples=resolved.plan.end_sample, without=newer)
     assert run(resolved).status == "complete"

@@ -21,8 +21,10 @@ from hostile.world import (
     write,
 )
 from rampcli.data.indexed import HEADER, MAGIC
+from rampcli.data.tokenizer import byte_tokenizer
 
 INSPECT = "data inspect corpus"
+PAIRS = "pretrain -f llama3_tiny data=pairs data.path=a.jsonl run_dir=r"
 SEQUENCES = 60
 AT_LENGTHS = HEADER.size
 AT_POINTERS = AT_LENGTHS + 4 * SEQUENCES
@@ -178,6 +180,24 @@ CASES: list[Case] = [
     ),
     case(
         "a corpus with escape sequences: inspect", INSPECT, 0, tokens_of_escapes, uses=("corpus",)
+    ),
+    *(
+        case(f"pairs that are {name}: pretrain", PAIRS, 2, plant, uses=())
+        for name, plant in (
+            ("a FIFO", fifo("a.jsonl")),
+            ("an endless device", device("a.jsonl")),
+            ("a folder", folder("a.jsonl")),
+            ("escape sequences", write("a.jsonl", hostile_json()["an escape sequence"])),
+        )
+    ),
+    case(
+        "pairs and a chat template that is a FIFO: pretrain",
+        f"{PAIRS} data.tokenizer=tokenizer.json",
+        2,
+        write("a.jsonl", '{"prompt": "x", "response": "y"}'),
+        write("tokenizer.json", byte_tokenizer().to_str()),
+        fifo("chat_template.jinja"),
+        uses=(),
     ),
     case("a prefix with escape sequences: inspect", "data inspect '\x1b[2J\u202e'", 2, uses=()),
     case("a prefix that is a device: inspect", "data inspect /dev/zero", 2, uses=()),
