@@ -247,14 +247,12 @@ def _draw(logits: Tensor, sampling: Sampling, uniforms: Tensor) -> tuple[Tensor,
         sampling: how to draw.
         uniforms: numbers from 0 up to but not including 1, float64 [rows].
     """
-    is_greedy = sampling.temperature == 0
-    if sampling.temperature not in (0, 1):
-        logits = logits / sampling.temperature
-    logits = logits - logits.amax(dim=1, keepdim=True)
-    weights = logits.exp()
+    temperature = sampling.temperature or 1
+    highest = logits.amax(dim=1, keepdim=True)
+    weights = (logits - highest).div_(temperature).exp_()
     sums = weights.cumsum(dim=1, dtype=torch.float64)
     log_total = sums[:, -1].log()
-    if is_greedy:
+    if sampling.temperature == 0:
         tokens = logits.argmax(dim=1)
     else:
         if sampling.top_k is not None or sampling.top_p is not None:
@@ -263,8 +261,8 @@ def _draw(logits: Tensor, sampling: Sampling, uniforms: Tensor) -> tuple[Tensor,
         tokens = torch.searchsorted(sums, uniforms[:, None] * sums[:, -1:], right=True)[:, 0]
         # The sums of logits that are not finite have no such token. They are reported later.
         tokens = tokens.clamp(max=logits.shape[1] - 1)
-    log_probs = logits.gather(1, tokens[:, None])[:, 0] - log_total
-    return tokens, log_probs.float()
+    drawn = (logits.gather(1, tokens[:, None]) - highest)[:, 0]
+    return tokens, (drawn / temperature - log_total).float()
 
 
 def _truncate(weights: Tensor, sampling: Sampling) -> Tensor:
@@ -272,8 +270,12 @@ def _truncate(weights: Tensor, sampling: Sampling) -> Tensor:
 
     Tokens as likely as the least likely one that is drawn from are drawn from, too.
     """
-    vocabulary = weights.shape[1]
-    likeliest = weights.topk(min(sampling.top_k or vocabulary, vocabulary), dim=1).values
+    if sampling.top_k is not None:
+        likeliest = weights.topk(min(sampling.top_k, weights.shape[1]), dim=1).values
+    elif weights.device.type == "cpu":  # numpy sorts many times faster than torch
+        likeliest = torch.from_numpy(np.sort(weights.numpy(), axis=1)).flip(1)
+    else:
+        likeliest = weights.sort(dim=1, descending=True).values
     smallest = likeliest[:, -1:]
     if sampling.top_p is not None:
         sums = likeliest.cumsum(dim=1, dtype=torch.float64)

@@ -7,6 +7,7 @@ import torch
 from models.families import FAMILIES
 from rampcli.errors import DamagedFileError
 from rampcli.models import sampler
+from rampcli.models.compiled import compile_layers
 from rampcli.models.decoder import Decoder
 from rampcli.models.sampler import Responses, Sampling, sample_responses, sample_tokens, stream_of
 from rampcli.train.build import fill_weights, initial_weights
@@ -106,6 +107,17 @@ def test_the_same_call_gives_the_same_bits(model):
     first, second = respond(model), respond(model)
     assert torch.equal(first.tokens, second.tokens)
     assert torch.equal(first.log_probs, second.log_probs)
+
+
+def test_draws_compile_nothing(llama):
+    # Imported here, so that other tests do not wait for it.
+    from torch._dynamo.utils import counters
+
+    expected, compiled = respond(llama), build("llama3")
+    compile_layers(compiled.layers.values())
+    frames = counters["frames"]["total"]
+    assert torch.equal(respond(compiled).log_probs, expected.log_probs)
+    assert counters["frames"]["total"] == frames
 
 
 def test_greedy_tokens_equal_those_of_the_full_forward_pass(model):
