@@ -73,6 +73,16 @@ class Resolved:
         )
         return PairBatch.of(batch, settings)
 
+    def passes(self, stage: StagePlan) -> tuple[int, int]:
+        """Returns the micro batch of a stage, and the micro batches per rank and update.
+
+        Micro batches are in samples, or in pairs in reinforcement learning.
+        """
+        pairs = self.pairs(stage)
+        if pairs is None:
+            return stage.micro_batch_size, stage.accumulate_grad_batches
+        return pairs.micro_batch_size, pairs.accumulation
+
     def loading(self, stage: StagePlan) -> tuple[LoadedBatch, int] | None:
         """Returns the batch that a step loads and the number of hosts that read it.
 
@@ -259,8 +269,8 @@ def throughput_of(config: Config) -> Throughput | None:
             has_bubble=False,
             basis=f"{throughput.samples_per_s_per_gpu:g} samples/s per GPU, as declared",
         )
-    if throughput.mfu is None or peak is None:
-        return None
+    if throughput.mfu is None or peak is None or pair_settings(config) is not None:
+        return None  # FLOPs say nothing about the time that generating takes.
     flops = flops_per_token(config.model, sequence_length=sequence_length)
     return Throughput.constant(
         throughput.mfu * peak * 1e12 / flops,

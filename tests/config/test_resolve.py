@@ -14,6 +14,7 @@ from rampcli.config.schema import Config
 from rampcli.config.settings import leaves, settings
 from rampcli.config.values import put
 from rampcli.errors import Report, UsageError, UsageErrors
+from tests.prompts import PROMPTS
 
 INTEGERS = [key for key, setting in settings().items() if setting.type is int]
 
@@ -83,7 +84,7 @@ SPELT = {
         "model.global_batch_size": 24,
         "rl.generations_per_prompt": 4,
         "data.micro_batch_size": None,
-        "data.source": "mock",
+        **PROMPTS,
     },
 }
 """By spelling, its canonical key with a value, and the other settings that it needs."""
