@@ -244,13 +244,15 @@ def _plan_samples(
 def _parallel_sizes(config: Config) -> ParallelSizes:
     parallel = config.parallel
     ranks, parts = parallel.pipeline_parallel_size, parallel.num_pipeline_microbatches
+    # `rl_checks` refuses pipelines, so their micro batches need no further error.
+    splits_batch = ranks > 1 and pair_settings(config) is None
     return ParallelSizes(
         tensor=parallel.tensor_parallel_size,
         pipeline=ranks,
         context=parallel.context_parallel_size,
-        virtual_pipeline=parallel.virtual_pipeline_parallel_size if ranks > 1 else 1,
+        virtual_pipeline=parallel.virtual_pipeline_parallel_size if splits_batch else 1,
         # Parts that do not fill the pipeline are refused below, by `check_pipeline`.
-        pipeline_microbatches=parts if parts and ranks > 1 and parts % ranks == 0 else 1,
+        pipeline_microbatches=parts if parts and splits_batch and parts % ranks == 0 else 1,
     )
 
 

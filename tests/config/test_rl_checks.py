@@ -148,6 +148,16 @@ def test_a_number_of_generations_that_is_out_of_range_is_the_only_error(settled)
     assert refused.value.keys == ("rl.generations_per_prompt",)
 
 
+def test_a_recipe_over_a_pipeline_gets_one_error_and_no_schedule_of_its_own_samples():
+    with pytest.raises(UsageError) as refused:
+        resolve(apply_overrides(llm.gpt3_175b.pretrain_recipe(), RL))
+    assert refused.value.keys == ("parallel.pipeline_parallel_size",)
+    decaying = llm.shakespeare_char.pretrain_recipe()
+    assert decaying.schedule.wsd_decay_samples is not None
+    rate = resolve(apply_overrides(decaying, RL)).learning_rate()
+    assert rate.at(0, global_batch_size=32) == rate.peak
+
+
 def test_a_response_takes_half_of_the_sequence_unless_it_is_given(settled):
     assert max_response_tokens(settled(*RL, "data.sequence_length=64").config) == 32
     assert max_response_tokens(settled(*RL, "rl.max_response_tokens=7").config) == 7
