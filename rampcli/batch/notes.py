@@ -32,17 +32,18 @@ def plan_notes(
     return (*_size_notes(ramp, stages), *_end_notes(ramp, stages[-1], length, sequence_length))
 
 
-def accumulation_notes(micro_batches: int) -> list[str]:
+def accumulation_notes(micro_batches: int, *, micro_key: str = MICRO_KEY) -> list[str]:
     """Returns the note that recommends larger micro batches, if a step has many.
 
     Args:
         micro_batches: most micro batches per rank and step.
+        micro_key: setting of their size.
     """
     if micro_batches < MANY_MICRO_BATCHES:
         return []
     return [
         f"{micro_batches} micro batches per step add no throughput, they only amortise the exchange"
-        f" of gradients; a larger {MICRO_KEY} may add some"
+        f" of gradients; a larger {micro_key} may add some"
     ]
 
 

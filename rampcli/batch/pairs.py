@@ -49,12 +49,12 @@ class PairSettings:
         micro, group = self.micro_batch_size, self.generations
         if micro is None or micro % group == 0 or (self.splits_groups and group % micro == 0):
             return
-        nearest = [size for size in nearest_multiples(micro, group) if size]
+        nearest = nearest_multiples(micro, group)
+        if self.splits_groups and micro < group:
+            nearest.insert(0, divisors(group, most=micro)[-1])
         changes = [f"{PAIRS_KEY}={' or '.join(map(str, nearest))}"]
         if not self.splits_groups and group % micro == 0:
             changes.append(f"{SPLIT_KEY}=true")
-        if self.splits_groups and micro < group:
-            changes.append(f"{PAIRS_KEY}={divisors(group, most=micro)[-1]}")
         part = " nor an equal part of one" if self.splits_groups else ""
         raise UsageError(
             f"{PAIRS_KEY}={micro} is {'neither' if part else 'not'} whole groups of"

@@ -54,6 +54,11 @@ def from_step_schedule(text: str, *, sequence_length: int) -> RampSchedule:
     return RampSchedule(thresholds=tuple(thresholds))
 
 
+def counts_samples(text: str) -> bool:
+    """Returns whether the thresholds of a step schedule are in samples, not in tokens."""
+    return _split_unit(text)[0] == "samples"
+
+
 def to_text(thresholds: Sequence[Threshold]) -> str:
     """Returns thresholds as the text of a step schedule in samples."""
     return f"samples: {to_entries(thresholds)}"
@@ -72,12 +77,17 @@ def to_entries(thresholds: Sequence[Threshold], *, per_sample: int = 1) -> str:
     )
 
 
+def _split_unit(text: str) -> tuple[str, str]:
+    """Returns the unit of the thresholds, and the text of the entries."""
+    for unit in ("samples", "tokens"):
+        if text.strip().startswith(f"{unit}:"):
+            return unit, text.strip().removeprefix(f"{unit}:")
+    return "tokens", text
+
+
 def _parse_entries(text: str) -> tuple[str, list[tuple[int, int]]]:
     """Returns the unit of the thresholds, and (threshold, batch size) of each entry."""
-    unit, rest = "tokens", text.strip()
-    for name in ("samples", "tokens"):
-        if rest.startswith(f"{name}:"):
-            unit, rest = name, rest.removeprefix(f"{name}:")
+    unit, rest = _split_unit(text)
     words = rest.replace(",", " ").split()
     if len(words) > MOST_SIZES:
         raise UsageError(

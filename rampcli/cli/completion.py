@@ -123,6 +123,19 @@ def words(incomplete: str) -> list[str]:
     return _up_to_next_dot([f"{name}=" for name in names], incomplete)
 
 
+def rl_words(incomplete: str) -> list[str]:
+    """Returns completions of the words of `rampcli rl`: those without a section, and `words`."""
+    from rampcli.batch.dialects.rl import ALL_PAIRS, BARE_WORDS
+
+    bare = [f"{word}=" for word in BARE_WORDS]
+    all_pairs = f"micro_batch_size={ALL_PAIRS}"
+    return [
+        word
+        for word in (*bare, *([all_pairs] if "=" in incomplete else []))
+        if word.startswith(incomplete) and word != incomplete
+    ] + words(incomplete)
+
+
 def keys(incomplete: str) -> list[str]:
     """Returns completions of the key of a setting, or of a whole override once it contains `=`."""
     from rampcli.config.settings import settings
@@ -143,6 +156,7 @@ def _complete_files(_: str) -> list[str]:
 COMPLETERS: dict[str, Callable[[str], list[str]]] = {
     "factory": recipes,
     "overrides": words,
+    "rl_overrides": rl_words,
     "recipe": recipes,
     "keys": keys,
     "what_if": words,

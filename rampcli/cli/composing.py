@@ -4,36 +4,59 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from rampcli import llm
-from rampcli.batch.dialects.rl import expand_words
+from rampcli.batch.dialects.rl import RL_COMMAND, expand_words
+from rampcli.batch.pairs import GENERATIONS_KEY
 from rampcli.checkpoint.manifest import consumed_samples
 from rampcli.config.compose import apply_overrides
 from rampcli.config.groups import group_names, option_names
-from rampcli.config.layers import COMMAND_LINE
+from rampcli.config.layers import COMMAND_LINE, Stack
 from rampcli.config.resolve import resolve
 from rampcli.config.run_plan import Resolved
 from rampcli.config.words import join_split_lists, parse
-from rampcli.errors import Report
+from rampcli.errors import Report, UsageError
 from rampcli.run_directory import RunDirectory
 
 DEFAULT_RL = "grpo"
 """Option of the group `rl` for recipes without one of their own."""
 
 
-def rl_words(factory: str, words: Sequence[str], *, config_dir: Path | None) -> list[str]:
-    """Returns the words of `rampcli rl` with those that make a recipe's run one of RL.
+def rl_words(factory: str, *, config_dir: Path | None) -> list[str]:
+    """Returns the words that make a recipe's run one of reinforcement learning.
 
     They choose the option of the group `rl` that has the recipe's name, or `rl=grpo`, and another
     run directory than the one of pretraining.
     """
-    recipe, expanded = factory.partition("(")[0].strip(), expand_words(words)
-    given = {word.partition("=")[0] for word in expanded}
-    added = []
-    if "rl" not in given:
-        known = recipe in option_names("rl", config_dir)
-        added.append(f"rl={recipe if known else DEFAULT_RL}")
-    if not {"name", "run_dir"} & given:
-        added.append(f"name={recipe}_rl")
-    return [*added, *expanded]
+    recipe = factory.partition("(")[0].strip()
+    option = recipe if recipe in option_names("rl", config_dir) else DEFAULT_RL
+    return [f"rl={option}", f"name={recipe}_rl"]
+
+
+def compose_rl(factory: str, words: Sequence[str], *, config_dir: Path | None) -> Resolved:
+    """Composes a run of `rampcli rl`, which resumes from its checkpoint.
+
+    Args:
+        factory: as in `compose_words`.
+        words: as in `compose_words`, and the words of MaxText's documentation.
+        config_dir: a folder of further group options.
+
+    Raises:
+        UsageError: all errors together.
+    """
+    report = Report()
+    own_words = rl_words(factory, config_dir=config_dir)
+    stack = _lay_over(
+        factory, expand_words(words), config_dir=config_dir, report=report, own_words=own_words
+    )
+    if stack.entry(GENERATIONS_KEY).value is None:
+        error = UsageError(
+            f"{RL_COMMAND} generates responses, and {GENERATIONS_KEY} is null",
+            keys=(GENERATIONS_KEY,),
+            remedy="rl=grpo num_generations=16, or rampcli pretrain",
+        )
+        stack.name_sources(error)
+        report.errors.append(error)
+        report.close()
+    return _resolve_from_checkpoint(stack, report)
 
 
 def compose_words(
@@ -51,6 +74,19 @@ def compose_words(
         UsageError: all errors together.
     """
     report = Report()
+    stack = _lay_over(factory, words, config_dir=config_dir, report=report)
+    return _resolve_from_checkpoint(stack, report) if resumes else resolve(stack, report=report)
+
+
+def _lay_over(
+    factory: str,
+    words: Sequence[str],
+    *,
+    config_dir: Path | None,
+    report: Report,
+    own_words: Sequence[str] = (),
+) -> Stack:
+    """Returns the layers of a recipe with the words of `rampcli rl`, if any, and those typed."""
     joined = join_split_lists(words, report=report)
     config = None
     with report.noting():
@@ -59,11 +95,16 @@ def compose_words(
         parse(joined, groups=group_names(config_dir), place=COMMAND_LINE, report=report)
         report.close()
     assert config is not None
-    stack = apply_overrides(config, joined, config_dir=config_dir, report=report)
-    if resumes:
-        return resolve(
-            stack,
-            consumed_samples_in=lambda path: consumed_samples(RunDirectory(path)),
-            report=report,
-        )
-    return resolve(stack, report=report)
+    if own_words:
+        config = apply_overrides(
+            config, own_words, config_dir=config_dir, place=RL_COMMAND, report=report
+        ).config()
+    return apply_overrides(config, joined, config_dir=config_dir, report=report)
+
+
+def _resolve_from_checkpoint(stack: Stack, report: Report) -> Resolved:
+    return resolve(
+        stack,
+        consumed_samples_in=lambda path: consumed_samples(RunDirectory(path)),
+        report=report,
+    )

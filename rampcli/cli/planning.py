@@ -11,6 +11,7 @@ from rampcli.batch.dialects import translate_plan
 from rampcli.batch.dialects.rl import PairSource, translate_pairs
 from rampcli.batch.dialects.translation import Translation
 from rampcli.batch.node_policies import NODE_POLICIES
+from rampcli.batch.pairs import GENERATIONS_KEY
 from rampcli.batch.ramp import RAMP_KEY, RampSchedule
 from rampcli.batch.step_schedule import SCHEDULE_KEY, to_text
 from rampcli.batch.throughput import EFFICIENCY_KEY, RESTART_KEY, check_curve
@@ -23,7 +24,7 @@ from rampcli.config.compose import apply_overrides
 from rampcli.config.groups import group_names
 from rampcli.config.layers import Precedence, sources_named, stack_of
 from rampcli.config.resolve import resolve
-from rampcli.config.rl_checks import max_response_tokens
+from rampcli.config.rl_checks import is_rl, max_response_tokens
 from rampcli.config.run_plan import Resolved
 from rampcli.config.words import drop_launcher_section, read_values
 from rampcli.errors import Report, UsageError, UsageErrors
@@ -185,7 +186,6 @@ def _translations(resolved: Resolved) -> dict[str, Translation]:
         return translate_pairs(
             PairSource(
                 batch=batch,
-                takes_all=config.rl.micro_batch_size is None,
                 num_stages=resolved.plan.number_of_stages,
                 temperature=config.rl.temperature,
                 max_response_tokens=max_response_tokens(config),
@@ -209,7 +209,8 @@ def seesaw(resolved: Resolved, factor: float) -> tuple[Resolved, list[str]]:
         factor: growth of the batch from one stair to the next; above 1.
 
     Raises:
-        UsageError: the batch is scheduled already, the run has no end, or the batch does not grow.
+        UsageError: the batch is scheduled already, the run has no end, or the batch does not grow;
+            or this is a run of reinforcement learning.
     """
     with sources_named(resolved.config):
         _check_seesaw(resolved, factor)
@@ -279,6 +280,12 @@ def _seesaw_words(stairs: RampSchedule, plan: TrainingPlan, *, warmup_samples: i
 
 def _check_seesaw(resolved: Resolved, factor: float) -> None:
     plan, config = resolved.plan, resolved.config
+    if is_rl(config):
+        raise UsageError(
+            "--seesaw is derived for pretraining, and this is a run of reinforcement learning",
+            keys=(GENERATIONS_KEY,),
+            remedy=f"{RAMP_KEY}=[8,8,1000], a ramp of prompts",
+        )
     if not 1 < factor < float("inf"):
         raise UsageError(
             f"--seesaw-factor {factor:g} does not let the batch grow", remedy="--seesaw-factor 2"

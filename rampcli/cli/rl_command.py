@@ -12,7 +12,7 @@ from rampcli.errors import UsageError, visible
 
 def rl(
     factory: Factory,
-    overrides: Overrides = None,
+    rl_overrides: Overrides = None,
     config_dir: ConfigDir = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Check and print the plan without starting the run.")
@@ -37,15 +37,14 @@ def rl(
     """Train a recipe by reinforcement learning. Run the same command again to resume.
 
     Each step generates several responses to each of its prompts, scores them with a reward, and
-    trains on them (GRPO). batch_size, num_generations and micro_batch_size (-1: all) are accepted
-    as MaxText has them.
+    trains on them (GRPO). batch_size (prompts), num_generations and micro_batch_size (pairs of
+    prompt and response per rank; -1: all) are accepted as MaxText's documentation names them.
     """
-    from rampcli.cli.composing import compose_words, rl_words
+    from rampcli.cli.composing import compose_rl
 
-    words = rl_words(factory, overrides or [], config_dir=config_dir)
-    resolved = compose_words(factory, words, config_dir=config_dir, resumes=True)
-    if as_json and not (dry_run or show_dialects):
+    if as_json and (cfg or not (dry_run or show_dialects)):
         raise UsageError("--json prints a plan", remedy="--dry-run --json")
+    resolved = compose_rl(factory, rl_overrides or [], config_dir=config_dir)
     if cfg:
         from rampcli.report.explain import with_provenance
 
@@ -67,6 +66,9 @@ def rl(
 
         gc.enable()
         outcome = train(
-            resolved, one_stage=one_stage, command=["rampcli", *sys.argv[1:]], overrides=words
+            resolved,
+            one_stage=one_stage,
+            command=["rampcli", *sys.argv[1:]],
+            overrides=rl_overrides or [],
         )
         raise typer.Exit(outcome.exit_code)

@@ -47,6 +47,7 @@ def tune(
     Takes real steps with each size in processes of their own, and times them.
     """
     from rampcli.cli.composing import compose_words
+    from rampcli.config.layers import sources_named
     from rampcli.config.rl_checks import is_rl
 
     others = {"--exhaustive": exhaustive, "--fresh": fresh, "--estimate": estimate, "--plot": plot}
@@ -58,11 +59,12 @@ def tune(
             )
     resolved = compose_words(factory, overrides or [], config_dir=config_dir)
     if is_rl(resolved.config):
-        raise UsageError(
-            "tune measures steps of pretraining, and this is a run of reinforcement learning",
-            keys=("rl.generations_per_prompt",),
-            remedy="rl=none",
-        )
+        with sources_named(resolved.config):
+            raise UsageError(
+                "tune measures steps of pretraining, and this is a run of reinforcement learning",
+                keys=("rl.generations_per_prompt",),
+                remedy="rl=none",
+            )
     from rampcli.tune.trial import Effort
 
     if estimate:

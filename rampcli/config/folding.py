@@ -7,7 +7,7 @@ from rampcli.batch.dialects import maxtext_mesh
 from rampcli.batch.dialects.maxtext import ACCUMULATION, ENABLE, SUGGESTED, WORDS, translate
 from rampcli.batch.dialects.spellings import Given, fold_spellings
 from rampcli.batch.micro_batch import LARGEST, STAGE_MICRO_KEY
-from rampcli.batch.pairs import GENERATIONS_KEY, PROMPTS_KEY
+from rampcli.batch.pairs import GENERATIONS_KEY, PAIRS_KEY, PROMPTS_KEY
 from rampcli.batch.per_device import PER_DEVICE
 from rampcli.batch.plan import (
     ACCUMULATE_KEY,
@@ -43,6 +43,7 @@ def fold(stack: Stack) -> tuple[Stack, tuple[str, ...]]:
         key: Given(value=value, layer=folding.precedence[key])
         for key, value in folding.values.items()
     }
+    _check_words_of_pretraining(folding)
     for key, word in fold_spellings(given).items():
         _check_rl_word(word, folding)
         folding.decide(key, word, folding.values[word])
@@ -64,6 +65,18 @@ def fold(stack: Stack) -> tuple[Stack, tuple[str, ...]]:
     ):  # the last size of the schedule is the batch
         folding.decide(GLOBAL_KEY, SCHEDULE_KEY, None)
     return folding.folded(clear_spellings=True), notes
+
+
+def _check_words_of_pretraining(folding: "_Folding") -> None:
+    """Checks that MaxText's words for batches of samples are used in pretraining only."""
+    given = [word for word in (*WORDS, ACCUMULATION) if folding.values[word] is not None]
+    if given and folding.values[GENERATIONS_KEY] is not None:
+        raise UsageError(
+            f"{given[0]}={shown(folding.values[given[0]])} is a word of pretraining, and"
+            " reinforcement learning counts prompts and pairs",
+            keys=given,
+            remedy=f"{PROMPTS_KEY}, {PAIRS_KEY} or {RAMP_KEY} instead",
+        )
 
 
 def _check_rl_word(word: str, folding: "_Folding") -> None:

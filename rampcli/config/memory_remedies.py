@@ -61,7 +61,7 @@ def _choices(resolved: Resolved) -> list[list[Change]]:
 
 def _smaller_micro_batches(resolved: Resolved) -> list[Change]:
     """Returns smaller micro batches, the largest first, with what keeps the batch as it is."""
-    largest = max(stage.micro_batch_size for stage in resolved.plan.stages)
+    largest = max(resolved.passes(stage)[0] for stage in resolved.plan.stages)
     smaller = reversed(divisors(largest, most=largest - 1))
     return [micro_batch_settings(resolved, size) for size in smaller]
 

@@ -26,12 +26,9 @@ def out_of_memory(resolved: Resolved, *, consumed_samples: int, reason: str) -> 
     from rampcli.config.memory_remedies import changes_that_fit
 
     config, stage = resolved.config, resolved.plan.stage_at(consumed_samples)
-    pairs, checkpointing = resolved.pairs(stage), config.trainer.activation_checkpointing
-    key, micro = (
-        (MICRO_KEY, stage.micro_batch_size)
-        if pairs is None
-        else (PAIRS_KEY, pairs.micro_batch_size)
-    )
+    micro, _ = resolved.passes(stage)
+    key = MICRO_KEY if resolved.pairs(stage) is None else PAIRS_KEY
+    checkpointing = config.trainer.activation_checkpointing
     needed = stage_memory(resolved, stage).peak_bytes
     memory_bytes = device_memory_bytes(config)
     # Memory ran out, so whatever the estimate says, as much is too much.

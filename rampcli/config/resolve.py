@@ -7,6 +7,7 @@ from pathlib import Path
 
 from rampcli.batch.dialects.maxtext import WORDS
 from rampcli.batch.dialects.maxtext_mesh import AXES
+from rampcli.batch.pairs import GENERATIONS_KEY
 from rampcli.config.checks import CHECKS_OF_WORDS, check_ranges
 from rampcli.config.folding import fold
 from rampcli.config.layers import PYTHON, Precedence, Stack, edited_stack
@@ -47,8 +48,10 @@ def resolve(
     settled = (folded or stack).config()
     _check(settled, report)
     resolved = None
-    # If MaxText's words did not fold, the batch is unknown and there is nothing to plan.
-    if folded is not None or all(stack.entry(word).value is None for word in (*WORDS, *AXES)):
+    # If MaxText's words did not fold, the batch is unknown and there is nothing to plan. Without a
+    # valid number of generations, it is unknown what a batch holds.
+    folds = folded is not None or all(stack.entry(word).value is None for word in (*WORDS, *AXES))
+    if folds and not any(GENERATIONS_KEY in error.keys[:1] for error in report.errors):
         with _new_errors(report, settled.stack):
             names_wrong = any({"name", "run_dir"} & set(error.keys) for error in report.errors)
             consumed_samples = 0 if names_wrong else consumed_samples_in(run_dir_of(settled))

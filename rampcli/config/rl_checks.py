@@ -5,6 +5,8 @@ from typing import Any
 
 from rampcli.batch.pairs import GENERATIONS_KEY, PAIRS_KEY
 from rampcli.batch.plan import ACCUMULATE_KEY, MICRO_KEY
+from rampcli.batch.step_schedule import SCHEDULE_KEY, counts_samples
+from rampcli.batch.throughput import EFFICIENCY_KEY
 from rampcli.config.layers import Precedence, stack_of
 from rampcli.config.rewards import KEY, UserFunction, parse_reward_name
 from rampcli.config.schema import Config
@@ -38,7 +40,7 @@ def check_unused(config: Config) -> None:
     if changed:
         raise UsageError(
             f"{changed[0]} does not apply: {GENERATIONS_KEY} is null, so nothing is generated",
-            keys=tuple(changed),
+            keys=(*changed, GENERATIONS_KEY),
             remedy="rampcli rl, or rl=grpo",
         )
 
@@ -53,11 +55,43 @@ def check_counted_in_pairs(config: Config) -> None:
     }
     given = [key for key, value in others.items() if value is not None]
     if given:
+        nothing = " ".join(f"{key}=null" for key in given)
         raise UsageError(
             f"{given[0]}={shown(others[given[0]])} does not apply to reinforcement learning,"
             f" whose micro batches are counted in pairs: {PAIRS_KEY}",
-            keys=(*given, PAIRS_KEY),
-            remedy=f"{given[0]}=null",
+            keys=given,
+            remedy=f"{nothing}, and {PAIRS_KEY} instead",
+        )
+
+
+def check_counted_in_prompts(config: Config) -> None:
+    """Checks that neither the length of a run nor its ramp counts tokens, whose number is open."""
+    schedule = config.model.step_batch_size_schedule
+    if not is_rl(config):
+        return
+    if config.trainer.max_tokens is not None:
+        raise UsageError(
+            f"trainer.max_tokens={config.trainer.max_tokens} does not apply to reinforcement"
+            " learning, which counts prompts",
+            keys=("trainer.max_tokens",),
+            remedy="trainer.max_tokens=null, and trainer.max_steps or trainer.max_samples instead",
+        )
+    if schedule is not None and not counts_samples(schedule):
+        raise UsageError(
+            f"{SCHEDULE_KEY}={schedule} counts tokens, and reinforcement learning counts prompts",
+            keys=(SCHEDULE_KEY,),
+            remedy=f"{SCHEDULE_KEY}='samples: 0:32 10K:64'",
+        )
+
+
+def check_throughput(config: Config) -> None:
+    """Checks that no throughput of pretraining times a run of reinforcement learning."""
+    if is_rl(config) and config.rampup.efficiency is not None:
+        raise UsageError(
+            f"{EFFICIENCY_KEY} is a throughput of pretraining and says nothing about reinforcement"
+            " learning",
+            keys=(EFFICIENCY_KEY,),
+            remedy=f"{EFFICIENCY_KEY}=null",
         )
 
 
@@ -72,11 +106,15 @@ def check_prompts(config: Config) -> None:
             remedy="data=pairs data.path=PROMPTS.jsonl, or data=pairs data.task=sort",
         )
     longest, length = max_response_tokens(config), config.data.sequence_length
-    if longest >= length:
+    if not 0 < longest < length:
+        changes = [f"{RESPONSE_KEY}={length // 2}"] if length > 1 else []
+        changes.append(f"{SEQUENCE_KEY}={max(2, 2 * longest)}")
         raise UsageError(
-            f"{RESPONSE_KEY}={longest} leaves no room for prompts in {SEQUENCE_KEY}={length}",
+            f"{RESPONSE_KEY}={longest} leaves no room for prompts in {SEQUENCE_KEY}={length}"
+            if longest
+            else f"{SEQUENCE_KEY}={length} leaves no room for a prompt and a response",
             keys=(RESPONSE_KEY, SEQUENCE_KEY),
-            remedy=f"{RESPONSE_KEY}={max(1, length // 2)}, or {SEQUENCE_KEY}={2 * longest}",
+            remedy=", or ".join(changes),
         )
 
 
@@ -171,6 +209,8 @@ def check_reference(config: Config) -> None:
 RL_CHECKS: tuple[Callable[[Config], Any], ...] = (
     check_unused,
     check_counted_in_pairs,
+    check_counted_in_prompts,
+    check_throughput,
     check_prompts,
     check_model_is_whole,
     check_rollout_ranks,

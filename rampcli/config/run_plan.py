@@ -73,6 +73,16 @@ class Resolved:
         )
         return PairBatch.of(batch, settings)
 
+    def passes(self, stage: StagePlan) -> tuple[int, int]:
+        """Returns the micro batch of a stage, and the micro batches per rank and update.
+
+        Micro batches are in samples, or in pairs in reinforcement learning.
+        """
+        pairs = self.pairs(stage)
+        if pairs is None:
+            return stage.micro_batch_size, stage.accumulate_grad_batches
+        return pairs.micro_batch_size, pairs.accumulation
+
     def loading(self, stage: StagePlan) -> tuple[LoadedBatch, int] | None:
         """Returns the batch that a step loads and the number of hosts that read it.
 
@@ -235,13 +245,15 @@ def _plan_samples(
 def _parallel_sizes(config: Config) -> ParallelSizes:
     parallel = config.parallel
     ranks, parts = parallel.pipeline_parallel_size, parallel.num_pipeline_microbatches
+    # `rl_checks` refuses pipelines, so their micro batches need no further error.
+    splits_batch = ranks > 1 and pair_settings(config) is None
     return ParallelSizes(
         tensor=parallel.tensor_parallel_size,
         pipeline=ranks,
         context=parallel.context_parallel_size,
-        virtual_pipeline=parallel.virtual_pipeline_parallel_size if ranks > 1 else 1,
+        virtual_pipeline=parallel.virtual_pipeline_parallel_size if splits_batch else 1,
         # Parts that do not fill the pipeline are refused below, by `check_pipeline`.
-        pipeline_microbatches=parts if parts and ranks > 1 and parts % ranks == 0 else 1,
+        pipeline_microbatches=parts if parts and splits_batch and parts % ranks == 0 else 1,
     )
 
 
@@ -260,8 +272,8 @@ def throughput_of(config: Config) -> Throughput | None:
             has_bubble=False,
             basis=f"{throughput.samples_per_s_per_gpu:g} samples/s per GPU, as declared",
         )
-    if throughput.mfu is None or peak is None:
-        return None
+    if throughput.mfu is None or peak is None or pair_settings(config) is not None:
+        return None  # FLOPs say nothing about the time that generating takes.
     flops = flops_per_token(config.model, sequence_length=sequence_length)
     return Throughput.constant(
         throughput.mfu * peak * 1e12 / flops,

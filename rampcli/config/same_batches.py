@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from rampcli.batch.dialects.maxtext import ACCUMULATION
-from rampcli.batch.pairs import PAIRS_KEY
+from rampcli.batch.pairs import PAIRS_KEY, SPLIT_KEY
 from rampcli.batch.per_device import PER_DEVICE
 from rampcli.batch.plan import ACCUMULATE_KEY, GLOBAL_KEY, MICRO_KEY
 from rampcli.config.layers import is_spelling, stack_of
@@ -17,11 +17,11 @@ def micro_batch_settings(resolved: Resolved, size: int) -> dict[str, Any]:
 
     Args:
         resolved: the run.
-        size: samples per micro batch; prompts in reinforcement learning.
+        size: samples per micro batch; pairs in reinforcement learning.
     """
     config, values = resolved.config, {MICRO_KEY: size}
-    if config.rl.generations_per_prompt is not None:
-        return {PAIRS_KEY: size * config.rl.generations_per_prompt}
+    if (generations := config.rl.generations_per_prompt) is not None:
+        return {PAIRS_KEY: size} | ({SPLIT_KEY: True} if size % generations else {})
     if size == resolved.plan.micro_batch.size:
         return values
     accumulates = config.trainer.accumulate_grad_batches is not None

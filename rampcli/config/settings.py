@@ -13,8 +13,9 @@ from typing import Any, Literal, Union, get_args, get_origin
 from rampcli.batch.dialects.maxtext import WORDS
 from rampcli.batch.dialects.maxtext_mesh import AXES
 from rampcli.batch.dialects.meanings import DERIVED
-from rampcli.batch.dialects.rl import IN_PRETRAINING
+from rampcli.batch.dialects.rl import IN_OTHER_UNITS, IN_PRETRAINING
 from rampcli.batch.dialects.spellings import SPELLINGS
+from rampcli.batch.pairs import PAIRS_KEY
 from rampcli.config.schema import Config
 from rampcli.errors import UsageError
 
@@ -34,6 +35,11 @@ KNOWN_ELSEWHERE = {
     "steps": "trainer.max_steps",
     "train_iters": "trainer.max_steps",
     "train_samples": "trainer.max_samples",
+    "num_generations": "rl.generations_per_prompt",
+    "batchsize": "model.global_batch_size",
+    "ppo_mini_batch_size": "rl.updates_per_rollout",
+    "max_completion_length": "rl.max_response_tokens",
+    "max_response_length": "rl.max_response_tokens",
 }
 """Our keys for other systems' keys that are not accepted, by their last part."""
 EXAMPLES = {
@@ -224,7 +230,13 @@ def unknown_key(key: str, groups: Mapping[str, Any] | None = None) -> UsageError
         return UsageError(
             f"{key} is a word of `rampcli rl`",
             keys=(key,),
-            remedy=f"here {IN_PRETRAINING[key]}, or rampcli rl",
+            remedy=IN_PRETRAINING[key],
+        )
+    if key in IN_OTHER_UNITS:
+        return UsageError(
+            f"{key} counts {IN_OTHER_UNITS[key]}, and {PAIRS_KEY} counts pairs per rank",
+            keys=(key,),
+            remedy=PAIRS_KEY,
         )
     near_groups = [
         f"{group}=OPTION" for group in difflib.get_close_matches(key, groups or (), n=1, cutoff=0.6)
@@ -247,4 +259,5 @@ def nearest_keys(key: str) -> list[str]:
         for name in difflib.get_close_matches(key.rpartition(".")[2], names, n=2, cutoff=0.75)
         for known in names[name]
     ]
-    return list(dict.fromkeys(whole + by_name))[:3]
+    beginning = [known for known in settings() if "." in key and known.startswith(key)]
+    return list(dict.fromkeys(whole + by_name or beginning))[:3]

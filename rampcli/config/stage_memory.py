@@ -17,12 +17,12 @@ CHECKPOINTING_KEY = "trainer.activation_checkpointing"
 
 def stage_memory(resolved: Resolved, stage: StagePlan) -> MemoryEstimate:
     """Returns the estimate of a stage's fullest rank."""
-    pairs = resolved.pairs(stage)
+    micro, accumulation = resolved.passes(stage)
     return estimate_memory(
         resolved.config,
         data_parallel_size=stage.data_parallel_size,
-        micro_batch_size=stage.micro_batch_size if pairs is None else pairs.micro_batch_size,
-        accumulate_grad_batches=stage.accumulate_grad_batches,
+        micro_batch_size=micro,
+        accumulate_grad_batches=accumulation,
     )
 
 

@@ -9,10 +9,13 @@ from rich.table import Table
 from rampcli.batch.loading import reader_of_each_host
 from rampcli.batch.node_policies import NODE_POLICIES, POLICY_KEY
 from rampcli.batch.notes import accumulation_notes
+from rampcli.batch.pairs import PAIRS_KEY
+from rampcli.batch.plan import MICRO_KEY
 from rampcli.batch.quantities import as_written, shorten
 from rampcli.batch.throughput import RESTART_KEY
 from rampcli.batch.training_plan import StagePlan, TrainingPlan
 from rampcli.config.layers import DEFAULT, stack_of
+from rampcli.config.rl_checks import is_rl
 from rampcli.config.run_plan import Resolved
 from rampcli.config.stage_memory import fullest_stage
 from rampcli.errors import UsageError
@@ -97,9 +100,8 @@ def _shown_stages(plan: TrainingPlan) -> list[StagePlan | None]:
 def _columns(resolved: Resolved) -> list[Column]:
     """Returns all columns in order; the last one holds the bars."""
     largest = max(stage.global_batch_size for stage in resolved.plan.stages)
-    is_rl = resolved.pairs(resolved.plan.stages[0]) is not None
     return [
-        *(_pair_columns(resolved) if is_rl else _batch_columns(resolved.plan)),
+        *(_pair_columns(resolved) if is_rl(resolved.config) else _batch_columns(resolved.plan)),
         *_pipeline_columns(resolved.plan),
         *_loading_columns(resolved),
         *_time_columns(resolved.plan),
@@ -288,9 +290,11 @@ def plan_summary(resolved: Resolved) -> list[str]:
         lines.append(
             f"note: no throughput is known, so {POLICY_KEY}={policy.name} does not weigh restarts"
         )
-    most = max(stage.accumulate_grad_batches for stage in plan.stages)
+    most = max(resolved.passes(stage)[1] for stage in plan.stages)
+    micro_key = PAIRS_KEY if is_rl(config) else MICRO_KEY
     # In a pipeline, more micro batches make the bubble smaller, too.
-    advice = accumulation_notes(most) if plan.fleet.parallel.pipeline == 1 else []
+    is_piped = plan.fleet.parallel.pipeline > 1
+    advice = [] if is_piped else accumulation_notes(most, micro_key=micro_key)
     return lines + [
         f"note: {note}" for note in (*plan.notes, *resolved.notes, *advice, *memory_notes(resolved))
     ]
@@ -370,7 +374,8 @@ def comparison_table(variants: Sequence[tuple[str, Resolved | UsageError]]) -> T
 def _compared(plans: Sequence[Resolved]) -> dict[str, Callable[[Resolved], str]]:
     """Returns the columns of a comparison by name.
 
-    They include the micro batch if it differs, and the bubble if there is a pipeline.
+    They include the micro batch if it differs, the bubble if there is a pipeline, and the pairs of
+    reinforcement learning.
     """
 
     def last(resolved: Resolved) -> StagePlan:
@@ -380,8 +385,9 @@ def _compared(plans: Sequence[Resolved]) -> dict[str, Callable[[Resolved], str]]
         "nodes": lambda one: _list_nodes([stage.num_nodes for stage in one.plan.stages]),
         "GPUs": lambda one: str(one.plan.largest_world_size),
         "batch": lambda one: str(last(one).global_batch_size),
-        "micro": lambda one: str(last(one).micro_batch_size),
-        "accum": lambda one: str(last(one).accumulate_grad_batches),
+        "pairs": lambda one: str(getattr(one.pairs(last(one)), "pairs", "-")),
+        "micro": lambda one: str(one.passes(last(one))[0]),
+        "accum": lambda one: str(one.passes(last(one))[1]),
         "bubble": lambda one: f"{one.plan.bubble(last(one)):.1%}",
         "memory": lambda one: memory_cell(one, fullest_stage(one)),
         "samples": lambda one: plan_totals(one.plan).samples,
@@ -392,6 +398,7 @@ def _compared(plans: Sequence[Resolved]) -> dict[str, Callable[[Resolved], str]]
     }
     if len({columns["micro"](one) for one in plans}) < 2:
         del columns["micro"]
+    del columns["tokens" if any(is_rl(one.config) for one in plans) else "pairs"]
     if all(one.plan.fleet.parallel.pipeline == 1 for one in plans):
         del columns["bubble"]
     return columns

@@ -4,6 +4,8 @@ import struct
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from tests.prompts import PROMPT_WORDS
+
 LONG_INTEGER = "9" * 5000
 TOKENIZER = (
     '{"version": "1.0", "added_tokens": [], "model": {"type": "WordLevel", "unk_token": "0",'
@@ -37,6 +39,12 @@ def plan(*words: str, factory: str = "llama3_8b") -> tuple[str, ...]:
 
 def gpt3(*words: str) -> tuple[str, ...]:
     return plan(*words, factory="gpt3_5b")
+
+
+def rl(*words: str) -> tuple[str, ...]:
+    typed = {word.partition("=")[0] for word in words}
+    prompts = (word for word in PROMPT_WORDS if word.partition("=")[0] not in typed)
+    return ("rl", "--factory", "llama3_tiny", *prompts, *words, "--dry-run")
 
 
 def schedule(text: str, *words: str) -> tuple[str, ...]:
@@ -1896,6 +1904,198 @@ LAUNCHES = (
         ("which is not NAME=VALUE",),
     ),
 )
+REINFORCEMENT = (
+    BadInput(
+        "pairs that do not divide into micro batches and ranks",
+        rl("batch_size=6", "num_generations=4", "micro_batch_size=8"),
+        (
+            "rl.prompts_per_step=6 x rl.generations_per_prompt=4 = 24 pairs do not divide into"
+            " rl.micro_batch_size=8 x 2 data-parallel ranks = 16",
+            "rl.prompts_per_step=6 (command line)",
+            "rl.prompts_per_step=4 or 8, or rl.micro_batch_size=4",
+        ),
+    ),
+    BadInput(
+        "pairs that do not divide into updates",
+        rl("batch_size=6", "num_generations=4", "rl.updates_per_rollout=2"),
+        (
+            "do not divide into rl.updates_per_rollout=2 x groups of 4 x 2 data-parallel ranks"
+            " = 16",
+            "rl.prompts_per_step=4 or 8",
+        ),
+    ),
+    BadInput(
+        "a ramp of prompts that does not divide",
+        rl(
+            "batch_size=24",
+            "num_generations=4",
+            "micro_batch_size=8",
+            "rl.updates_per_rollout=2",
+            "model.rampup_batch_size=[4,4,1000]",
+            "rampup.node_policy=fixed",
+        ),
+        (
+            "stages 0 (batch size 4), 2 (batch size 12) of the ramp do not"
+            " divide into 2 prompts per micro batch x 2 updates x 2 data-parallel ranks = 8",
+            "rl.micro_batch_size=4",
+        ),
+    ),
+    BadInput(
+        "a micro batch that is not whole groups",
+        rl("num_generations=4", "micro_batch_size=6"),
+        (
+            "rl.micro_batch_size=6 is not whole groups of rl.generations_per_prompt=4",
+            "rl.micro_batch_size=4 or 8",
+        ),
+    ),
+    BadInput(
+        "a micro batch that is a part of a group",
+        rl("num_generations=4", "micro_batch_size=2"),
+        ("is not whole groups", "rl.micro_batch_size=4, or rl.split_groups=true"),
+    ),
+    BadInput(
+        "a micro batch that is an unequal part of a group",
+        rl("num_generations=4", "micro_batch_size=3", "rl.split_groups=true"),
+        ("is neither whole groups of", "rl.micro_batch_size=2 or 4"),
+    ),
+    BadInput(
+        "a single response to each prompt",
+        rl("num_generations=1"),
+        ("rl.generations_per_prompt=1 is below 2", "rl.generations_per_prompt=2 or more"),
+    ),
+    BadInput(
+        "no responses under rampcli rl",
+        rl("num_generations=null"),
+        (
+            "rampcli rl generates responses, and rl.generations_per_prompt is null",
+            "or rampcli pretrain",
+        ),
+    ),
+    BadInput(
+        "batch_size outside rampcli rl",
+        plan("batch_size=8"),
+        ("batch_size is a word of `rampcli rl`", "model.global_batch_size, or rampcli rl"),
+    ),
+    BadInput(
+        "micro_batch_size outside rampcli rl",
+        plan("micro_batch_size=4"),
+        ("micro_batch_size is a word of `rampcli rl`", "data.micro_batch_size, or rampcli rl"),
+    ),
+    BadInput(
+        "num_generations outside rampcli rl",
+        plan("num_generations=4"),
+        ("num_generations is a word of `rampcli rl`", "try:    rampcli rl"),
+    ),
+    BadInput(
+        "a setting of reinforcement learning without it",
+        plan("rl.temperature=0.5"),
+        ("rl.temperature does not apply", "rampcli rl, or rl=grpo"),
+    ),
+    BadInput(
+        "prompts per step without reinforcement learning",
+        plan("rl.prompts_per_step=8"),
+        ("rl.prompts_per_step=8 does not apply", "model.global_batch_size, or rampcli rl"),
+    ),
+    BadInput(
+        "a run of reinforcement learning under pretrain",
+        ("pretrain", "--factory", "llama3_tiny", "rl=grpo", *PROMPT_WORDS, "--dry-run"),
+        ("this is a run of reinforcement learning", "rampcli rl, or rl=none"),
+    ),
+    BadInput(
+        "a run of reinforcement learning under tune",
+        ("tune", "--factory", "llama3_tiny", "rl=grpo", *PROMPT_WORDS),
+        ("tune measures steps of pretraining", "rl=none"),
+    ),
+    BadInput(
+        "a micro batch of samples",
+        rl("data.micro_batch_size=4"),
+        (
+            "data.micro_batch_size=4 does not apply to reinforcement learning",
+            "data.micro_batch_size=null, and rl.micro_batch_size instead",
+        ),
+    ),
+    BadInput(
+        "a number of micro batches",
+        rl("trainer.accumulate_grad_batches=4"),
+        ("trainer.accumulate_grad_batches=4 does not apply to reinforcement learning",),
+    ),
+    BadInput(
+        "MaxText's batch of pretraining",
+        rl("per_device_batch_size=4"),
+        ("is a word of pretraining", "rl.prompts_per_step, rl.micro_batch_size or"),
+    ),
+    BadInput(
+        "MaxText's micro batch of prompts",
+        rl("train_micro_batch_size=4"),
+        ("train_micro_batch_size counts prompts of all devices", "try:    rl.micro_batch_size"),
+    ),
+    BadInput(
+        "a mistyped setting of reinforcement learning",
+        rl("rl.generations=4"),
+        ("there is no setting rl.generations", "rl.generations_per_prompt"),
+    ),
+    BadInput(
+        "a length in tokens",
+        rl("trainer.max_steps=null", "trainer.max_tokens=1M"),
+        ("trainer.max_tokens=1000000 does not apply", "trainer.max_samples instead"),
+    ),
+    BadInput(
+        "a step schedule in tokens",
+        rl("model.step_batch_size_schedule='0:8 10K:16'"),
+        ("counts tokens", "model.step_batch_size_schedule='samples: 0:32 10K:64'"),
+    ),
+    BadInput(
+        "a throughput of pretraining",
+        rl("rampup.efficiency='1:9000'"),
+        ("rampup.efficiency is a throughput of pretraining", "rampup.efficiency=null"),
+    ),
+    BadInput(
+        "a corpus without prompts",
+        rl("data.source=stdlib", "data.task=null", "data.document_mask=false"),
+        ("data.source=stdlib has no prompts", "data=pairs"),
+    ),
+    BadInput(
+        "no room for a prompt",
+        rl("rl.max_response_tokens=128"),
+        (
+            "rl.max_response_tokens=128 leaves no room for prompts in data.sequence_length=128",
+            "rl.max_response_tokens=64, or data.sequence_length=256",
+        ),
+    ),
+    BadInput(
+        "no room for a response",
+        rl("data.sequence_length=1"),
+        ("leaves no room for a prompt and a response", "data.sequence_length=2"),
+    ),
+    BadInput(
+        "layers over pipeline ranks",
+        rl("parallel.pipeline_parallel_size=2"),
+        (
+            "parallel.pipeline_parallel_size=2 does not apply to reinforcement learning",
+            "parallel.pipeline_parallel_size=1",
+        ),
+    ),
+    BadInput(
+        "sequences over context-parallel ranks",
+        rl("parallel.context_parallel_size=2"),
+        ("parallel.context_parallel_size=2 does not apply to reinforcement learning",),
+    ),
+    BadInput(
+        "a KL divergence from weights that are not given",
+        rl("rl.kl_weight=0.1"),
+        ("rl.kl_weight=0.1 needs the starting weights", "model.init_from=RUN_DIR"),
+    ),
+    BadInput(
+        "--json without a plan",
+        ("rl", "--factory", "llama3_tiny", "--json"),
+        ("--json prints a plan", "--dry-run --json"),
+    ),
+    BadInput(
+        "--seesaw for reinforcement learning",
+        ("plan", "--factory", "llama3_tiny", "rl=grpo", *PROMPT_WORDS, "--seesaw"),
+        ("--seesaw is derived for pretraining", "a ramp of prompts"),
+    ),
+)
 SECTIONS: dict[str, tuple[BadInput, ...]] = {
     "Wrong type": TYPES,
     "Wrong number of values": LENGTHS,
@@ -1913,6 +2113,7 @@ SECTIONS: dict[str, tuple[BadInput, ...]] = {
     "MaxText's settings": MAXTEXT,
     "Parallel splits": SPLITS,
     "Batch arithmetic": ARITHMETIC,
+    "Reinforcement learning": REINFORCEMENT,
     "Names, shapes and learning rates": SHAPES,
     "Commands": COMMANDS,
     "Data": DATA,

@@ -56,8 +56,8 @@ def examples_of(page):
 
 
 def runs_here(example):
-    options = {"--dry-run", "--cfg", "--estimate"} & {*example.words}
-    trains = {"pretrain", "tune"} & {*example.words} and not options
+    options = {"--dry-run", "--cfg", "--estimate", "--dialects"} & {*example.words}
+    trains = {"pretrain", "rl", "tune"} & {*example.words} and not options
     elsewhere = any(
         re.search(r"[A-Z]{4,}|\.\.\.|^(runs/|name=|completion|import|data$)", word)
         for word in example.words

@@ -1,7 +1,9 @@
 import copy
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
+import yaml
 from hydra import compose as hydra_compose
 from hydra import initialize_config_dir
 from omegaconf import OmegaConf
@@ -283,6 +285,27 @@ def test_a_group_that_is_chosen_later_overrides_what_was_chosen_before(option):
         config_dir=mine,
     ).config()
     assert (config.trainer.num_nodes, config.trainer.devices) == (3, 4)
+
+
+def test_files_override_each_other_in_the_order_of_the_root_and_not_of_the_words(option):
+    root = yaml.safe_load((bundled("conf") / "config.yaml").read_text(encoding="utf-8"))
+    groups = [group for entry in root["defaults"] if isinstance(entry, dict) for group in entry]
+    groups = [group for group in groups if not group.startswith("override ")]
+    sizes = (
+        "num_layers",
+        "hidden_size",
+        "ffn_hidden_size",
+        "head_size",
+        "vocab_size",
+        "num_query_groups",
+    )
+    own = {key: dict.fromkeys(pair) for key, pair in zip(sizes, pairwise(groups), strict=True)}
+    for number, group in enumerate(groups):
+        model = {key: number for key, pair in own.items() if group in pair}
+        mine = option(f"{group}/mine", f"# @package _global_\n{yaml.safe_dump({'model': model})}")
+    words = [f"{group}=mine" for group in reversed(groups)]
+    values = apply_overrides(compose(), words, config_dir=mine).values()
+    assert [values[f"model.{key}"] for key in sizes] == list(range(1, len(groups)))
 
 
 def test_all_errors_of_a_recipe_are_reported_at_once():

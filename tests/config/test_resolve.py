@@ -6,6 +6,7 @@ from hypothesis import example, given
 from hypothesis import settings as run
 from hypothesis import strategies as st
 
+from prompts import PROMPTS
 from rampcli.batch.dialects.spellings import SPELLINGS
 from rampcli.config.compose import apply_overrides
 from rampcli.config.layers import sources_named
@@ -83,9 +84,7 @@ SPELT = {
         "model.global_batch_size": 24,
         "rl.generations_per_prompt": 4,
         "data.micro_batch_size": None,
-        "data.source": "pairs",
-        "data.task": "sort",
-        "data.document_mask": True,
+        **PROMPTS,
     },
 }
 """By spelling, its canonical key with a value, and the other settings that it needs."""

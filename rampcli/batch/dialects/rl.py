@@ -5,23 +5,29 @@ from dataclasses import dataclass
 
 from rampcli.batch.dialects.translation import Translation, to_assignments
 from rampcli.batch.pairs import GENERATIONS_KEY, PAIRS_KEY, PROMPTS_KEY, PairBatch
-from rampcli.batch.plan import GLOBAL_KEY
+from rampcli.batch.plan import GLOBAL_KEY, MICRO_KEY
 
 SPELLINGS: dict[str, str] = {PROMPTS_KEY: GLOBAL_KEY}
+RL_COMMAND = "rampcli rl"
 BARE_WORDS: dict[str, str] = {
     "batch_size": PROMPTS_KEY,
     "num_generations": GENERATIONS_KEY,
     "micro_batch_size": PAIRS_KEY,
 }
-"""MaxText's words without a section, which `rampcli rl` takes for these keys."""
+"""Words of MaxText's documentation, which `rampcli rl` takes for these keys."""
 IN_PRETRAINING: dict[str, str] = {
-    "batch_size": GLOBAL_KEY,
-    "num_generations": "no responses are generated",
-    "micro_batch_size": "data.micro_batch_size",
+    "batch_size": f"{GLOBAL_KEY}, or {RL_COMMAND}",
+    "num_generations": RL_COMMAND,
+    "micro_batch_size": f"{MICRO_KEY}, or {RL_COMMAND}",
 }
-"""What these words come to outside `rampcli rl`."""
+"""What to use instead of these words outside `rampcli rl`."""
+IN_OTHER_UNITS: dict[str, str] = {
+    "train_micro_batch_size": "prompts of all devices",
+    "ppo_micro_batch_size": "responses of all devices",
+}
+"""Other systems' words for micro batches that count something else than pairs per rank."""
 ALL_PAIRS = "-1"
-"""MaxText's micro batch without splitting."""
+"""The micro batch without splitting, as MaxText writes it."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -30,14 +36,12 @@ class PairSource:
 
     Attributes:
         batch: the batch of the largest stage.
-        takes_all: `rl.micro_batch_size` is null: a micro batch is all pairs of an update.
         num_stages: stages of the ramp, 1 without one.
         temperature: sampling temperature.
         max_response_tokens: longest response.
     """
 
     batch: PairBatch
-    takes_all: bool
     num_stages: int
     temperature: float
     max_response_tokens: int
@@ -57,7 +61,9 @@ def expand_words(words: Sequence[str]) -> list[str]:
 
 def translate_pairs(source: PairSource) -> dict[str, Translation]:
     """Returns a batch in each system's words, ready to paste, by system."""
-    ramp = [] if source.num_stages == 1 else ["the ramp of prompts; these words are its last stage"]
+    ramp = (
+        [] if source.num_stages == 1 else ["the ramp of prompts; these words are its largest stage"]
+    )
     translations = {name: write(source) for name, write in WRITERS.items()}
     return {
         name: Translation(words=one.words, unsaid=(*one.unsaid, *ramp))
@@ -66,18 +72,26 @@ def translate_pairs(source: PairSource) -> dict[str, Translation]:
 
 
 def _write_maxtext(source: PairSource) -> Translation:
-    """Returns a batch in MaxText's words, which count prompts, and pairs per micro batch."""
-    batch = source.batch
-    micro = ALL_PAIRS if source.takes_all else batch.micro_batch_size
-    words = to_assignments(
-        {
-            "batch_size": batch.prompts,
-            "num_generations": batch.generations,
-            "micro_batch_size": micro,
-        }
-    )
-    unsaid = () if batch.updates == 1 else (f"{batch.updates} updates per rollout",)
-    return Translation(words=words, unsaid=unsaid)
+    """Returns a batch in MaxText's words, which count prompts, those of all devices together.
+
+    Its documentation calls the micro batch one of pairs, but Tunix, which it trains with,
+    multiplies `train_micro_batch_size` by the generations.
+    """
+    batch, unsaid = source.batch, []
+    pairs = batch.micro_batch_size * batch.data_parallel_size
+    prompts, rest = divmod(pairs, batch.generations)
+    if rest:
+        prompts = 1
+        unsaid.append(f"MaxText's micro batches hold whole prompts, here one for {pairs} pairs")
+    if batch.updates > 1:
+        unsaid.append(f"{batch.updates} updates per rollout")
+    words = {
+        "batch_size": batch.prompts,
+        "rl.num_generations": batch.generations,
+        "train_micro_batch_size": -1 if prompts == batch.prompts else prompts,
+        "decode_sampling_temperature": source.temperature,
+    }
+    return Translation(words=to_assignments(words), unsaid=tuple(unsaid))
 
 
 def _write_trl(source: PairSource) -> Translation:
@@ -90,12 +104,14 @@ def _write_trl(source: PairSource) -> Translation:
         "num_generations": batch.generations,
         "num_iterations": 1,
         "max_completion_length": source.max_response_tokens,
-        "temperature": f"{source.temperature:g}",
+        "temperature": source.temperature,
     }
     words = tuple(text for name, value in arguments.items() for text in (f"--{name}", str(value)))
     unsaid = ["TRL shuffles completions, so its micro batches are not whole groups"]
     if batch.updates > 1:
-        unsaid.append("TRL divides each update's loss by the tokens of all updates (dapo)")
+        unsaid.append(
+            "TRL divides each update by the mean tokens of all updates of a rollout (dapo)"
+        )
     return Translation(words=words, unsaid=tuple(unsaid))
 
 
@@ -107,7 +123,7 @@ def _write_verl(source: PairSource) -> Translation:
         "actor_rollout_ref.rollout.n": batch.generations,
         "actor_rollout_ref.actor.ppo_mini_batch_size": batch.prompts // batch.updates,
         "actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu": batch.micro_batch_size,
-        "actor_rollout_ref.rollout.temperature": f"{source.temperature:g}",
+        "actor_rollout_ref.rollout.temperature": source.temperature,
         "data.max_response_length": source.max_response_tokens,
     }
     return Translation(words=to_assignments(words), unsaid=())
@@ -121,7 +137,7 @@ def _write_nemo_rl(source: PairSource) -> Translation:
         "grpo.num_generations_per_prompt": batch.generations,
         "policy.train_global_batch_size": batch.pairs // batch.updates,
         "policy.train_micro_batch_size": batch.micro_batch_size,
-        "policy.generation.temperature": f"{source.temperature:g}",
+        "policy.generation.temperature": source.temperature,
         "policy.generation.max_new_tokens": source.max_response_tokens,
     }
     return Translation(words=to_assignments(words), unsaid=())

@@ -1,0 +1,188 @@
+"""`rampcli rl` checks and prints plans of reinforcement learning in prompts and pairs."""
+
+import json
+import re
+
+import pytest
+
+from rampcli.checkpoint.manifest import MANIFEST
+from rampcli.cli.composing import compose_rl, rl_words
+from rampcli.config.layers import stack_of
+from rampcli.errors import UsageError
+from rampcli.run_directory import RunDirectory
+from run_files import manifest
+from tests.prompts import PROMPT_WORDS
+
+TINY = ("--factory", "llama3_tiny")
+RL = ("rl", *TINY, *PROMPT_WORDS)
+BATCH = ("batch_size=8", "num_generations=4")
+
+
+@pytest.fixture
+def pairs(succeed):
+    """Returns the pairs of each stage that `rampcli rl --dry-run --json` prints."""
+
+    def run(*words: str) -> list[dict[str, int]]:
+        plan = json.loads(succeed(*RL, *words, "--dry-run", "--json"))
+        return [stage["pairs"] for stage in plan["stages"]]
+
+    return run
+
+
+def test_the_words_of_maxtexts_documentation_set_the_batch(pairs):
+    (typed,) = pairs(*BATCH, "micro_batch_size=8")
+    (ours,) = pairs("rl.prompts_per_step=8", "rl.generations_per_prompt=4", "rl.micro_batch_size=8")
+    assert typed == ours
+    assert (typed["prompts"], typed["generations"], typed["pairs"]) == (8, 4, 32)
+    assert (typed["micro_batch_size"], typed["accumulation"]) == (8, 2)
+
+
+def test_minus_one_takes_all_pairs_of_a_rank_at_once(pairs):
+    (every,) = pairs(*BATCH, "micro_batch_size=-1")
+    assert (every["micro_batch_size"], every["accumulation"]) == (16, 1)
+
+
+def test_a_ramp_of_prompts_has_pairs_in_each_stage(pairs):
+    stages = pairs("batch_size=24", "num_generations=4", "model.rampup_batch_size=[8,8,800]")
+    assert [(stage["prompts"], stage["pairs"]) for stage in stages] == [(8, 32), (16, 64), (24, 96)]
+
+
+def test_the_table_shows_prompts_pairs_and_the_whole_product(succeed):
+    printed = succeed(*RL, *BATCH, "micro_batch_size=8", "--dry-run")
+    header, row = (re.split(r"\s{2,}", line.strip()) for line in printed.splitlines()[:2])
+    shown = dict(zip(header, row, strict=False))
+    assert (shown["prompts"], shown["pairs"], shown["micro"], shown["accum"]) == (
+        "8",
+        "32",
+        "8",
+        "2",
+    )
+    assert (
+        "8 prompts x 4 generations = 32 pairs"
+        " = 1 update x 2 micro batches of 8 pairs x 2 data-parallel ranks"
+    ) in printed
+    assert "800 prompts, 3,200 pairs, 100 steps" in printed
+
+
+@pytest.mark.parametrize(
+    ("words", "run_dir"),
+    [
+        ((), "runs/llama3_tiny_rl"),
+        (("name=mine",), "runs/mine"),
+        (("training.name=mine",), "runs/mine"),
+        (("run_dir=there",), "there"),
+    ],
+)
+def test_a_run_has_another_directory_than_pretraining_unless_it_is_given(words, run_dir):
+    resolved = compose_rl("llama3_tiny", [*PROMPT_WORDS, *words], config_dir=None)
+    assert str(resolved.run_dir) == run_dir
+
+
+def test_what_the_command_sets_is_attributed_to_it_and_gives_way_to_typed_words():
+    resolved = compose_rl("llama3_tiny", PROMPT_WORDS, config_dir=None)
+    assert stack_of(resolved.config).entry("name").place == "rampcli rl"
+    assert stack_of(resolved.config).entry("rl.generations_per_prompt").place.startswith("rl/grpo")
+
+
+def test_a_recipe_with_an_option_of_its_own_gets_it(tmp_path):
+    option = tmp_path / "rl" / "llama3_tiny.yaml"
+    option.parent.mkdir()
+    option.write_text("generations_per_prompt: 2\nclip_high: 0.28\n", encoding="utf-8")
+    assert rl_words("llama3_tiny(num_nodes=1)", config_dir=tmp_path)[0] == "rl=llama3_tiny"
+    assert rl_words("llama3_tiny", config_dir=None)[0] == "rl=grpo"
+    words = [
+        *PROMPT_WORDS,
+        "data.micro_batch_size=null",
+        "trainer.accumulate_grad_batches=null",
+        "rl.prompts_per_step=16",
+    ]
+    config = compose_rl("llama3_tiny", words, config_dir=tmp_path).config
+    assert (config.rl.generations_per_prompt, config.rl.clip_high) == (2, 0.28)
+
+
+def test_a_ramp_of_prompts_resumes_at_its_checkpoint(tmp_path):
+    run = RunDirectory(tmp_path / "run")
+    folder = run.checkpoint_folder(100)
+    folder.mkdir(parents=True)
+    (folder / MANIFEST).write_text(json.dumps(manifest(step=100, consumed_samples=100)))
+    words = [*PROMPT_WORDS, "batch_size=8", "model.rampup_batch_size=[1,7,100]"]
+    words += ["rampup.node_policy=fixed", "trainer.max_steps=200"]
+    resumed = compose_rl("llama3_tiny", [*words, f"run_dir={run.path}"], config_dir=None)
+    assert [stage.global_batch_size for stage in resumed.plan.stages] == [8]
+    with pytest.raises(UsageError, match="stage 0"):
+        compose_rl("llama3_tiny", [*words, f"run_dir={tmp_path}/new"], config_dir=None)
+
+
+def test_dialects_print_the_batch_of_four_systems(succeed):
+    printed = succeed(*RL, *BATCH, "--dialects")
+    names = ["MaxText", "TRL", "verl", "NeMo-RL"]
+    assert re.findall(r"^# (\S.*)$", printed, flags=re.MULTILINE) == names
+    said = json.loads(succeed(*RL, *BATCH, "--dialects", "--json"))
+    assert list(said) == names
+    assert "actor_rollout_ref.rollout.n=4" in said["verl"]["words"]
+    assert all(" ".join(one["words"]) in printed for one in said.values())
+
+
+def test_cfg_prints_settings_and_where_they_come_from(succeed):
+    printed = succeed(*RL, *BATCH, "--cfg")
+    assert re.search(r"^name: llama3_tiny_rl +# rampcli rl;", printed, flags=re.MULTILINE)
+    assert re.search(r"^ +generations_per_prompt: 4 +# command line;", printed, flags=re.MULTILINE)
+
+
+def test_prompts_are_compared_with_their_pairs(succeed):
+    words = ("plan", *TINY, "rl=grpo", *PROMPT_WORDS, "--what-if", "rl.micro_batch_size=16,32,100")
+    header, *rows = succeed(*words).splitlines()
+    names = header.split()
+    assert "tokens" not in names
+    shown = [dict(zip(names, row.split()[1:], strict=True)) for row in rows[:2]]
+    assert [(one["pairs"], one["micro"], one["accum"]) for one in shown] == [
+        ("512", "16", "16"),
+        ("512", "32", "8"),
+    ]
+
+
+@pytest.mark.parametrize("options", [(), ("--cfg",)])
+def test_json_is_for_plans(options, rampcli):
+    ended = rampcli(*RL, *options, "--json")
+    assert (ended.exit_code, ended.stdout) == (2, "")
+    assert "--dry-run --json" in ended.stderr
+
+
+@pytest.mark.parametrize("command", ["pretrain", "tune"])
+def test_other_commands_do_not_train_with_settings_of_rl(command, rampcli):
+    ended = rampcli(command, *TINY, "rl=grpo", *PROMPT_WORDS)
+    assert (ended.exit_code, ended.stdout) == (2, "")
+    assert "rl=none" in ended.stderr
+
+
+@pytest.mark.parametrize(
+    ("word", "instead"),
+    [
+        ("batch_size=8", "model.global_batch_size"),
+        ("micro_batch_size=4", "data.micro_batch_size"),
+        ("num_generations=4", "rampcli rl"),
+    ],
+)
+def test_pretrain_answers_bare_words_of_rl_with_the_command_that_takes_them(word, instead, rampcli):
+    ended = rampcli("pretrain", *TINY, word, "--dry-run")
+    assert (ended.exit_code, ended.stdout) == (2, "")
+    name = word.partition("=")[0]
+    assert f"{name} is a word of `rampcli rl`" in ended.stderr
+    assert instead in ended.stderr.partition("try:")[2]
+
+
+@pytest.mark.parametrize("words", [("rl=none",), ("num_generations=null",)])
+def test_rl_does_not_pretrain(words, rampcli):
+    ended = rampcli(*RL, *words)
+    assert (ended.exit_code, ended.stdout) == (2, "")
+    assert "rampcli pretrain" in ended.stderr
+
+
+def test_words_of_rl_are_completed(succeed):
+    complete = ("__complete", "rl", *TINY)
+    assert succeed(*complete, "b").split() == ["batch_size=", "batch="]
+    assert succeed(*complete, "num").split() == ["num_generations="]
+    assert succeed(*complete, "micro_batch_size=").split() == ["micro_batch_size=-1"]
+    assert succeed(*complete, "rl.u").split() == ["rl.updates_per_rollout="]
+    assert succeed(*complete, "rl=").split() == ["rl=grpo", "rl=none", "rl=sort_digits"]
+    assert "batch_size=" not in succeed("__complete", "pretrain", *TINY, "").split()

@@ -1,0 +1,219 @@
+"""Settings of reinforcement learning that contradict others are refused, with what works."""
+
+import pytest
+
+from rampcli import llm
+from rampcli.config.compose import apply_overrides
+from rampcli.config.memory_remedies import changes_that_fit
+from rampcli.config.resolve import resolve
+from rampcli.config.rl_checks import max_response_tokens
+from rampcli.config.run_plan import throughput_of
+from rampcli.config.stage_memory import stage_memory
+from rampcli.errors import UsageError
+from tests.prompts import PROMPT_WORDS
+
+RL = ("rl=grpo", *PROMPT_WORDS)
+
+
+@pytest.fixture(scope="module")
+def tiny():
+    return llm.llama3_tiny.pretrain_recipe()
+
+
+@pytest.fixture(scope="module")
+def settled(tiny):
+    """Resolves the smallest recipe with some words."""
+    return lambda *words: resolve(apply_overrides(tiny, words))
+
+
+REFUSED = {
+    "settings of rl without it": (
+        ("rl.temperature=2",),
+        "rl.temperature",
+        ("rl=grpo", *PROMPT_WORDS),
+    ),
+    "prompts without rl": (
+        ("rl.prompts_per_step=8",),
+        "rl.prompts_per_step",
+        ("rl=grpo", *PROMPT_WORDS),
+    ),
+    "micro batches of samples": (
+        (*RL, "data.micro_batch_size=4"),
+        "data.micro_batch_size",
+        ("data.micro_batch_size=null",),
+    ),
+    "accumulation of samples": (
+        (*RL, "trainer.accumulate_grad_batches=4"),
+        "trainer.accumulate_grad_batches",
+        ("trainer.accumulate_grad_batches=null",),
+    ),
+    "a MaxText batch of samples": (
+        (*RL, "per_device_batch_size=4"),
+        "per_device_batch_size",
+        ("per_device_batch_size=null", "rl.prompts_per_step=8"),
+    ),
+    "MaxText's accumulation": (
+        (*RL, "gradient_accumulation_steps=2"),
+        "gradient_accumulation_steps",
+        ("gradient_accumulation_steps=null",),
+    ),
+    "a length in tokens": (
+        (*RL, "trainer.max_steps=null", "trainer.max_tokens=1M"),
+        "trainer.max_tokens",
+        ("trainer.max_tokens=null", "trainer.max_samples=100"),
+    ),
+    "a schedule in tokens": (
+        (*RL, "model.step_batch_size_schedule='0:8 10K:16'"),
+        "model.step_batch_size_schedule",
+        ("model.step_batch_size_schedule='samples: 0:8 100:16'",),
+    ),
+    "a throughput of pretraining": (
+        (*RL, "rampup.efficiency='1:9000'"),
+        "rampup.efficiency",
+        ("rampup.efficiency=null",),
+    ),
+    "a corpus without prompts": ((*RL, "data.source=stdlib"), "data.source", PROMPT_WORDS),
+    "no room for a prompt": (
+        (*RL, "data.sequence_length=64", "rl.max_response_tokens=64"),
+        "rl.max_response_tokens",
+        ("rl.max_response_tokens=32",),
+    ),
+    "no room for a response": (
+        (*RL, "data.sequence_length=1"),
+        "rl.max_response_tokens",
+        ("data.sequence_length=2",),
+    ),
+    "layers over a pipeline": (
+        (*RL, "parallel.pipeline_parallel_size=2"),
+        "parallel.pipeline_parallel_size",
+        ("parallel.pipeline_parallel_size=1",),
+    ),
+    "sequences over ranks": (
+        (*RL, "parallel.context_parallel_size=2"),
+        "parallel.context_parallel_size",
+        ("parallel.context_parallel_size=1",),
+    ),
+    "no weights to stay close to": (
+        (*RL, "rl.kl_weight=0.1"),
+        "rl.kl_weight",
+        ("rl.kl_weight=0",),
+    ),
+}
+"""By what is wrong: the words, the key that is named first, and words that mend it."""
+
+
+def key_of(word):
+    return word.partition("=")[0]
+
+
+@pytest.mark.parametrize("wrong", REFUSED)
+def test_a_contradiction_is_refused_alone_and_can_be_mended(wrong, settled):
+    words, key, mended = REFUSED[wrong]
+    with pytest.raises(UsageError) as refused:
+        settled(*words)
+    assert refused.value.keys[0] == key
+    assert refused.value.set_by
+    others = [word for word in words if key_of(word) not in {key_of(one) for one in mended}]
+    settled(*others, *mended)
+
+
+@pytest.mark.parametrize(
+    ("words", "remedies"),
+    [
+        (REFUSED["micro batches of samples"][0], ["data.micro_batch_size=null"]),
+        (REFUSED["a length in tokens"][0], ["trainer.max_tokens=null"]),
+        (
+            REFUSED["a schedule in tokens"][0],
+            ["model.step_batch_size_schedule='samples: 0:32 10K:64'"],
+        ),
+        (
+            REFUSED["no room for a prompt"][0],
+            ["rl.max_response_tokens=32", "data.sequence_length=128"],
+        ),
+        (REFUSED["no room for a response"][0], ["data.sequence_length=2"]),
+        (REFUSED["layers over a pipeline"][0], ["parallel.pipeline_parallel_size=1"]),
+    ],
+)
+def test_a_remedy_works(words, remedies, settled):
+    with pytest.raises(UsageError) as refused:
+        settled(*words)
+    for remedy in remedies:
+        assert remedy in refused.value.remedy
+        settled(*(word for word in words if key_of(word) != key_of(remedy)), remedy)
+
+
+def test_a_number_of_generations_that_is_out_of_range_is_the_only_error(settled):
+    with pytest.raises(UsageError) as refused:
+        settled(*RL, "rl.generations_per_prompt=1", "rl.temperature=2")
+    assert refused.value.keys == ("rl.generations_per_prompt",)
+
+
+def test_a_recipe_over_a_pipeline_gets_one_error_and_no_schedule_of_its_own_samples():
+    with pytest.raises(UsageError) as refused:
+        resolve(apply_overrides(llm.gpt3_175b.pretrain_recipe(), RL))
+    assert refused.value.keys == ("parallel.pipeline_parallel_size",)
+    decaying = llm.shakespeare_char.pretrain_recipe()
+    assert decaying.schedule.wsd_decay_samples is not None
+    rate = resolve(apply_overrides(decaying, RL)).learning_rate()
+    assert rate.at(0, global_batch_size=32) == rate.peak
+
+
+def test_a_response_takes_half_of_the_sequence_unless_it_is_given(settled):
+    assert max_response_tokens(settled(*RL, "data.sequence_length=64").config) == 32
+    assert max_response_tokens(settled(*RL, "rl.max_response_tokens=7").config) == 7
+
+
+def test_flops_do_not_time_a_run_that_generates(settled):
+    timed = ("trainer.peak_tflops=100", "throughput.mfu=0.4")
+    assert throughput_of(settled(*timed).config) is not None
+    assert throughput_of(settled(*RL, *timed).config) is None
+    declared = settled(*RL, *timed, "throughput.samples_per_s_per_gpu=2")
+    assert declared.plan.stage_s(declared.plan.stages[0]) == 100 * 32 / (2 * 2)
+
+
+def test_a_ramp_of_prompts_resumes_in_the_stage_of_its_prompts(tiny):
+    words = (*RL, "rl.prompts_per_step=24", "model.rampup_batch_size=[8,8,800]")
+    fresh = resolve(apply_overrides(tiny, words))
+    assert [stage.global_batch_size for stage in fresh.plan.stages] == [8, 16, 24]
+    for stage in fresh.plan.stages:
+        for consumed in (stage.first_sample, stage.first_sample + stage.global_batch_size):
+            resumed = resolve(
+                apply_overrides(tiny, words),
+                consumed_samples_in={fresh.run_dir: consumed}.__getitem__,
+            )
+            found = resumed.plan.stage_at(consumed)
+            assert found == stage
+            assert resumed.pairs(found) == fresh.pairs(stage)
+
+
+def test_stages_of_prompts_before_the_checkpoint_are_not_checked(tiny):
+    words = (
+        *RL,
+        "rl.prompts_per_step=8",
+        "model.rampup_batch_size=[1,7,100]",
+        "rampup.node_policy=fixed",
+        "trainer.max_steps=200",
+    )
+    with pytest.raises(UsageError, match=r"stage 0 \(batch size 1\)"):
+        resolve(apply_overrides(tiny, words))
+    resumed = resolve(apply_overrides(tiny, words), consumed_samples_in=lambda _: 100)
+    assert [stage.global_batch_size for stage in resumed.plan.stages] == [8]
+
+
+@pytest.mark.parametrize("micro", ["null", "64"])
+def test_less_memory_is_found_in_micro_batches_of_pairs(micro, settled):
+    resolved = settled(*RL, f"rl.micro_batch_size={micro}")
+    stage = resolved.plan.stages[0]
+    most = stage_memory(resolved, stage).peak_bytes - 1
+    (word,) = [one for one in changes_that_fit(resolved, most) if "micro" in one]
+    assert word == f"rl.micro_batch_size={resolved.pairs(stage).micro_batch_size // 2}"
+
+
+def test_parts_of_groups_need_less_memory_than_whole_ones(settled):
+    groups, parts = (
+        settled(*RL, f"rl.micro_batch_size={size}", "rl.split_groups=true") for size in (16, 4)
+    )
+    (stage,) = parts.plan.stages
+    most = stage_memory(parts, stage).peak_bytes
+    assert stage_memory(groups, stage).peak_bytes > most
+    assert "rl.micro_batch_size=4" in changes_that_fit(groups, most)[0]
