@@ -5,6 +5,7 @@ import pytest
 from rampcli.batch.node_policies import NODE_POLICIES
 from rampcli.config.settings import settings
 from rampcli.data.sources import SOURCES
+from rampcli.data.tasks import TASKS
 from rampcli.launch.launchers import LAUNCHERS
 from rampcli.models.decoder import FEED_FORWARDS, NORMS
 from rampcli.parallel.fsdp import POLICIES
@@ -15,6 +16,7 @@ from rampcli.train.optimizers import BUILDERS
     ("key", "table"),
     [
         ("data.source", SOURCES),
+        ("data.task", TASKS),
         ("launch.launcher", LAUNCHERS),
         ("model.activation", FEED_FORWARDS),
         ("model.normalization", NORMS),

@@ -107,6 +107,8 @@ def test_the_date_is_the_same_on_every_day(tmp_path):
         ("{{ messages[0].content | upper }}", "unchanged"),
         ("{{ messages[0].content }}{{ messages[0].content }}", "exactly once"),
         ("no prompt", "exactly once"),
+        ("{{ messages[0].content.lstrip() }}", "unchanged"),
+        ("{{ messages[0].content[:36] }}", "unchanged"),
         ("{{ messages[0].content | replace(' ', '') }}", "unchanged"),
         ("{% for x in %}", "Expected an expression"),
         ("{{ raise_exception('only for \x1b[2J tools') }}", r"only for \x1b[2J tools"),
