@@ -88,6 +88,9 @@ METRICS_ROW = {
     "pairs?": POSITIVE,
     "reward?": NUMBER_OR_NULL,
     "solved?": NUMBER_OR_NULL,
+    "rollout_ranks?": COUNT,
+    "rollout_s?": RATE,
+    "training_s?": RATE,
 }
 EVENT_ROW = {"event": str, "time": float}
 EVENT_ROWS: dict[str, dict[str, Any]] = {

@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from rampcli.errors import UsageError
 
 KEY = "rl.reward"
+TRUSTED_REWARD = "RAMPCLI_REWARD"
+"""Environment variable of ranks: the function of a user that they may run."""
 BUILT_IN_REWARDS = ("exact_match", "contains", "length")
 """Names of the built-in reward functions. `rampcli.rl.rewards` implements them."""
 

@@ -20,6 +20,7 @@ from rampcli.launch.workers import (
     WORKER,
     Workers,
     start_process,
+    trust_reward,
     worker_environment,
     worker_program,
 )
@@ -45,6 +46,7 @@ class LocalLauncher(Launcher):
     def start(self, launch: Launch, /) -> Outcome:
         """Trains the run until it completes, stops or fails."""
         config = launch.resolved.config
+        trust_reward(config)
         with catch_stop_signals() as signals:
             supervisor = Supervisor(
                 resolved=launch.resolved,

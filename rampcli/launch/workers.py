@@ -10,6 +10,7 @@ from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
+from rampcli.config.rewards import TRUSTED_REWARD
 from rampcli.config.rl_checks import is_rl
 from rampcli.config.schema import Config
 from rampcli.interpreter import safe_environment
@@ -98,6 +99,14 @@ class Workers:
         self.kill()
         if self.rendezvous_socket is not None:
             self.rendezvous_socket.close()
+
+
+def trust_reward(config: Config) -> None:
+    """Lets the ranks that this process starts run the user's own reward function.
+
+    Ranks do not trust the settings in a run directory alone: it may come from a stranger.
+    """
+    os.environ[TRUSTED_REWARD] = config.rl.reward
 
 
 def worker_program(config: Config) -> str:

@@ -20,6 +20,7 @@ from rampcli.config.run_plan import Resolved
 from rampcli.config.stage_memory import fullest_stage
 from rampcli.errors import UsageError
 from rampcli.report.memory import memory_cell, memory_notes
+from rampcli.report.overlap import overlap_lines
 from rampcli.report.tables import build_table
 
 BAR_WIDTH = 16
@@ -311,7 +312,7 @@ def _pair_lines(resolved: Resolved) -> list[str]:
         if rest
         else f"{groups} whole group{'s' if groups > 1 else ''} of {batch.generations} generations"
     )
-    return [str(batch), f"each micro batch holds {held}"]
+    return [str(batch), f"each micro batch holds {held}", *overlap_lines(resolved, batch)]
 
 
 def _bubble_included(plan: TrainingPlan) -> str:

@@ -1,18 +1,21 @@
 """Builds what a rank of reinforcement learning needs, and trains."""
 
 import hashlib
+import os
 from functools import partial
 from typing import IO, NoReturn
 
 import torch
 
 from rampcli.config import snapshot
+from rampcli.config.rewards import KEY, TRUSTED_REWARD, UserFunction, parse_reward_name
 from rampcli.config.rl_checks import max_response_tokens
 from rampcli.config.run_plan import Resolved, pair_settings
 from rampcli.config.schema import Config
 from rampcli.data.hosts import build_reading
 from rampcli.data.loader import Loader, ValidationLoader
 from rampcli.data.pairs import Prompts, open_prompts
+from rampcli.errors import UsageError
 from rampcli.models.decoder import Decoder
 from rampcli.parallel.mesh import Meshes, build_meshes
 from rampcli.rl.bridge import Bridge
@@ -31,7 +34,7 @@ from rampcli.train.observers.observer import Observers
 from rampcli.train.stopping import StopRequest
 from rampcli.worker import assemble
 from rampcli.worker.assemble import build_initial_model, build_observers, load_model_and_state
-from rampcli.worker.leave import leave_after
+from rampcli.worker.leave import leave, leave_after, record_failure
 
 
 def train_and_leave(
@@ -42,12 +45,34 @@ def train_and_leave(
     The arguments are those of `rampcli.worker.assemble.train_and_leave`.
     """
     config = snapshot.read(run.config)
+    try:
+        check_trusted(config)
+    except UsageError as error:
+        record_failure(run, error)
+        leave(error.exit_code)
     roles = take_role(config.rl.rollout_ranks)
     if roles.generates:
         with lock:
             leave_after(run, lambda: serve(run, roles))
     build = partial(build_policy_trainer, roles)
     assemble.train_and_leave(run, stop, started=started, lock=lock, build=build)
+
+
+def check_trusted(config: Config) -> None:
+    """Checks that this process may run the reward function of a user, which run directories name.
+
+    Raises:
+        UsageError: nobody has said so. The command does, but not a run directory from a stranger.
+    """
+    reward = config.rl.reward
+    if isinstance(parse_reward_name(reward), UserFunction) and reward != os.environ.get(
+        TRUSTED_REWARD
+    ):
+        raise UsageError(
+            f"the run directory names {KEY}={reward}, which is code to run",
+            keys=(KEY,),
+            remedy=f"{TRUSTED_REWARD}={reward} in the environment, if you trust it",
+        )
 
 
 def build_policy_trainer(

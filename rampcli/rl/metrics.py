@@ -100,8 +100,10 @@ class StepTimes:
         rollout_s: spent by a rank that generates, on average.
         training_s: spent by this rank on everything else than waiting or generating.
         predicted_s: of the whole step, by `rampcli.batch.overlap`.
+        generators: ranks that only generate; 0 if all ranks take turns.
     """
 
+    generators: int
     rollout_s: float
     training_s: float
     predicted_s: float
@@ -127,10 +129,17 @@ class StepTimes:
         """
         training_s = step_time_s - waited_s
         if generators == 0:
-            return cls(rollout_s=waited_s, training_s=training_s, predicted_s=step_time_s)
+            return cls(
+                generators=0, rollout_s=waited_s, training_s=training_s, predicted_s=step_time_s
+            )
         rollout_s = totals.rollout_s / generators
         predicted_s = overlapped_s(rollout_s, training_s, micro_batches=micro_batches)
-        return cls(rollout_s=rollout_s, training_s=training_s, predicted_s=predicted_s)
+        return cls(
+            generators=generators,
+            rollout_s=rollout_s,
+            training_s=training_s,
+            predicted_s=predicted_s,
+        )
 
 
 def columns_of(
@@ -161,6 +170,7 @@ def columns_of(
         "response_tokens": totals.response_tokens / totals.pairs,
         "cut_responses": totals.cut / totals.pairs,
         **{name: value if isfinite(value) else None for name, value in policy.items()},
+        "rollout_ranks": times.generators,
         "rollout_s": round(times.rollout_s, 6),
         "training_s": round(times.training_s, 6),
         "predicted_s": round(times.predicted_s, 6),

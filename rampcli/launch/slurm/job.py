@@ -34,6 +34,7 @@ from rampcli.launch.workers import (
     Workers,
     reserve_port,
     start_process,
+    trust_reward,
     worker_environment,
     worker_program,
 )
@@ -160,6 +161,7 @@ def train_stages(directory: RunDirectory, stages: Sequence[int], signals: StopSi
         resolved = run_plan(snapshot.read(directory.config), consumed_samples=consumed)
         if _already_trained(resolved, stages, directory, consumed):
             return 0
+        trust_reward(resolved.config)
         supervisor = Supervisor(
             resolved=resolved,
             run=directory,

@@ -1,0 +1,60 @@
+"""How much of a step of reinforcement learning the overlap of rollout and training saves."""
+
+from collections.abc import Sequence
+from statistics import median
+from typing import Any
+
+from rampcli.batch.overlap import overlapped_s, saved_at_best
+from rampcli.batch.pairs import PairBatch
+from rampcli.config.rl_checks import ROLLOUT_KEY
+from rampcli.config.run_plan import Resolved
+from rampcli.run_directory import RunDirectory, read_rows
+
+STEPS = 20
+"""Last steps of a run that times are taken from."""
+
+
+def overlap_lines(resolved: Resolved, batch: PairBatch) -> list[str]:
+    """Returns what overlap saves in a step: at best, and by the times of the run so far.
+
+    Args:
+        resolved: configuration and plan of the run.
+        batch: the pairs of a step.
+    """
+    generators, devices = resolved.config.rl.rollout_ranks, resolved.config.trainer.devices
+    rollouts = f"{batch.rollouts} rollout{'s' if batch.rollouts > 1 else ''} per rank and step"
+    if generators == 0:
+        lines = ["rollout and training take turns on all processes"]
+    else:
+        lines = [
+            f"{generators} of {devices} processes generate while the others train; with {rollouts},"
+            f" that saves up to {saved_at_best(batch.rollouts):.0%} of a step"
+        ]
+    rows = [row for row in read_rows(RunDirectory(resolved.run_dir).metrics) if "rollout_s" in row]
+    if rows:
+        lines.append(_measured_line(rows[-STEPS:], resolved, batch))
+    return lines
+
+
+def _measured_line(rows: Sequence[dict[str, Any]], resolved: Resolved, batch: PairBatch) -> str:
+    """Returns the times of a step of the run, and the time that is expected with overlap.
+
+    Work is assumed to divide evenly over the processes.
+    """
+    # Ranks that take turns all generate.
+    rollout_s = median(
+        row["rollout_s"] * (row.get("rollout_ranks") or row["world_size"]) for row in rows
+    )
+    training_s = median(row["training_s"] * row["world_size"] for row in rows)
+    generators, trainers = resolved.config.rl.rollout_ranks, resolved.plan.stages[-1].world_size
+    if generators == 0:
+        generators, trainers = 1, max(1, trainers - 1)
+    expected = overlapped_s(
+        rollout_s / generators, training_s / trainers, micro_batches=batch.rollouts
+    )
+    taken = median(row["step_time_s"] for row in rows)
+    return (
+        f"a step has taken {taken:.3g} s (median of the last {len(rows)}); {expected:.3g} s are"
+        f" expected with {ROLLOUT_KEY}={generators} and {trainers} training"
+        f" process{'es' if trainers > 1 else ''}"
+    )
