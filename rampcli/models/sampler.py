@@ -1,7 +1,8 @@
-"""Draws responses to prompts: many at once, each from random numbers of its own.
+"""Draws responses to many prompts at once, each response from its own random numbers.
 
-A response depends on its prompt, its stream of random numbers and the model. It does not depend on
-the other responses of a batch, except that a sum in another order rounds differently.
+A response depends on the model, its prompt and its stream of random numbers. The other responses of
+the batch change only the rounding of matrix products, about 1e-6 in a log-probability. That can
+change a token whose random number is as close to the boundary between two tokens.
 """
 
 import math
@@ -19,11 +20,11 @@ from rampcli.models.decoder import Decoder
 from rampcli.scrambling import hash_of, uniforms_of
 
 CHECK_EVERY = {"cpu": 1, "cuda": 16}
-"""Tokens between two looks at which responses have ended, by device. A GPU waits for each look."""
+"""Tokens per check for ended responses and damaged weights. A GPU waits for each check."""
 WORTH_DROPPING = 0.75
-"""Ended responses are dropped once at most this share of the rows still runs.
+"""Drop ended responses once at most this share of the rows still runs.
 
-Dropping copies the cache, and keeping them costs forward passes.
+Dropping them copies the cache. Keeping them costs forward passes.
 """
 
 
@@ -34,8 +35,9 @@ class Sampling:
     Attributes:
         temperature: divides the logits. 0 always takes the likeliest token.
         top_k: draw from the `top_k` likeliest tokens, at least 1. None draws from all.
-        top_p: draw from the nucleus: the likeliest tokens whose probabilities reach this sum, above
-            0 and up to 1, after `top_k` (Holtzman et al., arXiv 1904.09751). None draws from all.
+        top_p: draw from the nucleus, the fewest likeliest tokens whose probabilities add up to
+            this, above 0 and up to 1 (Holtzman et al., arXiv 1904.09751). `top_k` goes first, and
+            what it keeps adds up to 1. None draws from all.
         max_tokens: length of the longest response, in tokens, the stop token included.
         stop: token that ends a response, which it is part of. None: nothing ends it early.
         vocab_size: draw only tokens below this number. None draws from all.
@@ -57,8 +59,7 @@ class NextTokens:
         pairs: int64 [rows], the pair of prompt and generation that each token belongs to.
         tokens: int64 [rows].
         log_probs: fp32 [rows], see `Responses`.
-        has_ended: bool [rows], True if the response ended earlier, so that the token is not part
-            of it.
+        has_ended: bool [rows], True if the response ended earlier. The token is then no part of it.
     """
 
     pairs: Tensor
@@ -74,9 +75,9 @@ class Responses:
     Attributes:
         tokens: int64 [pairs, longest], padded with 0 at the end.
         lengths: int64 [pairs], the stop token included.
-        log_probs: fp32 [pairs, longest], the log-probability of each token when it was drawn. It
-            is that at the temperature, or at temperature 1 if that is 0, and among all tokens
-            below `vocab_size`, not only those left by `top_k` and `top_p`. 0 behind the end.
+        log_probs: fp32 [pairs, longest], natural logarithm of each token's probability when it was
+            drawn, at the temperature (1 if it is 0). `top_k` and `top_p` do not change it: all
+            tokens below `vocab_size` count. Padded with 0 at the end.
     """
 
     tokens: Tensor
@@ -102,7 +103,8 @@ def sample_responses(
 ) -> Responses:
     """Draws `generations` responses to each prompt.
 
-    Calls `between` after each token, which may raise. For the rest see `sample_tokens`.
+    Takes the arguments of `sample_tokens` and raises its errors. Calls `between` after each token
+    of the batch; an error from it passes through.
     """
     pairs, device = len(streams), model.positions.device
     tokens = torch.zeros(sampling.max_tokens, pairs, dtype=torch.int64, device=device)
@@ -257,7 +259,7 @@ def _draw(logits: Tensor, sampling: Sampling, uniforms: Tensor) -> tuple[Tensor,
     else:
         if sampling.top_k is not None or sampling.top_p is not None:
             sums = _truncate(weights, sampling).cumsum(dim=1, dtype=torch.float64)
-        # The first token whose sum exceeds a share of the total. One of weight 0 never does.
+        # The first token whose sum exceeds the random share of the total. Its weight is not 0.
         tokens = torch.searchsorted(sums, uniforms[:, None] * sums[:, -1:], right=True)[:, 0]
         # The sums of logits that are not finite have no such token. They are reported later.
         tokens = tokens.clamp(max=logits.shape[1] - 1)
@@ -268,7 +270,7 @@ def _draw(logits: Tensor, sampling: Sampling, uniforms: Tensor) -> tuple[Tensor,
 def _truncate(weights: Tensor, sampling: Sampling) -> Tensor:
     """Returns weights [rows, vocabulary] in which those outside top-k and the nucleus are 0.
 
-    Tokens as likely as the least likely one that is drawn from are drawn from, too.
+    Tokens that are equally likely are kept or dropped together.
     """
     if sampling.top_k is not None:
         likeliest = weights.topk(min(sampling.top_k, weights.shape[1]), dim=1).values
