@@ -2,6 +2,7 @@
 
 from rampcli.batch.training_plan import StagePlan
 from rampcli.config.memory import MemoryEstimate, estimate_memory
+from rampcli.config.rollout_memory import with_rollout
 from rampcli.config.run_plan import Resolved
 from rampcli.config.schema import Config
 from rampcli.gpus import gpu_memory_bytes
@@ -18,12 +19,13 @@ CHECKPOINTING_KEY = "trainer.activation_checkpointing"
 def stage_memory(resolved: Resolved, stage: StagePlan) -> MemoryEstimate:
     """Returns the estimate of a stage's fullest rank."""
     micro, accumulation = resolved.passes(stage)
-    return estimate_memory(
+    estimate = estimate_memory(
         resolved.config,
         data_parallel_size=stage.data_parallel_size,
         micro_batch_size=micro,
         accumulate_grad_batches=accumulation,
     )
+    return estimate if pairs is None else with_rollout(estimate, resolved.config, pairs)
 
 
 def fullest_stage(resolved: Resolved) -> StagePlan:

@@ -1,0 +1,54 @@
+"""Estimates what reinforcement learning adds to the memory of a rank."""
+
+from dataclasses import replace
+
+from rampcli.batch.pairs import PairBatch
+from rampcli.config.layer_memory import FP32, NUMBER_BYTES
+from rampcli.config.memory import MemoryEstimate
+from rampcli.config.model_size import count_parameters, head_size_of
+from rampcli.config.schema import Config
+
+
+def with_rollout(estimate: MemoryEstimate, config: Config, batch: PairBatch) -> MemoryEstimate:
+    """Returns the estimate of a rank that also generates: of training, or of the rollout.
+
+    Args:
+        estimate: of training on micro batches of `batch`.
+        config: the configuration.
+        batch: the pairs of a step.
+    """
+    parameters = count_parameters(config.model, sequence_length=config.data.sequence_length)
+    ranks_of_data = batch.data_parallel_size
+    ranks = ranks_of_data * config.parallel.tensor_parallel_size
+    is_split = ranks > 1 or config.trainer.precision == "bf16"
+    number = NUMBER_BYTES[config.trainer.precision]
+    # A model that is split has a whole copy that generates, see `rampcli.rl.policy`.
+    weights = estimate.weights + (number * parameters if is_split else 0)
+    if config.rl.kl_weight > 0:
+        shards = config.parallel.data_parallel_shard_size or batch.data_parallel_size
+        weights += FP32 * parameters // (shards * config.parallel.tensor_parallel_size)
+    training = replace(estimate, weights=weights)
+    if config.rl.rollout_ranks:
+        return training
+    rollout = MemoryEstimate(
+        weights=weights,
+        optimizer=estimate.optimizer,
+        activations=cache_bytes(config, batch.prompts // (ranks_of_data * batch.rollouts)),
+        moment="rollout",
+    )
+    return max(training, rollout, key=lambda moment: moment.peak_bytes)
+
+
+def cache_bytes(config: Config, prompts: int) -> int:
+    """Returns the bytes of keys and values while some prompts are answered.
+
+    Args:
+        config: the configuration.
+        prompts: prompts that are answered at once.
+    """
+    model = config.model
+    groups = model.num_query_groups or model.num_attention_heads
+    per_token = 2 * model.num_layers * groups * head_size_of(model)
+    pairs = prompts * (config.rl.generations_per_prompt or 1)
+    number = NUMBER_BYTES[config.trainer.precision]
+    return number * per_token * pairs * config.data.sequence_length
