@@ -25,6 +25,7 @@ def stage_memory(resolved: Resolved, stage: StagePlan) -> MemoryEstimate:
         micro_batch_size=micro,
         accumulate_grad_batches=accumulation,
     )
+    pairs = resolved.pairs(stage)
     return estimate if pairs is None else with_rollout(estimate, resolved.config, pairs)
 
 
