@@ -179,6 +179,16 @@ def test_a_micro_batch_is_the_one_that_is_set_or_the_largest_that_divides(config
 
 
 @given(config=runs())
+@example(  # With updates, NeMo's launcher has one node for 6 prompts.
+    config=config_of(
+        model__global_batch_size=8,
+        model__rampup_batch_size=[2, 2, 300],
+        rl__generations_per_prompt=4,
+        rl__updates_per_rollout=2,
+        rl__micro_batch_size=4,
+        trainer__num_nodes=2,
+    )
+)
 def test_a_plan_is_refused_exactly_if_its_pairs_do_not_divide(config):
     assert (not refusal(config)) == (holds_groups(config) and has_factorisation(config))
 
