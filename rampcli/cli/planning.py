@@ -28,9 +28,9 @@ from rampcli.config.rl_checks import is_rl, max_response_tokens
 from rampcli.config.run_plan import Resolved
 from rampcli.config.words import drop_launcher_section, read_values
 from rampcli.errors import Report, UsageError, UsageErrors
+from rampcli.report.comparison import comparison_table
 from rampcli.report.measured import read_measured
 from rampcli.report.memory import plan_with_memory
-from rampcli.report.plan_tables import comparison_table
 from rampcli.schedule.seesaw import staircase, steps_in_the_limit
 
 

@@ -9,6 +9,7 @@ from rich.table import Table
 from rampcli.batch.training_plan import StagePlan
 from rampcli.config.memory import KINDS, MemoryEstimate, estimate_memory
 from rampcli.config.memory_remedies import changes_that_fit
+from rampcli.config.rl_checks import is_rl
 from rampcli.config.run_plan import Resolved
 from rampcli.config.stage_memory import (
     device_memory_bytes,
@@ -115,14 +116,15 @@ def plan_with_memory(resolved: Resolved) -> dict[str, Any]:
     """Returns `TrainingPlan.to_json` with `memory_bytes` of each stage, the estimate per rank.
 
     In reinforcement learning, each stage also has `pairs`: how its prompts and their generations
-    are split.
+    are split. It is null for stages in `passed`.
     """
     plan = resolved.plan
     memory = [stage_memory(resolved, stage).peak_bytes for stage in plan.stages]
     data = plan.to_json()
     for row, size in zip(data["stages"], [*[None] * len(plan.passed), *memory], strict=True):
         row["memory_bytes"] = size
-    for row, stage in zip(data["stages"][len(plan.passed) :], plan.stages, strict=True):
-        if (batch := resolved.pairs(stage)) is not None:
-            row["pairs"] = {"pairs": batch.pairs, **asdict(batch)}
+    if is_rl(resolved.config):
+        batches = [None] * len(plan.passed) + [resolved.pairs(stage) for stage in plan.stages]
+        for row, batch in zip(data["stages"], batches, strict=True):
+            row["pairs"] = batch and {"pairs": batch.pairs, **asdict(batch)}
     return data

@@ -4,6 +4,7 @@ import pytest
 
 from rampcli import llm
 from rampcli.config.compose import apply_overrides
+from rampcli.config.memory import estimate_memory
 from rampcli.config.memory_remedies import changes_that_fit
 from rampcli.config.resolve import resolve
 from rampcli.config.rl_checks import max_response_tokens
@@ -207,6 +208,19 @@ def test_less_memory_is_found_in_micro_batches_of_pairs(micro, settled):
     most = stage_memory(resolved, stage).peak_bytes - 1
     (word,) = [one for one in changes_that_fit(resolved, most) if "micro" in one]
     assert word == f"rl.micro_batch_size={resolved.pairs(stage).micro_batch_size // 2}"
+
+
+def test_memory_is_estimated_for_the_passes_over_parts_of_groups(settled):
+    parts = settled(*RL, "rl.prompts_per_step=2", "rl.micro_batch_size=4", "rl.split_groups=true")
+    (stage,) = parts.plan.stages
+    assert (stage.accumulate_grad_batches, parts.passes(stage)) == (1, (4, 4))
+    once, four_times = (
+        estimate_memory(
+            parts.config, data_parallel_size=2, micro_batch_size=4, accumulate_grad_batches=passes
+        )
+        for passes in (1, 4)
+    )
+    assert stage_memory(parts, stage) == four_times != once
 
 
 def test_parts_of_groups_need_less_memory_than_whole_ones(settled):

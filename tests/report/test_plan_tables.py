@@ -6,16 +6,16 @@ import pytest
 from rich.console import Console
 
 from rampcli.config.settings import leaves
-from rampcli.errors import UsageError
+from rampcli.report.comparison import comparison_table
 from rampcli.report.plan_tables import (
     BAR_WIDTH,
     MOST_ROWS,
     ROWS_AT_THE_ENDS,
-    comparison_table,
     plan_summary,
     plan_table,
     plan_totals,
 )
+from tests.report.table_cells import cells
 
 NEVER_DROPPED = {"stage", "batch", "nodes", "GPUs", "accum", "samples", "steps"}
 RAMP_UP_PAGE = (
@@ -36,11 +36,6 @@ PLANS = [
     ("gpt3_5b", "data.expansion_factor_real_data=2"),
     ("gpt3_5b", "model.step_batch_size_schedule='0:1024 1B:512'"),
 ]
-
-
-def cells(table) -> dict[str, list[str]]:
-    """Returns the cells of each column, by its header."""
-    return {str(column.header): [str(cell) for cell in column.cells] for column in table.columns}
 
 
 def rows(table, *names: str) -> list[tuple[str, ...]]:
@@ -362,42 +357,6 @@ def test_notes_name_unexpected_facts(planned, words, note):
 def test_an_ordinary_plan_has_no_notes(planned):
     for name in ("gpt3_5b", "llama3_tiny"):
         assert [line for line in plan_summary(planned(name)) if line.startswith("note:")] == []
-
-
-def test_a_comparison_has_a_row_per_plan_and_an_empty_row_for_one_that_does_not_fit(planned):
-    small, large = planned("gpt3_5b", "trainer.num_nodes=8"), planned("gpt3_5b")
-    columns = cells(
-        comparison_table(
-            [("small", small), ("large", large), ("wrong", UsageError("12 does not divide"))]
-        )
-    )
-    assert columns[""] == ["small", "large", "wrong"]
-    assert columns["nodes"] == ["8 8 8 8 8 8 8 8", "8 8 8 8 10 12 14 16", "does not fit"]
-    assert columns["GPUs"] == ["64", "128", ""]
-    assert columns["steps"] == ["75,000", "75,000", ""]
-    assert columns["hours"][:2] == [plan_totals(small.plan).hours, plan_totals(large.plan).hours]
-    assert columns["GPU-hours"][:2] == [
-        plan_totals(small.plan).gpu_hours,
-        plan_totals(large.plan).gpu_hours,
-    ]
-    assert [
-        columns[name][2] for name in ("batch", "accum", "samples", "tokens", "hours", "GPU-hours")
-    ] == [""] * 6
-
-
-def test_a_comparison_shows_micro_batches_that_differ(planned):
-    plans = [
-        (f"micro {size}", planned("gpt3_5b", f"data.micro_batch_size={size}")) for size in (2, 4, 4)
-    ]
-    assert cells(comparison_table(plans[:2]))["micro"] == ["2", "4"]
-    assert "micro" not in cells(comparison_table(plans[1:]))
-
-
-def test_a_comparison_shows_the_first_and_last_nodes_of_many_stages(planned):
-    many = planned("llama3_8b", "model.rampup_batch_size=[32,32,50M]", "trainer.num_nodes=4")
-    assert len(many.plan.stages) > 10
-    nodes = [stage.num_nodes for stage in many.plan.stages]
-    assert cells(comparison_table([("many", many)]))["nodes"] == [f"{nodes[0]} ... {nodes[-1]}"]
 
 
 def test_printing_a_table_does_not_change_the_plan(planned):

@@ -3,7 +3,7 @@
 import shlex
 
 import pytest
-from hypothesis import assume, given
+from hypothesis import given
 from hypothesis import strategies as st
 
 from rampcli.batch.dialects.rl import (
@@ -138,7 +138,8 @@ def test_the_words_of_a_system_mean_the_same_batch_there(system, batch):
         pairs = batch.micro_batch_size * batch.data_parallel_size
         unsaid = (pairs % batch.generations != 0) + (batch.updates > 1)
         assert len(translation.unsaid) == unsaid
-        assume(not unsaid)
+        if unsaid:
+            return
     trained = TRAINED[system](numbers(translation), batch.data_parallel_size)
     assert trained == (
         batch.prompts,
