@@ -59,7 +59,8 @@ def train(
     console = build_console()
     for note in (*resolved.plan.notes, *resolved.notes):
         say(console, f"note: {note}")
-    with Progress(resolved.plan, console) as progress:
+    rollout_ranks = resolved.config.rl.rollout_ranks
+    with Progress(resolved.plan, console, rollout_ranks=rollout_ranks) as progress:
         outcome = launch.run(
             resolved, command=command, overrides=overrides, one_stage=one_stage, observer=progress
         )
