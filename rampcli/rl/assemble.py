@@ -1,5 +1,6 @@
 """Builds what a rank of reinforcement learning needs, and trains."""
 
+import gc
 import hashlib
 from functools import partial
 from typing import IO, NoReturn
@@ -29,8 +30,12 @@ from rampcli.run_directory import RunDirectory
 from rampcli.train.observers.boundary import BoundaryCosts
 from rampcli.train.observers.observer import Observers
 from rampcli.train.stopping import StopRequest
-from rampcli.worker import assemble
-from rampcli.worker.assemble import build_initial_model, build_observers, load_model_and_state
+from rampcli.worker.assemble import (
+    build_initial_model,
+    build_observers,
+    load_model_and_state,
+    train,
+)
 from rampcli.worker.leave import leave_after
 
 
@@ -41,13 +46,21 @@ def train_and_leave(
 
     The arguments are those of `rampcli.worker.assemble.train_and_leave`.
     """
-    config = snapshot.read(run.config)
-    roles = take_role(config.rl.rollout_ranks)
+    gc.freeze()  # imported modules live until the end, so the collector need not scan them
+    with lock:
+        leave_after(run, lambda: train_or_generate(run, stop, started=started))
+
+
+def train_or_generate(run: RunDirectory, stop: StopRequest, *, started: float) -> int:
+    """Does what the role of this rank is, and returns the exit code.
+
+    Raises:
+        RampcliError: a user can correct the cause.
+    """
+    roles = take_role(snapshot.read(run.config).rl.rollout_ranks)
     if roles.generates:
-        with lock:
-            leave_after(run, lambda: serve(run, roles))
-    build = partial(build_policy_trainer, roles)
-    assemble.train_and_leave(run, stop, started=started, lock=lock, build=build)
+        return serve(run, roles)
+    return train(run, stop, started=started, build=partial(build_policy_trainer, roles))
 
 
 def build_policy_trainer(

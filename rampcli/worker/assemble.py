@@ -50,12 +50,7 @@ from rampcli.worker.leave import leave_after
 
 
 def train_and_leave(
-    run: RunDirectory,
-    stop: StopRequest,
-    *,
-    started: float,
-    lock: IO[str],
-    build: "Build | None" = None,
+    run: RunDirectory, stop: StopRequest, *, started: float, lock: IO[str]
 ) -> NoReturn:
     """Trains, and ends this process with an exit code of `rampcli.errors`.
 
@@ -65,11 +60,10 @@ def train_and_leave(
         started: when this process ran its first line, or was told to train if it waited, in
             seconds since 1970.
         lock: lock that shows that this worker lives. It ends with the process.
-        build: builds the trainer; None for `build_trainer`.
     """
     gc.freeze()  # imported modules live until the end, so the collector need not scan them
     with lock:
-        leave_after(run, lambda: train(run, stop, started=started, build=build or build_trainer))
+        leave_after(run, lambda: train(run, stop, started=started, build=build_trainer))
 
 
 def train(run: RunDirectory, stop: StopRequest, *, started: float, build: "Build") -> int:
