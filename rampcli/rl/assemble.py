@@ -7,13 +7,15 @@ from typing import IO, NoReturn
 
 import torch
 
+from rampcli.batch.pairs import GENERATIONS_KEY
 from rampcli.config import snapshot
-from rampcli.config.rl_checks import max_response_tokens
+from rampcli.config.rl_checks import is_rl, max_response_tokens
 from rampcli.config.run_plan import Resolved, pair_settings
 from rampcli.config.schema import Config
 from rampcli.data.hosts import build_reading
 from rampcli.data.loader import Loader, ValidationLoader
 from rampcli.data.pairs import Prompts, open_prompts
+from rampcli.errors import UsageError
 from rampcli.models.decoder import Decoder
 from rampcli.parallel.mesh import Meshes, build_meshes
 from rampcli.rl.bridge import Bridge
@@ -57,7 +59,14 @@ def train_or_generate(run: RunDirectory, stop: StopRequest, *, started: float) -
     Raises:
         RampcliError: a user can correct the cause.
     """
-    roles = take_role(snapshot.read(run.config).rl.rollout_ranks)
+    config = snapshot.read(run.config)
+    if not is_rl(config):
+        raise UsageError(
+            f"{run.path} is not a run of reinforcement learning: {GENERATIONS_KEY} is null",
+            keys=(GENERATIONS_KEY,),
+            remedy=f"python -m rampcli.worker {run.path}",
+        )
+    roles = take_role(config.rl.rollout_ranks)
     if roles.generates:
         return serve(run, roles)
     return train(run, stop, started=started, build=partial(build_policy_trainer, roles))
