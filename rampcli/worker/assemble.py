@@ -208,7 +208,7 @@ def load_model_and_state(
     corpus = agreed_fingerprint(fingerprint, device=device)
     state = load_newest(run, parts, optimizers, settings=settings, corpus=corpus)
     if dist.get_rank() == 0:
-        run.drop_metrics_after(state.step)
+        run.drop_rows_after(state.step)
     checkpoints = Checkpoints(
         run,
         parts,
