@@ -91,6 +91,7 @@ METRICS_ROW = {
     "rollout_ranks?": COUNT,
     "rollout_s?": RATE,
     "training_s?": RATE,
+    "predicted_s?": RATE,
 }
 RESPONSES_ROW = {"step": COUNT}
 EVENT_ROW = {"event": str, "time": float}
