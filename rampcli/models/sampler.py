@@ -75,8 +75,9 @@ class Responses:
         tokens: int64 [pairs, longest], padded with 0 at the end.
         lengths: int64 [pairs], the stop token included.
         log_probs: fp32 [pairs, longest], the log-probability of each token when it was drawn. It
-            is that at the temperature, or at temperature 1 if that is 0, and among all tokens
-            below `vocab_size`, not only those left by `top_k` and `top_p`. 0 behind the end.
+            is that at the temperature, or at temperature 1 if that is 0, and among all tokens of
+            the model, not only those that `vocab_size`, `top_k` and `top_p` leave, as in training.
+            0 behind the end.
     """
 
     tokens: Tensor
@@ -181,7 +182,7 @@ def _continue(
     total = torch.zeros((), device=device)
     for index in range(sampling.max_tokens):
         is_due = index % CHECK_EVERY[device.type] == 0 or index == last
-        logits = logits[:, : sampling.vocab_size].float()
+        logits = logits.float()
         total += logits.sum()
         if is_due and not math.isfinite(total):
             raise DamagedFileError(
@@ -248,10 +249,15 @@ def _draw(logits: Tensor, sampling: Sampling, uniforms: Tensor) -> tuple[Tensor,
         uniforms: numbers from 0 up to but not including 1, float64 [rows].
     """
     temperature = sampling.temperature or 1
+    others = logits[:, logits.shape[1] if sampling.vocab_size is None else sampling.vocab_size :]
+    logits = logits[:, : sampling.vocab_size]
     highest = logits.amax(dim=1, keepdim=True)
     weights = (logits - highest).div_(temperature).exp_()
     sums = weights.cumsum(dim=1, dtype=torch.float64)
-    log_total = sums[:, -1].log()
+    total = sums[:, -1]
+    if others.numel():
+        total = total + (others - highest).div_(temperature).double().exp().sum(dim=1)
+    log_total = total.log()
     if sampling.temperature == 0:
         tokens = logits.argmax(dim=1)
     else:
