@@ -90,7 +90,6 @@ class PolicyRun(Run):
         return command
 
     def describe(self, *words: str) -> None:
-        """Writes config.yaml, so that ranks can be started by hand."""
         self.path.mkdir(exist_ok=True)
         resolved = compose_rl("llama3_tiny", self.overrides(words), config_dir=None)
         describe(self.directory, resolved, [])
@@ -156,6 +155,6 @@ def weights_to_start_from(factory: pytest.TempPathFactory) -> Path:
     """Returns a run whose model sorts half of all numbers."""
 
     def train(path: Path) -> None:
-        Pretraining(path).workers(1, "trainer.num_nodes=1")
+        Pretraining(path).workers(1)
 
     return make_once(factory, "sorter", train)
