@@ -91,7 +91,9 @@ METRICS_ROW = {
     "rollout_ranks?": COUNT,
     "rollout_s?": RATE,
     "training_s?": RATE,
+    "predicted_s?": RATE,
 }
+RESPONSES_ROW = {"step": COUNT}
 EVENT_ROW = {"event": str, "time": float}
 EVENT_ROWS: dict[str, dict[str, Any]] = {
     "start": {"step": COUNT, "device?": str, "device_name?": TEXT_OR_NULL},
@@ -105,6 +107,8 @@ EVENT_ROWS: dict[str, dict[str, Any]] = {
     "stop": {"step": COUNT, "status": str, "save_s": float},
     **{kind: {"reason": str} for kind in ("fault", "slow_data", "spare_ranks")},
 }
+SHAPES: dict[str, dict[str, Any]] = {"metrics": METRICS_ROW, "responses": RESPONSES_ROW}
+"""Shapes of rows by the beginning of their file's name. Other files have events."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,18 +232,23 @@ class RunDirectory(OwnFolder):
                     file.truncate(_end_of_rows(path))
             file.write(json.dumps(row).encode() + b"\n")
 
-    def drop_metrics_after(self, step: int) -> None:
-        """Drops the rows of metrics.jsonl after `step`, because those steps will be taken again."""
-        rows = [row for row in read_rows(self.metrics) if row["step"] <= step]
-        self.replace(self.metrics, "".join(json.dumps(row) + "\n" for row in rows))
+    def drop_rows_after(self, step: int) -> None:
+        """Drops the metrics and responses after `step`, because those steps will be taken again."""
+        paths = [self.metrics, *([self.responses] if os.path.lexists(self.responses) else [])]
+        for path in paths:
+            rows = [row for row in read_rows(path) if row["step"] <= step]
+            self.replace(path, "".join(json.dumps(row) + "\n" for row in rows))
 
     def set_metrics_aside(self) -> Path | None:
         """Renames metrics.jsonl, so that a run that starts from step 0 again keeps its old rows.
 
-        Returns the new path, or None if there are no rows.
+        Responses are renamed with them. Returns the new path of the metrics, or None if there are
+        no rows.
         """
         if next(read_rows(self.metrics), None) is None:
             return None
+        if os.path.lexists(self.responses):
+            self.set_aside(self.responses)
         return self.set_aside(self.metrics)
 
     def set_aside(self, path: Path) -> Path:
@@ -278,7 +287,7 @@ def step_of(folder: Path) -> int:
 
 
 def read_rows(path: Path) -> Iterator[dict[str, Any]]:
-    """Yields the rows of metrics.jsonl or events.jsonl. Raises what `Tail.rows` raises."""
+    """Yields the rows of a JSON lines file of a run. Raises what `Tail.rows` raises."""
     return Tail(path).rows()
 
 
@@ -292,7 +301,7 @@ class Tail:
     """Reads the rows of a JSON lines file as they are appended.
 
     Attributes:
-        path: metrics.jsonl or events.jsonl.
+        path: metrics.jsonl, responses.jsonl or events.jsonl.
         offset: byte after the last row that was read.
     """
 
@@ -310,7 +319,7 @@ class Tail:
         Raises:
             DamagedFileError: a row is damaged.
         """
-        shape = METRICS_ROW if self.path.name.startswith("metrics.") else EVENT_ROW
+        shape = SHAPES.get(self.path.name.partition(".")[0], EVENT_ROW)
         try:
             file = open_to_read(self.path)
         except FileNotFoundError:

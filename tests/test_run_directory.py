@@ -127,15 +127,23 @@ def test_metrics_of_steps_that_will_be_taken_again_are_dropped(run):
         run.append_row(run.metrics, metrics_row(step=step, loss=1 / step))
     before = run.metrics.read_text(encoding="utf-8").splitlines(keepends=True)
     run.metrics.write_text("".join(before) + '{"step": 6, "lo', encoding="utf-8")
-    run.drop_metrics_after(3)
+    run.drop_rows_after(3)
     assert run.metrics.read_text(encoding="utf-8") == "".join(before[:3])
     run.append_row(run.metrics, metrics_row(step=4))
     assert [row["step"] for row in read_rows(run.metrics)] == [1, 2, 3, 4]
 
 
+def test_responses_of_steps_that_will_be_taken_again_are_dropped(run):
+    for step in (2, 4):
+        run.append_row(run.responses, {"step": step, "response": str(step)})
+    run.drop_rows_after(3)
+    assert [row["response"] for row in read_rows(run.responses)] == ["2"]
+
+
 def test_a_run_without_metrics_has_none_to_drop(run):
-    run.drop_metrics_after(3)
+    run.drop_rows_after(3)
     assert list(read_rows(run.metrics)) == []
+    assert not run.responses.exists()
 
 
 def event(name):
@@ -203,8 +211,10 @@ def test_metrics_are_set_aside_under_a_new_name(run):
     assert run.set_metrics_aside() is None
     for number in (1, 2):
         run.append_row(run.metrics, metrics_row(step=number))
+        run.append_row(run.responses, {"step": number})
         aside = run.set_metrics_aside()
         assert (aside.name, run.metrics.exists()) == (f"metrics.{number}.jsonl", False)
+        assert not run.responses.exists()
         assert [row["step"] for row in read_rows(aside)] == [number]
 
 

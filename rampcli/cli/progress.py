@@ -27,14 +27,16 @@ class Progress(Observer):
     Attributes:
         plan: plan of the run.
         console: where to print.
+        rollout_ranks: processes that only generate, besides those of the plan.
         samples_per_s: moving average of the throughput, or None before the first step.
         live: line that updates in place, or None if the output is not a terminal.
         output_is_closed: True once the reader of the output has gone.
     """
 
-    def __init__(self, plan: TrainingPlan, console: Console) -> None:
+    def __init__(self, plan: TrainingPlan, console: Console, *, rollout_ranks: int = 0) -> None:
         self.plan = plan
         self.console = console
+        self.rollout_ranks = rollout_ranks
         self.samples_per_s: float | None = None
         self.live: Live | None = (
             Live(console=console, refresh_per_second=4, transient=True)
@@ -57,6 +59,8 @@ class Progress(Observer):
         """Prints that the processes of a world start to train a stage."""
         device, nodes = "GPU" if gpus else "CPU", len(world.nodes)
         processes = f"{world.ranks} process{'es' if world.ranks > 1 else ''} on {device}"
+        if self.rollout_ranks:
+            processes += f", {self.rollout_ranks} more that generate"
         emulation = f", {nodes} nodes emulated on this host" if nodes > 1 else ""
         self.samples_per_s = None
         self._print(

@@ -15,6 +15,7 @@ from rampcli.config.schema import Config
 from rampcli.errors import EXIT_INTERRUPTED, RampcliError, visible
 from rampcli.launch import run as launch
 from rampcli.launch.protocol import SUBMITTED, Outcome
+from rampcli.report.overlap import overlap_result
 from rampcli.report.tables import evaluation_line, evaluations, run_table, validations
 from rampcli.run_directory import COMPLETE, STAGE_BOUNDARY, RunDirectory
 
@@ -59,7 +60,8 @@ def train(
     console = build_console()
     for note in (*resolved.plan.notes, *resolved.notes):
         say(console, f"note: {note}")
-    with Progress(resolved.plan, console) as progress:
+    rollout_ranks = resolved.config.rl.rollout_ranks
+    with Progress(resolved.plan, console, rollout_ranks=rollout_ranks) as progress:
         outcome = launch.run(
             resolved, command=command, overrides=overrides, one_stage=one_stage, observer=progress
         )
@@ -102,6 +104,8 @@ def _print_complete(outcome: Outcome, console: Console) -> None:
         console.print(f"\nvalidation loss {losses[0]:.3f} -> {losses[-1]:.3f}")
     if rows := evaluations(outcome.run):
         say(console, f"\n{evaluation_line([rows[0], rows[-1]])}")
+    if (overlap := overlap_result(outcome.run)) is not None:
+        say(console, overlap)
     say(console, f"run directory: {outcome.run.path}")
     if not outcome.started:
         say(console, "This run was already complete; choose another name= to start a new one.")

@@ -11,6 +11,7 @@ from rampcli.batch.pairs import GENERATIONS_KEY
 from rampcli.config.checks import CHECKS_OF_WORDS, check_ranges
 from rampcli.config.folding import fold
 from rampcli.config.layers import PYTHON, Precedence, Stack, edited_stack
+from rampcli.config.rl_checks import rl_notes
 from rampcli.config.run_plan import Resolved, run_dir_of, run_plan
 from rampcli.config.schema import Config
 from rampcli.config.settings import settings
@@ -58,7 +59,7 @@ def resolve(
             resolved = run_plan(settled, consumed_samples=consumed_samples)
     report.close()
     assert resolved is not None
-    return replace(resolved, notes=notes)
+    return replace(resolved, notes=(*notes, *rl_notes(resolved.config)))
 
 
 def _check(config: Config, report: Report) -> None:

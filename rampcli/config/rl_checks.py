@@ -28,6 +28,13 @@ def max_response_tokens(config: Config) -> int:
     return config.rl.max_response_tokens or config.data.sequence_length // 2
 
 
+def rl_notes(config: Config) -> tuple[str, ...]:
+    """Returns what a user may not expect of reinforcement learning."""
+    if not is_rl(config) or config.model.init_from is not None:
+        return ()
+    return ("training starts from random weights: model.init_from=RUN_DIR starts from a run",)
+
+
 def check_unused(config: Config) -> None:
     """Checks that no setting of reinforcement learning is changed in a run without it."""
     if is_rl(config):

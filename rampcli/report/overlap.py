@@ -36,6 +36,21 @@ def overlap_lines(resolved: Resolved, batch: PairBatch) -> list[str]:
     return lines
 
 
+def overlap_result(run: RunDirectory) -> str | None:
+    """Returns the time of the last steps of a run next to the predicted one, if they overlapped."""
+    rows = [row for row in read_rows(run.metrics) if row.get("rollout_ranks")][-STEPS:]
+    if not rows:
+        return None
+    taken, predicted, rollout_s, training_s = (
+        median(row[name] for row in rows)
+        for name in ("step_time_s", "predicted_s", "rollout_s", "training_s")
+    )
+    return (
+        f"a step took {taken:.3g} s, and {predicted:.3g} s are predicted for {rollout_s:.3g} s of"
+        f" rollout that overlap with {training_s:.3g} s of training"
+    )
+
+
 def _measured_line(rows: Sequence[dict[str, Any]], resolved: Resolved, batch: PairBatch) -> str:
     """Returns the times of a step of the run, and the time that is expected with overlap.
 

@@ -132,12 +132,16 @@ def _pair_columns(resolved: Resolved) -> list[Column]:
     def of_pairs(name: str) -> Callable[[StagePlan], str]:
         return lambda stage: str(getattr(resolved.pairs(stage), name))
 
+    def processes(stage: StagePlan) -> str:
+        generators = resolved.config.rl.rollout_ranks
+        return f"{stage.world_size}+{generators}" if generators else str(stage.world_size)
+
     return [
         Column("stage", lambda stage: str(stage.stage)),
         Column("prompts", of_pairs("prompts")),
         Column("pairs", of_pairs("pairs")),
         Column("nodes", lambda stage: str(stage.num_nodes)),
-        Column("GPUs", lambda stage: str(stage.world_size)),
+        Column("GPUs", processes),
         Column("dp", of_pairs("data_parallel_size"), rank=2),
         Column("micro", of_pairs("micro_batch_size")),
         Column("accum", of_pairs("accumulation")),

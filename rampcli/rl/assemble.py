@@ -1,5 +1,6 @@
 """Builds what a rank of reinforcement learning needs, and trains."""
 
+import gc
 import hashlib
 import os
 from functools import partial
@@ -7,9 +8,10 @@ from typing import IO, NoReturn
 
 import torch
 
+from rampcli.batch.pairs import GENERATIONS_KEY
 from rampcli.config import snapshot
 from rampcli.config.rewards import KEY, TRUSTED_REWARD, UserFunction, parse_reward_name
-from rampcli.config.rl_checks import max_response_tokens
+from rampcli.config.rl_checks import is_rl, max_response_tokens
 from rampcli.config.run_plan import Resolved, pair_settings
 from rampcli.config.schema import Config
 from rampcli.data.hosts import build_reading
@@ -32,9 +34,13 @@ from rampcli.run_directory import RunDirectory
 from rampcli.train.observers.boundary import BoundaryCosts
 from rampcli.train.observers.observer import Observers
 from rampcli.train.stopping import StopRequest
-from rampcli.worker import assemble
-from rampcli.worker.assemble import build_initial_model, build_observers, load_model_and_state
-from rampcli.worker.leave import leave, leave_after, record_failure
+from rampcli.worker.assemble import (
+    build_initial_model,
+    build_observers,
+    load_model_and_state,
+    train,
+)
+from rampcli.worker.leave import leave_after
 
 
 def train_and_leave(
@@ -44,18 +50,29 @@ def train_and_leave(
 
     The arguments are those of `rampcli.worker.assemble.train_and_leave`.
     """
+    gc.freeze()  # imported modules live until the end, so the collector need not scan them
+    with lock:
+        leave_after(run, lambda: train_or_generate(run, stop, started=started))
+
+
+def train_or_generate(run: RunDirectory, stop: StopRequest, *, started: float) -> int:
+    """Does what the role of this rank is, and returns the exit code.
+
+    Raises:
+        RampcliError: a user can correct the cause.
+    """
     config = snapshot.read(run.config)
-    try:
-        check_trusted(config)
-    except UsageError as error:
-        record_failure(run, error)
-        leave(error.exit_code)
+    if not is_rl(config):
+        raise UsageError(
+            f"{run.path} is not a run of reinforcement learning: {GENERATIONS_KEY} is null",
+            keys=(GENERATIONS_KEY,),
+            remedy=f"python -m rampcli.worker {run.path}",
+        )
+    check_trusted(config)
     roles = take_role(config.rl.rollout_ranks)
     if roles.generates:
-        with lock:
-            leave_after(run, lambda: serve(run, roles))
-    build = partial(build_policy_trainer, roles)
-    assemble.train_and_leave(run, stop, started=started, lock=lock, build=build)
+        return serve(run, roles)
+    return train(run, stop, started=started, build=partial(build_policy_trainer, roles))
 
 
 def check_trusted(config: Config) -> None:

@@ -5,8 +5,10 @@ train on them. Nothing goes through a file.
 """
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Any
 
 import torch
@@ -15,10 +17,14 @@ from torch import Tensor
 
 from rampcli.rl.roles import Roles
 from rampcli.worker.join import JOIN_TIMEOUT, choose_interface
+from rampcli.worker.leave import RankLost
+
+PATIENCE = timedelta(days=365)
+"""How long joined ranks wait for each other. The connection to a rank that ends closes at once."""
 
 
-class BridgeClosed(Exception):
-    """Raised if the ranks at the other end have gone."""
+class BridgeClosed(RankLost):
+    """Raised if a rank at the other end has ended."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +71,9 @@ class Bridge:
             order: what to do.
             weights: whole weights, in the order of the model's parameters. Producing them may be
                 collective.
+
+        Raises:
+            BridgeClosed: a rank that generates has ended.
         """
         sends = self._orders is not None
         if sends:
@@ -77,7 +86,7 @@ class Bridge:
         """Waits for an order, on a rank that generates.
 
         Raises:
-            BridgeClosed: the ranks that train have gone.
+            BridgeClosed: a rank that trains has ended.
         """
         numbers = torch.empty(2, dtype=torch.int64)
         self._from_first(numbers)
@@ -88,7 +97,7 @@ class Bridge:
         """Receives the weights of an order in place, on a rank that generates.
 
         Raises:
-            BridgeClosed: the ranks that train have gone.
+            BridgeClosed: a rank that trains has ended.
         """
         for weight in weights:
             received = torch.empty_like(weight, device="cpu")
@@ -96,19 +105,27 @@ class Bridge:
             weight.copy_(received)
 
     def send(self, rollout: Tensor, ranks: Iterable[int], *, tag: int) -> list[dist.Work]:
-        """Begins to send a rollout to ranks that train; the tensor must live until it is sent."""
-        return [self._everyone.send([rollout], rank, tag) for rank in ranks]
+        """Begins to send a rollout to ranks that train; the tensor must live until it is sent.
+
+        Raises:
+            BridgeClosed: a rank that trains has ended.
+        """
+        with _noticing_the_end():
+            return [self._everyone.send([rollout], rank, tag) for rank in ranks]
 
     def receive(self, rollout: Tensor, *, tag: int) -> None:
-        """Receives a rollout in place. Its tag is its number in the step."""
-        self._everyone.recv([rollout], self.roles.generator_of(tag), tag).wait()
+        """Receives a rollout in place. Its tag is its number in the step.
+
+        Raises:
+            BridgeClosed: the rank that generates it has ended.
+        """
+        with _noticing_the_end():
+            self._everyone.recv([rollout], self.roles.generator_of(tag), tag).wait()
 
     def _from_first(self, tensor: Tensor) -> None:
         assert self._orders is not None
-        try:
+        with _noticing_the_end():
             self._orders.broadcast([tensor], _ROOT).wait()
-        except RuntimeError as error:
-            raise BridgeClosed(str(error)) from error
 
 
 _ROOT = dist.BroadcastOptions()
@@ -119,16 +136,27 @@ def finish(sent: Iterable[dist.Work]) -> None:
     """Waits until everything is sent.
 
     Raises:
-        BridgeClosed: the ranks that train have gone.
+        BridgeClosed: a rank that trains has ended.
     """
-    try:
+    with _noticing_the_end():
         for work in sent:
             work.wait()
+
+
+@contextmanager
+def _noticing_the_end() -> Iterator[None]:
+    """Raises BridgeClosed if gloo fails in the block."""
+    try:
+        yield
     except RuntimeError as error:
         raise BridgeClosed(str(error)) from error
 
 
 def _group(store: Any, name: str, rank: int, size: int) -> Any:
     """Returns a process group besides torch's default one. Torch declares no types for it."""
-    prefixed = dist.PrefixStore(name, store)  # type: ignore[attr-defined]
-    return dist.ProcessGroupGloo(prefixed, rank, size, JOIN_TIMEOUT)
+    # torchrun keeps the store while it restarts the ranks, which then have other addresses.
+    attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+    prefixed = dist.PrefixStore(f"{name}_{attempt}", store)  # type: ignore[attr-defined]
+    prefixed.set(f"joined_{rank}", "")
+    prefixed.wait([f"joined_{each}" for each in range(size)], JOIN_TIMEOUT)
+    return dist.ProcessGroupGloo(prefixed, rank, size, PATIENCE)

@@ -21,6 +21,8 @@ from rampcli.rl.rollout import Question, Rollout
 from rampcli.rl.scorer import Scorer
 
 Indices = NDArray[np.int64]
+LONGEST_TEXT = 40_000
+"""Characters of a text in a row, whose JSON has up to 12 bytes for each: see `MAX_ROW_BYTES`."""
 MOST_SHOWN = 200
 """Characters of a prompt that an error shows."""
 
@@ -147,10 +149,10 @@ class Generator:
 
 
 def describe_pair(example: Example, response: str, reward: float) -> Mapping[str, Any]:
-    """Returns a pair as a row of responses.jsonl."""
+    """Returns a pair as a row of responses.jsonl. Long texts are cut."""
     return {
-        "prompt": example.prompt,
-        "response": response,
+        "prompt": example.prompt[:LONGEST_TEXT],
+        "response": response[:LONGEST_TEXT],
         "reward": None if np.isnan(reward) else reward,
     }
 

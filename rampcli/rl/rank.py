@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from typing import NoReturn
 
+from rampcli.launch.workers import RL_WORKER
 from rampcli.worker.__main__ import main
 
 
@@ -14,4 +15,4 @@ def import_training() -> Callable[..., NoReturn]:
 
 
 if __name__ == "__main__":
-    main(import_training)
+    main(import_training, program=RL_WORKER)

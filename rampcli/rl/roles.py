@@ -3,6 +3,8 @@
 import os
 from dataclasses import dataclass
 
+from rampcli.config.rl_checks import ROLLOUT_KEY
+from rampcli.errors import UsageError
 from rampcli.worker.join import rank_variables
 
 
@@ -36,12 +38,24 @@ class Roles:
 
 
 def take_role(generators: int) -> Roles:
-    """Returns the roles, and shows this process a world of the ranks that train only.
+    """Returns the roles. If some ranks only generate, this process then sees the others alone.
 
     Args:
-        generators: number of ranks that only generate.
+        generators: number of ranks that only generate. If there are any, all ranks are on one host.
+
+    Raises:
+        UsageError: no rank is left to train.
     """
     variables = rank_variables(os.environ)
-    trainers = int(variables["WORLD_SIZE"]) - generators
-    os.environ.update(variables | {"WORLD_SIZE": str(trainers)})
-    return Roles(rank=int(variables["RANK"]), trainers=trainers, generators=generators)
+    rank, ranks = int(variables["RANK"]), int(variables["WORLD_SIZE"])
+    trainers = ranks - generators
+    if trainers < 1:
+        raise UsageError(
+            f"{ROLLOUT_KEY}={generators} leaves no process to train, of {ranks} that were started",
+            keys=(ROLLOUT_KEY,),
+            remedy=f"{generators + 1} processes or more, as torchrun --nproc-per-node starts them",
+        )
+    if generators > 0:
+        sizes = dict.fromkeys(("WORLD_SIZE", "LOCAL_WORLD_SIZE"), str(trainers))
+        os.environ.update(variables | sizes)
+    return Roles(rank=rank, trainers=trainers, generators=generators)

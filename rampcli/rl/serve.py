@@ -3,12 +3,12 @@
 import torch
 
 from rampcli.batch.plan import BatchPlan
+from rampcli.checkpoint.manifest import consumed_samples
 from rampcli.config import snapshot
 from rampcli.config.layers import sources_named
 from rampcli.config.run_plan import Resolved, run_plan
 from rampcli.data.loader import samples_of
 from rampcli.data.pairs import open_prompts
-from rampcli.errors import RampcliError
 from rampcli.models.decoder import Decoder
 from rampcli.parallel.ranks import device_here
 from rampcli.rl.bridge import Bridge, BridgeClosed, Order, finish
@@ -27,9 +27,10 @@ def serve(run: RunDirectory, roles: Roles) -> int:
     """Generates until the ranks that train end, and returns the exit code.
 
     Raises:
-        RampcliError: a user can correct the cause, or the ranks that train have failed.
+        RampcliError: a user can correct the cause.
+        BridgeClosed: a rank that trains has failed, and tells why.
     """
-    resolved = run_plan(snapshot.read(run.config))
+    resolved = run_plan(snapshot.read(run.config), consumed_samples=consumed_samples(run))
     config = resolved.config
     with (
         sources_named(config),
@@ -46,11 +47,10 @@ def serve(run: RunDirectory, roles: Roles) -> int:
                 order = bridge.take_order()
                 bridge.take_weights(model.parameters())
                 answer(resolved, order, bridge, generator, model)
-        except BridgeClosed as error:
-            status = (run.read_state() or {}).get("status")
-            if status in ORDERLY:
-                return 0
-            raise RampcliError(f"the ranks that train have gone: {error}") from error
+        except BridgeClosed:
+            if (run.read_state() or {}).get("status") not in ORDERLY:
+                raise
+    return 0
 
 
 def answer(
@@ -59,7 +59,7 @@ def answer(
     """Generates this rank's rollouts of a step, in the order in which they are needed.
 
     Raises:
-        BridgeClosed: the ranks that train have gone.
+        BridgeClosed: a rank that trains has ended.
     """
     plan, roles = resolved.plan, bridge.roles
     batch = plan.batch_on(plan.stage_at(order.consumed_samples), roles.trainers)

@@ -123,12 +123,13 @@ class TakingTurns:
             rollout: the rollout on the rank that generated it, its prompts on the others.
             owner: the tensor-parallel rank that generated it.
         """
+        if isinstance(rollout, Rollout) and self.meshes.size(TENSOR) == 1:
+            return rollout
         if isinstance(rollout, Rollout):
             packed, prompts = rollout.to_tensor(), rollout.prompts
         else:
             packed, prompts = self.generator.empty_rollout(len(rollout), self.device), rollout
-        if self.meshes.size(TENSOR) > 1:
-            dist.broadcast(packed, group_src=owner, group=self.meshes.data[TENSOR].get_group())
+        dist.broadcast(packed, group_src=owner, group=self.meshes.data[TENSOR].get_group())
         return Rollout.from_tensor(packed, prompts)
 
 

@@ -27,11 +27,16 @@ def import_training() -> Callable[..., NoReturn]:
     return train_and_leave
 
 
-def main(import_training: Callable[[], Callable[..., NoReturn]] = import_training) -> None:
+def main(
+    import_training: Callable[[], Callable[..., NoReturn]] = import_training,
+    *,
+    program: str = "rampcli.worker",
+) -> None:
     """Trains, and exits with a code of `rampcli.errors`.
 
     Args:
         import_training: imports and returns the function that trains.
+        program: module that runs as this program.
     """
     if (
         not 2 <= len(sys.argv) <= 3
@@ -39,7 +44,7 @@ def main(import_training: Callable[[], Callable[..., NoReturn]] = import_trainin
         or not (Path(sys.argv[1]) / "config.yaml").is_file()
     ):
         sys.exit(
-            f"usage: python -m rampcli.worker RUN_DIR [{WAIT}]\n"
+            f"usage: python -m {program} RUN_DIR [{WAIT}]\n"
             "RUN_DIR is a run directory, whose config.yaml says what to train"
         )
     if "TORCHELASTIC_RUN_ID" in os.environ:  # torchrun may be killed without ending its workers

@@ -13,6 +13,7 @@ import torch
 import torch._dynamo  # otherwise optimisers and FSDP import it in the first step
 import torch.distributed as dist
 
+from rampcli.batch.pairs import GENERATIONS_KEY
 from rampcli.checkpoint.load import load_newest
 from rampcli.checkpoint.load_weights import open_run, read_weights
 from rampcli.checkpoint.manifest import complete_checkpoints, consumed_samples
@@ -22,12 +23,13 @@ from rampcli.checkpoint.state import TrainingState
 from rampcli.config import snapshot
 from rampcli.config.layers import sources_named
 from rampcli.config.out_of_memory import out_of_memory
+from rampcli.config.rl_checks import is_rl
 from rampcli.config.run_plan import Resolved, run_plan
 from rampcli.config.schema import Config
 from rampcli.data.hosts import build_reading
 from rampcli.data.loader import Loader, ValidationLoader
 from rampcli.data.sources import open_corpora
-from rampcli.errors import EXIT_INTERRUPTED, RampcliError, reason_of
+from rampcli.errors import EXIT_INTERRUPTED, RampcliError, UsageError, reason_of
 from rampcli.models.decoder import Decoder
 from rampcli.models.huggingface import WeightFolder
 from rampcli.parallel.mesh import DATA, Meshes, build_meshes
@@ -50,12 +52,7 @@ from rampcli.worker.leave import leave_after
 
 
 def train_and_leave(
-    run: RunDirectory,
-    stop: StopRequest,
-    *,
-    started: float,
-    lock: IO[str],
-    build: "Build | None" = None,
+    run: RunDirectory, stop: StopRequest, *, started: float, lock: IO[str]
 ) -> NoReturn:
     """Trains, and ends this process with an exit code of `rampcli.errors`.
 
@@ -65,11 +62,10 @@ def train_and_leave(
         started: when this process ran its first line, or was told to train if it waited, in
             seconds since 1970.
         lock: lock that shows that this worker lives. It ends with the process.
-        build: builds the trainer; None for `build_trainer`.
     """
     gc.freeze()  # imported modules live until the end, so the collector need not scan them
     with lock:
-        leave_after(run, lambda: train(run, stop, started=started, build=build or build_trainer))
+        leave_after(run, lambda: train(run, stop, started=started, build=build_trainer))
 
 
 def train(run: RunDirectory, stop: StopRequest, *, started: float, build: "Build") -> int:
@@ -123,8 +119,18 @@ def build_trainer(
     stop: StopRequest,
     costs: BoundaryCosts,
 ) -> Trainer:
-    """Returns a trainer with everything that a run needs and with the newest checkpoint loaded."""
+    """Returns a trainer with everything that a run needs and with the newest checkpoint loaded.
+
+    Raises:
+        RampcliError: a user can correct the cause.
+    """
     config = resolved.config
+    if is_rl(config):
+        raise UsageError(
+            "rampcli.worker does not train by reinforcement learning",
+            keys=(GENERATIONS_KEY,),
+            remedy="python -m rampcli.rl.rank RUN_DIR",
+        )
     meshes = build_meshes(device, config.parallel)
     reading = build_reading(config, meshes.data_ranks)
     corpora = open_corpora(config) if reading.reads else None
@@ -202,7 +208,7 @@ def load_model_and_state(
     corpus = agreed_fingerprint(fingerprint, device=device)
     state = load_newest(run, parts, optimizers, settings=settings, corpus=corpus)
     if dist.get_rank() == 0:
-        run.drop_metrics_after(state.step)
+        run.drop_rows_after(state.step)
     checkpoints = Checkpoints(
         run,
         parts,

@@ -24,31 +24,36 @@ LOCK_S = 10.0
 """Time that a rank waits while another one records its error."""
 
 
+class RankLost(Exception):
+    """Raised on a rank that cannot go on because another one has ended."""
+
+
 def leave_after(run: RunDirectory, work: Callable[[], int]) -> NoReturn:
     """Does this rank's work, and ends the process with the exit code that it returns.
 
     An error of `rampcli.errors` is recorded in state.json and gives its exit code; any other gives
-    1 and a traceback in the log.
+    1 and a traceback in the log. A rank that has joined others waits for them.
     """
     try:
         code = work()
     except RampcliError as error:
         record_failure(run, error)
         leave(error.exit_code)
-    except Exception:  # a bug: the log gets the traceback, state.json its last line
+    except Exception as error:  # a bug: the log gets the traceback, state.json its last line
         traceback.print_exc()
         last_line = traceback.format_exc(limit=-1).strip().splitlines()[-1]
         record_failure(run, RampcliError(last_line), understood=False)
-        if dist.is_initialized() and dist.get_world_size() > 1:
+        if isinstance(error, RankLost) or (dist.is_initialized() and dist.get_world_size() > 1):
             time.sleep(CAUSE_FIRST_S)
         leave(1)
     gc.collect()
-    try:
-        dist.barrier()
-        dist.destroy_process_group()
-    except Exception:  # another rank has failed, and has recorded why
-        traceback.print_exc()
-        leave(1)
+    if dist.is_initialized():
+        try:
+            dist.barrier()
+            dist.destroy_process_group()
+        except Exception:  # another rank has failed, and has recorded why
+            traceback.print_exc()
+            leave(1)
     leave(code)
 
 

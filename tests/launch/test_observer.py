@@ -37,7 +37,7 @@ def test_repeated_steps_are_reported_even_if_the_feed_is_polled_late(
     listener = Listener()
     feed = Feed(run, listener)
     feed.poll()
-    run.drop_metrics_after(2)
+    run.drop_rows_after(2)
     run.append_event("start", step=2)
     taken = range(3, 3 + steps_before_the_next_poll)
     take_steps(run, *taken)

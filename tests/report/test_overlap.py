@@ -1,0 +1,56 @@
+"""A plan says what overlap saves; a run says how long its steps took next to the prediction."""
+
+import json
+
+import pytest
+
+from rampcli import llm
+from rampcli.batch.overlap import overlapped_s
+from rampcli.config.compose import apply_overrides
+from rampcli.config.resolve import resolve
+from rampcli.report.overlap import overlap_lines, overlap_result
+from rampcli.run_directory import RunDirectory
+from run_files import metrics_row
+
+
+@pytest.fixture
+def lines(tmp_path):
+    def described(*words, rows=()):
+        run = RunDirectory(tmp_path)
+        run.metrics.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+        words = ["rl=grpo", f"run_dir={tmp_path}", "rl.micro_batch_size=64", *words]
+        resolved = resolve(apply_overrides(llm.from_factory("sort_digits"), words))
+        return overlap_lines(resolved, resolved.pairs(resolved.plan.stages[0]))
+
+    return described
+
+
+def row(**facts):
+    times = {"rollout_s": 0.4, "training_s": 0.6, "predicted_s": 0.65, "step_time_s": 0.7}
+    return metrics_row(reward=0.5, pairs=512, **times | facts)
+
+
+def test_without_ranks_that_generate_all_processes_take_turns(lines):
+    assert lines() == ["rollout and training take turns on all processes"]
+
+
+def test_the_share_that_overlap_saves_at_best_follows_from_the_rollouts(lines):
+    (line,) = lines("trainer.devices=2", "rl.rollout_ranks=1")
+    # 8 rollouts: (1 + 1/8) / 2 of a step remains.
+    assert "with 8 rollouts per rank and step, that saves up to 44% of a step" in line
+
+
+def test_the_expected_step_moves_the_measured_work_to_the_processes_that_do_it(lines):
+    """Two processes that took turns become one that generates and one that trains."""
+    rows = [row(rollout_ranks=0, world_size=2, step_time_s=1.0)] * 3
+    (_, measured) = lines("trainer.devices=2", "rl.rollout_ranks=1", rows=rows)
+    expected = overlapped_s(0.8, 1.2, micro_batches=8)
+    assert f"a step has taken 1 s (median of the last 3); {expected:.3g} s are expected" in measured
+
+
+def test_a_run_that_overlapped_shows_its_steps_next_to_the_prediction(lines, tmp_path):
+    lines(rows=[row(rollout_ranks=1)] * 3)
+    result = overlap_result(RunDirectory(tmp_path))
+    assert result.startswith("a step took 0.7 s, and 0.65 s are predicted for 0.4 s of rollout")
+    lines(rows=[row(rollout_ranks=0)] * 3)
+    assert overlap_result(RunDirectory(tmp_path)) is None
