@@ -60,7 +60,8 @@ class Progress(Observer):
         device, nodes = "GPU" if gpus else "CPU", len(world.nodes)
         processes = f"{world.ranks} process{'es' if world.ranks > 1 else ''} on {device}"
         if self.rollout_ranks:
-            processes += f", {self.rollout_ranks} more that generate"
+            verb = "generates" if self.rollout_ranks == 1 else "generate"
+            processes += f", {self.rollout_ranks} more {verb}"
         emulation = f", {nodes} nodes emulated on this host" if nodes > 1 else ""
         self.samples_per_s = None
         self._print(

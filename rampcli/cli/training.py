@@ -9,7 +9,9 @@ from rampcli.checkpoint.manifest import complete_checkpoints, consumed_samples
 from rampcli.cli.console import build_console, print_table, say
 from rampcli.cli.jobs import print_jobs
 from rampcli.cli.progress import Progress
+from rampcli.config import snapshot
 from rampcli.config.resolve import resolve
+from rampcli.config.rl_checks import is_rl
 from rampcli.config.run_plan import Resolved
 from rampcli.config.schema import Config
 from rampcli.errors import EXIT_INTERRUPTED, RampcliError, visible
@@ -57,6 +59,7 @@ def train(
     Raises:
         RampcliError: as `run`, or standard output was closed while the run trained.
     """
+    _check_reward_function(resolved)
     console = build_console()
     for note in (*resolved.plan.notes, *resolved.notes):
         say(console, f"note: {note}")
@@ -71,6 +74,27 @@ def train(
     return outcome
 
 
+def _check_reward_function(resolved: Resolved) -> None:
+    """Loads a reward function of the user once, in a process of its own, before anything starts.
+
+    Not for a cluster, whose nodes may have other packages than this machine.
+
+    Raises:
+        UsageError: it cannot be loaded.
+    """
+    config = resolved.config
+    if is_rl(config) and config.launch.launcher == "local":
+        from rampcli.rl.scorer import Scorer
+
+        with Scorer(config.rl.reward, deadline_s=config.rl.reward_deadline_s):
+            pass
+
+
+def _unit(outcome: Outcome) -> str:
+    """Returns what a run counts."""
+    return "prompts" if is_rl(snapshot.read(outcome.run.config)) else "samples"
+
+
 def _output_closed(outcome: Outcome) -> RampcliError:
     saved = (
         f"with a checkpoint in {outcome.run.checkpoints}"
@@ -79,7 +103,7 @@ def _output_closed(outcome: Outcome) -> RampcliError:
     )
     error = RampcliError(
         "standard output was closed;"
-        f" stopped after {outcome.state['consumed_samples']:,} samples, {saved}",
+        f" stopped after {outcome.state['consumed_samples']:,} {_unit(outcome)}, {saved}",
         remedy="run the same command to resume; >LOG keeps its output",
     )
     error.exit_code = EXIT_INTERRUPTED
@@ -113,7 +137,8 @@ def _print_complete(outcome: Outcome, console: Console) -> None:
 
 def _print_stopped(outcome: Outcome, console: Console) -> None:
     """Prints where a run stopped and how to resume it."""
-    consumed, coming = f"{outcome.state['consumed_samples']:,} samples", outcome.state["next"]
+    consumed = f"{outcome.state['consumed_samples']:,} {_unit(outcome)}"
+    coming = outcome.state["next"]
     if outcome.status == STAGE_BOUNDARY:
         stage, batch, nodes = coming["stage"] + 1, coming["global_batch_size"], coming["num_nodes"]
         say(

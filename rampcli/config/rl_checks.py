@@ -187,7 +187,8 @@ def check_reward(config: Config) -> None:
                 f"{KEY}={config.rl.reward} names a function of a user, which only the command line"
                 " or Python may do",
                 keys=(KEY,),
-                remedy=f"{KEY}={config.rl.reward} on the command line, if you trust it",
+                remedy=f"{KEY}={config.rl.reward} on the command line, or config.{KEY} = ... in"
+                " Python, if you trust it",
             )
 
 

@@ -193,7 +193,7 @@ def _check_pairs(config: Config, pairs: PairSettings) -> None:
         and NODE_POLICIES[config.rampup.node_policy].largest_uses_all_nodes
         and not config.rampup.decrease_batch_size_if_needed
     ):
-        processes = trainer.num_nodes * (trainer.devices - config.rl.rollout_ranks)
+        processes = trainer.num_nodes * max(1, trainer.devices - config.rl.rollout_ranks)
         ranks = _parallel_sizes(config).data_parallel_size(processes)
         varies = config.rampup.micro_batch == LARGEST
         check_pairs(prompts, pairs, data_parallel_size=ranks, varies=varies)

@@ -40,6 +40,11 @@ KNOWN_ELSEWHERE = {
     "ppo_mini_batch_size": "rl.updates_per_rollout",
     "max_completion_length": "rl.max_response_tokens",
     "max_response_length": "rl.max_response_tokens",
+    "learning_rate": "optim.lr",
+    "beta": "rl.kl_weight",
+    "epsilon_high": "rl.clip_high",
+    "group_size": "rl.generations_per_prompt",
+    "num_generation": "rl.generations_per_prompt",
 }
 """Our keys for other systems' keys that are not accepted, by their last part."""
 EXAMPLES = {

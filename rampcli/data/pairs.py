@@ -33,25 +33,6 @@ FINGERPRINTED = 8
 
 
 @dataclass(frozen=True, slots=True)
-class Prompts:
-    """Examples whose prompts a model answers.
-
-    Attributes:
-        training, validation: the examples. A response may be None.
-        format: turns prompts and responses into tokens. It holds the tokenizer.
-    """
-
-    training: Examples
-    validation: Examples
-    format: PairFormat
-
-    @property
-    def tokenizer(self) -> str:
-        """Contents of `tokenizer.json`."""
-        return self.format.tokenizer
-
-
-@dataclass(frozen=True, slots=True)
 class Pairs:
     """Tokens of pairs, end to end. A pair is a prompt and its response with the end token.
 
@@ -277,7 +258,7 @@ def open_pairs(config: Config) -> Opened:
         UsageError: a file cannot be read, or an example does not fit the configuration.
     """
     training, validation = open_examples(config, needs_responses=True)
-    pair_format = _open_format(config, training, validation)
+    pair_format = open_format(config, training, validation)
     length, opened = config.data.sequence_length, list[Corpus]()
     if config.data.task is None:
         if not len(training):
@@ -300,17 +281,12 @@ def open_pairs(config: Config) -> Opened:
     )
 
 
-def open_prompts(config: Config) -> Prompts:
-    """Opens prompts that a model is to answer. They need no responses.
+def open_format(config: Config, *examples: Examples) -> PairFormat:
+    """Opens the tokenizer and the chat template that turn examples into tokens.
 
     Raises:
-        UsageError: a file cannot be read, or does not fit the configuration.
+        UsageError: a file cannot be read, or the model's vocabulary is too small.
     """
-    training, validation = open_examples(config, needs_responses=False)
-    return Prompts(training, validation, _open_format(config, training, validation))
-
-
-def _open_format(config: Config, *examples: Examples) -> PairFormat:
     data, template = config.data, None
     if data.tokenizer == "bytes":
         tokenizer = byte_tokenizer()

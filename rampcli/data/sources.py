@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rampcli.config.corpora import PATH_FORMS
+from rampcli.config.rl_checks import is_rl
 from rampcli.config.schema import Config
 from rampcli.data.blend import Blend
 from rampcli.data.corpus import Corpus, MockCorpus
@@ -24,6 +25,7 @@ from rampcli.data.files import (
     open_text,
 )
 from rampcli.data.pairs import open_pairs
+from rampcli.data.prompts import check_prompts
 from rampcli.data.tokenizer import byte_tokenizer
 from rampcli.errors import UsageError
 
@@ -153,11 +155,16 @@ def _open_mock(config: Config) -> Opened:
     return Opened(training=[(1, training)], validation=[(1, validation)], tokenizer=None)
 
 
+def _check_pairs(config: Config) -> None:
+    """Checks pairs for supervised training, or the prompts of reinforcement learning."""
+    (check_prompts if is_rl(config) else open_corpora)(config)
+
+
 SOURCES = {
     "stdlib": Source(open=_open_stdlib),
     "mock": Source(open=_open_mock),
     "text": Source(open=open_text, check=check_text_paths),
     "indexed": Source(open=open_indexed, check=open_corpora),
-    "pairs": Source(open=open_pairs, check=open_corpora),
+    "pairs": Source(open=open_pairs, check=_check_pairs),
 }
 """Data sources by `data.source`."""

@@ -26,13 +26,18 @@ def overlap_lines(resolved: Resolved, batch: PairBatch) -> list[str]:
     if generators == 0:
         lines = ["rollout and training take turns on all processes"]
     else:
+        verb = "generates" if generators == 1 else "generate"
         lines = [
-            f"{generators} of {devices} processes generate while the others train; with {rollouts},"
+            f"{generators} of {devices} processes {verb} while the others train; with {rollouts},"
             f" that saves up to {saved_at_best(batch.rollouts):.0%} of a step"
         ]
-    rows = [row for row in read_rows(RunDirectory(resolved.run_dir).metrics) if "rollout_s" in row]
+    rows = [
+        row
+        for row in read_rows(RunDirectory(resolved.run_dir).metrics)
+        if "rollout_s" in row and row.get("pairs") == batch.pairs
+    ][-STEPS:]
     if rows:
-        lines.append(_measured_line(rows[-STEPS:], resolved, batch))
+        lines += _measured_lines(rows, resolved, batch)
     return lines
 
 
@@ -51,8 +56,10 @@ def overlap_result(run: RunDirectory) -> str | None:
     )
 
 
-def _measured_line(rows: Sequence[dict[str, Any]], resolved: Resolved, batch: PairBatch) -> str:
-    """Returns the times of a step of the run, and the time that is expected with overlap.
+def _measured_lines(
+    rows: Sequence[dict[str, Any]], resolved: Resolved, batch: PairBatch
+) -> list[str]:
+    """Returns the time of a step of the run, and what is expected with overlap if it is less.
 
     Work is assumed to divide evenly over the processes.
     """
@@ -68,8 +75,10 @@ def _measured_line(rows: Sequence[dict[str, Any]], resolved: Resolved, batch: Pa
         rollout_s / generators, training_s / trainers, micro_batches=batch.rollouts
     )
     taken = median(row["step_time_s"] for row in rows)
-    return (
-        f"a step has taken {taken:.3g} s (median of the last {len(rows)}); {expected:.3g} s are"
-        f" expected with {ROLLOUT_KEY}={generators} and {trainers} training"
-        f" process{'es' if trainers > 1 else ''}"
-    )
+    if expected >= taken:
+        return []
+    return [
+        f"a step of this run has taken {taken:.3g} s (median of the last {len(rows)});"
+        f" {expected:.3g} s are expected with trainer.devices={generators + trainers}"
+        f" {ROLLOUT_KEY}={generators}"
+    ]

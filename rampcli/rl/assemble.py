@@ -16,7 +16,7 @@ from rampcli.config.run_plan import Resolved, pair_settings
 from rampcli.config.schema import Config
 from rampcli.data.hosts import build_reading
 from rampcli.data.loader import Loader, ValidationLoader
-from rampcli.data.pairs import Prompts, open_prompts
+from rampcli.data.prompts import Prompts, open_prompts
 from rampcli.errors import UsageError
 from rampcli.models.decoder import Decoder
 from rampcli.parallel.mesh import Meshes, build_meshes
@@ -38,6 +38,7 @@ from rampcli.worker.assemble import (
     build_initial_model,
     build_observers,
     load_model_and_state,
+    starting_step,
     train,
 )
 from rampcli.worker.leave import leave_after
@@ -120,7 +121,7 @@ def build_policy_trainer(
         meshes,
         device,
         objective=objective_of(config),
-        reference=_build_reference(config, meshes, device),
+        reference=_build_reference(config, run, meshes, device),
     )
     scorer = Scorer(config.rl.reward, deadline_s=config.rl.reward_deadline_s)
     generator, policy = Generator(config, prompts, scorer), Policy(model, config, device)
@@ -164,11 +165,17 @@ def objective_of(config: Config) -> Objective:
     )
 
 
-def _build_reference(config: Config, meshes: Meshes, device: torch.device) -> Decoder | None:
-    """Returns a model with the starting weights, or None if the loss does not need it."""
+def _build_reference(
+    config: Config, run: RunDirectory, meshes: Meshes, device: torch.device
+) -> Decoder | None:
+    """Returns a model with the starting weights, or None if the loss does not need it.
+
+    The run that these come from may have trained on since.
+    """
     if config.rl.kl_weight == 0:
         return None
-    (reference,) = build_initial_model(config, meshes, device)
+    step = starting_step(config, run)
+    (reference,) = build_initial_model(config, meshes, device, step=step)
     return reference.requires_grad_(False)
 
 

@@ -44,7 +44,7 @@ def evaluate(
     totals = torch.zeros(len(kinds), 3, dtype=torch.float64, device=device)
     for first in range(0, prompts, at_once * ranks):
         mine = range(first + rank * at_once, min(first + (rank + 1) * at_once, prompts))
-        questions = generator.questions(generator.data.validation, mine) if mine else []
+        questions = generator.questions(generator.data.validation, mine, numbers=mine)
         for row, sampling in enumerate(kinds.values()) if questions else ():
             rollout = generator.generate(
                 model,

@@ -1,7 +1,8 @@
 """Generates responses to prompts, and scores them."""
 
+import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -9,20 +10,23 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from rampcli.config.rl_checks import RESPONSE_KEY, SEQUENCE_KEY, max_response_tokens
+from rampcli.config.rl_checks import max_response_tokens
 from rampcli.config.schema import Config
 from rampcli.data.examples import Example, Examples
 from rampcli.data.order import SampleOrder
-from rampcli.data.pairs import Prompts
-from rampcli.errors import RampcliError, UsageError
+from rampcli.data.prompts import Prompts, read_prompts
+from rampcli.errors import RampcliError
 from rampcli.models.decoder import Decoder
 from rampcli.models.sampler import Responses, Sampling, sample_responses, stream_of
+from rampcli.rl.rewards import Score
 from rampcli.rl.rollout import Question, Rollout
 from rampcli.rl.scorer import Scorer
 
 Indices = NDArray[np.int64]
 LONGEST_TEXT = 40_000
 """Characters of a text in a row, whose JSON has up to 12 bytes for each: see `MAX_ROW_BYTES`."""
+SCORED_AT_ONCE = 64
+"""Responses that are scored between two looks at whether the run must stop."""
 MOST_SHOWN = 200
 """Characters of a prompt that an error shows."""
 
@@ -34,12 +38,16 @@ class Generator:
         config: the configuration.
         data: prompts, and how they become tokens.
         scorer: scores responses.
+
+    Attributes:
+        last_bad_reward: why a response could last not be scored, or None.
     """
 
     def __init__(self, config: Config, data: Prompts, scorer: Scorer) -> None:
         self.config = config
         self.data = data
         self.scorer = scorer
+        self.last_bad_reward: str | None = None
         self.order = SampleOrder(windows=len(data.training), seed=config.seed)
         self.generations = config.rl.generations_per_prompt or 1
         self.sampling = Sampling(
@@ -52,24 +60,30 @@ class Generator:
         )
 
     def training_questions(self, samples: Indices) -> list[Question]:
-        """Returns the prompts of some samples of the run."""
-        return self.questions(self.data.training, self.order.windows_of(samples).tolist())
+        """Returns the prompts of some samples of the run.
 
-    def questions(self, examples: Examples, indices: Sequence[int]) -> list[Question]:
+        A prompt that comes again has another number, and so other responses.
+        """
+        indices = self.order.windows_of(samples).tolist()
+        return self.questions(self.data.training, indices, numbers=samples.tolist())
+
+    def questions(
+        self, examples: Examples, indices: Sequence[int], *, numbers: Sequence[int]
+    ) -> list[Question]:
         """Returns prompts by the indices of their examples.
+
+        Args:
+            examples: the examples.
+            indices: which of them.
+            numbers: number of each prompt, which its random numbers belong to.
 
         Raises:
             UsageError: a prompt leaves no room for its response.
         """
-        found = [examples[index] for index in indices]
-        encoded = self.data.format.encode_prompts([example.prompt for example in found])
-        most = self.config.data.sequence_length - self.sampling.max_tokens
-        for index, tokens in zip(indices, encoded, strict=True):
-            if not 1 <= len(tokens) <= most:
-                raise _prompt_refused(examples.place(index), len(tokens), most, self.sampling)
+        found = read_prompts(examples, indices, self.data.format, self.config)
         return [
-            Question(index=index, tokens=tokens.tolist(), example=example)
-            for index, tokens, example in zip(indices, encoded, found, strict=True)
+            Question(number=number, tokens=tokens.tolist(), example=example)
+            for number, (example, tokens) in zip(numbers, found, strict=True)
         ]
 
     def generate(
@@ -81,27 +95,32 @@ class Generator:
         seed: int,
         sampling: Sampling | None = None,
         generations: int | None = None,
+        between: Callable[[], None] = lambda: None,
     ) -> Rollout:
         """Returns scored responses to some prompts.
 
-        Each pair has random numbers of its own: they depend on the seed, the step, the prompt and
-        the number of the generation alone.
+        Each pair has random numbers of its own: they depend on the seed, the step, the prompt's
+        number and the number of the generation alone.
+
+        Calls `between` after each token and between scores. An exception that it raises ends the
+        rollout.
 
         Raises:
             RampcliError: a pair cannot be scored, and the run ends at such pairs.
         """
         began, generations = time.perf_counter(), generations or self.generations
         sampling = sampling or self.sampling
-        indices = np.array([question.index for question in questions], dtype=np.int64)
-        streams = stream_of(seed, step, indices[:, None], np.arange(generations)).ravel()
+        numbers = np.array([question.number for question in questions], dtype=np.int64)
+        streams = stream_of(seed, step, numbers[:, None], np.arange(generations)).ravel()
         responses = sample_responses(
             model,
             [question.tokens for question in questions],
             generations=generations,
             sampling=sampling,
             streams=streams,
+            between=between,
         )
-        rewards = self._score(questions, self.texts(responses), generations)
+        rewards = self._score(questions, self.texts(responses), generations, between)
         return Rollout(
             prompts=[question.tokens for question in questions],
             tokens=_widened(responses.tokens, sampling.max_tokens),
@@ -126,21 +145,38 @@ class Generator:
         ]
 
     def _score(
-        self, questions: Sequence[Question], texts: Sequence[str], generations: int
+        self,
+        questions: Sequence[Question],
+        texts: Sequence[str],
+        generations: int,
+        between: Callable[[], None],
     ) -> Tensor:
         """Returns rewards, float64 [prompts, generations]."""
         examples = [question.example for question in questions for _ in range(generations)]
-        scores = self.scorer.score(
-            [
-                (example.prompt, text, example.fields)
-                for example, text in zip(examples, texts, strict=True)
-            ]
-        )
-        for example, score in zip(examples, scores, strict=True):
-            if score.reason is not None and self.config.rl.on_bad_reward == "stop":
+        pairs = [
+            (example.prompt, text, example.fields)
+            for example, text in zip(examples, texts, strict=True)
+        ]
+        scores: list[Score] = []
+        for first in range(0, len(pairs), SCORED_AT_ONCE):
+            scores += self.scorer.score(pairs[first : first + SCORED_AT_ONCE])
+            between()
+        bad = [
+            (example, score.reason)
+            for example, score in zip(examples, scores, strict=True)
+            if score.reason is not None
+        ]
+        if bad:
+            example, reason = bad[0]
+            self.last_bad_reward = reason
+            print(  # noqa: T201
+                f"{len(bad)} of {len(pairs)} responses have no reward; the first: {reason}",
+                file=sys.stderr,
+            )
+            if self.config.rl.on_bad_reward == "stop":
                 raise RampcliError(
                     f"rl.reward={self.config.rl.reward} cannot score a response to"
-                    f" {example.prompt[:MOST_SHOWN]!r}: {score.reason}",
+                    f" {example.prompt[:MOST_SHOWN]!r}: {reason}",
                     keys=("rl.reward", "rl.on_bad_reward"),
                     remedy="another reward function, or rl.on_bad_reward=leave_out",
                 )
@@ -155,17 +191,6 @@ def describe_pair(example: Example, response: str, reward: float) -> Mapping[str
         "response": response[:LONGEST_TEXT],
         "reward": None if np.isnan(reward) else reward,
     }
-
-
-def _prompt_refused(place: str, length: int, most: int, sampling: Sampling) -> UsageError:
-    return UsageError(
-        f"{place}: the prompt has {length} tokens; {SEQUENCE_KEY} and {RESPONSE_KEY}="
-        f"{sampling.max_tokens} leave room for 1 to {most}",
-        keys=(SEQUENCE_KEY, RESPONSE_KEY),
-        remedy=f"{SEQUENCE_KEY}={length + sampling.max_tokens} or more, or a smaller {RESPONSE_KEY}"
-        if length
-        else "prompts that are not empty",
-    )
 
 
 def _widened(rows: Tensor, width: int) -> Tensor:

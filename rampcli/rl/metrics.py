@@ -30,7 +30,7 @@ class RolloutSums:
         groups: number of groups.
         response_tokens: tokens of the responses.
         tokens: tokens of the prompts of all pairs, and of the responses.
-        cut: responses that have reached the longest length.
+        cut: responses that have reached the longest length without an end.
         rollout_s: seconds that were spent on generating and scoring, over all ranks.
         best: largest reward; -inf without one.
     """
@@ -49,15 +49,21 @@ class RolloutSums:
     best: float
 
     @classmethod
-    def of(cls, rollouts: Sequence[Rollout]) -> "RolloutSums":
-        """Returns the sums over some rollouts with the same number of generations."""
+    def of(cls, rollouts: Sequence[Rollout], *, stop: int) -> "RolloutSums":
+        """Returns the sums over some rollouts with the same number of generations.
+
+        Args:
+            rollouts: the rollouts.
+            stop: the token that ends a response.
+        """
         rewards = torch.cat([rollout.rewards for rollout in rollouts])
         lengths = torch.cat([rollout.lengths.cpu() for rollout in rollouts])
         scored = rewards[~rewards.isnan()]
         lowest = rewards.nan_to_num(nan=inf).amin(dim=1)
         highest = rewards.nan_to_num(nan=-inf).amax(dim=1)
         prompts = sum(len(prompt) for rollout in rollouts for prompt in rollout.prompts)
-        longest = rollouts[0].tokens.shape[1]
+        last = torch.cat([rollout.tokens[:, -1].cpu() for rollout in rollouts])
+        is_cut = (lengths == rollouts[0].tokens.shape[1]) & (last != stop)
         return cls(
             pairs=rewards.numel(),
             scored=len(scored),
@@ -68,7 +74,7 @@ class RolloutSums:
             groups=len(rewards),
             response_tokens=float(lengths.sum()),
             tokens=float(lengths.sum()) + prompts * rewards.shape[1],
-            cut=float((lengths == longest).sum()),
+            cut=float(is_cut.sum()),
             rollout_s=sum(rollout.seconds for rollout in rollouts),
             best=float(scored.max()) if len(scored) else -inf,
         )

@@ -64,11 +64,11 @@ class Question:
     """A prompt that is answered.
 
     Attributes:
-        index: number of its example.
+        number: its number, which its random numbers belong to.
         tokens: the prompt.
         example: what the prompt comes from.
     """
 
-    index: int
+    number: int
     tokens: list[int]
     example: Example

@@ -8,7 +8,7 @@ from rampcli.config import snapshot
 from rampcli.config.layers import sources_named
 from rampcli.config.run_plan import Resolved, run_plan
 from rampcli.data.loader import samples_of
-from rampcli.data.pairs import open_prompts
+from rampcli.data.prompts import open_prompts
 from rampcli.models.decoder import Decoder
 from rampcli.parallel.ranks import device_here
 from rampcli.rl.bridge import Bridge, BridgeClosed, Order, finish

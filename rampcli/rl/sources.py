@@ -90,14 +90,18 @@ class TakingTurns:
         self.waited_s = 0.0
 
     def rollouts(self, share: Share, *, between: Callable[[], None]) -> Iterator[Rollout]:
-        """Generates the rollouts, then yields them."""
+        """Generates the rollouts, then yields them.
+
+        A rank that is alone may stop in the middle of a rollout. Several have to agree first.
+        """
         began = time.perf_counter()
         self.policy.refresh()
         ranks, found = self.meshes.size(TENSOR), []
         for number in range(share.plan.accumulate_grad_batches):
             if number > 0:
                 between()
-            found.append(self._answer(share, number, is_mine=self._owns(number)))
+            within = between if dist.get_world_size() == 1 else _nothing
+            found.append(self._answer(share, number, within, is_mine=self._owns(number)))
         shared = [self._shared(one, number % ranks) for number, one in enumerate(found)]
         self.waited_s = time.perf_counter() - began
         yield from shared
@@ -106,14 +110,14 @@ class TakingTurns:
         return number % self.meshes.size(TENSOR) == self.meshes.rank(TENSOR)
 
     def _answer(
-        self, share: Share, number: int, *, is_mine: bool
+        self, share: Share, number: int, between: Callable[[], None], *, is_mine: bool
     ) -> "Rollout | Sequence[Sequence[int]]":
         """Returns a rollout on the rank that generates it, its prompts on the others."""
         questions = self.generator.training_questions(share.micro_batch(number))
         if not is_mine:
             return [question.tokens for question in questions]
         return self.generator.generate(
-            self.policy.model, questions, step=share.step, seed=self.seed
+            self.policy.model, questions, step=share.step, seed=self.seed, between=between
         )
 
     def _shared(self, rollout: "Rollout | Sequence[Sequence[int]]", owner: int) -> Rollout:
@@ -131,6 +135,10 @@ class TakingTurns:
             packed, prompts = self.generator.empty_rollout(len(rollout), self.device), rollout
         dist.broadcast(packed, group_src=owner, group=self.meshes.data[TENSOR].get_group())
         return Rollout.from_tensor(packed, prompts)
+
+
+def _nothing() -> None:
+    pass
 
 
 class FromOtherRanks:

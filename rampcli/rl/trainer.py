@@ -14,6 +14,7 @@ from rampcli.batch.pairs import PairBatch, PairSettings
 from rampcli.batch.plan import BatchPlan
 from rampcli.batch.training_plan import StagePlan
 from rampcli.data.loader import RankBatch, samples_of
+from rampcli.errors import RampcliError
 from rampcli.parallel.mesh import DATA, TENSOR
 from rampcli.rl.advantages import batch_std, group_advantages
 from rampcli.rl.evaluation import evaluate
@@ -41,12 +42,14 @@ class PolicyTrainer(Trainer):
         policy: what generates.
         source: yields the rollouts of each step.
         pairs: how prompts become pairs.
+        has_warned: rank 0 has warned of responses without a reward.
     """
 
     generator: Generator
     policy: Policy
     source: RolloutSource
     pairs: PairSettings
+    has_warned: bool = False
 
     VALIDATION_EVENT: ClassVar[str] = "evaluation"
 
@@ -99,9 +102,10 @@ class PolicyTrainer(Trainer):
             sums += of_update
         step_time_s = time.perf_counter() - batch.began
         self.micro_batch_s = step_time_s / batch.plan.accumulate_grad_batches
-        totals = RolloutSums.of(rollouts).over_ranks(
+        totals = RolloutSums.of(rollouts, stop=self.generator.data.format.end).over_ranks(
             self.passes.device, counts=self.passes.meshes.counts_samples
         )
+        self._check_scored(totals)
         self._record_responses(batch, rollouts)
         times = StepTimes.of(
             totals,
@@ -186,6 +190,31 @@ class PolicyTrainer(Trainer):
         return self.learning_rate.at(
             self.state.consumed_samples + prompts, global_batch_size=plan.global_batch_size
         )
+
+    def _check_scored(self, totals: RolloutSums) -> None:
+        """Checks that a step has rewards, and warns once if some are missing.
+
+        Raises:
+            RampcliError: it has none, so nothing can be learned.
+        """
+        missing, reward = int(totals.pairs - totals.scored), self.config.rl.reward
+        if not missing:
+            return
+        reason = self.generator.last_bad_reward or "see the log"
+        if totals.scored == 0:
+            raise RampcliError(
+                f"rl.reward={reward} has scored no response of step {self.state.step + 1}:"
+                f" {reason}",
+                keys=("rl.reward",),
+                remedy="a reward function that works for these examples",
+            )
+        if dist.get_rank() == 0 and not self.has_warned:
+            self.has_warned = True
+            self.checkpoints.run.append_event(
+                "fault",
+                reason=f"{missing} of {int(totals.pairs)} responses of step {self.state.step + 1}"
+                f" have no reward and are left out: {reason}",
+            )
 
     def _record_responses(self, batch: Batch, rollouts: Sequence[Rollout]) -> None:
         """Writes some responses of this step to responses.jsonl, if they are due."""

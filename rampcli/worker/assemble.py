@@ -214,7 +214,12 @@ def load_model_and_state(
         parts,
         optimizers,
         keep_last=config.checkpoint.keep_last,
-        facts={"settings": settings, "corpus": corpus, "world_size": dist.get_world_size()},
+        facts={
+            "settings": settings,
+            "corpus": corpus,
+            "world_size": dist.get_world_size(),
+            "started_from": starting_step(config, run),
+        },
         tokenizer=tokenizer,
         in_background=config.checkpoint.async_,
         saved_step=state.step,
@@ -231,8 +236,30 @@ def build_model(
     return build_parts(config, meshes, device, filled=False)
 
 
-def build_initial_model(config: Config, meshes: Meshes, device: torch.device) -> list[Decoder]:
+def starting_step(config: Config, run: RunDirectory) -> int | None:
+    """Returns the step of the run in `model.init_from` whose weights a run has started from.
+
+    None if it has not started from a run, or an earlier version did not record the step.
+    """
+    if saved := complete_checkpoints(run):
+        step: int | None = saved[-1].manifest.get("started_from")
+        return step
+    folder = config.model.init_from
+    if folder is None or not is_run(Path(folder)):
+        return None
+    return open_run(Path(folder), step=None)[1].step
+
+
+def build_initial_model(
+    config: Config, meshes: Meshes, device: torch.device, *, step: int | None = None
+) -> list[Decoder]:
     """Returns this rank's parts of the model with the weights that the run starts from.
+
+    Args:
+        config: the configuration.
+        meshes: the ranks that the model is split over.
+        device: the device of this rank.
+        step: step of the run in `model.init_from`; None for its newest checkpoint.
 
     Raises:
         UsageError: `model.init_from` holds another model.
@@ -245,7 +272,7 @@ def build_initial_model(config: Config, meshes: Meshes, device: torch.device) ->
     if not is_run(folder):
         weights = WeightFolder(folder, config.model, sequence_length=config.data.sequence_length)
         return build_parts(config, meshes, device, weights.rows_of)
-    _, checkpoint = open_run(folder, step=None)
+    _, checkpoint = open_run(folder, step=step)
     parts = build_parts(config, meshes, device, filled=False)
     for part in parts:
         read_weights(checkpoint, dict(part.named_parameters()))
@@ -275,7 +302,9 @@ def build_observers(
         observers.append(OrderAudit(passes.meshes.data[DATA], passes.device))
     if dist.get_rank() == 0:
         journal = Journal(run, resolved.plan, config, passes.device)
-        observers += [journal, SlowData(run), costs]
+        observers += [journal, costs]
+        if not is_rl(config):  # whose ranks wait for responses
+            observers.append(SlowData(run))
     return observers
 
 

@@ -14,7 +14,8 @@ from rampcli.config.schema import Config, ModelConfig
 from rampcli.data.corpus import IGNORED
 from rampcli.data.examples import Split
 from rampcli.data.pair_format import PairFormat
-from rampcli.data.pairs import ENCODED_AT_ONCE, PackedPairs, open_prompts
+from rampcli.data.pairs import ENCODED_AT_ONCE, PackedPairs
+from rampcli.data.prompts import open_prompts
 from rampcli.data.sources import check_files, open_corpora
 from rampcli.data.tokenizer import byte_tokenizer
 from rampcli.errors import UsageError

@@ -27,7 +27,7 @@ def lines(tmp_path):
 
 def row(**facts):
     times = {"rollout_s": 0.4, "training_s": 0.6, "predicted_s": 0.65, "step_time_s": 0.7}
-    return metrics_row(reward=0.5, pairs=512, **times | facts)
+    return metrics_row(**{"reward": 0.5, "pairs": 512, **times, **facts})
 
 
 def test_without_ranks_that_generate_all_processes_take_turns(lines):
@@ -42,10 +42,17 @@ def test_the_share_that_overlap_saves_at_best_follows_from_the_rollouts(lines):
 
 def test_the_expected_step_moves_the_measured_work_to_the_processes_that_do_it(lines):
     """Two processes that took turns become one that generates and one that trains."""
-    rows = [row(rollout_ranks=0, world_size=2, step_time_s=1.0)] * 3
+    rows = [row(rollout_ranks=0, world_size=2, step_time_s=2.0)] * 3
     (_, measured) = lines("trainer.devices=2", "rl.rollout_ranks=1", rows=rows)
     expected = overlapped_s(0.8, 1.2, micro_batches=8)
-    assert f"a step has taken 1 s (median of the last 3); {expected:.3g} s are expected" in measured
+    assert measured == (
+        "a step of this run has taken 2 s (median of the last 3);"
+        f" {expected:.3g} s are expected with trainer.devices=2 rl.rollout_ranks=1"
+    )
+
+
+def test_steps_of_other_batches_predict_nothing(lines):
+    assert len(lines(rows=[row(pairs=64, rollout_ranks=0)] * 3)) == 1
 
 
 def test_a_run_that_overlapped_shows_its_steps_next_to_the_prediction(lines, tmp_path):

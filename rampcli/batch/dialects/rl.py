@@ -53,8 +53,9 @@ def expand_words(words: Sequence[str]) -> list[str]:
     for word in words:
         name, equals, value = word.partition("=")
         if equals and name in BARE_WORDS:
-            is_all = BARE_WORDS[name] == PAIRS_KEY and value == ALL_PAIRS
-            word = f"{BARE_WORDS[name]}={'null' if is_all else value}"
+            word = f"{BARE_WORDS[name]}={value}"
+        if word == f"{PAIRS_KEY}={ALL_PAIRS}":
+            word = f"{PAIRS_KEY}=null"
         expanded.append(word)
     return expanded
 
