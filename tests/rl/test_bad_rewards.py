@@ -38,8 +38,13 @@ def rewards(tmp_path):
     return file
 
 
+def train(run, reward: str) -> None:
+    done = run.pretrain(*WORDS, reward, "trainer.max_steps=2")
+    assert done.returncode == 0, done.stderr
+
+
 def test_responses_without_a_reward_are_counted_and_left_out_of_the_mean(run, rewards):
-    run.workers(1, *WORDS, f"rl.reward={rewards}:score", "trainer.max_steps=2")
+    train(run, f"rl.reward={rewards}:score")
     given = [json.loads(line) for line in rewards.with_name("rewards.jsonl").read_text().split()]
     assert len(given) == 64
     assert {each for each in given if isinstance(each, str)} == {"hang", "raise", "text"}
@@ -51,7 +56,7 @@ def test_responses_without_a_reward_are_counted_and_left_out_of_the_mean(run, re
 
 
 def test_responses_without_a_reward_have_no_gradient(run, rewards):
-    run.workers(1, *WORDS, f"rl.reward={rewards}:never", "trainer.max_steps=2")
+    train(run, f"rl.reward={rewards}:never")
     assert run.column("unscored") == [32, 32]
     assert run.column("reward") == [None, None]
     assert run.column("grad_norm") == [0, 0]

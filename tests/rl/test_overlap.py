@@ -5,14 +5,16 @@ import pytest
 from policy_runs import assert_same_bits
 
 ROLLOUT = "rl.rollout_ranks={}"
+SHORT = ("trainer.max_steps=1", "trainer.val_samples=0", "rl.kl_weight=0")
 RANKS = {
     "one trains and one generates": (1, 1, ()),
     "two train and one generates": (2, 1, ()),
-    "one trains and two generate": (1, 2, ()),
-    "two train the same layers and two generate": (2, 2, ("parallel.tensor_parallel_size=2",)),
-    "one trains twice on each rollout": (1, 1, ("rl.updates_per_rollout=2",)),
+    "two train the same layers and two generate": (
+        2,
+        2,
+        ("parallel.tensor_parallel_size=2", *SHORT),
+    ),
     "two train twice on each rollout": (2, 1, ("rl.updates_per_rollout=2",)),
-    "parts of groups are trained on": (1, 1, ("rl.micro_batch_size=2", "rl.split_groups=true")),
 }
 
 

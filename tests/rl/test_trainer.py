@@ -12,7 +12,6 @@ WAYS = {
     "one micro batch on each of four ranks": (4,),
     "layers split over two ranks": (2, "parallel.tensor_parallel_size=2"),
     "all pairs at once": (1, "rl.micro_batch_size=32"),
-    "one group at a time": (1, "rl.micro_batch_size=4"),
     "half a group at a time": (2, "rl.micro_batch_size=2", "rl.split_groups=true"),
 }
 TWO_UPDATES = "rl.updates_per_rollout=2"
