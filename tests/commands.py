@@ -20,7 +20,7 @@ from typing import Any
 
 from ranks import FORKS, redirect_output
 
-PROGRAMS = ("rampcli.worker", "rampcli.weights.", "rampcli.tune.rank")
+PROGRAMS = ("rampcli.worker", "rampcli.rl.rank", "rampcli.weights.", "rampcli.tune.rank")
 """Prefixes of the modules that commands start and that need torch."""
 
 

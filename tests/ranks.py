@@ -18,7 +18,7 @@ from rampcli.launch.workers import reserve_port
 FORKS = multiprocessing.get_context("forkserver")
 FORKS.set_forkserver_preload(
     [
-        "rampcli.worker.assemble",
+        "rampcli.rl.assemble",
         "rampcli.cli.main",
         "rampcli.launch.run",
         "rampcli.config.compose",

@@ -95,23 +95,19 @@ class Run:
             self.command(*words), env=environment(), text=True, capture_output=True, check=False
         )
 
+    def describe(self, *words: str) -> None:
+        """Writes config.yaml, so that ranks can be started by hand."""
+        self.path.mkdir(exist_ok=True)
+        config = llm.from_factory("llama3_tiny")
+        describe(self.directory, resolve(apply_overrides(config, self.overrides(words))), [])
+
     def workers(self, processes: int, *words: str, folders: Sequence[Path] | None = None) -> None:
         """Trains to the end with a fixed number of workers and no supervisor.
 
         Raises:
             AssertionError: a worker failed; the message holds the logs.
         """
-        self.path.mkdir(exist_ok=True)
-        describe(
-            self.directory,
-            resolve(
-                apply_overrides(
-                    llm.from_factory("llama3_tiny"),
-                    self.overrides([f"trainer.num_nodes={processes}", *words]),
-                )
-            ),
-            [],
-        )
+        self.describe(f"trainer.num_nodes={processes}", *words)
         run_ranks(processes, train_rank, str(self.path), logs=self.directory.logs, folders=folders)
 
     @property

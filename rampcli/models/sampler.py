@@ -76,8 +76,8 @@ class Responses:
         tokens: int64 [pairs, longest], padded with 0 at the end.
         lengths: int64 [pairs], the stop token included.
         log_probs: fp32 [pairs, longest], natural logarithm of each token's probability when it was
-            drawn, at the temperature (1 if it is 0). `top_k` and `top_p` do not change it: all
-            tokens below `vocab_size` count. Padded with 0 at the end.
+            drawn, at the temperature (1 if it is 0), among all tokens of the model, as in training:
+            `vocab_size`, `top_k` and `top_p` do not change it. Padded with 0 at the end.
     """
 
     tokens: Tensor
@@ -183,7 +183,7 @@ def _continue(
     total = torch.zeros((), device=device)
     for index in range(sampling.max_tokens):
         is_due = index % CHECK_EVERY[device.type] == 0 or index == last
-        logits = logits[:, : sampling.vocab_size].float()
+        logits = logits.float()
         total += logits.sum()
         if is_due and not math.isfinite(total):
             raise DamagedFileError(
@@ -250,10 +250,15 @@ def _draw(logits: Tensor, sampling: Sampling, uniforms: Tensor) -> tuple[Tensor,
         uniforms: numbers from 0 up to but not including 1, float64 [rows].
     """
     temperature = sampling.temperature or 1
+    others = logits[:, logits.shape[1] if sampling.vocab_size is None else sampling.vocab_size :]
+    logits = logits[:, : sampling.vocab_size]
     highest = logits.amax(dim=1, keepdim=True)
     weights = (logits - highest).div_(temperature).exp_()
     sums = weights.cumsum(dim=1, dtype=torch.float64)
-    log_total = sums[:, -1].log()
+    total = sums[:, -1]
+    if others.numel():
+        total = total + (others - highest).div_(temperature).double().exp().sum(dim=1)
+    log_total = total.log()
     if sampling.temperature == 0:
         tokens = logits.argmax(dim=1)
     else:

@@ -1,0 +1,89 @@
+"""A reward function of the user that fails costs the responses it fails at, or ends the run."""
+
+import json
+import math
+
+import pytest
+
+WORDS = ("rl.kl_weight=0", "trainer.val_samples=0", "rl.reward_deadline_s=0.5")
+FAILING = """
+import json
+import time
+from pathlib import Path
+
+def score(prompt, response, example):
+    rewards = Path(__file__).with_name("rewards.jsonl")
+    first = not rewards.exists()
+    reward = {"1": "raise", "2": float("nan"), "3": "text"}.get(prompt[0])
+    if first or reward is None:
+        reward = len(set(response))
+    with rewards.open("a") as file:
+        file.write(json.dumps("hang" if first else reward) + "\\n")
+    if first:
+        time.sleep(60)
+    if reward == "raise":
+        raise ValueError("no ones")
+    return reward
+
+def never(prompt, response, example):
+    raise ValueError(f"cannot read {prompt}")
+"""
+
+
+@pytest.fixture
+def rewards(tmp_path):
+    """Returns the file of a reward function that hangs at its first call and fails at others."""
+    file = tmp_path / "rewards.py"
+    file.write_text(FAILING)
+    return file
+
+
+def test_responses_without_a_reward_are_counted_and_left_out_of_the_mean(run, rewards):
+    run.workers(1, *WORDS, f"rl.reward={rewards}:score", "trainer.max_steps=2")
+    given = [json.loads(line) for line in rewards.with_name("rewards.jsonl").read_text().split()]
+    assert len(given) == 64
+    assert {each for each in given if isinstance(each, str)} == {"hang", "raise", "text"}
+    assert any(isinstance(each, float) for each in given)
+    for row, of_step in zip(run.rows, (given[:32], given[32:]), strict=True):
+        numbers = [each for each in of_step if not isinstance(each, str) and math.isfinite(each)]
+        assert row["unscored"] == 32 - len(numbers) > 0
+        assert row["reward"] == pytest.approx(sum(numbers) / len(numbers))
+
+
+def test_responses_without_a_reward_have_no_gradient(run, rewards):
+    run.workers(1, *WORDS, f"rl.reward={rewards}:never", "trainer.max_steps=2")
+    assert run.column("unscored") == [32, 32]
+    assert run.column("reward") == [None, None]
+    assert run.column("grad_norm") == [0, 0]
+    assert [row["reward"] for row in run.responses] == [None] * 4
+
+
+@pytest.mark.parametrize(
+    "where",
+    [
+        (),
+        ("trainer.devices=2", "rl.rollout_ranks=1"),
+        ("trainer.devices=2", "rl.rollout_ranks=1", "trainer.val_samples=4"),
+    ],
+    ids=["in turn", "on a rank that generates", "in an evaluation"],
+)
+def test_the_run_ends_with_the_reason_if_that_is_asked_for(where, run, rewards):
+    ended = run.pretrain(
+        *WORDS, *where, f"rl.reward={rewards}:never", "rl.on_bad_reward=stop", "launch.backoff_s=0"
+    )
+    assert ended.returncode == 1
+    assert f"rl.reward={rewards}:never cannot score a response to '" in ended.stderr
+    assert "ValueError: cannot read " in ended.stderr
+    assert run.rows == []
+    assert [event["event"] for event in run.events].count("launch") == 1
+
+
+def test_a_file_of_settings_cannot_name_a_function_to_run(run, rewards, tmp_path):
+    option = tmp_path / "conf" / "rl" / "theirs.yaml"
+    option.parent.mkdir(parents=True)
+    option.write_text(f"generations_per_prompt: 4\nreward: {rewards}:never\n")
+    refused = run.pretrain("rl=theirs", f"--config-dir={tmp_path / 'conf'}")
+    assert refused.returncode == 2
+    assert "only the command line or Python may do" in refused.stderr
+    assert f"try:    rl.reward={rewards}:never on the command line" in refused.stderr
+    assert not run.path.exists()

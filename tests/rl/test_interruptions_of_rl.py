@@ -1,0 +1,151 @@
+"""Signals, kills and restarts: no prompt is lost or answered twice, and no rank stays behind."""
+
+import os
+import signal
+
+import pytest
+
+from commands import Command
+from policy_runs import assert_same_bits
+from processes import children_of, wait_until, wait_until_all_have_ended
+from rampcli.launch.workers import RL_WORKER, reserve_port
+from runs import environment
+
+OVERLAP = ("trainer.devices=2", "rl.rollout_ranks=1")
+LONG = ("rl.kl_weight=0", "trainer.max_steps=30", "trainer.val_every_steps=null")
+SAVING = ("checkpoint.every_steps=2", "launch.backoff_s=0")
+TRAINS, GENERATES = 0, 1
+
+SLOW_REWARD = """
+import time
+from pathlib import Path
+
+def score(prompt, response, example):
+    with Path(__file__).with_name("scored").open("a") as scored:
+        scored.write("x")
+    time.sleep(0.05)
+    return len(set(response))
+"""
+
+
+@pytest.fixture(scope="module")
+def undisturbed(trained):
+    """Returns a run that was never stopped."""
+    return trained(1, *LONG)
+
+
+def wait_for_rows(run, count, process) -> None:
+    wait_until(lambda: len(run.rows) >= count, process, every_s=0.005)
+
+
+def logged(run) -> str:
+    return "".join(log.read_text() for log in run.directory.logs.iterdir())
+
+
+def exit_codes(run) -> list[int]:
+    return [event["exit_code"] for event in run.events if event["event"] == "exit"]
+
+
+def test_a_run_restarts_after_a_rank_was_killed_whether_it_trained_or_generated(run, undisturbed):
+    supervisor = run.start(*OVERLAP, *LONG, *SAVING)
+    for kills, victim in enumerate((GENERATES, TRAINS), start=1):
+        wait_until(lambda: len(exit_codes(run)) == kills - 1, supervisor)  # noqa: B023
+        wait_for_rows(run, 5 * kills, supervisor)
+        os.kill(children_of(supervisor.pid)[victim], signal.SIGKILL)
+        wait_until(lambda: len(exit_codes(run)) == kills, supervisor)  # noqa: B023
+    _, errors = supervisor.communicate()
+    assert supervisor.returncode == 0, errors
+    reasons = [event["reason"] for event in run.events if event["event"] == "fault"]
+    assert [
+        f"rank {rank} was killed by SIGKILL" in reason
+        for rank, reason in zip((GENERATES, TRAINS), reasons, strict=True)
+    ] == [True, True]
+    assert_same_bits(run, undisturbed)
+    wait_until_all_have_ended(run.path)
+
+
+def test_signals_save_and_the_same_command_resumes(run, undisturbed):
+    for number, exit_code in ((signal.SIGINT, 130), (signal.SIGTERM, 75)):
+        before = len(run.rows)
+        supervisor = run.start(*OVERLAP, *LONG)
+        wait_for_rows(run, before + 3, supervisor)
+        supervisor.send_signal(number)
+        _, errors = supervisor.communicate()
+        assert supervisor.returncode == exit_code, errors
+        assert run.state["status"] == "preempted"
+        assert run.state["step"] == len(run.rows)
+    done = run.pretrain(*OVERLAP, *LONG)
+    assert done.returncode == 0, done.stderr
+    assert_same_bits(run, undisturbed)
+    assert exit_codes(run) == [75, 75, 0]
+    assert "Traceback" not in logged(run)
+
+
+def test_a_signal_within_a_rollout_leaves_the_step_undone(run, tmp_path):
+    (tmp_path / "slow.py").write_text(SLOW_REWARD)
+    scored = tmp_path / "scored"
+    supervisor = run.start(
+        *OVERLAP, *LONG, "trainer.val_samples=0", f"rl.reward={tmp_path}/slow.py:score"
+    )
+    # The second micro batch of eight pairs is generated while the first one is trained on.
+    wait_until(lambda: scored.exists() and len(scored.read_text()) > 8, supervisor, every_s=0.01)
+    supervisor.terminate()
+    _, errors = supervisor.communicate()
+    assert supervisor.returncode == 75, errors
+    assert len(scored.read_text()) < 32
+    assert (run.state["status"], run.state["step"], run.rows) == ("preempted", 0, [])
+    assert "Traceback" not in logged(run)
+
+
+def test_ranks_started_by_hand_end_with_the_run_or_with_the_one_that_was_killed(run, trained):
+    def start() -> list[Command]:
+        with reserve_port() as reserved:
+            port = reserved.getsockname()[1]
+        place = {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1"}
+        return [
+            Command(
+                [str(run.path)],
+                environment()
+                | place
+                | {"RANK": str(rank), "LOCAL_RANK": str(rank), "MASTER_PORT": str(port)},
+                program=RL_WORKER,
+            )
+            for rank in range(2)
+        ]
+
+    run.describe(*OVERLAP, *LONG, *SAVING)
+    ranks = start()
+    wait_for_rows(run, 3, ranks[TRAINS])
+    ranks[TRAINS].kill()
+    assert [rank.wait() for rank in ranks] == [-signal.SIGKILL, 1]
+    ranks = start()
+    wait_for_rows(run, 6, ranks[TRAINS])
+    for rank in ranks:
+        rank.send_signal(signal.SIGTERM)
+    assert [rank.wait() for rank in ranks] == [75, 0]
+    ranks = start()
+    assert [rank.wait() for rank in ranks] == [0, 0]
+    assert_same_bits(run, trained(1, *LONG))
+
+
+def test_a_ramp_of_prompts_trains_stage_by_stage_on_other_ranks(run, trained):
+    """The first stage has a number of prompts that the ranks of the second stage do not divide."""
+    words = [
+        "rl.prompts_per_step=6",
+        "rl.micro_batch_size=4",
+        "model.rampup_batch_size=[3,3,9]",
+        "trainer.max_steps=null",
+        "trainer.max_samples=27",
+        "rampup.node_policy=fixed",
+    ]
+    alone = trained(1, "rampup.at_boundary=continue", *words)
+    begun = run.pretrain("--one-stage", *words)
+    assert begun.returncode == 0, begun.stderr
+    assert run.state["status"] == "stage_boundary"
+    assert run.state["next"]["stage"] == 1
+    done = run.pretrain(*words, "trainer.devices=3", "rl.rollout_ranks=1")
+    assert done.returncode == 0, done.stderr
+    assert {row["stage"]: row["world_size"] for row in run.rows} == {0: 1, 1: 2}
+    assert run.column("order_hash") == alone.column("order_hash")
+    assert run.column("reward") == alone.column("reward")
+    assert run.column("loss") == pytest.approx(alone.column("loss"), abs=2e-5)
