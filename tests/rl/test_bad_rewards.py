@@ -53,14 +53,16 @@ def test_responses_without_a_reward_are_counted_and_left_out_of_the_mean(run, re
         numbers = [each for each in of_step if not isinstance(each, str) and math.isfinite(each)]
         assert row["unscored"] == 32 - len(numbers) > 0
         assert row["reward"] == pytest.approx(sum(numbers) / len(numbers))
+    (warning,) = [event["reason"] for event in run.events if event["event"] == "fault"]
+    assert "responses of step 1 have no reward and are left out: " in warning
 
 
-def test_responses_without_a_reward_have_no_gradient(run, rewards):
-    train(run, f"rl.reward={rewards}:never")
-    assert run.column("unscored") == [32, 32]
-    assert run.column("reward") == [None, None]
-    assert run.column("grad_norm") == [0, 0]
-    assert [row["reward"] for row in run.responses] == [None] * 4
+def test_a_step_without_any_reward_ends_the_run_with_a_reason(run, rewards):
+    ended = run.pretrain(*WORDS, f"rl.reward={rewards}:never")
+    assert ended.returncode == 1
+    assert f"rl.reward={rewards}:never has scored no response of step 1: " in ended.stderr
+    assert "ValueError: cannot read " in ended.stderr
+    assert run.rows == []
 
 
 @pytest.mark.parametrize(

@@ -88,3 +88,28 @@ def test_held_out_prompts_are_evaluated_at_the_start_at_intervals_and_at_the_end
             assert each[f"{kind}_solved"] == solved == round(solved * 12) / 12
     # A step lets the same weights draw other responses; the likeliest ones stay.
     assert evaluations[0]["greedy"] > evaluations[0]["sampled"]
+
+
+def test_a_prompt_that_comes_twice_in_a_step_gets_other_responses(run, tmp_path):
+    """Otherwise, half of what is generated would be repeated."""
+    prompts = tmp_path / "prompts.jsonl"
+    prompts.write_text('{"prompt": "012=", "answer": "012"}\n')
+    run.workers(
+        1,
+        "data.task=null",
+        "data.tokenizer=bytes",
+        f"data.path={prompts}",
+        "data.split=[1,0,0]",
+        "model.init_from=null",
+        "model.vocab_size=256",
+        "rl.kl_weight=0",
+        "trainer.val_samples=0",
+        "trainer.max_steps=1",
+        "rl.samples_every_steps=1",
+        "rl.prompts_per_step=2",
+        "rl.generations_per_prompt=2",
+        "rl.micro_batch_size=null",
+    )
+    responses = [row["response"] for row in run.responses]
+    assert len(responses) == 4
+    assert responses[:2] != responses[2:]
