@@ -19,6 +19,9 @@ from rampcli.rl.rewards import BUILT_IN, ExampleError, Pair, Reward, Score
 IMPORT_DEADLINE_S = 60.0
 EXIT_S = 2.0
 """Time that the user's process gets to exit in an orderly way."""
+MOST_LOST = 8
+"""After this many pairs in a row whose score ended the user's process or took too long, the rest of
+a batch is not tried. Otherwise, a function that always hangs would take hours."""
 UNSENDABLE = "the example cannot be written as JSON"
 
 
@@ -45,6 +48,7 @@ class Scorer:
         self.deadline_s = deadline_s
         self.import_deadline_s = import_deadline_s
         self._process: RewardProcess | None = None
+        self._lost_in_a_row = 0
 
     def __enter__(self) -> Self:
         """Starts the process of a user's function.
@@ -80,7 +84,13 @@ class Scorer:
     def _score_there(self, function: UserFunction, requests: Sequence[bytes]) -> list[Score]:
         scores = list[Score]()
         while len(scores) < len(requests):
-            scores += self._score_until_one_fails(function, requests[len(scores) :])
+            found = self._score_until_one_fails(function, requests[len(scores) :])
+            is_lost = len(found) == 1 and self._process is None
+            self._lost_in_a_row = self._lost_in_a_row + 1 if is_lost else 0
+            scores += found
+            if self._lost_in_a_row >= MOST_LOST:
+                left = f"{MOST_LOST} pairs in a row were not scored; the last: {found[-1].reason}"
+                scores += [Score(math.nan, left)] * (len(requests) - len(scores))
         return scores
 
     def _score_until_one_fails(

@@ -11,7 +11,7 @@ import pytest
 
 from processes import processes_with, wait_until
 from rampcli.errors import UsageError
-from rampcli.rl.scorer import Scorer
+from rampcli.rl.scorer import MOST_LOST, Scorer
 
 CODE = """
 import ctypes, decimal, os, signal, subprocess, sys, threading, time
@@ -144,6 +144,17 @@ def test_pairs_arrive_unchanged_and_scores_keep_their_order(file):
     assert rewards == [len(a) + len(b) / 1000 + c["more"] for a, b, c in pairs]
 
 
+def test_a_function_that_ends_its_process_each_time_is_given_up_but_tried_again(file):
+    with Scorer(f"{file}:evaluate", deadline_s=60.0) as scorer:
+        scores = evaluate(scorer, *["os._exit(3)"] * (MOST_LOST + 5))
+        reasons = [score.reason for score in scores]
+        assert len(set(reasons[:MOST_LOST])) == 1
+        assert {f"{MOST_LOST} pairs in a row were not scored; the last: {reasons[0]}"} == set(
+            reasons[MOST_LOST:]
+        )
+        assert [score.reward for score in evaluate(scorer, "2", "3")] == [2, 3]
+
+
 def test_an_example_that_is_not_json_costs_its_own_pair_alone(file):
     with Scorer(f"{file}:size", deadline_s=10.0) as scorer:
         pairs = [("", "", {"more": more}) for more in (1, {2}, 3)]
@@ -256,7 +267,7 @@ def test_built_in_functions_need_no_process_and_name_the_missing_field():
 
 PARENT = """
 import sys
-from rampcli.rl.scorer import Scorer
+from rampcli.rl.scorer import MOST_LOST, Scorer
 with Scorer(sys.argv[1], deadline_s=1000) as scorer:
     scorer.score([("", response, {}) for response in sys.argv[2:]])
 """
