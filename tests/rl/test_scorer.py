@@ -267,7 +267,7 @@ def test_built_in_functions_need_no_process_and_name_the_missing_field():
 
 PARENT = """
 import sys
-from rampcli.rl.scorer import MOST_LOST, Scorer
+from rampcli.rl.scorer import Scorer
 with Scorer(sys.argv[1], deadline_s=1000) as scorer:
     scorer.score([("", response, {}) for response in sys.argv[2:]])
 """
