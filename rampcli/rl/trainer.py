@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import count, islice
 from typing import ClassVar
 
@@ -31,6 +31,23 @@ from rampcli.train.step import Step, StepResult, update_weights
 
 MOST_RESPONSES_SHOWN = 4
 """Responses of a step that are written to responses.jsonl."""
+
+
+@dataclass(kw_only=True, slots=True)
+class Updates:
+    """The updates of a step.
+
+    Attributes:
+        sums: `PolicySums` of all updates and ranks.
+        results: loss and gradient norm of each update.
+        skipped: why the first skipped update was skipped, or None.
+        lr: learning rate of the last update.
+    """
+
+    sums: Tensor
+    results: list[StepResult] = field(default_factory=list)
+    skipped: str | None = None
+    lr: float = 0.0
 
 
 @dataclass(kw_only=True, slots=True)
@@ -72,7 +89,6 @@ class PolicyTrainer(Trainer):
             StopAgreed: a rank must stop. Nothing has changed then.
             RampcliError: a pair cannot be scored, and the run ends at such pairs.
         """
-        assert isinstance(self.passes, PolicyPasses)
         self._agree_on_tokens(batch.share)
         share = Share(
             step=self.state.step,
@@ -81,25 +97,7 @@ class PolicyTrainer(Trainer):
             samples=batch.share.samples,
         )
         rollouts: list[Rollout] = []
-        per_update = PairBatch.of(batch.plan, self.pairs).accumulation
-        arriving = self._passes_of(self._scored(share), into=rollouts, per_update=per_update)
-        results: list[StepResult] = []
-        skipped: str | None = None
-        sums, lr = torch.zeros_like(self.passes.sums), 0.0
-        for update in range(self.pairs.updates):
-            result, of_update = accumulate_policy_gradient(
-                self.passes,
-                islice(arriving, per_update),
-                count=per_update,
-                gradient_clip_val=self.config.trainer.gradient_clip_val,
-                between=self._stop_if_agreed if update == 0 else lambda: None,
-            )
-            reason = self.observers.before_update(self.state, result)
-            skipped = skipped or reason
-            lr = self._rate_after(update, batch.plan)
-            update_weights(self.optimizers, lr=lr, skip=reason is not None)
-            results.append(result)
-            sums += of_update
+        updates = self._update_weights(batch.plan, self._scored(share), into=rollouts)
         step_time_s = time.perf_counter() - batch.began
         self.micro_batch_s = step_time_s / batch.plan.accumulate_grad_batches
         totals = RolloutSums.of(rollouts, stop=self.generator.data.format.end).over_ranks(
@@ -118,14 +116,49 @@ class PolicyTrainer(Trainer):
             stage=batch.stage,
             batch_plan=batch.plan,
             samples=batch.share.samples,
-            result=_mean(results),
-            lr=lr,
-            skipped=skipped,
+            result=_mean(updates.results),
+            lr=updates.lr,
+            skipped=updates.skipped,
             step_time_s=step_time_s,
             data_time_s=self.source.waited_s,
             tokens=int(totals.tokens),
-            columns=columns_of(totals, sums, times, generations=self.pairs.generations),
+            columns=columns_of(totals, updates.sums, times, generations=self.pairs.generations),
         )
+
+    def _update_weights(
+        self,
+        plan: BatchPlan,
+        scored: Iterable[tuple[Rollout, Tensor]],
+        *,
+        into: list[Rollout],
+    ) -> "Updates":
+        """Makes the updates of a step.
+
+        Args:
+            plan: how the prompts of the step are divided.
+            scored: rollouts with the advantages of their pairs, as they arrive.
+            into: receives the rollouts.
+        """
+        assert isinstance(self.passes, PolicyPasses)
+        per_update = PairBatch.of(plan, self.pairs).accumulation
+        arriving = self._passes_of(scored, into=into, per_update=per_update)
+        updates = Updates(sums=torch.zeros_like(self.passes.sums))
+        for update in range(self.pairs.updates):
+            result, sums = accumulate_policy_gradient(
+                self.passes,
+                islice(arriving, per_update),
+                count=per_update,
+                gradient_clip_val=self.config.trainer.gradient_clip_val,
+                # Later, the weights of this step have changed already.
+                between=self._stop_if_agreed if update == 0 else lambda: None,
+            )
+            reason = self.observers.before_update(self.state, result)
+            updates.skipped = updates.skipped or reason
+            updates.lr = self._rate_after(update, plan)
+            update_weights(self.optimizers, lr=updates.lr, skip=reason is not None)
+            updates.results.append(result)
+            updates.sums += sums
+        return updates
 
     def _scored(self, share: Share) -> Iterator[tuple[Rollout, Tensor]]:
         """Yields the rollouts of a step with the advantages of their pairs, fp32 [pairs]."""
