@@ -12,7 +12,15 @@ from typing import Annotated
 import typer
 
 from rampcli.cli.completion import SCRIPTS
-from rampcli.cli.options import AsJson, ConfigDir, Factory, Overrides
+from rampcli.cli.options import (
+    AsJson,
+    Cfg,
+    ConfigDir,
+    DryRun,
+    Factory,
+    OneStage,
+    Overrides,
+)
 from rampcli.errors import UsageError, visible
 
 
@@ -20,18 +28,9 @@ def pretrain(
     factory: Factory,
     overrides: Overrides = None,
     config_dir: ConfigDir = None,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Check and print the plan without starting the run.")
-    ] = False,
-    cfg: Annotated[
-        bool,
-        typer.Option(
-            "--cfg", help="Print the configuration and where each value comes from, then exit."
-        ),
-    ] = False,
-    one_stage: Annotated[
-        bool, typer.Option("--one-stage", help="Stop at the next stage boundary.")
-    ] = False,
+    dry_run: DryRun = False,
+    cfg: Cfg = False,
+    one_stage: OneStage = False,
 ) -> None:
     """Train a recipe through its ramp. Run the same command again to resume."""
     from rampcli.cli.composing import compose_words

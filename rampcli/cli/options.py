@@ -27,3 +27,13 @@ ConfigDir = Annotated[
     ),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.")]
+DryRun = Annotated[
+    bool, typer.Option("--dry-run", help="Check and print the plan without starting the run.")
+]
+Cfg = Annotated[
+    bool,
+    typer.Option(
+        "--cfg", help="Print the configuration and where each value comes from, then exit."
+    ),
+]
+OneStage = Annotated[bool, typer.Option("--one-stage", help="Stop at the next stage boundary.")]

@@ -6,7 +6,15 @@ from typing import Annotated
 
 import typer
 
-from rampcli.cli.options import AsJson, ConfigDir, Factory, Overrides
+from rampcli.cli.options import (
+    AsJson,
+    Cfg,
+    ConfigDir,
+    DryRun,
+    Factory,
+    OneStage,
+    Overrides,
+)
 from rampcli.errors import UsageError, visible
 
 
@@ -14,24 +22,15 @@ def rl(
     factory: Factory,
     rl_overrides: Overrides = None,
     config_dir: ConfigDir = None,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Check and print the plan without starting the run.")
-    ] = False,
+    dry_run: DryRun = False,
     show_dialects: Annotated[
         bool,
         typer.Option(
             "--dialects", help="Print the same batch as MaxText, TRL, verl and NeMo-RL settings."
         ),
     ] = False,
-    cfg: Annotated[
-        bool,
-        typer.Option(
-            "--cfg", help="Print the configuration and where each value comes from, then exit."
-        ),
-    ] = False,
-    one_stage: Annotated[
-        bool, typer.Option("--one-stage", help="Stop at the next stage boundary.")
-    ] = False,
+    cfg: Cfg = False,
+    one_stage: OneStage = False,
     as_json: AsJson = False,
 ) -> None:
     """Train a recipe by reinforcement learning. Run the same command again to resume.
