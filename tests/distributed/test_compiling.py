@@ -1,10 +1,13 @@
 """Compiled layers train like others, and are compiled before the first step only."""
 
 import re
+from functools import partial
 
 import pytest
+from torch._logging import set_logs
 
-from runs import Run
+from commands import Command
+from runs import Run, environment
 
 ONE_PROCESS = ("trainer.num_nodes=1", "rampup.at_boundary=continue")
 
@@ -16,8 +19,7 @@ def cache(tmp_path_factory):
 
 
 @pytest.fixture(autouse=True)
-def _told_of_compilations(monkeypatch, cache):
-    monkeypatch.setenv("TORCH_LOGS", "recompiles")
+def _compiler(monkeypatch, cache):
     monkeypatch.setenv("XDG_CACHE_HOME", str(cache))
     # Use the instructions that the processor says it has, without compiling a program for each.
     monkeypatch.setenv("TORCHINDUCTOR_VEC_ISA_OK", "1")
@@ -41,19 +43,40 @@ def compiled_again(run: Run) -> list[str]:
     ]
 
 
-def test_a_ramp_with_validations_compiles_before_its_first_step_and_never_again(
-    run, cache, undisturbed, assert_same_training
+def test_each_micro_batch_size_is_compiled_before_its_first_step_and_never_again(
+    run, cache, assert_same_training
 ):
-    ended = run.pretrain_from_scratch("trainer.compile=true", *ONE_PROCESS)
-    assert ended.returncode == 0, ended.stderr
-    assert_same_training(run, undisturbed)
-    assert len(run.validations()) > len(of_kind(run, "stage")) > 1
-    # Both layers share one graph. A pass without gradients has another one.
-    assert len(compiled_again(run)) == 1
-    assert "grad_mode" in compiled_again(run)[0]
-    (event,) = of_kind(run, "compile")
-    assert event["step"] == 0
-    assert event["compile_s"] > max(row["step_time_s"] for row in run.rows)
+    # Micro batches of 2 and 8 samples, and two of 8 per step in the third stage.
+    ramp = (
+        "model.rampup_batch_size=null",
+        "model.global_batch_size=null",
+        "model.step_batch_size_schedule='samples: 0:2 16:8 48:16'",
+        "rampup.node_policy=fixed",
+        "trainer.max_samples=80",
+        *ONE_PROCESS,
+    )
+    alone = type(run)(run.path.with_name("alone"))
+    alone.workers(1, *ramp)
+    words = ("trainer.compile=true", "rampup.micro_batch=largest", "data.micro_batch_size=8")
+    command = Command(
+        run.command(*ramp, *words)[3:],
+        environment(),
+        prepare=partial(set_logs, recompiles=True),
+    )
+    _, errors = command.communicate()
+    assert command.returncode == 0, errors
+    assert_same_training(run, alone)
+    stages = [event["step"] for event in of_kind(run, "stage")]
+    compilations = of_kind(run, "compile")
+    assert [event["step"] for event in compilations] == stages[:2]
+    assert [row["accumulate_grad_batches"] for row in run.rows][-1] == 2
+    assert len(run.validations()) > len(stages) == 3
+    # Both layers share one graph. A pass without gradients has another one. torch.compile stops
+    # after eight versions of a layer, so none is kept for another size.
+    assert len(compiled_again(run)) == len(compilations)
+    assert all("grad_mode" in reason for reason in compiled_again(run))
+    slowest_step_s = max(row["step_time_s"] for row in run.rows)
+    assert min(event["compile_s"] for event in compilations) > slowest_step_s
     assert any(cache.rglob("*.so"))
 
 
@@ -68,27 +91,10 @@ def test_the_processes_of_a_later_stage_reuse_compiled_code(run, cache):
     assert max(path.stat().st_mtime for path in cache.rglob("*.so")) < second["time"]
 
 
-def test_layers_are_compiled_for_each_micro_batch_size(run, assert_same_training):
-    ramp = ("model.rampup_batch_size=[2,6,48]", "rampup.node_policy=fixed", *ONE_PROCESS)
-    alone = type(run)(run.path.with_name("alone"))
-    alone.workers(1, *ramp)
-    words = ("trainer.compile=true", "rampup.micro_batch=largest", "data.micro_batch_size=8")
-    ended = run.pretrain_from_scratch(*ramp, *words)
-    assert ended.returncode == 0, ended.stderr
-    assert {row["accumulate_grad_batches"] for row in run.rows} == {1}
-    assert_same_training(run, alone)
-    assert [event["step"] for event in of_kind(run, "compile")] == [
-        event["step"] for event in of_kind(run, "stage")
-    ]
-    # torch.compile stops after eight versions of a layer, so none is kept for another size.
-    assert len(compiled_again(run)) == len(of_kind(run, "compile")) == 2
-    assert all("grad_mode" in reason for reason in compiled_again(run))
-
-
 def test_a_missing_compiler_is_reported(run, monkeypatch, tmp_path):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setenv("CXX", "no-compiler")
-    ended = run.pretrain_from_scratch("trainer.compile=true", *ONE_PROCESS)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    ended = run.pretrain("trainer.compile=true", *ONE_PROCESS)
     assert ended.returncode == 1
     assert "torch.compile fails on this machine" in ended.stderr
     assert "trainer.compile=false" in ended.stderr

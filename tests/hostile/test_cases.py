@@ -11,6 +11,15 @@ from hostile.case import Case
 from hostile.cases import CASES
 from hostile.laws import broken_laws, changes
 from hostile.world import World, snapshot
+from rampcli.data import chat_template
+from rampcli.launch.slurm import template
+
+
+@pytest.fixture(autouse=True)
+def _short_limits(monkeypatch):
+    """Ends templates that never end after one second of processor time instead of five."""
+    for module in (chat_template, template):
+        monkeypatch.setattr(module, "CPU_S", 1)
 
 
 @pytest.mark.parametrize("row", CASES, ids=lambda row: row.id)
