@@ -70,11 +70,12 @@ def settings(sequence_length: int, *, tiny: bool, words: tuple[str, ...] = ()) -
 def run_rampcli(config: Config, folder: str) -> dict[str, Any]:
     """Trains as a worker does and returns the times of steps, compilation and checkpoints."""
     from rampcli.train.stopping import StopRequest
-    from rampcli.worker.assemble import train
+    from rampcli.worker.assemble import build_trainer, train
 
     run = RunDirectory(Path(folder))
     describe(run, resolve(config), [])
-    train(run, StopRequest(exits_at_second_signal=True), started=time.time())
+    stop = StopRequest(exits_at_second_signal=True)
+    train(run, stop, started=time.time(), build=build_trainer)
     rows, events = list(read_rows(run.metrics)), list(read_rows(run.events))
     by_batches = {
         batches: [row["step_time_s"] for row in rows if row["accumulate_grad_batches"] == batches]
