@@ -4,8 +4,6 @@ Each command imports what it needs when it runs. So `--help` is fast, and import
 hydra.
 """
 
-import gc
-import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -57,16 +55,9 @@ def pretrain(
 
         print_scripts(resolved)
     else:
-        from rampcli.cli.training import train
+        from rampcli.cli.training import train_and_exit
 
-        gc.enable()
-        outcome = train(
-            resolved,
-            one_stage=one_stage,
-            command=["rampcli", *sys.argv[1:]],
-            overrides=overrides or [],
-        )
-        raise typer.Exit(outcome.exit_code)
+        train_and_exit(resolved, one_stage=one_stage, overrides=overrides or [])
 
 
 WhatIf = Annotated[

@@ -1,7 +1,5 @@
 """The command `rampcli rl` and its options. It imports what it needs when it runs."""
 
-import gc
-import sys
 from typing import Annotated
 
 import typer
@@ -61,13 +59,6 @@ def rl(
 
             print_scripts(resolved)
     else:
-        from rampcli.cli.training import train
+        from rampcli.cli.training import train_and_exit
 
-        gc.enable()
-        outcome = train(
-            resolved,
-            one_stage=one_stage,
-            command=["rampcli", *sys.argv[1:]],
-            overrides=rl_overrides or [],
-        )
-        raise typer.Exit(outcome.exit_code)
+        train_and_exit(resolved, one_stage=one_stage, overrides=rl_overrides or [])

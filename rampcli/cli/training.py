@@ -1,8 +1,12 @@
 """`rampcli pretrain`: shows progress, and at the end how to resume."""
 
+import gc
 import shlex
+import sys
 from collections.abc import Sequence
+from typing import NoReturn
 
+import typer
 from rich.console import Console
 
 from rampcli.checkpoint.manifest import complete_checkpoints, consumed_samples
@@ -72,6 +76,18 @@ def train(
         raise _output_closed(outcome)
     _print_outcome(outcome, console)
     return outcome
+
+
+def train_and_exit(resolved: Resolved, *, one_stage: bool, overrides: Sequence[str]) -> NoReturn:
+    """Trains a configuration as the command that was typed, and ends it with the exit code.
+
+    The arguments, and what is raised besides, are those of `train`.
+    """
+    gc.enable()  # a command turns it off, and this one lives long
+    outcome = train(
+        resolved, one_stage=one_stage, command=["rampcli", *sys.argv[1:]], overrides=overrides
+    )
+    raise typer.Exit(outcome.exit_code)
 
 
 def _check_reward_function(resolved: Resolved) -> None:

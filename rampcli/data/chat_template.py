@@ -39,7 +39,7 @@ class ChatTemplate:
 
 
 def read_chat_template(folder: Path) -> ChatTemplate | None:
-    """Returns the chat template in the folder of a tokenizer, or None if there is none.
+    """Returns the chat template in the folder of a tokenizer, or None without one.
 
     Raises:
         UsageError: a file cannot be read, the template fails or exceeds its limits, or it changes

@@ -95,7 +95,7 @@ def serve(name: UserFunction, requests: int, answers: int) -> None:
     process, numbers = os.getpid(), count()
 
     def attempt(work: Callable[..., T], *arguments: Any) -> tuple[T | None, str | None]:
-        """Returns a result, or why there is none."""
+        """Returns a result, or the reason why it is missing."""
         result, reason = None, None
         try:
             result = work(*arguments)

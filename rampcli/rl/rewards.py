@@ -73,7 +73,7 @@ BUILT_IN: dict[str, Reward] = {"exact_match": exact_match, "contains": contains,
 
 
 def _answer(example: Mapping[str, Any]) -> str:
-    """Returns the field `answer` of an example, or `response` if there is none.
+    """Returns the field `answer` of an example, or `response` if `answer` is missing.
 
     A whole number counts as its digits.
 
