@@ -1,5 +1,8 @@
 """Keys and values of the tokens so far, which make the next token cost one token's work."""
 
+from collections.abc import Sequence
+
+import torch
 from torch import Tensor
 
 
@@ -43,13 +46,26 @@ class Cache:
         columns = columns[self.length : self.length + tokens]
         return columns if self.pads is None else (columns - self.pads[:, None]).clamp(min=0)
 
-    def repeat(self, times: int, *, capacity: int) -> None:
-        """Replaces each row by `times` copies of it, one after the other, with another capacity."""
-        self.capacity = capacity
-        if self.pads is not None:
-            self.pads = self.pads.repeat_interleave(times)
-        for layer in self.layers.values():
-            layer.repeat(times)
+    @classmethod
+    def joined(cls, parts: Sequence["Cache"], *, copies: int, capacity: int) -> "Cache":
+        """Returns a cache of the rows of the parts, `copies` times each, one after the other.
+
+        The parts have as many tokens each, pads included. They are empty afterwards: each layer is
+        freed once it is copied.
+
+        Args:
+            parts: at least one cache. All of them have pads, or none.
+            copies: copies of each row.
+            capacity: that of the new cache.
+        """
+        pads = [part.pads for part in parts if part.pads is not None]
+        joined = cls(
+            capacity=capacity, pads=torch.cat(pads).repeat_interleave(copies) if pads else None
+        )
+        joined.length = parts[0].length
+        for name in list(parts[0].layers):
+            joined.layer(name).join([part.layers.pop(name) for part in parts], copies)
+        return joined
 
     def keep(self, rows: Tensor) -> None:
         """Drops all rows but `rows`, int64, which are in increasing order. Frees no memory."""
@@ -84,14 +100,17 @@ class LayerCache:
         values.narrow(2, length, tokens).copy_(value)
         return keys, values
 
-    def repeat(self, times: int) -> None:
-        """Replaces each row by `times` copies of it."""
-        assert self.memory is not None
-        filled = self.memory.narrow(3, 0, self.cache.length)
-        _, rows, groups, length, head_size = filled.shape
-        copies = filled.new_empty(2, rows, times, groups, self.cache.capacity, head_size)
-        copies.narrow(4, 0, length).copy_(filled.unsqueeze(2))
-        self.memory = copies.flatten(1, 2)
+    def join(self, parts: Sequence["LayerCache"], copies: int) -> None:
+        """Fills this empty part with the rows of others, `copies` times each."""
+        filled = [
+            part.memory.narrow(3, 0, self.cache.length) for part in parts if part.memory is not None
+        ]
+        _, _, groups, length, head_size = filled[0].shape
+        rows = [memory.shape[1] for memory in filled]
+        memory = filled[0].new_empty(2, sum(rows), copies, groups, self.cache.capacity, head_size)
+        for source, target in zip(filled, torch.split(memory, rows, dim=1), strict=True):
+            target.narrow(4, 0, length).copy_(source.unsqueeze(2))
+        self.memory = memory.flatten(1, 2)
 
     def keep(self, rows: Tensor) -> None:
         """Drops all rows but `rows`."""

@@ -21,6 +21,11 @@ from rampcli.scrambling import hash_of, uniforms_of
 
 CHECK_EVERY = {"cpu": 1, "cuda": 16}
 """Tokens per check for ended responses and damaged weights. A GPU waits for each check."""
+TOKENS_AT_ONCE = 2048
+"""Tokens of prompts per forward pass, at least one prompt.
+
+More would not be faster: the hidden states no longer fit in a processor's cache.
+"""
 WORTH_DROPPING = 0.75
 """Drop ended responses once at most this share of the rows still runs.
 
@@ -228,17 +233,17 @@ def _read_prompts(
         [[0] * count + list(prompt) for count, prompt in zip(pads, prompts, strict=True)],
         device=device,
     )
+    starts, rows = torch.tensor(pads, device=device), max(1, TOKENS_AT_ONCE // longest)
+    parts, logits = [], []
+    for some, starts_of_some in zip(
+        torch.split(tokens, rows), torch.split(starts, rows), strict=True
+    ):
+        part = Cache(capacity=longest, pads=starts_of_some if any(pads) else None)
+        logits.append(model(some, cache=part)[:, -1])
+        parts.append(part)
     # The last token that is drawn does not go through the model.
-    capacity = longest + max_tokens - 1
-    cache = Cache(
-        capacity=capacity if generations == 1 else longest,
-        pads=torch.tensor(pads, device=device) if any(pads) else None,
-    )
-    logits: Tensor = model(tokens, cache=cache)[:, -1]
-    if generations > 1:
-        cache.repeat(generations, capacity=capacity)
-        logits = logits.repeat_interleave(generations, dim=0)
-    return cache, logits
+    cache = Cache.joined(parts, copies=generations, capacity=longest + max_tokens - 1)
+    return cache, torch.cat(logits).repeat_interleave(generations, dim=0)
 
 
 def _draw(logits: Tensor, sampling: Sampling, uniforms: Tensor) -> tuple[Tensor, Tensor]:

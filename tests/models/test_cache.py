@@ -50,13 +50,16 @@ def test_rows_with_pads_have_the_logits_of_the_rows_without_them(model):
 
 
 @pytest.mark.parametrize("pads", [PADS, torch.zeros_like(PADS)])
-def test_repeated_and_kept_rows_continue_as_if_they_had_been_read_alone(model, pads):
+def test_joined_and_kept_rows_continue_as_if_they_had_been_read_alone(model, pads):
     prompts, rows = tokens_of(3), torch.tensor([0, 1, 3, 5])
     continued = torch.cat([prompts[:, :8].repeat_interleave(2, dim=0), tokens_of(6)[:, 8:]], dim=1)
     expected = full(model, continued, pads.repeat_interleave(2))
-    cache = Cache(capacity=8, pads=pads if pads.any() else None)
-    model(prompts[:, :8], cache=cache)
-    cache.repeat(2, capacity=LENGTH)
+    parts = []
+    for part in (slice(0, 2), slice(2, 3)):
+        parts.append(Cache(capacity=8, pads=pads[part] if pads.any() else None))
+        model(prompts[part, :8], cache=parts[-1])
+    cache = Cache.joined(parts, copies=2, capacity=LENGTH)
+    assert not any(part.layers for part in parts)
     logits = [model(continued[:, column : column + 1], cache=cache)[:, 0] for column in (8, 9)]
     torch.testing.assert_close(torch.stack(logits, dim=1), expected[:, 8:10], **CLOSE)
     cache.keep(rows)
