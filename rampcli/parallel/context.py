@@ -20,7 +20,8 @@ def split_sequence(model: nn.Module, mesh: DeviceMesh) -> None:
     """Makes attention work on this rank's pieces of each sequence, in place.
 
     Wraps the `core` of every module that has one. A core is a module that maps queries, keys,
-    values and document positions to mixed values, as `rampcli.models.decoder.CausalAttention` does.
+    values and document positions to mixed values, as
+    `rampcli.models.attention.CausalAttention` does.
     """
     if mesh.size() == 1:
         return

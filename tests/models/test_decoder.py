@@ -4,7 +4,8 @@ import pytest
 import torch
 
 from rampcli.config.schema import ModelConfig
-from rampcli.models.decoder import CausalAttention, Decoder
+from rampcli.models.attention import CausalAttention
+from rampcli.models.decoder import Decoder
 from rampcli.models.rotary import RotaryTable, frequencies, rotate
 from rampcli.train.build import fill_weights, initial_weights
 

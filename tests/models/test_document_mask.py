@@ -6,7 +6,8 @@ import pytest
 import torch
 
 from models.families import FAMILIES
-from rampcli.models.decoder import CausalAttention, Decoder
+from rampcli.models.attention import CausalAttention
+from rampcli.models.decoder import Decoder
 from rampcli.train.build import fill_weights, initial_weights
 
 LENGTH = 24

@@ -1,0 +1,158 @@
+"""The attention layer of a decoder."""
+
+from typing import ClassVar
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from rampcli.config.model_size import head_size_of
+from rampcli.config.schema import ModelConfig
+from rampcli.models.cache import LayerCache
+from rampcli.models.norm import RMSNorm
+from rampcli.models.rotary import rotate
+
+
+class Attention(nn.Module):
+    """Causal grouped-query attention (arXiv 2305.13245).
+
+    Maps [batch, sequence, hidden] to the same shape. The number of heads is read from the
+    projections' outputs, so a tensor-parallel rank can hold some of the heads.
+
+    Attributes:
+        core: attention proper, without weights. `rampcli.parallel.context` wraps the `core` of
+            every module that has one.
+    """
+
+    tensor_plan: ClassVar[dict[str, str]] = {
+        "": "gathered_input",
+        "query": "columns",
+        "key": "columns",
+        "value": "columns",
+        "query_norm": "heads",
+        "key_norm": "heads",
+        "output": "rows",
+    }
+
+    def __init__(self, model: ModelConfig) -> None:
+        super().__init__()
+        self.head_size = head_size_of(model)
+        width = model.num_attention_heads * self.head_size
+        group_width = (model.num_query_groups or model.num_attention_heads) * self.head_size
+        self.query = nn.Linear(model.hidden_size, width, bias=model.bias)
+        self.key = nn.Linear(model.hidden_size, group_width, bias=model.bias)
+        self.value = nn.Linear(model.hidden_size, group_width, bias=model.bias)
+        self.output = nn.Linear(width, model.hidden_size, bias=model.bias)
+        self.query_norm = RMSNorm(self.head_size, eps=model.norm_epsilon) if model.qk_norm else None
+        self.key_norm = RMSNorm(self.head_size, eps=model.norm_epsilon) if model.qk_norm else None
+        self.core = CausalAttention(sliding_window=model.sliding_window)
+
+    def forward(  # noqa: D102
+        self,
+        hidden: Tensor,
+        rotation: Tensor | None,
+        document_positions: Tensor | None = None,
+        cache: LayerCache | None = None,
+    ) -> Tensor:
+        query, key, value = (
+            self._split_heads(projection(hidden))
+            for projection in (self.query, self.key, self.value)
+        )
+        if self.query_norm is not None and self.key_norm is not None:
+            query, key = self.query_norm(query), self.key_norm(key)
+        query, key, value = (heads.transpose(1, 2) for heads in (query, key, value))
+        if rotation is not None:
+            query, key = rotate(query, rotation), rotate(key, rotation)
+        if cache is not None:
+            key, value = cache.append(key, value)
+        mixed = self.core(query, key, value, document_positions)
+        output: Tensor = self.output(mixed.transpose(1, 2).flatten(2))
+        return output
+
+    def _split_heads(self, projected: Tensor) -> Tensor:
+        """Reshapes [batch, sequence, heads x head_size] to [batch, sequence, heads, head_size]."""
+        batch, sequence, _ = projected.shape
+        return projected.view(batch, sequence, -1, self.head_size)
+
+
+class CausalAttention(nn.Module):
+    """Scaled dot-product attention in which a token sees itself and the tokens before it.
+
+    Args (of the forward pass):
+        query: [batch, heads, queries, head_size], of the last tokens of the sequence.
+        key, value: [batch, groups, sequence, head_size], of all tokens.
+        document_positions: positions of the queries within their documents, [batch, queries]. If
+            given, tokens attend to their own document only.
+
+    Returns [batch, heads, queries, head_size].
+    """
+
+    def __init__(self, *, sliding_window: int | None) -> None:
+        super().__init__()
+        self.sliding_window = sliding_window
+
+    def forward(  # noqa: D102
+        self, query: Tensor, key: Tensor, value: Tensor, document_positions: Tensor | None = None
+    ) -> Tensor:
+        queries, sequence = query.shape[2], key.shape[2]
+        if queries == 1:
+            return self._attend_with_last(query, key, value, document_positions)
+        window = self.sliding_window or sequence
+        is_causal = document_positions is None and queries == sequence <= window
+        repeats = query.shape[1] // key.shape[1]
+        # Kernels with a mask, and those for fp32 on a GPU, need one key head per query head.
+        has_groups = (
+            repeats > 1
+            and is_causal
+            and (query.device.type == "cpu" or query.dtype is not torch.float32)
+        )
+        if repeats > 1 and not has_groups:
+            key, value = (heads.repeat_interleave(repeats, dim=1) for heads in (key, value))
+        if is_causal:
+            return F.scaled_dot_product_attention(
+                query, key, value, is_causal=True, enable_gqa=has_groups
+            )
+        mask = self._mask(queries, sequence, document_positions, device=query.device)
+        return F.scaled_dot_product_attention(query, key, value, attn_mask=mask)
+
+    def _attend_with_last(
+        self, query: Tensor, key: Tensor, value: Tensor, document_positions: Tensor | None
+    ) -> Tensor:
+        """Returns the attention of the last token, [batch, heads, 1, head_size].
+
+        The query heads of a group become the queries of one head, so no key head is copied.
+        """
+        if self.sliding_window is not None:
+            key, value = (heads[:, :, -self.sliding_window :] for heads in (key, value))
+        mask = None
+        if document_positions is not None:
+            distance = torch.arange(key.shape[2] - 1, -1, -1, device=query.device)
+            mask = (distance <= document_positions)[:, None, None]
+        by_group = query.reshape(query.shape[0], key.shape[1], -1, query.shape[3])
+        mixed = F.scaled_dot_product_attention(by_group, key, value, attn_mask=mask)
+        return mixed.reshape(query.shape)
+
+    def _mask(
+        self,
+        queries: int,
+        sequence: int,
+        document_positions: Tensor | None,
+        *,
+        device: torch.device,
+    ) -> Tensor:
+        """Returns which tokens each query attends to.
+
+        bool [queries, sequence], or [batch, 1, queries, sequence] with document positions.
+        """
+        distance = torch.arange(sequence - queries, sequence, device=device)[
+            :, None
+        ] - torch.arange(sequence, device=device)
+        mask = (distance >= 0) & (distance < (self.sliding_window or sequence))
+        if document_positions is None:
+            return mask
+        return mask & (distance <= document_positions[:, None, :, None])
+
+
+def build_attention(model: ModelConfig) -> nn.Module:
+    """Returns a block's attention layer, which has the arguments of `Attention.forward`."""
+    return Attention(model)
