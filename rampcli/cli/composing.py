@@ -9,7 +9,7 @@ from rampcli.batch.pairs import GENERATIONS_KEY
 from rampcli.checkpoint.manifest import consumed_samples
 from rampcli.config.compose import apply_overrides
 from rampcli.config.groups import group_names, option_names
-from rampcli.config.layers import COMMAND_LINE, Stack
+from rampcli.config.layers import COMMAND_LINE, Entry, Layer, Precedence, Stack
 from rampcli.config.resolve import resolve
 from rampcli.config.run_plan import Resolved
 from rampcli.config.words import join_split_lists, parse
@@ -20,15 +20,13 @@ DEFAULT_RL = "grpo"
 """Option of the group `rl` for recipes without one of their own."""
 
 
-def rl_words(factory: str, *, config_dir: Path | None) -> list[str]:
-    """Returns the words that make a recipe's run one of reinforcement learning.
+def rl_word(factory: str, *, config_dir: Path | None) -> str:
+    """Returns the word that makes a recipe's run one of reinforcement learning.
 
-    They choose the option of the group `rl` that has the recipe's name, or `rl=grpo`, and another
-    run directory than the one of pretraining.
+    It chooses the option of the group `rl` that has the recipe's name, or `rl=grpo`.
     """
     recipe = factory.partition("(")[0].strip()
-    option = recipe if recipe in option_names("rl", config_dir) else DEFAULT_RL
-    return [f"rl={option}", f"name={recipe}_rl"]
+    return f"rl={recipe if recipe in option_names('rl', config_dir) else DEFAULT_RL}"
 
 
 def compose_rl(factory: str, words: Sequence[str], *, config_dir: Path | None) -> Resolved:
@@ -43,9 +41,9 @@ def compose_rl(factory: str, words: Sequence[str], *, config_dir: Path | None) -
         UsageError: all errors together.
     """
     report = Report()
-    own_words = rl_words(factory, config_dir=config_dir)
+    own_word = rl_word(factory, config_dir=config_dir)
     stack = _lay_over(
-        factory, expand_words(words), config_dir=config_dir, report=report, own_words=own_words
+        factory, expand_words(words), config_dir=config_dir, report=report, own_words=[own_word]
     )
     if stack.entry(GENERATIONS_KEY).value is None:
         error = UsageError(
@@ -86,7 +84,11 @@ def _lay_over(
     report: Report,
     own_words: Sequence[str] = (),
 ) -> Stack:
-    """Returns the layers of a recipe with the words of `rampcli rl`, if any, and those typed."""
+    """Returns the layers of a recipe with the words of `rampcli rl`, if any, and those typed.
+
+    Reinforcement learning has another name than pretraining, and so another run directory, unless
+    the user chooses a name.
+    """
     joined = join_split_lists(words, report=report)
     config = None
     with report.noting():
@@ -99,7 +101,11 @@ def _lay_over(
         config = apply_overrides(
             config, own_words, config_dir=config_dir, place=RL_COMMAND, report=report
         ).config()
-    return apply_overrides(config, joined, config_dir=config_dir, report=report)
+    stack = apply_overrides(config, joined, config_dir=config_dir, report=report)
+    if stack.entry(GENERATIONS_KEY).value is None or stack.precedence("name") > Precedence.RECIPE:
+        return stack
+    name = Entry(f"{stack.entry('name').value}_rl", RL_COMMAND)
+    return stack.above(Layer(RL_COMMAND, Precedence.RECIPE, {"name": name}))
 
 
 def _resolve_from_checkpoint(stack: Stack, report: Report) -> Resolved:

@@ -6,7 +6,7 @@ import re
 import pytest
 
 from rampcli.checkpoint.manifest import MANIFEST
-from rampcli.cli.composing import compose_rl, rl_words
+from rampcli.cli.composing import compose_rl, compose_words, rl_word
 from rampcli.config.layers import stack_of
 from rampcli.errors import UsageError
 from rampcli.report.memory import plan_with_memory
@@ -75,8 +75,21 @@ def test_the_table_shows_prompts_pairs_and_the_whole_product(succeed):
     ],
 )
 def test_a_run_has_another_directory_than_pretraining_unless_it_is_given(words, run_dir):
-    resolved = compose_rl("llama3_tiny", [*PROMPT_WORDS, *words], config_dir=None)
-    assert str(resolved.run_dir) == run_dir
+    typed = [*PROMPT_WORDS, *words]
+    assert str(compose_rl("llama3_tiny", typed, config_dir=None).run_dir) == run_dir
+    # Other commands take the configuration of the same run.
+    planned = compose_words("llama3_tiny", ["rl=grpo", *typed], config_dir=None)
+    assert str(planned.run_dir) == run_dir
+
+
+def test_a_file_that_the_user_chooses_names_the_run(tmp_path):
+    (tmp_path / "rl").mkdir()
+    (tmp_path / "rl" / "mine.yaml").write_text(
+        "# @package _global_\nname: mine\nrl:\n  generations_per_prompt: 4\n", encoding="utf-8"
+    )
+    words = [*PROMPT_WORDS, "rl=mine", "data.micro_batch_size=null", "rl.prompts_per_step=16"]
+    resolved = compose_rl("llama3_tiny", words, config_dir=tmp_path)
+    assert str(resolved.run_dir) == "runs/mine"
 
 
 def test_what_the_command_sets_is_attributed_to_it_and_gives_way_to_typed_words():
@@ -89,8 +102,8 @@ def test_a_recipe_with_an_option_of_its_own_gets_it(tmp_path):
     option = tmp_path / "rl" / "llama3_tiny.yaml"
     option.parent.mkdir()
     option.write_text("generations_per_prompt: 2\nclip_high: 0.28\n", encoding="utf-8")
-    assert rl_words("llama3_tiny(num_nodes=1)", config_dir=tmp_path)[0] == "rl=llama3_tiny"
-    assert rl_words("llama3_tiny", config_dir=None)[0] == "rl=grpo"
+    assert rl_word("llama3_tiny(num_nodes=1)", config_dir=tmp_path) == "rl=llama3_tiny"
+    assert rl_word("llama3_tiny", config_dir=None) == "rl=grpo"
     words = [
         *PROMPT_WORDS,
         "data.micro_batch_size=null",
