@@ -22,6 +22,11 @@ def is_rl(config: Config) -> bool:
     return config.rl.generations_per_prompt is not None
 
 
+def unit_of(config: Config) -> str:
+    """Returns what the samples of a run are: prompts in reinforcement learning."""
+    return "prompts" if is_rl(config) else "samples"
+
+
 def max_response_tokens(config: Config) -> int:
     """Returns the length of the longest response in tokens, its end included."""
     return config.rl.max_response_tokens or config.data.sequence_length // 2
