@@ -147,14 +147,22 @@ def test_cfg_prints_settings_and_where_they_come_from(succeed):
 
 def test_prompts_are_compared_with_their_pairs(succeed):
     words = ("plan", *TINY, "rl=grpo", *PROMPT_WORDS, "--what-if", "rl.micro_batch_size=16,32,100")
-    header, *rows = succeed(*words).splitlines()
-    names = header.split()
-    assert "tokens" not in names
-    shown = [dict(zip(names, row.split()[1:], strict=True)) for row in rows[:2]]
-    assert [(one["pairs"], one["micro"], one["accum"]) for one in shown] == [
-        ("512", "16", "16"),
-        ("512", "32", "8"),
+    header, *rows = (re.split(r"\s{2,}", line) for line in succeed(*words).splitlines())
+    assert {"batch", "samples", "tokens"}.isdisjoint(header)
+    shown = [dict(zip(header, row, strict=True)) for row in rows[:2]]
+    columns = ("prompts", "pairs", "micro", "accum", "in all")
+    assert [[one[name] for name in columns] for one in shown] == [
+        ["32", "512", "16", "16", "3,200"],
+        ["32", "512", "32", "8", "3,200"],
     ]
+
+
+def test_a_plan_is_drawn_and_timed_in_prompts(succeed, tmp_path):
+    words = ("plan", *TINY, "rl=grpo", *PROMPT_WORDS, "throughput.samples_per_s_per_gpu=2")
+    picture = tmp_path / "plan.svg"
+    assert "2 prompts/s per GPU, as declared" in succeed(*words, "--plot", str(picture))
+    drawn = picture.read_text(encoding="utf-8")
+    assert ("consumed prompts" in drawn, "samples" in drawn) == (True, False)
 
 
 @pytest.mark.parametrize("options", [(), ("--cfg",)])
