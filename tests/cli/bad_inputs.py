@@ -1974,17 +1974,26 @@ REINFORCEMENT = (
     BadInput(
         "batch_size outside rampcli rl",
         plan("batch_size=8"),
-        ("batch_size is a word of `rampcli rl`", "model.global_batch_size, or rampcli rl"),
+        (
+            "batch_size is a word of `rampcli rl`",
+            "model.global_batch_size, or rl.prompts_per_step under rampcli rl",
+        ),
     ),
     BadInput(
         "micro_batch_size outside rampcli rl",
         plan("micro_batch_size=4"),
-        ("micro_batch_size is a word of `rampcli rl`", "data.micro_batch_size, or rampcli rl"),
+        (
+            "micro_batch_size is a word of `rampcli rl`",
+            "data.micro_batch_size, or rl.micro_batch_size under rampcli rl",
+        ),
     ),
     BadInput(
         "num_generations outside rampcli rl",
         plan("num_generations=4"),
-        ("num_generations is a word of `rampcli rl`", "try:    rampcli rl"),
+        (
+            "num_generations is a word of `rampcli rl`",
+            "try:    rl.generations_per_prompt under rampcli rl",
+        ),
     ),
     BadInput(
         "a setting of reinforcement learning without it",
