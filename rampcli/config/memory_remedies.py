@@ -42,6 +42,19 @@ def changes_that_fit(resolved: Resolved, usable_bytes: int) -> list[str]:
     return []
 
 
+def smaller_rollouts(resolved: Resolved) -> list[str]:
+    """Returns the mildest change with which fewer prompts are answered at once, as words.
+
+    The list is empty if prompts are answered one by one, or no smaller batch is legal.
+    """
+    largest = max(stage.micro_batch_size for stage in resolved.plan.stages)
+    for change in _smaller_micro_batches(resolved):
+        changed = _with(resolved, [change])
+        if changed and all(stage.micro_batch_size < largest for stage in changed.plan.stages):
+            return [in_words(change, resolved)]
+    return []
+
+
 def _choices(resolved: Resolved) -> list[list[Change]]:
     """Returns the legal changes that can help: per setting, the mildest first."""
     trainer, parallel = resolved.config.trainer, resolved.config.parallel

@@ -3,6 +3,8 @@
 from rampcli.batch.pairs import PAIRS_KEY
 from rampcli.batch.plan import MICRO_KEY
 from rampcli.config.layers import stack_of
+from rampcli.config.rl_checks import RESPONSE_KEY, max_response_tokens
+from rampcli.config.rollout_memory import generating_bytes
 from rampcli.config.run_plan import Resolved
 from rampcli.config.stage_memory import (
     CHECKPOINTING_KEY,
@@ -39,6 +41,31 @@ def out_of_memory(resolved: Resolved, *, consumed_samples: int, reason: str) -> 
         f" a rank needs an estimated {shorten_bytes(needed)}",
         keys=(key, CHECKPOINTING_KEY),
         remedy=", or ".join([*changes, "more devices that share the weights"]),
+    )
+    stack_of(config).name_sources(error)
+    return error
+
+
+def rollout_out_of_memory(
+    resolved: Resolved, *, consumed_samples: int, reason: str
+) -> OutOfMemoryError:
+    """Returns the error of a rank that only generates and ran out of memory.
+
+    The arguments are those of `out_of_memory`.
+    """
+    from rampcli.config.memory_remedies import smaller_rollouts
+
+    config, stage = resolved.config, resolved.plan.stage_at(consumed_samples)
+    micro, _ = resolved.passes(stage)
+    longest = max_response_tokens(config)
+    changes = smaller_rollouts(resolved)
+    if longest > 1:
+        changes.append(f"{RESPONSE_KEY}={longest // 2} in a new run")
+    error = OutOfMemoryError(
+        f"{reason} while it generated, with {PAIRS_KEY}={micro} and {RESPONSE_KEY}={longest}:"
+        f" it needs an estimated {shorten_bytes(generating_bytes(config, stage.micro_batch_size))}",
+        keys=(PAIRS_KEY, RESPONSE_KEY),
+        remedy=", or ".join(changes) or None,
     )
     stack_of(config).name_sources(error)
     return error
