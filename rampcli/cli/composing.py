@@ -8,25 +8,14 @@ from rampcli.batch.dialects.rl import RL_COMMAND, expand_words
 from rampcli.batch.pairs import GENERATIONS_KEY
 from rampcli.checkpoint.manifest import consumed_samples
 from rampcli.config.compose import apply_overrides
-from rampcli.config.groups import group_names, option_names
-from rampcli.config.layers import COMMAND_LINE, Entry, Layer, Precedence, Stack
+from rampcli.config.groups import group_names
+from rampcli.config.layers import COMMAND_LINE, Stack
 from rampcli.config.resolve import resolve
+from rampcli.config.rl_recipe import rl_word, with_own_name
 from rampcli.config.run_plan import Resolved
 from rampcli.config.words import join_split_lists, parse
 from rampcli.errors import Report, UsageError
 from rampcli.run_directory import RunDirectory
-
-DEFAULT_RL = "grpo"
-"""Option of the group `rl` for recipes without one of their own."""
-
-
-def rl_word(factory: str, *, config_dir: Path | None) -> str:
-    """Returns the word that makes a recipe's run one of reinforcement learning.
-
-    It chooses the option of the group `rl` that has the recipe's name, or `rl=grpo`.
-    """
-    recipe = factory.partition("(")[0].strip()
-    return f"rl={recipe if recipe in option_names('rl', config_dir) else DEFAULT_RL}"
 
 
 def compose_rl(factory: str, words: Sequence[str], *, config_dir: Path | None) -> Resolved:
@@ -41,7 +30,7 @@ def compose_rl(factory: str, words: Sequence[str], *, config_dir: Path | None) -
         UsageError: all errors together.
     """
     report = Report()
-    own_word = rl_word(factory, config_dir=config_dir)
+    own_word = rl_word(factory.partition("(")[0].strip(), config_dir=config_dir)
     stack = _lay_over(
         factory, expand_words(words), config_dir=config_dir, report=report, own_words=[own_word]
     )
@@ -84,11 +73,7 @@ def _lay_over(
     report: Report,
     own_words: Sequence[str] = (),
 ) -> Stack:
-    """Returns the layers of a recipe with the words of `rampcli rl`, if any, and those typed.
-
-    Reinforcement learning has another name than pretraining, and so another run directory, unless
-    the user chooses a name.
-    """
+    """Returns the layers of a recipe with the words of `rampcli rl`, if any, and those typed."""
     joined = join_split_lists(words, report=report)
     config = None
     with report.noting():
@@ -101,11 +86,7 @@ def _lay_over(
         config = apply_overrides(
             config, own_words, config_dir=config_dir, place=RL_COMMAND, report=report
         ).config()
-    stack = apply_overrides(config, joined, config_dir=config_dir, report=report)
-    if stack.entry(GENERATIONS_KEY).value is None or stack.precedence("name") > Precedence.RECIPE:
-        return stack
-    name = Entry(f"{stack.entry('name').value}_rl", RL_COMMAND)
-    return stack.above(Layer(RL_COMMAND, Precedence.RECIPE, {"name": name}))
+    return with_own_name(apply_overrides(config, joined, config_dir=config_dir, report=report))
 
 
 def _resolve_from_checkpoint(stack: Stack, report: Report) -> Resolved:

@@ -5,9 +5,13 @@ import re
 
 import pytest
 
+from rampcli import llm
 from rampcli.checkpoint.manifest import MANIFEST
-from rampcli.cli.composing import compose_rl, compose_words, rl_word
+from rampcli.cli.composing import compose_rl, compose_words
+from rampcli.config import snapshot
 from rampcli.config.layers import stack_of
+from rampcli.config.resolve import resolve
+from rampcli.config.rl_recipe import rl_word
 from rampcli.errors import UsageError
 from rampcli.report.memory import plan_with_memory
 from rampcli.run_directory import RunDirectory
@@ -82,6 +86,22 @@ def test_a_run_has_another_directory_than_pretraining_unless_it_is_given(words, 
     assert str(planned.run_dir) == run_dir
 
 
+def test_python_composes_the_run_of_the_command():
+    written = llm.sort_digits.rl_recipe(num_gpus_per_node=2)
+    written.rl.temperature = 0.5
+    typed = compose_rl("sort_digits(num_gpus_per_node=2)", ["rl.temperature=0.5"], config_dir=None)
+    there, here = (snapshot.to_yaml(resolve(one).config) for one in (written, typed.config))
+    assert there.replace("rl.temperature: Python", "rl.temperature: command line") == here
+
+
+def test_python_may_name_a_reward_function_and_another_run(tmp_path):
+    (tmp_path / "rewards.py").touch()
+    config = llm.sort_digits.rl_recipe()
+    config.rl.reward, config.name = f"{tmp_path}/rewards.py:score", "mine"
+    resolved = resolve(config)
+    assert (resolved.config.rl.reward, str(resolved.run_dir)) == (config.rl.reward, "runs/mine")
+
+
 def test_a_file_that_the_user_chooses_names_the_run(tmp_path):
     (tmp_path / "rl").mkdir()
     (tmp_path / "rl" / "mine.yaml").write_text(
@@ -102,15 +122,15 @@ def test_a_recipe_with_an_option_of_its_own_gets_it(tmp_path):
     option = tmp_path / "rl" / "llama3_tiny.yaml"
     option.parent.mkdir()
     option.write_text("generations_per_prompt: 2\nclip_high: 0.28\n", encoding="utf-8")
-    assert rl_word("llama3_tiny(num_nodes=1)", config_dir=tmp_path) == "rl=llama3_tiny"
-    assert rl_word("llama3_tiny", config_dir=None) == "rl=grpo"
+    assert rl_word("llama3_tiny", config_dir=tmp_path) == "rl=llama3_tiny"
+    assert rl_word("llama3_tiny") == "rl=grpo"
     words = [
         *PROMPT_WORDS,
         "data.micro_batch_size=null",
         "trainer.accumulate_grad_batches=null",
         "rl.prompts_per_step=16",
     ]
-    config = compose_rl("llama3_tiny", words, config_dir=tmp_path).config
+    config = compose_rl("llama3_tiny(num_nodes=1)", words, config_dir=tmp_path).config
     assert (config.rl.generations_per_prompt, config.rl.clip_high) == (2, 0.28)
 
 
