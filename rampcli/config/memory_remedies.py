@@ -8,6 +8,7 @@ from rampcli.batch.division import divisors
 from rampcli.batch.plan import SHARD_KEY
 from rampcli.config.layers import with_values
 from rampcli.config.resolve import resolve
+from rampcli.config.rollout_memory import generating_bytes
 from rampcli.config.run_plan import Resolved
 from rampcli.config.same_batches import in_words, micro_batch_settings
 from rampcli.config.schema import ActivationCheckpointing
@@ -42,15 +43,17 @@ def changes_that_fit(resolved: Resolved, usable_bytes: int) -> list[str]:
     return []
 
 
-def smaller_rollouts(resolved: Resolved) -> list[str]:
-    """Returns the mildest change with which fewer prompts are answered at once, as words.
+def smaller_rollouts(resolved: Resolved, usable_bytes: int) -> list[str]:
+    """Returns the mildest change with which the estimate of a rank that only generates fits.
 
-    The list is empty if prompts are answered one by one, or no smaller batch is legal.
+    It answers fewer prompts at once. The list is empty if nothing fits.
     """
-    largest = max(stage.micro_batch_size for stage in resolved.plan.stages)
     for change in _smaller_micro_batches(resolved):
         changed = _with(resolved, [change])
-        if changed and all(stage.micro_batch_size < largest for stage in changed.plan.stages):
+        if changed and all(
+            generating_bytes(changed.config, stage.micro_batch_size) <= usable_bytes
+            for stage in changed.plan.stages
+        ):
             return [in_words(change, resolved)]
     return []
 

@@ -52,11 +52,12 @@ def test_the_cache_of_a_rollout_counts_the_pairs_that_are_generated_at_once(micr
     [
         (["rl.micro_batch_size=64"], ["rl.micro_batch_size=32"]),
         (["rl.micro_batch_size=null"], ["rl.micro_batch_size=256"]),
+        (["trainer.accelerator=cpu", "trainer.device_memory_gb=0.005"], ["rl.micro_batch_size=32"]),
         (["rl.micro_batch_size=16"], []),
         (["rl.micro_batch_size=4", "rl.split_groups=true"], []),
     ],
 )
-def test_a_rollout_out_of_memory_names_the_next_smaller_one(words, smaller):
+def test_a_rollout_out_of_memory_names_the_largest_that_fits_and_is_smaller(words, smaller):
     words += ["trainer.devices=2", "rl.rollout_ranks=1"]
     resolved = resolve(apply_overrides(llm.from_factory("sort_digits"), ["rl=grpo", *words]))
     error = rollout_out_of_memory(resolved, consumed_samples=0, reason="rank 1 is out of memory")
