@@ -10,6 +10,7 @@ import importlib
 import inspect
 import sys
 from collections.abc import Callable
+from functools import wraps
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
@@ -39,6 +40,19 @@ class Recipe(ModuleType):
         """The function that composes the recipe; it takes `num_nodes` and `num_gpus_per_node`."""
         family = importlib.import_module(f"{__name__}.{self._family}")
         recipe: Callable[..., Config] = getattr(family, self._name)
+        return recipe
+
+    @property
+    def rl_recipe(self) -> "Callable[..., Config]":
+        """The function that composes the recipe as `rampcli rl` does, with the same arguments."""
+        from rampcli.config.rl_recipe import with_rl
+
+        name, pretrain_recipe = self._name, self.pretrain_recipe
+
+        @wraps(pretrain_recipe)
+        def recipe(**arguments: int) -> "Config":
+            return with_rl(pretrain_recipe(**arguments), name)
+
         return recipe
 
 

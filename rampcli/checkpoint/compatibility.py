@@ -20,14 +20,16 @@ def check_compatible(
     """Checks that a run may resume from a checkpoint.
 
     Args:
-        checkpoint: the checkpoint. Settings that its version did not know yet have their defaults.
+        checkpoint: the checkpoint. Settings that its version did not know yet have their defaults,
+            and those of responses and rewards, which it did not record, are not compared.
         settings: `snapshot.identity` of the run's configuration.
         corpus: fingerprint of the run's corpora, or None if they are not open.
 
     Raises:
         ForeignCheckpointError: it was trained with other settings or on another corpus.
     """
-    saved = {**snapshot.identity(Config()), **checkpoint.manifest["settings"]}
+    unrecorded = {key: value for key, value in settings.items() if key.startswith("rl.")}
+    saved = {**snapshot.identity(Config()), **unrecorded, **checkpoint.manifest["settings"]}
     if differing := [key for key in settings if saved[key] != settings[key]]:
         shown = [f"{key}={saved[key]} (here {settings[key]})" for key in differing[:3]]
         if len(differing) > 3:

@@ -1,5 +1,6 @@
 """Checks where a run's initial weights come from (`model.init_from`). Imports no torch."""
 
+import os
 from pathlib import Path
 
 from rampcli.checkpoint.manifest import complete_checkpoints
@@ -10,6 +11,8 @@ from rampcli.models.huggingface_config import INIT_FROM_KEY, check_init_from, ch
 from rampcli.run_directory import RunDirectory
 
 LENGTH_KEY = "data.sequence_length"
+CONFIG_FILE = "config.json"
+REMEDY = f"{INIT_FROM_KEY}=RUN_DIR, a run with a checkpoint"
 
 
 def is_run(folder: Path) -> bool:
@@ -27,14 +30,15 @@ def check_starting_weights(config: Config) -> None:
         return
     folder = Path(config.model.init_from)
     if not is_run(folder):
+        _check_is_model(folder)
         check_init_from(config)
         return
     theirs = snapshot.read(RunDirectory(folder).config)
     if not complete_checkpoints(RunDirectory(folder)):
         raise UsageError(
-            f"{folder} is a run without a checkpoint",
+            f"{INIT_FROM_KEY}={folder} is a run that has not saved a checkpoint yet",
             keys=(INIT_FROM_KEY,),
-            remedy="a run that has saved, or null for random weights",
+            remedy=f"{REMEDY}, or {INIT_FROM_KEY}=null for random weights",
         )
     check_same_model(config.model, theirs.model, folder)
     ours, length = config.data.sequence_length, theirs.data.sequence_length
@@ -44,3 +48,27 @@ def check_starting_weights(config: Config) -> None:
             keys=(INIT_FROM_KEY, LENGTH_KEY),
             remedy=f"{LENGTH_KEY}={length}",
         )
+
+
+def _check_is_model(folder: Path) -> None:
+    """Checks that a folder that is no run directory has the settings of a model.
+
+    Raises:
+        UsageError: it has none, or there is no such folder. If it is inside a run directory, the
+            remedy names that.
+    """
+    if os.path.isfile(folder / CONFIG_FILE):
+        return
+    exists = os.path.exists(folder)
+    if os.path.isdir(folder):
+        wrong = f"holds neither a run (config.yaml) nor a model of Hugging Face ({CONFIG_FILE})"
+    else:
+        wrong = "is a file" if exists else "does not exist"
+    run = next(filter(is_run, folder.parents), None) if exists else None
+    raise UsageError(
+        f"{INIT_FROM_KEY}={folder} {wrong}",
+        keys=(INIT_FROM_KEY,),
+        remedy=f"{INIT_FROM_KEY}={run}, the run directory"
+        if run
+        else f"{REMEDY}, or a folder with {CONFIG_FILE} and *.safetensors",
+    )

@@ -8,27 +8,14 @@ from rampcli.batch.dialects.rl import RL_COMMAND, expand_words
 from rampcli.batch.pairs import GENERATIONS_KEY
 from rampcli.checkpoint.manifest import consumed_samples
 from rampcli.config.compose import apply_overrides
-from rampcli.config.groups import group_names, option_names
+from rampcli.config.groups import group_names
 from rampcli.config.layers import COMMAND_LINE, Stack
 from rampcli.config.resolve import resolve
+from rampcli.config.rl_recipe import rl_word, with_own_name
 from rampcli.config.run_plan import Resolved
 from rampcli.config.words import join_split_lists, parse
 from rampcli.errors import Report, UsageError
 from rampcli.run_directory import RunDirectory
-
-DEFAULT_RL = "grpo"
-"""Option of the group `rl` for recipes without one of their own."""
-
-
-def rl_words(factory: str, *, config_dir: Path | None) -> list[str]:
-    """Returns the words that make a recipe's run one of reinforcement learning.
-
-    They choose the option of the group `rl` that has the recipe's name, or `rl=grpo`, and another
-    run directory than the one of pretraining.
-    """
-    recipe = factory.partition("(")[0].strip()
-    option = recipe if recipe in option_names("rl", config_dir) else DEFAULT_RL
-    return [f"rl={option}", f"name={recipe}_rl"]
 
 
 def compose_rl(factory: str, words: Sequence[str], *, config_dir: Path | None) -> Resolved:
@@ -43,9 +30,9 @@ def compose_rl(factory: str, words: Sequence[str], *, config_dir: Path | None) -
         UsageError: all errors together.
     """
     report = Report()
-    own_words = rl_words(factory, config_dir=config_dir)
+    own_word = rl_word(factory.partition("(")[0].strip(), config_dir=config_dir)
     stack = _lay_over(
-        factory, expand_words(words), config_dir=config_dir, report=report, own_words=own_words
+        factory, expand_words(words), config_dir=config_dir, report=report, own_words=[own_word]
     )
     if stack.entry(GENERATIONS_KEY).value is None:
         error = UsageError(
@@ -99,7 +86,7 @@ def _lay_over(
         config = apply_overrides(
             config, own_words, config_dir=config_dir, place=RL_COMMAND, report=report
         ).config()
-    return apply_overrides(config, joined, config_dir=config_dir, report=report)
+    return with_own_name(apply_overrides(config, joined, config_dir=config_dir, report=report))
 
 
 def _resolve_from_checkpoint(stack: Stack, report: Report) -> Resolved:

@@ -7,19 +7,23 @@ from typing import Any
 
 import typer
 
-from rampcli.cli.composing import compose_words
+from rampcli.cli.composing import compose_rl, compose_words
+from rampcli.config.rl_checks import is_rl
 from rampcli.config.settings import shown
 from rampcli.config.words import join_split_lists
 from rampcli.errors import Report, UsageError, visible
 from rampcli.report.explain import explain
 
 NO_RECIPE = "llama3_tiny"
+NO_RL_RECIPE = "sort_digits"
 
 
 def explain_keys(
     arguments: Sequence[str], *, factory: str | None, config_dir: Path | None, as_json: bool
 ) -> None:
     """Prints explanations of settings, as text or as JSON.
+
+    Without a recipe, settings of reinforcement learning are explained in a run of `rampcli rl`.
 
     Raises:
         UsageError: there is no key among the arguments, or no such setting.
@@ -32,9 +36,12 @@ def explain_keys(
         raise UsageError(
             "explain needs the key of a setting", remedy="rampcli explain model.global_batch_size"
         )
-    resolved = compose_words(
-        factory or NO_RECIPE, [word for word in joined if "=" in word], config_dir=config_dir
-    )
+    words = [word for word in joined if "=" in word]
+    asks_rl = any(key.startswith("rl.") for key in keys)
+    if factory is None and asks_rl:
+        resolved = compose_rl(NO_RL_RECIPE, words, config_dir=config_dir)
+    else:
+        resolved = compose_words(factory or NO_RECIPE, words, config_dir=config_dir)
     for key in keys:
         with report.noting():
             found.append(explain(key, resolved))
@@ -43,7 +50,10 @@ def explain_keys(
         typer.echo(json.dumps(found, indent=1))
     else:
         if factory is None:
-            typer.echo(f"in the recipe {NO_RECIPE} (--factory chooses another)\n")
+            recipe = f"{NO_RL_RECIPE} under rampcli rl" if asks_rl else NO_RECIPE
+            typer.echo(f"in the recipe {recipe} (--factory chooses another)\n")
+        elif asks_rl and not is_rl(resolved.config):
+            typer.echo(f"{factory} without reinforcement learning (rl=grpo adds it)\n")
         typer.echo(visible("\n\n".join(map(_as_text, found)), keeps="\n"))
 
 

@@ -24,7 +24,7 @@ from rampcli.config.compose import apply_overrides
 from rampcli.config.groups import group_names
 from rampcli.config.layers import Precedence, sources_named, stack_of
 from rampcli.config.resolve import resolve
-from rampcli.config.rl_checks import is_rl, max_response_tokens
+from rampcli.config.rl_checks import is_rl, max_response_tokens, unit_of
 from rampcli.config.run_plan import Resolved
 from rampcli.config.words import drop_launcher_section, read_values
 from rampcli.errors import Report, UsageError, UsageErrors
@@ -153,7 +153,8 @@ def draw(resolved: Resolved, path: Path) -> None:
     with writing_picture(path):
         from rampcli.report.plots import plot_plan
 
-        plot_plan(resolved.plan, path, title=resolved.config.name)
+        config = resolved.config
+        plot_plan(resolved.plan, path, title=config.name, unit=unit_of(config))
 
 
 def print_plan(resolved: Resolved, *, as_json: bool) -> None:

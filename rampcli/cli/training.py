@@ -15,7 +15,7 @@ from rampcli.cli.jobs import print_jobs
 from rampcli.cli.progress import Progress
 from rampcli.config import snapshot
 from rampcli.config.resolve import resolve
-from rampcli.config.rl_checks import is_rl
+from rampcli.config.rl_checks import is_rl, unit_of
 from rampcli.config.run_plan import Resolved
 from rampcli.config.schema import Config
 from rampcli.errors import EXIT_INTERRUPTED, RampcliError, visible
@@ -106,9 +106,10 @@ def _check_reward_function(resolved: Resolved) -> None:
             pass
 
 
-def _unit(outcome: Outcome) -> str:
-    """Returns what a run counts."""
-    return "prompts" if is_rl(snapshot.read(outcome.run.config)) else "samples"
+def _consumed(outcome: Outcome) -> str:
+    """Returns how much of its data a run has consumed."""
+    unit = unit_of(snapshot.read(outcome.run.config))
+    return f"{outcome.state['consumed_samples']:,} {unit}"
 
 
 def _output_closed(outcome: Outcome) -> RampcliError:
@@ -118,8 +119,7 @@ def _output_closed(outcome: Outcome) -> RampcliError:
         else "before there was anything to save"
     )
     error = RampcliError(
-        "standard output was closed;"
-        f" stopped after {outcome.state['consumed_samples']:,} {_unit(outcome)}, {saved}",
+        f"standard output was closed; stopped after {_consumed(outcome)}, {saved}",
         remedy="run the same command to resume; >LOG keeps its output",
     )
     error.exit_code = EXIT_INTERRUPTED
@@ -153,7 +153,7 @@ def _print_complete(outcome: Outcome, console: Console) -> None:
 
 def _print_stopped(outcome: Outcome, console: Console) -> None:
     """Prints where a run stopped and how to resume it."""
-    consumed = f"{outcome.state['consumed_samples']:,} {_unit(outcome)}"
+    consumed = _consumed(outcome)
     coming = outcome.state["next"]
     if outcome.status == STAGE_BOUNDARY:
         stage, batch, nodes = coming["stage"] + 1, coming["global_batch_size"], coming["num_nodes"]

@@ -8,6 +8,7 @@ from rampcli.batch.division import divisors
 from rampcli.batch.plan import SHARD_KEY
 from rampcli.config.layers import with_values
 from rampcli.config.resolve import resolve
+from rampcli.config.rollout_memory import generating_bytes
 from rampcli.config.run_plan import Resolved
 from rampcli.config.same_batches import in_words, micro_batch_settings
 from rampcli.config.schema import ActivationCheckpointing
@@ -39,6 +40,21 @@ def changes_that_fit(resolved: Resolved, usable_bytes: int) -> list[str]:
                 found.append(next(changes for changes in product(*some) if fits(*changes)))
         if found:
             return [" ".join(in_words(change, resolved) for change in changes) for changes in found]
+    return []
+
+
+def smaller_rollouts(resolved: Resolved, usable_bytes: int) -> list[str]:
+    """Returns the mildest change with which the estimate of a rank that only generates fits.
+
+    It answers fewer prompts at once. The list is empty if nothing fits.
+    """
+    for change in _smaller_micro_batches(resolved):
+        changed = _with(resolved, [change])
+        if changed and all(
+            generating_bytes(changed.config, stage.micro_batch_size) <= usable_bytes
+            for stage in changed.plan.stages
+        ):
+            return [in_words(change, resolved)]
     return []
 
 

@@ -11,7 +11,7 @@ from rampcli.batch.pairs import GENERATIONS_KEY
 from rampcli.config.checks import CHECKS_OF_WORDS, check_ranges
 from rampcli.config.folding import fold
 from rampcli.config.layers import PYTHON, Precedence, Stack, edited_stack
-from rampcli.config.rl_checks import rl_notes
+from rampcli.config.rl_checks import rl_notes, unit_of
 from rampcli.config.run_plan import Resolved, run_dir_of, run_plan
 from rampcli.config.schema import Config
 from rampcli.config.settings import settings
@@ -59,7 +59,20 @@ def resolve(
             resolved = run_plan(settled, consumed_samples=consumed_samples)
     report.close()
     assert resolved is not None
-    return replace(resolved, notes=(*notes, *rl_notes(resolved.config)))
+    return replace(resolved, notes=(*notes, *rl_notes(resolved.config), *_warmup_notes(resolved)))
+
+
+def _warmup_notes(resolved: Resolved) -> list[str]:
+    """Returns a note if the run ends before its learning rate has reached the peak."""
+    optim, end = resolved.config.optim, resolved.plan.end_sample
+    warmup_samples = resolved.learning_rate().warmup_samples
+    if end is None or end >= warmup_samples:
+        return []
+    key = "optim.warmup_samples" if optim.warmup_steps is None else "optim.warmup_steps"
+    return [
+        f"the run ends after {end:,} {unit_of(resolved.config)}, within its warm-up of"
+        f" {warmup_samples:,} ({key}): the learning rate does not reach optim.lr={optim.lr:g}"
+    ]
 
 
 def _check(config: Config, report: Report) -> None:

@@ -1,7 +1,6 @@
 """Checks the settings of reinforcement learning against the others."""
 
 from collections.abc import Callable
-from typing import Any
 
 from rampcli.batch.pairs import GENERATIONS_KEY, PAIRS_KEY
 from rampcli.batch.plan import ACCUMULATE_KEY, MICRO_KEY
@@ -21,6 +20,11 @@ ROLLOUT_KEY = "rl.rollout_ranks"
 def is_rl(config: Config) -> bool:
     """Returns whether a run is one of reinforcement learning."""
     return config.rl.generations_per_prompt is not None
+
+
+def unit_of(config: Config) -> str:
+    """Returns what the samples of a run are: prompts in reinforcement learning."""
+    return "prompts" if is_rl(config) else "samples"
 
 
 def max_response_tokens(config: Config) -> int:
@@ -54,8 +58,6 @@ def check_unused(config: Config) -> None:
 
 def check_counted_in_pairs(config: Config) -> None:
     """Checks that micro batches are counted in pairs only."""
-    if not is_rl(config):
-        return
     others = {
         MICRO_KEY: config.data.micro_batch_size,
         ACCUMULATE_KEY: config.trainer.accumulate_grad_batches,
@@ -74,8 +76,6 @@ def check_counted_in_pairs(config: Config) -> None:
 def check_counted_in_prompts(config: Config) -> None:
     """Checks that neither the length of a run nor its ramp counts tokens, whose number is open."""
     schedule = config.model.step_batch_size_schedule
-    if not is_rl(config):
-        return
     if config.trainer.max_tokens is not None:
         raise UsageError(
             f"trainer.max_tokens={config.trainer.max_tokens} does not apply to reinforcement"
@@ -93,7 +93,7 @@ def check_counted_in_prompts(config: Config) -> None:
 
 def check_throughput(config: Config) -> None:
     """Checks that no throughput of pretraining times a run of reinforcement learning."""
-    if is_rl(config) and config.rampup.efficiency is not None:
+    if config.rampup.efficiency is not None:
         raise UsageError(
             f"{EFFICIENCY_KEY} is a throughput of pretraining and says nothing about reinforcement"
             " learning",
@@ -104,8 +104,6 @@ def check_throughput(config: Config) -> None:
 
 def check_prompts(config: Config) -> None:
     """Checks that prompts are read, and that a response leaves room for its prompt."""
-    if not is_rl(config):
-        return
     if config.data.source != "pairs":
         raise UsageError(
             f"data.source={config.data.source} has no prompts",
@@ -127,8 +125,6 @@ def check_prompts(config: Config) -> None:
 
 def check_model_is_whole(config: Config) -> None:
     """Checks that neither layers nor sequences are split over ranks in a way that RL cannot use."""
-    if not is_rl(config):
-        return
     for key, ranks in (
         ("parallel.pipeline_parallel_size", config.parallel.pipeline_parallel_size),
         ("parallel.context_parallel_size", config.parallel.context_parallel_size),
@@ -145,7 +141,7 @@ def check_model_is_whole(config: Config) -> None:
 def check_rollout_ranks(config: Config) -> None:
     """Checks that ranks that only generate leave ranks that train, on the same node."""
     ranks, trainer = config.rl.rollout_ranks, config.trainer
-    if not is_rl(config) or ranks == 0:
+    if ranks == 0:
         return
     if ranks >= trainer.devices:
         raise UsageError(
@@ -194,7 +190,7 @@ def check_reward(config: Config) -> None:
 
 def check_compile(config: Config) -> None:
     """Checks that layers are not compiled: each micro batch of pairs has a length of its own."""
-    if is_rl(config) and config.trainer.compile:
+    if config.trainer.compile:
         raise UsageError(
             "trainer.compile=true does not apply to reinforcement learning: each micro batch has a"
             " length of its own, and would be compiled anew",
@@ -205,7 +201,7 @@ def check_compile(config: Config) -> None:
 
 def check_reference(config: Config) -> None:
     """Checks that there are starting weights to stay close to, if the KL divergence counts."""
-    if is_rl(config) and config.rl.kl_weight > 0 and config.model.init_from is None:
+    if config.rl.kl_weight > 0 and config.model.init_from is None:
         raise UsageError(
             f"rl.kl_weight={config.rl.kl_weight:g} needs the starting weights, and model.init_from"
             " is null",
@@ -214,8 +210,11 @@ def check_reference(config: Config) -> None:
         )
 
 
-RL_CHECKS: tuple[Callable[[Config], Any], ...] = (
-    check_unused,
+def _only_in_rl(check: Callable[[Config], None]) -> Callable[[Config], None]:
+    return lambda config: check(config) if is_rl(config) else None
+
+
+_CHECKS_IN_RL = (
     check_counted_in_pairs,
     check_counted_in_prompts,
     check_throughput,
@@ -225,3 +224,4 @@ RL_CHECKS: tuple[Callable[[Config], Any], ...] = (
     check_compile,
     check_reference,
 )
+RL_CHECKS = (check_unused, *map(_only_in_rl, _CHECKS_IN_RL))

@@ -39,6 +39,12 @@ def with_rollout(estimate: MemoryEstimate, config: Config, batch: PairBatch) -> 
     return max(training, rollout, key=lambda moment: moment.peak_bytes)
 
 
+def generating_bytes(config: Config, prompts: int) -> int:
+    """Returns the bytes of a rank that only generates while it answers some prompts at once."""
+    parameters = count_parameters(config.model, sequence_length=config.data.sequence_length)
+    return NUMBER_BYTES[config.trainer.precision] * parameters + cache_bytes(config, prompts)
+
+
 def cache_bytes(config: Config, prompts: int) -> int:
     """Returns the bytes of keys and values while some prompts are answered.
 

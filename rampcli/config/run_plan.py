@@ -21,6 +21,7 @@ from rampcli.batch.throughput import EFFICIENCY_KEY, Throughput, check_curve, pa
 from rampcli.batch.training_plan import StagePlan, TrainingPlan, plan_training
 from rampcli.config.layers import sources_named, stack_of
 from rampcli.config.model_size import flops_per_token
+from rampcli.config.rl_checks import unit_of
 from rampcli.config.schema import Config
 from rampcli.config.splits import check_stages
 from rampcli.errors import Report, UsageError, UsageErrors
@@ -270,7 +271,7 @@ def throughput_of(config: Config) -> Throughput | None:
         return Throughput.constant(
             throughput.samples_per_s_per_gpu * sequence_length,
             has_bubble=False,
-            basis=f"{throughput.samples_per_s_per_gpu:g} samples/s per GPU, as declared",
+            basis=f"{throughput.samples_per_s_per_gpu:g} {unit_of(config)}/s per GPU, as declared",
         )
     if throughput.mfu is None or peak is None or pair_settings(config) is not None:
         return None  # FLOPs say nothing about the time that generating takes.

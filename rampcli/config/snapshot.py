@@ -29,11 +29,19 @@ IDENTITY = (
     "data.split",
     "data.pad_last_window",
     "data.task",
+    "data.task_digits",
     "data.response_end",
     "data.chat_template",
     "rampup.semantics",
     "rampup.decrease_batch_size_if_needed",
+    "rl.generations_per_prompt",
+    "rl.temperature",
+    "rl.top_k",
+    "rl.top_p",
+    "rl.max_response_tokens",
+    "rl.reward",
 )
+"""Settings, and sections that end with a dot."""
 
 
 def canonical_values(config: Config) -> dict[str, Any]:
@@ -47,10 +55,13 @@ def canonical_values(config: Config) -> dict[str, Any]:
 def identity(config: Config) -> dict[str, Any]:
     """Returns the settings that decide what a checkpoint's tensors and consumed samples mean.
 
-    A resume must not change them.
+    A resume must not change them. In reinforcement learning, a sample is a prompt with its
+    responses and their rewards.
     """
     return {
-        key: value for key, value in canonical_values(config).items() if key.startswith(IDENTITY)
+        key: value
+        for key, value in canonical_values(config).items()
+        if key in IDENTITY or f"{key.partition('.')[0]}." in IDENTITY
     }
 
 

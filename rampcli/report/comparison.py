@@ -33,7 +33,7 @@ def _compared(plans: Sequence[Resolved]) -> dict[str, Callable[[Resolved], str]]
     """Returns the columns of a comparison by name.
 
     They include the micro batch if it differs, the bubble if there is a pipeline, and the pairs of
-    reinforcement learning.
+    reinforcement learning, whose samples are prompts.
     """
 
     def last(resolved: Resolved) -> StagePlan:
@@ -54,6 +54,9 @@ def _compared(plans: Sequence[Resolved]) -> dict[str, Callable[[Resolved], str]]
         "hours": lambda one: plan_totals(one.plan).hours,
         "GPU-hours": lambda one: plan_totals(one.plan).gpu_hours,
     }
+    if {is_rl(one.config) for one in plans} == {True}:
+        names = {"batch": "prompts", "samples": "in all"}
+        columns = {names.get(name, name): cell for name, cell in columns.items()}
     if len({columns["micro"](one) for one in plans}) < 2:
         del columns["micro"]
     del columns["tokens" if any(is_rl(one.config) for one in plans) else "pairs"]

@@ -6,11 +6,11 @@ from typing import Any
 import yaml
 
 from rampcli.batch.dialects.meanings import DERIVED, MEANINGS
-from rampcli.batch.pairs import PAIRS_KEY
+from rampcli.batch.pairs import PAIRS_KEY, PROMPTS_KEY
 from rampcli.batch.plan import ACCUMULATE_KEY, GLOBAL_KEY, MICRO_KEY
 from rampcli.batch.training_plan import StagePlan
 from rampcli.config.layers import Entry, Stack, stack_of
-from rampcli.config.rl_checks import RESPONSE_KEY, max_response_tokens
+from rampcli.config.rl_checks import RESPONSE_KEY, max_response_tokens, unit_of
 from rampcli.config.run_plan import Resolved
 from rampcli.config.settings import FOREIGN, Setting, leaves, nest, settings, shown, unknown_key
 
@@ -42,7 +42,7 @@ def explain(key: str, resolved: Resolved) -> dict[str, Any]:
         "value": value,
         "derived": derived(resolved).get(key) if value is None else None,
         "type": setting.type_name() + (" or null" if setting.optional else ""),
-        "unit": setting.unit,
+        "unit": unit_of(resolved.config) if setting.unit == "samples" else setting.unit,
         "default": setting.default,
         "range": setting.range_name() or None,
         "doc": setting.doc or MEANINGS[key],
@@ -100,6 +100,7 @@ def derived(resolved: Resolved) -> dict[str, Any]:
         {MICRO_KEY: stage.micro_batch_size, ACCUMULATE_KEY: stage.accumulate_grad_batches}
         if pairs is None
         else {
+            PROMPTS_KEY: resolved.plan.global_batch_size,
             PAIRS_KEY: pairs.micro_batch_size,
             RESPONSE_KEY: max_response_tokens(resolved.config),
         }

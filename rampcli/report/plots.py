@@ -20,22 +20,23 @@ CHARACTER_SHARE = 0.013
 """Width of a digit, as a share of the width of the axes."""
 
 
-def plot_plan(plan: TrainingPlan, path: Path, *, title: str) -> None:
+def plot_plan(plan: TrainingPlan, path: Path, *, title: str, unit: str = "samples") -> None:
     """Draws batch size over consumed samples, with the nodes below, in greyscale for printing.
 
     Args:
         plan: the plan.
         path: .svg or .png file to write or replace. The same plan gives the same bytes.
         title: line above the picture.
+        unit: what the samples are.
     """
     figure = new_figure()
     batch, nodes = figure.subplots(2, 1, sharex=True, height_ratios=[3, 1])
     edges = [*(stage.first_sample for stage in plan.stages), _last_sample(plan)]
-    _draw_batches(batch, [stage.global_batch_size for stage in plan.stages], edges)
+    _draw_batches(batch, [stage.global_batch_size for stage in plan.stages], edges, unit)
     batch.set_title(title, fontsize=11, loc="left", parse_math=False)
     _draw_nodes(nodes, [stage.num_nodes for stage in plan.stages], edges)
     open_end = "" if plan.end_sample == edges[-1] else "; the last stage continues"
-    nodes.set_xlabel(f"consumed samples{open_end}")
+    nodes.set_xlabel(f"consumed {unit}{open_end}")
     nodes.set_xlim(edges[0] if plan.passed else 0, edges[-1])
     nodes.xaxis.set_major_formatter(mpl.ticker.FuncFormatter(lambda samples, _: _label(samples)))
     save_figure(figure, path)
@@ -74,7 +75,7 @@ def _last_sample(plan: TrainingPlan) -> int:
     return cut if plan.end_sample is None else min(plan.end_sample, cut)
 
 
-def _draw_batches(axes: Axes, sizes: Sequence[int], edges: Sequence[int]) -> None:
+def _draw_batches(axes: Axes, sizes: Sequence[int], edges: Sequence[int], unit: str) -> None:
     """Draws the batch size of each stage, with its number if there is room."""
     axes.stairs(sizes, edges, baseline=None, color="black", linewidth=1.8)
     axes.fill_between(edges, [*sizes, sizes[-1]], step="post", color="0.88")
@@ -90,7 +91,7 @@ def _draw_batches(axes: Axes, sizes: Sequence[int], edges: Sequence[int]) -> Non
                 fontsize=9,
             )
     axes.set_ylim(0, max(sizes) * 1.15)
-    axes.set_ylabel("global batch size\n(samples)")
+    axes.set_ylabel(f"global batch size\n({unit})")
 
 
 def _draw_nodes(axes: Axes, counts: Sequence[int], edges: Sequence[int]) -> None:

@@ -7,13 +7,14 @@ crashes or is not a number costs this pair its score, and no other.
 
 import json
 import math
+import sys
 from collections.abc import Sequence
 from types import TracebackType
 from typing import Self
 
 from rampcli.config.rewards import KEY, UserFunction, parse_reward_name
 from rampcli.errors import UsageError
-from rampcli.rl.reward_process import RewardProcess
+from rampcli.rl.reward_process import CHILD, RewardProcess
 from rampcli.rl.rewards import BUILT_IN, ExampleError, Pair, Reward, Score
 
 IMPORT_DEADLINE_S = 60.0
@@ -113,6 +114,12 @@ class Scorer:
         return scores if reason is None else [*scores, Score(math.nan, reason)]
 
     def _start(self, function: UserFunction) -> RewardProcess:
+        """Starts a process, unless this one is such a process, and so an endless chain begins."""
+        if getattr(sys.modules["__main__"].__spec__, "name", None) == CHILD:
+            raise UsageError(
+                'rampcli.run belongs under if __name__ == "__main__": the import of the reward'
+                " function called it again"
+            )
         process = RewardProcess(function)
         try:
             answers, reason = process.exchange(b"", 1, deadline_s=self.import_deadline_s)

@@ -6,6 +6,7 @@ from rampcli.batch.plan import BatchPlan
 from rampcli.checkpoint.manifest import consumed_samples
 from rampcli.config import snapshot
 from rampcli.config.layers import sources_named
+from rampcli.config.out_of_memory import rollout_out_of_memory
 from rampcli.config.run_plan import Resolved, run_plan
 from rampcli.data.loader import samples_of
 from rampcli.data.prompts import open_prompts
@@ -18,6 +19,7 @@ from rampcli.rl.roles import Roles
 from rampcli.rl.scorer import Scorer
 from rampcli.rl.sources import Share
 from rampcli.run_directory import COMPLETE, PREEMPTED, STAGE_BOUNDARY, RunDirectory
+from rampcli.worker.assemble import naming_out_of_memory
 
 ORDERLY = (COMPLETE, PREEMPTED, STAGE_BOUNDARY)
 """Status of a run whose ranks have ended as they should."""
@@ -27,13 +29,20 @@ def serve(run: RunDirectory, roles: Roles) -> int:
     """Generates until the ranks that train end, and returns the exit code.
 
     Raises:
-        RampcliError: a user can correct the cause.
+        RampcliError: a user can correct the cause. An `OutOfMemoryError` names smaller rollouts.
         BridgeClosed: a rank that trains has failed, and tells why.
     """
-    resolved = run_plan(snapshot.read(run.config), consumed_samples=consumed_samples(run))
+    order = Order(0, consumed_samples(run))
+    resolved = run_plan(snapshot.read(run.config), consumed_samples=order.consumed_samples)
     config = resolved.config
     with (
         sources_named(config),
+        naming_out_of_memory(
+            resolved,
+            lambda: order.consumed_samples,
+            rank=roles.rank,
+            error_of=rollout_out_of_memory,
+        ),
         Scorer(config.rl.reward, deadline_s=config.rl.reward_deadline_s) as scorer,
     ):
         device = device_here(config.trainer.accelerator)

@@ -29,7 +29,7 @@ from rampcli.config.schema import Config
 from rampcli.data.hosts import build_reading
 from rampcli.data.loader import Loader, ValidationLoader
 from rampcli.data.sources import open_corpora
-from rampcli.errors import EXIT_INTERRUPTED, RampcliError, UsageError, reason_of
+from rampcli.errors import EXIT_INTERRUPTED, OutOfMemoryError, RampcliError, UsageError, reason_of
 from rampcli.models.decoder import Decoder
 from rampcli.models.huggingface import WeightFolder
 from rampcli.parallel.mesh import DATA, Meshes, build_meshes
@@ -90,7 +90,13 @@ def train(run: RunDirectory, stop: StopRequest, *, started: float, build: "Build
 
 
 @contextmanager
-def naming_out_of_memory(resolved: Resolved, consumed_samples: Callable[[], int]) -> Iterator[None]:
+def naming_out_of_memory(
+    resolved: Resolved,
+    consumed_samples: Callable[[], int],
+    *,
+    rank: int | None = None,
+    error_of: Callable[..., OutOfMemoryError] = out_of_memory,
+) -> Iterator[None]:
     """Turns an allocation that fails in the block into an error that a user understands.
 
     The log gets torch's own message.
@@ -98,6 +104,8 @@ def naming_out_of_memory(resolved: Resolved, consumed_samples: Callable[[], int]
     Args:
         resolved: configuration and plan of the run.
         consumed_samples: returns the samples consumed so far, which tell the stage.
+        rank: this rank; None asks torch.distributed.
+        error_of: returns the error, as `out_of_memory`.
 
     Raises:
         OutOfMemoryError: an allocation failed.
@@ -108,8 +116,8 @@ def naming_out_of_memory(resolved: Resolved, consumed_samples: Callable[[], int]
         if not is_out_of_memory(error):
             raise
         print(reason_of(error), file=sys.stderr)  # noqa: T201
-        reason = f"rank {dist.get_rank()} ran out of memory"
-        raise out_of_memory(resolved, consumed_samples=consumed_samples(), reason=reason) from error
+        reason = f"rank {dist.get_rank() if rank is None else rank} ran out of memory"
+        raise error_of(resolved, consumed_samples=consumed_samples(), reason=reason) from error
 
 
 def build_trainer(

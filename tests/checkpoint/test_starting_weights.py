@@ -31,7 +31,16 @@ def refusal(config):
 
 
 def test_a_run_without_a_checkpoint_is_refused(config):
-    assert "is a run without a checkpoint" in refusal(config).message
+    refused = refusal(config)
+    assert refused.keys == ("model.init_from",)
+    assert "model.init_from=null" in refused.remedy
+
+
+@pytest.mark.parametrize("inside", ["config.yaml", "checkpoints"])
+def test_a_path_inside_a_run_is_refused_with_the_run(config, inside):
+    run_dir = config.model.init_from
+    config.model.init_from = f"{run_dir}/{inside}"
+    assert refusal(config).remedy.startswith(f"model.init_from={run_dir},")
 
 
 def test_a_run_of_another_shape_is_refused_with_its_settings(config):

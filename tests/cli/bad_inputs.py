@@ -47,6 +47,10 @@ def rl(*words: str) -> tuple[str, ...]:
     return ("rl", "--factory", "llama3_tiny", *prompts, *words, "--dry-run")
 
 
+def starting_from(path: str) -> tuple[str, ...]:
+    return ("rl", "--factory", "sort_digits", f"model.init_from={path}")
+
+
 def schedule(text: str, *words: str) -> tuple[str, ...]:
     return plan(f"model.step_batch_size_schedule='{text}'", *words)
 
@@ -1974,17 +1978,26 @@ REINFORCEMENT = (
     BadInput(
         "batch_size outside rampcli rl",
         plan("batch_size=8"),
-        ("batch_size is a word of `rampcli rl`", "model.global_batch_size, or rampcli rl"),
+        (
+            "batch_size is a word of `rampcli rl`",
+            "model.global_batch_size, or rl.prompts_per_step under rampcli rl",
+        ),
     ),
     BadInput(
         "micro_batch_size outside rampcli rl",
         plan("micro_batch_size=4"),
-        ("micro_batch_size is a word of `rampcli rl`", "data.micro_batch_size, or rampcli rl"),
+        (
+            "micro_batch_size is a word of `rampcli rl`",
+            "data.micro_batch_size, or rl.micro_batch_size under rampcli rl",
+        ),
     ),
     BadInput(
         "num_generations outside rampcli rl",
         plan("num_generations=4"),
-        ("num_generations is a word of `rampcli rl`", "try:    rampcli rl"),
+        (
+            "num_generations is a word of `rampcli rl`",
+            "try:    rl.generations_per_prompt under rampcli rl",
+        ),
     ),
     BadInput(
         "a setting of reinforcement learning without it",
@@ -2084,6 +2097,35 @@ REINFORCEMENT = (
         "a KL divergence from weights that are not given",
         rl("rl.kl_weight=0.1"),
         ("rl.kl_weight=0.1 needs the starting weights", "model.init_from=RUN_DIR"),
+    ),
+    BadInput(
+        "weights of a folder that does not exist",
+        starting_from("runs/missing"),
+        ("model.init_from=runs/missing does not exist", "model.init_from=RUN_DIR"),
+    ),
+    BadInput(
+        "weights of a file",
+        starting_from("weights.bin"),
+        ("model.init_from=weights.bin is a file", "model.init_from=RUN_DIR"),
+        {"weights.bin": "x"},
+    ),
+    BadInput(
+        "weights of a folder without a model",
+        starting_from("mine"),
+        ("model.init_from=mine holds neither a run (config.yaml) nor a model", "config.json and"),
+        {"mine/notes.txt": "x"},
+    ),
+    BadInput(
+        "weights of a run without a checkpoint",
+        starting_from("runs/new"),
+        ("model.init_from=runs/new is a run that has not saved", "model.init_from=null"),
+        {"runs/new/config.yaml": "name: new\n"},
+    ),
+    BadInput(
+        "weights of a file inside a run",
+        ("pretrain", *starting_from("runs/new/config.yaml")[1:]),
+        ("is a file", "model.init_from=runs/new, the run directory"),
+        {"runs/new/config.yaml": "name: new\n"},
     ),
     BadInput(
         "--json without a plan",

@@ -68,6 +68,22 @@ def test_without_a_recipe_the_explained_one_is_named(succeed):
     assert "llama3_tiny" in without.removesuffix(with_recipe)
 
 
+def test_settings_of_reinforcement_learning_are_explained_in_such_a_run(succeed):
+    printed = succeed(
+        "explain", "rl.micro_batch_size", "rl.prompts_per_step", "model.global_batch_size"
+    )
+    assert "sort_digits under rampcli rl" in printed.splitlines()[0]
+    assert "  value       128\n  set by      rl/sort_digits.yaml:" in printed
+    assert "  value       null, which comes to 32\n" in printed
+    assert "  unit        prompts\n" in printed
+
+
+def test_settings_of_reinforcement_learning_are_told_from_those_of_a_recipe(succeed):
+    words = ("explain", "-f", "sort_digits", "rl.generations_per_prompt")
+    assert "without reinforcement learning" in succeed(*words).splitlines()[0]
+    assert succeed(*words, "rl=grpo").startswith("rl.generations_per_prompt\n")
+
+
 @pytest.mark.parametrize("keys", [["seed"], ["seed", "optim.lr", "data.global_batch_size"]])
 def test_json_has_every_fact_and_nothing_else_is_printed(succeed, keys):
     resolved = resolve(llm.llama3_tiny.pretrain_recipe())

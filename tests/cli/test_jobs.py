@@ -38,6 +38,14 @@ def test_status_counts_the_steps_since_the_last_save_and_shows_how_to_resume(run
     )
 
 
+def test_status_of_reinforcement_learning_counts_prompts(run):
+    run.config.write_text(
+        "rl: {generations_per_prompt: 4}\ndata: {source: pairs, task: sort, document_mask: true}\n"
+    )
+    run.write_state(state(step=3, consumed_samples=12, next=coming()))
+    assert "running: step 3, 12 prompts, stage 0" in rampcli("status", run.path).stdout
+
+
 def test_status_of_a_failed_run_shows_the_error(run):
     run.write_state(state(status="failed", next=coming(), error=failure()))
     assert "error: the disk is full\ntry:   a larger one\n" in rampcli("status", run.path).stdout

@@ -5,9 +5,13 @@ import re
 
 import pytest
 
+from rampcli import llm
 from rampcli.checkpoint.manifest import MANIFEST
-from rampcli.cli.composing import compose_rl, rl_words
+from rampcli.cli.composing import compose_rl, compose_words
+from rampcli.config import snapshot
 from rampcli.config.layers import stack_of
+from rampcli.config.resolve import resolve
+from rampcli.config.rl_recipe import rl_word
 from rampcli.errors import UsageError
 from rampcli.report.memory import plan_with_memory
 from rampcli.run_directory import RunDirectory
@@ -75,8 +79,37 @@ def test_the_table_shows_prompts_pairs_and_the_whole_product(succeed):
     ],
 )
 def test_a_run_has_another_directory_than_pretraining_unless_it_is_given(words, run_dir):
-    resolved = compose_rl("llama3_tiny", [*PROMPT_WORDS, *words], config_dir=None)
-    assert str(resolved.run_dir) == run_dir
+    typed = [*PROMPT_WORDS, *words]
+    assert str(compose_rl("llama3_tiny", typed, config_dir=None).run_dir) == run_dir
+    # Other commands take the configuration of the same run.
+    planned = compose_words("llama3_tiny", ["rl=grpo", *typed], config_dir=None)
+    assert str(planned.run_dir) == run_dir
+
+
+def test_python_composes_the_run_of_the_command():
+    written = llm.sort_digits.rl_recipe(num_gpus_per_node=2)
+    written.rl.temperature = 0.5
+    typed = compose_rl("sort_digits(num_gpus_per_node=2)", ["rl.temperature=0.5"], config_dir=None)
+    there, here = (snapshot.to_yaml(resolve(one).config) for one in (written, typed.config))
+    assert there.replace("rl.temperature: Python", "rl.temperature: command line") == here
+
+
+def test_python_may_name_a_reward_function_and_another_run(tmp_path):
+    (tmp_path / "rewards.py").touch()
+    config = llm.sort_digits.rl_recipe()
+    config.rl.reward, config.name = f"{tmp_path}/rewards.py:score", "mine"
+    resolved = resolve(config)
+    assert (resolved.config.rl.reward, str(resolved.run_dir)) == (config.rl.reward, "runs/mine")
+
+
+def test_a_file_that_the_user_chooses_names_the_run(tmp_path):
+    (tmp_path / "rl").mkdir()
+    (tmp_path / "rl" / "mine.yaml").write_text(
+        "# @package _global_\nname: mine\nrl:\n  generations_per_prompt: 4\n", encoding="utf-8"
+    )
+    words = [*PROMPT_WORDS, "rl=mine", "data.micro_batch_size=null", "rl.prompts_per_step=16"]
+    resolved = compose_rl("llama3_tiny", words, config_dir=tmp_path)
+    assert str(resolved.run_dir) == "runs/mine"
 
 
 def test_what_the_command_sets_is_attributed_to_it_and_gives_way_to_typed_words():
@@ -89,15 +122,15 @@ def test_a_recipe_with_an_option_of_its_own_gets_it(tmp_path):
     option = tmp_path / "rl" / "llama3_tiny.yaml"
     option.parent.mkdir()
     option.write_text("generations_per_prompt: 2\nclip_high: 0.28\n", encoding="utf-8")
-    assert rl_words("llama3_tiny(num_nodes=1)", config_dir=tmp_path)[0] == "rl=llama3_tiny"
-    assert rl_words("llama3_tiny", config_dir=None)[0] == "rl=grpo"
+    assert rl_word("llama3_tiny", config_dir=tmp_path) == "rl=llama3_tiny"
+    assert rl_word("llama3_tiny") == "rl=grpo"
     words = [
         *PROMPT_WORDS,
         "data.micro_batch_size=null",
         "trainer.accumulate_grad_batches=null",
         "rl.prompts_per_step=16",
     ]
-    config = compose_rl("llama3_tiny", words, config_dir=tmp_path).config
+    config = compose_rl("llama3_tiny(num_nodes=1)", words, config_dir=tmp_path).config
     assert (config.rl.generations_per_prompt, config.rl.clip_high) == (2, 0.28)
 
 
@@ -134,14 +167,22 @@ def test_cfg_prints_settings_and_where_they_come_from(succeed):
 
 def test_prompts_are_compared_with_their_pairs(succeed):
     words = ("plan", *TINY, "rl=grpo", *PROMPT_WORDS, "--what-if", "rl.micro_batch_size=16,32,100")
-    header, *rows = succeed(*words).splitlines()
-    names = header.split()
-    assert "tokens" not in names
-    shown = [dict(zip(names, row.split()[1:], strict=True)) for row in rows[:2]]
-    assert [(one["pairs"], one["micro"], one["accum"]) for one in shown] == [
-        ("512", "16", "16"),
-        ("512", "32", "8"),
+    header, *rows = (re.split(r"\s{2,}", line) for line in succeed(*words).splitlines())
+    assert {"batch", "samples", "tokens"}.isdisjoint(header)
+    shown = [dict(zip(header, row, strict=True)) for row in rows[:2]]
+    columns = ("prompts", "pairs", "micro", "accum", "in all")
+    assert [[one[name] for name in columns] for one in shown] == [
+        ["32", "512", "16", "16", "3,200"],
+        ["32", "512", "32", "8", "3,200"],
     ]
+
+
+def test_a_plan_is_drawn_and_timed_in_prompts(succeed, tmp_path):
+    words = ("plan", *TINY, "rl=grpo", *PROMPT_WORDS, "throughput.samples_per_s_per_gpu=2")
+    picture = tmp_path / "plan.svg"
+    assert "2 prompts/s per GPU, as declared" in succeed(*words, "--plot", str(picture))
+    drawn = picture.read_text(encoding="utf-8")
+    assert ("consumed prompts" in drawn, "samples" in drawn) == (True, False)
 
 
 @pytest.mark.parametrize("options", [(), ("--cfg",)])

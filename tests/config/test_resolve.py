@@ -267,6 +267,18 @@ def test_a_run_directory_defaults_to_the_name_of_the_run():
     assert resolve(config).run_dir == Path("/elsewhere")
 
 
+@pytest.mark.parametrize("warmup", ["samples", "steps"])
+def test_a_note_tells_that_the_run_ends_within_its_warm_up(warmup):
+    config = smallest()
+    config.trainer.max_steps = 5
+    setattr(config.optim, f"warmup_{warmup}", 5 if warmup == "steps" else 80)
+    assert resolve(config).notes == ()
+    config.trainer.max_steps = 4
+    (note,) = resolve(config).notes
+    assert "after 64 samples, within its warm-up of 80" in note
+    assert f"optim.warmup_{warmup}" in note
+
+
 def test_all_errors_are_reported_at_once_with_their_places(composed, gpt3_5b_place):
     with pytest.raises(UsageErrors) as refused:
         resolve(

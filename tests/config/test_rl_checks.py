@@ -165,6 +165,11 @@ def test_a_response_takes_half_of_the_sequence_unless_it_is_given(settled):
     assert max_response_tokens(settled(*RL, "rl.max_response_tokens=7").config) == 7
 
 
+def test_a_warm_up_that_does_not_end_is_counted_in_prompts(settled):
+    notes = settled(*RL, "trainer.max_steps=2", "optim.warmup_steps=3").notes
+    assert any("after 64 prompts, within its warm-up of 96" in note for note in notes)
+
+
 def test_flops_do_not_time_a_run_that_generates(settled):
     timed = ("trainer.peak_tflops=100", "throughput.mfu=0.4")
     assert throughput_of(settled(*timed).config) is not None

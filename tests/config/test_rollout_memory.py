@@ -8,6 +8,7 @@ from rampcli import llm
 from rampcli.config.compose import apply_overrides
 from rampcli.config.memory import MemoryEstimate
 from rampcli.config.model_size import count_parameters
+from rampcli.config.out_of_memory import rollout_out_of_memory
 from rampcli.config.resolve import resolve
 from rampcli.config.rollout_memory import cache_bytes, with_rollout
 
@@ -44,3 +45,20 @@ def test_the_cache_of_a_rollout_counts_the_pairs_that_are_generated_at_once(micr
         found.activations == cache_bytes(config, prompts) == 4 * 2 * 4 * 2 * 32 * prompts * 16 * 18
     )
     assert (found.moment, found.gradients) == ("rollout", 0)
+
+
+@pytest.mark.parametrize(
+    ("words", "smaller"),
+    [
+        (["rl.micro_batch_size=64"], ["rl.micro_batch_size=32"]),
+        (["rl.micro_batch_size=null"], ["rl.micro_batch_size=256"]),
+        (["trainer.accelerator=cpu", "trainer.device_memory_gb=0.005"], ["rl.micro_batch_size=32"]),
+        (["rl.micro_batch_size=16"], []),
+        (["rl.micro_batch_size=4", "rl.split_groups=true"], []),
+    ],
+)
+def test_a_rollout_out_of_memory_names_the_largest_that_fits_and_is_smaller(words, smaller):
+    words += ["trainer.devices=2", "rl.rollout_ranks=1"]
+    resolved = resolve(apply_overrides(llm.from_factory("sort_digits"), ["rl=grpo", *words]))
+    error = rollout_out_of_memory(resolved, consumed_samples=0, reason="rank 1 is out of memory")
+    assert error.remedy.split(", or ") == [*smaller, "rl.max_response_tokens=4 in a new run"]

@@ -1,4 +1,5 @@
 import json
+from collections.abc import Sequence
 
 import pytest
 
@@ -12,6 +13,7 @@ from rampcli.errors import ForeignCheckpointError, NoCheckpointError, UsageError
 from rampcli.launch.run import describe, run
 from rampcli.run_directory import RunDirectory
 from run_files import manifest
+from tests.prompts import PROMPT_WORDS
 
 
 def tiny(tmp_path, *words: str) -> Resolved:
@@ -29,7 +31,7 @@ def resolved(tmp_path) -> Resolved:
 
 
 def leave_checkpoint(
-    resolved: Resolved, *, consumed_samples: int, without: tuple[str, ...] = (), **changed
+    resolved: Resolved, *, consumed_samples: int, without: Sequence[str] = (), **changed
 ) -> RunDirectory:
     directory = RunDirectory(resolved.run_dir)
     folder = directory.checkpoint_folder(7)
@@ -61,6 +63,12 @@ def test_a_complete_run_is_not_started_again(resolved):
         ("data.task_digits", 5),
         ("data.response_end", "x"),
         ("data.chat_template", "none"),
+        ("rl.generations_per_prompt", 8),
+        ("rl.temperature", 0.5),
+        ("rl.top_k", 3),
+        ("rl.top_p", 0.5),
+        ("rl.max_response_tokens", 7),
+        ("rl.reward", "contains"),
     ],
 )
 def test_a_checkpoint_of_another_configuration_is_refused_with_the_difference(
@@ -88,6 +96,21 @@ def test_a_setting_newer_than_the_checkpoint_counts_as_its_default(tmp_path):
         ForeignCheckpointError, match=r"rampup\.decrease_batch_size_if_needed=False \(here True\)"
     ):
         run(tiny(tmp_path, "rampup.decrease_batch_size_if_needed=true"))
+
+
+def test_a_checkpoint_that_did_not_record_how_responses_were_drawn_and_scored_resumes(tmp_path):
+    resolved = tiny(tmp_path, "rl=grpo", *PROMPT_WORDS, "rl.reward=contains")
+    responses = [key for key in snapshot.identity(resolved.config) if key.startswith("rl.")]
+    leave_checkpoint(resolved, consumed_samples=resolved.plan.end_sample, without=responses)
+    assert run(resolved).status == "complete"
+
+
+def test_losses_of_reinforcement_learning_may_change_on_resume(tmp_path):
+    rl = ("rl=grpo", *PROMPT_WORDS)
+    resolved = tiny(tmp_path, *rl)
+    leave_checkpoint(resolved, consumed_samples=resolved.plan.end_sample)
+    words = ["rl.clip_high=0.28", "rl.average=length", "rl.micro_batch_size=16"]
+    assert run(tiny(tmp_path, *rl, *words, "rl.reward_deadline_s=1")).status == "complete"
 
 
 def test_settings_that_affect_neither_tensors_nor_samples_may_change_on_resume(tmp_path):

@@ -228,6 +228,20 @@ def test_a_function_that_cannot_be_loaded_is_refused_with_the_reason(name, tmp_p
     wait_until(lambda: not processes_with(str(tmp_path)))
 
 
+def test_a_script_that_starts_its_run_when_it_is_imported_is_refused_at_once(tmp_path):
+    script = tmp_path / "train.py"
+    script.write_text(
+        "from rampcli.rl.scorer import Scorer\n"
+        "def score(prompt, response, example):\n    return 0\n"
+        "with Scorer(f'{__file__}:score', deadline_s=1):\n    pass\n"
+    )
+    with (
+        pytest.raises(UsageError, match=r"rampcli\.run belongs under if __name__"),
+        Scorer(f"{script}:score", deadline_s=1),
+    ):
+        pass
+
+
 def test_a_file_finds_its_neighbours_and_runs_at_exit(tmp_path, capsys):
     (tmp_path / "neighbour.py").write_text("reward = 7")
     (tmp_path / "mine.py").write_text(

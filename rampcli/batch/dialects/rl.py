@@ -16,9 +16,9 @@ BARE_WORDS: dict[str, str] = {
 }
 """Words of MaxText's documentation, which `rampcli rl` takes for these keys."""
 IN_PRETRAINING: dict[str, str] = {
-    "batch_size": f"{GLOBAL_KEY}, or {RL_COMMAND}",
-    "num_generations": RL_COMMAND,
-    "micro_batch_size": f"{MICRO_KEY}, or {RL_COMMAND}",
+    "batch_size": f"{GLOBAL_KEY}, or {PROMPTS_KEY} under {RL_COMMAND}",
+    "num_generations": f"{GENERATIONS_KEY} under {RL_COMMAND}",
+    "micro_batch_size": f"{MICRO_KEY}, or {PAIRS_KEY} under {RL_COMMAND}",
 }
 """What to use instead of these words outside `rampcli rl`."""
 IN_OTHER_UNITS: dict[str, str] = {
