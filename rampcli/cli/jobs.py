@@ -10,6 +10,7 @@ from rich.text import Text
 
 from rampcli.checkpoint.manifest import consumed_samples
 from rampcli.cli.console import build_console, print_table, say
+from rampcli.config import snapshot
 from rampcli.config.run_plan import Resolved
 from rampcli.errors import visible
 from rampcli.launch.cancel import cancel
@@ -55,7 +56,7 @@ def print_status(run_dir: Path, *, as_json: bool) -> None:
         typer.echo(json.dumps(status.to_json(), indent=1))
         return
     console = build_console()
-    _print_progress(status, console)
+    _print_progress(status, console, unit=snapshot.unit(directory.config))
     if status.supervisor is not None:
         say(console, f"supervised by {status.supervisor}")
     elif is_held(directory.workers_lock):
@@ -69,14 +70,14 @@ def print_status(run_dir: Path, *, as_json: bool) -> None:
         say(console, f"not training{resume}")
 
 
-def _print_progress(status: RunStatus, console: Console) -> None:
+def _print_progress(status: RunStatus, console: Console, *, unit: str) -> None:
     """Prints the progress of a run, its error, and its jobs."""
     saved = (
         "nothing saved" if status.saved_step is None else f"saved after step {status.saved_step:,}"
     )
     say(
         console,
-        f"{visible(status.status)}: step {status.step:,}, {status.consumed_samples:,} samples,"
+        f"{visible(status.status)}: step {status.step:,}, {status.consumed_samples:,} {unit},"
         f" stage {status.stage}; {saved}",
     )
     if status.error:

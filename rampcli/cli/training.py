@@ -106,20 +106,16 @@ def _check_reward_function(resolved: Resolved) -> None:
             pass
 
 
-def _unit(outcome: Outcome) -> str:
-    """Returns what a run counts."""
-    return "prompts" if is_rl(snapshot.read(outcome.run.config)) else "samples"
-
-
 def _output_closed(outcome: Outcome) -> RampcliError:
     saved = (
         f"with a checkpoint in {outcome.run.checkpoints}"
         if complete_checkpoints(outcome.run)
         else "before there was anything to save"
     )
+    unit = snapshot.unit(outcome.run.config)
     error = RampcliError(
         "standard output was closed;"
-        f" stopped after {outcome.state['consumed_samples']:,} {_unit(outcome)}, {saved}",
+        f" stopped after {outcome.state['consumed_samples']:,} {unit}, {saved}",
         remedy="run the same command to resume; >LOG keeps its output",
     )
     error.exit_code = EXIT_INTERRUPTED
@@ -153,7 +149,7 @@ def _print_complete(outcome: Outcome, console: Console) -> None:
 
 def _print_stopped(outcome: Outcome, console: Console) -> None:
     """Prints where a run stopped and how to resume it."""
-    consumed = f"{outcome.state['consumed_samples']:,} {_unit(outcome)}"
+    consumed = f"{outcome.state['consumed_samples']:,} {snapshot.unit(outcome.run.config)}"
     coming = outcome.state["next"]
     if outcome.status == STAGE_BOUNDARY:
         stage, batch, nodes = coming["stage"] + 1, coming["global_batch_size"], coming["num_nodes"]

@@ -234,6 +234,7 @@ def _plan_samples(
             max_steps=trainer.max_steps,
             max_samples=trainer.max_samples,
             max_tokens=trainer.max_tokens,
+            unit="sample" if pair_settings(config) is None else "prompt",
         ),
         throughput=throughput_of(config),
         restart_s=rampup.restart_s,

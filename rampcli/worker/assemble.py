@@ -296,6 +296,7 @@ def build_observers(
         on_nonfinite=config.trainer.on_nonfinite,
         outliers=Outliers(sigma=config.optim.skip_step_sigma, recent=state.recent),
         checkpoints=checkpoints,
+        unit="prompts" if is_rl(config) else "samples",
     )
     observers: list[Observer] = [guard]
     if config.data.audit_order:
