@@ -64,6 +64,15 @@ def test_jobs_that_lose_a_node_and_grow_train_a_policy_as_one_process_does(run, 
     assert status.count("COMPLETED") == 2
 
 
+def test_a_function_that_cannot_be_loaded_here_is_noted_before_its_job_is_submitted(run):
+    refused = run.pretrain(
+        "launch=slurm", "launch.slurm.partition=nowhere", "rl.reward=rewards.py:missing"
+    )
+    assert refused.returncode == 1
+    assert "rewards.py:missing: it has no function missing; this was tried here" in refused.stdout
+    assert "invalid partition" in refused.stderr
+
+
 def read_jobs(run):
     return json.loads((run.path / "slurm/jobs.json").read_text())["jobs"]
 
