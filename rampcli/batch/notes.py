@@ -29,7 +29,10 @@ def plan_notes(
         length: the requested end.
         sequence_length: tokens per sample.
     """
-    return (*_size_notes(ramp, stages), *_end_notes(ramp, stages[-1], length, sequence_length))
+    return (
+        *_size_notes(ramp, stages, length.unit),
+        *_end_notes(ramp, stages[-1], length, sequence_length),
+    )
 
 
 def accumulation_notes(micro_batches: int, *, micro_key: str = MICRO_KEY) -> list[str]:
@@ -47,7 +50,7 @@ def accumulation_notes(micro_batches: int, *, micro_key: str = MICRO_KEY) -> lis
     ]
 
 
-def _size_notes(ramp: RampSchedule, stages: Sequence[RampStage]) -> list[str]:
+def _size_notes(ramp: RampSchedule, stages: Sequence[RampStage], unit: str) -> list[str]:
     notes = []
     running = {stage.scheduled_batch_size for stage in ramp.stages}
     if skipped := [size for size in ramp.scheduled_sizes() if size not in running]:
@@ -67,7 +70,8 @@ def _size_notes(ramp: RampSchedule, stages: Sequence[RampStage]) -> list[str]:
     ]
     if falls:
         shown = _list_first(
-            f"{one.global_batch_size} to {other.global_batch_size} at sample {other.first_sample:,}"
+            f"{one.global_batch_size} to {other.global_batch_size}"
+            f" after {other.first_sample:,} {unit}"
             for one, other in falls
         )
         notes.append(f"the batch shrinks, as scheduled: {shown}")
@@ -85,7 +89,7 @@ def _end_notes(
         notes.append(f"the run ends before the ramp reaches its target {ramp.target}")
     if length.max_samples is not None and end > length.max_samples:
         notes.append(
-            f"a run ends with a whole step: {end:,} samples,"
+            f"a run ends with a whole step: {end:,} {length.unit},"
             f" not trainer.max_samples={length.max_samples}"
         )
     tokens = end * sequence_length

@@ -13,11 +13,19 @@ DECREASE_KEY = "rampup.decrease_batch_size_if_needed"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RunLength:
-    """Where the run ends: at most one of the three limits, or no end. The last step is whole."""
+    """Where the run ends: at most one of the three limits, or no end. The last step is whole.
+
+    Attributes:
+        max_steps: optimiser steps.
+        max_samples: samples.
+        max_tokens: tokens.
+        unit: what the run counts, as messages name it.
+    """
 
     max_steps: int | None = None
     max_samples: int | None = None
     max_tokens: int | None = None
+    unit: str = "samples"
 
     def check(self) -> None:
         """Checks that there is at most one limit.

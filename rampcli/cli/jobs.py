@@ -11,7 +11,6 @@ from rich.text import Text
 from rampcli.checkpoint.manifest import consumed_samples
 from rampcli.cli.console import build_console, print_table, say
 from rampcli.config import snapshot
-from rampcli.config.rl_checks import unit_of
 from rampcli.config.run_plan import Resolved
 from rampcli.errors import visible
 from rampcli.launch.cancel import cancel
@@ -48,7 +47,7 @@ def print_status(run_dir: Path, *, as_json: bool) -> None:
     """Prints where a run stands, what trains it, and how to resume it.
 
     Raises:
-        UsageError: the folder is not a run directory, or its config.yaml is damaged.
+        UsageError: the folder is not a run directory.
         DamagedFileError: a file of the run is damaged.
     """
     directory = existing_run(run_dir)
@@ -57,7 +56,7 @@ def print_status(run_dir: Path, *, as_json: bool) -> None:
         typer.echo(json.dumps(status.to_json(), indent=1))
         return
     console = build_console()
-    _print_progress(status, console, unit=unit_of(snapshot.read(directory.config)))
+    _print_progress(status, console, unit=snapshot.unit(directory.config))
     if status.supervisor is not None:
         say(console, f"supervised by {status.supervisor}")
     elif is_held(directory.workers_lock):
@@ -72,7 +71,7 @@ def print_status(run_dir: Path, *, as_json: bool) -> None:
 
 
 def _print_progress(status: RunStatus, console: Console, *, unit: str) -> None:
-    """Prints the progress of a run, its error, and its jobs. `unit` is what its samples are."""
+    """Prints the progress of a run, its error, and its jobs. `unit` is what the run counts."""
     saved = (
         "nothing saved" if status.saved_step is None else f"saved after step {status.saved_step:,}"
     )

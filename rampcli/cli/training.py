@@ -15,11 +15,12 @@ from rampcli.cli.jobs import print_jobs
 from rampcli.cli.progress import Progress
 from rampcli.config import snapshot
 from rampcli.config.resolve import resolve
-from rampcli.config.rl_checks import is_rl, unit_of
+from rampcli.config.rl_checks import is_rl
 from rampcli.config.run_plan import Resolved
 from rampcli.config.schema import Config
-from rampcli.errors import EXIT_INTERRUPTED, RampcliError, visible
+from rampcli.errors import EXIT_INTERRUPTED, RampcliError, UsageError, visible
 from rampcli.launch import run as launch
+from rampcli.launch.launchers import launcher_of
 from rampcli.launch.protocol import SUBMITTED, Outcome
 from rampcli.report.overlap import overlap_result
 from rampcli.report.tables import evaluation_line, evaluations, run_table, validations
@@ -63,8 +64,8 @@ def train(
     Raises:
         RampcliError: as `run`, or standard output was closed while the run trained.
     """
-    _check_reward_function(resolved)
     console = build_console()
+    _load_reward_function(resolved, console)
     for note in (*resolved.plan.notes, *resolved.notes):
         say(console, f"note: {note}")
     rollout_ranks = resolved.config.rl.rollout_ranks
@@ -90,26 +91,33 @@ def train_and_exit(resolved: Resolved, *, one_stage: bool, overrides: Sequence[s
     raise typer.Exit(outcome.exit_code)
 
 
-def _check_reward_function(resolved: Resolved) -> None:
+def _load_reward_function(resolved: Resolved, console: Console) -> None:
     """Loads a reward function of the user once, in a process of its own, before anything starts.
 
-    Not for a cluster, whose nodes may have other packages than this machine.
+    The nodes of a cluster may have other packages than this machine. So a function that they run is
+    only noted if it cannot be loaded here.
 
     Raises:
-        UsageError: it cannot be loaded.
+        UsageError: it cannot be loaded, and this machine would run it.
     """
     config = resolved.config
-    if is_rl(config) and config.launch.launcher == "local":
-        from rampcli.rl.scorer import Scorer
+    if not is_rl(config):
+        return
+    from rampcli.rl.scorer import Scorer
 
+    try:
         with Scorer(config.rl.reward, deadline_s=config.rl.reward_deadline_s):
             pass
+    except UsageError as error:
+        if launcher_of(config).runs_here:
+            raise
+        elsewhere = "this was tried here, and a job fails if its nodes cannot load it either"
+        say(console, f"note: {error.message}; {elsewhere}")
 
 
 def _consumed(outcome: Outcome) -> str:
     """Returns how much of its data a run has consumed."""
-    unit = unit_of(snapshot.read(outcome.run.config))
-    return f"{outcome.state['consumed_samples']:,} {unit}"
+    return f"{outcome.state['consumed_samples']:,} {snapshot.unit(outcome.run.config)}"
 
 
 def _output_closed(outcome: Outcome) -> RampcliError:

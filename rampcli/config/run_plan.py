@@ -235,6 +235,7 @@ def _plan_samples(
             max_steps=trainer.max_steps,
             max_samples=trainer.max_samples,
             max_tokens=trainer.max_tokens,
+            unit=unit_of(config),
         ),
         throughput=throughput_of(config),
         restart_s=rampup.restart_s,

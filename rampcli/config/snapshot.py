@@ -75,6 +75,20 @@ def to_yaml(config: Config) -> str:
     return OmegaConf.to_yaml(OmegaConf.create(content))
 
 
+def unit(path: Path) -> str:
+    """Returns what the run of a snapshot counts: samples or prompts.
+
+    The settings are not checked: a run may be looked at whose files are gone.
+    """
+    try:
+        _, root = plain_yaml.read(path, most_bytes=MOST_BYTES)
+        rl = plain_yaml.values_of(root).get("rl")
+    except plain_yaml.NotPlainError:
+        return "samples"
+    is_rl = isinstance(rl, dict) and rl.get("generations_per_prompt") is not None
+    return "prompts" if is_rl else "samples"
+
+
 def read(path: Path) -> Config:
     """Returns the configuration of a snapshot. Its settings are checked exactly as typed ones are.
 

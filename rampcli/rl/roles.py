@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from rampcli.config.rl_checks import ROLLOUT_KEY
 from rampcli.errors import UsageError
-from rampcli.worker.join import rank_variables
+from rampcli.worker.join import are_on_one_host, rank_variables
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -44,7 +44,7 @@ def take_role(generators: int) -> Roles:
         generators: number of ranks that only generate. If there are any, all ranks are on one host.
 
     Raises:
-        UsageError: no rank is left to train.
+        UsageError: no rank is left to train, or the ranks are on several hosts.
     """
     variables = rank_variables(os.environ)
     rank, ranks = int(variables["RANK"]), int(variables["WORLD_SIZE"])
@@ -56,6 +56,13 @@ def take_role(generators: int) -> Roles:
             remedy=f"{generators + 1} processes or more, as torchrun --nproc-per-node starts them",
         )
     if generators > 0:
+        if are_on_one_host(os.environ) is False:
+            raise UsageError(
+                f"{ROLLOUT_KEY}={generators} needs all {ranks} processes on one host, and they were"
+                " started on several",
+                keys=(ROLLOUT_KEY,),
+                remedy=f"all of them on one host, as srun --nodes=1 --ntasks={ranks} starts them",
+            )
         sizes = dict.fromkeys(("WORLD_SIZE", "LOCAL_WORLD_SIZE"), str(trainers))
         os.environ.update(variables | sizes)
     return Roles(rank=rank, trainers=trainers, generators=generators)

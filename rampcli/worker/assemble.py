@@ -23,7 +23,7 @@ from rampcli.checkpoint.state import TrainingState
 from rampcli.config import snapshot
 from rampcli.config.layers import sources_named
 from rampcli.config.out_of_memory import out_of_memory
-from rampcli.config.rl_checks import is_rl
+from rampcli.config.rl_checks import is_rl, unit_of
 from rampcli.config.run_plan import Resolved, run_plan
 from rampcli.config.schema import Config
 from rampcli.data.hosts import build_reading
@@ -304,6 +304,7 @@ def build_observers(
         on_nonfinite=config.trainer.on_nonfinite,
         outliers=Outliers(sigma=config.optim.skip_step_sigma, recent=state.recent),
         checkpoints=checkpoints,
+        unit=unit_of(config),
     )
     observers: list[Observer] = [guard]
     if config.data.audit_order:

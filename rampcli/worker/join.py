@@ -63,7 +63,7 @@ def join_ranks(accelerator: Accelerator) -> torch.device:
     Raises:
         RampcliError: as `rank_variables` and `device_here`; or rank 0 cannot listen on its address.
     """
-    is_one_host = _is_one_host(os.environ)
+    is_one_host = are_on_one_host(os.environ)
     variables = rank_variables(os.environ)
     os.environ.update(variables)
     device = device_here(accelerator)
@@ -177,7 +177,7 @@ def _starter(environment: Mapping[str, str]) -> Starter | None:
     )
 
 
-def _is_one_host(environment: Mapping[str, str]) -> bool | None:
+def are_on_one_host(environment: Mapping[str, str]) -> bool | None:
     """Returns whether all ranks are on this host, or None if their starter does not say."""
     starter = _starter(environment)
     if starter is None:
@@ -193,7 +193,7 @@ def _address_on_this_host(starter: Starter, environment: Mapping[str, str]) -> d
     Raises:
         RampcliError: not all ranks are on this host.
     """
-    if not _is_one_host(environment):
+    if not are_on_one_host(environment):
         raise RampcliError(
             "MASTER_ADDR and MASTER_PORT, the address of rank 0, are not set, and"
             f" {starter.name} may have started ranks on several hosts",

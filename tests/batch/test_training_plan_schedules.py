@@ -23,7 +23,7 @@ def test_a_step_schedule_is_planned_stage_by_stage_and_a_shrinking_batch_is_note
         (4, 64, 4, 16, 4),
         (12, 128, 20, 20, 4),
     ]
-    assert planned.notes == ("the batch shrinks, as scheduled: 16 to 4 at sample 64",)
+    assert planned.notes == ("the batch shrinks, as scheduled: 16 to 4 after 64 samples",)
 
 
 def test_a_batch_that_is_scheduled_twice_is_refused():

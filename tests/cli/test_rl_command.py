@@ -149,6 +149,16 @@ def test_a_ramp_of_prompts_resumes_at_its_checkpoint(tmp_path):
         compose_rl("llama3_tiny", [*words, f"run_dir={tmp_path}/new"], config_dir=None)
 
 
+def test_notes_count_prompts():
+    words = [*PROMPT_WORDS, "rl=grpo", "trainer.max_steps=null", "trainer.max_samples=60"]
+    words += ["model.step_batch_size_schedule='samples: 0:16 32:8'", "rl.prompts_per_step=null"]
+    notes = compose_rl("llama3_tiny", words, config_dir=None).plan.notes
+    assert notes == (
+        "the batch shrinks, as scheduled: 16 to 8 after 32 prompts",
+        "a run ends with a whole step: 64 prompts, not trainer.max_samples=60",
+    )
+
+
 def test_dialects_print_the_batch_of_four_systems(succeed):
     printed = succeed(*RL, *BATCH, "--dialects")
     names = ["MaxText", "TRL", "verl", "NeMo-RL"]

@@ -30,6 +30,20 @@ def test_a_snapshot_is_read_back_unchanged(resolved, tmp_path):
     assert read_back(resolved.config, tmp_path) == resolved.config
 
 
+@pytest.mark.parametrize(
+    ("text", "unit"),
+    [
+        ("rl: {generations_per_prompt: 4, reward: gone.py:score}", "prompts"),
+        ("rl: {generations_per_prompt: null}", "samples"),
+        ("rl: 4", "samples"),
+        ("&a [", "samples"),
+    ],
+)
+def test_what_a_run_counts_is_read_without_checking_its_settings(text, unit, tmp_path):
+    (tmp_path / "config.yaml").write_text(text)
+    assert snapshot.unit(tmp_path / "config.yaml") == unit
+
+
 def test_a_snapshot_gives_the_resolved_plan(resolved, tmp_path):
     again = resolve(read_back(resolved.config, tmp_path))
     assert again.plan == resolved.plan

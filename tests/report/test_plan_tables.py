@@ -327,7 +327,7 @@ def test_the_total_counts_only_restarts_that_happen(planned):
         ),
         (
             ("gpt3_5b", "model.step_batch_size_schedule='0:1024 1B:512'"),
-            "note: the batch shrinks, as scheduled: 1024 to 512 at sample 488,448",
+            "note: the batch shrinks, as scheduled: 1024 to 512 after 488,448 samples",
         ),
         (
             ("gpt3_5b", "parallel.pipeline_parallel_size=2", "num_pipeline_microbatches=4"),

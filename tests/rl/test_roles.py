@@ -45,6 +45,18 @@ def test_a_rank_must_be_left_to_train(environment):  # noqa: ARG001
     assert "5 processes" in refused.value.remedy
 
 
+def test_ranks_that_only_generate_share_the_host_of_those_that_train(environment):
+    del environment["OMPI_COMM_WORLD_RANK"]
+    environment |= {"SLURM_PROCID": "1", "SLURM_LOCALID": "0", "SLURM_STEP_NUM_TASKS": "2"}
+    environment |= {"MASTER_ADDR": "10.0.0.1", "MASTER_PORT": "20000"}
+    environment["SLURM_STEP_TASKS_PER_NODE"] = "1(x2)"
+    with pytest.raises(UsageError, match="needs all 2 processes on one host"):
+        take_role(1)
+    assert take_role(0).trainers == 2
+    environment["SLURM_STEP_TASKS_PER_NODE"] = "2"
+    assert take_role(1).generates
+
+
 @pytest.mark.parametrize("module", ["rampcli.worker", "rampcli.rl.rank"])
 def test_the_program_of_a_rank_names_the_other_one_if_that_trains_the_run(module, run, tmp_path):
     other = "rampcli.rl.rank" if module == "rampcli.worker" else "rampcli.worker"

@@ -192,7 +192,7 @@ def _already_trained(
     if current < min(stages):
         raise RampcliError(
             f"{directory.path} is at stage {current}, but this job trains stage {stages[0]}",
-            remedy="rampcli pretrain, which submits the remaining jobs",
+            remedy="the same command, which submits the remaining jobs",
         )
     return current > max(stages)
 

@@ -26,14 +26,21 @@ class StepGuard(Observer):
         on_nonfinite: what to do if the loss or the gradient norm is not finite.
         outliers: the last steps, with which each step is compared.
         checkpoints: where the run can resume if it ends.
+        unit: what the run counts.
     """
 
     def __init__(
-        self, *, on_nonfinite: OnNonfinite, outliers: "Outliers", checkpoints: Checkpoints
+        self,
+        *,
+        on_nonfinite: OnNonfinite,
+        outliers: "Outliers",
+        checkpoints: Checkpoints,
+        unit: str,
     ) -> None:
         self.on_nonfinite = on_nonfinite
         self.outliers = outliers
         self.checkpoints = checkpoints
+        self.unit = unit
 
     def before_update(self, state: TrainingState, result: StepResult) -> str | None:
         """Returns why the step must be skipped, or None.
@@ -51,7 +58,7 @@ class StepGuard(Observer):
         saved = complete_checkpoints(self.checkpoints.run)
         start = f"step {saved[-1].step}" if saved else "step 0, as there is no checkpoint yet"
         raise RampcliError(
-            f"step {state.step + 1}, after {state.consumed_samples:,} samples: {reason}",
+            f"step {state.step + 1}, after {state.consumed_samples:,} {self.unit}: {reason}",
             remedy="trainer.on_nonfinite=skip to skip such steps, or a smaller optim.lr;"
             f" the same command resumes from {start}",
         )

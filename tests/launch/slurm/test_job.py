@@ -55,7 +55,7 @@ def test_a_job_that_is_too_early_fails(run):
     leave_checkpoint(run, 800)
     with pytest.raises(RampcliError, match="is at stage 1, but this job trains stage 2") as refused:
         train_stages(run, [2], StopSignals())
-    assert refused.value.remedy == "rampcli pretrain, which submits the remaining jobs"
+    assert refused.value.remedy == "the same command, which submits the remaining jobs"
 
 
 def test_a_job_of_a_cancelled_chain_trains_nothing(run):
