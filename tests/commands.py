@@ -18,7 +18,7 @@ from multiprocessing.connection import wait
 from pathlib import Path
 from typing import Any
 
-from ranks import FORKS, redirect_output
+from ranks import redirect_output, start_process
 
 PROGRAMS = ("rampcli.worker", "rampcli.rl.rank", "rampcli.weights.", "rampcli.tune.rank")
 """Prefixes of the modules that commands start and that need torch."""
@@ -58,13 +58,14 @@ class Command:
         self.returncode: int | None = None
         self._folder = tempfile.TemporaryDirectory()
         self._printed = [Path(self._folder.name, name) for name in ("stdout", "stderr")]
-        self._process = FORKS.Process(
-            target=_run_command,
-            args=(self.args, cwd or Path.cwd(), environment or {**os.environ}, *self._printed),
-            kwargs={"prepare": prepare},
+        self._process = start_process(
+            _run_command,
+            self.args,
+            cwd or Path.cwd(),
+            environment or {**os.environ},
+            *self._printed,
+            prepare,
         )
-        self._process.daemon = True
-        self._process.start()
         self.pid = self._process.pid
 
     def poll(self) -> int | None:
@@ -150,7 +151,6 @@ def _run_command(
     environment: dict[str, str],
     output: Path,
     errors: Path,
-    *,
     prepare: Callable[[], object] | None,
 ) -> None:
     redirect_output(output, errors)

@@ -1,4 +1,5 @@
 import copy
+import gc
 import os
 from pathlib import Path
 
@@ -9,8 +10,6 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 # Torch compiles in the process itself, and starts no pool of processes that load torch again.
 os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")
 
-import torch
-import torch.distributed as dist
 from hypothesis import settings
 from xdist.scheduler import LoadScopeScheduling
 
@@ -29,8 +28,10 @@ settings.load_profile("rampcli")
 
 TOGETHER = ("tests/slurm/", "tests/data/test_hosts.py", "tests/distributed/test_compiling.py")
 """Tests that one process runs, because they share a cluster, network addresses or compiled code."""
-LONG = ("slurm", "distributed", "hostile")
+LONG = ("slurm", "distributed", "hostile", "benchmarks", "rl", "cli")
 """Folders whose tests take longest. They run first, so that no process ends with a long test."""
+APART = ("tests/distributed/", "tests/hostile/")
+"""Tests of which each goes to the next free process. Elsewhere, a file goes there as a whole."""
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -42,11 +43,18 @@ def pytest_collection_modifyitems(items):
     items.sort(key=place)
 
 
+def pytest_collection_finish():
+    gc.freeze()  # collecting what imports and the tests themselves created takes half a second
+
+
 class Scheduling(LoadScopeScheduling):
-    """Gives each test to the next free process of the run, and those of `TOGETHER` to one."""
+    """Gives each file to the next free process of the run, tests `APART` one by one."""
 
     def _split_scope(self, nodeid):
-        return next((prefix for prefix in TOGETHER if nodeid.startswith(prefix)), nodeid)
+        together = next((prefix for prefix in TOGETHER if nodeid.startswith(prefix)), None)
+        if together is None and nodeid.startswith(APART):
+            return nodeid
+        return together or nodeid.partition("::")[0]
 
 
 def pytest_xdist_make_scheduler(config, log):
@@ -56,6 +64,8 @@ def pytest_xdist_make_scheduler(config, log):
 @pytest.fixture(scope="session")
 def alone():
     """Forms a process group of one rank, so that code for many ranks runs in this process."""
+    import torch.distributed as dist  # not in the process that deals the tests out
+
     with reserve_port() as reserved:
         dist.init_process_group(
             "gloo", init_method=f"tcp://127.0.0.1:{reserved.getsockname()[1]}", rank=0, world_size=1
@@ -68,6 +78,8 @@ def alone():
 def build_passes(alone):  # noqa: ARG001
     """Builds a model with its initial weights in this process, like a worker."""
     # Imported here, so that other tests do not wait for it.
+    import torch
+
     from rampcli.parallel.mesh import build_meshes
     from rampcli.train.build import build_parts
     from rampcli.train.passes import Passes

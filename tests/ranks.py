@@ -8,6 +8,7 @@ import sys
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from multiprocessing import forkserver
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from pathlib import Path
@@ -16,18 +17,7 @@ from typing import Any
 from rampcli.launch.workers import reserve_port
 
 FORKS = multiprocessing.get_context("forkserver")
-FORKS.set_forkserver_preload(
-    [
-        "rampcli.rl.assemble",
-        "rampcli.cli.main",
-        "rampcli.launch.run",
-        "rampcli.config.compose",
-        # Torch and NumPy import these at first use, which each rank would pay for.
-        "torch.distributed.checkpoint",
-        "torch.distributed.pipelining",
-        "numpy.ma",
-    ]
-)
+FORKS.set_forkserver_preload(["preloaded"])
 PATIENCE_S = 300.0
 REMAINING_S = 1.0
 """Seconds to wait for the other ranks once one has failed. They would wait for it forever."""
@@ -132,10 +122,27 @@ def joined() -> Iterator[tuple[int, int]]:
     dist.destroy_process_group()
 
 
+def start_process(target: Callable[..., object], *arguments: Any) -> BaseProcess:
+    """Calls a function in a process that is forked from one that has imported `preloaded`.
+
+    The process ends with this one.
+    """
+    path = os.environ.get("PYTHONPATH")
+    # Python 3.11 does not tell the process that is forked where to find `preloaded`.
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (str(Path(__file__).parent), path)))
+    forkserver.ensure_running()
+    if path is None:
+        del os.environ["PYTHONPATH"]
+    else:
+        os.environ["PYTHONPATH"] = path
+    process = FORKS.Process(target=target, args=arguments, daemon=True)
+    process.start()
+    return process
+
+
 def _start_rank() -> tuple[BaseProcess, Connection]:
     ours, theirs = FORKS.Pipe()
-    process = FORKS.Process(target=_serve, args=(theirs,), daemon=True)
-    process.start()
+    process = start_process(_serve, theirs)
     theirs.close()
     return process, ours
 

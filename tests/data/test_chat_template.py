@@ -2,7 +2,6 @@ import json
 import os
 
 import pytest
-from transformers import PreTrainedTokenizerFast
 
 from chat_folders import CHATML, LLAMA_3, SPECIAL, TEMPLATES, make_tokenizer, write_folder
 from rampcli.data import chat_template
@@ -37,6 +36,8 @@ def refusal(folder):
 @pytest.fixture(scope="module", params=TEMPLATES)
 def chat(request, tmp_path_factory):
     """A format with a chat template, and the same tokenizer and template in transformers."""
+    from transformers import PreTrainedTokenizerFast  # imports take a second
+
     template, folder = TEMPLATES[request.param], tmp_path_factory.mktemp("model")
     path = write_folder(folder, template, in_config=request.param != "Llama 3")
     oracle = PreTrainedTokenizerFast(

@@ -13,14 +13,18 @@ from rampcli.data.indexed import HEADER, MAGIC, IndexedFile, bin_of, idx_of, tok
 from rampcli.errors import UsageError
 
 pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation")
-megatron = pytest.importorskip("megatron.core.datasets.indexed_dataset")
 
 DOCUMENTS = [[[1, 2, 3]], [[4], [5, 6]], [[65_000]]]
 """Documents, each a list of sequences of tokens."""
 
 
+def megatron():
+    """Returns the module of Megatron-LM, whose import takes two seconds."""
+    return pytest.importorskip("megatron.core.datasets.indexed_dataset")
+
+
 def write_by_megatron(prefix: Path, documents, kind=np.uint16) -> None:
-    builder = megatron.IndexedDatasetBuilder(str(bin_of(prefix)), dtype=kind)
+    builder = megatron().IndexedDatasetBuilder(str(bin_of(prefix)), dtype=kind)
     for sequences in documents:
         builder.add_document(
             torch.tensor([token for sequence in sequences for token in sequence]),
@@ -59,7 +63,7 @@ def test_a_file_written_by_megatron_is_read_back_unchanged(prefix):
 def test_megatron_reads_the_same_tokens_from_a_file_of_rampcli(tmp_path, kind):
     documents = [[1, 2, 3], [4], [5, 6, 250 if kind == "<u1" else 60_000]]
     write_by_us(tmp_path / "corpus", documents, kind)
-    read = megatron.IndexedDataset(str(tmp_path / "corpus"))
+    read = megatron().IndexedDataset(str(tmp_path / "corpus"))
     assert [read[number].tolist() for number in range(len(read))] == documents
     assert read.document_indices.tolist() == [0, 1, 2, 3]
 
@@ -96,7 +100,7 @@ def test_a_document_longer_than_the_largest_sequence_is_stored_as_several(tmp_pa
 )
 def test_tokens_have_the_type_that_megatron_chooses(vocab_size, kind):
     assert token_type(vocab_size).name == kind
-    assert megatron.DType.optimal_dtype(vocab_size) is token_type(vocab_size).type
+    assert megatron().DType.optimal_dtype(vocab_size) is token_type(vocab_size).type
 
 
 def header(**changes):

@@ -1,14 +1,12 @@
 """Every mesh trains like one process."""
 
-from concurrent.futures import ProcessPoolExecutor
-
 import pytest
 
 from distributed.initial_weights import hash_weights
 from distributed.part_of_70b import build_part
 from once import make_once
 from rampcli.weights.export import export
-from ranks import FORKS, run_ranks
+from ranks import run_ranks, stop_ranks
 from runs import Run
 
 # Four steps through a ramp, with accumulation: two of each batch size.
@@ -186,9 +184,10 @@ def test_the_initial_weights_are_the_same_bit_for_bit_on_every_mesh(tmp_path):
         assert hashes == alone[family, (1, 1, 1)]
 
 
-def test_a_rank_of_a_70b_model_never_holds_more_than_its_part():
-    with ProcessPoolExecutor(1, mp_context=FORKS) as new_process:
-        part = new_process.submit(build_part, 77).result()
+def test_a_rank_of_a_70b_model_never_holds_more_than_its_part(tmp_path):
+    stop_ranks()  # peak memory is measured in a new process
+    (part,) = run_ranks(1, build_part, 77, logs=tmp_path)
+    stop_ranks()
     assert part["parameters"] == 70_553_706_496
     assert part["held"] == pytest.approx(part["parameters"] / 1024, rel=0.02)
     assert part["filled"]

@@ -6,9 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
-import transformers
 from safetensors.torch import save_file
-from transformers import AutoConfig, AutoModelForCausalLM
 
 from models.families import FAMILIES
 from rampcli.config.schema import ModelConfig
@@ -31,10 +29,12 @@ def family(request):
 @pytest.fixture
 def theirs(family, tmp_path):
     """Returns transformers' model of the family with random weights, saved in tmp_path/theirs."""
+    from transformers import AutoConfig, AutoModelForCausalLM, set_seed  # imports take a second
+
     write_json(
         tmp_path / "config.json", to_huggingface(family, sequence_length=SEQUENCE, dtype="float32")
     )
-    transformers.set_seed(1)
+    set_seed(1)
     model = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(tmp_path)).float()
     # Biases and norms too: zeros and ones would not show where they are applied.
     for parameter in model.parameters():
@@ -69,9 +69,7 @@ def test_settings_are_read_from_a_config_of_transformers(family, tmp_path):
 def test_weights_in_several_files_and_in_bf16_are_read_exactly(family, theirs, tmp_path):
     theirs.to(torch.bfloat16).save_pretrained(tmp_path / "parts", max_shard_size="40KB")
     assert len(list((tmp_path / "parts").glob("*.safetensors"))) > 1
-    expected = AutoModelForCausalLM.from_pretrained(tmp_path / "parts", dtype=torch.float32)(
-        TOKENS
-    ).logits
+    expected = type(theirs).from_pretrained(tmp_path / "parts", dtype=torch.float32)(TOKENS).logits
     torch.testing.assert_close(
         ours_from(tmp_path / "parts", family)(TOKENS), expected, atol=1e-5, rtol=1e-5
     )

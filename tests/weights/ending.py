@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from ranks import FORKS, redirect_output
+from ranks import redirect_output, start_process
 
 MAIN = """
 import torch
@@ -20,8 +20,7 @@ run_and_exit(main)
 def run_main(what: str, folder: Path) -> tuple[int | None, str, str]:
     """Returns the exit code of a program with a given statement, and what it printed."""
     output, errors = folder / "stdout", folder / "stderr"
-    program = FORKS.Process(target=_run_main, args=(what, output, errors))
-    program.start()
+    program = start_process(_run_main, what, output, errors)
     program.join()
     return program.exitcode, output.read_text(), errors.read_text()
 

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import rampcli.weights.export as export_module
 from harms import BEHIND_AN_HONEST_MANIFEST
@@ -29,6 +28,12 @@ from rampcli.train.build import fill_weights
 from rampcli.weights.export import export
 
 TOKENS = torch.randint(128, (2, 16), generator=torch.Generator().manual_seed(0))
+
+
+def load_in_transformers(folder):
+    from transformers import AutoModelForCausalLM  # imports take a second
+
+    return AutoModelForCausalLM.from_pretrained(folder)
 
 
 @pytest.fixture
@@ -65,7 +70,7 @@ def trained(build_passes, tmp_path):
 def test_transformers_computes_the_same_logits_from_exported_weights(family, trained, tmp_path):
     run, model = trained(family)
     written = export(run, tmp_path / "out")
-    theirs = AutoModelForCausalLM.from_pretrained(tmp_path / "out")
+    theirs = load_in_transformers(tmp_path / "out")
     assert (written["step"], written["class"], written["tokenizer"]) == (
         3,
         type(theirs).__name__,
@@ -87,7 +92,7 @@ def test_weights_exported_to_several_files_are_read_back_bit_for_bit(
     for name, parameter in model.named_parameters():
         assert torch.equal(again.get_parameter(name), parameter)
     torch.testing.assert_close(
-        AutoModelForCausalLM.from_pretrained(tmp_path / "out")(TOKENS).logits,
+        load_in_transformers(tmp_path / "out")(TOKENS).logits,
         model(TOKENS),
         atol=1e-5,
         rtol=1e-5,
@@ -97,7 +102,7 @@ def test_weights_exported_to_several_files_are_read_back_bit_for_bit(
 def test_bf16_weights_are_exported_as_bf16(trained, tmp_path):
     run, model = trained("llama31")
     assert export(run, tmp_path / "out", dtype="bf16")["dtype"] == "bfloat16"
-    theirs = AutoModelForCausalLM.from_pretrained(tmp_path / "out")
+    theirs = load_in_transformers(tmp_path / "out")
     assert theirs.dtype is torch.bfloat16
     assert torch.equal(theirs.lm_head.weight, model.output.weight.bfloat16())
 
@@ -106,6 +111,8 @@ def test_the_tokenizer_is_exported_with_the_weights(trained, tmp_path):
     model = replace(FAMILIES["llama3"], vocab_size=256)
     run, _ = trained("llama3", byte_tokenizer().to_str(), model)
     export(run, tmp_path / "out")
+    from transformers import AutoTokenizer
+
     tokenizer = AutoTokenizer.from_pretrained(tmp_path / "out")
     text = "def f(é):\n\treturn  '€' # \x00"
     assert tokenizer(text)["input_ids"] == list(text.encode())
