@@ -69,7 +69,7 @@ class WorkersExit:
     Attributes:
         exit_code: 0, or the exit code of a worker that failed.
         killed: ranks that a signal killed, and its name. Ranks that were still running when
-            another one had failed are not included.
+            another one had failed are not included, nor those that the supervisor killed.
         oom_kills: processes that the kernel of this host killed meanwhile for lack of memory.
         to_grow: True if the workers were stopped so that a larger world can start.
         log: what they printed.
@@ -200,8 +200,8 @@ class Supervisor:
         )
         try:
             workers.begin_training()
-            to_grow = self._watch(running)
-            exit_code, killed = workers.exit_code() or 0, workers.killed()
+            to_grow, has_killed = self._watch(running)
+            exit_code, killed = workers.exit_code() or 0, {} if has_killed else workers.killed()
         finally:
             workers.end()
         self.run.append_event("exit", stage=stage.stage, exit_code=exit_code)
@@ -214,13 +214,14 @@ class Supervisor:
             log=log,
         )
 
-    def _watch(self, running: RunningStage) -> bool:
+    def _watch(self, running: RunningStage) -> tuple[bool, bool]:
         """Waits for the workers to end, and stops them on a signal or when nodes return.
 
         Returns:
-            True if they were stopped so that a larger world can start.
+            Whether they were stopped so that a larger world can start, and whether they had to be
+            killed.
         """
-        workers, kill_at, to_grow = running.workers, math.inf, False
+        workers, kill_at, to_grow, has_killed = running.workers, math.inf, False, False
         while workers.exit_code() is None:
             time.sleep(POLL_S)
             running.feed.poll()
@@ -233,10 +234,11 @@ class Supervisor:
                 kill_at = time.monotonic() + self.resolved.config.launch.grace_s
                 if to_grow and running.feed.step is None:
                     # They have nothing to save, and notice a stop request only once they train.
-                    workers.kill()
+                    kill_at = 0.0
             if self.signals.at_once or time.monotonic() > kill_at:
+                has_killed = True
                 workers.kill()
-        return to_grow
+        return to_grow, has_killed
 
     def _start_next_stage_early(self, running: RunningStage) -> None:
         """Starts the next stage's workers once the current stage is about to end."""

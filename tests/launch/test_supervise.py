@@ -1,3 +1,4 @@
+import itertools
 import json
 import signal
 import sys
@@ -157,8 +158,10 @@ def test_a_run_with_nothing_to_save_is_preempted_as_well(play):
     assert play.run.read_state()["status"] == "preempted"
 
 
-def test_workers_that_do_not_save_in_time_are_killed_and_reported(play):
-    began = time.monotonic()
+def test_workers_that_do_not_save_in_time_are_killed_and_reported(play, monkeypatch):
+    began, kills = time.monotonic(), itertools.count()
+    # Memory runs out for another program on this host.
+    monkeypatch.setattr("rampcli.launch.supervise.count_oom_kills", lambda: next(kills))
     error, _ = play(
         [["steps", 1, 3], ["ignore signals"]], words=["launch.grace_s=0.5"], stop_at="listening"
     )
