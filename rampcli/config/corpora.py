@@ -26,7 +26,7 @@ KEYS_OF_SOURCES = {
     "task": ("pairs",),
     "response_end": ("pairs",),
 }
-"""The sources that settings of `data` apply to. The first is offered to those with another."""
+"""The sources that settings of `data` apply to."""
 
 
 def corpora_of(config: Config) -> list[tuple[int, Path]]:
@@ -106,7 +106,7 @@ def check_corpora(config: Config) -> None:
             raise UsageError(
                 f"data.{key} does not apply to data.source={data.source}",
                 keys=(f"data.{key}", "data.source"),
-                remedy=f"data={KEYS_OF_SOURCES[key][0]}",
+                remedy=", or ".join(f"data={source}" for source in KEYS_OF_SOURCES[key]),
             )
     if data.source not in PATH_FORMS:
         return

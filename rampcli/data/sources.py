@@ -103,7 +103,7 @@ def _check_windows(config: Config, use: str, corpus: Corpus, needed: int) -> Non
     data, keys, remedies = config.data, ["data.sequence_length"], ["a shorter data.sequence_length"]
     if use == "validation":
         keys.append("trainer.val_samples")
-        remedies.append("fewer trainer.val_samples")
+        remedies.append(f"trainer.val_samples={corpus.windows}")
         if data.validation_path is None and data.source in PATH_FORMS:
             remedies.append("data.validation_path=PATH")
     else:
