@@ -14,6 +14,7 @@ from rampcli.cli.console import build_console, print_table, say
 from rampcli.cli.jobs import print_jobs
 from rampcli.cli.progress import Progress
 from rampcli.config import snapshot
+from rampcli.config.layers import stack_of
 from rampcli.config.resolve import resolve
 from rampcli.config.rl_checks import is_rl
 from rampcli.config.run_plan import Resolved
@@ -110,6 +111,7 @@ def _load_reward_function(resolved: Resolved, console: Console) -> None:
             pass
     except UsageError as error:
         if launcher_of(config).runs_here:
+            stack_of(config).name_sources(error)
             raise
         elsewhere = "this was tried here, and a job fails if its nodes cannot load it either"
         say(console, f"note: {error.message}; {elsewhere}")

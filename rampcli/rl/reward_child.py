@@ -41,6 +41,8 @@ FIRST_DESCRIPTOR = 200
 """The pipes get descriptors from this one on, out of the way of code that writes to fixed ones."""
 LONGEST_MESSAGE = 150
 """Characters of an exception's message that are shown, so that its place fits beside them."""
+MOST_NAMED = 5
+"""Functions of the user's module that are named if the wanted one is missing."""
 OWN = (os.path.dirname(os.path.dirname(__file__)) + os.sep, importlib.__file__ or "", "<")
 """Beginnings of the names of files whose frames are not shown. `<string>` is code in `eval`."""
 INSTALLED = tuple(
@@ -135,7 +137,9 @@ def load(name: UserFunction) -> Callable[..., Any]:
         raise
     function: Callable[..., Any] | None = getattr(module, name.function, None)
     if not callable(function):
-        raise BadRewardError(f"it has no function {name.function}")
+        own = [key for key, value in vars(module).items() if inspect.isfunction(value)]
+        others = f"; it has {', '.join(own[:MOST_NAMED])}" if own else ""
+        raise BadRewardError(f"it has no function {name.function}{others}")
     try:
         signature = inspect.signature(function)
     except ValueError:  # functions written in C may have none

@@ -7,6 +7,7 @@ crashes or is not a number costs this pair its score, and no other.
 
 import json
 import math
+import os
 import sys
 from collections.abc import Sequence
 from types import TracebackType
@@ -129,7 +130,14 @@ class Scorer:
         reason = reason or answers[0].reason
         if reason is not None:
             process.end()
-            raise UsageError(f"cannot load {KEY}={function}: {reason}", keys=(KEY,))
+            file = f"{function.source.replace('.', '/')}.py"
+            raise UsageError(
+                f"cannot load {KEY}={function}: {reason}",
+                keys=(KEY,),
+                remedy=f"{KEY}={file}:{function.function}"
+                if os.path.isfile(file)
+                else f"def {function.function}(prompt, response, example), which returns a number",
+            )
         return process
 
     def _end(self, *, wait_s: float = 0.0) -> None:

@@ -203,7 +203,7 @@ BAD_FILES = {
     "exit": ("raise SystemExit(3)", "SystemExit: 3"),
     "die": ("import os; os._exit(3)", "its process exited with code 3"),
     "fork": ("import os; os.fork()", "it has no function score"),
-    "missing": ("def scores(a, b, c): pass", "it has no function score"),
+    "missing": ("def scores(a, b, c): pass", "it has no function score; it has scores"),
     "number": ("score = 1", "it has no function score"),
     "arguments": ("def score(prompt, response): pass", "score(prompt, response) does not take"),
     "hang": ("import time; time.sleep(1000)", "it took longer than 0.5 s"),
@@ -223,9 +223,22 @@ def test_a_function_that_cannot_be_loaded_is_refused_with_the_reason(name, tmp_p
         pass
     assert refused.value.keys == ("rl.reward",)
     assert reason in refused.value.message
+    assert refused.value.remedy.startswith("def score(prompt, response, example)")
     if name in ("syntax", "import", "raise", "exit"):
         assert f'File "{tmp_path}/bad.py", line 1' in capsys.readouterr().err
     wait_until(lambda: not processes_with(str(tmp_path)))
+
+
+def test_a_file_that_is_named_like_a_module_is_offered(tmp_path, monkeypatch):
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine/rewards.py").touch()
+    monkeypatch.chdir(tmp_path)
+    with (
+        pytest.raises(UsageError, match="No module named 'mine'") as refused,
+        Scorer("mine.rewards:score", deadline_s=1),
+    ):
+        pass
+    assert refused.value.remedy == "rl.reward=mine/rewards.py:score"
 
 
 def test_a_script_that_starts_its_run_when_it_is_imported_is_refused_at_once(tmp_path):

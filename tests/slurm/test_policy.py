@@ -69,7 +69,8 @@ def test_a_function_that_cannot_be_loaded_here_is_noted_before_its_job_is_submit
         "launch=slurm", "launch.slurm.partition=nowhere", "rl.reward=rewards.py:missing"
     )
     assert refused.returncode == 1
-    assert "rewards.py:missing: it has no function missing; this was tried here" in refused.stdout
+    assert "rewards.py:missing: it has no function missing; it has right_places" in refused.stdout
+    assert "this was tried here" in refused.stdout
     assert "invalid partition" in refused.stderr
 
 
