@@ -8,6 +8,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from rampcli.config.corpora import missing_here
 from rampcli.config.run_plan import Resolved
 from rampcli.errors import visible
 from rampcli.report.plan_tables import plan_summary, plan_table
@@ -50,10 +51,12 @@ def say(console: Console, text: str) -> None:
 
 
 def show_plan(resolved: Resolved) -> None:
-    """Prints the table and the summary of a plan."""
+    """Prints the table and the summary of a plan, and files that it names and are not here."""
     console = build_console()
     bars = not console.options.ascii_only
     print_table(console, plan_table(resolved, width=console.width, bars=bars))
     console.print()
     for line in plan_summary(resolved):
         say(console, line)
+    for setting in missing_here(resolved.config):
+        say(console, f"note: {setting} does not exist on this machine")

@@ -1,5 +1,6 @@
 """Finds the files of the corpora and their shares of the samples."""
 
+import os
 from collections.abc import Sequence
 from decimal import Decimal, InvalidOperation
 from fractions import Fraction
@@ -58,6 +59,33 @@ def corpora_of(config: Config) -> list[tuple[int, Path]]:
     return list(
         zip(shares_of(weights), (Path(path).expanduser() for path in blend[1::2]), strict=True)
     )
+
+
+def paths_of(config: Config) -> dict[Path, str]:
+    """Returns the paths of all corpora, each with the setting that names it."""
+    paths = dict.fromkeys(
+        (path for _, path in corpora_of(config)),
+        "data.path" if config.data.blend is None else "data.blend",
+    )
+    validation = config.data.validation_path
+    return (
+        paths
+        if validation is None
+        else {Path(validation).expanduser(): "data.validation_path"} | paths
+    )
+
+
+def missing_here(config: Config) -> list[str]:
+    """Returns the settings that name files which this machine does not have, as KEY=PATH."""
+    missing = [
+        f"{key}={path}"
+        for path, key in paths_of(config).items()
+        if not any(os.path.exists(f"{path}{ending}") for ending in ("", ".idx"))
+    ]
+    weights = config.model.init_from
+    if weights is not None and not os.path.exists(weights):
+        missing.append(f"model.init_from={weights}")
+    return missing
 
 
 def shares_of(weights: Sequence[Fraction]) -> list[int]:

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
-from rampcli.config.corpora import corpora_of
+from rampcli.config.corpora import corpora_of, paths_of
 from rampcli.config.schema import Config
 from rampcli.data.corpus import Corpus, Cut, TokenCorpus
 from rampcli.data.indexed import IndexedFile, bin_of, manifest_of, tokenizer_of
@@ -230,20 +230,6 @@ def _hash_probes(file: IndexedFile) -> str:
     ).tolist():
         probe.update(file.tokens[place : place + per_probe].tobytes())
     return probe.hexdigest()
-
-
-def paths_of(config: Config) -> dict[Path, str]:
-    """Returns the paths of all corpora, each with the setting that names it."""
-    paths = dict.fromkeys(
-        (path for _, path in corpora_of(config)),
-        "data.path" if config.data.blend is None else "data.blend",
-    )
-    validation = config.data.validation_path
-    return (
-        paths
-        if validation is None
-        else {Path(validation).expanduser(): "data.validation_path"} | paths
-    )
 
 
 def _open_all(

@@ -33,8 +33,10 @@ def test_a_table_that_is_wider_than_the_terminal_is_printed_at_its_full_width(ca
 
 
 def test_a_plan_is_shown_with_its_summary_below(capsys):
-    resolved = resolve(llm.gpt3_5b.pretrain_recipe())
-    show_plan(resolved)
+    config = llm.gpt3_5b.pretrain_recipe()
+    config.model.init_from = "nowhere"
+    show_plan(resolve(config))
     table, _, summary = capsys.readouterr().out.partition("\n\n")
     assert len(table.splitlines()) == 1 + 8 + 1
     assert summary.startswith("133,965,568 samples, 75,000 steps")
+    assert summary.endswith("note: model.init_from=nowhere does not exist on this machine\n")

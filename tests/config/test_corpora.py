@@ -13,6 +13,7 @@ from rampcli.config.corpora import (
     check_document_mask,
     check_split,
     corpora_of,
+    missing_here,
     shares_of,
 )
 from rampcli.config.resolve import resolve
@@ -260,3 +261,24 @@ def test_the_options_are_settings_of_corpora_that_pass_the_check():
         made = compose(f"data={option}", "data.path=data/wiki")
         check_corpora(made)
         assert dict(leaves(made))["data.path"] == "data/wiki"
+
+
+@pytest.mark.parametrize(
+    ("source", "values", "here"),
+    [
+        ("text", {"path": "here.txt"}, True),
+        ("indexed", {"path": "corpus"}, True),
+        ("indexed", {"path": "other"}, False),
+        ("pairs", {"path": "here.txt", "validation_path": "other"}, False),
+        ("pairs", {"task": "sort"}, True),
+    ],
+)
+def test_files_that_are_not_here_are_named(source, values, here, tmp_path, monkeypatch):
+    for name in ("here.txt", "corpus.idx"):
+        (tmp_path / name).touch()
+    monkeypatch.chdir(tmp_path)
+    made = config(source, **values)
+    key = "validation_path" if "validation_path" in values else "path"
+    assert missing_here(made) == ([] if here else [f"data.{key}=other"])
+    made.model.init_from = "nowhere"
+    assert missing_here(made)[-1] == "model.init_from=nowhere"
