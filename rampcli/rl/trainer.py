@@ -25,6 +25,7 @@ from rampcli.rl.passes import PolicyPasses, batch_of
 from rampcli.rl.policy import Policy
 from rampcli.rl.rollout import Rollout
 from rampcli.rl.sources import RolloutSource, Share
+from rampcli.rl.stopping import Stops
 from rampcli.rl.update import accumulate_policy_gradient
 from rampcli.train.loop import Batch, Trainer, is_due
 from rampcli.train.step import Step, StepResult, update_weights
@@ -162,7 +163,7 @@ class PolicyTrainer(Trainer):
 
     def _scored(self, share: Share) -> Iterator[tuple[Rollout, Tensor]]:
         """Yields the rollouts of a step with the advantages of their pairs, fp32 [pairs]."""
-        arriving = self.source.rollouts(share, between=self._stop_if_agreed)
+        arriving = self.source.rollouts(share, self._stops)
         if self.config.rl.scale_rewards == "batch":
             rollouts = list(arriving)
             yield from zip(rollouts, self._advantages(rollouts), strict=True)
@@ -170,6 +171,12 @@ class PolicyTrainer(Trainer):
             for rollout in arriving:
                 (advantages,) = self._advantages([rollout])
                 yield rollout, advantages
+
+    @property
+    def _stops(self) -> Stops:
+        return Stops(
+            request=self.stop, between=self._stop_if_agreed, agree=self._stop_if_any_was_asked
+        )
 
     def _advantages(self, rollouts: Sequence[Rollout]) -> list[Tensor]:
         """Returns the advantages of the pairs of each rollout, fp32 [pairs]."""
@@ -275,7 +282,7 @@ class PolicyTrainer(Trainer):
                 at_once=plan.micro_batch_size * self.pairs.generations,
                 step=self.state.step,
                 device=self.passes.device,
-                between=self._stop_if_agreed,
+                stops=self._stops,
             )
             self.observers.after_evaluation(self.state, results)
 
