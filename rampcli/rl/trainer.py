@@ -112,6 +112,7 @@ class PolicyTrainer(Trainer):
             step_time_s=step_time_s,
             generators=self.config.rl.rollout_ranks,
             micro_batches=batch.plan.accumulate_grad_batches,
+            data_ranks=batch.plan.data_parallel_size,
         )
         return Step(
             stage=batch.stage,
