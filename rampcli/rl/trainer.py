@@ -41,13 +41,13 @@ class Updates:
     Attributes:
         sums: `PolicySums` of all updates and ranks.
         results: loss and gradient norm of each update.
-        skipped: why the first skipped update was skipped, or None.
+        skipped: why each skipped update was skipped.
         lr: learning rate of the last update.
     """
 
     sums: Tensor
     results: list[StepResult] = field(default_factory=list)
-    skipped: str | None = None
+    skipped: list[str] = field(default_factory=list)
     lr: float = 0.0
 
 
@@ -120,7 +120,7 @@ class PolicyTrainer(Trainer):
             samples=batch.share.samples,
             result=_mean(updates.results),
             lr=updates.lr,
-            skipped=updates.skipped,
+            skipped="; ".join(updates.skipped) or None,
             step_time_s=step_time_s,
             data_time_s=self.source.waited_s,
             tokens=int(totals.tokens),
@@ -155,12 +155,17 @@ class PolicyTrainer(Trainer):
                 between=self._stop_if_agreed if update == 0 else lambda: None,
             )
             reason = self.observers.before_update(self.state, result)
-            updates.skipped = updates.skipped or reason
+            if reason is not None:
+                updates.skipped.append(self._describe_skip(update, reason))
             updates.lr = self._rate_after(update, plan)
             update_weights(self.optimizers, lr=updates.lr, skip=reason is not None)
             updates.results.append(result)
             updates.sums += sums
         return updates
+
+    def _describe_skip(self, update: int, reason: str) -> str:
+        updates = self.pairs.updates
+        return reason if updates == 1 else f"update {update + 1} of {updates}: {reason}"
 
     def _scored(self, share: Share) -> Iterator[tuple[Rollout, Tensor]]:
         """Yields the rollouts of a step with the advantages of their pairs, fp32 [pairs]."""

@@ -113,3 +113,17 @@ def test_a_prompt_that_comes_twice_in_a_step_gets_other_responses(run, tmp_path)
     responses = [row["response"] for row in run.responses]
     assert len(responses) == 4
     assert responses[:2] != responses[2:]
+
+
+def test_a_skipped_update_of_several_is_named(run):
+    """The first update makes the weights so large that the second one is not finite."""
+    run.workers(
+        1,
+        TWO_UPDATES,
+        "optim.lr=1e18",
+        "trainer.on_nonfinite=skip",
+        "trainer.max_steps=1",
+        "trainer.val_samples=0",
+    )
+    (skip,) = [event for event in run.events if event["event"] == "skip"]
+    assert skip["reason"].startswith("update 2 of 2: ")
