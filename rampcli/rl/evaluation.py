@@ -63,6 +63,7 @@ def evaluate(
                 scored = rollout.rewards[~rollout.rewards.isnan()]
                 totals[row] += torch.tensor(
                     [len(scored), float(scored.sum()), float((scored >= SOLVED).sum())],
+                    dtype=torch.float64,
                     device=device,
                 )
         stops.between()
