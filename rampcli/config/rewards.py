@@ -70,15 +70,6 @@ def parse_reward_name(text: str) -> str | UserFunction:
     return UserFunction(source, function)
 
 
-def check_reward_name(text: str) -> None:
-    """Checks the name of a reward function.
-
-    Raises:
-        UsageError: the name has none of the forms, or names a file that does not exist.
-    """
-    parse_reward_name(text)
-
-
 def _not_built_in(text: str) -> UsageError:
     if text.endswith(".py"):
         remedy = f"{KEY}={text}:FUNCTION"

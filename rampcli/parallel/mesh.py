@@ -5,10 +5,12 @@ most spans the nearest ranks.
 """
 
 from dataclasses import dataclass
+from datetime import timedelta
 
 import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.distributed_c10d import _set_pg_timeout
 
 from rampcli.config.schema import ParallelConfig
 
@@ -52,6 +54,19 @@ class Meshes:
     def counts_samples(self) -> bool:
         """True on the first of the ranks that read the same samples; it reports for them."""
         return self.rank(PIPELINE) == self.rank(CONTEXT) == self.rank(TENSOR) == 0
+
+    def set_timeout(self, timeout: timedelta) -> None:
+        """Sets how long collectives over all ranks, or along an axis, wait for the slowest rank.
+
+        By default, gloo waits for 30 minutes and NCCL for 10. A rank of gloo notices at once if
+        another one has ended. Ranks of NCCL are ended by the program that started them.
+        """
+        for group in (
+            dist.group.WORLD,
+            *self.weights.get_all_groups(),
+            *self.data.get_all_groups(),
+        ):
+            _set_pg_timeout(timeout, group)
 
 
 def build_meshes(device: torch.device, parallel: ParallelConfig) -> Meshes:

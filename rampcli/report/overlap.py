@@ -27,9 +27,14 @@ def overlap_lines(resolved: Resolved, batch: PairBatch) -> list[str]:
         lines = ["rollout and training take turns on all processes"]
     else:
         verb = "generates" if generators == 1 else "generate"
+        best = saved_at_best(
+            micro_batches=batch.rollouts,
+            data_ranks=batch.data_parallel_size,
+            generators=generators,
+        )
         lines = [
             f"{generators} of {devices} processes {verb} while the others train; with {rollouts},"
-            f" that saves up to {saved_at_best(batch.rollouts):.0%} of a step"
+            f" that saves up to {best:.0%} of a step"
         ]
     rows = [
         row
@@ -72,7 +77,11 @@ def _measured_lines(
     if generators == 0:
         generators, trainers = 1, max(1, trainers - 1)
     expected = overlapped_s(
-        rollout_s / generators, training_s / trainers, micro_batches=batch.rollouts
+        rollout_s / generators,
+        training_s / trainers,
+        micro_batches=batch.rollouts,
+        data_ranks=batch.data_parallel_size,
+        generators=generators,
     )
     taken = median(row["step_time_s"] for row in rows)
     if expected >= taken:

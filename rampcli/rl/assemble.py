@@ -20,7 +20,7 @@ from rampcli.data.prompts import Prompts, open_prompts
 from rampcli.errors import UsageError
 from rampcli.models.decoder import Decoder
 from rampcli.parallel.mesh import Meshes, build_meshes
-from rampcli.rl.bridge import Bridge
+from rampcli.rl.bridge import PATIENCE, Bridge
 from rampcli.rl.generator import Generator
 from rampcli.rl.objective import Objective
 from rampcli.rl.passes import PolicyPasses
@@ -105,6 +105,8 @@ def build_policy_trainer(
     config, pairs = resolved.config, pair_settings(resolved.config)
     assert pairs is not None
     meshes = build_meshes(device, config.parallel)
+    # A rank may wait for another one's whole rollout, and a reward may take long.
+    meshes.set_timeout(PATIENCE)
     prompts = open_prompts(config)
     loaded = load_model_and_state(
         config,

@@ -1,6 +1,5 @@
 """Evaluates the policy on held-out prompts."""
 
-from collections.abc import Callable
 from dataclasses import replace
 
 import torch
@@ -9,6 +8,7 @@ import torch.distributed as dist
 from rampcli.models.decoder import Decoder
 from rampcli.rl.generator import Generator
 from rampcli.rl.metrics import SOLVED
+from rampcli.rl.stopping import Stops
 
 DRAWN_SEED = 1
 """Added to the seed, so that evaluations draw other numbers than training."""
@@ -22,7 +22,7 @@ def evaluate(
     at_once: int,
     step: int,
     device: torch.device,
-    between: Callable[[], None],
+    stops: Stops,
 ) -> dict[str, float | None]:
     """Returns the mean reward of held-out prompts, and the share of them that is solved.
 
@@ -36,7 +36,10 @@ def evaluate(
         at_once: prompts that a rank answers at once.
         step: steps taken so far.
         device: the device of this rank.
-        between: called between batches of prompts, as often on every rank.
+        stops: ends the evaluation if a rank must stop.
+
+    Raises:
+        StopAgreed: a rank must stop.
     """
     rank, ranks = dist.get_rank(), dist.get_world_size()
     prompts = min(prompts, len(generator.data.validation))
@@ -45,20 +48,26 @@ def evaluate(
     for first in range(0, prompts, at_once * ranks):
         mine = range(first + rank * at_once, min(first + (rank + 1) * at_once, prompts))
         questions = generator.questions(generator.data.validation, mine, numbers=mine)
-        for row, sampling in enumerate(kinds.values()) if questions else ():
-            rollout = generator.generate(
-                model,
-                questions,
-                step=step,
-                seed=generator.config.seed + DRAWN_SEED,
-                sampling=sampling,
-                generations=1,
-            )
-            scored = rollout.rewards[~rollout.rewards.isnan()]
-            totals[row] += torch.tensor(
-                [len(scored), float(scored.sum()), float((scored >= SOLVED).sum())], device=device
-            )
-        between()
+        with stops.ending_early() as check:
+            for row, sampling in enumerate(kinds.values()) if questions else ():
+                check()
+                rollout = generator.generate(
+                    model,
+                    questions,
+                    step=step,
+                    seed=generator.config.seed + DRAWN_SEED,
+                    sampling=sampling,
+                    generations=1,
+                    between=check,
+                )
+                scored = rollout.rewards[~rollout.rewards.isnan()]
+                totals[row] += torch.tensor(
+                    [len(scored), float(scored.sum()), float((scored >= SOLVED).sum())],
+                    dtype=torch.float64,
+                    device=device,
+                )
+        stops.between()
+    stops.agree()
     dist.all_reduce(totals)
     results: dict[str, float | None] = {"prompts": prompts}
     for kind, (scored, reward, solved) in zip(kinds, totals.tolist(), strict=True):

@@ -26,7 +26,7 @@ Indices = NDArray[np.int64]
 LONGEST_TEXT = 40_000
 """Characters of a text in a row, whose JSON has up to 12 bytes for each: see `MAX_ROW_BYTES`."""
 SCORED_AT_ONCE = 64
-"""Responses that are scored between two looks at whether the run must stop."""
+"""Responses that are sent to the scorer together."""
 MOST_SHOWN = 200
 """Characters of a prompt that an error shows."""
 
@@ -102,8 +102,8 @@ class Generator:
         Each pair has random numbers of its own: they depend on the seed, the step, the prompt's
         number and the number of the generation alone.
 
-        Calls `between` after each token and between scores. An exception that it raises ends the
-        rollout.
+        Calls `between` after each token, and often while the scores are computed. An exception that
+        it raises ends the rollout.
 
         Raises:
             RampcliError: a pair cannot be scored, and the run ends at such pairs.
@@ -159,8 +159,8 @@ class Generator:
         ]
         scores: list[Score] = []
         for first in range(0, len(pairs), SCORED_AT_ONCE):
-            scores += self.scorer.score(pairs[first : first + SCORED_AT_ONCE])
             between()
+            scores += self.scorer.score(pairs[first : first + SCORED_AT_ONCE], between=between)
         bad = [
             (example, score.reason)
             for example, score in zip(examples, scores, strict=True)

@@ -123,6 +123,7 @@ class StepTimes:
         step_time_s: float,
         generators: int,
         micro_batches: int,
+        data_ranks: int,
     ) -> "StepTimes":
         """Returns the times of a step.
 
@@ -132,6 +133,7 @@ class StepTimes:
             step_time_s: seconds of the step.
             generators: ranks that only generate; 0 if all ranks take turns.
             micro_batches: rollouts of a data-parallel rank.
+            data_ranks: data-parallel ranks.
         """
         training_s = step_time_s - waited_s
         if generators == 0:
@@ -139,7 +141,13 @@ class StepTimes:
                 generators=0, rollout_s=waited_s, training_s=training_s, predicted_s=step_time_s
             )
         rollout_s = totals.rollout_s / generators
-        predicted_s = overlapped_s(rollout_s, training_s, micro_batches=micro_batches)
+        predicted_s = overlapped_s(
+            rollout_s,
+            training_s,
+            micro_batches=micro_batches,
+            data_ranks=data_ranks,
+            generators=generators,
+        )
         return cls(
             generators=generators,
             rollout_s=rollout_s,

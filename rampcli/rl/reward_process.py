@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from contextlib import suppress
 
 from rampcli.config.rewards import UserFunction
@@ -68,7 +69,12 @@ class RewardProcess:
         self._garbled = False
 
     def exchange(
-        self, requests: bytes, count: int, *, deadline_s: float
+        self,
+        requests: bytes,
+        count: int,
+        *,
+        deadline_s: float,
+        between: Callable[[], None] = lambda: None,
     ) -> tuple[list[Score], str | None]:
         """Sends requests and collects their answers.
 
@@ -79,6 +85,7 @@ class RewardProcess:
             requests: lines, as `rampcli.rl.reward_child` reads them.
             count: number of answers to wait for.
             deadline_s: how long one answer may take.
+            between: called several times a second.
 
         Returns:
             The answers in order, and why the next one is missing. The reason is None if none is
@@ -88,6 +95,7 @@ class RewardProcess:
         self._shown = 0
         progress_at = time.monotonic()
         while len(answers) < count:
+            between()
             self._wait(to_send=bool(unsent))
             has_ended = self.has_ended()  # asked first: its last answers are still in the pipe
             sent, received = self._send(unsent), self._receive()

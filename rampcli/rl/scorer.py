@@ -9,7 +9,7 @@ import json
 import math
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Self
 
@@ -70,8 +70,13 @@ class Scorer:
     ) -> None:
         self._end(wait_s=EXIT_S if kind is None else 0.0)
 
-    def score(self, pairs: Sequence[Pair]) -> list[Score]:
+    def score(
+        self, pairs: Sequence[Pair], *, between: Callable[[], None] = lambda: None
+    ) -> list[Score]:
         """Returns the score of each pair, in their order.
+
+        Calls `between` several times a second while a user's function runs. An exception that it
+        raises ends the function.
 
         Raises:
             UsageError: the process of the function had to be started again, and the function can no
@@ -80,13 +85,16 @@ class Scorer:
         if not isinstance(self.function, UserFunction):
             return [_score_here(BUILT_IN[self.function], pair) for pair in pairs]
         requests = [_request(pair) for pair in pairs]
-        scores = iter(self._score_there(self.function, [one for one in requests if one]))
+        sent = [one for one in requests if one]
+        scores = iter(self._score_there(self.function, sent, between))
         return [next(scores) if one else Score(math.nan, UNSENDABLE) for one in requests]
 
-    def _score_there(self, function: UserFunction, requests: Sequence[bytes]) -> list[Score]:
+    def _score_there(
+        self, function: UserFunction, requests: Sequence[bytes], between: Callable[[], None]
+    ) -> list[Score]:
         scores = list[Score]()
         while len(scores) < len(requests):
-            found = self._score_until_one_fails(function, requests[len(scores) :])
+            found = self._score_until_one_fails(function, requests[len(scores) :], between)
             is_lost = len(found) == 1 and self._process is None
             self._lost_in_a_row = self._lost_in_a_row + 1 if is_lost else 0
             scores += found
@@ -96,7 +104,7 @@ class Scorer:
         return scores
 
     def _score_until_one_fails(
-        self, function: UserFunction, requests: Sequence[bytes]
+        self, function: UserFunction, requests: Sequence[bytes], between: Callable[[], None]
     ) -> list[Score]:
         """Returns the scores of the first pairs, up to one that ends the process."""
         if self._process is not None and self._process.has_ended():
@@ -105,7 +113,7 @@ class Scorer:
             self._process = self._start(function)
         try:
             scores, reason = self._process.exchange(
-                b"".join(requests), len(requests), deadline_s=self.deadline_s
+                b"".join(requests), len(requests), deadline_s=self.deadline_s, between=between
             )
         except BaseException:
             self._end()  # its answers would be taken for those of the next pairs

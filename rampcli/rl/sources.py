@@ -14,6 +14,7 @@ from rampcli.rl.bridge import Bridge, Order
 from rampcli.rl.generator import Generator, Indices
 from rampcli.rl.policy import Policy, whole_weights
 from rampcli.rl.rollout import Rollout
+from rampcli.rl.stopping import Stops
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -48,15 +49,17 @@ class RolloutSource(Protocol):
 
     waited_s: float
 
-    def rollouts(self, share: Share, *, between: Callable[[], None]) -> Iterator[Rollout]:
+    def rollouts(self, share: Share, stops: Stops) -> Iterator[Rollout]:
         """Yields the rollouts of a step, one for each micro batch of prompts.
 
         The weights stand still until the first update. Every rank calls this.
 
         Args:
             share: the prompts.
-            between: called between rollouts, as often on every rank. An exception that it raises
-                ends the step.
+            stops: ends the rollouts if a rank must stop.
+
+        Raises:
+            StopAgreed: a rank must stop.
         """
 
 
@@ -89,19 +92,18 @@ class TakingTurns:
         self.device = device
         self.waited_s = 0.0
 
-    def rollouts(self, share: Share, *, between: Callable[[], None]) -> Iterator[Rollout]:
-        """Generates the rollouts, then yields them.
-
-        A rank that is alone may stop in the middle of a rollout. Several have to agree first.
-        """
+    def rollouts(self, share: Share, stops: Stops) -> Iterator[Rollout]:
+        """Generates the rollouts, then yields them."""
         began = time.perf_counter()
         self.policy.refresh()
         ranks, found = self.meshes.size(TENSOR), []
         for number in range(share.plan.accumulate_grad_batches):
             if number > 0:
-                between()
-            within = between if dist.get_world_size() == 1 else _nothing
-            found.append(self._answer(share, number, within, is_mine=self._owns(number)))
+                stops.between()
+            with stops.ending_early() as check:
+                check()
+                found.append(self._answer(share, number, check, is_mine=self._owns(number)))
+        stops.agree()  # on a rank that was asked, rollouts are missing
         shared = [self._shared(one, number % ranks) for number, one in enumerate(found)]
         self.waited_s = time.perf_counter() - began
         yield from shared
@@ -137,10 +139,6 @@ class TakingTurns:
         return Rollout.from_tensor(packed, prompts)
 
 
-def _nothing() -> None:
-    pass
-
-
 class FromOtherRanks:
     """Receives rollouts from ranks that generate while this one trains.
 
@@ -168,7 +166,7 @@ class FromOtherRanks:
         self.device = device
         self.waited_s = 0.0
 
-    def rollouts(self, share: Share, *, between: Callable[[], None]) -> Iterator[Rollout]:  # noqa: ARG002
+    def rollouts(self, share: Share, stops: Stops) -> Iterator[Rollout]:  # noqa: ARG002
         """Sends the weights, and yields the rollouts as they arrive."""
         began = time.perf_counter()
         order = Order(share.step, share.consumed_samples)

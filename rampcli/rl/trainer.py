@@ -25,6 +25,7 @@ from rampcli.rl.passes import PolicyPasses, batch_of
 from rampcli.rl.policy import Policy
 from rampcli.rl.rollout import Rollout
 from rampcli.rl.sources import RolloutSource, Share
+from rampcli.rl.stopping import Stops
 from rampcli.rl.update import accumulate_policy_gradient
 from rampcli.train.loop import Batch, Trainer, is_due
 from rampcli.train.step import Step, StepResult, update_weights
@@ -40,13 +41,13 @@ class Updates:
     Attributes:
         sums: `PolicySums` of all updates and ranks.
         results: loss and gradient norm of each update.
-        skipped: why the first skipped update was skipped, or None.
+        skipped: why each skipped update was skipped.
         lr: learning rate of the last update.
     """
 
     sums: Tensor
     results: list[StepResult] = field(default_factory=list)
-    skipped: str | None = None
+    skipped: list[str] = field(default_factory=list)
     lr: float = 0.0
 
 
@@ -111,6 +112,7 @@ class PolicyTrainer(Trainer):
             step_time_s=step_time_s,
             generators=self.config.rl.rollout_ranks,
             micro_batches=batch.plan.accumulate_grad_batches,
+            data_ranks=batch.plan.data_parallel_size,
         )
         return Step(
             stage=batch.stage,
@@ -118,7 +120,7 @@ class PolicyTrainer(Trainer):
             samples=batch.share.samples,
             result=_mean(updates.results),
             lr=updates.lr,
-            skipped=updates.skipped,
+            skipped="; ".join(updates.skipped) or None,
             step_time_s=step_time_s,
             data_time_s=self.source.waited_s,
             tokens=int(totals.tokens),
@@ -153,16 +155,21 @@ class PolicyTrainer(Trainer):
                 between=self._stop_if_agreed if update == 0 else lambda: None,
             )
             reason = self.observers.before_update(self.state, result)
-            updates.skipped = updates.skipped or reason
+            if reason is not None:
+                updates.skipped.append(self._describe_skip(update, reason))
             updates.lr = self._rate_after(update, plan)
             update_weights(self.optimizers, lr=updates.lr, skip=reason is not None)
             updates.results.append(result)
             updates.sums += sums
         return updates
 
+    def _describe_skip(self, update: int, reason: str) -> str:
+        updates = self.pairs.updates
+        return reason if updates == 1 else f"update {update + 1} of {updates}: {reason}"
+
     def _scored(self, share: Share) -> Iterator[tuple[Rollout, Tensor]]:
         """Yields the rollouts of a step with the advantages of their pairs, fp32 [pairs]."""
-        arriving = self.source.rollouts(share, between=self._stop_if_agreed)
+        arriving = self.source.rollouts(share, self._stops)
         if self.config.rl.scale_rewards == "batch":
             rollouts = list(arriving)
             yield from zip(rollouts, self._advantages(rollouts), strict=True)
@@ -170,6 +177,12 @@ class PolicyTrainer(Trainer):
             for rollout in arriving:
                 (advantages,) = self._advantages([rollout])
                 yield rollout, advantages
+
+    @property
+    def _stops(self) -> Stops:
+        return Stops(
+            request=self.stop, between=self._stop_if_agreed, agree=self._stop_if_any_was_asked
+        )
 
     def _advantages(self, rollouts: Sequence[Rollout]) -> list[Tensor]:
         """Returns the advantages of the pairs of each rollout, fp32 [pairs]."""
@@ -275,7 +288,7 @@ class PolicyTrainer(Trainer):
                 at_once=plan.micro_batch_size * self.pairs.generations,
                 step=self.state.step,
                 device=self.passes.device,
-                between=self._stop_if_agreed,
+                stops=self._stops,
             )
             self.observers.after_evaluation(self.state, results)
 

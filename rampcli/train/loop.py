@@ -186,10 +186,18 @@ class Trainer:
             StopAgreed: one of them must.
         """
         if self.stop.is_time_to_ask():
-            requests = torch.tensor(int(self.stop.asked), device=self.passes.device)
-            dist.all_reduce(requests, group=self.passes.ranks)
-            if requests.item():
-                raise StopAgreed
+            self._stop_if_any_was_asked()
+
+    def _stop_if_any_was_asked(self) -> None:
+        """Asks the other ranks whether one of them must stop.
+
+        Raises:
+            StopAgreed: one of them must.
+        """
+        requests = torch.tensor(int(self.stop.asked), device=self.passes.device)
+        dist.all_reduce(requests, group=self.passes.ranks)
+        if requests.item():
+            raise StopAgreed
 
     def _save_and_validate_if_due(self, plan: BatchPlan) -> None:
         if self._is_complete():  # the checkpoint and the validation at the end follow

@@ -40,7 +40,8 @@ class Step:
         samples: indices of the samples that this rank read.
         result: loss and gradient norm.
         lr: learning rate.
-        skipped: why it changed neither weights nor optimiser state, or None if it did.
+        skipped: why it changed neither weights nor optimiser state, or None if it did. If a step
+            has several updates, this names those that were skipped.
         step_time_s: seconds that it took, reading included.
         data_time_s: seconds of these spent waiting for samples.
         tokens: tokens that it trained on, or None if every sample has `data.sequence_length`.

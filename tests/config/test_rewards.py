@@ -3,7 +3,6 @@ import pytest
 from rampcli.config.rewards import (
     BUILT_IN_REWARDS,
     UserFunction,
-    check_reward_name,
     parse_reward_name,
 )
 from rampcli.errors import UsageError
@@ -47,7 +46,7 @@ def test_a_function_of_a_module_is_not_imported_to_check_its_name():
 )
 def test_other_names_are_refused_with_one_that_works(name, remedy):
     with pytest.raises(UsageError) as refused:
-        check_reward_name(name)
+        parse_reward_name(name)
     assert refused.value.keys == ("rl.reward",)
     assert remedy in refused.value.remedy
 
@@ -55,4 +54,4 @@ def test_other_names_are_refused_with_one_that_works(name, remedy):
 def test_a_folder_is_not_a_file(tmp_path):
     (tmp_path / "rewards.py").mkdir()
     with pytest.raises(UsageError):
-        check_reward_name(f"{tmp_path}/rewards.py:score")
+        parse_reward_name(f"{tmp_path}/rewards.py:score")

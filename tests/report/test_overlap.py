@@ -44,7 +44,7 @@ def test_the_expected_step_moves_the_measured_work_to_the_processes_that_do_it(l
     """Two processes that took turns become one that generates and one that trains."""
     rows = [row(rollout_ranks=0, world_size=2, step_time_s=2.0)] * 3
     (_, measured) = lines("trainer.devices=2", "rl.rollout_ranks=1", rows=rows)
-    expected = overlapped_s(0.8, 1.2, micro_batches=8)
+    expected = overlapped_s(0.8, 1.2, micro_batches=8, data_ranks=1, generators=1)
     assert measured == (
         "a step of this run has taken 2 s (median of the last 3);"
         f" {expected:.3g} s are expected with trainer.devices=2 rl.rollout_ranks=1"

@@ -1,8 +1,11 @@
 """Rollout that overlaps with training changes nothing but the time that it takes."""
 
+from dataclasses import fields
+
 import pytest
 
 from policy_runs import assert_same_bits
+from rampcli.rl.metrics import RolloutSums, StepTimes
 
 ROLLOUT = "rl.rollout_ranks={}"
 SHORT = ("trainer.max_steps=1", "trainer.val_samples=0", "rl.kl_weight=0")
@@ -28,8 +31,19 @@ def test_ranks_that_only_generate_change_no_bit_of_the_results(case, run, traine
 
 def test_rows_have_the_times_of_both_sides(trained):
     for row in trained(2, ROLLOUT.format(1)).rows:
-        longer = max(row["rollout_s"], row["training_s"])
-        shorter = min(row["rollout_s"], row["training_s"])
-        # Four micro batches.
-        assert row["predicted_s"] == pytest.approx(longer + shorter / 4, abs=2e-6)
         assert row["step_time_s"] == pytest.approx(row["training_s"] + row["data_time_s"], abs=2e-6)
+
+
+@pytest.mark.parametrize("generators", [1, 2, 4])
+def test_the_times_of_a_step_predict_the_step(generators):
+    """Four rollouts of 1 s, and four passes of 1 s: only the first rollout is waited for."""
+    zeros = dict.fromkeys((field.name for field in fields(RolloutSums)), 0.0)
+    times = StepTimes.of(
+        RolloutSums(**{**zeros, "rollout_s": 4.0}),
+        waited_s=1.0,
+        step_time_s=5.0,
+        generators=generators,
+        micro_batches=4,
+        data_ranks=1,
+    )
+    assert times.predicted_s == 5.0

@@ -90,6 +90,15 @@ def test_held_out_prompts_are_evaluated_at_the_start_at_intervals_and_at_the_end
     assert evaluations[0]["greedy"] > evaluations[0]["sampled"]
 
 
+def test_an_evaluation_adds_rewards_in_double_precision(run, tmp_path):
+    (tmp_path / "tenth.py").write_text("def score(prompt, response, example): return 0.1")
+    reward = f"rl.reward={tmp_path}/tenth.py:score"
+    done = run.pretrain(reward, "rl.kl_weight=0", "trainer.max_steps=1")
+    assert done.returncode == 0, done.stderr
+    for each in run.evaluations():
+        assert each["greedy"] == pytest.approx(0.1, rel=1e-12)
+
+
 def test_a_prompt_that_comes_twice_in_a_step_gets_other_responses(run, tmp_path):
     """Otherwise, half of what is generated would be repeated."""
     prompts = tmp_path / "prompts.jsonl"
@@ -113,3 +122,17 @@ def test_a_prompt_that_comes_twice_in_a_step_gets_other_responses(run, tmp_path)
     responses = [row["response"] for row in run.responses]
     assert len(responses) == 4
     assert responses[:2] != responses[2:]
+
+
+def test_a_skipped_update_of_several_is_named(run):
+    """The first update makes the weights so large that the second one is not finite."""
+    run.workers(
+        1,
+        TWO_UPDATES,
+        "optim.lr=1e18",
+        "trainer.on_nonfinite=skip",
+        "trainer.max_steps=1",
+        "trainer.val_samples=0",
+    )
+    (skip,) = [event for event in run.events if event["event"] == "skip"]
+    assert skip["reason"].startswith("update 2 of 2: ")
