@@ -1,5 +1,6 @@
 import json
 import os
+import time
 from contextlib import suppress
 
 import pytest
@@ -106,6 +107,16 @@ def test_a_field_of_the_wrong_type_is_named(facts, misfit):
 def test_invalid_json_gives_one_message(content):
     with pytest.raises(DamagedFileError, match="FILE is damaged"):
         parse_json(content, ANY, where="FILE")
+
+
+def test_a_field_repeated_after_many_others_is_found_in_seconds():
+    """Comparing every pair of fields would take hours for a line of 16 MB."""
+    fields = [f'"{number}": 0' for number in range(40_000)]
+    content = f"{{{','.join([*fields, fields[-1]])}}}".encode()
+    began = time.process_time()
+    with pytest.raises(DamagedFileError, match="39999 appears twice"):
+        parse_json(content, ANY, where="FILE")
+    assert time.process_time() - began < 5
 
 
 def test_a_number_that_overflows_is_not_finite():

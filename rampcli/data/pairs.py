@@ -3,7 +3,7 @@
 import hashlib
 from array import array
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -27,9 +27,16 @@ from rampcli.data.tokenizer import (
 from rampcli.errors import UsageError, naming_setting
 
 ENCODED_AT_ONCE = 1024
-"""Examples that are encoded together."""
+"""Examples that are encoded together, at most."""
+CHARACTERS_AT_ONCE = 2**20
+"""Characters that are encoded together, at most, or one example. Each takes 150 bytes or so."""
+LONGEST_TOKEN = 256
+"""Characters of the longest token. Known tokenizers have tokens of up to 128 spaces."""
 FINGERPRINTED = 8
 """Examples of a task whose tokens are part of its fingerprint."""
+
+Texts = tuple[int, str, str]
+"""Index, prompt and response of an example."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,10 +211,9 @@ def encode_pairs(
     """
     kind = np.min_scalar_type(len(pair_format.is_special) - 1)
     tokens, ends, prompts = [np.empty(0, kind)], array("q", [0]), array("q")
-    for first in range(0, len(indices), ENCODED_AT_ONCE):
+    for block in blocks_of(examples, indices, length=length):
         parts = []
-        block = indices[first : first + ENCODED_AT_ONCE]
-        for index, prompt, response in zip(
+        for (index, *_), prompt, response in zip(
             block, *_encode_block(examples, pair_format, block), strict=True
         ):
             count = len(prompt) + len(response)
@@ -224,22 +230,59 @@ def encode_pairs(
     return Pairs(np.concatenate(tokens), np.array(ends, np.int64), np.array(prompts, np.int64))
 
 
+def blocks_of(
+    examples: Examples, indices: Sequence[int], *, length: int, with_responses: bool = True
+) -> Iterator[list[Texts]]:
+    """Yields examples in blocks that are small enough to be encoded at once.
+
+    Args:
+        examples: the examples.
+        indices: which examples.
+        length: largest number of tokens of a prompt and its response.
+        with_responses: give the texts of responses, and not "".
+
+    Raises:
+        UsageError: an example has more characters than `length` tokens, and would take much memory
+            to encode; the message names it.
+    """
+    block, characters = list[Texts](), 0
+    most = max(CHARACTERS_AT_ONCE, LONGEST_TOKEN * length)
+    for index in indices:
+        example = examples[index]
+        response = (example.response or "") if with_responses else ""
+        count = len(example.prompt) + len(response)
+        if count > most:
+            raise UsageError(
+                f"{examples.place(index)}: the {'pair' if with_responses else 'prompt'} has"
+                f" {count:,} characters, and there is room for {length:,} tokens",
+                keys=("data.sequence_length",),
+                remedy=f"a text of up to {most:,} characters",
+            )
+        is_full = len(block) == ENCODED_AT_ONCE or characters + count > CHARACTERS_AT_ONCE
+        if block and is_full:
+            yield block
+            block, characters = [], 0
+        block.append((index, example.prompt, response))
+        characters += count
+    if block:
+        yield block
+
+
 def _encode_block(
-    examples: Examples, pair_format: PairFormat, indices: Sequence[int]
+    examples: Examples, pair_format: PairFormat, block: list[Texts]
 ) -> tuple[list[NDArray[Any]], list[NDArray[Any]]]:
     """Returns the tokens of prompts and of responses."""
-    found = [examples[index] for index in indices]
     try:
         return (
-            pair_format.encode_prompts([example.prompt for example in found]),
-            pair_format.encode_responses([example.response or "" for example in found]),
+            pair_format.encode_prompts([prompt for _, prompt, _ in block]),
+            pair_format.encode_responses([response for _, _, response in block]),
         )
     except UsageError as error:
-        if len(indices) > 1:
-            for index in indices:  # the first bad one raises
-                _encode_block(examples, pair_format, [index])
+        if len(block) > 1:
+            for texts in block:  # the first bad one raises
+                _encode_block(examples, pair_format, [texts])
         raise UsageError(
-            f"{examples.place(indices[0])}: {error.message}", keys=error.keys, remedy=error.remedy
+            f"{examples.place(block[0][0])}: {error.message}", keys=error.keys, remedy=error.remedy
         ) from error
 
 

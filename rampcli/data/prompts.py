@@ -7,7 +7,7 @@ from rampcli.config.rl_checks import RESPONSE_KEY, SEQUENCE_KEY, max_response_to
 from rampcli.config.schema import Config
 from rampcli.data.examples import Example, Examples, open_examples
 from rampcli.data.pair_format import PairFormat, Tokens
-from rampcli.data.pairs import ENCODED_AT_ONCE, open_format
+from rampcli.data.pairs import ENCODED_AT_ONCE, blocks_of, open_format
 from rampcli.errors import UsageError
 
 
@@ -56,11 +56,12 @@ def check_prompts(config: Config) -> None:
         UsageError: one does not, or as `open_prompts`.
     """
     prompts = open_prompts(config)
+    most = config.data.sequence_length - max_response_tokens(config)
     for examples in (prompts.training, prompts.validation):
         count = min(len(examples), ENCODED_AT_ONCE if config.data.task else len(examples))
-        for first in range(0, count, ENCODED_AT_ONCE):
-            indices = range(first, min(first + ENCODED_AT_ONCE, count))
-            read_prompts(examples, indices, prompts.format, config)
+        for block in blocks_of(examples, range(count), length=most, with_responses=False):
+            encoded = prompts.format.encode_prompts([prompt for _, prompt, _ in block])
+            _check_lengths(examples, [index for index, *_ in block], encoded, config)
 
 
 def read_prompts(
@@ -73,6 +74,14 @@ def read_prompts(
     """
     found = [examples[index] for index in indices]
     encoded = pair_format.encode_prompts([example.prompt for example in found])
+    _check_lengths(examples, indices, encoded, config)
+    return list(zip(found, encoded, strict=True))
+
+
+def _check_lengths(
+    examples: Examples, indices: Sequence[int], encoded: list[Tokens], config: Config
+) -> None:
+    """Refuses prompts that are empty or leave no room for their responses."""
     longest = max_response_tokens(config)
     most = config.data.sequence_length - longest
     for index, tokens in zip(indices, encoded, strict=True):
@@ -87,4 +96,3 @@ def read_prompts(
                 if len(tokens)
                 else "prompts that are not empty",
             )
-    return list(zip(found, encoded, strict=True))

@@ -260,10 +260,10 @@ def _draw(logits: Tensor, sampling: Sampling, uniforms: Tensor) -> tuple[Tensor,
     highest = logits.amax(dim=1, keepdim=True)
     weights = (logits - highest).div_(temperature).exp_()
     sums = weights.cumsum(dim=1, dtype=torch.float64)
-    total = sums[:, -1]
-    if others.numel():
-        total = total + (others - highest).div_(temperature).double().exp().sum(dim=1)
-    log_total = total.log()
+    log_total = sums[:, -1].log()
+    if others.numel():  # they may lie so far above the highest that their exponentials overflow
+        log_of_others = (others - highest).div_(temperature).double().logsumexp(dim=1)
+        log_total = log_total.logaddexp(log_of_others)
     if sampling.temperature == 0:
         tokens = logits.argmax(dim=1)
     else:

@@ -48,11 +48,13 @@ OWN = (os.path.dirname(os.path.dirname(__file__)) + os.sep, importlib.__file__ o
 INSTALLED = tuple(
     sysconfig.get_path(name) + os.sep for name in ("stdlib", "platstdlib", "purelib", "platlib")
 )
+LARGEST_REWARD = 10**18
+"""Largest reward, of either sign. Squares of larger ones may overflow."""
 T = TypeVar("T")
 
 
 class BadRewardError(Exception):
-    """The function cannot be used, or returned something else than a finite number."""
+    """The function cannot be used, or returned no number of an accepted size."""
 
 
 def main() -> None:
@@ -175,7 +177,7 @@ def number(value: Any) -> float:
     """Returns a number of Python, NumPy or torch as a float.
 
     Raises:
-        BadRewardError: the value is not a number, or not finite.
+        BadRewardError: the value is not a number, not finite, or too large.
     """
     kind = type(value)
     if not hasattr(kind, "__float__") and not hasattr(kind, "__index__"):
@@ -183,6 +185,8 @@ def number(value: Any) -> float:
     reward = float(value)
     if not math.isfinite(reward):
         raise BadRewardError(f"returned {reward}, not a finite number")
+    if abs(reward) > LARGEST_REWARD:
+        raise BadRewardError(f"returned {reward}, not a number from -1e18 to 1e18")
     return reward
 
 

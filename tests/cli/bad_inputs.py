@@ -1679,6 +1679,13 @@ PAIRS = (
         words=("data.sequence_length=16",),
     ),
     pairs(
+        "a pair of very many characters",
+        f'{{"prompt": "1", "response": "{2**20 * "2"}"}}',
+        "the pair has 1,048,577 characters, and there is room for 16 tokens",
+        "try:    a text of up to 1,048,576 characters",
+        words=("data.sequence_length=16",),
+    ),
+    pairs(
         "a response that holds the token that ends it",
         '{"prompt": "a", "response": "b\\nc"}',
         "which ends responses",

@@ -10,7 +10,7 @@ from rampcli.config.memory import MemoryEstimate
 from rampcli.config.model_size import count_parameters
 from rampcli.config.out_of_memory import rollout_out_of_memory
 from rampcli.config.resolve import resolve
-from rampcli.config.rollout_memory import cache_bytes, with_rollout
+from rampcli.config.rollout_memory import cache_bytes, generating_bytes, with_rollout
 
 TRAINING = MemoryEstimate(weights=100, gradients=100, optimizer=200, activations=50, moment="step")
 
@@ -45,6 +45,24 @@ def test_the_cache_of_a_rollout_counts_the_pairs_that_are_generated_at_once(micr
         found.activations == cache_bytes(config, prompts) == 4 * 2 * 4 * 2 * 32 * prompts * 16 * 18
     )
     assert (found.moment, found.gradients) == ("rollout", 0)
+
+
+@pytest.mark.parametrize(
+    ("words", "per_logit"),
+    [
+        ([], 4 + 20),
+        (["rl.top_k=3"], 4 + 32),
+        (["rl.top_p=0.9"], 4 + 40),
+        (["rl.top_k=3", "rl.top_p=0.9"], 4 + 32),
+    ],
+)
+def test_a_rollout_counts_logits_and_drawing_from_them(words, per_logit):
+    config, batch = planned("rl.micro_batch_size=64", *words)
+    drawing = per_logit * 4 * 16 * config.model.vocab_size
+    found = with_rollout(replace(TRAINING, weights=0), config, batch)
+    assert (found.moment, found.logits) == ("rollout", drawing)
+    parameters = count_parameters(config.model, sequence_length=config.data.sequence_length)
+    assert generating_bytes(config, 4) == 4 * parameters + cache_bytes(config, 4) + drawing
 
 
 @pytest.mark.parametrize(

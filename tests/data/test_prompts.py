@@ -1,6 +1,7 @@
 """Prompts are checked before a run starts; they need no responses."""
 
 import json
+from pathlib import Path
 
 import pytest
 
@@ -47,6 +48,14 @@ def test_a_prompt_without_room_for_its_response_is_refused_with_its_line(config,
     assert refused.value.remedy.startswith(
         "data.sequence_length=17 or more" if length else "prompts that are not empty"
     )
+
+
+def test_a_prompt_of_very_many_characters_is_refused_and_an_unused_response_is_not(config):
+    settings = config("1", words=["data.split=[1,0,0]"])
+    Path(settings.data.path).write_text(json.dumps({"prompt": "1", "response": 2**20 * "2"}))
+    check_prompts(settings)
+    with pytest.raises(UsageError, match="line 2: the prompt has 1,048,577 characters"):
+        check_prompts(config("1", "1" + 2**20 * "2", words=["data.split=[1,0,0]"]))
 
 
 def test_a_side_of_the_split_without_prompts_is_refused_if_it_is_needed(config):

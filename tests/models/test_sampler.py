@@ -300,6 +300,15 @@ def test_the_smallest_and_the_largest_random_number_draw_from_the_nucleus():
         assert tokens.tolist() == expected
 
 
+@pytest.mark.parametrize("above", [0.5, 100, 10_000])
+def test_log_probabilities_count_tokens_that_are_never_drawn_however_likely_they_are(above):
+    logits = torch.tensor([[0.0, 1, 2, 2 + above]])
+    sampling = replace(SAMPLING, temperature=0.1, vocab_size=3)
+    tokens, log_probs = sampler._draw(logits, sampling, torch.tensor([0.9], dtype=torch.float64))
+    expected = (logits.double() / 0.1).log_softmax(dim=1)[0, tokens]
+    torch.testing.assert_close(log_probs.double(), expected, atol=1e-5, rtol=1e-5)
+
+
 def test_streams_differ_by_seed_step_prompt_and_generation():
     numbers = np.arange(6)
     streams = [

@@ -76,6 +76,8 @@ def evaluate(scorer: Scorer, *responses: str):
         ("float('nan')", "returned nan, not a finite number"),
         ("-1e400", "returned -inf, not a finite number"),
         ("10**400", "OverflowError"),
+        ("1.1e18", "returned 1.1e+18, not a number from -1e18 to 1e18"),
+        ("-1e300", "returned -1e+300, not a number from -1e18 to 1e18"),
         ("'1'", "returned a str, not a number"),
         ("None", "returned a NoneType, not a number"),
         ("[0] * 10**7", "returned a list, not a number"),
