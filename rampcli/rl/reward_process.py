@@ -81,8 +81,8 @@ class RewardProcess:
             deadline_s: how long one answer may take.
 
         Returns:
-            The answers in order, and why the next one is missing. The reason is None if none is
-            missing, or if the one that was late came after all.
+            The answers in order, and why the next one is missing. The reason is None if all
+            answers came, even if the last one was late.
         """
         unsent, answers = memoryview(requests), list[Score]()
         self._shown = 0
