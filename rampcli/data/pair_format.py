@@ -67,7 +67,8 @@ class PairFormat:
         return self.encode_text(texts) if self._chat is None else self._chat.encode(texts)
 
     def encode_responses(self, texts: list[str]) -> list[Tokens]:
-        """Returns the tokens of responses. The last one is `end`, and no other one is.
+        """Returns the tokens of responses. Each ends with the token `end`, which
+        occurs nowhere else.
 
         Raises:
             UsageError: the tokenizer cannot encode a text, or a text holds the token `end`.

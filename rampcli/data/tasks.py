@@ -1,4 +1,7 @@
-"""Built-in tasks with answers that can be verified: prompts without end, a function of an index."""
+"""Built-in tasks with answers that can be verified.
+
+Each index gives one prompt, so they never run out.
+"""
 
 import hashlib
 from collections.abc import Callable

@@ -41,10 +41,11 @@ class Sampling:
         temperature: divides the logits. 0 always takes the likeliest token.
         top_k: draw from the `top_k` likeliest tokens, at least 1. None draws from all.
         top_p: draw from the nucleus, the fewest likeliest tokens whose probabilities add up to
-            this, above 0 and up to 1 (Holtzman et al., arXiv 1904.09751). `top_k` goes first, and
-            what it keeps adds up to 1. None draws from all.
+            this, above 0 and up to 1 (Holtzman et al., arXiv 1904.09751). `top_k` is applied first,
+            and the probabilities it keeps are renormalised. None draws from all.
         max_tokens: length of the longest response, in tokens, the stop token included.
-        stop: token that ends a response, which it is part of. None: nothing ends it early.
+        stop: token that ends a response and is its last token. None: responses end only at
+            `max_tokens`.
         vocab_size: draw only tokens below this number. None draws from all.
     """
 
@@ -211,7 +212,7 @@ def _continue(
 
 
 def _rows_to_keep(has_ended: Tensor) -> Tensor | None:
-    """Returns the rows of running responses, int64; None to keep those that have ended, too."""
+    """Returns the rows of running responses, or None if too few have ended to be worth dropping."""
     running = (~has_ended).nonzero()[:, 0]
     return running if len(running) <= WORTH_DROPPING * len(has_ended) else None
 

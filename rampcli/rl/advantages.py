@@ -21,8 +21,8 @@ def group_advantages(rewards: Tensor, *, scale: Scale, batch_std: float | None =
     Args:
         rewards: float64 [groups, generations], finite or NaN. A group holds the responses to one
             prompt.
-        scale: "group" divides by the standard deviation within the group, "batch" by the one of all
-            rewards. With a single reward to compute it from, the advantage is 0.
+        scale: "group" divides by the standard deviation within the group, "batch" by the
+            deviation of all rewards. If only one reward is known, the advantage is 0.
         batch_std: for "batch": the result of the function `batch_std` for the rewards of all ranks.
 
     Raises:
@@ -30,7 +30,7 @@ def group_advantages(rewards: Tensor, *, scale: Scale, batch_std: float | None =
     """
     if (scale == "batch") != (batch_std is not None):
         raise ValueError(f"{scale=} and {batch_std=} do not fit together")
-    # Distances from the lowest reward: those of equal rewards are 0 without rounding.
+    # Subtract the lowest reward first, so that equal rewards give exactly 0.
     lowest = rewards.nan_to_num(nan=math.inf).amin(dim=1, keepdim=True)
     distances = rewards - lowest
     advantages = distances - distances.nanmean(dim=1, keepdim=True)

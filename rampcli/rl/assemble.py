@@ -57,7 +57,7 @@ def train_and_leave(
 
 
 def train_or_generate(run: RunDirectory, stop: StopRequest, *, started: float) -> int:
-    """Does what the role of this rank is, and returns the exit code.
+    """Trains or generates, depending on this rank's role, and returns the exit code.
 
     Raises:
         RampcliError: a user can correct the cause.
@@ -80,7 +80,8 @@ def check_trusted(config: Config) -> None:
     """Checks that this process may run the reward function of a user, which run directories name.
 
     Raises:
-        UsageError: nobody has said so. The command does, but not a run directory from a stranger.
+        UsageError: RAMPCLI_REWARD does not name the function. `rampcli rl` sets it; a run
+            directory cannot.
     """
     reward = config.rl.reward
     if isinstance(parse_reward_name(reward), UserFunction) and reward != os.environ.get(
@@ -172,7 +173,7 @@ def _build_reference(
 ) -> Decoder | None:
     """Returns a model with the starting weights, or None if the loss does not need it.
 
-    The run that these come from may have trained on since.
+    Loads the checkpoint this run started from; the run in `model.init_from` may have newer ones.
     """
     if config.rl.kl_weight == 0:
         return None

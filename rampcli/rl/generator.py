@@ -24,7 +24,7 @@ from rampcli.rl.scorer import Scorer
 
 Indices = NDArray[np.int64]
 LONGEST_TEXT = 40_000
-"""Characters of a text in a row, whose JSON has up to 12 bytes for each: see `MAX_ROW_BYTES`."""
+"""Longest text in a row of responses.jsonl, in characters. JSON needs up to 12 bytes for each."""
 SCORED_AT_ONCE = 64
 """Responses that are sent to the scorer together."""
 MOST_SHOWN = 200
@@ -62,7 +62,7 @@ class Generator:
     def training_questions(self, samples: Indices) -> list[Question]:
         """Returns the prompts of some samples of the run.
 
-        A prompt that comes again has another number, and so other responses.
+        A repeated prompt gets a new number, so its responses differ.
         """
         indices = self.order.windows_of(samples).tolist()
         return self.questions(self.data.training, indices, numbers=samples.tolist())

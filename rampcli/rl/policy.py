@@ -26,7 +26,7 @@ class Policy:
         device: the device of this rank.
 
     Attributes:
-        model: what generates.
+        model: the model that generates responses.
         dtype: type of its weights.
     """
 

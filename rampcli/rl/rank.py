@@ -1,4 +1,4 @@
-"""One rank of reinforcement learning: `python -m rampcli.rl.rank RUN_DIR`, as `rampcli.worker`."""
+"""Runs one rank of reinforcement learning. Takes the arguments of `python -m rampcli.worker`."""
 
 from collections.abc import Callable
 from typing import NoReturn

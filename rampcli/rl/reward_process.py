@@ -88,8 +88,8 @@ class RewardProcess:
             between: called several times a second.
 
         Returns:
-            The answers in order, and why the next one is missing. The reason is None if none is
-            missing, or if the one that was late came after all.
+            The answers in order, and why the next one is missing. The reason is None if all
+            answers came, even if the last one was late.
         """
         unsent, answers = memoryview(requests), list[Score]()
         self._shown = 0

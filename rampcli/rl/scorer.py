@@ -22,8 +22,10 @@ IMPORT_DEADLINE_S = 60.0
 EXIT_S = 2.0
 """Time that the user's process gets to exit in an orderly way."""
 MOST_LOST = 8
-"""After this many pairs in a row whose score ended the user's process or took too long, the rest of
-a batch is not tried. Otherwise, a function that always hangs would take hours."""
+"""Give up on the rest of a batch once this many pairs in a row crashed the process or timed out.
+
+Otherwise, a function that always hangs would take hours.
+"""
 UNSENDABLE = "the example cannot be written as JSON"
 
 

@@ -1,4 +1,4 @@
-"""What a rank does that only generates: it answers the prompts of each step with its weights."""
+"""Runs a rank that only generates: it receives weights and generates the responses of each step."""
 
 import torch
 

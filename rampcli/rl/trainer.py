@@ -57,7 +57,7 @@ class PolicyTrainer(Trainer):
 
     Attributes:
         generator: generates and scores.
-        policy: what generates.
+        policy: the model that generates responses.
         source: yields the rollouts of each step.
         pairs: how prompts become pairs.
         has_warned: rank 0 has warned of responses without a reward.
