@@ -103,6 +103,8 @@ EVENT_ROWS: dict[str, dict[str, Any]] = {
         "step": COUNT,
         "consumed_samples": COUNT,
         **dict.fromkeys(EVALUATED, NUMBER_OR_NULL),
+        "unscored?": COUNT,
+        "reason?": TEXT_OR_NULL,
     },
     "stop": {"step": COUNT, "status": str, "save_s": float},
     **{kind: {"reason": str} for kind in ("fault", "slow_data", "spare_ranks")},

@@ -10,6 +10,7 @@ from once import make_once
 from rampcli.cli.composing import compose_rl
 from rampcli.launch.run import describe
 from rampcli.launch.workers import RL_WORKER
+from rampcli.report.tables import evaluations
 from rampcli.run_directory import read_rows
 from ranks import run_program, run_ranks
 from runs import Run
@@ -114,11 +115,10 @@ class PolicyRun(Run):
         return [row[name] for row in self.rows]
 
     def evaluations(self) -> list[dict]:
-        """Returns the results of the evaluations, without the times."""
+        """Returns the results of the last evaluation of each step, without the times."""
         return [
             {name: value for name, value in event.items() if name != "time"}
-            for event in self.events
-            if event["event"] == "evaluation"
+            for event in evaluations(self.directory)
         ]
 
 

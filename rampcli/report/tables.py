@@ -101,8 +101,8 @@ def _rewards(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def evaluations(run: RunDirectory) -> list[dict[str, Any]]:
-    """Returns the evaluations on held-out prompts, in the order they were made."""
-    return [row for row in read_rows(run.events) if row["event"] == "evaluation"]
+    """Returns the last evaluation on held-out prompts of each step, in order."""
+    return _last_of_each_step(run, "evaluation")
 
 
 def evaluation_line(rows: Sequence[Mapping[str, Any]]) -> str:
@@ -112,12 +112,20 @@ def evaluation_line(rows: Sequence[Mapping[str, Any]]) -> str:
         rewards = " -> ".join(figure(row[kind]) for row in rows)
         solved = " -> ".join(share(row[f"{kind}_solved"]) for row in rows)
         parts.append(f"{kind} reward {rewards}, solved {solved}")
+    if unscored := rows[-1].get("unscored"):
+        parts.append(f"{unscored} of their responses have no reward: {rows[-1].get('reason')}")
     return f"held-out prompts: {'; '.join(parts)}"
 
 
 def validations(run: RunDirectory) -> list[float]:
-    """Returns the validation losses in nats per token, in the order they were measured."""
-    return [loss_of(row) for row in read_rows(run.events) if row["event"] == "validation"]
+    """Returns the last validation loss of each step in nats per token, in order."""
+    return [loss_of(row) for row in _last_of_each_step(run, "validation")]
+
+
+def _last_of_each_step(run: RunDirectory, kind: str) -> list[dict[str, Any]]:
+    """Returns events. A run that starts again before its first checkpoint repeats some of them."""
+    rows = {row["step"]: row for row in read_rows(run.events) if row["event"] == kind}
+    return list(rows.values())
 
 
 def build_table(*columns: str, left: Collection[str] = ("",)) -> Table:

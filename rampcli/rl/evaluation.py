@@ -23,8 +23,11 @@ def evaluate(
     step: int,
     device: torch.device,
     stops: Stops,
-) -> dict[str, float | None]:
+) -> dict[str, float | str | None]:
     """Returns the mean reward of held-out prompts, and the share of them that is solved.
+
+    Responses without a reward are left out, and counted as `unscored`. `reason` says why this rank
+    could not score its last one.
 
     Each prompt is answered with the likeliest tokens (`greedy`), and once as in training
     (`sampled`). The ranks divide the prompts among them. Every rank calls this.
@@ -69,7 +72,13 @@ def evaluate(
         stops.between()
     stops.agree()
     dist.all_reduce(totals)
-    results: dict[str, float | None] = {"prompts": prompts}
+    unscored = len(kinds) * prompts - int(totals[:, 0].sum())
+    reason = generator.last_bad_reward if unscored else None
+    results: dict[str, float | str | None] = {
+        "prompts": prompts,
+        "unscored": unscored,
+        "reason": reason,
+    }
     for kind, (scored, reward, solved) in zip(kinds, totals.tolist(), strict=True):
         results[kind] = reward / scored if scored else None
         results[f"{kind}_solved"] = solved / scored if scored else None

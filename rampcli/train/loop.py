@@ -222,10 +222,15 @@ class Trainer:
             self.observers.after_validation(self.state, loss=loss, samples=samples)
 
     def _validate_if_owed(self, plan: BatchPlan) -> None:
-        """Validates if the run starts, or if the validation after this step was interrupted."""
+        """Validates if the run starts, or if the validation after this step was interrupted.
+
+        A run that starts again has no checkpoint yet, so its settings may be others than before.
+        """
         step = self.state.step
-        is_owed = step == 0 or is_due(step, self.config.trainer.val_every_steps)
-        if is_owed and not self._is_complete() and not self._has_validated(step):
+        is_owed = step == 0 or (
+            is_due(step, self.config.trainer.val_every_steps) and not self._has_validated(step)
+        )
+        if is_owed and not self._is_complete():
             self._validate(plan)
 
     def _has_validated(self, step: int) -> bool:

@@ -29,12 +29,13 @@ def run(tmp_path) -> RunDirectory:
         for stage, size, world, loss in [(0, 4, 1, 3.0), (0, 4, 2, 2.5), (1, 8, 2, 2.0)]
     ]
     run.metrics.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    for event, facts in (
-        ("validation", {"loss": 3.5}),
-        ("stage", {}),
-        ("validation", {"loss": 2.1}),
+    for event, step, facts in (
+        ("validation", 0, {"loss": 3.6}),  # of a first attempt, which saved nothing
+        ("validation", 0, {"loss": 3.5}),
+        ("stage", 0, {}),
+        ("validation", 1, {"loss": 2.1}),
     ):
-        run.append_event(event, step=1, consumed_samples=4, **facts)
+        run.append_event(event, step=step, consumed_samples=4 * step, **facts)
     return run
 
 

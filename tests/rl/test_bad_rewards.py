@@ -57,12 +57,18 @@ def test_responses_without_a_reward_are_counted_and_left_out_of_the_mean(run, re
     assert "responses of step 1 have no reward and are left out: " in warning
 
 
-def test_a_step_without_any_reward_ends_the_run_with_a_reason(run, rewards):
-    ended = run.pretrain(*WORDS, f"rl.reward={rewards}:never")
+def test_a_step_without_any_reward_ends_the_run_and_the_next_one_evaluates_again(run, rewards):
+    words = (*WORDS, "trainer.val_samples=4", "trainer.max_steps=1")
+    ended = run.pretrain(*words, f"rl.reward={rewards}:never")
     assert ended.returncode == 1
     assert f"rl.reward={rewards}:never has scored no response of step 1: " in ended.stderr
     assert "ValueError: cannot read " in ended.stderr
+    assert "8 of their responses have no reward: ValueError: cannot read " in ended.stdout
     assert run.rows == []
+    assert [results["unscored"] for results in run.evaluations()] == [8]
+    done = run.pretrain(*words)
+    assert [results["unscored"] for results in run.evaluations()] == [0, 0]
+    assert "no reward" not in done.stdout
 
 
 @pytest.mark.parametrize(

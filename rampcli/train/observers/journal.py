@@ -107,7 +107,9 @@ class Journal(Observer):
         """Writes the event `validation`."""
         record_event(self.run, "validation", state, loss=finite(loss), samples=samples)
 
-    def after_evaluation(self, state: TrainingState, results: Mapping[str, float | None]) -> None:
+    def after_evaluation(
+        self, state: TrainingState, results: Mapping[str, float | str | None]
+    ) -> None:
         """Writes the event `evaluation`."""
         record_event(self.run, "evaluation", state, **results)
 

@@ -37,7 +37,9 @@ class Observer:
     def after_validation(self, state: TrainingState, *, loss: float, samples: int) -> None:
         """Called after each validation, with its mean loss in nats per token."""
 
-    def after_evaluation(self, state: TrainingState, results: Mapping[str, float | None]) -> None:
+    def after_evaluation(
+        self, state: TrainingState, results: Mapping[str, float | str | None]
+    ) -> None:
         """Called after each evaluation of reinforcement learning, with its results by name."""
 
     def after_checkpoint(self, saved: SavedCheckpoint) -> None:
@@ -89,7 +91,9 @@ class Observers(Observer):
         for observer in self.observers:
             observer.after_validation(state, loss=loss, samples=samples)
 
-    def after_evaluation(self, state: TrainingState, results: Mapping[str, float | None]) -> None:
+    def after_evaluation(
+        self, state: TrainingState, results: Mapping[str, float | str | None]
+    ) -> None:
         """Calls every observer."""
         for observer in self.observers:
             observer.after_evaluation(state, results)
