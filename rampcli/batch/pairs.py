@@ -55,10 +55,9 @@ class PairSettings:
         changes = [f"{PAIRS_KEY}={' or '.join(map(str, nearest))}"]
         if not self.splits_groups and group % micro == 0:
             changes.append(f"{SPLIT_KEY}=true")
-        part = " nor an equal part of one" if self.splits_groups else ""
+        relation = "neither a multiple nor a divisor" if self.splits_groups else "not a multiple"
         raise UsageError(
-            f"{PAIRS_KEY}={micro} is {'neither' if part else 'not'} whole groups of"
-            f" {GENERATIONS_KEY}={group}{part}",
+            f"{PAIRS_KEY}={micro} is {relation} of {GENERATIONS_KEY}={group}",
             keys=(PAIRS_KEY, GENERATIONS_KEY, SPLIT_KEY),
             remedy=", or ".join(changes),
         )

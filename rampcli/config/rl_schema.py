@@ -37,7 +37,7 @@ class RLConfig:
     updates_per_rollout: int = setting(
         1,
         "Optimiser updates per step. Each takes its share of the prompts. Later updates train on"
-        " responses of weights that have changed since.",
+        " responses that older weights generated.",
         unit="updates",
         at_least=1,
     )
@@ -64,7 +64,8 @@ class RLConfig:
     )
     top_p: float | None = setting(
         None,
-        "Sample from the fewest likeliest tokens with this probability in all. `null`: from all.",
+        "Sample from the smallest set of likeliest tokens whose probabilities add up to this."
+        " `null`: from all.",
         above=0,
         at_most=1,
     )
@@ -84,8 +85,9 @@ class RLConfig:
     )
     on_bad_reward: OnBadReward = setting(
         "leave_out",
-        "Response to a reward that raises an error, exceeds its deadline or is not a finite number."
-        " `leave_out`: leave the response out of its group and count it. `stop`: end the run.",
+        "Response to a reward that raises an error, exceeds its deadline, or is not a number from"
+        " -1e18 to 1e18. `leave_out`: leave the response out of its group and count it. `stop`:"
+        " end the run.",
     )
     ratio: Ratio = setting(
         "token",

@@ -88,7 +88,8 @@ def check_trusted(config: Config) -> None:
         TRUSTED_REWARD
     ):
         raise UsageError(
-            f"the run directory names {KEY}={reward}, which is code to run",
+            f"config.yaml of the run directory has {KEY}={reward}, and this process may not run"
+            " that code",
             keys=(KEY,),
             remedy=f"{TRUSTED_REWARD}={reward} in the environment, if you trust it",
         )

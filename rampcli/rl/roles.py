@@ -38,7 +38,10 @@ class Roles:
 
 
 def take_role(generators: int) -> Roles:
-    """Returns the roles. If some ranks only generate, this process then sees the others alone.
+    """Returns the roles of the ranks.
+
+    If some ranks only generate, this sets WORLD_SIZE and LOCAL_WORLD_SIZE to the number of those
+    that train.
 
     Args:
         generators: number of ranks that only generate. If there are any, all ranks are on one host.

@@ -70,7 +70,7 @@ class TakingTurns:
 
     Args:
         generator: generates and scores.
-        policy: what generates.
+        policy: the model that generates responses.
         meshes: the ranks.
         seed: seed of the run.
         device: the device of this rank.

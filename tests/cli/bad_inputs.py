@@ -1955,19 +1955,19 @@ REINFORCEMENT = (
         "a micro batch that is not whole groups",
         rl("num_generations=4", "micro_batch_size=6"),
         (
-            "rl.micro_batch_size=6 is not whole groups of rl.generations_per_prompt=4",
+            "rl.micro_batch_size=6 is not a multiple of rl.generations_per_prompt=4",
             "rl.micro_batch_size=4 or 8",
         ),
     ),
     BadInput(
         "a micro batch that is a part of a group",
         rl("num_generations=4", "micro_batch_size=2"),
-        ("is not whole groups", "rl.micro_batch_size=4, or rl.split_groups=true"),
+        ("is not a multiple of", "rl.micro_batch_size=4, or rl.split_groups=true"),
     ),
     BadInput(
         "a micro batch that is an unequal part of a group",
         rl("num_generations=4", "micro_batch_size=3", "rl.split_groups=true"),
-        ("is neither whole groups of", "rl.micro_batch_size=2 or 4"),
+        ("is neither a multiple nor a divisor of", "rl.micro_batch_size=2 or 4"),
     ),
     BadInput(
         "a single response to each prompt",
