@@ -94,11 +94,11 @@ LONG = [
     "trainer.num_nodes=2",
     "model.rampup_batch_size=null",
     "model.global_batch_size=null",
-    "model.step_batch_size_schedule='samples: 0:2 2:120'",
+    "model.step_batch_size_schedule='samples: 0:2 2:180'",
     "rampup.at_boundary=continue",
     "data.micro_batch_size=1",
-    "trainer.max_samples=122",
-    "trainer.val_samples=140",
+    "trainer.max_samples=182",
+    "trainer.val_samples=200",
     "trainer.val_every_steps=1",
 ]
 BEGUN_S = 0.05
