@@ -113,7 +113,9 @@ def evaluation_line(rows: Sequence[Mapping[str, Any]]) -> str:
         solved = " -> ".join(share(row[f"{kind}_solved"]) for row in rows)
         parts.append(f"{kind} reward {rewards}, solved {solved}")
     if unscored := rows[-1].get("unscored"):
-        parts.append(f"{unscored} of their responses have no reward: {rows[-1].get('reason')}")
+        reason = rows[-1].get("reason")  # unknown if another rank could not score them
+        because = "" if reason is None else f": {reason}"
+        parts.append(f"{unscored} of their responses have no reward{because}")
     return f"held-out prompts: {'; '.join(parts)}"
 
 

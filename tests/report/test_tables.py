@@ -3,7 +3,13 @@ import json
 import pytest
 from rich.console import Console
 
-from rampcli.report.tables import build_table, run_table, stages_trained, validations
+from rampcli.report.tables import (
+    build_table,
+    evaluation_line,
+    run_table,
+    stages_trained,
+    validations,
+)
 from rampcli.run_directory import RunDirectory
 from run_files import metrics_row
 
@@ -60,6 +66,20 @@ def test_the_table_of_a_run_adds_up_its_steps(run):
         ["0", "4", "1,", "2", "8", "2", "2.500", "400"],
         ["1", "8", "2", "8", "1", "2.000", "800"],
     ]
+
+
+@pytest.mark.parametrize(
+    ("facts", "ending"),
+    [
+        ({}, "sampled reward 0.250, solved -"),
+        ({"unscored": 0, "reason": None}, "sampled reward 0.250, solved -"),
+        ({"unscored": 3, "reason": "no ones"}, "; 3 of their responses have no reward: no ones"),
+        ({"unscored": 3, "reason": None}, "; 3 of their responses have no reward"),
+    ],
+)
+def test_an_evaluation_says_how_many_responses_have_no_reward(facts, ending):
+    row = {"greedy": 0.5, "greedy_solved": 0.5, "sampled": 0.25, "sampled_solved": None}
+    assert evaluation_line([row | facts]).endswith(ending)
 
 
 def test_tokens_per_second_are_averaged_over_the_time_of_the_steps(run):
