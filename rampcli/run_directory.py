@@ -1,30 +1,31 @@
 """The run directory: paths of its files, and reading and writing of its JSON files.
 
 Every file is JSON or text. state.json is replaced as a whole, so a reader sees the old or the new
-state. Rows of metrics.jsonl and events.jsonl are appended; an incomplete last line is ignored.
+state. `rampcli.run_rows` reads the rows of metrics.jsonl, events.jsonl and responses.jsonl.
 """
 
 import json
-import math
 import os
 import re
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import takewhile
 from pathlib import Path
 from typing import Any, ClassVar
 
-from rampcli.checksums import PIECE_BYTES
 from rampcli.errors import DamagedFileError, UsageError
-from rampcli.own_folder import OwnFolder, link_refused, open_to_read
-from rampcli.records import COUNT, POSITIVE, RATE, check_shape, parse_json, read_json
+from rampcli.own_folder import OwnFolder, link_refused
+from rampcli.records import COUNT, read_json
+from rampcli.run_rows import TEXT_OR_NULL, Tail, end_of_rows, end_of_step, read_rows
 
 STAGE_BOUNDARY, COMPLETE, PREEMPTED = "stage_boundary", "complete", "preempted"
 """Values of `status` in state.json if workers have ended in an orderly way."""
 STAGE_IS_OVER = (STAGE_BOUNDARY, COMPLETE)
+RUNS = "runs"
+"""Folder of run directories, below the working directory."""
 MAX_OLD_FILES = 10_000
 OWN_NAMES = (
     "config.yaml",
@@ -40,14 +41,12 @@ OWN_NAMES = (
     "tune.json",
     "tune",
 )
-MAX_ROW_BYTES = 2**20
 MAX_STATE_BYTES = 2**20
 _APPEND_LOCK = threading.Lock()
 _STEP_FOLDER = re.compile(r"step_(\d{8,18})", re.ASCII)
 
 # Shapes, in the notation of `rampcli.records`, of the fields that readers rely on. Files may hold
 # more.
-TEXT_OR_NULL, NUMBER_OR_NULL = (str, None), (float, None)
 NEXT = {"stage": COUNT, "global_batch_size": COUNT, "num_nodes": COUNT, "command": TEXT_OR_NULL}
 FAILURE = {
     "message": str,
@@ -72,45 +71,6 @@ BEFORE_THE_START: dict[str, Any] = {
     "stage": 0,
     "next": None,
 }
-EVALUATED = ("greedy", "greedy_solved", "sampled", "sampled_solved")
-"""Results of an evaluation: the mean reward of held-out prompts, and the share that is solved."""
-METRICS_ROW = {
-    "step": COUNT,
-    "stage": COUNT,
-    "consumed_samples": COUNT,
-    "global_batch_size": COUNT,
-    "accumulate_grad_batches": POSITIVE,
-    "world_size": POSITIVE,
-    "loss": NUMBER_OR_NULL,
-    "step_time_s": RATE,
-    "samples_per_s": RATE,
-    "tokens_per_s": RATE,
-    "pairs?": POSITIVE,
-    "reward?": NUMBER_OR_NULL,
-    "solved?": NUMBER_OR_NULL,
-    "rollout_ranks?": COUNT,
-    "rollout_s?": RATE,
-    "training_s?": RATE,
-    "predicted_s?": RATE,
-}
-RESPONSES_ROW = {"step": COUNT}
-EVENT_ROW = {"event": str, "time": float}
-EVENT_ROWS: dict[str, dict[str, Any]] = {
-    "start": {"step": COUNT, "device?": str, "device_name?": TEXT_OR_NULL},
-    "boundary": {"lost_s": float},
-    "validation": {"step": COUNT, "consumed_samples": COUNT, "loss": NUMBER_OR_NULL},
-    "evaluation": {
-        "step": COUNT,
-        "consumed_samples": COUNT,
-        **dict.fromkeys(EVALUATED, NUMBER_OR_NULL),
-        "unscored?": COUNT,
-        "reason?": TEXT_OR_NULL,
-    },
-    "stop": {"step": COUNT, "status": str, "save_s": float},
-    **{kind: {"reason": str} for kind in ("fault", "slow_data", "spare_ranks")},
-}
-SHAPES: dict[str, dict[str, Any]] = {"metrics": METRICS_ROW, "responses": RESPONSES_ROW}
-"""Shapes of rows by the beginning of their file's name. Other files have events."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,15 +191,24 @@ class RunDirectory(OwnFolder):
             if file.seek(0, os.SEEK_END) > 0:
                 file.seek(-1, os.SEEK_END)
                 if file.read(1) != b"\n":
-                    file.truncate(_end_of_rows(path))
+                    file.truncate(end_of_rows(path))
             file.write(json.dumps(row).encode() + b"\n")
 
     def drop_rows_after(self, step: int) -> None:
-        """Drops the metrics and responses after `step`, because those steps will be taken again."""
-        paths = [self.metrics, *([self.responses] if os.path.lexists(self.responses) else [])]
-        for path in paths:
-            rows = [row for row in read_rows(path) if row["step"] <= step]
-            self.replace(path, "".join(json.dumps(row) + "\n" for row in rows))
+        """Drops the metrics and responses after `step`, because those steps will be taken again.
+
+        The event `lost` tells how much work that is.
+        """
+        for path in (self.metrics, self.responses):
+            if not os.path.lexists(path):
+                continue
+            end = end_of_step(path, step)
+            lost = lost_work(Tail(path, end).rows()) if path == self.metrics else None
+            with self.open_to_append(path) as file:
+                file.truncate(end)
+                os.fsync(file.fileno())
+            if lost is not None:
+                self.append_event("lost", step=step, **lost)
 
     def set_metrics_aside(self) -> Path | None:
         """Renames metrics.jsonl, so that a run that starts from step 0 again keeps its old rows.
@@ -251,7 +220,10 @@ class RunDirectory(OwnFolder):
             return None
         if os.path.lexists(self.responses):
             self.set_aside(self.responses)
-        return self.set_aside(self.metrics)
+        aside = self.set_aside(self.metrics)
+        if (lost := lost_work(read_rows(aside))) is not None:
+            self.append_event("lost", step=0, **lost)
+        return aside
 
     def set_aside(self, path: Path) -> Path:
         """Renames a file to a free name with a number, such as metrics.1.jsonl, and returns it."""
@@ -283,78 +255,40 @@ def existing_run(path: Path) -> RunDirectory:
     return run
 
 
+def find_run(word: str) -> RunDirectory:
+    """Returns the run that a word names: the path of its directory, or a name below runs/.
+
+    Raises:
+        UsageError: there is no run directory.
+    """
+    path, below = Path(word), Path(RUNS, word)
+    is_name = word not in ("", ".", "..") and "/" not in word
+    if is_name and not RunDirectory(path).config.is_file() and below.is_dir():
+        path = below
+    return existing_run(path)
+
+
+def lost_work(rows: Iterable[dict[str, Any]]) -> dict[str, Any] | None:
+    """Returns how much work is lost if the steps of some metrics rows are repeated.
+
+    None if there are no rows. The time of the last step is unknown in runs of earlier versions.
+    """
+    steps, lost_s, consumed_samples, row = 0, 0.0, 0, dict[str, Any]()
+    for row in rows:
+        if steps == 0:
+            consumed_samples = row["consumed_samples"] - row["global_batch_size"]
+        steps += 1
+        lost_s += row["step_time_s"]
+    if steps == 0:
+        return None
+    return {
+        "consumed_samples": max(0, consumed_samples),
+        "steps": steps,
+        "lost_s": round(lost_s, 3),
+        "last_step_at": row.get("time"),
+    }
+
+
 def step_of(folder: Path) -> int:
     """Returns the step in the name of a checkpoint folder."""
     return int(folder.name.removeprefix("step_"))
-
-
-def read_rows(path: Path) -> Iterator[dict[str, Any]]:
-    """Yields the rows of a JSON lines file of a run. Raises what `Tail.rows` raises."""
-    return Tail(path).rows()
-
-
-def loss_of(row: dict[str, Any]) -> float:
-    """Returns the loss of a metrics row: NaN if it is null, which stands for not finite."""
-    return math.nan if row["loss"] is None else float(row["loss"])
-
-
-@dataclass(slots=True)
-class Tail:
-    """Reads the rows of a JSON lines file as they are appended.
-
-    Attributes:
-        path: metrics.jsonl, responses.jsonl or events.jsonl.
-        offset: byte after the last row that was read.
-    """
-
-    path: Path
-    offset: int = 0
-
-    def skip(self) -> None:
-        """Skips all complete rows. The next row will replace an incomplete last line."""
-        with suppress(FileNotFoundError):
-            self.offset = _end_of_rows(self.path)
-
-    def rows(self) -> Iterator[dict[str, Any]]:
-        """Yields the rows that were appended since the last call.
-
-        Raises:
-            DamagedFileError: a row is damaged.
-        """
-        shape = SHAPES.get(self.path.name.partition(".")[0], EVENT_ROW)
-        try:
-            file = open_to_read(self.path)
-        except FileNotFoundError:
-            return
-        except OSError as error:
-            raise DamagedFileError(f"cannot read {self.path}: {error.strerror}") from error
-        with file:
-            file.seek(self.offset)
-            while (line := file.readline(MAX_ROW_BYTES)).endswith(b"\n"):
-                where = f"{self.path}, byte {self.offset:,},"
-                try:
-                    row = parse_json(line, shape, where=where)
-                    if shape is EVENT_ROW:
-                        check_shape(row, EVENT_ROWS.get(row["event"], {}), where=where)
-                except DamagedFileError as error:
-                    error.remedy = f"move {self.path} away: the run resumes without its rows"
-                    raise
-                self.offset += len(line)
-                yield row
-        if len(line) == MAX_ROW_BYTES:
-            raise DamagedFileError(
-                f"{self.path} is damaged: a line is longer than {MAX_ROW_BYTES:,} bytes"
-            )
-
-
-def _end_of_rows(path: Path) -> int:
-    """Returns the byte after the last complete line."""
-    with open_to_read(path) as file:
-        end = file.seek(0, os.SEEK_END)
-        while end > 0:
-            begin = max(0, end - PIECE_BYTES)
-            file.seek(begin)
-            if (last := file.read(end - begin).rfind(b"\n")) >= 0:
-                return begin + last + 1
-            end = begin
-    return 0

@@ -15,7 +15,8 @@ from rampcli import llm
 from rampcli.config.compose import apply_overrides
 from rampcli.config.resolve import resolve
 from rampcli.launch.run import describe
-from rampcli.run_directory import RunDirectory, read_rows
+from rampcli.run_directory import RunDirectory
+from rampcli.run_rows import read_rows
 from ranks import run_ranks, train_rank
 
 # A model that takes a step in milliseconds, and a ramp 2 -> 4 -> 6 -> 8 on 1, 2, 3 and 4 nodes of

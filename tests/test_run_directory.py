@@ -1,4 +1,3 @@
-import json
 import subprocess
 import sys
 from collections import deque
@@ -7,19 +6,11 @@ from itertools import islice
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from rampcli.errors import DamagedFileError, UsageError
-from rampcli.run_directory import RunDirectory, Tail, read_rows
+from rampcli.errors import UsageError
+from rampcli.run_directory import RunDirectory, find_run
+from rampcli.run_rows import read_rows
 from run_files import coming, metrics_row, state
-
-ROWS = st.lists(
-    st.dictionaries(
-        st.text(max_size=4), st.integers() | st.text(max_size=8) | st.none(), max_size=3
-    ),
-    max_size=6,
-)
 
 
 @pytest.fixture
@@ -74,35 +65,6 @@ def test_readers_see_a_whole_state_during_writes_and_after_the_writer_is_killed(
     assert states[-1]["step"] >= 29
 
 
-@given(rows=ROWS)
-def test_rows_are_read_in_order_as_they_were_appended(rows, tmp_path_factory):
-    run = RunDirectory(tmp_path_factory.mktemp("rows"))
-    written = [{"event": "note", "time": 1.0, "facts": row} for row in rows]
-    for row in written:
-        run.append_row(run.events, row)
-    assert list(read_rows(run.events)) == written
-
-
-def test_a_missing_file_has_no_rows(tmp_path):
-    assert list(read_rows(tmp_path / "rows.jsonl")) == []
-
-
-@pytest.mark.parametrize("kept", range(16))
-def test_an_incomplete_last_row_is_ignored(run, kept):
-    run.append_row(run.metrics, metrics_row(step=1))
-    whole = run.metrics.read_bytes()
-    run.append_row(run.metrics, metrics_row(step=25))
-    run.metrics.write_bytes(run.metrics.read_bytes()[: len(whole) + kept])
-    assert list(read_rows(run.metrics)) == [metrics_row(step=1)]
-
-
-def test_a_row_appended_after_an_incomplete_one_is_read(run):
-    run.append_row(run.metrics, metrics_row(step=1))
-    run.metrics.write_bytes(run.metrics.read_bytes() + b'{"st')
-    run.append_row(run.metrics, metrics_row(step=2))
-    assert list(read_rows(run.metrics)) == [metrics_row(step=1), metrics_row(step=2)]
-
-
 def test_an_event_has_its_kind_facts_and_time(run):
     run.append_event("launch", world_size=2)
     run.append_event("exit")
@@ -133,6 +95,27 @@ def test_metrics_of_steps_that_will_be_taken_again_are_dropped(run):
     assert [row["step"] for row in read_rows(run.metrics)] == [1, 2, 3, 4]
 
 
+def test_dropped_steps_are_recorded_as_lost_work(run):
+    run.drop_rows_after(0)
+    assert not run.events.exists()
+    for step in range(1, 6):
+        row = metrics_row(step=step, consumed_samples=4 * step, time=100.0 + step)
+        run.append_row(run.metrics, row)
+    run.drop_rows_after(3)
+    run.set_metrics_aside()
+    first, second = read_rows(run.events)
+    for event, step, samples, steps, last in ((first, 3, 12, 2, 105.0), (second, 0, 0, 3, 103.0)):
+        assert event == {
+            "event": "lost",
+            "time": event["time"],
+            "step": step,
+            "consumed_samples": samples,
+            "steps": steps,
+            "lost_s": 0.5 * steps,
+            "last_step_at": last,
+        }
+
+
 def test_responses_of_steps_that_will_be_taken_again_are_dropped(run):
     for step in (2, 4):
         run.append_row(run.responses, {"step": step, "response": str(step)})
@@ -144,67 +127,6 @@ def test_a_run_without_metrics_has_none_to_drop(run):
     run.drop_rows_after(3)
     assert list(read_rows(run.metrics)) == []
     assert not run.responses.exists()
-
-
-def event(name):
-    return {"event": name, "time": 1.0}
-
-
-def test_a_tail_yields_each_new_row_once_and_waits_for_the_end_of_a_line(run):
-    run.append_row(run.events, event("old"))
-    tail = Tail(run.events)
-    tail.skip()
-    assert list(tail.rows()) == []
-    with run.events.open("a") as file:
-        file.write('{"event": "a", "time": 1.0}\n{"event": "b"')
-    assert list(tail.rows()) == [event("a")]
-    with run.events.open("a") as file:
-        file.write(', "time": 1.0}\n')
-    assert list(tail.rows()) == [event("b")]
-    assert list(tail.rows()) == []
-
-
-def test_a_tail_reads_a_row_that_replaces_an_incomplete_one(run):
-    run.append_row(run.events, event("old"))
-    run.events.write_bytes(run.events.read_bytes() + b'{"cut o')
-    tail = Tail(run.events)
-    tail.skip()
-    run.append_row(run.events, event("longer than what was cut off"))
-    assert list(tail.rows()) == [event("longer than what was cut off")]
-
-
-def test_a_tail_waits_for_a_file_that_does_not_exist_yet(run):
-    tail = Tail(run.events)
-    tail.skip()
-    assert list(tail.rows()) == []
-    run.append_row(run.events, event("first"))
-    assert list(tail.rows()) == [event("first")]
-
-
-@pytest.mark.parametrize(
-    "line",
-    [
-        b"[]",
-        b'{"step": 2}',
-        b'{"step": 2, "loss": NaN}',
-        b"[" * 200_000,
-        b"\xff\xfe",
-        b"x" * 2**21,
-        json.dumps(metrics_row(step=-1)).encode(),
-        json.dumps(metrics_row(step="2")).encode(),
-        json.dumps(metrics_row(step=True)).encode(),
-        json.dumps(metrics_row(world_size=0)).encode(),
-        json.dumps(metrics_row(step_time_s=0)).encode(),
-        json.dumps(metrics_row(consumed_samples=10**30)).encode(),
-        b'{"step": ' + b"1" * 5000 + b"}",
-    ],
-    ids=range(13),
-)
-def test_a_damaged_row_is_one_error(run, line):
-    run.append_row(run.metrics, metrics_row())
-    run.metrics.write_bytes(run.metrics.read_bytes() + line + b"\n")
-    with pytest.raises(DamagedFileError, match=r"metrics\.jsonl.* is damaged"):
-        list(read_rows(run.metrics))
 
 
 def test_metrics_are_set_aside_under_a_new_name(run):
@@ -232,3 +154,20 @@ def test_a_run_directory_of_an_earlier_version_is_recognised_and_a_foreign_folde
     with pytest.raises(UsageError, match="not empty, and rampcli did not make it"):
         foreign.claim()
     assert sorted(path.name for path in foreign.path.iterdir()) == ["config.yaml", "plan.json"]
+
+
+def test_a_run_is_found_by_its_path_or_by_its_name_below_runs(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for name in ("runs/single", "single", "runs/other"):
+        Path(name).mkdir(parents=True)
+    for name in ("runs/single", "runs/other"):
+        Path(name, "config.yaml").touch()
+    found = {
+        word: find_run(word).path for word in ("single", "runs/single", "other", "./runs/other")
+    }
+    assert found == {word: Path("runs", Path(word).name) for word in found}
+    Path("single/config.yaml").touch()
+    assert find_run("single").path == Path("single")
+    for word in ("nowhere", "", ".", "..", "runs", "../single"):
+        with pytest.raises(UsageError, match="is not a run directory"):
+            find_run(word)

@@ -13,7 +13,7 @@ from rampcli.errors import visible
 from rampcli.launch.elastic import World
 from rampcli.launch.observer import Observer
 from rampcli.report.tables import evaluation_line, figure, share
-from rampcli.run_directory import loss_of
+from rampcli.run_rows import loss_of
 
 PLAIN_EVERY_S = 10.0
 """Seconds between plain lines."""

@@ -4,7 +4,8 @@ from typing import Any
 
 from rampcli.batch.training_plan import StagePlan
 from rampcli.launch.elastic import World
-from rampcli.run_directory import RunDirectory, Tail
+from rampcli.run_directory import RunDirectory
+from rampcli.run_rows import Tail, end_of_step
 
 
 class Observer:
@@ -24,8 +25,7 @@ class Feed:
     """Passes new rows of a run's files to an observer.
 
     Workers that resume first drop the rows of the steps that they repeat, then write a "start"
-    event, then append rows. So metrics are read only after a start event, and then from the
-    first row: the byte at which the file was truncated is unknown.
+    event, then append rows. So metrics are read only after a start event, from its step on.
 
     Attributes:
         step: newest step that the workers have taken; None before their start event.
@@ -45,7 +45,8 @@ class Feed:
         for event in self.events.rows():
             if event["event"] == "start":
                 self.step = event["step"]
-                self.metrics = Tail(self.metrics.path)
+                path = self.metrics.path
+                self.metrics = Tail(path, end_of_step(path, event["step"]))
             self.observer.on_event(event)
         if self.step is not None:
             for row in self.metrics.rows():

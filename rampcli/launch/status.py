@@ -8,7 +8,8 @@ from rampcli.errors import DamagedFileError, RampcliError, UsageError
 from rampcli.launch.launchers import LAUNCHERS
 from rampcli.launch.protocol import Job
 from rampcli.launch.run_lock import Holder, holder_of
-from rampcli.run_directory import BEFORE_THE_START, RunDirectory, read_rows
+from rampcli.run_directory import BEFORE_THE_START, RunDirectory
+from rampcli.run_rows import last_rows
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -54,9 +55,7 @@ def read_status(directory: RunDirectory) -> RunStatus:
         UsageError: a file of the run is a symbolic link.
     """
     state = directory.read_state() or BEFORE_THE_START
-    last: dict[str, Any] = {}
-    for row in read_rows(directory.metrics):
-        last = row
+    last = next(iter(last_rows(directory.metrics, 1)), {})
     supervisor, jobs, jobs_unknown = holder_of(directory), list[Job](), None
     try:
         for launcher in LAUNCHERS.values():

@@ -13,7 +13,8 @@ from rampcli.config.schema import Config
 from rampcli.config.settings import leaves, shown
 from rampcli.errors import DamagedFileError, UsageError
 from rampcli.records import POSITIVE, RATE, read_json
-from rampcli.run_directory import RunDirectory, existing_run, read_rows
+from rampcli.run_directory import RunDirectory, existing_run
+from rampcli.run_rows import read_rows
 
 SAME_KEYS = (
     "model.",

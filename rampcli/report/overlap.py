@@ -8,7 +8,8 @@ from rampcli.batch.overlap import overlapped_s, saved_at_best
 from rampcli.batch.pairs import PairBatch
 from rampcli.config.rl_checks import ROLLOUT_KEY
 from rampcli.config.run_plan import Resolved
-from rampcli.run_directory import RunDirectory, read_rows
+from rampcli.run_directory import RunDirectory
+from rampcli.run_rows import read_rows
 
 STEPS = 20
 """Last steps of a run that times are taken from."""

@@ -6,7 +6,8 @@ from typing import Any
 
 from rich.table import Table
 
-from rampcli.run_directory import RunDirectory, loss_of, read_rows
+from rampcli.run_directory import RunDirectory
+from rampcli.run_rows import loss_of, read_rows
 
 LAST_STEPS = 10
 """Steps at the end of a stage over which rewards are averaged."""

@@ -17,7 +17,8 @@ from rampcli.launch.worker_log import WorkerLog
 from rampcli.launch.workers import Workers
 from rampcli.lifeline import StopSignals
 from rampcli.report.measured import TUNE_FOLDER
-from rampcli.run_directory import BEFORE_THE_START, RunDirectory, read_rows
+from rampcli.run_directory import BEFORE_THE_START, RunDirectory
+from rampcli.run_rows import read_rows
 from rampcli.tune.median import FEWEST, Median, median_of
 from rampcli.tune.sizes import Candidate, trial_config
 from rampcli.tune.trial_files import STACK_SIGNAL, Order, Result, TrialDirectory

@@ -30,7 +30,8 @@ from rampcli.config.model_size import flops_per_token
 from rampcli.config.resolve import resolve
 from rampcli.config.schema import Config
 from rampcli.launch.run import describe
-from rampcli.run_directory import RunDirectory, read_rows
+from rampcli.run_directory import RunDirectory
+from rampcli.run_rows import read_rows
 
 PEERS = ("transformers", "minimal")
 FULL = {4096: 2, 8192: 1}

@@ -44,7 +44,7 @@ def test_repeated_steps_are_reported_even_if_the_feed_is_polled_late(
     feed.poll()
     take_steps(run, 9)
     feed.poll()
-    assert listener.heard == ["start", *taken, 9]
+    assert listener.heard == ["lost", "start", *taken, 9]
     assert [json.loads(line)["step"] for line in run.metrics.read_text().splitlines()] == [
         1,
         2,

@@ -18,7 +18,8 @@ from rampcli.launch.worker_log import WorkerLog
 from rampcli.launch.workers import Workers, start_process, worker_environment
 from rampcli.lifeline import StopSignals
 from rampcli.locks import hold
-from rampcli.run_directory import RunDirectory, read_rows
+from rampcli.run_directory import RunDirectory
+from rampcli.run_rows import read_rows
 from run_files import state
 
 ACTOR = str(Path(__file__).with_name("actor.py"))

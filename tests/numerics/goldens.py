@@ -11,7 +11,8 @@ from rampcli import llm
 from rampcli.config.compose import apply_overrides
 from rampcli.config.resolve import resolve
 from rampcli.launch.run import describe
-from rampcli.run_directory import RunDirectory, read_rows
+from rampcli.run_directory import RunDirectory
+from rampcli.run_rows import read_rows
 from ranks import run_ranks, train_rank
 
 FILE = Path(__file__).with_name("goldens.json")

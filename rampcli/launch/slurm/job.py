@@ -40,7 +40,8 @@ from rampcli.launch.workers import (
 )
 from rampcli.lifeline import StopSignals
 from rampcli.network import LOOPBACK, address_towards
-from rampcli.run_directory import COMPLETE, PREEMPTED, RunDirectory, read_rows
+from rampcli.run_directory import COMPLETE, PREEMPTED, RunDirectory
+from rampcli.run_rows import read_rows
 
 SEARCH_PROGRAM = "rampcli.tune.job"
 """Program for which the word `SEARCH` stands."""

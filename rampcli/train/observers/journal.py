@@ -1,6 +1,7 @@
 """The run's own record: metrics.jsonl, events.jsonl and state.json."""
 
 import math
+import time
 from collections.abc import Mapping
 
 import torch
@@ -80,6 +81,7 @@ class Journal(Observer):
         )
         row = {
             "step": state.step,
+            "time": round(time.time(), 3),
             "stage": step.stage.stage,
             "consumed_samples": state.consumed_samples,
             # Responses have any length, so prompts do not say how many tokens there were.

@@ -1,0 +1,226 @@
+"""The rows of metrics.jsonl, events.jsonl and responses.jsonl: their shapes, and ways to read them.
+
+Rows are appended; an incomplete last line is ignored. Rows of steps are in the order of the steps,
+so a few of them are found in a file of any size without reading the others.
+"""
+
+import math
+import os
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from rampcli.checksums import PIECE_BYTES
+from rampcli.errors import DamagedFileError
+from rampcli.own_folder import open_to_read
+from rampcli.records import COUNT, POSITIVE, RATE, check_shape, parse_json
+
+MAX_ROW_BYTES = 2**20
+LAST_BYTES = 2**15
+"""Bytes that are read first to find the last rows of a file."""
+
+# Shapes, in the notation of `rampcli.records`, of the columns that readers rely on. Rows may hold
+# more.
+TEXT_OR_NULL, NUMBER_OR_NULL = (str, None), (float, None)
+EVALUATED = ("greedy", "greedy_solved", "sampled", "sampled_solved")
+"""Results of an evaluation: the mean reward of held-out prompts, and the share that is solved."""
+METRICS_ROW = {
+    "step": COUNT,
+    "time?": float,
+    "stage": COUNT,
+    "consumed_samples": COUNT,
+    "global_batch_size": COUNT,
+    "accumulate_grad_batches": POSITIVE,
+    "world_size": POSITIVE,
+    "loss": NUMBER_OR_NULL,
+    "step_time_s": RATE,
+    "samples_per_s": RATE,
+    "tokens_per_s": RATE,
+    "pairs?": POSITIVE,
+    "reward?": NUMBER_OR_NULL,
+    "solved?": NUMBER_OR_NULL,
+    "rollout_ranks?": COUNT,
+    "rollout_s?": RATE,
+    "training_s?": RATE,
+    "predicted_s?": RATE,
+}
+RESPONSES_ROW = {"step": COUNT}
+EVENT_ROW = {"event": str, "time": float}
+EVENT_ROWS: dict[str, dict[str, Any]] = {
+    "start": {"step": COUNT, "device?": str, "device_name?": TEXT_OR_NULL},
+    "boundary": {"lost_s": float},
+    "validation": {"step": COUNT, "consumed_samples": COUNT, "loss": NUMBER_OR_NULL},
+    "evaluation": {
+        "step": COUNT,
+        "consumed_samples": COUNT,
+        **dict.fromkeys(EVALUATED, NUMBER_OR_NULL),
+        "unscored?": COUNT,
+        "reason?": TEXT_OR_NULL,
+    },
+    "lost": {"step": COUNT, "steps": COUNT, "lost_s": float, "last_step_at": NUMBER_OR_NULL},
+    "stop": {"step": COUNT, "status": str, "save_s": float},
+    **{kind: {"reason": str} for kind in ("fault", "slow_data", "spare_ranks")},
+}
+SHAPES: dict[str, dict[str, Any]] = {"metrics": METRICS_ROW, "responses": RESPONSES_ROW}
+"""Shapes of rows by the beginning of their file's name. Other files have events."""
+
+
+def read_rows(path: Path) -> Iterator[dict[str, Any]]:
+    """Yields the rows of a JSON lines file of a run. Raises what `Tail.rows` raises."""
+    return Tail(path).rows()
+
+
+def loss_of(row: dict[str, Any]) -> float:
+    """Returns the loss of a metrics row: NaN if it is null, which stands for not finite."""
+    return math.nan if row["loss"] is None else float(row["loss"])
+
+
+@dataclass(slots=True)
+class Tail:
+    """Reads the rows of a JSON lines file as they are appended.
+
+    Attributes:
+        path: metrics.jsonl, responses.jsonl or events.jsonl.
+        offset: byte after the last row that was read.
+    """
+
+    path: Path
+    offset: int = 0
+
+    def skip(self) -> None:
+        """Skips all complete rows. The next row will replace an incomplete last line."""
+        with suppress(FileNotFoundError):
+            self.offset = end_of_rows(self.path)
+
+    def rows(self) -> Iterator[dict[str, Any]]:
+        """Yields the rows that were appended since the last call.
+
+        Raises:
+            DamagedFileError: a row is damaged.
+        """
+        file = _open(self.path)
+        if file is None:
+            return
+        with file:
+            file.seek(self.offset)
+            while line := _line(file, self.path):
+                row = row_of(line, self.path, self.offset)
+                self.offset += len(line)
+                yield row
+
+
+def row_of(line: bytes, path: Path, offset: int) -> dict[str, Any]:
+    """Returns the row in a line that begins at byte `offset` of a file.
+
+    Raises:
+        DamagedFileError: the row is damaged.
+    """
+    shape = SHAPES.get(path.name.partition(".")[0], EVENT_ROW)
+    where = f"{path}, byte {offset:,},"
+    try:
+        row: dict[str, Any] = parse_json(line, shape, where=where)
+        if shape is EVENT_ROW:
+            check_shape(row, EVENT_ROWS.get(row["event"], {}), where=where)
+    except DamagedFileError as error:
+        error.remedy = f"move {path} away: the run resumes without its rows"
+        raise
+    return row
+
+
+def end_of_rows(path: Path) -> int:
+    """Returns the byte after the last complete line."""
+    with open_to_read(path) as file:
+        end = file.seek(0, os.SEEK_END)
+        while end > 0:
+            begin = max(0, end - PIECE_BYTES)
+            file.seek(begin)
+            if (last := file.read(end - begin).rfind(b"\n")) >= 0:
+                return begin + last + 1
+            end = begin
+    return 0
+
+
+def last_rows(path: Path, count: int) -> list[dict[str, Any]]:
+    """Returns the last complete rows of a file, at most `count`, in their order.
+
+    Reads only the end of the file.
+
+    Raises:
+        DamagedFileError: one of them is damaged.
+    """
+    file = _open(path)
+    if file is None:
+        return []
+    with file:
+        end = begin = file.seek(0, os.SEEK_END)
+        content = b""
+        while begin > 0 and content.count(b"\n") <= count and len(content) <= MAX_ROW_BYTES * count:
+            begin = max(0, begin - max(LAST_BYTES, len(content)))
+            file.seek(begin)
+            content = file.read(end - begin)
+    lines = content[: content.rfind(b"\n") + 1].splitlines(keepends=True)
+    whole = lines[1:] if begin > 0 else lines
+    return [row_of(line, path, begin) for line in whole[-count:]]
+
+
+def end_of_step(path: Path, step: int) -> int:
+    """Returns the byte after the last row whose step is at most `step`.
+
+    Reads only the rows that a binary search meets.
+
+    Raises:
+        DamagedFileError: one of them is damaged.
+    """
+    file = _open(path)
+    if file is None:
+        return 0
+    with file:
+        # Rows that begin before `low` are of these steps, and none that begin from `high` on are.
+        low, high = 0, end_of_rows(path)
+        while low < high:
+            middle = (low + high) // 2
+            begin = low if middle == low else _next_row(file, middle, path)
+            if begin < high:
+                file.seek(begin)
+                line = _line(file, path)
+                if row_of(line, path, begin)["step"] <= step:
+                    low = begin + len(line)
+                    continue
+            high = middle
+    return low
+
+
+def _open(path: Path) -> BinaryIO | None:
+    """Opens a file of rows for reading, or returns None if it does not exist.
+
+    Raises:
+        DamagedFileError: it cannot be read.
+    """
+    try:
+        return open_to_read(path)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise DamagedFileError(f"cannot read {path}: {error.strerror}") from error
+
+
+def _next_row(file: BinaryIO, byte: int, path: Path) -> int:
+    """Returns the first byte from `byte` on, which is above 0, at which a line begins."""
+    file.seek(byte - 1)
+    return byte - 1 + len(_line(file, path))
+
+
+def _line(file: BinaryIO, path: Path) -> bytes:
+    """Returns the rest of the line at the present byte, or no bytes if it is incomplete.
+
+    Raises:
+        DamagedFileError: the line is too long to be a row.
+    """
+    line = file.readline(MAX_ROW_BYTES)
+    if line.endswith(b"\n"):
+        return line
+    if len(line) == MAX_ROW_BYTES:
+        raise DamagedFileError(f"{path} is damaged: a line is longer than {MAX_ROW_BYTES:,} bytes")
+    return b""
