@@ -156,7 +156,9 @@ def last_rows(path: Path, count: int) -> list[dict[str, Any]]:
     with file:
         end = begin = file.seek(0, os.SEEK_END)
         content = b""
-        while begin > 0 and content.count(b"\n") <= count and len(content) <= MAX_ROW_BYTES * count:
+        while begin > 0 and content.count(b"\n") <= count:
+            if len(content) > (count + 1) * MAX_ROW_BYTES:
+                raise _too_long(path)
             begin = max(0, begin - max(LAST_BYTES, len(content)))
             file.seek(begin)
             content = file.read(end - begin)
@@ -222,5 +224,9 @@ def _line(file: BinaryIO, path: Path) -> bytes:
     if line.endswith(b"\n"):
         return line
     if len(line) == MAX_ROW_BYTES:
-        raise DamagedFileError(f"{path} is damaged: a line is longer than {MAX_ROW_BYTES:,} bytes")
+        raise _too_long(path)
     return b""
+
+
+def _too_long(path: Path) -> DamagedFileError:
+    return DamagedFileError(f"{path} is damaged: a line is longer than {MAX_ROW_BYTES:,} bytes")
