@@ -1,6 +1,6 @@
 """Pretrains language models with a batch size that is planned, exact and grows.
 
-`compose`, `run`, `llm`, `BatchPlan` and `RampSchedule` are imported on first use.
+`compose`, `run`, `read_run`, `llm`, `BatchPlan` and `RampSchedule` are imported on first use.
 """
 
 import importlib
@@ -10,11 +10,12 @@ __version__ = "0.1.0"
 
 _HOMES = {
     "compose": "rampcli.config.compose",
+    "read_run": "rampcli.report.run_record",
     "run": "rampcli.cli.training",
     "BatchPlan": "rampcli.batch.plan",
     "RampSchedule": "rampcli.batch.ramp",
 }
-__all__ = ["BatchPlan", "RampSchedule", "compose", "llm", "run"]
+__all__ = ["BatchPlan", "RampSchedule", "compose", "llm", "read_run", "run"]
 
 
 def __getattr__(name: str) -> Any:
