@@ -25,6 +25,7 @@ from rampcli.cli.commands import (
 )
 from rampcli.cli.completion import candidates
 from rampcli.cli.data_commands import data
+from rampcli.cli.report_command import compare, report
 from rampcli.cli.rl_command import rl
 from rampcli.cli.tune_command import tune
 from rampcli.errors import EXIT_CTRL_C, RampcliError, UsageError, visible
@@ -48,6 +49,8 @@ app.command("generate")(generate)
 app.command("export")(export)
 app.command("import")(import_)
 app.command("status")(status)
+app.command("report")(report)
+app.command("compare")(compare)
 app.command("cancel")(cancel)
 app.command("doctor")(doctor)
 app.command("completion")(completion)

@@ -38,7 +38,7 @@ def plot_plan(plan: TrainingPlan, path: Path, *, title: str, unit: str = "sample
     open_end = "" if plan.end_sample == edges[-1] else "; the last stage continues"
     nodes.set_xlabel(f"consumed {unit}{open_end}")
     nodes.set_xlim(edges[0] if plan.passed else 0, edges[-1])
-    nodes.xaxis.set_major_formatter(mpl.ticker.FuncFormatter(lambda samples, _: _label(samples)))
+    sample_ticks(nodes)
     save_figure(figure, path)
 
 
@@ -63,6 +63,11 @@ def save_figure(figure: Figure, path: Path) -> None:
     picture = BytesIO()
     figure.savefig(picture, format=path.suffix[1:], dpi=200, metadata=metadata)
     replace_file(path, picture.getvalue())
+
+
+def sample_ticks(axes: Axes) -> None:
+    """Labels the horizontal axis with counts of samples: `2.5M`."""
+    axes.xaxis.set_major_formatter(mpl.ticker.FuncFormatter(lambda samples, _: _label(samples)))
 
 
 def _last_sample(plan: TrainingPlan) -> int:

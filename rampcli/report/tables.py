@@ -5,6 +5,7 @@ from itertools import groupby
 from typing import Any
 
 from rich.table import Table
+from rich.text import Text
 
 from rampcli.run_directory import RunDirectory
 from rampcli.run_rows import loss_of, read_rows
@@ -62,6 +63,16 @@ def figure(number: float | None) -> str:
 def share(number: float | None) -> str:
     """Returns a share as text, or "-" if it is unknown."""
     return "-" if number is None else f"{number:.1%}"
+
+
+def duration(seconds: float) -> str:
+    """Returns a duration as `0:42`, `12:05`, `3:07:00` or `5 d 03:07:00`."""
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    days, hours = divmod(hours, 24)
+    if days:
+        return f"{days} d {hours:02}:{minutes:02}:{rest:02}"
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
 
 
 def stages_trained(run: RunDirectory) -> list[dict[str, Any]]:
@@ -131,9 +142,9 @@ def _last_of_each_step(run: RunDirectory, kind: str) -> list[dict[str, Any]]:
     return list(rows.values())
 
 
-def build_table(*columns: str, left: Collection[str] = ("",)) -> Table:
+def build_table(*columns: str | Text, left: Collection[str] = ("",)) -> Table:
     """Returns an empty table without rules, right-aligned except for the columns in `left`."""
     table = Table(box=None, pad_edge=False, header_style="bold")
     for column in columns:
-        table.add_column(column, justify="left" if column in left else "right", no_wrap=True)
+        table.add_column(column, justify="left" if str(column) in left else "right", no_wrap=True)
     return table

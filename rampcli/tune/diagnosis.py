@@ -109,6 +109,13 @@ class Diagnosis:
         return [*parts, self._part(FIXED, few), self._part(TOKENS, remaining, few)]
 
     @property
+    def exchange_share(self) -> float | None:
+        """Share of a step that ranks spend on exchange; None if no part of it was measured."""
+        exchange = (GRADIENTS, WEIGHTS, WAITING)
+        shares = [part.share for part in self.parts if part.what in exchange]
+        return sum(shares) if shares else None
+
+    @property
     def excess_threads(self) -> Part | None:
         """Time saved by the best smaller number of threads; None if no other number was tried."""
         savings = [
@@ -160,6 +167,7 @@ class Diagnosis:
             "not_measured": dict(self.not_measured),
             "threads": self.threads,
             "tokens_per_micro_batch": self.tokens_per_micro_batch,
+            "exchange_share": self.exchange_share,
         }
 
     def summary(self) -> dict[str, Any]:
@@ -180,6 +188,7 @@ def read_diagnosis(folder: Path) -> Diagnosis:
     """
     facts = read_json(folder / FILE, DIAGNOSIS, most_bytes=MOST_BYTES)
     times = facts.pop("times")
+    facts.pop("exchange_share", None)  # it follows from the times
     return Diagnosis(
         seconds={row["condition"]: row["s"] for row in times if row["threads"] is None},
         by_threads={row["threads"]: row["s"] for row in times if row["threads"] is not None},

@@ -9,8 +9,12 @@ from contextlib import suppress
 from itertools import cycle
 from pathlib import Path
 
+import pytest
+
 from commands import Command
 from processes import children_of, wait_until, wait_until_all_have_ended
+from rampcli.report.run_record import read_run
+from rampcli.report.time_spent import LOST
 from runs import Run, environment
 
 KILLS = int(os.environ.get("KILLS", "5"))
@@ -145,11 +149,15 @@ def test_a_run_killed_at_random_instants_equals_an_undisturbed_run(
         killer.strike()
     while not killer.restart():
         time.sleep(0.1)
+    ended_at = time.time()
     print(f"seed {SEED}: {killer.killed}")
     assert len(killer.killed) == KILLS
     assert_every_sample_is_read_once(run)
     assert [row["loss"] for row in run.rows] == [row["loss"] for row in undisturbed.rows]
     assert run.validations() == undisturbed.validations()
     assert run.state["status"] == "complete"
+    spent = read_run(run.directory).time_spent()
+    assert spent.elapsed_s == pytest.approx(ended_at - run.events[0]["time"], rel=0.01)
+    assert spent.parts[LOST] > 0
     wait_until_all_have_ended(run.path)
     assert [path.name for path in run.directory.checkpoints.glob("*.tmp")] == []

@@ -5,8 +5,8 @@ import xml.etree.ElementTree as ElementTree
 import pytest
 
 from rampcli.report.plots import plot_plan
+from report.svg_texts import TEXT, texts
 
-TEXT = "{http://www.w3.org/2000/svg}text"
 RAMPS = [
     ("gpt3_5b",),
     ("llama3_8b",),
@@ -21,10 +21,6 @@ RAMPS = [
 def drawn(resolved, path, title="a plan"):
     plot_plan(resolved.plan, path, title=title)
     return path.read_bytes()
-
-
-def texts(svg: bytes) -> list[str]:
-    return [element.text for element in ElementTree.fromstring(svg).iter(TEXT)]
 
 
 @pytest.mark.parametrize("words", RAMPS, ids=" ".join)

@@ -1,0 +1,90 @@
+"""Prints the reports of runs, and writes them to files."""
+
+import json
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import typer
+from rich.console import Console
+
+from rampcli.cli.console import build_console, print_table, say
+from rampcli.cli.pictures import check_picture, writing_picture
+from rampcli.launch.run_lock import holder_of
+from rampcli.locks import is_held
+from rampcli.report.differences import differing_settings
+from rampcli.report.run_record import read_run
+from rampcli.report.run_report import RunReport, report_run
+from rampcli.report.run_text import (
+    closing_lines,
+    comparison_table,
+    difference_table,
+    stage_table,
+    summary_lines,
+    time_table,
+)
+from rampcli.run_directory import RunDirectory, find_run
+
+
+def print_report(runs: Sequence[str], *, plot: Path | None, as_json: bool) -> None:
+    """Prints the report of one run, or a comparison of several, and writes the files asked for.
+
+    Raises:
+        UsageError: a word names no run, or a file cannot be written.
+        DamagedFileError: a file of a run is damaged.
+    """
+    if plot is not None:
+        check_picture(plot)
+    directories = list(dict.fromkeys(find_run(word) for word in runs))
+    records = [read_run(directory) for directory in directories]
+    reports = [
+        report_run(record, now=time.time() if is_training(directory) else None)
+        for record, directory in zip(records, directories, strict=True)
+    ]
+    differences = differing_settings([record.settings for record in records])
+    if as_json:
+        facts = {"runs": [one.to_json() for one in reports], "differences": differences}
+        typer.echo(json.dumps(facts, indent=1))
+    else:
+        console = build_console()
+        if len(reports) == 1:
+            _print_run(reports[0], console)
+        else:
+            _print_comparison(reports, differences, console)
+    if plot is not None:
+        with writing_picture(plot):
+            from rampcli.report.run_plots import plot_runs
+
+            plot_runs(records, plot)
+        if not as_json:
+            typer.echo(f"wrote {plot}")
+
+
+def is_training(directory: RunDirectory) -> bool:
+    """Returns whether a process supervises or trains a run now."""
+    return holder_of(directory) is not None or is_held(directory.workers_lock)
+
+
+def _print_run(report: RunReport, console: Console) -> None:
+    for line in summary_lines(report):
+        say(console, line)
+    if report.stages:
+        console.print()
+        print_table(console, stage_table(report))
+    if report.parts:
+        console.print()
+        print_table(console, time_table(report))
+        console.print()
+    for line in closing_lines(report):
+        say(console, line)
+
+
+def _print_comparison(
+    reports: Sequence[RunReport], differences: dict[str, list[str]], console: Console
+) -> None:
+    print_table(console, comparison_table(reports))
+    console.print()
+    if not differences:
+        say(console, "the settings are the same")
+        return
+    print_table(console, difference_table([one.name for one in reports], differences))

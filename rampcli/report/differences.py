@@ -1,0 +1,24 @@
+"""The settings in which runs differ."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rampcli.config.settings import shown
+
+SELF = ("name", "run_dir", "resume")
+"""Settings that tell runs apart, and not how they train."""
+
+
+def differing_settings(runs: Sequence[Mapping[str, Any]]) -> dict[str, list[str]]:
+    """Returns the settings that differ between runs, each with its value in every run, as typed.
+
+    A setting that a run does not have yet, because an earlier version started it, is shown as "-".
+
+    Args:
+        runs: settings of each run by dotted key.
+    """
+    keys = dict.fromkeys(key for settings in runs for key in settings if key not in SELF)
+    values = {
+        key: [shown(settings[key]) if key in settings else "-" for settings in runs] for key in keys
+    }
+    return {key: several for key, several in values.items() if len(set(several)) > 1}

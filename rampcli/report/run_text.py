@@ -1,0 +1,163 @@
+"""Tables and lines of `rampcli report`."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from datetime import datetime
+
+from rich.table import Table
+from rich.text import Text
+
+from rampcli.errors import visible
+from rampcli.report.run_report import RunReport, StageReport
+from rampcli.report.tables import build_table, duration, figure, share
+
+CLOCK = "%d %b %Y %H:%M"
+MOST_WARNINGS = 5
+"""Warnings to print; a run may have very many."""
+
+
+def summary_lines(report: RunReport) -> Iterator[str]:
+    """Yields where a run stands, when it ran, and what interrupted it."""
+    yield (
+        f"{report.name}: {report.status} after {report.consumed_samples:,} {report.unit},"
+        f" {report.steps:,} steps; {report.path}"
+    )
+    if report.began_at is not None and report.ended_at is not None:
+        device = "" if report.device_name is None else f", on {report.device_name}"
+        yield f"{_clock(report.began_at)} to {_clock(report.ended_at)}{device}"
+    if report.error is not None:
+        yield f"error: {report.error['message']}"
+        if report.error["remedy"] is not None:
+            yield f"try:   {report.error['remedy']}"
+
+
+def stage_table(report: RunReport) -> Table:
+    """Returns the stages, each as planned and as trained."""
+    is_rl = any(stage.reward is not None for stage in report.stages)
+    columns: dict[str, Callable[[StageReport], str]] = {
+        "stage": lambda stage: str(stage.stage),
+        "batch": lambda stage: str(stage.global_batch_size),
+        "nodes": lambda stage: _of(stage.nodes, stage.planned_nodes),
+        "processes": lambda stage: ", ".join(map(str, stage.world_sizes)) or "-",
+        report.unit: lambda stage: _of(stage.samples, stage.planned_samples),
+        "steps": lambda stage: _of(stage.steps, stage.planned_steps),
+        "reward" if is_rl else "loss": lambda stage: figure(stage.reward if is_rl else stage.loss),
+        "tokens/s": lambda stage: _count(stage.tokens_per_s),
+        "MFU": lambda stage: share(stage.mfu),
+    }
+    if all(stage.mfu is None for stage in report.stages):
+        del columns["MFU"]
+    table = build_table(*columns)
+    for stage in report.stages:
+        table.add_row(*(cell(stage) for cell in columns.values()))
+    return table
+
+
+def time_table(report: RunReport) -> Table:
+    """Returns where the time of a run went."""
+    table = build_table("where the time went", "time", "share", left=("where the time went",))
+    for part in report.parts:
+        table.add_row(part.name, duration(part.s), "" if part.share is None else share(part.share))
+    table.add_row("total", duration(report.time.elapsed_s), "", style="bold")
+    return table
+
+
+def closing_lines(report: RunReport) -> Iterator[str]:
+    """Yields goodput, validation losses, what boundaries and checkpoints cost, and warnings."""
+    if report.time.goodput is not None:
+        yield (
+            f"goodput {share(report.time.goodput)}: the share of the running time that went into"
+            " steps that count"
+        )
+    for corpus, losses in report.validations.items():
+        name = f" on {corpus}" if corpus else ""
+        ends = [losses[0], losses[-1]] if len(losses) > 1 else losses
+        yield f"validation loss{name} {' -> '.join(f'{loss:.3f}' for _, loss in ends)}"
+    counts = report.counts
+    if report.boundary_s is not None:
+        yield f"{_number(counts['boundary'], 'stage boundary')}, {report.boundary_s:.1f} s each"
+    if report.save_s is not None and report.stall_s is not None:
+        yield (
+            f"{_number(counts['checkpoint'], 'checkpoint')}: {report.save_s:.2f} s each, for"
+            f" {report.stall_s:.2f} s of which training waited"
+        )
+    if report.lost_steps:
+        yield f"{_number(report.lost_steps, 'step')} trained again after interruptions"
+    if counts.get("skip"):
+        yield f"{_number(counts['skip'], 'step')} with a skipped update"
+    hidden = len(report.warnings) - MOST_WARNINGS
+    if hidden > 0:
+        yield f"{_number(hidden, 'earlier warning')} in events.jsonl"
+    yield from (f"warning: {reason}" for reason in report.warnings[-MOST_WARNINGS:])
+
+
+def comparison_table(reports: Sequence[RunReport]) -> Table:
+    """Returns several runs side by side, one per column."""
+    rows: dict[str, Callable[[RunReport], str]] = {
+        "status": lambda one: one.status,
+        "consumed": lambda one: f"{one.consumed_samples:,} {one.unit}",
+        "steps": lambda one: f"{one.steps:,}",
+        "batch": lambda one: _ends([stage.global_batch_size for stage in _trained(one)]),
+        "processes": lambda one: _ends([max(stage.world_sizes) for stage in _trained(one)]),
+        "loss": lambda one: figure(next((stage.loss for stage in _trained(one)[::-1]), None)),
+        "reward": lambda one: figure(next((stage.reward for stage in _trained(one)[::-1]), None)),
+        **{
+            f"validation loss {corpus}".strip(): _last_validation(corpus)
+            for corpus in dict.fromkeys(name for one in reports for name in one.validations)
+        },
+        "tokens/s": lambda one: _ends([round(stage.tokens_per_s or 0) for stage in _trained(one)]),
+        "MFU": lambda one: share(next((stage.mfu for stage in _trained(one)[::-1]), None)),
+        "time": lambda one: duration(one.time.running_s),
+        "goodput": lambda one: share(one.time.goodput),
+    }
+    table = build_table("", *(Text(visible(one.name)) for one in reports))
+    for name, cell in rows.items():
+        cells = [cell(one) for one in reports]
+        if set(cells) != {"-"}:
+            table.add_row(Text(visible(name)), *(Text(visible(text)) for text in cells))
+    return table
+
+
+def _last_validation(corpus: str) -> Callable[[RunReport], str]:
+    return lambda one: figure(one.validations[corpus][-1][1] if corpus in one.validations else None)
+
+
+def _trained(report: RunReport) -> list[StageReport]:
+    return [stage for stage in report.stages if stage.steps]
+
+
+def _ends(values: Sequence[int]) -> str:
+    """Returns the first and the last value, or the one that all have."""
+    if not values:
+        return "-"
+    first, last = values[0], values[-1]
+    return f"{first:,}" if first == last else f"{first:,} to {last:,}"
+
+
+def _of(done: int | None, planned: int | None) -> str:
+    """Returns what was done, and what was planned if that is something else."""
+    if done is None or planned is None or done == planned:
+        known = planned if done is None else done
+        return "-" if known is None else f"{known:,}"
+    return f"{done:,} of {planned:,}"
+
+
+def _count(number: float | None) -> str:
+    return "-" if number is None else f"{number:,.0f}"
+
+
+def _number(count: int, noun: str) -> str:
+    plural = f"{noun[:-1]}ies" if noun.endswith("y") else f"{noun}s"
+    return f"{count:,} {noun if count == 1 else plural}"
+
+
+def _clock(time: float) -> str:
+    return datetime.fromtimestamp(time).astimezone().strftime(CLOCK)
+
+
+def difference_table(names: Sequence[str], differences: Mapping[str, Sequence[str]]) -> Table:
+    """Returns the settings in which runs differ, with one column per run."""
+    title = "differing settings"
+    table = build_table(title, *(Text(visible(name)) for name in names), left=(title,))
+    for key, values in differences.items():
+        table.add_row(key, *(Text(visible(value)) for value in values))
+    return table

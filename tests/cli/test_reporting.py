@@ -1,0 +1,56 @@
+import json
+import shutil
+
+import pytest
+
+from recorded_runs import write_run
+
+
+@pytest.fixture
+def runs(tmp_path):
+    write_run(tmp_path / "runs/first")
+    write_run(tmp_path / "runs/second", "optim.lr=0.5", loss=2.0)
+
+
+@pytest.mark.usefixtures("runs")
+def test_a_report_shows_stages_time_and_goodput(succeed):
+    printed = succeed("report", "first")
+    for line in (
+        "first: preempted after 240 samples, 40 steps; runs/first",
+        "    1      8      2          2  160 of 320  20 of 40  0.113     1,024",
+        "validation              0:03   4.3%",
+        "goodput 87.1%: the share of the running time that went into steps that count",
+        "validation loss 5.500",
+    ):
+        assert line in printed.splitlines()
+
+
+@pytest.mark.usefixtures("runs")
+def test_runs_are_compared_with_the_settings_in_which_they_differ(succeed):
+    printed = succeed("compare", "first", "runs/second")
+    assert printed == succeed("report", "runs/first", "second", "first")
+    rows = [line.split() for line in printed.splitlines()]
+    assert ["loss", "0.113", "0.057"] in rows
+    assert ["optim.lr", "0.003", "0.5"] in rows
+
+
+@pytest.mark.usefixtures("runs")
+def test_json_is_printed_alone_and_a_picture_is_written(succeed, tmp_path):
+    facts = json.loads(succeed("report", "first", "second", "--json", "--plot", "x.svg"))
+    assert [one["name"] for one in facts["runs"]] == ["first", "second"]
+    assert facts["runs"][0]["goodput"] == pytest.approx(61 / 70)
+    assert facts["differences"] == {"optim.lr": ["0.003", "0.5"]}
+    assert (tmp_path / "x.svg").exists()
+
+
+@pytest.mark.usefixtures("runs")
+def test_names_and_errors_of_a_stranger_are_escaped(succeed, tmp_path):
+    shutil.copytree(tmp_path / "runs/first", tmp_path / "runs/evil")
+    (tmp_path / "runs/evil/state.json").write_text(
+        json.dumps(
+            {"status": "\x1b[2J[red]", "step": 1, "consumed_samples": 1, "stage": 0, "next": None}
+        )
+    )
+    for printed in (succeed("report", "evil"), succeed("compare", "first", "evil")):
+        assert "\x1b" not in printed
+        assert r"\x1b[2J[red]" in printed

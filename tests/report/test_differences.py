@@ -1,0 +1,23 @@
+from rampcli.report.differences import differing_settings
+
+
+def test_only_settings_that_differ_are_listed_as_they_are_typed():
+    runs = [
+        {"name": "a", "run_dir": None, "optim.lr": 1e-3, "data.split": [1.0, 2.0], "seed": 1},
+        {
+            "name": "b",
+            "run_dir": "b",
+            "optim.lr": 2e-3,
+            "data.split": [1.0, 2.0],
+            "model.bias": True,
+        },
+    ]
+    assert differing_settings(runs) == {
+        "optim.lr": ["0.001", "0.002"],
+        "seed": ["1", "-"],
+        "model.bias": ["-", "true"],
+    }
+
+
+def test_one_run_differs_from_nothing():
+    assert differing_settings([{"seed": 1}]) == {}

@@ -1,0 +1,26 @@
+import pytest
+
+from rampcli.report.run_plots import plot_runs
+from rampcli.report.run_record import read_run
+from recorded_runs import write_run
+from report.svg_texts import texts
+
+
+@pytest.mark.parametrize("names", [["a"], ["a", "costs $1$ <b>"]], ids=len)
+def test_a_picture_names_its_runs_and_axes_and_is_the_same_each_time(tmp_path, names):
+    records = [read_run(write_run(tmp_path / name).path) for name in names]
+    pictures = []
+    for picture in ("x.svg", "y.svg"):
+        plot_runs(records, tmp_path / picture)
+        pictures.append((tmp_path / picture).read_bytes())
+    assert pictures[0] == pictures[1]
+    assert {*names, "global batch size", "loss", "tokens/s", "consumed samples"} <= {
+        *texts(pictures[0])
+    }
+
+
+def test_a_run_that_has_not_begun_is_drawn_as_planned(tmp_path):
+    run = write_run(tmp_path / "a")
+    run.metrics.unlink()
+    plot_runs([read_run(run.path)], tmp_path / "x.png")
+    assert (tmp_path / "x.png").read_bytes().startswith(b"\x89PNG")

@@ -1,0 +1,114 @@
+import json
+
+import pytest
+
+from rampcli.report.run_record import read_run
+from rampcli.report.run_report import report_run
+from recorded_runs import STEPS, write_run
+from run_files import failure, state
+
+
+@pytest.fixture
+def run(tmp_path):
+    return write_run(tmp_path / "small")
+
+
+def parts_of(report):
+    return {part.name: pytest.approx(part.s) for part in report.parts}
+
+
+def test_training_is_divided_by_what_its_steps_recorded(run):
+    report = report_run(read_run(run.path))
+    assert parts_of(report) == {
+        "computing and exchange": 60 - 4,
+        "waiting for data": 4,
+        "between steps": 1,
+        "validation": 3,
+        "start and end": 6,
+    }
+    assert sum(part.s for part in report.parts) == pytest.approx(report.time.elapsed_s)
+    assert sum(part.share for part in report.parts) == pytest.approx(1)
+    assert report.time.goodput == pytest.approx(61 / 70)
+
+
+@pytest.mark.parametrize(("share", "exchange"), [(0.25, 14), (7.0, 56), (None, None)])
+def test_a_diagnosis_tells_how_much_of_a_step_is_exchange(run, share, exchange):
+    folder = run.path / "tune/diagnose"
+    folder.mkdir(parents=True)
+    (folder / "diagnosis.json").write_text(json.dumps({"exchange_share": share}))
+    parts = parts_of(report_run(read_run(run.path)))
+    assert parts.get("exchange") == exchange
+    assert ("computing" in parts) == (exchange not in (None, 56))
+
+
+def test_one_process_exchanges_nothing(run):
+    run.drop_rows_after(STEPS)
+    parts = parts_of(report_run(read_run(run.path)))
+    assert parts["computing"] == 40 - 2
+    assert not {"exchange", "computing and exchange"} & {*parts}
+
+
+def test_stages_are_shown_as_planned_and_as_trained(run):
+    first, second = report_run(read_run(run.path)).stages
+    assert (first.samples, first.planned_samples, first.steps, first.planned_steps) == (
+        80,
+        80,
+        STEPS,
+        20,
+    )
+    assert (second.samples, second.planned_samples, second.nodes, second.planned_nodes) == (
+        160,
+        320,
+        None,
+        2,
+    )
+    assert (first.world_sizes, second.world_sizes, first.nodes) == ([1], [2], 1)
+    assert (first.tokens_per_s, second.tokens_per_s) == (256, 1024)
+    assert (first.mfu, first.reward) == (None, None)
+    assert first.loss == pytest.approx(sum(4.0 / step for step in range(11, 21)) / 10)
+
+
+def test_a_stage_of_an_earlier_plan_is_shown_without_plan(run):
+    plan = json.loads((run.path / "plan.json").read_text())
+    (run.path / "plan.json").write_text(json.dumps(plan | {"stages": plan["stages"][1:]}))
+    first, _ = report_run(read_run(run.path)).stages
+    assert (first.stage, first.samples, first.planned_samples) == (0, 80, None)
+
+
+def test_a_run_that_ends_without_a_word_has_crashed_unless_it_is_training(run):
+    run.write_state(state(step=2, status="running"))
+    record = read_run(run.path)
+    assert report_run(record).status == "crashed"
+    assert report_run(record, now=200.0).status == "running"
+    assert report_run(record, now=200.0).time.elapsed_s == pytest.approx(100)
+
+
+def test_a_torn_last_row_and_missing_files_are_no_obstacle(run):
+    whole = run.metrics.read_text()
+    run.metrics.write_text(whole[:-20])
+    assert report_run(read_run(run.path)).steps == 2 * STEPS - 1
+    for path in (run.metrics, run.events, run.path / "plan.json", run.path / "state.json"):
+        path.unlink()
+    report = report_run(read_run(run.path))
+    assert (report.status, report.steps, report.stages, report.parts) == ("not started", 0, [], [])
+
+
+def test_validations_count_once_per_step_and_by_corpus(run):
+    for step, loss, corpus in ((5, 3.0, "wiki"), (5, 2.5, "wiki"), (5, 2.0, "code")):
+        run.append_event("validation", step=step, consumed_samples=9, loss=loss, corpus=corpus)
+    run.append_event("validation", step=9, consumed_samples=9, loss=None)
+    found = report_run(read_run(run.path)).validations
+    assert found == {"": [(0, 5.5)], "wiki": [(5, 2.5)], "code": [(5, 2.0)]}
+
+
+def test_events_are_counted_and_warnings_and_errors_kept(run):
+    run.write_state(state(status="failed", error=failure()))
+    run.append_event("fault", reason="a node was lost")
+    run.append_event("boundary", step=1, consumed_samples=4, lost_s=5.0)
+    run.append_event("boundary", step=2, consumed_samples=8, lost_s=7.0)
+    run.append_event("lost", step=1, consumed_samples=4, steps=3, lost_s=1.0, last_step_at=None)
+    report = report_run(read_run(run.path))
+    assert (report.boundary_s, report.counts["boundary"], report.lost_steps) == (6.0, 2, 3)
+    assert report.warnings == ["a node was lost"]
+    assert report.error["message"] == "the disk is full"
+    json.dumps(report.to_json(), allow_nan=False)
