@@ -100,15 +100,23 @@ def checkpoint_bytes(config: Config) -> int:
     return BYTES_PER_NUMBER * numbers
 
 
-def flops_per_token(model: ModelConfig, *, sequence_length: int) -> float:
+def flops_per_token(model: ModelConfig, *, sequence_length: int, causal: bool = False) -> float:
     """Returns the floating-point operations of training on one token.
 
     A weight in a matrix product takes 6. Attention takes 12 x layers x width of all heads x tokens
     attended to (PaLM, arXiv 2204.02311, appendix B).
+
+    Args:
+        model: settings of the model.
+        sequence_length: tokens of a sequence.
+        causal: count only the tokens that causal attention looks at, on average over a sequence,
+            and not all tokens of the sequence or of the sliding window.
     """
     looked_up = 0 if model.tie_embeddings else model.vocab_size * model.hidden_size
     if model.position_embedding == "learned":
         looked_up += sequence_length * model.hidden_size
-    seen = min(sequence_length, model.sliding_window or sequence_length)
+    seen: float = min(sequence_length, model.sliding_window or sequence_length)
+    if causal:  # the token at position i looks at min(i, window) tokens
+        seen -= seen * (seen - 1) / (2 * sequence_length)
     attention = 12 * model.num_layers * model.num_attention_heads * head_size_of(model) * seen
     return 6 * (count_parameters(model, sequence_length=sequence_length) - looked_up) + attention

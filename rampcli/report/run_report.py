@@ -58,7 +58,7 @@ class StageReport:
         loss: mean over its last steps, in nats per token.
         reward: mean over its last steps, in reinforcement learning.
         tokens_per_s: tokens per second over all of its steps.
-        mfu: share of the peak throughput, over all of its steps.
+        mfu, mfu_causal: shares of the peak throughput, over all of its steps.
     """
 
     stage: int
@@ -74,6 +74,7 @@ class StageReport:
     reward: float | None
     tokens_per_s: float | None
     mfu: float | None
+    mfu_causal: float | None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -275,6 +276,7 @@ def _stage(
         reward=_mean(metrics.get("reward", ())[-LAST_STEPS:]),
         tokens_per_s=_over_time(metrics, "tokens_per_s"),
         mfu=_over_time(metrics, "mfu"),
+        mfu_causal=_over_time(metrics, "mfu_causal"),
     )
 
 

@@ -31,7 +31,10 @@ def summary_lines(report: RunReport) -> Iterator[str]:
 
 
 def stage_table(report: RunReport) -> Table:
-    """Returns the stages, each as planned and as trained."""
+    """Returns the stages, each as planned and as trained.
+
+    `causal` is the MFU that counts causal attention only.
+    """
     is_rl = any(stage.reward is not None for stage in report.stages)
     columns: dict[str, Callable[[StageReport], str]] = {
         "stage": lambda stage: str(stage.stage),
@@ -43,9 +46,10 @@ def stage_table(report: RunReport) -> Table:
         "reward" if is_rl else "loss": lambda stage: figure(stage.reward if is_rl else stage.loss),
         "tokens/s": lambda stage: _count(stage.tokens_per_s),
         "MFU": lambda stage: share(stage.mfu),
+        "causal": lambda stage: share(stage.mfu_causal),
     }
     if all(stage.mfu is None for stage in report.stages):
-        del columns["MFU"]
+        del columns["MFU"], columns["causal"]
     table = build_table(*columns)
     for stage in report.stages:
         table.add_row(*(cell(stage) for cell in columns.values()))

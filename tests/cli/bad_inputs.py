@@ -1559,6 +1559,21 @@ COMMANDS = (
         from_typer=True,
     ),
     BadInput(
+        "a report of a run that does not exist",
+        ("report", "nowhere"),
+        ("nowhere is not a run directory", "runs/NAME"),
+    ),
+    BadInput(
+        "a comparison with a folder that is not a run",
+        ("compare", ".", "nowhere"),
+        (". is not a run directory", "runs/NAME"),
+    ),
+    BadInput(
+        "a plot of a run in a format that there is not",
+        ("report", "nowhere", "--plot", "x.pdf"),
+        ("the name ends in neither .svg nor .png", "--plot x.svg"),
+    ),
+    BadInput(
         "throughput of a folder without a run",
         plan("--measured", "."),
         (". is not a run directory",),

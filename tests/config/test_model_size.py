@@ -112,6 +112,26 @@ def test_a_longer_sequence_costs_more_operations_per_token_and_no_parameters():
     )
 
 
+@given(length=st.integers(1, 300), window=st.none() | st.integers(1, 400))
+def test_causal_attention_counts_the_tokens_that_each_token_looks_at(length, window):
+    model = ModelConfig(sliding_window=window)
+    per_token = 12 * model.num_layers * model.hidden_size
+    seen = sum(min(position, window or length) for position in range(1, length + 1)) / length
+    full, causal = (
+        flops_per_token(model, sequence_length=length, causal=causal) for causal in (False, True)
+    )
+    assert full - causal == pytest.approx(per_token * (min(length, window or length) - seen))
+
+
+def test_the_two_ways_to_count_attention_differ_by_an_eighth_for_llama3_8b():
+    config = llm.llama3_8b.pretrain_recipe()
+    full, causal = (
+        flops_per_token(config.model, sequence_length=8192, causal=causal)
+        for causal in (False, True)
+    )
+    assert full / causal == pytest.approx(1.125, abs=0.001)
+
+
 def checkpoint_of(config, passes, run):
     """Saves the checkpoint after one step."""
     optimizers = build_optimizers(passes.parts, config.optim)

@@ -41,8 +41,10 @@ class Journal(Observer):
         self.peak_flops_per_s = (
             None if peak_tflops is None else peak_tflops * 1e12 * self.world_size
         )
-        self.flops_per_token = flops_per_token(
-            config.model, sequence_length=config.data.sequence_length
+        length = config.data.sequence_length
+        self.flops_per_token, self.causal_flops_per_token = (
+            flops_per_token(config.model, sequence_length=length, causal=causal)
+            for causal in (False, True)
         )
 
     def at_start(self, state: TrainingState) -> None:
@@ -74,11 +76,6 @@ class Journal(Observer):
         if step.tokens is not None:
             tokens = max(1, step.tokens)
         tokens_per_s = tokens / step.step_time_s
-        mfu = (
-            None
-            if self.peak_flops_per_s is None
-            else tokens_per_s * self.flops_per_token / self.peak_flops_per_s
-        )
         row = {
             "step": state.step,
             "time": round(time.time(), 3),
@@ -98,12 +95,17 @@ class Journal(Observer):
             "data_time_s": round(step.data_time_s, 6),
             "samples_per_s": round(batch.global_batch_size / step.step_time_s, 3),
             "tokens_per_s": round(tokens_per_s, 1),
-            "mfu": mfu,
+            "mfu": self._mfu(tokens_per_s * self.flops_per_token),
+            "mfu_causal": self._mfu(tokens_per_s * self.causal_flops_per_token),
             "peak_memory_bytes": peak_bytes(self.device),
             "order_hash": state.order_hash,
             **step.columns,
         }
         self.run.append_row(self.run.metrics, row)
+
+    def _mfu(self, flops_per_s: float) -> float | None:
+        """Returns the share of the peak throughput of all devices, or None if it is unknown."""
+        return None if self.peak_flops_per_s is None else flops_per_s / self.peak_flops_per_s
 
     def after_validation(self, state: TrainingState, *, loss: float, samples: int) -> None:
         """Writes the event `validation`."""

@@ -1,0 +1,85 @@
+import numpy as np
+import pytest
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from rampcli import llm
+from rampcli.checkpoint.state import TrainingState
+from rampcli.config.compose import apply_overrides
+from rampcli.config.model_size import flops_per_token
+from rampcli.config.resolve import resolve
+from rampcli.run_directory import RunDirectory
+from rampcli.run_rows import read_rows
+from rampcli.train.observers.boundary import BoundaryCosts
+from rampcli.train.observers.journal import Journal
+from rampcli.train.observers.observer import Observers
+from rampcli.train.observers.slow_data import SlowData
+from rampcli.train.step import Step, StepResult
+
+PEAK_TFLOPS = 0.5
+
+
+class NoOperations(TorchDispatchMode):
+    """Refuses every operation of torch, each of which could wait for a device."""
+
+    def __torch_dispatch__(self, func, *_):
+        raise AssertionError(f"{func} was called")
+
+
+@pytest.fixture
+def resolved():
+    words = [f"trainer.peak_tflops={PEAK_TFLOPS}"]
+    return resolve(apply_overrides(llm.from_factory("llama3_tiny"), words))
+
+
+@pytest.fixture
+def run(tmp_path):
+    return RunDirectory(tmp_path)
+
+
+@pytest.fixture
+def journal(alone, run, resolved):  # noqa: ARG001
+    return Journal(run, resolved.plan, resolved.config, torch.device("cpu"))
+
+
+def step_of(resolved, stage_number, step_time_s):
+    stage = resolved.plan.stages[stage_number]
+    return Step(
+        stage=stage,
+        batch_plan=resolved.plan.batch_on(stage, stage.world_size),
+        samples=np.arange(4),
+        result=StepResult(loss=2.0, grad_norm=1.0),
+        lr=0.1,
+        skipped=None,
+        step_time_s=step_time_s,
+        data_time_s=0.01,
+    )
+
+
+def test_recording_a_step_runs_no_torch_operation(resolved, run, journal):
+    costs = BoundaryCosts(run, started=1.0, imported=2.0)
+    observers = Observers([journal, costs, SlowData(run)])
+    state = TrainingState(step=1, consumed_samples=4)
+    observers.at_start(state)
+    with NoOperations():
+        for _ in range(60):
+            observers.after_step(state, step_of(resolved, 0, 0.5))
+        with pytest.raises(AssertionError):
+            torch.zeros(1).item()
+    assert len(list(read_rows(run.metrics))) == 60
+
+
+def test_throughput_is_that_of_the_step_and_its_batch(resolved, run, journal):
+    for stage, step_time_s in ((0, 0.5), (2, 4.0)):
+        journal.after_step(
+            TrainingState(step=1, consumed_samples=4), step_of(resolved, stage, step_time_s)
+        )
+    rows = list(read_rows(run.metrics))
+    assert [row["global_batch_size"] for row in rows] == [4, 12]
+    for row in rows:
+        tokens_per_s = row["global_batch_size"] * 128 / row["step_time_s"]
+        assert row["tokens_per_s"] == pytest.approx(tokens_per_s, abs=0.1)
+        for column, causal in (("mfu", False), ("mfu_causal", True)):
+            flops = flops_per_token(resolved.config.model, sequence_length=128, causal=causal)
+            assert row[column] == pytest.approx(tokens_per_s * flops / (PEAK_TFLOPS * 1e12))
+        assert row["mfu_causal"] < row["mfu"]
