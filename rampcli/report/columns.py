@@ -1,7 +1,7 @@
 """Reads metrics.jsonl into columns, and keeps them up to date while the file grows."""
 
 import json
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
@@ -170,15 +170,15 @@ class Columns:
     def _add(self, block: bytes) -> None:
         """Adds the rows of a block of whole lines."""
         lines = block.splitlines(keepends=True)
-        rows = self._parse(lines)
-        for name in dict.fromkeys(chain(self._columns, *rows)):
+        columns = self._parse(lines)
+        for name in dict.fromkeys(chain(self._columns, columns)):
             if self.names is None or name in self.names:
-                self._extend(name, [row.get(name) for row in rows])
-        self.rows += len(rows)
+                self._extend(name, columns.get(name) or (None,) * len(lines))
+        self.rows += len(lines)
         self._marks.append(Mark(self.rows, self.bytes_read + len(block), lines[-1]))
 
-    def _parse(self, lines: Sequence[bytes]) -> list[dict[str, Any]]:
-        """Returns the rows of lines.
+    def _parse(self, lines: Sequence[bytes]) -> dict[str, tuple[Any, ...]]:
+        """Returns the columns of lines.
 
         Raises:
             DamagedFileError: a row is damaged.
@@ -187,18 +187,17 @@ class Columns:
         if b"NaN" not in block and b"Infinity" not in block:
             try:
                 rows = json.loads(b"[" + block + b"]")
-                if len(rows) == len(lines) and _are_sound(rows):
-                    return list(rows)
-            except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+                if len(rows) == len(lines) and _are_sound(columns := transposed(rows)):
+                    return columns
+            except (ValueError, TypeError, AttributeError, RecursionError):
                 pass  # reading line by line finds the damaged one
-        offset = self.bytes_read
-        rows = []
+        offset, rows = self.bytes_read, []
         for line in lines:
             rows.append(row_of(line, self.path, offset))
             offset += len(line)
-        return rows
+        return transposed(rows)
 
-    def _extend(self, name: str, values: list[Any]) -> None:
+    def _extend(self, name: str, values: tuple[Any, ...]) -> None:
         """Adds values to a column. Values that are neither numbers nor text count as null."""
         kinds = set(map(type, values)) - {type(None)}
         column, is_text = self._columns.get(name), kinds == {str}
@@ -207,7 +206,7 @@ class Columns:
             absent = np.full(self.rows, None if is_text else np.nan, dtype=dtype)
             column = self._columns[name] = Column(absent, is_whole=self.rows == 0)
         if not (is_text or kinds <= {int, float}) or (is_text != column.is_text and kinds):
-            values = [None] * len(values)
+            values = (None,) * len(values)
         column.is_whole = column.is_whole and kinds == {int} and None not in values
         column.extend(np.array(values, dtype=column.values.dtype), self.rows)
 
@@ -216,19 +215,31 @@ class Columns:
         return not column.is_text and bool(np.isnan(column.values[: self.rows]).all())
 
 
-def _are_sound(rows: Sequence[dict[str, Any]]) -> bool:
-    """Returns whether rows have the columns that readers rely on, with numbers in their ranges."""
+def transposed(rows: Sequence[dict[str, Any]]) -> dict[str, tuple[Any, ...]]:
+    """Returns the columns of rows by name, with None where a row does not have one."""
+    layouts = set(map(tuple, rows))
+    if len(layouts) == 1:
+        return dict(zip(*layouts, zip(*map(dict.values, rows), strict=True), strict=True))
+    names = dict.fromkeys(chain.from_iterable(layouts))
+    return {name: tuple(row.get(name) for row in rows) for name in names}
+
+
+def _are_sound(columns: Mapping[str, tuple[Any, ...]]) -> bool:
+    """Returns whether there are the columns that readers rely on, with numbers in their ranges."""
     for word, shape in METRICS_ROW.items():
         name = word.removesuffix("?")
-        values = [row[name] for row in rows if name in row or name == word]
-        kinds = {int} if shape in (COUNT, POSITIVE) else {int, float}
-        if shape == NUMBER_OR_NULL:
-            values = [value for value in values if value is not None]
+        if name not in columns:
+            if name == word:
+                return False
+            continue
+        values = columns[name]
+        if shape == NUMBER_OR_NULL or name != word:
+            values = tuple(value for value in values if value is not None)
         if not values:
             continue
         least = min(values)
         if (
-            not set(map(type, values)) <= kinds
+            not set(map(type, values)) <= ({int} if shape in (COUNT, POSITIVE) else {int, float})
             or least < _LEAST.get(shape, -MOST)
             or (shape == RATE and least == 0)
             or max(values) > MOST
