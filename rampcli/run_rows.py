@@ -51,13 +51,21 @@ EVENT_ROW = {"event": str, "time": float}
 EVENT_ROWS: dict[str, dict[str, Any]] = {
     "start": {"step": COUNT, "device?": str, "device_name?": TEXT_OR_NULL},
     "boundary": {"lost_s": float},
-    "validation": {"step": COUNT, "consumed_samples": COUNT, "loss": NUMBER_OR_NULL},
+    "validation": {
+        "step": COUNT,
+        "consumed_samples": COUNT,
+        "corpus?": str,
+        "loss": NUMBER_OR_NULL,
+        "bits_per_byte?": NUMBER_OR_NULL,
+        "validation_s?": float,
+    },
     "evaluation": {
         "step": COUNT,
         "consumed_samples": COUNT,
         **dict.fromkeys(EVALUATED, NUMBER_OR_NULL),
         "unscored?": COUNT,
         "reason?": TEXT_OR_NULL,
+        "evaluation_s?": float,
     },
     "lost": {"step": COUNT, "steps": COUNT, "lost_s": float, "last_step_at": NUMBER_OR_NULL},
     "stop": {"step": COUNT, "status": str, "save_s": float},

@@ -78,7 +78,7 @@ def words(*vocabulary, **numbers):
 def tokens_of(corpora):
     """Returns the tokens that a run trains on, and those that it validates on."""
     found = []
-    for blend in (corpora.training, corpora.validation):
+    for blend in (corpora.training, corpora.validation[None]):
         read = [corpus.read(np.arange(corpus.windows)) for corpus in blend.corpora]
         found.append(
             {

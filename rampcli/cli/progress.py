@@ -2,6 +2,7 @@
 
 import signal
 import time
+from collections.abc import Iterable
 from typing import Any
 
 from rich.console import Console
@@ -12,7 +13,7 @@ from rampcli.batch.training_plan import StageExtent, StagePlan, TrainingPlan
 from rampcli.errors import visible
 from rampcli.launch.elastic import World
 from rampcli.launch.observer import Observer
-from rampcli.report.tables import evaluation_line, figure, share
+from rampcli.report.tables import evaluation_line, figure, share, validation_line
 from rampcli.run_rows import loss_of
 
 PLAIN_EVERY_S = 10.0
@@ -28,15 +29,25 @@ class Progress(Observer):
         plan: plan of the run.
         console: where to print.
         rollout_ranks: processes that only generate, besides those of the plan.
+        corpora: names of the validation corpora, or None for one without a name.
         samples_per_s: moving average of the throughput, or None before the first step.
         live: line that updates in place, or None if the output is not a terminal.
         output_is_closed: True once the reader of the output has gone.
     """
 
-    def __init__(self, plan: TrainingPlan, console: Console, *, rollout_ranks: int = 0) -> None:
+    def __init__(
+        self,
+        plan: TrainingPlan,
+        console: Console,
+        *,
+        rollout_ranks: int = 0,
+        corpora: Iterable[str | None] = (None,),
+    ) -> None:
         self.plan = plan
         self.console = console
         self.rollout_ranks = rollout_ranks
+        self.corpora = frozenset(corpora)
+        self._validated: dict[str | None, dict[str, Any]] = {}
         self.samples_per_s: float | None = None
         self.live: Live | None = (
             Live(console=console, refresh_per_second=4, transient=True)
@@ -82,13 +93,22 @@ class Progress(Observer):
     def on_event(self, row: dict[str, Any]) -> None:
         """Prints validation losses and warnings."""
         if row["event"] == "validation":
-            self._print(
-                f"validation loss {loss_of(row):.4f} after {row['consumed_samples']:,} samples"
-            )
+            self._on_validation(row)
         elif row["event"] == "evaluation":
             self._print(f"{evaluation_line([row])} after {row['consumed_samples']:,} prompts")
         elif row["event"] in ("fault", "slow_data", "spare_ranks"):
             self._print(f"warning: {row['reason']}")
+
+    def _on_validation(self, row: dict[str, Any]) -> None:
+        """Prints the losses of all corpora at a step, once the last of them is there."""
+        if any(other["step"] != row["step"] for other in self._validated.values()):
+            self._validated.clear()  # a validation that was interrupted
+        self._validated[row.get("corpus")] = row
+        if self._validated.keys() >= self.corpora:
+            losses = {name: [each] for name, each in self._validated.items()}
+            line = validation_line(losses, digits=4)
+            self._print(f"{line} after {row['consumed_samples']:,} samples")
+            self._validated.clear()
 
     def _line(self, row: dict[str, Any], samples_per_s: float) -> str:
         stage = self.plan.stage(row["stage"])

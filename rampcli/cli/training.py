@@ -14,6 +14,7 @@ from rampcli.cli.console import build_console, print_table, say
 from rampcli.cli.jobs import print_jobs
 from rampcli.cli.progress import Progress
 from rampcli.config import snapshot
+from rampcli.config.corpora import validation_names
 from rampcli.config.layers import stack_of
 from rampcli.config.resolve import resolve
 from rampcli.config.rl_checks import is_rl
@@ -24,7 +25,14 @@ from rampcli.launch import run as launch
 from rampcli.launch.launchers import launcher_of
 from rampcli.launch.protocol import SUBMITTED, Outcome
 from rampcli.report.overlap import overlap_result
-from rampcli.report.tables import evaluation_line, evaluations, run_table, validations
+from rampcli.report.tables import (
+    bits_line,
+    evaluation_line,
+    evaluations,
+    run_table,
+    validation_line,
+    validations,
+)
 from rampcli.run_directory import COMPLETE, STAGE_BOUNDARY, RunDirectory
 
 
@@ -70,7 +78,8 @@ def train(
     for note in (*resolved.plan.notes, *resolved.notes):
         say(console, f"note: {note}")
     rollout_ranks = resolved.config.rl.rollout_ranks
-    with Progress(resolved.plan, console, rollout_ranks=rollout_ranks) as progress:
+    corpora = validation_names(resolved.config)
+    with Progress(resolved.plan, console, rollout_ranks=rollout_ranks, corpora=corpora) as progress:
         outcome = launch.run(
             resolved, command=command, overrides=overrides, one_stage=one_stage, observer=progress
         )
@@ -150,8 +159,16 @@ def _print_outcome(outcome: Outcome, console: Console) -> None:
 
 def _print_complete(outcome: Outcome, console: Console) -> None:
     print_table(console, run_table(outcome.run))
-    if losses := validations(outcome.run):
-        console.print(f"\nvalidation loss {losses[0]:.3f} -> {losses[-1]:.3f}")
+    if found := validations(outcome.run):
+        newest = max(rows[-1]["step"] for rows in found.values())
+        ends = {
+            corpus: (rows[0], rows[-1])
+            for corpus, rows in found.items()
+            if rows[-1]["step"] == newest  # a resume may have changed the corpora
+        }
+        say(console, f"\n{validation_line(ends, digits=3)}")
+        if None not in ends:
+            say(console, bits_line(ends))
     if rows := evaluations(outcome.run):
         say(console, f"\n{evaluation_line([rows[0], rows[-1]])}")
     if (overlap := overlap_result(outcome.run)) is not None:

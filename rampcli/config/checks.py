@@ -89,6 +89,7 @@ def check_paths(config: Config) -> None:
         "data.path": [data.path],
         "data.blend": data.blend,
         "data.validation_path": [data.validation_path],
+        "data.validation": list((data.validation or {}).values()),
         "data.tokenizer": [data.tokenizer],
         "model.init_from": [config.model.init_from],
         "run_dir": [config.run_dir],
@@ -107,7 +108,7 @@ def _check_path(key: str, path: str | None) -> None:
             f"{key}: {path} is a URL, but only files and folders can be used",
             keys=(key,),
             remedy="a mounted folder, or a copy: "
-            + (folder if key == "data.blend" else f"{key}={folder}"),
+            + (folder if key in ("data.blend", "data.validation") else f"{key}={folder}"),
         )
 
 

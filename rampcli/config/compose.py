@@ -32,7 +32,7 @@ from rampcli.config.layers import (
     placed,
 )
 from rampcli.config.schema import Config
-from rampcli.config.settings import shown
+from rampcli.config.settings import is_mapping, shown
 from rampcli.config.words import as_option, parse, quoted
 from rampcli.errors import Report, UsageError
 
@@ -251,7 +251,8 @@ def _leaves(node: yaml.Node | None, prefix: str) -> Iterable[tuple[str, int, Any
     for key_node, value_node in node.value:
         key = f"{prefix}.{key_node.value}" if prefix else str(key_node.value)
         # An empty section is a leaf, so that a wrong one is noticed.
-        if isinstance(value_node, yaml.MappingNode) and value_node.value:
+        is_section = isinstance(value_node, yaml.MappingNode) and not is_mapping(key)
+        if is_section and value_node.value:
             yield from _leaves(value_node, key)
         else:
             value = SafeConstructor().construct_document(value_node)

@@ -1,6 +1,7 @@
 """Finds the files of the corpora and their shares of the samples."""
 
 import os
+import re
 from collections.abc import Sequence
 from decimal import Decimal, InvalidOperation
 from fractions import Fraction
@@ -24,10 +25,13 @@ KEYS_OF_SOURCES = {
     "path": ("indexed", "text", "pairs"),
     "blend": ("indexed", "text"),
     "validation_path": ("indexed", "text", "pairs"),
+    "validation": ("indexed", "text", "pairs"),
     "task": ("pairs",),
     "response_end": ("pairs",),
 }
 """The sources that settings of `data` apply to."""
+NAMED_KEY = "data.validation"
+_CORPUS_NAME = re.compile(r"[A-Za-z0-9_-]{1,100}")
 
 
 def corpora_of(config: Config) -> list[tuple[int, Path]]:
@@ -67,18 +71,36 @@ def paths_of(config: Config) -> dict[Path, str]:
         (path for _, path in corpora_of(config)),
         "data.path" if config.data.blend is None else "data.blend",
     )
-    validation = config.data.validation_path
-    return (
-        paths
-        if validation is None
-        else {Path(validation).expanduser(): "data.validation_path"} | paths
-    )
+    held_out = {
+        path: "data.validation_path" if name is None else NAMED_KEY
+        for name, path in validation_paths(config).items()
+    }
+    return held_out | paths
+
+
+def validation_paths(config: Config) -> dict[str | None, Path]:
+    """Returns the corpora that are used only for validation, by name.
+
+    The one of `data.validation_path` has the name None.
+    """
+    data = config.data
+    paths = [*(data.validation or {}).items()]
+    found: dict[str | None, Path] = {name: Path(path).expanduser() for name, path in paths}
+    if data.validation_path is not None:
+        found[None] = Path(data.validation_path).expanduser()
+    return found
+
+
+def validation_names(config: Config) -> tuple[str | None, ...]:
+    """Returns the names of the validation corpora. A run without named ones has one, None."""
+    return tuple(config.data.validation or (None,))
 
 
 def missing_here(config: Config) -> list[str]:
     """Returns the settings that name files which this machine does not have, as KEY=PATH."""
+    names = {path: name for name, path in validation_paths(config).items()}
     missing = [
-        f"{key}={path}"
+        f"{key}={shown({names[path]: str(path)} if key == NAMED_KEY else str(path))}"
         for path, key in paths_of(config).items()
         if not any(os.path.exists(f"{path}{ending}") for ending in ("", ".idx"))
     ]
@@ -149,17 +171,39 @@ def check_corpora(config: Config) -> None:
         raise UsageError(
             f"{' and '.join(places)} are both given", keys=places, remedy="one of them"
         )
-    trained = [path for _, path in corpora_of(config)]
-    if data.validation_path is None:
-        return
-    if data.task is not None or Path(data.validation_path).expanduser() in trained:
+    if data.validation_path is not None and data.validation is not None:
         raise UsageError(
-            f"data.validation_path does not apply to data.task={data.task}"
-            if data.task is not None
-            else f"data.validation_path={data.validation_path} is also a training corpus",
-            keys=("data.validation_path", *places),
-            remedy="data.validation_path=null, so that data.split applies",
+            f"data.validation_path and {NAMED_KEY} are both given",
+            keys=("data.validation_path", NAMED_KEY),
+            remedy=f"data.validation_path=null, and its path in {NAMED_KEY}",
         )
+    _check_held_out(config, places)
+
+
+def _check_held_out(config: Config, places: Sequence[str]) -> None:
+    """Checks the corpora that are used only for validation.
+
+    Args:
+        config: the configuration.
+        places: settings that name the training corpora.
+    """
+    data, trained = config.data, [path for _, path in corpora_of(config)]
+    for name, path in validation_paths(config).items():
+        key = "data.validation_path" if name is None else NAMED_KEY
+        if name is not None and not _CORPUS_NAME.fullmatch(name):
+            raise UsageError(
+                f"{key}: {name!r} cannot name a corpus",
+                keys=(key,),
+                remedy="up to 100 letters, digits, - and _",
+            )
+        if data.task is not None or path in trained:
+            raise UsageError(
+                f"{key} does not apply to data.task={data.task}"
+                if data.task is not None
+                else f"{key}: {path} is also a training corpus",
+                keys=(key, *places),
+                remedy=f"{key}=null, so that data.split applies",
+            )
 
 
 def check_document_mask(config: Config) -> None:

@@ -8,6 +8,7 @@ stack.
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from copy import copy
 from dataclasses import dataclass, field
 from enum import IntEnum
 from functools import cache, cached_property
@@ -165,10 +166,8 @@ class Stack:
         config = Config()
         for key, (precedence, entry) in self._nearest.items():
             if precedence is not Precedence.SCHEMA:
-                # A list is copied, so that changing it in Python does not change the layer.
-                put(
-                    config, key, list(entry.value) if isinstance(entry.value, list) else entry.value
-                )
+                # Lists and mappings are copied: changing them in Python leaves the layer as it is.
+                put(config, key, copy(entry.value))
         config.stack = self
         return config
 

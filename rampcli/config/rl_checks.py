@@ -123,6 +123,17 @@ def check_prompts(config: Config) -> None:
         )
 
 
+def check_one_evaluation(config: Config) -> None:
+    """Checks that no validation corpora are named: held-out prompts are evaluated together."""
+    if config.data.validation is not None:
+        raise UsageError(
+            "data.validation does not apply to reinforcement learning, which evaluates one set of"
+            " prompts",
+            keys=("data.validation",),
+            remedy="data.validation=null, or data.validation_path instead",
+        )
+
+
 def check_model_is_whole(config: Config) -> None:
     """Checks that neither layers nor sequences are split over ranks in a way that RL cannot use."""
     for key, ranks in (
@@ -219,6 +230,7 @@ _CHECKS_IN_RL = (
     check_counted_in_prompts,
     check_throughput,
     check_prompts,
+    check_one_evaluation,
     check_model_is_whole,
     check_rollout_ranks,
     check_compile,

@@ -157,6 +157,12 @@ class DataConfig:
         "Corpus that is used only for validation, instead of the share in `split`. `null`: use"
         " `split`.",
     )
+    validation: dict[str, str] | None = setting(
+        None,
+        "Corpora that are used only for validation, `{wiki:data/wiki,code:data/code}`; each path as"
+        " in `path`. Each is validated on its own, on `trainer.val_samples` samples. The second"
+        " share in `split` is then not read. `null`: not set.",
+    )
     tokenizer: str = setting(
         "bytes",
         "Tokenizer for `text` and `pairs`: `bytes`, `chars` (the characters of the text) or a"

@@ -52,6 +52,7 @@ EXAMPLES = {
     "model.step_batch_size_schedule": "'0:768 250B:1536'",
     "data.path": "data/wiki",
     "data.blend": "[0.7,data/wiki,0.3,data/code]",
+    "data.validation": "{wiki:data/wiki,code:data/code}",
     "data.split": "[98,1,1]",
     "data.task": "sort",
     "data.response_end": "'<|im_end|>'",
@@ -73,6 +74,7 @@ _TYPE_NAMES = {
     list[int]: "a list of integers",
     list[float]: "a list of numbers",
     list[str]: "a list",
+    dict[str, str]: "a mapping of names to paths",
 }
 
 
@@ -169,6 +171,12 @@ def _default(field: "dataclasses.Field[Any]") -> Any:
     )
 
 
+def is_mapping(key: str) -> bool:
+    """Returns True if a setting takes a mapping."""
+    setting = settings().get(key)
+    return setting is not None and get_origin(setting.type) is dict
+
+
 def leaves(config: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
     """Yields every leaf of a configuration as (dotted key, value), in the order of the schema."""
     for field in dataclasses.fields(config):
@@ -182,12 +190,13 @@ def leaves(config: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
 def flatten(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     """Returns a nested mapping by dotted key.
 
-    An empty mapping stays a leaf, so that it is noticed.
+    The value of a setting that takes a mapping stays a leaf. An empty mapping stays one, too, so
+    that it is noticed.
     """
     flat: dict[str, Any] = {}
     for name, value in tree.items():
         key = f"{prefix}{name}"
-        if isinstance(value, Mapping) and value:
+        if isinstance(value, Mapping) and value and not is_mapping(key):
             flat |= flatten(value, f"{key}.")
         else:
             flat[key] = value
@@ -212,7 +221,9 @@ def shown(value: Any) -> str:
         return "null"
     if isinstance(value, bool):
         return str(value).lower()
-    return f"[{','.join(map(str, value))}]" if isinstance(value, list) else str(value)
+    if isinstance(value, dict):
+        return f"{{{','.join(f'{name}:{shown(item)}' for name, item in value.items())}}}"
+    return f"[{','.join(map(shown, value))}]" if isinstance(value, list) else str(value)
 
 
 def unknown_key(key: str, groups: Mapping[str, Any] | None = None) -> UsageError:
@@ -225,6 +236,12 @@ def unknown_key(key: str, groups: Mapping[str, Any] | None = None) -> UsageError
             f"{key} is a section, not a setting",
             keys=(key,),
             remedy=", ".join(sections[:3]) + ", ...",
+        )
+    if is_mapping(whole := key.rpartition(".")[0]):
+        return UsageError(
+            f"{whole} takes all of its names at once, so there is no setting {key}",
+            keys=(whole,),
+            remedy=settings()[whole].example(),
         )
     if key in DERIVED:
         _, keys = DERIVED[key]

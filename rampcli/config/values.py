@@ -33,7 +33,7 @@ def typed(key: str, value: Any) -> Any:
     setting = settings().get(key)
     if setting is None:
         raise unknown_key(key)
-    items = value if isinstance(value, list) else [value]
+    items = _items(value)
     if any(isinstance(item, str) and ("${" in item or item == "???") for item in items):
         raise UsageError(
             f"{key}={shown(value)}: references (${{...}}) and ??? are not resolved here",
@@ -50,8 +50,7 @@ def typed(key: str, value: Any) -> Any:
             keys=(key,),
             remedy=setting.example(),
         ) from error
-    items = converted if isinstance(converted, list) else [converted]
-    numbers = [item for item in items if isinstance(item, int | float)]
+    numbers = [item for item in _items(converted) if isinstance(item, int | float)]
     if any(isinstance(number, float) and not math.isfinite(number) for number in numbers):
         raise UsageError(
             f"{key}={shown(value)} is not a finite number", keys=(key,), remedy=setting.example()
@@ -64,7 +63,21 @@ def typed(key: str, value: Any) -> Any:
     return converted
 
 
+def _items(value: Any) -> list[Any]:
+    """Returns the items of a list, the names and values of a mapping, or a single value."""
+    if isinstance(value, dict):
+        return [*value, *value.values()]
+    return value if isinstance(value, list) else [value]
+
+
 def _convert(kind: Any, value: Any) -> Any:
+    if get_origin(kind) is dict:
+        if not isinstance(value, dict) or not value:
+            raise ValueError("not a mapping")
+        name_kind, item_kind = get_args(kind)
+        return {
+            _convert(name_kind, name): _convert(item_kind, item) for name, item in value.items()
+        }
     if get_origin(kind) is list:
         if not isinstance(value, list | tuple):
             raise ValueError("not a list")

@@ -11,7 +11,7 @@ from hydra.core.override_parser.types import QuotedString, Transformer
 from hydra.errors import HydraException
 
 from rampcli.config.layers import placed
-from rampcli.config.settings import settings, shown, unknown_key
+from rampcli.config.settings import is_mapping, settings, shown, unknown_key
 from rampcli.errors import Report, UsageError
 
 LONGEST_VALUE = 5000
@@ -19,6 +19,7 @@ MOST_PARTS = 300
 MOST_VALUES = 100
 _CAST = re.compile(r"\b(int|float|bool|str|json_str)\(")
 _ASSIGNMENT = re.compile(r"[+~]*[A-Za-z_][\w.]*=")
+_NAME = re.compile(r"[{,]\s*([^\s{},:]+)\s*:")
 _LAUNCHER_SECTION = re.compile(r"^([+~]*)(training\.)+")
 
 
@@ -33,8 +34,8 @@ def drop_launcher_section(word: str) -> str:
 def join_split_lists(words: Iterable[str], *, report: Report) -> list[str]:
     """Joins lists that the shell split at spaces: `key=[256,`, `128,`, `50000000]` become one word.
 
-    A bracket that is not closed before the next `KEY=` is reported. A leading `training.` is
-    dropped.
+    So do mappings, also those whose braces the shell expanded to `key=a:x`, `key=b:y`. A bracket
+    that is not closed before the next `KEY=` is reported. A leading `training.` is dropped.
     """
     joined: list[str] = []
     open_word = ""
@@ -44,16 +45,39 @@ def join_split_lists(words: Iterable[str], *, report: Report) -> list[str]:
                 raise UsageError(
                     f"the bracket in {open_word} is never closed",
                     keys=(open_word.partition("=")[0],),
-                    remedy=typeable(f"{open_word}]"),
+                    remedy=typeable(f"{open_word}{_brackets(open_word)[1]}"),
                     set_by=("command line",),
                 )
             open_word = ""
         if word is not None:
             open_word = f"{open_word} {word}" if open_word else word
-            if open_word.count("[") <= open_word.count("]"):
+            opening, closing = _brackets(open_word)
+            if open_word.count(opening) <= open_word.count(closing):
                 joined.append(open_word)
                 open_word = ""
+    return _join_expanded(joined)
+
+
+def _join_expanded(words: Sequence[str]) -> list[str]:
+    """Joins neighbouring words `KEY=NAME:VALUE` of a setting that takes a mapping."""
+    joined: list[str] = []
+    expanded = ""
+    for word in words:
+        key, _, text = word.partition("=")
+        if not (is_mapping(key) and ":" in text) or text.startswith("{"):
+            expanded = ""
+            joined.append(word)
+        elif key == expanded:
+            joined[-1] = f"{joined[-1][:-1]},{text}}}"
+        else:
+            expanded = key
+            joined.append(f"{key}={{{text}}}")
     return joined
+
+
+def _brackets(word: str) -> tuple[str, str]:
+    """Returns the brackets around the value of a `KEY=VALUE` word."""
+    return ("{", "}") if is_mapping(word.partition("=")[0]) else ("[", "]")
 
 
 def parse(
@@ -118,6 +142,8 @@ def _sweep(override: Any) -> list[str]:
 def _read(word: str, groups: Collection[str]) -> tuple[str, Any]:
     key, override = _override(word, groups)
     if not override.is_sweep_override():
+        if is_mapping(key):
+            _check_names(word)
         return key, override.value()
     text, kind = word.partition("=")[2], settings()[key].type if key in settings() else None
     if kind is str:  # the value may contain commas
@@ -127,6 +153,17 @@ def _read(word: str, groups: Collection[str]) -> tuple[str, Any]:
     if get_origin(kind) is list and "[" not in text:
         remedy = f"brackets: {typeable(f'{key}=[{text}]')}"
     raise UsageError(f"{word}: a setting takes one value", keys=(key,), remedy=remedy)
+
+
+def _check_names(word: str) -> None:
+    """Checks that a mapping names nothing twice, which Hydra's parser does not tell."""
+    key, _, text = word.partition("=")
+    names = _NAME.findall(text)
+    for name in names:
+        if names.count(name) > 1:
+            raise UsageError(
+                f"{key} names {name} twice", keys=(key,), remedy="another name for one of them"
+            )
 
 
 def _override(word: str, groups: Collection[str]) -> tuple[str, Any]:

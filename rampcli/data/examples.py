@@ -20,6 +20,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from rampcli.config.corpora import NAMED_KEY
 from rampcli.config.schema import Config
 from rampcli.data.tasks import pose
 from rampcli.errors import UsageError, naming_setting
@@ -300,6 +301,15 @@ def open_examples(config: Config, *, needs_responses: bool) -> tuple[Examples, E
     [whole] = _read(data.path, "data.path", EVERYTHING, needs_responses)
     [held_out] = _read(data.validation_path, "data.validation_path", EVERYTHING, needs_responses)
     return whole, held_out
+
+
+def open_named_examples(config: Config) -> dict[str, Examples]:
+    """Returns the examples of the named corpora of `data.validation`. Raises as `open_examples`."""
+    named = config.data.validation or {}
+    return {
+        name: _read(path, NAMED_KEY, EVERYTHING, needs_responses=True)[0]
+        for name, path in named.items()
+    }
 
 
 def _read(path: str | None, key: str, split: Split, needs_responses: bool) -> list[FileExamples]:

@@ -2,7 +2,7 @@
 
 import errno
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from itertools import accumulate
@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
-from rampcli.config.corpora import corpora_of, paths_of
+from rampcli.config.corpora import NAMED_KEY, corpora_of, paths_of, validation_paths
 from rampcli.config.schema import Config
 from rampcli.data.corpus import Corpus, Cut, TokenCorpus
 from rampcli.data.indexed import IndexedFile, bin_of, manifest_of, tokenizer_of
@@ -38,12 +38,13 @@ class Opened:
     """Corpora of a data source.
 
     Attributes:
-        training, validation: corpora with their shares, see `rampcli.config.corpora`.
+        training: corpora with their shares, see `rampcli.config.corpora`.
+        validation: corpora with their shares, by name; None if they have no name.
         tokenizer: contents of `tokenizer.json`; None if unknown.
     """
 
     training: Sequence[tuple[int, Corpus]]
-    validation: Sequence[tuple[int, Corpus]]
+    validation: Mapping[str | None, Sequence[tuple[int, Corpus]]]
     tokenizer: str | None
 
 
@@ -65,17 +66,19 @@ def open_text(config: Config) -> Opened:
     Raises:
         UsageError: a file is not text, or the model's vocabulary is too small.
     """
-    texts = {}
-    for path, key in paths_of(config).items():
+    texts, paths = {}, paths_of(config)
+    for path, key in paths.items():
         with naming_setting(key):
             texts[path] = read_texts(path)
     if config.data.tokenizer == "bytes":
         tokenizer = byte_tokenizer()
     elif config.data.tokenizer == "chars":
+        # A resume may name other corpora for validation, and must not change the tokens.
         tokenizer = character_tokenizer(
             {
                 character
-                for documents in texts.values()
+                for path, documents in texts.items()
+                if paths[path] != NAMED_KEY
                 for text in documents
                 for character in set(text)
             }
@@ -242,12 +245,14 @@ def _open_all(
             opened[path] = open_path(path)
     shares, paths = zip(*corpora_of(config), strict=True)
     training = [opened[path] for path in paths]
-    if config.data.validation_path is not None:
-        held_out = [(1, opened[Path(config.data.validation_path).expanduser()])]
-    else:
+    held_out: dict[str | None, list[tuple[int, TokenCorpus]]] = {
+        name: [(1, opened[path])] for name, path in validation_paths(config).items()
+    }
+    if None not in held_out:
         parts = [parts_of(whole, config.data.split) for whole in training]
         training = [first for first, _, _ in parts]
-        held_out = [(share, second) for share, (_, second, _) in zip(shares, parts, strict=True)]
+        seconds = [second for _, second, _ in parts]
+        held_out = held_out or {None: list(zip(shares, seconds, strict=True))}
     return Opened(
         training=list(zip(shares, training, strict=True)), validation=held_out, tokenizer=tokenizer
     )

@@ -11,10 +11,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from rampcli.config.corpora import NAMED_KEY
 from rampcli.config.schema import Config
 from rampcli.data.chat_template import read_chat_template
 from rampcli.data.corpus import IGNORED, PADDING, Corpus, Samples
-from rampcli.data.examples import Examples, open_examples
+from rampcli.data.examples import Examples, open_examples, open_named_examples
 from rampcli.data.files import Opened, check_vocabulary, cut_of
 from rampcli.data.pair_format import NEW_LINE, PairFormat
 from rampcli.data.tasks import TASK_CHARACTERS
@@ -302,7 +303,13 @@ def open_pairs(config: Config) -> Opened:
     """
     training, validation = open_examples(config, needs_responses=True)
     pair_format = open_format(config, training, validation)
-    length, opened = config.data.sequence_length, list[Corpus]()
+    length = config.data.sequence_length
+
+    def packed(examples: Examples, key: str) -> Corpus:
+        with naming_setting(key):
+            return PackedPairs.of(examples, pair_format, length=length)
+
+    held_out: dict[str | None, Corpus]
     if config.data.task is None:
         if not len(training):
             raise UsageError(
@@ -310,17 +317,23 @@ def open_pairs(config: Config) -> Opened:
                 keys=("data.path", "data.split"),
                 remedy="more lines, or a larger first share of data.split",
             )
-        held_out = "data.path" if config.data.validation_path is None else "data.validation_path"
-        for examples, key in ((training, "data.path"), (validation, held_out)):
-            with naming_setting(key):
-                opened.append(PackedPairs.of(examples, pair_format, length=length))
+        trained = packed(training, "data.path")
+        held_out = {
+            name: packed(examples, NAMED_KEY)
+            for name, examples in open_named_examples(config).items()
+        }
+        if not held_out:
+            split = config.data.validation_path is None
+            held_out = {None: packed(validation, "data.path" if split else "data.validation_path")}
     else:
-        endless = TaskPairs.of(training, pair_format, length=length)
-        opened += (endless, replace(endless, examples=validation))
+        trained = endless = TaskPairs.of(training, pair_format, length=length)
+        held_out = {None: replace(endless, examples=validation)}
         if len(validation):
             validation[0]  # refuses a task with too few prompts
     return Opened(
-        training=[(1, opened[0])], validation=[(1, opened[1])], tokenizer=pair_format.tokenizer
+        training=[(1, trained)],
+        validation={name: [(1, corpus)] for name, corpus in held_out.items()},
+        tokenizer=pair_format.tokenizer,
     )
 
 

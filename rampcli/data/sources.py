@@ -3,7 +3,7 @@
 import hashlib
 import os
 import sysconfig
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rampcli.config.corpora import PATH_FORMS
+from rampcli.config.corpora import PATH_FORMS, validation_paths
 from rampcli.config.rl_checks import is_rl
 from rampcli.config.schema import Config
 from rampcli.data.blend import Blend
@@ -39,12 +39,13 @@ class Corpora:
     """The corpora of a run.
 
     Attributes:
-        training, validation: samples by index.
+        training: samples by index.
+        validation: samples by index, of each corpus by name; None if it has no name.
         tokenizer: contents of `tokenizer.json`; None if unknown.
     """
 
     training: Blend
-    validation: Blend
+    validation: Mapping[str | None, Blend]
     tokenizer: str | None
 
 
@@ -69,13 +70,13 @@ def open_corpora(config: Config) -> Corpora:
         UsageError: a file cannot be read, or does not fit the configuration.
     """
     opened = SOURCES[config.data.source].open(config)
-    validation = _blend(opened.validation, seed=None)
+    validation = {name: _blend(corpora, seed=None) for name, corpora in opened.validation.items()}
     for _, corpus in opened.training:
         _check_windows(config, "training", corpus, 1)
-    for (_, corpus), wanted in zip(
-        opened.validation, validation.counts(config.trainer.val_samples), strict=True
-    ):
-        _check_windows(config, "validation", corpus, wanted)
+    for blend in validation.values():
+        wanted = blend.counts(config.trainer.val_samples)
+        for corpus, samples in zip(blend.corpora, wanted, strict=True):
+            _check_windows(config, "validation", corpus, samples)
     return Corpora(
         training=_blend(opened.training, seed=config.seed),
         validation=validation,
@@ -104,7 +105,7 @@ def _check_windows(config: Config, use: str, corpus: Corpus, needed: int) -> Non
     if use == "validation":
         keys.append("trainer.val_samples")
         remedies.append(f"trainer.val_samples={corpus.windows}")
-        if data.validation_path is None and data.source in PATH_FORMS:
+        if not validation_paths(config) and data.source in PATH_FORMS:
             remedies.append("data.validation_path=PATH")
     else:
         remedies.append("data.pad_last_window=true")
@@ -132,7 +133,9 @@ def _open_stdlib(config: Config) -> Opened:
         for documents in (training, validation)
     ]
     return Opened(
-        training=[(1, parts[0])], validation=[(1, parts[1])], tokenizer=tokenizer.to_str()
+        training=[(1, parts[0])],
+        validation={None: [(1, parts[1])]},
+        tokenizer=tokenizer.to_str(),
     )
 
 
@@ -152,7 +155,7 @@ def _open_mock(config: Config) -> Opened:
     training, validation = (
         MockCorpus(cut=cut_of(config), seed=seed) for seed in (2 * config.seed, 2 * config.seed + 1)
     )
-    return Opened(training=[(1, training)], validation=[(1, validation)], tokenizer=None)
+    return Opened(training=[(1, training)], validation={None: [(1, validation)]}, tokenizer=None)
 
 
 def _check_pairs(config: Config) -> None:

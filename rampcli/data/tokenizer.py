@@ -5,6 +5,7 @@ text: code that encodes a corpus sets the tokenizer's `encode_special_tokens`. P
 users, and may contain special tokens.
 """
 
+import json
 import os
 import threading
 from collections.abc import Callable, Iterable, Iterator
@@ -153,6 +154,39 @@ def usual_end_of_document(tokenizer: Tokenizer) -> str | None:
     """Returns the end-of-document token if exactly one token has a usual name, else None."""
     found = [token for token in ENDS_OF_DOCUMENT if tokenizer.token_to_id(token) is not None]
     return found[0] if len(found) == 1 else None
+
+
+def bytes_of_tokens(tokenizer: Tokenizer, *, vocab_size: int) -> NDArray[np.int32] | None:
+    """Returns how many bytes of text each token stands for, [vocab_size].
+
+    Tokens that are bytes, or pieces of byte-level BPE, stand for their bytes. Tokens that are
+    characters stand for the bytes of these in UTF-8. Special tokens, and tokens that the tokenizer
+    does not have, stand for none. Returns None for other tokenizers: each spells its tokens in its
+    own way.
+    """
+    is_byte_level = _is_byte_level(tokenizer)
+    if not is_byte_level and not has_single_characters(tokenizer):
+        return None
+    alphabet = set(pre_tokenizers.ByteLevel.alphabet())
+    added = tokenizer.get_added_tokens_decoder()
+    counts = np.zeros(vocab_size, dtype=np.int32)
+    for token, number in tokenizer.get_vocab().items():
+        if number >= vocab_size:
+            continue
+        if number in added:
+            counts[number] = 0 if added[number].special else len(token.encode())
+        elif is_byte_level and alphabet.issuperset(token):
+            counts[number] = len(token)
+        else:
+            counts[number] = len(token.encode())
+    return counts
+
+
+def _is_byte_level(tokenizer: Tokenizer) -> bool:
+    """Returns True if a tokenizer decodes the characters of its tokens as bytes."""
+    decoder = json.loads(tokenizer.to_str())["decoder"] or {}
+    kinds = {part["type"] for part in decoder.get("decoders", [decoder]) if "type" in part}
+    return "ByteLevel" in kinds
 
 
 def has_single_characters(tokenizer: Tokenizer) -> bool:

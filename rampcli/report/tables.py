@@ -131,14 +131,47 @@ def evaluation_line(rows: Sequence[Mapping[str, Any]]) -> str:
     return f"held-out prompts: {'; '.join(parts)}"
 
 
-def validations(run: RunDirectory) -> list[float]:
-    """Returns the last validation loss of each step in nats per token, in order."""
-    return [loss_of(row) for row in _last_of_each_step(run, "validation")]
+def validations(run: RunDirectory) -> dict[str | None, list[dict[str, Any]]]:
+    """Returns the last validation of each step, in order, by the name of the corpus.
+
+    The name is None for a corpus without one.
+    """
+    by_corpus: dict[str | None, list[dict[str, Any]]] = {}
+    for row in _last_of_each_step(run, "validation"):
+        by_corpus.setdefault(row.get("corpus"), []).append(row)
+    return by_corpus
+
+
+def validation_line(
+    validations: Mapping[str | None, Sequence[Mapping[str, Any]]], *, digits: int
+) -> str:
+    """Returns the losses of each corpus in one line, from one validation to the next."""
+    return f"validation loss {_by_corpus(validations, 'loss', digits=digits)}"
+
+
+def bits_line(validations: Mapping[str | None, Sequence[Mapping[str, Any]]]) -> str:
+    """Returns the bits per byte of each corpus in one line, from one validation to the next."""
+    return f"bits per byte {_by_corpus(validations, 'bits_per_byte', digits=3)}"
+
+
+def _by_corpus(
+    validations: Mapping[str | None, Sequence[Mapping[str, Any]]], column: str, *, digits: int
+) -> str:
+    parts = []
+    for corpus, rows in validations.items():
+        values = [row.get(column) for row in rows]
+        shown = " -> ".join("nan" if value is None else f"{value:.{digits}f}" for value in values)
+        parts.append(shown if corpus is None else f"{corpus} {shown}")
+    return ", ".join(parts)
 
 
 def _last_of_each_step(run: RunDirectory, kind: str) -> list[dict[str, Any]]:
     """Returns events. A run that starts again before its first checkpoint repeats some of them."""
-    rows = {row["step"]: row for row in read_rows(run.events) if row["event"] == kind}
+    rows = {
+        (row["step"], row.get("corpus")): row
+        for row in read_rows(run.events)
+        if row["event"] == kind
+    }
     return list(rows.values())
 
 

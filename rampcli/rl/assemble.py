@@ -143,7 +143,7 @@ def build_policy_trainer(
         passes=passes,
         optimizers=loaded.optimizers,
         loader=Loader(None, reading=reading, device=device),
-        validation_loader=ValidationLoader(None, reading=reading, device=device),
+        validation_loaders={None: ValidationLoader(None, reading=reading, device=device)},
         checkpoints=loaded.checkpoints,
         observers=Observers(observers),
         state=loaded.state,

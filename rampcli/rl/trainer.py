@@ -280,6 +280,7 @@ class PolicyTrainer(Trainer):
         """Evaluates held-out prompts, each with its likeliest response and with a drawn one."""
         samples = self.config.trainer.val_samples
         if samples:
+            began = time.perf_counter()
             self.policy.refresh()
             results = evaluate(
                 self.generator,
@@ -290,7 +291,8 @@ class PolicyTrainer(Trainer):
                 device=self.passes.device,
                 stops=self._stops,
             )
-            self.observers.after_evaluation(self.state, results)
+            evaluation_s = round(time.perf_counter() - began, 3)
+            self.observers.after_evaluation(self.state, {**results, "evaluation_s": evaluation_s})
 
 
 def _mean(results: Sequence[StepResult]) -> StepResult:

@@ -1,12 +1,13 @@
 """The training loop."""
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
 import torch.distributed as dist
+from torch import Tensor
 
 from rampcli.batch.plan import BatchPlan
 from rampcli.batch.training_plan import StagePlan, TrainingPlan
@@ -49,6 +50,8 @@ class Trainer:
     """Trains a model through the stages of a plan, starting at `state`.
 
     Attributes:
+        validation_loaders: read the validation corpora, by name; None if the corpus has no name.
+        bytes_of_tokens: bytes of text that each token stands for, int32 [vocabulary], if known.
         micro_batch_s: seconds per micro batch in the last step.
         compiled_micro_batch_size: micro batch size for which the layers are compiled, if they are.
     """
@@ -59,11 +62,12 @@ class Trainer:
     passes: Passes
     optimizers: Sequence[torch.optim.Optimizer]
     loader: Loader
-    validation_loader: ValidationLoader
+    validation_loaders: Mapping[str | None, ValidationLoader]
     checkpoints: Checkpoints
     observers: Observer
     state: TrainingState
     stop: StopRequest
+    bytes_of_tokens: Tensor | None = None
     micro_batch_s: float = 0.0
     compiled_micro_batch_size: int | None = None
 
@@ -217,10 +221,16 @@ class Trainer:
         At the end of a stage, the plan of the next step may need other processes.
         """
         samples = self.config.trainer.val_samples
-        if samples:
-            micro_batches = self.validation_loader.read(samples, plan)
-            loss = validate(self.passes, micro_batches, between=self._stop_if_agreed)
-            self.observers.after_validation(self.state, loss=loss, samples=samples)
+        for corpus, loader in self.validation_loaders.items() if samples else ():
+            validation = validate(
+                self.passes,
+                loader.read(samples, plan),
+                samples=samples,
+                corpus=corpus,
+                bytes_of_tokens=self.bytes_of_tokens,
+                between=self._stop_if_agreed,
+            )
+            self.observers.after_validation(self.state, validation)
 
     def _validate_if_owed(self, plan: BatchPlan) -> None:
         """Validates if the run starts, or if the validation after this step was interrupted.
@@ -235,8 +245,9 @@ class Trainer:
             self._validate(plan)
 
     def _has_validated(self, step: int) -> bool:
-        """Returns whether rank 0 finds a validation at `step`. All ranks call this."""
-        return has_event(self.checkpoints.run, self.VALIDATION_EVENT, step)
+        """Returns whether rank 0 finds all validations at `step`. All ranks call this."""
+        run, corpora = self.checkpoints.run, self.validation_loaders
+        return has_events(run, self.VALIDATION_EVENT, step, corpora=corpora)
 
     def compile(self) -> None:
         """Compiles the layers if that is asked for and the micro batch size has changed."""
@@ -264,11 +275,14 @@ class Trainer:
         )
 
 
-def has_event(run: RunDirectory, kind: str, step: int) -> bool:
-    """Returns whether rank 0 finds an event at `step` in events.jsonl. All ranks call this."""
+def has_events(run: RunDirectory, kind: str, step: int, *, corpora: Iterable[str | None]) -> bool:
+    """Returns whether rank 0 finds events at `step` in events.jsonl, one for each corpus.
+
+    All ranks call this.
+    """
     rows = read_rows(run.events) if dist.get_rank() == 0 else iter(())
-    found = any(row["event"] == kind and row.get("step") == step for row in rows)
-    return bool(broadcast_from_rank_0(found))
+    found = {row.get("corpus") for row in rows if row["event"] == kind and row.get("step") == step}
+    return bool(broadcast_from_rank_0(found.issuperset(corpora)))
 
 
 def is_due(step: int, every_steps: int | None) -> bool:

@@ -133,12 +133,22 @@ class Passes:
             free_gathered_weights(part)
         return self._once_per_loss(loss)
 
-    def count_valid_tokens(self, micro_batches: Sequence[MicroBatch]) -> int:
-        """Returns the tokens over which `forward` sums the loss that it returns on this rank."""
+    def count_labels(
+        self, micro_batches: Sequence[MicroBatch], bytes_of_tokens: Tensor | None
+    ) -> Tensor:
+        """Returns what `forward` sums the loss over that it returns on this rank, float64 [2].
+
+        These are the valid tokens, and the bytes of text that they stand for. The bytes are 0 if
+        `bytes_of_tokens`, int32 [vocabulary], is None.
+        """
+        counts = torch.zeros(2, dtype=torch.float64, device=self.device)
         if not self.returns_loss:
-            return 0
+            return counts
         _, labels, _ = self._local_inputs(micro_batches)
-        return int((labels != IGNORED).sum())
+        counts[0] = (labels != IGNORED).sum()
+        if bytes_of_tokens is not None:
+            counts[1] = (bytes_of_tokens[labels.clamp(min=0)] * (labels != IGNORED)).sum()
+        return counts
 
     def _local_inputs(
         self, micro_batches: Sequence[MicroBatch]

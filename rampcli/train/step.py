@@ -1,5 +1,7 @@
 """The parts of a training step, and validation."""
 
+import math
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
@@ -58,6 +60,26 @@ class Step:
     data_time_s: float
     tokens: int | None = None
     columns: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Validation:
+    """A validation on one corpus.
+
+    Attributes:
+        loss: mean loss in nats per valid token.
+        samples: samples that were validated.
+        validation_s: seconds that it took, reading included.
+        corpus: name of the corpus in `data.validation`, or None if it has no name.
+        bits_per_byte: bits per byte of the text that the valid tokens stand for. None if the loss
+            is not finite, or if it is unknown how many bytes a token stands for.
+    """
+
+    loss: float
+    samples: int
+    validation_s: float
+    corpus: str | None = None
+    bits_per_byte: float | None = None
 
 
 def accumulate_gradient(
@@ -124,20 +146,38 @@ def validate(
     passes: Passes,
     micro_batches: Iterable[MicroBatch],
     *,
+    samples: int,
+    corpus: str | None = None,
+    bytes_of_tokens: Tensor | None = None,
     between: Callable[[], None] = lambda: None,
-) -> float:
-    """Returns the mean loss in nats per valid token over the micro batches of all ranks.
+) -> Validation:
+    """Computes the mean loss over the micro batches of all ranks. Every rank calls this.
 
-    `between` is called between passes. An exception that it raises ends the validation.
+    Args:
+        passes: passes through the model.
+        micro_batches: this rank's share of the samples. They may be read while others are computed.
+        samples: number of samples, over all ranks.
+        corpus: name of the corpus.
+        bytes_of_tokens: bytes of text that each token stands for, int32 [vocabulary], if known.
+        between: called between passes. An exception that it raises ends the validation.
     """
-    totals = torch.zeros(2, dtype=torch.float64, device=passes.device)
+    began = time.perf_counter()
+    totals = torch.zeros(3, dtype=torch.float64, device=passes.device)
     remaining = iter(micro_batches)
     while chunk := list(islice(remaining, passes.forward_micro_batches)):
-        loss = passes.forward(chunk)
-        totals += torch.stack([loss.double(), totals.new_tensor(passes.count_valid_tokens(chunk))])
+        totals[0] += passes.forward(chunk).double()
+        totals[1:] += passes.count_labels(chunk, bytes_of_tokens)
         between()
     dist.all_reduce(totals)
-    return (totals[0] / totals[1]).item()
+    total_loss, tokens, text_bytes = totals.tolist()
+    has_bits = text_bytes > 0 and math.isfinite(total_loss)
+    return Validation(
+        loss=total_loss / tokens if tokens else math.nan,
+        samples=samples,
+        validation_s=time.perf_counter() - began,
+        corpus=corpus,
+        bits_per_byte=total_loss / math.log(2) / text_bytes if has_bits else None,
+    )
 
 
 def local_gradients(parts: Sequence[Decoder], *, copies: bool) -> list[Tensor]:

@@ -66,7 +66,7 @@ IRRELEVANT = (
     "model.rotary_",
     "model.init_std",
     "data.split",
-    "data.validation_path",
+    "data.validation",
     "data.pad_last_window",
     "trainer.max_",
     "trainer.val_",

@@ -21,6 +21,7 @@ from rampcli.checkpoint.save import Checkpoints
 from rampcli.checkpoint.starting_weights import check_starting_weights, is_run
 from rampcli.checkpoint.state import TrainingState
 from rampcli.config import snapshot
+from rampcli.config.corpora import validation_names
 from rampcli.config.layers import sources_named
 from rampcli.config.out_of_memory import out_of_memory
 from rampcli.config.rl_checks import is_rl, unit_of
@@ -29,7 +30,7 @@ from rampcli.config.schema import Config
 from rampcli.data.hosts import build_reading
 from rampcli.data.loader import Loader, ValidationLoader
 from rampcli.data.sources import open_corpora
-from rampcli.errors import EXIT_INTERRUPTED, OutOfMemoryError, RampcliError, UsageError, reason_of
+from rampcli.errors import EXIT_INTERRUPTED, OutOfMemoryError, UsageError, reason_of
 from rampcli.models.decoder import Decoder
 from rampcli.models.huggingface import WeightFolder
 from rampcli.parallel.mesh import DATA, Meshes, build_meshes
@@ -47,6 +48,7 @@ from rampcli.train.observers.slow_data import SlowData
 from rampcli.train.optimizers import build_optimizers
 from rampcli.train.passes import Passes
 from rampcli.train.stopping import StopRequest
+from rampcli.worker.agree import agreed_bytes_of_tokens, agreed_fingerprint
 from rampcli.worker.join import join_ranks
 from rampcli.worker.leave import leave_after
 
@@ -160,8 +162,16 @@ def build_trainer(
         passes=passes,
         optimizers=loaded.optimizers,
         loader=Loader(corpora.training if corpora else None, reading=reading, device=device),
-        validation_loader=ValidationLoader(
-            corpora.validation if corpora else None, reading=reading, device=device
+        validation_loaders={
+            name: ValidationLoader(
+                corpora.validation[name] if corpora else None, reading=reading, device=device
+            )
+            for name in validation_names(config)
+        },
+        bytes_of_tokens=agreed_bytes_of_tokens(
+            corpora.tokenizer if corpora else None,
+            vocab_size=config.model.vocab_size,
+            device=device,
         ),
         checkpoints=checkpoints,
         observers=Observers(observers),
@@ -315,29 +325,3 @@ def build_observers(
         if not is_rl(config):  # whose ranks wait for responses
             observers.append(SlowData(run))
     return observers
-
-
-def agreed_fingerprint(fingerprint: str | None, *, device: torch.device) -> str:
-    """Returns the fingerprint of the corpora after checking that all ranks found the same.
-
-    Args:
-        fingerprint: what this rank found, or None if another rank reads for it.
-        device: the device of this rank.
-
-    Raises:
-        RampcliError: the fingerprints differ.
-    """
-    lowest, highest = (
-        torch.full((32,), rest, dtype=torch.uint8, device=device) for rest in (255, 0)
-    )
-    if fingerprint is not None:
-        for found in (lowest, highest):
-            found.copy_(torch.tensor(list(bytes.fromhex(fingerprint))))
-    dist.all_reduce(lowest, dist.ReduceOp.MIN)
-    dist.all_reduce(highest, dist.ReduceOp.MAX)
-    if not torch.equal(lowest, highest):
-        raise RampcliError(
-            "the hosts do not read the same corpora",
-            remedy="the same files, with the same names, on all of them",
-        )
-    return bytes(lowest.tolist()).hex()

@@ -87,7 +87,13 @@ def in_global_file(title: str, text: str, *fragments: str, line: int) -> BadInpu
 
 
 TYPED = "set by: command line"
+NAMED = "data.validation={wiki:data/wiki,code:data/code}"
 TYPES = (
+    BadInput(
+        "a path where names with paths are needed",
+        plan("data.validation=data/wiki"),
+        ("data.validation=data/wiki is not a mapping of names to paths", NAMED, TYPED),
+    ),
     BadInput(
         "a word where an integer is needed",
         plan("trainer.devices=eight"),
@@ -141,7 +147,7 @@ TYPES = (
     BadInput(
         "a mapping where a number is needed",
         plan("optim.lr={a: 1}"),
-        ("optim.lr={'a': 1} is not a number", TYPED),
+        ("optim.lr={a:1} is not a number", TYPED),
     ),
     BadInput(
         "a list where a string is needed",
@@ -470,6 +476,11 @@ CHARACTERS = (
     ),
 )
 TWICE = (
+    BadInput(
+        "a name given twice",
+        plan("data.validation={wiki:a,wiki:b}"),
+        ("data.validation names wiki twice", TYPED),
+    ),
     BadInput(
         "a key given twice", plan("seed=1", "seed=2"), ("seed is given twice: 1 and 2", TYPED)
     ),
@@ -1658,6 +1669,11 @@ PAIRS = (
         ("data.task_digits=65 is above 64",),
     ),
     BadInput(
+        "named files for validation of a task",
+        plan("data=pairs", "data.task=sort", "data.validation={easy:a.jsonl}"),
+        ("data.validation does not apply to data.task=sort", "data.split applies"),
+    ),
+    BadInput(
         "a file for validation of a task",
         plan("data=pairs", "data.task=sort", "data.validation_path=a.jsonl"),
         ("data.validation_path does not apply to data.task=sort", "data.split applies"),
@@ -1741,6 +1757,36 @@ PAIRS = (
     ),
 )
 DATA = (
+    BadInput(
+        "named corpora for validation of data that has none",
+        plan("data=mock", "data.validation={wiki:a.txt}"),
+        ("data.validation does not apply to data.source=mock", "data=indexed"),
+    ),
+    BadInput(
+        "one corpus of several for validation",
+        plan("data=text", "data.path=a.txt", "data.validation.wiki=b.txt"),
+        ("data.validation takes all of its names at once", NAMED),
+    ),
+    BadInput(
+        "a name of a corpus with a slash",
+        plan("data=text", "data.path=a.txt", "data.validation={../wiki:b.txt}"),
+        ("data.validation: '../wiki' cannot name a corpus", "letters, digits, - and _"),
+    ),
+    BadInput(
+        "named corpora for validation and one without a name",
+        plan(
+            "data=text",
+            "data.path=a.txt",
+            "data.validation={wiki:b.txt}",
+            "data.validation_path=c.txt",
+        ),
+        ("data.validation_path and data.validation are both given", "data.validation_path=null"),
+    ),
+    BadInput(
+        "a named corpus for validation that is also trained on",
+        plan("data=text", "data.path=a.txt", "data.validation={wiki:a.txt}"),
+        ("data.validation: a.txt is also a training corpus", "data.validation=null"),
+    ),
     BadInput(
         "indexed files without a path",
         plan("data=indexed"),
@@ -1931,6 +1977,11 @@ LAUNCHES = (
     ),
 )
 REINFORCEMENT = (
+    BadInput(
+        "named corpora for validation",
+        rl("data.task=null", "data.path=a.jsonl", "data.validation={easy:b.jsonl}"),
+        ("data.validation does not apply to reinforcement learning", "data.validation_path"),
+    ),
     BadInput(
         "pairs that do not divide into micro batches and ranks",
         rl("batch_size=6", "num_generations=4", "micro_batch_size=8"),

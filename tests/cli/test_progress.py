@@ -60,9 +60,23 @@ def test_on_a_terminal_the_line_updates_in_place():
 def test_faults_and_validations_are_printed():
     def act(progress):
         progress.on_event({"event": "fault", "reason": "step_00000002 is damaged: x"})
-        progress.on_event({"event": "validation", "loss": 2.25, "consumed_samples": 1000})
+        progress.on_event(
+            {"event": "validation", "step": 250, "loss": 2.25, "consumed_samples": 1000}
+        )
 
     assert shown(act, terminal=False).splitlines() == [
         "warning: step_00000002 is damaged: x",
         "validation loss 2.2500 after 1,000 samples",
+    ]
+
+
+def test_the_losses_of_several_corpora_are_one_line_once_all_are_there():
+    def act(progress):
+        progress.corpora = frozenset({"wiki", "code"})
+        for step, corpus in ((2, "wiki"), (4, "wiki"), (4, "code")):
+            facts = {"loss": step / 2, "consumed_samples": 10 * step}
+            progress.on_event({"event": "validation", "step": step, "corpus": corpus, **facts})
+
+    assert shown(act, terminal=False).splitlines() == [
+        "validation loss wiki 2.0000, code 2.0000 after 40 samples"
     ]

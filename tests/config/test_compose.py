@@ -344,3 +344,17 @@ def test_the_layers_of_files_merge_as_hydra_merges_the_files(words):
     by_hydra = {key: typed(key, value) for key, value in flatten(tree).items()}
     assert {key: merged[key] for key in by_hydra} == by_hydra
     assert {key for key in merged if merged[key] != settings_by_key()[key].default} <= set(by_hydra)
+
+
+def test_a_mapping_is_set_in_a_file_on_the_command_line_and_in_python_alike(composed, option):
+    folder = option("data/mine", "source: text\npath: a\nvalidation:\n  wiki: b\n  code: c\n")
+    named = {"wiki": "b", "code": "c"}
+    in_file = apply_overrides(composed, ["data=mine"], config_dir=folder).config()
+    word = "data.validation={wiki:b,code:c}"
+    typed = apply_overrides(composed, ["data=text", "data.path=a", word]).config()
+    assigned = apply_overrides(composed, ["data=text", "data.path=a"]).config()
+    assigned.data.validation = dict(named)
+    assert in_file.data.validation == typed.data.validation == assigned.data.validation == named
+    assigned.data.validation["more"] = "d"
+    assert apply_overrides(assigned, []).config().data.validation == {**named, "more": "d"}
+    assert typed.data.validation == named

@@ -195,3 +195,11 @@ def test_a_hostile_snapshot_runs_no_code(tmp_path):
     with pytest.raises(UsageError):
         snapshot.read(path)
     assert not proof.exists()
+
+
+def test_a_mapping_reads_back_with_names_that_yaml_takes_for_other_values(composed, tmp_path):
+    words = ["data=text", "data.path=a", "data.validation={on:b,1:c,null-x:d}"]
+    config = resolve(apply_overrides(composed, words)).config
+    again = read_back(config, tmp_path)
+    assert again.data.validation == {"on": "b", "1": "c", "null-x": "d"}
+    assert snapshot.identity(again) == snapshot.identity(composed) | {"data.source": "text"}

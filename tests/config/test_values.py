@@ -113,8 +113,8 @@ def test_a_setting_with_its_own_maximum_is_exempt_from_the_general_limit(key):
 
 def test_the_value_suggested_for_a_wrong_one_is_accepted():
     for key in (key for key, setting in settings().items() if setting.doc):
-        _, refusal = built_or_refused(key, {"no": "value"})
-        assert refusal.message.startswith(f"{key}={{'no': 'value'}} is not ")
+        _, refusal = built_or_refused(key, {"no": {"such": "value"}})
+        assert refusal.message.startswith(f"{key}={{no:{{such:value}}}} is not ")
         offered = parse([refusal.remedy], groups=(), place="remedy", report=(report := Report()))
         report.close()
         assert list(offered) == [key]
@@ -175,7 +175,7 @@ def test_any_value_is_accepted_or_refused_with_its_key(key, value):
         assert math.isfinite(found)
         assert found == float(value)
     else:
-        assert found is None or isinstance(found, bool | int | str | list)
+        assert found is None or isinstance(found, bool | int | str | list | dict)
 
 
 @pytest.mark.parametrize("section", ["model", "trainer", "optim"])
@@ -207,3 +207,22 @@ def test_a_key_outside_the_schema_is_refused(key):
 def test_an_empty_mapping_is_refused_as_a_setting():
     with pytest.raises(UsageError, match=r"there is no setting model\.nothing"):
         build(flatten({"model": {"nothing": {}}}), place=str)
+
+
+def test_a_mapping_keeps_its_names_in_their_order_and_its_values_as_text():
+    key = "data.validation"
+    assert typed(key, {"wiki": "a", 2024: 7}) == {"wiki": "a", "2024": "7"}
+    assert list(typed(key, {"b": "x", "a": "y"})) == ["b", "a"]
+    assert typed(key, None) is None
+
+
+@pytest.mark.parametrize("value", [{}, "a", ["a"], {"a": None}, {"a": ["b"]}, {"a": {"b": "c"}}])
+def test_what_is_not_a_mapping_of_names_to_texts_is_refused(value):
+    with pytest.raises(UsageError, match="is not a mapping of names to paths"):
+        typed("data.validation", value)
+
+
+def test_a_reference_inside_a_mapping_is_refused():
+    for value in ({"a": "${oc.env:HOME}"}, {"${x}": "a"}):
+        with pytest.raises(UsageError, match="references"):
+            typed("data.validation", value)

@@ -268,3 +268,19 @@ def test_an_option_is_chosen_by_any_name(option):
 def test_values_that_cannot_be_listed_are_refused(word):
     with pytest.raises(UsageError, match="takes 1 to 100 values"):
         read_values(word, GROUPS)
+
+
+@pytest.mark.parametrize(
+    "typed",
+    [
+        ["data.validation={wiki:a,", "code:b}", "seed=1"],
+        ["data.validation={wiki:a,", "code:", "b}", "seed=1"],
+        ["data.validation=wiki:a", "data.validation=code:b", "seed=1"],
+    ],
+)
+def test_a_mapping_that_the_shell_split_or_expanded_is_one_word(typed):
+    report = Report()
+    joined = join_split_lists(typed, report=report)
+    report.close()
+    values = parse(joined, groups=(), place="x", report=report)
+    assert values == {"data.validation": {"wiki": "a", "code": "b"}, "seed": 1}

@@ -11,7 +11,7 @@ from rampcli.data.hosts import Reading, build_reading
 from rampcli.data.loader import Loader, MicroBatch, ValidationLoader
 from rampcli.data.sources import open_corpora
 from rampcli.errors import RampcliError
-from rampcli.worker.assemble import agreed_fingerprint
+from rampcli.worker.agree import agreed_fingerprint
 from ranks import joined
 
 CASES = [
@@ -86,7 +86,9 @@ def read_case(case: dict, texts: Path, rank: int) -> dict:
     data_ranks = case["data_ranks"]
     reading = build_reading(config, data_ranks)
     whole = open_corpora(config)
-    training, validation = (whole.training, whole.validation) if reading.reads else (None, None)
+    training, validation = (
+        (whole.training, whole.validation[None]) if reading.reads else (None, None)
+    )
     alone = Reading(rank=data_ranks[rank], ranks=(data_ranks[rank],))
     ranks = 1 + max(data_ranks)
     dealt, own = (
@@ -97,7 +99,7 @@ def read_case(case: dict, texts: Path, rank: int) -> dict:
         )
         for one, other, whom in (
             (training, validation, reading),
-            (whole.training, whole.validation, alone),
+            (whole.training, whole.validation[None], alone),
         )
     )
     first = Loader(training, reading=reading, device=CPU).read(0, plans(ranks)[0][1])

@@ -66,7 +66,7 @@ def test_characters_of_all_corpora_are_tokens_in_the_order_of_code_points(tmp_pa
     )
     corpora = open_corpora(made)
     assert corpora.training.corpora[0].tokens.tolist() == [2, 1, 4, 1, 4, 1]
-    assert corpora.validation.corpora[0].tokens.tolist() == [3, 1, 2, 0, 5]
+    assert corpora.validation[None].corpora[0].tokens.tolist() == [3, 1, 2, 0, 5]
     assert Tokenizer.from_str(corpora.tokenizer).decode([3, 1, 2, 0, 5]) == "cab ü"
 
 
@@ -352,3 +352,15 @@ def test_a_document_may_have_several_sequences_or_none_as_in_megatron(tmp_path, 
     starts = {[0, 7, 12, 20][sequence] for sequence in boundaries} - {20}
     expected = [place - max(start for start in starts if start <= place) for place in range(19)]
     assert opened.training.read(np.array([0])).positions.tolist() == [expected]
+
+
+def test_named_corpora_for_validation_change_neither_the_tokens_nor_what_is_trained_on(tmp_path):
+    for name, content in {"train": "banana", "other": "nab"}.items():
+        (tmp_path / name).write_text(content)
+    values = {"path": str(tmp_path / "train"), "tokenizer": "chars", "sequence_length": 1}
+    split = open_corpora(config("text", **values))
+    named = open_corpora(config("text", **values, validation={"other": str(tmp_path / "other")}))
+    assert named.training.fingerprint == split.training.fingerprint
+    assert named.tokenizer == split.tokenizer
+    assert list(named.validation) == ["other"]
+    assert named.validation["other"].corpora[0].tokens.tolist() == [2, 0, 1]

@@ -198,7 +198,7 @@ def test_sides_of_a_file_are_separate_corpora_and_prompts_are_the_same_ones(tmp_
     corpora, split = open_corpora(made), Split.of([60, 20, 20])
     prompts = open_prompts(made)
     for number, (blend, examples) in enumerate(
-        [(corpora.training, prompts.training), (corpora.validation, prompts.validation)]
+        [(corpora.training, prompts.training), (corpora.validation[None], prompts.validation)]
     ):
         wanted = [prompt for prompt, _ in pairs if split.side_of(prompt) == number]
         assert [examples[index].prompt for index in range(len(examples))] == wanted
@@ -223,18 +223,18 @@ def test_windows_of_a_task_have_the_same_number_of_pairs_of_consecutive_examples
     windows = np.array([0, 5, 2**30])
     for blend, examples in (
         (corpora.training, prompts.training),
-        (corpora.validation, prompts.validation),
+        (corpora.validation[None], prompts.validation),
     ):
         [corpus] = blend.corpora
         read = [bytes(one[0]).decode() for one in segments(corpus.read(windows)) if any(one[0])]
         shown = [examples[window * each + k] for window in windows.tolist() for k in range(each)]
         assert read == [f"{example.prompt}{example.response}\n" for example in shown]
-    assert corpora.training.fingerprint != corpora.validation.fingerprint
+    assert corpora.training.fingerprint != corpora.validation[None].fingerprint
 
 
 def test_a_task_without_a_share_for_validation_has_no_windows_for_it():
     made = config(task="sort")
-    assert open_corpora(made).validation.corpora[0].windows == 0
+    assert open_corpora(made).validation[None].corpora[0].windows == 0
     made.trainer.val_samples = 1
     assert refusal(made).keys == ("data.sequence_length", "trainer.val_samples")
 
@@ -287,3 +287,18 @@ def refusal_of_reading(made):
     with pytest.raises(UsageError) as refused:
         open_corpora(made).training.read(np.arange(50))
     return refused.value.message
+
+
+def test_named_files_for_validation_leave_the_training_share_as_it_is(tmp_path):
+    for name, prompts in {"a": "pqrstuvw", "b": "x", "c": "yz"}.items():
+        lines = [json.dumps({"prompt": prompt, "response": "."}) for prompt in prompts]
+        (tmp_path / name).write_text("\n".join(lines))
+    made = Config()
+    made.data.source, made.data.document_mask, made.data.split = "pairs", True, [1, 1, 0]
+    made.data.path, made.data.sequence_length = str(tmp_path / "a"), 8
+    split = open_corpora(made)
+    made.data.validation = {name: str(tmp_path / name) for name in "bc"}
+    named = open_corpora(made)
+    assert named.training.fingerprint == split.training.fingerprint
+    assert [blend.corpora[0].windows for blend in named.validation.values()] == [1, 1]
+    assert list(named.validation) == ["b", "c"]

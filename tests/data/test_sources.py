@@ -33,7 +33,7 @@ def source_of(name):
 
 def corpora_in(library):
     """Returns the only training corpus and the only validation corpus."""
-    [training], [validation] = library.training.corpora, library.validation.corpora
+    [training], [validation] = library.training.corpora, library.validation[None].corpora
     return training, validation
 
 
@@ -136,7 +136,7 @@ def test_training_is_shuffled_with_the_seed_and_validation_is_in_order():
     assert np.array_equal(
         corpora.training.locate(samples)[1], SampleOrder(windows=2**40, seed=5).windows_of(samples)
     )
-    assert np.array_equal(corpora.validation.locate(samples)[1], samples)
+    assert np.array_equal(corpora.validation[None].locate(samples)[1], samples)
 
 
 def test_validation_samples_of_a_blend_are_counted_for_each_of_its_corpora(tmp_path):
@@ -146,7 +146,7 @@ def test_validation_samples_of_a_blend_are_counted_for_each_of_its_corpora(tmp_p
     blend = ["1", str(tmp_path / "held_out"), "1", str(tmp_path / "held_out")]
     made = config(source="text", blend=blend, split=[1, 1, 0], sequence_length=10)
     made.trainer.val_samples = 8
-    assert len(open_corpora(made).validation.read(np.arange(8)).tokens) == 8
+    assert len(open_corpora(made).validation[None].read(np.arange(8)).tokens) == 8
     made.trainer.val_samples = 9
     with pytest.raises(UsageError, match=r"has 4 samples of .*; needed: 5") as refusal:
         open_corpora(made)

@@ -101,10 +101,10 @@ def test_each_corpus_of_a_blend_is_split_and_validation_has_the_same_blend(tmp_p
     ]
     corpora = open_corpora(config(blend=blend, split=[5, 5, 0], sequence_length=8))
     assert tokens_of(corpora) == [{*range(5), *range(100, 110)}, {*range(5, 10), *range(110, 120)}]
-    for blend in (corpora.training, corpora.validation):
+    for blend in (corpora.training, corpora.validation[None]):
         which, _ = blend.assign(np.arange(400))
         assert np.bincount(which).tolist() == [300, 100]
-    assert corpora.training.orders != corpora.validation.orders == [None, None]
+    assert corpora.training.orders != corpora.validation[None].orders == [None, None]
 
 
 def test_with_a_validation_corpus_both_corpora_are_read_whole(tmp_path):
@@ -121,6 +121,6 @@ def test_with_a_validation_corpus_both_corpora_are_read_whole(tmp_path):
 def test_a_validation_part_begins_with_a_document(tmp_path):
     path = write_files(tmp_path / "wiki", numbered(30, length=7))
     opened = open_corpora(config(path=path, document_mask=True, sequence_length=10))
-    [training], [validation] = opened.training.corpora, opened.validation.corpora
+    [training], [validation] = opened.training.corpora, opened.validation[None].corpora
     assert (training.first, training.end, validation.first, validation.end) == (0, 105, 105, 210)
     assert validation.read(np.array([0])).positions.tolist() == [[0, 1, 2, 3, 4, 5, 6, 0, 1, 2]]

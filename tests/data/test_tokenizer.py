@@ -205,3 +205,29 @@ def test_special_tokens_that_cannot_be_encoded_give_one_error():
     tokenizer.add_special_tokens(["<s>"])
     with pytest.raises(UsageError, match="cannot encode its own special tokens"):
         special_tokens_in_text(tokenizer)
+
+
+@settings(max_examples=30)
+@given(text=texts)
+def test_the_bytes_of_tokens_add_up_to_the_bytes_of_the_text(text):
+    bpe = train_bpe(iter([text, "the cat sat"]), 300)
+    for tokenizer in (byte_tokenizer(), character_tokenizer(text + "x"), bpe):
+        counts = tokenizers.bytes_of_tokens(tokenizer, vocab_size=300 + len(text))
+        (tokens,) = encoder_of(tokenizer)([text])
+        assert counts[tokens].sum() == len(text.encode())
+
+
+def test_special_tokens_and_tokens_that_a_tokenizer_lacks_stand_for_no_bytes():
+    bpe = train_bpe(iter(["the cat sat on the mat"]), 270)
+    bpe.add_tokens(["ü-ü"])
+    counts = tokenizers.bytes_of_tokens(bpe, vocab_size=300)
+    assert counts[bpe.token_to_id(END_OF_TEXT)] == 0
+    assert counts[bpe.token_to_id("ü-ü")] == 5
+    assert counts[vocab_size_of(bpe) :].sum() == 0
+    assert len(tokenizers.bytes_of_tokens(bpe, vocab_size=10)) == 10
+
+
+def test_the_bytes_of_tokens_of_other_tokenizers_are_unknown():
+    words = Tokenizer(models.WordLevel({"the": 0, "cat": 1}, unk_token="the"))
+    words.pre_tokenizer = pre_tokenizers.Whitespace()
+    assert tokenizers.bytes_of_tokens(words, vocab_size=2) is None

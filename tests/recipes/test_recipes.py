@@ -137,7 +137,7 @@ def test_shakespeare_char_trains_on_nine_tenths_of_one_text_and_validates_on_the
         resolve(apply_overrides(llm.shakespeare_char.pretrain_recipe(), words)).config
     )
     assert (corpora.training.corpora[0].first, corpora.training.corpora[0].end) == (0, 576_000)
-    assert (corpora.validation.corpora[0].first, corpora.validation.corpora[0].end) == (
+    assert (corpora.validation[None].corpora[0].first, corpora.validation[None].corpora[0].end) == (
         576_000,
         640_000,
     )

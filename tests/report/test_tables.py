@@ -4,10 +4,12 @@ import pytest
 from rich.console import Console
 
 from rampcli.report.tables import (
+    bits_line,
     build_table,
     evaluation_line,
     run_table,
     stages_trained,
+    validation_line,
     validations,
 )
 from rampcli.run_directory import RunDirectory
@@ -60,7 +62,7 @@ def test_the_table_of_a_run_adds_up_its_steps(run):
         [2],
         2.0,
     )
-    assert validations(run) == [3.5, 2.1]
+    assert [row["loss"] for row in validations(run)[None]] == [3.5, 2.1]
     assert [line.split() for line in printed(run_table(run)).splitlines()] == [
         ["stage", "batch", "processes", "samples", "steps", "loss", "tokens/s"],
         ["0", "4", "1,", "2", "8", "2", "2.500", "400"],
@@ -90,7 +92,7 @@ def test_tokens_per_second_are_averaged_over_the_time_of_the_steps(run):
 
 def test_a_run_that_has_not_begun_has_an_empty_table(tmp_path):
     assert stages_trained(RunDirectory(tmp_path)) == []
-    assert validations(RunDirectory(tmp_path)) == []
+    assert validations(RunDirectory(tmp_path)) == {}
 
 
 def test_numbers_are_aligned_to_the_right_and_named_columns_to_the_left():
@@ -102,3 +104,13 @@ def test_numbers_are_aligned_to_the_right_and_named_columns_to_the_left():
         "a               1",
         "long name   1,000",
     ]
+
+
+def test_the_validations_of_several_corpora_are_told_apart(tmp_path):
+    run = RunDirectory(tmp_path)
+    for step, corpus, loss in ((0, "a", 3.0), (0, "b", 2.0), (0, "a", 2.75), (9, "a", 1.5)):
+        facts = {"corpus": corpus, "loss": loss, "bits_per_byte": None if step else loss}
+        run.append_event("validation", step=step, consumed_samples=step, **facts)
+    found = validations(run)
+    assert validation_line(found, digits=2) == "validation loss a 2.75 -> 1.50, b 2.00"
+    assert bits_line(found) == "bits per byte a 2.750 -> nan, b 2.000"

@@ -17,7 +17,7 @@ from rampcli.run_directory import COMPLETE, RunDirectory
 from rampcli.train.memory import peak_bytes
 from rampcli.train.observers.events import record_event
 from rampcli.train.observers.observer import Observer
-from rampcli.train.step import Step
+from rampcli.train.step import Step, Validation
 
 
 class Journal(Observer):
@@ -107,9 +107,19 @@ class Journal(Observer):
         """Returns the share of the peak throughput of all devices, or None if it is unknown."""
         return None if self.peak_flops_per_s is None else flops_per_s / self.peak_flops_per_s
 
-    def after_validation(self, state: TrainingState, *, loss: float, samples: int) -> None:
+    def after_validation(self, state: TrainingState, validation: Validation) -> None:
         """Writes the event `validation`."""
-        record_event(self.run, "validation", state, loss=finite(loss), samples=samples)
+        named = {} if validation.corpus is None else {"corpus": validation.corpus}
+        record_event(
+            self.run,
+            "validation",
+            state,
+            **named,
+            loss=finite(validation.loss),
+            bits_per_byte=validation.bits_per_byte,
+            samples=validation.samples,
+            validation_s=round(validation.validation_s, 3),
+        )
 
     def after_evaluation(
         self, state: TrainingState, results: Mapping[str, float | str | None]

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from rampcli.batch.training_plan import StagePlan
 from rampcli.checkpoint.save import SavedCheckpoint
 from rampcli.checkpoint.state import TrainingState
-from rampcli.train.step import Step, StepResult
+from rampcli.train.step import Step, StepResult, Validation
 
 
 class Observer:
@@ -34,8 +34,8 @@ class Observer:
     def after_step(self, state: TrainingState, step: Step) -> None:
         """Called after each step, skipped ones too. `state` includes the step."""
 
-    def after_validation(self, state: TrainingState, *, loss: float, samples: int) -> None:
-        """Called after each validation, with its mean loss in nats per token."""
+    def after_validation(self, state: TrainingState, validation: Validation) -> None:
+        """Called after each validation, once for each corpus."""
 
     def after_evaluation(
         self, state: TrainingState, results: Mapping[str, float | str | None]
@@ -86,10 +86,10 @@ class Observers(Observer):
         for observer in self.observers:
             observer.after_step(state, step)
 
-    def after_validation(self, state: TrainingState, *, loss: float, samples: int) -> None:
+    def after_validation(self, state: TrainingState, validation: Validation) -> None:
         """Calls every observer."""
         for observer in self.observers:
-            observer.after_validation(state, loss=loss, samples=samples)
+            observer.after_validation(state, validation)
 
     def after_evaluation(
         self, state: TrainingState, results: Mapping[str, float | str | None]
