@@ -5,7 +5,13 @@ from contextlib import contextmanager
 
 from rampcli.errors import UsageError
 
-EXTRAS = {"matplotlib": "plots", "pyarrow": "parquet", "zstandard": "zstd"}
+EXTRAS = {
+    "matplotlib": "plots",
+    "pyarrow": "parquet",
+    "tensorboard": "tensorboard",
+    "wandb": "wandb",
+    "zstandard": "zstd",
+}
 """The extra in pyproject.toml that installs each optional package."""
 
 

@@ -38,6 +38,7 @@ OWN_NAMES = (
     "checkpoints",
     "logs",
     "slurm",
+    "trackers",
     "tune.json",
     "tune",
 )
@@ -127,6 +128,11 @@ class RunDirectory(OwnFolder):
         return self.path / "checkpoints"
 
     @property
+    def trackers(self) -> Path:
+        """Folder of the trackers' files and positions."""
+        return self.path / "trackers"
+
+    @property
     def lock(self) -> Path:
         """Lock held by the run's supervisor."""
         return self.path / "lock"
@@ -213,13 +219,14 @@ class RunDirectory(OwnFolder):
     def set_metrics_aside(self) -> Path | None:
         """Renames metrics.jsonl, so that a run that starts from step 0 again keeps its old rows.
 
-        Responses are renamed with them. Returns the new path of the metrics, or None if there are
-        no rows.
+        Responses and the trackers' folder are renamed with them. Returns the new path of the
+        metrics, or None if there are no rows.
         """
         if next(read_rows(self.metrics), None) is None:
             return None
-        if os.path.lexists(self.responses):
-            self.set_aside(self.responses)
+        for path in (self.responses, self.trackers):
+            if os.path.lexists(path):
+                self.set_aside(path)
         aside = self.set_aside(self.metrics)
         if (lost := lost_work(read_rows(aside))) is not None:
             self.append_event("lost", step=0, **lost)

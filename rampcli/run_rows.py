@@ -69,7 +69,7 @@ EVENT_ROWS: dict[str, dict[str, Any]] = {
     },
     "lost": {"step": COUNT, "steps": COUNT, "lost_s": float, "last_step_at": NUMBER_OR_NULL},
     "stop": {"step": COUNT, "status": str, "save_s": float},
-    **{kind: {"reason": str} for kind in ("fault", "slow_data", "spare_ranks")},
+    **{kind: {"reason": str} for kind in ("fault", "slow_data", "spare_ranks", "tracker_off")},
 }
 SHAPES: dict[str, dict[str, Any]] = {"metrics": METRICS_ROW, "responses": RESPONSES_ROW}
 """Shapes of rows by the beginning of their file's name. Other files have events."""

@@ -20,8 +20,14 @@ from typing import Any
 
 from ranks import redirect_output, start_process
 
-PROGRAMS = ("rampcli.worker", "rampcli.rl.rank", "rampcli.weights.", "rampcli.tune.rank")
-"""Prefixes of the modules that commands start and that need torch."""
+PROGRAMS = (
+    *("rampcli.worker", "rampcli.rl.rank", "rampcli.weights.", "rampcli.tune.rank"),
+    "rampcli.launch.track",
+)
+"""Prefixes of the modules that commands start and that are forked.
+
+All but the last need torch. Trackers are forked to have what a test plants.
+"""
 
 
 def run_command(
@@ -115,10 +121,10 @@ def _text_of(path: Path) -> str:
 
 
 class ForkingPopen(subprocess.Popen[Any]):
-    """Starts programs of rampcli that need torch by forking, and other programs as usual."""
+    """Starts the programs of rampcli in `PROGRAMS` by forking, and other programs as usual."""
 
     def _execute_child(self, args: Any, *facts: Any) -> None:
-        if not _needs_torch(args):
+        if not _is_forked(args):
             super()._execute_child(args, *facts)  # type: ignore[misc]
             return
         pipes = facts[9:15]
@@ -138,7 +144,7 @@ class ForkingPopen(subprocess.Popen[Any]):
         self._close_pipe_fds(*pipes)  # type: ignore[attr-defined]
 
 
-def _needs_torch(command: Any) -> bool:
+def _is_forked(command: Any) -> bool:
     """Returns whether a command is `python -P -m` and one of `PROGRAMS`."""
     if not isinstance(command, list):
         return False

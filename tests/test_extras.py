@@ -13,6 +13,10 @@ PROJECT = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text
 COMMANDS = {
     "matplotlib": ["plan", "-f", "llama3_tiny", "--plot", "plan.svg"],
     "pyarrow": ["data", "build", "texts.parquet", "-o", "corpus", "--tokenizer", "bytes", "--json"],
+    **{
+        name: ["pretrain", "-f", "llama3_tiny", f"logging.trackers=[{name}]"]
+        for name in ("tensorboard", "wandb")
+    },
     "zstandard": [
         "data",
         "build",
@@ -74,6 +78,7 @@ def test_plans_and_corpora_of_plain_text_need_no_optional_package(without, tmp_p
     (tmp_path / "work" / "texts.jsonl").write_text('{"text": "one"}\n{"text": "two"}\n')
     for words in (
         ["plan", "-f", "llama3_tiny"],
+        ["pretrain", "-f", "llama3_tiny", "logging.trackers=[tensorboard,wandb]", "--dry-run"],
         ["data", "build", "texts.jsonl", "-o", "corpus", "--tokenizer", "bytes", "--json"],
     ):
         done = without(list(EXTRAS), words)

@@ -96,7 +96,7 @@ class Progress(Observer):
             self._on_validation(row)
         elif row["event"] == "evaluation":
             self._print(f"{evaluation_line([row])} after {row['consumed_samples']:,} prompts")
-        elif row["event"] in ("fault", "slow_data", "spare_ranks"):
+        elif row["event"] in ("fault", "slow_data", "spare_ranks", "tracker_off"):
             self._print(f"warning: {row['reason']}")
 
     def _on_validation(self, row: dict[str, Any]) -> None:

@@ -12,6 +12,7 @@ from rampcli.config.rl_checks import RL_CHECKS, check_reward
 from rampcli.config.schema import Config
 from rampcli.config.settings import Setting, leaves, settings, shown
 from rampcli.config.splits import SPLIT_CHECKS
+from rampcli.config.watch_checks import WATCH_CHECKS
 from rampcli.errors import Report, UsageError
 from rampcli.schedule.learning_rate import DECAY_STYLES
 
@@ -217,6 +218,7 @@ CHECKS: tuple[Callable[[Config], Any], ...] = (
     *SPLIT_CHECKS,
     *LAUNCH_CHECKS,
     *RL_CHECKS,
+    *WATCH_CHECKS,
 )
 """Every check of settings against each other. They rely on `check_ranges`."""
 CHECKS_OF_WORDS = (*CHECKS, check_reward)

@@ -59,6 +59,7 @@ EXAMPLES = {
     "rampup.efficiency": "'1:9000 4:11500'",
     "launch.slurm.sbatch_args": "[--exclusive]",
     "launch.slurm.time": "4:00:00",
+    "logging.trackers": "[tensorboard,wandb]",
     "per_device_batch_size": "4",
     "per_device_batch_size_start": "4",
     "per_device_batch_size_increment": "2",

@@ -18,6 +18,7 @@ from rampcli.launch.launchers import LAUNCHERS, launcher_of
 from rampcli.launch.observer import Observer
 from rampcli.launch.protocol import Launch, Launcher, Outcome
 from rampcli.launch.run_lock import lock_run
+from rampcli.launch.trackers import Trackers, check_packages
 from rampcli.locks import is_held
 from rampcli.run_directory import COMPLETE, RunDirectory
 
@@ -49,6 +50,8 @@ def run(
     state = directory.read_state() or {"status": COMPLETE}
     consumed_samples = newest.consumed_samples if newest else 0
     if resolved.plan.is_complete(consumed_samples) and state["status"] == COMPLETE:
+        with Trackers(directory, resolved.config.logging.trackers, observer):
+            pass  # they log what they have not logged yet
         return Outcome(run=directory, status=COMPLETE, state=state, started=False, exit_code=0)
     with ExitStack() as held:
         held.enter_context(sources_named(resolved.config))
@@ -85,6 +88,8 @@ def _check(resolved: Resolved, directory: RunDirectory, launcher: Launcher) -> C
         if newest is None:
             check_starting_weights(resolved.config)
         launcher.check(resolved)
+        if launcher.interpreter(resolved.config) == sys.executable:
+            check_packages(resolved.config.logging.trackers)
     return newest
 
 

@@ -20,6 +20,7 @@ from rampcli.launch.elastic import Nodes, World
 from rampcli.launch.observer import Feed, Observer
 from rampcli.launch.record_failure import record_failure
 from rampcli.launch.restarts import Restarts
+from rampcli.launch.trackers import Trackers
 from rampcli.launch.worker_log import WorkerLog
 from rampcli.launch.workers import Workers
 from rampcli.lifeline import StopSignals
@@ -123,6 +124,7 @@ class Supervisor:
     gpus: int = 0
     starts_early: bool = False
     _early: tuple[StagePlan, Workers] | None = None
+    _trackers: Trackers | None = None
 
     def run_stages(self, *, one_stage: bool) -> dict[str, Any]:
         """Runs the remaining stages, or those of one group of processes.
@@ -137,6 +139,14 @@ class Supervisor:
             at_exit.callback(self._take_early_workers, None)
             # Orphaned workers may still reach the next stage, or the end.
             wait_for_orphans(self.run, self.signals)
+            self._trackers = at_exit.enter_context(
+                Trackers(
+                    self.run,
+                    self.resolved.config.logging.trackers,
+                    self.observer,
+                    self.signals,
+                )
+            )
             state = self.run.read_state() or BEFORE_THE_START
             while state["status"] != COMPLETE:
                 state = self._run_stage(self.resolved.plan.stage_at(consumed_samples(self.run)))
@@ -225,6 +235,8 @@ class Supervisor:
         while workers.exit_code() is None:
             time.sleep(POLL_S)
             running.feed.poll()
+            if self._trackers is not None:
+                self._trackers.poll(is_heard=True)
             self._start_next_stage_early(running)
             to_grow = to_grow or (
                 self.signals.signal is None and running.nodes.can_grow(running.world)

@@ -88,6 +88,7 @@ IRRELEVANT = (
     "launch.slurm.account",
     "launch.slurm.qos",
     "launch.slurm.time",
+    "logging.",
 )
 """Beginnings of the keys of settings that the time and memory of a trial do not depend on."""
 

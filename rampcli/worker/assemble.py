@@ -1,6 +1,7 @@
 """Trains on this rank: joins the other ranks, builds, loads, trains and leaves."""
 
 import gc
+import os
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -31,6 +32,7 @@ from rampcli.data.hosts import build_reading
 from rampcli.data.loader import Loader, ValidationLoader
 from rampcli.data.sources import open_corpora
 from rampcli.errors import EXIT_INTERRUPTED, OutOfMemoryError, UsageError, reason_of
+from rampcli.lifeline import SUPERVISOR
 from rampcli.models.decoder import Decoder
 from rampcli.models.huggingface import WeightFolder
 from rampcli.parallel.mesh import DATA, Meshes, build_meshes
@@ -307,7 +309,7 @@ def build_observers(
 ) -> list[Observer]:
     """Returns this rank's observers in the order in which they are called.
 
-    To add a tracker, write an `Observer` and append it to the observers of rank 0.
+    Workers without a supervisor start the trackers themselves.
     """
     config = resolved.config
     guard = StepGuard(
@@ -324,4 +326,8 @@ def build_observers(
         observers += [journal, costs]
         if not is_rl(config):  # whose ranks wait for responses
             observers.append(SlowData(run))
+        if config.logging.trackers and SUPERVISOR not in os.environ:
+            from rampcli.worker.tracking import Tracking  # which imports launchers
+
+            observers.append(Tracking(run, config.logging.trackers))
     return observers

@@ -2211,6 +2211,31 @@ REINFORCEMENT = (
         ("--seesaw is derived for pretraining", "a ramp of prompts"),
     ),
 )
+WATCHING = (
+    BadInput(
+        "an unknown tracker",
+        plan("logging.trackers=[tensorbord]"),
+        (
+            "logging.trackers=[tensorbord]: there is no tracker 'tensorbord'",
+            "logging.trackers=[tensorboard,wandb]",
+            "(command line)",
+        ),
+    ),
+    BadInput(
+        "a tracker that is named twice",
+        plan("logging.trackers=[wandb,wandb]"),
+        (
+            "logging.trackers=[wandb,wandb] names a tracker twice",
+            "logging.trackers=[wandb]",
+            "(command line)",
+        ),
+    ),
+    BadInput(
+        "a tracker that is not in a list",
+        plan("logging.trackers=wandb"),
+        ("logging.trackers=wandb is not a list", TYPED),
+    ),
+)
 SECTIONS: dict[str, tuple[BadInput, ...]] = {
     "Wrong type": TYPES,
     "Wrong number of values": LENGTHS,
@@ -2234,5 +2259,6 @@ SECTIONS: dict[str, tuple[BadInput, ...]] = {
     "Data": DATA,
     "Prompts and responses": PAIRS,
     "Launching": LAUNCHES,
+    "Watching a run": WATCHING,
 }
 BAD_INPUTS = tuple(row for rows in SECTIONS.values() for row in rows)

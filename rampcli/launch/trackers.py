@@ -1,0 +1,171 @@
+"""The trackers of a run: one process for each of them, which logs the rows that workers write.
+
+A tracker may be slow, hang or crash. In a process of its own it neither delays nor ends training,
+and it can be killed.
+"""
+
+import importlib.util
+import subprocess
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from rampcli.errors import RampcliError, reason_of
+from rampcli.extras import requiring
+from rampcli.interpreter import python_command, safe_environment
+from rampcli.launch.observer import Observer
+from rampcli.launch.worker_log import WorkerLog
+from rampcli.lifeline import StopSignals
+from rampcli.run_directory import RunDirectory
+from rampcli.run_rows import last_rows
+from rampcli.tracking.position import begin_position, read_position
+from rampcli.tracking.tracker import TRACKERS
+
+CATCH_UP_S = 20.0
+"""Seconds that trackers have to log the last rows once a run has ended. Then they are killed."""
+STOPPED_CATCH_UP_S = 5.0
+"""The same if the run was asked to stop: whoever asked may kill what does not end soon."""
+POLL_S = 0.05
+PROGRAM = "rampcli.launch.track"
+
+
+def check_packages(names: Sequence[str]) -> None:
+    """Checks that this Python has the packages of some trackers, without importing them.
+
+    Raises:
+        UsageError: it does not.
+    """
+    for name in names:
+        package = TRACKERS[name].package
+        with requiring(package, purpose=f"logging.trackers=[{name}]"):
+            if importlib.util.find_spec(package) is None:
+                raise ModuleNotFoundError(f"No module named {package!r}", name=package)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RunningTracker:
+    """The process of a tracker, and the log that it prints to."""
+
+    name: str
+    process: subprocess.Popen[bytes]
+    log: WorkerLog
+
+
+class Trackers:
+    """The running trackers of a run. As a context, it starts them, and waits for them at the end.
+
+    Enter it before workers start. A tracker that fails is switched off with one warning: the event
+    `tracker_off`.
+
+    Args:
+        run: the run directory.
+        names: names in `TRACKERS`.
+        observer: receives the warnings that come when no worker runs.
+        signals: stop signals received so far. After the second, trackers are killed at once.
+    """
+
+    def __init__(
+        self,
+        run: RunDirectory,
+        names: Sequence[str],
+        observer: Observer,
+        signals: StopSignals | None = None,
+    ) -> None:
+        self.run = run
+        self.names = names
+        self.observer = observer
+        self.signals = signals or StopSignals()
+        self._running: list[RunningTracker] = []
+
+    def __enter__(self) -> "Trackers":
+        for name in self.names:
+            try:
+                self._running.append(self._start(name))
+            except (OSError, RampcliError) as error:
+                self._warn(name, f"it cannot start: {reason_of(error)}", is_heard=False)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def poll(self, *, is_heard: bool) -> None:
+        """Writes a warning for each tracker that has ended.
+
+        Args:
+            is_heard: True if someone passes the events of the run on to the observer.
+        """
+        for tracker in [one for one in self._running if one.process.poll() is not None]:
+            self._running.remove(tracker)
+            if tracker.process.returncode:
+                reason = f"it ended with code {tracker.process.returncode}"
+                self._warn(tracker.name, f"{reason} ({tracker.log.describe()})", is_heard=is_heard)
+
+    def close(self) -> None:
+        """Waits for a time until the trackers have logged everything, and ends them."""
+        for tracker in self._running:
+            assert tracker.process.stdin is not None
+            tracker.process.stdin.close()
+        began = time.monotonic()
+        while self._running and time.monotonic() - began < self._patience_s():
+            self.poll(is_heard=False)
+            time.sleep(POLL_S)
+        for tracker in self._running:
+            tracker.process.kill()
+            tracker.process.wait()
+            lag = self._describe_lag(tracker, waited_s=time.monotonic() - began)
+            self._warn(tracker.name, lag, is_heard=False)
+        self._running = []
+
+    def _patience_s(self) -> float:
+        """Returns how long to wait for trackers once the run has ended."""
+        if self.signals.at_once:
+            return 0.0
+        return CATCH_UP_S if self.signals.signal is None else STOPPED_CATCH_UP_S
+
+    def _start(self, name: str) -> RunningTracker:
+        """Starts the process of a tracker.
+
+        Raises:
+            OSError, RampcliError: it cannot be started.
+        """
+        begin_position(self.run, name)
+        path = self._log_of(name)
+        self.run.make_folder(self.run.logs)
+        with self.run.open_to_append(path) as output:
+            log = WorkerLog(path)
+            process = subprocess.Popen(
+                python_command(PROGRAM, str(self.run.path), name),
+                env=safe_environment(),
+                stdin=subprocess.PIPE,
+                stdout=output,
+                stderr=output,
+                start_new_session=True,  # Ctrl-C in the terminal does not reach it
+            )
+        return RunningTracker(name=name, process=process, log=log)
+
+    def _log_of(self, name: str) -> Path:
+        return self.run.logs / f"tracker_{name}.log"
+
+    def _describe_lag(self, tracker: RunningTracker, *, waited_s: float) -> str:
+        """Returns how far a tracker came that was killed at the end of a run."""
+        log = tracker.log.describe(quote=False)
+        try:
+            position = read_position(self.run, tracker.name)
+            reached = position.reached if position else 0
+            last = next(iter(last_rows(self.run.metrics, 1)), {"step": 0})["step"]
+        except RampcliError as error:
+            return f"{reason_of(error)} ({log})"
+        return (
+            f"it had reached step {reached} of {last} when the run ended, and did not finish within"
+            f" {waited_s:.0f} s; the same command continues it ({log})"
+        )
+
+    def _warn(self, name: str, reason: str, *, is_heard: bool) -> None:
+        """Writes the event `tracker_off`. Tells the observer unless it hears of events anyway."""
+        reason = f"the tracker {name} is switched off: {reason}"
+        with suppress(OSError):  # the disk may be full
+            self.run.append_event("tracker_off", tracker=name, reason=reason)
+        if not is_heard:
+            self.observer.on_event({"event": "tracker_off", "tracker": name, "reason": reason})

@@ -1,0 +1,1 @@
+"""Passes the metrics of a run on to trackers. No torch."""

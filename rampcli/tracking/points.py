@@ -1,0 +1,91 @@
+"""The points of a run's curves: tags and values of a row of metrics.jsonl or events.jsonl."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from rampcli.errors import visible
+from rampcli.run_rows import EVALUATED
+
+AXES = ("step", "time", "consumed_samples", "consumed_tokens")
+_GROUPS = {
+    "train": ("loss", "grad_norm", "lr"),
+    "batch": ("global_batch_size", "accumulate_grad_batches", "stage", "world_size"),
+    "throughput": (
+        "step_time_s",
+        "data_time_s",
+        "samples_per_s",
+        "tokens_per_s",
+        "mfu",
+        "mfu_causal",
+    ),
+    "memory": ("peak_memory_bytes",),
+}
+TAGS = {column: f"{group}/{column}" for group, columns in _GROUPS.items() for column in columns}
+"""Tags of the columns that every run has. Others are below rl/ or train/."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Point:
+    """A point of some curves.
+
+    Attributes:
+        step: optimiser steps taken.
+        time: when the values were measured, in seconds since 1970; None if it is unknown.
+        samples: samples consumed, prompts in reinforcement learning.
+        tokens: tokens consumed, or None if their number is unknown.
+        metrics: values by tag.
+    """
+
+    step: int
+    time: float | None
+    samples: int
+    tokens: int | None
+    metrics: dict[str, float]
+
+
+def point_of_step(row: dict[str, Any]) -> Point:
+    """Returns the point of a row of metrics.jsonl. Values that are null have no point."""
+    others = "rl" if "reward" in row else "train"
+    return Point(
+        step=row["step"],
+        time=row.get("time"),
+        samples=row["consumed_samples"],
+        tokens=row.get("consumed_tokens"),
+        metrics={
+            TAGS.get(column, f"{others}/{visible(column)}"): float(value)
+            for column, value in row.items()
+            if column not in AXES and _is_number(value)
+        },
+    )
+
+
+def point_of_event(event: dict[str, Any], *, tokens_per_sample: int | None) -> Point | None:
+    """Returns the point of a row of events.jsonl, or None for events without values of a curve.
+
+    Args:
+        event: the row.
+        tokens_per_sample: None if samples have any length.
+    """
+    kind = event["event"]
+    if kind == "validation":
+        corpus = event.get("corpus")
+        suffix = f"/{visible(corpus)}" if isinstance(corpus, str) else ""
+        tags = {name: f"validation/{name}{suffix}" for name in ("loss", "bits_per_byte")}
+    elif kind == "evaluation":
+        tags = {name: f"evaluation/{name}" for name in (*EVALUATED, "unscored")}
+    else:
+        return None
+    samples = event["consumed_samples"]
+    return Point(
+        step=event["step"],
+        time=event["time"],
+        samples=samples,
+        tokens=None if tokens_per_sample is None else samples * tokens_per_sample,
+        metrics={
+            tag: float(event[name]) for name, tag in tags.items() if _is_number(event.get(name))
+        },
+    )
+
+
+def _is_number(value: Any) -> bool:
+    return type(value) in (int, float)

@@ -1,0 +1,42 @@
+"""Starts the trackers of workers that nobody supervises."""
+
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+from rampcli.checkpoint.state import TrainingState
+from rampcli.errors import visible
+from rampcli.launch import observer
+from rampcli.launch.trackers import Trackers
+from rampcli.run_directory import RunDirectory
+from rampcli.train.observers.observer import Observer
+from rampcli.train.step import Step
+
+
+class Tracking(Observer):
+    """Runs the trackers until training ends. Only rank 0 has one.
+
+    Args:
+        run: the run directory.
+        names: names of trackers.
+    """
+
+    def __init__(self, run: RunDirectory, names: Sequence[str]) -> None:
+        self._trackers = Trackers(run, names, _Warnings())
+        self._trackers.__enter__()
+
+    def after_step(self, _state: TrainingState, _step: Step) -> None:
+        """Warns if a tracker has failed."""
+        self._trackers.poll(is_heard=False)
+
+    def at_end(self, _state: TrainingState, _status: str, *, save_s: float) -> None:  # noqa: ARG002
+        """Waits until the trackers have logged everything."""
+        self._trackers.close()
+
+
+class _Warnings(observer.Observer):
+    """Prints warnings to the log of the worker."""
+
+    def on_event(self, row: dict[str, Any]) -> None:
+        """Prints a warning."""
+        print(f"warning: {visible(row['reason'])}", file=sys.stderr)  # noqa: T201
