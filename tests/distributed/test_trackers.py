@@ -5,12 +5,11 @@ import os
 import re
 import signal
 from functools import partial
-from pathlib import Path
 
 import pytest
 
 from commands import Command
-from processes import wait_until, wait_until_all_have_ended
+from processes import children_of, processes_with, wait_until, wait_until_all_have_ended
 from runs import environment
 from tracked import (
     Hanging,
@@ -140,13 +139,10 @@ def reached(run, name: str) -> int:
 
 def kill_everything(command, run) -> None:
     """Kills the command, and then what belongs to its trackers: the rest dies with it."""
-    cores = [
-        int(path.parent.name)
-        for path in Path("/proc").glob("[0-9]*/cmdline")
-        if b"wandb-core" in path.read_bytes()
-    ]
+    trackers = children_of(command.pid)
+    cores = [core for process in trackers for core in processes_with(f"--pid {process} ")]
+    assert len(cores) == 1
     command.kill()
     command.communicate()
-    for process in cores:
-        os.kill(process, signal.SIGKILL)
+    os.kill(cores[0], signal.SIGKILL)
     wait_until_all_have_ended(run.path)
