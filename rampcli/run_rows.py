@@ -47,6 +47,8 @@ METRICS_ROW = {
     "predicted_s?": RATE,
 }
 RESPONSES_ROW = {"step": COUNT}
+WARNINGS = ("fault", "slow_data", "spare_ranks", "tracker_off")
+"""Events whose reason is shown as a warning."""
 EVENT_ROW = {"event": str, "time": float}
 EVENT_ROWS: dict[str, dict[str, Any]] = {
     "start": {"step": COUNT, "device?": str, "device_name?": TEXT_OR_NULL},
@@ -69,7 +71,7 @@ EVENT_ROWS: dict[str, dict[str, Any]] = {
     },
     "lost": {"step": COUNT, "steps": COUNT, "lost_s": float, "last_step_at": NUMBER_OR_NULL},
     "stop": {"step": COUNT, "status": str, "save_s": float},
-    **{kind: {"reason": str} for kind in ("fault", "slow_data", "spare_ranks", "tracker_off")},
+    **{kind: {"reason": str} for kind in WARNINGS},
 }
 SHAPES: dict[str, dict[str, Any]] = {"metrics": METRICS_ROW, "responses": RESPONSES_ROW}
 """Shapes of rows by the beginning of their file's name. Other files have events."""

@@ -12,6 +12,7 @@ from rampcli.records import read_json
 from rampcli.report.run_record import RunRecord
 from rampcli.report.time_spent import STOPPED, TRAINING, TimeSpent
 from rampcli.run_directory import RunDirectory
+from rampcli.run_rows import WARNINGS
 
 COMPUTING, COMPUTING_AND_EXCHANGE, EXCHANGE, DATA, RESPONSES, BETWEEN = (
     "computing",
@@ -24,7 +25,6 @@ COMPUTING, COMPUTING_AND_EXCHANGE, EXCHANGE, DATA, RESPONSES, BETWEEN = (
 """The parts of training."""
 DIAGNOSIS = {"exchange_share?": (float, None)}
 """Shape of diagnosis.json, as far as reports rely on it."""
-WARNINGS = ("fault", "slow_data", "spare_ranks", "tracker")
 LAST_STEPS = 10
 """Steps at the end of a stage over which its loss and its rewards are averaged."""
 
