@@ -1,11 +1,11 @@
 """The process of one tracker: `python -m rampcli.launch.track RUN_DIR NAME`.
 
-It logs the rows of a run until standard input ends, then the rest of them, and exits. Its output
-goes to a log; if it fails, the last line says why.
+It logs the rows of a run until a line comes on standard input, then the rest of them, and exits.
+The line holds the seconds that it has for that. Its output goes to a log; if it fails, the last
+line says why.
 """
 
 import os
-import signal
 import sys
 import threading
 import traceback
@@ -28,10 +28,10 @@ def main() -> None:
     """Logs the rows of a run. The exit code is 1 if the tracker fails."""
     die_with_parent()
     run, name = RunDirectory(Path(sys.argv[1])), sys.argv[2]
-    ended = threading.Event()
-    threading.Thread(target=_wait_for_end, args=[ended], daemon=True).start()
+    end = RunEnd()
+    threading.Thread(target=end.wait_for_line, daemon=True).start()
     try:
-        follow(run, name, ended)
+        follow(run, name, end)
     except Exception as error:
         traceback.print_exc()
         kind = "" if isinstance(error, RampcliError) else f"{type(error).__name__}: "
@@ -39,16 +39,36 @@ def main() -> None:
         os._exit(1)  # exit handlers of a library may print or wait
 
 
-def follow(run: RunDirectory, name: str, ended: threading.Event) -> None:
-    """Logs the rows of a run, those that are there and those that come until `ended` is set.
+class RunEnd:
+    """Tells when the run has ended.
+
+    Attributes:
+        has_come: set once no more rows come.
+        patience_s: seconds that this process may still live then.
+    """
+
+    def __init__(self) -> None:
+        self.has_come = threading.Event()
+        self.patience_s = 0.0
+
+    def wait_for_line(self) -> None:
+        """Waits for a line on standard input, which holds `patience_s`."""
+        self.patience_s = float(sys.stdin.readline() or 0)
+        self.has_come.set()
+
+
+def follow(run: RunDirectory, name: str, end: RunEnd) -> None:
+    """Logs the rows of a run, those that are there and those that come until its end.
+
+    Half of the time after the end is for rows, and half for the tracker to complete its curves.
 
     Args:
         run: the run directory, in which the tracker has a position.
         name: name of the tracker.
-        ended: set once no more rows come.
+        end: tells when the run has ended.
 
     Raises:
-        RampcliError: the position or a row is damaged.
+        RampcliError: the position or a row is damaged, or there was no time for all rows.
         BlockingIOError: another process logs the run to the same tracker.
     """
     with hold(run.trackers / f"{name}.lock", wait_s=CATCH_UP_S):
@@ -63,17 +83,14 @@ def follow(run: RunDirectory, name: str, ended: threading.Event) -> None:
             partial(save_position, run, name),
             tokens_per_sample=None if is_rl(config) else config.data.sequence_length,
         )
-        while not ended.is_set():
+        while not end.has_come.is_set():
             if not follower.pass_on():
-                ended.wait(POLL_S)
-        follower.close()
-
-
-def _wait_for_end(ended: threading.Event) -> None:
-    """Waits for the end of standard input. From then on, the process lives for `CATCH_UP_S`."""
-    sys.stdin.buffer.read()
-    signal.alarm(round(CATCH_UP_S))
-    ended.set()
+                end.has_come.wait(POLL_S)
+        if not follower.close(within_s=end.patience_s / 2):
+            raise RampcliError(
+                f"it had reached step {follower.position.step} when its time was over;"
+                " the same command continues it"
+            )
 
 
 if __name__ == "__main__":

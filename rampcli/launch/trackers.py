@@ -106,7 +106,9 @@ class Trackers:
         """Waits for a time until the trackers have logged everything, and ends them."""
         for tracker in self._running:
             assert tracker.process.stdin is not None
-            tracker.process.stdin.close()
+            # A process that has already exited is noticed by its exit code.
+            with suppress(BrokenPipeError), tracker.process.stdin:
+                tracker.process.stdin.write(f"{self._patience_s()}\n".encode())
         began = time.monotonic()
         while self._running and time.monotonic() - began < self._patience_s():
             self.poll(is_heard=False)

@@ -1,5 +1,6 @@
 """Follows the rows of a run and logs each of them once."""
 
+import math
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -57,6 +58,7 @@ class Follower:
         self._next_event: Point | None = None
         self._damaged_reads = 0
         self._saved_at = time.monotonic()
+        self._stop_at = math.inf
         self._save_all()
 
     def pass_on(self) -> bool:
@@ -70,18 +72,30 @@ class Follower:
         rows, is_damaged = self._read_rows()
         for row in rows:
             self._log_events(last_step=row["step"] - 1)
+            if time.monotonic() > self._stop_at:
+                break
             self._log(point_of_step(row), is_event=False)
         self._log_events(last_step=self.position.step)
         if self.position.points > before:
             self._save_progress()
         return is_damaged or bool(rows)
 
-    def close(self) -> None:
-        """Logs all rows that are left, and closes the tracker."""
-        while self.pass_on():
-            pass
+    def close(self, *, within_s: float = math.inf) -> bool:
+        """Logs the rows that are left, and closes the tracker.
+
+        Args:
+            within_s: seconds after which no further row is logged.
+
+        Returns:
+            True if all rows were logged.
+        """
+        self._stop_at = time.monotonic() + within_s
+        is_behind = True
+        while is_behind and time.monotonic() <= self._stop_at:
+            is_behind = self.pass_on()
         self.tracker.close()
         self._save_all()
+        return not is_behind
 
     def _save_progress(self) -> None:
         self.position.reached = self.position.step

@@ -1,5 +1,7 @@
 """Each row is logged once and in order, whatever was killed or repeated."""
 
+from time import sleep
+
 import pytest
 
 from rampcli.errors import DamagedFileError
@@ -220,3 +222,24 @@ def test_a_damaged_position_is_refused(run):
     (run.trackers / "planted.json").write_text('{"step": -1}')
     with pytest.raises(DamagedFileError, match="step is not a whole number, 0 or more"):
         begin_position(run, "planted")
+
+
+def test_a_backlog_that_is_too_long_for_the_time_left_is_continued_later(run, following):
+    start(run, 0)
+    take_steps(run, *range(1, 6))
+    tracker = Recorder(is_safe=False)
+    follower = following(tracker)
+    log = tracker.log
+
+    def log_slowly(metrics, step, *, time) -> None:
+        sleep(0.05)
+        log(metrics, step, time=time)
+
+    tracker.log = log_slowly
+    assert not follower.close(within_s=0.12)
+    logged = steps_of(tracker)
+    assert logged == list(range(1, len(logged) + 1))
+    assert len(logged) < 5
+    tracker.log = log
+    assert following(tracker).close()
+    assert steps_of(tracker) == [1, 2, 3, 4, 5]
