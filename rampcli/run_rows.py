@@ -6,7 +6,8 @@ so a few of them are found in a file of any size without reading the others.
 
 import math
 import os
-from collections.abc import Iterator
+import re
+from collections.abc import Collection, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +21,9 @@ from rampcli.records import COUNT, POSITIVE, RATE, check_shape, parse_json
 MAX_ROW_BYTES = 2**20
 LAST_BYTES = 2**15
 """Bytes that are read first to find the last rows of a file."""
+LAST_EVENT_BYTES = 2**18
+"""Bytes at the end of events.jsonl in which `last_events` looks: thousands of rows."""
+_KIND = re.compile(rb'"event": ?"(\w+)"')
 
 # Shapes, in the notation of `rampcli.records`, of the columns that readers rely on. Rows may hold
 # more.
@@ -38,6 +42,7 @@ METRICS_ROW = {
     "step_time_s": RATE,
     "samples_per_s": RATE,
     "tokens_per_s": RATE,
+    "mfu?": NUMBER_OR_NULL,
     "pairs?": POSITIVE,
     "reward?": NUMBER_OR_NULL,
     "solved?": NUMBER_OR_NULL,
@@ -51,6 +56,7 @@ WARNINGS = ("fault", "slow_data", "spare_ranks", "tracker_off")
 """Events whose reason is shown as a warning."""
 EVENT_ROW = {"event": str, "time": float}
 EVENT_ROWS: dict[str, dict[str, Any]] = {
+    "launch": {"num_nodes?": POSITIVE},
     "start": {"step": COUNT, "device?": str, "device_name?": TEXT_OR_NULL},
     "boundary": {"lost_s": float},
     "validation": {
@@ -175,6 +181,32 @@ def last_rows(path: Path, count: int) -> list[dict[str, Any]]:
     lines = content[: content.rfind(b"\n") + 1].splitlines(keepends=True)
     whole = lines[1:] if begin > 0 else lines
     return [row_of(line, path, begin) for line in whole[-count:]]
+
+
+def last_events(path: Path, kinds: Collection[str]) -> list[dict[str, Any]]:
+    """Returns the events of some kinds in the last `LAST_EVENT_BYTES` of events.jsonl, in order.
+
+    Rows of other kinds are not looked at.
+
+    Raises:
+        DamagedFileError: one of the events is damaged.
+    """
+    file = _open(path)
+    if file is None:
+        return []
+    with file:
+        offset = max(0, file.seek(0, os.SEEK_END) - LAST_EVENT_BYTES)
+        file.seek(offset)
+        content = file.read(LAST_EVENT_BYTES)
+    lines = content[: content.rfind(b"\n") + 1].splitlines(keepends=True)
+    events = []
+    for number, line in enumerate(lines):
+        kind = _KIND.search(line)
+        is_whole = number > 0 or offset == 0
+        if is_whole and kind is not None and kind[1].decode() in kinds:
+            events.append(row_of(line, path, offset))
+        offset += len(line)
+    return events
 
 
 def end_of_step(path: Path, step: int) -> int:

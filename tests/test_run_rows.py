@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from rampcli.errors import DamagedFileError
 from rampcli.run_directory import RunDirectory
-from rampcli.run_rows import Tail, end_of_step, last_rows, read_rows
+from rampcli.run_rows import LAST_EVENT_BYTES, Tail, end_of_step, last_events, last_rows, read_rows
 from run_files import metrics_row
 
 ROWS = st.lists(
@@ -151,3 +151,18 @@ def test_a_few_rows_of_a_large_file_are_found_without_reading_it(tmp_path):
         file.seek(0, os.SEEK_END)
         file.write(b"\n" + b"".join(b'{"step": %d}\n' % step for step in range(5, 50_000)))
     assert [row["step"] for row in last_rows(path, 2)] == [49_998, 49_999]
+
+
+def test_the_last_events_of_some_kinds_are_found_and_others_not_even_parsed(tmp_path):
+    path = tmp_path / "events.jsonl"
+    assert last_events(path, ["fault"]) == []
+    fault = {"event": "fault", "time": 1.0, "reason": "x"}
+    other = json.dumps({"event": "stage", "time": 1.0}) + "\n"
+    damaged = '{"event": "boundary", "lost_s": no JSON\n'
+    path.write_text(json.dumps(fault) + "\n" + other + damaged + json.dumps(fault) + "\n{torn")
+    assert last_events(path, ["fault", "spare_ranks"]) == [fault, fault]
+    with pytest.raises(DamagedFileError, match="byte 79,"):
+        last_events(path, ["boundary"])
+    with path.open("a") as file:
+        file.write("\n" + other * (LAST_EVENT_BYTES // len(other) + 1) + json.dumps(fault) + "\n")
+    assert last_events(path, ["fault"]) == [fault]

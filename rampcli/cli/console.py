@@ -17,6 +17,10 @@ PIPE_WIDTH = 160
 """Columns of a file or pipe, which has no width of its own."""
 
 
+NOTEBOOK_WIDTH = 100
+"""Columns of the output of a notebook's cell."""
+
+
 class Output(Console):
     """Standard output. If its reader has gone, as after `| head -1`, printing raises an error.
 
@@ -34,15 +38,31 @@ class Output(Console):
 
 
 def build_console() -> Console:
-    """Returns a console for standard output, `PIPE_WIDTH` columns wide if it is not a terminal."""
-    console = Output(highlight=False)
-    return console if console.is_terminal else Output(highlight=False, width=PIPE_WIDTH)
+    """Returns a console for standard output, `PIPE_WIDTH` columns wide if it is not a terminal.
+
+    A notebook gets plain text too.
+    """
+    console = _output(None)
+    if console.is_terminal:
+        return console
+    return _output(NOTEBOOK_WIDTH if is_notebook() else PIPE_WIDTH)
+
+
+def is_notebook() -> bool:
+    """Returns whether this process is the kernel of a notebook."""
+    return Console().is_jupyter
+
+
+def _output(width: int | None) -> Output:
+    if is_notebook():  # kernels ask for colours, which rich would take for a terminal
+        return Output(highlight=False, width=width, force_jupyter=False, force_terminal=False)
+    return Output(highlight=False, width=width)
 
 
 def print_table(console: Console, table: Table) -> None:
     """Prints a table at its full width. A narrow terminal wraps lines, and no figure is cut."""
     natural = console.measure(table, options=console.options.update(width=10_000)).maximum
-    Output(highlight=False, width=max(console.width, natural)).print(table)
+    _output(max(console.width, natural)).print(table)
 
 
 def say(console: Console, text: str) -> None:

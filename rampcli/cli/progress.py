@@ -1,25 +1,28 @@
 """Progress of a run: a line that updates in place on a terminal, and plain lines elsewhere."""
 
-import signal
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from rich.console import Console
-from rich.live import Live
 from rich.text import Text
 
+from rampcli.batch.time_left import RECENT_STEPS, Speed, median_of, settled_rows, time_left
 from rampcli.batch.training_plan import StageExtent, StagePlan, TrainingPlan
+from rampcli.cli.console import is_notebook
+from rampcli.cli.progress_line import Line, Picture, line_for
 from rampcli.errors import visible
 from rampcli.launch.elastic import World
 from rampcli.launch.observer import Observer
-from rampcli.report.tables import evaluation_line, figure, share, validation_line
-from rampcli.run_rows import loss_of
+from rampcli.report.tables import duration, evaluation_line, figure, share, validation_line
+from rampcli.run_rows import WARNINGS, loss_of
 
 PLAIN_EVERY_S = 10.0
 """Seconds between plain lines."""
-RECENT_WEIGHT = 0.1
-"""Weight of the newest step in the moving average of the throughput."""
+PREPARING, STARTING, LOADING = "preparing", "starting processes", "loading model and data"
+COMPILING, VALIDATING, FIRST_STEP = "compiling", "validating", "first step"
+ENDING, RESTARTING = "ending processes", "restarting"
+"""What a run does while it takes no steps."""
 
 
 class Progress(Observer):
@@ -30,9 +33,11 @@ class Progress(Observer):
         console: where to print.
         rollout_ranks: processes that only generate, besides those of the plan.
         corpora: names of the validation corpora, or None for one without a name.
-        samples_per_s: moving average of the throughput, or None before the first step.
-        live: line that updates in place, or None if the output is not a terminal.
-        output_is_closed: True once the reader of the output has gone.
+        line: line that updates in place, or None if only plain lines are printed.
+        stage: stage that is trained.
+        waits_for: what the run does while it takes no steps, or None while it does.
+        waits_since: monotonic time since when it has taken no steps.
+        rows: last rows of metrics, of these processes.
     """
 
     def __init__(
@@ -48,23 +53,30 @@ class Progress(Observer):
         self.rollout_ranks = rollout_ranks
         self.corpora = frozenset(corpora)
         self._validated: dict[str | None, dict[str, Any]] = {}
-        self.samples_per_s: float | None = None
-        self.live: Live | None = (
-            Live(console=console, refresh_per_second=4, transient=True)
-            if console.is_terminal
-            else None
-        )
-        self.output_is_closed = False
+        self.line: Line | None = None
+        self.stage: StageExtent = plan.stages[0]
+        self.waits_for: str | None = PREPARING
+        self.waits_since = time.monotonic()
+        self.rows: tuple[dict[str, Any], ...] = ()
+        self._consumed_samples = 0
+        self._first_step = 0
+        self._has_own_devices = False
+        self._compiles = False
+        self._boundary_s: float | None = None
+        self._start_s = 0.0
         self._next_plain_at = 0.0
 
     def __enter__(self) -> "Progress":
-        if self.live is not None:
-            self.live.start()
+        self.line = line_for(self.console, self.picture, in_notebook=is_notebook())
+        if self.line is not None:
+            self.line.start()
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self.live is not None:
-            self.live.stop()
+        if self.rows:
+            self.waits_for = None
+        if self.line is not None:
+            self.line.stop()
 
     def on_start(self, stage: StagePlan, world: World, *, gpus: int) -> None:
         """Prints that the processes of a world start to train a stage."""
@@ -74,30 +86,34 @@ class Progress(Observer):
             verb = "generates" if self.rollout_ranks == 1 else "generate"
             processes += f", {self.rollout_ranks} more {verb}"
         emulation = f", {nodes} nodes emulated on this host" if nodes > 1 else ""
-        self.samples_per_s = None
+        self.stage, self.rows, self._has_own_devices = stage, (), gpus > 0
+        self._consumed_samples = max(self._consumed_samples, stage.first_sample)
+        self._wait_for(STARTING, since=time.monotonic())
         self._print(
             f"starting {self._name(stage)}: batch {stage.global_batch_size}, {processes}{emulation}"
         )
 
     def on_row(self, row: dict[str, Any]) -> None:
         """Shows a step."""
-        recent = self.samples_per_s or row["samples_per_s"]
-        self.samples_per_s = (1 - RECENT_WEIGHT) * recent + RECENT_WEIGHT * row["samples_per_s"]
-        line = self._line(row, self.samples_per_s)
-        if self.live is not None:
-            self.live.update(Text(line))
-        elif time.monotonic() >= self._next_plain_at:
+        if not self.rows:
+            self._first_step = row["step"] - 1
+        self.stage, self._consumed_samples = self.plan.stage(row["stage"]), row["consumed_samples"]
+        self.rows = (*self.rows[1 - RECENT_STEPS :], row)
+        if self.waits_for != ENDING:  # events are passed on before the rows
+            self.waits_for = None
+        if self.line is None and time.monotonic() >= self._next_plain_at:
             self._next_plain_at = time.monotonic() + PLAIN_EVERY_S
-            self._print(line)
+            self._print(" · ".join(self._plain_facts()))
 
     def on_event(self, row: dict[str, Any]) -> None:
-        """Prints validation losses and warnings."""
+        """Prints validation losses and warnings, and notes what the run does before it steps."""
         if row["event"] == "validation":
             self._on_validation(row)
         elif row["event"] == "evaluation":
             self._print(f"{evaluation_line([row])} after {row['consumed_samples']:,} prompts")
-        elif row["event"] in ("fault", "slow_data", "spare_ranks", "tracker_off"):
+        elif row["event"] in WARNINGS:
             self._print(f"warning: {row['reason']}")
+        self._follow(row)
 
     def _on_validation(self, row: dict[str, Any]) -> None:
         """Prints the losses of all corpora at a step, once the last of them is there."""
@@ -110,46 +126,109 @@ class Progress(Observer):
             self._print(f"{line} after {row['consumed_samples']:,} samples")
             self._validated.clear()
 
-    def _line(self, row: dict[str, Any], samples_per_s: float) -> str:
-        stage = self.plan.stage(row["stage"])
-        consumed = row["consumed_samples"]
-        total = "" if self.plan.end_sample is None else f"/{self.plan.end_sample:,}"
-        if "reward" in row:
-            parts = [
-                self._name(stage),
-                f"batch {row['global_batch_size']} prompts, {row['pairs']} pairs",
-                f"{consumed:,}{total} prompts",
-                f"reward {figure(row['reward'])}",
-                f"solved {share(row['solved'])}",
-                f"{row['tokens_per_s']:,.0f} tokens/s",
-            ]
+    def _follow(self, row: dict[str, Any]) -> None:
+        """Notes what the run does next, as an event tells."""
+        match row["event"]:
+            case "load":
+                self._compiles = row.get("compiles") is True
+                self._wait_for(LOADING)
+            case "start":
+                self._consumed_samples = row["consumed_samples"]
+                self._start_s = time.monotonic() - self.waits_since
+                self._wait_for(COMPILING if self._compiles else VALIDATING)
+            case "compile" if not self.rows:
+                self._wait_for(VALIDATING)
+            case "stage" if not self.rows:
+                self._wait_for(FIRST_STEP)
+            case "boundary":
+                self._boundary_s = row["lost_s"]
+            case "stop":
+                self._wait_for(ENDING, since=time.monotonic())
+            case "fault" if self.rows:
+                self._wait_for(RESTARTING, since=time.monotonic())
+
+    def _wait_for(self, what: str, *, since: float | None = None) -> None:
+        self.waits_for = what
+        self.waits_since = self.waits_since if since is None else since
+
+    def picture(self) -> Picture:
+        """Returns what the line shows now. Called by other threads."""
+        end, rows, waits_for = self.plan.end_sample, self.rows, self.waits_for
+        if waits_for is not None or not rows:
+            waited_s = time.monotonic() - self.waits_since
+            facts = [waits_for or FIRST_STEP, duration(waited_s)]
         else:
-            parts = [
-                self._name(stage),
-                f"batch {row['global_batch_size']}",
-                f"{consumed:,}{total} samples",
-                f"loss {loss_of(row):.3f}",
-                f"{samples_per_s * self.plan.sequence_length:,.0f} tokens/s",
-            ]
-        for name, end in (("stage", stage.end_sample), ("run", self.plan.end_sample)):
-            if end is not None:
-                parts.append(f"{name} {_duration(max(0, end - consumed) / samples_per_s)} left")
-        return " · ".join(parts)
+            facts = self._facts(rows)
+        return Picture(
+            name=self._name(self.stage),
+            share=None if not end else min(1.0, self._consumed_samples / end),
+            facts=facts,
+        )
+
+    def _facts(self, rows: tuple[dict[str, Any], ...]) -> list[str]:
+        """Returns the facts of the line after the stage, most important first."""
+        texts = self._texts(rows)
+        names = ("run", "reward", "loss", "tokens/s", "solved", "batch", "samples")
+        in_stages = ("stage",) if self.plan.number_of_stages > 1 else ()
+        return [texts[name] for name in (*names, *in_stages) if name in texts]
+
+    def _plain_facts(self) -> list[str]:
+        """Returns the parts of a plain line."""
+        texts = self._texts(self.rows)
+        names = ("batch", "samples", "loss", "reward", "solved", "tokens/s", "stage", "run")
+        return [self._name(self.stage), *(texts[name] for name in names if name in texts)]
+
+    def _texts(self, rows: tuple[dict[str, Any], ...]) -> dict[str, str]:
+        """Returns what is known of the last step, and the time left if that is known, by name."""
+        row, stage = rows[-1], self.plan.stage(rows[-1]["stage"])
+        total = "" if self.plan.end_sample is None else f"/{self.plan.end_sample:,}"
+        samples = f"{row['consumed_samples']:,}{total}"
+        settled = settled_rows(rows, first_step=max(self._first_step, stage.first_step))
+        if "reward" in row:
+            texts = {
+                "batch": f"batch {row['global_batch_size']} prompts, {row['pairs']} pairs",
+                "samples": f"{samples} prompts",
+                "reward": f"reward {figure(row['reward'])}",
+                "solved": f"solved {share(row['solved'])}",
+                "tokens/s": f"{row['tokens_per_s']:,.0f} tokens/s",
+            }
+        else:
+            samples_per_s = median_of(settled or rows[-1:], "samples_per_s") or 0.0
+            texts = {
+                "batch": f"batch {row['global_batch_size']}",
+                "samples": f"{samples} samples",
+                "loss": f"loss {loss_of(row):.3f}",
+                "tokens/s": f"{samples_per_s * self.plan.sequence_length:,.0f} tokens/s",
+            }
+        for name, seconds in zip(("stage", "run"), self._left(settled), strict=True):
+            if seconds is not None:
+                texts[name] = f"{name} {duration(seconds)} left"
+        return texts
+
+    def _left(self, settled: Sequence[Mapping[str, Any]]) -> tuple[float | None, float | None]:
+        """Returns the seconds left for the stage and for the run."""
+        samples_per_s = median_of(settled, "samples_per_s")
+        ahead = [
+            stage
+            for stage in self.plan.stages
+            if stage.end_sample is None or stage.end_sample > self._consumed_samples
+        ]
+        if samples_per_s is None or not ahead:
+            return None, None
+        return time_left(
+            ahead,
+            consumed_samples=self._consumed_samples,
+            speed=Speed(
+                samples_per_s=samples_per_s,
+                world_size=settled[-1]["world_size"],
+                has_own_devices=self._has_own_devices,
+                boundary_s=self._start_s if self._boundary_s is None else self._boundary_s,
+            ),
+            restarts_always=self.plan.restarts_always,
+        )
 
     def _name(self, stage: StageExtent) -> str:
         return f"stage {stage.stage + 1}/{self.plan.number_of_stages}"
 
     def _print(self, line: str) -> None:
-        """Prints a line. A closed output stops the run as a closed terminal does: it saves."""
-        try:
-            self.console.print(Text(visible(line)))
-        except BrokenPipeError:
-            if not self.output_is_closed:
-                self.output_is_closed = True
-                signal.raise_signal(signal.SIGTERM)
-
-
-def _duration(seconds: float) -> str:
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
+        self.console.print(Text(visible(line)))

@@ -23,6 +23,7 @@ from rampcli.config.schema import Config
 from rampcli.errors import EXIT_INTERRUPTED, RampcliError, UsageError, visible
 from rampcli.launch import run as launch
 from rampcli.launch.launchers import launcher_of
+from rampcli.launch.observer import Observer
 from rampcli.launch.protocol import SUBMITTED, Outcome
 from rampcli.report.overlap import overlap_result
 from rampcli.report.tables import (
@@ -42,23 +43,37 @@ def run(
     one_stage: bool = False,
     command: Sequence[str] | None = None,
     overrides: Sequence[str] = (),
+    observers: Sequence[Observer] = (),
 ) -> Outcome:
     """Trains a configuration from its newest checkpoint, and prints progress.
+
+    In the main thread, Ctrl-C, SIGTERM or the interrupt of a notebook's kernel saves and stops the
+    run. In another thread, an observer can stop it.
 
     Args:
         config: configuration from a recipe or `compose`. It is not modified.
         one_stage: stop at the next stage boundary.
-        command: words of the command that resumes the run; None means the running script.
+        command: words of the command that resumes the run; None means the running script. A
+            notebook records none.
         overrides: command-line overrides, recorded in the run directory's overrides.txt.
+        observers: receive steps and events of a run on this machine. An exception in one of them
+            stops the run, which saves first, and is raised here.
 
     Raises:
         RampcliError: the configuration is invalid or does not fit this machine, or the workers
             failed.
+        Exception: an observer raised it.
     """
     resolved = resolve(
         config, consumed_samples_in=lambda path: consumed_samples(RunDirectory(path))
     )
-    return train(resolved, one_stage=one_stage, command=command, overrides=overrides)
+    return train(
+        resolved,
+        one_stage=one_stage,
+        command=command,
+        overrides=overrides,
+        observers=observers,
+    )
 
 
 def train(
@@ -67,11 +82,13 @@ def train(
     one_stage: bool = False,
     command: Sequence[str] | None = None,
     overrides: Sequence[str] = (),
+    observers: Sequence[Observer] = (),
 ) -> Outcome:
     """Trains a configuration that is already resolved. The other arguments are those of `run`.
 
     Raises:
         RampcliError: as `run`, or standard output was closed while the run trained.
+        Exception: an observer raised it.
     """
     console = build_console()
     _load_reward_function(resolved, console)
@@ -81,11 +98,18 @@ def train(
     corpora = validation_names(resolved.config)
     with Progress(resolved.plan, console, rollout_ranks=rollout_ranks, corpora=corpora) as progress:
         outcome = launch.run(
-            resolved, command=command, overrides=overrides, one_stage=one_stage, observer=progress
+            resolved,
+            command=command,
+            overrides=overrides,
+            one_stage=one_stage,
+            observers=[progress, *observers],
         )
-    if progress.output_is_closed:
+    error = outcome.observer_error
+    if isinstance(error, BrokenPipeError):
         raise _output_closed(outcome)
     _print_outcome(outcome, console)
+    if error is not None:
+        raise error
     return outcome
 
 
@@ -193,4 +217,7 @@ def _print_stopped(outcome: Outcome, console: Console) -> None:
         say(console, f"stopped after {consumed}, with a checkpoint in {outcome.run.checkpoints}")
     else:
         say(console, "stopped before there was anything to save")
-    say(console, f"resume with:\n  {visible(str(coming['command']))}")
+    if coming["command"] is None:
+        say(console, "resume with rampcli.run and the same configuration")
+    else:
+        say(console, f"resume with:\n  {visible(coming['command'])}")

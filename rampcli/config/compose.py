@@ -1,6 +1,7 @@
 """Composes a recipe's choices from conf/, and applies the overrides of a command line."""
 
 import sys
+import threading
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -37,6 +38,8 @@ from rampcli.config.words import as_option, parse, quoted
 from rampcli.errors import Report, UsageError
 
 ROOT = "config"
+_HYDRA = threading.Lock()
+"""Held while Hydra composes: its state belongs to the whole process."""
 
 
 class _Loader(yaml.SafeLoader):
@@ -202,7 +205,11 @@ def _compose_with_hydra(words: Sequence[str], config_dir: Path | None) -> Mappin
         if config_dir is None
         else [f"hydra.searchpath=[{quoted(f'file://{config_dir.resolve()}')}]"]
     )
-    with _cause_shown(), initialize_config_dir(str(bundled("conf")), version_base="1.3"):
+    with (
+        _HYDRA,
+        _cause_shown(),
+        initialize_config_dir(str(bundled("conf")), version_base="1.3"),
+    ):
         composed = hydra_compose(ROOT, overrides=[*search, *words], return_hydra_config=True)
     options: Mapping[Any, Any] = composed.hydra.runtime.choices
     return options

@@ -16,7 +16,8 @@ def cancel(directory: RunDirectory) -> Holder | list[Job]:
         The jobs or the supervisor that were asked.
 
     Raises:
-        UsageError: the run is not training, or another user or machine supervises it.
+        UsageError: the run is not training; or another user or machine supervises it, or a thread
+            of a Python program.
         RampcliError: a job queue does not answer.
     """
     # Jobs come first: the supervisor inside a running job holds the run's lock too.
@@ -33,6 +34,11 @@ def cancel(directory: RunDirectory) -> Holder | list[Job]:
             f"{directory.path} is supervised by {holder}, which is not your process on this"
             f" machine ({socket.gethostname()})",
             remedy="the same command on the host, and as the user, that started the run",
+        )
+    if holder.in_thread:
+        raise UsageError(
+            f"{holder} trains {directory.path} in a thread, and a signal would end the process",
+            remedy="in that process, an observer that raises an exception",
         )
     if not holder.ask_to_stop(directory):
         raise UsageError(

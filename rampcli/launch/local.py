@@ -1,5 +1,6 @@
 """Trains on this machine, which emulates all nodes of a stage."""
 
+import signal
 import socket
 import time
 from collections.abc import Sequence
@@ -8,10 +9,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from rampcli.config.rewards import TRUSTED_REWARD
 from rampcli.config.run_plan import Resolved
 from rampcli.errors import EXIT_INTERRUPTED
 from rampcli.interpreter import python_command
 from rampcli.launch.elastic import World
+from rampcli.launch.observer import Observers
 from rampcli.launch.protocol import Launch, Launcher, Outcome
 from rampcli.launch.resources import gpus_needed, reserve_gpus
 from rampcli.launch.stop_signals import catch_stop_signals, exit_code_after
@@ -20,7 +23,6 @@ from rampcli.launch.workers import (
     WORKER,
     Workers,
     start_process,
-    trust_reward,
     worker_environment,
     worker_program,
 )
@@ -46,8 +48,8 @@ class LocalLauncher(Launcher):
     def start(self, launch: Launch, /) -> Outcome:
         """Trains the run until it completes, stops or fails."""
         config = launch.resolved.config
-        trust_reward(config)
         with catch_stop_signals() as signals:
+            observers = Observers(launch.observers, stop=partial(_ask_to_stop, signals))
             supervisor = Supervisor(
                 resolved=launch.resolved,
                 run=launch.directory,
@@ -58,8 +60,9 @@ class LocalLauncher(Launcher):
                     gpus=launch.gpus,
                     module=worker_program(config),
                     helpers=config.rl.rollout_ranks,
+                    reward=config.rl.reward,
                 ),
-                observer=launch.observer,
+                observer=observers,
                 signals=signals,
                 gpus=len(launch.gpus),
                 starts_early=not launch.one_stage,
@@ -71,7 +74,13 @@ class LocalLauncher(Launcher):
             state=state,
             started=True,
             exit_code=_exit_code(state, signals),
+            observer_error=observers.error,
         )
+
+
+def _ask_to_stop(signals: StopSignals) -> None:
+    if signals.signal is None:  # a second request would end the run at once
+        signals.note(signal.SIGTERM)
 
 
 def _exit_code(state: dict[str, Any], signals: StopSignals) -> int:
@@ -92,6 +101,7 @@ class LocalWorkers(Workers):
         gpus: Sequence[str],
         module: str = WORKER,
         helpers: int = 0,
+        reward: str | None = None,
     ) -> None:
         """Starts the workers.
 
@@ -103,6 +113,7 @@ class LocalWorkers(Workers):
             gpus: GPUs of all nodes of the stage, node by node; empty on the CPU.
             module: program of a rank. It takes the run directory and `WAIT`.
             helpers: ranks behind those of the world, which do not train.
+            reward: the only reward function of a user that the ranks may run, or None.
         """
         # Rank 0 inherits the listening socket, so no other process can take the port first.
         listener = socket.create_server((LOOPBACK, 0))
@@ -113,6 +124,8 @@ class LocalWorkers(Workers):
             "MASTER_PORT": str(listener.getsockname()[1]),
             "WORLD_SIZE": str(ranks),
         }
+        if reward is not None:
+            environment[TRUSTED_REWARD] = reward
         processes = []
         for rank in range(ranks):
             node, device = world.nodes[rank // devices], rank % devices

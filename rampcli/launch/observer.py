@@ -1,5 +1,6 @@
 """Reports the progress of a run while it trains."""
 
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from rampcli.batch.training_plan import StagePlan
@@ -9,7 +10,11 @@ from rampcli.run_rows import Tail, end_of_step
 
 
 class Observer:
-    """Receives the events of a run. The methods here do nothing."""
+    """Receives the events of a run on this machine, in the thread that called `rampcli.run`.
+
+    The methods here do nothing. An exception in one of them stops the run: it saves, then
+    `rampcli.run` raises the exception.
+    """
 
     def on_start(self, stage: StagePlan, world: World, *, gpus: int) -> None:
         """Called when the processes of a world start to train a stage; `gpus` is 0 on the CPU."""
@@ -19,6 +24,45 @@ class Observer:
 
     def on_event(self, row: dict[str, Any]) -> None:
         """Called for each new row of events.jsonl."""
+
+
+class Observers(Observer):
+    """Passes everything to several observers.
+
+    An observer that raises an exception stops the run, which saves first, and receives nothing
+    more.
+
+    Attributes:
+        observers: observers that have not failed.
+        stop: asks the run to stop.
+        error: the first exception, or None.
+    """
+
+    def __init__(self, observers: Iterable[Observer], *, stop: Callable[[], object]) -> None:
+        self.observers = list(observers)
+        self.stop = stop
+        self.error: Exception | None = None
+
+    def on_start(self, stage: StagePlan, world: World, *, gpus: int) -> None:
+        """Calls `on_start` of each observer."""
+        self._call(lambda observer: observer.on_start(stage, world, gpus=gpus))
+
+    def on_row(self, row: dict[str, Any]) -> None:
+        """Calls `on_row` of each observer."""
+        self._call(lambda observer: observer.on_row(row))
+
+    def on_event(self, row: dict[str, Any]) -> None:
+        """Calls `on_event` of each observer."""
+        self._call(lambda observer: observer.on_event(row))
+
+    def _call(self, method: Callable[[Observer], None]) -> None:
+        for observer in self.observers[:]:
+            try:
+                method(observer)
+            except Exception as error:
+                self.observers.remove(observer)
+                self.error = self.error or error
+                self.stop()
 
 
 class Feed:

@@ -89,7 +89,7 @@ class Launch:
         directory: run directory, locked by this process.
         scripts: scripts to submit; empty if the launcher submits no jobs.
         gpus: GPUs of this machine that are reserved for the run, as in CUDA_VISIBLE_DEVICES.
-        observer: receives progress.
+        observers: receive progress, if the workers run here.
         one_stage: stop at the next stage boundary.
     """
 
@@ -97,7 +97,7 @@ class Launch:
     directory: RunDirectory
     scripts: Sequence[JobScript]
     gpus: Sequence[str]
-    observer: Observer
+    observers: Sequence[Observer]
     one_stage: bool
 
 
@@ -112,6 +112,7 @@ class Outcome:
         started: False if the run was already complete.
         exit_code: exit code of the command, 0 unless the run was interrupted.
         jobs: submitted jobs.
+        observer_error: exception of the observer that stopped the run, or None.
     """
 
     run: RunDirectory
@@ -120,6 +121,7 @@ class Outcome:
     started: bool
     exit_code: int
     jobs: tuple[Job, ...] = ()
+    observer_error: Exception | None = None
 
 
 class Launcher(Protocol):
@@ -181,6 +183,15 @@ class Launcher(Protocol):
             RampcliError: the queue does not answer.
         """
         return
+
+    def has_jobs(self, _directory: RunDirectory, /) -> bool:
+        """Returns whether the run directory records jobs, without asking the queue.
+
+        Raises:
+            DamagedFileError: the record of the jobs is damaged.
+            UsageError: the record is a symbolic link.
+        """
+        return False
 
     def jobs(self, _directory: RunDirectory, /) -> list[Job]:
         """Returns the jobs of a run in order, or an empty list if the run has no jobs.

@@ -15,7 +15,7 @@ from rampcli.config.run_plan import Resolved
 from rampcli.config.schema import Config
 from rampcli.errors import NoCheckpointError, UsageError
 from rampcli.launch.launchers import LAUNCHERS, launcher_of
-from rampcli.launch.observer import Observer
+from rampcli.launch.observer import Observer, Observers
 from rampcli.launch.protocol import Launch, Launcher, Outcome
 from rampcli.launch.run_lock import lock_run
 from rampcli.launch.trackers import Trackers, check_packages
@@ -29,30 +29,38 @@ def run(
     command: Sequence[str] | None = None,
     overrides: Sequence[str] = (),
     one_stage: bool = False,
-    observer: Observer | None = None,
+    observers: Sequence[Observer] = (),
 ) -> Outcome:
     """Trains a run from its newest checkpoint, or submits the jobs that will train it.
 
     Args:
         resolved: configuration and plan of the run.
-        command: words of the command that resumes the run; None means the running script.
+        command: words of the command that resumes the run; None means the running script, if there
+            is one.
         overrides: command-line overrides, recorded in overrides.txt.
         one_stage: stop at the next stage boundary.
-        observer: receives progress.
+        observers: receive progress, if the workers run on this machine.
 
     Raises:
         RampcliError: nothing was started, or the workers failed.
     """
-    observer = observer or Observer()
     directory, launcher = RunDirectory(resolved.run_dir), launcher_of(resolved.config)
     newest = _check(resolved, directory, launcher)
-    command_line = shlex.join(command or [sys.executable, *sys.argv])
+    words = command or _running_script()
     state = directory.read_state() or {"status": COMPLETE}
     consumed_samples = newest.consumed_samples if newest else 0
     if resolved.plan.is_complete(consumed_samples) and state["status"] == COMPLETE:
+        observer = Observers(observers, stop=lambda: None)
         with Trackers(directory, resolved.config.logging.trackers, observer):
             pass  # they log what they have not logged yet
-        return Outcome(run=directory, status=COMPLETE, state=state, started=False, exit_code=0)
+        return Outcome(
+            run=directory,
+            status=COMPLETE,
+            state=state,
+            started=False,
+            exit_code=0,
+            observer_error=observer.error,
+        )
     with ExitStack() as held:
         held.enter_context(sources_named(resolved.config))
         scripts = launcher.scripts(resolved, directory, consumed_samples)
@@ -61,16 +69,16 @@ def run(
         _refuse_active_jobs(directory, launcher)
         # Orphaned workers still append to metrics.jsonl.
         if newest is None and not is_held(directory.workers_lock):
-            _set_old_metrics_aside(directory, observer)
+            _set_old_metrics_aside(directory, observers)
         describe(directory, resolved, overrides)
-        _announce(directory, resolved, newest, command_line)
+        _announce(directory, resolved, newest, words)
         return launcher.start(
             Launch(
                 resolved=resolved,
                 directory=directory,
                 scripts=scripts[:1] if one_stage else scripts,
                 gpus=gpus,
-                observer=observer,
+                observers=observers,
                 one_stage=one_stage,
             )
         )
@@ -158,7 +166,13 @@ def describe(directory: RunDirectory, resolved: Resolved, overrides: Sequence[st
     directory.write_json(directory.path / "plan.json", resolved.plan.to_json())
 
 
-def _set_old_metrics_aside(directory: RunDirectory, observer: Observer) -> None:
+def _running_script() -> list[str] | None:
+    """Returns the words that run this script again, or None in a notebook or a prompt."""
+    is_script = getattr(sys.modules["__main__"], "__file__", None) is not None
+    return [sys.executable, *sys.argv] if is_script else None
+
+
+def _set_old_metrics_aside(directory: RunDirectory, observers: Sequence[Observer]) -> None:
     """Keeps the metrics of a run whose checkpoints are gone, and warns that it starts over."""
     if (aside := directory.set_metrics_aside()) is not None:
         reason = (
@@ -166,11 +180,15 @@ def _set_old_metrics_aside(directory: RunDirectory, observer: Observer) -> None:
             f" its old metrics are kept in {aside}"
         )
         directory.append_event("fault", reason=reason)
-        observer.on_event({"event": "fault", "reason": reason})
+        for observer in observers:
+            observer.on_event({"event": "fault", "reason": reason})
 
 
 def _announce(
-    directory: RunDirectory, resolved: Resolved, newest: Checkpoint | None, command: str
+    directory: RunDirectory,
+    resolved: Resolved,
+    newest: Checkpoint | None,
+    command: Sequence[str] | None,
 ) -> None:
     """Writes state.json as it is before the first step."""
     consumed_samples = newest.consumed_samples if newest else 0
@@ -185,7 +203,7 @@ def _announce(
                 "stage": stage.stage,
                 "global_batch_size": stage.global_batch_size,
                 "num_nodes": stage.num_nodes,
-                "command": command,
+                "command": None if command is None else shlex.join(command),
             },
         }
     )

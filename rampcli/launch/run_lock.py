@@ -4,6 +4,7 @@ import json
 import os
 import signal
 import socket
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -16,6 +17,8 @@ from rampcli.run_directory import RunDirectory
 WAIT_S = 0.2
 """How long to wait for the lock: checking it takes it for an instant."""
 MOST_LOCK_BYTES = 4096
+CLAIM = {"host": str, "pid": POSITIVE, "in_thread?": bool}
+"""Shape of the lock file, in the notation of `rampcli.records`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,11 +30,14 @@ class Holder:
         pid: process ID on that host, or None if the lock file does not say.
         is_here: True if it was found among this user's processes on this machine. Otherwise
             host and pid are only what the lock file claims.
+        in_thread: True if the lock file says that not its main thread trains, so that a signal
+            would end the process.
     """
 
     host: str
     pid: int | None
     is_here: bool
+    in_thread: bool = False
 
     def __str__(self) -> str:
         return (
@@ -82,7 +88,9 @@ def lock_run(directory: RunDirectory, *, wait_s: float = WAIT_S) -> Iterator[Non
     with lock:
         directory.refuse_links()
         lock.truncate(0)
-        json.dump({"host": socket.gethostname(), "pid": os.getpid()}, lock)
+        in_thread = threading.current_thread() is not threading.main_thread()
+        claim = {"host": socket.gethostname(), "pid": os.getpid(), "in_thread": in_thread}
+        json.dump(claim, lock)
         lock.flush()
         yield
 
@@ -93,12 +101,11 @@ def holder_of(directory: RunDirectory) -> Holder | None:
 
 
 def _holder(directory: RunDirectory) -> Holder:
-    if (pid := holder_here(directory.lock)) is not None:
-        return Holder(socket.gethostname(), pid, is_here=True)
+    host, pid, in_thread = "", None, False
     # The file may still be empty, and anybody may have written into it.
     with suppress(FileNotFoundError, DamagedFileError):
-        claim = read_json(
-            directory.lock, {"host": str, "pid": POSITIVE}, most_bytes=MOST_LOCK_BYTES
-        )
-        return Holder(claim["host"], claim["pid"], is_here=False)
-    return Holder("", None, is_here=False)
+        claim = read_json(directory.lock, CLAIM, most_bytes=MOST_LOCK_BYTES)
+        host, pid, in_thread = claim["host"], claim["pid"], claim.get("in_thread", False)
+    if (found := holder_here(directory.lock)) is not None:
+        return Holder(socket.gethostname(), found, is_here=True, in_thread=in_thread)
+    return Holder(host, pid, is_here=False, in_thread=in_thread)

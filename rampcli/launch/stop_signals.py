@@ -1,6 +1,7 @@
 """The signals that ask a run to stop."""
 
 import signal
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -14,9 +15,13 @@ STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP)
 def catch_stop_signals() -> Iterator[StopSignals]:
     """Collects stop signals in the block, instead of letting them end the process.
 
-    Signals that are ignored stay ignored, as SIGHUP is under nohup.
+    Signals that are ignored stay ignored, as SIGHUP is under nohup. Python handles signals in the
+    main thread alone: in another thread, the block collects only what is noted in the result.
     """
     signals = StopSignals()
+    if threading.current_thread() is not threading.main_thread():
+        yield signals
+        return
     before = {number: signal.getsignal(number) for number in STOPPING}
     for number, handler in before.items():
         if handler is not signal.SIG_IGN:

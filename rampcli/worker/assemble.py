@@ -83,6 +83,8 @@ def train(run: RunDirectory, stop: StopRequest, *, started: float, build: "Build
     resolved = run_plan(snapshot.read(run.config), consumed_samples=consumed)
     with sources_named(resolved.config):
         device = join_ranks(resolved.config.trainer.accelerator)
+        if dist.get_rank() == 0:
+            run.append_event("load", compiles=resolved.config.trainer.compile)
         costs = BoundaryCosts(run, started=started, imported=imported)
         trainer = None
         with naming_out_of_memory(

@@ -2,7 +2,7 @@ import json
 
 import pytest
 
-from rampcli.launch.observer import Feed, Observer
+from rampcli.launch.observer import Feed, Observer, Observers
 from rampcli.run_directory import RunDirectory
 from run_files import metrics_row
 
@@ -51,3 +51,18 @@ def test_repeated_steps_are_reported_even_if_the_feed_is_polled_late(
         *taken,
         9,
     ]
+
+
+def test_an_observer_that_fails_asks_to_stop_and_the_others_hear_everything():
+    class Failing(Listener):
+        def on_row(self, row):
+            raise LookupError(row["step"])
+
+    failing, listener, stops = Failing(), Listener(), []
+    observers = Observers([failing, listener], stop=lambda: stops.append(1))
+    for step in (1, 2):
+        observers.on_event({"event": "stage"})
+        observers.on_row({"step": step})
+    assert failing.heard == ["stage"]
+    assert listener.heard == ["stage", 1, "stage", 2]
+    assert (len(stops), str(observers.error)) == (1, "1")

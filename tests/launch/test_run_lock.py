@@ -3,6 +3,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 
 import pytest
 
@@ -66,6 +67,23 @@ def test_a_run_that_never_started_has_no_holder(run):
 def test_cancelling_asks_the_supervisor_to_stop(run, supervisor):
     assert cancel(run) == Holder(socket.gethostname(), supervisor.pid, is_here=True)
     assert supervisor.wait() == -signal.SIGTERM
+
+
+def test_a_run_of_a_thread_is_not_cancelled_by_a_signal_that_would_end_its_process(run):
+    began, may_end = threading.Event(), threading.Event()
+
+    def supervise():
+        with lock_run(run):
+            began.set()
+            may_end.wait()
+
+    thread = threading.Thread(target=supervise)
+    thread.start()
+    began.wait()
+    with pytest.raises(UsageError, match="in a thread"):
+        cancel(run)
+    may_end.set()
+    thread.join()
 
 
 def test_a_run_that_is_not_training_cannot_be_cancelled(run):

@@ -1,5 +1,6 @@
 import os
 import signal
+import threading
 import time
 
 import pytest
@@ -42,3 +43,19 @@ def test_under_nohup_a_hangup_stays_ignored():
             assert signals.signal is None
     finally:
         signal.signal(signal.SIGHUP, before)
+
+
+def test_in_another_thread_signals_are_left_to_the_main_thread():
+    handlers = [signal.getsignal(number) for number in STOPPING]
+    seen = []
+
+    def catch():
+        with catch_stop_signals() as signals:
+            seen.append([signal.getsignal(number) for number in STOPPING])
+            signals.note(signal.SIGTERM)
+            seen.append(signals.signal)
+
+    thread = threading.Thread(target=catch)
+    thread.start()
+    thread.join()
+    assert seen == [handlers, signal.SIGTERM]
