@@ -18,7 +18,7 @@ from typing import Any, ClassVar
 
 from rampcli.errors import DamagedFileError, UsageError
 from rampcli.own_folder import OwnFolder, link_refused
-from rampcli.records import COUNT, read_json
+from rampcli.records import COUNT, POSITIVE, read_json
 from rampcli.run_rows import TEXT_OR_NULL, Tail, end_of_rows, end_of_step, read_rows
 
 STAGE_BOUNDARY, COMPLETE, PREEMPTED = "stage_boundary", "complete", "preempted"
@@ -43,6 +43,7 @@ OWN_NAMES = (
     "tune",
 )
 MAX_STATE_BYTES = 2**20
+MAX_PLAN_BYTES = 16 * 2**20
 _APPEND_LOCK = threading.Lock()
 _STEP_FOLDER = re.compile(r"step_(\d{8,18})", re.ASCII)
 
@@ -65,6 +66,20 @@ STATE = {
     "next": (NEXT, None),
     "error?": FAILURE,
 }
+STAGE = {
+    "stage": COUNT,
+    "global_batch_size": POSITIVE,
+    "first_sample": COUNT,
+    "samples": (COUNT, None),
+    "first_step": COUNT,
+    "steps": (COUNT, None),
+    "num_nodes": (POSITIVE, None),
+    "world_size": (POSITIVE, None),
+    "data_parallel_size": (POSITIVE, None),
+    "micro_batch_size": (POSITIVE, None),
+    "accumulate_grad_batches": (POSITIVE, None),
+}
+PLAN = {"sequence_length": POSITIVE, "stages": [STAGE], "restarts_always?": bool}
 BEFORE_THE_START: dict[str, Any] = {
     "status": "not started",
     "step": 0,
@@ -106,6 +121,11 @@ class RunDirectory(OwnFolder):
     def config(self) -> Path:
         """Snapshot of the configuration, which workers read."""
         return self.path / "config.yaml"
+
+    @property
+    def state(self) -> Path:
+        """The progress of the run when its processes started or ended last."""
+        return self.path / "state.json"
 
     @property
     def metrics(self) -> Path:
@@ -160,7 +180,7 @@ class RunDirectory(OwnFolder):
 
     def write_state(self, state: dict[str, Any]) -> None:
         """Replaces state.json."""
-        self.write_json(self.path / "state.json", state)
+        self.write_json(self.state, state)
 
     def change_status(self, status: str, **facts: Any) -> None:
         """Replaces the status and the given facts in state.json, and drops an earlier error."""
@@ -177,15 +197,40 @@ class RunDirectory(OwnFolder):
         Raises:
             DamagedFileError: the file is damaged.
         """
-        path = self.path / "state.json"
         with suppress(FileNotFoundError):
             try:
-                state: dict[str, Any] = read_json(path, STATE, most_bytes=MAX_STATE_BYTES)
+                state: dict[str, Any] = read_json(self.state, STATE, most_bytes=MAX_STATE_BYTES)
             except DamagedFileError as error:
-                error.remedy = f"delete {path}: the run resumes from its checkpoints without it"
+                error.remedy = (
+                    f"delete {self.state}: the run resumes from its checkpoints without it"
+                )
                 raise
             return state
         return None
+
+    def read_plan(self) -> dict[str, Any] | None:
+        """Returns the content of plan.json, or None if there is none.
+
+        Raises:
+            DamagedFileError: the file is damaged.
+        """
+        with suppress(FileNotFoundError):
+            plan: dict[str, Any] = read_json(
+                self.path / "plan.json", PLAN, most_bytes=MAX_PLAN_BYTES
+            )
+            return plan
+        return None
+
+    def last_written_at(self) -> float:
+        """Returns when its state, metrics or events were last written, in seconds since 1970.
+
+        0 if it has none of them.
+        """
+        times = [0.0]
+        for path in (self.state, self.metrics, self.events):
+            with suppress(OSError):
+                times.append(path.stat(follow_symlinks=False).st_mtime)
+        return max(times)
 
     def append_event(self, kind: str, **facts: Any) -> None:
         """Appends a row to events.jsonl."""
@@ -273,6 +318,21 @@ def find_run(word: str) -> RunDirectory:
     if is_name and not RunDirectory(path).config.is_file() and below.is_dir():
         path = below
     return existing_run(path)
+
+
+def runs_in(folder: Path) -> list[RunDirectory]:
+    """Returns the run directories in a folder, the one that was written to last first.
+
+    Folders of other programs, which may have a config.yaml too, are left out.
+    """
+    runs = []
+    with suppress(OSError):
+        for path in folder.iterdir():
+            run = RunDirectory(path)
+            with suppress(OSError):
+                if run.config.is_file() and (run.is_claimed() or run.state.is_file()):
+                    runs.append((run.last_written_at(), run))
+    return [run for _, run in sorted(runs, key=lambda pair: (-pair[0], pair[1].path.name))]
 
 
 def lost_work(rows: Iterable[dict[str, Any]]) -> dict[str, Any] | None:

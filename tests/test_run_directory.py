@@ -1,3 +1,4 @@
+import os
 import subprocess
 import sys
 from collections import deque
@@ -7,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from rampcli.errors import UsageError
-from rampcli.run_directory import RunDirectory, find_run
+from rampcli.errors import DamagedFileError, UsageError
+from rampcli.run_directory import RunDirectory, find_run, runs_in
 from rampcli.run_rows import read_rows
 from run_files import coming, metrics_row, state
 
@@ -171,3 +172,29 @@ def test_a_run_is_found_by_its_path_or_by_its_name_below_runs(tmp_path, monkeypa
     for word in ("nowhere", "", ".", "..", "runs", "../single"):
         with pytest.raises(UsageError, match="is not a run directory"):
             find_run(word)
+
+
+def test_the_runs_in_a_folder_are_those_of_rampcli_and_the_newest_is_first(tmp_path):
+    assert runs_in(tmp_path / "nowhere") == []
+    for age, name in enumerate(("b", "a", "earlier", "foreign", "unstarted")):
+        run = RunDirectory(tmp_path / name)
+        run.path.mkdir()
+        run.config.touch()
+        if name not in ("foreign", "earlier"):
+            run.mark()
+        if name not in ("foreign", "unstarted"):
+            run.write_state(state())
+            os.utime(run.state, (1e9 - age, 1e9 - age))
+    (tmp_path / "loop").symlink_to(tmp_path / "loop")
+    (tmp_path / "file").touch()
+    assert [run.path.name for run in runs_in(tmp_path)] == ["b", "a", "earlier", "unstarted"]
+    RunDirectory(tmp_path / "unstarted").events.touch()
+    assert runs_in(tmp_path)[0].path.name == "unstarted"
+
+
+def test_a_plan_is_read_if_there_is_one_and_checked(tmp_path):
+    run = RunDirectory(tmp_path)
+    assert run.read_plan() is None
+    (tmp_path / "plan.json").write_text('{"sequence_length": 8, "stages": [{"stage": -1}]}')
+    with pytest.raises(DamagedFileError, match=r"stages\[0\].stage"):
+        run.read_plan()

@@ -197,6 +197,7 @@ class TrainingPlan:
             "global_batch_size": self.global_batch_size,
             "semantics": self.semantics,
             "sequence_length": self.sequence_length,
+            "restarts_always": self.restarts_always,
             "stages": [
                 *(unknown | asdict(stage) for stage in self.passed),
                 *(asdict(stage) for stage in self.stages),

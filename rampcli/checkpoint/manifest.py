@@ -118,6 +118,25 @@ def complete_checkpoints(run: RunDirectory) -> list[Checkpoint]:
     return found
 
 
+def newest_checkpoint(run: RunDirectory) -> Checkpoint | None:
+    """Returns the newest of the complete checkpoints, or None, and reads no older manifest.
+
+    Raises:
+        DamagedFileError: as `complete_checkpoints`.
+    """
+    damaged = None
+    for folder in reversed(run.checkpoint_folders()):
+        try:
+            return read_checkpoint(folder)
+        except FileNotFoundError:  # an interrupted save
+            continue
+        except DamagedFileError as error:
+            damaged = damaged or error
+    if damaged is not None:
+        raise damaged
+    return None
+
+
 def consumed_samples(run: RunDirectory) -> int:
     """Returns the samples consumed at the newest complete checkpoint, or 0 if there is none.
 

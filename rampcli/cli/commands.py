@@ -202,11 +202,27 @@ RunDir = Annotated[
 ]
 
 
-def status(run_dir: RunDir, as_json: AsJson = False) -> None:
-    """Show where a run stands, what trains it and how to resume it."""
-    from rampcli.cli.jobs import print_status
+def status(
+    runs: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[RUN]...",
+            help="Run directories, or names of runs below runs/. Default: all runs below runs/.",
+            show_default=False,
+        ),
+    ] = None,
+    watch: Annotated[
+        bool, typer.Option("--watch", "-w", help="Refresh every two seconds until Ctrl-C.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Show where runs stand.
 
-    print_status(run_dir, as_json=as_json)
+    Of a single run that is named, also show what trains it and how to resume it.
+    """
+    from rampcli.cli.status import show_status
+
+    show_status(runs or [], watch=watch, as_json=as_json)
 
 
 def cancel(run_dir: RunDir) -> None:

@@ -4,6 +4,7 @@ from rampcli.checkpoint.manifest import (
     MANIFEST,
     complete_checkpoints,
     consumed_samples,
+    newest_checkpoint,
     read_checkpoints,
     remove_checkpoints_from,
     remove_old_checkpoints,
@@ -158,3 +159,15 @@ def test_a_run_with_only_damaged_manifests_does_not_count_as_one_without_checkpo
     (save(run, 7) / MANIFEST).write_text("{")
     with pytest.raises(DamagedFileError, match="manifest"):
         complete_checkpoints(run)
+
+
+def test_the_newest_checkpoint_is_the_last_of_the_complete_ones(run):
+    assert newest_checkpoint(run) is None
+    save(run, 8, complete=False)
+    assert newest_checkpoint(run) is None
+    save(run, 5)
+    (save(run, 9) / MANIFEST).write_text("{")
+    assert newest_checkpoint(run).step == steps(run)[-1] == 5
+    (run.checkpoint_folder(5) / MANIFEST).write_text("{")
+    with pytest.raises(DamagedFileError, match="step_00000009"):
+        newest_checkpoint(run)

@@ -1570,6 +1570,26 @@ COMMANDS = (
         from_typer=True,
     ),
     BadInput(
+        "the status of a run that does not exist",
+        ("status", "nowhere"),
+        ("nowhere is not a run directory", "runs/NAME"),
+    ),
+    BadInput(
+        "the status of several runs, one of which does not exist",
+        ("status", "--json", ".", "nowhere"),
+        (". is not a run directory", "runs/NAME"),
+    ),
+    BadInput(
+        "watching a status as JSON",
+        ("status", "--watch", "--json"),
+        ("--watch prints no JSON", "--watch or --json"),
+    ),
+    BadInput(
+        "watching a status without a terminal",
+        ("status", "--watch"),
+        ("--watch needs a terminal", "rampcli status, or --json"),
+    ),
+    BadInput(
         "a report of a run that does not exist",
         ("report", "nowhere"),
         ("nowhere is not a run directory", "runs/NAME"),

@@ -48,6 +48,10 @@ class SlurmLauncher(Launcher):
         """Checks that no job of the run is in the queue."""
         chain.refuse_active(directory)
 
+    def has_jobs(self, directory: RunDirectory, /) -> bool:
+        """Returns whether the run has a chain."""
+        return chain.read(directory) is not None
+
     def jobs(self, directory: RunDirectory, /) -> list[Job]:
         """Returns the jobs of the run's chain."""
         return chain.status(directory)

@@ -1,0 +1,196 @@
+"""`rampcli status`: where runs stand, as a table, as JSON, or refreshed every two seconds."""
+
+import json
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import typer
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from rampcli.cli.console import build_console, print_table, say
+from rampcli.cli.jobs import jobs_table
+from rampcli.cli.status_table import ListedRun, StatusTable
+from rampcli.config import snapshot
+from rampcli.errors import RampcliError, UsageError, reason_of, visible
+from rampcli.launch.queues import Queues
+from rampcli.launch.status import STARTING, TRAINING, RunStatus, read_status
+from rampcli.locks import is_held
+from rampcli.report.time_spent import time_spent
+from rampcli.run_directory import COMPLETE, RUNS, RunDirectory, find_run, runs_in
+from rampcli.run_rows import Tail
+
+REFRESH_S = 2.0
+MOST_EVENT_BYTES = 2**20
+"""The goodput of a run with longer events takes too long to compute, unless it is followed."""
+
+
+class Runs:
+    """Some runs, which are read again and again.
+
+    Args:
+        words: paths or names of runs, or none for all runs below runs/.
+    """
+
+    def __init__(self, words: Sequence[str]) -> None:
+        self.words = tuple(words)
+        self.queues = Queues()
+        self.events: dict[Path, tuple[Tail, list[dict[str, Any]]]] = {}
+        self.found = self.find()
+
+    @property
+    def only(self) -> RunDirectory | None:
+        """The run, if exactly one was named."""
+        return self.found[0] if len(self.words) == 1 else None
+
+    def find(self) -> list[RunDirectory]:
+        """Returns the runs.
+
+        Raises:
+            UsageError: a word names no run directory.
+        """
+        return [find_run(word) for word in self.words] or runs_in(Path(RUNS))
+
+    def read(self) -> list[ListedRun]:
+        """Returns where the runs stand now. The files of a run may be damaged."""
+        self.found = self.find()
+        words = self.words or [run.path.name for run in self.found]
+        return [self._read(word, run) for word, run in zip(words, self.found, strict=True)]
+
+    def _read(self, name: str, run: RunDirectory) -> ListedRun:
+        try:
+            status = read_status(run, self.queues)
+            return ListedRun(name=name, status=status, goodput=self.goodput(run, status))
+        except (RampcliError, OSError) as error:
+            if len(self.words) == 1:
+                raise
+            return ListedRun(name=name, problem=reason_of(error))
+
+    def goodput(self, run: RunDirectory, status: RunStatus) -> float | None:
+        """Returns the share of the running time of a run that went into steps that count."""
+        tail, events = self.events.setdefault(run.path, (Tail(run.events), []))
+        try:
+            new_bytes = run.events.stat().st_size - tail.offset
+        except FileNotFoundError:
+            return None
+        if new_bytes > MOST_EVENT_BYTES and len(self.words) != 1:
+            return None
+        events += tail.rows()
+        now = time.time() if status.state in (TRAINING, STARTING) else None
+        return time_spent(events, last_step_at=status.step_at, now=now).goodput
+
+
+def show_status(words: Sequence[str], *, watch: bool, as_json: bool) -> None:
+    """Prints where runs stand; of a single run that is named, also how to resume it.
+
+    Raises:
+        UsageError: a word names no run directory, or the options contradict each other.
+        RampcliError: a file of the only run is damaged.
+    """
+    if watch and as_json:
+        raise UsageError("--watch prints no JSON", remedy="--watch or --json")
+    runs = Runs(words)
+    console = build_console()
+    if as_json:
+        _print_json(runs)
+    elif watch:
+        if not console.is_terminal or console.is_dumb_terminal:
+            raise UsageError("--watch needs a terminal", remedy="rampcli status, or --json")
+        _watch(runs, console)
+    elif not runs.found:
+        say(console, nothing_found())
+    else:
+        listed = runs.read()
+        console.print(StatusTable(listed, has_texts=runs.only is None))
+        if runs.only is not None and listed[0].status is not None:
+            console.print()
+            for detail in details(runs.only, listed[0].status):
+                if isinstance(detail, str):
+                    say(console, detail)
+                else:
+                    print_table(console, detail)
+
+
+def details(run: RunDirectory, status: RunStatus) -> Iterator[str | Table]:
+    """Yields what the only run is shown with: its error, its jobs, and how to resume it."""
+    saved = (
+        "nothing saved" if status.saved_step is None else f"saved after step {status.saved_step:,}"
+    )
+    yield (
+        f"{visible(status.status)}: step {status.step:,}, {status.consumed_samples:,}"
+        f" {snapshot.unit(run.config)}, stage {status.stage}; {saved}"
+    )
+    if status.warning is not None:
+        yield f"warning: {visible(status.warning)}"
+    if status.error is not None:
+        yield f"error: {visible(status.error['message'])}"
+        if status.error["remedy"]:
+            yield f"try:   {visible(status.error['remedy'])}"
+    if status.jobs:
+        yield jobs_table(status.jobs)
+    if status.jobs_unknown is not None:
+        yield f"the state of its jobs is unknown: {status.jobs_unknown}"
+    yield from _supervision(run, status)
+
+
+def _supervision(run: RunDirectory, status: RunStatus) -> Iterator[str]:
+    """Yields who trains a run, or how to resume it."""
+    if status.supervisor is not None:
+        yield f"supervised by {status.supervisor}"
+    elif is_held(run.workers_lock):
+        yield "training, but the supervisor is gone"
+    elif any(job.is_active for job in status.jobs):
+        yield "waiting in the queue"
+    elif status.status != COMPLETE:
+        has_remedy = status.error is not None and status.error["remedy"] is not None
+        if status.next is None or has_remedy:
+            yield "not training"
+        elif status.next["command"] is None:
+            yield "not training; to resume, start it again as before"
+        else:
+            yield f"not training; resume with:\n  {visible(status.next['command'])}"
+
+
+def nothing_found() -> str:
+    """Returns what is printed if there is no run."""
+    return (
+        f"there is no run in {RUNS}/; start one with `rampcli pretrain --factory llama3_tiny`, or"
+        " name the directory of a run: rampcli status RUN"
+    )
+
+
+def _print_json(runs: Runs) -> None:
+    """Prints one object for the run that was named, or a list of them."""
+    objects = []
+    for listed, run in zip(runs.read(), runs.found, strict=True):
+        facts: dict[str, Any] = {"path": str(run.path)}
+        if listed.status is None:
+            objects.append(facts | {"problem": listed.problem})
+        else:
+            objects.append(facts | listed.status.to_json() | {"goodput": listed.goodput})
+    typer.echo(json.dumps(objects if runs.only is None else objects[0], indent=1))
+
+
+def _watch(runs: Runs, console: Console) -> None:
+    """Refreshes the picture until Ctrl-C."""
+    with Live(console=console, auto_refresh=False, vertical_overflow="ellipsis") as live:
+        while True:
+            live.update(picture(runs), refresh=True)
+            time.sleep(REFRESH_S)
+
+
+def picture(runs: Runs) -> RenderableType:
+    """Returns what the terminal shows of some runs now."""
+    listed = runs.read()
+    if not listed:
+        return Text(nothing_found())
+    below = list[RenderableType]()
+    if runs.only is not None and listed[0].status is not None:
+        below.append("")
+        for detail in details(runs.only, listed[0].status):
+            below.append(Text(visible(detail, keeps="\n")) if isinstance(detail, str) else detail)
+    return Group(StatusTable(listed, has_texts=runs.only is None), *below)

@@ -1,0 +1,175 @@
+"""Runs as a table for the terminal: for each run a row, and the other facts in lines below it."""
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+from rich.cells import cell_len, set_cell_size
+from rich.console import Console, ConsoleOptions
+from rich.text import Text
+
+from rampcli.batch.quantities import shorten
+from rampcli.errors import visible
+from rampcli.launch.status import RunStatus
+from rampcli.report.tables import duration, figure, share
+
+MOST_WRITTEN_OUT = 1_000_000
+"""Shorten the samples of runs with this many or more."""
+LEAST_NAME = 8
+"""Columns that the name of a run always gets."""
+INDENT = "  "
+LEFT_ALIGNED = ("run", "state")
+STYLES = {
+    "training": "green",
+    "starting": "yellow",
+    "waiting": "yellow",
+    "failed": "red",
+    "crashed": "red",
+    "damaged": "red",
+}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ListedRun:
+    """A run in the table.
+
+    Attributes:
+        name: how the run is called.
+        status: where it stands, or None if a file of the run is damaged.
+        goodput: share of its running time that went into steps that count, or None.
+        problem: why the status is unknown, or None.
+    """
+
+    name: str
+    status: RunStatus | None = None
+    goodput: float | None = None
+    problem: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class StatusTable:
+    """The table, which fits any width: a line that is too long is cut."""
+
+    runs: Sequence[ListedRun]
+    has_texts: bool = True
+    """Show errors and warnings too."""
+
+    def __rich_console__(self, _: Console, options: ConsoleOptions) -> Iterator[Text]:
+        rows = [[*COLUMNS], *(_cells(run) for run in self.runs)]
+        widths = [max(map(cell_len, cells)) for cells in zip(*rows, strict=True)]
+        spare = options.max_width - sum(widths) - 2 * (len(widths) - 1)
+        widths[0] = max(min(LEAST_NAME, widths[0]), widths[0] + min(0, spare))
+        yield _line(_aligned(rows[0], widths), "bold")
+        for run, cells in zip(self.runs, rows[1:], strict=True):
+            line = _line(_aligned(cells, widths))
+            line.stylize(
+                STYLES.get(cells[1], ""), widths[0] + 2, widths[0] + 2 + cell_len(cells[1])
+            )
+            yield line
+            for note in _notes(run, has_texts=self.has_texts):
+                yield _line(f"{INDENT}{visible(note)}", "dim")
+
+
+def _line(text: str, style: str = "") -> Text:
+    return Text(text, style, no_wrap=True, overflow="ellipsis")
+
+
+def _aligned(cells: Sequence[str], widths: Sequence[int]) -> str:
+    """Returns the cells of a row side by side."""
+    placed = []
+    for name, cell, width in zip(COLUMNS, cells, widths, strict=True):
+        if cell_len(cell) > width:
+            cell = set_cell_size(cell, width - 1) + "…"
+        space = " " * (width - cell_len(cell))
+        placed.append(cell + space if name in LEFT_ALIGNED else space + cell)
+    return "  ".join(placed).rstrip()
+
+
+def _samples(status: RunStatus) -> str:
+    shown = shorten if (status.end_sample or 0) >= MOST_WRITTEN_OUT else "{:,}".format
+    total = "" if status.end_sample is None else f"/{shown(status.end_sample)}"
+    return f"{shown(status.consumed_samples)}{total}"
+
+
+def _known(number: int | None) -> str:
+    return "-" if number is None else str(number)
+
+
+def _left(seconds: float | None) -> str:
+    return duration(seconds) if seconds else "-"
+
+
+COLUMNS: dict[str, Callable[[RunStatus], str]] = {
+    "run": lambda _: "",
+    "state": lambda status: visible(status.state),
+    "stage": lambda status: f"{status.stage + 1}/{_known(status.stages)}",
+    "batch": lambda status: _known(status.global_batch_size),
+    "nodes": lambda status: _known(status.num_nodes),
+    "samples": _samples,
+    "loss": lambda status: figure(status.loss if status.reward is None else None),
+    "left": lambda status: _left(status.run_left_s),
+}
+
+
+def _cells(run: ListedRun) -> list[str]:
+    name = visible(run.name)
+    if run.status is None:
+        return [name, "damaged", *([""] * (len(COLUMNS) - 2))]
+    return [name, *(cell(run.status) for cell in list(COLUMNS.values())[1:])]
+
+
+def _notes(run: ListedRun, *, has_texts: bool) -> list[str]:
+    """Returns the lines below the row of a run."""
+    if run.status is None:
+        return [run.problem or ""]
+    status, notes = run.status, list[str]()
+    if facts := _facts(status, run.goodput):
+        notes.append(" · ".join(facts))
+    if not has_texts:
+        return notes
+    if status.error is not None:
+        notes.append(f"error: {status.error['message']}")
+    if status.jobs_unknown is not None:
+        notes.append(f"jobs unknown: {status.jobs_unknown}")
+    if status.warning is not None:
+        count = f"{status.warnings} warning{'s' if status.warnings > 1 else ''}"
+        notes.append(f"{count}: {status.warning}")
+    return notes
+
+
+def _facts(status: RunStatus, goodput: float | None) -> list[str]:
+    """Returns what the row of a run has no column for, most important first."""
+    facts = []
+    if status.reward is not None:
+        facts.append(f"reward {figure(status.reward)}, solved {share(status.solved)}")
+    if status.tokens_per_s is not None:
+        facts.append(f"{status.tokens_per_s:,.0f} tokens/s")
+    if status.mfu is not None:
+        facts.append(f"MFU {share(status.mfu)}")
+    if status.stage_left_s and status.stage_left_s != status.run_left_s:
+        facts.append(f"stage {duration(status.stage_left_s)} left")
+    if status.validation_losses:
+        losses = ", ".join(
+            f"{name} {figure(loss)}" for name, loss in status.validation_losses.items()
+        )
+        facts.append(f"validation {losses}")
+    elif status.validation_loss is not None:
+        facts.append(f"validation {figure(status.validation_loss)}")
+    if status.evaluation is not None:
+        facts.append(f"held-out reward {figure(status.evaluation['greedy'])}")
+    if status.saved_step is None or status.saved_at is None:
+        facts.append("nothing saved")
+    else:
+        facts.append(f"saved step {status.saved_step:,}, {_age(status.saved_at)}")
+    if goodput is not None:
+        facts.append(f"goodput {goodput:.0%}")
+    return facts
+
+
+def _age(moment: float) -> str:
+    """Returns how long ago a moment was, for example `3 min ago`."""
+    seconds = max(0.0, time.time() - moment)
+    for unit, size in (("d", 86400), ("h", 3600), ("min", 60)):
+        if seconds >= 2 * size:
+            return f"{seconds // size:,.0f} {unit} ago"
+    return f"{seconds:.0f} s ago"

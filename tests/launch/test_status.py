@@ -1,0 +1,144 @@
+import json
+import time
+
+import pytest
+
+from fleets import fleet_of
+from plans import plan
+from rampcli.errors import DamagedFileError
+from rampcli.launch.queues import Queues
+from rampcli.launch.status import read_status
+from rampcli.locks import hold
+from rampcli.run_directory import RunDirectory
+from run_files import chained_job, coming, failure, metrics_row, state
+
+
+@pytest.fixture
+def run(tmp_path):
+    """A run of four stages that has taken 24 steps of the second one, at 8 samples per second."""
+    run = RunDirectory(tmp_path / "run")
+    run.path.mkdir()
+    run.config.write_text("name: run\n")
+    planned = plan([4, 4, 300], 16, fleet=fleet_of(2, 1), max_samples=600)
+    run.write_json(run.path / "plan.json", planned.to_json())
+    run.write_state(state(step=25, consumed_samples=100, stage=1, next=coming()))
+    for facts in ({"num_nodes": 1, "time": 50.0}, {"num_nodes": 2, "time": 100.0}):
+        event(run, "launch", stage=1, world_size=1, **facts)
+    event(run, "start", time=104.0, step=25, consumed_samples=100, device="cpu")
+    for step in range(26, 38):
+        run.append_row(run.metrics, row(step))
+    return run
+
+
+def row(step: int, **facts) -> dict:
+    slow = {"samples_per_s": 0.1, "tokens_per_s": 1.0} if step < 28 else {}
+    usual = {"step": step, "stage": 1, "global_batch_size": 8, "mfu": 0.4, "time": 4.0 * step}
+    return metrics_row(**usual, consumed_samples=100 + 8 * (step - 25), **slow | facts)
+
+
+def event(run: RunDirectory, kind: str, *, time: float = 200.0, **facts) -> None:
+    run.append_row(run.events, {"event": kind, "time": time, **facts})
+
+
+def test_a_status_has_the_facts_of_the_last_steps_of_the_plan_and_of_the_newest_events(run):
+    for loss, corpus in ((3.0, "wiki"), (2.0, "code"), (2.5, "wiki")):
+        facts = {"step": 30, "consumed_samples": 140, "loss": loss}
+        event(run, "validation", **facts, corpus=corpus)
+    event(run, "slow_data", reason="old")
+    event(run, "fault", reason="new")
+    status = read_status(run)
+    assert (status.step, status.consumed_samples, status.end_sample) == (37, 196, 604)
+    assert (status.stage, status.stages, status.global_batch_size) == (1, 4, 8)
+    assert (status.num_nodes, status.loss, status.mfu, status.tokens_per_s) == (2, 2.5, 0.4, 1024.0)
+    assert (status.validation_loss, status.validation_losses) == (2.5, {"wiki": 2.5, "code": 2.0})
+    assert (status.warnings, status.warning, status.step_at) == (2, "new", 148.0)
+
+
+def test_the_time_left_counts_settled_steps_later_stages_and_boundaries(run):
+    status = read_status(run)
+    assert status.stage_left_s == pytest.approx((204 - 196) / 8)
+    # Starting took 4 s, and nothing else is known about a boundary.
+    assert status.run_left_s == pytest.approx((604 - 196) / 8 + 2 * 4)
+    event(run, "boundary", lost_s=9.0)
+    assert read_status(run).run_left_s == pytest.approx((604 - 196) / 8 + 2 * 9)
+
+
+def test_the_time_left_is_unknown_while_there_are_only_first_steps(run):
+    run.drop_rows_after(27)
+    status = read_status(run)
+    assert (status.stage_left_s, status.run_left_s, status.tokens_per_s) == (None, None, 1.0)
+
+
+@pytest.mark.parametrize(
+    ("facts", "shown"),
+    [
+        ({"status": "running"}, "crashed"),
+        ({"status": "preempted"}, "interrupted"),
+        ({"status": "stage_boundary"}, "stage boundary"),
+        ({"status": "complete"}, "complete"),
+        ({"status": "failed", "error": failure()}, "failed"),
+    ],
+)
+def test_the_state_of_a_run_that_nothing_trains_is_that_of_its_end(run, facts, shown):
+    run.write_state(state(next=coming(), **facts))
+    assert read_status(run).state == shown
+
+
+def test_a_run_that_holds_its_lock_trains_or_starts(run):
+    with hold(run.lock):
+        assert read_status(run).state == "training"
+        event(run, "launch", num_nodes=1)
+        assert read_status(run).state == "starting"
+    with hold(run.workers_lock, shared=True):
+        assert read_status(run).state == "starting"
+    assert read_status(run).state == "crashed"
+
+
+def test_a_run_before_its_first_step_has_no_figures_and_one_without_files_neither(run, tmp_path):
+    run.metrics.unlink()
+    run.events.unlink()
+    status = read_status(run)
+    assert (status.loss, status.tokens_per_s, status.stage_left_s) == (None, None, None)
+    assert (status.global_batch_size, status.num_nodes, status.warnings) == (8, 2, 0)
+    assert read_status(RunDirectory(tmp_path)).state == "not started"
+
+
+def test_a_run_with_many_rows_and_events_is_read_at_once(run):
+    line = (json.dumps(row(40)) + "\n") * 200_000
+    with run.metrics.open("a") as file:
+        file.write(line)
+    facts = {"event": "validation", "time": 1.0, "step": 1, "consumed_samples": 1, "loss": 3.0}
+    with run.events.open("a") as file:
+        file.write((json.dumps(facts) + "\n") * 200_000)
+    took_s = []
+    for _ in range(3):
+        began = time.process_time()
+        assert read_status(run).validation_loss == 3.0
+        took_s.append(time.process_time() - began)
+    assert min(took_s) < 0.25
+
+
+@pytest.mark.parametrize("file", ["state.json", "metrics.jsonl", "events.jsonl", "plan.json"])
+def test_a_damaged_file_is_named(run, file):
+    (run.path / file).write_text('{"event": "launch"}\n')
+    with pytest.raises(DamagedFileError, match=file):
+        read_status(run)
+
+
+def test_a_queue_is_asked_seldom_and_not_again_once_it_has_failed(run, tmp_path, monkeypatch):
+    asked, squeue = tmp_path / "asked", tmp_path / "squeue"
+    squeue.write_text(f"#!/bin/sh\necho >>{asked}\ntest $(wc -l <{asked}) = 1\n")
+    squeue.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    others = [RunDirectory(tmp_path / name) for name in ("one", "two")]
+    for each in (run, *others):
+        each.path.mkdir(exist_ok=True)
+        each.make_folder(each.path / "slurm")
+        jobs = {"jobs": [chained_job()], "submitted": 1.0, "cancelled": False}
+        each.write_json(each.path / "slurm/jobs.json", jobs)
+    remembered = Queues()
+    for _ in range(3):
+        (job,), unknown = remembered.jobs(run)
+        assert (job.state, unknown) == (None, None)
+        assert all("squeue" in remembered.jobs(each)[1] for each in others)
+    assert len(asked.read_text().splitlines()) == 2
