@@ -38,6 +38,7 @@ class Progress(Observer):
         waits_for: what the run does while it takes no steps, or None while it does.
         waits_since: monotonic time since when it has taken no steps.
         rows: last rows of metrics, of these processes.
+        output_is_closed: True once the reader of the output has gone.
     """
 
     def __init__(
@@ -58,6 +59,7 @@ class Progress(Observer):
         self.waits_for: str | None = PREPARING
         self.waits_since = time.monotonic()
         self.rows: tuple[dict[str, Any], ...] = ()
+        self.output_is_closed = False
         self._consumed_samples = 0
         self._first_step = 0
         self._has_own_devices = False
@@ -231,4 +233,9 @@ class Progress(Observer):
         return f"stage {stage.stage + 1}/{self.plan.number_of_stages}"
 
     def _print(self, line: str) -> None:
-        self.console.print(Text(visible(line)))
+        """Prints a line. If the output is closed, the error stops the run, which saves."""
+        try:
+            self.console.print(Text(visible(line)))
+        except BrokenPipeError:
+            self.output_is_closed = True
+            raise

@@ -104,12 +104,11 @@ def train(
             one_stage=one_stage,
             observers=[progress, *observers],
         )
-    error = outcome.observer_error
-    if isinstance(error, BrokenPipeError):
+    if progress.output_is_closed:
         raise _output_closed(outcome)
     _print_outcome(outcome, console)
-    if error is not None:
-        raise error
+    if outcome.observer_error is not None:
+        raise outcome.observer_error
     return outcome
 
 
