@@ -80,3 +80,14 @@ def test_the_losses_of_several_corpora_are_one_line_once_all_are_there():
     assert shown(act, terminal=False).splitlines() == [
         "validation loss wiki 2.0000, code 2.0000 after 40 samples"
     ]
+
+
+def test_texts_keep_their_lines_and_cannot_control_the_terminal():
+    texts = [{"prompt": "def ", "text": "f():\n\treturn\x1b[2J \u202e"}]
+    output = shown(
+        lambda progress: progress.on_event({"event": "samples", "step": 1000, "texts": texts}),
+        terminal=False,
+    )
+    assert output.splitlines()[:2] == ["text after step 1,000:", "    def f():"]
+    assert "return\\x1b[2J \\u202e" in output
+    assert not {"\x1b", "\u202e"} & set(output)
