@@ -75,6 +75,12 @@ EVENT_ROWS: dict[str, dict[str, Any]] = {
         "reason?": TEXT_OR_NULL,
         "evaluation_s?": float,
     },
+    "samples": {
+        "step": COUNT,
+        "consumed_samples": COUNT,
+        "texts": [{"prompt": str, "text": str}],
+        "samples_s": float,
+    },
     "lost": {"step": COUNT, "steps": COUNT, "lost_s": float, "last_step_at": NUMBER_OR_NULL},
     "stop": {"step": COUNT, "status": str, "save_s": float},
     **{kind: {"reason": str} for kind in WARNINGS},

@@ -117,7 +117,7 @@ class PolicyRun(Run):
     def evaluations(self) -> list[dict]:
         """Returns the results of the last evaluation of each step, without the times."""
         return [
-            {name: value for name, value in event.items() if name != "time"}
+            {name: value for name, value in event.items() if name not in ("time", "evaluation_s")}
             for event in evaluations(self.directory)
         ]
 

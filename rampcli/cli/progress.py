@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Iterable, Mapping, Sequence
+from textwrap import indent
 from typing import Any
 
 from rich.console import Console
@@ -113,9 +114,17 @@ class Progress(Observer):
             self._on_validation(row)
         elif row["event"] == "evaluation":
             self._print(f"{evaluation_line([row])} after {row['consumed_samples']:,} prompts")
+        elif row["event"] == "samples":
+            self._on_samples(row)
         elif row["event"] in WARNINGS:
             self._print(f"warning: {row['reason']}")
         self._follow(row)
+
+    def _on_samples(self, row: dict[str, Any]) -> None:
+        """Prints texts that the model has continued."""
+        for each in row["texts"]:
+            text = indent(each["prompt"] + each["text"], "    ", lambda _: True)
+            self._print(f"text after step {row['step']:,}:\n{text}", keeps="\n\t")
 
     def _on_validation(self, row: dict[str, Any]) -> None:
         """Prints the losses of all corpora at a step, once the last of them is there."""
@@ -232,10 +241,10 @@ class Progress(Observer):
     def _name(self, stage: StageExtent) -> str:
         return f"stage {stage.stage + 1}/{self.plan.number_of_stages}"
 
-    def _print(self, line: str) -> None:
+    def _print(self, line: str, *, keeps: str = "") -> None:
         """Prints a line. If the output is closed, the error stops the run, which saves."""
         try:
-            self.console.print(Text(visible(line)))
+            self.console.print(Text(visible(line, keeps=keeps)))
         except BrokenPipeError:
             self.output_is_closed = True
             raise

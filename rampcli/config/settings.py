@@ -57,6 +57,7 @@ EXAMPLES = {
     "data.task": "sort",
     "data.response_end": "'<|im_end|>'",
     "rampup.efficiency": "'1:9000 4:11500'",
+    "generate.prompts": "[ROMEO,JULIET]",
     "launch.slurm.sbatch_args": "[--exclusive]",
     "launch.slurm.time": "4:00:00",
     "logging.trackers": "[tensorboard,wandb]",

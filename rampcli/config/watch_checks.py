@@ -4,11 +4,15 @@ from collections.abc import Callable
 from typing import Any
 
 from rampcli.config.schema import Config
-from rampcli.config.settings import shown
+from rampcli.config.settings import settings, shown
+from rampcli.config.watch_schema import HIGHEST_TEMPERATURE, LOWEST_TEMPERATURE
 from rampcli.errors import UsageError
 from rampcli.tracking.tracker import TRACKERS
 
 TRACKERS_KEY = "logging.trackers"
+PROMPTS_KEY, NEW_TOKENS_KEY = "generate.prompts", "generate.max_tokens"
+MOST_PROMPTS = 10
+"""A row of events.jsonl has room for the texts of so many."""
 
 
 def check_trackers(config: Config) -> None:
@@ -29,4 +33,55 @@ def check_trackers(config: Config) -> None:
         )
 
 
-WATCH_CHECKS: tuple[Callable[[Config], Any], ...] = (check_trackers,)
+def check_generate(config: Config) -> None:
+    """Checks that there are prompts to continue, and room for tokens behind them."""
+    generate, length = config.generate, config.data.sequence_length
+    if not generate.prompts:
+        if generate.every_steps is not None:
+            raise UsageError(
+                f"generate.every_steps={generate.every_steps} has no text to continue:"
+                f" {PROMPTS_KEY} is empty",
+                keys=("generate.every_steps", PROMPTS_KEY),
+                remedy=settings()[PROMPTS_KEY].example(),
+            )
+        return
+    if len(generate.prompts) > MOST_PROMPTS:
+        raise UsageError(
+            f"{PROMPTS_KEY} has {len(generate.prompts)} texts",
+            keys=(PROMPTS_KEY,),
+            remedy=f"up to {MOST_PROMPTS} texts",
+        )
+    if "" in generate.prompts or any(map(_has_surrogates, generate.prompts)):
+        raise UsageError(
+            f"{PROMPTS_KEY}={shown(generate.prompts)} has a text that is empty or not UTF-8",
+            keys=(PROMPTS_KEY,),
+            remedy=settings()[PROMPTS_KEY].example(),
+        )
+    if config.data.source == "mock":
+        raise UsageError(
+            f"{PROMPTS_KEY} does not apply to data.source=mock, whose tokens are no text",
+            keys=(PROMPTS_KEY, "data.source"),
+            remedy="data=stdlib, or data=text data.path=PATH",
+        )
+    if generate.max_tokens >= length:
+        raise UsageError(
+            f"{NEW_TOKENS_KEY}={generate.max_tokens} leaves no room for a prompt in"
+            f" data.sequence_length={length}",
+            keys=(NEW_TOKENS_KEY, "data.sequence_length"),
+            remedy=f"{NEW_TOKENS_KEY}={max(1, length // 2)}" if length > 1 else "longer samples",
+        )
+    if 0 < generate.temperature < LOWEST_TEMPERATURE:
+        raise UsageError(
+            f"generate.temperature={generate.temperature:g} is neither 0 nor from"
+            f" {LOWEST_TEMPERATURE} to {HIGHEST_TEMPERATURE:g}",
+            keys=("generate.temperature",),
+            remedy="generate.temperature=0",
+        )
+
+
+def _has_surrogates(text: str) -> bool:
+    """Returns True if a text has no encoding in UTF-8."""
+    return any("\ud800" <= character <= "\udfff" for character in text)
+
+
+WATCH_CHECKS: tuple[Callable[[Config], Any], ...] = (check_trackers, check_generate)

@@ -4,6 +4,9 @@ from dataclasses import dataclass
 
 from rampcli.config.fields import setting
 
+LOWEST_TEMPERATURE, HIGHEST_TEMPERATURE = 1e-4, 1e4
+"""Dividing logits by a lower temperature overflows; a higher one makes all logits equal."""
+
 
 @dataclass(kw_only=True, slots=True)
 class LoggingConfig:
@@ -13,4 +16,24 @@ class LoggingConfig:
         [],
         "Trackers that show the metrics: `tensorboard`, `wandb`, or both, `[tensorboard,wandb]`."
         " They never delay training.",
+    )
+
+
+@dataclass(kw_only=True, slots=True)
+class GenerateConfig:
+    """Texts that the model continues while it trains, as `rampcli generate` does."""
+
+    prompts: list[str] = setting([], "Beginnings of texts to continue.")
+    every_steps: int | None = setting(
+        None,
+        "Interval between continuations. `null`: only after the last step.",
+        unit="optimiser steps",
+        at_least=1,
+    )
+    max_tokens: int = setting(64, "Tokens to add to each prompt.", unit="tokens", at_least=1)
+    temperature: float = setting(
+        0.8,
+        "Sampling temperature. `0` always takes the likeliest token.",
+        at_least=0,
+        at_most=HIGHEST_TEMPERATURE,
     )

@@ -26,6 +26,7 @@ from rampcli.data.files import (
 )
 from rampcli.data.pairs import open_pairs
 from rampcli.data.prompts import check_prompts
+from rampcli.data.text_prompts import check_text_prompts
 from rampcli.data.tokenizer import byte_tokenizer
 from rampcli.errors import UsageError
 
@@ -88,9 +89,11 @@ def check_files(config: Config) -> None:
     """Checks quickly, before any process is started, that the corpora can be trained on.
 
     Raises:
-        UsageError: an indexed file cannot be opened or is too short, or a text file is missing.
+        UsageError: an indexed file cannot be opened or is too short, or a text file is missing; or
+            a text of `generate.prompts` cannot be continued.
     """
     SOURCES[config.data.source].check(config)
+    check_text_prompts(config)
 
 
 def _blend(corpora: Sequence[tuple[int, Corpus]], *, seed: int | None) -> Blend:

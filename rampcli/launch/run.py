@@ -102,12 +102,12 @@ def _check(resolved: Resolved, directory: RunDirectory, launcher: Launcher) -> C
 
 
 def check_corpora(config: Config) -> None:
-    """Checks that the corpora can be read, if there are any.
+    """Checks that the corpora can be read, if there are any, and the prompts be continued.
 
     Raises:
         RampcliError: they cannot.
     """
-    if config.data.source in PATH_FORMS:
+    if config.data.source in PATH_FORMS or config.generate.prompts:
         # This imports numpy and tokenizers, which the other sources do not need here.
         from rampcli.data.sources import check_files
 

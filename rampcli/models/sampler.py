@@ -98,6 +98,27 @@ def stream_of(
     return hash_of(seed, step, prompt, generation)
 
 
+def generate_tokens(
+    model: Decoder, prompt: list[int], *, sampling: Sampling, seed: int = 0
+) -> Iterator[int]:
+    """Yields the tokens that follow a prompt, one by one.
+
+    Args:
+        model: decoder whose sequence length has room for the prompt and `sampling.max_tokens`.
+        prompt: at least one token.
+        sampling: how to draw tokens.
+        seed: seed of the draws.
+
+    Raises:
+        DamagedFileError: the logits are not finite.
+    """
+    streams = stream_of(seed, step=0, prompt=[0], generation=0)
+    for following in sample_tokens(
+        model, [prompt], generations=1, sampling=sampling, streams=streams
+    ):
+        yield int(following.tokens)
+
+
 def sample_responses(
     model: Decoder,
     prompts: Sequence[Sequence[int]],

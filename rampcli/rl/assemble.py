@@ -135,7 +135,9 @@ def build_policy_trainer(
         else TakingTurns(generator, policy, meshes, seed=config.seed, device=device)
     )
     reading = build_reading(config, meshes.data_ranks)
-    observers = build_observers(resolved, run, passes, loaded.state, loaded.checkpoints, costs)
+    observers = build_observers(
+        resolved, run, passes, loaded, costs, tokenizer=prompts.tokenizer, stop=stop
+    )
     return PolicyTrainer(
         config=config,
         plan=resolved.plan,

@@ -1,14 +1,10 @@
 """The policy that generates: the trained model, or a whole copy of it."""
 
-from collections.abc import Iterator
-
 import torch
-from torch import Tensor
-from torch.distributed.tensor import DTensor
 
 from rampcli.config.schema import Config
 from rampcli.models.decoder import Decoder
-from rampcli.parallel.fsdp import free_gathered_weights
+from rampcli.train.whole_model import empty_model, is_split, whole_weights
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 """Type of the weights in a forward pass, by `trainer.precision`."""
@@ -34,8 +30,8 @@ class Policy:
         self.trained = trained
         self.dtype = DTYPES[config.trainer.precision]
         self.model = trained
-        if any(isinstance(parameter, DTensor) for parameter in trained.parameters()):
-            self.model = empty_copy(config, device)
+        if is_split([trained]):
+            self.model = empty_model(config, device, self.dtype)
 
     def refresh(self) -> None:
         """Copies the present weights. Every rank calls this after they have changed."""
@@ -44,23 +40,3 @@ class Policy:
         weights = whole_weights(self.trained, self.dtype)
         for copy, weight in zip(self.model.parameters(), weights, strict=True):
             copy.copy_(weight)
-
-
-@torch.no_grad()
-def whole_weights(model: Decoder, dtype: torch.dtype) -> Iterator[Tensor]:
-    """Yields the whole weights of a model that may be sharded. Every rank iterates over all."""
-    free_gathered_weights(model)
-    for parameter in model.parameters():
-        whole = parameter.full_tensor() if isinstance(parameter, DTensor) else parameter.detach()
-        yield whole.to(dtype)
-
-
-def empty_copy(config: Config, device: torch.device) -> Decoder:
-    """Returns a whole model without values for its weights, in the type of the forward pass."""
-    with torch.device("meta"):
-        model = Decoder(config.model, sequence_length=config.data.sequence_length)
-    model.requires_grad_(False).to(DTYPES[config.trainer.precision])
-    model.to_empty(device=device)
-    model.tie()
-    model.fill_buffers()
-    return model

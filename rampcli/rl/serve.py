@@ -14,11 +14,12 @@ from rampcli.models.decoder import Decoder
 from rampcli.parallel.ranks import device_here
 from rampcli.rl.bridge import Bridge, BridgeClosed, Order, finish
 from rampcli.rl.generator import Generator
-from rampcli.rl.policy import empty_copy
+from rampcli.rl.policy import DTYPES
 from rampcli.rl.roles import Roles
 from rampcli.rl.scorer import Scorer
 from rampcli.rl.sources import Share
 from rampcli.run_directory import COMPLETE, PREEMPTED, STAGE_BOUNDARY, RunDirectory
+from rampcli.train.whole_model import empty_model
 from rampcli.worker.assemble import naming_out_of_memory
 
 ORDERLY = (COMPLETE, PREEMPTED, STAGE_BOUNDARY)
@@ -50,7 +51,7 @@ def serve(run: RunDirectory, roles: Roles) -> int:
             torch.cuda.set_device(device)
         bridge = Bridge(roles)
         generator = Generator(config, open_prompts(config), scorer)
-        model = empty_copy(config, device)
+        model = empty_model(config, device, DTYPES[config.trainer.precision])
         try:
             while True:
                 order = bridge.take_order()

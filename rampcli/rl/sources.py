@@ -12,9 +12,10 @@ from rampcli.batch.plan import BatchPlan
 from rampcli.parallel.mesh import DATA, TENSOR, Meshes
 from rampcli.rl.bridge import Bridge, Order
 from rampcli.rl.generator import Generator, Indices
-from rampcli.rl.policy import Policy, whole_weights
+from rampcli.rl.policy import Policy
 from rampcli.rl.rollout import Rollout
 from rampcli.rl.stopping import Stops
+from rampcli.train.whole_model import whole_weights
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -67,6 +67,7 @@ IRRELEVANT = (
     "model.init_std",
     "data.split",
     "data.validation",
+    "generate.",
     "data.pad_last_window",
     "trainer.max_",
     "trainer.val_",

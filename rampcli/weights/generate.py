@@ -11,16 +11,13 @@ from tokenizers.decoders import DecodeStream
 
 from rampcli.checkpoint.load_weights import load_model, open_run
 from rampcli.config.schema import Config
+from rampcli.config.watch_schema import HIGHEST_TEMPERATURE, LOWEST_TEMPERATURE
 from rampcli.data.tokenizer import encoder_of, failing_as, vocab_size_of
 from rampcli.errors import DamagedFileError, UsageError, visible
-from rampcli.models.decoder import Decoder
-from rampcli.models.sampler import Sampling, sample_tokens, stream_of
+from rampcli.models.sampler import Sampling, generate_tokens
 from rampcli.parallel.ranks import device_here
 from rampcli.weights.program import run_and_exit
 from rampcli.weights.tokenizer import read_tokenizer
-
-MIN_TEMPERATURE, MAX_TEMPERATURE = 1e-4, 1e4
-"""Dividing logits by a smaller temperature overflows; a larger one makes all logits equal."""
 
 
 def main() -> None:
@@ -83,10 +80,10 @@ def check_options(options: argparse.Namespace) -> None:
         UsageError: a number is out of range, or the prompt is not UTF-8.
     """
     temperature = options.temperature
-    if temperature != 0 and not MIN_TEMPERATURE <= temperature <= MAX_TEMPERATURE:
+    if temperature != 0 and not LOWEST_TEMPERATURE <= temperature <= HIGHEST_TEMPERATURE:
         raise UsageError(
-            f"--temperature {temperature} is neither 0 nor from {MIN_TEMPERATURE} to"
-            f" {MAX_TEMPERATURE}",
+            f"--temperature {temperature} is neither 0 nor from {LOWEST_TEMPERATURE} to"
+            f" {HIGHEST_TEMPERATURE}",
             remedy="--temperature 0.8",
         )
     for name, number in (("--top-k", options.top_k), ("--max-tokens", options.max_tokens)):
@@ -141,27 +138,6 @@ def _print_while_generating(prompt: str, tokens: Iterator[int], tokenizer: Token
 def _decoding() -> AbstractContextManager[None]:
     """Reports a tokenizer that cannot decode as a damaged file."""
     return failing_as("the tokenizer cannot decode its own tokens", kind=DamagedFileError)
-
-
-def generate_tokens(
-    model: Decoder, prompt: list[int], *, sampling: Sampling, seed: int = 0
-) -> Iterator[int]:
-    """Yields the tokens that follow a prompt, one by one.
-
-    Args:
-        model: decoder whose sequence length has room for the prompt and `sampling.max_tokens`.
-        prompt: at least one token.
-        sampling: how to draw tokens.
-        seed: seed of the draws.
-
-    Raises:
-        DamagedFileError: the logits are not finite.
-    """
-    streams = stream_of(seed, step=0, prompt=[0], generation=0)
-    for following in sample_tokens(
-        model, [prompt], generations=1, sampling=sampling, streams=streams
-    ):
-        yield int(following.tokens)
 
 
 if __name__ == "__main__":

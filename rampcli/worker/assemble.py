@@ -47,6 +47,7 @@ from rampcli.train.observers.observer import Observer, Observers
 from rampcli.train.observers.order_audit import OrderAudit
 from rampcli.train.observers.outliers import Outliers, StepGuard
 from rampcli.train.observers.slow_data import SlowData
+from rampcli.train.observers.text_samples import TextSamples
 from rampcli.train.optimizers import build_optimizers
 from rampcli.train.passes import Passes
 from rampcli.train.stopping import StopRequest
@@ -158,7 +159,15 @@ def build_trainer(
     )
     state, checkpoints = loaded.state, loaded.checkpoints
     passes = Passes(config, loaded.parts, meshes, device)
-    observers = build_observers(resolved, run, passes, state, checkpoints, costs)
+    observers = build_observers(
+        resolved,
+        run,
+        passes,
+        loaded,
+        costs,
+        tokenizer=corpora.tokenizer if corpora else None,
+        stop=stop,
+    )
     return Trainer(
         config=config,
         plan=resolved.plan,
@@ -305,19 +314,30 @@ def build_observers(
     resolved: Resolved,
     run: RunDirectory,
     passes: Passes,
-    state: TrainingState,
-    checkpoints: Checkpoints,
+    loaded: "Loaded",
     costs: BoundaryCosts,
+    *,
+    tokenizer: str | None,
+    stop: StopRequest,
 ) -> list[Observer]:
     """Returns this rank's observers in the order in which they are called.
 
     Workers without a supervisor start the trackers themselves.
+
+    Args:
+        resolved: configuration and plan of the run.
+        run: the run directory.
+        passes: the model, and the ranks that it is split over.
+        loaded: the state of the run, and its checkpoints.
+        costs: notes the cost of a boundary.
+        tokenizer: contents of tokenizer.json, if this rank reads data.
+        stop: set by stop signals.
     """
     config = resolved.config
     guard = StepGuard(
         on_nonfinite=config.trainer.on_nonfinite,
-        outliers=Outliers(sigma=config.optim.skip_step_sigma, recent=state.recent),
-        checkpoints=checkpoints,
+        outliers=Outliers(sigma=config.optim.skip_step_sigma, recent=loaded.state.recent),
+        checkpoints=loaded.checkpoints,
         unit=unit_of(config),
     )
     observers: list[Observer] = [guard]
@@ -332,4 +352,8 @@ def build_observers(
             from rampcli.worker.tracking import Tracking  # which imports launchers
 
             observers.append(Tracking(run, config.logging.trackers))
+    if config.generate.prompts:
+        observers.append(
+            TextSamples(run, resolved.plan, config, passes, tokenizer=tokenizer, stop=stop)
+        )
     return observers

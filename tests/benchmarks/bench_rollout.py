@@ -137,7 +137,7 @@ def transformers_draw(folder: Path, length: int, new_tokens: int) -> Draw:
 
 
 def before_draw(folder: Path, length: int, new_tokens: int) -> Draw:
-    from rampcli.weights.generate import generate_tokens
+    from rampcli.models.sampler import generate_tokens
 
     model = rampcli_model(folder, length)
 

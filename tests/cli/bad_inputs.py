@@ -2255,6 +2255,46 @@ WATCHING = (
         plan("logging.trackers=wandb"),
         ("logging.trackers=wandb is not a list", TYPED),
     ),
+    BadInput(
+        "an interval of text samples without a prompt",
+        plan("generate.every_steps=100"),
+        ("generate.every_steps=100 has no text to continue", "generate.prompts=[ROMEO,JULIET]"),
+    ),
+    BadInput(
+        "a prompt without quotes or brackets",
+        plan("generate.prompts=ROMEO"),
+        ("generate.prompts=ROMEO is not a list", "generate.prompts=[ROMEO,JULIET]"),
+    ),
+    BadInput(
+        "an empty prompt",
+        tiny("generate.prompts=['']"),
+        ("generate.prompts=[] has a text that is empty", "generate.prompts=[] (command line)"),
+    ),
+    BadInput(
+        "more prompts than a row has room for",
+        tiny("generate.prompts=[a,b,c,d,e,f,g,h,i,j,k]"),
+        ("generate.prompts has 11 texts", "up to 10 texts"),
+    ),
+    BadInput(
+        "text samples of random tokens",
+        tiny("data=mock", "generate.prompts=[a]"),
+        ("generate.prompts does not apply to data.source=mock", "data=stdlib"),
+    ),
+    BadInput(
+        "text samples that fill the context",
+        tiny("generate.prompts=[a]", "generate.max_tokens=128"),
+        ("generate.max_tokens=128 leaves no room for a prompt", "generate.max_tokens=64"),
+    ),
+    BadInput(
+        "a prompt that leaves no room for text samples",
+        tiny("generate.prompts=[abcdefghij]", "generate.max_tokens=120"),
+        ("'abcdefghij' has 10 tokens", "leave room for 1 to 8", "generate.max_tokens=118 or less"),
+    ),
+    BadInput(
+        "a temperature that no logits can be divided by",
+        tiny("generate.prompts=[a]", "generate.temperature=1e-6"),
+        ("generate.temperature=1e-06 is neither 0 nor from 0.0001", "generate.temperature=0"),
+    ),
 )
 SECTIONS: dict[str, tuple[BadInput, ...]] = {
     "Wrong type": TYPES,

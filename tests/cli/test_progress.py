@@ -217,3 +217,14 @@ def test_a_second_run_of_the_same_terminal_prints_plain_lines():
     shown(act, terminal=True)
     assert first[0] is not None
     assert [line is None for line in seen] == [False, True]
+
+
+def test_texts_keep_their_lines_and_cannot_control_the_terminal():
+    texts = [{"prompt": "def ", "text": "f():\n\treturn\x1b[2J \u202e"}]
+    output = shown(
+        lambda progress: progress.on_event({"event": "samples", "step": 1000, "texts": texts}),
+        terminal=False,
+    )
+    assert output.splitlines()[:2] == ["text after step 1,000:", "    def f():"]
+    assert "return\\x1b[2J \\u202e" in output
+    assert not {"\x1b", "\u202e"} & set(output)

@@ -16,10 +16,10 @@ from rampcli.config.snapshot import identity, to_yaml
 from rampcli.data.tokenizer import byte_tokenizer
 from rampcli.errors import DamagedFileError, NoCheckpointError, UsageError, visible
 from rampcli.models.decoder import Decoder
-from rampcli.models.sampler import Sampling
+from rampcli.models.sampler import Sampling, generate_tokens
 from rampcli.run_directory import RunDirectory
 from rampcli.train.build import fill_weights, initial_weights
-from rampcli.weights.generate import count_new_tokens, generate_tokens, main
+from rampcli.weights.generate import count_new_tokens, main
 
 PROMPT = [5, 17, 99, 3]
 

@@ -1,0 +1,151 @@
+"""Texts that the model continues while it trains (`generate.prompts`)."""
+
+import time
+from dataclasses import dataclass
+
+import torch
+from tokenizers import Tokenizer
+
+from rampcli.batch.training_plan import TrainingPlan
+from rampcli.checkpoint.state import TrainingState
+from rampcli.config.schema import Config
+from rampcli.data.text_prompts import encode_text_prompts, no_tokenizer
+from rampcli.data.tokenizer import failing_as, vocab_size_of
+from rampcli.errors import DamagedFileError, RampcliError, reason_of
+from rampcli.models.decoder import Decoder
+from rampcli.models.sampler import Sampling, generate_tokens
+from rampcli.parallel.ranks import broadcast_from_rank_0
+from rampcli.run_directory import RunDirectory
+from rampcli.train.memory import is_out_of_memory
+from rampcli.train.observers.events import record_event
+from rampcli.train.observers.observer import Observer
+from rampcli.train.passes import Passes
+from rampcli.train.step import Step
+from rampcli.train.stopping import StopRequest
+from rampcli.train.whole_model import copy_to_rank_0, empty_model, is_split, plain_model
+
+LONGEST_TEXT = 4_000
+"""Longest prompt or text in an event, in characters. JSON needs up to 12 bytes for each."""
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """A prompt as text and as tokens."""
+
+    text: str
+    tokens: list[int]
+
+
+class TextSamples(Observer):
+    """Continues the prompts with the present weights, and writes the event `samples`.
+
+    Rank 0 generates, and the others wait. Its texts are those of `rampcli generate` with the
+    checkpoint of the step and the run's seed. A model that is split is copied to rank 0 for that
+    time, in fp32. Every rank has one of these, because all take part in the copy.
+
+    Args:
+        run: the run directory.
+        plan: the stages of the run.
+        config: the configuration.
+        passes: the model, and the ranks that it is split over.
+        tokenizer: contents of tokenizer.json; other ranks than 0 need not know them.
+        stop: a stop request on rank 0 ends the generation.
+
+    Raises:
+        UsageError: there is no tokenizer, or a prompt cannot be continued.
+    """
+
+    def __init__(
+        self,
+        run: RunDirectory,
+        plan: TrainingPlan,
+        config: Config,
+        passes: Passes,
+        *,
+        tokenizer: str | None,
+        stop: StopRequest,
+    ) -> None:
+        self.run = run
+        self.plan = plan
+        self.config = config
+        self.passes = passes
+        self.stop = stop
+        self.is_split = is_split(passes.parts)
+        self.prompts: list[Prompt] = []
+        self.is_rank_0 = torch.distributed.get_rank() == 0
+        if self.is_rank_0:
+            if tokenizer is None:
+                raise no_tokenizer()
+            self.tokenizer = Tokenizer.from_str(tokenizer)
+            encoded = encode_text_prompts(config, self.tokenizer)
+            self.prompts = list(map(Prompt, config.generate.prompts, encoded))
+
+    def after_step(self, state: TrainingState, _step: Step) -> None:
+        """Continues the prompts if that is due, or if this was the last step of the run."""
+        every = self.config.generate.every_steps
+        is_due = every is not None and state.step % every == 0
+        if is_due or self.plan.is_complete(state.consumed_samples):
+            self.sample(state)
+
+    def sample(self, state: TrainingState) -> None:
+        """Continues the prompts. Every rank calls this.
+
+        Memory that does not suffice, or weights that have diverged, do not end the run: they give
+        the event `fault`.
+        """
+        began = time.perf_counter()
+        model = self._model(state)
+        texts: list[dict[str, str]] = []
+        for number in range(len(self.config.generate.prompts)):
+            goes_on = False
+            if model is not None and not self.stop.asked:
+                text = self._continue(model, self.prompts[number], state)
+                if text is not None:
+                    texts.append({"prompt": self.prompts[number].text[:LONGEST_TEXT], "text": text})
+                    goes_on = True
+            # Ranks that wait for all prompts at once could lose their patience.
+            if not broadcast_from_rank_0(goes_on):
+                break
+        if texts:
+            samples_s = round(time.perf_counter() - began, 3)
+            record_event(self.run, "samples", state, texts=texts, samples_s=samples_s)
+
+    def _model(self, state: TrainingState) -> Decoder | None:
+        """Returns the whole model on rank 0, if there is memory for it, and None on other ranks."""
+        if not self.is_split:
+            return plain_model(self.passes.parts[0], self.config)
+        copy = None
+        if self.is_rank_0:
+            try:
+                copy = empty_model(self.config, self.passes.device, torch.float32)
+            except Exception as error:
+                self._record_fault(state, error)
+        if not broadcast_from_rank_0(copy is not None):
+            return None
+        copy_to_rank_0(self.passes.parts, self.passes.meshes, self.config, copy)
+        return copy
+
+    def _continue(self, model: Decoder, prompt: Prompt, state: TrainingState) -> str | None:
+        """Returns the text that follows a prompt, or None if it cannot be generated."""
+        generate = self.config.generate
+        sampling = Sampling(
+            temperature=generate.temperature,
+            max_tokens=generate.max_tokens,
+            vocab_size=vocab_size_of(self.tokenizer),
+        )
+        try:
+            tokens = list(
+                generate_tokens(model, prompt.tokens, sampling=sampling, seed=self.config.seed)
+            )
+            with failing_as("the tokenizer cannot decode its own tokens", kind=DamagedFileError):
+                return str(self.tokenizer.decode(tokens))[:LONGEST_TEXT]
+        except Exception as error:
+            self._record_fault(state, error)
+            return None
+
+    def _record_fault(self, state: TrainingState, error: Exception) -> None:
+        """Writes the event `fault` for an error that does not end the run, and raises others."""
+        if not (isinstance(error, RampcliError) or is_out_of_memory(error)):
+            raise error
+        reason = error.message if isinstance(error, RampcliError) else reason_of(error)
+        self.run.append_event("fault", reason=f"no text samples at step {state.step}: {reason}")

@@ -1,0 +1,75 @@
+"""Texts that a run continues while it trains, on every mesh that trains."""
+
+import json
+import sys
+
+import pytest
+
+from rampcli.weights.generate import main
+from runs import Run
+
+PROMPTS = ["def f(", "class "]
+WORDS = [
+    "data=text",
+    f"data.path={__file__}",
+    "data.sequence_length=32",
+    "model.vocab_size=256",
+    "model.num_layers=4",
+    "model.rampup_batch_size=null",
+    "model.global_batch_size=4",
+    "data.micro_batch_size=1",
+    "trainer.max_samples=12",
+    "trainer.val_samples=0",
+    "checkpoint.every_steps=2",
+    "seed=7",
+]
+SAMPLES = [
+    f"generate.prompts={json.dumps(PROMPTS)}",
+    "generate.every_steps=2",
+    "generate.max_tokens=12",
+]
+MESHES = {
+    "one rank": (1, []),
+    "one rank in bf16": (1, ["trainer.precision=bf16", "trainer.activation_checkpointing=full"]),
+    "tensor and context": (
+        4,
+        ["parallel.tensor_parallel_size=2", "parallel.context_parallel_size=2"],
+    ),
+    "pipeline with a tied weight": (
+        2,
+        ["parallel.pipeline_parallel_size=2", "model.tie_embeddings=true"],
+    ),
+    "interleaved pipeline, sharded": (
+        4,
+        ["parallel.pipeline_parallel_size=2", "parallel.virtual_pipeline_parallel_size=2"],
+    ),
+}
+
+
+def generated(run: Run, prompt: str, step: int, monkeypatch, capsys) -> str:
+    """Returns the text that `rampcli generate` prints."""
+    words = ["--prompt", prompt, "--step", str(step), "--max-tokens", "12", "--seed", "7", "--json"]
+    monkeypatch.setattr(sys, "argv", ["generate", str(run.path), *words])
+    main()
+    return json.loads(capsys.readouterr().out)["text"]
+
+
+@pytest.mark.parametrize("mesh", MESHES)
+def test_texts_are_those_of_the_checkpoints_and_training_is_the_same_without_them(
+    mesh, run, tmp_path, monkeypatch, capsys
+):
+    ranks, words = MESHES[mesh]
+    run.workers(ranks, *WORDS, *SAMPLES, *words)
+    found = [row for row in run.events if row["event"] == "samples"]
+    assert [row["step"] for row in found] == [2, 3]  # the last step is always sampled
+    for row in found:
+        assert row["samples_s"] > 0
+        assert [text["prompt"] for text in row["texts"]] == PROMPTS
+        for text in row["texts"]:
+            assert text["text"] == generated(run, text["prompt"], row["step"], monkeypatch, capsys)
+    assert len({text["text"] for row in found for text in row["texts"]}) > 1
+    without = Run(tmp_path / "without")
+    without.workers(ranks, *WORDS, *words)
+    assert [(row["loss"], row["grad_norm"]) for row in run.rows] == [
+        (row["loss"], row["grad_norm"]) for row in without.rows
+    ]

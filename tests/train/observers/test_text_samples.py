@@ -1,0 +1,92 @@
+import os
+import signal
+
+import pytest
+import torch
+
+from rampcli import llm
+from rampcli.checkpoint.state import TrainingState
+from rampcli.config.compose import apply_overrides
+from rampcli.config.resolve import resolve
+from rampcli.data.tokenizer import byte_tokenizer
+from rampcli.errors import UsageError
+from rampcli.run_directory import RunDirectory
+from rampcli.run_rows import read_rows
+from rampcli.train.observers.text_samples import TextSamples
+from rampcli.train.stopping import STOP_SIGNALS, StopRequest
+
+STATE = TrainingState(step=4, consumed_samples=16)
+
+
+@pytest.fixture
+def stop():
+    handlers = {number: signal.getsignal(number) for number in STOP_SIGNALS}
+    stop = StopRequest()
+    stop.listen()
+    yield stop
+    for number, handler in handlers.items():
+        signal.signal(number, handler)
+
+
+@pytest.fixture
+def build(build_passes, stop, tmp_path):
+    """Builds the observer of a tiny model, with a run directory of its own."""
+
+    def samples(tokenizer: str | None = byte_tokenizer().to_str()) -> TextSamples:
+        words = ["generate.prompts=[ROMEO,JULIET]", "generate.max_tokens=5"]
+        resolved = resolve(apply_overrides(llm.from_factory("llama3_tiny"), words))
+        passes = build_passes(resolved.config)
+        run = RunDirectory(tmp_path)
+        return TextSamples(
+            run, resolved.plan, resolved.config, passes, tokenizer=tokenizer, stop=stop
+        )
+
+    return samples
+
+
+def events_of(samples: TextSamples) -> list[dict]:
+    return list(read_rows(samples.run.events))
+
+
+def test_a_model_that_has_diverged_gives_a_warning_and_no_text(build):
+    samples = build()
+    with torch.no_grad():
+        samples.passes.parts[0].embedding.weight.fill_(torch.nan)
+    samples.sample(STATE)
+    (fault,) = events_of(samples)
+    assert fault["event"] == "fault"
+    assert fault["reason"].startswith("no text samples at step 4: the model's logits are not")
+
+
+def test_a_copy_that_does_not_fit_into_memory_gives_a_warning_and_no_text(build):
+    samples = build()
+    samples.is_split = True
+    samples.config.model.vocab_size, samples.config.model.hidden_size = 10**8, 10**7
+    samples.sample(STATE)
+    (fault,) = events_of(samples)
+    assert fault["event"] == "fault"
+    assert fault["reason"].startswith("no text samples at step 4: ")
+
+
+def test_a_run_that_must_stop_does_not_wait_for_texts(build):
+    samples = build()
+    os.kill(os.getpid(), signal.SIGTERM)
+    samples.sample(STATE)
+    assert events_of(samples) == []
+
+
+def test_a_corpus_without_a_tokenizer_is_refused(build):
+    with pytest.raises(UsageError) as refused:
+        build(tokenizer=None)
+    assert refused.value.keys[0] == "generate.prompts"
+
+
+def test_the_weights_of_a_model_that_is_not_split_are_not_copied(build):
+    samples = build()
+    trained, model = samples.passes.parts[0], samples._model(STATE)
+    for (name, weight), (same, shared) in zip(
+        trained.named_parameters(), model.named_parameters(), strict=True
+    ):
+        assert (name, weight.data_ptr()) == (same, shared.data_ptr())
+        assert weight.requires_grad
+        assert not shared.requires_grad
