@@ -9,27 +9,10 @@ from numpy.typing import NDArray
 
 from rampcli.config import snapshot
 from rampcli.config.rl_checks import unit_of
-from rampcli.records import COUNT, read_json
 from rampcli.report.columns import Columns
 from rampcli.report.time_spent import TimeSpent, time_spent
 from rampcli.run_directory import BEFORE_THE_START, RunDirectory, find_run
 from rampcli.run_rows import read_rows
-
-COUNT_OR_NULL = (COUNT, None)
-PLAN = {
-    "stages": [
-        {
-            "stage": COUNT,
-            "global_batch_size": COUNT,
-            "num_nodes": COUNT_OR_NULL,
-            "first_sample": COUNT,
-            "samples": COUNT_OR_NULL,
-            "steps": COUNT_OR_NULL,
-        }
-    ],
-    "total_samples?": COUNT_OR_NULL,
-}
-"""Shape of plan.json, as far as readers rely on it."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -89,21 +72,8 @@ def read_run(run: str | Path | RunDirectory) -> RunRecord:
         name=config.name,
         unit=unit_of(config),
         settings=snapshot.canonical_values(config),
-        plan=read_plan(directory),
+        plan=directory.read_plan() or {"stages": []},
         metrics={name: columns[name] for name in columns},
         events=list(read_rows(directory.events)),
         state=directory.read_state() or BEFORE_THE_START,
     )
-
-
-def read_plan(directory: RunDirectory) -> dict[str, Any]:
-    """Returns the plan in a run directory, or one without stages if there is none.
-
-    Raises:
-        DamagedFileError: the file is damaged.
-    """
-    try:
-        plan: dict[str, Any] = read_json(directory.path / "plan.json", PLAN)
-    except FileNotFoundError:
-        return {"stages": []}
-    return plan
