@@ -3,6 +3,7 @@
 import gc
 import shlex
 import sys
+import time
 from collections.abc import Sequence
 from typing import NoReturn
 
@@ -25,6 +26,7 @@ from rampcli.launch import run as launch
 from rampcli.launch.launchers import launcher_of
 from rampcli.launch.protocol import SUBMITTED, Outcome
 from rampcli.report.overlap import overlap_result
+from rampcli.report.profiles import profile_table, profile_title, profiles
 from rampcli.report.tables import (
     bits_line,
     evaluation_line,
@@ -77,7 +79,7 @@ def train(
     _load_reward_function(resolved, console)
     for note in (*resolved.plan.notes, *resolved.notes):
         say(console, f"note: {note}")
-    rollout_ranks = resolved.config.rl.rollout_ranks
+    began, rollout_ranks = time.time(), resolved.config.rl.rollout_ranks
     corpora = validation_names(resolved.config)
     with Progress(resolved.plan, console, rollout_ranks=rollout_ranks, corpora=corpora) as progress:
         outcome = launch.run(
@@ -86,6 +88,7 @@ def train(
     if progress.output_is_closed:
         raise _output_closed(outcome)
     _print_outcome(outcome, console)
+    _print_profiles(outcome, console, since=began)
     return outcome
 
 
@@ -176,6 +179,18 @@ def _print_complete(outcome: Outcome, console: Console) -> None:
     say(console, f"run directory: {outcome.run.path}")
     if not outcome.started:
         say(console, "This run was already complete; choose another name= to start a new one.")
+
+
+def _print_profiles(outcome: Outcome, console: Console, *, since: float) -> None:
+    """Prints the operators of the first profile that this command has made, and all its files."""
+    found = profiles(outcome.run, since=since)
+    if not found:
+        return
+    say(console, f"\n{profile_title(found[0])}:")
+    print_table(console, profile_table(found[0]))
+    for row in found:
+        for name in row["files"]:
+            say(console, f"profile: {outcome.run.path / name}")
 
 
 def _print_stopped(outcome: Outcome, console: Console) -> None:
