@@ -110,8 +110,10 @@ class OwnFolder:
         """Opens or creates a file for reading and appending. Raises what `open` raises."""
         return os.fdopen(self.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT), "ab+")
 
-    def replace(self, path: Path, content: str | bytes) -> None:
+    def replace(self, path: Path, content: str | bytes | BinaryIO) -> None:
         """Writes a temporary file, flushes it to disk, and renames it to `path`.
+
+        The content may be a file, which is copied piece by piece.
 
         Raises:
             UsageError: a folder on the way is a symbolic link.
@@ -127,7 +129,10 @@ class OwnFolder:
             )
             try:
                 with os.fdopen(descriptor, "wb") as file:
-                    file.write(content.encode() if isinstance(content, str) else content)
+                    if isinstance(content, str | bytes):
+                        file.write(content.encode() if isinstance(content, str) else content)
+                    else:
+                        shutil.copyfileobj(content, file)
                     file.flush()
                     os.fsync(file.fileno())
                 os.rename(aside, path.name, src_dir_fd=parent, dst_dir_fd=parent)

@@ -36,6 +36,7 @@ OWN_NAMES = (
     "events.jsonl",
     "responses.jsonl",
     "checkpoints",
+    "profile",
     "logs",
     "slurm",
     "trackers",
@@ -151,6 +152,11 @@ class RunDirectory(OwnFolder):
     def trackers(self) -> Path:
         """Folder of the trackers' files and positions."""
         return self.path / "trackers"
+
+    @property
+    def profile(self) -> Path:
+        """Folder of the traces and memory snapshots."""
+        return self.path / "profile"
 
     @property
     def lock(self) -> Path:

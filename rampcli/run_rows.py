@@ -81,6 +81,13 @@ EVENT_ROWS: dict[str, dict[str, Any]] = {
         "texts": [{"prompt": str, "text": str}],
         "samples_s": float,
     },
+    "profile": {
+        "step": COUNT,
+        "rank": COUNT,
+        "steps": [COUNT],
+        "files": [str],
+        "operators": [{"name": str, "calls": COUNT, "self_cpu_s": float, "self_device_s?": float}],
+    },
     "lost": {"step": COUNT, "steps": COUNT, "lost_s": float, "last_step_at": NUMBER_OR_NULL},
     "stop": {"step": COUNT, "status": str, "save_s": float},
     **{kind: {"reason": str} for kind in WARNINGS},

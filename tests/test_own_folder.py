@@ -202,3 +202,15 @@ def test_threads_can_claim_one_folder_at_the_same_time(tmp_path):
             thread.join()
         assert names(folder.path) == [MARKER, "lock"]
     assert failures == []
+
+
+def test_a_file_is_copied_piece_by_piece_and_never_through_a_link(tmp_path):
+    folder, source = OwnFolder(tmp_path / "own"), tmp_path / "source"
+    folder.claim()
+    source.write_bytes(bytes(range(256)) * 10_000)
+    with source.open("rb") as file:
+        folder.replace(folder.path / "copy", file)
+    assert (folder.path / "copy").read_bytes() == source.read_bytes()
+    (folder.path / "link").symlink_to(tmp_path)
+    with source.open("rb") as file, pytest.raises(UsageError, match="symbolic link"):
+        folder.replace(folder.path / "link" / "copy", file)

@@ -3,6 +3,7 @@
 import gc
 import shlex
 import sys
+import time
 from collections.abc import Sequence
 from typing import NoReturn
 
@@ -26,6 +27,7 @@ from rampcli.launch.launchers import launcher_of
 from rampcli.launch.observer import Observer
 from rampcli.launch.protocol import SUBMITTED, Outcome
 from rampcli.report.overlap import overlap_result
+from rampcli.report.profiles import profile_table, profile_title, profiles
 from rampcli.report.tables import (
     bits_line,
     evaluation_line,
@@ -94,7 +96,7 @@ def train(
     _load_reward_function(resolved, console)
     for note in (*resolved.plan.notes, *resolved.notes):
         say(console, f"note: {note}")
-    rollout_ranks = resolved.config.rl.rollout_ranks
+    began, rollout_ranks = time.time(), resolved.config.rl.rollout_ranks
     corpora = validation_names(resolved.config)
     with Progress(resolved.plan, console, rollout_ranks=rollout_ranks, corpora=corpora) as progress:
         outcome = launch.run(
@@ -107,6 +109,7 @@ def train(
     if progress.output_is_closed:
         raise _output_closed(outcome)
     _print_outcome(outcome, console)
+    _print_profiles(outcome, console, since=began)
     if outcome.observer_error is not None:
         raise outcome.observer_error
     return outcome
@@ -199,6 +202,18 @@ def _print_complete(outcome: Outcome, console: Console) -> None:
     say(console, f"run directory: {outcome.run.path}")
     if not outcome.started:
         say(console, "This run was already complete; choose another name= to start a new one.")
+
+
+def _print_profiles(outcome: Outcome, console: Console, *, since: float) -> None:
+    """Prints the operators of the first profile that this command has made, and all its files."""
+    found = profiles(outcome.run, since=since)
+    if not found:
+        return
+    say(console, f"\n{profile_title(found[0])}:")
+    print_table(console, profile_table(found[0]))
+    for row in found:
+        for name in row["files"]:
+            say(console, f"profile: {outcome.run.path / name}")
 
 
 def _print_stopped(outcome: Outcome, console: Console) -> None:

@@ -14,7 +14,7 @@ from rampcli.config.layers import PYTHON, Precedence, Stack, edited_stack
 from rampcli.config.rl_checks import rl_notes, unit_of
 from rampcli.config.run_plan import Resolved, run_dir_of, run_plan
 from rampcli.config.schema import Config
-from rampcli.config.settings import settings
+from rampcli.config.settings import settings, shown
 from rampcli.config.values import put
 from rampcli.errors import Report
 
@@ -59,7 +59,15 @@ def resolve(
             resolved = run_plan(settled, consumed_samples=consumed_samples)
     report.close()
     assert resolved is not None
-    return replace(resolved, notes=(*notes, *rl_notes(resolved.config), *_warmup_notes(resolved)))
+    return replace(
+        resolved,
+        notes=(
+            *notes,
+            *rl_notes(resolved.config),
+            *_warmup_notes(resolved),
+            *_profile_notes(resolved),
+        ),
+    )
 
 
 def _warmup_notes(resolved: Resolved) -> list[str]:
@@ -73,6 +81,14 @@ def _warmup_notes(resolved: Resolved) -> list[str]:
         f"the run ends after {end:,} {unit_of(resolved.config)}, within its warm-up of"
         f" {warmup_samples:,} ({key}): the learning rate does not reach optim.lr={optim.lr:g}"
     ]
+
+
+def _profile_notes(resolved: Resolved) -> list[str]:
+    """Returns a note if the run ends before the steps that are to be profiled."""
+    window, steps = resolved.config.profile.steps, resolved.plan.end_step
+    if window is None or steps is None or window[0] <= steps:
+        return []
+    return [f"the run ends after {steps:,} steps, before profile.steps={shown(window)}"]
 
 
 def _check(config: Config, report: Report) -> None:

@@ -17,7 +17,7 @@ from rampcli.config.launch_schema import (
 )
 from rampcli.config.optim_schema import OptimConfig, ScheduleConfig
 from rampcli.config.rl_schema import RLConfig
-from rampcli.config.watch_schema import GenerateConfig, LoggingConfig
+from rampcli.config.watch_schema import GenerateConfig, LoggingConfig, ProfileConfig
 
 MOST_WIDTH = 1_000_000
 MOST_SEQUENCE = 16_000_000
@@ -376,6 +376,7 @@ class Config(Traced):
     launch: LaunchConfig = field(default_factory=LaunchConfig)
     logging: LoggingConfig = field(default_factory=LoggingConfig)
     generate: GenerateConfig = field(default_factory=GenerateConfig)
+    profile: ProfileConfig = field(default_factory=ProfileConfig)
 
     per_device_batch_size: float | None = spelling()
     gradient_accumulation_steps: int | None = spelling()

@@ -56,6 +56,7 @@ EXAMPLES = {
     "data.split": "[98,1,1]",
     "data.task": "sort",
     "data.response_end": "'<|im_end|>'",
+    "profile.steps": "[10,12]",
     "rampup.efficiency": "'1:9000 4:11500'",
     "generate.prompts": "[ROMEO,JULIET]",
     "launch.slurm.sbatch_args": "[--exclusive]",

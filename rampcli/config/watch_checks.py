@@ -11,6 +11,8 @@ from rampcli.tracking.tracker import TRACKERS
 
 TRACKERS_KEY = "logging.trackers"
 PROMPTS_KEY, NEW_TOKENS_KEY = "generate.prompts", "generate.max_tokens"
+STEPS_KEY, RANKS_KEY = "profile.steps", "profile.ranks"
+MOST_PROFILED_STEPS = 100
 MOST_PROMPTS = 10
 """A row of events.jsonl has room for the texts of so many."""
 
@@ -79,9 +81,42 @@ def check_generate(config: Config) -> None:
         )
 
 
+def check_profile(config: Config) -> None:
+    """Checks that there are steps and ranks to profile."""
+    steps, ranks = config.profile.steps, config.profile.ranks
+    if steps is None:
+        return
+    if len(steps) != 2 or not 1 <= steps[0] <= steps[1]:
+        raise UsageError(
+            f"{STEPS_KEY}={shown(steps)} is not a first and a last step, from 1 on",
+            keys=(STEPS_KEY,),
+            remedy=f"{STEPS_KEY}=[10,12]",
+        )
+    if steps[1] - steps[0] >= MOST_PROFILED_STEPS:
+        raise UsageError(
+            f"{STEPS_KEY}={shown(steps)} has {steps[1] - steps[0] + 1:,} steps, whose trace would"
+            " fill the memory",
+            keys=(STEPS_KEY,),
+            remedy=f"up to {MOST_PROFILED_STEPS} steps:"
+            f" {STEPS_KEY}={shown([steps[0], steps[0] + 2])}",
+        )
+    trainer = config.trainer
+    world_size = trainer.num_nodes * trainer.devices - config.rl.rollout_ranks
+    if not ranks or min(ranks) < 0 or max(ranks) >= world_size or len({*ranks}) < len(ranks):
+        raise UsageError(
+            f"{RANKS_KEY}={shown(ranks)} are not different ranks from 0 to {world_size - 1}",
+            keys=(RANKS_KEY, "trainer.num_nodes", "trainer.devices"),
+            remedy=f"{RANKS_KEY}=[0]",
+        )
+
+
 def _has_surrogates(text: str) -> bool:
     """Returns True if a text has no encoding in UTF-8."""
     return any("\ud800" <= character <= "\udfff" for character in text)
 
 
-WATCH_CHECKS: tuple[Callable[[Config], Any], ...] = (check_trackers, check_generate)
+WATCH_CHECKS: tuple[Callable[[Config], Any], ...] = (
+    check_trackers,
+    check_generate,
+    check_profile,
+)

@@ -37,3 +37,15 @@ class GenerateConfig:
         at_least=0,
         at_most=HIGHEST_TEMPERATURE,
     )
+
+
+@dataclass(kw_only=True, slots=True)
+class ProfileConfig:
+    """Profiles of some steps by torch's profiler."""
+
+    steps: list[int] | None = setting(
+        None,
+        "First and last step to profile, `[10,12]`. `null`: no profile.",
+        unit="optimiser steps",
+    )
+    ranks: list[int] = setting([0], "Ranks to profile.", unit="ranks")

@@ -119,6 +119,7 @@ class Trainer:
         """Yields the batches of a stage, one per step, until the stage or the run ends."""
         plan = self.plan.batch_on(stage, dist.get_world_size())
         while not self._is_complete() and self.plan.stage_at(self.state.consumed_samples) is stage:
+            self.observers.before_step(self.state)
             yield self.read(stage, plan)
 
     def read(self, stage: StagePlan, plan: BatchPlan) -> Batch:

@@ -68,6 +68,7 @@ IRRELEVANT = (
     "data.split",
     "data.validation",
     "generate.",
+    "profile.",
     "data.pad_last_window",
     "trainer.max_",
     "trainer.val_",

@@ -2291,6 +2291,26 @@ WATCHING = (
         ("'abcdefghij' has 10 tokens", "leave room for 1 to 8", "generate.max_tokens=118 or less"),
     ),
     BadInput(
+        "one step to profile",
+        plan("profile.steps=10"),
+        ("profile.steps=10 is not a list of integers", "profile.steps=[10,12]"),
+    ),
+    BadInput(
+        "steps to profile that end before they begin",
+        plan("profile.steps=[12,10]"),
+        ("profile.steps=[12,10] is not a first and a last step", "profile.steps=[10,12]"),
+    ),
+    BadInput(
+        "more steps to profile than fit into memory",
+        plan("profile.steps=[1,5000]"),
+        ("profile.steps=[1,5000] has 5,000 steps", "profile.steps=[1,3]"),
+    ),
+    BadInput(
+        "a rank to profile that does not exist",
+        tiny("profile.steps=[1,2]", "profile.ranks=[0,8]"),
+        ("profile.ranks=[0,8] are not different ranks from 0 to 1", "profile.ranks=[0]"),
+    ),
+    BadInput(
         "a temperature that no logits can be divided by",
         tiny("generate.prompts=[a]", "generate.temperature=1e-6"),
         ("generate.temperature=1e-06 is neither 0 nor from 0.0001", "generate.temperature=0"),

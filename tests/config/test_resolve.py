@@ -7,6 +7,7 @@ from hypothesis import settings as run
 from hypothesis import strategies as st
 
 from prompts import PROMPTS
+from rampcli import llm
 from rampcli.batch.dialects.spellings import SPELLINGS
 from rampcli.config.compose import apply_overrides
 from rampcli.config.layers import sources_named
@@ -382,3 +383,13 @@ def test_remedies_use_the_words_that_were_typed(composed, words, remedy):
     assert refused.value.remedy.count("model.global_batch_size=") == remedy.count(
         "model.global_batch_size="
     )
+
+
+@pytest.mark.parametrize(("first", "notes"), [(2, 0), (3, 1)])
+def test_a_run_that_ends_before_the_steps_to_profile_has_a_note(first, notes):
+    words = ["model.rampup_batch_size=null", "model.global_batch_size=8", "trainer.max_samples=16"]
+    config = apply_overrides(
+        llm.from_factory("llama3_tiny"), [*words, f"profile.steps=[{first},9]"]
+    )
+    found = [note for note in resolve(config).notes if "profile.steps" in note]
+    assert found == [f"the run ends after 2 steps, before profile.steps=[{first},9]"][:notes]

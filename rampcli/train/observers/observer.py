@@ -24,6 +24,9 @@ class Observer:
     def after_compile(self, state: TrainingState, *, compile_s: float) -> None:
         """Called after the layers were compiled for a micro batch size."""
 
+    def before_step(self, state: TrainingState) -> None:
+        """Called before each step, and before its samples are read."""
+
     def before_update(self, state: TrainingState, result: StepResult) -> str | None:
         """Called when a step's gradient is known. Returns why the step must be skipped, or None.
 
@@ -75,6 +78,11 @@ class Observers(Observer):
         """Calls every observer."""
         for observer in self.observers:
             observer.after_compile(state, compile_s=compile_s)
+
+    def before_step(self, state: TrainingState) -> None:
+        """Calls every observer."""
+        for observer in self.observers:
+            observer.before_step(state)
 
     def before_update(self, state: TrainingState, result: StepResult) -> str | None:
         """Calls every observer and returns the first reason to skip the step, or None."""

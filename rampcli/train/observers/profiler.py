@@ -1,0 +1,158 @@
+"""Profiles some steps (`profile.steps`): a trace, a memory snapshot, the expensive operators."""
+
+import os
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.profiler import ProfilerActivity, profile, record_function
+
+from rampcli.checkpoint.state import TrainingState
+from rampcli.errors import RampcliError, reason_of
+from rampcli.parallel.ranks import gather_from_all_ranks
+from rampcli.run_directory import RunDirectory
+from rampcli.train.observers.events import record_event
+from rampcli.train.observers.observer import Observer
+from rampcli.train.step import Step
+
+MOST_OPERATORS = 10
+LONGEST_NAME = 100
+"""Characters of an operator's name, so that the facts of a rank are few bytes."""
+ALLOCATIONS = 100_000
+"""Allocations and frees that a memory snapshot keeps, at most."""
+MICROSECONDS = 1e-6
+
+
+class Profiler(Observer):
+    """Profiles the steps of a window, on the chosen ranks, and writes the event `profile`.
+
+    If the processes begin or end inside the window, their part of it is profiled. Every rank has
+    one of these: rank 0 writes the events of all.
+
+    Args:
+        run: the run directory.
+        steps: first and last step of the window.
+        ranks: the ranks to profile.
+        device: the device of this rank.
+    """
+
+    def __init__(
+        self, run: RunDirectory, *, steps: Sequence[int], ranks: Sequence[int], device: torch.device
+    ) -> None:
+        self.run = run
+        self.window = range(steps[0], steps[-1] + 1)
+        self.device = device
+        self.rank = dist.get_rank()
+        self.is_profiled = self.rank in ranks
+        self.began_at: int | None = None
+        self._profile: profile | None = None
+        self._marks = ExitStack()
+
+    def before_step(self, state: TrainingState) -> None:
+        """Starts the profile at the first step of the window."""
+        step = state.step + 1
+        if step not in self.window:
+            return
+        if self.began_at is None:
+            self.began_at = step
+            if self.is_profiled:
+                self._start()
+        if self._profile is not None:
+            self._marks.enter_context(record_function(f"step {step}"))
+
+    def after_step(self, state: TrainingState, _step: Step) -> None:
+        """Writes the profile after the last step of the window."""
+        self._marks.close()
+        if state.step == self.window[-1]:
+            self._finish(state)
+
+    def at_end(self, state: TrainingState, _status: str, *, save_s: float) -> None:  # noqa: ARG002
+        """Writes the profile of processes that end inside the window."""
+        self._marks.close()
+        self._finish(state)
+
+    def _start(self) -> None:
+        is_gpu = self.device.type == "cuda"
+        self._profile = profile(
+            activities=[ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if is_gpu else [])]
+        )
+        if is_gpu:
+            torch.cuda.memory._record_memory_history(max_entries=ALLOCATIONS)
+        self._profile.start()
+
+    def _finish(self, state: TrainingState) -> None:
+        """Ends the profile, and writes it if it has a whole step. Every rank calls this."""
+        began_at, self.began_at = self.began_at, None
+        if began_at is None:
+            return
+        if self._profile is not None:
+            self._profile.stop()
+        has_whole_step = state.step >= began_at
+        facts: dict[str, Any] = {}
+        if self._profile is not None and has_whole_step:
+            facts = self._write(self._profile, f"steps_{began_at}-{state.step}.rank_{self.rank}")
+        if self._profile is not None and self.device.type == "cuda":
+            torch.cuda.memory._record_memory_history(enabled=None)
+        self._profile = None
+        if not has_whole_step:
+            return
+        everyone = gather_from_all_ranks(facts)
+        for rank, found in enumerate(everyone if self.rank == 0 else ()):
+            if "reason" in found:
+                reason = f"rank {rank} cannot write its profile: {found['reason']}"
+                self.run.append_event("fault", reason=reason)
+            elif found:
+                steps = [began_at, state.step]
+                record_event(self.run, "profile", state, rank=rank, steps=steps, **found)
+
+    def _write(self, profiled: profile, name: str) -> dict[str, Any]:
+        """Writes a profile and returns its files and operators, or why it cannot be written."""
+        try:
+            # Torch's functions take a path. Another user could put a link into the run directory.
+            with tempfile.TemporaryDirectory(prefix="rampcli-profile-") as folder:
+                files = [self._keep(path) for path in self._export(profiled, Path(folder) / name)]
+        except (OSError, RampcliError) as error:  # training goes on without a profile
+            return {"reason": reason_of(error)[:LONGEST_NAME]}
+        return {"files": files, "operators": self._operators(profiled)}
+
+    def _export(self, profiled: profile, path: Path) -> Iterator[Path]:
+        """Yields the files of a profile, one after the other, in a temporary folder."""
+        trace = path.with_name(f"{path.name}.json.gz")
+        profiled.export_chrome_trace(str(trace))
+        yield trace
+        if self.device.type == "cuda":
+            snapshot = path.with_name(f"{path.name}.memory.pickle")
+            torch.cuda.memory._dump_snapshot(str(snapshot))  # type: ignore[no-untyped-call]
+            yield snapshot
+
+    def _keep(self, path: Path) -> str:
+        """Moves a file into the run directory, and returns its path there."""
+        self.run.make_folder(self.run.profile)
+        kept = self.run.profile / path.name
+        with path.open("rb") as file:
+            self.run.replace(kept, file)
+        os.unlink(path)
+        return str(kept.relative_to(self.run.path))
+
+    def _operators(self, profiled: profile) -> list[dict[str, Any]]:
+        """Returns the operators that take most time, of the GPU if there is one."""
+        is_gpu = self.device.type == "cuda"
+        found = []
+        for each in profiled.key_averages():
+            # Kernels of a GPU have rows of their own; their time is also in the operators' rows.
+            if each.device_type.name != "CPU" or each.is_user_annotation:
+                continue
+            row = {
+                "name": ascii(each.key)[1:-1][:LONGEST_NAME],
+                "calls": each.count,
+                "self_cpu_s": round(each.self_cpu_time_total * MICROSECONDS, 6),
+            }
+            if is_gpu:
+                row["self_device_s"] = round(each.self_device_time_total * MICROSECONDS, 6)
+            found.append(row)
+        slowest = "self_device_s" if is_gpu else "self_cpu_s"
+        return sorted(found, key=lambda row: -row[slowest])[:MOST_OPERATORS]
