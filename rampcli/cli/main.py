@@ -27,6 +27,7 @@ from rampcli.cli.completion import candidates
 from rampcli.cli.data_commands import data
 from rampcli.cli.report_command import compare, report
 from rampcli.cli.rl_command import rl
+from rampcli.cli.serve_command import serve
 from rampcli.cli.tune_command import tune
 from rampcli.errors import EXIT_CTRL_C, RampcliError, UsageError, visible
 from rampcli.interpreter import remove_working_directory_from_path
@@ -51,6 +52,7 @@ app.command("import")(import_)
 app.command("status")(status)
 app.command("report")(report)
 app.command("compare")(compare)
+app.command("serve")(serve)
 app.command("cancel")(cancel)
 app.command("doctor")(doctor)
 app.command("completion")(completion)

@@ -95,6 +95,14 @@ class Columns:
         values = column.values[: self.rows]
         return values.astype(np.int64) if column.is_whole else values
 
+    def numbers(self, name: str) -> NDArray[Any] | None:
+        """Returns a column of numbers as it is kept, without copying it: NaN if they are null.
+
+        None if there is no such column, or it holds text.
+        """
+        column = self._columns.get(name)
+        return None if column is None or column.is_text else column.values[: self.rows]
+
     def __iter__(self) -> Any:
         return iter(self._columns)
 

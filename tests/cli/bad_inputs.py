@@ -1605,6 +1605,28 @@ COMMANDS = (
         ("the name ends in neither .svg nor .png", "--plot x.svg"),
     ),
     BadInput(
+        "a live page of a file",
+        ("serve", "notes.txt"),
+        ("notes.txt is not a folder", "rampcli serve runs"),
+        files={"notes.txt": ""},
+    ),
+    BadInput(
+        "a live page on a host that there is not",
+        ("serve", "--host", "no such host"),
+        ("--host no such host: no address of this name", "--host 127.0.0.1"),
+    ),
+    BadInput(
+        "a live page on the address of another machine",
+        ("serve", "--host", "192.0.2.1", "--port", "7267"),
+        ("cannot listen on port 7267 of 192.0.2.1", "another --port"),
+    ),
+    BadInput(
+        "a live page on a port that there is not",
+        ("serve", "--port", "70000"),
+        ("--port", "1<=x<=65535"),
+        from_typer=True,
+    ),
+    BadInput(
         "throughput of a folder without a run",
         plan("--measured", "."),
         (". is not a run directory",),

@@ -1,0 +1,32 @@
+"""The command `rampcli serve`. It imports what it needs when it runs."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from rampcli.run_directory import RUNS
+
+
+def serve(
+    runs_dir: Annotated[
+        Path,
+        typer.Argument(metavar="[RUNS_DIR]", help="Folder of runs, or a single run directory."),
+    ] = Path(RUNS),
+    host: Annotated[
+        str, typer.Option(help="Address to listen on. Others than this machine's need a token.")
+    ] = "127.0.0.1",
+    port: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            max=65535,
+            help="Port to listen on. Default: 7267, or a free one if that is in use.",
+            show_default=False,
+        ),
+    ] = None,
+) -> None:
+    """Serve a live page with the charts of all runs. Ctrl-C ends it."""
+    from rampcli.cli.serving import serve_runs
+
+    serve_runs(runs_dir, host=host, port=port)

@@ -1,0 +1,111 @@
+"""Shortens long columns for charts without losing an extreme.
+
+Rows are divided into buckets. A bucket keeps the mean, the minimum and the maximum of its values.
+Rows without a value are NaN; they do not count, and a bucket of only those is NaN.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+BLOCK_ROWS = 64
+"""Rows of a block. Blocks are summarised once, so that wide buckets need not read every row."""
+FEWEST_BLOCKS = 4
+"""Blocks per bucket from which the edges of buckets are rounded to blocks."""
+
+Column = NDArray[np.float64]
+Rows = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class Buckets:
+    """A column in buckets.
+
+    Attributes:
+        mean: means.
+        low: minima.
+        high: maxima.
+    """
+
+    mean: Column
+    low: Column
+    high: Column
+
+
+class Blocks:
+    """Summaries of the complete blocks of a column that grows."""
+
+    def __init__(self) -> None:
+        self.low = self.high = self.total = self.count = np.empty(0)
+
+    def extend(self, values: Column) -> None:
+        """Adds the blocks that are complete in `values`, the whole column, and were not before."""
+        known, complete = len(self.low), len(values) // BLOCK_ROWS
+        if complete == known:
+            return
+        new = values[known * BLOCK_ROWS : complete * BLOCK_ROWS]
+        starts = np.arange(0, len(new), BLOCK_ROWS)
+        for name, part in zip(_PARTS, _reduce(new, starts), strict=True):
+            setattr(self, name, np.concatenate((getattr(self, name), part)))
+
+
+_PARTS = ("low", "high", "total", "count")
+
+
+def bucket_edges(first: int, end: int, *, most: int) -> Rows:
+    """Divides the rows from `first` to before `end` into at most `most` buckets of equal size.
+
+    Returns the first row of each bucket, and `end`. There is at least one row, and at least one
+    bucket.
+    """
+    count = min(most, end - first)
+    return first + np.arange(count + 1, dtype=np.int64) * (end - first) // count
+
+
+def fill_buckets(values: Column, edges: Rows, blocks: Blocks) -> Buckets:
+    """Returns a column in buckets.
+
+    Args:
+        values: the whole column.
+        edges: first rows of the buckets and the end of the last one, as `bucket_edges` returns
+            them. If buckets are wide, inner edges are rounded down to whole blocks.
+        blocks: summaries of the column.
+    """
+    starts, end = edges[:-1], int(edges[-1])
+    if end - int(edges[0]) < len(starts) * FEWEST_BLOCKS * BLOCK_ROWS:
+        inside = values[int(edges[0]) : end]
+        low, high, total, count = _reduce(inside, starts - edges[0])
+    else:
+        first, complete = int(starts[0]) // BLOCK_ROWS, min(end // BLOCK_ROWS, len(blocks.low))
+        parts = [getattr(blocks, name)[first:complete] for name in _PARTS]
+        if complete * BLOCK_ROWS < end:  # rows after the last complete block
+            rest = _reduce(values[complete * BLOCK_ROWS : end], np.zeros(1, dtype=np.int64))
+            parts = [np.concatenate(pair) for pair in zip(parts, rest, strict=True)]
+        places = starts // BLOCK_ROWS - first
+        with np.errstate(invalid="ignore"):
+            low = np.fmin.reduceat(parts[0], places)
+            high = np.fmax.reduceat(parts[1], places)
+        total, count = (np.add.reduceat(part, places) for part in parts[2:])
+    with np.errstate(invalid="ignore"):
+        return Buckets(mean=total / count, low=low, high=high)
+
+
+def _reduce(values: Column, starts: Rows) -> tuple[Column, Column, Column, Column]:
+    """Returns minima, maxima, sums and counts of the values from each start to the next."""
+    known = ~np.isnan(values)
+    with np.errstate(invalid="ignore"):
+        return (
+            np.fmin.reduceat(values, starts),
+            np.fmax.reduceat(values, starts),
+            np.add.reduceat(np.where(known, values, 0.0), starts, dtype=np.float64),
+            np.add.reduceat(known, starts, dtype=np.float64),
+        )
+
+
+def change_rows(*columns: Column) -> Rows:
+    """Returns the rows, from 1, in which one of the columns differs from the row before."""
+    changes = np.zeros(max(0, len(columns[0]) - 1), dtype=np.bool_)
+    for column in columns:
+        changes |= column[1:] != column[:-1]
+    return np.flatnonzero(changes) + 1

@@ -1,0 +1,197 @@
+"use strict";
+// Which charts there are, and which curves of the runs each of them shows.
+
+/** Returns curves of columns of metrics.jsonl. `columns` maps names to labels. */
+function columnCurves(columns, more = {}) {
+  return (runs, view) => runs.flatMap(({ data, slot }) =>
+    Object.entries(columns).flatMap(([name, label], index) => {
+      const column = data.series.columns[name];
+      if (!column) return [];
+      return [{
+        x: data.series.x[view.axis], y: positive(column.mean, more, view),
+        low: column.low && positive(column.low, more, view), high: column.high && positive(column.high, more, view),
+        label: labelOf(runs, data, label, Object.keys(columns).length > 1),
+        colour: runColour(runs.length > 1 ? slot : index), style: runs.length > 1 && index > 0 ? "dashed" : null,
+        smooth: more.smooth,
+      }];
+    }));
+}
+
+/** Returns values without those that a logarithmic axis cannot show. */
+function positive(values, more, view) {
+  return more.log && view.log ? values.map((value) => (value > 0 ? value : null)) : values;
+}
+
+function labelOf(runs, data, label, several) {
+  if (runs.length === 1) return label;
+  return several ? `${data.name} · ${label}` : data.name;
+}
+
+/** Returns curves that events of the run make: validations and evaluations. */
+function eventCurves(select) {
+  return (runs, view) => runs.flatMap(({ data, slot }) =>
+    Object.entries(data.curves).flatMap(([name, curve]) => {
+      const label = select(name);
+      if (label === null) return [];
+      const index = Object.keys(data.curves).indexOf(name);
+      return [{
+        x: curve.x[view.axis], y: curve.y, label: labelOf(runs, data, label, true), dots: true,
+        colour: runColour(runs.length > 1 ? slot : 1 + index), style: "dashed", always: true, width: 1.4,
+      }];
+    }));
+}
+
+function together(...parts) {
+  return (runs, view) => parts.flatMap((part) => part(runs, view));
+}
+
+/** Returns the staircase of a run, as planned and as trained. */
+function stairs(planned, trained, label) {
+  return (runs, view) => runs.flatMap(({ data, slot }, index) => {
+    const plan = plannedStairs(data, view.axis, planned);
+    const edges = data.trained.edges[view.axis];
+    const steps = data.trained.parts.map((part) => trained(part, data));
+    const several = runs.length > 1;
+    const curves = [];
+    if (plan) {
+      curves.push({
+        ...plan, label: several ? null : "planned", colour: several ? runColour(slot) : "planned-line",
+        style: several ? "dashed" : "area", stepped: true, width: several ? 1 : 1.2, opacity: several ? 0.6 : 1,
+        area: several ? null : "planned", always: true,
+      });
+    }
+    if (steps.length && steps[0] !== null) {
+      curves.push({
+        x: edges, y: [...steps, steps[steps.length - 1]], label: several ? data.name : "trained",
+        colour: runColour(slot), stepped: true, width: 2.4, always: true,
+      });
+    }
+    return curves;
+  });
+}
+
+const OPEN_SHARE = 1.25; // how far an open last stage is drawn
+
+function plannedStairs(data, axis, value) {
+  const stages = data.plan?.stages ?? [];
+  const values = stages.map(value);
+  if (axis === "time" || stages.length === 0 || values.includes(null) || values.includes(undefined)) return null;
+  const first = axis === "steps" ? "first_step" : "first_sample";
+  const length = axis === "steps" ? "steps" : "samples";
+  const scale = axis === "tokens" ? data.plan.sequence_length : 1;
+  if (axis === "tokens" && data.unit === "prompts") return null;
+  const last = stages[stages.length - 1];
+  const trained = data.trained.edges[axis];
+  const open = Math.max(last[first] * OPEN_SHARE * scale, trained[trained.length - 1] ?? 0, (last[first] + last.global_batch_size) * scale);
+  const end = last[length] === null ? open : (last[first] + last[length]) * scale;
+  return { x: [...stages.map((stage) => stage[first] * scale), end], y: [...values, values[values.length - 1]] };
+}
+
+/** Returns processes per node as planned, or null. */
+function processesPerNode(data) {
+  const stage = (data.plan?.stages ?? []).find((one) => one.num_nodes && one.world_size);
+  return stage ? stage.world_size / stage.num_nodes : null;
+}
+
+function trainedNodes(part, data) {
+  const each = processesPerNode(data);
+  return each === null ? part.world_size : Math.ceil(part.world_size / each);
+}
+
+/** Writes the planned batch sizes above their steps, where there is room. */
+function drawSizes(chart, runs, view) {
+  if (runs.length !== 1) return;
+  const plan = plannedStairs(runs[0].data, view.axis, (stage) => stage.global_batch_size);
+  if (plan === null) return;
+  const { ctx, bbox } = chart;
+  ctx.save();
+  ctx.font = `${11 * devicePixelRatio}px system-ui, sans-serif`;
+  ctx.fillStyle = colour("soft");
+  ctx.textAlign = "center";
+  for (let index = 0; index + 1 < plan.x.length; index++) {
+    const left = Math.max(bbox.left, chart.valToPos(plan.x[index], "x", true));
+    const right = Math.min(bbox.left + bbox.width, chart.valToPos(plan.x[index + 1], "x", true));
+    const text = plan.y[index].toLocaleString("en-US");
+    if (right - left < ctx.measureText(text).width + 4 * devicePixelRatio) continue;
+    ctx.fillText(text, (left + right) / 2, chart.valToPos(plan.y[index], "y", true) - 7 * devicePixelRatio);
+  }
+  ctx.restore();
+}
+
+function stairsRange(curves, view) {
+  if (view.range) return view.range;
+  const low = view.axis === "time" ? Math.min(...curves.map((curve) => curve.x[0])) : 0;
+  return [low, Math.max(...curves.map((curve) => curve.x[curve.x.length - 1]))];
+}
+
+function histogramCurves(runs) {
+  return runs.flatMap(({ data, slot }) => {
+    const found = data.histogram;
+    if (!found) return [];
+    const counted = found.counts.reduce((sum, count) => sum + count, 0) || 1;
+    const slower = found.slower ? `, longest ${duration(found.most)}` : "";
+    const of = found.stride > 1 ? `, of every ${whole(found.stride)}th step` : "";
+    return [{
+      x: found.edges, y: [...found.counts, 0].map((count) => count / counted), label: data.name,
+      colour: runColour(slot), stepped: true, area: runColour(slot), areaOpacity: 0.2, width: 1.5,
+      summary: `median ${duration(found.median)}${slower}${of}`, always: runs.length > 1,
+    }];
+  });
+}
+
+const loss = { id: "loss", title: "Loss", unit: "nats per token", show: compact, log: true, smooth: true };
+const CHARTS = {
+  Batch: [
+    {
+      id: "batch", title: "Batch size", unit: "samples per step", wide: true, height: 180, show: whole, tick: compact, fromZero: true,
+      curves: stairs((stage) => stage.global_batch_size, (part) => part.global_batch_size), range: stairsRange, draw: drawSizes, wholeTicks: true, headroom: 0.14,
+    },
+    {
+      id: "nodes", title: "Nodes", unit: "", wide: true, height: 92, show: whole, fromZero: true, wholeTicks: true, headroom: 0.2,
+      curves: stairs((stage) => stage.num_nodes, trainedNodes), range: stairsRange,
+    },
+  ],
+  Learning: [
+    {
+      id: "reward", title: "Reward", unit: "mean over responses", show: compact, smooth: true,
+      curves: together(columnCurves({ reward: "training" }, { smooth: true }),
+        eventCurves((name) => ({ greedy: "held out, greedy", sampled: "held out, sampled" })[name] ?? null)),
+    },
+    {
+      id: "solved", title: "Solved", unit: "share of responses", show: percent, smooth: true,
+      curves: together(columnCurves({ solved: "training" }, { smooth: true }),
+        eventCurves((name) => ({ greedy_solved: "held out, greedy", sampled_solved: "held out, sampled" })[name] ?? null)),
+    },
+    {
+      ...loss,
+      curves: together(columnCurves({ loss: "training" }, loss),
+        eventCurves((name) => (name.startsWith("validation") ? name : null))),
+    },
+    { id: "bits", title: "Bits per byte", unit: "of validation text", show: compact, curves: eventCurves((name) => (name.startsWith("bits per byte") ? name : null)) },
+    { id: "lr", title: "Learning rate", show: compact, curves: columnCurves({ lr: "learning rate" }), fromZero: true },
+    {
+      id: "grad_norm", title: "Gradient norm", unit: "before clipping", show: compact, log: true, smooth: true,
+      curves: columnCurves({ grad_norm: "gradient norm" }, { smooth: true, log: true }),
+    },
+    { id: "response_tokens", title: "Response length", unit: "tokens", show: compact, smooth: true, curves: columnCurves({ response_tokens: "tokens" }, { smooth: true }) },
+    { id: "entropy", title: "Entropy", unit: "nats per token", show: compact, smooth: true, curves: columnCurves({ entropy: "entropy" }, { smooth: true }) },
+    {
+      id: "kl", title: "KL divergence", unit: "nats per token", show: compact, smooth: true,
+      curves: columnCurves({ reference_kl: "from the start", old_kl: "from the rollout" }, { smooth: true }),
+    },
+  ],
+  Speed: [
+    { id: "tokens_per_s", title: "Throughput", unit: "tokens/s", show: compact, fromZero: true, smooth: true, curves: columnCurves({ tokens_per_s: "tokens/s" }, { smooth: true }) },
+    { id: "mfu", title: "MFU", unit: "share of the peak", show: percent, fromZero: true, smooth: true, curves: columnCurves({ mfu: "full attention", mfu_causal: "causal attention" }, { smooth: true }) },
+    {
+      id: "step_time_s", title: "Step time", unit: "", show: duration, tick: shortDuration, fromZero: true,
+      curves: columnCurves({ step_time_s: "step", data_time_s: "wait for data" }),
+    },
+    { id: "histogram", title: "Distribution of step times", unit: "share of steps", show: percent, fromZero: true, curves: histogramCurves, ownAxis: shortDuration, range: (curves) => [Math.min(...curves.map((curve) => curve.x[0])), Math.max(...curves.map((curve) => curve.x[curve.x.length - 1]))] },
+    {
+      id: "rollout", title: "Rollout and training", unit: "time of a step", show: duration, tick: shortDuration, fromZero: true,
+      curves: columnCurves({ rollout_s: "rollout", training_s: "training" }),
+    },
+    { id: "memory", title: "Peak memory", unit: "of rank 0", show: bytes, ticks: byteTicks, fromZero: true, curves: columnCurves({ peak_memory_bytes: "memory" }) },
+  ],
+};

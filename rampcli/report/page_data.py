@@ -1,0 +1,329 @@
+"""What a page shows of a run, as plain data for JSON."""
+
+import math
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rampcli.report.decimation import Rows, bucket_edges, fill_buckets
+from rampcli.report.followed_run import CHARTED, FollowedRun, is_training
+from rampcli.report.run_events import thin
+from rampcli.report.run_report import (
+    BETWEEN,
+    COMPUTING,
+    COMPUTING_AND_EXCHANGE,
+    DATA,
+    EXCHANGE,
+    RESPONSES,
+    exchange_share,
+)
+from rampcli.report.time_spent import TRAINING, time_spent
+from rampcli.run_directory import BEFORE_THE_START
+
+DEFAULT_BUCKETS, MOST_BUCKETS = 1200, 4000
+"""Points per curve that a page gets, and at most asks for."""
+AXES = ("samples", "tokens", "steps", "time")
+HISTOGRAM_BARS = 40
+HISTOGRAM_STEPS = 200_000
+"""Steps that a histogram counts. Of more, every n-th is counted."""
+SLOWEST_SHARE = 0.995
+"""Steps beyond this quantile go into the last bar, so that one slow step hides no others."""
+DIGITS = 6
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class View:
+    """The part of a run that a page shows.
+
+    Attributes:
+        axis: one of `AXES`, on which `low` and `high` are places; None for no limit.
+        buckets: most points per curve.
+    """
+
+    axis: str = "samples"
+    low: float | None = None
+    high: float | None = None
+    buckets: int = DEFAULT_BUCKETS
+
+
+def run_data(run: FollowedRun, view: View) -> dict[str, Any]:
+    """Returns everything that a page shows of a run."""
+    trains = is_training(run.directory, (run.state or BEFORE_THE_START)["status"])
+    places = _Places(run)
+    first, end = places.rows_of(view)
+    return {
+        "name": run.name,
+        "version": run.version,
+        "reading": round(run.progress, 4),
+        "damage": run.damage,
+        "unit": run.unit,
+        "state": run.state,
+        "device": run.events.device,
+        "rows": run.columns.rows,
+        "shown": [first, end],
+        "settings": run.settings,
+        "plan": run.plan,
+        "trained": trained_stages(run, places),
+        "curves": _curves(run, places),
+        "marks": _marks(run, places),
+        "log": run.events.log,
+        "texts": run.events.texts + run.texts,
+        "spent": _spent(run, time.time() if trains else None),
+        "trains": trains,
+        "series": _series(run, places, first, end, view.buckets),
+        "histogram": _histogram(run, first, end),
+        "last": last_values(run),
+    }
+
+
+class _Places:
+    """Places of rows on the axes."""
+
+    def __init__(self, run: FollowedRun) -> None:
+        self.run = run
+        self.rows = run.columns.rows
+        self.started = run.events.started
+        self.sequence_length = (run.plan or {}).get("sequence_length")
+        self._whole: dict[str, NDArray[Any]] = {}
+
+    def column(self, axis: str) -> NDArray[Any]:
+        """Returns the places of all rows on an axis. They do not decrease in a sound run."""
+        if axis not in self._whole:
+            self._whole[axis] = _AXIS_COLUMNS[axis](self)
+        return self._whole[axis]
+
+    def at(self, rows: Rows) -> dict[str, list[float | None]]:
+        """Returns the places of some rows on all axes."""
+        return {axis: _numbers(self.column(axis)[rows], digits=15) for axis in AXES}
+
+    def rows_of(self, view: View) -> tuple[int, int]:
+        """Returns the first row in view and the row behind the last, with a neighbour each."""
+        if self.rows == 0 or (view.low is None and view.high is None):
+            return 0, self.rows
+        column = self.column(view.axis)
+        first = 0 if view.low is None else int(np.searchsorted(column, view.low)) - 1
+        end = self.rows
+        if view.high is not None:
+            end = int(np.searchsorted(column, view.high, side="right")) + 1
+        first = min(max(0, first), self.rows - 1)
+        return first, min(max(first + 1, end), self.rows)
+
+    def of_points(self, points: Sequence[Mapping[str, Any]]) -> dict[str, list[float | None]]:
+        """Returns the places of events on all axes."""
+        steps = np.array([point["step"] for point in points], dtype=np.float64)
+        samples = np.array([point["samples"] for point in points], dtype=np.float64)
+        times = np.array([point["time"] for point in points], dtype=np.float64)
+        places = {"samples": samples, "steps": steps}
+        if self.sequence_length and not self._counts_responses():
+            places["tokens"] = samples * self.sequence_length
+        else:
+            places["tokens"] = self._at_steps("tokens", steps)
+        if self.run.has("time") and self.started is not None:
+            places["time"] = times - self.started
+        else:
+            places["time"] = self._at_steps("time", steps)
+        return {axis: _numbers(places[axis], digits=15) for axis in AXES}
+
+    def _at_steps(self, axis: str, steps: NDArray[np.float64]) -> NDArray[np.float64]:
+        if self.rows == 0:
+            return np.zeros(len(steps))
+        rows = np.searchsorted(self.run.column("step"), steps, side="right") - 1
+        places: NDArray[np.float64] = np.where(rows < 0, 0.0, self.column(axis)[rows])
+        return places
+
+    def _counts_responses(self) -> bool:
+        """Returns whether rows do not say how many tokens were consumed, as responses vary."""
+        return not self.run.has("consumed_tokens") or (
+            self.rows > 0 and np.isnan(self.run.column("consumed_tokens")[-1])
+        )
+
+    def _tokens(self) -> NDArray[Any]:
+        if not self._counts_responses():
+            return self.run.column("consumed_tokens")
+        rate, time_s = (self.run.column(name) for name in ("tokens_per_s", "step_time_s"))
+        return np.cumsum(rate.astype(np.float64) * time_s)
+
+    def _times(self) -> NDArray[Any]:
+        if self.run.has("time") and self.started is not None:
+            elapsed = self.run.column("time") - self.started
+            if not np.isnan(elapsed).any():
+                return elapsed
+        return np.cumsum(self.run.column("step_time_s"), dtype=np.float64)
+
+
+_AXIS_COLUMNS = {
+    "samples": lambda places: places.run.column("consumed_samples"),
+    "steps": lambda places: places.run.column("step"),
+    "tokens": _Places._tokens,
+    "time": _Places._times,
+}
+
+
+def _series(
+    run: FollowedRun, places: _Places, first: int, end: int, buckets: int
+) -> dict[str, Any]:
+    """Returns the charted columns of some rows, in buckets if there are many."""
+    if end <= first:
+        return {"x": {axis: [] for axis in AXES}, "columns": {}, "bucket_rows": 0}
+    edges = bucket_edges(first, end, most=max(1, min(buckets, MOST_BUCKETS)))
+    is_whole = len(edges) - 1 == end - first
+    columns = {}
+    for name in CHARTED:
+        if not run.has(name):
+            continue
+        filled = fill_buckets(run.column(name), edges, run.blocks[name])
+        if np.isnan(filled.low).all():
+            continue
+        columns[name] = {"mean": _numbers(filled.mean)}
+        if not is_whole:
+            columns[name] |= {"low": _numbers(filled.low), "high": _numbers(filled.high)}
+    rows = (end - first) / (len(edges) - 1)
+    return {"x": places.at(edges[1:] - 1), "columns": columns, "bucket_rows": round(rows, 1)}
+
+
+def trained_stages(run: FollowedRun, places: _Places) -> dict[str, Any]:
+    """Returns the parts of a run in which stage, batch and processes stayed the same.
+
+    `edges` has one place more than there are parts, on each axis.
+    """
+    starts = run.stage_starts
+    if len(starts) == 0:
+        return {"parts": [], "edges": {axis: [] for axis in AXES}}
+    ends = np.append(starts[1:], run.columns.rows)
+    steps_s = _sums(run, "step_time_s", starts)
+    tokens = _sums(run, "tokens_per_s", starts, weight="step_time_s")
+    samples = run.column("consumed_samples")
+    columns = {name: run.column(name) for name in ("stage", "global_batch_size", "world_size")}
+    loss = run.column("loss")
+    parts = [
+        {
+            **{name: _number(column[start]) for name, column in columns.items()},
+            "steps": int(end - start),
+            "samples": _number(
+                samples[end - 1] - samples[start] + columns["global_batch_size"][start]
+            ),
+            "steps_s": _number(steps_s[index]),
+            "tokens_per_s": _number(tokens[index] / steps_s[index]),
+            "loss": _number(loss[end - 1]),
+        }
+        for index, (start, end) in enumerate(zip(starts, ends, strict=True))
+    ]
+    at = places.at(ends - 1)
+    begin = _beginnings(run, places)
+    return {"parts": parts, "edges": {axis: [begin[axis], *at[axis]] for axis in AXES}}
+
+
+def _beginnings(run: FollowedRun, places: _Places) -> dict[str, float]:
+    """Returns where the first step began on each axis."""
+    samples = run.column("consumed_samples")[0] - run.column("global_batch_size")[0]
+    begin = {
+        "samples": float(max(0, samples)),
+        "steps": float(run.column("step")[0] - 1),
+        "time": float(places.column("time")[0] - run.column("step_time_s")[0]),
+    }
+    begin["tokens"] = begin["samples"] * (places.sequence_length or 0)
+    return begin
+
+
+def _sums(
+    run: FollowedRun, name: str, starts: Rows, weight: str | None = None
+) -> NDArray[np.float64]:
+    """Returns the sum of a column, or of its product with another, from each start to the next."""
+    values = run.column(name)
+    if weight is not None:
+        values = values * run.column(weight)
+    sums: NDArray[np.float64] = np.add.reduceat(values, starts, dtype=np.float64)
+    return sums
+
+
+def _curves(run: FollowedRun, places: _Places) -> dict[str, Any]:
+    """Returns validation losses and results of evaluations: places, and values or None."""
+    curves = {}
+    for name, points in run.events.curves.items():
+        shown = thin(points)
+        curves[name] = {"x": places.of_points(shown), "y": [one["value"] for one in shown]}
+    return curves
+
+
+def _marks(run: FollowedRun, places: _Places) -> dict[str, Any]:
+    """Returns the marks by kind: their places, their texts, and how many there are in all."""
+    marks = {}
+    for kind, points in run.events.marks.items():
+        shown = thin(points)
+        texts = [point["text"] for point in shown]
+        marks[kind] = {"x": places.of_points(shown), "text": texts, "count": len(points)}
+    return marks
+
+
+def _spent(run: FollowedRun, now: float | None) -> dict[str, Any] | None:
+    """Returns where the time of a run went; training is divided by what its steps recorded."""
+    if not run.events.rows or run.columns.rows == 0:
+        return None
+    last = float(run.column("time")[-1]) if run.has("time") else None
+    spent = time_spent(run.events.rows, last_step_at=last, now=now)
+    parts = dict(spent.parts)
+    training_s = parts.pop(TRAINING)
+    in_steps_s = min(training_s, run.sum_of("step_time_s"))
+    waiting_s = min(in_steps_s, run.sum_of("data_time_s"))
+    has_exchange = any(run.column("world_size")[run.stage_starts] > 1)
+    share = exchange_share(run.directory) if has_exchange else 0.0
+    exchange_s = (in_steps_s - waiting_s) * (share or 0.0)
+    seconds = {
+        COMPUTING if share is not None else COMPUTING_AND_EXCHANGE: in_steps_s
+        - waiting_s
+        - exchange_s,
+        EXCHANGE: exchange_s,
+        RESPONSES if run.unit == "prompts" else DATA: waiting_s,
+        BETWEEN: training_s - in_steps_s,
+        **parts,
+    }
+    return {
+        "parts": [{"name": name, "s": _number(s)} for name, s in seconds.items() if s > 0],
+        "total_s": _number(spent.elapsed_s),
+        "goodput": None if spent.goodput is None else _number(spent.goodput),
+    }
+
+
+def _histogram(run: FollowedRun, first: int, end: int) -> dict[str, Any] | None:
+    """Returns how many steps took how long: edges of the bars in seconds, and counts."""
+    if end <= first:
+        return None
+    stride = -(-(end - first) // HISTOGRAM_STEPS)
+    times = run.column("step_time_s")[first:end:stride].astype(np.float64)
+    least, most = float(times.min()), float(np.quantile(times, SLOWEST_SHARE))
+    slower = int((times > most).sum())
+    if most <= least:
+        most = least * 1.01
+    counts, edges = np.histogram(times, bins=HISTOGRAM_BARS, range=(least, most))
+    return {
+        "edges": _numbers(edges),
+        "counts": counts.tolist(),
+        "slower": slower,
+        "most": _number(float(times.max())),
+        "stride": stride,
+        "median": _number(float(np.median(times))),
+    }
+
+
+def last_values(run: FollowedRun) -> dict[str, Any]:
+    """Returns the values of the last row."""
+    if run.columns.rows == 0:
+        return {}
+    return {name: _number(run.column(name)[-1]) for name in run.columns if run.has(name)}
+
+
+def _numbers(values: Iterable[Any], *, digits: int = DIGITS) -> list[float | None]:
+    """Returns numbers for JSON, which has no NaN, nor infinity, rounded to some digits."""
+    pattern = f"%.{digits}g"
+    return [float(pattern % value) if math.isfinite(value) else None for value in values]
+
+
+def _number(value: Any, *, digits: int = DIGITS) -> float | int | None:
+    """Returns one number for JSON. Whole numbers stay exact."""
+    if isinstance(value, int | np.integer):
+        return int(value)
+    return float(f"{value:.{digits}g}") if math.isfinite(value) else None

@@ -1,0 +1,1 @@
+"""The live page: a read-only web server over a folder of runs."""

@@ -1,0 +1,131 @@
+"""Lists the runs of a folder, with a line of facts about each."""
+
+import os
+import time
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from rampcli.config import snapshot
+from rampcli.errors import RampcliError, printable, reason_of
+from rampcli.report.followed_run import is_training
+from rampcli.run_directory import BEFORE_THE_START, RunDirectory
+from rampcli.run_rows import last_rows
+
+LIST_AGAIN_S = 1.0
+"""The folder is listed at most this often, however many people watch."""
+MOST_RUNS = 2000
+"""Runs that a page lists, the last changed first."""
+SHOWN = ("step", "consumed_samples", "stage", "global_batch_size", "tokens_per_s", "loss", "reward")
+LINK = "a symbolic link, which is not followed: serve the folder that it leads to"
+
+Facts = dict[str, Any]
+Signature = tuple[tuple[int, int, int], ...]
+
+
+@dataclass(slots=True)
+class RunsFolder:
+    """A folder of run directories, or a single run directory.
+
+    Attributes:
+        path: the folder.
+    """
+
+    path: Path
+    _listed: list[Facts] = field(default_factory=list)
+    _listed_at: float = -LIST_AGAIN_S
+    _known: dict[str, tuple[Signature, Facts]] = field(default_factory=dict)
+
+    @property
+    def is_single(self) -> bool:
+        """Whether the folder is itself a run directory."""
+        return RunDirectory(self.path).config.is_file()
+
+    def runs(self) -> list[Facts]:
+        """Returns facts about each run, the last changed first. A call within a second is free."""
+        now = time.monotonic()
+        if now - self._listed_at >= LIST_AGAIN_S:
+            found = [self._facts(*one) for one in self._directories()]
+            known = [facts for facts in found if facts is not None]
+            known.sort(key=lambda facts: (-facts["changed"], facts["name"]))
+            self._listed, self._listed_at = known[:MOST_RUNS], now
+        return self._listed
+
+    def find(self, name: str) -> RunDirectory | None:
+        """Returns the run of a name, or None. Only names of the list are known, never paths."""
+        for known, path, is_link in self._directories():
+            if known == name and not is_link and RunDirectory(path).config.is_file():
+                return RunDirectory(path)
+        return None
+
+    def _directories(self) -> list[tuple[str, Path, bool]]:
+        """Returns names, paths, and whether they are links, of what may be a run."""
+        if self.is_single:
+            return [(self.path.resolve().name, self.path, False)]
+        with suppress(FileNotFoundError, NotADirectoryError), os.scandir(self.path) as entries:
+            return [
+                (entry.name, Path(entry.path), entry.is_symlink())
+                for entry in entries
+                if entry.is_dir() and not entry.name.startswith(".")
+            ]
+        return []
+
+    def _facts(self, name: str, path: Path, is_link: bool) -> Facts | None:
+        run = RunDirectory(path)
+        try:
+            if not run.config.is_file():
+                return None
+            if is_link:
+                return _damaged(name, LINK)
+            signature = tuple(
+                _signature(file) for file in (run.config, run.metrics, run.path / "state.json")
+            )
+        except OSError as error:
+            return _damaged(name, reason_of(error))
+        known = self._known.get(name)
+        if known is None or known[0] != signature:
+            known = self._known[name] = signature, _read_facts(name, run, signature)
+        return known[1] | {"trains": is_training(run, known[1]["status"])}
+
+
+def _signature(path: Path) -> tuple[int, int, int]:
+    try:
+        found = path.stat()
+    except FileNotFoundError:
+        return (0, 0, 0)
+    return (found.st_ino, found.st_size, found.st_mtime_ns)
+
+
+def _read_facts(name: str, run: RunDirectory, signature: Signature) -> Facts:
+    changed = max(modified_ns for _, _, modified_ns in signature) / 1e9
+    try:
+        run.refuse_links()
+        state = run.read_state() or BEFORE_THE_START
+        rows = last_rows(run.metrics, 1)
+        unit = snapshot.unit(run.config)
+    except (RampcliError, OSError) as error:
+        return _damaged(name, reason_of(error), changed)
+    row = rows[0] if rows else {}
+    return {
+        "name": name,
+        "shown": printable(name),
+        "changed": changed,
+        "damage": None,
+        "status": printable(state["status"]),
+        "unit": unit,
+        "row": {key: row.get(key) for key in SHOWN} if row else None,
+    }
+
+
+def _damaged(name: str, reason: str, changed: float = 0.0) -> Facts:
+    return {
+        "name": name,
+        "shown": printable(name),
+        "changed": changed,
+        "damage": printable(reason),
+        "status": "damaged",
+        "unit": "samples",
+        "row": None,
+        "trains": False,
+    }

@@ -1,0 +1,252 @@
+"""The web server of the live page: read-only, and reachable from this machine alone by default."""
+
+import gzip
+import hmac
+import ipaddress
+import json
+import math
+import secrets
+import socket
+import threading
+from dataclasses import dataclass
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+from urllib.parse import parse_qs, unquote, urlsplit
+
+from rampcli.errors import UsageError, reason_of
+from rampcli.report.page_data import AXES, DEFAULT_BUCKETS, View
+from rampcli.report.page_files import live_page, static_files
+from rampcli.serve.followed_runs import FollowedRuns, NoSuchRunError
+from rampcli.serve.runs_folder import RunsFolder
+
+DEFAULT_HOST, DEFAULT_PORT = "127.0.0.1", 7267
+"""The port spells RAMP on a telephone."""
+IDLE_S = 30.0
+"""A connection that sends nothing for this long is closed."""
+MOST_CONNECTIONS = 128
+TOKEN_BYTES = 24
+LEAST_ZIPPED_BYTES = 1024
+HEADERS = {
+    "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self';"
+    " img-src 'self' data:; connect-src 'self'; base-uri 'none'; form-action 'none';"
+    " frame-ancestors 'none'",
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Cache-Control": "no-store",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """An answer to a request."""
+
+    status: HTTPStatus
+    kind: str = "text/plain; charset=utf-8"
+    content: bytes = b""
+    headers: tuple[tuple[str, str], ...] = ()
+
+
+class PageServer(ThreadingHTTPServer):
+    """Serves the page and the data of runs.
+
+    Args:
+        folder: the runs.
+        host: address or name to listen on. On another one than loopback, addresses need a token.
+        port: port to listen on; None takes the default, or a free one if that is in use.
+
+    Raises:
+        UsageError: the host is not an address of this machine, or the port is in use.
+    """
+
+    daemon_threads = True
+
+    def __init__(self, folder: RunsFolder, *, host: str, port: int | None) -> None:
+        self.runs = FollowedRuns(folder)
+        self.token = None if is_loopback(host) else secrets.token_urlsafe(TOKEN_BYTES)
+        self.files = static_files() | {"": ("text/html; charset=utf-8", live_page())}
+        self._free = threading.BoundedSemaphore(MOST_CONNECTIONS)
+        family, address = _address(host)
+        self.address_family = family
+        try:
+            super().__init__((address, DEFAULT_PORT if port is None else port), Handler)
+        except OSError as error:
+            if port is None:
+                super().__init__((address, 0), Handler)
+                return
+            raise UsageError(
+                f"cannot listen on port {port} of {host}: {error.strerror}",
+                remedy="another --port, or none to take a free one",
+            ) from error
+
+    @property
+    def url(self) -> str:
+        """Address of the page, with its token if it needs one."""
+        host, port = self.server_address[:2]
+        name = str(host)
+        if ipaddress.ip_address(name).is_unspecified:
+            name = socket.gethostname()
+        name = f"[{name}]" if ":" in name else name
+        return f"http://{name}:{port}/" + ("" if self.token is None else f"{self.token}/")
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        """Answers in a thread, or closes the connection if there are too many already."""
+        if self._free.acquire(blocking=False):
+            super().process_request(request, client_address)
+        else:
+            self.shutdown_request(request)
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        """Answers the requests of a connection."""
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            self._free.release()
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Ignores viewers that vanish while they are answered."""
+
+
+class Handler(BaseHTTPRequestHandler):
+    """Answers the requests of one connection."""
+
+    server: PageServer
+    protocol_version = "HTTP/1.1"
+    server_version, sys_version = "rampcli", ""
+    timeout = IDLE_S
+
+    def do_GET(self) -> None:
+        """Answers GET."""
+        self._send(self._answer(), with_content=True)
+
+    def do_HEAD(self) -> None:
+        """Answers HEAD."""
+        self._send(self._answer(), with_content=False)
+
+    def _refuse_method(self) -> None:
+        self.close_connection = True  # the body of the request was not read
+        headers = (("Allow", "GET, HEAD"),)
+        self._send(Answer(HTTPStatus.METHOD_NOT_ALLOWED, headers=headers), with_content=True)
+
+    do_POST = do_PUT = do_DELETE = do_PATCH = do_OPTIONS = do_TRACE = _refuse_method
+
+    def log_message(self, *_: Any) -> None:
+        """Prints nothing: the terminal belongs to whoever started the server."""
+
+    def _answer(self) -> Answer:
+        try:
+            parts = urlsplit(self.path)
+        except ValueError as error:
+            return _text(HTTPStatus.BAD_REQUEST, str(error))
+        path = parts.path.removeprefix("/")
+        if self.server.token is None:
+            if not is_loopback(_host_of(self.headers.get("Host", ""))):
+                return _text(HTTPStatus.FORBIDDEN, "This page is for this machine alone.")
+        else:
+            token, slash, path = path.partition("/")
+            if not hmac.compare_digest(token.encode(), self.server.token.encode()):
+                return _text(HTTPStatus.FORBIDDEN, "Use the whole address that was printed.")
+            if not slash:
+                location = (("Location", f"/{self.server.token}/"),)
+                return Answer(HTTPStatus.PERMANENT_REDIRECT, headers=location)
+        if path in self.server.files:
+            kind, content = self.server.files[path]
+            return Answer(HTTPStatus.OK, kind, content)
+        if path == "api/runs":
+            return _json({"runs": self.server.runs.listed()})
+        if path.startswith("api/run/"):
+            name = unquote(path.removeprefix("api/run/"), errors="surrogateescape")
+            return self._run(name, parts.query)
+        return _text(HTTPStatus.NOT_FOUND, "There is no such page.")
+
+    def _run(self, name: str, query: str) -> Answer:
+        """Answers with the data of a run."""
+        try:
+            view, known = _parse(query)
+        except ValueError as error:
+            return _text(HTTPStatus.BAD_REQUEST, str(error))
+        try:
+            version, data = self.server.runs.data(name, view, known=known)
+        except NoSuchRunError:
+            return _text(HTTPStatus.NOT_FOUND, "There is no such run.")
+        except Exception as error:  # a page goes on with the other runs
+            return _text(HTTPStatus.INTERNAL_SERVER_ERROR, f"{name}: {reason_of(error)}")
+        return _json({"version": version, "data": data})
+
+    def _send(self, answer: Answer, *, with_content: bool) -> None:
+        content, headers = answer.content, [*HEADERS.items(), *answer.headers]
+        if len(content) >= LEAST_ZIPPED_BYTES and "gzip" in self.headers.get("Accept-Encoding", ""):
+            content = gzip.compress(content, compresslevel=3)
+            headers.append(("Content-Encoding", "gzip"))
+        self.send_response(answer.status)
+        for name, value in headers:
+            self.send_header(name, value)
+        self.send_header("Content-Type", answer.kind)
+        self.send_header("Content-Length", str(len(content)))
+        self.end_headers()
+        if with_content:
+            self.wfile.write(content)
+
+
+def is_loopback(host: str) -> bool:
+    """Returns whether a host names this machine and cannot be reached from another one."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host.lower() == "localhost"
+
+
+def _host_of(header: str) -> str:
+    """Returns the host in a Host header, without its port."""
+    try:
+        return urlsplit(f"//{header}").hostname or ""
+    except ValueError:
+        return ""
+
+
+def _address(host: str) -> tuple[socket.AddressFamily, str]:
+    """Returns the family and the address of a host.
+
+    Raises:
+        UsageError: the host is unknown.
+    """
+    try:
+        family, _, _, _, address = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)[0]
+    except (OSError, UnicodeError) as error:
+        raise UsageError(
+            f"--host {host}: no address of this name", remedy=f"--host {DEFAULT_HOST}"
+        ) from error
+    return family, str(address[0])
+
+
+def _parse(query: str) -> tuple[View, int | None]:
+    """Returns the view that a query asks for, and the version that the page has.
+
+    Raises:
+        ValueError: a field has a wrong value.
+    """
+    given = {name: values[-1] for name, values in parse_qs(query, max_num_fields=20).items()}
+    axis = given.get("axis", AXES[0])
+    if axis not in AXES:
+        raise ValueError(f"axis is not one of {', '.join(AXES)}")
+    low, high = (float(given[name]) if name in given else None for name in ("low", "high"))
+    if any(one is not None and not math.isfinite(one) for one in (low, high)):
+        raise ValueError("low and high must be finite")
+    buckets = int(given.get("buckets", DEFAULT_BUCKETS))
+    if buckets < 1:
+        raise ValueError("buckets must be 1 or more")
+    known = given.get("known")
+    view = View(axis=axis, low=low, high=high, buckets=buckets)
+    return view, None if known is None else int(known)
+
+
+def _json(content: Any) -> Answer:
+    # allow_nan=False: a browser would refuse NaN, and the page with it.
+    text = json.dumps(content, allow_nan=False, separators=(",", ":"))
+    return Answer(HTTPStatus.OK, "application/json", text.encode())
+
+
+def _text(status: HTTPStatus, text: str) -> Answer:
+    return Answer(status, content=text.encode(errors="replace"))

@@ -1,0 +1,224 @@
+"""The live page and the report in a real browser, over real runs."""
+
+import json
+import re
+import shutil
+import signal
+import time
+
+import pytest
+from selenium.webdriver.common.keys import Keys
+
+from commands import Command
+from rampcli.report.html_report import write_report_html
+from rampcli.run_directory import RunDirectory
+from recorded_runs import write_run
+from run_files import failure, state
+from runs import Run, environment
+from serve.browser import running_browser, wait_for
+
+HOSTILE = "<img src=x onerror=window.hacked=1>"
+WORDS = (
+    *("data=stdlib", "model.vocab_size=256", "model.rampup_batch_size=[4,4,360]"),
+    *("model.global_batch_size=16", "data.micro_batch_size=4", "trainer.max_samples=960"),
+    *("optim.lr=0.01", "optim.warmup_samples=200", "trainer.val_every_steps=20"),
+    *("trainer.num_nodes=1", "rampup.node_policy=fixed", "rampup.at_boundary=continue"),
+    *("checkpoint.every_steps=40", "trainer.peak_tflops=0.05", "data.sequence_length=32"),
+    "model.hidden_size=64",
+)
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory):
+    with running_browser(tmp_path_factory.mktemp("browser")) as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    return tmp_path_factory.mktemp("served") / "runs"
+
+
+@pytest.fixture(scope="module")
+def page(runs):
+    """The address of a page of a folder that does not exist yet."""
+    server = Command(["serve", str(runs)], environment())
+    try:
+        line = wait_for(lambda: re.search(r"at (http://\S+)\n", server.printed()), "the address")
+        yield line[1]
+    finally:
+        server.send_signal(signal.SIGINT)
+        output, errors = server.communicate(timeout=20)
+        assert (server.returncode, errors) == (130, "")
+        assert "Ctrl-C" in output
+
+
+@pytest.fixture(scope="module")
+def trained(browser, page, runs):
+    """A run that trained while the page was open."""
+    browser.open(page)
+    assert "No runs yet" in browser.find(".empty").text
+    browser.driver.execute_script("window.isFirst = true")
+    (training := Run(runs / "gpt")).path.parent.mkdir()
+    command = training.start(*WORDS, "name=gpt")
+    seen = set()
+
+    def watch():
+        seen.add((browser.fact("step"), browser.charts().get("loss")))
+        return "complete" in browser.texts("#summary .state")
+
+    try:
+        wait_for(watch, "the end of training")
+    finally:
+        command.communicate(timeout=60)
+    return training, seen
+
+
+@pytest.fixture(autouse=True)
+def check(browser):
+    """Checks after each test that the page has not complained and asked no other host."""
+    yield
+    assert browser.complaints() == []
+    assert browser.hosts() <= {"127.0.0.1"}
+
+
+def test_points_appear_while_a_run_trains_without_reloading(browser, trained):
+    training, seen = trained
+    assert len({step for step, _ in seen if step}) >= 3, seen
+    assert len({chart for _, chart in seen if chart}) >= 3
+    assert browser.driver.execute_script("return window.isFirst") is True
+    last = training.rows[-1]
+    wait_for(lambda: browser.fact("step") == f"{last['step']:,}", "the last step")
+    assert float(browser.fact("loss")) == pytest.approx(last["loss"], abs=2e-3)
+    assert {"batch", "nodes", "loss", "lr", "grad_norm", "tokens_per_s", "mfu"} <= set(
+        browser.charts()
+    )
+    browser.picture("live-light")
+    browser.picture("live-page", height=1080)
+
+
+@pytest.mark.usefixtures("trained")
+def test_the_page_follows_the_colours_of_the_system_and_the_reader(browser, page):
+    def background():
+        return browser.driver.execute_script(
+            "return getComputedStyle(document.body).backgroundColor"
+        )
+
+    browser.open(f"{page}#run=gpt&x=tokens&smooth=0.02", dark=True)
+    browser.find("[data-chart=loss] canvas")
+    dark = background()
+    browser.picture("live-dark")
+    browser.prefer(dark=False)
+    assert background() != dark
+    for theme in ("light", "dark"):
+        browser.find("#theme").click()
+        assert theme in browser.find("#theme").text
+    assert background() == dark
+    browser.driver.execute_script("localStorage.clear()")
+
+
+def test_a_part_of_a_run_is_shown_by_dragging_over_a_chart(browser, page, trained):
+    training, _ = trained
+    browser.open(f"{page}#run=gpt&x=steps")
+    whole = browser.find("[data-chart=loss] .u-over") and browser.charts()["loss"]
+    browser.drag("[data-chart=loss] .u-over", 0.5, 0.75)
+    wait_for(lambda: browser.charts()["loss"] != whole, "a part of the run")
+    low, high = map(
+        float, re.search(r"from=([\d.]+)&to=([\d.]+)", browser.driver.current_url).groups()
+    )
+    steps = training.rows[-1]["step"]
+    assert (low / steps, high / steps) == pytest.approx((0.5, 0.75), abs=0.05)
+    browser.find("#reset").click()
+    wait_for(lambda: browser.charts()["loss"] == whole, "the whole run")
+
+
+def test_the_crosshair_shows_the_values_of_a_step(browser, page, trained):
+    training, _ = trained
+    browser.open(f"{page}#run=gpt&x=steps")
+    chart = browser.find("[data-chart=loss] .plot")
+    chart.send_keys(Keys.ARROW_RIGHT * 5)
+    wait_for(lambda: "steps" in browser.find(".at").text, "the place of the crosshair")
+    step = int(re.match(r"[\d,]+", browser.find(".at").text)[0].replace(",", ""))
+    losses = [row["loss"] for row in training.rows[max(0, step - 3) : step + 2]]
+    shown = float(browser.texts("[data-chart=loss] .legend b")[0])
+    assert min(abs(shown - loss) for loss in losses) < 2e-3
+
+
+@pytest.mark.usefixtures("trained")
+def test_runs_are_overlaid_and_their_differing_settings_listed(browser, page, runs):
+    write_run(runs / "other")
+    browser.open(f"{page}#run=gpt")
+    browser.find("input[data-run=other]").click()
+    wait_for(lambda: "other" in browser.charts()["loss"], "the other run")
+    assert "gpt" in browser.charts()["loss"]
+    keys = browser.texts('table[aria-label="Settings that differ"] code')
+    assert {"optim.lr", "model.rampup_batch_size"} <= set(keys)
+    assert "seed" not in keys
+    browser.picture("overlay")
+    browser.picture("live-overlay", height=1080)
+
+
+@pytest.mark.usefixtures("trained")
+def test_a_narrow_window_shows_everything_without_scrolling_sideways(browser, page):
+    browser.open(f"{page}#run=gpt", width=390)
+    browser.find("[data-chart=loss] canvas")
+    script = "return [document.documentElement.scrollWidth, innerWidth]"
+    width, room = browser.driver.execute_script(script)
+    browser.picture("narrow")
+    assert width <= room
+
+
+@pytest.mark.usefixtures("trained")
+def test_texts_of_a_run_run_no_script(browser, page, runs):
+    hostile = write_run(runs / HOSTILE.replace("/", ""))
+    settings = hostile.config.read_text()
+    hostile.config.write_text(
+        settings.replace("name: ", f"name: '{HOSTILE}'\nx{HOSTILE}: ", 1), encoding="utf-8"
+    )
+    hostile.append_event("fault", reason=HOSTILE)
+    error = failure(message=HOSTILE, remedy=HOSTILE)
+    hostile.write_state(state(status="failed", error=error))
+    hostile.append_row(
+        hostile.responses, {"step": 4, "prompt": HOSTILE, "response": HOSTILE, "reward": 1.0}
+    )
+    browser.open(page)
+    wait_for(lambda: HOSTILE in browser.texts(".run .name"), "the hostile run")
+    for box in browser.all(".run input"):
+        if box.is_selected() != (box.get_attribute("data-run") == HOSTILE):
+            box.click()
+            time.sleep(0.1)
+    wait_for(lambda: HOSTILE in browser.texts("h1"), "the page of the hostile run")
+    shown = browser.find("main").text
+    assert shown.count(HOSTILE) >= 6
+    assert "this run has failed" in shown
+    assert browser.driver.execute_script("return window.hacked") is None
+    assert browser.all("main img") == []
+    browser.picture("failed")
+
+
+def test_a_damaged_run_is_shown_beside_sound_ones(browser, page, runs, trained):
+    training, _ = trained
+    damaged = RunDirectory(shutil.copytree(training.path, runs / "damaged"))
+    with damaged.metrics.open("a") as file:
+        file.write("{}\n")
+    browser.open(f"{page}#run=damaged&run=gpt")
+    wait_for(lambda: len(browser.texts(".state[data-state=damaged]")) >= 2, "the damaged run")
+    assert "metrics.jsonl" in browser.find(".notice.bad").text
+    assert "gpt" in browser.charts()["loss"]
+
+
+def test_a_report_shows_the_same_as_the_page_and_prints(browser, page, trained, tmp_path):
+    training, _ = trained
+    browser.open(f"{page}#run=gpt")
+    wait_for(lambda: browser.fact("step"), "the page")
+    live = browser.charts(), browser.texts(".tile"), browser.texts("#tables td")
+    report = tmp_path / "report.html"
+    write_report_html([training.directory], report)
+    browser.open(report.as_uri())
+    wait_for(lambda: browser.fact("step"), "the report")
+    assert (browser.charts(), browser.texts(".tile"), browser.texts("#tables td")) == live
+    browser.picture("report")
+    printed = browser.pdf()
+    (browser.screenshots / "report.pdf").write_bytes(printed)
+    assert 1 <= len(re.findall(rb"/Type\s*/Page\b", printed)) <= 4
+    json.loads(browser.find("#data").get_attribute("textContent"))

@@ -1,0 +1,185 @@
+import gzip
+import http.client
+import json
+import socket
+import threading
+import time
+from contextlib import contextmanager
+
+import pytest
+
+from rampcli.errors import UsageError
+from rampcli.report.page_files import SCRIPTS, STYLES
+from rampcli.serve.runs_folder import RunsFolder
+from rampcli.serve.server import DEFAULT_PORT, PageServer
+from recorded_runs import write_run
+from run_files import metrics_row
+
+
+@contextmanager
+def serving(folder, host="127.0.0.1", port=None):
+    with PageServer(RunsFolder(folder), host=host, port=port) as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
+        thread.start()
+        try:
+            yield server
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("runs")
+    write_run(folder / "mine")
+    write_run(folder / "a b&c=%2e#?")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def server(runs):
+    with serving(runs) as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def open_server(runs):
+    with serving(runs, host="0.0.0.0") as server:
+        yield server
+
+
+def ask(server, path, method="GET", **headers):
+    connection = http.client.HTTPConnection("127.0.0.1", server.server_address[1], timeout=10)
+    connection.request(
+        method, path, headers={name.replace("_", "-"): value for name, value in headers.items()}
+    )
+    answer = connection.getresponse()
+    content = answer.read()
+    connection.close()
+    return answer, content
+
+
+def json_of(server, path):
+    answer, content = ask(server, path)
+    assert answer.status == 200, content
+    return json.loads(content)
+
+
+def test_the_page_its_files_and_its_data_are_served(server):
+    assert b"<title>" in ask(server, "/")[1]
+    for name in (*STYLES, *SCRIPTS):
+        assert ask(server, f"/{name}")[0].status == 200
+    assert {run["name"] for run in json_of(server, "/api/runs")["runs"]} == {"mine", "a b&c=%2e#?"}
+    assert json_of(server, "/api/run/mine?axis=tokens")["data"]["rows"] == 40
+
+
+def test_a_run_of_any_name_is_found_by_its_encoded_name(server):
+    found = json_of(server, "/api/run/a%20b%26c%3D%252e%23%3F")
+    assert found["data"]["name"] == "a b&c=%2e#?"
+
+
+def test_what_the_page_has_is_not_sent_again(server, runs):
+    version = json_of(server, "/api/run/mine")["version"]
+    assert json_of(server, f"/api/run/mine?known={version}") == {"version": version, "data": None}
+    with (runs / "mine" / "metrics.jsonl").open("a") as file:
+        file.write(json.dumps(metrics_row(step=41, consumed_samples=400)) + "\n")
+    deadline = time.monotonic() + 20
+    found = {"data": None}
+    while found["data"] is None and time.monotonic() < deadline:
+        found = json_of(server, f"/api/run/mine?known={version}")
+    assert found["data"]["last"]["step"] == 41
+
+
+def test_answers_are_zipped_if_the_browser_can_unzip(server):
+    answer, content = ask(server, "/page.js", Accept_Encoding="gzip, br")
+    assert answer.headers["Content-Encoding"] == "gzip"
+    assert gzip.decompress(content) == ask(server, "/page.js")[1]
+
+
+def test_head_answers_without_content(server):
+    answer, content = ask(server, "/page.js", "HEAD")
+    assert (answer.status, content) == (200, b"")
+    assert int(answer.headers["Content-Length"]) > 1000
+
+
+@pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "PATCH", "OPTIONS", "TRACE"])
+def test_nothing_can_be_changed(server, method):
+    answer, _ = ask(server, "/api/runs", method)
+    assert (answer.status, answer.headers["Allow"]) == (405, "GET, HEAD")
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        *("/../secret", "/%2e%2e/secret", "/page.html", "/uplot/README.md", "//etc/passwd"),
+        *("/api/run/..", "/api/run/%2e%2e", "/api/run/mine%2fmetrics.jsonl", "/api/run/%00"),
+        *("/api/run/%ff", "/api/run/", "/api/", "/mine/config.yaml"),
+    ],
+)
+def test_no_other_path_leads_to_a_file(server, path):
+    assert ask(server, path)[0].status == 404
+
+
+@pytest.mark.parametrize(
+    "query",
+    ["axis=loss", "low=nan", "high=inf", "low=x", "buckets=0", "buckets=x", "known=x"],
+)
+def test_a_wrong_query_is_refused(server, query):
+    assert ask(server, f"/api/run/mine?{query}")[0].status == 400
+
+
+def test_a_query_for_very_many_points_gets_fewer(server):
+    assert json_of(server, "/api/run/mine?buckets=999999999999")["data"]["series"]
+
+
+@pytest.mark.parametrize("host", ["localhost", "localhost:9999", "127.0.0.1", "[::1]:80"])
+def test_a_tunnel_reaches_the_page(server, host):
+    assert ask(server, "/", Host=host)[0].status == 200
+
+
+@pytest.mark.parametrize("host", ["evil.example", "127.0.0.1.evil.example", "", "evil@", "[::1"])
+def test_a_name_that_another_host_gives_this_machine_is_refused(server, host):
+    assert ask(server, "/api/runs", Host=host)[0].status == 403
+
+
+def test_every_answer_forbids_scripts_of_others(server):
+    for path in ("/", "/api/runs", "/none"):
+        headers = ask(server, path)[0].headers
+        assert "default-src 'none'; script-src 'self'" in headers["Content-Security-Policy"]
+        assert headers["X-Content-Type-Options"] == "nosniff"
+        assert headers["Referrer-Policy"] == "no-referrer"
+
+
+def test_other_machines_need_the_token(open_server):
+    token = open_server.token
+    assert len(token) >= 32
+    for path in ("/", "/api/runs", "/wrong/api/runs", f"/{token[:-1]}/", f"/{token}x/", "/%00/"):
+        assert ask(open_server, path)[0].status == 403
+    assert ask(open_server, f"/{token}/", Host="other.example")[0].status == 200
+    assert json_of(open_server, f"/{token}/api/runs")["runs"]
+    assert f"/{token}/" in open_server.url
+
+
+def test_an_address_without_its_last_slash_is_completed(open_server):
+    answer, _ = ask(open_server, f"/{open_server.token}")
+    assert answer.headers["Location"] == f"/{open_server.token}/"
+
+
+def test_the_default_port_gives_way_and_a_wanted_one_does_not(runs):
+    with socket.socket() as taken:
+        taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            taken.bind(("127.0.0.1", DEFAULT_PORT))
+        except OSError:
+            pass  # another server has it
+        else:
+            taken.listen()
+        with serving(runs) as server:
+            assert server.server_address[1] != DEFAULT_PORT
+            with pytest.raises(UsageError, match="cannot listen"):
+                PageServer(RunsFolder(runs), host="127.0.0.1", port=server.server_address[1])
+
+
+def test_a_host_without_an_address_is_refused(runs):
+    with pytest.raises(UsageError, match="no address"):
+        PageServer(RunsFolder(runs), host="no such host", port=None)
