@@ -21,6 +21,14 @@ Runs = Annotated[
         show_default=False,
     ),
 ]
+Html = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FILE",
+        help="Write the live page of the runs to one file.",
+        show_default=False,
+    ),
+]
 Plot = Annotated[
     Path | None,
     typer.Option(
@@ -31,18 +39,20 @@ Plot = Annotated[
 ]
 
 
-def report(runs: Runs, plot: Plot = None, as_json: AsJson = False) -> None:
+def report(runs: Runs, html: Html = None, plot: Plot = None, as_json: AsJson = False) -> None:
     """Show what runs have trained and where their time went.
 
     Also works for a run that is training, has crashed or was interrupted.
     """
     from rampcli.cli.reporting import print_report
 
-    print_report(runs, plot=plot, as_json=as_json)
+    print_report(runs, html=html, plot=plot, as_json=as_json)
 
 
-def compare(first: Run, second: Run, plot: Plot = None, as_json: AsJson = False) -> None:
+def compare(
+    first: Run, second: Run, html: Html = None, plot: Plot = None, as_json: AsJson = False
+) -> None:
     """Compare two runs: their results, and the settings in which they differ."""
     from rampcli.cli.reporting import print_report
 
-    print_report([first, second], plot=plot, as_json=as_json)
+    print_report([first, second], html=html, plot=plot, as_json=as_json)

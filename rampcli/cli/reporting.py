@@ -10,9 +10,11 @@ from rich.console import Console
 
 from rampcli.cli.console import build_console, print_table, say
 from rampcli.cli.pictures import check_picture, writing_picture
+from rampcli.errors import UsageError
 from rampcli.launch.run_lock import holder_of
 from rampcli.locks import is_held
 from rampcli.report.differences import differing_settings
+from rampcli.report.html_report import write_report_html
 from rampcli.report.run_record import read_run
 from rampcli.report.run_report import RunReport, report_run
 from rampcli.report.run_text import (
@@ -26,7 +28,9 @@ from rampcli.report.run_text import (
 from rampcli.run_directory import RunDirectory, find_run
 
 
-def print_report(runs: Sequence[str], *, plot: Path | None, as_json: bool) -> None:
+def print_report(
+    runs: Sequence[str], *, html: Path | None, plot: Path | None, as_json: bool
+) -> None:
     """Prints the report of one run, or a comparison of several, and writes the files asked for.
 
     Raises:
@@ -42,6 +46,13 @@ def print_report(runs: Sequence[str], *, plot: Path | None, as_json: bool) -> No
         for record, directory in zip(records, directories, strict=True)
     ]
     differences = differing_settings([record.settings for record in records])
+    if html is not None:
+        _write_html(directories, html)
+    if plot is not None:
+        with writing_picture(plot):
+            from rampcli.report.run_plots import plot_runs
+
+            plot_runs(records, plot)
     if as_json:
         facts = {"runs": [one.to_json() for one in reports], "differences": differences}
         typer.echo(json.dumps(facts, indent=1))
@@ -51,13 +62,23 @@ def print_report(runs: Sequence[str], *, plot: Path | None, as_json: bool) -> No
             _print_run(reports[0], console)
         else:
             _print_comparison(reports, differences, console)
-    if plot is not None:
-        with writing_picture(plot):
-            from rampcli.report.run_plots import plot_runs
+    if not as_json:
+        for path in filter(None, (html, plot)):
+            say(build_console(), f"wrote {path}")
 
-            plot_runs(records, plot)
-        if not as_json:
-            typer.echo(f"wrote {plot}")
+
+def _write_html(runs: Sequence[RunDirectory], path: Path) -> None:
+    """Writes the page of some runs as one file.
+
+    Raises:
+        UsageError: the file cannot be written.
+    """
+    try:
+        write_report_html(runs, path)
+    except OSError as error:
+        raise UsageError(
+            f"--html {path}: {error.strerror or error}", remedy="--html report.html"
+        ) from error
 
 
 def is_training(directory: RunDirectory) -> bool:

@@ -12,15 +12,7 @@ from numpy.typing import NDArray
 from rampcli.report.decimation import Rows, bucket_edges, fill_buckets
 from rampcli.report.followed_run import CHARTED, FollowedRun, is_training
 from rampcli.report.run_events import thin
-from rampcli.report.run_report import (
-    BETWEEN,
-    COMPUTING,
-    COMPUTING_AND_EXCHANGE,
-    DATA,
-    EXCHANGE,
-    RESPONSES,
-    exchange_share,
-)
+from rampcli.report.run_report import exchange_share, training_parts
 from rampcli.report.time_spent import TRAINING, time_spent
 from rampcli.run_directory import BEFORE_THE_START
 
@@ -266,21 +258,15 @@ def _spent(run: FollowedRun, now: float | None) -> dict[str, Any] | None:
     last = float(run.column("time")[-1]) if run.has("time") else None
     spent = time_spent(run.events.rows, last_step_at=last, now=now)
     parts = dict(spent.parts)
-    training_s = parts.pop(TRAINING)
-    in_steps_s = min(training_s, run.sum_of("step_time_s"))
-    waiting_s = min(in_steps_s, run.sum_of("data_time_s"))
     has_exchange = any(run.column("world_size")[run.stage_starts] > 1)
-    share = exchange_share(run.directory) if has_exchange else 0.0
-    exchange_s = (in_steps_s - waiting_s) * (share or 0.0)
-    seconds = {
-        COMPUTING if share is not None else COMPUTING_AND_EXCHANGE: in_steps_s
-        - waiting_s
-        - exchange_s,
-        EXCHANGE: exchange_s,
-        RESPONSES if run.unit == "prompts" else DATA: waiting_s,
-        BETWEEN: training_s - in_steps_s,
-        **parts,
-    }
+    training = training_parts(
+        parts.pop(TRAINING),
+        in_steps_s=run.sum_of("step_time_s"),
+        waiting_s=run.sum_of("data_time_s"),
+        exchange=exchange_share(run.directory) if has_exchange else 0.0,
+        is_rl=run.unit == "prompts",
+    )
+    seconds = training | parts
     return {
         "parts": [{"name": name, "s": _number(s)} for name, s in seconds.items() if s > 0],
         "total_s": _number(spent.elapsed_s),

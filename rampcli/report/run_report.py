@@ -198,8 +198,16 @@ def _validations(record: RunRecord) -> dict[str, list[tuple[int, float]]]:
 
 def _parts(record: RunRecord, time: TimeSpent) -> list[Part]:
     """Returns where the time went, with training divided by what its steps recorded."""
-    seconds = {**_training_parts(record, time.parts[TRAINING]), **time.parts}
-    del seconds[TRAINING]
+    metrics = record.metrics
+    has_exchange = bool((metrics.get("world_size", np.zeros(0)) > 1).any())
+    training = training_parts(
+        time.parts[TRAINING],
+        in_steps_s=float(metrics.get("step_time_s", np.zeros(0)).sum()),
+        waiting_s=float(np.nansum(metrics.get("data_time_s", np.zeros(0)))),
+        exchange=exchange_share(RunDirectory(record.path)) if has_exchange else 0.0,
+        is_rl=record.unit == "prompts",
+    )
+    seconds = training | {name: s for name, s in time.parts.items() if name != TRAINING}
     running_s = time.running_s
     return [
         Part(name=name, s=s, share=s / running_s if name != STOPPED and running_s > 0 else None)
@@ -208,23 +216,29 @@ def _parts(record: RunRecord, time: TimeSpent) -> list[Part]:
     ]
 
 
-def _training_parts(record: RunRecord, training_s: float) -> dict[str, float]:
-    """Returns the parts of training in seconds. They add up to `training_s`."""
-    metrics = record.metrics
-    if not len(metrics.get("step", ())):
-        return {COMPUTING: training_s}
+def training_parts(
+    training_s: float, *, in_steps_s: float, waiting_s: float, exchange: float | None, is_rl: bool
+) -> dict[str, float]:
+    """Returns the parts of training in seconds. They add up to `training_s`.
+
+    Args:
+        training_s: seconds of training.
+        in_steps_s: seconds that its steps have recorded.
+        waiting_s: seconds of these in which they waited for data.
+        exchange: share of a step that exchange takes, or None if it was not measured.
+        is_rl: whether the steps waited for responses, as in reinforcement learning.
+    """
     # The clock of the system, which events use, may run otherwise than the one that times steps.
-    in_steps = min(training_s, float(metrics["step_time_s"].sum()))
-    waiting = min(in_steps, float(np.nansum(metrics.get("data_time_s", np.zeros(1)))))
-    has_exchange = bool((metrics["world_size"] > 1).any())
-    share = exchange_share(RunDirectory(record.path)) if has_exchange else 0.0
-    exchange = (in_steps - waiting) * (share or 0.0)
-    computing = COMPUTING if share is not None else COMPUTING_AND_EXCHANGE
+    in_steps_s = min(training_s, in_steps_s)
+    waiting_s = min(in_steps_s, waiting_s)
+    exchange_s = (in_steps_s - waiting_s) * (exchange or 0.0)
     return {
-        computing: in_steps - waiting - exchange,
-        EXCHANGE: exchange,
-        RESPONSES if record.unit == "prompts" else DATA: waiting,
-        BETWEEN: training_s - in_steps,
+        COMPUTING if exchange is not None else COMPUTING_AND_EXCHANGE: in_steps_s
+        - waiting_s
+        - exchange_s,
+        EXCHANGE: exchange_s,
+        RESPONSES if is_rl else DATA: waiting_s,
+        BETWEEN: training_s - in_steps_s,
     }
 
 

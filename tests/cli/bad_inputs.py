@@ -1600,6 +1600,12 @@ COMMANDS = (
         (". is not a run directory", "runs/NAME"),
     ),
     BadInput(
+        "a report in a folder that does not exist",
+        ("report", "mine", "--html", "nowhere/x.html"),
+        ("--html nowhere/x.html: No such file or directory", "--html report.html"),
+        files={"runs/mine/config.yaml": "name: mine\n"},
+    ),
+    BadInput(
         "a plot of a run in a format that there is not",
         ("report", "nowhere", "--plot", "x.pdf"),
         ("the name ends in neither .svg nor .png", "--plot x.svg"),

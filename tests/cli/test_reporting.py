@@ -44,6 +44,15 @@ def test_json_is_printed_alone_and_a_picture_is_written(succeed, tmp_path):
 
 
 @pytest.mark.usefixtures("runs")
+def test_the_live_page_of_runs_is_written_as_one_file(succeed, tmp_path):
+    printed = succeed("compare", "first", "second", "--html", "both.html")
+    assert printed.splitlines()[-1] == "wrote both.html"
+    page = (tmp_path / "both.html").read_text()
+    assert page.startswith("<!doctype html>")
+    assert {"first", "second", "optim.lr"} <= set(page.replace('"', " ").split())
+
+
+@pytest.mark.usefixtures("runs")
 def test_names_and_errors_of_a_stranger_are_escaped(succeed, tmp_path):
     shutil.copytree(tmp_path / "runs/first", tmp_path / "runs/evil")
     (tmp_path / "runs/evil/state.json").write_text(
