@@ -11,7 +11,7 @@ from rampcli.run_directory import RUNS
 def serve(
     runs_dir: Annotated[
         Path,
-        typer.Argument(metavar="[RUNS_DIR]", help="Folder of runs, or a single run directory."),
+        typer.Argument(metavar="RUNS_DIR", help="Folder of runs, or a single run directory."),
     ] = Path(RUNS),
     host: Annotated[
         str, typer.Option(help="Address to listen on. Others than this machine's need a token.")

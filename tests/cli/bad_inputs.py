@@ -1629,7 +1629,7 @@ COMMANDS = (
     BadInput(
         "a live page on a port that there is not",
         ("serve", "--port", "70000"),
-        ("--port", "1<=x<=65535"),
+        ("--port", "65535"),
         from_typer=True,
     ),
     BadInput(

@@ -59,7 +59,7 @@ def runs_here(example):
     options = {"--dry-run", "--cfg", "--estimate", "--dialects"} & {*example.words}
     trains = {"pretrain", "rl", "tune"} & {*example.words} and not options
     elsewhere = any(
-        re.search(r"[A-Z]{4,}|\.\.\.|^(runs/|name=|completion|import|status|data$)", word)
+        re.search(r"[A-Z]{4,}|\.\.\.|^(runs/|name=|completion|import|status|serve|data$)", word)
         for word in example.words
     )
     return not elsewhere and (
