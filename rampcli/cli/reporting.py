@@ -10,6 +10,7 @@ from rich.console import Console
 
 from rampcli.cli.console import build_console, print_table, say
 from rampcli.cli.pictures import check_picture, writing_picture
+from rampcli.cli.profiles import print_profiles
 from rampcli.errors import UsageError
 from rampcli.launch.run_lock import holder_of
 from rampcli.locks import is_held
@@ -60,6 +61,7 @@ def print_report(
         console = build_console()
         if len(reports) == 1:
             _print_run(reports[0], console)
+            print_profiles(directories[0], console)
         else:
             _print_comparison(reports, differences, console)
     if not as_json:

@@ -13,6 +13,7 @@ from rich.console import Console
 from rampcli.checkpoint.manifest import complete_checkpoints, consumed_samples
 from rampcli.cli.console import build_console, print_table, say
 from rampcli.cli.jobs import print_jobs
+from rampcli.cli.profiles import print_profiles
 from rampcli.cli.progress import Progress
 from rampcli.config import snapshot
 from rampcli.config.corpora import validation_names
@@ -27,7 +28,6 @@ from rampcli.launch.launchers import launcher_of
 from rampcli.launch.observer import Observer
 from rampcli.launch.protocol import SUBMITTED, Outcome
 from rampcli.report.overlap import overlap_result
-from rampcli.report.profiles import profile_table, profile_title, profiles
 from rampcli.report.tables import (
     bits_line,
     evaluation_line,
@@ -109,7 +109,7 @@ def train(
     if progress.output_is_closed:
         raise _output_closed(outcome)
     _print_outcome(outcome, console)
-    _print_profiles(outcome, console, since=began)
+    print_profiles(outcome.run, console, since=began)
     if outcome.observer_error is not None:
         raise outcome.observer_error
     return outcome
@@ -202,18 +202,6 @@ def _print_complete(outcome: Outcome, console: Console) -> None:
     say(console, f"run directory: {outcome.run.path}")
     if not outcome.started:
         say(console, "This run was already complete; choose another name= to start a new one.")
-
-
-def _print_profiles(outcome: Outcome, console: Console, *, since: float) -> None:
-    """Prints the operators of the first profile that this command has made, and all its files."""
-    found = profiles(outcome.run, since=since)
-    if not found:
-        return
-    say(console, f"\n{profile_title(found[0])}:")
-    print_table(console, profile_table(found[0]))
-    for row in found:
-        for name in row["files"]:
-            say(console, f"profile: {outcome.run.path / name}")
 
 
 def _print_stopped(outcome: Outcome, console: Console) -> None:

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rampcli.records import read_json
+from rampcli.report.profiles import profiles
 from rampcli.report.run_record import RunRecord
 from rampcli.report.time_spent import STOPPED, TRAINING, TimeSpent
 from rampcli.run_directory import RunDirectory
@@ -96,6 +97,7 @@ class RunReport:
         boundary_s, save_s, stall_s: medians of what a boundary cost, of how long a save took and of
             how long training waited for it.
         warnings: reasons of warnings, oldest first.
+        profiles: events `profile`, with files and operators.
         error: error of a failed run, as in state.json.
     """
 
@@ -118,6 +120,7 @@ class RunReport:
     save_s: float | None
     stall_s: float | None
     warnings: list[str]
+    profiles: list[dict[str, Any]]
     error: dict[str, Any] | None
 
     def to_json(self) -> dict[str, Any]:
@@ -163,6 +166,7 @@ def report_run(record: RunRecord, *, now: float | None = None) -> RunReport:
         save_s=_median(record, "checkpoint", "save_s"),
         stall_s=_median(record, "checkpoint", "stall_s"),
         warnings=[event["reason"] for event in record.events if event["event"] in WARNINGS],
+        profiles=profiles(RunDirectory(record.path)),
         error=record.state.get("error"),
     )
 

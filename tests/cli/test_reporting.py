@@ -3,6 +3,7 @@ import shutil
 
 import pytest
 
+from rampcli.run_directory import RunDirectory
 from recorded_runs import write_run
 
 
@@ -32,6 +33,26 @@ def test_runs_are_compared_with_the_settings_in_which_they_differ(succeed):
     rows = [line.split() for line in printed.splitlines()]
     assert ["loss", "0.113", "0.057"] in rows
     assert ["optim.lr", "0.003", "0.5"] in rows
+
+
+@pytest.mark.usefixtures("runs")
+def test_a_report_names_the_profiles_of_a_run(succeed, tmp_path):
+    operator = {"name": "aten::mm", "calls": 21, "self_cpu_s": 0.5}
+    RunDirectory(tmp_path / "runs/first").append_event(
+        "profile",
+        step=12,
+        consumed_samples=48,
+        rank=0,
+        steps=[10, 12],
+        files=["profile/steps_10-12.rank_0.json.gz"],
+        operators=[operator],
+    )
+    lines = succeed("report", "first").splitlines()
+    assert lines[-4] == "most expensive operators of steps 10 to 12 on rank 0:"
+    assert lines[-2].split() == ["aten::mm", "21", "500.0", "ms"]
+    assert lines[-1] == "profile: runs/first/profile/steps_10-12.rank_0.json.gz"
+    facts = json.loads(succeed("report", "first", "--json"))
+    assert facts["runs"][0]["profiles"][0]["operators"] == [operator]
 
 
 @pytest.mark.usefixtures("runs")
