@@ -135,9 +135,9 @@ class Browser:
         return found
 
 
-def wait_for(condition: Callable[[], object], what: str) -> object:
-    """Returns the first true value of a condition, or fails after half a minute."""
-    deadline = time.monotonic() + WAIT_S
+def wait_for(condition: Callable[[], object], what: str, *, wait_s: float = WAIT_S) -> object:
+    """Returns the first true value of a condition, or fails after `wait_s` seconds."""
+    deadline = time.monotonic() + wait_s
     while not (found := condition()):
         assert time.monotonic() < deadline, f"waited in vain for {what}"
         time.sleep(0.05)

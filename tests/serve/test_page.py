@@ -68,7 +68,7 @@ def trained(browser, page, runs):
         return "complete" in browser.texts("#summary .state")
 
     try:
-        wait_for(watch, "the end of training")
+        wait_for(watch, "the end of training", wait_s=150.0)
     finally:
         command.communicate(timeout=60)
     return training, seen
