@@ -216,7 +216,10 @@ class Columns:
         if not (is_text or kinds <= {int, float}) or (is_text != column.is_text and kinds):
             values = (None,) * len(values)
         column.is_whole = column.is_whole and kinds == {int} and None not in values
-        column.extend(np.array(values, dtype=column.values.dtype), self.rows)
+        try:
+            column.extend(np.array(values, dtype=column.values.dtype), self.rows)
+        except OverflowError as error:
+            raise DamagedFileError(f"{self.path} is damaged: {name} is too large") from error
 
     def _is_empty(self, column: Column) -> bool:
         """Returns whether a column of numbers holds no number yet."""

@@ -204,10 +204,7 @@ class FollowedRun:
 
     def _read_metrics(self, most_bytes: int | None) -> None:
         before = self.columns.bytes_read
-        try:
-            new = self.columns.read(most_bytes=most_bytes)
-        except OverflowError as error:
-            raise DamagedFileError(f"{self.columns.path} is damaged: {error}") from error
+        new = self.columns.read(most_bytes=most_bytes)
         self._is_at_end = most_bytes is None or self.columns.bytes_read - before < most_bytes
         if self.columns.resets != self._resets:
             self._resets, self._scanned, self.blocks = self.columns.resets, 0, {}

@@ -1,4 +1,5 @@
 import json
+from itertools import count
 from pathlib import Path
 
 import numpy as np
@@ -40,13 +41,13 @@ def test_columns_hold_what_the_rows_hold_however_often_a_run_resumes(
     run = RunDirectory(tmp_path_factory.mktemp("run"))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(columns_module, "BLOCK_BYTES", block)
-        columns, step = Columns(run.metrics), 0
+        columns, step, clock = Columns(run.metrics), 0, count()
         for back, rows in changes:
             step = max(0, step - back)
             run.drop_rows_after(step)
             for row in rows:
                 step += 1
-                run.append_row(run.metrics, metrics_row(step=step, **row))
+                run.append_row(run.metrics, metrics_row(step=step, time=next(clock), **row))
             columns.read()
             assert_same(columns, run.metrics)
 
@@ -73,6 +74,13 @@ def test_whole_numbers_are_int64_and_others_have_the_type_that_is_asked_for(tmp_
     columns.read()
     types = {name: columns[name].dtype for name in ("step", "loss", "mfu", "time")}
     assert types == {"step": np.int64, "loss": np.float32, "mfu": np.float32, "time": np.float64}
+
+
+def test_a_number_that_no_column_can_hold_is_damage(tmp_path):
+    run = RunDirectory(tmp_path)
+    run.metrics.write_text(json.dumps(metrics_row(extra=10**400)) + "\n")
+    with pytest.raises(DamagedFileError, match="extra is too large"):
+        Columns(run.metrics).read()
 
 
 def test_rows_that_vanish_are_noticed(tmp_path):
