@@ -12,7 +12,7 @@ from rampcli.tracking.tracker import TRACKERS
 TRACKERS_KEY = "logging.trackers"
 PROMPTS_KEY, NEW_TOKENS_KEY = "generate.prompts", "generate.max_tokens"
 STEPS_KEY, RANKS_KEY = "profile.steps", "profile.ranks"
-MOST_PROFILED_STEPS = 100
+MOST_PROFILED_STEPS = 20
 MOST_PROMPTS = 10
 """A row of events.jsonl has room for the texts of so many."""
 

@@ -341,11 +341,6 @@ def build_observers(
         unit=unit_of(config),
     )
     observers: list[Observer] = [guard]
-    if config.profile.steps:
-        from rampcli.train.observers.profiler import Profiler  # which imports torch's profiler
-
-        steps, ranks = config.profile.steps, config.profile.ranks
-        observers.insert(0, Profiler(run, steps=steps, ranks=ranks, device=passes.device))
     if config.data.audit_order:
         observers.append(OrderAudit(passes.meshes.data[DATA], passes.device))
     if dist.get_rank() == 0:
@@ -357,6 +352,11 @@ def build_observers(
             from rampcli.worker.tracking import Tracking  # which imports launchers
 
             observers.append(Tracking(run, config.logging.trackers))
+    if config.profile.steps:
+        from rampcli.train.observers.profiler import Profiler  # which imports torch's profiler
+
+        steps, ranks = config.profile.steps, config.profile.ranks
+        observers.append(Profiler(run, steps=steps, ranks=ranks, device=passes.device))
     if config.generate.prompts:
         observers.append(
             TextSamples(run, resolved.plan, config, passes, tokenizer=tokenizer, stop=stop)

@@ -1,8 +1,9 @@
 """Profiles some steps (`profile.steps`): a trace, a memory snapshot, the expensive operators."""
 
-import os
+import gzip
+import shutil
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -14,9 +15,10 @@ from torch.profiler import ProfilerActivity, profile, record_function
 from rampcli.checkpoint.state import TrainingState
 from rampcli.errors import RampcliError, reason_of
 from rampcli.parallel.ranks import gather_from_all_ranks
-from rampcli.run_directory import RunDirectory
+from rampcli.run_directory import PREEMPTED, RunDirectory
 from rampcli.train.observers.events import record_event
 from rampcli.train.observers.observer import Observer
+from rampcli.train.operators import operators_of
 from rampcli.train.step import Step
 
 MOST_OPERATORS = 10
@@ -25,13 +27,16 @@ LONGEST_NAME = 100
 ALLOCATIONS = 100_000
 """Allocations and frees that a memory snapshot keeps, at most."""
 MICROSECONDS = 1e-6
+QUICKLY = 1
+"""Level of compression. Other ranks wait, and a higher level takes many times longer."""
 
 
 class Profiler(Observer):
     """Profiles the steps of a window, on the chosen ranks, and writes the event `profile`.
 
-    If the processes begin or end inside the window, their part of it is profiled. Every rank has
-    one of these: rank 0 writes the events of all.
+    If the processes begin or end inside the window, their part of it is profiled. Processes that
+    were asked to stop write nothing, because that takes time. Every rank has one of these: rank 0
+    writes the events of all.
 
     Args:
         run: the run directory.
@@ -68,12 +73,12 @@ class Profiler(Observer):
         """Writes the profile after the last step of the window."""
         self._marks.close()
         if state.step == self.window[-1]:
-            self._finish(state)
+            self._finish(state, writes=True)
 
-    def at_end(self, state: TrainingState, _status: str, *, save_s: float) -> None:  # noqa: ARG002
-        """Writes the profile of processes that end inside the window."""
+    def at_end(self, state: TrainingState, status: str, *, save_s: float) -> None:  # noqa: ARG002
+        """Writes the profile of processes that end inside the window, unless they must stop."""
         self._marks.close()
-        self._finish(state)
+        self._finish(state, writes=status != PREEMPTED)
 
     def _start(self) -> None:
         is_gpu = self.device.type == "cuda"
@@ -84,21 +89,21 @@ class Profiler(Observer):
             torch.cuda.memory._record_memory_history(max_entries=ALLOCATIONS)
         self._profile.start()
 
-    def _finish(self, state: TrainingState) -> None:
+    def _finish(self, state: TrainingState, *, writes: bool) -> None:
         """Ends the profile, and writes it if it has a whole step. Every rank calls this."""
         began_at, self.began_at = self.began_at, None
         if began_at is None:
             return
         if self._profile is not None:
             self._profile.stop()
-        has_whole_step = state.step >= began_at
+        writes = writes and state.step >= began_at
         facts: dict[str, Any] = {}
-        if self._profile is not None and has_whole_step:
+        if self._profile is not None and writes:
             facts = self._write(self._profile, f"steps_{began_at}-{state.step}.rank_{self.rank}")
         if self._profile is not None and self.device.type == "cuda":
             torch.cuda.memory._record_memory_history(enabled=None)
         self._profile = None
-        if not has_whole_step:
+        if not writes:
             return
         everyone = gather_from_all_ranks(facts)
         for rank, found in enumerate(everyone if self.rank == 0 else ()):
@@ -114,45 +119,43 @@ class Profiler(Observer):
         try:
             # Torch's functions take a path. Another user could put a link into the run directory.
             with tempfile.TemporaryDirectory(prefix="rampcli-profile-") as folder:
-                files = [self._keep(path) for path in self._export(profiled, Path(folder) / name)]
+                trace = Path(folder) / f"{name}.json"
+                profiled.export_chrome_trace(str(trace))
+                operators = self._operators(trace)
+                with trace.open("rb") as plain, gzip.open(f"{trace}.gz", "wb", QUICKLY) as packed:
+                    shutil.copyfileobj(plain, packed)
+                trace.unlink()
+                if self.device.type == "cuda":
+                    snapshot = Path(folder) / f"{name}.memory.pickle"
+                    torch.cuda.memory._dump_snapshot(str(snapshot))  # type: ignore[no-untyped-call]
+                files = [self._keep(path) for path in sorted(Path(folder).iterdir())]
         except (OSError, RampcliError) as error:  # training goes on without a profile
             return {"reason": reason_of(error)[:LONGEST_NAME]}
-        return {"files": files, "operators": self._operators(profiled)}
-
-    def _export(self, profiled: profile, path: Path) -> Iterator[Path]:
-        """Yields the files of a profile, one after the other, in a temporary folder."""
-        trace = path.with_name(f"{path.name}.json.gz")
-        profiled.export_chrome_trace(str(trace))
-        yield trace
-        if self.device.type == "cuda":
-            snapshot = path.with_name(f"{path.name}.memory.pickle")
-            torch.cuda.memory._dump_snapshot(str(snapshot))  # type: ignore[no-untyped-call]
-            yield snapshot
+        return {"files": files, "operators": operators}
 
     def _keep(self, path: Path) -> str:
-        """Moves a file into the run directory, and returns its path there."""
+        """Copies a file into the run directory, and returns its path there."""
         self.run.make_folder(self.run.profile)
         kept = self.run.profile / path.name
         with path.open("rb") as file:
             self.run.replace(kept, file)
-        os.unlink(path)
         return str(kept.relative_to(self.run.path))
 
-    def _operators(self, profiled: profile) -> list[dict[str, Any]]:
+    def _operators(self, trace: Path) -> list[dict[str, Any]]:
         """Returns the operators that take most time, of the GPU if there is one."""
         is_gpu = self.device.type == "cuda"
-        found = []
-        for each in profiled.key_averages():
-            # Kernels of a GPU have rows of their own; their time is also in the operators' rows.
-            if each.device_type.name != "CPU" or each.is_user_annotation:
-                continue
-            row = {
-                "name": ascii(each.key)[1:-1][:LONGEST_NAME],
-                "calls": each.count,
-                "self_cpu_s": round(each.self_cpu_time_total * MICROSECONDS, 6),
+        found = sorted(
+            operators_of(trace).items(),
+            key=lambda item: -(item[1].device_us if is_gpu else item[1].cpu_us),
+        )
+        return [
+            {
+                "name": ascii(name)[1:-1][:LONGEST_NAME],
+                "calls": operator.calls,
+                "self_cpu_s": round(operator.cpu_us * MICROSECONDS, 6),
+                **(
+                    {"self_device_s": round(operator.device_us * MICROSECONDS, 6)} if is_gpu else {}
+                ),
             }
-            if is_gpu:
-                row["self_device_s"] = round(each.self_device_time_total * MICROSECONDS, 6)
-            found.append(row)
-        slowest = "self_device_s" if is_gpu else "self_cpu_s"
-        return sorted(found, key=lambda row: -row[slowest])[:MOST_OPERATORS]
+            for name, operator in found[:MOST_OPERATORS]
+        ]
