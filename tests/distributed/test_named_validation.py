@@ -96,7 +96,7 @@ def test_validations_are_the_same_on_every_mesh_and_where_one_host_reads_for_ano
 def test_a_validation_that_was_interrupted_between_two_corpora_is_repeated(run, words):
     run.workers(1, *words, "trainer.max_samples=8")
     whole = run.events
-    events = [row for row in whole if (row["step"], row.get("corpus")) != (2, "code")]
+    events = [row for row in whole if (row.get("step"), row.get("corpus")) != (2, "code")]
     run.directory.events.write_text("".join(json.dumps(row) + "\n" for row in events))
     run.workers(1, *words, "trainer.max_samples=12")
     assert [(row["step"], row["corpus"]) for row in run.events if row["event"] == "validation"][
