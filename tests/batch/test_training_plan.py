@@ -203,7 +203,8 @@ def test_the_json_of_a_plan_has_the_documented_keys_and_null_in_an_open_stage():
     document = json.loads(
         json.dumps(plan([4, 4, 24], 16, fleet=fleet_of(1, 1), throughput=MEASURED).to_json())
     )
-    assert list(document) == ["global_batch_size", "semantics", "sequence_length", "stages"]
+    keys = ["global_batch_size", "semantics", "sequence_length", "restarts_always", "stages"]
+    assert list(document) == keys
     assert (document["global_batch_size"], document["semantics"], document["sequence_length"]) == (
         16,
         "megatron",
