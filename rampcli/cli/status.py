@@ -81,7 +81,8 @@ class Runs:
             return None
         events += tail.rows()
         now = time.time() if status.state in (TRAINING, STARTING) else None
-        return time_spent(events, last_step_at=status.step_at, now=now).goodput
+        last_step_at = status.step_at if status.step else 0.0
+        return time_spent(events, last_step_at=last_step_at, now=now).goodput
 
 
 def show_status(words: Sequence[str], *, watch: bool, as_json: bool) -> None:

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from numpy.typing import NDArray
 
 from rampcli.config import snapshot
@@ -42,9 +43,11 @@ class RunRecord:
 
     @property
     def last_step_at(self) -> float | None:
-        """When the last step ended, in seconds since 1970, or None if that is unknown."""
+        """When the last step ended, in seconds since 1970: 0 without a step, None if unknown."""
+        if not len(self.metrics.get("step", ())):
+            return 0.0
         times = self.metrics.get("time")
-        return None if times is None or not len(times) else float(times[-1])
+        return None if times is None or np.isnan(times[-1]) else float(times[-1])
 
     def time_spent(self, *, now: float | None = None) -> TimeSpent:
         """Returns where the time of the run went; `now` is the time if the run is training."""

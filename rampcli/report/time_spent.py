@@ -82,7 +82,8 @@ def time_spent(
 
     Args:
         events: rows of events.jsonl, in their order.
-        last_step_at: when the last step of metrics.jsonl ended, in seconds since 1970.
+        last_step_at: when the last step of metrics.jsonl ended, in seconds since 1970; 0 if there
+            is no step, None if the time is unknown.
         now: the present time if the run is training, else None.
     """
     clock = _Clock()
@@ -107,6 +108,10 @@ class _Clock:
         died_at: when processes that trained ended without a last save; None if they did not.
         has_saved: whether the processes ended with a last save.
         stalls: time and seconds of each checkpoint since the start.
+        started_at: when the processes began to train.
+        first_step: steps that were taken before.
+        trained_before_s: seconds of training before.
+        has_lost: whether the event `lost` came since then.
     """
 
     parts: dict[str, float] = field(default_factory=lambda: dict.fromkeys(PARTS, 0.0))
@@ -116,6 +121,10 @@ class _Clock:
     died_at: float | None = None
     has_saved: bool = False
     stalls: list[tuple[float, float]] = field(default_factory=list)
+    started_at: float = 0.0
+    first_step: int | None = None
+    trained_before_s: float = 0.0
+    has_lost: bool = False
 
     def hear(self, event: Mapping[str, Any]) -> None:
         """Attributes the time up to an event."""
@@ -125,7 +134,7 @@ class _Clock:
             case "launch":
                 self.part, self.has_saved = self.begin, False
             case "start":
-                self.part, self.begin, self.died_at, self.stalls = TRAINING, RESTARTS, None, []
+                self._start(event)
             case "stop":
                 self._stop(event)
             case "exit":
@@ -152,6 +161,8 @@ class _Clock:
             self._pass(now)
         elif self.part == TRAINING and last_step_at is not None:
             self._pass(last_step_at)
+        if self.died_at is not None and last_step_at is not None:
+            self._lose_since(last_step_at)
 
     def _pass(self, time: float) -> None:
         """Attributes the time until a moment. The clock of the system may have been set back."""
@@ -164,6 +175,22 @@ class _Clock:
         moved = min(seconds, self.parts[TRAINING])
         self.parts[TRAINING] -= moved
         self.parts[part] += moved
+
+    def _start(self, event: Mapping[str, Any]) -> None:
+        """Begins to train. Processes that died without a step that counts have lost their time."""
+        if self.died_at is not None and not self.has_lost and event.get("step") == self.first_step:
+            self._lose_since(0.0)
+        self.part, self.begin, self.died_at, self.stalls = TRAINING, RESTARTS, None, []
+        self.started_at, self.first_step, self.has_lost = event["time"], event.get("step"), False
+        self.trained_before_s = self.parts[TRAINING]
+
+    def _lose_since(self, last_step_at: float) -> None:
+        """Attributes what processes that died have trained since their last step."""
+        assert self.died_at is not None
+        if last_step_at > self.started_at:
+            self._move(max(0.0, self.died_at - last_step_at), LOST)
+        else:
+            self._move(max(0.0, self.parts[TRAINING] - self.trained_before_s), LOST)
 
     def _interrupt(self, event: Mapping[str, Any]) -> None:
         column, part = DURATIONS[event["event"]]
@@ -188,6 +215,7 @@ class _Clock:
         if last is not None and self.died_at is not None:
             interrupted_s = max(0.0, self.died_at - last)
         self._move(event["lost_s"] + interrupted_s, LOST)
+        self.has_lost = True
 
 
 def _last_step_dropped(events: Iterable[Mapping[str, Any]]) -> float | None:

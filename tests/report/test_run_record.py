@@ -56,7 +56,7 @@ def test_a_run_that_has_not_begun_has_no_rows(run):
     (run.path / "plan.json").unlink()
     record = read_run("small")
     assert (dict(record.metrics), record.events, record.plan) == ({}, [], {"stages": []})
-    assert (record.last_step_at, record.time_spent().goodput) == (None, None)
+    assert (record.last_step_at, record.time_spent().goodput) == (0.0, None)
 
 
 def test_a_folder_without_a_run_is_refused(tmp_path):

@@ -130,6 +130,22 @@ def test_a_run_that_died_has_trained_until_its_last_step():
     assert parts(STAGE)[TRAINING] == 22 - 4.5
 
 
+FAILED = [at(0, "launch"), at(5, "start", step=0), at(15, "exit", exit_code=1)]
+
+
+def test_a_step_that_failed_is_lost_work():
+    assert parts(FAILED, last_step_at=0.0) == {START: 5, LOST: 10}
+    assert parts(FAILED, last_step_at=12.0) == {START: 5, TRAINING: 7, LOST: 3}
+    assert parts(FAILED) == {START: 5, TRAINING: 10}
+
+
+def test_processes_that_died_before_their_first_step_have_lost_their_time():
+    again = [at(15, "fault", reason="x"), at(16, "launch"), at(20, "start", step=0)]
+    assert parts([*FAILED, *again], now=30.0) == {START: 5, LOST: 10, RESTARTS: 5, TRAINING: 10}
+    later = [*again[:2], at(20, "start", step=3)]
+    assert parts([*FAILED, *later], now=30.0) == {START: 5, RESTARTS: 5, TRAINING: 20}
+
+
 def test_time_after_the_end_does_not_count():
     events = [*STAGE, at(40, "stop", save_s=2.0, status=PREEMPTED), at(41, "exit")]
     assert time_spent(events, last_step_at=39.0).elapsed_s == 41
