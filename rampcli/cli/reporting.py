@@ -12,9 +12,8 @@ from rampcli.cli.console import build_console, print_table, say
 from rampcli.cli.pictures import check_picture, writing_picture
 from rampcli.cli.profiles import print_profiles
 from rampcli.errors import UsageError
-from rampcli.launch.run_lock import holder_of
-from rampcli.locks import is_held
 from rampcli.report.differences import differing_settings
+from rampcli.report.followed_run import is_training
 from rampcli.report.html_report import write_report_html
 from rampcli.report.run_record import read_run
 from rampcli.report.run_report import RunReport, report_run
@@ -43,7 +42,10 @@ def print_report(
     directories = list(dict.fromkeys(find_run(word) for word in runs))
     records = [read_run(directory) for directory in directories]
     reports = [
-        report_run(record, now=time.time() if is_training(directory) else None)
+        report_run(
+            record,
+            now=time.time() if is_training(directory, record.state["status"]) else None,
+        )
         for record, directory in zip(records, directories, strict=True)
     ]
     differences = differing_settings([record.settings for record in records])
@@ -81,11 +83,6 @@ def _write_html(runs: Sequence[RunDirectory], path: Path) -> None:
         raise UsageError(
             f"--html {path}: {error.strerror or error}", remedy="--html report.html"
         ) from error
-
-
-def is_training(directory: RunDirectory) -> bool:
-    """Returns whether a process supervises or trains a run now."""
-    return holder_of(directory) is not None or is_held(directory.workers_lock)
 
 
 def _print_run(report: RunReport, console: Console) -> None:

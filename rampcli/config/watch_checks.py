@@ -14,7 +14,7 @@ PROMPTS_KEY, NEW_TOKENS_KEY = "generate.prompts", "generate.max_tokens"
 STEPS_KEY, RANKS_KEY = "profile.steps", "profile.ranks"
 MOST_PROFILED_STEPS = 20
 MOST_PROMPTS = 10
-"""A row of events.jsonl has room for the texts of so many."""
+"""Prompts whose texts fit into one row of events.jsonl."""
 
 
 def check_trackers(config: Config) -> None:

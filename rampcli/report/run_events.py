@@ -15,7 +15,7 @@ MOST_LOGGED = 200
 MOST_TEXTS, LONGEST_TEXT = 8, 2000
 """Texts that a page shows, and their most characters."""
 MOST_EVENTS = 200_000
-"""Events of one kind that are kept. Later ones are ignored, as no run has so many."""
+"""Largest number of events of one kind that are kept. Later ones are ignored."""
 LOGGED = ("lost", "skip", "restart", "preempted", *WARNINGS)
 """What the log shows."""
 TIMED = (

@@ -171,7 +171,7 @@ class Handler(BaseHTTPRequestHandler):
             version, data = self.server.runs.data(name, view, known=known)
         except NoSuchRunError:
             return _text(HTTPStatus.NOT_FOUND, "There is no such run.")
-        except Exception as error:  # a page goes on with the other runs
+        except Exception as error:  # the page still shows the other runs
             return _text(HTTPStatus.INTERNAL_SERVER_ERROR, f"{name}: {reason_of(error)}")
         return _json({"version": version, "data": data})
 
