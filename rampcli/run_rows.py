@@ -86,6 +86,7 @@ EVENT_ROWS: dict[str, dict[str, Any]] = {
         "rank": COUNT,
         "steps": [COUNT],
         "files": [str],
+        "exchange_share?": NUMBER_OR_NULL,
         "operators": [{"name": str, "calls": COUNT, "self_cpu_s": float, "self_device_s?": float}],
     },
     "lost": {"step": COUNT, "steps": COUNT, "lost_s": float, "last_step_at": NUMBER_OR_NULL},

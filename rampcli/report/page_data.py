@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from rampcli.report.decimation import Rows, bucket_edges, fill_buckets
 from rampcli.report.followed_run import CHARTED, FollowedRun, is_training
 from rampcli.report.run_events import thin
-from rampcli.report.run_report import exchange_share, training_parts
 from rampcli.report.time_spent import TRAINING, time_spent
+from rampcli.report.training_parts import exchange_share, training_parts
 from rampcli.run_directory import BEFORE_THE_START
 
 DEFAULT_BUCKETS, MOST_BUCKETS = 1200, 4000
@@ -258,13 +258,18 @@ def _spent(run: FollowedRun, now: float | None) -> dict[str, Any] | None:
     last = float(run.column("time")[-1]) if run.has("time") else None
     spent = time_spent(run.events.rows, last_step_at=last, now=now)
     parts = dict(spent.parts)
-    has_exchange = any(run.column("world_size")[run.stage_starts] > 1)
+    is_rl = run.unit == "prompts"
     training = training_parts(
         parts.pop(TRAINING),
         in_steps_s=run.sum_of("step_time_s"),
         waiting_s=run.sum_of("data_time_s"),
-        exchange=exchange_share(run.directory) if has_exchange else 0.0,
-        is_rl=run.unit == "prompts",
+        exchange=exchange_share(
+            run.directory,
+            run.events.profiles,
+            is_parallel=any(run.column("world_size")[run.stage_starts] > 1),
+            is_rl=is_rl,
+        ),
+        is_rl=is_rl,
     )
     seconds = training | parts
     return {

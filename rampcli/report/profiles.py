@@ -1,27 +1,16 @@
 """The profiles of a run (`profile.steps`)."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from rich.table import Table
 
 from rampcli.report.tables import build_table
-from rampcli.run_directory import RunDirectory
-from rampcli.run_rows import read_rows
 
 
-def profiles(run: RunDirectory, *, since: float = 0.0) -> list[dict[str, Any]]:
-    """Returns the events `profile`, the last one of each rank and window.
-
-    Args:
-        run: the run directory.
-        since: leave out events before this time, in seconds since 1970.
-    """
-    found = {
-        (*row["steps"], row["rank"]): row
-        for row in read_rows(run.events)
-        if row["event"] == "profile" and row["time"] >= since
-    }
+def profiles(events: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """Returns the events `profile`, the last one of each rank and window."""
+    found = {(*row["steps"], row["rank"]): row for row in events if row["event"] == "profile"}
     return list(found.values())
 
 

@@ -14,6 +14,7 @@ MOST_MARKS = 1000
 MOST_LOGGED = 200
 MOST_TEXTS, LONGEST_TEXT = 8, 2000
 """Texts that a page shows, and their most characters."""
+MOST_PROFILES = 100
 MOST_EVENTS = 200_000
 """Largest number of events of one kind that are kept. Later ones are ignored."""
 LOGGED = ("lost", "skip", "restart", "preempted", *WARNINGS)
@@ -39,6 +40,7 @@ class RunEvents:
         log: the last messages.
         texts: the last continuations of prompts, newest first.
         rows: events without their texts, from which follows where the time went.
+        profiles: the last events `profile`.
     """
 
     started: float | None = None
@@ -48,6 +50,7 @@ class RunEvents:
     log: list[Point] = field(default_factory=list)
     rows: list[dict[str, Any]] = field(default_factory=list)
     texts: list[Point] = field(default_factory=list)
+    profiles: list[Mapping[str, Any]] = field(default_factory=list)
     _step: int = 0
     _samples: int = 0
     _stage: int | None = None
@@ -134,6 +137,9 @@ class RunEvents:
         ]
         self.texts = [*texts, *self.texts][:MOST_TEXTS]
 
+    def _keep_profile(self, row: Mapping[str, Any]) -> None:
+        self.profiles = [*self.profiles[-MOST_PROFILES + 1 :], row]
+
     def _evaluate(self, row: Mapping[str, Any]) -> None:
         for name in EVALUATED:
             self._add_point(name, row[name], row)
@@ -151,6 +157,7 @@ _HANDLERS = {
     "validation": RunEvents._validate,
     "evaluation": RunEvents._evaluate,
     "samples": RunEvents._show_texts,
+    "profile": RunEvents._keep_profile,
 }
 
 

@@ -8,24 +8,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rampcli.records import read_json
 from rampcli.report.profiles import profiles
 from rampcli.report.run_record import RunRecord
 from rampcli.report.time_spent import STOPPED, TRAINING, TimeSpent
+from rampcli.report.training_parts import exchange_share, training_parts
 from rampcli.run_directory import RunDirectory
 from rampcli.run_rows import WARNINGS
 
-COMPUTING, COMPUTING_AND_EXCHANGE, EXCHANGE, DATA, RESPONSES, BETWEEN = (
-    "computing",
-    "computing and exchange",
-    "exchange",
-    "waiting for data",
-    "waiting for responses",
-    "between steps",
-)
-"""The parts of training."""
-DIAGNOSIS = {"exchange_share?": (float, None)}
-"""Shape of diagnosis.json, as far as reports rely on it."""
 LAST_STEPS = 10
 """Steps at the end of a stage over which its loss and its rewards are averaged."""
 
@@ -120,7 +109,7 @@ class RunReport:
     save_s: float | None
     stall_s: float | None
     warnings: list[str]
-    profiles: list[dict[str, Any]]
+    profiles: list[Mapping[str, Any]]
     error: dict[str, Any] | None
 
     def to_json(self) -> dict[str, Any]:
@@ -166,7 +155,7 @@ def report_run(record: RunRecord, *, now: float | None = None) -> RunReport:
         save_s=_median(record, "checkpoint", "save_s"),
         stall_s=_median(record, "checkpoint", "stall_s"),
         warnings=[event["reason"] for event in record.events if event["event"] in WARNINGS],
-        profiles=profiles(RunDirectory(record.path)),
+        profiles=profiles(record.events),
         error=record.state.get("error"),
     )
 
@@ -203,13 +192,18 @@ def _validations(record: RunRecord) -> dict[str, list[tuple[int, float]]]:
 def _parts(record: RunRecord, time: TimeSpent) -> list[Part]:
     """Returns where the time went, with training divided by what its steps recorded."""
     metrics = record.metrics
-    has_exchange = bool((metrics.get("world_size", np.zeros(0)) > 1).any())
+    is_rl = record.unit == "prompts"
     training = training_parts(
         time.parts[TRAINING],
         in_steps_s=float(metrics.get("step_time_s", np.zeros(0)).sum()),
         waiting_s=float(np.nansum(metrics.get("data_time_s", np.zeros(0)))),
-        exchange=exchange_share(RunDirectory(record.path)) if has_exchange else 0.0,
-        is_rl=record.unit == "prompts",
+        exchange=exchange_share(
+            RunDirectory(record.path),
+            record.events,
+            is_parallel=bool((metrics.get("world_size", np.zeros(0)) > 1).any()),
+            is_rl=is_rl,
+        ),
+        is_rl=is_rl,
     )
     seconds = training | {name: s for name, s in time.parts.items() if name != TRAINING}
     running_s = time.running_s
@@ -218,48 +212,6 @@ def _parts(record: RunRecord, time: TimeSpent) -> list[Part]:
         for name, s in seconds.items()
         if s > 0
     ]
-
-
-def training_parts(
-    training_s: float, *, in_steps_s: float, waiting_s: float, exchange: float | None, is_rl: bool
-) -> dict[str, float]:
-    """Returns the parts of training in seconds. They add up to `training_s`.
-
-    Args:
-        training_s: seconds of training.
-        in_steps_s: seconds that its steps have recorded.
-        waiting_s: seconds of these in which they waited for data.
-        exchange: share of a step that exchange takes, or None if it was not measured.
-        is_rl: whether the steps waited for responses, as in reinforcement learning.
-    """
-    # The clock of the system, which events use, may run otherwise than the one that times steps.
-    in_steps_s = min(training_s, in_steps_s)
-    waiting_s = min(in_steps_s, waiting_s)
-    exchange_s = (in_steps_s - waiting_s) * (exchange or 0.0)
-    return {
-        COMPUTING if exchange is not None else COMPUTING_AND_EXCHANGE: in_steps_s
-        - waiting_s
-        - exchange_s,
-        EXCHANGE: exchange_s,
-        RESPONSES if is_rl else DATA: waiting_s,
-        BETWEEN: training_s - in_steps_s,
-    }
-
-
-def exchange_share(run: RunDirectory) -> float | None:
-    """Returns the share of a step that exchange takes, by `rampcli tune --diagnose`.
-
-    None if it was not measured.
-
-    Raises:
-        DamagedFileError: the file of the diagnosis is damaged.
-    """
-    try:
-        facts = read_json(run.path / "tune/diagnose/diagnosis.json", DIAGNOSIS)
-    except FileNotFoundError:
-        return None
-    share: float | None = facts.get("exchange_share")
-    return None if share is None else min(1.0, max(0.0, share))
 
 
 def stages_of(record: RunRecord) -> list[StageReport]:

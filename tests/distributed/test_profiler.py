@@ -40,6 +40,7 @@ def test_each_chosen_rank_writes_a_trace_of_the_steps_and_training_is_the_same(r
         times = [operator["self_cpu_s"] for operator in row["operators"]]
         assert times == sorted(times, reverse=True)
         assert len(times) == 10
+        assert 0 < row["exchange_share"] < 1
         assert not any(operator["name"].startswith("step ") for operator in row["operators"])
     without = Run(tmp_path / "without")
     without.workers(2, *words)

@@ -2,8 +2,12 @@ import json
 
 import pytest
 
+from rampcli.report.followed_run import FollowedRun
+from rampcli.report.page_data import View, run_data
 from rampcli.report.run_record import read_run
 from rampcli.report.run_report import report_run
+from rampcli.report.training_parts import exchange_share
+from rampcli.run_rows import read_rows
 from recorded_runs import STEPS, write_run
 from run_files import failure, state
 
@@ -31,14 +35,43 @@ def test_training_is_divided_by_what_its_steps_recorded(run):
     assert report.time.goodput == pytest.approx(61 / 70)
 
 
-@pytest.mark.parametrize(("share", "exchange"), [(0.25, 14), (7.0, 56), (None, None)])
-def test_a_diagnosis_tells_how_much_of_a_step_is_exchange(run, share, exchange):
+def diagnose(run, share):
     folder = run.path / "tune/diagnose"
     folder.mkdir(parents=True)
     (folder / "diagnosis.json").write_text(json.dumps({"exchange_share": share}))
+
+
+def record_profile(run, share, *, rank=0):
+    facts = {"rank": rank, "steps": [2, 3], "files": [], "operators": []}
+    run.append_event("profile", step=3, consumed_samples=12, exchange_share=share, **facts)
+
+
+@pytest.mark.parametrize(("share", "exchange"), [(0.25, 14), (7.0, 56), (None, None)])
+def test_a_diagnosis_tells_how_much_of_a_step_is_exchange(run, share, exchange):
+    diagnose(run, share)
     parts = parts_of(report_run(read_run(run.path)))
     assert parts.get("exchange") == exchange
     assert ("computing" in parts) == (exchange not in (None, 56))
+
+
+def test_profiled_steps_of_the_run_itself_tell_more_than_a_diagnosis(run):
+    diagnose(run, 0.25)
+    record_profile(run, None)  # of an earlier version
+    assert parts_of(report_run(read_run(run.path)))["exchange"] == 14
+    record_profile(run, 0.5)
+    record_profile(run, 1.0, rank=1)
+    parts = parts_of(report_run(read_run(run.path)))
+    assert parts["exchange"] == 0.75 * 56
+    followed = FollowedRun("small", run)
+    followed.read()
+    page = {part["name"]: part["s"] for part in run_data(followed, View())["spent"]["parts"]}
+    assert page["exchange"] == parts["exchange"]
+
+
+def test_exchange_is_unknown_in_reinforcement_learning(run):
+    record_profile(run, 0.5)
+    share = exchange_share(run, read_rows(run.events), is_parallel=True, is_rl=True)
+    assert share is None
 
 
 def test_one_process_exchanges_nothing(run):

@@ -1,9 +1,9 @@
-"""Profiles some steps (`profile.steps`): a trace, a memory snapshot, the expensive operators."""
+"""Profiles some steps (`profile.steps`): traces, memory snapshots, operators, exchange."""
 
 import gzip
 import shutil
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -18,8 +18,8 @@ from rampcli.parallel.ranks import gather_from_all_ranks
 from rampcli.run_directory import PREEMPTED, RunDirectory
 from rampcli.train.observers.events import record_event
 from rampcli.train.observers.observer import Observer
-from rampcli.train.operators import operators_of
 from rampcli.train.step import Step
+from rampcli.train.trace import STEP, Operator, read_trace
 
 MOST_OPERATORS = 10
 LONGEST_NAME = 100
@@ -54,6 +54,7 @@ class Profiler(Observer):
         self.rank = dist.get_rank()
         self.is_profiled = self.rank in ranks
         self.began_at: int | None = None
+        self.working_s = 0.0  # time of the profiled steps, without their wait for data
         self._profile: profile | None = None
         self._marks = ExitStack()
 
@@ -63,15 +64,16 @@ class Profiler(Observer):
         if step not in self.window:
             return
         if self.began_at is None:
-            self.began_at = step
+            self.began_at, self.working_s = step, 0.0
             if self.is_profiled:
                 self._start()
         if self._profile is not None:
-            self._marks.enter_context(record_function(f"step {step}"))
+            self._marks.enter_context(record_function(f"{STEP}{step}"))
 
-    def after_step(self, state: TrainingState, _step: Step) -> None:
+    def after_step(self, state: TrainingState, step: Step) -> None:
         """Writes the profile after the last step of the window."""
         self._marks.close()
+        self.working_s += step.step_time_s - step.data_time_s
         if state.step == self.window[-1]:
             self._finish(state, writes=True)
 
@@ -115,13 +117,13 @@ class Profiler(Observer):
                 record_event(self.run, "profile", state, rank=rank, steps=steps, **found)
 
     def _write(self, profiled: profile, name: str) -> dict[str, Any]:
-        """Writes a profile and returns its files and operators, or why it cannot be written."""
+        """Writes a profile and returns the columns of its event, or why it cannot be written."""
         try:
             # Torch's functions take a path. Another user could put a link into the run directory.
             with tempfile.TemporaryDirectory(prefix="rampcli-profile-") as folder:
                 trace = Path(folder) / f"{name}.json"
                 profiled.export_chrome_trace(str(trace))
-                operators = self._operators(trace)
+                found = read_trace(trace)
                 with trace.open("rb") as plain, gzip.open(f"{trace}.gz", "wb", QUICKLY) as packed:
                     shutil.copyfileobj(plain, packed)
                 trace.unlink()
@@ -131,7 +133,12 @@ class Profiler(Observer):
                 files = [self._keep(path) for path in sorted(Path(folder).iterdir())]
         except (OSError, RampcliError) as error:  # training goes on without a profile
             return {"reason": reason_of(error)[:LONGEST_NAME]}
-        return {"files": files, "operators": operators}
+        exchange = found.exchange_us * MICROSECONDS / self.working_s
+        return {
+            "files": files,
+            "operators": self._most_expensive(found.operators),
+            "exchange_share": round(min(1.0, exchange), 4),
+        }
 
     def _keep(self, path: Path) -> str:
         """Copies a file into the run directory, and returns its path there."""
@@ -141,11 +148,11 @@ class Profiler(Observer):
             self.run.replace(kept, file)
         return str(kept.relative_to(self.run.path))
 
-    def _operators(self, trace: Path) -> list[dict[str, Any]]:
+    def _most_expensive(self, operators: Mapping[str, Operator]) -> list[dict[str, Any]]:
         """Returns the operators that take most time, of the GPU if there is one."""
         is_gpu = self.device.type == "cuda"
         found = sorted(
-            operators_of(trace).items(),
+            operators.items(),
             key=lambda item: -(item[1].device_us if is_gpu else item[1].cpu_us),
         )
         return [
