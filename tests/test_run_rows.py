@@ -115,6 +115,14 @@ def test_a_damaged_row_is_one_error(run, line):
         list(read_rows(run.metrics))
 
 
+def test_the_byte_of_a_damaged_row_at_the_end_is_named(run):
+    run.append_row(run.metrics, metrics_row())
+    size = run.metrics.stat().st_size
+    run.metrics.write_bytes(run.metrics.read_bytes() + b"{}\n")
+    with pytest.raises(DamagedFileError, match=f"byte {size},"):
+        last_rows(run.metrics, 1)
+
+
 STEPS = st.lists(st.tuples(st.integers(1, 3), st.integers(0, 3000)), max_size=30).map(
     lambda pairs: [
         {"step": sum(each for each, _ in pairs[: number + 1]), "response": "x" * size}

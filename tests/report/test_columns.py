@@ -92,7 +92,7 @@ def test_rows_that_vanish_are_noticed(tmp_path):
         assert (columns.read(), columns.resets) == (1, 0)
     run.drop_rows_after(1)
     run.append_row(run.metrics, metrics_row(step=2, loss=9.0))
-    assert (columns.read(), columns.resets, columns.rows) == (1, 1, 2)
+    assert (columns.read(), columns.resets, columns.rows) == (2, 1, 2)
     run.metrics.unlink()
     assert (columns.read(), columns.rows) == (0, 0)
 
@@ -130,6 +130,8 @@ def test_a_damaged_row_is_an_error_that_names_its_byte(tmp_path: Path, line):
     path = tmp_path / "metrics.jsonl"
     whole = json.dumps(metrics_row()) + "\n"
     path.write_text(whole + line + "\n")
+    columns = Columns(path)
     with pytest.raises(DamagedFileError) as caught:
-        Columns(path).read()
+        columns.read()
     assert f"byte {len(whole)}," in caught.value.message or len(line) > 2**20
+    assert columns["step"].tolist() == [metrics_row()["step"]]

@@ -121,3 +121,30 @@ def test_the_last_responses_are_shown_with_control_characters_written_out(run):
     assert run.texts == [
         {"step": 4, "prompt": "2+2=", "text": "4\\x1b[31m\n\\u202e", "note": "reward 1.0"}
     ]
+
+
+def test_a_damaged_file_does_not_hide_the_others(run):
+    (run.directory.path / "state.json").write_text("[")
+    run.directory.events.write_text("{}\n")
+    for _ in range(2):  # a damaged file is named again though it has not changed
+        run.read()
+        assert "state.json" in run.damage
+        assert (run.columns.rows, run.settings != {}, run.plan != {}) == (40, True, True)
+
+
+def test_a_server_that_starts_again_gives_no_version_twice(run):
+    run.read()
+    later = FollowedRun("mine", run.directory)
+    assert later.version > 0
+    later.read()
+    assert later.version >= run.version
+
+
+def test_an_events_file_of_the_same_length_that_was_replaced_is_read_anew(run):
+    run.read()
+    rows = run.directory.events.read_text().replace("validation", "evaluatioX")
+    replaced = run.directory.events.with_suffix(".new")
+    replaced.write_text(rows)
+    replaced.rename(run.directory.events)
+    run.read()
+    assert "validation" not in run.events.curves
