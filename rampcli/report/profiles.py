@@ -4,7 +4,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from rich.table import Table
+from rich.text import Text
 
+from rampcli.errors import visible
 from rampcli.report.tables import build_table
 from rampcli.run_directory import RunDirectory
 from rampcli.run_rows import read_rows
@@ -40,7 +42,7 @@ def profile_table(row: Mapping[str, Any]) -> Table:
     for operator in row["operators"]:
         times = ("self_cpu_s", "self_device_s") if on_gpu else ("self_cpu_s",)
         table.add_row(
-            operator["name"],
+            Text(visible(operator["name"])),
             f"{operator['calls']:,}",
             *(f"{operator.get(name, 0) * 1e3:,.1f} ms" for name in times),
         )
