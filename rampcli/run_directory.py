@@ -240,7 +240,7 @@ class RunDirectory(OwnFolder):
 
     def append_event(self, kind: str, **facts: Any) -> None:
         """Appends a row to events.jsonl."""
-        self.append_row(self.events, {"event": kind, "time": round(time.time(), 3), **facts})
+        self.append_row(self.events, event_row(kind, **facts))
 
     def append_row(self, path: Path, row: dict[str, Any]) -> None:
         """Appends a row to a JSON lines file, replacing an incomplete last line. Thread-safe."""
@@ -296,6 +296,11 @@ class RunDirectory(OwnFolder):
 
 def _names_aside(path: Path) -> Iterator[Path]:
     return (path.with_suffix(f".{number}{path.suffix}") for number in range(1, MAX_OLD_FILES))
+
+
+def event_row(kind: str, **facts: Any) -> dict[str, Any]:
+    """Returns a row of events.jsonl for an event that happens now."""
+    return {"event": kind, "time": round(time.time(), 3), **facts}
 
 
 def existing_run(path: Path) -> RunDirectory:

@@ -218,7 +218,7 @@ def status(
 ) -> None:
     """Show where runs stand.
 
-    Of a single run that is named, also show what trains it and how to resume it.
+    For a single named run, also show what trains it and how to resume it.
     """
     from rampcli.cli.status import show_status
 

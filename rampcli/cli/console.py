@@ -15,8 +15,6 @@ from rampcli.report.plan_tables import plan_summary, plan_table
 
 PIPE_WIDTH = 160
 """Columns of a file or pipe, which has no width of its own."""
-
-
 NOTEBOOK_WIDTH = 100
 """Columns of the output of a notebook's cell."""
 
@@ -71,7 +69,7 @@ def say(console: Console, text: str) -> None:
 
 
 def show_plan(resolved: Resolved) -> None:
-    """Prints the table and the summary of a plan, and files that it names and are not here."""
+    """Prints the table and the summary of a plan, and notes files that do not exist here."""
     console = build_console()
     bars = not console.options.ascii_only
     print_table(console, plan_table(resolved, width=console.width, bars=bars))

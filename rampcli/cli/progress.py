@@ -33,7 +33,7 @@ class Progress(Observer):
         plan: plan of the run.
         console: where to print.
         rollout_ranks: processes that only generate, besides those of the plan.
-        corpora: names of the validation corpora, or None for one without a name.
+        corpora: names of the validation corpora; None is a corpus without a name.
         line: line that updates in place, or None if only plain lines are printed.
         stage: stage that is trained.
         waits_for: what the run does while it takes no steps, or None while it does.
@@ -54,13 +54,13 @@ class Progress(Observer):
         self.console = console
         self.rollout_ranks = rollout_ranks
         self.corpora = frozenset(corpora)
-        self._validated: dict[str | None, dict[str, Any]] = {}
         self.line: Line | None = None
         self.stage: StageExtent = plan.stages[0]
         self.waits_for: str | None = PREPARING
         self.waits_since = time.monotonic()
         self.rows: tuple[dict[str, Any], ...] = ()
         self.output_is_closed = False
+        self._validated: dict[str | None, dict[str, Any]] = {}
         self._consumed_samples = 0
         self._first_step = 0
         self._has_own_devices = False
@@ -82,7 +82,7 @@ class Progress(Observer):
             self.line.stop()
 
     def on_start(self, stage: StagePlan, world: World, *, gpus: int) -> None:
-        """Prints that the processes of a world start to train a stage."""
+        """Prints the stage and the processes that start to train it."""
         device, nodes = "GPU" if gpus else "CPU", len(world.nodes)
         processes = f"{world.ranks} process{'es' if world.ranks > 1 else ''} on {device}"
         if self.rollout_ranks:
@@ -109,7 +109,7 @@ class Progress(Observer):
             self._print(" · ".join(self._plain_facts()))
 
     def on_event(self, row: dict[str, Any]) -> None:
-        """Prints validation losses and warnings, and notes what the run does before it steps."""
+        """Prints validation losses, texts and warnings, and notes what the run waits for."""
         if row["event"] == "validation":
             self._on_validation(row)
         elif row["event"] == "evaluation":
@@ -121,15 +121,15 @@ class Progress(Observer):
         self._follow(row)
 
     def _on_samples(self, row: dict[str, Any]) -> None:
-        """Prints texts that the model has continued."""
+        """Prints the texts that the model wrote."""
         for each in row["texts"]:
             text = indent(each["prompt"] + each["text"], "    ", lambda _: True)
             self._print(f"text after step {row['step']:,}:\n{text}", keeps="\n\t")
 
     def _on_validation(self, row: dict[str, Any]) -> None:
-        """Prints the losses of all corpora at a step, once the last of them is there."""
+        """Prints the losses of all corpora at a step, once the last one is known."""
         if any(other["step"] != row["step"] for other in self._validated.values()):
-            self._validated.clear()  # a validation that was interrupted
+            self._validated.clear()  # an earlier validation was interrupted
         self._validated[row.get("corpus")] = row
         if self._validated.keys() >= self.corpora:
             losses = {name: [each] for name, each in self._validated.items()}
@@ -138,7 +138,7 @@ class Progress(Observer):
             self._validated.clear()
 
     def _follow(self, row: dict[str, Any]) -> None:
-        """Notes what the run does next, as an event tells."""
+        """Notes what the run waits for after an event."""
         match row["event"]:
             case "load":
                 self._compiles = row.get("compiles") is True
@@ -153,9 +153,9 @@ class Progress(Observer):
                 self._wait_for(FIRST_STEP)
             case "boundary":
                 self._boundary_s = row["lost_s"]
-            case "stop":
+            case "stop" | "exit" if self.waits_for != ENDING:
                 self._wait_for(ENDING, since=time.monotonic())
-            case "fault" if self.rows:
+            case "fault" if self.waits_for == ENDING:  # processes that train report faults too
                 self._wait_for(RESTARTING, since=time.monotonic())
 
     def _wait_for(self, what: str, *, since: float | None = None) -> None:
@@ -177,7 +177,7 @@ class Progress(Observer):
         )
 
     def _facts(self, rows: tuple[dict[str, Any], ...]) -> list[str]:
-        """Returns the facts of the line after the stage, most important first."""
+        """Returns the facts that the line shows behind the bar, most important first."""
         texts = self._texts(rows)
         names = ("run", "reward", "loss", "tokens/s", "solved", "batch", "samples")
         in_stages = ("stage",) if self.plan.number_of_stages > 1 else ()
@@ -190,7 +190,7 @@ class Progress(Observer):
         return [self._name(self.stage), *(texts[name] for name in names if name in texts)]
 
     def _texts(self, rows: tuple[dict[str, Any], ...]) -> dict[str, str]:
-        """Returns what is known of the last step, and the time left if that is known, by name."""
+        """Returns texts about the last step, and about the time left if it is known, by name."""
         row, stage = rows[-1], self.plan.stage(rows[-1]["stage"])
         total = "" if self.plan.end_sample is None else f"/{self.plan.end_sample:,}"
         samples = f"{row['consumed_samples']:,}{total}"
@@ -244,7 +244,7 @@ class Progress(Observer):
     def _print(self, line: str, *, keeps: str = "") -> None:
         """Prints a line. If the output is closed, the error stops the run, which saves."""
         try:
-            self.console.print(Text(visible(line, keeps=keeps)))
+            self.console.print(Text(visible(line, keeps=keeps)), soft_wrap=True)
         except BrokenPipeError:
             self.output_is_closed = True
             raise

@@ -39,7 +39,7 @@ class Picture:
     facts: Sequence[str]
 
     def __rich_console__(self, _: Console, options: ConsoleOptions) -> RenderResult:
-        """Renders one line that fits the width: facts that have no room are left out."""
+        """Renders one line that fits the width. Facts without room are left out."""
         width = options.max_width
         has_bar = self.share is not None and width >= LEAST_WIDTH
         bar = min(MOST_BAR, width // 5)
@@ -56,7 +56,7 @@ class Picture:
 
 
 class Line(Protocol):
-    """A line that is shown from `start` until `stop`."""
+    """A line that is updated from `start` until `stop`."""
 
     def start(self) -> None:
         """Shows the line."""
@@ -66,7 +66,7 @@ class Line(Protocol):
 
 
 class TerminalLine:
-    """The last line of a terminal, which is removed at the end."""
+    """The last line of a terminal. It is removed at the end."""
 
     def __init__(self, console: Console, draw: Callable[[], Picture]) -> None:
         self.live = Live(
@@ -82,8 +82,10 @@ class TerminalLine:
 
     def stop(self) -> None:
         """Removes the line."""
-        self.live.stop()
-        _TERMINAL.release()
+        try:
+            self.live.stop()
+        finally:
+            _TERMINAL.release()
 
 
 class NotebookLine:
@@ -127,7 +129,7 @@ class NotebookLine:
 
 
 def line_for(console: Console, draw: Callable[[], Picture], *, in_notebook: bool) -> Line | None:
-    """Returns the line to show progress on, or None if the output takes plain lines only."""
+    """Returns the line that shows progress, or None if only plain lines can be printed."""
     if in_notebook:
         return NotebookLine(draw)
     if console.is_terminal and not console.is_dumb_terminal and _TERMINAL.acquire(blocking=False):

@@ -40,14 +40,12 @@ def print_report(
     if plot is not None:
         check_picture(plot)
     directories = list(dict.fromkeys(find_run(word) for word in runs))
-    records = [read_run(directory) for directory in directories]
-    reports = [
-        report_run(
-            record,
-            now=time.time() if is_training(directory, record.state["status"]) else None,
-        )
-        for record, directory in zip(records, directories, strict=True)
-    ]
+    records, reports = [], []
+    for directory in directories:
+        record = read_run(directory)
+        trains = is_training(directory, record.state["status"])
+        records.append(record)
+        reports.append(report_run(record, now=time.time() if trains else None))
     differences = differing_settings([record.settings for record in records])
     if html is not None:
         _write_html(directories, html)
@@ -59,16 +57,15 @@ def print_report(
     if as_json:
         facts = {"runs": [one.to_json() for one in reports], "differences": differences}
         typer.echo(json.dumps(facts, indent=1))
+        return
+    console = build_console()
+    if len(reports) == 1:
+        _print_run(reports[0], console)
+        print_profiles(directories[0], console)
     else:
-        console = build_console()
-        if len(reports) == 1:
-            _print_run(reports[0], console)
-            print_profiles(directories[0], console)
-        else:
-            _print_comparison(reports, differences, console)
-    if not as_json:
-        for path in filter(None, (html, plot)):
-            say(build_console(), f"wrote {path}")
+        _print_comparison(reports, differences, console)
+    for path in filter(None, (html, plot)):
+        say(console, f"wrote {path}")
 
 
 def _write_html(runs: Sequence[RunDirectory], path: Path) -> None:

@@ -14,7 +14,10 @@ def serve(
         typer.Argument(metavar="RUNS_DIR", help="Folder of runs, or a single run directory."),
     ] = Path(RUNS),
     host: Annotated[
-        str, typer.Option(help="Address to listen on. Others than this machine's need a token.")
+        str,
+        typer.Option(
+            help="Address to listen on. If other machines can reach it, the page needs a token."
+        ),
     ] = "127.0.0.1",
     port: Annotated[
         int | None,

@@ -16,7 +16,7 @@ def serve_runs(folder: Path, *, host: str, port: int | None) -> None:
     The folder need not exist yet: the page shows runs once they start.
 
     Raises:
-        UsageError: the folder is a file, or the server cannot listen there.
+        UsageError: the folder is a file, or the server cannot listen on the host and port.
     """
     if folder.exists() and not folder.is_dir():
         raise UsageError(f"{folder} is not a folder", remedy="rampcli serve runs")
@@ -24,6 +24,8 @@ def serve_runs(folder: Path, *, host: str, port: int | None) -> None:
     with PageServer(RunsFolder(folder), host=host, port=port) as server:
         typer.echo(visible(f"serving {folder} at {server.url}", keeps="\n"))
         if server.token is not None:
-            typer.echo("Whoever has this address can read the runs. It is not encrypted.")
+            typer.echo(
+                "Anyone with this address can read the runs. The connection is not encrypted."
+            )
         typer.echo("Ctrl-C ends it")
         server.serve_forever()

@@ -3,6 +3,7 @@
 import json
 import time
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from rampcli.cli.status_table import ListedRun, StatusTable
 from rampcli.config import snapshot
 from rampcli.errors import RampcliError, UsageError, reason_of, visible
 from rampcli.launch.queues import Queues
-from rampcli.launch.status import STARTING, TRAINING, RunStatus, read_status
+from rampcli.launch.status import STARTING, TRAINING, UNKNOWN, WAITING, RunStatus, read_status
 from rampcli.locks import is_held
 from rampcli.report.time_spent import time_spent
 from rampcli.run_directory import COMPLETE, RUNS, RunDirectory, find_run, runs_in
@@ -26,20 +27,35 @@ from rampcli.run_rows import Tail
 
 REFRESH_S = 2.0
 MOST_EVENT_BYTES = 2**20
-"""The goodput of a run with longer events takes too long to compute, unless it is followed."""
+"""In a list, the goodput of a run with more new events than this is left out."""
+
+
+@dataclass(frozen=True, slots=True)
+class Events:
+    """The events of a run that have been read.
+
+    Attributes:
+        inode: the file. A run that is deleted and starts again has another one.
+        tail: reads further events.
+        rows: events so far.
+    """
+
+    inode: int
+    tail: Tail
+    rows: list[dict[str, Any]] = field(default_factory=list)
 
 
 class Runs:
-    """Some runs, which are read again and again.
+    """Runs whose status is read repeatedly.
 
     Args:
-        words: paths or names of runs, or none for all runs below runs/.
+        words: paths or names of runs. Without words, all runs below runs/.
     """
 
     def __init__(self, words: Sequence[str]) -> None:
         self.words = tuple(words)
         self.queues = Queues()
-        self.events: dict[Path, tuple[Tail, list[dict[str, Any]]]] = {}
+        self.events: dict[Path, Events] = {}
         self.found = self.find()
 
     @property
@@ -56,7 +72,11 @@ class Runs:
         return [find_run(word) for word in self.words] or runs_in(Path(RUNS))
 
     def read(self) -> list[ListedRun]:
-        """Returns where the runs stand now. The files of a run may be damaged."""
+        """Returns where the runs stand now.
+
+        Raises:
+            RampcliError, OSError: a word names no run, or a file of the only run is damaged.
+        """
         self.found = self.find()
         words = self.words or [run.path.name for run in self.found]
         return [self._read(word, run) for word, run in zip(words, self.found, strict=True)]
@@ -72,21 +92,23 @@ class Runs:
 
     def goodput(self, run: RunDirectory, status: RunStatus) -> float | None:
         """Returns the share of the running time of a run that went into steps that count."""
-        tail, events = self.events.setdefault(run.path, (Tail(run.events), []))
         try:
-            new_bytes = run.events.stat().st_size - tail.offset
+            file = run.events.stat()
         except FileNotFoundError:
             return None
-        if new_bytes > MOST_EVENT_BYTES and len(self.words) != 1:
+        read = self.events.get(run.path)
+        if read is None or read.inode != file.st_ino or read.tail.offset > file.st_size:
+            read = self.events[run.path] = Events(file.st_ino, Tail(run.events))
+        if file.st_size - read.tail.offset > MOST_EVENT_BYTES and len(self.words) != 1:
             return None
-        events += tail.rows()
+        read.rows.extend(read.tail.rows())
         now = time.time() if status.state in (TRAINING, STARTING) else None
         last_step_at = status.step_at if status.step else 0.0
-        return time_spent(events, last_step_at=last_step_at, now=now).goodput
+        return time_spent(read.rows, last_step_at=last_step_at, now=now).goodput
 
 
 def show_status(words: Sequence[str], *, watch: bool, as_json: bool) -> None:
-    """Prints where runs stand; of a single run that is named, also how to resume it.
+    """Prints where runs stand. For a single named run, also prints how to resume it.
 
     Raises:
         UsageError: a word names no run directory, or the options contradict each other.
@@ -117,7 +139,7 @@ def show_status(words: Sequence[str], *, watch: bool, as_json: bool) -> None:
 
 
 def details(run: RunDirectory, status: RunStatus) -> Iterator[str | Table]:
-    """Yields what the only run is shown with: its error, its jobs, and how to resume it."""
+    """Yields the details of the only run: its progress, error, jobs, and how to resume it."""
     saved = (
         "nothing saved" if status.saved_step is None else f"saved after step {status.saved_step:,}"
     )
@@ -139,14 +161,14 @@ def details(run: RunDirectory, status: RunStatus) -> Iterator[str | Table]:
 
 
 def _supervision(run: RunDirectory, status: RunStatus) -> Iterator[str]:
-    """Yields who trains a run, or how to resume it."""
+    """Yields the process that trains a run, or how to resume it; nothing if that is unknown."""
     if status.supervisor is not None:
         yield f"supervised by {status.supervisor}"
     elif is_held(run.workers_lock):
         yield "training, but the supervisor is gone"
-    elif any(job.is_active for job in status.jobs):
+    elif status.state == WAITING:
         yield "waiting in the queue"
-    elif status.status != COMPLETE:
+    elif status.state not in (TRAINING, UNKNOWN, COMPLETE):
         has_remedy = status.error is not None and status.error["remedy"] is not None
         if status.next is None or has_remedy:
             yield "not training"
@@ -157,7 +179,7 @@ def _supervision(run: RunDirectory, status: RunStatus) -> Iterator[str]:
 
 
 def nothing_found() -> str:
-    """Returns what is printed if there is no run."""
+    """Returns the sentence that is printed if there is no run."""
     return (
         f"there is no run in {RUNS}/; start one with `rampcli pretrain --factory llama3_tiny`, or"
         " name the directory of a run: rampcli status RUN"
@@ -165,7 +187,7 @@ def nothing_found() -> str:
 
 
 def _print_json(runs: Runs) -> None:
-    """Prints one object for the run that was named, or a list of them."""
+    """Prints one object for a single named run, otherwise a list of objects."""
     objects = []
     for listed, run in zip(runs.read(), runs.found, strict=True):
         facts: dict[str, Any] = {"path": str(run.path)}
@@ -185,7 +207,7 @@ def _watch(runs: Runs, console: Console) -> None:
 
 
 def picture(runs: Runs) -> RenderableType:
-    """Returns what the terminal shows of some runs now."""
+    """Returns what `--watch` shows now."""
     listed = runs.read()
     if not listed:
         return Text(nothing_found())

@@ -17,7 +17,7 @@ MOST_WRITTEN_OUT = 1_000_000
 """Shorten the samples of runs with this many or more."""
 LEAST_NAME = 8
 """Columns that the name of a run always gets."""
-INDENT = "  "
+INDENT = GAP = "  "
 LEFT_ALIGNED = ("run", "state")
 STYLES = {
     "training": "green",
@@ -48,7 +48,7 @@ class ListedRun:
 
 @dataclass(frozen=True, slots=True)
 class StatusTable:
-    """The table, which fits any width: a line that is too long is cut."""
+    """The table. It fits any width, because lines that are too long are cut."""
 
     runs: Sequence[ListedRun]
     has_texts: bool = True
@@ -57,32 +57,32 @@ class StatusTable:
     def __rich_console__(self, _: Console, options: ConsoleOptions) -> Iterator[Text]:
         rows = [[*COLUMNS], *(_cells(run) for run in self.runs)]
         widths = [max(map(cell_len, cells)) for cells in zip(*rows, strict=True)]
-        spare = options.max_width - sum(widths) - 2 * (len(widths) - 1)
+        spare = options.max_width - sum(widths) - len(GAP) * (len(widths) - 1)
         widths[0] = max(min(LEAST_NAME, widths[0]), widths[0] + min(0, spare))
-        yield _line(_aligned(rows[0], widths), "bold")
+        yield _line(GAP.join(_aligned(rows[0], widths)), "bold")
         for run, cells in zip(self.runs, rows[1:], strict=True):
-            line = _line(_aligned(cells, widths))
-            line.stylize(
-                STYLES.get(cells[1], ""), widths[0] + 2, widths[0] + 2 + cell_len(cells[1])
-            )
+            aligned = _aligned(cells, widths)
+            line = _line(GAP.join(aligned))
+            begin = len(aligned[0] + GAP)
+            line.stylize(STYLES.get(cells[1], ""), begin, begin + len(cells[1]))
             yield line
             for note in _notes(run, has_texts=self.has_texts):
                 yield _line(f"{INDENT}{visible(note)}", "dim")
 
 
 def _line(text: str, style: str = "") -> Text:
-    return Text(text, style, no_wrap=True, overflow="ellipsis")
+    return Text(text.rstrip(), style, no_wrap=True, overflow="ellipsis")
 
 
-def _aligned(cells: Sequence[str], widths: Sequence[int]) -> str:
-    """Returns the cells of a row side by side."""
+def _aligned(cells: Sequence[str], widths: Sequence[int]) -> list[str]:
+    """Returns the cells of a row, each as wide as its column."""
     placed = []
     for name, cell, width in zip(COLUMNS, cells, widths, strict=True):
         if cell_len(cell) > width:
             cell = set_cell_size(cell, width - 1) + "…"
         space = " " * (width - cell_len(cell))
         placed.append(cell + space if name in LEFT_ALIGNED else space + cell)
-    return "  ".join(placed).rstrip()
+    return placed
 
 
 def _samples(status: RunStatus) -> str:
@@ -138,7 +138,7 @@ def _notes(run: ListedRun, *, has_texts: bool) -> list[str]:
 
 
 def _facts(status: RunStatus, goodput: float | None) -> list[str]:
-    """Returns what the row of a run has no column for, most important first."""
+    """Returns the facts of a run that have no column, most important first."""
     facts = []
     if status.reward is not None:
         facts.append(f"reward {figure(status.reward)}, solved {share(status.solved)}")
@@ -157,10 +157,11 @@ def _facts(status: RunStatus, goodput: float | None) -> list[str]:
         facts.append(f"validation {figure(status.validation_loss)}")
     if status.evaluation is not None:
         facts.append(f"held-out reward {figure(status.evaluation['greedy'])}")
-    if status.saved_step is None or status.saved_at is None:
+    if status.saved_step is None:
         facts.append("nothing saved")
     else:
-        facts.append(f"saved step {status.saved_step:,}, {_age(status.saved_at)}")
+        age = "" if status.saved_at is None else f", {_age(status.saved_at)}"
+        facts.append(f"saved step {status.saved_step:,}{age}")
     if goodput is not None:
         facts.append(f"goodput {goodput:.0%}")
     return facts

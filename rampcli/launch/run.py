@@ -20,7 +20,7 @@ from rampcli.launch.protocol import Launch, Launcher, Outcome
 from rampcli.launch.run_lock import lock_run
 from rampcli.launch.trackers import Trackers, check_packages
 from rampcli.locks import is_held
-from rampcli.run_directory import COMPLETE, RunDirectory
+from rampcli.run_directory import COMPLETE, RunDirectory, event_row
 
 
 def run(
@@ -179,9 +179,10 @@ def _set_old_metrics_aside(directory: RunDirectory, observers: Sequence[Observer
             f"{directory.checkpoints} has no checkpoint: the run starts again at step 0;"
             f" its old metrics are kept in {aside}"
         )
-        directory.append_event("fault", reason=reason)
+        row = event_row("fault", reason=reason)
+        directory.append_row(directory.events, row)
         for observer in observers:
-            observer.on_event({"event": "fault", "reason": reason})
+            observer.on_event(row)
 
 
 def _announce(

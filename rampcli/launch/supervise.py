@@ -32,6 +32,7 @@ from rampcli.run_directory import (
     STAGE_BOUNDARY,
     STAGE_IS_OVER,
     RunDirectory,
+    event_row,
 )
 
 POLL_S = 0.1
@@ -320,8 +321,9 @@ class Supervisor:
             saved = complete_checkpoints(self.run)
             origin = f"step {saved[-1].step}" if saved else "the beginning"
             reason = f"the workers crashed ({cause}); restarting from {origin}: {restart}"
-        self.run.append_event("fault", reason=reason)
-        self.observer.on_event({"event": "fault", "reason": reason})
+        row = event_row("fault", reason=reason)
+        self.run.append_row(self.run.events, row)
+        self.observer.on_event(row)
         if not lost:
             self._sleep(wait_s)
 

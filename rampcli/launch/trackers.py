@@ -18,7 +18,7 @@ from rampcli.interpreter import python_command, safe_environment
 from rampcli.launch.observer import Observer
 from rampcli.launch.worker_log import WorkerLog
 from rampcli.lifeline import StopSignals
-from rampcli.run_directory import RunDirectory
+from rampcli.run_directory import RunDirectory, event_row
 from rampcli.run_rows import last_rows
 from rampcli.tracking.position import begin_position, read_position
 from rampcli.tracking.tracker import TRACKERS
@@ -167,7 +167,8 @@ class Trackers:
     def _warn(self, name: str, reason: str, *, is_heard: bool) -> None:
         """Writes the event `tracker_off`. Tells the observer unless it hears of events anyway."""
         reason = f"the tracker {name} is switched off: {reason}"
+        row = event_row("tracker_off", tracker=name, reason=reason)
         with suppress(OSError):  # the disk may be full
-            self.run.append_event("tracker_off", tracker=name, reason=reason)
+            self.run.append_row(self.run.events, row)
         if not is_heard:
-            self.observer.on_event({"event": "tracker_off", "tracker": name, "reason": reason})
+            self.observer.on_event(row)

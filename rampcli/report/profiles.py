@@ -4,7 +4,9 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from rich.table import Table
+from rich.text import Text
 
+from rampcli.errors import visible
 from rampcli.report.tables import build_table
 
 
@@ -29,7 +31,7 @@ def profile_table(row: Mapping[str, Any]) -> Table:
     for operator in row["operators"]:
         times = ("self_cpu_s", "self_device_s") if on_gpu else ("self_cpu_s",)
         table.add_row(
-            operator["name"],
+            Text(visible(operator["name"])),
             f"{operator['calls']:,}",
             *(f"{operator.get(name, 0) * 1e3:,.1f} ms" for name in times),
         )

@@ -163,5 +163,5 @@ def difference_table(names: Sequence[str], differences: Mapping[str, Sequence[st
     title = "differing settings"
     table = build_table(title, *(Text(visible(name)) for name in names), left=(title,))
     for key, values in differences.items():
-        table.add_row(key, *(Text(visible(value)) for value in values))
+        table.add_row(*(Text(visible(cell)) for cell in (key, *values)))
     return table

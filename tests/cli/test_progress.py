@@ -153,6 +153,9 @@ def test_before_a_step_the_line_says_what_the_run_waits_for():
             progress.on_event(event(kind, compiles=True))
         note()
         steps(progress, 4)
+        progress.on_event(event("fault", reason="a profile could not be written"))
+        note()
+        progress.on_event(event("exit"))
         progress.on_event(event("fault", reason="a crash"))
         note()
         start(progress)
@@ -169,6 +172,7 @@ def test_before_a_step_the_line_says_what_the_run_waits_for():
         "compiling",
         "validating",
         "first step",
+        "loss 2.500",
         "restarting",
         "ending processes",
     ]
@@ -179,6 +183,13 @@ def test_the_line_of_reinforcement_learning_shows_the_reward():
     line = line_of(lambda progress: steps(progress, 4, 8, 12, **facts))
     assert "reward 0.250" in line
     assert "loss" not in line
+
+
+def test_a_long_warning_is_one_line():
+    reason = "x " * 200
+    fault = event("fault", reason=reason)
+    printed = shown(lambda progress: progress.on_event(fault), terminal=False)
+    assert printed == f"warning: {reason}\n"
 
 
 def test_faults_and_validations_are_printed():

@@ -81,6 +81,16 @@ def test_names_and_errors_of_a_stranger_are_escaped(succeed, tmp_path):
             {"status": "\x1b[2J[red]", "step": 1, "consumed_samples": 1, "stage": 0, "next": None}
         )
     )
-    for printed in (succeed("report", "evil"), succeed("compare", "first", "evil")):
+    RunDirectory(tmp_path / "runs/evil").append_event(
+        "profile",
+        step=1,
+        rank=0,
+        steps=[1, 1],
+        files=[],
+        operators=[{"name": "\x1b[2J[/red]", "calls": 1, "self_cpu_s": 1.0}],
+    )
+    report = succeed("report", "evil")
+    assert r"\x1b[2J[/red]" in report
+    for printed in (report, succeed("compare", "first", "evil")):
         assert "\x1b" not in printed
         assert r"\x1b[2J[red]" in printed

@@ -1,6 +1,7 @@
 """The command `rampcli status`, on files and on a run that trains meanwhile."""
 
 import fcntl
+import io
 import json
 import os
 import pty
@@ -12,11 +13,15 @@ import sys
 import termios
 
 import pytest
+from rich.cells import cell_len
+from rich.console import Console
 
-from commands import run_command
 from processes import wait_until
+from rampcli.cli.status import Runs
+from rampcli.cli.status_table import ListedRun, StatusTable
+from rampcli.launch.status import read_status
 from rampcli.run_directory import RunDirectory
-from run_files import coming, failure, metrics_row, state
+from run_files import chained_job, coming, failure, metrics_row, state
 from runs import Run, environment
 
 COMMAND = [sys.executable, "-m", "rampcli"]
@@ -29,19 +34,15 @@ def run(tmp_path):
     return directory
 
 
-def rampcli(*words, cwd=None):
-    return run_command([*map(str, words)], cwd=cwd)
-
-
-def test_status_counts_the_steps_since_the_last_save_and_shows_how_to_resume(run):
+def test_status_counts_the_steps_since_the_last_save_and_shows_how_to_resume(run, rampcli):
     run.write_state(state(step=3, consumed_samples=12, next=coming()))
     run.append_row(run.metrics, metrics_row(step=5, consumed_samples=20, stage=1))
-    told = rampcli("status", run.path)
+    told = rampcli("status", str(run.path))
     assert told.stdout.endswith(
         "\n\nrunning: step 5, 20 samples, stage 1; nothing saved\n"
         "not training; resume with:\n  rampcli pretrain --factory x\n"
     )
-    facts = json.loads(rampcli("status", run.path, "--json").stdout)
+    facts = json.loads(rampcli("status", str(run.path), "--json").stdout)
     assert (facts["status"], facts["step"], facts["supervisor"], facts["jobs"]) == (
         "running",
         5,
@@ -50,55 +51,71 @@ def test_status_counts_the_steps_since_the_last_save_and_shows_how_to_resume(run
     )
 
 
-def test_status_of_reinforcement_learning_counts_prompts(run):
+def test_status_of_reinforcement_learning_counts_prompts(run, rampcli):
     run.config.write_text(
         "rl: {generations_per_prompt: 4}\ndata: {source: pairs, task: sort, document_mask: true}\n"
     )
     run.write_state(state(step=3, consumed_samples=12, next=coming()))
-    assert "running: step 3, 12 prompts, stage 0" in rampcli("status", run.path).stdout
+    assert "running: step 3, 12 prompts, stage 0" in rampcli("status", str(run.path)).stdout
 
 
-def test_status_of_a_failed_run_shows_the_error(run):
+def test_status_of_a_failed_run_shows_the_error(run, rampcli):
     run.write_state(state(status="failed", next=coming(), error=failure()))
-    assert "error: the disk is full\ntry:   a larger one\n" in rampcli("status", run.path).stdout
+    told = rampcli("status", str(run.path)).stdout
+    assert "error: the disk is full\ntry:   a larger one\n" in told
 
 
-def test_status_without_slurm_shows_everything_else(run, monkeypatch):
+def submit(run):
+    (run.path / "slurm").mkdir()
+    jobs = {"jobs": [chained_job()], "submitted": 1.0, "cancelled": False}
+    run.write_json(run.path / "slurm/jobs.json", jobs)
+
+
+@pytest.mark.parametrize(
+    ("reported", "last_line"), [("RUNNING", "Priority"), ("PENDING", "waiting in the queue")]
+)
+def test_a_job_that_runs_where_its_locks_are_invisible_is_not_said_to_wait(
+    run, monkeypatch, rampcli, reported, last_line
+):
+    run.write_state(state(next=coming()))
+    submit(run)
+    record = "\x1f".join(("7", reported, "run.stage0", "Priority", str(run.path.resolve())))
+    squeue = run.path / "squeue"
+    squeue.write_text(f"#!/bin/sh\necho '{record}\x1e'\n")
+    squeue.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{run.path}:/usr/bin:/bin")
+    assert rampcli("status", str(run.path)).stdout.splitlines()[-1].endswith(last_line)
+
+
+def test_status_without_slurm_shows_everything_else(run, monkeypatch, rampcli):
     run.write_state(
         {"status": "preempted", "step": 3, "consumed_samples": 12, "stage": 0, "next": None}
     )
-    (run.path / "slurm").mkdir()
-    job = {
-        "job": "7",
-        "name": "run.stage0",
-        "stages": [0],
-        "num_nodes": 1,
-        "global_batch_sizes": [4],
-    }
-    job |= {"script": "slurm/stage_0.sbatch", "dependency": None}
-    (run.path / "slurm/jobs.json").write_text(
-        json.dumps({"jobs": [job], "submitted": 1.0, "cancelled": False})
-    )
+    submit(run)
     monkeypatch.setenv("PATH", "")
-    done = rampcli("status", run.path)
-    assert done.returncode == 0
+    done = rampcli("status", str(run.path))
+    assert done.exit_code == 0
     assert "jobs is unknown: squeue is not on PATH\nnot training\n" in done.stdout
+    run.write_state(state(next=coming()))  # the run may be training on a node
+    told = rampcli("status", str(run.path)).stdout
+    assert told.endswith("jobs is unknown: squeue is not on PATH\n")
 
 
-def test_status_of_a_failed_run_shows_the_remedy_instead_of_the_command(run):
+def test_status_of_a_failed_run_shows_the_remedy_instead_of_the_command(run, rampcli):
     run.write_state(state(status="failed", next=coming(), error=failure()))
-    assert "resume with" not in rampcli("status", run.path).stdout
+    assert "resume with" not in rampcli("status", str(run.path)).stdout
     run.write_state(state(status="failed", next=coming(), error=failure(remedy=None)))
-    assert "resume with:\n  rampcli pretrain --factory x\n" in rampcli("status", run.path).stdout
+    told = rampcli("status", str(run.path)).stdout
+    assert "resume with:\n  rampcli pretrain --factory x\n" in told
 
 
-def test_control_characters_in_a_run_directory_are_escaped(run):
+def test_control_characters_in_a_run_directory_are_escaped(run, rampcli):
     evil = "\x1b[2J\u202e"
     run.write_state(
         state(status=evil, next=coming(command=evil), error=failure(message=evil, remedy=evil))
     )
-    told = rampcli("status", run.path)
-    assert told.returncode == 0
+    told = rampcli("status", str(run.path))
+    assert told.exit_code == 0
     assert told.stdout.count(r"\x1b[2J\u202e") == 4  # the table shows the state too
     assert "\x1b" not in told.stdout
     assert "\u202e" not in told.stdout
@@ -121,11 +138,13 @@ def folder(tmp_path, monkeypatch):
     return tmp_path
 
 
-def test_without_words_all_runs_are_listed_the_newest_first_and_damage_hides_no_other(folder):
+def test_without_words_all_runs_are_listed_the_newest_first_and_damage_hides_no_other(
+    folder, rampcli
+):
     (folder / "runs/odd/plan.json").symlink_to("/dev/zero")
     told = rampcli("status")
     rows = [line.split()[:2] for line in told.stdout.splitlines() if not line.startswith(" ")]
-    assert (told.returncode, told.stderr) == (0, "")
+    assert (told.exit_code, told.stderr) == (0, "")
     assert rows == [
         ["run", "state"],
         ["odd", "damaged"],
@@ -136,15 +155,15 @@ def test_without_words_all_runs_are_listed_the_newest_first_and_damage_hides_no_
 
 
 @pytest.mark.usefixtures("folder")
-def test_runs_are_named_by_path_or_by_name_and_shown_in_this_order():
+def test_runs_are_named_by_path_or_by_name_and_shown_in_this_order(rampcli):
     told = rampcli("status", "old", "runs/new")
     assert [line.split()[0] for line in told.stdout.splitlines()[1::2]] == ["old", "runs/new"]
     mistyped = rampcli("status", "old", "nwe")
-    assert (mistyped.returncode, mistyped.stdout) == (2, "")
+    assert (mistyped.exit_code, mistyped.stdout) == (2, "")
 
 
 @pytest.mark.usefixtures("folder")
-def test_json_is_an_object_for_one_named_run_and_a_list_otherwise():
+def test_json_is_an_object_for_one_named_run_and_a_list_otherwise(rampcli):
     one = json.loads(rampcli("status", "old", "--json").stdout)
     several = json.loads(rampcli("status", "--json").stdout)
     assert (one["path"], one["state"], one["status"]) == ("runs/old", "interrupted", "preempted")
@@ -153,14 +172,14 @@ def test_json_is_an_object_for_one_named_run_and_a_list_otherwise():
     assert several[2] == one
 
 
-def test_an_empty_folder_gets_a_helpful_sentence(tmp_path):
-    told = rampcli("status", cwd=tmp_path)
-    assert (told.returncode, told.stderr) == (0, "")
+def test_an_empty_folder_gets_a_helpful_sentence(rampcli):
+    told = rampcli("status")
+    assert (told.exit_code, told.stderr) == (0, "")
     assert "rampcli pretrain" in told.stdout
-    assert json.loads(rampcli("status", "--json", cwd=tmp_path).stdout) == []
+    assert json.loads(rampcli("status", "--json").stdout) == []
 
 
-def test_a_run_is_watched_while_it_trains_and_ctrl_c_ends_watching_alone(tmp_path):
+def test_a_run_is_watched_while_it_trains_and_ctrl_c_ends_watching_alone(tmp_path, rampcli):
     run = Run(tmp_path / "runs" / "watched")
     command = run.start("trainer.num_nodes=1", "model.rampup_batch_size=null", LONG)
     try:
@@ -189,7 +208,7 @@ def test_a_run_is_watched_while_it_trains_and_ctrl_c_ends_watching_alone(tmp_pat
     finally:
         command.terminate()
         command.wait()
-    after = json.loads(rampcli("status", "--json", cwd=tmp_path).stdout)[0]
+    after = json.loads(rampcli("status", "--json").stdout)[0]
     assert (after["state"], after["saved_step"]) == ("interrupted", after["step"])
     assert 0 < after["goodput"] < 1
     assert after["run_left_s"] > 0
@@ -198,3 +217,32 @@ def test_a_run_is_watched_while_it_trains_and_ctrl_c_ends_watching_alone(tmp_pat
 LONG = "trainer.max_samples=8_000_000"
 STEPS = re.compile(rb"([0-9.]+[KM]?)/8.00M")
 """Samples of the run that is watched."""
+
+
+def test_a_run_that_is_deleted_and_starts_again_is_watched_from_its_new_events(run):
+    seen = Runs([str(run.path)])
+    run.write_state(state(next=coming()))
+    events = (
+        ("launch", 100.0, {}),
+        ("start", 140.0, {"step": 0}),
+        ("stop", 150.0, {"step": 1, "status": "preempted", "save_s": 0.0}),
+        ("exit", 150.0, {}),
+    )
+    for kind, at, facts in events:
+        run.append_row(run.events, {"event": kind, "time": at, **facts})
+    assert seen.read()[0].goodput == pytest.approx(0.2)
+    run.set_aside(run.events)  # keeps the inode of the old file in use
+    for kind, at, facts in events:
+        run.append_row(run.events, {"event": kind, "time": 2 * at, "x": "longer", **facts})
+    assert seen.read()[0].goodput == pytest.approx(0.2)
+
+
+@pytest.mark.parametrize("name", ["a long name of a run", "训练" * 5])
+def test_the_table_colours_the_state_alone_and_fits_the_width(run, name):
+    run.write_state(state(status="failed", error=failure()))
+    listed = [ListedRun(name=name, status=read_status(run))]
+    console = Console(file=io.StringIO(), width=60, force_terminal=True, _environ={"TERM": "xterm"})
+    console.print(StatusTable(listed))
+    printed = console.file.getvalue()
+    assert re.findall(r"\x1b\[31m(.*?)\x1b", printed) == ["failed"]
+    assert max(map(cell_len, re.sub(r"\x1b\[[0-9;]*m", "", printed).splitlines())) <= 60

@@ -34,6 +34,7 @@ class Listener(Observer):
         self.heard = []
 
     def on_event(self, row):
+        assert row["time"] > 0  # each row is as in events.jsonl
         self.heard.append(row["event"])
         if row["event"] == self.stop_at and self.signals.signal is None:
             self.signals.note(signal.SIGTERM)
