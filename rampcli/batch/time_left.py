@@ -18,7 +18,7 @@ RECENT_STEPS = 50
 def settled_rows(
     rows: Sequence[Mapping[str, Any]], *, first_step: int
 ) -> Sequence[Mapping[str, Any]]:
-    """Returns those of the last rows of metrics.jsonl that tell how fast the run is now.
+    """Returns the rows among the last ones that show how fast the run is now.
 
     They have the stage and the processes of the last row. The first steps do not count.
 

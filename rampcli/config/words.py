@@ -34,7 +34,7 @@ def drop_launcher_section(word: str) -> str:
 def join_split_lists(words: Iterable[str], *, report: Report) -> list[str]:
     """Joins lists that the shell split at spaces: `key=[256,`, `128,`, `50000000]` become one word.
 
-    So do mappings, also those whose braces the shell expanded to `key=a:x`, `key=b:y`. A bracket
+    Mappings are joined too, even if the shell expanded them to `key=a:x`, `key=b:y`. A bracket
     that is not closed before the next `KEY=` is reported. A leading `training.` is dropped.
     """
     joined: list[str] = []
@@ -156,7 +156,7 @@ def _read(word: str, groups: Collection[str]) -> tuple[str, Any]:
 
 
 def _check_names(word: str) -> None:
-    """Checks that a mapping names nothing twice, which Hydra's parser does not tell."""
+    """Checks that a mapping has no name twice. Hydra's parser keeps only the last one."""
     key, _, text = word.partition("=")
     names = _NAME.findall(text)
     for name in names:

@@ -1,4 +1,4 @@
-"""The jobs of several runs, whose queues are asked seldom."""
+"""Asks job queues about several runs, and uses their answers for a while."""
 
 import time
 
@@ -12,7 +12,7 @@ ASK_EVERY_S = 30.0
 
 
 class Queues:
-    """Remembers the jobs of each run, and that a queue does not answer, for `ASK_EVERY_S`."""
+    """Remembers the jobs of each run, and failures of queues, for `ASK_EVERY_S`."""
 
     def __init__(self) -> None:
         self._jobs: dict[tuple[str, str], tuple[float, list[Job]]] = {}

@@ -102,7 +102,7 @@ def _check(resolved: Resolved, directory: RunDirectory, launcher: Launcher) -> C
 
 
 def check_corpora(config: Config) -> None:
-    """Checks that the corpora can be read, if there are any, and the prompts be continued.
+    """Checks that the corpora, if any, can be read, and that prompts can be continued.
 
     Raises:
         RampcliError: they cannot.

@@ -30,8 +30,8 @@ class Holder:
         pid: process ID on that host, or None if the lock file does not say.
         is_here: True if it was found among this user's processes on this machine. Otherwise
             host and pid are only what the lock file claims.
-        in_thread: True if the lock file says that not its main thread trains, so that a signal
-            would end the process.
+        in_thread: True if the lock file says that a thread other than the main one trains. A signal
+            would then end the process.
     """
 
     host: str

@@ -111,7 +111,7 @@ def read_status(directory: RunDirectory, queues: Queues | None = None) -> RunSta
 
     Args:
         directory: run directory.
-        queues: answers of the queues that are used again, or None to ask.
+        queues: remembers the answers of the queues, or None to ask them now.
 
     Raises:
         DamagedFileError: a file of the run is damaged.

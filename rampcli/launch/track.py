@@ -58,7 +58,7 @@ class RunEnd:
 
 
 def follow(run: RunDirectory, name: str, end: RunEnd) -> None:
-    """Logs the rows of a run, those that are there and those that come until its end.
+    """Logs the rows of a run until its end, earlier ones first.
 
     Half of the time after the end is for rows, and half for the tracker to complete its curves.
 

@@ -26,7 +26,7 @@ from rampcli.tracking.tracker import TRACKERS
 CATCH_UP_S = 20.0
 """Seconds that trackers have to log the last rows once a run has ended. Then they are killed."""
 STOPPED_CATCH_UP_S = 5.0
-"""The same if the run was asked to stop: whoever asked may kill what does not end soon."""
+"""The same if the run was asked to stop: the sender may soon kill the processes that still run."""
 POLL_S = 0.05
 PROGRAM = "rampcli.launch.track"
 

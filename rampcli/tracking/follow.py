@@ -81,7 +81,7 @@ class Follower:
         return is_damaged or bool(rows)
 
     def close(self, *, within_s: float = math.inf) -> bool:
-        """Logs the rows that are left, and closes the tracker.
+        """Logs the remaining rows, and closes the tracker.
 
         Args:
             within_s: seconds after which no further row is logged.

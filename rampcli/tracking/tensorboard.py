@@ -14,6 +14,7 @@ from tensorboard.compat.proto.tensor_shape_pb2 import TensorShapeProto
 from tensorboard.compat.proto.types_pb2 import DT_STRING
 from tensorboard.summary.writer.record_writer import RecordWriter
 
+from rampcli.errors import visible
 from rampcli.run_directory import RunDirectory
 from rampcli.tracking.position import Facts, Position
 from rampcli.tracking.tracker import SAMPLES, TOKENS
@@ -53,7 +54,7 @@ class TensorBoard:
     def log_config(self, settings: Mapping[str, Any]) -> None:
         """Writes the settings as a table, which the tab Text shows."""
         lines = ["| setting | value |", "|---|---|"]
-        lines += [f"| `{key}` | `{value}` |" for key, value in settings.items()]
+        lines += [f"| `{key}` | `{visible(str(value))}` |" for key, value in settings.items()]
         text = TensorProto(
             dtype=DT_STRING,
             string_val=["\n".join(lines).encode()],

@@ -136,10 +136,10 @@ class Passes:
     def count_labels(
         self, micro_batches: Sequence[MicroBatch], bytes_of_tokens: Tensor | None
     ) -> Tensor:
-        """Returns what `forward` sums the loss over that it returns on this rank, float64 [2].
+        """Counts the tokens in the loss that `forward` returns on this rank.
 
-        These are the valid tokens, and the bytes of text that they stand for. The bytes are 0 if
-        `bytes_of_tokens`, int32 [vocabulary], is None.
+        Returns the valid tokens, and the bytes of text that they stand for, float64 [2]. The bytes
+        are 0 if `bytes_of_tokens`, int32 [vocabulary], is None.
         """
         counts = torch.zeros(2, dtype=torch.float64, device=self.device)
         if not self.returns_loss:

@@ -33,9 +33,9 @@ def empty_model(config: Config, device: torch.device, dtype: torch.dtype) -> Dec
 
 
 def plain_model(trained: Decoder, config: Config) -> Decoder:
-    """Returns a model that shares the weights of a whole one, without what training adds to it.
+    """Returns a plain model that shares the weights of a whole one.
 
-    Training may have compiled its layers, or made them recompute their activations.
+    Layers of the trained model may be compiled, or recompute their activations.
     """
     with torch.device("meta"):
         model = Decoder(config.model, sequence_length=config.data.sequence_length)
@@ -91,7 +91,7 @@ def copy_to_rank_0(
 
 
 def _stages_of_weights(config: Config) -> dict[str, int]:
-    """Returns the pipeline rank that owns each weight, by its name, in an order of its own."""
+    """Returns the pipeline rank that owns each weight, by its name. Every rank has the same order."""
     parallel, stages = config.parallel, dict[str, int]()
     for rank in range(parallel.pipeline_parallel_size):
         for layers in layers_of_rank(

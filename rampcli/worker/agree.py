@@ -1,4 +1,4 @@
-"""What ranks find in their data, and must agree on."""
+"""Facts about the data that all ranks must agree on."""
 
 import torch
 import torch.distributed as dist
@@ -38,7 +38,7 @@ def agreed_fingerprint(fingerprint: str | None, *, device: torch.device) -> str:
     """Returns the fingerprint of the corpora after checking that all ranks found the same.
 
     Args:
-        fingerprint: what this rank found, or None if another rank reads for it.
+        fingerprint: fingerprint that this rank found, or None if another rank reads for it.
         device: the device of this rank.
 
     Raises:

@@ -38,10 +38,15 @@ def test_points_after_the_position_of_a_killed_process_are_cut_off(run):
 
 def test_the_settings_are_a_table(run):
     tracker = TensorBoard(run, Position())
-    tracker.log_config({"model.hidden_size": 128})
+    not_utf8 = "\udcff.txt"  # Python's form of a file name that is not UTF-8
+    tracker.log_config({"model.hidden_size": 128, "data.path": not_utf8})
     tracker.close()
     ((step, (text,)),) = read_tensorboard(run.trackers / "tensorboard")["settings"]
-    assert (step, b"| `model.hidden_size` | `128` |" in text) == (0, True)
+    assert step == 0
+    assert text.splitlines()[2:] == [
+        b"| `model.hidden_size` | `128` |",
+        rb"| `data.path` | `\udcff.txt` |",
+    ]
 
 
 @pytest.mark.parametrize("name", ["../../config.yaml", "/etc/hosts", "events.out.tfevents.1.x"])

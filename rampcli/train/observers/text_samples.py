@@ -90,8 +90,8 @@ class TextSamples(Observer):
     def sample(self, state: TrainingState) -> None:
         """Continues the prompts. Every rank calls this.
 
-        Memory that does not suffice, or weights that have diverged, do not end the run: they give
-        the event `fault`.
+        Too little memory, or weights that have diverged, do not end the run. They give the event
+        `fault`.
         """
         began = time.perf_counter()
         model = self._model(state)
@@ -103,7 +103,7 @@ class TextSamples(Observer):
                 if text is not None:
                     texts.append({"prompt": self.prompts[number].text[:LONGEST_TEXT], "text": text})
                     goes_on = True
-            # Ranks that wait for all prompts at once could lose their patience.
+            # A single wait for all prompts could exceed the timeout of a collective.
             if not broadcast_from_rank_0(goes_on):
                 break
         if texts:
