@@ -10,6 +10,7 @@ import re
 from collections.abc import Collection, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import accumulate
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -191,9 +192,7 @@ def last_rows(path: Path, count: int) -> list[dict[str, Any]]:
             begin = max(0, begin - max(LAST_BYTES, len(content)))
             file.seek(begin)
             content = file.read(end - begin)
-    lines = content[: content.rfind(b"\n") + 1].splitlines(keepends=True)
-    whole = lines[1:] if begin > 0 else lines
-    return [row_of(line, path, begin) for line in whole[-count:]]
+    return [row_of(line, path, offset) for offset, line in _whole_lines(content, begin)[-count:]]
 
 
 def last_events(path: Path, kinds: Collection[str]) -> list[dict[str, Any]]:
@@ -208,17 +207,14 @@ def last_events(path: Path, kinds: Collection[str]) -> list[dict[str, Any]]:
     if file is None:
         return []
     with file:
-        offset = max(0, file.seek(0, os.SEEK_END) - LAST_EVENT_BYTES)
-        file.seek(offset)
+        begin = max(0, file.seek(0, os.SEEK_END) - LAST_EVENT_BYTES)
+        file.seek(begin)
         content = file.read(LAST_EVENT_BYTES)
-    lines = content[: content.rfind(b"\n") + 1].splitlines(keepends=True)
     events = []
-    for number, line in enumerate(lines):
+    for offset, line in _whole_lines(content, begin):
         kind = _KIND.search(line)
-        is_whole = number > 0 or offset == 0
-        if is_whole and kind is not None and kind[1].decode() in kinds:
+        if kind is not None and kind[1].decode() in kinds:
             events.append(row_of(line, path, offset))
-        offset += len(line)
     return events
 
 
@@ -234,7 +230,7 @@ def end_of_step(path: Path, step: int) -> int:
     if file is None:
         return 0
     with file:
-        # Rows that begin before `low` are of these steps, and none that begin from `high` on are.
+        # Rows that begin before `low` have such a step; those that begin at `high` or later do not.
         low, high = 0, end_of_rows(path)
         while low < high:
             middle = (low + high) // 2
@@ -261,6 +257,17 @@ def _open(path: Path) -> BinaryIO | None:
         return None
     except OSError as error:
         raise DamagedFileError(f"cannot read {path}: {error.strerror}") from error
+
+
+def _whole_lines(content: bytes, begin: int) -> list[tuple[int, bytes]]:
+    """Returns the whole lines of a piece of a file, each with the byte at which it begins.
+
+    The first line is left out unless the piece begins with the file: it may be incomplete.
+    """
+    lines = content[: content.rfind(b"\n") + 1].splitlines(keepends=True)
+    offsets = accumulate(map(len, lines), initial=begin)
+    found = list(zip(offsets, lines, strict=False))
+    return found[1:] if begin > 0 else found
 
 
 def _next_row(file: BinaryIO, byte: int, path: Path) -> int:

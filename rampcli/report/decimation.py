@@ -69,7 +69,7 @@ def fill_buckets(values: Column, edges: Rows, blocks: Blocks) -> Buckets:
     Args:
         values: the whole column.
         edges: first rows of the buckets and the end of the last one, as `bucket_edges` returns
-            them. If buckets are wide, inner edges are rounded down to whole blocks.
+            them. If buckets are wide, their first rows are rounded down to whole blocks.
         blocks: summaries of the column.
     """
     starts, end = edges[:-1], int(edges[-1])
@@ -89,6 +89,13 @@ def fill_buckets(values: Column, edges: Rows, blocks: Blocks) -> Buckets:
         total, count = (np.add.reduceat(part, places) for part in parts[2:])
     with np.errstate(invalid="ignore"):
         return Buckets(mean=total / count, low=low, high=high)
+
+
+def bucket_means(values: Column, edges: Rows) -> Column:
+    """Returns the mean of each bucket of a column, exactly."""
+    _, _, total, count = _reduce(values[edges[0] : edges[-1]], edges[:-1] - edges[0])
+    with np.errstate(invalid="ignore"):
+        return total / count
 
 
 def _reduce(values: Column, starts: Rows) -> tuple[Column, Column, Column, Column]:

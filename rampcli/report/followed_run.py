@@ -1,6 +1,7 @@
 """A run that a page shows: its files, read further whenever they grow."""
 
-import os
+import time
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -46,6 +47,9 @@ READ = (*CHARTED, *PLACES, *STAGES)
 LONGEST_NOTE = 40
 MOST_STAGES = 10_000
 
+Signature = tuple[int, int, int]
+"""Inode, bytes and time of the last change of a file; zeros if it does not exist."""
+
 
 @dataclass(slots=True)
 class FollowedRun:
@@ -63,7 +67,8 @@ class FollowedRun:
         state: content of state.json, or None before the start.
         plan: content of plan.json, or None if there is none.
         damage: why a file could not be read, or None.
-        version: changes whenever a page would show something else.
+        version: grows whenever a page would show something else. It begins with the time, so that
+            a server that was restarted does not give an earlier version to something new.
     """
 
     name: str
@@ -77,13 +82,12 @@ class FollowedRun:
     state: dict[str, Any] | None = None
     plan: dict[str, Any] | None = None
     damage: str | None = None
-    version: int = 0
+    version: int = field(default_factory=lambda: time.time_ns() // 10**6)
     _tail: Tail = field(init=False)
     _changes: Rows = field(default_factory=lambda: np.empty(0, dtype=np.int64))
     _scanned: int = 0
-    _resets: int = 0
-    _is_at_end: bool = True
-    _seen: dict[str, tuple[int, int, int]] = field(default_factory=dict)
+    _events_inode: int = 0
+    _seen: dict[str, tuple[Signature, str | None]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.columns = Columns(self.directory.metrics, names=READ, dtype=np.float32)
@@ -92,32 +96,33 @@ class FollowedRun:
     def read(self, *, most_bytes: int | None = None) -> bool:
         """Reads what was added to the files, and returns whether all of the metrics are read.
 
-        A damaged file is noted in `damage`. What was read of it before stays.
+        A damaged file is noted in `damage`. What was read of it before stays, and the other files
+        are read.
 
         Args:
             most_bytes: read about this much of the metrics. None reads them to the end.
         """
-        try:
-            self.directory.refuse_links()
-            self._read_settings()
-            self._read_plan()
-            self._read_state()
-            self._read_events()
-            self._read_texts()
-            self._read_metrics(most_bytes)
-        except Exception as error:  # whatever a file holds, other runs are still shown
-            damage = reason_of(error)
-            if damage != self.damage:
-                self.damage, self.version = damage, self.version + 1
-            return True
-        if self.damage is not None:
-            self.damage, self.version = None, self.version + 1
-        return self._is_at_end
+        damage = _damage_of(self.directory.refuse_links)
+        is_read = True
+        if damage is None:
+            files = (
+                self._damage_if_changed(self.directory.config, self._read_settings),
+                self._damage_if_changed(self.directory.path / "plan.json", self._read_plan),
+                self._damage_if_changed(self.directory.state, self._read_state),
+                _damage_of(self._read_events),
+                self._damage_if_changed(self.directory.responses, self._read_texts),
+                _damage_of(lambda: self._read_metrics(most_bytes)),
+            )
+            damage = next((reason for reason in files if reason is not None), None)
+            is_read = self.columns.is_at_end
+        if damage != self.damage:
+            self.damage, self.version = damage, self.version + 1
+        return is_read
 
     @property
     def progress(self) -> float:
         """Share of the metrics that was read. An incomplete last line counts as read."""
-        if not self._is_at_end:
+        if not self.columns.is_at_end:
             with suppress(OSError, ZeroDivisionError):
                 return min(1.0, self.columns.bytes_read / self.directory.metrics.stat().st_size)
         return 1.0
@@ -144,24 +149,23 @@ class FollowedRun:
         rest = values[len(blocks.total) * BLOCK_ROWS :]
         return float(blocks.total.sum() + np.nansum(rest, dtype=np.float64))
 
-    def _is_changed(self, path: Path) -> bool:
-        """Returns whether a file was replaced or written since the last call."""
+    def _damage_if_changed(self, path: Path, read: Callable[[], None]) -> str | None:
+        """Calls `read` if a file has changed or was damaged.
+
+        Returns why it cannot be read, or None.
+        """
         try:
-            found = path.stat()
-        except FileNotFoundError:
-            seen = (0, 0, 0)
-        else:
-            seen = (found.st_ino, found.st_size, found.st_mtime_ns)
-        if self._seen.get(path.name) == seen:
-            return False
-        self._seen[path.name] = seen
-        self.version += 1
-        return True
+            found = signature(path)
+        except OSError as error:
+            return reason_of(error)
+        seen = self._seen.get(path.name)
+        if seen is None or seen[0] != found or seen[1] is not None:  # an error may pass
+            self._seen[path.name] = found, _damage_of(read)
+            self.version += self._seen[path.name] != seen
+        return self._seen[path.name][1]
 
     def _read_settings(self) -> None:
         path = self.directory.config
-        if not self._is_changed(path):
-            return
         try:
             _, root = plain_yaml.read(path, most_bytes=snapshot.MOST_BYTES)
             tree = plain_yaml.values_of(root)
@@ -174,43 +178,44 @@ class FollowedRun:
         self.unit = snapshot.unit(path)
 
     def _read_plan(self) -> None:
-        if self._is_changed(self.directory.path / "plan.json"):
-            self.plan = self.directory.read_plan()
+        self.plan = self.directory.read_plan()
 
     def _read_state(self) -> None:
-        if self._is_changed(self.directory.state):
-            self.state = self.directory.read_state()
+        self.state = self.directory.read_state()
 
     def _read_events(self) -> None:
         before = self._tail.offset
-        with suppress(FileNotFoundError):
-            if os.stat(self.directory.events).st_size < before:  # replaced by hand
-                self._tail, self.events = Tail(self.directory.events), RunEvents()
+        inode, size, _ = signature(self.directory.events)
+        if inode != self._events_inode or size < before:  # replaced by hand
+            self._tail, self.events = Tail(self.directory.events), RunEvents()
+            self._events_inode = inode
+            self.version += 1
         self.events.add(self._tail.rows())
         self.version += self._tail.offset != before
 
     def _read_texts(self) -> None:
-        if self._is_changed(self.directory.responses):
-            rows = last_rows(self.directory.responses, MOST_TEXTS)
-            self.texts = [
-                {
-                    "step": row["step"],
-                    "prompt": cut(row.get("prompt")),
-                    "text": cut(row.get("response")),
-                    "note": f"reward {row.get('reward')}"[:LONGEST_NOTE],
-                }
-                for row in reversed(rows)
-            ]
+        self.texts = [
+            {
+                "step": row["step"],
+                "prompt": cut(row.get("prompt")),
+                "text": cut(row.get("response")),
+                "note": f"reward {row.get('reward')}"[:LONGEST_NOTE],
+            }
+            for row in reversed(last_rows(self.directory.responses, MOST_TEXTS))
+        ]
 
     def _read_metrics(self, most_bytes: int | None) -> None:
-        before = self.columns.bytes_read
-        new = self.columns.read(most_bytes=most_bytes)
-        self._is_at_end = most_bytes is None or self.columns.bytes_read - before < most_bytes
-        if self.columns.resets != self._resets:
-            self._resets, self._scanned, self.blocks = self.columns.resets, 0, {}
-            self._changes = self._changes[:0]
-            self.version += 1
-        self.version += new > 0
+        before = self.columns.rows, self.columns.resets
+        try:
+            self.columns.read(most_bytes=most_bytes)
+        finally:  # rows before a damaged one are shown
+            self.version += (self.columns.rows, self.columns.resets) != before
+            self._summarise(is_reset=self.columns.resets != before[1])
+
+    def _summarise(self, *, is_reset: bool) -> None:
+        """Brings the summaries of rows up to date. `is_reset`: rows were dropped before others."""
+        if is_reset:
+            self.blocks, self._scanned, self._changes = {}, 0, self._changes[:0]
         for name in CHARTED:
             if self.has(name):
                 self.blocks.setdefault(name, Blocks()).extend(self.column(name))
@@ -220,6 +225,24 @@ class FollowedRun:
             found = first + change_rows(*(column[first:] for column in known))
             self._changes = np.concatenate((self._changes, found))[:MOST_STAGES]
         self._scanned = self.columns.rows
+
+
+def signature(path: Path) -> Signature:
+    """Returns the signature of a file, which changes if it is replaced or written."""
+    try:
+        found = path.stat()
+    except FileNotFoundError:
+        return (0, 0, 0)
+    return (found.st_ino, found.st_size, found.st_mtime_ns)
+
+
+def _damage_of(read: Callable[[], None]) -> str | None:
+    """Calls a function that reads a file, and returns why it cannot be read, or None."""
+    try:
+        read()
+    except Exception as error:  # whatever a file holds, other files and runs are still shown
+        return reason_of(error)
+    return None
 
 
 def is_training(directory: RunDirectory, status: str) -> bool | None:

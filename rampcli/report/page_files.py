@@ -9,6 +9,8 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
+from rampcli.errors import printable
+
 PAGE = Path(__file__).with_name("page")
 STYLES = ("uplot/uPlot.min.css", "page.css")
 SCRIPTS = (
@@ -45,9 +47,9 @@ def live_page() -> bytes:
 
 
 def report_page(runs: Sequence[dict[str, Any]], *, title: str, facts: dict[str, Any]) -> bytes:
-    """Returns a page that holds its styles, scripts and data, and asks nobody for anything.
+    """Returns a page that holds its styles, scripts and data, and loads nothing.
 
-    Its policy allows these scripts alone, so that no text of a run can become one.
+    Its policy allows only these scripts, so that no text of a run can run as one.
 
     Args:
         runs: what `run_data` returns of each run.
@@ -71,7 +73,8 @@ def report_page(runs: Sequence[dict[str, Any]], *, title: str, facts: dict[str, 
 def _fill(*, title: str, head: Sequence[str], data: str) -> str:
     before, _, after = _text("page.html").partition("{{data}}")
     before = before.replace("{{head}}", "\n".join(head), 1)
-    return before.replace("{{title}}", escape(title), 1) + data + after
+    # printable: the name of a folder need not be Unicode, and the page must be.
+    return before.replace("{{title}}", escape(printable(title)), 1) + data + after
 
 
 def _hashes(texts: Sequence[str]) -> str:

@@ -8,6 +8,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from numpy.typing import NDArray
 
+from rampcli.report.decimation import bucket_edges, bucket_means
 from rampcli.report.plots import new_figure, sample_ticks, save_figure
 from rampcli.report.run_record import RunRecord
 
@@ -75,11 +76,10 @@ def _draw_batch(axes: Axes, record: RunRecord, style: dict[str, Any], *, labelle
 
 def _draw(axes: Axes, record: RunRecord, column: str, style: dict[str, Any]) -> None:
     samples, values = _numbers(record, "consumed_samples"), _numbers(record, column)
-    if len(values) > MOST_POINTS:
-        groups = np.array_split(np.arange(len(values)), MOST_POINTS)
-        samples = np.array([samples[group[-1]] for group in groups])
-        values = np.array([np.nanmean(values[group]) for group in groups])
-    axes.plot(samples[: len(values)], values, linewidth=1.2, **style)
+    if len(values):
+        edges = bucket_edges(0, len(values), most=MOST_POINTS)
+        samples, values = samples[edges[1:] - 1], bucket_means(values, edges)
+        axes.plot(samples, values, linewidth=1.2, **style)
 
 
 def _numbers(record: RunRecord, column: str) -> NDArray[Any]:

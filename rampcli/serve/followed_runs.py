@@ -1,5 +1,6 @@
-"""The runs that somebody watches. One thread reads on in their files, whatever the viewers do."""
+"""The runs that somebody watches. One thread reads their files, however many viewers."""
 
+import math
 import threading
 import time
 from collections.abc import Iterator
@@ -11,13 +12,14 @@ from rampcli.report.followed_run import FollowedRun
 from rampcli.report.page_data import View, run_data
 from rampcli.serve.runs_folder import RunsFolder
 
-PIECE_BYTES = 2**21
-"""Bytes of a large file that are read at once, between two answers."""
+PIECE_BYTES = 2**20
+"""Bytes of a large file that are read between two answers, at least."""
 READ_AGAIN_S = 0.5
+"""Seconds between two looks at files that are read to their ends."""
 WATCHED_S = 60.0
-"""A run is read on for this long after somebody has asked for it. A hidden page asks rarely."""
+"""A run is read on for this long after a viewer has asked for it. A hidden page asks rarely."""
 KEPT_S = 600.0
-"""What was read of a run is kept for this long after somebody has asked for it."""
+"""A run stays in memory for this long after a viewer has asked for it."""
 
 
 class NoSuchRunError(LookupError):
@@ -30,7 +32,8 @@ class Watched:
 
     Attributes:
         run: the run.
-        asked_at: when somebody last asked for it, as `time.monotonic` counts.
+        asked_at, read_at: when a viewer last asked for it, and when it was last read, as
+            `time.monotonic` counts.
         lock: guards the run.
         is_read: whether the run was read to its end.
         waiting: threads of answers that wait for the lock. They go before further reading.
@@ -38,13 +41,19 @@ class Watched:
 
     run: FollowedRun
     asked_at: float
+    read_at: float = -math.inf
     lock: threading.Lock = field(default_factory=threading.Lock)
     is_read: bool = False
     waiting: set[int] = field(default_factory=set)
 
+    def read(self) -> None:
+        """Reads the next piece. The caller holds the lock."""
+        self.is_read = self.run.read(most_bytes=PIECE_BYTES)
+        self.read_at = time.monotonic()
+
     @contextmanager
     def first(self) -> Iterator[None]:
-        """Takes the lock before the thread that reads on does."""
+        """Holds the lock, which the reading thread leaves to the threads that wait here."""
         self.waiting.add(threading.get_ident())
         try:
             with self.lock:
@@ -67,7 +76,7 @@ class FollowedRuns:
         threading.Thread(target=self._read_on, name="reader", daemon=True).start()
 
     def listed(self) -> list[dict[str, Any]]:
-        """Returns facts about all runs."""
+        """Returns facts about all runs. Raises what `RunsFolder.runs` raises."""
         with self._lock:
             return self.folder.runs()
 
@@ -79,7 +88,7 @@ class FollowedRuns:
         Args:
             name: its name in the list.
             view: part to show.
-            known: version that the page has. Of the same version, None is returned.
+            known: version that the page has. If it is still the latest, the data is None.
 
         Raises:
             NoSuchRunError: there is no run of this name.
@@ -99,10 +108,10 @@ class FollowedRuns:
             watched = self._runs.get(name)
             if watched is None:
                 watched = self._runs[name] = Watched(FollowedRun(name, directory), now)
-        with watched.first():
-            if not watched.run.version or now - watched.asked_at > WATCHED_S:
-                watched.is_read = watched.run.read(most_bytes=PIECE_BYTES)
             watched.asked_at = now
+        with watched.first():
+            if now - watched.read_at > WATCHED_S:
+                watched.read()
         return watched
 
     def _read_on(self) -> None:
@@ -117,6 +126,6 @@ class FollowedRuns:
                 if watched.waiting:
                     continue
                 with watched.lock:
-                    watched.is_read = watched.run.read(most_bytes=PIECE_BYTES)
+                    watched.read()
             # A short pause lets answers come in between while a large file is read.
             time.sleep(READ_AGAIN_S if all(one.is_read for one in runs) else 0.005)

@@ -9,19 +9,19 @@ from typing import Any
 
 from rampcli.config import snapshot
 from rampcli.errors import RampcliError, printable, reason_of
-from rampcli.report.followed_run import is_training
+from rampcli.report.followed_run import Signature, is_training, signature
 from rampcli.run_directory import BEFORE_THE_START, RunDirectory
 from rampcli.run_rows import last_rows
 
 LIST_AGAIN_S = 1.0
 """The folder is listed at most this often, however many people watch."""
 MOST_RUNS = 2000
-"""Runs that a page lists, the last changed first."""
+"""Most runs that a page lists. The last changed come first."""
 SHOWN = ("step", "consumed_samples", "stage", "global_batch_size", "tokens_per_s", "loss", "reward")
 LINK = "a symbolic link, which is not followed: serve the folder that it leads to"
 
 Facts = dict[str, Any]
-Signature = tuple[tuple[int, int, int], ...]
+Signatures = tuple[Signature, ...]
 
 
 @dataclass(slots=True)
@@ -35,7 +35,7 @@ class RunsFolder:
     path: Path
     _listed: list[Facts] = field(default_factory=list)
     _listed_at: float = -LIST_AGAIN_S
-    _known: dict[str, tuple[Signature, Facts]] = field(default_factory=dict)
+    _known: dict[str, tuple[Signatures, Facts]] = field(default_factory=dict)
 
     @property
     def is_single(self) -> bool:
@@ -43,7 +43,11 @@ class RunsFolder:
         return RunDirectory(self.path).config.is_file()
 
     def runs(self) -> list[Facts]:
-        """Returns facts about each run, the last changed first. A call within a second is free."""
+        """Returns facts about each run, the last changed first. A call within a second is free.
+
+        Raises:
+            OSError: the folder cannot be read.
+        """
         now = time.monotonic()
         if now - self._listed_at >= LIST_AGAIN_S:
             found = [self._facts(*one) for one in self._directories()]
@@ -60,14 +64,14 @@ class RunsFolder:
         return None
 
     def _directories(self) -> list[tuple[str, Path, bool]]:
-        """Returns names, paths, and whether they are links, of what may be a run."""
+        """Returns the name and the path of each folder, and whether it is a link."""
         if self.is_single:
             return [(self.path.resolve().name, self.path, False)]
         with suppress(FileNotFoundError, NotADirectoryError), os.scandir(self.path) as entries:
             return [
                 (entry.name, Path(entry.path), entry.is_symlink())
                 for entry in entries
-                if entry.is_dir() and not entry.name.startswith(".")
+                if not entry.name.startswith(".") and _is_folder(entry)
             ]
         return []
 
@@ -78,27 +82,25 @@ class RunsFolder:
                 return None
             if is_link:
                 return _damaged(name, LINK)
-            signature = tuple(
-                _signature(file) for file in (run.config, run.metrics, run.path / "state.json")
-            )
+            signatures = tuple(map(signature, (run.config, run.metrics, run.state)))
         except OSError as error:
             return _damaged(name, reason_of(error))
         known = self._known.get(name)
-        if known is None or known[0] != signature:
-            known = self._known[name] = signature, _read_facts(name, run, signature)
+        if known is None or known[0] != signatures:
+            known = self._known[name] = signatures, _read_facts(name, run, signatures)
         return known[1] | {"trains": is_training(run, known[1]["status"])}
 
 
-def _signature(path: Path) -> tuple[int, int, int]:
+def _is_folder(entry: os.DirEntry[str]) -> bool:
+    """Returns whether an entry is a folder, or a link to one. Links in a circle are not."""
     try:
-        found = path.stat()
-    except FileNotFoundError:
-        return (0, 0, 0)
-    return (found.st_ino, found.st_size, found.st_mtime_ns)
+        return entry.is_dir()
+    except OSError:
+        return False
 
 
-def _read_facts(name: str, run: RunDirectory, signature: Signature) -> Facts:
-    changed = max(modified_ns for _, _, modified_ns in signature) / 1e9
+def _read_facts(name: str, run: RunDirectory, signatures: Signatures) -> Facts:
+    changed = max(modified_ns for _, _, modified_ns in signatures) / 1e9
     try:
         run.refuse_links()
         state = run.read_state() or BEFORE_THE_START

@@ -1,5 +1,6 @@
 """The web server of the live page: read-only, and reachable from this machine alone by default."""
 
+import errno
 import gzip
 import hmac
 import ipaddress
@@ -21,7 +22,7 @@ from rampcli.serve.followed_runs import FollowedRuns, NoSuchRunError
 from rampcli.serve.runs_folder import RunsFolder
 
 DEFAULT_HOST, DEFAULT_PORT = "127.0.0.1", 7267
-"""The port spells RAMP on a telephone."""
+"""The port is RAMP on the keys of a telephone."""
 IDLE_S = 30.0
 """A connection that sends nothing for this long is closed."""
 MOST_CONNECTIONS = 128
@@ -54,8 +55,8 @@ class PageServer(ThreadingHTTPServer):
 
     Args:
         folder: the runs.
-        host: address or name to listen on. On another one than loopback, addresses need a token.
-        port: port to listen on; None takes the default, or a free one if that is in use.
+        host: address or name to listen on. If other machines can reach it, the page needs a token.
+        port: port to listen on. None takes the default, or a free one if that is in use.
 
     Raises:
         UsageError: the host is not an address of this machine, or the port is in use.
@@ -73,11 +74,16 @@ class PageServer(ThreadingHTTPServer):
         try:
             super().__init__((address, DEFAULT_PORT if port is None else port), Handler)
         except OSError as error:
-            if port is None:
+            if port is None and error.errno == errno.EADDRINUSE:
                 super().__init__((address, 0), Handler)
                 return
+            if error.errno == errno.EADDRNOTAVAIL:
+                raise UsageError(
+                    f"--host {host}: not an address of this machine",
+                    remedy=f"--host {DEFAULT_HOST}",
+                ) from error
             raise UsageError(
-                f"cannot listen on port {port} of {host}: {error.strerror}",
+                f"cannot listen on port {port or DEFAULT_PORT} of {host}: {error.strerror}",
                 remedy="another --port, or none to take a free one",
             ) from error
 
@@ -155,11 +161,18 @@ class Handler(BaseHTTPRequestHandler):
             kind, content = self.server.files[path]
             return Answer(HTTPStatus.OK, kind, content)
         if path == "api/runs":
-            return _json({"runs": self.server.runs.listed()})
+            return self._list()
         if path.startswith("api/run/"):
             name = unquote(path.removeprefix("api/run/"), errors="surrogateescape")
             return self._run(name, parts.query)
         return _text(HTTPStatus.NOT_FOUND, "There is no such page.")
+
+    def _list(self) -> Answer:
+        """Answers with facts about all runs."""
+        try:
+            return _json({"runs": self.server.runs.listed()})
+        except OSError as error:
+            return _text(HTTPStatus.INTERNAL_SERVER_ERROR, reason_of(error))
 
     def _run(self, name: str, query: str) -> Answer:
         """Answers with the data of a run."""

@@ -137,7 +137,7 @@ class Chart {
     if (isHere || !inside) this.page.point(inside ? chart.posToVal(left, "x") : null);
   }
 
-  /** Shows the values at a place, or the last ones. */
+  /** Shows the values at a place, or the last values if it is null. */
   showLegend(at) {
     const keys = this.keys.map((curve) => {
       const text = curve.summary && at === null ? curve.summary : valueAt(curve, at, this.spec.show);
@@ -176,7 +176,7 @@ class Chart {
     const width = this.plot.over.clientWidth;
     const left = Math.min(width, Math.max(0, (this.plot.cursor.left ?? 0) + step * (event.shiftKey ? width / 10 : width / 100)));
     this.plot.setCursor({ left, top: 10 });
-    this.page.point(this.plot.posToVal(left, "x"));
+    if (!this.spec.ownAxis) this.page.point(this.plot.posToVal(left, "x"));
   }
 
   resize() {
@@ -201,7 +201,7 @@ function rangeOf(runs, view) {
   return high > low ? [low, high] : [low - 1, high + 1];
 }
 
-/** Returns curves with their smoothed ones, behind which they are drawn faintly. */
+/** Returns curves that are drawn faintly, and in front of them the same curves smoothed. */
 function withSmoothed(curves, share, range) {
   return curves.flatMap((curve) => {
     if (!curve.smooth) return [curve];

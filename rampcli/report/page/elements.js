@@ -21,12 +21,15 @@ function fill(target, ...children) {
   target.replaceChildren(...children.flat().filter((child) => child !== null));
 }
 
-/** Returns a table. Columns have a `name`, a `cell` of a row, and whether they hold `text`. */
+/**
+ * Returns a table. Columns have a `name` and a function `cell` of a row. Columns of `text` are
+ * aligned to the left, and those that `wrap` may have several lines.
+ */
 function table(columns, rows, label) {
   const heads = columns.map((column) => element("th", { scope: "col", class: column.text ? "text" : null }, ...[column.name].flat()));
   const lines = rows.map((row) => element("tr", {}, columns.map((column) => {
     const cell = column.cell(row);
-    const kinds = [column.text && "text", column.wrap && "wrap", column.mark?.(row)];
+    const kinds = [column.text && "text", column.wrap && "wrap"];
     return element("td", { class: kinds.filter(Boolean).join(" ") || null }, ...[cell].flat());
   })));
   return element("table", { "aria-label": label }, element("thead", {}, element("tr", {}, heads)), element("tbody", {}, lines));

@@ -8,7 +8,8 @@ function compact(value) {
   const size = Math.abs(value);
   if (size !== 0 && (size < 1e-3 || size >= 1e15)) return value.toExponential(2).replace(/\.?0*e\+?/, "e");
   if (size >= 1e5) {
-    const [unit, letter] = UNITS.find(([least]) => size >= least);
+    const rounded = Number(size.toPrecision(3)); // 999,999 is 1M, not 1000K
+    const [unit, letter] = UNITS.find(([least]) => rounded >= least);
     return trimmed(value / unit, 3) + letter;
   }
   if (size >= 1000) return Math.round(value).toLocaleString("en-US");
@@ -92,8 +93,8 @@ function shortDuration(seconds) {
   return `${trimmed(seconds / 86400, 3)}d`;
 }
 
-/** Returns the unit that a run counts, for a label: samples or prompts. */
+/** Returns the label of an axis. Runs of reinforcement learning count prompts rather than samples. */
 function axisLabel(axis, runs) {
-  const prompts = axis === "samples" && runs.length > 0 && runs.every((run) => run.unit === "prompts");
+  const prompts = axis === "samples" && runs.length > 0 && runs.every(({ data }) => data.unit === "prompts");
   return prompts ? "prompts" : AXES[axis].label;
 }

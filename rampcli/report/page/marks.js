@@ -2,11 +2,11 @@
 // Marks in charts: where a stage begins, a checkpoint is saved, a run restarts.
 
 const MARKS = {
-  stage: { label: "stages", colour: "axis", from: ["stage"] },
-  checkpoint: { label: "checkpoints", colour: "good", from: ["checkpoint"] },
-  validation: { label: "validations", colour: "run-4", from: ["validation"] },
-  restart: { label: "restarts", colour: "bad", from: ["restart"] },
-  skip: { label: "skipped steps", colour: "warn", from: ["skip"] },
+  stage: { label: "stages", colour: "axis" },
+  checkpoint: { label: "checkpoints", colour: "good" },
+  validation: { label: "validations", colour: "run-4" },
+  restart: { label: "restarts", colour: "bad" },
+  skip: { label: "skipped steps", colour: "warn" },
 };
 const DEFAULT_MARKS = ["stage", "checkpoint", "restart", "skip"];
 const CLOSEST = 5; // pixels between two marks of a kind that are both drawn
@@ -22,7 +22,7 @@ function drawMarks(chart, runs, view) {
     for (const { data, slot } of runs) {
       const line = runs.length > 1 && kind === "stage" ? runColour(slot) : mark.colour;
       let last = -Infinity;
-      for (const x of placesOf(data, mark, view.axis)) {
+      for (const { x } of marksOf(data, kind, view.axis)) {
         const at = chart.valToPos(x, "x", true);
         if (at < bbox.left || at > bbox.left + bbox.width || at - last < CLOSEST * pixel) continue;
         last = at;
@@ -33,8 +33,12 @@ function drawMarks(chart, runs, view) {
   ctx.restore();
 }
 
-function placesOf(data, mark, axis) {
-  return mark.from.flatMap((name) => data.marks[name]?.x[axis] ?? []).filter((x) => x !== null);
+/** Returns places and texts of the marks of a kind, sorted by place. Runs that resume go back. */
+function marksOf(data, kind, axis) {
+  const marks = data.marks[kind];
+  if (!marks) return [];
+  const found = marks.x[axis].map((x, index) => ({ x, text: marks.text[index] }));
+  return found.filter(({ x }) => x !== null).sort((one, other) => one.x - other.x);
 }
 
 const DRAWN = {
@@ -85,18 +89,13 @@ function triangle(ctx, x, y, size, direction, style) {
 function markAt(chart, left, runs, view) {
   let best = null;
   let distance = REACH;
-  for (const [kind, mark] of Object.entries(MARKS)) {
-    if (!view.marks.includes(kind)) continue;
+  for (const kind of Object.keys(MARKS).filter((one) => view.marks.includes(one))) {
     for (const { data } of runs) {
-      for (const name of mark.from) {
-        const marks = data.marks[name];
-        if (!marks) continue;
-        const x = marks.x[view.axis];
-        const index = nearest(x, chart.posToVal(left, "x"));
-        const away = x.length ? Math.abs(chart.valToPos(x[index], "x") - left) : Infinity;
+      for (const { x, text } of marksOf(data, kind, view.axis)) {
+        const away = Math.abs(chart.valToPos(x, "x") - left);
         if (away < distance || (away === distance && kind === "restart")) {
           distance = away;
-          best = runs.length > 1 ? `${data.name}: ${marks.text[index]}` : marks.text[index];
+          best = runs.length > 1 ? `${data.name}: ${text}` : text;
         }
       }
     }

@@ -27,7 +27,7 @@ function labelOf(runs, data, label, several) {
   return several ? `${data.name} · ${label}` : data.name;
 }
 
-/** Returns curves that events of the run make: validations and evaluations. */
+/** Returns curves of validations and evaluations. `select` maps a name to a label, or to null. */
 function eventCurves(select) {
   return (runs, view) => runs.flatMap(({ data, slot }) =>
     Object.entries(data.curves).flatMap(([name, curve]) => {
@@ -45,9 +45,12 @@ function together(...parts) {
   return (runs, view) => parts.flatMap((part) => part(runs, view));
 }
 
-/** Returns the staircase of a run, as planned and as trained. */
-function stairs(planned, trained, label) {
-  return (runs, view) => runs.flatMap(({ data, slot }, index) => {
+/**
+ * Returns the staircases of the runs, as planned and as trained. `planned` and `trained` return the
+ * height of a stage.
+ */
+function stairs(planned, trained) {
+  return (runs, view) => runs.flatMap(({ data, slot }) => {
     const plan = plannedStairs(data, view.axis, planned);
     const edges = data.trained.edges[view.axis];
     const steps = data.trained.parts.map((part) => trained(part, data));

@@ -1,12 +1,12 @@
 "use strict";
-// What is written rather than drawn: the summary, stages, times, messages and settings.
+// The text of the page: the summary, stages, times, messages and settings.
 
 const STATES = {
   running: "training", complete: "complete", failed: "failed", preempted: "saved and stopped",
   stage_boundary: "stopped at a stage boundary", "not started": "not started", damaged: "cannot be read", silent: "not training",
 };
 
-/** Returns the state of a run: what state.json says, unless no process trains it any more. */
+/** Returns the status in state.json, or "silent" if it is "running" and no process trains the run. */
 function stateOf(data, facts) {
   if (data.damage) return "damaged";
   const state = data.state?.status ?? "not started";
@@ -75,23 +75,23 @@ function summary(runs, listed) {
     { name: "state", text: true, cell: (index) => stateLabel(stateOf(runs[index].data, listed.get(runs[index].data.name))) },
     ...names.map((name) => ({ name, cell: (index) => (found[index].get(name) ?? ["–"]).filter(Boolean) })),
   ];
-  return [element("div", { class: "card", style: null }, table(columns, runs.map((_, index) => index), "Runs"))];
+  return [element("div", { class: "card" }, table(columns, runs.map((_, index) => index), "Runs"))];
 }
 
 function runName({ data, slot }) {
   return [element("i", { class: "box", swatch: `var(--${runColour(slot)})` }), data.name];
 }
 
-/** Returns messages about runs that cannot be read, have failed or have not begun. */
+/** Returns messages about runs that are damaged, being read, failed, not begun or silent. */
 function notices(runs, listed) {
   return runs.flatMap(({ data }) => {
     const found = [];
     const title = runs.length > 1 ? `${data.name}: ` : "";
     const error = data.state?.status === "failed" ? data.state.error : null;
-    if (data.damage) found.push(notice("bad", `${title}this run cannot be read`, data.damage));
+    if (data.damage) found.push(notice("bad", `${title}a file of this run cannot be read`, data.damage));
     if (error) found.push(notice("bad", `${title}this run has failed`, error.message, error.remedy && `Try: ${error.remedy}`));
     if (data.reading < 1) {
-      found.push(notice("", `${title}reading metrics.jsonl`, `${percent(data.reading)} are read, ${whole(data.rows)} steps so far. The charts show these.`));
+      found.push(notice("", `${title}reading metrics.jsonl`, `${percent(data.reading)} of it is read, ${whole(data.rows)} steps so far. The charts show these.`));
     } else if (data.rows === 0 && !data.damage && !error) {
       found.push(notice("", `${title}no step is complete yet`, "Processes start and load their data first. The page shows the first step as soon as it is there."));
     }
@@ -192,7 +192,7 @@ function logTable(runs) {
   return section("Warnings and errors", table(columns, lines, "Warnings and errors"));
 }
 
-const NAMES_OF_RUNS = ["name", "run_dir"]; // settings that always differ
+const NAMES_OF_RUNS = ["name", "run_dir", "resume"]; // settings that tell runs apart, and not how they train
 
 /** Returns the settings in which runs differ. */
 function differences(runs) {
@@ -225,7 +225,7 @@ function texts(runs) {
     element("span", { class: "soft" }, sample.prompt), sample.text)));
 }
 
-/** Returns all that is written below the charts. */
+/** Returns the sections below the charts. */
 function tables(runs) {
   const several = runs.length > 1;
   return [
