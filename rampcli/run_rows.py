@@ -231,7 +231,7 @@ def end_of_step(path: Path, step: int) -> int:
     if file is None:
         return 0
     with file:
-        # Rows before `low` have such a step, rows at `high` or later do not.
+        # Rows that begin before `low` have such a step; those that begin at `high` or later do not.
         low, high = 0, end_of_rows(path)
         while low < high:
             middle = (low + high) // 2

@@ -14,7 +14,7 @@ STEPS = 20
 """Steps of each stage. The first takes 2 s each, the second 1 s."""
 
 
-def write_run(path: Path, *words: str, loss: float = 4.0) -> RunDirectory:
+def write_run(path: Path, *words: str, loss: float | None = 4.0) -> RunDirectory:
     """Writes a run that has stopped in its second stage, ten seconds after its start."""
     directory = RunDirectory(path)
     overrides = ["model.rampup_batch_size=[4,4,80]", "model.global_batch_size=8"]
@@ -34,7 +34,7 @@ def write_run(path: Path, *words: str, loss: float = 4.0) -> RunDirectory:
             consumed_samples=samples,
             global_batch_size=batch,
             world_size=1 + stage,
-            loss=None if step == 1 else loss / step,
+            loss=None if step == 1 or loss is None else loss / step,
             step_time_s=seconds,
             tokens_per_s=128 * batch / seconds,
         )

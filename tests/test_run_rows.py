@@ -151,6 +151,14 @@ def test_the_last_rows_are_those_at_the_end(rows, count, torn, tmp_path_factory)
     assert last_rows(path, count) == rows[-count:]
 
 
+def test_a_damaged_row_among_the_last_is_named_by_its_byte(tmp_path):
+    path = tmp_path / "responses.jsonl"
+    before = '{"step": 1}\n' * 10
+    path.write_text(before + "{}\n")
+    with pytest.raises(DamagedFileError, match=f"byte {len(before)},"):
+        last_rows(path, 3)
+
+
 def test_a_few_rows_of_a_large_file_are_found_without_reading_it(tmp_path):
     path = tmp_path / "responses.jsonl"
     with path.open("wb") as file:

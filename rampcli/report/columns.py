@@ -18,7 +18,7 @@ from rampcli.run_rows import MAX_ROW_BYTES, METRICS_ROW, NUMBER_OR_NULL, row_of
 BLOCK_BYTES = 2**21
 """Bytes that are parsed at once."""
 MARK_BYTES = 2**18
-"""Least distance between marks. So few are kept of a file that grows row by row."""
+"""Least distance between marks, which keeps them few in a file that grows row by row."""
 PRECISE = ("step", "time", "consumed_samples", "consumed_tokens")
 """Columns that single precision could not tell apart in a long run."""
 _LEAST: dict[Any, int] = {COUNT: 0, POSITIVE: 1, RATE: 0}
@@ -148,14 +148,15 @@ class Columns:
         """Reads the next rows, and returns whether there may be more."""
         file.seek(self.bytes_read)
         block = file.read(BLOCK_BYTES)
-        if len(block) == BLOCK_BYTES and b"\n" not in block:
-            block += file.readline(MAX_ROW_BYTES)
+        is_full = len(block) == BLOCK_BYTES
+        if b"\n" not in block:  # a row may be longer than a block
+            block += file.readline(MAX_ROW_BYTES + 1)
         whole = block[: block.rfind(b"\n") + 1]
         if whole:
             self._add(whole)
         elif len(block) > MAX_ROW_BYTES:
             row_of(block, self.path, self.bytes_read)  # raises: no row is this long
-        return len(whole) > 0 and len(block) >= BLOCK_BYTES
+        return is_full and len(whole) > 0
 
     def _drop_vanished(self, file: BinaryIO) -> None:
         """Drops rows that are no longer in the file.

@@ -150,14 +150,18 @@ class FollowedRun:
         return float(blocks.total.sum() + np.nansum(rest, dtype=np.float64))
 
     def _damage_if_changed(self, path: Path, read: Callable[[], None]) -> str | None:
-        """Calls `read` if a file has changed, and returns why it cannot be read, or None."""
+        """Calls `read` if a file has changed or was damaged.
+
+        Returns why it cannot be read, or None.
+        """
         try:
             found = signature(path)
         except OSError as error:
             return reason_of(error)
-        if path.name not in self._seen or self._seen[path.name][0] != found:
+        seen = self._seen.get(path.name)
+        if seen is None or seen[0] != found or seen[1] is not None:  # an error may pass
             self._seen[path.name] = found, _damage_of(read)
-            self.version += 1
+            self.version += self._seen[path.name] != seen
         return self._seen[path.name][1]
 
     def _read_settings(self) -> None:
@@ -185,6 +189,7 @@ class FollowedRun:
         if inode != self._events_inode or size < before:  # replaced by hand
             self._tail, self.events = Tail(self.directory.events), RunEvents()
             self._events_inode = inode
+            self.version += 1
         self.events.add(self._tail.rows())
         self.version += self._tail.offset != before
 

@@ -1,4 +1,4 @@
-"""The runs that are watched. One thread reads their files, however many viewers there are."""
+"""The runs that somebody watches. One thread reads their files, however many viewers."""
 
 import math
 import threading

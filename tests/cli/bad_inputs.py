@@ -1623,8 +1623,8 @@ COMMANDS = (
     ),
     BadInput(
         "a live page on the address of another machine",
-        ("serve", "--host", "192.0.2.1", "--port", "7267"),
-        ("cannot listen on port 7267 of 192.0.2.1", "another --port"),
+        ("serve", "--host", "192.0.2.1"),
+        ("--host 192.0.2.1: not an address of this machine", "--host 127.0.0.1"),
     ),
     BadInput(
         "a live page on a port that there is not",

@@ -66,6 +66,36 @@ def test_a_reader_of_part_of_a_file_goes_on_where_it_stopped(tmp_path, monkeypat
     assert columns["step"].tolist() == list(range(1, 41))
 
 
+def test_a_row_longer_than_a_block_is_read(tmp_path, monkeypatch):
+    monkeypatch.setattr(columns_module, "BLOCK_BYTES", 100)
+    run = RunDirectory(tmp_path)
+    for step in (1, 2, 3):
+        run.append_row(run.metrics, metrics_row(step=step, extra="x" * 200 * step))
+    columns = Columns(run.metrics)
+    assert columns.read() == 3
+    assert columns["step"].tolist() == [1, 2, 3]
+
+
+def test_rows_before_a_damaged_one_are_kept(tmp_path):
+    run = RunDirectory(tmp_path)
+    whole = "".join(json.dumps(metrics_row(step=step)) + "\n" for step in (1, 2, 3))
+    run.metrics.write_text(f"{whole}[]\n{whole}")
+    columns = Columns(run.metrics)
+    for _ in range(2):
+        with pytest.raises(DamagedFileError, match=f"byte {len(whole):,},"):
+            columns.read()
+        assert (columns["step"].tolist(), columns.bytes_read) == ([1, 2, 3], len(whole))
+
+
+def test_few_marks_are_kept_of_a_file_that_grows_row_by_row(tmp_path):
+    run = RunDirectory(tmp_path)
+    columns = Columns(run.metrics)
+    for step in range(1, 101):
+        run.append_row(run.metrics, metrics_row(step=step))
+        assert columns.read() == 1
+    assert len(columns._marks) <= 2
+
+
 def test_whole_numbers_are_int64_and_others_have_the_type_that_is_asked_for(tmp_path):
     run = RunDirectory(tmp_path)
     for step in (1, 2):
@@ -83,7 +113,8 @@ def test_a_number_that_no_column_can_hold_is_damage(tmp_path):
         Columns(run.metrics).read()
 
 
-def test_rows_that_vanish_are_noticed(tmp_path):
+def test_rows_that_vanish_are_noticed(tmp_path, monkeypatch):
+    monkeypatch.setattr(columns_module, "MARK_BYTES", 1)
     run = RunDirectory(tmp_path)
     columns = Columns(run.metrics)
     assert columns.read() == 0

@@ -1,4 +1,5 @@
 import json
+import time
 
 import numpy as np
 import pytest
@@ -77,10 +78,55 @@ def test_a_damaged_file_is_named_and_what_was_read_before_stays(run):
     ],
 )
 def test_each_damaged_file_is_named(run, name, content):
+    sound = (run.directory.path / name).read_text() if name != "responses.jsonl" else ""
     (run.directory.path / name).write_text(content)
-    run.read()
-    assert name in run.damage
+    for _ in range(2):
+        run.read()
+        assert name in run.damage
+    assert run.columns.rows == 2 * STEPS
     json.dumps(run_data(run, View()), allow_nan=False)
+    (run.directory.path / name).write_text(sound)
+    run.read()
+    assert run.damage is None
+
+
+def test_a_file_that_could_not_be_read_for_a_moment_is_read_again(run, monkeypatch):
+    with monkeypatch.context() as patch:
+        patch.setattr(type(run.directory), "read_plan", lambda _: 1 / 0)
+        run.read()
+        assert "zero" in run.damage
+        version = run.version
+    run.read()
+    assert (run.damage, run.plan is None) == (None, False)
+    assert run.version > version
+
+
+def test_events_that_replace_others_are_read_from_their_beginning(run):
+    run.read()
+    rows, version = list(run.events.rows), run.version
+    other = run.directory.path / "other"
+    other.write_text(run.directory.events.read_text())
+    other.replace(run.directory.events)
+    run.read()
+    assert run.events.rows == rows
+    assert run.version > version
+
+
+def test_a_server_that_was_restarted_gives_no_version_of_the_one_before(run, monkeypatch):
+    run.read()
+    later = time.time_ns() + 10**9
+    monkeypatch.setattr(time, "time_ns", lambda: later)
+    assert FollowedRun("mine", run.directory).version > run.version
+
+
+def test_rows_before_a_damaged_one_are_shown(run):
+    append(run, *range(41, 20_001))
+    with run.directory.metrics.open("a") as file:
+        file.write("[]\n")
+    run.read()
+    data = run_data(run, View())
+    assert (data["rows"], data["last"]["step"], data["reading"]) == (20_000, 20_000, 1)
+    assert "metrics.jsonl" in data["damage"]
 
 
 @pytest.mark.parametrize("name", ["metrics.jsonl", "config.yaml", "events.jsonl", "plan.json"])

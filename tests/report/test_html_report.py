@@ -7,6 +7,7 @@ import pytest
 
 from rampcli.errors import UsageError
 from rampcli.report.html_report import write_report_html
+from rampcli.run_directory import RunDirectory
 from recorded_runs import write_run
 
 HOSTILE = "</script><script>alert(1)</script><!--\u2028"
@@ -62,6 +63,13 @@ def test_a_damaged_run_is_shown_with_its_error(tmp_path):
     write_report_html([run], tmp_path / "report.html")
     (data,) = data_of((tmp_path / "report.html").read_text())["runs"]
     assert "state.json" in data["damage"]
+
+
+def test_a_folder_whose_name_is_not_unicode_has_a_report(tmp_path):
+    run = write_run(tmp_path / "mine")
+    run.path.rename(tmp_path / "\udcff")
+    write_report_html([RunDirectory(tmp_path / "\udcff")], tmp_path / "report.html")
+    assert r"<title>\udcff</title>" in (tmp_path / "report.html").read_text(encoding="utf-8")
 
 
 def test_runs_of_the_same_name_are_told_apart_by_their_paths(tmp_path):

@@ -1,5 +1,6 @@
 import pytest
 
+from rampcli.report import run_plots
 from rampcli.report.run_plots import plot_runs
 from rampcli.report.run_record import read_run
 from recorded_runs import write_run
@@ -17,6 +18,14 @@ def test_a_picture_names_its_runs_and_axes_and_is_the_same_each_time(tmp_path, n
     assert {*names, "global batch size", "loss", "tokens/s", "consumed samples"} <= {
         *texts(pictures[0])
     }
+
+
+@pytest.mark.filterwarnings("error")
+def test_a_long_run_whose_loss_is_not_finite_is_drawn_without_a_warning(tmp_path, monkeypatch):
+    monkeypatch.setattr(run_plots, "MOST_POINTS", 10)
+    run = write_run(tmp_path / "a", loss=None)
+    plot_runs([read_run(run.path)], tmp_path / "x.svg")
+    assert "loss" in texts((tmp_path / "x.svg").read_bytes())
 
 
 def test_a_run_that_has_not_begun_is_drawn_as_planned(tmp_path):

@@ -4,7 +4,6 @@ import json
 import re
 import shutil
 import signal
-import time
 
 import pytest
 from selenium.webdriver.common.keys import Keys
@@ -183,10 +182,17 @@ def test_texts_of_a_run_run_no_script(browser, page, runs):
     )
     browser.open(page)
     wait_for(lambda: HOSTILE in browser.texts(".run .name"), "the hostile run")
-    for box in browser.all(".run input"):
-        if box.is_selected() != (box.get_attribute("data-run") == HOSTILE):
-            box.click()
-            time.sleep(0.1)
+    # In one script, because the page replaces its list every second.
+    browser.driver.execute_script(
+        """
+        const boxes = () => [...document.querySelectorAll(".run input")];
+        const wrong = boxes().filter((box) => box.checked !== (box.dataset.run === arguments[0]));
+        for (const { dataset: { run } } of wrong) {
+            boxes().find((box) => box.dataset.run === run).click();
+        }
+        """,
+        HOSTILE,
+    )
     wait_for(lambda: HOSTILE in browser.texts("h1"), "the page of the hostile run")
     shown = browser.find("main").text
     assert shown.count(HOSTILE) >= 6
@@ -205,6 +211,31 @@ def test_a_damaged_run_is_shown_beside_sound_ones(browser, page, runs, trained):
     wait_for(lambda: len(browser.texts(".state[data-state=damaged]")) >= 2, "the damaged run")
     assert "metrics.jsonl" in browser.find(".notice.bad").text
     assert "gpt" in browser.charts()["loss"]
+
+
+def test_numbers_are_written_as_they_are_read(browser, page):
+    browser.open(page)
+    browser.find(".layout")
+    calls = {
+        "compact(999_499)": "999K",
+        "compact(999_999)": "1M",
+        "compact(26_600)": "26,600",
+        "compact(0.00012)": "1.2e-4",
+        "duration(250.4)": "4 min 10 s",
+        "axisLabel('samples', [{data: {unit: 'prompts'}}])": "prompts",
+        "axisLabel('samples', [{data: {unit: 'samples'}}])": "samples",
+    }
+    assert browser.driver.execute_script(f"return [{','.join(calls)}]") == [*calls.values()]
+
+
+def test_a_mark_of_a_run_that_went_back_is_found(browser, page):
+    browser.open(page)
+    browser.find(".layout")
+    script = """
+        const at = {x: {steps: [10, 40, 20, null]}, text: ["a", "b", "c", "d"]};
+        return marksOf({marks: {checkpoint: at}}, "checkpoint", "steps").map(({text}) => text);
+    """
+    assert browser.driver.execute_script(script) == ["a", "c", "b"]
 
 
 def test_a_report_shows_the_same_as_the_page_and_prints(browser, page, trained, tmp_path):

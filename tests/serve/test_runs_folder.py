@@ -68,6 +68,12 @@ def test_links_are_listed_but_not_followed(folder, tmp_path_factory):
     assert folder.find("link") is None
 
 
+def test_links_in_a_circle_do_not_hide_the_runs(folder):
+    (folder.path / "circle").symlink_to("circle")
+    assert [run["name"] for run in folder.runs()] == ["mine"]
+    assert folder.find("mine") is not None
+
+
 @pytest.mark.parametrize("name", ["..", ".", "", "mine/../mine", "/etc", "file", "other", "mine\0"])
 def test_only_names_of_runs_are_found(folder, name):
     assert folder.find(name) is None

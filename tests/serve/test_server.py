@@ -180,6 +180,19 @@ def test_the_default_port_gives_way_and_a_wanted_one_does_not(runs):
                 PageServer(RunsFolder(runs), host="127.0.0.1", port=server.server_address[1])
 
 
-def test_a_host_without_an_address_is_refused(runs):
-    with pytest.raises(UsageError, match="no address"):
-        PageServer(RunsFolder(runs), host="no such host", port=None)
+@pytest.mark.parametrize(
+    ("host", "reason"),
+    [("no such host", "no address"), ("192.0.2.1", "not an address of this machine")],
+)
+def test_a_host_that_is_not_this_machine_is_refused(runs, host, reason):
+    with pytest.raises(UsageError, match=reason):
+        PageServer(RunsFolder(runs), host=host, port=None)
+
+
+def test_a_folder_that_cannot_be_read_is_an_answer_with_its_reason(server, monkeypatch):
+    def refuse(_):
+        raise PermissionError(13, "Permission denied", "runs")
+
+    monkeypatch.setattr(RunsFolder, "runs", refuse)
+    answer, content = ask(server, "/api/runs")
+    assert (answer.status, b"Permission denied" in content) == (500, True)

@@ -33,7 +33,7 @@ function drawMarks(chart, runs, view) {
   ctx.restore();
 }
 
-/** Returns the places and texts of the marks of a kind, from left to right. A run that resumes goes back. */
+/** Returns places and texts of the marks of a kind, sorted by place. Runs that resume go back. */
 function marksOf(data, kind, axis) {
   const marks = data.marks[kind];
   if (!marks) return [];
