@@ -83,7 +83,7 @@ def _set_defaults(folder: Path, name: str, facts: Facts) -> None:
         "WANDB_NAME": name,
         "WANDB_RUN_ID": str(facts.get("id") or secrets.token_hex(4)),
         "WANDB_RESUME": "allow",
-        # This process prints nothing of the run. Its logs are in the run directory.
+        # The output of this process is not the output of the run, which is in the run directory.
         "WANDB_CONSOLE": "off",
     }
     for variable, value in defaults.items():

@@ -91,7 +91,7 @@ def copy_to_rank_0(
 
 
 def _stages_of_weights(config: Config) -> dict[str, int]:
-    """Returns the pipeline rank that owns each weight, by its name. Every rank has the same order."""
+    """Returns the pipeline rank that owns each weight, by its name, in one order on all ranks."""
     parallel, stages = config.parallel, dict[str, int]()
     for rank in range(parallel.pipeline_parallel_size):
         for layers in layers_of_rank(

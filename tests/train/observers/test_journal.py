@@ -1,4 +1,3 @@
-import numpy as np
 import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -14,7 +13,7 @@ from rampcli.train.observers.boundary import BoundaryCosts
 from rampcli.train.observers.journal import Journal
 from rampcli.train.observers.observer import Observers
 from rampcli.train.observers.slow_data import SlowData
-from rampcli.train.step import Step, StepResult
+from taken_steps import step_of
 
 PEAK_TFLOPS = 0.5
 
@@ -40,20 +39,6 @@ def run(tmp_path):
 @pytest.fixture
 def journal(alone, run, resolved):  # noqa: ARG001
     return Journal(run, resolved.plan, resolved.config, torch.device("cpu"))
-
-
-def step_of(resolved, stage_number, step_time_s):
-    stage = resolved.plan.stages[stage_number]
-    return Step(
-        stage=stage,
-        batch_plan=resolved.plan.batch_on(stage, stage.world_size),
-        samples=np.arange(4),
-        result=StepResult(loss=2.0, grad_norm=1.0),
-        lr=0.1,
-        skipped=None,
-        step_time_s=step_time_s,
-        data_time_s=0.01,
-    )
 
 
 def test_recording_a_step_runs_no_torch_operation(resolved, run, journal):

@@ -1,10 +1,13 @@
 import pytest
 import torch
 
+from rampcli import llm
 from rampcli.checkpoint.state import TrainingState
+from rampcli.config.resolve import resolve
 from rampcli.run_directory import COMPLETE, PREEMPTED, STAGE_BOUNDARY, RunDirectory
 from rampcli.run_rows import read_rows
 from rampcli.train.observers.profiler import Profiler
+from taken_steps import step_of
 
 CPU = torch.device("cpu")
 
@@ -12,11 +15,12 @@ CPU = torch.device("cpu")
 def end_inside_the_window(run: RunDirectory, status: str, *, steps_taken: int) -> None:
     """Ends processes in the third step of a window that begins at step 5."""
     profiler = Profiler(run, steps=[5, 9], ranks=[0], device=CPU)
+    taken = step_of(resolve(llm.from_factory("llama3_tiny")), 0, 0.5)
     for step in range(4, 5 + steps_taken):
         profiler.before_step(TrainingState(step=step, consumed_samples=4 * step))
         torch.ones(3).sum()
         if step < 4 + steps_taken:
-            profiler.after_step(TrainingState(step=step + 1, consumed_samples=4 * step + 4), None)
+            profiler.after_step(TrainingState(step=step + 1, consumed_samples=4 * step + 4), taken)
     end = 4 + steps_taken
     profiler.at_end(TrainingState(step=end, consumed_samples=4 * end), status, save_s=0.0)
 

@@ -1,0 +1,20 @@
+"""Steps that observers are told of."""
+
+import numpy as np
+
+from rampcli.config.run_plan import Resolved
+from rampcli.train.step import Step, StepResult
+
+
+def step_of(resolved: Resolved, stage_number: int, step_time_s: float) -> Step:
+    stage = resolved.plan.stages[stage_number]
+    return Step(
+        stage=stage,
+        batch_plan=resolved.plan.batch_on(stage, stage.world_size),
+        samples=np.arange(4),
+        result=StepResult(loss=2.0, grad_norm=1.0),
+        lr=0.1,
+        skipped=None,
+        step_time_s=step_time_s,
+        data_time_s=0.01,
+    )
