@@ -167,6 +167,19 @@ def read_status(directory: RunDirectory, queues: Queues | None = None) -> RunSta
     )
 
 
+def read_time_left(directory: RunDirectory) -> tuple[float | None, float | None]:
+    """Returns `stage_left_s` and `run_left_s` of a run that is training.
+
+    Raises what `read_status` raises.
+    """
+    rows = last_rows(directory.metrics, RECENT_STEPS)
+    newest = {event["event"]: event for event in last_events(directory.events, _EVENTS)}
+    plan = directory.read_plan() or {"stages": []}
+    consumed_samples = rows[-1]["consumed_samples"] if rows else 0
+    speeds = _speeds(plan, rows, newest, consumed_samples=consumed_samples)
+    return speeds["stage_left_s"], speeds["run_left_s"]
+
+
 def _state(
     status: str,
     newest: Mapping[str, Mapping[str, Any]],

@@ -60,16 +60,18 @@ def trained(browser, page, runs):
     browser.driver.execute_script("window.isFirst = true")
     (training := Run(runs / "gpt")).path.parent.mkdir()
     command = training.start(*WORDS, "name=gpt")
-    seen = set()
+    seen, facts = set(), []
 
     def watch():
         seen.add((browser.fact("step"), browser.charts().get("loss")))
+        facts.append(browser.fact("time left"))
         return "complete" in browser.texts("#summary .state")
 
     try:
         wait_for(watch, "the end of training", wait_s=150.0)
     finally:
         command.communicate(timeout=60)
+    assert any(facts), "the time left was never shown"
     return training, seen
 
 

@@ -5,15 +5,19 @@ import socket
 import threading
 import time
 from contextlib import contextmanager
+from urllib.parse import quote
 
 import pytest
 
 from rampcli.errors import UsageError
+from rampcli.launch.status import read_status
+from rampcli.locks import hold
 from rampcli.report.page_files import SCRIPTS, STYLES
+from rampcli.run_directory import RunDirectory
 from rampcli.serve.runs_folder import RunsFolder
 from rampcli.serve.server import DEFAULT_PORT, PageServer
 from recorded_runs import write_run
-from run_files import metrics_row
+from run_files import metrics_row, state
 
 
 @contextmanager
@@ -88,6 +92,17 @@ def test_what_the_page_has_is_not_sent_again(server, runs):
     while found["data"] is None and time.monotonic() < deadline:
         found = json_of(server, f"/api/run/mine?known={version}")
     assert found["data"]["last"]["step"] == 41
+
+
+def test_the_time_left_is_that_of_status_while_a_run_trains(server, runs):
+    run = RunDirectory(runs / "a b&c=%2e#?")
+    path = f"/api/run/{quote(run.path.name)}"
+    assert "run_left_s" not in json_of(server, path)["data"]
+    run.write_state(state(step=40))
+    with hold(run.lock):
+        found, status = json_of(server, path)["data"], read_status(run)
+    assert found["run_left_s"] == status.run_left_s > 0
+    assert found["stage_left_s"] == status.stage_left_s > 0
 
 
 def test_answers_are_zipped_if_the_browser_can_unzip(server):

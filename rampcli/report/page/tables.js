@@ -50,6 +50,9 @@ function facts(data) {
   const time = data.trained.edges.time;
   add("goodput", data.spent?.goodput, percent);
   add("time", time.length ? time[time.length - 1] : null, duration);
+  const stages = data.plan?.stages.length ?? 0;
+  const ofStage = stages > 1 && typeof data.stage_left_s === "number" ? `stage ${duration(data.stage_left_s)}` : null;
+  add("time left", data.run_left_s, duration, ofStage);
   return shown;
 }
 
