@@ -270,14 +270,14 @@ class RunDirectory(OwnFolder):
     def set_metrics_aside(self) -> Path | None:
         """Renames metrics.jsonl, so that a run that starts from step 0 again keeps its old rows.
 
-        Responses and the trackers' folder are renamed with them. Returns the new path of the
-        metrics, or None if there are no rows.
+        Responses and the trackers' folder are renamed, too, even if there are no rows: a start that
+        failed may have dropped them. Returns the new path of the metrics, or None without rows.
         """
-        if next(read_rows(self.metrics), None) is None:
-            return None
         for path in (self.responses, self.trackers):
             if os.path.lexists(path):
                 self.set_aside(path)
+        if next(read_rows(self.metrics), None) is None:
+            return None
         aside = self.set_aside(self.metrics)
         if (lost := lost_work(read_rows(aside))) is not None:
             self.append_event("lost", step=0, **lost)

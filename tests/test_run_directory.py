@@ -132,6 +132,10 @@ def test_a_run_without_metrics_has_none_to_drop(run):
 
 def test_metrics_are_set_aside_under_a_new_name(run):
     assert run.set_metrics_aside() is None
+    (run.trackers / "wandb").mkdir(parents=True)
+    run.metrics.touch()  # a start that failed has dropped its rows
+    assert run.set_metrics_aside() is None
+    assert not run.trackers.exists()
     for number in (1, 2):
         run.append_row(run.metrics, metrics_row(step=number))
         run.append_row(run.responses, {"step": number})

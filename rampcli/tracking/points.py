@@ -1,5 +1,6 @@
 """The points of a run's curves: tags and values of a row of metrics.jsonl or events.jsonl."""
 
+import sys
 from dataclasses import dataclass
 from typing import Any
 
@@ -50,7 +51,7 @@ def point_of_step(row: dict[str, Any]) -> Point:
         step=row["step"],
         time=row.get("time"),
         samples=row["consumed_samples"],
-        tokens=row.get("consumed_tokens"),
+        tokens=tokens if _is_number(tokens := row.get("consumed_tokens")) else None,
         metrics={
             TAGS.get(column, f"{others}/{visible(column)}"): float(value)
             for column, value in row.items()
@@ -88,4 +89,5 @@ def point_of_event(event: dict[str, Any], *, tokens_per_sample: int | None) -> P
 
 
 def _is_number(value: Any) -> bool:
-    return type(value) in (int, float)
+    """Returns whether a value is a number that a float can hold."""
+    return type(value) in (int, float) and abs(value) <= sys.float_info.max

@@ -16,6 +16,12 @@ def test_columns_become_tags_by_what_they_measure_and_null_has_no_point():
     }
 
 
+def test_a_value_that_no_tracker_can_take_has_no_point():
+    point = point_of_step(metrics_row(huge=10**400, consumed_tokens="a", word="a"))
+    assert point.tokens is None
+    assert not {"train/huge", "train/word"} & point.metrics.keys()
+
+
 def test_columns_of_reinforcement_learning_are_below_rl():
     point = point_of_step(metrics_row(reward=0.5, pairs=8, consumed_tokens=None))
     assert (point.metrics["rl/reward"], point.metrics["rl/pairs"], point.tokens) == (0.5, 8, None)
