@@ -19,6 +19,7 @@ from rampcli.config.run_plan import Resolved
 from rampcli.errors import RampcliError, UsageError
 from rampcli.launch.run import describe, run
 from rampcli.launch.slurm import chain, commands
+from rampcli.launch.slurm.job import requeue
 from rampcli.launch.slurm.scripts import render
 from rampcli.run_directory import RunDirectory
 
@@ -177,6 +178,7 @@ from pathlib import Path
 from rampcli.config.resolve import resolve
 from rampcli.config.snapshot import read
 from rampcli.launch.slurm import chain
+from rampcli.launch.slurm.job import requeue
 from rampcli.launch.slurm.scripts import render
 from rampcli.run_directory import RunDirectory
 directory = RunDirectory(Path(sys.argv[1]))
@@ -391,15 +393,20 @@ def test_sbatch_reads_an_option_as_it_was_written(cluster, one_job, tmp_path, co
 
 
 def test_a_requeued_job_runs_again_under_its_id_before_the_next_ones(
-    cluster, tiny, interpreter, directory
+    cluster, tiny, interpreter, directory, monkeypatch
 ):
     add_to(interpreter, '[ "${SLURM_RESTART_COUNT:-0}" -gt 0 ] && exit 0\n' + LASTS)
     first, *later = submit(tiny()).jobs
     wait_until_started(interpreter, first.job)
-    commands.requeue(first.job)
-    assert [job.job for job in chain.active_jobs(directory)] == [
+    monkeypatch.setenv("SLURM_JOB_ID", first.job)
+    monkeypatch.setenv("SLURM_RESTART_COUNT", "1")  # of another start of this job
+    requeue(directory)
+    assert (cluster.job(first.job)["JobState"], commands.restarts(first.job)) == ("RUNNING", 0)
+    monkeypatch.delenv("SLURM_RESTART_COUNT")
+    requeue(directory)
+    assert [each.job for each in chain.active_jobs(directory)] == [
         first.job,
-        *(job.job for job in later),
+        *(each.job for each in later),
     ]
     cluster.wait_for(first.job, "PENDING")
     cluster.release(first.job)

@@ -191,6 +191,16 @@ def requeue(job: str) -> None:
     _run("scontrol", "requeue", job)
 
 
+def restarts(job: str) -> int:
+    """Returns how often a job has started again, or 0 if squeue does not list it.
+
+    Raises:
+        RampcliError: squeue failed.
+    """
+    words = ("--noheader", "--states=all", "--Format=restartcnt", f"--jobs={job}")
+    return int(_run("squeue", *words).strip() or 0)
+
+
 def address_of(node: str) -> str:
     """Returns the address at which other nodes reach a node, whose name may not resolve.
 

@@ -176,7 +176,7 @@ def train_stages(directory: RunDirectory, stages: Sequence[int], signals: StopSi
         if signals.signal == signal.SIGUSR1 and not chain.is_cancelled(directory):
             with sources_named(resolved.config):
                 check_progress(directory)
-    return _requeue(directory)
+    return requeue(directory)
 
 
 def _already_trained(
@@ -218,15 +218,17 @@ def check_progress(directory: RunDirectory) -> None:
     )
 
 
-def _requeue(directory: RunDirectory) -> int:
+def requeue(directory: RunDirectory) -> int:
     """Puts this job back into the queue, and returns the exit code.
 
-    A cancelled chain is not requeued, nor is a job that Slurm has already ended or requeued.
+    A cancelled chain is not requeued, nor is a job that Slurm has already ended or requeued. If this
+    node was lost, the job may already run again on another one.
     """
     if chain.is_cancelled(directory):
         return 0
-    job = os.environ["SLURM_JOB_ID"]
-    if any(known.state == "RUNNING" for known in commands.jobs_by_id([job])):
+    job, own_restarts = os.environ["SLURM_JOB_ID"], int(os.environ.get("SLURM_RESTART_COUNT", 0))
+    is_running = any(known.state == "RUNNING" for known in commands.jobs_by_id([job]))
+    if is_running and commands.restarts(job) == own_restarts:
         commands.requeue(job)
     return EXIT_INTERRUPTED
 
