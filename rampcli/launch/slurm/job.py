@@ -221,8 +221,8 @@ def check_progress(directory: RunDirectory) -> None:
 def requeue(directory: RunDirectory) -> int:
     """Puts this job back into the queue, and returns the exit code.
 
-    A cancelled chain is not requeued, nor is a job that Slurm has already ended or requeued. If this
-    node was lost, the job may already run again on another one.
+    A cancelled chain is not requeued, nor is a job that Slurm has already ended or requeued. If
+    this node was lost, the job may already run again on another one.
     """
     if chain.is_cancelled(directory):
         return 0
