@@ -149,7 +149,6 @@ def test_a_run_killed_at_random_instants_equals_an_undisturbed_run(
         killer.strike()
     while not killer.restart():
         time.sleep(0.1)
-    ended_at = time.time()
     print(f"seed {SEED}: {killer.killed}")
     assert len(killer.killed) == KILLS
     assert_every_sample_is_read_once(run)
@@ -157,7 +156,9 @@ def test_a_run_killed_at_random_instants_equals_an_undisturbed_run(
     assert run.validations() == undisturbed.validations()
     assert run.state["status"] == "complete"
     spent = read_run(run.directory).time_spent()
-    assert spent.elapsed_s == pytest.approx(ended_at - run.events[0]["time"], rel=0.01)
+    # What a command does after its last event takes long on a busy machine.
+    last_event_at = run.directory.events.stat().st_mtime
+    assert spent.elapsed_s == pytest.approx(last_event_at - run.events[0]["time"], rel=0.01)
     assert spent.parts[LOST] > 0
     wait_until_all_have_ended(run.path)
     assert [path.name for path in run.directory.checkpoints.glob("*.tmp")] == []
