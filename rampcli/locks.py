@@ -48,10 +48,13 @@ def hold(path: Path, *, shared: bool = False, wait_s: float = 0.0) -> IO[str]:
 
 def is_held(path: Path) -> bool:
     """Returns whether a file is locked, shared or not. Does not create the file."""
+    folder = OwnFolder(path.parent)
     try:
-        descriptor = OwnFolder(path.parent).open(path, os.O_RDWR)
+        descriptor = folder.open(path, os.O_RDWR)  # network file systems lock no others
     except FileNotFoundError:
         return False
+    except PermissionError:
+        descriptor = folder.open(path, os.O_RDONLY)  # a run of another user
     try:
         # Closing the file releases the lock at once.
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

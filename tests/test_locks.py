@@ -1,8 +1,11 @@
+import fcntl
 import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
+from pathlib import Path
 
 import pytest
 
@@ -17,6 +20,7 @@ lock = hold(Path(sys.argv[1]))
 print("held", flush=True)
 time.sleep(60)
 """
+NOBODY = 65534
 
 
 def test_a_lock_is_exclusive_until_it_is_released(tmp_path):
@@ -76,6 +80,26 @@ def test_the_holder_of_an_exclusive_lock_is_found_whatever_the_file_contains(tmp
     assert holder_here(path) is None
     with hold(path, shared=True), path.open():
         assert holder_here(path) is None
+
+
+def test_the_lock_of_a_run_that_only_another_user_may_write_is_checked():
+    own = os.geteuid()
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder).chmod(0o755)
+        path = Path(folder) / "lock"
+        hold(path).close()
+        path.chmod(0o444)
+        if own == 0:  # root may write anything
+            os.seteuid(NOBODY)
+        try:
+            with pytest.raises(PermissionError):
+                path.open("a")
+            assert not is_held(path)
+            with open(path, encoding="utf-8") as lock:
+                fcntl.flock(lock, fcntl.LOCK_EX)
+                assert is_held(path)
+        finally:
+            os.seteuid(own)
 
 
 def test_a_link_in_place_of_a_lock_is_refused_and_its_target_is_not_created(tmp_path):
