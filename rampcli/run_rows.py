@@ -23,7 +23,9 @@ MAX_ROW_BYTES = 2**20
 LAST_BYTES = 2**15
 """Bytes that are read first to find the last rows of a file."""
 LAST_EVENT_BYTES = 2**18
-"""Bytes at the end of events.jsonl in which `last_events` looks: thousands of rows."""
+"""Bytes at the end of events.jsonl that `last_events` reads at least: thousands of rows."""
+MOST_EVENT_BYTES = 2**23
+"""Bytes that it reads at most."""
 _KIND = re.compile(rb'"event": ?"(\w+)"')
 
 # Shapes, in the notation of `rampcli.records`, of the columns that readers rely on. Rows may hold
@@ -197,9 +199,10 @@ def last_rows(path: Path, count: int) -> list[dict[str, Any]]:
 
 
 def last_events(path: Path, kinds: Collection[str]) -> list[dict[str, Any]]:
-    """Returns the events of some kinds in the last `LAST_EVENT_BYTES` of events.jsonl, in order.
+    """Returns the newest events of some kinds in events.jsonl, in order.
 
-    Rows of other kinds are not looked at.
+    These are the events in its last `LAST_EVENT_BYTES`, and the last event of each kind between the
+    newest `launch` and these, within `MOST_EVENT_BYTES`. Other rows are not parsed.
 
     Raises:
         DamagedFileError: one of the events is damaged.
@@ -208,15 +211,23 @@ def last_events(path: Path, kinds: Collection[str]) -> list[dict[str, Any]]:
     if file is None:
         return []
     with file:
-        begin = max(0, file.seek(0, os.SEEK_END) - LAST_EVENT_BYTES)
-        file.seek(begin)
-        content = file.read(LAST_EVENT_BYTES)
-    events = []
-    for offset, line in _whole_lines(content, begin):
-        kind = _KIND.search(line)
-        if kind is not None and kind[1].decode() in kinds:
-            events.append(row_of(line, path, offset))
-    return events
+        end, size = file.seek(0, os.SEEK_END), LAST_EVENT_BYTES
+        while True:
+            begin = max(0, end - size)
+            file.seek(begin)
+            found = [
+                (offset, line, kind[1].decode())
+                for offset, line in _whole_lines(file.read(end - begin), begin)
+                if (kind := _KIND.search(line)) is not None
+            ]
+            has_launch = any(kind == "launch" for *_, kind in found)
+            if begin == 0 or has_launch or size >= MOST_EVENT_BYTES:
+                break
+            size *= 2
+    newest = [row for row in found if row[0] >= end - LAST_EVENT_BYTES]
+    before = {row[2]: row for row in found[: len(found) - len(newest)]}
+    chosen = sorted(before.values()) + newest
+    return [row_of(line, path, offset) for offset, line, kind in chosen if kind in kinds]
 
 
 def end_of_step(path: Path, step: int) -> int:

@@ -7,7 +7,15 @@ from hypothesis import strategies as st
 
 from rampcli.errors import DamagedFileError
 from rampcli.run_directory import RunDirectory
-from rampcli.run_rows import LAST_EVENT_BYTES, Tail, end_of_step, last_events, last_rows, read_rows
+from rampcli.run_rows import (
+    LAST_EVENT_BYTES,
+    MOST_EVENT_BYTES,
+    Tail,
+    end_of_step,
+    last_events,
+    last_rows,
+    read_rows,
+)
 from run_files import metrics_row
 
 ROWS = st.lists(
@@ -179,6 +187,19 @@ def test_the_last_events_of_some_kinds_are_found_and_others_not_even_parsed(tmp_
     assert last_events(path, ["fault", "spare_ranks"]) == [fault, fault]
     with pytest.raises(DamagedFileError, match="byte 79,"):
         last_events(path, ["boundary"])
-    with path.open("a") as file:
-        file.write("\n" + other * (LAST_EVENT_BYTES // len(other) + 1) + json.dumps(fault) + "\n")
-    assert last_events(path, ["fault"]) == [fault]
+
+
+def test_the_last_events_begin_at_the_newest_launch_unless_it_is_very_far_away(tmp_path):
+    path = tmp_path / "events.jsonl"
+    launch = {"event": "launch", "time": 1.0}
+    fault = {"event": "fault", "time": 1.0, "reason": "x"}
+    other = json.dumps({"event": "checkpoint", "time": 1.0, "path": "x" * 400}) + "\n"
+    many = other * (LAST_EVENT_BYTES // len(other) + 1)
+    begin, end = json.dumps(launch) + "\n" + json.dumps(fault) + "\n", json.dumps(fault) + "\n"
+    path.write_text(begin + many + end)
+    assert last_events(path, ["fault"]) == [fault, fault]
+    assert last_events(path, ["launch"]) == [launch]
+    path.write_text(begin + json.dumps(launch) + "\n" + many + end)
+    assert last_events(path, ["fault"]) == [fault, fault]
+    path.write_text(begin + many * (MOST_EVENT_BYTES // LAST_EVENT_BYTES) + end)
+    assert last_events(path, ["fault", "launch"]) == [fault]

@@ -1,6 +1,6 @@
 """Where a run stands and what trains it, whatever launcher started it.
 
-A run of any length is read at once: of its rows, only the last ones are.
+Only the last rows of a run are read, so this takes as long for a long run as for a short one.
 """
 
 import math
@@ -37,8 +37,8 @@ class RunStatus:
     Attributes:
         state: what the run does: `TRAINING`, `STARTING` its processes, `WAITING` in the queue,
             "stage boundary", "interrupted", "failed", "complete" or "not started"; `CRASHED` if
-            state.json says that it is running and nothing trains it; `UNKNOWN` if only its queue
-            could tell.
+            state.json says that it is running and nothing trains it; `UNKNOWN` if this depends on
+            its queue, which does not answer.
         status: status in state.json.
         step: optimiser steps taken, saved or not.
         consumed_samples: samples that these steps have consumed.
@@ -125,6 +125,8 @@ def read_status(directory: RunDirectory, queues: Queues | None = None) -> RunSta
     newest: dict[str, dict[str, Any]] = {event["event"]: event for event in events}
     supervisor = holder_of(directory)
     is_held_here = supervisor is not None or is_held(directory.workers_lock)
+    if not is_held_here:
+        state = directory.read_state() or state  # it may have ended since it was read
     jobs, jobs_unknown = (queues or Queues()).jobs(directory)
     consumed_samples = max(state["consumed_samples"], last.get("consumed_samples", 0))
     stage = max(state["stage"], last.get("stage", 0))
