@@ -136,7 +136,8 @@ class Supervisor:
         Raises:
             RampcliError: the workers failed; the message quotes their error or their log.
         """
-        with record_failure(self.run), ExitStack() as at_exit:
+        # A failure is recorded before the trackers log the last rows, which takes a while.
+        with ExitStack() as at_exit, record_failure(self.run):
             at_exit.callback(self._take_early_workers, None)
             # Orphaned workers may still reach the next stage, or the end.
             wait_for_orphans(self.run, self.signals)

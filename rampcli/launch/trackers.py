@@ -40,7 +40,9 @@ def check_packages(names: Sequence[str]) -> None:
     for name in names:
         package = TRACKERS[name].package
         with requiring(package, purpose=f"logging.trackers=[{name}]"):
-            if importlib.util.find_spec(package) is None:
+            spec = importlib.util.find_spec(package)
+            # A folder of that name is a namespace package: wandb makes one for its files.
+            if spec is None or spec.origin is None:
                 raise ModuleNotFoundError(f"No module named {package!r}", name=package)
 
 
