@@ -198,7 +198,11 @@ def recipes(
 
 RunDir = Annotated[
     Path,
-    typer.Argument(metavar="RUN_DIR", help="Run directory, runs/NAME.", show_default=False),
+    typer.Argument(
+        metavar="RUN",
+        help="Run directory, or name of a run below runs/.",
+        show_default=False,
+    ),
 ]
 
 

@@ -145,7 +145,7 @@ def details(run: RunDirectory, status: RunStatus) -> Iterator[str | Table]:
     )
     yield (
         f"{visible(status.status)}: step {status.step:,}, {status.consumed_samples:,}"
-        f" {snapshot.unit(run.config)}, stage {status.stage}; {saved}"
+        f" {snapshot.unit(run.config)}; {saved}"
     )
     if status.warning is not None:
         yield f"warning: {visible(status.warning)}"

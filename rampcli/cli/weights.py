@@ -10,7 +10,7 @@ import typer
 from rampcli.checkpoint.manifest import complete_checkpoints
 from rampcli.errors import NoCheckpointError
 from rampcli.launch.program import run_program
-from rampcli.run_directory import existing_run
+from rampcli.run_directory import find_run
 from rampcli.weights.import_model import import_model
 
 
@@ -21,7 +21,7 @@ def run_on_checkpoint(
 
     Args:
         module: program to run, a module of `rampcli.weights`.
-        run_dir: run directory, passed to the program first.
+        run_dir: run directory, or name of a run below runs/. Its path is the first argument.
         words: further arguments of the program.
         options: options of the program by name. None leaves an option out.
         as_json: let the program print JSON.
@@ -30,13 +30,14 @@ def run_on_checkpoint(
         UsageError: `run_dir` is not a run directory.
         NoCheckpointError: the run has no checkpoint yet.
     """
-    if not complete_checkpoints(existing_run(run_dir)):
+    run = find_run(str(run_dir))
+    if not complete_checkpoints(run):
         raise NoCheckpointError(
-            f"{run_dir} has no checkpoint yet", remedy="again after the first checkpoint"
+            f"{run.path} has no checkpoint yet", remedy="again after the first checkpoint"
         )
     given = [f"--{name}={value}" for name, value in options.items() if value is not None]
     code = run_program(
-        module, [*given, *(["--json"] if as_json else []), "--", str(run_dir), *words]
+        module, [*given, *(["--json"] if as_json else []), "--", str(run.path), *words]
     )
     raise typer.Exit(code)
 

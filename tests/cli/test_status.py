@@ -39,7 +39,7 @@ def test_status_counts_the_steps_since_the_last_save_and_shows_how_to_resume(run
     run.append_row(run.metrics, metrics_row(step=5, consumed_samples=20, stage=1))
     told = rampcli("status", str(run.path))
     assert told.stdout.endswith(
-        "\n\nrunning: step 5, 20 samples, stage 1; nothing saved\n"
+        "\n\nrunning: step 5, 20 samples; nothing saved\n"
         "not training; resume with:\n  rampcli pretrain --factory x\n"
     )
     facts = json.loads(rampcli("status", str(run.path), "--json").stdout)
@@ -56,7 +56,7 @@ def test_status_of_reinforcement_learning_counts_prompts(run, rampcli):
         "rl: {generations_per_prompt: 4}\ndata: {source: pairs, task: sort, document_mask: true}\n"
     )
     run.write_state(state(step=3, consumed_samples=12, next=coming()))
-    assert "running: step 3, 12 prompts, stage 0" in rampcli("status", str(run.path)).stdout
+    assert "running: step 3, 12 prompts;" in rampcli("status", str(run.path)).stdout
 
 
 def test_status_of_a_failed_run_shows_the_error(run, rampcli):

@@ -257,7 +257,7 @@ def test_a_failed_job_shows_its_error_and_executes_neither_the_name_nor_files_of
     assert [path for path in tmp_path.rglob("ran.*") if path != run.path] == []
     monkeypatch.chdir("/")
     told = rampcli("status", run)
-    assert "\nfailed: step 0, 0 samples, stage 0; nothing saved\nerror: cannot read " in told
+    assert "\nfailed: step 0, 0 samples; nothing saved\nerror: cannot read " in told
     assert json.loads(rampcli("status", run, "--json"))["jobs"][0]["state"] == "FAILED"
 
 
