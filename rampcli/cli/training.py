@@ -32,7 +32,6 @@ from rampcli.report.tables import (
     bits_line,
     evaluation_line,
     evaluations,
-    run_table,
     validation_line,
     validations,
 )
@@ -184,7 +183,12 @@ def _print_outcome(outcome: Outcome, console: Console) -> None:
 
 
 def _print_complete(outcome: Outcome, console: Console) -> None:
-    print_table(console, run_table(outcome.run))
+    # They import numpy, which a command needs at its end only.
+    from rampcli.report.run_record import read_run
+    from rampcli.report.run_report import report_run
+    from rampcli.report.run_text import stage_table
+
+    print_table(console, stage_table(report_run(read_run(outcome.run))))
     if found := validations(outcome.run):
         newest = max(rows[-1]["step"] for rows in found.values())
         ends = {

@@ -41,18 +41,20 @@ class StageReport:
     Attributes:
         stage: its number, from 0.
         global_batch_size: samples per step.
+        pairs: responses per step, in reinforcement learning.
         planned_nodes, planned_samples, planned_steps: as planned.
         nodes: nodes on which its processes ran last.
         world_sizes: numbers of processes that have trained it.
         samples, steps: as trained.
         loss: mean over its last steps, in nats per token.
-        reward: mean over its last steps, in reinforcement learning.
+        reward, solved: means over its last steps, in reinforcement learning.
         tokens_per_s: tokens per second over all of its steps.
         mfu, mfu_causal: shares of the peak throughput, over all of its steps.
     """
 
     stage: int
     global_batch_size: int
+    pairs: int | None
     planned_nodes: int | None
     planned_samples: int | None
     planned_steps: int | None
@@ -62,6 +64,7 @@ class StageReport:
     steps: int
     loss: float | None
     reward: float | None
+    solved: float | None
     tokens_per_s: float | None
     mfu: float | None
     mfu_causal: float | None
@@ -235,6 +238,7 @@ def _stage(
     return StageReport(
         stage=number,
         global_batch_size=int(sizes[-1]),
+        pairs=int(metrics["pairs"][-1]) if steps and "pairs" in metrics else None,
         planned_nodes=planned.get("num_nodes"),
         planned_samples=planned.get("samples"),
         planned_steps=planned.get("steps"),
@@ -244,6 +248,7 @@ def _stage(
         steps=steps,
         loss=_mean(metrics.get("loss", ())[-LAST_STEPS:]),
         reward=_mean(metrics.get("reward", ())[-LAST_STEPS:]),
+        solved=_mean(metrics.get("solved", ())[-LAST_STEPS:]),
         tokens_per_s=_over_time(metrics, "tokens_per_s"),
         mfu=_over_time(metrics, "mfu"),
         mfu_causal=_over_time(metrics, "mfu_causal"),

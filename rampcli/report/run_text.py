@@ -33,21 +33,27 @@ def summary_lines(report: RunReport) -> Iterator[str]:
 def stage_table(report: RunReport) -> Table:
     """Returns the stages, each as planned and as trained.
 
-    `causal` is the MFU that counts causal attention only.
+    `causal` is the MFU that counts causal attention only. The loss and the rewards are means over
+    the last steps of a stage.
     """
-    is_rl = any(stage.reward is not None for stage in report.stages)
+    is_rl = any(stage.pairs is not None for stage in report.stages)
     columns: dict[str, Callable[[StageReport], str]] = {
         "stage": lambda stage: str(stage.stage),
         "batch": lambda stage: str(stage.global_batch_size),
+        "pairs": lambda stage: _count(stage.pairs),
         "nodes": lambda stage: _of(stage.nodes, stage.planned_nodes),
         "processes": lambda stage: ", ".join(map(str, stage.world_sizes)) or "-",
         report.unit: lambda stage: _of(stage.samples, stage.planned_samples),
         "steps": lambda stage: _of(stage.steps, stage.planned_steps),
-        "reward" if is_rl else "loss": lambda stage: figure(stage.reward if is_rl else stage.loss),
+        "loss": lambda stage: figure(stage.loss),
+        "reward": lambda stage: figure(stage.reward),
+        "solved": lambda stage: share(stage.solved),
         "tokens/s": lambda stage: _count(stage.tokens_per_s),
         "MFU": lambda stage: share(stage.mfu),
         "causal": lambda stage: share(stage.mfu_causal),
     }
+    for name in ("loss",) if is_rl else ("pairs", "reward", "solved"):
+        del columns[name]
     if all(stage.mfu is None for stage in report.stages):
         del columns["MFU"], columns["causal"]
     table = build_table(*columns)

@@ -1,58 +1,13 @@
-"""Summarises what a run has trained, as data and as a table."""
+"""Tables, figures and durations as text, and the validations of a run in one line."""
 
 from collections.abc import Collection, Mapping, Sequence
-from itertools import groupby
 from typing import Any
 
 from rich.table import Table
 from rich.text import Text
 
 from rampcli.run_directory import RunDirectory
-from rampcli.run_rows import loss_of, read_rows
-
-LAST_STEPS = 10
-"""Steps at the end of a stage over which rewards are averaged."""
-
-
-def run_table(run: RunDirectory) -> Table:
-    """Returns a table with one row per trained stage.
-
-    The loss is the last step's. Rewards are means over the last steps.
-    """
-    stages = stages_trained(run)
-    if stages and "reward" in stages[0]:
-        return _reward_table(stages)
-    table = build_table("stage", "batch", "processes", "samples", "steps", "loss", "tokens/s")
-    for stage in stages:
-        table.add_row(
-            str(stage["stage"]),
-            str(stage["global_batch_size"]),
-            ", ".join(map(str, stage["world_sizes"])),
-            f"{stage['samples']:,}",
-            f"{stage['steps']:,}",
-            f"{stage['loss']:.3f}",
-            f"{stage['tokens_per_s']:,.0f}",
-        )
-    return table
-
-
-def _reward_table(stages: Sequence[Mapping[str, Any]]) -> Table:
-    """Returns the table of a run of reinforcement learning."""
-    columns = ("stage", "prompts", "pairs", "processes", "in all", "steps", "reward", "solved")
-    table = build_table(*columns, "tokens/s")
-    for stage in stages:
-        table.add_row(
-            str(stage["stage"]),
-            str(stage["global_batch_size"]),
-            str(stage["pairs"]),
-            ", ".join(map(str, stage["world_sizes"])),
-            f"{stage['samples']:,}",
-            f"{stage['steps']:,}",
-            figure(stage["reward"]),
-            share(stage["solved"]),
-            f"{stage['tokens_per_s']:,.0f}",
-        )
-    return table
+from rampcli.run_rows import read_rows
 
 
 def figure(number: float | None) -> str:
@@ -73,43 +28,6 @@ def duration(seconds: float) -> str:
     if days:
         return f"{days} d {hours:02}:{minutes:02}:{rest:02}"
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
-
-
-def stages_trained(run: RunDirectory) -> list[dict[str, Any]]:
-    """Returns a summary of each stage in `metrics.jsonl`, in the order of training.
-
-    Each has `stage`, `global_batch_size`, `world_sizes`, `samples`, `steps`, `loss` of the last
-    step in nats per token, and `tokens_per_s` over all of its steps. In reinforcement learning,
-    each also has `pairs` per step, and `reward` and `solved` as means over the last steps.
-    """
-    stages = []
-    for stage, group in groupby(read_rows(run.metrics), key=lambda row: row["stage"]):
-        rows = list(group)
-        tokens = sum(row["tokens_per_s"] * row["step_time_s"] for row in rows)
-        stages.append(
-            {
-                "stage": stage,
-                "global_batch_size": rows[-1]["global_batch_size"],
-                "world_sizes": sorted({row["world_size"] for row in rows}),
-                "samples": sum(row["global_batch_size"] for row in rows),
-                "steps": len(rows),
-                "loss": loss_of(rows[-1]),
-                "tokens_per_s": tokens / sum(row["step_time_s"] for row in rows),
-                **_rewards(rows),
-            }
-        )
-    return stages
-
-
-def _rewards(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Returns the rewards of a stage; nothing without reinforcement learning."""
-    if "reward" not in rows[-1]:
-        return {}
-    means = {}
-    for name in ("reward", "solved"):
-        known = [row[name] for row in rows[-LAST_STEPS:] if row.get(name) is not None]
-        means[name] = sum(known) / len(known) if known else None
-    return {"pairs": rows[-1].get("pairs"), **means}
 
 
 def evaluations(run: RunDirectory) -> list[dict[str, Any]]:

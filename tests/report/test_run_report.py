@@ -6,10 +6,11 @@ from rampcli.report.followed_run import FollowedRun
 from rampcli.report.page_data import View, run_data
 from rampcli.report.run_record import read_run
 from rampcli.report.run_report import report_run
+from rampcli.report.run_text import stage_table
 from rampcli.report.training_parts import exchange_share
 from rampcli.run_rows import read_rows
 from recorded_runs import STEPS, write_run
-from run_files import failure, state
+from run_files import failure, metrics_row, state
 
 
 @pytest.fixture
@@ -99,6 +100,31 @@ def test_stages_are_shown_as_planned_and_as_trained(run):
     assert (first.tokens_per_s, second.tokens_per_s) == (256, 1024)
     assert (first.mfu, first.reward) == (None, None)
     assert first.loss == pytest.approx(sum(4.0 / step for step in range(11, 21)) / 10)
+
+
+def test_a_stage_that_processes_of_several_worlds_have_trained_names_all_of_them(run):
+    run.append_row(
+        run.metrics, json.loads(run.metrics.read_text().splitlines()[-1]) | {"world_size": 4}
+    )
+    assert report_run(read_run(run.path)).stages[-1].world_sizes == [2, 4]
+
+
+def test_rates_are_averaged_over_the_time_of_the_steps_and_rewards_over_the_last_steps(run):
+    rates = [(10, 9.0, None)] * 9 + [(100, 1.0, None)] * 9 + [(10, 9.0, 0.5), (100, 1.0, 1.0)]
+    rows = [
+        metrics_row(tokens_per_s=rate, step_time_s=time, pairs=16, reward=reward, solved=reward)
+        for rate, time, reward in rates
+    ]
+    run.metrics.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    report = report_run(read_run(run.path))
+    stage = report.stages[0]
+    assert (stage.tokens_per_s, stage.pairs, stage.reward, stage.solved) == (19, 16, 0.75, 0.75)
+    table = stage_table(report)
+    assert [str(column.header) for column in table.columns] == [
+        *("stage", "batch", "pairs", "nodes", "processes", "samples", "steps", "reward", "solved"),
+        "tokens/s",
+    ]
+    assert [*table.columns[7].cells] == ["0.750", "-"]
 
 
 def test_a_stage_of_an_earlier_plan_is_shown_without_plan(run):
