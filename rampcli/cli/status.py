@@ -168,7 +168,7 @@ def _supervision(run: RunDirectory, status: RunStatus) -> Iterator[str]:
         yield "training, but the supervisor is gone"
     elif status.state == WAITING:
         yield "waiting in the queue"
-    elif status.state not in (TRAINING, UNKNOWN, COMPLETE):
+    elif status.state not in (STARTING, TRAINING, UNKNOWN, COMPLETE):
         has_remedy = status.error is not None and status.error["remedy"] is not None
         if status.next is None or has_remedy:
             yield "not training"

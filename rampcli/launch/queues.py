@@ -1,25 +1,59 @@
 """Asks job queues about several runs, and uses their answers for a while."""
 
 import time
+from dataclasses import dataclass
 
 from rampcli.errors import DamagedFileError, RampcliError, UsageError
 from rampcli.launch.launchers import LAUNCHERS
 from rampcli.launch.protocol import Job
+from rampcli.launch.run_lock import Holder
 from rampcli.run_directory import RunDirectory
 
 ASK_EVERY_S = 30.0
 """Seconds for which an answer of a queue is used again."""
+ASK_SOON_S = 10.0
+"""The same while the answer does not agree with the locks of the run: its job starts or ends."""
+RUNNING = "RUNNING"
+"""State of a job that runs."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Answer:
+    """The jobs of a run as its queue listed them.
+
+    Attributes:
+        at: time of the answer, on the monotonic clock.
+        holder: which process held the locks of the run then; see `Queues.jobs`.
+        jobs: the jobs, in order.
+    """
+
+    at: float
+    holder: Holder | bool
+    jobs: list[Job]
+
+    def is_usable(self, holder: Holder | bool) -> bool:
+        """Returns whether the answer need not be asked for again."""
+        agrees = bool(holder) == any(job.state == RUNNING for job in self.jobs)
+        lasts_s = ASK_EVERY_S if agrees else ASK_SOON_S
+        return holder == self.holder and time.monotonic() - self.at < lasts_s
 
 
 class Queues:
     """Remembers the jobs of each run, and failures of queues, for `ASK_EVERY_S`."""
 
     def __init__(self) -> None:
-        self._jobs: dict[tuple[str, str], tuple[float, list[Job]]] = {}
+        self._answers: dict[tuple[str, str], Answer] = {}
         self._failures: dict[str, tuple[float, str]] = {}
 
-    def jobs(self, directory: RunDirectory) -> tuple[tuple[Job, ...], str | None]:
+    def jobs(
+        self, directory: RunDirectory, holder: Holder | bool
+    ) -> tuple[tuple[Job, ...], str | None]:
         """Returns the jobs of a run in order, and why their state is unknown, or None.
+
+        Args:
+            directory: the run directory.
+            holder: the process that supervises the run. Without one, whether workers hold its lock.
+                If this has changed, the queue is asked at once.
 
         Raises:
             DamagedFileError: the record of the jobs is damaged.
@@ -28,20 +62,20 @@ class Queues:
         jobs, unknown = list[Job](), None
         for name in LAUNCHERS:
             try:
-                jobs += self._ask(name, directory)
+                jobs += self._ask(name, directory, holder)
             except (DamagedFileError, UsageError):
                 raise
             except RampcliError as error:
                 unknown = error.message
         return tuple(jobs), unknown
 
-    def _ask(self, name: str, directory: RunDirectory) -> list[Job]:
+    def _ask(self, name: str, directory: RunDirectory, holder: Holder | bool) -> list[Job]:
         launcher, now, key = LAUNCHERS[name], time.monotonic(), (name, str(directory.path))
         if not launcher.has_jobs(directory):
             return []
-        asked_at, known = self._jobs.get(key, (-ASK_EVERY_S, []))
-        if now - asked_at < ASK_EVERY_S:
-            return known
+        known = self._answers.get(key)
+        if known is not None and known.is_usable(holder):
+            return known.jobs
         failed_at, message = self._failures.get(name, (-ASK_EVERY_S, ""))
         if now - failed_at < ASK_EVERY_S:
             raise RampcliError(message)
@@ -51,5 +85,5 @@ class Queues:
             if not isinstance(error, DamagedFileError | UsageError):
                 self._failures[name] = (time.monotonic(), error.message)
             raise
-        self._jobs[key] = (now, jobs)
+        self._answers[key] = Answer(at=now, holder=holder, jobs=jobs)
         return jobs

@@ -13,11 +13,12 @@ from rampcli.batch.time_left import RECENT_STEPS, Speed, median_of, settled_rows
 from rampcli.batch.training_plan import StagePlan
 from rampcli.checkpoint.manifest import MANIFEST, Checkpoint, newest_checkpoint
 from rampcli.launch.protocol import Job
-from rampcli.launch.queues import Queues
+from rampcli.launch.queues import RUNNING, Queues
 from rampcli.launch.run_lock import Holder, holder_of
 from rampcli.locks import is_held
 from rampcli.run_directory import (
     BEFORE_THE_START,
+    COMPLETE,
     PREEMPTED,
     STAGE_BOUNDARY,
     RunDirectory,
@@ -124,10 +125,10 @@ def read_status(directory: RunDirectory, queues: Queues | None = None) -> RunSta
     events = last_events(directory.events, _EVENTS)
     newest: dict[str, dict[str, Any]] = {event["event"]: event for event in events}
     supervisor = holder_of(directory)
-    is_held_here = supervisor is not None or is_held(directory.workers_lock)
-    if not is_held_here:
+    holder = supervisor or is_held(directory.workers_lock)
+    if not holder:
         state = directory.read_state() or state  # it may have ended since it was read
-    jobs, jobs_unknown = (queues or Queues()).jobs(directory)
+    jobs, jobs_unknown = (queues or Queues()).jobs(directory, holder)
     consumed_samples = max(state["consumed_samples"], last.get("consumed_samples", 0))
     stage = max(state["stage"], last.get("stage", 0))
     plan = directory.read_plan() or {"stages": []}
@@ -137,7 +138,7 @@ def read_status(directory: RunDirectory, queues: Queues | None = None) -> RunSta
     warnings = [event["reason"] for event in events if event["event"] in WARNINGS]
     launch = newest.get("launch", {}) if is_current else {}
     return RunStatus(
-        state=_state(state["status"], newest, jobs, jobs_unknown, is_held=is_held_here),
+        state=_state(state["status"], newest, jobs, jobs_unknown, is_held=bool(holder)),
         status=state["status"],
         step=max(state["step"], last.get("step", 0)),
         consumed_samples=consumed_samples,
@@ -191,16 +192,22 @@ def _state(
     is_held: bool,
 ) -> str:
     """Returns the state of a run; `newest` has the newest event of each kind."""
+    if status == COMPLETE:
+        return status
     if is_held:
         launched, started = (newest.get(kind, {}).get("time", 0.0) for kind in ("launch", "start"))
         return STARTING if launched > started or not newest else TRAINING
+    has_job = any(job.state == RUNNING for job in jobs)
     if status == "running":
         # The locks of another machine may be invisible here.
-        if any(job.state == "RUNNING" for job in jobs):
+        if has_job:
             return TRAINING
         if jobs_unknown is not None:
             return UNKNOWN
-    if any(job.is_active for job in jobs):
+    if has_job and status in (BEFORE_THE_START["status"], STAGE_BOUNDARY):
+        return STARTING
+    # A job of a run that stopped or failed is about to end.
+    if not has_job and any(job.is_active for job in jobs):
         return WAITING
     return CRASHED if status == "running" else _STATES.get(status, status)
 

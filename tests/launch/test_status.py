@@ -30,6 +30,23 @@ def run(tmp_path):
     return run
 
 
+@pytest.fixture
+def squeue(run, tmp_path, monkeypatch):
+    """Submits a job of the run, and sets the state that squeue lists for it."""
+    run.make_folder(run.path / "slurm")
+    jobs = {"jobs": [chained_job()], "submitted": 1.0, "cancelled": False}
+    run.write_json(run.path / "slurm/jobs.json", jobs)
+    program = tmp_path / "squeue"
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+
+    def report(reported: str) -> None:
+        fields = "\x1f".join(("7", reported, "run.stage0", "Priority", str(run.path.resolve())))
+        program.write_text(f"#!/bin/sh\necho '{fields}\x1e'\n")
+        program.chmod(0o755)
+
+    return report
+
+
 def row(step: int, **facts) -> dict:
     slow = {"samples_per_s": 0.1, "tokens_per_s": 1.0} if step < 28 else {}
     usual = {"step": step, "stage": 1, "global_batch_size": 8, "mfu": 0.4, "time": 4.0 * step}
@@ -138,7 +155,45 @@ def test_a_queue_is_asked_seldom_and_not_again_once_it_has_failed(run, tmp_path,
         each.write_json(each.path / "slurm/jobs.json", jobs)
     remembered = Queues()
     for _ in range(3):
-        (job,), unknown = remembered.jobs(run)
+        (job,), unknown = remembered.jobs(run, False)
         assert (job.state, unknown) == (None, None)
-        assert all("squeue" in remembered.jobs(each)[1] for each in others)
+        assert all("squeue" in remembered.jobs(each, False)[1] for each in others)
     assert len(asked.read_text().splitlines()) == 2
+
+
+def test_a_queue_is_asked_again_once_a_run_starts_or_ends(run, squeue):
+    squeue("PENDING")
+    remembered = Queues()
+    assert read_status(run, remembered).state == "waiting"
+    squeue("RUNNING")
+    with hold(run.lock):
+        assert read_status(run, remembered).jobs[0].state == "RUNNING"
+        squeue("COMPLETING")
+        assert read_status(run, remembered).jobs[0].state == "RUNNING"
+    with hold(run.workers_lock, shared=True):  # its supervisor is gone
+        assert read_status(run, remembered).jobs[0].state == "COMPLETING"
+        squeue("COMPLETED")
+    assert read_status(run, remembered).jobs[0].state == "COMPLETED"
+
+
+@pytest.mark.parametrize(
+    ("status", "reported", "shown"),
+    [
+        ("not started", "PENDING", "waiting"),
+        ("not started", "RUNNING", "starting"),
+        ("stage_boundary", "RUNNING", "starting"),
+        ("running", "RUNNING", "training"),
+        ("running", "PENDING", "waiting"),
+        ("running", "COMPLETED", "crashed"),
+        ("preempted", "RUNNING", "interrupted"),
+        ("preempted", "PENDING", "waiting"),
+        ("failed", "RUNNING", "failed"),
+        ("complete", "RUNNING", "complete"),
+        ("complete", "PENDING", "complete"),
+    ],
+)
+def test_a_run_whose_locks_are_free_does_what_its_job_does(run, squeue, status, reported, shown):
+    squeue(reported)
+    error = {"error": failure()} if status == "failed" else {}
+    run.write_state(state(status=status, **error))
+    assert read_status(run).state == shown
