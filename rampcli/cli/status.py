@@ -144,8 +144,7 @@ def details(run: RunDirectory, status: RunStatus) -> Iterator[str | Table]:
         "nothing saved" if status.saved_step is None else f"saved after step {status.saved_step:,}"
     )
     yield (
-        f"{visible(status.status)}: step {status.step:,}, {status.consumed_samples:,}"
-        f" {snapshot.unit(run.config)}; {saved}"
+        f"step {status.step:,}, {status.consumed_samples:,} {snapshot.unit(run.config)}; {saved}"
     )
     if status.warning is not None:
         yield f"warning: {visible(status.warning)}"

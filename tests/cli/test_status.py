@@ -39,7 +39,7 @@ def test_status_counts_the_steps_since_the_last_save_and_shows_how_to_resume(run
     run.append_row(run.metrics, metrics_row(step=5, consumed_samples=20, stage=1))
     told = rampcli("status", str(run.path))
     assert told.stdout.endswith(
-        "\n\nrunning: step 5, 20 samples; nothing saved\n"
+        "\n\nstep 5, 20 samples; nothing saved\n"
         "not training; resume with:\n  rampcli pretrain --factory x\n"
     )
     facts = json.loads(rampcli("status", str(run.path), "--json").stdout)
@@ -56,7 +56,7 @@ def test_status_of_reinforcement_learning_counts_prompts(run, rampcli):
         "rl: {generations_per_prompt: 4}\ndata: {source: pairs, task: sort, document_mask: true}\n"
     )
     run.write_state(state(step=3, consumed_samples=12, next=coming()))
-    assert "running: step 3, 12 prompts;" in rampcli("status", str(run.path)).stdout
+    assert "\nstep 3, 12 prompts;" in rampcli("status", str(run.path)).stdout
 
 
 def test_status_of_a_failed_run_shows_the_error(run, rampcli):
@@ -116,7 +116,7 @@ def test_control_characters_in_a_run_directory_are_escaped(run, rampcli):
     )
     told = rampcli("status", str(run.path))
     assert told.exit_code == 0
-    assert told.stdout.count(r"\x1b[2J\u202e") == 4  # the table shows the state too
+    assert told.stdout.count(r"\x1b[2J\u202e") == 3
     assert "\x1b" not in told.stdout
     assert "\u202e" not in told.stdout
 

@@ -60,7 +60,7 @@ def test_jobs_that_lose_a_node_and_grow_train_a_policy_as_one_process_does(run, 
     assert done.returncode == 0, done.stderr
     assert_same_policies(run, alone)
     status = run_command(["status", str(run.path)], environment()).stdout
-    assert "\ncomplete: step 9, 48 prompts; saved after step 9\n" in status
+    assert "\nstep 9, 48 prompts; saved after step 9\n" in status
     assert status.count("COMPLETED") == 2
 
 
