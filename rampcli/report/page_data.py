@@ -275,6 +275,7 @@ def _spent(run: FollowedRun, now: float | None) -> dict[str, Any] | None:
     return {
         "parts": [{"name": name, "s": _number(s)} for name, s in seconds.items() if s > 0],
         "total_s": _number(spent.elapsed_s),
+        "running_s": _number(spent.running_s),
         "goodput": None if spent.goodput is None else _number(spent.goodput),
     }
 

@@ -5,6 +5,8 @@ import pytest
 
 from rampcli.report.followed_run import FollowedRun
 from rampcli.report.page_data import AXES, View, run_data
+from rampcli.report.run_record import read_run
+from rampcli.report.run_report import report_run
 from recorded_runs import STEPS, write_run
 from run_files import metrics_row
 
@@ -101,7 +103,19 @@ def test_marks_and_validations_have_places_on_all_axes(write):
 def test_all_of_the_time_is_attributed(write):
     spent = run_data(write(), View())["spent"]
     assert sum(part["s"] for part in spent["parts"]) == pytest.approx(spent["total_s"])
-    assert spent["total_s"] == 70
+    assert spent["total_s"] == spent["running_s"] == 70
+
+
+def test_shares_are_those_of_the_report_where_a_run_has_stopped_in_between(write):
+    run = write()
+    for time, kind, facts in ((171, "exit", {"exit_code": 0}), (200, "launch", {"num_nodes": 1})):
+        run.directory.append_row(run.directory.events, {"event": kind, "time": time, **facts})
+    run.read()
+    spent, report = run_data(run, View())["spent"], report_run(read_run(run.directory))
+    assert (spent["total_s"], spent["running_s"]) == (100, 71)
+    shares = {part["name"]: part["s"] / spent["running_s"] for part in spent["parts"]}
+    for part in report.parts:
+        assert part.share is None or shares[part.name] == pytest.approx(part.share)
 
 
 def test_a_histogram_counts_every_step_or_says_that_it_is_slower(write):

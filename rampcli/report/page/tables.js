@@ -148,7 +148,7 @@ const SPENT_COLOURS = {
   "stage boundaries": "time-8", restarts: "time-9", "lost work": "time-9", stopped: "time-10",
 };
 
-/** Returns where the time of the runs went: a bar for each, and a table. */
+/** Returns where the time of the runs went: a bar for each, and a table with shares of the running time. */
 function spentTable(runs) {
   const known = runs.filter(({ data }) => data.spent && data.spent.parts.length > 0);
   if (known.length === 0) return null;
@@ -156,9 +156,9 @@ function spentTable(runs) {
   const swatch = (name) => `var(--${SPENT_COLOURS[name]})`;
   const bars = known.map((run) => {
     const { total_s: total, goodput } = run.data.spent;
-    const shares = names.map((name) => [name, secondsOf(run, name) / total]).filter(([, share]) => share > 0);
-    const bar = element("div", { class: "spent", role: "img", "aria-label": shares.map(([name, share]) => `${name} ${percent(share)}`).join(", ") },
-      shares.map(([name, share]) => element("div", { width: `${100 * share}%`, swatch: swatch(name), title: `${name}: ${percent(share)}` })));
+    const parts = names.map((name) => [name, secondsOf(run, name)]).filter(([, seconds]) => seconds > 0);
+    const bar = element("div", { class: "spent", role: "img", "aria-label": parts.map(([name, seconds]) => `${name} ${duration(seconds)}`).join(", ") },
+      parts.map(([name, seconds]) => element("div", { width: `${100 * seconds / total}%`, swatch: swatch(name), title: `${name}: ${duration(seconds)}` })));
     const good = goodput === null ? "" : `, ${percent(goodput)} of the running time in steps that count (goodput)`;
     return [element("p", { class: "soft" }, ...(runs.length > 1 ? [...runName(run), ": "] : []), `${duration(total)} in all${good}`), bar];
   });
@@ -166,7 +166,7 @@ function spentTable(runs) {
     { name: "", text: true, cell: (name) => [element("i", { class: "box", swatch: swatch(name) }), name] },
     ...known.flatMap((run) => [
       { name: known.length > 1 ? runName(run) : "time", cell: (name) => (secondsOf(run, name) > 0 ? duration(secondsOf(run, name)) : "–") },
-      { name: "share", cell: (name) => (secondsOf(run, name) > 0 ? percent(secondsOf(run, name) / run.data.spent.total_s) : "–") },
+      { name: "share", cell: (name) => (name !== "stopped" && secondsOf(run, name) > 0 ? percent(secondsOf(run, name) / run.data.spent.running_s) : "–") },
     ]),
   ];
   return section("Where the time went", ...bars.flat(), table(columns, names, "Where the time went"));
