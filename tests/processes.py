@@ -76,8 +76,10 @@ def paused(processes: Iterable[int]) -> Iterator[None]:
     """Stops processes for the duration of a block."""
     stopped = list(processes)
     send(signal.SIGSTOP, stopped)
-    yield
-    send(signal.SIGCONT, stopped)
+    try:
+        yield
+    finally:
+        send(signal.SIGCONT, stopped)
 
 
 def send(number: int, processes: Iterable[int]) -> None:
