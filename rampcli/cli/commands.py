@@ -162,9 +162,7 @@ def plan(
 def explain(
     keys: Annotated[
         list[str],
-        typer.Argument(
-            metavar="KEY...", help="Settings to explain. KEY=VALUE overrides the recipe."
-        ),
+        typer.Argument(metavar="KEY", help="Settings to explain. KEY=VALUE overrides the recipe."),
     ],
     factory: Annotated[
         str | None, typer.Option("--factory", "-f", help="Recipe.", show_default=False)
@@ -210,7 +208,7 @@ def status(
     runs: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="[RUN]...",
+            metavar="RUN",
             help="Run directories, or names of runs below runs/. Default: all runs below runs/.",
             show_default=False,
         ),

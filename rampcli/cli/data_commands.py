@@ -22,9 +22,7 @@ class OnBadRecord(StrEnum):
 def build(
     inputs: Annotated[
         list[Path],
-        typer.Argument(
-            metavar="INPUT...", help="Text files, or folders of them.", show_default=False
-        ),
+        typer.Argument(metavar="INPUT", help="Text files, or folders of them.", show_default=False),
     ],
     output: Annotated[
         Path,

@@ -17,7 +17,7 @@ Factory = Annotated[
 Overrides = Annotated[
     list[str] | None,
     typer.Argument(
-        metavar="[KEY=VALUE]...", help="Settings that override the recipe.", show_default=False
+        metavar="KEY=VALUE", help="Settings that override the recipe.", show_default=False
     ),
 ]
 ConfigDir = Annotated[

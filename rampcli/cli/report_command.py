@@ -16,7 +16,7 @@ Run = Annotated[
 Runs = Annotated[
     list[str],
     typer.Argument(
-        metavar="RUN...",
+        metavar="RUN",
         help="Run directories, or names of runs below runs/. Several are compared.",
         show_default=False,
     ),
