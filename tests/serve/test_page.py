@@ -225,6 +225,19 @@ def test_a_damaged_run_is_shown_beside_sound_ones(browser, page, runs, trained):
     assert "gpt" in browser.charts()["loss"]
 
 
+def test_curves_over_time_are_not_drawn_over_a_pause(browser, page):
+    browser.open(page)
+    browser.find(".layout")
+    values = "{x: [1, 2, 5, 6], y: [4, null, 3, 2], low: [3, 3, 3, 2], high: undefined}"
+    script = f"return withPauses({values}, [{{x: 0.5}}, {{x: 4}}, {{x: 7}}])"
+    assert browser.driver.execute_script(script) == {
+        "x": [1, 2, 4, 5, 6],
+        "y": [4, None, None, 3, 2],
+        "low": [3, 3, None, 3, 2],
+        "high": None,
+    }
+
+
 def test_numbers_are_written_as_they_are_read(browser, page):
     browser.open(page)
     browser.find(".layout")

@@ -7,14 +7,28 @@ function columnCurves(columns, more = {}) {
     Object.entries(columns).flatMap(([name, label], index) => {
       const column = data.series.columns[name];
       if (!column) return [];
-      return [{
+      const values = {
         x: data.series.x[view.axis], y: positive(column.mean, more, view),
         low: column.low && positive(column.low, more, view), high: column.high && positive(column.high, more, view),
+      };
+      return [{
+        ...(view.axis === "time" ? withPauses(values, marksOf(data, "restart", "time")) : values),
         label: labelOf(runs, data, label, Object.keys(columns).length > 1),
         colour: runColour(runs.length > 1 ? slot : index), style: runs.length > 1 && index > 0 ? "dashed" : null,
         smooth: more.smooth,
       }];
     }));
+}
+
+/** Returns values over time with a null at each restart, so that no line is drawn over a pause. */
+function withPauses(values, restarts) {
+  const { x } = values;
+  const pauses = restarts.map((mark) => mark.x).filter((at) => at > x[0] && at < x[x.length - 1]);
+  if (pauses.length === 0) return values;
+  const at = [...x, ...pauses];
+  const order = [...at.keys()].sort((one, other) => at[one] - at[other]);
+  const take = (column) => column && order.map((index) => column[index] ?? null);
+  return { x: order.map((index) => at[index]), y: take(values.y), low: take(values.low), high: take(values.high) };
 }
 
 /** Returns values without those that a logarithmic axis cannot show. */
