@@ -50,7 +50,7 @@ def is_held(path: Path) -> bool:
     """Returns whether a file is locked, shared or not. Does not create the file."""
     folder = OwnFolder(path.parent)
     try:
-        descriptor = folder.open(path, os.O_RDWR)  # network file systems lock no others
+        descriptor = folder.open(path, os.O_RDWR)  # NFS needs a descriptor that is open for writing
     except FileNotFoundError:
         return False
     except PermissionError:

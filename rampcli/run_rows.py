@@ -27,6 +27,7 @@ LAST_EVENT_BYTES = 2**18
 MOST_EVENT_BYTES = 2**23
 """Bytes that it reads at most."""
 _KIND = re.compile(rb'"event": ?"(\w+)"')
+_CORPUS = re.compile(rb'"corpus": ?("(?:[^"\\]|\\.)*")')
 
 # Shapes, in the notation of `rampcli.records`, of the columns that readers rely on. Rows may hold
 # more.
@@ -201,33 +202,32 @@ def last_rows(path: Path, count: int) -> list[dict[str, Any]]:
 def last_events(path: Path, kinds: Collection[str]) -> list[dict[str, Any]]:
     """Returns the newest events of some kinds in events.jsonl, in order.
 
-    These are the events in its last `LAST_EVENT_BYTES`, and the last event of each kind between the
-    newest `launch` and these, within `MOST_EVENT_BYTES`. Other rows are not parsed.
+    These are the events in its last `LAST_EVENT_BYTES`. If the newest `launch` is farther back,
+    they are also the newest event of each kind, and of each corpus, since that `launch`, within
+    `MOST_EVENT_BYTES`. Other rows are not parsed.
 
     Raises:
-        DamagedFileError: one of the events is damaged.
+        DamagedFileError: one of the events is damaged, or a line is too long to be a row.
     """
     file = _open(path)
     if file is None:
         return []
+    found, seen, launched = list[dict[str, Any]](), set[tuple[str, bytes]](), False
     with file:
-        end, size = file.seek(0, os.SEEK_END), LAST_EVENT_BYTES
-        while True:
-            begin = max(0, end - size)
-            file.seek(begin)
-            found = [
-                (offset, line, kind[1].decode())
-                for offset, line in _whole_lines(file.read(end - begin), begin)
-                if (kind := _KIND.search(line)) is not None
-            ]
-            has_launch = any(kind == "launch" for *_, kind in found)
-            if begin == 0 or has_launch or size >= MOST_EVENT_BYTES:
+        end = file.seek(0, os.SEEK_END)
+        for offset, line in _lines_backwards(file, path):
+            is_last = end - offset <= LAST_EVENT_BYTES
+            if not is_last and (launched or end - offset > MOST_EVENT_BYTES):
                 break
-            size *= 2
-    newest = [row for row in found if row[0] >= end - LAST_EVENT_BYTES]
-    before = {row[2]: row for row in found[: len(found) - len(newest)]}
-    chosen = sorted(before.values()) + newest
-    return [row_of(line, path, offset) for offset, line, kind in chosen if kind in kinds]
+            if (match := _KIND.search(line)) is None:
+                continue
+            kind, corpus = match[1].decode(), _CORPUS.search(line)
+            key = kind, corpus[1] if corpus else b""
+            if kind in kinds and (is_last or key not in seen):
+                found.append(row_of(line, path, offset))
+            seen.add(key)
+            launched = launched or kind == "launch"
+    return found[::-1]
 
 
 def end_of_step(path: Path, step: int) -> int:
@@ -280,6 +280,24 @@ def _whole_lines(content: bytes, begin: int) -> list[tuple[int, bytes]]:
     offsets = accumulate(map(len, lines), initial=begin)
     found = list(zip(offsets, lines, strict=False))
     return found[1:] if begin > 0 else found
+
+
+def _lines_backwards(file: BinaryIO, path: Path) -> Iterator[tuple[int, bytes]]:
+    """Yields the whole lines of a file, each with the byte at which it begins, the last one first.
+
+    Raises:
+        DamagedFileError: a line is too long to be a row.
+    """
+    begin, rest = file.seek(0, os.SEEK_END), b""
+    while begin > 0:
+        behind, begin = begin, max(0, begin - LAST_EVENT_BYTES)
+        file.seek(begin)
+        piece = file.read(behind - begin) + rest
+        lines = _whole_lines(piece, begin)
+        rest = piece[: lines[0][0] - begin] if lines else piece
+        if len(rest) > MAX_ROW_BYTES + LAST_EVENT_BYTES:
+            raise _too_long(path)
+        yield from reversed(lines)
 
 
 def _next_row(file: BinaryIO, byte: int, path: Path) -> int:

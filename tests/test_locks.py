@@ -92,6 +92,7 @@ def test_the_lock_of_a_run_that_only_another_user_may_write_is_checked():
         if own == 0:  # root may write anything
             os.seteuid(NOBODY)
         try:
+            assert path.read_text() == ""  # the folder can be reached
             with pytest.raises(PermissionError):
                 path.open("a")
             assert not is_held(path)

@@ -9,6 +9,7 @@ from rampcli.errors import DamagedFileError
 from rampcli.run_directory import RunDirectory
 from rampcli.run_rows import (
     LAST_EVENT_BYTES,
+    MAX_ROW_BYTES,
     MOST_EVENT_BYTES,
     Tail,
     end_of_step,
@@ -189,17 +190,30 @@ def test_the_last_events_of_some_kinds_are_found_and_others_not_even_parsed(tmp_
         last_events(path, ["boundary"])
 
 
-def test_the_last_events_begin_at_the_newest_launch_unless_it_is_very_far_away(tmp_path):
+def test_behind_many_events_the_newest_of_each_kind_since_the_launch_are_found(tmp_path):
     path = tmp_path / "events.jsonl"
-    launch = {"event": "launch", "time": 1.0}
-    fault = {"event": "fault", "time": 1.0, "reason": "x"}
+    fault, later = ({"event": "fault", "time": 1.0, "reason": each} for each in "xy")
+    launch, start = ({"event": kind, "time": 1.0, "step": 0} for kind in ("launch", "start"))
+    loss = {"event": "validation", "time": 1.0, "step": 1, "consumed_samples": 1, "loss": 3.0}
+    wiki, code = ({**loss, "corpus": corpus} for corpus in ("wiki", 'co"de'))
     other = json.dumps({"event": "checkpoint", "time": 1.0, "path": "x" * 400}) + "\n"
     many = other * (LAST_EVENT_BYTES // len(other) + 1)
-    begin, end = json.dumps(launch) + "\n" + json.dumps(fault) + "\n", json.dumps(fault) + "\n"
-    path.write_text(begin + many + end)
-    assert last_events(path, ["fault"]) == [fault, fault]
-    assert last_events(path, ["launch"]) == [launch]
-    path.write_text(begin + json.dumps(launch) + "\n" + many + end)
-    assert last_events(path, ["fault"]) == [fault, fault]
-    path.write_text(begin + many * (MOST_EVENT_BYTES // LAST_EVENT_BYTES) + end)
-    assert last_events(path, ["fault", "launch"]) == [fault]
+    kinds = ["launch", "start", "fault", "validation"]
+
+    def written(*parts):
+        path.write_text("".join(each if isinstance(each, str) else lines(each) for each in parts))
+        return last_events(path, kinds)
+
+    def lines(row):
+        return json.dumps(row) + "\n"
+
+    begin = (launch, start, wiki, code, wiki)
+    assert written(fault, *begin, many, later) == [launch, start, code, wiki, later]
+    shown = [launch, start, code, wiki, fault, later]
+    assert written(fault, *begin, many, fault, many, fault, later) == shown
+    assert written(fault, many, *begin, later) == [*begin, later]
+    assert written(fault, *begin, later) == [fault, *begin, later]
+    far = many * (MOST_EVENT_BYTES // LAST_EVENT_BYTES)
+    assert written(*begin, far, later) == [later]
+    with pytest.raises(DamagedFileError, match="longer than"):
+        written(launch, "x" * 2 * MAX_ROW_BYTES)

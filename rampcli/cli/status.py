@@ -169,7 +169,9 @@ def _supervision(run: RunDirectory, status: RunStatus) -> Iterator[str]:
         yield "waiting in the queue"
     elif status.state not in (STARTING, TRAINING, UNKNOWN, COMPLETE):
         has_remedy = status.error is not None and status.error["remedy"] is not None
-        if status.next is None or has_remedy:
+        if any(job.is_active for job in status.jobs):
+            yield "not training; its job has not ended yet"
+        elif status.next is None or has_remedy:
             yield "not training"
         elif status.next["command"] is None:
             yield "not training; to resume, start it again as before"

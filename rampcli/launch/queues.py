@@ -12,9 +12,10 @@ from rampcli.run_directory import RunDirectory
 ASK_EVERY_S = 30.0
 """Seconds for which an answer of a queue is used again."""
 ASK_SOON_S = 10.0
-"""The same while the answer does not agree with the locks of the run: its job starts or ends."""
-RUNNING = "RUNNING"
-"""State of a job that runs."""
+"""The same in the first `SETTLING_S` after a run has started or ended, if its job has not yet."""
+SETTLING_S = 60.0
+RUNNING, COMPLETING = "RUNNING", "COMPLETING"
+"""States of a job that runs, and of one that ends."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -24,18 +25,22 @@ class Answer:
     Attributes:
         at: time of the answer, on the monotonic clock.
         holder: which process held the locks of the run then; see `Queues.jobs`.
+        holds_since: time of the first answer with this holder.
         jobs: the jobs, in order.
     """
 
     at: float
     holder: Holder | bool
+    holds_since: float
     jobs: list[Job]
 
     def is_usable(self, holder: Holder | bool) -> bool:
-        """Returns whether the answer need not be asked for again."""
+        """Returns whether the queue need not be asked again."""
+        now = time.monotonic()
         agrees = bool(holder) == any(job.state == RUNNING for job in self.jobs)
-        lasts_s = ASK_EVERY_S if agrees else ASK_SOON_S
-        return holder == self.holder and time.monotonic() - self.at < lasts_s
+        has_settled = agrees or now - self.holds_since > SETTLING_S
+        lasts_s = ASK_EVERY_S if has_settled else ASK_SOON_S
+        return holder == self.holder and now - self.at < lasts_s
 
 
 class Queues:
@@ -85,5 +90,7 @@ class Queues:
             if not isinstance(error, DamagedFileError | UsageError):
                 self._failures[name] = (time.monotonic(), error.message)
             raise
-        self._answers[key] = Answer(at=now, holder=holder, jobs=jobs)
+        is_same = known is not None and known.holder == holder
+        since = known.holds_since if known is not None and is_same else now
+        self._answers[key] = Answer(at=now, holder=holder, holds_since=since, jobs=jobs)
         return jobs

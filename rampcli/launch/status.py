@@ -13,7 +13,7 @@ from rampcli.batch.time_left import RECENT_STEPS, Speed, median_of, settled_rows
 from rampcli.batch.training_plan import StagePlan
 from rampcli.checkpoint.manifest import MANIFEST, Checkpoint, newest_checkpoint
 from rampcli.launch.protocol import Job
-from rampcli.launch.queues import RUNNING, Queues
+from rampcli.launch.queues import COMPLETING, RUNNING, Queues
 from rampcli.launch.run_lock import Holder, holder_of
 from rampcli.locks import is_held
 from rampcli.run_directory import (
@@ -138,7 +138,7 @@ def read_status(directory: RunDirectory, queues: Queues | None = None) -> RunSta
     warnings = [event["reason"] for event in events if event["event"] in WARNINGS]
     launch = newest.get("launch", {}) if is_current else {}
     return RunStatus(
-        state=_state(state["status"], newest, jobs, jobs_unknown, is_held=bool(holder)),
+        state=_state(state, newest, jobs, jobs_unknown, is_held=bool(holder)),
         status=state["status"],
         step=max(state["step"], last.get("step", 0)),
         consumed_samples=consumed_samples,
@@ -184,15 +184,25 @@ def read_time_left(directory: RunDirectory) -> tuple[float | None, float | None]
 
 
 def _state(
-    status: str,
+    recorded: Mapping[str, Any],
     newest: Mapping[str, Mapping[str, Any]],
     jobs: Sequence[Job],
     jobs_unknown: str | None,
     *,
     is_held: bool,
 ) -> str:
-    """Returns the state of a run; `newest` has the newest event of each kind."""
-    if status == COMPLETE:
+    """Returns the state of a run.
+
+    Args:
+        recorded: contents of state.json.
+        newest: the newest event of each kind.
+        jobs, jobs_unknown: answer of the queue.
+        is_held: whether a process holds the locks of the run.
+    """
+    status: str = recorded["status"]
+    # The process may wait for trackers. An error that was not understood leads to a restart.
+    has_failed = status == "failed" and recorded["error"]["understood"]
+    if status == COMPLETE or (is_held and has_failed):
         return status
     if is_held:
         launched, started = (newest.get(kind, {}).get("time", 0.0) for kind in ("launch", "start"))
@@ -204,10 +214,10 @@ def _state(
             return TRAINING
         if jobs_unknown is not None:
             return UNKNOWN
-    if has_job and status in (BEFORE_THE_START["status"], STAGE_BOUNDARY):
+    if has_job and status == BEFORE_THE_START["status"]:
         return STARTING
-    # A job of a run that stopped or failed is about to end.
-    if not has_job and any(job.is_active for job in jobs):
+    # A job of a run that has stopped is about to end, or has just started.
+    if not has_job and any(job.is_active and job.state != COMPLETING for job in jobs):
         return WAITING
     return CRASHED if status == "running" else _STATES.get(status, status)
 

@@ -35,7 +35,8 @@ class RunEvents:
     Attributes:
         started: time of the first event, in seconds since 1970, or None without events.
         device: name of rank 0's device, or None.
-        marks: by kind, points with `step`, `samples`, `time` and `text`.
+        marks: by kind, points with `step`, `samples`, `time` and `text`. The kind `start` has all
+            starts of processes, `restart` those after an interruption.
         curves: by name, points with a `value`: validation losses and results of evaluations.
         log: the last messages.
         texts: the last continuations of prompts, newest first.
@@ -93,6 +94,7 @@ class RunEvents:
     def _start(self, row: Mapping[str, Any]) -> None:
         name = row.get("device_name") or row.get("device")
         self.device = self.device if name is None else printable(name)
+        self._mark("start", row, "")
         if not self._stops or self._fault is not None:
             self._mark("restart", row, self._fault or f"resumed after step {self._step:,}")
         self._fault, self._stops = None, False

@@ -234,11 +234,12 @@ def _stage(
     metrics = {name: values[rows] for name, values in record.metrics.items()}
     steps = int(rows.sum())
     sizes = metrics["global_batch_size"] if steps else [planned.get("global_batch_size", 0)]
+    pairs = _mean(metrics.get("pairs", ())[-1:])
     nodes = [event.get("num_nodes") for event in record.events if event.get("stage") == number]
     return StageReport(
         stage=number,
         global_batch_size=int(sizes[-1]),
-        pairs=int(metrics["pairs"][-1]) if steps and "pairs" in metrics else None,
+        pairs=None if pairs is None else int(pairs),
         planned_nodes=planned.get("num_nodes"),
         planned_samples=planned.get("samples"),
         planned_steps=planned.get("steps"),

@@ -72,12 +72,17 @@ def submit(run):
 
 
 @pytest.mark.parametrize(
-    ("reported", "last_line"), [("RUNNING", "Priority"), ("PENDING", "waiting in the queue")]
+    ("status", "reported", "last_line"),
+    [
+        ("running", "RUNNING", "Priority"),
+        ("running", "PENDING", "waiting in the queue"),
+        ("preempted", "RUNNING", "not training; its job has not ended yet"),
+    ],
 )
-def test_a_job_that_runs_where_its_locks_are_invisible_is_not_said_to_wait(
-    run, monkeypatch, rampcli, reported, last_line
+def test_no_command_is_advised_that_the_jobs_of_the_run_would_not_allow(
+    run, monkeypatch, rampcli, status, reported, last_line
 ):
-    run.write_state(state(next=coming()))
+    run.write_state(state(status=status, next=coming()))
     submit(run)
     record = "\x1f".join(("7", reported, "run.stage0", "Priority", str(run.path.resolve())))
     squeue = run.path / "squeue"

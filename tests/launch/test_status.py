@@ -111,6 +111,13 @@ def test_a_run_that_holds_its_lock_trains_or_starts(run):
     assert read_status(run).state == "crashed"
 
 
+@pytest.mark.parametrize(("understood", "shown"), [(True, "failed"), (False, "training")])
+def test_a_run_that_has_failed_for_good_may_still_wait_for_its_trackers(run, understood, shown):
+    run.write_state(state(status="failed", error=failure(understood=understood)))
+    with hold(run.lock):
+        assert read_status(run).state == shown
+
+
 def test_a_run_before_its_first_step_has_no_figures_and_one_without_files_neither(run, tmp_path):
     run.metrics.unlink()
     run.events.unlink()
@@ -181,13 +188,16 @@ def test_a_queue_is_asked_again_once_a_run_starts_or_ends(run, squeue):
     [
         ("not started", "PENDING", "waiting"),
         ("not started", "RUNNING", "starting"),
-        ("stage_boundary", "RUNNING", "starting"),
+        ("stage_boundary", "RUNNING", "stage boundary"),
+        ("stage_boundary", "COMPLETING", "stage boundary"),
+        ("stage_boundary", "PENDING", "waiting"),
         ("running", "RUNNING", "training"),
         ("running", "PENDING", "waiting"),
         ("running", "COMPLETED", "crashed"),
         ("preempted", "RUNNING", "interrupted"),
         ("preempted", "PENDING", "waiting"),
         ("failed", "RUNNING", "failed"),
+        ("failed", "COMPLETING", "failed"),
         ("complete", "RUNNING", "complete"),
         ("complete", "PENDING", "complete"),
     ],

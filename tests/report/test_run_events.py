@@ -37,6 +37,7 @@ def test_a_boundary_is_no_restart():
     found = events(start(0), stage(0, 0), stop("stage_boundary", 5), start(5), stage(1, 5))
     assert steps(found, "stage") == [5]
     assert steps(found, "restart") == []
+    assert steps(found, "start") == [0, 5]
 
 
 def test_a_start_after_a_fault_is_a_restart_with_its_reason():

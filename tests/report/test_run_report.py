@@ -125,6 +125,8 @@ def test_rates_are_averaged_over_the_time_of_the_steps_and_rewards_over_the_last
         "tokens/s",
     ]
     assert [*table.columns[7].cells] == ["0.750", "-"]
+    run.append_row(run.metrics, metrics_row(step=21, reward=None))  # of a foreign program
+    assert report_run(read_run(run.path)).stages[0].pairs is None
 
 
 def test_a_stage_of_an_earlier_plan_is_shown_without_plan(run):

@@ -10,7 +10,6 @@ import pytest
 from selenium.webdriver.common.keys import Keys
 
 from commands import Command
-from processes import children_of, paused
 from rampcli.report.html_report import write_report_html
 from rampcli.run_directory import RunDirectory
 from recorded_runs import write_run
@@ -21,7 +20,7 @@ from serve.browser import running_browser, wait_for
 HOSTILE = "<img src=x onerror=window.hacked=1>"
 WORDS = (
     *("data=stdlib", "model.vocab_size=256", "model.rampup_batch_size=[4,4,360]"),
-    *("model.global_batch_size=16", "data.micro_batch_size=4", "trainer.max_samples=968"),
+    *("model.global_batch_size=16", "data.micro_batch_size=4", "trainer.max_samples=1_000_000"),
     *("optim.lr=0.01", "optim.warmup_samples=200", "trainer.val_every_steps=20"),
     *("trainer.num_nodes=1", "rampup.node_policy=fixed", "rampup.at_boundary=continue"),
     *("checkpoint.every_steps=40", "trainer.peak_tflops=0.05", "data.sequence_length=32"),
@@ -75,13 +74,14 @@ def trained(browser, page, runs):
     (training := Run(runs / "gpt")).path.parent.mkdir()
     command = training.start(*WORDS, "name=gpt")
     try:
-        wait_for(lambda: len(training.rows) > 20, "the first steps", wait_s=60.0)
-        with paused(children_of(command.pid)):
-            assert wait_for(lambda: browser.fact("time left"), "the time left")
-            seen = Seen(browser.fact("step"), browser.charts()["loss"], state_of(browser))
-        wait_for(lambda: state_of(browser) == "complete", "the end of training", wait_s=150.0)
+        wait_for(lambda: browser.fact("time left"), "the time left", wait_s=60.0)
+        seen = Seen(browser.fact("step"), browser.charts()["loss"], state_of(browser))
+        wait_for(lambda: browser.fact("step") != seen.step, "a later step")
+        assert state_of(browser) == "training"
     finally:
+        command.send_signal(signal.SIGINT)
         command.communicate(timeout=60)
+    wait_for(lambda: state_of(browser) == "saved and stopped", "the end of training")
     return training, seen
 
 

@@ -12,7 +12,7 @@ function columnCurves(columns, more = {}) {
         low: column.low && positive(column.low, more, view), high: column.high && positive(column.high, more, view),
       };
       return [{
-        ...(view.axis === "time" ? withPauses(values, marksOf(data, "restart", "time")) : values),
+        ...(view.axis === "time" ? withPauses(values, marksOf(data, "start", "time")) : values),
         label: labelOf(runs, data, label, Object.keys(columns).length > 1),
         colour: runColour(runs.length > 1 ? slot : index), style: runs.length > 1 && index > 0 ? "dashed" : null,
         smooth: more.smooth,
@@ -20,10 +20,10 @@ function columnCurves(columns, more = {}) {
     }));
 }
 
-/** Returns values over time with a null at each restart, so that no line is drawn over a pause. */
-function withPauses(values, restarts) {
+/** Returns values over time with a null at each start, so that no line is drawn over a pause. */
+function withPauses(values, starts) {
   const { x } = values;
-  const pauses = restarts.map((mark) => mark.x).filter((at) => at > x[0] && at < x[x.length - 1]);
+  const pauses = starts.map((mark) => mark.x).filter((at) => at > x[0] && at < x[x.length - 1]);
   if (pauses.length === 0) return values;
   const at = [...x, ...pauses];
   const order = [...at.keys()].sort((one, other) => at[one] - at[other]);
