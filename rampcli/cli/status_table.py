@@ -1,7 +1,7 @@
 """Runs as a table for the terminal: for each run a row, and the other facts in lines below it."""
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from rich.cells import cell_len, set_cell_size
@@ -17,6 +17,8 @@ MOST_WRITTEN_OUT = 1_000_000
 """Shorten the samples of runs with this many or more."""
 LEAST_NAME = 8
 """Columns that the name of a run always gets."""
+DROPPED_FIRST = ("nodes", "batch")
+"""Columns that a narrow terminal does not show."""
 INDENT = GAP = "  "
 LEFT_ALIGNED = ("run", "state")
 STYLES = {
@@ -56,9 +58,12 @@ class StatusTable:
 
     def __rich_console__(self, _: Console, options: ConsoleOptions) -> Iterator[Text]:
         rows = [[*COLUMNS], *(_cells(run) for run in self.runs)]
-        widths = [max(map(cell_len, cells)) for cells in zip(*rows, strict=True)]
-        spare = options.max_width - sum(widths) - len(GAP) * (len(widths) - 1)
-        widths[0] = max(min(LEAST_NAME, widths[0]), widths[0] + min(0, spare))
+        widths = {cells[0]: max(map(cell_len, cells)) for cells in zip(*rows, strict=True)}
+        least = min(LEAST_NAME, widths["run"])
+        for name in DROPPED_FIRST:
+            if options.max_width < _total(widths) - widths["run"] + least:
+                del widths[name]
+        widths["run"] = max(least, widths["run"] + min(0, options.max_width - _total(widths)))
         yield _line(GAP.join(_aligned(rows[0], widths)), "bold")
         for run, cells in zip(self.runs, rows[1:], strict=True):
             aligned = _aligned(cells, widths)
@@ -74,10 +79,18 @@ def _line(text: str, style: str = "") -> Text:
     return Text(text.rstrip(), style, no_wrap=True, overflow="ellipsis")
 
 
-def _aligned(cells: Sequence[str], widths: Sequence[int]) -> list[str]:
-    """Returns the cells of a row, each as wide as its column."""
+def _total(widths: Mapping[str, int]) -> int:
+    """Returns the width of a line."""
+    return sum(widths.values()) + len(GAP) * (len(widths) - 1)
+
+
+def _aligned(cells: Sequence[str], widths: Mapping[str, int]) -> list[str]:
+    """Returns the cells of a row, each as wide as its column, without columns that are dropped."""
     placed = []
-    for name, cell, width in zip(COLUMNS, cells, widths, strict=True):
+    for name, cell in zip(COLUMNS, cells, strict=True):
+        if name not in widths:
+            continue
+        width = widths[name]
         if cell_len(cell) > width:
             cell = set_cell_size(cell, width - 1) + "…"
         space = " " * (width - cell_len(cell))

@@ -18,7 +18,7 @@ from rich.console import Console
 
 from processes import wait_until
 from rampcli.cli.status import Runs
-from rampcli.cli.status_table import ListedRun, StatusTable
+from rampcli.cli.status_table import COLUMNS, ListedRun, StatusTable
 from rampcli.launch.status import read_status
 from rampcli.run_directory import RunDirectory
 from run_files import chained_job, coming, failure, metrics_row, state
@@ -251,3 +251,16 @@ def test_the_table_colours_the_state_alone_and_fits_the_width(run, name):
     printed = console.file.getvalue()
     assert re.findall(r"\x1b\[31m(.*?)\x1b", printed) == ["failed"]
     assert max(map(cell_len, re.sub(r"\x1b\[[0-9;]*m", "", printed).splitlines())) <= 60
+
+
+@pytest.mark.parametrize(
+    ("width", "dropped"), [(80, set()), (58, {"nodes"}), (51, {"nodes", "batch"})]
+)
+def test_a_narrow_terminal_shows_the_time_left_rather_than_nodes_and_batch(run, width, dropped):
+    run.write_state(state())
+    listed = [ListedRun(name="a run with a name", status=read_status(run))]
+    console = Console(file=io.StringIO(), width=width)
+    console.print(StatusTable(listed))
+    head = console.file.getvalue().splitlines()[0].split()
+    assert {*COLUMNS} - {*head} == dropped
+    assert head[-1] == "left"
