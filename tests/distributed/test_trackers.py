@@ -91,7 +91,8 @@ def test_a_run_that_is_killed_resumed_and_caught_up_with_is_one_curve_without_do
     )
     assert [point["_step"] for point in points] == list(range(len(points)))
     runs = read_wandb_runs(folder / "wandb")
-    assert len(runs) == 2  # one for each command but the one that was killed
+    # One for each command but the one that was killed, unless its tracker ended before it died.
+    assert len(runs) in (2, 3)
     assert {(one.run_id, one.entity, one.project, one.display_name, *one.tags) for one in runs} == {
         (runs[0].run_id, "", "mine", "llama3_tiny", "one", "two")
     }
