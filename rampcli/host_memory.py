@@ -1,11 +1,14 @@
 """The kernel's figures about the memory of this host and of this process, without torch."""
 
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
 HOST = Path("/proc/meminfo")
 COUNTERS = Path("/proc/vmstat")
 PROCESS = Path("/proc/self/status")
+GROUPS_OF_PROCESS = Path("/proc/self/cgroup")
+GROUPS = Path("/sys/fs/cgroup")
 
 
 def available_bytes() -> int | None:
@@ -24,11 +27,25 @@ def swapped_bytes() -> int:
 
 
 def count_oom_kills() -> int:
-    """Returns how many processes the kernel of this host has killed for lack of memory.
+    """Returns how many processes the kernel has killed for lack of memory.
 
-    The count is 0 outside Linux, and never rises there.
+    The processes are those of this process's control group, so that other containers and jobs of
+    the host do not count. Without such a group, they are those of this host. The count is 0 outside
+    Linux, and never rises there.
     """
-    return _figure(COUNTERS, "oom_kill") or 0
+    counts = (_figure(path, "oom_kill") for path in (*_group_counters(), COUNTERS))
+    return next((count for count in counts if count is not None), 0)
+
+
+def _group_counters() -> Iterator[Path]:
+    """Yields files in which the kernel may count the kills in the control group of this process."""
+    with suppress(OSError):
+        for line in GROUPS_OF_PROCESS.read_text(encoding="utf-8", errors="replace").splitlines():
+            _, controllers, group = line.split(":", 2)
+            if "memory" in controllers.split(","):  # version 1
+                yield GROUPS / "memory" / group.lstrip("/") / "memory.oom_control"
+            elif controllers == "":
+                yield GROUPS / group.lstrip("/") / "memory.events"
 
 
 def _figure(path: Path, name: str) -> int | None:

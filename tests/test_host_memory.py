@@ -28,7 +28,7 @@ FIGURES: dict[Callable[[], int | None], tuple[int, int | None]] = {
 @pytest.fixture
 def kernel(monkeypatch, tmp_path):
     """Replaces the files of the kernel by some of one's own; returns their folder."""
-    for name in FILES:
+    for name in (*FILES, "GROUPS_OF_PROCESS", "GROUPS"):
         monkeypatch.setattr(host_memory, name, tmp_path / name)
     return tmp_path
 
@@ -43,6 +43,23 @@ def test_a_figure_is_the_kernels_or_unknown_where_the_kernel_does_not_say(figure
     for name in FILES:
         (kernel / name).write_text("another_name 1\n")
     assert figure() == otherwise
+
+
+@pytest.mark.parametrize(
+    ("groups", "counter"),
+    [
+        ("4:memory:/job/7\n1:cpu:/\n0::/\n", "memory/job/7/memory.oom_control"),
+        ("0::/user.slice/run:1.scope\n", "user.slice/run:1.scope/memory.events"),
+        ("0::/\n", "memory.events"),
+    ],
+)
+def test_only_kills_in_the_control_group_of_this_process_count(kernel, groups, counter):
+    (kernel / "COUNTERS").write_text(FILES["COUNTERS"])
+    (kernel / "GROUPS_OF_PROCESS").write_text(groups)
+    assert count_oom_kills() == 3  # the host's: the group has no file
+    (kernel / "GROUPS" / counter).parent.mkdir(parents=True)
+    (kernel / "GROUPS" / counter).write_text("low 0\noom 4\noom_kill 1\noom_group_kill 0\n")
+    assert count_oom_kills() == 1
 
 
 def test_the_peak_is_that_of_this_process():

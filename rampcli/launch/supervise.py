@@ -72,7 +72,8 @@ class WorkersExit:
         exit_code: 0, or the exit code of a worker that failed.
         killed: ranks that a signal killed, and its name. Ranks that were still running when
             another one had failed are not included, nor those that the supervisor killed.
-        oom_kills: processes that the kernel of this host killed meanwhile for lack of memory.
+        oom_kills: processes that the kernel killed meanwhile for lack of memory, as
+            `count_oom_kills` counts them.
         to_grow: True if the workers were stopped so that a larger world can start.
         log: what they printed.
     """
