@@ -10,7 +10,7 @@ import re
 from collections.abc import Collection, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
-from itertools import accumulate
+from itertools import accumulate, islice
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -21,7 +21,7 @@ from rampcli.records import COUNT, POSITIVE, RATE, check_shape, parse_json
 
 MAX_ROW_BYTES = 2**20
 LAST_BYTES = 2**15
-"""Bytes that are read first to find the last rows of a file."""
+"""Bytes that are read at once to find the last rows of a file."""
 LAST_EVENT_BYTES = 2**18
 """Bytes at the end of events.jsonl that `last_events` reads at least: thousands of rows."""
 MOST_EVENT_BYTES = 2**23
@@ -188,15 +188,8 @@ def last_rows(path: Path, count: int) -> list[dict[str, Any]]:
     if file is None:
         return []
     with file:
-        end = begin = file.seek(0, os.SEEK_END)
-        content = b""
-        while begin > 0 and content.count(b"\n") <= count:
-            if len(content) > (count + 1) * MAX_ROW_BYTES:
-                raise _too_long(path)
-            begin = max(0, begin - max(LAST_BYTES, len(content)))
-            file.seek(begin)
-            content = file.read(end - begin)
-    return [row_of(line, path, offset) for offset, line in _whole_lines(content, begin)[-count:]]
+        lines = list(islice(_lines_backwards(file, path), count))
+    return [row_of(line, path, offset) for offset, line in reversed(lines)]
 
 
 def last_events(path: Path, kinds: Collection[str]) -> list[dict[str, Any]]:
@@ -219,14 +212,16 @@ def last_events(path: Path, kinds: Collection[str]) -> list[dict[str, Any]]:
             is_last = end - offset <= LAST_EVENT_BYTES
             if not is_last and (launched or end - offset > MOST_EVENT_BYTES):
                 break
-            if (match := _KIND.search(line)) is None:
+            match = _KIND.search(line)
+            kind = "" if match is None else match[1].decode()
+            launched = launched or kind == "launch"
+            if kind not in kinds:
                 continue
-            kind, corpus = match[1].decode(), _CORPUS.search(line)
+            corpus = _CORPUS.search(line)
             key = kind, corpus[1] if corpus else b""
-            if kind in kinds and (is_last or key not in seen):
+            if is_last or key not in seen:
                 found.append(row_of(line, path, offset))
             seen.add(key)
-            launched = launched or kind == "launch"
     return found[::-1]
 
 
@@ -290,12 +285,12 @@ def _lines_backwards(file: BinaryIO, path: Path) -> Iterator[tuple[int, bytes]]:
     """
     begin, rest = file.seek(0, os.SEEK_END), b""
     while begin > 0:
-        behind, begin = begin, max(0, begin - LAST_EVENT_BYTES)
+        behind, begin = begin, max(0, begin - LAST_BYTES)
         file.seek(begin)
         piece = file.read(behind - begin) + rest
         lines = _whole_lines(piece, begin)
         rest = piece[: lines[0][0] - begin] if lines else piece
-        if len(rest) > MAX_ROW_BYTES + LAST_EVENT_BYTES:
+        if len(rest) > MAX_ROW_BYTES + LAST_BYTES:
             raise _too_long(path)
         yield from reversed(lines)
 
