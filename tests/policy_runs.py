@@ -118,7 +118,7 @@ class PolicyRun(Run):
         """Returns the results of the last evaluation of each step, without the times."""
         return [
             {name: value for name, value in event.items() if name not in ("time", "evaluation_s")}
-            for event in evaluations(self.directory)
+            for event in evaluations(self.events)
         ]
 
 

@@ -1,16 +1,17 @@
 """Prints the profiles of a run."""
 
+from collections.abc import Mapping, Sequence
+from typing import Any
+
 from rich.console import Console
 
 from rampcli.cli.console import print_table, say
-from rampcli.report.profiles import profile_table, profile_title, profiles
+from rampcli.report.profiles import profile_table, profile_title
 from rampcli.run_directory import RunDirectory
-from rampcli.run_rows import read_rows
 
 
-def print_profiles(run: RunDirectory, console: Console, *, since: float = 0.0) -> None:
-    """Prints the operators of the first profile since a time, and the files of all of them."""
-    found = profiles(row for row in read_rows(run.events) if row["time"] >= since)
+def print_profiles(run: RunDirectory, found: Sequence[Mapping[str, Any]], console: Console) -> None:
+    """Prints the operators of the first profile of a run, and the files of all of them."""
     if not found:
         return
     say(console, f"\n{profile_title(found[0])}:")

@@ -61,7 +61,7 @@ def print_report(
     console = build_console()
     if len(reports) == 1:
         _print_run(reports[0], console)
-        print_profiles(directories[0], console)
+        print_profiles(directories[0], reports[0].profiles, console)
     else:
         _print_comparison(reports, differences, console)
     for path in filter(None, (html, plot)):

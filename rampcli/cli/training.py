@@ -28,6 +28,7 @@ from rampcli.launch.launchers import launcher_of
 from rampcli.launch.observer import Observer
 from rampcli.launch.protocol import SUBMITTED, Outcome
 from rampcli.report.overlap import overlap_result
+from rampcli.report.profiles import profiles
 from rampcli.report.tables import (
     bits_line,
     evaluation_line,
@@ -36,6 +37,7 @@ from rampcli.report.tables import (
     validations,
 )
 from rampcli.run_directory import COMPLETE, STAGE_BOUNDARY, RunDirectory
+from rampcli.run_rows import read_rows
 
 
 def run(
@@ -108,7 +110,8 @@ def train(
     if progress.output_is_closed:
         raise _output_closed(outcome)
     _print_outcome(outcome, console)
-    print_profiles(outcome.run, console, since=began)
+    events = read_rows(outcome.run.events)
+    print_profiles(outcome.run, profiles(row for row in events if row["time"] >= began), console)
     if outcome.observer_error is not None:
         raise outcome.observer_error
     return outcome
@@ -188,8 +191,9 @@ def _print_complete(outcome: Outcome, console: Console) -> None:
     from rampcli.report.run_report import report_run
     from rampcli.report.run_text import stage_table
 
-    print_table(console, stage_table(report_run(read_run(outcome.run))))
-    if found := validations(outcome.run):
+    record = read_run(outcome.run)
+    print_table(console, stage_table(report_run(record)))
+    if found := validations(record.events):
         newest = max(rows[-1]["step"] for rows in found.values())
         ends = {
             corpus: (rows[0], rows[-1])
@@ -199,9 +203,9 @@ def _print_complete(outcome: Outcome, console: Console) -> None:
         say(console, f"\n{validation_line(ends, digits=3)}")
         if None not in ends:
             say(console, bits_line(ends))
-    if rows := evaluations(outcome.run):
+    if rows := evaluations(record.events):
         say(console, f"\n{evaluation_line([rows[0], rows[-1]])}")
-    if (overlap := overlap_result(outcome.run)) is not None:
+    if (overlap := overlap_result(record.metrics)) is not None:
         say(console, overlap)
     say(console, f"run directory: {outcome.run.path}")
     if not outcome.started:

@@ -1,6 +1,6 @@
 """How much of a step of reinforcement learning the overlap of rollout and training saves."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from statistics import median
 from typing import Any
 
@@ -47,13 +47,18 @@ def overlap_lines(resolved: Resolved, batch: PairBatch) -> list[str]:
     return lines
 
 
-def overlap_result(run: RunDirectory) -> str | None:
-    """Returns the time of the last steps of a run next to the predicted one, if they overlapped."""
-    rows = [row for row in read_rows(run.metrics) if row.get("rollout_ranks")][-STEPS:]
+def overlap_result(metrics: Mapping[str, Any]) -> str | None:
+    """Returns the time of the last steps of a run next to the predicted one, if they overlapped.
+
+    Args:
+        metrics: columns of metrics.jsonl, as `read_run` returns them.
+    """
+    ranks = metrics.get("rollout_ranks", ())
+    rows = [row for row, count in enumerate(ranks) if count > 0][-STEPS:]
     if not rows:
         return None
     taken, predicted, rollout_s, training_s = (
-        median(row[name] for row in rows)
+        median(metrics[name][row] for row in rows)
         for name in ("step_time_s", "predicted_s", "rollout_s", "training_s")
     )
     return (

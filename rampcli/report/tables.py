@@ -1,13 +1,13 @@
 """Tables, figures and durations as text, and the validations of a run in one line."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from rich.table import Table
 from rich.text import Text
 
-from rampcli.run_directory import RunDirectory
-from rampcli.run_rows import read_rows
+Event = Mapping[str, Any]
+"""A row of events.jsonl."""
 
 
 def figure(number: float | None) -> str:
@@ -30,9 +30,9 @@ def duration(seconds: float) -> str:
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
 
 
-def evaluations(run: RunDirectory) -> list[dict[str, Any]]:
+def evaluations(events: Iterable[Event]) -> list[Event]:
     """Returns the last evaluation on held-out prompts of each step, in order."""
-    return _last_of_each_step(run, "evaluation")
+    return _last_of_each_step(events, "evaluation")
 
 
 def evaluation_line(rows: Sequence[Mapping[str, Any]]) -> str:
@@ -49,13 +49,13 @@ def evaluation_line(rows: Sequence[Mapping[str, Any]]) -> str:
     return f"held-out prompts: {'; '.join(parts)}"
 
 
-def validations(run: RunDirectory) -> dict[str | None, list[dict[str, Any]]]:
+def validations(events: Iterable[Event]) -> dict[str | None, list[Event]]:
     """Returns the last validation of each step, in order, by the name of the corpus.
 
     The name is None for a corpus without one.
     """
-    by_corpus: dict[str | None, list[dict[str, Any]]] = {}
-    for row in _last_of_each_step(run, "validation"):
+    by_corpus: dict[str | None, list[Event]] = {}
+    for row in _last_of_each_step(events, "validation"):
         by_corpus.setdefault(row.get("corpus"), []).append(row)
     return by_corpus
 
@@ -83,13 +83,9 @@ def _by_corpus(
     return ", ".join(parts)
 
 
-def _last_of_each_step(run: RunDirectory, kind: str) -> list[dict[str, Any]]:
+def _last_of_each_step(events: Iterable[Event], kind: str) -> list[Event]:
     """Returns events. A run that starts again before its first checkpoint repeats some of them."""
-    rows = {
-        (row["step"], row.get("corpus")): row
-        for row in read_rows(run.events)
-        if row["event"] == kind
-    }
+    rows = {(row["step"], row.get("corpus")): row for row in events if row["event"] == kind}
     return list(rows.values())
 
 

@@ -60,6 +60,7 @@ def test_processes_that_begin_or_end_inside_the_window_profile_their_part_of_it(
     for samples in (24, 28):
         run.workers(1, *words, f"trainer.max_samples={samples}")
     assert [row["steps"] for row in profiles(run)] == [[3, 4], [5, 5]]
+    assert "most expensive" not in run.pretrain(*words, "trainer.max_samples=28").stdout
     assert {path.name for path in run.directory.profile.iterdir()} == {
         "steps_3-4.rank_0.json.gz",
         "steps_5-5.rank_0.json.gz",

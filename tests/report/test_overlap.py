@@ -8,6 +8,7 @@ from rampcli import llm
 from rampcli.batch.overlap import overlapped_s
 from rampcli.config.compose import apply_overrides
 from rampcli.config.resolve import resolve
+from rampcli.report.columns import Columns
 from rampcli.report.overlap import overlap_lines, overlap_result
 from rampcli.run_directory import RunDirectory
 from run_files import metrics_row
@@ -28,6 +29,12 @@ def lines(tmp_path):
 def row(**facts):
     times = {"rollout_s": 0.4, "training_s": 0.6, "predicted_s": 0.65, "step_time_s": 0.7}
     return metrics_row(**{"reward": 0.5, "pairs": 512, **times, **facts})
+
+
+def columns_of(run):
+    columns = Columns(run.metrics)
+    columns.read()
+    return {name: columns[name] for name in columns}
 
 
 def test_without_ranks_that_generate_all_processes_take_turns(lines):
@@ -57,7 +64,7 @@ def test_steps_of_other_batches_predict_nothing(lines):
 
 def test_a_run_that_overlapped_shows_its_steps_next_to_the_prediction(lines, tmp_path):
     lines(rows=[row(rollout_ranks=1)] * 3)
-    result = overlap_result(RunDirectory(tmp_path))
+    result = overlap_result(columns_of(RunDirectory(tmp_path)))
     assert result.startswith("a step took 0.7 s, and 0.65 s are predicted for 0.4 s of rollout")
     lines(rows=[row(rollout_ranks=0)] * 3)
-    assert overlap_result(RunDirectory(tmp_path)) is None
+    assert overlap_result(columns_of(RunDirectory(tmp_path))) is None

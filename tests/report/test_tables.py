@@ -9,6 +9,7 @@ from rampcli.report.tables import (
     validations,
 )
 from rampcli.run_directory import RunDirectory
+from rampcli.run_rows import read_rows
 
 
 def printed(table, width: int = 200) -> str:
@@ -20,7 +21,7 @@ def printed(table, width: int = 200) -> str:
 
 def test_the_last_validation_of_a_step_counts(tmp_path):
     run = RunDirectory(tmp_path)
-    assert validations(run) == {}
+    assert validations(read_rows(run.events)) == {}
     for event, step, facts in (
         ("validation", 0, {"loss": 3.6}),  # of a first attempt, which saved nothing
         ("validation", 0, {"loss": 3.5}),
@@ -28,7 +29,7 @@ def test_the_last_validation_of_a_step_counts(tmp_path):
         ("validation", 1, {"loss": 2.1}),
     ):
         run.append_event(event, step=step, consumed_samples=4 * step, **facts)
-    assert [row["loss"] for row in validations(run)[None]] == [3.5, 2.1]
+    assert [row["loss"] for row in validations(read_rows(run.events))[None]] == [3.5, 2.1]
 
 
 @pytest.mark.parametrize(
@@ -61,6 +62,6 @@ def test_the_validations_of_several_corpora_are_told_apart(tmp_path):
     for step, corpus, loss in ((0, "a", 3.0), (0, "b", 2.0), (0, "a", 2.75), (9, "a", 1.5)):
         facts = {"corpus": corpus, "loss": loss, "bits_per_byte": None if step else loss}
         run.append_event("validation", step=step, consumed_samples=step, **facts)
-    found = validations(run)
+    found = validations(read_rows(run.events))
     assert validation_line(found, digits=2) == "validation loss a 2.75 -> 1.50, b 2.00"
     assert bits_line(found) == "bits per byte a 2.750 -> nan, b 2.000"
