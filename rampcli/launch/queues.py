@@ -90,7 +90,6 @@ class Queues:
             if not isinstance(error, DamagedFileError | UsageError):
                 self._failures[name] = (time.monotonic(), error.message)
             raise
-        is_same = known is not None and known.holder == holder
-        since = known.holds_since if known is not None and is_same else now
+        since = known.holds_since if known is not None and known.holder == holder else now
         self._answers[key] = Answer(at=now, holder=holder, holds_since=since, jobs=jobs)
         return jobs

@@ -51,9 +51,9 @@ def exchange_share(
 ) -> float | None:
     """Returns the share of a step that exchange between ranks takes, without the wait for data.
 
-    The run has measured it if some of its steps were profiled, and `rampcli tune --diagnose` may
-    have measured it for the run. Returns None if neither is so, and for reinforcement learning,
-    where ranks also exchange data while they generate.
+    The profiled steps of the run tell it, otherwise `rampcli tune --diagnose`. Returns None if
+    neither has measured it. In reinforcement learning it is None, because ranks also exchange data
+    while they generate.
 
     Args:
         run: the run directory.
@@ -70,13 +70,12 @@ def exchange_share(
         return None
     measured = [row.get("exchange_share") for row in profiles(events)]
     shares = [share for share in measured if share is not None]
-    if not shares:
-        shares = [share for share in [_diagnosed(run)] if share is not None]
-    return min(1.0, max(0.0, mean(shares))) if shares else None
+    share = mean(shares) if shares else _diagnosed(run)
+    return None if share is None else min(1.0, max(0.0, share))
 
 
 def _diagnosed(run: RunDirectory) -> float | None:
-    """Returns the share that a diagnosis has measured, or None if there is none."""
+    """Returns the share that `rampcli tune --diagnose` measured, or None if it did not."""
     try:
         facts = read_json(run.path / "tune/diagnose/diagnosis.json", DIAGNOSIS)
     except FileNotFoundError:

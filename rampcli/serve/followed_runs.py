@@ -9,9 +9,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from rampcli.launch.status import read_time_left
-from rampcli.report.followed_run import FollowedRun, is_training
+from rampcli.report.followed_run import FollowedRun
 from rampcli.report.page_data import View, run_data
-from rampcli.run_directory import BEFORE_THE_START
 from rampcli.serve.runs_folder import RunsFolder
 
 PIECE_BYTES = 2**20
@@ -64,15 +63,6 @@ class Watched:
             self.waiting.discard(threading.get_ident())
 
 
-def _time_left(run: FollowedRun) -> dict[str, float | None]:
-    """Returns the seconds left for the stage and for the run, if it is training."""
-    status = (run.state or BEFORE_THE_START)["status"]
-    if run.damage is not None or not is_training(run.directory, status):
-        return {}
-    stage_s, run_s = read_time_left(run.directory)
-    return {"stage_left_s": stage_s, "run_left_s": run_s}
-
-
 class FollowedRuns:
     """The runs that are watched.
 
@@ -108,7 +98,10 @@ class FollowedRuns:
         with watched.first():
             if watched.run.version == known:
                 return known, None
-            return watched.run.version, run_data(watched.run, view) | _time_left(watched.run)
+            data = run_data(watched.run, view)
+            if data["trains"] and watched.run.damage is None:
+                data["stage_left_s"], data["run_left_s"] = read_time_left(watched.run.directory)
+            return watched.run.version, data
 
     def _watch(self, name: str) -> Watched:
         now = time.monotonic()

@@ -14,13 +14,13 @@ from pathlib import Path
 from typing import Any
 
 STEP = "step "
-"""Marks of steps begin so."""
+"""Prefix of the marks of steps."""
 ON_GPU = ("kernel", "gpu_memcpy", "gpu_memset")
 """Categories of what operators start on a GPU."""
 NCCL, GLOO = "nccl", "gloo:"
-"""Names of collectives begin so: of kernels, and of work on the CPU."""
+"""Prefixes of collectives: of their kernels, and of their work on the CPU."""
 COMPUTES = "aten::"
-"""Names of operators that compute begin so. Others may wait for other ranks."""
+"""Prefix of operators that compute. Other operators may wait for other ranks."""
 
 Event = Mapping[str, Any]
 Interval = tuple[float, float]
@@ -58,7 +58,7 @@ class Trace:
 
 @dataclass(frozen=True, slots=True)
 class OwnTime:
-    """A time in which an operator ran, and none that it had called."""
+    """A time in which an operator itself ran, rather than an operator that it called."""
 
     thread: Any
     name: str
@@ -105,10 +105,7 @@ def _operators(
 def _exchange_us(
     events: Sequence[Event], own_times: Iterable[OwnTime], on_gpu: Sequence[Event]
 ) -> float:
-    """Returns the microseconds of `Trace.exchange_us`.
-
-    They are those of the GPU if it was used, else of the thread that trains.
-    """
+    """Returns `Trace.exchange_us`: of the GPU if it was used, else of the thread that trains."""
     marks = [
         event
         for event in events
@@ -156,7 +153,7 @@ def _interval(event: Event) -> Interval:
 
 
 def _union(intervals: Iterable[Interval]) -> list[Interval]:
-    """Returns intervals in order, with those merged that overlap."""
+    """Returns intervals in order, and merges those that overlap."""
     merged: list[Interval] = []
     for begin, end in sorted(intervals):
         if merged and begin <= merged[-1][1]:
