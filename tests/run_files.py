@@ -1,6 +1,9 @@
 """Complete contents of a run's files, for tests that write them without training."""
 
+from pathlib import Path
 from typing import Any
+
+from rampcli.run_directory import RunDirectory
 
 
 def metrics_row(**facts: Any) -> dict[str, Any]:
@@ -66,3 +69,18 @@ def chained_job(**facts: Any) -> dict[str, Any]:
         "global_batch_sizes": [4],
     }
     return job | {"script": "slurm/stage_0.sbatch", "dependency": None} | facts
+
+
+def submit(run: RunDirectory) -> None:
+    """Records the job of a run in slurm/jobs.json."""
+    run.make_folder(run.path / "slurm")
+    jobs = {"jobs": [chained_job()], "submitted": 1.0, "cancelled": False}
+    run.write_json(run.path / "slurm/jobs.json", jobs)
+
+
+def write_squeue(folder: Path, run: RunDirectory, reported: str) -> None:
+    """Writes a program `squeue` that lists the job of a run in a state."""
+    fields = ("7", reported, "run.stage0", "Priority", str(run.path.resolve()))
+    program = folder / "squeue"
+    program.write_text("#!/bin/sh\necho '" + "\x1f".join(fields) + "\x1e'\n")
+    program.chmod(0o755)

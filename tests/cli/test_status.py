@@ -21,7 +21,7 @@ from rampcli.cli.status import Runs
 from rampcli.cli.status_table import COLUMNS, ListedRun, StatusTable
 from rampcli.launch.status import read_status
 from rampcli.run_directory import RunDirectory
-from run_files import chained_job, coming, failure, metrics_row, state
+from run_files import coming, failure, metrics_row, state, submit, write_squeue
 from runs import Run, environment
 
 COMMAND = [sys.executable, "-m", "rampcli"]
@@ -65,12 +65,6 @@ def test_status_of_a_failed_run_shows_the_error(run, rampcli):
     assert "error: the disk is full\ntry:   a larger one\n" in told
 
 
-def submit(run):
-    (run.path / "slurm").mkdir()
-    jobs = {"jobs": [chained_job()], "submitted": 1.0, "cancelled": False}
-    run.write_json(run.path / "slurm/jobs.json", jobs)
-
-
 @pytest.mark.parametrize(
     ("status", "reported", "last_line"),
     [
@@ -84,10 +78,7 @@ def test_no_command_is_advised_that_the_jobs_of_the_run_would_not_allow(
 ):
     run.write_state(state(status=status, next=coming()))
     submit(run)
-    record = "\x1f".join(("7", reported, "run.stage0", "Priority", str(run.path.resolve())))
-    squeue = run.path / "squeue"
-    squeue.write_text(f"#!/bin/sh\necho '{record}\x1e'\n")
-    squeue.chmod(0o755)
+    write_squeue(run.path, run, reported)
     monkeypatch.setenv("PATH", f"{run.path}:/usr/bin:/bin")
     assert rampcli("status", str(run.path)).stdout.splitlines()[-1].endswith(last_line)
 

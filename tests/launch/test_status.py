@@ -1,5 +1,6 @@
 import json
 import time
+from functools import partial
 
 import pytest
 
@@ -10,7 +11,7 @@ from rampcli.launch.queues import Queues
 from rampcli.launch.status import read_status
 from rampcli.locks import hold
 from rampcli.run_directory import RunDirectory
-from run_files import chained_job, coming, failure, metrics_row, state
+from run_files import coming, failure, metrics_row, state, submit, write_squeue
 
 
 @pytest.fixture
@@ -33,18 +34,9 @@ def run(tmp_path):
 @pytest.fixture
 def squeue(run, tmp_path, monkeypatch):
     """Submits a job of the run, and sets the state that squeue lists for it."""
-    run.make_folder(run.path / "slurm")
-    jobs = {"jobs": [chained_job()], "submitted": 1.0, "cancelled": False}
-    run.write_json(run.path / "slurm/jobs.json", jobs)
-    program = tmp_path / "squeue"
+    submit(run)
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
-
-    def report(reported: str) -> None:
-        fields = "\x1f".join(("7", reported, "run.stage0", "Priority", str(run.path.resolve())))
-        program.write_text(f"#!/bin/sh\necho '{fields}\x1e'\n")
-        program.chmod(0o755)
-
-    return report
+    return partial(write_squeue, tmp_path, run)
 
 
 def row(step: int, **facts) -> dict:
@@ -157,9 +149,7 @@ def test_a_queue_is_asked_seldom_and_not_again_once_it_has_failed(run, tmp_path,
     others = [RunDirectory(tmp_path / name) for name in ("one", "two")]
     for each in (run, *others):
         each.path.mkdir(exist_ok=True)
-        each.make_folder(each.path / "slurm")
-        jobs = {"jobs": [chained_job()], "submitted": 1.0, "cancelled": False}
-        each.write_json(each.path / "slurm/jobs.json", jobs)
+        submit(each)
     remembered = Queues()
     for _ in range(3):
         (job,), unknown = remembered.jobs(run, False)

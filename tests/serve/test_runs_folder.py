@@ -82,8 +82,3 @@ def test_only_names_of_runs_are_found(folder, name):
 
 def test_a_folder_that_does_not_exist_yet_has_no_runs(tmp_path):
     assert RunsFolder(tmp_path / "none").runs() == []
-
-
-def test_a_link_in_a_circle_hides_no_run(folder):
-    (folder.path / "circle").symlink_to(folder.path / "circle")
-    assert [run["name"] for run in folder.runs()] == ["mine"]

@@ -178,7 +178,6 @@ from pathlib import Path
 from rampcli.config.resolve import resolve
 from rampcli.config.snapshot import read
 from rampcli.launch.slurm import chain
-from rampcli.launch.slurm.job import requeue
 from rampcli.launch.slurm.scripts import render
 from rampcli.run_directory import RunDirectory
 directory = RunDirectory(Path(sys.argv[1]))
