@@ -237,7 +237,7 @@ def end_of_step(path: Path, step: int) -> int:
     if file is None:
         return 0
     with file:
-        # Rows that begin before `low` have such a step; those that begin at `high` or later do not.
+        # Rows that begin before `low` have at most this step; from `high` on, they have later ones.
         low, high = 0, end_of_rows(path)
         while low < high:
             middle = (low + high) // 2
