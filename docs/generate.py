@@ -89,9 +89,10 @@ def _row(setting: Setting) -> str:
     kind = setting.type_name().removeprefix("an ").removeprefix("a ")
     takes = ", ".join(f"`{choice}`" for choice in setting.choices) if setting.choices else kind
     takes = " ".join(part for part in (takes, setting.range_name()) if part)
+    null = ", or `null`" if setting.optional else ""
     cells = (
         f"`{setting.key}`",
-        f"{takes}, or `null`" if setting.optional else takes,
+        takes + (", or an extension" if setting.extensible and setting.choices else "") + null,
         f"`{shown(setting.default)}`",
         setting.unit or "",
         setting.doc,

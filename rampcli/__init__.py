@@ -1,7 +1,7 @@
 """Pretrains language models with a batch size that is planned, exact and grows.
 
-`compose`, `run`, `read_run`, `llm`, `BatchPlan`, `Observer` and `RampSchedule` are imported on
-first use.
+`compose`, `run`, `read_run`, `llm`, `BatchPlan`, `Config`, `Observer` and `RampSchedule` are
+imported on first use.
 """
 
 import importlib
@@ -13,11 +13,12 @@ _HOMES = {
     "compose": "rampcli.config.compose",
     "read_run": "rampcli.report.run_record",
     "run": "rampcli.cli.training",
+    "Config": "rampcli.config.schema",
     "BatchPlan": "rampcli.batch.plan",
     "Observer": "rampcli.launch.observer",
     "RampSchedule": "rampcli.batch.ramp",
 }
-__all__ = ["BatchPlan", "Observer", "RampSchedule", "compose", "llm", "read_run", "run"]
+__all__ = ["BatchPlan", "Config", "Observer", "RampSchedule", "compose", "llm", "read_run", "run"]
 
 
 def __getattr__(name: str) -> Any:

@@ -1,26 +1,32 @@
 """Recipes by name: `from rampcli import llm; llm.llama3_8b.pretrain_recipe()`.
 
 A recipe is a public function of a module in recipes/ and has the name of that function. There is
-one module per model family.
+one module per model family. `--factory` also takes recipes of users.
 """
 
 import ast
 import difflib
 import importlib
 import inspect
+import os
+import re
 import sys
 from collections.abc import Callable
 from functools import wraps
+from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from rampcli.bundled import bundled
 from rampcli.config.groups import some_of
 from rampcli.errors import UsageError
+from rampcli.extensions import is_extension, load, reporting_errors
 
 if TYPE_CHECKING:
     from rampcli.config.schema import Config
 
+_NAME = re.compile(r"[^\W\d]\w*|.*\.py(:[^\W\d]\w*)?|[^\W\d][\w.]*:[^\W\d]\w*")
+"""A name, `FILE.py`, `FILE.py:NAME`, or `package.module:NAME`."""
 __path__ = [str(bundled("recipes"))]
 
 
@@ -95,31 +101,112 @@ def from_factory(text: str) -> "Config":
     """Returns the configuration of a recipe given as text.
 
     Args:
-        text: a name, `llama3_8b`, or a call with literal arguments, `llama3_8b(num_nodes=2)`.
+        text: one of
+            a name, `llama3_8b`;
+            a file of the user, `my_recipe.py`, or one of its functions, `my_recipe.py:small`;
+            a function of a module, `package.module:small`;
+            one of these with literal arguments, `llama3_8b(num_nodes=2)`;
+            a YAML file, `run.yaml`: the config.yaml of a run, or what `--cfg` prints.
 
     Raises:
-        UsageError: there is no such recipe, or it does not take these arguments.
+        UsageError: there is no such recipe, it does not take these arguments, or it fails.
     """
+    if text.strip().endswith((".yaml", ".yml")):
+        from rampcli.config.compose import compose_file
+
+        return compose_file(Path(text.strip()).expanduser())
     name, arguments = _parse(text)
-    if name not in _RECIPES:
-        raise UsageError(
-            f"--factory {text}: there is no recipe {name}",
-            remedy=f"--factory {some_of(similar_names(name, most=1))}",
-        )
-    recipe = _RECIPES[name].pretrain_recipe
+    recipe, source = find_recipe(name)
     parameters = inspect.signature(recipe).parameters
     for argument, value in arguments.items():
         if argument not in parameters:
             raise UsageError(
                 f"--factory {text}: {name} takes no argument {argument}",
-                remedy=", ".join(parameters),
+                remedy=", ".join(parameters) or name,
             )
         if type(value) is not type(parameters[argument].default):
             raise UsageError(
-                f"--factory {text}: {argument}={value!r} is not an integer",
-                remedy=f"{argument}={parameters[argument].default}",
+                f"--factory {text}: {argument}={value!r} is not"
+                f" {_A_TYPE.get(type(parameters[argument].default), 'of the right type')}",
+                remedy=f"{argument}={parameters[argument].default!r}",
             )
-    return recipe(**arguments)
+    return _called(recipe, arguments, name, source)
+
+
+def find_recipe(name: str) -> tuple["Callable[..., Config]", str | None]:
+    """Returns a recipe, and the file or module of the user that it comes from.
+
+    Args:
+        name: as in `from_factory`, without arguments.
+
+    Raises:
+        UsageError: there is no such recipe.
+    """
+    source, colon, function = name.rpartition(":")
+    if not colon and name.endswith(".py"):
+        source, function = name, ""
+    if source:
+        recipes = _recipes_of(load(source))
+        if function in recipes:
+            return recipes[function], source
+        if len(recipes) == 1 and not function:
+            return next(iter(recipes.values())), source
+        raise _no_function(source, function, list(recipes))
+    if name not in _RECIPES:
+        own = f"{name}.py"
+        raise UsageError(
+            f"--factory {name}: there is no recipe {name}",
+            remedy=f"--factory {own}"
+            if os.path.isfile(own)
+            else f"--factory {some_of(similar_names(name, most=1))}",
+        )
+    return _RECIPES[name].pretrain_recipe, None
+
+
+def _recipes_of(module: ModuleType) -> "dict[str, Callable[..., Config]]":
+    """Returns the recipes of a user's module: public functions that need no arguments."""
+    return {
+        name: value
+        for name, value in vars(module).items()
+        if inspect.isfunction(value)
+        and value.__module__ == module.__name__
+        and not name.startswith("_")
+        and not is_extension(value)
+        and all(
+            one.default is not one.empty for one in inspect.signature(value).parameters.values()
+        )
+    }
+
+
+def _no_function(source: str, function: str, recipes: list[str]) -> UsageError:
+    offered = some_of([f"--factory {source}:{name}" for name in recipes])
+    if function:
+        message = f"{source} has no recipe {function}"
+    elif recipes:
+        message = f"{source} has several recipes"
+    else:
+        message = f"{source} has no recipe, which is a public function that needs no arguments"
+    return UsageError(message, remedy=offered or "rampcli recipes --new NAME, which writes one")
+
+
+def _called(
+    recipe: "Callable[..., Config]", arguments: dict[str, Any], name: str, source: str | None
+) -> "Config":
+    if source is None:
+        return recipe(**arguments)
+    from rampcli.config.schema import Config
+
+    with reporting_errors(source):
+        config = recipe(**arguments)
+    if not isinstance(config, Config):
+        raise UsageError(
+            f"the recipe {name} returned a value of type {type(config).__name__}, not a Config",
+            remedy="return compose(...)",
+        )
+    return config
+
+
+_A_TYPE: dict[type, str] = {int: "an integer", str: "a string", bool: "True or False"}
 
 
 def _parse(text: str) -> tuple[str, dict[str, Any]]:
@@ -130,22 +217,22 @@ def _parse(text: str) -> tuple[str, dict[str, Any]]:
     """
     wrong = UsageError(
         f"--factory {text} is not a recipe's name",
-        remedy="--factory llama3_8b or --factory 'llama3_8b(num_nodes=2)'",
+        remedy="--factory llama3_8b, 'llama3_8b(num_nodes=2)', my_recipe.py or my_recipe.py:small",
     )
-    try:
-        node = ast.parse(text.strip(), mode="eval").body
-    except (SyntaxError, ValueError, MemoryError, RecursionError) as error:
-        raise wrong from error
-    if isinstance(node, ast.Name):
-        return node.id, {}
-    if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Name) or node.args:
-        raise wrong
-    names = [keyword.arg for keyword in node.keywords]
-    if len(set(names)) < len(names):
+    name, call = text.strip(), "()"
+    if name.endswith(")"):
+        name, _, call = name.rpartition("(")
+        name, call = name.rstrip(), f"({call}"
+    if not _NAME.fullmatch(name):
         raise wrong
     try:
-        return node.func.id, {
+        node = ast.parse(f"recipe{call}", mode="eval").body
+        assert isinstance(node, ast.Call)
+        names = [keyword.arg for keyword in node.keywords]
+        if node.args or len(set(names)) < len(names):
+            raise wrong
+        return name, {
             keyword.arg or "": ast.literal_eval(keyword.value) for keyword in node.keywords
         }
-    except (ValueError, TypeError, MemoryError, RecursionError) as error:
+    except (SyntaxError, ValueError, TypeError, MemoryError, RecursionError) as error:
         raise wrong from error

@@ -17,6 +17,7 @@ from rampcli.config.model_size import BYTES_PER_NUMBER, count_parameters
 from rampcli.config.schema import Config
 from rampcli.errors import DamagedFileError, NoCheckpointError, reason_of, visible
 from rampcli.models.decoder import Decoder
+from rampcli.models.families import build_decoder
 from rampcli.run_directory import RunDirectory
 
 MAX_BYTES_PER_PARAMETER = 64
@@ -97,7 +98,7 @@ def _check_weights(config: Config, checkpoint: Checkpoint) -> None:
         DamagedFileError: they do not.
     """
     with torch.device("meta"):
-        model = Decoder(config.model, sequence_length=config.data.sequence_length)
+        model = build_decoder(config.model, sequence_length=config.data.sequence_length)
     files = TensorFiles.open(checkpoint.path, checkpoint.files)
     files.find(_shards(dict(model.named_parameters())))
 
@@ -107,7 +108,7 @@ def load_model(
 ) -> Decoder:
     """Returns the whole model with its weights, for sequences of up to `sequence_length` tokens."""
     with torch.device("meta"):
-        model = Decoder(config.model, sequence_length=sequence_length)
+        model = build_decoder(config.model, sequence_length=sequence_length)
     model.to_empty(device=device)
     model.tie()
     model.fill_buffers()

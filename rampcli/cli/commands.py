@@ -183,12 +183,24 @@ def recipes(
             metavar="NAME", help="Show what this recipe is made of.", show_default=False
         ),
     ] = None,
+    new: Annotated[
+        str | None,
+        typer.Option("--new", metavar="NAME", help="Write NAME.py, a recipe to begin with."),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """List the recipes, or show what one is made of."""
+    """List the recipes, show what one is made of, or write one of your own."""
     from rampcli.cli.recipes import list_recipes, show_recipe
 
-    if recipe is None:
+    if new is not None:
+        from rampcli.cli.new_recipe import write_recipe
+
+        if recipe is not None or as_json:
+            raise UsageError(
+                "--new takes neither a recipe nor --json", remedy=f"rampcli recipes --new {new}"
+            )
+        write_recipe(new)
+    elif recipe is None:
         list_recipes(as_json=as_json)
     else:
         show_recipe(recipe, as_json=as_json)

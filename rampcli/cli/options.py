@@ -10,7 +10,8 @@ Factory = Annotated[
     typer.Option(
         "--factory",
         "-f",
-        help="Recipe, optionally with arguments: llama3_8b or 'llama3_8b(num_nodes=2)'.",
+        help="Recipe: a name such as llama3_8b, your FILE.py, FILE.py:NAME or MODULE:NAME, or a"
+        " run's config.yaml. Arguments may follow: 'llama3_8b(num_nodes=2)'.",
         show_default=False,
     ),
 ]

@@ -2,14 +2,12 @@
 
 import inspect
 import json
-from collections.abc import Callable
 from typing import Any
 
 import typer
 
 from rampcli import llm
 from rampcli.batch.quantities import shorten
-from rampcli.bundled import bundled
 from rampcli.cli.console import build_console, print_table, say
 from rampcli.config.compose import apply_overrides
 from rampcli.config.corpora import lacks_path
@@ -27,7 +25,7 @@ PATH = "data.path=FILE"
 
 def list_recipes(*, as_json: bool) -> None:
     """Prints all recipes, as a table or as JSON."""
-    facts = [_facts(name, _function(name)()) for name in llm.recipe_names()]
+    facts = [_facts(name, llm.from_factory(name)) for name in llm.recipe_names()]
     if as_json:
         typer.echo(json.dumps(facts, indent=1))
         return
@@ -51,10 +49,15 @@ def list_recipes(*, as_json: bool) -> None:
 def show_recipe(name: str, *, as_json: bool) -> None:
     """Prints what a recipe is made of, for a person or as JSON.
 
+    Args:
+        name: name of a recipe, or a recipe of a user: `FILE.py`, `FILE.py:NAME`, `MODULE:NAME`.
+        as_json: print JSON.
+
     Raises:
         UsageError: there is no such recipe.
     """
-    if name not in llm.recipe_names():
+    is_own = ":" in name or name.endswith(".py")
+    if not is_own and name not in llm.recipe_names():
         near = llm.similar_names(name, most=3)
         raise UsageError(
             f"there is no recipe {name}",
@@ -62,18 +65,13 @@ def show_recipe(name: str, *, as_json: bool) -> None:
             if near == llm.recipe_names()
             else " or ".join(f"rampcli recipes {one}" for one in near),
         )
-    config = _function(name)()
+    config = llm.from_factory(name)
     found = _facts(name, config) | _made_of(config)
     found["command"] = " ".join(("rampcli pretrain --factory", name, *_required(config)))
     if as_json:
         typer.echo(json.dumps(found, indent=1))
     else:
         say(build_console(), _to_text(found))
-
-
-def _function(name: str) -> Callable[..., Config]:
-    function: Callable[..., Config] = getattr(llm, name).pretrain_recipe
-    return function
 
 
 def _required(config: Config) -> list[str]:
@@ -83,11 +81,12 @@ def _required(config: Config) -> list[str]:
 
 def _facts(name: str, config: Config) -> dict[str, Any]:
     """Returns the row of a recipe in the table."""
-    description, _, source = (inspect.getdoc(_function(name)) or "").rpartition("\n\nSource: ")
+    recipe, own = llm.find_recipe(name)
+    description, _, source = (inspect.getdoc(recipe) or "").partition("\n\nSource: ")
     return {
         "name": name,
         "description": description,
-        "source": source,
+        "source": source or own,
         "parameters": count_parameters(config.model, sequence_length=config.data.sequence_length),
         "sequence_length": config.data.sequence_length,
         "global_batch_size": config.model.global_batch_size,
@@ -105,7 +104,7 @@ def _made_of(config: Config) -> dict[str, Any]:
     for key, value in canonical_values(resolved.config).items():
         place, _, line = explain(key, resolved)["set_by"].rpartition(":")
         folder, _, file = place.partition("/")
-        if folder == bundled("recipes").name:
+        if line.isdecimal() and file.endswith(".py"):
             own[key] = value
         elif line.isdecimal():
             options[folder] = file.removesuffix(".yaml")

@@ -14,7 +14,7 @@ from rampcli.config.settings import Setting, leaves, settings, shown
 from rampcli.config.splits import SPLIT_CHECKS
 from rampcli.config.watch_checks import WATCH_CHECKS
 from rampcli.errors import Report, UsageError
-from rampcli.schedule.learning_rate import DECAY_STYLES
+from rampcli.schedule.learning_rate import DECAY_STYLES, OF_EXTENSION
 
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
 
@@ -29,11 +29,17 @@ def check_ranges(config: Config) -> None:
     for key, value in leaves(config):
         if isinstance(value, int | float) and not isinstance(value, bool):
             with report.noting():
-                _check_range(settings()[key], value)
+                if key in settings():  # extensions check their own
+                    check_range(settings()[key], value)
     report.close()
 
 
-def _check_range(setting: Setting, value: float) -> None:
+def check_range(setting: Setting, value: float) -> None:
+    """Checks that a number is in the range of its setting.
+
+    Raises:
+        UsageError: it is not.
+    """
     key, text = setting.key, f"{setting.key}={shown(value)}"
     if setting.at_least is not None and value < setting.at_least:
         raise UsageError(
@@ -189,7 +195,7 @@ def check_schedule(config: Config) -> None:
             keys=("optim.min_lr", "optim.lr"),
             remedy=f"optim.min_lr={optim.lr}",
         )
-    style = DECAY_STYLES[schedule.decay_style]
+    style = DECAY_STYLES.get(schedule.decay_style, OF_EXTENSION)
     if style.needs_warmup and not (optim.warmup_samples or optim.warmup_steps):
         raise UsageError(
             f"schedule.decay_style={schedule.decay_style} needs a warm-up to decay from",

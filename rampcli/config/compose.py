@@ -14,6 +14,7 @@ from hydra import compose as hydra_compose
 from hydra import initialize_config_dir
 from yaml.constructor import SafeConstructor
 
+from rampcli import plain_yaml
 from rampcli.bundled import bundled
 from rampcli.config.groups import (
     check_folder,
@@ -38,6 +39,9 @@ from rampcli.config.words import as_option, parse, quoted
 from rampcli.errors import Report, UsageError
 
 ROOT = "config"
+LARGEST_RECIPE_BYTES = 200_000
+PLACES = "set_by."
+"""Section of a run's config.yaml that is not a setting."""
 _HYDRA = threading.Lock()
 """Held while Hydra composes: its state belongs to the whole process."""
 
@@ -76,6 +80,39 @@ def compose(*choices: str) -> Config:
     stack = Stack(_layers(chosen, config_dir=None, known=(), report=report), choices=chosen)
     report.close()
     return stack.config()
+
+
+def compose_file(path: Path) -> Config:
+    """Returns the configuration of a YAML file of settings, as a recipe returns it.
+
+    Args:
+        path: the `config.yaml` of a run, or what `--cfg` prints.
+
+    Raises:
+        UsageError: the file cannot be read or is not plain YAML, or settings are unknown or of the
+            wrong type, all together.
+    """
+    try:
+        text, _ = plain_yaml.read(path, most_bytes=LARGEST_RECIPE_BYTES)
+    except plain_yaml.NotPlainError as error:
+        at = "" if error.line is None else f", line {error.line}"
+        raise UsageError(
+            f"--factory {path}{at}: {error.reason}",
+            remedy="the config.yaml of a run, or what --cfg prints",
+        ) from error
+    root = yaml.compose(text, Loader=_Loader)
+    found = {key: (line, value) for key, line, value in _leaves(root, "")}
+    values = {key: value for key, (_, value) in found.items() if not key.startswith(PLACES)}
+    report = Report()
+    layer = Layer.of(
+        str(path),
+        Precedence.RECIPE,
+        values,
+        place=lambda key: f"{path.name}:{found[key][0]}",
+        report=report,
+    )
+    report.close()
+    return Stack((layer,), choices=layer.entries).config()
 
 
 def apply_overrides(

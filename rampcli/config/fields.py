@@ -1,7 +1,7 @@
 """Declares the fields of the schema."""
 
 from collections.abc import Iterable
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Any
 
 
@@ -15,6 +15,7 @@ def setting(
     at_most: float | None = None,
     above: float | None = None,
     below: float | None = None,
+    extensible: bool = False,
 ) -> Any:
     """Returns a field with its description and range.
 
@@ -24,6 +25,7 @@ def setting(
         choices: accepted values, where a table names them and not the type.
         unit: unit of the value, in words.
         at_least, at_most, above, below: accepted range.
+        extensible: also accept names of extensions (`rampcli.extensions`).
     """
     about = {
         "doc": doc,
@@ -33,10 +35,22 @@ def setting(
         "at_most": at_most,
         "above": above,
         "below": below,
+        "extensible": extensible,
     }
     if isinstance(default, list):
         return field(default_factory=default.copy, metadata=about)
     return field(default=default, metadata=about)
+
+
+@dataclass(kw_only=True, slots=True)
+class Extensible:
+    """A section in which extensions have settings of their own.
+
+    Attributes:
+        extensions: values by the name of the extension and of the setting.
+    """
+
+    extensions: dict[str, dict[str, Any]] = field(default_factory=dict)
 
 
 def spelling() -> Any:

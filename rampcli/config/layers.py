@@ -18,7 +18,7 @@ from rampcli.batch.dialects.maxtext import SUGGESTED
 from rampcli.batch.dialects.maxtext_mesh import MODEL_WORDS
 from rampcli.batch.dialects.spellings import SPELLINGS
 from rampcli.config.schema import Config
-from rampcli.config.settings import FOREIGN, leaves, settings, shown
+from rampcli.config.settings import FOREIGN, is_own, leaves, settings, shown
 from rampcli.config.values import put, typed
 from rampcli.errors import RampcliError, Report, UsageError, UsageErrors
 
@@ -165,7 +165,7 @@ class Stack:
         """Returns the merged values as a configuration, which remembers this stack."""
         config = Config()
         for key, (precedence, entry) in self._nearest.items():
-            if precedence is not Precedence.SCHEMA:
+            if precedence is not Precedence.SCHEMA or is_own(key):
                 # Lists and mappings are copied: changing them in Python leaves the layer as it is.
                 put(config, key, copy(entry.value))
         config.stack = self

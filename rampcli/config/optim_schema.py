@@ -1,20 +1,24 @@
 """The settings of the optimiser and of the learning rate."""
 
 from dataclasses import dataclass
-from typing import Literal
 
-from rampcli.config.fields import setting
+from rampcli.config.fields import Extensible, setting
 from rampcli.schedule.learning_rate import BATCH_COUPLINGS, DECAY_STYLES
+
+OPTIMIZERS = ("adamw", "muon")
+"""Optimisers that `rampcli.train.optimizers` builds."""
 
 
 @dataclass(kw_only=True, slots=True)
-class OptimConfig:
+class OptimConfig(Extensible):
     """The optimiser and the learning rate. At most one of the two warm-ups is set."""
 
-    optimizer: Literal["adamw", "muon"] = setting(
+    optimizer: str = setting(
         "adamw",
         "Optimiser. `muon`: Muon for the layers' matrices, scaled to AdamW's learning rate, and"
         " AdamW for the rest.",
+        choices=OPTIMIZERS,
+        extensible=True,
     )
     lr: float = setting(1e-3, "Highest learning rate.", at_least=0)
     min_lr: float = setting(0.0, "Learning rate at the end of the decay.", at_least=0)
@@ -46,7 +50,7 @@ class OptimConfig:
 
 
 @dataclass(kw_only=True, slots=True)
-class ScheduleConfig:
+class ScheduleConfig(Extensible):
     """How the learning rate decays over the samples, after a linear warm-up to `optim.lr`."""
 
     decay_style: str = setting(
@@ -56,6 +60,7 @@ class ScheduleConfig:
         " proportional to 1 / sqrt(samples), `seesaw` to 1 / sqrt(batch size). `constant`: no"
         " decay.",
         choices=DECAY_STYLES,
+        extensible=True,
     )
     wsd_decay_samples: int | None = setting(
         None,

@@ -11,6 +11,7 @@ from rampcli.batch.pairs import GENERATIONS_KEY
 from rampcli.config.checks import CHECKS_OF_WORDS, check_ranges
 from rampcli.config.folding import fold
 from rampcli.config.layers import PYTHON, Precedence, Stack, edited_stack
+from rampcli.config.own_settings import with_extensions
 from rampcli.config.rl_checks import rl_notes, unit_of
 from rampcli.config.run_plan import Resolved, run_dir_of, run_plan
 from rampcli.config.schema import Config
@@ -46,7 +47,7 @@ def resolve(
     notes: tuple[str, ...] = ()
     with _new_errors(report, stack):
         folded, notes = fold(stack)
-    settled = (folded or stack).config()
+    settled = with_extensions(folded or stack, report).config()
     _check(settled, report)
     resolved = None
     # If MaxText's words did not fold, the batch is unknown and there is nothing to plan. Without a

@@ -3,6 +3,7 @@
 A name is one of:
 
 * the name of a built-in function, such as `exact_match`;
+* the name of an extension, see `rampcli.extensions`;
 * `module:function`, a function of an installed module or of one on PYTHONPATH;
 * `FILE.py:function`, a function of a file.
 """
@@ -12,8 +13,9 @@ import os
 from dataclasses import dataclass
 
 from rampcli.errors import UsageError
+from rampcli.extensions import REWARD, entry_point, find
 
-KEY = "rl.reward"
+KEY = REWARD
 TRUSTED_REWARD = "RAMPCLI_REWARD"
 """Environment variable of ranks: the function of a user that they may run."""
 BUILT_IN_REWARDS = ("exact_match", "contains", "length")
@@ -41,6 +43,11 @@ class UserFunction:
         return f"{self.source}:{self.function}"
 
 
+def names_code(text: str) -> bool:
+    """Returns whether a name is that of a file or module, and not of a function known before."""
+    return ":" in text
+
+
 def parse_reward_name(text: str) -> str | UserFunction:
     """Returns the name of a built-in reward function, or the user's function that a text names.
 
@@ -53,7 +60,10 @@ def parse_reward_name(text: str) -> str | UserFunction:
         return text
     source, colon, function = text.rpartition(":")
     if not colon:
-        raise _not_built_in(text)
+        extension = _extension(text)
+        if extension is None:
+            raise _not_built_in(text)
+        return extension
     if not function.isidentifier():
         raise _malformed(text)
     if source.endswith(".py"):
@@ -68,6 +78,15 @@ def parse_reward_name(text: str) -> str | UserFunction:
     if not all(map(str.isidentifier, source.split("."))):
         raise _malformed(text)
     return UserFunction(source, function)
+
+
+def _extension(name: str) -> UserFunction | None:
+    """Returns the function of an extension. The module of an installed one is not imported."""
+    if (point := entry_point(KEY, name)) is not None:
+        return UserFunction(point.module, point.attr)
+    if not name.isidentifier() or (known := find(KEY, name)) is None:
+        return None
+    return UserFunction(known.source, known.function.__qualname__)
 
 
 def _not_built_in(text: str) -> UsageError:

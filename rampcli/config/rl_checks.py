@@ -7,7 +7,7 @@ from rampcli.batch.plan import ACCUMULATE_KEY, MICRO_KEY
 from rampcli.batch.step_schedule import SCHEDULE_KEY, counts_samples
 from rampcli.batch.throughput import EFFICIENCY_KEY
 from rampcli.config.layers import Precedence, stack_of
-from rampcli.config.rewards import KEY, UserFunction, parse_reward_name
+from rampcli.config.rewards import KEY, names_code, parse_reward_name
 from rampcli.config.schema import Config
 from rampcli.config.settings import leaves, settings, shown
 from rampcli.errors import UsageError
@@ -186,8 +186,8 @@ def check_reward(config: Config) -> None:
 
     Only a person may name code to run. A file of settings may come from a stranger.
     """
-    function = parse_reward_name(config.rl.reward)
-    if isinstance(function, UserFunction):
+    parse_reward_name(config.rl.reward)
+    if names_code(config.rl.reward):
         stack = stack_of(config)
         if stack.precedence(KEY) is not Precedence.USER:
             raise UsageError(

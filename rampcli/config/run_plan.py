@@ -21,10 +21,12 @@ from rampcli.batch.throughput import EFFICIENCY_KEY, Throughput, check_curve, pa
 from rampcli.batch.training_plan import StagePlan, TrainingPlan, plan_training
 from rampcli.config.layers import sources_named, stack_of
 from rampcli.config.model_size import flops_per_token
+from rampcli.config.own_settings import own_function
 from rampcli.config.rl_checks import unit_of
 from rampcli.config.schema import Config
 from rampcli.config.splits import check_stages
 from rampcli.errors import Report, UsageError, UsageErrors
+from rampcli.extensions import DECAY_STYLE
 from rampcli.schedule.learning_rate import LearningRate
 
 
@@ -59,6 +61,7 @@ class Resolved:
             warmup_steps=optim.warmup_steps,
             wsd_decay_samples=schedule.wsd_decay_samples,
             batch_coupling=schedule.batch_coupling,
+            own_decay=own_function(DECAY_STYLE, schedule.decay_style, schedule),
         )
 
     def pairs(self, stage: StagePlan) -> PairBatch | None:

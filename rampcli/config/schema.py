@@ -8,7 +8,7 @@ None in a resolved configuration.
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from rampcli.config.fields import setting, spelling
+from rampcli.config.fields import Extensible, setting, spelling
 from rampcli.config.launch_schema import (
     CheckpointConfig,
     LaunchConfig,
@@ -24,6 +24,8 @@ MOST_SEQUENCE = 16_000_000
 MOST_VOCABULARY = 100_000_000
 """Limits above any real model, so that a wrong number is refused before anything is allocated."""
 
+SOURCES = ("stdlib", "mock", "indexed", "text", "pairs")
+"""Data sources that `rampcli.data.sources` opens."""
 Accelerator = Literal["auto", "cpu", "gpu"]
 Precision = Literal["fp32", "bf16"]
 ActivationCheckpointing = Literal["none", "selective", "full"]
@@ -31,9 +33,15 @@ OnNonfinite = Literal["stop", "skip"]
 
 
 @dataclass(kw_only=True, slots=True)
-class ModelConfig:
+class ModelConfig(Extensible):
     """The decoder's shape, and the batch that it is trained with."""
 
+    family: str = setting(
+        "decoder",
+        "Architecture. `decoder`: the transformer that the settings below describe.",
+        choices=("decoder",),
+        extensible=True,
+    )
     num_layers: int = setting(6, "Number of layers.", at_least=1, at_most=10_000)
     hidden_size: int = setting(128, "Width of the residual stream.", at_least=1, at_most=MOST_WIDTH)
     ffn_hidden_size: int = setting(
@@ -118,15 +126,17 @@ class ModelConfig:
 
 
 @dataclass(kw_only=True, slots=True)
-class DataConfig:
+class DataConfig(Extensible):
     """Where samples come from, and how they are cut and masked."""
 
-    source: Literal["stdlib", "mock", "indexed", "text", "pairs"] = setting(
+    source: str = setting(
         "stdlib",
         "Where samples come from. `indexed`: tokens written by `rampcli data build` or by"
         " Megatron's preprocessing. `text`: text files, read into memory. `pairs`: prompts and"
         " responses, of a file or a task. `stdlib`: the source of Python's standard library, as"
         " bytes. `mock`: random tokens.",
+        choices=SOURCES,
+        extensible=True,
     )
     sequence_length: int = setting(
         128, "Length of a sample.", unit="tokens", at_least=1, at_most=MOST_SEQUENCE

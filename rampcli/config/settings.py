@@ -8,7 +8,7 @@ import difflib
 from collections.abc import Iterator, Mapping
 from functools import cache
 from types import UnionType
-from typing import Any, Literal, Union, get_args, get_origin
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from rampcli.batch.dialects.maxtext import WORDS
 from rampcli.batch.dialects.maxtext_mesh import AXES
@@ -16,8 +16,10 @@ from rampcli.batch.dialects.meanings import DERIVED
 from rampcli.batch.dialects.rl import IN_OTHER_UNITS, IN_PRETRAINING
 from rampcli.batch.dialects.spellings import SPELLINGS
 from rampcli.batch.pairs import PAIRS_KEY
+from rampcli.config.fields import Extensible
 from rampcli.config.schema import Config
 from rampcli.errors import UsageError
+from rampcli.extensions import ENTRY_POINTS, VARIABLE, Extension, find, section_of
 
 FOREIGN = frozenset({*SPELLINGS, *WORDS, *AXES})
 """Spellings of other systems, which reach our keys."""
@@ -68,6 +70,7 @@ EXAMPLES = {
     "enable_rampup_batch_size": "true",
     "global_rampup_samples": "500",
 } | dict.fromkeys(AXES, "1")
+_EXTENSIBLE = frozenset(map(section_of, ENTRY_POINTS))
 LIST_ALL = "rampcli pretrain --factory NAME --cfg, which lists all settings"
 _TYPE_NAMES = {
     int: "an integer",
@@ -85,7 +88,8 @@ _TYPE_NAMES = {
 class Setting:
     """What a setting accepts.
 
-    `doc`, `unit` and the range are empty for spellings of other systems.
+    `doc`, `unit` and the range are empty for spellings of other systems. `extensible` settings also
+    accept names of extensions.
     """
 
     key: str
@@ -98,6 +102,7 @@ class Setting:
     at_most: float | None = None
     above: float | None = None
     below: float | None = None
+    extensible: bool = False
 
     @property
     def choices(self) -> list[str]:
@@ -105,6 +110,10 @@ class Setting:
         if self.type is bool:
             return ["true", "false"]
         return list(get_args(self.type)) if get_origin(self.type) is Literal else []
+
+    def has_known_type(self) -> bool:
+        """Returns whether values of the type can be typed on a command line."""
+        return self.type in _TYPE_NAMES or get_origin(self.type) is Literal
 
     def type_name(self) -> str:
         """Returns `an integer`, `one of nemo, best, fixed`, ..."""
@@ -136,18 +145,24 @@ class Setting:
 @cache
 def settings() -> dict[str, Setting]:
     """Returns every setting and spelling by dotted key, in the order of the schema."""
-    return {setting.key: setting for setting in _settings(Config, "")}
+    return {setting.key: setting for setting in settings_in(Config, "")}
 
 
-def _settings(schema: type, prefix: str) -> Iterator[Setting]:
+def settings_in(schema: type, prefix: str) -> Iterator[Setting]:
+    """Yields the settings of a dataclass, with this prefix before their keys."""
     for field in dataclasses.fields(schema):
         key = f"{prefix}{_name(field)}"
         if dataclasses.is_dataclass(field.type):
-            yield from _settings(field.type, f"{key}.")  # type: ignore[arg-type]
+            yield from settings_in(field.type, f"{key}.")  # type: ignore[arg-type]
+        elif _holds_extensions(schema, field):
+            continue
         else:
+            declared = field.type
+            if isinstance(declared, str):  # from __future__ import annotations
+                declared = get_type_hints(schema)[field.name]
             # A choice with None is a Union, another type with None is a UnionType.
-            is_union = get_origin(field.type) in (Union, UnionType)
-            options = get_args(field.type) if is_union else (field.type,)
+            is_union = get_origin(declared) in (Union, UnionType)
+            options = get_args(declared) if is_union else (declared,)
             kinds = [option for option in options if option is not type(None)]
             about = dict(field.metadata)
             named = about.pop("choices", ())
@@ -158,6 +173,49 @@ def _settings(schema: type, prefix: str) -> Iterator[Setting]:
                 default=_default(field),
                 **about,
             )
+
+
+def settings_of(extension: Extension) -> list[Setting]:
+    """Returns the settings of an extension's own."""
+    if extension.settings is None:
+        return []
+    return list(settings_in(extension.settings, extension.section))
+
+
+def find_setting(key: str) -> Setting | None:
+    """Returns a setting, or None. Imports the extension that the setting may belong to.
+
+    Raises:
+        UsageError: the extension's module cannot be imported.
+    """
+    if key in settings():
+        return settings()[key]
+    extension = extension_of(key)
+    if extension is None:
+        return None
+    return next((one for one in settings_of(extension) if one.key == key), None)
+
+
+def extension_of(key: str) -> Extension | None:
+    """Returns the extension that a key such as `optim.lion.beta1` names, or None.
+
+    Raises:
+        UsageError: the extension's module cannot be imported.
+    """
+    section, _, rest = key.partition(".")
+    name, dot, _ = rest.partition(".")
+    choosers = [one for one in ENTRY_POINTS if dot and section_of(one) == f"{section}."]
+    return next(filter(None, (find(chooser, name) for chooser in choosers)), None)
+
+
+def is_own(key: str) -> bool:
+    """Returns whether a key has the form of an extension's setting, such as `optim.lion.beta1`."""
+    section, _, rest = key.partition(".")
+    return rest.count(".") == 1 and f"{section}." in _EXTENSIBLE and key not in settings()
+
+
+def _holds_extensions(schema: type, field: "dataclasses.Field[Any]") -> bool:
+    return issubclass(schema, Extensible) and field.name == "extensions"
 
 
 def _name(field: "dataclasses.Field[Any]") -> str:
@@ -186,8 +244,10 @@ def leaves(config: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
         key, value = f"{prefix}{_name(field)}", getattr(config, field.name)
         if dataclasses.is_dataclass(value):
             yield from leaves(value, f"{key}.")
-        else:
+        elif not _holds_extensions(type(config), field):
             yield key, value
+    if isinstance(config, Extensible):
+        yield from flatten(config.extensions, prefix).items()
 
 
 def flatten(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
@@ -266,9 +326,26 @@ def unknown_key(key: str, groups: Mapping[str, Any] | None = None) -> UsageError
     near_groups = [
         f"{group}=OPTION" for group in difflib.get_close_matches(key, groups or (), n=1, cutoff=0.6)
     ]
-    near = nearest_keys(key)
+    extension = extension_of(key)
+    if is_own(key) and extension is None:
+        name = key.split(".")[1]
+        return UsageError(
+            f"there is no setting {key}, and no extension {name}",
+            keys=(key,),
+            remedy=" or ".join((*nearest_keys(key), how_to_know(name))),
+        )
+    if extension is None:
+        near = nearest_keys(key)
+    else:
+        own = [setting.key for setting in settings_of(extension)]
+        near = difflib.get_close_matches(key, own) or own[:3]
     remedy = " or ".join(near_groups + near) or LIST_ALL
     return UsageError(f"there is no setting {key}", keys=(key, *near), remedy=remedy)
+
+
+def how_to_know(extension: str) -> str:
+    """Returns how to make an extension known."""
+    return f"{VARIABLE}=FILE.py in the environment, if FILE.py registers {extension}"
 
 
 def nearest_keys(key: str) -> list[str]:

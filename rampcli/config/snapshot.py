@@ -15,7 +15,16 @@ from rampcli.batch.plan import GLOBAL_KEY
 from rampcli.config.checks import CHECKS, check_ranges
 from rampcli.config.layers import DEFAULT, Entry, Layer, Precedence, Stack, placed, stack_of
 from rampcli.config.schema import Config
-from rampcli.config.settings import FOREIGN, flatten, leaves, nest, settings, shown, unknown_key
+from rampcli.config.settings import (
+    FOREIGN,
+    flatten,
+    is_own,
+    leaves,
+    nest,
+    settings,
+    shown,
+    unknown_key,
+)
 from rampcli.errors import Report, UsageError, printable
 
 MOST_BYTES = 200_000
@@ -109,15 +118,18 @@ def read(path: Path) -> Config:
     places = tree.pop(PLACES, {})
     with report.noting(), placed(str(path)):
         _check_places(places)
-    layer = Layer.of(str(path), Precedence.USER, flatten(tree), report=report)
+    values = flatten(tree)
+    # A run can be looked at without its extensions. They type their settings when they are used.
+    own = {key: Entry(values.pop(key), str(path)) for key in list(values) if is_own(key)}
+    layer = Layer.of(str(path), Precedence.USER, values, report=report)
     for word in FOREIGN.intersection(layer.entries):
         with report.noting(), placed(str(path)):
             _check_unused(word, layer.entries[word].value)
     report.close()
     entries = {
         key: Entry(entry.value, printable(places[key])) if key in places else entry
-        for key, entry in layer.entries.items()
-        if key in places or entry.value != settings()[key].default
+        for key, entry in {**layer.entries, **own}.items()
+        if key in places or key in own or entry.value != settings()[key].default
     }
     config = Stack(overrides=(Layer(layer.name, layer.precedence, entries),)).config()
     for checks in ((check_ranges,), CHECKS):  # the others rely on the ranges
@@ -141,7 +153,7 @@ def _check_places(places: Any) -> None:
     if not isinstance(places, dict):
         raise UsageError(f"{PLACES} is not a section")
     for key, place in places.items():
-        if key not in settings():
+        if key not in settings() and not is_own(key):
             raise unknown_key(key)
         if not isinstance(place, str):
             raise UsageError(f"{PLACES}: the place of {key} is not a string", keys=(key,))

@@ -8,8 +8,9 @@ from omegaconf import BooleanNode, FloatNode, IntegerNode, StringNode
 from omegaconf.errors import OmegaConfBaseException
 
 from rampcli.batch.quantities import parse_count
+from rampcli.config.fields import Extensible
 from rampcli.config.schema import Config
-from rampcli.config.settings import MOST, settings, shown, unknown_key
+from rampcli.config.settings import MOST, Setting, find_setting, shown, unknown_key
 from rampcli.errors import UsageError
 
 NODES: dict[Any, Any] = {int: IntegerNode, float: FloatNode, bool: BooleanNode, str: StringNode}
@@ -20,8 +21,14 @@ def put(config: Config, key: str, value: Any) -> None:
     *sections, name = key.split(".")
     section: Any = config
     for part in sections:
-        section = getattr(section, part)
-    setattr(section, f"{name}_" if iskeyword(name) else name, value)
+        if isinstance(section, Extensible):  # the name of an extension
+            section = section.extensions.setdefault(part, {})
+        else:
+            section = getattr(section, part)
+    if isinstance(section, dict):
+        section[name] = value
+    else:
+        setattr(section, f"{name}_" if iskeyword(name) else name, value)
 
 
 def typed(key: str, value: Any) -> Any:
@@ -30,7 +37,7 @@ def typed(key: str, value: Any) -> Any:
     Raises:
         UsageError: there is no such setting, or the value does not have its type.
     """
-    setting = settings().get(key)
+    setting = find_setting(key)
     if setting is None:
         raise unknown_key(key)
     items = _items(value)
@@ -43,7 +50,7 @@ def typed(key: str, value: Any) -> Any:
     if value is None and setting.optional:
         return None
     try:
-        converted = _convert(setting.type, value)
+        converted = value if _may_be_extension(setting, value) else _convert(setting.type, value)
     except (OmegaConfBaseException, ValueError, TypeError) as error:
         raise UsageError(
             f"{key}={shown(value)} is not {setting.type_name()}",
@@ -61,6 +68,16 @@ def typed(key: str, value: Any) -> Any:
             f"{key}={shown(value)} is beyond {MOST:.0e}", keys=(key,), remedy=setting.example()
         )
     return converted
+
+
+def _may_be_extension(setting: Setting, value: Any) -> bool:
+    """Returns whether a value can be the name of an extension. Whether it exists is not checked."""
+    return (
+        setting.extensible
+        and get_origin(setting.type) is Literal
+        and isinstance(value, str)
+        and value.isidentifier()
+    )
 
 
 def _items(value: Any) -> list[Any]:

@@ -7,7 +7,6 @@ from rampcli.config.schema import Config
 from rampcli.config.settings import settings, shown
 from rampcli.config.watch_schema import HIGHEST_TEMPERATURE, LOWEST_TEMPERATURE
 from rampcli.errors import UsageError
-from rampcli.tracking.tracker import TRACKERS
 
 TRACKERS_KEY = "logging.trackers"
 PROMPTS_KEY, NEW_TOKENS_KEY = "generate.prompts", "generate.max_tokens"
@@ -18,15 +17,8 @@ MOST_PROMPTS = 10
 
 
 def check_trackers(config: Config) -> None:
-    """Checks that the trackers exist and that each is named once."""
+    """Checks that each tracker is named once. `own_settings` checks that they exist."""
     names = config.logging.trackers
-    for name in names:
-        if name not in TRACKERS:
-            raise UsageError(
-                f"{TRACKERS_KEY}={shown(names)}: there is no tracker {name!r}",
-                keys=(TRACKERS_KEY,),
-                remedy=f"some of {', '.join(TRACKERS)}: {TRACKERS_KEY}={shown(list(TRACKERS))}",
-            )
     if len({*names}) < len(names):
         raise UsageError(
             f"{TRACKERS_KEY}={shown(names)} names a tracker twice",

@@ -2,20 +2,21 @@
 
 from dataclasses import dataclass
 
-from rampcli.config.fields import setting
+from rampcli.config.fields import Extensible, setting
 
 LOWEST_TEMPERATURE, HIGHEST_TEMPERATURE = 1e-4, 1e4
 """Dividing logits by a lower temperature overflows; a higher one makes all logits equal."""
 
 
 @dataclass(kw_only=True, slots=True)
-class LoggingConfig:
+class LoggingConfig(Extensible):
     """Where metrics are shown besides the run directory."""
 
     trackers: list[str] = setting(
         [],
         "Trackers that show the metrics: `tensorboard`, `wandb`, or both, `[tensorboard,wandb]`."
         " They never delay training.",
+        extensible=True,
     )
 
 

@@ -11,7 +11,7 @@ from hydra.core.override_parser.types import QuotedString, Transformer
 from hydra.errors import HydraException
 
 from rampcli.config.layers import placed
-from rampcli.config.settings import is_mapping, settings, shown, unknown_key
+from rampcli.config.settings import find_setting, is_mapping, settings, shown, unknown_key
 from rampcli.errors import Report, UsageError
 
 LONGEST_VALUE = 5000
@@ -145,7 +145,7 @@ def _read(word: str, groups: Collection[str]) -> tuple[str, Any]:
         if is_mapping(key):
             _check_names(word)
         return key, override.value()
-    text, kind = word.partition("=")[2], settings()[key].type if key in settings() else None
+    text, kind = word.partition("=")[2], _kind(key)
     if kind is str:  # the value may contain commas
         return key, text
     one = next(iter(_sweep(override)), None)
@@ -182,13 +182,13 @@ def _override(word: str, groups: Collection[str]) -> tuple[str, Any]:
             keys=(name,),
             remedy=f"{name}={text or known[name]}" if known else None,
         )
-    if key not in settings() and key not in groups:
+    if key not in groups and find_setting(key) is None:
         raise unknown_key(key, dict.fromkeys(groups))
     if len(text) > LONGEST_VALUE or max(map(text.count, "[{(,")) > MOST_PARTS:
         raise UsageError(
             f"{word} is too long to be a value", keys=(key,), remedy="a file in --config-dir"
         )
-    if _CAST.search(text) and key in settings() and settings()[key].type is not str:
+    if _CAST.search(text) and _kind(key) not in (None, str):
         raise UsageError(
             f"{word}: conversions such as int() are not supported",
             keys=(key,),
@@ -212,13 +212,20 @@ def _readable(key: str, text: str) -> str | None:
     for opening, closing in ("[]", "{}", "()"):
         if text.count(opening) > text.count(closing):
             return f"closing the bracket: {typeable(f'{key}={text}{closing}')}"
-    if key in settings() and settings()[key].type is not str:
+    if _kind(key) not in (None, str):
         return _example(key)
     return f"quotes: {typeable(f'{key}={quoted(text)}')}"
 
 
 def _example(key: str) -> str | None:
-    return settings()[key].example() if key in settings() else None
+    setting = find_setting(key)
+    return None if setting is None else setting.example()
+
+
+def _kind(key: str) -> Any:
+    """Returns the type of a setting, or None for a group."""
+    setting = find_setting(key)
+    return None if setting is None else setting.type
 
 
 def quoted(text: str) -> str:

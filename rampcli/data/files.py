@@ -149,14 +149,15 @@ def _hidden(file: Path, folder: Path) -> bool:
 
 
 def in_memory(
-    name: str, documents: Sequence[NDArray[Any]], cut: Cut, tokenizer: Tokenizer
+    name: str, documents: Sequence[NDArray[Any]], cut: Cut, tokenizer: Tokenizer | None
 ) -> TokenCorpus:
     """Concatenates documents of tokens into a corpus; empty documents are left out.
 
     Raises:
         UsageError: the model's vocabulary is smaller than the tokenizer's.
     """
-    check_vocabulary(name, vocab_size_of(tokenizer), cut)
+    if tokenizer is not None:
+        check_vocabulary(name, vocab_size_of(tokenizer), cut)
     documents = [document for document in documents if len(document)]
     tokens = np.concatenate(documents) if documents else np.empty(0, dtype=np.uint8)
     starts = np.cumsum([0, *map(len, documents)])[:-1]

@@ -5,13 +5,16 @@ import os
 import sysconfig
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from tokenizers import Tokenizer
 
 from rampcli.config.corpora import PATH_FORMS, validation_paths
+from rampcli.config.own_settings import own_function
 from rampcli.config.rl_checks import is_rl
 from rampcli.config.schema import Config
 from rampcli.data.blend import Blend
@@ -29,6 +32,8 @@ from rampcli.data.prompts import check_prompts
 from rampcli.data.text_prompts import check_text_prompts
 from rampcli.data.tokenizer import byte_tokenizer
 from rampcli.errors import UsageError
+from rampcli.extend import Documents
+from rampcli.extensions import DATA_SOURCE
 
 LEFT_OUT = {"test", "tests", "idle_test", "site-packages", "dist-packages", "__pycache__"}
 """Folders of the standard library that are not read."""
@@ -70,7 +75,7 @@ def open_corpora(config: Config) -> Corpora:
     Raises:
         UsageError: a file cannot be read, or does not fit the configuration.
     """
-    opened = SOURCES[config.data.source].open(config)
+    opened = _source_of(config).open(config)
     validation = {name: _blend(corpora, seed=None) for name, corpora in opened.validation.items()}
     for _, corpus in opened.training:
         _check_windows(config, "training", corpus, 1)
@@ -92,8 +97,36 @@ def check_files(config: Config) -> None:
         UsageError: an indexed file cannot be opened or is too short, or a text file is missing; or
             a text of `generate.prompts` cannot be continued.
     """
-    SOURCES[config.data.source].check(config)
+    _source_of(config).check(config)
     check_text_prompts(config)
+
+
+def _source_of(config: Config) -> Source:
+    """Returns the data source of a configuration.
+
+    Raises:
+        UsageError: it is an extension that is not known here.
+    """
+    own = own_function(DATA_SOURCE, config.data.source, config.data)
+    if own is None:
+        return SOURCES[config.data.source]
+    return Source(open=partial(_open_documents, own), check=open_corpora)
+
+
+def _open_documents(read: Callable[[Config], Documents], config: Config) -> Opened:
+    """Opens the documents of an extension."""
+    documents, cut = read(config), cut_of(config)
+    name = f"data.source={config.data.source}"
+    tokenizer = None if documents.tokenizer is None else Tokenizer.from_str(documents.tokenizer)
+    training, validation = (
+        in_memory(name, [*arrays], cut, tokenizer)
+        for arrays in (documents.training, documents.validation)
+    )
+    return Opened(
+        training=[(1, training)],
+        validation={None: [(1, validation)]},
+        tokenizer=documents.tokenizer,
+    )
 
 
 def _blend(corpora: Sequence[tuple[int, Corpus]], *, seed: int | None) -> Blend:

@@ -12,7 +12,7 @@ from rampcli.config import snapshot
 from rampcli.config.corpora import PATH_FORMS
 from rampcli.config.layers import sources_named
 from rampcli.config.run_plan import Resolved
-from rampcli.config.schema import Config
+from rampcli.config.schema import SOURCES, Config
 from rampcli.errors import NoCheckpointError, UsageError
 from rampcli.launch.launchers import LAUNCHERS, launcher_of
 from rampcli.launch.observer import Observer, Observers
@@ -107,7 +107,8 @@ def check_corpora(config: Config) -> None:
     Raises:
         RampcliError: they cannot.
     """
-    if config.data.source in PATH_FORMS or config.generate.prompts:
+    quick = config.data.source in SOURCES and config.data.source not in PATH_FORMS
+    if not quick or config.generate.prompts:
         # This imports numpy and tokenizers, which the other sources do not need here.
         from rampcli.data.sources import check_files
 

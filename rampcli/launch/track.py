@@ -13,15 +13,17 @@ from functools import partial
 from pathlib import Path
 
 from rampcli.config import snapshot
+from rampcli.config.own_settings import own_function
 from rampcli.config.rl_checks import is_rl
 from rampcli.errors import RampcliError, reason_of
+from rampcli.extensions import TRACKER
 from rampcli.launch.trackers import CATCH_UP_S
 from rampcli.lifeline import die_with_parent
 from rampcli.locks import hold
 from rampcli.run_directory import RunDirectory
 from rampcli.tracking.follow import POLL_S, Follower
 from rampcli.tracking.position import Position, read_position, save_position
-from rampcli.tracking.tracker import TRACKERS
+from rampcli.tracking.tracker import TRACKERS, Tracker
 
 
 def main() -> None:
@@ -74,7 +76,8 @@ def follow(run: RunDirectory, name: str, end: RunEnd) -> None:
     with hold(run.trackers / f"{name}.lock", wait_s=CATCH_UP_S):
         config = snapshot.read(run.config)
         position = read_position(run, name) or Position()
-        tracker = TRACKERS[name].open(run, position, config.name)
+        open_tracker = own_function(TRACKER, name, config.logging) or TRACKERS[name].open
+        tracker: Tracker = open_tracker(run, position, config.name)
         tracker.log_config(snapshot.canonical_values(config))
         follower = Follower(
             run,

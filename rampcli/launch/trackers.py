@@ -32,12 +32,12 @@ PROGRAM = "rampcli.launch.track"
 
 
 def check_packages(names: Sequence[str]) -> None:
-    """Checks that this Python has the packages of some trackers, without importing them.
+    """Checks that this Python has the packages of built-in trackers, without importing them.
 
     Raises:
         UsageError: it does not.
     """
-    for name in names:
+    for name in [name for name in names if name in TRACKERS]:
         package = TRACKERS[name].package
         with requiring(package, purpose=f"logging.trackers=[{name}]"):
             spec = importlib.util.find_spec(package)

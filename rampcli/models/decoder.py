@@ -74,7 +74,7 @@ class Decoder(nn.Module):
             self.position_embedding = nn.Embedding(sequence_length, model.hidden_size)
         if model.position_embedding == "rope":
             self.rotary = RotaryTable(model, sequence_length=sequence_length)
-        self.layers = nn.ModuleDict({str(index): Block(model) for index in layers})
+        self.layers = nn.ModuleDict({str(index): self.build_layer(model) for index in layers})
         if self.is_last:
             self.norm = build_norm(model)
             self.output = nn.Linear(model.hidden_size, model.vocab_size, bias=False)
@@ -83,6 +83,10 @@ class Decoder(nn.Module):
             "positions", torch.empty(sequence_length, dtype=torch.int64), persistent=False
         )
         self.positions: Tensor
+
+    def build_layer(self, model: ModelConfig) -> nn.Module:
+        """Returns one layer, which takes the arguments of `Block`. A family may override this."""
+        return Block(model)
 
     def tie(self) -> None:
         """Uses the token embedding as output projection, if the model ties them."""

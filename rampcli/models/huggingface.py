@@ -10,6 +10,7 @@ from torch import Tensor
 from rampcli.config.schema import ModelConfig
 from rampcli.errors import DamagedFileError
 from rampcli.models.decoder import Decoder
+from rampcli.models.families import build_decoder
 from rampcli.models.huggingface_config import model_type
 from rampcli.own_folder import open_to_read
 from rampcli.safetensors_header import StoredTensor, read_header
@@ -104,7 +105,7 @@ def places(model: ModelConfig, *, sequence_length: int) -> dict[str, Place]:
     """
     theirs = FORMATS[model_type(model)]
     with torch.device("meta"):
-        parameters = list(Decoder(model, sequence_length=sequence_length).named_parameters())
+        parameters = list(build_decoder(model, sequence_length=sequence_length).named_parameters())
     found: dict[str, Place] = {}
     rows: dict[str, int] = {}
     for name, parameter in parameters:

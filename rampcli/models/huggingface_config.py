@@ -75,6 +75,12 @@ def model_type(model: ModelConfig) -> str:
     Raises:
         UsageError: transformers has no class for the model.
     """
+    if model.family != "decoder":
+        raise UsageError(
+            f"transformers has no class for model.family={model.family}",
+            keys=("model.family",),
+            remedy="model.family=decoder",
+        )
     parts = (model.normalization, model.activation, model.position_embedding)
     of_llama = parts == ("rmsnorm", "swiglu", "rope")
     of_gpt = parts == ("layernorm", "gelu", "learned")
@@ -315,7 +321,8 @@ def has_weights(folder: Path) -> bool:
 
 def as_settings(model: ModelConfig) -> dict[str, Any]:
     """Returns a model's settings as plain data, for a file of the group `model`."""
-    return {name: getattr(model, name) for name in (*SHAPE, "init_std")}
+    names = [name for name in (*SHAPE, "init_std") if name not in ("extensions", "family")]
+    return {name: getattr(model, name) for name in names}
 
 
 def check_init_from(config: Config) -> None:

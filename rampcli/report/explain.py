@@ -12,7 +12,16 @@ from rampcli.batch.training_plan import StagePlan
 from rampcli.config.layers import Entry, Stack, stack_of
 from rampcli.config.rl_checks import RESPONSE_KEY, max_response_tokens, unit_of
 from rampcli.config.run_plan import Resolved
-from rampcli.config.settings import FOREIGN, Setting, leaves, nest, settings, shown, unknown_key
+from rampcli.config.settings import (
+    FOREIGN,
+    extension_of,
+    find_setting,
+    leaves,
+    nest,
+    shown,
+    unknown_key,
+)
+from rampcli.errors import UsageError
 
 
 def explain(key: str, resolved: Resolved) -> dict[str, Any]:
@@ -32,10 +41,16 @@ def explain(key: str, resolved: Resolved) -> dict[str, Any]:
     """
     if key in DERIVED:
         return _explain_derived(key, resolved)
-    if key not in settings():
+    setting = find_setting(key)
+    if setting is None:
         raise unknown_key(key)
-    setting = settings()[key]
     history = _history(stack_of(resolved.config), key)
+    if not history and (extension := extension_of(key)) is not None:
+        raise UsageError(
+            f"{key} is a setting of an extension that this run does not use",
+            keys=(key,),
+            remedy=f"rampcli explain {key} {extension.key}={extension.name}",
+        )
     value = history[-1].value
     return {
         "key": key,
@@ -45,7 +60,7 @@ def explain(key: str, resolved: Resolved) -> dict[str, Any]:
         "unit": unit_of(resolved.config) if setting.unit == "samples" else setting.unit,
         "default": setting.default,
         "range": setting.range_name() or None,
-        "doc": setting.doc or MEANINGS[key],
+        "doc": setting.doc or MEANINGS.get(key, ""),
         "set_by": history[-1].place,
         "overrode": [
             {"set_by": entry.place, "value": entry.value} for entry in reversed(history[:-1])
@@ -119,7 +134,7 @@ def with_provenance(resolved: Resolved) -> str:
     lines = []
     for key, text, depth in _lines(nest(values), "", 0):
         is_section = key not in values
-        comment = "" if is_section else _provenance(settings()[key], _history(stack, key), known)
+        comment = "" if is_section else _provenance(key, _history(stack, key), known)
         lines.append((f"{'  ' * depth}{text}", comment))
     width = max(len(text) for text, _ in lines)
     return "".join(
@@ -147,10 +162,10 @@ def _yaml(value: Any) -> str:
     return text.removesuffix("\n...\n").rstrip("\n")
 
 
-def _provenance(setting: Setting, history: list[Entry], known: Mapping[str, Any]) -> str:
+def _provenance(key: str, history: list[Entry], known: Mapping[str, Any]) -> str:
     value, parts = history[-1].value, [history[-1].place]
-    if value is None and setting.key in known:
-        parts.append(f"derived: {known[setting.key]}")
+    if value is None and key in known:
+        parts.append(f"derived: {known[key]}")
     now = shown(value)
     earlier = [(shown(entry.value), entry.place) for entry in reversed(history[1:-1])]
     overrode = [f"{text} ({place})" for text, place in earlier if text != now]

@@ -10,7 +10,7 @@ import torch
 
 from rampcli.batch.pairs import GENERATIONS_KEY
 from rampcli.config import snapshot
-from rampcli.config.rewards import KEY, TRUSTED_REWARD, UserFunction, parse_reward_name
+from rampcli.config.rewards import KEY, TRUSTED_REWARD, names_code
 from rampcli.config.rl_checks import is_rl, max_response_tokens
 from rampcli.config.run_plan import Resolved, pair_settings
 from rampcli.config.schema import Config
@@ -84,9 +84,7 @@ def check_trusted(config: Config) -> None:
             directory cannot.
     """
     reward = config.rl.reward
-    if isinstance(parse_reward_name(reward), UserFunction) and reward != os.environ.get(
-        TRUSTED_REWARD
-    ):
+    if names_code(reward) and reward != os.environ.get(TRUSTED_REWARD):
         raise UsageError(
             f"config.yaml of the run directory has {KEY}={reward}, and this process may not run"
             " that code",

@@ -23,7 +23,7 @@ class LearningRate:
     """Linear warm-up to `peak`, then a decay to `floor`.
 
     Attributes:
-        decay_style: name in `DECAY_STYLES`.
+        decay_style: name in `DECAY_STYLES`, or of an extension.
         peak: rate at the end of the warm-up.
         floor: lowest rate after the warm-up.
         warmup_samples: samples of the warm-up.
@@ -32,6 +32,7 @@ class LearningRate:
         batch_coupling: name in `BATCH_COUPLINGS`.
         first_batch_size: first batch of the schedule, in samples.
         largest_batch_size: largest batch of the schedule, in samples.
+        own_decay: rate of a step after the warm-up, if the style is an extension.
     """
 
     decay_style: str
@@ -43,6 +44,7 @@ class LearningRate:
     batch_coupling: str
     first_batch_size: int
     largest_batch_size: int
+    own_decay: "Callable[[LearningRate, Step], float] | None" = None
 
     @classmethod
     def over(
@@ -56,6 +58,7 @@ class LearningRate:
         warmup_steps: int | None,
         wsd_decay_samples: int | None,
         batch_coupling: str,
+        own_decay: "Callable[[LearningRate, Step], float] | None" = None,
     ) -> "LearningRate":
         """Returns the learning rate over a whole run.
 
@@ -75,6 +78,7 @@ class LearningRate:
             batch_coupling=batch_coupling,
             first_batch_size=plan.ramp.stages[0].global_batch_size,
             largest_batch_size=max(stage.global_batch_size for stage in plan.ramp.stages),
+            own_decay=own_decay,
         )
 
     def at(self, consumed_samples: int, *, global_batch_size: int) -> float:
@@ -88,7 +92,8 @@ class LearningRate:
             rate = self.peak * consumed_samples / self.warmup_samples
         else:
             step = Step(consumed_samples, global_batch_size)
-            rate = DECAY_STYLES[self.decay_style].rate(self, step)
+            decay = self.own_decay or DECAY_STYLES[self.decay_style].rate
+            rate = decay(self, step)
         return rate * BATCH_COUPLINGS[self.batch_coupling](
             global_batch_size / self.largest_batch_size
         )
@@ -192,6 +197,8 @@ DECAY_STYLES: dict[str, DecayStyle] = {
     "inverse_sqrt": DecayStyle(rate=inverse_sqrt, needs_warmup=True),
     "seesaw": DecayStyle(rate=seesaw),
 }
+OF_EXTENSION = DecayStyle(rate=constant, takes_decay_samples=True)
+"""Needs of a style that is an extension: none are known. Its rate is `LearningRate.own_decay`."""
 BATCH_COUPLINGS: dict[str, Callable[[float], float]] = {
     "none": lambda _: 1.0,
     "sqrt": math.sqrt,  # arXiv 2205.10287

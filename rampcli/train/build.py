@@ -9,6 +9,7 @@ from rampcli.checkpoint.shards import shard_of
 from rampcli.config.schema import Config
 from rampcli.models.compiled import compile_layers
 from rampcli.models.decoder import Decoder
+from rampcli.models.families import build_decoder
 from rampcli.models.initialize import initial_rows
 from rampcli.models.recompute import recompute_activations
 from rampcli.parallel.context import pieces_of, split_sequence
@@ -51,7 +52,7 @@ def build_parts(
     parts = []
     for layers_of_part in layers:
         with torch.device("meta"):
-            part = Decoder(
+            part = build_decoder(
                 config.model, sequence_length=config.data.sequence_length, layers=layers_of_part
             )
         split_layers(part, meshes.data[TENSOR])

@@ -10,6 +10,8 @@ from torch.optim import AdamW
 from torch.optim import Optimizer as TorchOptimizer
 
 from rampcli.config.optim_schema import OptimConfig
+from rampcli.config.own_settings import own_function
+from rampcli.extensions import OPTIMIZER
 from rampcli.models.decoder import Decoder
 
 MAX_STACK_ELEMENTS = 2**22
@@ -20,8 +22,15 @@ def build_optimizers(parts: Sequence[Decoder], optim: OptimConfig) -> list[Torch
     """Returns the optimisers of `optim.optimizer` for this rank's parts of a model.
 
     Each parameter belongs to exactly one of them.
+
+    Raises:
+        UsageError: the optimiser is an extension that is not known here.
     """
-    return BUILDERS[optim.optimizer](parts, optim)
+    own = own_function(OPTIMIZER, optim.optimizer, optim)
+    if own is None:
+        return BUILDERS[optim.optimizer](parts, optim)
+    parameters = {name: one for part in parts for name, one in part.named_parameters()}
+    return [own(parameters, optim)]
 
 
 def build_adamw(parts: Sequence[Decoder], optim: OptimConfig) -> list[TorchOptimizer]:
@@ -46,7 +55,7 @@ def build_muon(parts: Sequence[Decoder], optim: OptimConfig) -> list[TorchOptimi
 
 Builder = Callable[[Sequence[Decoder], OptimConfig], list[TorchOptimizer]]
 BUILDERS: dict[str, Builder] = {"adamw": build_adamw, "muon": build_muon}
-"""A new optimiser is one builder and one entry. Only its builder reads settings of its own."""
+"""Builders by `optim.optimizer`. Only its builder reads settings that one optimiser alone has."""
 
 
 def _adamw(parameters: Iterable[nn.Parameter], optim: OptimConfig) -> AdamW:

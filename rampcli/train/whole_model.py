@@ -9,6 +9,7 @@ from torch.distributed.tensor import DTensor
 
 from rampcli.config.schema import Config
 from rampcli.models.decoder import Decoder
+from rampcli.models.families import build_decoder
 from rampcli.parallel.fsdp import free_gathered_weights
 from rampcli.parallel.mesh import CONTEXT, DATA, PIPELINE, TENSOR, Meshes
 from rampcli.parallel.pipeline import layers_of_rank
@@ -24,7 +25,7 @@ def is_split(parts: Sequence[Decoder]) -> bool:
 def empty_model(config: Config, device: torch.device, dtype: torch.dtype) -> Decoder:
     """Returns a whole model without values for its weights, which have no gradients."""
     with torch.device("meta"):
-        model = Decoder(config.model, sequence_length=config.data.sequence_length)
+        model = build_decoder(config.model, sequence_length=config.data.sequence_length)
     model.requires_grad_(False).to(dtype)
     model.to_empty(device=device)
     model.tie()
@@ -38,7 +39,7 @@ def plain_model(trained: Decoder, config: Config) -> Decoder:
     Layers of the trained model may be compiled, or recompute their activations.
     """
     with torch.device("meta"):
-        model = Decoder(config.model, sequence_length=config.data.sequence_length)
+        model = build_decoder(config.model, sequence_length=config.data.sequence_length)
     weights = {name: weight.detach() for name, weight in trained.named_parameters()}
     model.load_state_dict(weights, strict=False, assign=True)
     model.requires_grad_(False)
@@ -101,7 +102,7 @@ def _stages_of_weights(config: Config) -> dict[str, int]:
             parts=parallel.virtual_pipeline_parallel_size,
         ):
             with torch.device("meta"):
-                part = Decoder(
+                part = build_decoder(
                     config.model, sequence_length=config.data.sequence_length, layers=layers
                 )
             stages |= dict.fromkeys(part.own_parameters(), rank)

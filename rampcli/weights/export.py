@@ -22,6 +22,7 @@ from rampcli.checkpoint.manifest import Checkpoint
 from rampcli.config.schema import Config
 from rampcli.errors import UsageError, reason_of
 from rampcli.models.decoder import Decoder
+from rampcli.models.families import build_decoder
 from rampcli.models.huggingface import group_by_tensor, places
 from rampcli.models.huggingface_config import to_huggingface
 from rampcli.own_folder import replace_file, write_json
@@ -137,7 +138,7 @@ def _write_weights(
 ) -> None:
     """Writes the weights file by file, so that only one file's weights are in memory at a time."""
     with torch.device("meta"):
-        model = Decoder(config.model, sequence_length=config.data.sequence_length)
+        model = build_decoder(config.model, sequence_length=config.data.sequence_length)
     found = places(config.model, sequence_length=config.data.sequence_length)
     files = list(_split_into_files(group_by_tensor(found), model, bytes_per_number=dtype.itemsize))
     weight_map: dict[str, str] = {}

@@ -185,7 +185,7 @@ TYPES = (
     BadInput(
         "an unknown optimiser",
         plan("optim.optimizer=adam"),
-        ("optim.optimizer=adam is not one of adamw, muon", TYPED),
+        ("optim.optimizer=adam is not one of adamw, muon", "optim.optimizer=adam (command line)"),
     ),
     BadInput(
         "an unknown mode of activation checkpointing",
@@ -2264,7 +2264,7 @@ WATCHING = (
         "an unknown tracker",
         plan("logging.trackers=[tensorbord]"),
         (
-            "logging.trackers=[tensorbord]: there is no tracker 'tensorbord'",
+            "logging.trackers: there is no tracker 'tensorbord'",
             "logging.trackers=[tensorboard,wandb]",
             "(command line)",
         ),

@@ -44,10 +44,15 @@ class Newcomer:
 
     def run(self, *command: str | Path, **variables: str) -> subprocess.CompletedProcess[str]:
         """Runs any program in the folder."""
-        environment = {**os.environ, "CUDA_VISIBLE_DEVICES": "", "COLUMNS": "100", **variables}
+        environment = {**os.environ, "CUDA_VISIBLE_DEVICES": "", "COLUMNS": "100"}
         environment.pop("PYTHONPATH", None)
         return subprocess.run(
-            command, cwd=self.folder, env=environment, capture_output=True, text=True, check=False
+            command,
+            cwd=self.folder,
+            env=environment | variables,
+            capture_output=True,
+            text=True,
+            check=False,
         )
 
 

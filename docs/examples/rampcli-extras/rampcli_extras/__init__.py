@@ -1,0 +1,1 @@
+"""Extensions of rampcli: an optimiser, a decay, a model, a data source, a tracker, a reward."""

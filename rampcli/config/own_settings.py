@@ -1,0 +1,176 @@
+"""Settings of extensions: declared as a dataclass, typed and explained like those of the schema."""
+
+import dataclasses
+import difflib
+import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import Any
+
+from rampcli.config.checks import check_range
+from rampcli.config.fields import Extensible
+from rampcli.config.layers import DEFAULT, Entry, Layer, Precedence, Stack
+from rampcli.config.settings import Setting, extension_of, how_to_know, settings, settings_of, shown
+from rampcli.config.values import typed
+from rampcli.errors import Report, UsageError
+from rampcli.extensions import (
+    DATA_SOURCE,
+    DECAY_STYLE,
+    MODEL,
+    OPTIMIZER,
+    TRACKER,
+    Extension,
+    find,
+    names,
+)
+from rampcli.tracking.tracker import TRACKERS
+
+CHOOSING = (OPTIMIZER, DECAY_STYLE, MODEL, DATA_SOURCE, TRACKER)
+"""Settings that name extensions with settings of their own."""
+NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+
+
+def built_in_names(key: str) -> list[str]:
+    """Returns the names that a setting accepts without extensions."""
+    return list(TRACKERS) if key == TRACKER else settings()[key].choices
+
+
+def with_extensions(stack: Stack, report: Report) -> Stack:
+    """Checks that the extensions that a run names exist, and adds the defaults of their settings.
+
+    Args:
+        stack: layers of a configuration.
+        report: receives the errors.
+    """
+    defaults: dict[str, Entry] = {}
+    for key in CHOOSING:
+        for name in _chosen(stack, key):
+            with report.noting():
+                extension = _existing(key, name, stack)
+                for setting in settings_of(extension):
+                    defaults[setting.key] = Entry(setting.default, DEFAULT)
+                    with placed_in(stack):
+                        _check_range(setting, stack.values().get(setting.key, setting.default))
+    layer = Layer(DEFAULT, Precedence.SCHEMA, defaults)
+    for key in stack.values():
+        if key not in settings() and key not in defaults:
+            with report.noting(), placed_in(stack):
+                raise _unused(key, stack)
+    return Stack((layer, *stack.composed), stack.overrides, stack.choices) if defaults else stack
+
+
+def own_function(key: str, name: str, section: Extensible) -> Callable[..., Any] | None:
+    """Returns the function of an extension, with its settings bound; None for a built-in name.
+
+    Args:
+        key: setting that names it, see `rampcli.extensions`.
+        name: value of that setting.
+        section: section of the configuration that holds its settings.
+
+    Raises:
+        UsageError: there is no such extension here, or a setting of its own is not valid.
+    """
+    if name in built_in_names(key):
+        return None
+    extension = find(key, name)
+    if extension is None:
+        raise _unknown(key, name)
+    if extension.settings is None:
+        return extension.function
+    values = section.extensions.get(name, {})
+    known = {setting.key: setting for setting in settings_of(extension)}
+    own = {field: typed(f"{extension.section}{field}", value) for field, value in values.items()}
+    for field, value in own.items():
+        _check_range(known[f"{extension.section}{field}"], value)
+    return partial(extension.function, settings=extension.settings(**own))
+
+
+def _check_range(setting: Setting, value: Any) -> None:
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        check_range(setting, value)
+
+
+def _chosen(stack: Stack, key: str) -> Iterator[str]:
+    """Yields the names of extensions that a setting has as its value."""
+    value = stack.entry(key).value
+    for name in value if isinstance(value, list) else [value]:
+        if name not in built_in_names(key):
+            yield name
+
+
+def _existing(key: str, name: str, stack: Stack) -> Extension:
+    with placed_in(stack):
+        extension = find(key, name) if NAME.fullmatch(name) else None
+        if extension is None:
+            raise _unknown(key, name)
+    return extension
+
+
+def _unknown(key: str, name: str) -> UsageError:
+    known = [*built_in_names(key), *names(key)]
+    near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
+    if key == TRACKER:
+        message = f"{key}: there is no tracker {name!r}"
+        example = f"some of {', '.join(known)}: {key}={shown(known)}"
+    else:
+        message = f"{key}={name} is not one of {', '.join(known)}"
+        example = f"{key}={[*near, *known][0]}"
+    if not near:
+        example += f", or {how_to_know(name)}"
+    return UsageError(message, keys=(key,), remedy=example)
+
+
+def _unused(key: str, stack: Stack) -> UsageError:
+    """Returns the error for a setting of an extension that the run does not use."""
+    extension = extension_of(key)
+    assert extension is not None
+    chooser, name = extension.key, extension.name
+    value = stack.entry(chooser).value
+    wanted = shown([*value, name]) if isinstance(value, list) else name
+    return UsageError(
+        f"{key} does not apply to {chooser}={shown(value)}",
+        keys=(key, chooser),
+        remedy=f"{chooser}={wanted}",
+    )
+
+
+@contextmanager
+def placed_in(stack: Stack) -> Iterator[None]:
+    """Adds to an error of the block the places that set its keys."""
+    try:
+        yield
+    except UsageError as error:
+        stack.name_sources(error)
+        raise
+
+
+def check_declaration(extension: Extension) -> None:
+    """Checks the name of an extension, and the dataclass of its settings.
+
+    Raises:
+        UsageError: the name is a built-in one or not an identifier, or the class is not a dataclass
+            whose fields all have defaults and types that settings can have.
+    """
+    place = f"{extension.source}: {extension.key}={extension.name}"
+    if not NAME.fullmatch(extension.name) or extension.name in built_in_names(extension.key):
+        raise UsageError(
+            f"{place} cannot be the name of an extension",
+            keys=(extension.key,),
+            remedy="another name, of letters, digits and _",
+        )
+    if extension.settings is None:
+        return
+    if not dataclasses.is_dataclass(extension.settings):
+        raise UsageError(
+            f"{place}: {extension.settings.__name__} is not a dataclass",
+            keys=(extension.key,),
+            remedy="@dataclass(kw_only=True, slots=True) above the class",
+        )
+    for setting in settings_of(extension):
+        if setting.default is dataclasses.MISSING or not setting.has_known_type():
+            raise UsageError(
+                f"{place}: {setting.key} cannot be a setting",
+                keys=(extension.key,),
+                remedy="a default, and one of the types int, float, bool, str, Literal and lists",
+            )

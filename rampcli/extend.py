@@ -1,0 +1,115 @@
+"""Extends rampcli: registers optimisers, learning-rate decays, models and more under a name.
+
+The decorators of this module register a function. A recipe file may use them, or the module that
+an entry point of an installed package names. The name is then a value of the setting: after
+`@optimizer("lion")`, `optim.optimizer=lion` works. A function may have settings of its own,
+declared as a dataclass whose fields are made by `setting`. They get the keys `optim.lion.FIELD`,
+and the function gets an instance as the argument `settings`. docs/guides/extend.md has examples.
+
+Imports neither torch nor hydra. Let your module import torch inside its functions, so that
+`rampcli plan` stays fast.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from rampcli import extensions
+from rampcli.config.fields import setting
+from rampcli.config.own_settings import check_declaration
+from rampcli.extensions import Extension
+
+__all__ = [
+    "Documents",
+    "data_source",
+    "decay_style",
+    "model",
+    "optimizer",
+    "reward",
+    "setting",
+    "tracker",
+]
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Documents:
+    """The documents of a data source.
+
+    Attributes:
+        training: token ids of each document for training, NumPy arrays of integers [tokens].
+        validation: the same for validation.
+        tokenizer: contents of `tokenizer.json`, with which `rampcli generate` reads prompts and
+            losses are given per byte. None if there is none.
+    """
+
+    training: Sequence[Any]
+    validation: Sequence[Any] = ()
+    tokenizer: str | None = None
+
+
+def optimizer(name: str, *, settings: type | None = None) -> Callable[[Function], Function]:
+    """Registers an optimiser as `optim.optimizer=NAME`.
+
+    The function takes this rank's parameters by name and the section `optim`, an `OptimConfig`. It
+    returns a `torch.optim.Optimizer` for all of them. The loop sets `lr` in each of its
+    parameter groups before each step. Parameters may be DTensors. The tensors that it keeps in
+    `state[parameter]` are saved in checkpoints.
+    """
+    return _registering(extensions.OPTIMIZER, name, settings)
+
+
+def decay_style(name: str, *, settings: type | None = None) -> Callable[[Function], Function]:
+    """Registers a learning-rate decay as `schedule.decay_style=NAME`.
+
+    The function takes a `LearningRate` (peak, floor, end of the run) and a `Step` (consumed
+    samples, batch size) and returns the learning rate after the warm-up.
+    """
+    return _registering(extensions.DECAY_STYLE, name, settings)
+
+
+def model(name: str, *, settings: type | None = None) -> Callable[[Function], Function]:
+    """Registers an architecture as `model.family=NAME`.
+
+    The function takes a `ModelConfig` and the keywords `sequence_length` and `layers`. It returns a
+    `rampcli.models.decoder.Decoder`, usually of a class that overrides `build_layer`.
+    """
+    return _registering(extensions.MODEL, name, settings)
+
+
+def data_source(name: str, *, settings: type | None = None) -> Callable[[Function], Function]:
+    """Registers a data source as `data.source=NAME`.
+
+    The function takes the configuration and returns `Documents`. Every host of a run calls it, and
+    must get the same documents. They are held in memory.
+    """
+    return _registering(extensions.DATA_SOURCE, name, settings)
+
+
+def tracker(name: str, *, settings: type | None = None) -> Callable[[Function], Function]:
+    """Registers a tracker as `logging.trackers=[NAME]`.
+
+    The function takes the run directory, the `Position` to continue from and the name of the run.
+    It returns a `rampcli.tracking.tracker.Tracker`. It is called in a process of its own.
+    """
+    return _registering(extensions.TRACKER, name, settings)
+
+
+def reward(name: str) -> Callable[[Function], Function]:
+    """Registers a reward function as `rl.reward=NAME`.
+
+    The function takes a prompt, a response and the example that the prompt comes from, and returns
+    a number. It runs in a process of its own.
+    """
+    return _registering(extensions.REWARD, name, None)
+
+
+def _registering(key: str, name: str, settings: type | None) -> Callable[[Function], Function]:
+    def register(function: Function) -> Function:
+        extension = Extension(key=key, name=name, function=function, settings=settings)
+        check_declaration(extension)
+        extensions.register(extension)
+        return function
+
+    return register
