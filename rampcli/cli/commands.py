@@ -61,8 +61,11 @@ def pretrain(
 
 
 WhatIf = Annotated[
-    str | None,
-    typer.Option(metavar="KEY=A,B,C", help="Compare plans for several values of a setting."),
+    list[str] | None,
+    typer.Option(
+        metavar="KEY=A,B,C",
+        help="Compare plans for several values of a setting. Repeat it for combinations.",
+    ),
 ]
 Plot = Annotated[
     Path | None,
@@ -115,7 +118,7 @@ def plan(
     from rampcli.cli.composing import compose_words
 
     words = overrides or []
-    if what_if is not None:
+    if what_if:
         from rampcli.cli import planning
 
         given = {

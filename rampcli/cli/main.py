@@ -3,6 +3,7 @@
 import gc
 import io
 import sys
+from collections.abc import Callable
 from contextlib import redirect_stderr
 from pathlib import Path
 from typing import Annotated, Any, TextIO, cast
@@ -29,6 +30,7 @@ from rampcli.cli.report_command import compare, report
 from rampcli.cli.rl_command import rl
 from rampcli.cli.serve_command import serve
 from rampcli.cli.tune_command import tune
+from rampcli.cli.usage import Command, TyperError, as_usage_error
 from rampcli.errors import EXIT_CTRL_C, RampcliError, UsageError, visible
 from rampcli.interpreter import remove_working_directory_from_path
 
@@ -40,22 +42,28 @@ app = typer.Typer(
 )
 llm = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
 for commands in (app, llm):
-    commands.command("pretrain", context_settings={"allow_interspersed_args": True})(pretrain)
-app.command("plan")(plan)
-app.command("rl", context_settings={"allow_interspersed_args": True})(rl)
-app.command("tune")(tune)
-app.command("explain")(explain)
-app.command("recipes")(recipes)
-app.command("generate")(generate)
-app.command("export")(export)
-app.command("import")(import_)
-app.command("status")(status)
-app.command("report")(report)
-app.command("compare")(compare)
-app.command("serve")(serve)
-app.command("cancel")(cancel)
-app.command("doctor")(doctor)
-app.command("completion")(completion)
+    commands.command("pretrain", cls=Command, context_settings={"allow_interspersed_args": True})(
+        pretrain
+    )
+app.command("rl", cls=Command, context_settings={"allow_interspersed_args": True})(rl)
+COMMANDS: dict[str, Callable[..., None]] = {
+    "plan": plan,
+    "tune": tune,
+    "explain": explain,
+    "recipes": recipes,
+    "generate": generate,
+    "export": export,
+    "import": import_,
+    "status": status,
+    "report": report,
+    "compare": compare,
+    "serve": serve,
+    "cancel": cancel,
+    "doctor": doctor,
+    "completion": completion,
+}
+for name, function in COMMANDS.items():
+    app.command(name, cls=Command)(function)
 app.add_typer(data, name="data", help="Build a corpus from text, or inspect one.")
 app.add_typer(llm, name="llm", help="The pretrain command under the name that NeMo uses.")
 
@@ -122,15 +130,22 @@ def main() -> None:
     try:
         check_working_directory()
         with redirect_stderr(cast(TextIO, VisibleStream(sys.stderr))):
-            app()
+            code = app(prog_name="rampcli", standalone_mode=False)
+    except TyperError as error:
+        if type(error).__name__ == "NoArgsIsHelpError":
+            typer.echo(str(error), err=True)
+        else:
+            typer.echo(str(as_usage_error(error)), err=True)
+        sys.exit(UsageError.exit_code)
     except RampcliError as error:
         typer.echo(str(error), err=True)
         sys.exit(error.exit_code)
     except OSError as error:
         typer.echo(f"error: {visible(str(error))}", err=True)
         sys.exit(1)
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, typer.Abort):
         sys.exit(EXIT_CTRL_C)
+    sys.exit(code)  # None, or that of a typer.Exit
 
 
 if __name__ == "__main__":

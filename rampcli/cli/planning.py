@@ -1,9 +1,11 @@
 """`rampcli plan`: plans as JSON or a picture, compared, timed and in other systems' words."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
+from itertools import product
 from pathlib import Path
+from typing import Any
 
 import typer
 
@@ -26,7 +28,7 @@ from rampcli.config.layers import Precedence, sources_named, stack_of
 from rampcli.config.resolve import resolve
 from rampcli.config.rl_checks import is_rl, max_response_tokens, unit_of
 from rampcli.config.run_plan import Resolved
-from rampcli.config.words import drop_launcher_section, read_values
+from rampcli.config.words import MOST_VALUES, drop_launcher_section, read_values
 from rampcli.errors import Report, UsageError, UsageErrors
 from rampcli.report.comparison import comparison_table
 from rampcli.report.measured import read_measured
@@ -52,18 +54,18 @@ def with_measured(resolved: Resolved, paths: Sequence[Path]) -> Resolved:
 def compare(
     factory: str,
     words: Sequence[str],
-    what_if: str,
+    what_if: Sequence[str],
     *,
     config_dir: Path | None,
     measured: Sequence[Path],
     as_json: bool,
 ) -> bool:
-    """Prints a plan for each value of a setting, side by side.
+    """Prints a plan for each value of a setting, or each combination of several, side by side.
 
     Args:
         factory: the recipe.
         words: overrides of the command line.
-        what_if: `KEY=VALUE,VALUE,...`.
+        what_if: `KEY=VALUE,VALUE,...`, each with another key.
         config_dir: the user's option files, or None.
         measured: directories to take the throughput from.
         as_json: print JSON.
@@ -72,29 +74,84 @@ def compare(
         Whether at least one plan fits.
 
     Raises:
-        UsageError: `what_if` does not have this form, or every value has the same error.
+        UsageError: `what_if` does not have this form, every plan has the same error, or the plan
+            does not depend on a setting.
     """
-    try:
-        key, texts = read_values(what_if, group_names(config_dir))
-    except UsageError as error:
-        error.set_by = ("--what-if",)
-        if "=" not in what_if:
-            error.remedy = "--what-if trainer.num_nodes=8,16,32"
-        raise
-    others = [word for word in words if drop_launcher_section(word).partition("=")[0] != key]
+    values = _values_of(what_if, config_dir)
+    others = [word for word in words if drop_launcher_section(word).partition("=")[0] not in values]
 
-    def plan_with(word: str) -> Resolved | UsageError:
+    def plan_with(combination: Sequence[str]) -> Resolved | UsageError:
         try:
-            resolved = compose_words(factory, [*others, word], config_dir=config_dir)
+            resolved = compose_words(factory, [*others, *combination], config_dir=config_dir)
             return with_measured(resolved, measured) if measured else resolved
         except UsageError as error:
             return error
 
-    variants = [(word, plan_with(word)) for word in (f"{key}={text}" for text in texts)]
-    _raise_shared_errors([found for _, found in variants])
-    _check_curves([found for _, found in variants if isinstance(found, Resolved)])
+    combinations = list(product(*values.values()))
+    if len(combinations) > MOST_VALUES:
+        raise UsageError(
+            f"--what-if: {len(combinations)} combinations of values; at most {MOST_VALUES} are"
+            " compared",
+            keys=tuple(values),
+            remedy="fewer values",
+        )
+    found = [plan_with(combination) for combination in combinations]
+    _raise_shared_errors(found)
+    _check_curves([one for one in found if isinstance(one, Resolved)])
+    _check_matters(values, combinations, found, f"rampcli sweep --factory {factory}")
+    variants = [(" ".join(words), one) for words, one in zip(combinations, found, strict=True)]
     _print_comparison(variants, as_json=as_json)
-    return any(isinstance(found, Resolved) for _, found in variants)
+    return any(isinstance(one, Resolved) for one in found)
+
+
+def _values_of(what_if: Sequence[str], config_dir: Path | None) -> dict[str, list[str]]:
+    """Returns the words `KEY=VALUE` for each key of `--what-if`.
+
+    Raises:
+        UsageError: a word does not have the form `KEY=VALUE,VALUE,...`, or a key comes twice.
+    """
+    values: dict[str, list[str]] = {}
+    for word in what_if:
+        try:
+            key, texts = read_values(word, group_names(config_dir))
+            if key in values:
+                raise UsageError(f"{key} is given twice", keys=(key,), remedy=f"{key}=A,B,C")
+        except UsageError as error:
+            error.set_by = ("--what-if",)
+            if "=" not in word:
+                error.remedy = "--what-if trainer.num_nodes=8,16,32"
+            raise
+        values[key] = [f"{key}={text}" for text in texts]
+    return values
+
+
+def _check_matters(
+    values: Mapping[str, Sequence[str]],
+    combinations: Sequence[Sequence[str]],
+    found: Sequence[Resolved | UsageError],
+    sweep: str,
+) -> None:
+    """Checks that each setting changes the plan, so that no two rows of the table are equal.
+
+    Raises:
+        UsageError: one does not.
+    """
+    if any(isinstance(one, UsageError) for one in found):
+        return
+    plans = [(one.plan, plan_with_memory(one)) for one in found if isinstance(one, Resolved)]
+    for place, (key, words) in enumerate(values.items()):
+        alike: dict[tuple[str, ...], list[Any]] = {}
+        for combination, plan in zip(combinations, plans, strict=True):
+            rest = (*combination[:place], *combination[place + 1 :])
+            alike.setdefault(rest, []).append(plan)
+        if len(words) > 1 and all(one == group[0] for group in alike.values() for one in group):
+            texts = ",".join(word.partition("=")[2] for word in words)
+            raise UsageError(
+                f"--what-if {key}={texts}: the plan is the same for each value",
+                keys=(key,),
+                set_by=("--what-if",),
+                remedy=f"{sweep} {key}={texts}, which trains with each value",
+            )
 
 
 def _check_curves(variants: Sequence[Resolved]) -> None:

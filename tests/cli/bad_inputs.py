@@ -23,14 +23,12 @@ class BadInput:
         words: the words after `rampcli`.
         fragments: fragments that the message must contain.
         files: content of the files in the working directory, by path.
-        from_typer: True if the option parser refuses the input, in a form of its own.
     """
 
     title: str
     words: tuple[str, ...]
     fragments: tuple[str, ...]
     files: Mapping[str, str | bytes] = field(default_factory=dict)
-    from_typer: bool = False
 
 
 def plan(*words: str, factory: str = "llama3_8b") -> tuple[str, ...]:
@@ -576,18 +574,36 @@ UNKNOWN = (
         plan(factory="llama3_9b"),
         ("there is no recipe llama3_9b", "--factory llama3_8b"),
     ),
-    BadInput("a missing recipe", ("plan",), ("Missing option '--factory'",), from_typer=True),
+    BadInput("a missing recipe", ("plan",), ("needs a recipe: --factory NAME", "rampcli recipes")),
+    BadInput(
+        "a recipe given twice",
+        ("plan", "-f", "gpt3_5b", "--factory", "llama3_8b"),
+        ("--factory is given twice: gpt3_5b and llama3_8b", "--factory llama3_8b"),
+    ),
+    BadInput(
+        "a picture given twice",
+        plan("--plot=a.svg", "--plot", "b.svg"),
+        ("--plot is given twice: a.svg and b.svg", "--plot b.svg"),
+    ),
+    BadInput(
+        "values of a setting that the plan does not depend on",
+        plan("--what-if", "optim.lr=1e-3,2e-3"),
+        ("the plan is the same for each value", "rampcli sweep --factory llama3_8b optim.lr="),
+    ),
+    BadInput(
+        "a setting compared twice",
+        plan("--what-if", "trainer.num_nodes=1,2", "--what-if", "trainer.num_nodes=4"),
+        ("trainer.num_nodes is given twice", "trainer.num_nodes=A,B,C"),
+    ),
     BadInput(
         "an unknown command",
         ("train",),
-        ("No such command 'train'", "pretrain"),
-        from_typer=True,
+        ("there is no command train", "rampcli pretrain"),
     ),
     BadInput(
         "an unknown option of a command",
         plan("--nodes=2"),
-        ("No such option: --nodes",),
-        from_typer=True,
+        ("rampcli plan has no option --nodes", "rampcli plan --help"),
     ),
     BadInput(
         "a setting typed as an option",
@@ -598,14 +614,12 @@ UNKNOWN = (
         "a missing folder of options",
         plan("--config-dir", "nowhere"),
         ("dir 'nowhere' does not exist",),
-        from_typer=True,
     ),
     BadInput(
         "a file where a folder is needed",
         plan("--config-dir", "f"),
         ("dir 'f' is a file",),
         {"f": ""},
-        from_typer=True,
     ),
     BadInput(
         "an explanation of an unknown key",
@@ -1535,8 +1549,7 @@ COMMANDS = (
     BadInput(
         "Seesaw with a word as its factor",
         plan("--seesaw", "--seesaw-factor", "two"),
-        ("Invalid value for '--seesaw-factor'",),
-        from_typer=True,
+        ("invalid value for '--seesaw-factor'",),
     ),
     BadInput(
         "Seesaw on a run without end",
@@ -1567,7 +1580,6 @@ COMMANDS = (
         "throughput of a run that does not exist",
         plan("--measured", "nowhere"),
         ("path 'nowhere' does not exist",),
-        from_typer=True,
     ),
     BadInput(
         "the status of a run that does not exist",
@@ -1630,7 +1642,6 @@ COMMANDS = (
         "a live page on a port that there is not",
         ("serve", "--port", "70000"),
         ("--port", "65535"),
-        from_typer=True,
     ),
     BadInput(
         "throughput of a folder without a run",

@@ -60,9 +60,6 @@ def check_message(row, exit_code, stdout, stderr):
     assert [
         name for name in ("traceback", *LIBRARIES) if name in stderr.lower() and name not in typed
     ] == []
-    if row.from_typer:
-        assert stderr.splitlines()[-1].startswith("Error: ")
-        return
     lines = stderr.splitlines()
     assert [line for line in lines if not LINE.fullmatch(line)] == []
     assert lines[0].startswith("error: ")

@@ -9,7 +9,6 @@ from hostile.calling import CPU_LIMIT_S, Ended
 
 BIDI = "\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069"
 MESSAGE = re.compile(r"(error|warning|note): \S.*|       (set by:|try:   ) \S.*")
-OF_TYPER = re.compile(r"Usage: \S.*|Try '.* --help' for help\.|Error: \S.*|")
 SAYS_WHY = frozenset({2, 4, 5})
 LONGEST_LINE = 1500
 
@@ -45,8 +44,6 @@ def obeyed(character: str) -> bool:
 
 def _is_one_message(stderr: str) -> bool:
     lines = stderr.splitlines()
-    if all(OF_TYPER.fullmatch(line) for line in lines):
-        return any(line.startswith("Error: ") for line in lines)
     if max(map(len, lines), default=0) > LONGEST_LINE:
         return False
     return all(MESSAGE.fullmatch(line) for line in lines) and any(

@@ -1,0 +1,89 @@
+"""Reports errors of Typer in the style of all other errors, and refuses repeated options."""
+
+import difflib
+import shlex
+from collections.abc import Sequence
+from typing import Any
+
+import typer
+from typer.core import TyperCommand
+
+from rampcli.errors import UsageError
+
+TyperError: type[Exception] = next(
+    kind for kind in typer.BadParameter.__mro__ if kind.__name__ == "ClickException"
+)
+"""Base of Typer's errors, which old releases of Typer take from click."""
+
+
+class Command(TyperCommand):
+    """A command that refuses an option with one value that is given twice."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Parses the words of a command line.
+
+        Raises:
+            UsageError: an option with one value is given twice.
+        """
+        _check_repeated(self.params, args)
+        return super().parse_args(ctx, args)
+
+
+def _check_repeated(params: Sequence[Any], args: Sequence[str]) -> None:
+    options = {
+        name: param
+        for param in params
+        if param.param_type_name == "option"
+        for name in (*param.opts, *param.secondary_opts)
+    }
+    given: dict[str, str] = {}
+    words = iter(args)
+    for word in words:
+        if word == "--":
+            return
+        name, equals, value = word.partition("=")
+        if not word.startswith("--") and word[:2] in options:  # -fNAME
+            name, equals, value = word[:2], word[2:3], word[2:]
+        param = options.get(name)
+        if param is None or param.is_flag:
+            continue
+        if not equals:
+            value = next(words, "")
+        if param.multiple:
+            continue
+        if param.name in given:
+            raise UsageError(
+                f"{name} is given twice: {given[param.name]} and {value}",
+                remedy=f"{name} {shlex.quote(value)}",
+            )
+        given[param.name] = value
+
+
+def as_usage_error(error: Any) -> UsageError:
+    """Returns an error of Typer as one of ours."""
+    message = error.format_message().rstrip(".")
+    if message.split(" ")[0].istitle():
+        message = message[0].lower() + message[1:]
+    command = error.ctx.command_path if error.ctx is not None else "rampcli"
+    help_word = f"{command} --help"
+    if message.startswith("no such command"):
+        name = message.split("'")[1]
+        known = error.ctx.command.list_commands(error.ctx)
+        near = difflib.get_close_matches(name, known, n=2, cutoff=0.5)
+        return UsageError(
+            f"there is no command {name}",
+            remedy=" or ".join([*(f"{command} {one}" for one in near), help_word]),
+        )
+    if message.startswith("no such option"):
+        known = [name for param in error.ctx.command.params for name in param.opts]
+        near = difflib.get_close_matches(error.option_name, known, n=2, cutoff=0.6)
+        return UsageError(
+            f"{command} has no option {error.option_name}",
+            remedy=" or ".join([*near, help_word]),
+        )
+    if message.startswith("missing option '--factory'"):
+        return UsageError(
+            f"{command} needs a recipe: --factory NAME",
+            remedy="--factory llama3_tiny; rampcli recipes lists all recipes",
+        )
+    return UsageError(message, remedy=help_word)
