@@ -16,13 +16,18 @@ def catch_stop_signals() -> Iterator[StopSignals]:
     """Collects stop signals in the block, instead of letting them end the process.
 
     Signals that are ignored stay ignored, as SIGHUP is under nohup. Python handles signals in the
-    main thread alone: in another thread, the block collects only what is noted in the result.
+    main thread alone: in another thread, the block collects only what is noted in the result. A
+    block inside another one shares its result, so that no signal between two runs is lost.
     """
     signals = StopSignals()
     if threading.current_thread() is not threading.main_thread():
         yield signals
         return
     before = {number: signal.getsignal(number) for number in STOPPING}
+    outer = getattr(before[signal.SIGTERM], "__self__", None)
+    if isinstance(outer, StopSignals):
+        yield outer
+        return
     for number, handler in before.items():
         if handler is not signal.SIG_IGN:
             signal.signal(number, signals.note)

@@ -35,6 +35,18 @@ def test_a_signal_that_arrives_twice_at_once_counts_once():
         assert (signals.signal, signals.at_once) == (signal.SIGTERM, False)
 
 
+def test_a_block_inside_another_one_shares_its_signals(number):
+    with catch_stop_signals() as outer:
+        with catch_stop_signals() as inner:
+            os.kill(os.getpid(), number)
+        assert (inner.signal, outer.signal) == (number, number)
+    with catch_stop_signals() as outer:
+        os.kill(os.getpid(), number)
+        with catch_stop_signals() as inner:
+            assert inner.signal == number
+    assert signal.getsignal(number) is signal.SIG_DFL
+
+
 def test_under_nohup_a_hangup_stays_ignored():
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:
