@@ -2,12 +2,12 @@
 
 import re
 import shlex
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from itertools import islice
 from typing import Any, get_origin
 
 from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.core.override_parser.types import QuotedString, Transformer
+from hydra.core.override_parser.types import Glob, IntervalSweep, QuotedString, Transformer
 from hydra.errors import HydraException
 
 from rampcli.config.layers import placed
@@ -123,6 +123,59 @@ def read_values(word: str, groups: Collection[str]) -> tuple[str, list[Any]]:
     if not values or len(values) > MOST_VALUES:
         raise UsageError(
             f"{word}: takes 1 to {MOST_VALUES} values", keys=(key,), remedy=f"{key}=A,B,C"
+        )
+    return key, values
+
+
+def sweep_values(
+    word: str, groups: Collection[str], options: Callable[[str], list[str]]
+) -> tuple[str, list[str]]:
+    """Returns the key of a word, and its values in Hydra's grammar if it lists values to sweep.
+
+    The list is empty if the word gives a single value.
+
+    Args:
+        word: `KEY=A,B,C`, `choice(A,B)` or `range(A,B,STEP)`; for a group, also `glob(PATTERN)`.
+        groups: names of config groups.
+        options: returns the options of a group.
+
+    Raises:
+        UsageError: the word cannot be read, or its values cannot be listed.
+    """
+    key, override = _override(word, groups)
+    if not override.is_sweep_override():
+        return key, []
+    sweep = override.value()
+    if isinstance(sweep, IntervalSweep):
+        raise UsageError(
+            f"{word}: an interval does not list its values, and a sweep trains each value",
+            keys=(key,),
+            remedy=typeable(f"{key}={sweep.start:g},{sweep.end:g}"),
+        )
+    if isinstance(sweep, Glob):
+        if not (found := sweep.filter(options(key))):
+            raise UsageError(
+                f"{word}: no option of {key} matches",
+                keys=(key,),
+                remedy=f"{key}={','.join(options(key)) or 'A,B,C'}",
+            )
+        return key, found
+    shuffles = getattr(sweep, "shuffle", False)
+    if shuffles:
+        sweep.shuffle = False
+    try:
+        values = list(islice(override.sweep_string_iterator(), MOST_VALUES + 1))
+    except HydraException:
+        values = []
+    if not values or len(values) > MOST_VALUES:
+        raise UsageError(
+            f"{word}: takes 1 to {MOST_VALUES} values", keys=(key,), remedy=f"{key}=A,B,C"
+        )
+    if shuffles:
+        raise UsageError(
+            f"{word}: runs are trained in the order of their values",
+            keys=(key,),
+            remedy=typeable(f"{key}={','.join(values)}"),
         )
     return key, values
 

@@ -1,0 +1,173 @@
+"""The combinations of a sweep: every value of each setting that lists several."""
+
+import hashlib
+import re
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import product
+from math import prod
+from pathlib import Path
+
+from rampcli.batch.dialects.spellings import SPELLINGS
+from rampcli.config.groups import group_names, option_names
+from rampcli.config.layers import COMMAND_LINE, placed
+from rampcli.config.settings import shown
+from rampcli.config.values import typed
+from rampcli.config.words import parse, sweep_values, typeable
+from rampcli.errors import Report, UsageError
+
+MOST_RUNS = 1000
+LONGEST_NAME = 120
+"""Characters of a folder's name before it is cut."""
+NOT_VARIED = {
+    "name": "each run is named after its values",
+    "run_dir": "it is the folder of the whole sweep",
+    "resume": "all runs of a sweep resume in the same way",
+    "launch": "all runs of a sweep start in the same way",
+    "launch.launcher": "all runs of a sweep start in the same way",
+}
+_UNSAFE = re.compile(r"[^A-Za-z0-9._+-]+")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Combination:
+    """One run of a sweep.
+
+    Attributes:
+        words: `KEY=VALUE` words of the run, in the order of the command line.
+        values: value of each setting that varies, by canonical key.
+    """
+
+    words: tuple[str, ...]
+    values: Mapping[str, str]
+
+    @property
+    def folder(self) -> str:
+        """Name of its folder: readable and safe in shells, and different for other values.
+
+        The order of the settings does not change it. A `~` and a checksum follow a name that is cut
+        or in which characters are replaced.
+        """
+        values = sorted(self.values.items())
+        exact = ",".join(f"{key}={value}" for key, value in values)
+        name = ",".join(f"{key}={_UNSAFE.sub('-', value)}" for key, value in values)
+        if name == exact and len(name) <= LONGEST_NAME:
+            return name
+        return f"{name[:LONGEST_NAME]}~{hashlib.sha256(repr(values).encode()).hexdigest()[:8]}"
+
+    def __str__(self) -> str:
+        return " ".join(f"{key}={value}" for key, value in self.values.items())
+
+
+def combinations(
+    words: Sequence[str],
+    *,
+    config_dir: Path | None,
+    report: Report,
+    varied_before: Collection[str] = (),
+) -> list[Combination]:
+    """Returns all combinations of values, as Hydra's BasicSweeper orders them.
+
+    The values of the last setting change first.
+
+    Args:
+        words: `KEY=VALUE` words; see `sweep_values` for those that list several values.
+        config_dir: a folder of further group options.
+        report: receives the errors; a word with an error is left out.
+        varied_before: settings that have varied before. A single value of one of them is a value of
+            the runs, too.
+    """
+    groups = group_names(config_dir)
+    slots: list[list[str]] = []
+    fixed: set[str] = set()
+    varied: dict[str, dict[str, str]] = {}  # value by word, by key
+    for word in words:
+        with report.noting(), placed(COMMAND_LINE):
+            key, texts = sweep_values(word, groups, lambda group: option_names(group, config_dir))
+            canonical = SPELLINGS.get(key, key)
+            if not texts and canonical in varied_before:
+                texts = [word.partition("=")[2]]
+            if canonical in varied or (texts and canonical in fixed):
+                raise UsageError(f"{key} is given twice", keys=(key,), remedy="one list of values")
+            if texts:
+                varied[canonical] = _values_by_word(key, texts, groups)
+            else:
+                fixed.add(canonical)
+            slots.append([*varied.get(canonical, (word,))])
+    if not varied and report.errors:
+        return []  # the errors say why
+    with report.noting():
+        _check_number(varied)
+        return _product(slots, varied)
+    return []
+
+
+def _product(
+    slots: Sequence[Sequence[str]], varied: Mapping[str, Mapping[str, str]]
+) -> list[Combination]:
+    """Returns every choice of one word from each slot; `varied` has values by word, by key."""
+    return [
+        Combination(
+            words=chosen,
+            values={
+                key: values[word]
+                for key, values in varied.items()
+                for word in chosen
+                if word in values
+            },
+        )
+        for chosen in product(*slots)
+    ]
+
+
+def _values_by_word(key: str, texts: Sequence[str], groups: Collection[str]) -> dict[str, str]:
+    """Returns the words that set a key, each with its value as `shown` writes it: 1e-3 is 0.001.
+
+    Raises:
+        UsageError: the key cannot vary, or two texts are the same value.
+    """
+    if key in NOT_VARIED:
+        raise UsageError(
+            f"{key} cannot vary in a sweep: {NOT_VARIED[key]}", keys=(key,), remedy="a single value"
+        )
+    words = [f"{key}={text}" for text in texts]
+    values = [_value(key, word, groups) or text for word, text in zip(words, texts, strict=True)]
+    each = list(dict.fromkeys(values))
+    if len(each) < len(values):
+        twice = next(value for value in each if values.count(value) > 1)
+        remedy = typeable(f"{key}={','.join(each)}")
+        raise UsageError(f"{key} lists {twice} twice", keys=(key,), remedy=remedy)
+    return dict(zip(words, values, strict=True))
+
+
+def _value(key: str, word: str, groups: Collection[str]) -> str | None:
+    """Returns the value of a word as `shown` writes it, or None if it is wrong.
+
+    Composing the run reports what is wrong.
+    """
+    report = Report()
+    read = parse([word], groups=groups, place=COMMAND_LINE, report=report)
+    with report.noting():
+        if key in read:
+            return shown(read[key] if key in groups else typed(key, read[key]))
+    return None
+
+
+def _check_number(varied: Mapping[str, Collection[object]]) -> None:
+    """Checks that at least one setting varies, and that there are not too many runs.
+
+    Raises:
+        UsageError: one of the two is wrong.
+    """
+    runs = prod(map(len, varied.values()))
+    if not varied:
+        raise UsageError(
+            "no setting lists several values",
+            remedy="optim.lr=0.001,0.003, or rampcli pretrain for a single run",
+        )
+    if runs > MOST_RUNS:
+        raise UsageError(
+            f"these values have {runs:,} combinations, and a sweep has at most {MOST_RUNS:,} runs",
+            keys=tuple(varied),
+            remedy="fewer values",
+        )
