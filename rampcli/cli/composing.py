@@ -7,12 +7,14 @@ from rampcli import llm
 from rampcli.batch.dialects.rl import RL_COMMAND, expand_words
 from rampcli.batch.pairs import GENERATIONS_KEY
 from rampcli.checkpoint.manifest import consumed_samples
+from rampcli.config.checks import check_name
 from rampcli.config.compose import apply_overrides
 from rampcli.config.groups import group_names
-from rampcli.config.layers import COMMAND_LINE, Stack
+from rampcli.config.layers import COMMAND_LINE, Layer, Precedence, Stack
 from rampcli.config.resolve import resolve
 from rampcli.config.rl_recipe import rl_word, with_own_name
 from rampcli.config.run_plan import Resolved
+from rampcli.config.sweeps import Combination
 from rampcli.config.words import join_split_lists, parse
 from rampcli.errors import Report, UsageError
 from rampcli.run_directory import RunDirectory
@@ -63,6 +65,41 @@ def compose_words(
     report = Report()
     stack = _lay_over(factory, words, config_dir=config_dir, report=report)
     return _resolve_from_checkpoint(stack, report) if resumes else resolve(stack, report=report)
+
+
+def folder_of_sweep(factory: str, words: Sequence[str], *, config_dir: Path | None) -> Path:
+    """Returns the folder of a sweep: `run_dir`, or `runs/NAME_sweep`.
+
+    Args:
+        factory: as in `compose_words`.
+        words: those of the command. Settings that vary do not name the folder.
+        config_dir: a folder of further group options.
+
+    Raises:
+        UsageError: there is no such recipe, or its name cannot name a folder.
+    """
+    llm.from_factory(factory)
+    report = Report()  # errors in words are reported when the runs are composed
+    config = _lay_over(factory, words, config_dir=config_dir, report=report).config()
+    check_name(config)
+    return Path(config.run_dir or f"runs/{config.name}_sweep")
+
+
+def compose_combination(
+    factory: str, combination: Combination, folder: Path, *, config_dir: Path | None
+) -> Resolved:
+    """Composes a run of a sweep, which resumes from its checkpoint.
+
+    The run and its directory, which is in the folder of the sweep, are named by its values.
+
+    Raises:
+        UsageError: all errors together.
+    """
+    report = Report()
+    stack = _lay_over(factory, combination.words, config_dir=config_dir, report=report)
+    own = {"name": combination.folder, "run_dir": str(folder / combination.folder)}
+    layer = Layer.of("sweep", Precedence.USER, own, report=report)
+    return _resolve_from_checkpoint(stack.above(layer), report)
 
 
 def _lay_over(

@@ -29,6 +29,7 @@ from rampcli.cli.data_commands import data
 from rampcli.cli.report_command import compare, report
 from rampcli.cli.rl_command import rl
 from rampcli.cli.serve_command import serve
+from rampcli.cli.sweep_command import sweep
 from rampcli.cli.tune_command import tune
 from rampcli.cli.usage import Command, TyperError, as_usage_error
 from rampcli.errors import EXIT_CTRL_C, RampcliError, UsageError, visible
@@ -41,13 +42,11 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 llm = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
-for commands in (app, llm):
-    commands.command("pretrain", cls=Command, context_settings={"allow_interspersed_args": True})(
-        pretrain
-    )
-app.command("rl", cls=Command, context_settings={"allow_interspersed_args": True})(rl)
 COMMANDS: dict[str, Callable[..., None]] = {
+    "pretrain": pretrain,
     "plan": plan,
+    "rl": rl,
+    "sweep": sweep,
     "tune": tune,
     "explain": explain,
     "recipes": recipes,
@@ -64,6 +63,7 @@ COMMANDS: dict[str, Callable[..., None]] = {
 }
 for name, function in COMMANDS.items():
     app.command(name, cls=Command)(function)
+llm.command("pretrain", cls=Command)(pretrain)
 app.add_typer(data, name="data", help="Build a corpus from text, or inspect one.")
 app.add_typer(llm, name="llm", help="The pretrain command under the name that NeMo uses.")
 

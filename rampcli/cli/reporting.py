@@ -11,6 +11,7 @@ from rich.console import Console
 from rampcli.cli.console import build_console, print_table, say
 from rampcli.cli.pictures import check_picture, writing_picture
 from rampcli.cli.profiles import print_profiles
+from rampcli.cli.sweep_results import print_results
 from rampcli.errors import UsageError
 from rampcli.report.differences import differing_settings
 from rampcli.report.followed_run import is_training
@@ -26,12 +27,15 @@ from rampcli.report.run_text import (
     time_table,
 )
 from rampcli.run_directory import RunDirectory, find_run
+from rampcli.sweep_folder import find_sweep
 
 
 def print_report(
     runs: Sequence[str], *, html: Path | None, plot: Path | None, as_json: bool
 ) -> None:
-    """Prints the report of one run, or a comparison of several, and writes the files asked for.
+    """Prints the report of one run, a comparison of several, or the results of a sweep.
+
+    Writes the files asked for.
 
     Raises:
         UsageError: a word names no run, or a file cannot be written.
@@ -39,7 +43,14 @@ def print_report(
     """
     if plot is not None:
         check_picture(plot)
-    directories = list(dict.fromkeys(find_run(word) for word in runs))
+    if len(runs) == 1 and (sweep := find_sweep(runs[0])) is not None:
+        if html is not None:
+            _write_html(find_runs(runs[0]), html)
+        print_results(sweep, plot=plot, as_json=as_json)
+        if html is not None and not as_json:
+            say(build_console(), f"wrote {html}")
+        return
+    directories = list(dict.fromkeys(run for word in runs for run in find_runs(word)))
     records, reports = [], []
     for directory in directories:
         record = read_run(directory)
@@ -66,6 +77,19 @@ def print_report(
         _print_comparison(reports, differences, console)
     for path in filter(None, (html, plot)):
         say(console, f"wrote {path}")
+
+
+def find_runs(word: str) -> list[RunDirectory]:
+    """Returns the run that a word names, or the runs of the sweep that it names.
+
+    Raises:
+        UsageError: there is no run directory.
+        DamagedFileError: the list of the sweep's runs is damaged.
+    """
+    if (sweep := find_sweep(word)) is None:
+        return [find_run(word)]
+    runs = [RunDirectory(sweep.run_path(name)) for name in sweep.read()]
+    return [run for run in runs if run.config.is_file()]
 
 
 def _write_html(runs: Sequence[RunDirectory], path: Path) -> None:

@@ -3,6 +3,7 @@
 import json
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,7 @@ from rampcli.locks import is_held
 from rampcli.report.time_spent import time_spent
 from rampcli.run_directory import COMPLETE, RUNS, RunDirectory, find_run, runs_in
 from rampcli.run_rows import Tail
+from rampcli.sweep_folder import SweepFolder
 
 REFRESH_S = 2.0
 MOST_EVENT_BYTES = 2**20
@@ -49,11 +51,13 @@ class Runs:
     """Runs whose status is read repeatedly.
 
     Args:
-        words: paths or names of runs. Without words, all runs below runs/.
+        words: paths or names of runs, or a single folder of runs. Without words, all runs below
+            runs/.
     """
 
     def __init__(self, words: Sequence[str]) -> None:
-        self.words = tuple(words)
+        self.folder = _folder_of_runs(words)
+        self.words = () if self.folder is not None else tuple(words)
         self.queues = Queues()
         self.events: dict[Path, Events] = {}
         self.found = self.find()
@@ -69,7 +73,7 @@ class Runs:
         Raises:
             UsageError: a word names no run directory.
         """
-        return [find_run(word) for word in self.words] or runs_in(Path(RUNS))
+        return [find_run(word) for word in self.words] or _runs_below(self.folder or Path(RUNS))
 
     def read(self) -> list[ListedRun]:
         """Returns where the runs stand now.
@@ -78,8 +82,11 @@ class Runs:
             RampcliError, OSError: a word names no run, or a file of the only run is damaged.
         """
         self.found = self.find()
-        words = self.words or [run.path.name for run in self.found]
+        words = self.words or [self._name(run) for run in self.found]
         return [self._read(word, run) for word, run in zip(words, self.found, strict=True)]
+
+    def _name(self, run: RunDirectory) -> str:
+        return str(run.path.relative_to(self.folder or RUNS))
 
     def _read(self, name: str, run: RunDirectory) -> ListedRun:
         try:
@@ -105,6 +112,26 @@ class Runs:
         now = time.time() if status.state in (TRAINING, STARTING) else None
         last_step_at = status.step_at if status.step else 0.0
         return time_spent(read.rows, last_step_at=last_step_at, now=now).goodput
+
+
+def _runs_below(folder: Path) -> list[RunDirectory]:
+    """Returns the runs in a folder, then those of each sweep in it."""
+    runs = runs_in(folder)
+    with suppress(OSError):
+        for path in sorted(folder.iterdir()):
+            if not path.is_symlink() and SweepFolder(path).is_claimed():
+                runs += runs_in(path)
+    return runs
+
+
+def _folder_of_runs(words: Sequence[str]) -> Path | None:
+    """Returns the folder that the only word names, by path or below runs/, if it holds runs."""
+    if len(words) != 1:
+        return None
+    for path in (Path(words[0]), Path(RUNS, words[0])):
+        if not RunDirectory(path).config.is_file() and runs_in(path):
+            return path
+    return None
 
 
 def show_status(words: Sequence[str], *, watch: bool, as_json: bool) -> None:

@@ -86,14 +86,17 @@ def train(
     command: Sequence[str] | None = None,
     overrides: Sequence[str] = (),
     observers: Sequence[Observer] = (),
+    console: Console | None = None,
 ) -> Outcome:
     """Trains a configuration that is already resolved. The other arguments are those of `run`.
+
+    `console` receives progress instead of standard output.
 
     Raises:
         RampcliError: as `run`, or standard output was closed while the run trained.
         Exception: an observer raised it.
     """
-    console = build_console()
+    console = console or build_console()
     _load_reward_function(resolved, console)
     for note in (*resolved.plan.notes, *resolved.notes):
         say(console, f"note: {note}")

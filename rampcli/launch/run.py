@@ -45,11 +45,10 @@ def run(
         RampcliError: nothing was started, or the workers failed.
     """
     directory, launcher = RunDirectory(resolved.run_dir), launcher_of(resolved.config)
-    newest = _check(resolved, directory, launcher)
+    newest = check(resolved)
     words = command or _running_script()
     state = directory.read_state() or {"status": COMPLETE}
-    consumed_samples = newest.consumed_samples if newest else 0
-    if resolved.plan.is_complete(consumed_samples) and state["status"] == COMPLETE:
+    if is_complete(resolved, newest):
         observer = Observers(observers, stop=lambda: None)
         with Trackers(directory, resolved.config.logging.trackers, observer):
             pass  # they log what they have not logged yet
@@ -63,6 +62,7 @@ def run(
         )
     with ExitStack() as held:
         held.enter_context(sources_named(resolved.config))
+        consumed_samples = newest.consumed_samples if newest else 0
         scripts = launcher.scripts(resolved, directory, consumed_samples)
         held.enter_context(lock_run(directory))
         gpus = held.enter_context(launcher.reserve_gpus(resolved))
@@ -84,12 +84,13 @@ def run(
         )
 
 
-def _check(resolved: Resolved, directory: RunDirectory, launcher: Launcher) -> Checkpoint | None:
+def check(resolved: Resolved) -> Checkpoint | None:
     """Checks what a run needs before anything is written, and returns its newest checkpoint.
 
     Raises:
         RampcliError: the run cannot start.
     """
+    directory, launcher = RunDirectory(resolved.run_dir), launcher_of(resolved.config)
     with sources_named(resolved.config):
         check_corpora(resolved.config)
         newest = _newest_checkpoint(directory, resolved.config)
@@ -99,6 +100,14 @@ def _check(resolved: Resolved, directory: RunDirectory, launcher: Launcher) -> C
         if launcher.interpreter(resolved.config) == sys.executable:
             check_packages(resolved.config.logging.trackers)
     return newest
+
+
+def is_complete(resolved: Resolved, newest: Checkpoint | None) -> bool:
+    """Returns whether a run with this newest checkpoint has nothing left to train."""
+    if newest is None or not resolved.plan.is_complete(newest.consumed_samples):
+        return False
+    state = RunDirectory(resolved.run_dir).read_state()
+    return state is None or state["status"] == COMPLETE
 
 
 def check_corpora(config: Config) -> None:

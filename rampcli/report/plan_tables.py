@@ -183,7 +183,7 @@ def _time_columns(plan: TrainingPlan) -> list[Column]:
 
     def hours(stage: StagePlan, devices: int) -> str:
         seconds = plan.stage_s(stage)
-        return "-" if seconds is None else _hours(seconds * devices)
+        return "-" if seconds is None else as_hours(seconds * devices)
 
     return [
         Column("hours", lambda stage: hours(stage, 1), totals.hours),
@@ -228,20 +228,24 @@ class Totals:
 
 def plan_totals(plan: TrainingPlan) -> Totals:
     """Returns the sums over a plan. Hours include restarts; GPU-hours do not."""
-    seconds = [plan.stage_s(stage) for stage in plan.stages]
-    known = [second for second in seconds if second is not None]
-    complete = len(known) == len(seconds) and plan.clock is not None
-    restart_s = plan.restarts() * plan.clock.restart_s if plan.clock else 0.0
-    gpu_s = sum(
-        second * stage.world_size for second, stage in zip(known, plan.stages, strict=False)
-    )
+    seconds = run_s(plan)
+    gpu_s = sum((plan.stage_s(stage) or 0.0) * stage.world_size for stage in plan.stages)
     return Totals(
         samples=_count(plan.end_sample),
         steps=_count(plan.end_step),
         tokens=_tokens(plan.end_sample, plan),
-        hours=_hours(sum(known) + restart_s) if complete else "-",
-        gpu_hours=_hours(gpu_s) if complete else "-",
+        hours="-" if seconds is None else as_hours(seconds),
+        gpu_hours="-" if seconds is None else as_hours(gpu_s),
     )
+
+
+def run_s(plan: TrainingPlan) -> float | None:
+    """Returns the seconds of a run with its restarts, or None if they are unknown."""
+    seconds = [plan.stage_s(stage) for stage in plan.stages]
+    known = [second for second in seconds if second is not None]
+    if plan.clock is None or len(known) < len(seconds):
+        return None
+    return sum(known) + plan.restarts() * plan.clock.restart_s
 
 
 def plan_summary(resolved: Resolved) -> list[str]:
@@ -368,7 +372,8 @@ def _tokens(samples: int | None, plan: TrainingPlan) -> str:
     return "-" if samples is None else shorten(samples * plan.sequence_length)
 
 
-def _hours(seconds: float) -> str:
+def as_hours(seconds: float) -> str:
+    """Returns a duration in hours."""
     hours = seconds / 3600
     return f"{hours:,.0f}" if hours >= 100 else f"{hours:.1f}" if hours >= 1 else f"{hours:.3f}"
 

@@ -38,9 +38,9 @@ def plot_runs(records: Sequence[RunRecord], path: Path) -> None:
         _draw_batch(panels[0], record, style, labelled=len(records) == 1)
         _draw(panels[1], record, "reward" if is_rl else "loss", style)
         _draw(panels[2], record, "tokens_per_s", style)
-        panels[1].plot([], [], label=_plain(record.name), **style)
+        panels[1].plot([], [], label=plain(record.name), **style)
     if len(records) == 1:
-        panels[0].set_title(_plain(records[0].name), fontsize=11, loc="left")
+        panels[0].set_title(plain(records[0].name), fontsize=11, loc="left")
         panels[0].legend(frameon=False, fontsize=9, loc="upper left")
     else:
         panels[1].legend(frameon=False, fontsize=9)
@@ -86,6 +86,6 @@ def _numbers(record: RunRecord, column: str) -> NDArray[Any]:
     return np.asarray(record.metrics.get(column, np.zeros(0)), dtype=float)
 
 
-def _plain(text: str) -> str:
+def plain(text: str) -> str:
     """Returns a name as matplotlib draws it, without reading it as mathematics."""
     return text.replace("$", r"\$")

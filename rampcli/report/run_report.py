@@ -250,9 +250,9 @@ def _stage(
         loss=_mean(metrics.get("loss", ())[-LAST_STEPS:]),
         reward=_mean(metrics.get("reward", ())[-LAST_STEPS:]),
         solved=_mean(metrics.get("solved", ())[-LAST_STEPS:]),
-        tokens_per_s=_over_time(metrics, "tokens_per_s"),
-        mfu=_over_time(metrics, "mfu"),
-        mfu_causal=_over_time(metrics, "mfu_causal"),
+        tokens_per_s=weighted_by_time(metrics, "tokens_per_s"),
+        mfu=weighted_by_time(metrics, "mfu"),
+        mfu_causal=weighted_by_time(metrics, "mfu_causal"),
     )
 
 
@@ -262,7 +262,7 @@ def _mean(values: Sequence[float] | NDArray[Any]) -> float | None:
     return sum(known) / len(known) if known else None
 
 
-def _over_time(metrics: Mapping[str, NDArray[Any]], rate: str) -> float | None:
+def weighted_by_time(metrics: Mapping[str, NDArray[Any]], rate: str) -> float | None:
     """Returns the mean of a rate over the time of the steps, or None if it is unknown."""
     if rate not in metrics or not len(metrics[rate]):
         return None

@@ -35,6 +35,10 @@ def plan(*words: str, factory: str = "llama3_8b") -> tuple[str, ...]:
     return ("plan", "--factory", factory, *words)
 
 
+def sweep(*words: str) -> tuple[str, ...]:
+    return ("sweep", "--factory", "llama3_tiny", *words)
+
+
 def gpt3(*words: str) -> tuple[str, ...]:
     return plan(*words, factory="gpt3_5b")
 
@@ -1980,6 +1984,76 @@ DATA = (
         {"in.txt": "text", "c.building/thesis.txt": "mine"},
     ),
 )
+SWEEPS = (
+    BadInput(
+        "a sweep in which nothing varies",
+        sweep("optim.lr=0.001"),
+        ("no setting lists several values", "optim.lr=0.001,0.003, or rampcli pretrain"),
+    ),
+    BadInput(
+        "an interval of values",
+        sweep("optim.lr=interval(0.001,0.01)"),
+        ("an interval does not list its values", "optim.lr=0.001,0.01"),
+    ),
+    BadInput(
+        "values in a random order",
+        sweep("optim.lr=shuffle(0.001,0.01)"),
+        ("runs are trained in the order of their values", "optim.lr=0.001,0.01"),
+    ),
+    BadInput(
+        "a pattern that matches no option",
+        sweep("launch=local", "data=glob(wiki*)"),
+        ("no option of data matches", "data=indexed,mock,pairs,stdlib,text"),
+    ),
+    BadInput(
+        "a list of more values than a sweep takes",
+        sweep("seed=range(0,1000000000)"),
+        ("takes 1 to 100 values", "seed=A,B,C"),
+    ),
+    BadInput(
+        "more combinations than a sweep takes",
+        sweep("seed=range(0,100)", "optim.lr=range(1,100)"),
+        ("9,900 combinations, and a sweep has at most 1,000 runs", "fewer values"),
+    ),
+    BadInput(
+        "a value that is listed twice",
+        sweep("optim.lr=1e-3,0.001,0.003"),
+        ("optim.lr lists 0.001 twice", "optim.lr=0.001,0.003"),
+    ),
+    BadInput(
+        "a setting that varies and is also given",
+        sweep("optim.lr=0.1,0.2", "optim.lr=0.1"),
+        ("optim.lr is given twice", "one list of values"),
+    ),
+    BadInput(
+        "several names of a sweep's runs",
+        sweep("name=a,b"),
+        ("name cannot vary in a sweep: each run is named after its values", "a single value"),
+    ),
+    BadInput(
+        "a batch that divides in some runs of a sweep only",
+        sweep(
+            "optim.lr=0.001,0.003", "model.global_batch_size=8,9", "model.rampup_batch_size=null"
+        ),
+        ("with model.global_batch_size=9: ", "model.global_batch_size=8 or 16"),
+    ),
+    BadInput(
+        "a sweep of reinforcement learning",
+        ("sweep", "--factory", "sort_digits", "rl=sort_digits", "optim.lr=0.001,0.003"),
+        ("a sweep trains runs of pretraining", "rl/sort_digits.yaml:", "rl=none"),
+    ),
+    BadInput(
+        "a sweep of runs without end",
+        sweep("trainer.max_samples=null", "optim.lr=0.001,0.003"),
+        ("a run without end keeps the next one from starting", "trainer.max_steps=1000"),
+    ),
+    BadInput(
+        "a sweep in the directory of a run",
+        sweep("run_dir=mine", "optim.lr=0.001,0.003"),
+        ("mine is not empty, and rampcli did not make it", "another path"),
+        files={"mine/config.yaml": "name: mine\n"},
+    ),
+)
 LAUNCHES = (
     BadInput(
         "an elastic run on Slurm",
@@ -2377,6 +2451,7 @@ SECTIONS: dict[str, tuple[BadInput, ...]] = {
     "Commands": COMMANDS,
     "Data": DATA,
     "Prompts and responses": PAIRS,
+    "Sweeps": SWEEPS,
     "Launching": LAUNCHES,
     "Watching a run": WATCHING,
 }

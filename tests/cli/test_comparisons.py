@@ -110,7 +110,9 @@ def test_options_of_a_group_and_ranges_and_lists_can_be_compared(succeed):
         ]
 
     assert compared("model=llama3_8b,gpt3_5b") == ["model=llama3_8b", "model=gpt3_5b"]
-    assert compared("seed=range(1,4)") == ["seed=1", "seed=2", "seed=3"]
+    assert compared("trainer.num_nodes=range(16,49,16)") == [
+        f"trainer.num_nodes={nodes}" for nodes in (16, 32, 48)
+    ]
     assert len(compared("model.rampup_batch_size=[256,256,10M],[1024,1024,10M],null")) == 3
 
 

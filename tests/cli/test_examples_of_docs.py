@@ -57,7 +57,7 @@ def examples_of(page):
 
 def runs_here(example):
     options = {"--dry-run", "--cfg", "--estimate", "--dialects"} & {*example.words}
-    trains = {"pretrain", "rl", "tune"} & {*example.words} and not options
+    trains = {"pretrain", "rl", "sweep", "tune"} & {*example.words} and not options
     elsewhere = any(
         re.search(r"[A-Z]{4,}|\.\.\.|^(runs/|name=|completion|import|status|serve|data$)", word)
         for word in example.words

@@ -76,6 +76,7 @@ def test_help_imports_neither_torch_nor_hydra(words):
         ["plan", "--factory", "gpt3_5b"],
         ["pretrain", "--factory", "llama3_8b", "--dry-run"],
         ["tune", "--factory", "llama3_70b", "--estimate"],
+        ["sweep", "--factory", "llama3_tiny", "optim.lr=0.1,0.2", "--dry-run"],
     ],
 )
 def test_planning_does_not_import_torch(words):

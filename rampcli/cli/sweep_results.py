@@ -1,0 +1,101 @@
+"""Prints the results of a sweep, also while its runs are training."""
+
+import json
+from pathlib import Path
+
+import typer
+
+from rampcli.cli.console import build_console, print_table, say
+from rampcli.cli.pictures import writing_picture
+from rampcli.errors import RampcliError, reason_of
+from rampcli.launch.queues import Queues
+from rampcli.launch.status import read_status
+from rampcli.report.run_record import read_run
+from rampcli.report.sweep_results import (
+    SweepResult,
+    best_of,
+    judged_loss,
+    result_of,
+    results_table,
+)
+from rampcli.run_directory import COMPLETE, RunDirectory
+from rampcli.sweep_folder import SweepFolder
+
+
+def print_results(folder: SweepFolder, *, plot: Path | None, as_json: bool) -> None:
+    """Prints the results of all runs in a folder, and draws them if asked to.
+
+    Raises:
+        DamagedFileError: the list of the runs is damaged.
+        UsageError: the picture cannot be written.
+    """
+    results = read_results(folder)
+    best = best_of(results)
+    drawn = plot is not None and _draw(results, plot, title=folder.path.name)
+    if as_json:
+        facts = {
+            "folder": str(folder.path),
+            "best": None if best is None else best.run_dir,
+            "runs": [one.to_json() for one in results],
+        }
+        typer.echo(json.dumps(facts, indent=1))
+        return
+    console = build_console()
+    print_table(console, results_table(results))
+    for one in results:
+        if one.problem is not None:
+            say(console, f"{one.run_dir}: {one.problem}")
+    say(console, f"folder: {folder.path}")
+    if plot is not None:
+        say(console, f"wrote {plot}" if drawn else "nothing to plot yet")
+
+
+def read_results(folder: SweepFolder) -> list[SweepResult]:
+    """Returns the results of the runs in a folder, in order.
+
+    Raises:
+        DamagedFileError: the list of the runs is damaged.
+    """
+    queues = Queues()
+    results = []
+    for name, values in folder.read().items():
+        path = folder.path / name
+        try:
+            directory = RunDirectory(folder.run_path(name))
+            status = read_status(directory, queues)
+            if directory.config.is_file():
+                problem = status.jobs_unknown if status.error is None else status.error["message"]
+                results.append(
+                    result_of(
+                        read_run(directory), values=values, state=status.state, problem=problem
+                    )
+                )
+            else:
+                results.append(SweepResult(run_dir=str(path), values=values, state=status.state))
+        except (RampcliError, OSError) as error:
+            problem = reason_of(error)
+            results.append(
+                SweepResult(run_dir=str(path), values=values, state="damaged", problem=problem)
+            )
+    return results
+
+
+def _draw(results: list[SweepResult], path: Path, *, title: str) -> bool:
+    """Draws the complete runs. Returns False if there is none.
+
+    Raises:
+        UsageError: as `writing_picture`.
+    """
+    _, loss_of = judged_loss(results)
+    complete = [one for one in results if one.state == COMPLETE and loss_of(one) is not None]
+    if not complete:
+        return False
+    with writing_picture(path):
+        from rampcli.report.run_plots import plot_runs
+        from rampcli.report.sweep_plots import number_axis, plot_sweep
+
+        if (key := number_axis(complete)) is not None:
+            plot_sweep(complete, key, path, title=title)
+        else:
+            plot_runs([read_run(one.run_dir) for one in complete], path)
+    return True

@@ -1,0 +1,232 @@
+"""The runs of a sweep: composed and checked together, before the first one starts."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from math import prod
+from pathlib import Path
+
+from rampcli.checkpoint.manifest import newest_checkpoint
+from rampcli.cli.composing import compose_combination, folder_of_sweep
+from rampcli.config import snapshot
+from rampcli.config.layers import sources_named
+from rampcli.config.rl_checks import is_rl
+from rampcli.config.run_plan import Resolved
+from rampcli.config.schema import Config
+from rampcli.config.settings import shown
+from rampcli.config.sweeps import Combination, combinations
+from rampcli.config.words import join_split_lists
+from rampcli.errors import ForeignCheckpointError, Report, UsageError
+from rampcli.launch import run as launch
+from rampcli.launch.launchers import launcher_of
+from rampcli.report.differences import differing_settings
+from rampcli.run_directory import RunDirectory
+from rampcli.sweep_folder import SweepFolder
+
+DECIDING = (
+    *snapshot.IDENTITY,
+    *("data.", "optim.", "schedule.", "trainer.precision", "trainer.gradient_clip_val"),
+)
+"""Settings, and sections that end with a dot, which are the same in all runs unless they vary."""
+NOT_DECIDING = ("data.micro_batch_size", "data.expansion_factor_real_data", "data.audit_order")
+"""Settings of these sections that do not change what a run learns."""
+MOST_NAMED = 3
+"""Combinations that an error names at most."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SweepRun:
+    """A checked run of a sweep.
+
+    Attributes:
+        combination: its values.
+        resolved: its configuration and plan.
+        is_complete: True if it has nothing left to train.
+    """
+
+    combination: Combination
+    resolved: Resolved
+    is_complete: bool
+
+    @property
+    def directory(self) -> RunDirectory:
+        """Its run directory."""
+        return RunDirectory(self.resolved.run_dir)
+
+
+def compose_sweep(
+    factory: str, words: Sequence[str], *, config_dir: Path | None, starts: bool
+) -> tuple[SweepFolder, list[SweepRun]]:
+    """Composes and checks all runs of a sweep. Nothing is written.
+
+    Args:
+        factory: recipe, as it is typed.
+        words: `KEY=VALUE` words, some of which list several values.
+        config_dir: a folder of further group options.
+        starts: also check what the runs need to start: their data, this machine, their scripts.
+
+    Raises:
+        UsageError: all errors together; each names the combinations that it belongs to.
+        ForeignCheckpointError: the folder holds runs of another configuration.
+    """
+    report = Report()
+    joined, folder = join_split_lists(words, report=report), SweepFolder(Path())
+    with report.noting():
+        folder = SweepFolder(folder_of_sweep(factory, joined, config_dir=config_dir))
+    chosen = combinations(
+        joined,
+        config_dir=config_dir,
+        report=report,
+        varied_before={key for values in folder.read().values() for key in values},
+    )
+    errors = _Errors(report, chosen)
+    composed = []
+    for one in chosen:
+        with errors.noting(one):
+            resolved = compose_combination(factory, one, folder.path, config_dir=config_dir)
+            _check_kind(resolved)
+            composed.append(resolved)
+    errors.close()
+    for resolved in composed:
+        folder.run_path(resolved.run_dir.name)
+    _check_same_base(folder, chosen, composed)
+    runs = []
+    for one, resolved in zip(chosen, composed, strict=True):
+        with errors.noting(one):
+            if starts:
+                _check_start(resolved)
+            complete = launch.is_complete(
+                resolved, newest_checkpoint(RunDirectory(resolved.run_dir))
+            )
+            runs.append(SweepRun(combination=one, resolved=resolved, is_complete=complete))
+    errors.close()
+    return folder, runs
+
+
+class _Errors:
+    """Collects the errors of all runs. Each names its combinations, unless all runs have it."""
+
+    def __init__(self, report: Report, combinations: Sequence[Combination]) -> None:
+        self.report = report
+        self.combinations = combinations
+        self.found: dict[str, tuple[UsageError, list[Combination]]] = {}
+
+    @contextmanager
+    def noting(self, combination: Combination) -> Iterator[None]:
+        """Collects usage errors that the block raises about a combination."""
+        own = Report()
+        with own.noting():
+            yield
+        for error in own.errors:
+            self.found.setdefault(str(error), (error, []))[1].append(combination)
+
+    def close(self) -> None:
+        """Raises the collected errors.
+
+        Raises:
+            UsageError: there is an error.
+        """
+        known = {*map(str, self.report.errors)}
+        for text, (error, having) in self.found.items():
+            if text in known:
+                continue
+            if named := name_combinations(having, self.combinations):
+                error.message = f"with {named}: {error.message}"
+            self.report.errors.append(error)
+        self.report.close()
+
+
+def _check_kind(resolved: Resolved) -> None:
+    """Checks that a run pretrains and ends.
+
+    Raises:
+        UsageError: it does not.
+    """
+    with sources_named(resolved.config):
+        if is_rl(resolved.config):
+            raise UsageError(
+                "a sweep trains runs of pretraining, and this is one of reinforcement learning",
+                keys=("rl.generations_per_prompt",),
+                remedy="rl=none, or rampcli rl for each run",
+            )
+        if resolved.plan.end_sample is None:
+            raise UsageError(
+                "a run without end keeps the next one from starting",
+                keys=("trainer.max_steps", "trainer.max_samples", "trainer.max_tokens"),
+                remedy="trainer.max_steps=1000",
+            )
+
+
+def _check_start(resolved: Resolved) -> None:
+    """Checks what a run needs, as `rampcli pretrain` does.
+
+    Raises:
+        RampcliError: the run cannot start.
+    """
+    newest = launch.check(resolved)
+    samples = newest.consumed_samples if newest else 0
+    with sources_named(resolved.config):
+        launcher_of(resolved.config).scripts(resolved, RunDirectory(resolved.run_dir), samples)
+
+
+def name_combinations(some: Sequence[Combination], among: Sequence[Combination]) -> str:
+    """Returns the values that some combinations have in common and others do not have.
+
+    Empty if they are all combinations. If no values tell them apart, they are listed.
+    """
+    keys = among[0].values
+    values = {key: list(dict.fromkeys(one.values[key] for one in some)) for key in keys}
+    if len(some) == prod(map(len, values.values())):
+        every = {key: {one.values[key] for one in among} for key in keys}
+        return " ".join(
+            f"{key}={','.join(of)}" for key, of in values.items() if len(of) < len(every[key])
+        )
+    rest = len(some) - MOST_NAMED
+    listed = " or ".join(map(str, some[:MOST_NAMED]))
+    return f"{listed} or {rest} more" if rest > 0 else listed
+
+
+def _check_same_base(
+    folder: SweepFolder, chosen: Sequence[Combination], composed: Sequence[Resolved]
+) -> None:
+    """Checks that runs which are already in the folder have the same settings, except their values.
+
+    Raises:
+        ForeignCheckpointError: a setting has another value. As runs of a sweep are compared, it may
+            be one that a single run can change when it resumes.
+        RampcliError: a file of an earlier run is damaged.
+    """
+    own = {one.folder: _deciding(each.config) for one, each in zip(chosen, composed, strict=True)}
+    listed = folder.read()
+    found = {}
+    for name in dict.fromkeys([*listed, *own]):
+        if (path := RunDirectory(folder.run_path(name)).config).is_file():
+            found[name] = _deciding(snapshot.read(path))
+    varied = {key for values in listed.values() for key in values} | {*chosen[0].values}
+    for several in (own, found):
+        varied |= {*differing_settings([*several.values()])}
+    first = next(iter(own.values()))
+    for name, settings in found.items():
+        mine, keys = (own[name], settings) if name in own else (first, {*settings} - varied)
+        differing = [key for key in keys if settings[key] != mine[key]]
+        if differing:
+            shown_ones = [
+                f"{key}={shown(settings[key])} (here {shown(mine[key])})" for key in differing[:3]
+            ]
+            error = ForeignCheckpointError(
+                f"{folder.path} holds runs of another configuration:"
+                f" {', '.join(shown_ones)}{', ...' if len(differing) > 3 else ''}",
+                keys=tuple(differing),
+                remedy="the settings of those runs, or another name= or run_dir=",
+            )
+            with sources_named(composed[0].config):
+                raise error
+
+
+def _deciding(config: Config) -> dict[str, object]:
+    """Returns the settings that decide what a run trains, by dotted key."""
+    return {
+        key: value
+        for key, value in snapshot.canonical_values(config).items()
+        if (key in DECIDING or f"{key.partition('.')[0]}." in DECIDING) and key not in NOT_DECIDING
+    }

@@ -1,0 +1,93 @@
+"""The runs of a sweep before they start: a table of their plans, and their totals."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from rich.table import Table
+from rich.text import Text
+
+from rampcli.batch.plan import GLOBAL_KEY
+from rampcli.batch.quantities import shorten
+from rampcli.batch.training_plan import TrainingPlan
+from rampcli.errors import visible
+from rampcli.report.plan_tables import as_hours, run_s
+from rampcli.report.tables import build_table
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PlannedRun:
+    """A run of a sweep as it is planned. It has an end.
+
+    Attributes:
+        run_dir: its run directory.
+        values: value of each setting that varies.
+        state: as `rampcli status` shows it.
+        plan: its plan.
+    """
+
+    run_dir: str
+    values: Mapping[str, str]
+    state: str
+    plan: TrainingPlan
+
+    @property
+    def tokens(self) -> int:
+        """Tokens of the whole run."""
+        return (self.plan.end_sample or 0) * self.plan.sequence_length
+
+    @property
+    def hours(self) -> float | None:
+        """Hours of the whole run, or None if they are unknown."""
+        seconds = run_s(self.plan)
+        return None if seconds is None else seconds / 3600
+
+    def to_json(self) -> dict[str, Any]:
+        """Returns the run for `--json`."""
+        return {
+            "run_dir": self.run_dir,
+            "values": dict(self.values),
+            "state": self.state,
+            "global_batch_sizes": [stage.global_batch_size for stage in self.plan.stages],
+            "steps": self.plan.end_step,
+            "tokens": self.tokens,
+            "hours": self.hours,
+        }
+
+
+def sweep_plan_table(runs: Sequence[PlannedRun]) -> Table:
+    """Returns the runs, one per row, and their totals.
+
+    There is no column of the batch if it is a value that varies, nor of hours if they are unknown.
+    """
+    hours = [run.hours for run in runs]
+    columns = {
+        "batch": ([_batches(run.plan) for run in runs], ""),
+        "steps": _summed([run.plan.end_step or 0 for run in runs], "{:,}".format),
+        "tokens": _summed([run.tokens for run in runs], shorten),
+        "hours": _summed([one or 0.0 for one in hours], lambda one: as_hours(3600 * one)),
+        "state": ([run.state for run in runs], f"{len(runs)} run{'s' if len(runs) > 1 else ''}"),
+    }
+    if columns["batch"][0] == [run.values.get(GLOBAL_KEY) for run in runs]:
+        del columns["batch"]
+    if None in hours:
+        del columns["hours"]
+    keys = [*runs[0].values]
+    table = build_table(*keys, *columns, left=("state",))
+    for row, run in enumerate(runs):
+        cells = [*run.values.values(), *(cells[row] for cells, _ in columns.values())]
+        table.add_row(*(Text(visible(cell)) for cell in cells))
+    blank = [""] * (len(keys) - 1)
+    table.add_row("total", *blank, *(total for _, total in columns.values()), style="bold")
+    return table
+
+
+def _summed(numbers: Sequence[float], written: Callable[[float], str]) -> tuple[list[str], str]:
+    """Returns the cells of a column, and their sum."""
+    return [*map(written, numbers)], written(sum(numbers))
+
+
+def _batches(plan: TrainingPlan) -> str:
+    """Returns the batch size, or those of the first and the last stage."""
+    first, last = plan.stages[0].global_batch_size, plan.stages[-1].global_batch_size
+    return str(first) if first == last else f"{first} to {last}"

@@ -1,0 +1,145 @@
+import json
+import os
+from itertools import product
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rampcli.cli.sweep_runs import MOST_NAMED, name_combinations
+from rampcli.config.sweeps import Combination
+from rampcli.launch.run_lock import lock_run
+from rampcli.run_directory import COMPLETE, RunDirectory
+from rampcli.sweep_folder import SweepFolder
+from recorded_runs import write_run
+from report.svg_texts import texts
+
+SWEEP = ["sweep", "--factory", "llama3_tiny"]
+RAMP = ["model.rampup_batch_size=[4,4,80]", "model.global_batch_size=8"]
+WORDS = [*RAMP, "trainer.max_samples=400", "trainer.num_nodes=2"]
+
+
+def all_of(**values):
+    return [
+        Combination(words=(), values=dict(zip(values, chosen, strict=True)))
+        for chosen in product(*values.values())
+    ]
+
+
+GRID = all_of(a="123", b="12", c="1")
+
+
+@given(st.sets(st.sampled_from(range(len(GRID))), min_size=1))
+def test_the_name_of_some_combinations_fits_them_and_no_other(indices):
+    some = [GRID[index] for index in sorted(indices)]
+    name = name_combinations(some, GRID)
+    if " or " in name:
+        listed = name.split(" or ")
+        assert listed[:MOST_NAMED] == [*map(str, some[:MOST_NAMED])]
+        assert listed[MOST_NAMED:] == (
+            [f"{len(some) - MOST_NAMED} more"] if len(some) > MOST_NAMED else []
+        )
+        return
+    allowed = {
+        key: values.split(",") for key, _, values in (x.partition("=") for x in name.split())
+    }
+    assert some == [
+        one for one in GRID if all(one.values[key] in values for key, values in allowed.items())
+    ]
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """A sweep of two learning rates, of which the second has stopped half-way."""
+    sweep = SweepFolder(tmp_path / "runs/llama3_tiny_sweep")
+    sweep.claim()
+    for lr in ("0.1", "0.5"):
+        write_run(sweep.path / f"optim.lr={lr}", f"optim.lr={lr}", loss=4 * float(lr))
+    RunDirectory(sweep.path / "optim.lr=0.1").change_status(COMPLETE)
+    sweep.add({f"optim.lr={lr}": {"optim.lr": lr} for lr in ("0.5", "0.1")})
+    return sweep
+
+
+@pytest.mark.parametrize(
+    ("words", "is_refused"),
+    [
+        (["optim.lr=0.1,0.5"], False),
+        (["optim.lr=0.2,0.3"], False),
+        (["optim.lr=0.2"], False),
+        (["optim.lr=0.1,0.5", "seed=1234,1"], False),
+        (["optim.lr=0.1,0.5", "trainer.max_samples=800"], False),
+        (["optim.lr=0.1,0.5", "data.micro_batch_size=2"], False),
+        (["optim.lr=0.1,0.5", "optim.beta2=0.5"], True),
+        (["optim.lr=0.2,0.3", "optim.beta2=0.5"], True),
+        (["optim.lr=0.2", "model.num_layers=3"], True),
+        (["optim.lr=0.2", "data.tokenizer=characters"], True),
+        (["seed=1,2", "data.sequence_length=64"], True),
+    ],
+)
+def test_a_folder_takes_runs_whose_other_settings_are_those_of_its_runs(
+    words, is_refused, folder, rampcli
+):
+    given = [word for word in WORDS if word.split("=")[0] not in {w.split("=")[0] for w in words}]
+    before = folder.read()
+    ended = rampcli(*SWEEP, *given, *words, "--dry-run")
+    assert ended.exit_code == (4 if is_refused else 0), ended.stderr
+    assert folder.read() == before
+
+
+def test_results_are_shown_for_runs_that_train_are_damaged_or_have_not_started(folder, succeed):
+    folder.add({"optim.lr=1.0": {"optim.lr": "1.0"}, "optim.lr=2.0": {"optim.lr": "2.0"}})
+    (folder.path / "optim.lr=2.0").symlink_to(folder.path / "optim.lr=0.5")
+    facts = json.loads(succeed("report", "llama3_tiny_sweep", "--json"))
+    assert facts["best"] == "runs/llama3_tiny_sweep/optim.lr=0.1"
+    assert {run["values"]["optim.lr"]: run["state"] for run in facts["runs"]} == {
+        "1.0": "not started",
+        "2.0": "damaged",
+        "0.5": "interrupted",
+        "0.1": "complete",
+    }
+    printed = succeed("report", "runs/llama3_tiny_sweep")
+    assert "optim.lr=2.0 is a symbolic link" in printed
+
+
+def test_a_list_of_runs_cannot_control_the_terminal_or_break_a_picture(folder, succeed, tmp_path):
+    evil = {"\x1b[2J": "\x1b]0;x\x07", "optim.lr": "0.1"}
+    folder.add({"optim.lr=0.1": evil, "optim.lr=0.5": {**evil, "optim.lr": "0.5"}})
+    RunDirectory(folder.path / "optim.lr=0.5").change_status(COMPLETE)
+    printed = succeed("report", str(folder.path), "--plot", "x.svg")
+    assert "\x1b" not in printed
+    assert r"\x1b[2J" in printed
+    assert "optim.lr" in texts((tmp_path / "x.svg").read_bytes())
+
+
+@pytest.mark.usefixtures("folder")
+def test_a_page_and_a_comparison_take_the_runs_of_a_sweep(succeed, tmp_path):
+    succeed("report", "llama3_tiny_sweep", "--html", "sweep.html")
+    assert "optim.lr=0.5" in (tmp_path / "sweep.html").read_text()
+    write_run(tmp_path / "runs/base", "optim.lr=0.2")
+    rows = [line.split() for line in succeed("report", "llama3_tiny_sweep", "base").splitlines()]
+    assert ["optim.lr", "0.5", "0.1", "0.2"] in rows
+
+
+def test_a_run_that_another_command_trains_is_left_out(folder, rampcli):
+    (run := RunDirectory(folder.path / "optim.lr=0.5")).claim()
+    with lock_run(run):
+        ended = rampcli(*SWEEP, *WORDS, "optim.lr=choice(0.5)")
+    assert ended.exit_code == 0, ended.stderr
+    assert f"run 1 of 1: optim.lr=0.5 is trained by process {os.getpid()} on" in ended.stdout
+
+
+def test_a_dry_run_needs_no_gpus(rampcli, tmp_path):
+    words = ["sweep", "--factory", "llama3_8b", "optim.lr=0.1,0.2", "trainer.max_steps=10"]
+    assert "2 runs" in rampcli(*words, "--dry-run").stdout
+    refused = rampcli(*words)
+    assert (refused.exit_code, refused.stderr.count("this run needs 8 GPUs")) == (2, 1)
+    assert [*tmp_path.iterdir()] == []
+
+
+def test_a_dry_run_prints_json_alone(succeed, tmp_path):
+    words = ["optim.lr=0.1,0.2", "throughput.samples_per_s_per_gpu=1", "trainer.max_samples=3600"]
+    facts = json.loads(succeed(*SWEEP, *words, "--dry-run", "--json"))
+    assert [run["values"] for run in facts["runs"]] == [{"optim.lr": "0.1"}, {"optim.lr": "0.2"}]
+    assert {run["state"] for run in facts["runs"]} == {"not started"}
+    assert all(run["hours"] > 0.4 for run in facts["runs"])
+    assert [*tmp_path.iterdir()] == []
