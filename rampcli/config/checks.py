@@ -5,6 +5,7 @@ from collections.abc import Callable
 from typing import Any
 
 from rampcli.batch.division import divisors
+from rampcli.config.architectures import check_huggingface_type
 from rampcli.config.corpora import check_corpora, check_document_mask, check_split
 from rampcli.config.launch_checks import LAUNCH_CHECKS
 from rampcli.config.model_size import head_size_of
@@ -216,6 +217,7 @@ CHECKS: tuple[Callable[[Config], Any], ...] = (
     check_paths,
     check_heads,
     check_rotary,
+    check_huggingface_type,
     check_warmup,
     check_schedule,
     check_corpora,

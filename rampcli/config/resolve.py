@@ -8,6 +8,7 @@ from pathlib import Path
 from rampcli.batch.dialects.maxtext import WORDS
 from rampcli.batch.dialects.maxtext_mesh import AXES
 from rampcli.batch.pairs import GENERATIONS_KEY
+from rampcli.config.architectures import export_notes
 from rampcli.config.checks import CHECKS_OF_WORDS, check_ranges
 from rampcli.config.folding import fold
 from rampcli.config.layers import PYTHON, Precedence, Stack, edited_stack
@@ -65,6 +66,7 @@ def resolve(
         notes=(
             *notes,
             *rl_notes(resolved.config),
+            *export_notes(resolved.config),
             *_warmup_notes(resolved),
             *_profile_notes(resolved),
         ),

@@ -98,6 +98,11 @@ class ModelConfig(Extensible):
     bias: bool = setting(False, "Add biases to the linear layers.")
     tie_embeddings: bool = setting(False, "Use the token embedding as the output projection.")
     init_std: float = setting(0.02, "Standard deviation of the initial weights.", above=0)
+    huggingface_type: Literal["llama", "mistral"] | None = setting(
+        None,
+        "Class of transformers that `rampcli export` writes for a model that both compute. `null`:"
+        " Llama's where it can, else the one that can.",
+    )
     init_from: str | None = setting(
         None,
         "Where the initial weights are: a Hugging Face folder, or the directory of a run, whose"

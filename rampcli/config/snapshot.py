@@ -51,6 +51,8 @@ IDENTITY = (
     "rl.reward",
 )
 """Settings, and sections that end with a dot."""
+NOT_IDENTITY = ("model.huggingface_type",)
+"""Settings of these sections that change no tensor."""
 
 
 def canonical_values(config: Config) -> dict[str, Any]:
@@ -70,7 +72,7 @@ def identity(config: Config) -> dict[str, Any]:
     return {
         key: value
         for key, value in canonical_values(config).items()
-        if key in IDENTITY or f"{key.partition('.')[0]}." in IDENTITY
+        if key not in NOT_IDENTITY and (key in IDENTITY or f"{key.partition('.')[0]}." in IDENTITY)
     }
 
 

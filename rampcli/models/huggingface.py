@@ -7,11 +7,11 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from rampcli.config.architectures import model_type
 from rampcli.config.schema import ModelConfig
 from rampcli.errors import DamagedFileError
 from rampcli.models.decoder import Decoder
 from rampcli.models.families import build_decoder
-from rampcli.models.huggingface_config import model_type
 from rampcli.own_folder import open_to_read
 from rampcli.safetensors_header import StoredTensor, read_header
 

@@ -5,6 +5,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
+from rampcli.config.architectures import ARCHITECTURES, model_type, types_of
 from rampcli.config.checks import check_heads, check_ranges, check_rotary
 from rampcli.config.layers import build
 from rampcli.config.model_size import head_size_of
@@ -15,17 +16,10 @@ from rampcli.records import POSITIVE, RATE, check_shape, read_json
 
 INIT_FROM_KEY = "model.init_from"
 FOLDER = "a folder with config.json and *.safetensors"
-ARCHITECTURES = {
-    "llama": "LlamaForCausalLM",
-    "mistral": "MistralForCausalLM",
-    "qwen3": "Qwen3ForCausalLM",
-    "gpt2": "GPT2LMHeadModel",
-}
-"""Classes of transformers that our decoder is equal to, by model type."""
 ASSUMED: dict[str, dict[str, Any]] = {
     "llama": {"hidden_act": "silu"},
     "mistral": {"hidden_act": "silu"},
-    "qwen3": {"hidden_act": "silu", "use_sliding_window": False},
+    "qwen3": {"hidden_act": "silu", "use_sliding_window": False, "attention_bias": False},
     "gpt2": {
         "activation_function": "gelu_new",
         "scale_attn_weights": True,
@@ -33,21 +27,79 @@ ASSUMED: dict[str, dict[str, Any]] = {
     },
 }
 """Values that our decoder assumes for each type. They are the defaults of transformers."""
+_ALIKE = {
+    "num_hidden_layers": 32,
+    "hidden_size": 4096,
+    "num_attention_heads": 32,
+    "rms_norm_eps": 1e-6,
+    "rope_theta": 10_000.0,
+    "initializer_range": 0.02,
+    "tie_word_embeddings": False,
+}
+DEFAULTS: dict[str, dict[str, Any]] = {
+    "llama": _ALIKE
+    | {
+        "vocab_size": 32_000,
+        "intermediate_size": 11_008,
+        "max_position_embeddings": 2048,
+        "attention_bias": False,
+        "mlp_bias": False,
+    },
+    "mistral": _ALIKE
+    | {
+        "vocab_size": 32_000,
+        "intermediate_size": 14_336,
+        "num_key_value_heads": 8,
+        "sliding_window": 4096,
+        "max_position_embeddings": 131_072,
+    },
+    "qwen3": _ALIKE
+    | {
+        "vocab_size": 151_936,
+        "intermediate_size": 22_016,
+        "num_key_value_heads": 32,
+        "head_dim": 128,
+        "max_position_embeddings": 32_768,
+    },
+    "gpt2": {
+        "n_layer": 12,
+        "n_embd": 768,
+        "n_head": 12,
+        "vocab_size": 50_257,
+        "layer_norm_epsilon": 1e-5,
+        "initializer_range": 0.02,
+        "tie_word_embeddings": True,
+    },
+}
+"""Values of keys that a file leaves out, by type; other keys are null then.
+
+They are the defaults of transformers' classes. An explicit null is not replaced: a Mistral whose
+`sliding_window` is null has no window.
+"""
+_GPT2_NAMES = {
+    "num_hidden_layers": "n_layer",
+    "hidden_size": "n_embd",
+    "num_attention_heads": "n_head",
+}
+"""Other names that transformers takes for keys of GPT-2."""
 _SIZE_OR_NULL = (POSITIVE, None)
 _ROPE = {
     **dict.fromkeys(("rope_type?", "type?"), str),
     **dict.fromkeys(("rope_theta?", "factor?", "low_freq_factor?", "high_freq_factor?"), RATE),
     "original_max_position_embeddings?": POSITIVE,
 }
-_SIZES = (
-    "num_hidden_layers",
-    "hidden_size",
-    "intermediate_size",
-    "num_attention_heads",
-    "vocab_size",
-)
 _OF_LLAMA = {
-    **dict.fromkeys(_SIZES, POSITIVE),
+    **dict.fromkeys(
+        (
+            "num_hidden_layers?",
+            "hidden_size?",
+            "intermediate_size?",
+            "num_attention_heads?",
+            "vocab_size?",
+            "max_position_embeddings?",
+        ),
+        POSITIVE,
+    ),
     **dict.fromkeys(("head_dim?", "num_key_value_heads?", "sliding_window?"), _SIZE_OR_NULL),
     **dict.fromkeys(("rms_norm_eps?", "rope_theta?", "initializer_range?"), RATE),
     **dict.fromkeys(("attention_bias?", "mlp_bias?", "tie_word_embeddings?"), bool),
@@ -56,7 +108,7 @@ _OF_LLAMA = {
 KEYS: dict[str, dict[Any, Any]] = {
     **dict.fromkeys(("llama", "mistral", "qwen3"), _OF_LLAMA),
     "gpt2": {
-        **dict.fromkeys(("n_layer", "n_embd", "n_head", "vocab_size"), POSITIVE),
+        **dict.fromkeys(("n_layer?", "n_embd?", "n_head?", "vocab_size?"), POSITIVE),
         "n_inner?": _SIZE_OR_NULL,
         **dict.fromkeys(("layer_norm_epsilon?", "initializer_range?"), RATE),
         "tie_word_embeddings?": bool,
@@ -67,48 +119,8 @@ MOST_CONFIG_BYTES = 2**20
 _NAMES = [field.name for field in fields(ModelConfig)]
 SHAPE = tuple(_NAMES[: _NAMES.index("init_std")])
 """The settings that decide what a model computes from its weights."""
-
-
-def model_type(model: ModelConfig) -> str:
-    """Returns the type of a model, a key of `ARCHITECTURES`.
-
-    Raises:
-        UsageError: transformers has no class for the model.
-    """
-    if model.family != "decoder":
-        raise UsageError(
-            f"transformers has no class for model.family={model.family}",
-            keys=("model.family",),
-            remedy="model.family=decoder",
-        )
-    parts = (model.normalization, model.activation, model.position_embedding)
-    of_llama = parts == ("rmsnorm", "swiglu", "rope")
-    of_gpt = parts == ("layernorm", "gelu", "learned")
-    whole_heads = model.num_query_groups in (None, model.num_attention_heads) and (
-        head_size_of(model) * model.num_attention_heads == model.hidden_size
-    )
-    if of_gpt and model.bias and whole_heads and not model.qk_norm and model.sliding_window is None:
-        return "gpt2"
-    if of_llama and model.sliding_window is None:
-        if not model.qk_norm:
-            return "llama"
-        if not model.bias:
-            return "qwen3"
-    elif of_llama and not model.bias and not model.qk_norm:
-        return "mistral"
-    raise UsageError(
-        "transformers has no class for this model: Llama, Mistral and Qwen3 have rmsnorm, swiglu"
-        " and rope, GPT-2 has layernorm, gelu, learned positions and biases; only Mistral has a"
-        " sliding window, only Qwen3 norms of queries and keys",
-        keys=(
-            "model.normalization",
-            "model.activation",
-            "model.position_embedding",
-            "model.bias",
-            "model.qk_norm",
-            "model.sliding_window",
-        ),
-    )
+OWN = ("extensions", "family")
+"""Those of them that no model of Hugging Face has."""
 
 
 def to_huggingface(model: ModelConfig, *, sequence_length: int, dtype: str) -> dict[str, Any]:
@@ -200,6 +212,8 @@ def read_config(folder: Path) -> ModelConfig:
                 keys=(INIT_FROM_KEY,),
                 remedy=f"one of {', '.join(ARCHITECTURES)}",
             )
+        if kind == "gpt2":
+            content = {_GPT2_NAMES.get(key, key): value for key, value in content.items()}
         check_shape(
             content,
             KEYS[kind] | {f"{key}?": type(assumed) for key, assumed in ASSUMED[kind].items()},
@@ -217,6 +231,7 @@ def read_config(folder: Path) -> ModelConfig:
                 f"{path} has {key}={content[key]}; this decoder supports {assumed} only",
                 keys=(INIT_FROM_KEY,),
             )
+    content = DEFAULTS[kind] | content
     try:
         model = _from_gpt2(content) if kind == "gpt2" else _from_llama(content, kind)
     except KeyError as error:
@@ -256,19 +271,20 @@ def _from_gpt2(content: Mapping[str, Any]) -> ModelConfig:
         num_attention_heads=content["n_head"],
         vocab_size=content["vocab_size"],
         normalization="layernorm",
-        norm_epsilon=content.get("layer_norm_epsilon", 1e-5),
+        norm_epsilon=content["layer_norm_epsilon"],
         activation="gelu",
         position_embedding="learned",
         bias=True,
-        tie_embeddings=content.get("tie_word_embeddings", True),
-        init_std=content.get("initializer_range", 0.02),
+        tie_embeddings=content["tie_word_embeddings"],
+        init_std=content["initializer_range"],
     )
 
 
 def _from_llama(content: Mapping[str, Any], kind: str) -> ModelConfig:
     # transformers 5 merged rope_theta and rope_scaling into rope_parameters.
     rope = {
-        "rope_theta": content.get("rope_theta", 10_000.0),
+        "rope_theta": content["rope_theta"],
+        "original_max_position_embeddings": content["max_position_embeddings"],
         **(content.get("rope_scaling") or {}),
         **(content.get("rope_parameters") or {}),
     }
@@ -290,19 +306,22 @@ def _from_llama(content: Mapping[str, Any], kind: str) -> ModelConfig:
         head_size=head_size,
         num_query_groups=content.get("num_key_value_heads"),
         vocab_size=content["vocab_size"],
-        norm_epsilon=content.get("rms_norm_eps", 1e-6),
+        norm_epsilon=content["rms_norm_eps"],
         rotary_base=float(rope["rope_theta"]),
         qk_norm=kind == "qwen3",
-        sliding_window=content.get("sliding_window") if kind == "mistral" else None,
-        bias=bool(content.get("attention_bias", False)),
-        tie_embeddings=content.get("tie_word_embeddings", False),
-        init_std=content.get("initializer_range", 0.02),
+        sliding_window=content["sliding_window"] if kind == "mistral" else None,
+        # Mistral's class has no biases, and does not read these keys.
+        bias=kind == "llama" and content["attention_bias"],
+        tie_embeddings=content["tie_word_embeddings"],
+        init_std=content["initializer_range"],
     )
-    if kind == "llama" and bool(content.get("mlp_bias", False)) != model.bias:
+    if kind == "llama" and content["mlp_bias"] != model.bias:
         raise UsageError(
             "attention_bias and mlp_bias differ; this decoder has both or neither",
             keys=(INIT_FROM_KEY,),
         )
+    if kind == "mistral" and types_of(model)[0] != kind:
+        model.huggingface_type = "mistral"
     if rope_type == "llama3":
         model.rotary_scale_factor = float(rope["factor"])
         model.rotary_low_freq_factor = float(rope["low_freq_factor"])
@@ -321,7 +340,7 @@ def has_weights(folder: Path) -> bool:
 
 def as_settings(model: ModelConfig) -> dict[str, Any]:
     """Returns a model's settings as plain data, for a file of the group `model`."""
-    names = [name for name in (*SHAPE, "init_std") if name not in ("extensions", "family")]
+    names = [name for name in (*SHAPE, "init_std", "huggingface_type") if name not in OWN]
     return {name: getattr(model, name) for name in names}
 
 

@@ -1464,6 +1464,14 @@ SHAPES = (
         ),
     ),
     BadInput(
+        "a class to export that does not compute the model",
+        plan("model.huggingface_type=llama", "model.sliding_window=64"),
+        (
+            "model.huggingface_type=llama does not compute this model",
+            "model.huggingface_type=null, which exports MistralForCausalLM",
+        ),
+    ),
+    BadInput(
         "a rotary scale factor without rotary positions",
         gpt3("model.rotary_scale_factor=8"),
         (

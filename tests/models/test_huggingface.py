@@ -2,6 +2,7 @@ import math
 import os
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -21,9 +22,17 @@ SEQUENCE = 32
 TOKENS = torch.randint(128, (3, SEQUENCE), generator=torch.Generator().manual_seed(0))
 
 
-@pytest.fixture(params=FAMILIES)
+SHAPES = FAMILIES | {
+    "width that is no multiple of the heads": replace(
+        FAMILIES["llama3"], hidden_size=50, num_query_groups=1, num_attention_heads=3, head_size=4
+    ),
+    "mistral without a window": replace(FAMILIES["llama3"], huggingface_type="mistral"),
+}
+
+
+@pytest.fixture(params=SHAPES)
 def family(request):
-    return FAMILIES[request.param]
+    return SHAPES[request.param]
 
 
 @pytest.fixture

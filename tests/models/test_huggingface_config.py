@@ -1,16 +1,25 @@
 import json
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from transformers import GPT2Config, LlamaConfig, MistralConfig, Qwen3Config
 
+from models.families import FAMILIES
+from rampcli.config.architectures import model_type
 from rampcli.config.layers import build
+from rampcli.config.model_size import groups_of, head_size_of
 from rampcli.config.schema import Config, ModelConfig
 from rampcli.errors import UsageError
 from rampcli.models.huggingface_config import (
+    ASSUMED,
+    DEFAULTS,
+    KEYS,
     SHAPE,
     as_settings,
     check_init_from,
+    check_same_model,
     read_config,
     to_huggingface,
 )
@@ -48,13 +57,13 @@ def folder(tmp_path):
         ({}, "has the unsupported model_type None"),
         ({"model_type": ["llama"]}, "model_type is not text"),
         ({"model_type": "bert"}, "one of llama, mistral, qwen3, gpt2"),
-        ({"model_type": "llama", "num_attention_heads": 4}, "has no num_hidden_layers"),
         (LLAMA | {"rope_scaling": {"rope_type": "llama3"}}, "has no 'factor'"),
         *(
             (LLAMA | {key: value}, key)
             for key in SIZES
             for value in (0, -5, 1.5, True, "4", None, [4], 10**19)
         ),
+        ({"model_type": "gpt2", "hidden_size": 0}, "n_embd"),
         *((LLAMA | {key: value}, key) for key in RATES for value in (0, -1, "1", None, [1], 1e300)),
         *(
             (LLAMA | {key: value}, key)
@@ -74,6 +83,7 @@ def folder(tmp_path):
         ),
         (LLAMA | {"mlp_bias": True}, "attention_bias and mlp_bias differ"),
         (QWEN3 | {"use_sliding_window": True}, "use_sliding_window=True"),
+        (QWEN3 | {"attention_bias": True}, "attention_bias=True"),
         (GPT2 | {"activation_function": "relu"}, "activation_function=relu"),
     ],
 )
@@ -121,6 +131,112 @@ def test_configs_of_transformers_4_and_5_give_the_same_settings(folder):
         == old
     )
     assert (old.rotary_base, old.rotary_scale_factor) == (500_000.0, 8.0)
+
+
+CLASSES = {
+    "llama": LlamaConfig,
+    "mistral": MistralConfig,
+    "qwen3": Qwen3Config,
+    "gpt2": GPT2Config,
+}
+OTHER_VALUES = {
+    "num_hidden_layers": 2,
+    "hidden_size": 256,
+    "intermediate_size": 96,
+    "num_attention_heads": 64,
+    "vocab_size": 128,
+    "max_position_embeddings": 16,
+    "head_dim": 8,
+    "num_key_value_heads": 4,
+    "sliding_window": 7,
+    "rms_norm_eps": 1e-3,
+    "rope_theta": 7.0,
+    "initializer_range": 0.5,
+    "n_layer": 2,
+    "n_embd": 96,
+    "n_head": 4,
+    "n_inner": 5,
+    "layer_norm_epsilon": 1e-3,
+}
+
+
+def written_out(kind: str, told: dict) -> dict:
+    """Returns a config.json that transformers wrote after it had read `told`."""
+    return CLASSES[kind](**told).to_dict()
+
+
+@pytest.mark.parametrize("kind", CLASSES)
+def test_keys_that_are_left_out_mean_what_transformers_takes_them_for(folder, kind):
+    """Each alone, and all of them."""
+    keys = [key.removesuffix("?") for key in KEYS[kind]]
+    full = {key: OTHER_VALUES[key] for key in keys if key in OTHER_VALUES}
+    full |= {"tie_word_embeddings": kind != "gpt2"}
+    files = [{}, *({other: full[other] for other in full if other != key} for key in full)]
+    scaling = {"rope_type": "llama3", "factor": 4, "low_freq_factor": 1, "high_freq_factor": 2}
+    if kind == "llama":
+        files += [{"attention_bias": True, "mlp_bias": True}, {"rope_scaling": scaling}]
+    for told in files:
+        read = read_config(folder({"model_type": kind, **told}))
+        written = read_config(folder(written_out(kind, told)))
+        check_same_model(read, written, folder=Path())
+        assert read.init_std == written.init_std
+
+
+@pytest.mark.parametrize("kind", CLASSES)
+def test_each_default_is_that_of_the_class_in_transformers(kind):
+    theirs = written_out(kind, {})
+    theirs |= {"rope_theta": theirs.get("rope_parameters", {}).get("rope_theta")}
+    assert {key: theirs[key] for key in DEFAULTS[kind]} == DEFAULTS[kind]
+    ours = {f"{key}?": value for key, value in ASSUMED[kind].items()}
+    assert {key: theirs[key.removesuffix("?")] for key in ours} == ours
+
+
+@pytest.mark.parametrize("key", ["sliding_window", "head_dim"])
+def test_an_explicit_null_is_not_the_default_of_a_key(folder, key):
+    told = {"num_attention_heads": 16, "hidden_size": 512, key: None}
+    read = read_config(folder({"model_type": "mistral", **told}))
+    theirs = MistralConfig(**told)
+    assert read.sliding_window == theirs.sliding_window
+    assert groups_of(read) == theirs.num_key_value_heads
+    assert head_size_of(read) == theirs.head_dim
+
+
+def test_the_names_of_other_families_are_read_for_gpt2_as_transformers_reads_them(folder):
+    told = {"num_hidden_layers": 2, "hidden_size": 64, "num_attention_heads": 4}
+    read = read_config(folder({"model_type": "gpt2", **told}))
+    assert read == read_config(folder(written_out("gpt2", told)))
+    assert (read.num_layers, read.hidden_size, read.num_attention_heads) == (2, 64, 4)
+
+
+def test_biases_that_the_class_of_mistral_does_not_have_are_not_read(folder):
+    told = {"model_type": "mistral", "attention_bias": True, "mlp_bias": True}
+    assert not read_config(folder(told)).bias
+
+
+@pytest.mark.parametrize(
+    ("settings", "kind"),
+    [
+        (FAMILIES["llama2"], "llama"),
+        (FAMILIES["mistral"], "mistral"),
+        (replace(FAMILIES["llama2"], huggingface_type="mistral"), "mistral"),
+        (
+            replace(FAMILIES["llama2"], hidden_size=50, num_attention_heads=3, head_size=4),
+            "mistral",
+        ),
+        (FAMILIES["llama with biases"], "llama"),
+        (FAMILIES["qwen3"], "qwen3"),
+        (FAMILIES["gpt3"], "gpt2"),
+    ],
+)
+def test_an_exported_config_is_accepted_by_its_class_and_read_back_as_the_same(
+    folder, settings, kind
+):
+    told = to_huggingface(settings, sequence_length=64, dtype="float32")
+    assert told["model_type"] == kind
+    for content in (told, written_out(kind, told)):
+        read = read_config(folder(content | {"model_type": kind}))
+        check_same_model(read, settings, folder=Path())
+        assert model_type(read) == kind
 
 
 def test_imported_settings_fit_the_schema_unchanged(folder):

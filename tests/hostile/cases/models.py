@@ -58,9 +58,7 @@ CONFIGS: dict[str, Callable[[Any], Any]] = {
     "an activation with escape sequences": lambda config: config.update(hidden_act=ESCAPES),
     "tied embeddings that are a string": lambda config: config.update(tie_word_embeddings="no"),
     "a vocabulary of 10^20": lambda config: config.update(vocab_size=10**20),
-    "no vocabulary": lambda config: {
-        key: value for key, value in config.items() if key != "vocab_size"
-    },
+    "a vocabulary of null": lambda config: config.update(vocab_size=None),
     "a spread that is a string": lambda config: config.update(initializer_range="x"),
 }
 
