@@ -53,7 +53,7 @@ def pretrain(
         show_plan(resolved)
         from rampcli.cli.jobs import print_scripts
 
-        print_scripts(resolved)
+        print_scripts(resolved, one_stage=one_stage)
     else:
         from rampcli.cli.training import train_and_exit
 

@@ -20,11 +20,17 @@ from rampcli.report.tables import build_table
 from rampcli.run_directory import RunDirectory, find_run
 
 
-def print_scripts(resolved: Resolved) -> None:
-    """Prints the scripts that a launch would submit, if it submits any."""
+def print_scripts(resolved: Resolved, *, one_stage: bool = False) -> None:
+    """Prints the scripts that a launch would submit, if it submits any.
+
+    Args:
+        resolved: configuration and plan of the run.
+        one_stage: print the first one only, as the launch submits no other.
+    """
     directory = RunDirectory(resolved.run_dir)
     launcher = launcher_of(resolved.config)
-    for script in launcher.scripts(resolved, directory, consumed_samples(directory)):
+    scripts = launcher.scripts(resolved, directory, consumed_samples(directory))
+    for script in scripts[:1] if one_stage else scripts:
         typer.echo(visible(f"\n# ---- {script.path}\n{script.text}", keeps="\n\t"), nl=False)
 
 

@@ -49,13 +49,17 @@ def typed(key: str, value: Any) -> Any:
         )
     if value is None and setting.optional:
         return None
+    if value == "None" and setting.optional:
+        raise UsageError(
+            f"{key}=None: the word for no value is null", keys=(key,), remedy=f"{key}=null"
+        )
     try:
         converted = value if _may_be_extension(setting, value) else _convert(setting.type, value)
     except (OmegaConfBaseException, ValueError, TypeError) as error:
         raise UsageError(
             f"{key}={shown(value)} is not {setting.type_name()}",
             keys=(key,),
-            remedy=setting.example(),
+            remedy=_nearest(setting, value) or setting.example(),
         ) from error
     numbers = [item for item in _items(converted) if isinstance(item, int | float)]
     if any(isinstance(number, float) and not math.isfinite(number) for number in numbers):
@@ -68,6 +72,20 @@ def typed(key: str, value: Any) -> Any:
             f"{key}={shown(value)} is beyond {MOST:.0e}", keys=(key,), remedy=setting.example()
         )
     return converted
+
+
+def _nearest(setting: Setting, value: Any) -> str | None:
+    """Returns the values of the setting's type that are nearest to what was typed, if any."""
+    if setting.type is not int or isinstance(value, bool | list | dict | None):
+        return None
+    try:
+        number = float(value)
+    except ValueError:
+        return None
+    if not 1 <= abs(number) <= MOST:
+        return None
+    whole = sorted({math.floor(number), math.ceil(number)})
+    return f"{setting.key}={' or '.join(map(str, whole))}"
 
 
 def _may_be_extension(setting: Setting, value: Any) -> bool:

@@ -205,9 +205,11 @@ def _read(word: str, groups: Collection[str]) -> tuple[str, Any]:
     remedy = _example(key) if one is None else typeable(f"{key}={one}")
     if get_origin(kind) is list and "[" not in text:
         remedy = f"brackets: {typeable(f'{key}=[{text}]')}"
-    else:
-        remedy = f"{remedy or 'a single value'}, or rampcli sweep, which trains with each value"
-    raise UsageError(f"{word}: a setting takes one value", keys=(key,), remedy=remedy)
+    raise UsageError(
+        f"{word}: a setting takes one value; rampcli sweep trains with each",
+        keys=(key,),
+        remedy=remedy,
+    )
 
 
 def _check_names(word: str) -> None:

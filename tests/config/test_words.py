@@ -121,10 +121,22 @@ def test_an_error_names_a_key_without_the_section_of_nemos_launcher(word):
         ("++seed=5", "++seed=5: settings cannot be added or deleted; they all exist"),
         ("~seed=5", "~seed=5: settings cannot be added or deleted; they all exist"),
         ("~seed", "~seed: settings cannot be added or deleted; they all exist"),
-        ("seed=1,2", "seed=1,2: a setting takes one value"),
-        ("seed=range(1,3)", "seed=range(1,3): a setting takes one value"),
-        ("seed=choice(1,2)", "seed=choice(1,2): a setting takes one value"),
-        ("model=llama3_8b,gpt3_5b", "model=llama3_8b,gpt3_5b: a setting takes one value"),
+        (
+            "seed=1,2",
+            "seed=1,2: a setting takes one value; rampcli sweep trains with each",
+        ),
+        (
+            "seed=range(1,3)",
+            "seed=range(1,3): a setting takes one value; rampcli sweep trains with each",
+        ),
+        (
+            "seed=choice(1,2)",
+            "seed=choice(1,2): a setting takes one value; rampcli sweep trains with each",
+        ),
+        (
+            "model=llama3_8b,gpt3_5b",
+            "model=llama3_8b,gpt3_5b: a setting takes one value; rampcli sweep trains with each",
+        ),
         ("name='a", "cannot read the value in name='a"),
         ("seed={a: 1", "cannot read the value in seed={a: 1"),
         ("seed=１６", "cannot read the value in seed=１６"),
