@@ -21,7 +21,8 @@ def check_compatible(
 
     Args:
         checkpoint: the checkpoint. Settings that its version did not know yet have their defaults,
-            and those of responses and rewards, which it did not record, are not compared.
+            and those of responses and rewards, which it did not record, are not compared. Settings
+            of an extension that it does not have follow from the setting that names the extension.
         settings: `snapshot.identity` of the run's configuration.
         corpus: fingerprint of the run's corpora, or None if they are not open.
 
@@ -30,7 +31,7 @@ def check_compatible(
     """
     unrecorded = {key: value for key, value in settings.items() if key.startswith("rl.")}
     saved = {**snapshot.identity(Config()), **unrecorded, **checkpoint.manifest["settings"]}
-    if differing := [key for key in settings if saved[key] != settings[key]]:
+    if differing := [key for key in settings if key in saved and saved[key] != settings[key]]:
         shown = [f"{key}={saved[key]} (here {settings[key]})" for key in differing[:3]]
         if len(differing) > 3:
             shown.append("...")

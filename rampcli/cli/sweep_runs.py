@@ -208,7 +208,7 @@ def _check_same_base(
     first = next(iter(own.values()))
     for name, settings in found.items():
         mine, keys = (own[name], settings) if name in own else (first, {*settings} - varied)
-        differing = [key for key in keys if settings[key] != mine[key]]
+        differing = [key for key in keys if key in mine and settings[key] != mine[key]]
         if differing:
             shown_ones = [
                 f"{key}={shown(settings[key])} (here {shown(mine[key])})" for key in differing[:3]

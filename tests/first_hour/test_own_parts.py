@@ -31,7 +31,7 @@ OWN = """
 from dataclasses import dataclass
 
 from rampcli import Config, compose
-from rampcli.extend import optimizer, setting
+from rampcli.extend import model, optimizer, setting
 
 
 @dataclass(kw_only=True)
@@ -44,6 +44,18 @@ def plain(parameters, optim, settings):
     import torch
 
     return torch.optim.SGD(parameters.values(), lr=optim.lr * settings.factor)
+
+
+@dataclass(kw_only=True)
+class Wide:
+    width: int = setting(3, "Width.", at_least=1)
+
+
+@model("wide", settings=Wide)
+def wide(shape, *, sequence_length, layers, settings):
+    from rampcli.models.decoder import Decoder
+
+    return Decoder(shape, sequence_length=sequence_length, layers=layers)
 
 
 def small(num_nodes: int = 1) -> Config:
@@ -120,3 +132,7 @@ def test_a_recipe_file_registers_parts_for_its_workers(newcomer):
     again = ("plan", "--factory", "runs/small/config.yaml")
     assert "RAMPCLI_EXTENSIONS=FILE.py" in newcomer.refused(*again)
     newcomer.succeed(*again, RAMPCLI_EXTENSIONS="own.py")
+    # Another architecture, also one with settings that the checkpoint does not have, is refused.
+    words = ("pretrain", "--factory", "own.py", *SHORT, "trainer.max_samples=12")
+    other = newcomer.start(*words, "model.family=wide")
+    assert (other.returncode, "model.family=decoder (here wide)" in other.stderr) == (4, True)
