@@ -28,19 +28,20 @@ def check_ranges(config: Config) -> None:
     """
     report = Report()
     for key, value in leaves(config):
-        if isinstance(value, int | float) and not isinstance(value, bool):
+        if key in settings():  # extensions check their own
             with report.noting():
-                if key in settings():  # extensions check their own
-                    check_range(settings()[key], value)
+                check_range(settings()[key], value)
     report.close()
 
 
-def check_range(setting: Setting, value: float) -> None:
-    """Checks that a number is in the range of its setting.
+def check_range(setting: Setting, value: Any) -> None:
+    """Checks that a value, if it is a number, is in the range of its setting.
 
     Raises:
         UsageError: it is not.
     """
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return
     key, text = setting.key, f"{setting.key}={shown(value)}"
     if setting.at_least is not None and value < setting.at_least:
         raise UsageError(

@@ -262,10 +262,10 @@ def build(
 
 
 @contextmanager
-def sources_named(config: Config) -> Iterator[None]:
-    """Adds to an error of the block where the values of `config` come from."""
+def sources_named(config: Config | Stack) -> Iterator[None]:
+    """Adds to an error of the block where the values of a configuration come from."""
     try:
         yield
     except RampcliError as error:
-        stack_of(config).name_sources(error)
+        (config if isinstance(config, Stack) else stack_of(config)).name_sources(error)
         raise

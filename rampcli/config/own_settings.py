@@ -4,14 +4,13 @@ import dataclasses
 import difflib
 import re
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
 from rampcli.config.checks import check_range
 from rampcli.config.fields import Extensible
-from rampcli.config.layers import DEFAULT, Entry, Layer, Precedence, Stack
-from rampcli.config.settings import Setting, extension_of, how_to_know, settings, settings_of, shown
+from rampcli.config.layers import DEFAULT, Entry, Layer, Precedence, Stack, sources_named
+from rampcli.config.settings import extension_of, how_to_know, settings, settings_of, shown
 from rampcli.config.values import typed
 from rampcli.errors import Report, UsageError
 from rampcli.extensions import (
@@ -44,18 +43,19 @@ def with_extensions(stack: Stack, report: Report) -> Stack:
         report: receives the errors.
     """
     defaults: dict[str, Entry] = {}
+    values = stack.values()
     for key in CHOOSING:
         for name in _chosen(stack, key):
             with report.noting():
                 extension = _existing(key, name, stack)
                 for setting in settings_of(extension):
                     defaults[setting.key] = Entry(setting.default, DEFAULT)
-                    with placed_in(stack):
-                        _check_range(setting, stack.values().get(setting.key, setting.default))
+                    with sources_named(stack):
+                        check_range(setting, values.get(setting.key, setting.default))
     layer = Layer(DEFAULT, Precedence.SCHEMA, defaults)
-    for key in stack.values():
+    for key in values:
         if key not in settings() and key not in defaults:
-            with report.noting(), placed_in(stack):
+            with report.noting(), sources_named(stack):
                 raise _unused(key, stack)
     return Stack((layer, *stack.composed), stack.overrides, stack.choices) if defaults else stack
 
@@ -82,13 +82,8 @@ def own_function(key: str, name: str, section: Extensible) -> Callable[..., Any]
     known = {setting.key: setting for setting in settings_of(extension)}
     own = {field: typed(f"{extension.section}{field}", value) for field, value in values.items()}
     for field, value in own.items():
-        _check_range(known[f"{extension.section}{field}"], value)
+        check_range(known[f"{extension.section}{field}"], value)
     return partial(extension.function, settings=extension.settings(**own))
-
-
-def _check_range(setting: Setting, value: Any) -> None:
-    if isinstance(value, int | float) and not isinstance(value, bool):
-        check_range(setting, value)
 
 
 def _chosen(stack: Stack, key: str) -> Iterator[str]:
@@ -100,7 +95,7 @@ def _chosen(stack: Stack, key: str) -> Iterator[str]:
 
 
 def _existing(key: str, name: str, stack: Stack) -> Extension:
-    with placed_in(stack):
+    with sources_named(stack):
         extension = find(key, name) if NAME.fullmatch(name) else None
         if extension is None:
             raise _unknown(key, name)
@@ -133,16 +128,6 @@ def _unused(key: str, stack: Stack) -> UsageError:
         keys=(key, chooser),
         remedy=f"{chooser}={wanted}",
     )
-
-
-@contextmanager
-def placed_in(stack: Stack) -> Iterator[None]:
-    """Adds to an error of the block the places that set its keys."""
-    try:
-        yield
-    except UsageError as error:
-        stack.name_sources(error)
-        raise
 
 
 def check_declaration(extension: Extension) -> None:
