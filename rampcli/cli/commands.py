@@ -32,17 +32,12 @@ def pretrain(
 ) -> None:
     """Train a recipe through its ramp. Run the same command again to resume."""
     from rampcli.cli.composing import compose_words
-    from rampcli.config.layers import sources_named
-    from rampcli.config.rl_checks import is_rl
+    from rampcli.config.rl_checks import refuse_rl
 
     resolved = compose_words(factory, overrides or [], config_dir=config_dir, resumes=True)
-    if is_rl(resolved.config):
-        with sources_named(resolved.config):
-            raise UsageError(
-                "this is a run of reinforcement learning",
-                keys=("rl.generations_per_prompt",),
-                remedy="rampcli rl, or rl=none",
-            )
+    refuse_rl(
+        resolved.config, "this is a run of reinforcement learning", remedy="rampcli rl, or rl=none"
+    )
     if cfg:
         from rampcli.report.explain import with_provenance
 

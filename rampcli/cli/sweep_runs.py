@@ -10,7 +10,7 @@ from rampcli.checkpoint.manifest import newest_checkpoint
 from rampcli.cli.composing import compose_combination, folder_of_sweep
 from rampcli.config import snapshot
 from rampcli.config.layers import sources_named
-from rampcli.config.rl_checks import is_rl
+from rampcli.config.rl_checks import refuse_rl
 from rampcli.config.run_plan import Resolved
 from rampcli.config.schema import Config
 from rampcli.config.settings import shown
@@ -142,13 +142,12 @@ def _check_kind(resolved: Resolved) -> None:
     Raises:
         UsageError: it does not.
     """
+    refuse_rl(
+        resolved.config,
+        "a sweep trains runs of pretraining, and this is one of reinforcement learning",
+        remedy="rl=none, or rampcli rl for each run",
+    )
     with sources_named(resolved.config):
-        if is_rl(resolved.config):
-            raise UsageError(
-                "a sweep trains runs of pretraining, and this is one of reinforcement learning",
-                keys=("rl.generations_per_prompt",),
-                remedy="rl=none, or rampcli rl for each run",
-            )
         if resolved.plan.end_sample is None:
             raise UsageError(
                 "a run without end keeps the next one from starting",

@@ -47,8 +47,7 @@ def tune(
     Takes real steps with each size in processes of their own, and times them.
     """
     from rampcli.cli.composing import compose_words
-    from rampcli.config.layers import sources_named
-    from rampcli.config.rl_checks import is_rl
+    from rampcli.config.rl_checks import refuse_rl
 
     others = {"--exhaustive": exhaustive, "--fresh": fresh, "--estimate": estimate, "--plot": plot}
     for name, given in others.items():
@@ -58,13 +57,11 @@ def tune(
                 remedy=f"--diagnose without {name}",
             )
     resolved = compose_words(factory, overrides or [], config_dir=config_dir)
-    if is_rl(resolved.config):
-        with sources_named(resolved.config):
-            raise UsageError(
-                "tune measures steps of pretraining, and this is a run of reinforcement learning",
-                keys=("rl.generations_per_prompt",),
-                remedy="rl=none",
-            )
+    refuse_rl(
+        resolved.config,
+        "tune measures steps of pretraining, and this is a run of reinforcement learning",
+        remedy="rl=none",
+    )
     from rampcli.tune.trial import Effort
 
     if estimate:

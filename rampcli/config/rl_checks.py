@@ -6,7 +6,7 @@ from rampcli.batch.pairs import GENERATIONS_KEY, PAIRS_KEY
 from rampcli.batch.plan import ACCUMULATE_KEY, MICRO_KEY
 from rampcli.batch.step_schedule import SCHEDULE_KEY, counts_samples
 from rampcli.batch.throughput import EFFICIENCY_KEY
-from rampcli.config.layers import Precedence, stack_of
+from rampcli.config.layers import Precedence, sources_named, stack_of
 from rampcli.config.rewards import KEY, names_code, parse_reward_name
 from rampcli.config.schema import Config
 from rampcli.config.settings import leaves, settings, shown
@@ -20,6 +20,17 @@ ROLLOUT_KEY = "rl.rollout_ranks"
 def is_rl(config: Config) -> bool:
     """Returns whether a run is one of reinforcement learning."""
     return config.rl.generations_per_prompt is not None
+
+
+def refuse_rl(config: Config, message: str, *, remedy: str) -> None:
+    """Refuses a run of reinforcement learning, for commands that take pretraining only.
+
+    Raises:
+        UsageError: the run is one; the message and the remedy say what the command wants.
+    """
+    if is_rl(config):
+        with sources_named(config):
+            raise UsageError(message, keys=(GENERATIONS_KEY,), remedy=remedy)
 
 
 def unit_of(config: Config) -> str:
