@@ -41,7 +41,7 @@ class Documents:
         training: token ids of each document for training, NumPy arrays of integers [tokens].
         validation: the same for validation.
         tokenizer: contents of `tokenizer.json`, with which `rampcli generate` reads prompts and
-            losses are given per byte. None if there is none.
+            losses are given per byte. None if the tokens stand for no text.
     """
 
     training: Sequence[Any]

@@ -133,6 +133,11 @@ def from_factory(text: str) -> "Config":
     return _called(recipe, arguments, name, source)
 
 
+def is_own(name: str) -> bool:
+    """Returns whether a name is that of a file or of a function of a user."""
+    return ":" in name or name.endswith(".py")
+
+
 def find_recipe(name: str) -> tuple["Callable[..., Config]", str | None]:
     """Returns a recipe, and the file or module of the user that it comes from.
 
@@ -142,10 +147,8 @@ def find_recipe(name: str) -> tuple["Callable[..., Config]", str | None]:
     Raises:
         UsageError: there is no such recipe.
     """
-    source, colon, function = name.rpartition(":")
-    if not colon and name.endswith(".py"):
-        source, function = name, ""
-    if source:
+    if is_own(name):
+        source, function = (name, "") if name.endswith(".py") else name.rsplit(":", maxsplit=1)
         recipes = _recipes_of(load(source))
         if function in recipes:
             return recipes[function], source

@@ -56,8 +56,7 @@ def show_recipe(name: str, *, as_json: bool) -> None:
     Raises:
         UsageError: there is no such recipe.
     """
-    is_own = ":" in name or name.endswith(".py")
-    if not is_own and name not in llm.recipe_names():
+    if not llm.is_own(name) and name not in llm.recipe_names():
         near = llm.similar_names(name, most=3)
         raise UsageError(
             f"there is no recipe {name}",

@@ -81,7 +81,7 @@ def read_results(folder: SweepFolder) -> list[SweepResult]:
 
 
 def _draw(results: list[SweepResult], path: Path, *, title: str) -> bool:
-    """Draws the complete runs. Returns False if there is none.
+    """Draws the complete runs. Returns False if no run is complete.
 
     Raises:
         UsageError: as `writing_picture`.

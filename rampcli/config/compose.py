@@ -35,13 +35,11 @@ from rampcli.config.layers import (
 )
 from rampcli.config.schema import Config
 from rampcli.config.settings import is_mapping, shown
+from rampcli.config.snapshot import MOST_BYTES, PLACES
 from rampcli.config.words import as_option, parse, quoted
 from rampcli.errors import Report, UsageError
 
 ROOT = "config"
-LARGEST_RECIPE_BYTES = 200_000
-PLACES = "set_by."
-"""Section of a run's config.yaml that is not a setting."""
 _HYDRA = threading.Lock()
 """Held while Hydra composes: its state belongs to the whole process."""
 
@@ -93,7 +91,7 @@ def compose_file(path: Path) -> Config:
             wrong type, all together.
     """
     try:
-        text, _ = plain_yaml.read(path, most_bytes=LARGEST_RECIPE_BYTES)
+        text, _ = plain_yaml.read(path, most_bytes=MOST_BYTES)
     except plain_yaml.NotPlainError as error:
         at = "" if error.line is None else f", line {error.line}"
         raise UsageError(
@@ -102,7 +100,7 @@ def compose_file(path: Path) -> Config:
         ) from error
     root = yaml.compose(text, Loader=_Loader)
     found = {key: (line, value) for key, line, value in _leaves(root, "")}
-    values = {key: value for key, (_, value) in found.items() if not key.startswith(PLACES)}
+    values = {key: value for key, (_, value) in found.items() if not key.startswith(f"{PLACES}.")}
     report = Report()
     layer = Layer.of(
         str(path),

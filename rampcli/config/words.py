@@ -120,11 +120,20 @@ def read_values(word: str, groups: Collection[str]) -> tuple[str, list[Any]]:
     """
     key, override = _override(drop_launcher_section(word), groups)
     values = _sweep(override) if override.is_sweep_override() else [shown(override.value())]
+    _check_number(word, key, values)
+    return key, values
+
+
+def _check_number(word: str, key: str, values: Sequence[str]) -> None:
+    """Checks that a word lists neither no values nor too many.
+
+    Raises:
+        UsageError: it does.
+    """
     if not values or len(values) > MOST_VALUES:
         raise UsageError(
             f"{word}: takes 1 to {MOST_VALUES} values", keys=(key,), remedy=f"{key}=A,B,C"
         )
-    return key, values
 
 
 def sweep_values(
@@ -167,10 +176,7 @@ def sweep_values(
         values = list(islice(override.sweep_string_iterator(), MOST_VALUES + 1))
     except HydraException:
         values = []
-    if not values or len(values) > MOST_VALUES:
-        raise UsageError(
-            f"{word}: takes 1 to {MOST_VALUES} values", keys=(key,), remedy=f"{key}=A,B,C"
-        )
+    _check_number(word, key, values)
     if shuffles:
         raise UsageError(
             f"{word}: runs are trained in the order of their values",

@@ -47,7 +47,6 @@ def run(
     directory, launcher = RunDirectory(resolved.run_dir), launcher_of(resolved.config)
     newest = check(resolved)
     words = command or _running_script()
-    state = directory.read_state() or {"status": COMPLETE}
     if is_complete(resolved, newest):
         observer = Observers(observers, stop=lambda: None)
         with Trackers(directory, resolved.config.logging.trackers, observer):
@@ -55,7 +54,7 @@ def run(
         return Outcome(
             run=directory,
             status=COMPLETE,
-            state=state,
+            state=directory.read_state() or {"status": COMPLETE},
             started=False,
             exit_code=0,
             observer_error=observer.error,
