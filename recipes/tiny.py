@@ -9,7 +9,8 @@ def llama3_tiny(num_nodes: int = 2, num_gpus_per_node: int = 1) -> Config:
 
     The ramp has four stages. Small batches come first: in the first thousand samples, more steps
     teach more than larger batches. Two nodes of one process each give the ramp room to grow. The
-    tokens are bytes, so `model.vocab_size` and `data=stdlib` belong together.
+    tokens are bytes. On a text of your own, `data=indexed` or `data=text`, the vocabulary is that
+    of its tokenizer.
 
     Source: rampcli
     """
@@ -50,7 +51,8 @@ def shakespeare_char(num_nodes: int = 1, num_gpus_per_node: int = 1) -> Config:
         "model.rampup_batch_size=[12,12,7_992]",
         "rampup.at_boundary=continue",
         "trainer.max_samples=24_000",
-        "trainer.val_samples=1_742",  # the whole last tenth of Tiny Shakespeare
+        "trainer.val_samples=null",
+        "trainer.max_val_samples=1_742",  # the whole last tenth of Tiny Shakespeare
         "schedule.decay_style=wsd",
         "schedule.wsd_decay_samples=16_800",
         # Muon for the matrices of the layers. The rate is high because a batch holds 768 tokens.
@@ -85,7 +87,8 @@ def sort_digits(num_nodes: int = 1, num_gpus_per_node: int = 1) -> Config:
         "model.global_batch_size=64",
         "model.rampup_batch_size=null",
         "trainer.max_samples=2_560",
-        "trainer.val_samples=256",
+        "trainer.val_samples=null",
+        "trainer.max_val_samples=256",
         # Muon for the matrices of the layers. After 60 steps of AdamW at 3e-3, only an eighth of
         # the sampled answers are right.
         "optim.optimizer=muon",

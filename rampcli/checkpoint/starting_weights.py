@@ -7,7 +7,12 @@ from rampcli.checkpoint.manifest import complete_checkpoints
 from rampcli.config import snapshot
 from rampcli.config.schema import Config
 from rampcli.errors import UsageError
-from rampcli.models.huggingface_config import INIT_FROM_KEY, check_init_from, check_same_model
+from rampcli.models.huggingface_config import (
+    INIT_FROM_KEY,
+    check_init_from,
+    check_same_model,
+    read_config,
+)
 from rampcli.run_directory import RunDirectory
 
 LENGTH_KEY = "data.sequence_length"
@@ -18,6 +23,20 @@ REMEDY = f"{INIT_FROM_KEY}=RUN_DIR, a run with a checkpoint"
 def is_run(folder: Path) -> bool:
     """Returns whether a folder is a run directory, rather than one for transformers."""
     return RunDirectory(folder).config.is_file()
+
+
+def starting_vocabulary(folder: Path) -> int | None:
+    """Returns the size of the vocabulary of weights, or None if the folder does not exist.
+
+    Raises:
+        UsageError: the folder holds no weights.
+    """
+    if not os.path.exists(folder):
+        return None
+    if is_run(folder):
+        return snapshot.read(RunDirectory(folder).config).model.vocab_size
+    _check_is_model(folder)
+    return read_config(folder).vocab_size
 
 
 def check_starting_weights(config: Config) -> None:

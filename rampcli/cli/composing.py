@@ -17,6 +17,7 @@ from rampcli.config.run_plan import Resolved
 from rampcli.config.sweeps import Combination
 from rampcli.config.words import join_split_lists, parse
 from rampcli.errors import Report, UsageError
+from rampcli.launch.files import read_files
 from rampcli.run_directory import RunDirectory
 
 
@@ -64,7 +65,11 @@ def compose_words(
     """
     report = Report()
     stack = _lay_over(factory, words, config_dir=config_dir, report=report)
-    return _resolve_from_checkpoint(stack, report) if resumes else resolve(stack, report=report)
+    return (
+        _resolve_from_checkpoint(stack, report)
+        if resumes
+        else resolve(stack, read_files=read_files, report=report)
+    )
 
 
 def folder_of_sweep(factory: str, words: Sequence[str], *, config_dir: Path | None) -> Path:
@@ -130,5 +135,6 @@ def _resolve_from_checkpoint(stack: Stack, report: Report) -> Resolved:
     return resolve(
         stack,
         consumed_samples_in=lambda path: consumed_samples(RunDirectory(path)),
+        read_files=read_files,
         report=report,
     )

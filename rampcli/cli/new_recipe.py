@@ -32,7 +32,7 @@ def {name}(num_nodes: int = 1, num_gpus_per_node: int = 1) -> Config:
         "data.sequence_length=128",
         # The length of the run, and the learning rate.
         "trainer.max_samples=3_204",
-        "trainer.val_samples=256",
+        "trainer.max_val_samples=256",
         "optim.lr=3e-3",
         "optim.min_lr=3e-4",
         "optim.warmup_samples=200",

@@ -2,6 +2,7 @@
 
 import inspect
 import json
+from dataclasses import replace
 from typing import Any
 
 import typer
@@ -11,13 +12,14 @@ from rampcli.batch.quantities import shorten
 from rampcli.cli.console import build_console, print_table, say
 from rampcli.config.compose import apply_overrides
 from rampcli.config.corpora import lacks_path
+from rampcli.config.layers import stack_of
 from rampcli.config.model_size import count_parameters
 from rampcli.config.resolve import resolve
 from rampcli.config.schema import Config
 from rampcli.config.settings import shown
+from rampcli.config.settling import FILES, without_files
 from rampcli.config.snapshot import canonical_values
 from rampcli.errors import UsageError
-from rampcli.report.explain import explain
 from rampcli.report.tables import build_table
 
 PATH = "data.path=FILE"
@@ -82,11 +84,14 @@ def _facts(name: str, config: Config) -> dict[str, Any]:
     """Returns the row of a recipe in the table."""
     recipe, own = llm.find_recipe(name)
     description, _, source = (inspect.getdoc(recipe) or "").partition("\n\nSource: ")
+    vocab_size = config.model.vocab_size or without_files(config).tokens
+    model = replace(config.model, vocab_size=vocab_size or 0)
     return {
         "name": name,
         "description": description,
         "source": source or own,
-        "parameters": count_parameters(config.model, sequence_length=config.data.sequence_length),
+        "parameters": count_parameters(model, sequence_length=config.data.sequence_length),
+        "vocab_size": vocab_size,
         "sequence_length": config.data.sequence_length,
         "global_batch_size": config.model.global_batch_size,
         "rampup_batch_size": config.model.rampup_batch_size,
@@ -100,11 +105,13 @@ def _made_of(config: Config) -> dict[str, Any]:
     resolved = resolve(apply_overrides(config, _required(config)))
     options: dict[str, str] = {}
     own: dict[str, Any] = {}
-    for key, value in canonical_values(resolved.config).items():
-        place, _, line = explain(key, resolved)["set_by"].rpartition(":")
+    stack = stack_of(resolved.config)
+    for key in canonical_values(resolved.config):
+        entry = next(each for each in reversed(stack.history(key)) if each.by != FILES)
+        place, _, line = entry.place.rpartition(":")
         folder, _, file = place.partition("/")
         if line.isdecimal() and file.endswith(".py"):
-            own[key] = value
+            own[key] = entry.value
         elif line.isdecimal():
             options[folder] = file.removesuffix(".yaml")
     return {"options": options, "settings": own}
@@ -118,7 +125,8 @@ def _batch(fact: dict[str, Any]) -> str:
 def _to_text(found: dict[str, Any]) -> str:
     nodes, devices = found["num_nodes"], found["gpus_per_node"]
     rows = {
-        "parameters": f"{found['parameters']:,}",
+        "parameters": f"{found['parameters']:,}"
+        + ("" if found["vocab_size"] else ", and those of the tokens in the text"),
         "sequence": f"{found['sequence_length']:,} tokens",
         "batch": f"{_batch(found)} samples",
         "GPUs": f"{nodes * devices}: {nodes} {'node' if nodes == 1 else 'nodes'} of {devices}",

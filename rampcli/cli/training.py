@@ -24,6 +24,7 @@ from rampcli.config.run_plan import Resolved
 from rampcli.config.schema import Config
 from rampcli.errors import EXIT_INTERRUPTED, RampcliError, UsageError, visible
 from rampcli.launch import run as launch
+from rampcli.launch.files import read_files
 from rampcli.launch.launchers import launcher_of
 from rampcli.launch.observer import Observer
 from rampcli.launch.protocol import SUBMITTED, Outcome
@@ -68,7 +69,9 @@ def run(
         Exception: an observer raised it.
     """
     resolved = resolve(
-        config, consumed_samples_in=lambda path: consumed_samples(RunDirectory(path))
+        config,
+        consumed_samples_in=lambda path: consumed_samples(RunDirectory(path)),
+        read_files=read_files,
     )
     return train(
         resolved,

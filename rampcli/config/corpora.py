@@ -96,15 +96,19 @@ def validation_names(config: Config) -> tuple[str | None, ...]:
     return tuple(config.data.validation or (None,))
 
 
-def missing_here(config: Config) -> list[str]:
-    """Returns the settings that name files which this machine does not have, as KEY=PATH."""
+def missing_corpora(config: Config) -> list[str]:
+    """Returns the settings that name corpora which this machine does not have, as KEY=PATH."""
     names = {path: name for name, path in validation_paths(config).items()}
-    missing = [
+    return [
         f"{key}={shown({names[path]: str(path)} if key == NAMED_KEY else str(path))}"
         for path, key in paths_of(config).items()
         if not any(os.path.exists(f"{path}{ending}") for ending in ("", ".idx"))
     ]
-    weights = config.model.init_from
+
+
+def missing_here(config: Config) -> list[str]:
+    """Returns the settings that name files which this machine does not have, as KEY=PATH."""
+    missing, weights = missing_corpora(config), config.model.init_from
     if weights is not None and not os.path.exists(weights):
         missing.append(f"model.init_from={weights}")
     return missing

@@ -18,7 +18,12 @@ from rampcli.config.layer_memory import (
     layer_memory,
     norm_bytes,
 )
-from rampcli.config.model_size import STATES_PER_WEIGHT, head_size_of, layer_shapes
+from rampcli.config.model_size import (
+    STATES_PER_WEIGHT,
+    head_size_of,
+    layer_shapes,
+    vocabulary_of,
+)
 from rampcli.config.schema import Config
 
 TOKENS_AT_ONCE = {"cpu": 256, "gpu": 2048}
@@ -133,7 +138,7 @@ class _Rank:
         self.shards = (parallel.data_parallel_shard_size or data_ranks) * context
         self.weights = RankWeights.of(config, pipeline_rank, shards=self.shards)
         self.last_of_layer = config.model.ffn_hidden_size // tensor * config.model.hidden_size
-        self.output = config.model.vocab_size // tensor * config.model.hidden_size
+        self.output = vocabulary_of(config.model) // tensor * config.model.hidden_size
         # As `rampcli.parallel.fsdp.shard_over_data_ranks` decides.
         self.is_wrapped = data_ranks * context * tensor > 1 or self.number < FP32
         # Gradients that are reduced once per step outlive their micro batch as a whole.
@@ -224,7 +229,7 @@ class _Rank:
 
     def _logits(self) -> int:
         """Returns the bytes of the loss's forward pass, which computes gradients too."""
-        part, vocabulary = self.part, self.model.vocab_size // self.part.tensor
+        part, vocabulary = self.part, vocabulary_of(self.model) // self.part.tensor
         if part.tensor > 1:
             # All logits in fp32: their logarithms, and their gradients while they are computed.
             return 4 * FP32 * part.tokens * vocabulary

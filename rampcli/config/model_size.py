@@ -18,6 +18,12 @@ def head_size_of(model: ModelConfig) -> int:
     return model.head_size or model.hidden_size // model.num_attention_heads
 
 
+def vocabulary_of(model: ModelConfig) -> int:
+    """Returns the size of the vocabulary, which is settled before a run starts."""
+    assert model.vocab_size is not None
+    return model.vocab_size
+
+
 def groups_of(model: ModelConfig) -> int:
     """Returns the number of key and value heads."""
     return model.num_query_groups or model.num_attention_heads
@@ -63,7 +69,7 @@ def other_shapes(
         is_first: whether the stage embeds tokens.
         is_last: whether the stage computes the loss.
     """
-    shapes, vocabulary = [], (model.vocab_size // tensor, model.hidden_size)
+    shapes, vocabulary = [], (vocabulary_of(model) // tensor, model.hidden_size)
     if is_first or (is_last and model.tie_embeddings):
         shapes.append(vocabulary)
     if is_first and model.position_embedding == "learned":
@@ -112,7 +118,7 @@ def flops_per_token(model: ModelConfig, *, sequence_length: int, causal: bool = 
         causal: count only the tokens that causal attention looks at, on average over a sequence,
             and not all tokens of the sequence or of the sliding window.
     """
-    looked_up = 0 if model.tie_embeddings else model.vocab_size * model.hidden_size
+    looked_up = 0 if model.tie_embeddings else vocabulary_of(model) * model.hidden_size
     if model.position_embedding == "learned":
         looked_up += sequence_length * model.hidden_size
     seen: float = min(sequence_length, model.sliding_window or sequence_length)

@@ -17,6 +17,8 @@ from rampcli.config.rl_checks import rl_notes, unit_of
 from rampcli.config.run_plan import Resolved, run_dir_of, run_plan
 from rampcli.config.schema import Config
 from rampcli.config.settings import settings, shown
+from rampcli.config.settling import BYTES, VOCABULARY_KEY, ReadFiles, padded, settle, without_files
+from rampcli.config.splits import check_tensor
 from rampcli.config.values import put
 from rampcli.errors import Report
 
@@ -25,6 +27,7 @@ def resolve(
     config: Config | Stack,
     *,
     consumed_samples_in: Callable[[Path], int] = lambda _: 0,
+    read_files: ReadFiles = without_files,
     report: Report | None = None,
 ) -> Resolved:
     """Checks a configuration and plans its run. `config` itself is not changed.
@@ -33,6 +36,7 @@ def resolve(
         config: from a recipe, or the layers that `apply_overrides` returns.
         consumed_samples_in: returns the progress of a run directory, in samples. Stages before it
             are not checked.
+        read_files: returns what the files of the run decide. It is called if nothing else is wrong.
         report: errors found earlier; they are raised together with those found here.
 
     Raises:
@@ -50,6 +54,7 @@ def resolve(
         folded, notes = fold(stack)
     settled = with_extensions(folded or stack, report).config()
     _check(settled, report)
+    settled, notes = _settle(settled, notes, read_files, report)
     resolved = None
     # If MaxText's words did not fold, the batch is unknown and there is nothing to plan. Without a
     # valid number of generations, it is unknown what a batch holds.
@@ -71,6 +76,25 @@ def resolve(
             *_profile_notes(resolved),
         ),
     )
+
+
+def _settle(
+    config: Config, notes: tuple[str, ...], read_files: ReadFiles, report: Report
+) -> tuple[Config, tuple[str, ...]]:
+    """Returns the configuration with numbers for what its files decide, and the notes so far.
+
+    If something is wrong, a size that fits all ranks stands for an unknown vocabulary, so that the
+    errors of the plan are found too.
+    """
+    if not report.errors:
+        with _new_errors(report, config.stack):
+            stack, own = settle(config, read_files(config))
+            config, notes = stack.config(), (*notes, *own)
+            check_tensor(config)
+    if report.errors and config.model.vocab_size is None:
+        ranks = max(1, config.parallel.tensor_parallel_size)
+        put(config, VOCABULARY_KEY, padded(BYTES, tensor=ranks))
+    return config, notes
 
 
 def _warmup_notes(resolved: Resolved) -> list[str]:

@@ -5,7 +5,7 @@ from dataclasses import replace
 from rampcli.batch.pairs import PairBatch
 from rampcli.config.layer_memory import FP32, NUMBER_BYTES
 from rampcli.config.memory import MemoryEstimate
-from rampcli.config.model_size import count_parameters, head_size_of
+from rampcli.config.model_size import count_parameters, head_size_of, vocabulary_of
 from rampcli.config.schema import Config
 
 DRAW_BYTES, TOP_K_BYTES, TOP_P_BYTES = 20, 32, 40
@@ -62,7 +62,7 @@ def draw_bytes(config: Config, prompts: int) -> int:
     if config.rl.top_k is not None:
         drawing = TOP_K_BYTES
     pairs = prompts * (config.rl.generations_per_prompt or 1)
-    return (FP32 + drawing) * pairs * config.model.vocab_size
+    return (FP32 + drawing) * pairs * vocabulary_of(config.model)
 
 
 def cache_bytes(config: Config, prompts: int) -> int:

@@ -60,7 +60,13 @@ class ModelConfig(Extensible):
         " head.",
         at_least=1,
     )
-    vocab_size: int = setting(256, "Size of the vocabulary.", at_least=1, at_most=MOST_VOCABULARY)
+    vocab_size: int | None = setting(
+        256,
+        "Size of the vocabulary. `null`: that of the tokenizer, from 1,024 tokens on padded to a"
+        " multiple of 128 x `parallel.tensor_parallel_size`.",
+        at_least=1,
+        at_most=MOST_VOCABULARY,
+    )
     normalization: Literal["rmsnorm", "layernorm"] = setting(
         "rmsnorm",
         "Normalisation before attention, before the feed-forward layer and after the last layer.",
@@ -306,8 +312,15 @@ class TrainerConfig:
         unit="optimiser steps",
         at_least=1,
     )
-    val_samples: int = setting(
-        0, "Samples per validation. `0`: no validation.", unit="samples", at_least=0
+    val_samples: int | None = setting(
+        0,
+        "Samples per validation. `null`: as many as the validation corpora have, up to"
+        " `max_val_samples`. `0`: no validation.",
+        unit="samples",
+        at_least=0,
+    )
+    max_val_samples: int = setting(
+        256, "Samples per validation at most, if `val_samples` is null.", unit="samples", at_least=0
     )
     peak_tflops: float | None = setting(
         None,

@@ -25,6 +25,7 @@ from rampcli.config.settings import (
     shown,
     unknown_key,
 )
+from rampcli.config.settling import VALIDATION_KEY, VOCABULARY_KEY
 from rampcli.errors import Report, UsageError, printable
 
 MOST_BYTES = 200_000
@@ -139,7 +140,17 @@ def read(path: Path) -> Config:
             with report.noting(), placed(str(path)):
                 check(config)
         report.close()
+    _check_settled(config, path)
     return config
+
+
+def _check_settled(config: Config, path: Path) -> None:
+    """Checks that settings which files decide are numbers, so that workers do not read them."""
+    for key in (VOCABULARY_KEY, VALIDATION_KEY):
+        if dict(leaves(config))[key] is None:
+            raise UsageError(
+                f"{key}=null in {path}: a snapshot has the number", keys=(key,), set_by=(str(path),)
+            )
 
 
 def _check_unused(word: str, value: Any) -> None:

@@ -40,11 +40,17 @@ def check_tensor(config: Config) -> None:
         )
 
 
+def sequence_unit(config: Config) -> int:
+    """Returns the tokens that a sequence is a multiple of: tensor ranks x pieces per sequence."""
+    context = config.parallel.context_parallel_size
+    return (2 * context if context > 1 else 1) * config.parallel.tensor_parallel_size
+
+
 def check_sequence(config: Config) -> None:
     """Checks that the sequence divides over tensor ranks, and in two pieces per context rank."""
     length, parallel = config.data.sequence_length, config.parallel
     context, tensor = parallel.context_parallel_size, parallel.tensor_parallel_size
-    unit = (2 * context if context > 1 else 1) * tensor
+    unit = sequence_unit(config)
     if length % unit:
         factors = {}
         if context > 1:

@@ -1,6 +1,7 @@
 """A blend of corpora: maps sample `i` to a corpus and one of its windows."""
 
 import hashlib
+from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 
 import numpy as np
@@ -62,6 +63,15 @@ class Blend:
             first = (counts[low] * left + both // 2) // both
             counts[low:high] = [first] * (middle - low) + [counts[low] - first] * (high - middle)
         return counts
+
+    def most_samples(self, limit: int) -> int:
+        """Returns how many samples, up to a limit, come from windows that the corpora have."""
+
+        def lacks_windows(samples: int) -> bool:
+            counts = zip(self.counts(samples), self.corpora, strict=True)
+            return any(count > corpus.windows for count, corpus in counts)
+
+        return bisect_left(range(1, limit + 1), True, key=lacks_windows)
 
     def locate(self, samples: Indices) -> tuple[Indices, Indices]:
         """Returns the corpus and the window of each sample.

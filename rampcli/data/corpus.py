@@ -110,6 +110,10 @@ class TokenCorpus:
             else labels // self.cut.sequence_length
         )
 
+    def longest_sequence(self, samples: int) -> int:
+        """Returns the sequence length at which the corpus has this many windows."""
+        return max(0, self.end - self.first - 1) // samples
+
     @property
     def fingerprint(self) -> str:
         """A hash of the tokens and of the way they are cut."""

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
 from rampcli.config.corpora import NAMED_KEY, corpora_of, paths_of, validation_paths
-from rampcli.config.schema import Config
+from rampcli.config.schema import MOST_VOCABULARY, Config
 from rampcli.data.corpus import Corpus, Cut, TokenCorpus
 from rampcli.data.indexed import IndexedFile, bin_of, manifest_of, tokenizer_of
 from rampcli.data.manifest import read_manifest
@@ -41,19 +41,24 @@ class Opened:
         training: corpora with their shares, see `rampcli.config.corpora`.
         validation: corpora with their shares, by name; None if they have no name.
         tokenizer: contents of `tokenizer.json`; None if unknown.
+        vocab_size: size of its vocabulary; None if unknown.
     """
 
     training: Sequence[tuple[int, Corpus]]
     validation: Mapping[str | None, Sequence[tuple[int, Corpus]]]
     tokenizer: str | None
+    vocab_size: int | None
 
 
 def cut_of(config: Config) -> Cut:
-    """Returns how a configuration cuts tokens into samples."""
+    """Returns how a configuration cuts tokens into samples.
+
+    A vocabulary that is not settled yet has all tokens that a model can have.
+    """
     data = config.data
     return Cut(
         sequence_length=data.sequence_length,
-        vocab_size=config.model.vocab_size,
+        vocab_size=config.model.vocab_size or MOST_VOCABULARY,
         eod_mask_loss=data.eod_mask_loss,
         document_mask=data.document_mask,
         pad_last_window=data.pad_last_window,
@@ -64,8 +69,9 @@ def open_text(config: Config) -> Opened:
     """Reads and encodes text files.
 
     Raises:
-        UsageError: a file is not text, or the model's vocabulary is too small.
+        UsageError: a file is missing or not text, or the model's vocabulary is too small.
     """
+    check_text_paths(config)
     texts, paths = {}, paths_of(config)
     for path, key in paths.items():
         with naming_setting(key):
@@ -90,7 +96,10 @@ def open_text(config: Config) -> Opened:
     tokenizer.encode_special_tokens = True
     encode, cut = encoder_of(tokenizer), cut_of(config)
     return _open_all(
-        config, lambda path: in_memory(str(path), encode(texts[path]), cut, tokenizer), saved
+        config,
+        lambda path: in_memory(str(path), encode(texts[path]), cut, tokenizer),
+        tokenizer=saved,
+        vocab_size=vocab_size_of(tokenizer),
     )
 
 
@@ -186,19 +195,36 @@ def open_indexed(config: Config) -> Opened:
         if tokenizer_of(path).is_file()
     }
     first = next(iter(tokenizers), None)
+    sizes = [vocab_size_of(Tokenizer.from_str(tokenizers[first]))] if first is not None else []
     for path, tokenizer in tokenizers.items():
         if first is not None and tokenizer != tokenizers[first]:
             raise UsageError(
                 f"{tokenizer_of(path)} is a different tokenizer than {tokenizer_of(first)}",
                 remedy=f"rampcli data build --tokenizer {tokenizer_of(first)} for all corpora",
             )
-    return _open_all(
-        config, lambda path: _open_prefix(path, cut), None if first is None else tokenizers[first]
+
+    def open_path(path: Path) -> TokenCorpus:
+        corpus, size = open_prefix(path, cut)
+        if size is not None:
+            sizes.append(size)
+        return corpus
+
+    opened = _open_all(
+        config,
+        open_path,
+        tokenizer=None if first is None else tokenizers[first],
+        vocab_size=None,
     )
+    return replace(opened, vocab_size=max(sizes, default=None))
 
 
-def _open_prefix(prefix: Path, cut: Cut) -> TokenCorpus:
-    file = IndexedFile.open(prefix)
+def open_prefix(prefix: Path, cut: Cut) -> tuple[TokenCorpus, int | None]:
+    """Opens an indexed file; returns its corpus, and the size of its vocabulary if that is known.
+
+    Raises:
+        UsageError: as `open_indexed`.
+    """
+    file, size = IndexedFile.open(prefix), None
     manifest = read_manifest(prefix)
     if manifest is not None:
         said = manifest["files"]["bin"]["bytes"], manifest["tokens"], manifest["documents"]
@@ -207,10 +233,9 @@ def _open_prefix(prefix: Path, cut: Cut) -> TokenCorpus:
                 f"{manifest_of(prefix)} does not belong to {bin_of(prefix)}",
                 remedy="all files of one build",
             )
-        check_vocabulary(
-            str(prefix), max(manifest["vocab_size"], 1 + (manifest["largest_token"] or 0)), cut
-        )
-    return TokenCorpus(
+        size = max(manifest["vocab_size"], 1 + (manifest["largest_token"] or 0))
+        check_vocabulary(str(prefix), size, cut)
+    corpus = TokenCorpus(
         name=str(prefix),
         tokens=file.tokens,
         documents=file.document_starts(),
@@ -221,6 +246,7 @@ def _open_prefix(prefix: Path, cut: Cut) -> TokenCorpus:
         contents=_hash_probes(file),
         check_unchanged=file.check_unchanged,
     )
+    return corpus, size
 
 
 def _hash_probes(file: IndexedFile) -> str:
@@ -237,7 +263,11 @@ def _hash_probes(file: IndexedFile) -> str:
 
 
 def _open_all(
-    config: Config, open_path: Callable[[Path], TokenCorpus], tokenizer: str | None
+    config: Config,
+    open_path: Callable[[Path], TokenCorpus],
+    *,
+    tokenizer: str | None,
+    vocab_size: int | None,
 ) -> Opened:
     """Opens training and validation corpora: separate corpora, or parts of the same ones."""
     opened = {}
@@ -255,7 +285,10 @@ def _open_all(
         seconds = [second for _, second, _ in parts]
         held_out = held_out or {None: list(zip(shares, seconds, strict=True))}
     return Opened(
-        training=list(zip(shares, training, strict=True)), validation=held_out, tokenizer=tokenizer
+        training=list(zip(shares, training, strict=True)),
+        validation=held_out,
+        tokenizer=tokenizer,
+        vocab_size=vocab_size,
     )
 
 
@@ -296,5 +329,5 @@ def check_vocabulary(name: str, vocab_size: int, cut: Cut) -> None:
             f"the tokenizer of {name} has {vocab_size:,} tokens, more than"
             f" model.vocab_size={cut.vocab_size}",
             keys=("model.vocab_size",),
-            remedy=f"model.vocab_size={vocab_size}",
+            remedy=f"model.vocab_size={vocab_size}, or null",
         )

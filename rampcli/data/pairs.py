@@ -334,6 +334,7 @@ def open_pairs(config: Config) -> Opened:
         training=[(1, trained)],
         validation={name: [(1, corpus)] for name, corpus in held_out.items()},
         tokenizer=pair_format.tokenizer,
+        vocab_size=len(pair_format.is_special),
     )
 
 

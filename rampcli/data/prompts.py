@@ -37,7 +37,8 @@ def open_prompts(config: Config) -> Prompts:
         UsageError: a file cannot be read, does not fit the configuration, or has no prompts.
     """
     training, validation = open_examples(config, needs_responses=False)
-    wanted = {"training": (training, 1), "validation": (validation, config.trainer.val_samples)}
+    held_out = config.trainer.val_samples or 0
+    wanted = {"training": (training, 1), "validation": (validation, held_out)}
     for use, (examples, least) in wanted.items():
         if least and not len(examples):
             raise UsageError(
@@ -49,8 +50,8 @@ def open_prompts(config: Config) -> Prompts:
     return Prompts(training, validation, open_format(config, training, validation))
 
 
-def check_prompts(config: Config) -> None:
-    """Checks that each prompt of a file, and the first of a task, leaves room for its response.
+def check_prompts(config: Config) -> Prompts:
+    """Returns prompts that leave room for their responses: all of a file, and the first of a task.
 
     Raises:
         UsageError: one does not, or as `open_prompts`.
@@ -62,6 +63,7 @@ def check_prompts(config: Config) -> None:
         for block in blocks_of(examples, range(count), length=most, with_responses=False):
             encoded = prompts.format.encode_prompts([prompt for _, prompt, _ in block])
             _check_lengths(examples, [index for index, *_ in block], encoded, config)
+    return prompts
 
 
 def read_prompts(

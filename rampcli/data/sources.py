@@ -13,7 +13,6 @@ import numpy as np
 from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
-from rampcli.config.corpora import PATH_FORMS, validation_paths
 from rampcli.config.own_settings import own_function
 from rampcli.config.rl_checks import is_rl
 from rampcli.config.schema import Config
@@ -21,7 +20,6 @@ from rampcli.data.blend import Blend
 from rampcli.data.corpus import Corpus, MockCorpus
 from rampcli.data.files import (
     Opened,
-    check_text_paths,
     cut_of,
     in_memory,
     open_indexed,
@@ -30,8 +28,8 @@ from rampcli.data.files import (
 from rampcli.data.pairs import open_pairs
 from rampcli.data.prompts import check_prompts
 from rampcli.data.text_prompts import check_text_prompts
-from rampcli.data.tokenizer import byte_tokenizer
-from rampcli.errors import UsageError
+from rampcli.data.tokenizer import byte_tokenizer, vocab_size_of
+from rampcli.data.windows import check_training, check_validation
 from rampcli.extend import Documents
 from rampcli.extensions import DATA_SOURCE
 
@@ -48,11 +46,13 @@ class Corpora:
         training: samples by index.
         validation: samples by index, of each corpus by name; None if it has no name.
         tokenizer: contents of `tokenizer.json`; None if unknown.
+        vocab_size: size of its vocabulary; None if unknown.
     """
 
     training: Blend
     validation: Mapping[str | None, Blend]
     tokenizer: str | None
+    vocab_size: int | None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -62,7 +62,7 @@ class Source:
     Attributes:
         open: opens training and validation corpora, or raises a `UsageError`.
         check: raises a `UsageError` if the files cannot be trained on. It runs before any process
-            is started, so it must be quick.
+            is started.
     """
 
     open: Callable[[Config], Opened]
@@ -78,24 +78,24 @@ def open_corpora(config: Config) -> Corpora:
     opened = _source_of(config).open(config)
     validation = {name: _blend(corpora, seed=None) for name, corpora in opened.validation.items()}
     for _, corpus in opened.training:
-        _check_windows(config, "training", corpus, 1)
+        check_training(config, corpus)
+    training = _blend(opened.training, seed=config.seed)
     for blend in validation.values():
-        wanted = blend.counts(config.trainer.val_samples)
-        for corpus, samples in zip(blend.corpora, wanted, strict=True):
-            _check_windows(config, "validation", corpus, samples)
+        check_validation(config, blend, config.trainer.val_samples or 0, training=training)
     return Corpora(
-        training=_blend(opened.training, seed=config.seed),
+        training=training,
         validation=validation,
         tokenizer=opened.tokenizer,
+        vocab_size=opened.vocab_size,
     )
 
 
 def check_files(config: Config) -> None:
-    """Checks quickly, before any process is started, that the corpora can be trained on.
+    """Checks, before any process is started, that the corpora can be trained on.
 
     Raises:
-        UsageError: an indexed file cannot be opened or is too short, or a text file is missing; or
-            a text of `generate.prompts` cannot be continued.
+        UsageError: a file cannot be opened or is too short, or has tokens that the model does not
+            have; or a text of `generate.prompts` cannot be continued.
     """
     _source_of(config).check(config)
     check_text_prompts(config)
@@ -126,31 +126,12 @@ def _open_documents(read: Callable[[Config], Documents], config: Config) -> Open
         training=[(1, training)],
         validation={None: [(1, validation)]},
         tokenizer=documents.tokenizer,
+        vocab_size=None if tokenizer is None else vocab_size_of(tokenizer),
     )
 
 
 def _blend(corpora: Sequence[tuple[int, Corpus]], *, seed: int | None) -> Blend:
     return Blend([corpus for _, corpus in corpora], [share for share, _ in corpora], seed=seed)
-
-
-def _check_windows(config: Config, use: str, corpus: Corpus, needed: int) -> None:
-    """Checks that a corpus has the samples that a run needs; `use` names it in messages."""
-    if corpus.windows >= needed:
-        return
-    data, keys, remedies = config.data, ["data.sequence_length"], ["a shorter data.sequence_length"]
-    if use == "validation":
-        keys.append("trainer.val_samples")
-        remedies.append(f"trainer.val_samples={corpus.windows}")
-        if not validation_paths(config) and data.source in PATH_FORMS:
-            remedies.append("data.validation_path=PATH")
-    else:
-        remedies.append("data.pad_last_window=true")
-    raise UsageError(
-        f"the {use} corpus of {corpus.name} has {corpus.windows:,} samples of"
-        f" data.sequence_length={data.sequence_length}; needed: {needed:,}",
-        keys=tuple(keys),
-        remedy=", or ".join(remedies),
-    )
 
 
 def _open_stdlib(config: Config) -> Opened:
@@ -172,6 +153,7 @@ def _open_stdlib(config: Config) -> Opened:
         training=[(1, parts[0])],
         validation={None: [(1, parts[1])]},
         tokenizer=tokenizer.to_str(),
+        vocab_size=vocab_size_of(tokenizer),
     )
 
 
@@ -191,7 +173,12 @@ def _open_mock(config: Config) -> Opened:
     training, validation = (
         MockCorpus(cut=cut_of(config), seed=seed) for seed in (2 * config.seed, 2 * config.seed + 1)
     )
-    return Opened(training=[(1, training)], validation={None: [(1, validation)]}, tokenizer=None)
+    return Opened(
+        training=[(1, training)],
+        validation={None: [(1, validation)]},
+        tokenizer=None,
+        vocab_size=None,
+    )
 
 
 def _check_pairs(config: Config) -> None:
@@ -202,7 +189,7 @@ def _check_pairs(config: Config) -> None:
 SOURCES = {
     "stdlib": Source(open=_open_stdlib),
     "mock": Source(open=_open_mock),
-    "text": Source(open=open_text, check=check_text_paths),
+    "text": Source(open=open_text, check=open_corpora),
     "indexed": Source(open=open_indexed, check=open_corpora),
     "pairs": Source(open=open_pairs, check=_check_pairs),
 }

@@ -221,7 +221,7 @@ class Trainer:
 
         At the end of a stage, the plan of the next step may need other processes.
         """
-        samples = self.config.trainer.val_samples
+        samples = self.config.trainer.val_samples or 0
         for corpus, loader in self.validation_loaders.items() if samples else ():
             validation = validate(
                 self.passes,

@@ -4,6 +4,7 @@ from tokenizers import Tokenizer
 
 from rampcli.checkpoint.manifest import Checkpoint
 from rampcli.checkpoint.state import TOKENIZER
+from rampcli.config.model_size import vocabulary_of
 from rampcli.config.schema import Config
 from rampcli.data.tokenizer import open_tokenizer, vocab_size_of
 from rampcli.errors import DamagedFileError, UsageError
@@ -22,7 +23,7 @@ def read_tokenizer(config: Config, checkpoint: Checkpoint) -> Tokenizer | None:
     except UsageError as error:
         raise DamagedFileError(error.message) from error
     # Checked before use: encoding and writing take memory in proportion to the largest token.
-    if vocab_size_of(tokenizer) > config.model.vocab_size:
+    if vocab_size_of(tokenizer) > vocabulary_of(config.model):
         raise DamagedFileError(
             f"the tokenizer of {checkpoint.path} has tokens that the model does not have"
         )

@@ -24,6 +24,7 @@ from rampcli.checkpoint.state import TrainingState
 from rampcli.config import snapshot
 from rampcli.config.corpora import validation_names
 from rampcli.config.layers import sources_named
+from rampcli.config.model_size import vocabulary_of
 from rampcli.config.out_of_memory import out_of_memory
 from rampcli.config.rl_checks import is_rl, unit_of
 from rampcli.config.run_plan import Resolved, run_plan
@@ -183,7 +184,7 @@ def build_trainer(
         },
         bytes_of_tokens=agreed_bytes_of_tokens(
             corpora.tokenizer if corpora else None,
-            vocab_size=config.model.vocab_size,
+            vocab_size=vocabulary_of(config.model),
             device=device,
         ),
         checkpoints=checkpoints,

@@ -18,7 +18,7 @@ from run_files import manifest
 @pytest.fixture
 def config(tmp_path):
     config = llm.llama3_tiny.pretrain_recipe()
-    config.run_dir = str(tmp_path / "run")
+    config.run_dir, config.model.vocab_size = str(tmp_path / "run"), 256
     describe(RunDirectory(tmp_path / "run"), resolve(config), [])
     config.model.init_from = config.run_dir
     return config

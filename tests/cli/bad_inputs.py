@@ -1961,7 +1961,7 @@ DATA = (
     ),
     indexed(
         "an empty corpus",
-        "the training corpus of d/wiki has 0 samples",
+        "the training corpus of d/wiki has 0 tokens",
         idx=index(tokens=0),
         tokens=0,
     ),

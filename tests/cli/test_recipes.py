@@ -27,6 +27,7 @@ def test_json_holds_the_facts_of_every_recipe_and_nothing_else_is_printed(succee
         "name": "llama3_8b",
         "source": "NeMo, nemo/collections/llm/recipes/llama3_8b.py",
         "parameters": 8_030_261_248,
+        "vocab_size": 128_256,
         "sequence_length": 8192,
         "global_batch_size": 512,
         "rampup_batch_size": None,
@@ -69,7 +70,8 @@ def test_a_recipe_that_reads_a_file_is_shown_with_the_setting_for_its_path(succe
 
 
 @pytest.mark.parametrize("name", llm.recipe_names())
-def test_the_options_and_settings_shown_for_a_recipe_give_its_plan(name, succeed):
+def test_the_options_and_settings_shown_for_a_recipe_give_its_plan(name, succeed, tmp_path):
+    (tmp_path / "my.txt").write_text("a text" * 1000, encoding="utf-8")
     found = json.loads(succeed("recipes", name, "--json"))
     options = [f"{group}={option}" for group, option in found["options"].items()]
     settings = [f"{key}={shown(value)}" for key, value in found["settings"].items()]

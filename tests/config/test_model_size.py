@@ -73,6 +73,7 @@ def test_the_counted_parameters_are_those_of_the_decoder(model, sequence_length)
 @pytest.mark.parametrize("name", option_names("model"))
 def test_the_counted_parameters_are_those_of_every_model_in_conf(name):
     model = compose(f"model={name}").model
+    model.vocab_size = model.vocab_size or 256  # null: that of the tokenizer
     assert count_parameters(model, sequence_length=2048) == parameters(model, 2048)
 
 
@@ -149,6 +150,7 @@ def checkpoint_of(config, passes, run):
 @pytest.mark.parametrize("model", ["llama3_tiny", "small_gpt"])
 def test_a_checkpoint_has_the_counted_bytes(model, optimizer, build_passes, small_gpt, tmp_path):
     config = small_gpt if model == "small_gpt" else llm.llama3_tiny.pretrain_recipe()
+    config.model.vocab_size = 256
     config.optim.optimizer = optimizer
     folder = checkpoint_of(config, build_passes(config), RunDirectory(tmp_path))
     tensors = {

@@ -136,7 +136,6 @@ def test_text_that_is_not_utf_8_is_refused(tmp_path):
 
 def test_missing_text_is_refused_before_anything_starts(tmp_path):
     made = config("text", path=str(tmp_path / "missing"))
-    assert refusal(made).message == f"cannot read {tmp_path / 'missing'}: No such file or directory"
     with pytest.raises(UsageError, match=f"{tmp_path / 'missing'} does not exist") as refused:
         check_files(made)
     assert refused.value.keys == refusal(made).keys == ("data.path",)
@@ -146,7 +145,6 @@ def test_text_that_is_neither_a_file_nor_a_folder_is_refused_without_waiting(tmp
     os.mkfifo(tmp_path / "fifo")
     for path in (tmp_path / "fifo", "/dev/zero"):
         made = config("text", path=str(path))
-        assert refusal(made).message == f"cannot read {path}: not a regular file"
         with pytest.raises(UsageError, match=f"{path} is not a file or a folder"):
             check_files(made)
 
@@ -220,7 +218,10 @@ def test_a_tokenizer_larger_than_the_vocabulary_is_refused_with_its_size(tmp_pat
     )
     refused = refusal(config(path=path))
     assert f"the tokenizer of {path} has 1,234 tokens" in refused.message
-    assert (refused.keys, refused.remedy) == (("model.vocab_size",), "model.vocab_size=1234")
+    assert (refused.keys, refused.remedy) == (
+        ("model.vocab_size",),
+        "model.vocab_size=1234, or null",
+    )
     (tmp_path / "text").write_text("text")
     made = config("text", path=str(tmp_path / "text"))
     made.model.vocab_size = 255
@@ -236,7 +237,7 @@ def test_a_tokenizer_with_gaps_needs_a_vocabulary_larger_than_its_largest_token(
         split=[1, 0, 0],
         tokenizer=str(tmp_path / "tokenizer.json"),
     )
-    assert refusal(made).remedy == f"model.vocab_size={VOCAB_SIZE + 1}"
+    assert refusal(made).remedy == f"model.vocab_size={VOCAB_SIZE + 1}, or null"
 
 
 @pytest.mark.parametrize(
@@ -251,10 +252,10 @@ def test_a_token_beyond_the_vocabulary_is_refused_when_read_whatever_the_manifes
         training.read(np.arange(4))
 
 
-def test_a_corpus_without_tokens_is_refused_for_having_no_samples(tmp_path):
+def test_a_corpus_without_tokens_is_refused(tmp_path):
     path = write_files(tmp_path / "empty", [[]], manifest={"largest_token": None})
     refused = refusal(config(path=path, split=[1, 0, 0]))
-    assert f"the training corpus of {path} has 0 samples" in refused.message
+    assert f"the training corpus of {path} has 0 tokens" in refused.message
 
 
 @pytest.mark.parametrize(

@@ -236,7 +236,7 @@ def test_a_task_without_a_share_for_validation_has_no_windows_for_it():
     made = config(task="sort")
     assert open_corpora(made).validation[None].corpora[0].windows == 0
     made.trainer.val_samples = 1
-    assert refusal(made).keys == ("data.sequence_length", "trainer.val_samples")
+    assert refusal(made).keys == ("trainer.val_samples", "data.sequence_length")
 
 
 @pytest.mark.parametrize(
@@ -272,7 +272,7 @@ def test_a_file_without_pairs_for_training_is_refused(tmp_path):
 def test_a_vocabulary_smaller_than_the_tokenizers_is_refused():
     made = config(task="sort")
     made.model.vocab_size = 255
-    assert refusal(made).remedy == "model.vocab_size=256"
+    assert refusal(made).remedy == "model.vocab_size=256, or null"
 
 
 def test_a_tokenizer_that_makes_more_tokens_than_characters_is_refused_when_it_is_read(tmp_path):

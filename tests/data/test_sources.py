@@ -87,7 +87,7 @@ def test_a_vocabulary_too_small_for_bytes_is_refused():
         open_corpora(made)
     assert "the tokenizer of data.source=stdlib has 256 tokens" in refusal.value.message
     assert "model.vocab_size" in refusal.value.keys
-    assert refusal.value.remedy == "model.vocab_size=256"
+    assert refusal.value.remedy == "model.vocab_size=256, or null"
 
 
 def test_more_validation_samples_than_the_corpus_has_are_refused():
@@ -96,7 +96,7 @@ def test_more_validation_samples_than_the_corpus_has_are_refused():
     with pytest.raises(UsageError) as refusal:
         open_corpora(made)
     assert f"needed: {2**40 + 1:,}" in refusal.value.message
-    assert refusal.value.keys == ("data.sequence_length", "trainer.val_samples")
+    assert refusal.value.keys == ("trainer.val_samples", "data.sequence_length")
 
 
 def test_a_sample_longer_than_the_corpus_is_refused():

@@ -15,6 +15,7 @@ from rampcli.report.explain import explain
 from rampcli.report.memory import memory_notes
 
 NAMES = llm.recipe_names()
+OWN_TEXT = ["data.path=my.txt", "model.vocab_size=65"]
 
 
 @pytest.fixture(scope="module")
@@ -22,9 +23,7 @@ def resolved():
     """All recipes, resolved. The one that reads a text is given a path."""
     configs = {name: getattr(llm, name).pretrain_recipe() for name in NAMES}
     return {
-        name: resolve(
-            apply_overrides(config, ["data.path=my.txt"] if name == "shakespeare_char" else [])
-        )
+        name: resolve(apply_overrides(config, OWN_TEXT if name == "shakespeare_char" else []))
         for name, config in configs.items()
     }
 
@@ -132,7 +131,7 @@ def test_shakespeare_char_requires_a_path_to_a_text():
 def test_shakespeare_char_trains_on_nine_tenths_of_one_text_and_validates_on_the_last(tmp_path):
     text = "".join(chr(48 + number % 65) for number in range(640_000))
     (tmp_path / "my.txt").write_text(text, encoding="utf-8")
-    words = [f"data.path={tmp_path / 'my.txt'}", "trainer.val_samples=999"]
+    words = [f"data.path={tmp_path / 'my.txt'}", "trainer.val_samples=999", "model.vocab_size=65"]
     corpora = open_corpora(
         resolve(apply_overrides(llm.shakespeare_char.pretrain_recipe(), words)).config
     )

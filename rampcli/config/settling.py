@@ -1,0 +1,139 @@
+"""Settles the settings that files decide: the size of the vocabulary, and validation samples.
+
+They are null in recipes, so that a recipe fits any text, and numbers in every snapshot.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from rampcli.config.corpora import validation_paths
+from rampcli.config.layers import Entry, Layer, Precedence, Stack, stack_of
+from rampcli.config.rl_checks import unit_of
+from rampcli.config.schema import MOST_VOCABULARY, Config
+from rampcli.config.settings import shown
+from rampcli.errors import UsageError
+
+VOCABULARY_KEY, VALIDATION_KEY = "model.vocab_size", "trainer.val_samples"
+MOST_VALIDATION_KEY = "trainer.max_val_samples"
+FILES = "files"
+"""What has decided the entries of the settings that are settled here."""
+BYTES = 256
+"""Tokens of a byte tokenizer, and of random tokens."""
+PADDED_FROM = 1024
+"""Smaller vocabularies are not padded: 127 more rows would be an eighth of them or more."""
+MULTIPLE = 128
+"""GPUs multiply matrices in tiles of up to 128 columns. Megatron-LM pads to the same multiple."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class FileFacts:
+    """What the files of a run decide about its settings.
+
+    Attributes:
+        name: name of the corpora for messages.
+        tokens: size of the tokenizer's vocabulary; None if it is unknown.
+        val_samples: samples that each validation can have; None if unlimited or unknown.
+        remedy: setting that gives samples to a validation without any, if one is known.
+        weights: vocabulary of the weights that the run resumes or starts from; None for random
+            weights.
+        folder: where these weights are.
+    """
+
+    name: str = ""
+    tokens: int | None = None
+    val_samples: int | None = None
+    remedy: str | None = None
+    weights: int | None = None
+    folder: Path | None = None
+
+
+ReadFiles = Callable[[Config], FileFacts]
+"""Reads the files that a checked configuration names, or raises a `UsageError`."""
+
+
+def without_files(config: Config) -> FileFacts:
+    """Returns what is known without reading files."""
+    data = config.data
+    has_bytes = data.source in ("stdlib", "mock") or (
+        data.source in ("text", "pairs") and data.tokenizer == "bytes"
+    )
+    return FileFacts(name=f"data.source={data.source}", tokens=BYTES if has_bytes else None)
+
+
+def settle(config: Config, facts: FileFacts) -> tuple[Stack, tuple[str, ...]]:
+    """Returns the layers of a configuration with numbers for the nulls, and notes for the user.
+
+    A size of the vocabulary that is unknown stays null.
+
+    Raises:
+        UsageError: the tokenizer has more tokens than the weights or any model.
+    """
+    values: dict[str, int] = {}
+    notes: list[str] = []
+    place = f"files of {facts.name}"
+    if config.model.vocab_size is None and (facts.tokens or facts.weights):
+        values[VOCABULARY_KEY] = size = _vocabulary(config, facts)
+        if facts.val_samples is not None:
+            notes.append(_vocabulary_note(facts, size))
+    if config.trainer.val_samples is None:
+        most = config.trainer.max_val_samples
+        found = most if facts.val_samples is None else min(most, facts.val_samples)
+        values[VALIDATION_KEY] = found
+        if found < most:
+            notes.append(_validation_note(config, facts, found))
+    entries = {key: Entry(value, place, FILES) for key, value in values.items()}
+    return stack_of(config).above(Layer(FILES, Precedence.USER, entries)), tuple(notes)
+
+
+def padded(tokens: int, *, tensor: int) -> int:
+    """Returns the size of the vocabulary for a tokenizer.
+
+    Args:
+        tokens: number of tokens.
+        tensor: tensor-parallel ranks, which divide the vocabulary.
+    """
+    multiple = tensor * (MULTIPLE if tokens >= PADDED_FROM else 1)
+    return -(-tokens // multiple) * multiple
+
+
+def _vocabulary(config: Config, facts: FileFacts) -> int:
+    if facts.weights is not None:
+        if facts.weights < (facts.tokens or 0):
+            raise UsageError(
+                f"the tokenizer of {facts.name} has {facts.tokens:,} tokens, more than the"
+                f" {facts.weights:,} of the weights in {facts.folder}",
+                keys=("model.init_from", "data.path", "data.tokenizer"),
+                remedy="a corpus with the tokenizer of the weights, or model.init_from=null",
+            )
+        return facts.weights
+    size = padded(facts.tokens or 0, tensor=config.parallel.tensor_parallel_size)
+    if size > MOST_VOCABULARY:
+        raise UsageError(
+            f"the tokenizer of {facts.name} has {facts.tokens:,} tokens, and a model can have"
+            f" {MOST_VOCABULARY:,}",
+            keys=(VOCABULARY_KEY,),
+            remedy="another tokenizer",
+        )
+    return size
+
+
+def _vocabulary_note(facts: FileFacts, size: int) -> str:
+    note = f"vocabulary: {facts.tokens:,} tokens" if facts.tokens else f"vocabulary: {size:,}"
+    if facts.weights is not None:
+        return f"{note}, and {VOCABULARY_KEY}={size} as in {facts.folder}"
+    return note if size == facts.tokens else f"{note}, padded to {VOCABULARY_KEY}={size}"
+
+
+def _validation_note(config: Config, facts: FileFacts, found: int) -> str:
+    share = facts.name if validation_paths(config) else f"the held-out part of {facts.name}"
+    if found:
+        most = config.trainer.max_val_samples
+        return (
+            f"validation: {found:,} of {most:,} {unit_of(config)} ({MOST_VALIDATION_KEY}):"
+            f" {share} has no more"
+        )
+    return (
+        f"no validation: {share} (data.split={shown(config.data.split)}) has no {unit_of(config)}"
+        + (f"; {facts.remedy} gives some" if facts.remedy else "")
+    )

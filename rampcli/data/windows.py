@@ -1,0 +1,129 @@
+"""Checks that corpora have the samples that a run needs. Refusals name numbers that work."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from rampcli.config.corpora import PATH_FORMS, validation_paths
+from rampcli.config.schema import Config
+from rampcli.config.settings import shown
+from rampcli.config.splits import sequence_unit
+from rampcli.data.blend import Blend
+from rampcli.data.corpus import Corpus, TokenCorpus
+from rampcli.data.files import cut_of, open_prefix, parts_of
+from rampcli.errors import UsageError
+
+LENGTH_KEY, SAMPLES_KEY = "data.sequence_length", "trainer.val_samples"
+SHARES = (10, 20, 50)
+"""Percentages for validation to suggest, the first that gives samples."""
+
+
+def check_training(config: Config, corpus: Corpus) -> None:
+    """Checks that a training corpus has a sample.
+
+    Raises:
+        UsageError: it has none.
+    """
+    if corpus.windows:
+        return
+    if isinstance(corpus, TokenCorpus) and corpus.end - corpus.first < 2:
+        raise UsageError(
+            f"the training corpus of {corpus.name} has {corpus.end - corpus.first} tokens",
+            keys=("data.path" if config.data.blend is None else "data.blend",),
+            remedy="a corpus with text",
+        )
+    remedies = _shorter(config, corpus, 1)
+    remedies += [] if config.data.pad_last_window else ["data.pad_last_window=true"]
+    raise _too_few(config, "training", corpus, 1, (LENGTH_KEY,), remedies)
+
+
+def check_validation(config: Config, blend: Blend, samples: int, *, training: Blend) -> None:
+    """Checks that the validation corpora have the samples of a validation.
+
+    Args:
+        config: the configuration.
+        blend: corpora of a validation.
+        samples: samples that it needs.
+        training: the training corpora, for remedies.
+
+    Raises:
+        UsageError: they have fewer.
+    """
+    for corpus, needed in zip(blend.corpora, blend.counts(samples), strict=True):
+        if corpus.windows < needed:
+            most = blend.most_samples(samples)
+            remedies = [f"{SAMPLES_KEY}={most}", *_shorter(config, corpus, needed)]
+            if not validation_paths(config) and config.data.source in PATH_FORMS:
+                split = None if most else larger_share(training)
+                remedies += [f"{split} {SAMPLES_KEY}=null"] if split else []
+                remedies.append("data.validation_path=PATH")
+            raise _too_few(
+                config, "validation", corpus, needed, (SAMPLES_KEY, LENGTH_KEY), remedies
+            )
+
+
+def larger_share(training: Blend) -> str | None:
+    """Returns a `data.split` that leaves samples for validation, or None if none is found.
+
+    Args:
+        training: the training parts of corpora that are split.
+    """
+    wholes = [
+        replace(corpus, first=0, end=len(corpus.tokens))
+        for corpus in training.corpora
+        if isinstance(corpus, TokenCorpus)
+    ]
+    for share in SHARES if wholes else ():
+        split = [100 - share, share, 0]
+        if all(_gives_both(whole, split) for whole in wholes):
+            return f"data.split={shown(split)}"
+    return None
+
+
+def fitting_words(prefix: Path, config: Config) -> list[str]:
+    """Returns the words with which a recipe trains on an indexed corpus, however small it is.
+
+    Args:
+        prefix: the corpus.
+        config: of the recipe.
+
+    Raises:
+        UsageError: the corpus cannot be read.
+    """
+    whole, _ = open_prefix(prefix, cut_of(config))
+    if _gives_both(whole, config.data.split):
+        return []
+    if split := larger_share(Blend([whole], [1], seed=None)):
+        return [split]
+    training = parts_of(whole, config.data.split)[0]
+    return [] if training.windows else _shorter(config, training, 1)
+
+
+def _gives_both(whole: TokenCorpus, split: Sequence[float]) -> bool:
+    """Returns whether a split leaves samples for training and for validation."""
+    return all(part.windows for part in parts_of(whole, split)[:2])
+
+
+def _shorter(config: Config, corpus: Corpus, samples: int) -> list[str]:
+    """Returns the remedy of shorter samples, if they can be short enough."""
+    if not isinstance(corpus, TokenCorpus):
+        return [f"a shorter {LENGTH_KEY}"]
+    longest = corpus.longest_sequence(samples)
+    longest -= longest % sequence_unit(config)
+    return [f"{LENGTH_KEY}={longest}"] if longest else []
+
+
+def _too_few(
+    config: Config,
+    use: str,
+    corpus: Corpus,
+    needed: int,
+    keys: tuple[str, ...],
+    remedies: list[str],
+) -> UsageError:
+    return UsageError(
+        f"the {use} corpus of {corpus.name} has {corpus.windows:,} samples of"
+        f" {LENGTH_KEY}={config.data.sequence_length}; needed: {needed:,}",
+        keys=keys,
+        remedy=", or ".join(remedies),
+    )

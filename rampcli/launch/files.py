@@ -1,0 +1,60 @@
+"""Reads the files that decide settings of a run: corpora, checkpoints and starting weights."""
+
+from dataclasses import replace
+from pathlib import Path
+
+from rampcli.checkpoint.manifest import newest_checkpoint
+from rampcli.checkpoint.starting_weights import starting_vocabulary
+from rampcli.config.corpora import PATH_FORMS, missing_corpora
+from rampcli.config.run_plan import run_dir_of
+from rampcli.config.schema import SOURCES, Config
+from rampcli.config.settling import VOCABULARY_KEY, FileFacts, without_files
+from rampcli.errors import UsageError
+from rampcli.run_directory import RunDirectory
+
+
+def read_files(config: Config) -> FileFacts:
+    """Returns what the files of a run decide about its settings.
+
+    Corpora that this machine does not have are read only if the vocabulary depends on them. So a
+    plan of other settings can be made anywhere.
+
+    Raises:
+        UsageError: a file cannot be read or does not fit the settings, or no file tells the size of
+            the vocabulary.
+    """
+    sized = config.model.vocab_size is not None
+    built_in = config.data.source in SOURCES and config.data.source not in PATH_FORMS
+    if built_in or (sized and missing_corpora(config)):
+        facts = without_files(config)
+    else:
+        from rampcli.data.facts import read_facts  # which imports numpy and tokenizers
+
+        facts = read_facts(config)
+    if sized:
+        return facts
+    weights, folder = _weights(config, facts.tokens or 0)
+    if facts.tokens is None and weights is None:
+        raise UsageError(
+            f"{VOCABULARY_KEY}=null is the size of the corpus's tokenizer, and {facts.name} has no"
+            " tokenizer",
+            keys=(VOCABULARY_KEY, "data.path", "data.blend"),
+            remedy=f"{VOCABULARY_KEY} of the tokenizer that encoded the corpus",
+        )
+    return replace(facts, weights=weights, folder=folder)
+
+
+def _weights(config: Config, tokens: int) -> tuple[int | None, Path | None]:
+    """Returns the vocabulary and the folder of the weights that a run resumes or starts from.
+
+    A run directory whose vocabulary is too small belongs to another corpus, as a launch reports.
+    """
+    run = RunDirectory(run_dir_of(config))
+    newest = newest_checkpoint(run)
+    saved = None if newest is None else newest.manifest["settings"].get(VOCABULARY_KEY)
+    if isinstance(saved, int) and saved >= tokens:
+        return saved, run.path
+    if config.model.init_from is None or newest is not None:
+        return None, None
+    folder = Path(config.model.init_from)
+    return starting_vocabulary(folder), folder
