@@ -18,6 +18,7 @@ from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
 from rich.text import Text
 
 from rampcli.cli.console import build_console, say
+from rampcli.cli.own_text import training_command
 from rampcli.cli.progress import PLAIN_EVERY_S
 from rampcli.data.building.build import Built, build
 from rampcli.data.building.options import BuildOptions
@@ -25,7 +26,7 @@ from rampcli.data.building.partial import Written
 from rampcli.data.building.watcher import Watcher
 from rampcli.data.indexed import bin_of, idx_of, manifest_of, tokenizer_of
 from rampcli.data.inspection import Inspection, faults_of, inspect
-from rampcli.errors import EXIT_CTRL_C, EXIT_INTERRUPTED, printable
+from rampcli.errors import EXIT_CTRL_C, EXIT_INTERRUPTED, printable, visible
 
 BAR_WIDTH = 40
 
@@ -185,9 +186,7 @@ def _show_result(options: BuildOptions, built: Built, console: Console) -> None:
         written.append(options.skipped)
     if not built.was_complete:
         say(console, f"wrote {', '.join(map(str, written))}")
-    path = shlex.quote(f"data.path={options.output}")
-    words = f"data=indexed {path} model.vocab_size={manifest['vocab_size']}"
-    say(console, f"train on it:\n  rampcli pretrain --factory NAME {words}")
+    say(console, f"train on it:\n  {visible(training_command(options.output))}")
 
 
 def run_inspection(prefix: Path, *, verify: bool, as_json: bool) -> int:

@@ -298,6 +298,15 @@ def quoted(text: str) -> str:
     return f"'{escaped}'"
 
 
+def as_word(key: str, text: str) -> str:
+    """Returns `KEY=VALUE` for a setting that takes a text, quoted for a shell."""
+    try:
+        is_plain = _read(f"{key}={text}", ())[1] == text
+    except UsageError:
+        is_plain = False
+    return typeable(f"{key}={text if is_plain else quoted(text)}")
+
+
 def as_option(group: str, option: Any) -> str:
     """Returns `GROUP=OPTION` in Hydra's grammar.
 

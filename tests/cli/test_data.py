@@ -24,8 +24,8 @@ def test_a_build_prints_its_options_its_result_and_how_to_train_with_it(succeed,
     ).splitlines()
     assert lines[0] == "tokenizer bytes with 256 tokens; end-of-document token: none"
     assert lines[1] == "20 documents, 150 tokens, 1.00 bytes per token"
-    words = "data=indexed data.path=out/corpus model.vocab_size=256"
-    assert lines[-1] == f"  rampcli pretrain --factory NAME {words}"
+    words = "data=indexed data.path=out/corpus name=corpus"
+    assert lines[-1] == f"  rampcli pretrain --factory llama3_tiny {words}"
 
 
 def test_repeating_a_build_says_that_the_corpus_exists(succeed, corpus):
