@@ -22,7 +22,7 @@ PATH_FORMS = {
 }
 """The form of `data.path`, for each source that reads the user's files."""
 KEYS_OF_SOURCES = {
-    "path": ("indexed", "text", "pairs"),
+    "path": ("text", "indexed", "pairs"),
     "blend": ("indexed", "text"),
     "validation_path": ("indexed", "text", "pairs"),
     "validation": ("indexed", "text", "pairs"),

@@ -76,6 +76,11 @@ def open_text(config: Config) -> Opened:
     for path, key in paths.items():
         with naming_setting(key):
             texts[path] = read_texts(path)
+    for _, path in corpora_of(config):
+        if not any(texts[path]):
+            raise UsageError(
+                f"{path} has no text", keys=(paths[path],), remedy="a file or folder with text"
+            )
     if config.data.tokenizer == "bytes":
         tokenizer = byte_tokenizer()
     elif config.data.tokenizer == "chars":

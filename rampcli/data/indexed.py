@@ -12,6 +12,7 @@ Megatron-LM's `megatron/core/datasets/indexed_dataset.py` reads and writes the s
 """
 
 import os
+import shlex
 import struct
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -125,6 +126,13 @@ class IndexedFile:
                 remedy=str(prefix.with_suffix("")),
             )
         bin_path, idx_path = bin_of(prefix), idx_of(prefix)
+        if prefix.is_file() and not idx_path.exists():
+            output = prefix.with_suffix("")
+            raise UsageError(
+                f"{prefix} is a file, and not the PREFIX of an indexed corpus",
+                remedy=f"`rampcli data build {shlex.quote(str(prefix))} --train-bpe 8192 --output"
+                f" {shlex.quote(str(output))}`, and data.path={output}; or data=text",
+            )
 
         def refuse(reason: str) -> UsageError:
             return UsageError(

@@ -33,6 +33,7 @@ from rampcli.processors import processors
 
 SAVE_EVERY_S = 2.0
 SHOWN_SKIPPED = 5
+TABLES = (".csv", ".tsv")
 WORTH_A_PROCESS_BYTES = 4 << 20
 """Bytes of inputs for each further process, if the number of processes is not given."""
 
@@ -230,6 +231,11 @@ class _LockedBuild:
             f"tokenizer {self.options.tokenizer_name} with {vocab_size:,} tokens; end-of-document"
             f" token: {end}"
         )
+        for one in self.reader.inputs:
+            if one.path.suffix in TABLES:
+                self.watcher.on_note(
+                    f"{one.name} is read as one text; a column of it needs JSON lines or Parquet"
+                )
         if special := tokenizers.special_tokens_in_text(tokenizer)[:SPECIAL_SHOWN]:
             self.watcher.on_note(
                 "warning: this tokenizer encodes ordinary text as a special token if it reads"

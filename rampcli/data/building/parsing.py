@@ -1,6 +1,7 @@
 """Parses slices of files into texts and bad records."""
 
 import json
+import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -18,11 +19,13 @@ class BadRecord:
         input: index of the input.
         line: line or row, from 1.
         reason: what is wrong with it.
+        remedy: an option or a form of the file with which it has a text, or None.
     """
 
     input: int
     line: int
     reason: str
+    remedy: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +63,11 @@ def parse_slice(part: Slice, text_key: str) -> Iterator[Text | BadRecord]:
         for number, line in enumerate(part.content.split(b"\n"), part.first_line):
             if line and not line.isspace():
                 found = _parse_json(line, text_key)
-                yield BadRecord(part.input, number, found) if isinstance(found, str) else found
+                if isinstance(found, str):
+                    remedy = _remedy_of_json(line, text_key)
+                    yield BadRecord(part.input, number, found, remedy)
+                else:
+                    yield found
     else:
         yield from _texts_in_lines(part, part.content)
 
@@ -117,6 +124,18 @@ def _parse_json(line: bytes, key: str) -> Text | str:
         return Text(text, len(text.encode()))
     except UnicodeEncodeError as error:
         return f"{key} is not valid Unicode: lone surrogate at character {error.start + 1:,}"
+
+
+def _remedy_of_json(line: bytes, key: str) -> str | None:
+    """Returns what would give a line of JSON its text: another key, or other lines."""
+    try:
+        record = json.loads(line)
+    except (ValueError, RecursionError):
+        record = None
+    if not isinstance(record, dict):
+        return "one JSON object on each line"
+    texts = [name for name, value in record.items() if name != key and isinstance(value, str)]
+    return f"--text-key {shlex.quote(texts[0])}" if texts else None
 
 
 def _shown(text: str) -> str:

@@ -60,9 +60,9 @@ class Inputs:
     def check(self, bad: Sequence[BadRecord]) -> None:
         """Raises a UsageError for the first bad record, if bad records stop the build."""
         if bad and self.options.on_bad_record == "stop":
-            raise UsageError(
-                self.describe(bad[0]), remedy="--on-bad-record skip, to leave such records out"
-            )
+            skip = "--on-bad-record skip, to leave such records out"
+            remedy = f"{bad[0].remedy}, or {skip}" if bad[0].remedy else skip
+            raise UsageError(self.describe(bad[0]), remedy=remedy)
 
     def describe(self, bad: BadRecord) -> str:
         """Returns the place of a bad record and what is wrong with it."""
