@@ -1,0 +1,89 @@
+"""Corpora, checkpoints and starting weights decide the vocabulary of a run."""
+
+import json
+
+import pytest
+
+from rampcli.checkpoint.manifest import MANIFEST
+from rampcli.cli.composing import compose_words
+from rampcli.errors import UsageError
+from rampcli.run_directory import RunDirectory
+from run_files import manifest
+from small_corpora import numbered, write_files
+
+TEXT = "".join(map(chr, range(200, 303))) * 50
+"""A text of 103 characters."""
+
+
+@pytest.fixture
+def plan_own_text(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine.txt").write_text(TEXT, encoding="utf-8")
+
+    def plan(*words):
+        words = ["data.path=mine.txt", *words]
+        return compose_words("shakespeare_char", words, config_dir=None, resumes=True)
+
+    return plan
+
+
+def leave_checkpoint(resolved, vocab_size):
+    folder = RunDirectory(resolved.run_dir).checkpoint_folder(7)
+    folder.mkdir(parents=True)
+    settings = {"model.vocab_size": vocab_size}
+    (folder / MANIFEST).write_text(json.dumps(manifest(settings=settings)))
+
+
+def test_a_text_decides_vocabulary_and_validation_samples(plan_own_text):
+    config = plan_own_text().config
+    assert config.model.vocab_size == 103
+    assert config.trainer.val_samples == (len(TEXT) // 10 - 1) // config.data.sequence_length
+    words = ["parallel.tensor_parallel_size=2", "trainer.devices=2", "data.micro_batch_size=6"]
+    assert plan_own_text(*words).config.model.vocab_size == 104
+
+
+@pytest.mark.parametrize(("saved", "used"), [(104, 104), (128, 128), (102, 103)])
+def test_a_run_directory_keeps_its_vocabulary_unless_it_is_of_another_text(
+    saved, used, plan_own_text
+):
+    leave_checkpoint(plan_own_text(), saved)
+    assert plan_own_text().config.model.vocab_size == used
+
+
+def test_a_vocabulary_smaller_than_the_tokenizers_is_refused_with_one_that_works(plan_own_text):
+    with pytest.raises(UsageError) as refused:
+        plan_own_text("model.vocab_size=65")
+    assert refused.value.remedy == "model.vocab_size=103, or null"
+    plan_own_text("model.vocab_size=103")
+    plan_own_text("model.vocab_size=null")
+
+
+def test_starting_weights_decide_the_vocabulary(plan_own_text, tmp_path):
+    (tmp_path / "weights").mkdir()
+    (tmp_path / "weights" / "config.yaml").write_text("model: {vocab_size: 110}\n")
+    assert plan_own_text("model.init_from=weights").config.model.vocab_size == 110
+    (tmp_path / "weights" / "config.yaml").write_text("model: {vocab_size: 65}\n")
+    with pytest.raises(UsageError) as refused:
+        plan_own_text("model.init_from=weights")
+    assert "model.init_from" in refused.value.keys
+
+
+def test_a_corpus_without_tokenizer_needs_a_number(tmp_path):
+    path = f"data.path={write_files(tmp_path / 'megatron', numbered(300))}"
+    words = ["data=indexed", path]
+    with pytest.raises(UsageError) as refused:
+        compose_words("llama3_tiny", words, config_dir=None)
+    assert refused.value.keys[0] == "model.vocab_size"
+    numbered_config = compose_words(
+        "llama3_tiny", [*words, "model.vocab_size=300"], config_dir=None
+    )
+    assert numbered_config.config.model.vocab_size == 300
+
+
+def test_a_plan_needs_the_corpora_only_for_the_vocabulary(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    words = ["data=indexed", "data.path=elsewhere"]
+    assert compose_words("llama3_8b", words, config_dir=None).config.trainer.val_samples == 512
+    with pytest.raises(UsageError) as refused:
+        compose_words("llama3_tiny", words, config_dir=None)
+    assert "data.path" in refused.value.keys
