@@ -6,6 +6,7 @@ from contextlib import contextmanager
 from rampcli.errors import UsageError
 
 EXTRAS = {
+    "huggingface_hub": "hub",
     "matplotlib": "plots",
     "pyarrow": "parquet",
     "tensorboard": "tensorboard",

@@ -10,6 +10,9 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 # Torch compiles in the process itself, and starts no pool of processes that load torch again.
 os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")
 
+# No test asks the Hugging Face hub. Those of downloads start a server of their own.
+os.environ["HF_HUB_OFFLINE"] = "1"
+
 from hypothesis import settings
 from xdist.scheduler import LoadScopeScheduling
 

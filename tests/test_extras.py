@@ -11,6 +11,7 @@ from rampcli.extras import EXTRAS, requiring
 
 PROJECT = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text())["project"]
 COMMANDS = {
+    "huggingface_hub": ["import", "gpt2", "conf/model/gpt2.yaml"],
     "matplotlib": ["plan", "-f", "llama3_tiny", "--plot", "plan.svg"],
     "pyarrow": ["data", "build", "texts.parquet", "-o", "corpus", "--tokenizer", "bytes", "--json"],
     **{

@@ -3,10 +3,12 @@
 import os
 from pathlib import Path
 
+from rampcli import hub
 from rampcli.checkpoint.manifest import complete_checkpoints
 from rampcli.config import snapshot
 from rampcli.config.schema import Config
-from rampcli.errors import UsageError
+from rampcli.errors import UsageError, naming_setting
+from rampcli.hub import CONFIG_FILE
 from rampcli.models.huggingface_config import (
     INIT_FROM_KEY,
     check_init_from,
@@ -16,8 +18,8 @@ from rampcli.models.huggingface_config import (
 from rampcli.run_directory import RunDirectory
 
 LENGTH_KEY = "data.sequence_length"
-CONFIG_FILE = "config.json"
 REMEDY = f"{INIT_FROM_KEY}=RUN_DIR, a run with a checkpoint"
+HUB_REMEDY = f"{REMEDY}, or a model of the hub with {CONFIG_FILE} and *.safetensors"
 
 
 def is_run(folder: Path) -> bool:
@@ -25,33 +27,70 @@ def is_run(folder: Path) -> bool:
     return RunDirectory(folder).config.is_file()
 
 
-def starting_vocabulary(folder: Path) -> int | None:
+def starting_vocabulary(text: str) -> int | None:
     """Returns the size of the vocabulary of weights, or None if the folder does not exist.
 
+    Args:
+        text: value of `model.init_from`. Of a model of the hub, only `config.json` is downloaded.
+
     Raises:
-        UsageError: the folder holds no weights.
+        RampcliError: the folder holds no weights, or the model cannot be downloaded.
     """
+    if hub.is_pinned(text):
+        with naming_setting(INIT_FROM_KEY):
+            return read_config(_open_pinned(text).folder).vocab_size
+    folder = Path(text).expanduser()
     if not os.path.exists(folder):
         return None
     if is_run(folder):
         return snapshot.read(RunDirectory(folder).config).model.vocab_size
-    _check_is_model(folder)
+    _check_is_model(text, folder)
     return read_config(folder).vocab_size
 
 
-def check_starting_weights(config: Config) -> None:
-    """Checks that `model.init_from` holds a model of the configured shape, if it is set.
+def check_starting_weights(config: Config) -> Path | None:
+    """Returns the folder of `model.init_from`, or None if it is not set.
+
+    It is a run, or a folder with a model of the configured shape. Weights of a model of the hub are
+    downloaded.
 
     Raises:
-        UsageError: it does not. The remedy has the settings of the folder's model.
+        RampcliError: it is neither; the remedy has the settings of the model that it holds. Or
+            weights cannot be downloaded.
     """
-    if config.model.init_from is None:
-        return
-    folder = Path(config.model.init_from)
+    text = config.model.init_from
+    if text is None:
+        return None
+    if hub.is_pinned(text):
+        with naming_setting(INIT_FROM_KEY):
+            return _download(config, text)
+    folder = Path(text).expanduser()
     if not is_run(folder):
-        _check_is_model(folder)
-        check_init_from(config)
-        return
+        _check_is_model(text, folder)
+        check_init_from(config.model, folder)
+    else:
+        _check_is_trained(config, folder)
+    return folder
+
+
+def _download(config: Config, name: str) -> Path:
+    """Downloads a model of the hub, its weights only if it has the configured shape."""
+    model = _open_pinned(name)
+    check_same_model(config.model, read_config(model.folder), name)
+    hub.download_weights(model, remedy=HUB_REMEDY)
+    return model.folder
+
+
+def _open_pinned(name: str) -> hub.Snapshot:
+    return hub.open_snapshot(name, CONFIG_FILE, remedy=HUB_REMEDY)
+
+
+def _check_is_trained(config: Config, folder: Path) -> None:
+    """Checks that a run has a checkpoint of a model of the configured shape.
+
+    Raises:
+        UsageError: it has not.
+    """
     theirs = snapshot.read(RunDirectory(folder).config)
     if not complete_checkpoints(RunDirectory(folder)):
         raise UsageError(
@@ -59,7 +98,7 @@ def check_starting_weights(config: Config) -> None:
             keys=(INIT_FROM_KEY,),
             remedy=f"{REMEDY}, or {INIT_FROM_KEY}=null for random weights",
         )
-    check_same_model(config.model, theirs.model, folder)
+    check_same_model(config.model, theirs.model, str(folder))
     ours, length = config.data.sequence_length, theirs.data.sequence_length
     if config.model.position_embedding == "learned" and ours != length:
         raise UsageError(
@@ -69,7 +108,7 @@ def check_starting_weights(config: Config) -> None:
         )
 
 
-def _check_is_model(folder: Path) -> None:
+def _check_is_model(text: str, folder: Path) -> None:
     """Checks that a folder that is no run directory has the settings of a model.
 
     Raises:
@@ -83,11 +122,12 @@ def _check_is_model(folder: Path) -> None:
         wrong = f"holds neither a run (config.yaml) nor a model of Hugging Face ({CONFIG_FILE})"
     else:
         wrong = "is a file" if exists else "does not exist"
+    elsewhere = f"a folder with {CONFIG_FILE} and *.safetensors"
+    if hub.is_hub_name(text):
+        elsewhere += f", or `rampcli import {text} conf/model/NAME.yaml` for a model of the hub"
     run = next(filter(is_run, folder.parents), None) if exists else None
     raise UsageError(
         f"{INIT_FROM_KEY}={folder} {wrong}",
         keys=(INIT_FROM_KEY,),
-        remedy=f"{INIT_FROM_KEY}={run}, the run directory"
-        if run
-        else f"{REMEDY}, or a folder with {CONFIG_FILE} and *.safetensors",
+        remedy=f"{INIT_FROM_KEY}={run}, the run directory" if run else f"{REMEDY}, or {elsewhere}",
     )

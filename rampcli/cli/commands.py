@@ -328,10 +328,13 @@ def export(
 
 
 def import_(
-    folder: Annotated[
-        Path,
+    model: Annotated[
+        str,
         typer.Argument(
-            metavar="FOLDER", help="Model folder as save_pretrained writes it.", show_default=False
+            metavar="MODEL",
+            help="Folder as save_pretrained writes it, or a model of the Hugging Face hub: NAME or"
+            " NAME@REVISION.",
+            show_default=False,
         ),
     ],
     file: Annotated[
@@ -348,7 +351,7 @@ def import_(
     """
     from rampcli.cli.weights import import_settings
 
-    import_settings(folder, file, as_json=as_json)
+    import_settings(model, file, as_json=as_json)
 
 
 def doctor(

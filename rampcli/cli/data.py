@@ -135,6 +135,7 @@ def run_build(options: BuildOptions, *, as_json: bool) -> int:
         RampcliError: as in `build`.
     """
     gc.enable()
+    options = options.located()  # while Ctrl-C still ends a download at once
     console = (
         Console(stderr=True, highlight=False, quiet=not sys.stderr.isatty())
         if as_json

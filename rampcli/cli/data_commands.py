@@ -37,7 +37,9 @@ def build(
     tokenizer: Annotated[
         str | None,
         typer.Option(
-            metavar="NAME", help="bytes, chars, or a path to tokenizer.json.", show_default=False
+            metavar="NAME",
+            help="bytes, chars, a tokenizer.json or its folder, or a model of the hub.",
+            show_default=False,
         ),
     ] = None,
     train_bpe: Annotated[

@@ -9,6 +9,7 @@ import typer
 
 from rampcli.checkpoint.manifest import complete_checkpoints
 from rampcli.errors import NoCheckpointError
+from rampcli.hub import is_pinned
 from rampcli.launch.program import run_program
 from rampcli.run_directory import find_run
 from rampcli.weights.import_model import import_model
@@ -42,15 +43,18 @@ def run_on_checkpoint(
     raise typer.Exit(code)
 
 
-def import_settings(folder: Path, file: Path, *, as_json: bool) -> None:
+def import_settings(model: str, file: Path, *, as_json: bool) -> None:
     """Writes a Hugging Face model's settings to a file and prints how to train it.
 
     Raises:
-        UsageError: as `import_model`.
+        RampcliError: as `import_model`.
     """
-    settings = import_model(folder, file)
+    settings = import_model(model, file)
     if as_json:
         typer.echo(json.dumps({"file": str(file), "settings": settings}))
         return
     command = f"rampcli pretrain --factory NAME --config-dir {file.parent.parent} model={file.stem}"
-    typer.echo(f"wrote {file}\ntrain it with:\n  {command}")
+    typer.echo(f"wrote {file}")
+    if is_pinned(settings["init_from"]):
+        typer.echo(f"a run will download the weights of {settings['init_from']}")
+    typer.echo(f"train it with:\n  {command}")

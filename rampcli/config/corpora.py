@@ -11,6 +11,7 @@ from pathlib import Path
 from rampcli.config.schema import SOURCES, Config
 from rampcli.config.settings import shown
 from rampcli.errors import UsageError
+from rampcli.hub import is_pinned
 
 MOST_SHARES = 2**31
 """Limit of the sum of whole shares, so that products with counts of samples fit in 64 bits."""
@@ -109,7 +110,8 @@ def missing_corpora(config: Config) -> list[str]:
 def missing_here(config: Config) -> list[str]:
     """Returns the settings that name files which this machine does not have, as KEY=PATH."""
     missing, weights = missing_corpora(config), config.model.init_from
-    if weights is not None and not os.path.exists(weights):
+    is_here = weights is None or os.path.exists(os.path.expanduser(weights))
+    if not is_here and not is_pinned(str(weights)):
         missing.append(f"model.init_from={weights}")
     return missing
 

@@ -111,8 +111,8 @@ class ModelConfig(Extensible):
     )
     init_from: str | None = setting(
         None,
-        "Where the initial weights are: a Hugging Face folder, or the directory of a run, whose"
-        " newest checkpoint is read. `null`: random weights.",
+        "Where the initial weights are: a Hugging Face folder, a model of the hub as `NAME@COMMIT`,"
+        " or the directory of a run, whose newest checkpoint is read. `null`: random weights.",
     )
     global_batch_size: int | None = setting(
         None,
@@ -187,8 +187,8 @@ class DataConfig(Extensible):
     )
     tokenizer: str = setting(
         "bytes",
-        "Tokenizer for `text` and `pairs`: `bytes`, `chars` (the characters of the text) or a"
-        " `tokenizer.json`.",
+        "Tokenizer for `text` and `pairs`: `bytes`, `chars` (the characters of the text), a"
+        " `tokenizer.json` or its folder, or a model of the Hugging Face hub as `NAME@COMMIT`.",
     )
     task: Literal["sort", "reverse", "add"] | None = setting(
         None,

@@ -25,6 +25,7 @@ from rampcli.data.tokenizer import (
     open_tokenizer,
     vocab_size_of,
 )
+from rampcli.data.tokenizer_path import tokenizer_path
 from rampcli.errors import UsageError, naming_setting
 from rampcli.own_folder import read_file
 
@@ -95,7 +96,7 @@ def open_text(config: Config) -> Opened:
             }
         )
     else:
-        tokenizer = open_tokenizer(Path(config.data.tokenizer).expanduser())
+        tokenizer = open_tokenizer(tokenizer_path(config.data.tokenizer))
     # The saved tokenizer also reads prompts, in which special tokens are allowed.
     saved = tokenizer.to_str()
     tokenizer.encode_special_tokens = True

@@ -5,7 +5,6 @@ from array import array
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -25,6 +24,7 @@ from rampcli.data.tokenizer import (
     open_tokenizer,
     vocab_size_of,
 )
+from rampcli.data.tokenizer_path import tokenizer_path
 from rampcli.errors import UsageError, naming_setting
 
 ENCODED_AT_ONCE = 1024
@@ -350,10 +350,11 @@ def open_format(config: Config, *examples: Examples) -> PairFormat:
     elif data.tokenizer == "chars":
         tokenizer = character_tokenizer(_alphabet(config, examples))
     else:
-        path = Path(data.tokenizer).expanduser()
+        reads_template = data.chat_template == "auto"
+        path = tokenizer_path(data.tokenizer, with_template=reads_template)
         with naming_setting("data.tokenizer"):
             tokenizer = open_tokenizer(path)
-        if data.chat_template == "auto":
+        if reads_template:
             template = read_chat_template(path.parent)
     check_vocabulary(data.tokenizer, vocab_size_of(tokenizer), cut_of(config))
     return PairFormat(tokenizer.to_str(), end=data.response_end, template=template)

@@ -1,7 +1,5 @@
 """The prompts of `generate.prompts`, which a run continues while it trains."""
 
-from pathlib import Path
-
 from tokenizers import Tokenizer
 
 from rampcli.config.corpora import paths_of
@@ -9,6 +7,7 @@ from rampcli.config.schema import Config
 from rampcli.config.watch_checks import NEW_TOKENS_KEY, PROMPTS_KEY
 from rampcli.data.indexed import tokenizer_of
 from rampcli.data.tokenizer import byte_tokenizer, encoder_of, open_tokenizer
+from rampcli.data.tokenizer_path import tokenizer_path
 from rampcli.errors import UsageError, naming_setting
 
 
@@ -40,7 +39,7 @@ def _tokenizer_before_start(config: Config) -> Tokenizer | None:
     if data.tokenizer == "chars":
         return None
     with naming_setting("data.tokenizer"):
-        return open_tokenizer(Path(data.tokenizer).expanduser())
+        return open_tokenizer(tokenizer_path(data.tokenizer))
 
 
 def no_tokenizer() -> UsageError:

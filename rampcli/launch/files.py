@@ -56,5 +56,4 @@ def _weights(config: Config, tokens: int) -> tuple[int | None, Path | None]:
         return saved, run.path
     if config.model.init_from is None or newest is not None:
         return None, None
-    folder = Path(config.model.init_from)
-    return starting_vocabulary(folder), folder
+    return starting_vocabulary(config.model.init_from), Path(config.model.init_from)

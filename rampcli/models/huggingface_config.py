@@ -9,7 +9,7 @@ from rampcli.config.architectures import ARCHITECTURES, model_type, types_of
 from rampcli.config.checks import check_heads, check_ranges, check_rotary
 from rampcli.config.layers import build
 from rampcli.config.model_size import head_size_of
-from rampcli.config.schema import Config, ModelConfig
+from rampcli.config.schema import ModelConfig
 from rampcli.config.settings import shown
 from rampcli.errors import DamagedFileError, Report, UsageError, reason_of
 from rampcli.records import POSITIVE, RATE, check_shape, read_json
@@ -344,15 +344,12 @@ def as_settings(model: ModelConfig) -> dict[str, Any]:
     return {name: getattr(model, name) for name in names}
 
 
-def check_init_from(config: Config) -> None:
-    """Checks that the folder of the initial weights holds a model of the configured shape.
+def check_init_from(model: ModelConfig, folder: Path) -> None:
+    """Checks that a folder holds weights of a model of the configured shape.
 
     Raises:
         UsageError: it does not. The remedy has the settings of the folder's model.
     """
-    if config.model.init_from is None:
-        return
-    folder = Path(config.model.init_from)
     theirs = read_config(folder)
     if not has_weights(folder):
         raise UsageError(
@@ -360,20 +357,20 @@ def check_init_from(config: Config) -> None:
             keys=(INIT_FROM_KEY,),
             remedy="a folder that save_pretrained wrote",
         )
-    check_same_model(config.model, theirs, folder)
+    check_same_model(model, theirs, str(folder))
 
 
-def check_same_model(ours: ModelConfig, theirs: ModelConfig, folder: Path) -> None:
-    """Checks that a folder's model has the configured shape.
+def check_same_model(ours: ModelConfig, theirs: ModelConfig, name: str) -> None:
+    """Checks that a model of this name has the configured shape.
 
     Raises:
-        UsageError: it does not. The remedy has the settings of the folder's model.
+        UsageError: it does not. The remedy has the settings of that model.
     """
     different = [name for name in SHAPE if _meaning(ours, name) != _meaning(theirs, name)]
     if different:
         shown_ours = ", ".join(f"model.{name}={shown(_meaning(ours, name))}" for name in different)
         raise UsageError(
-            f"{folder} holds a model that differs from {shown_ours}",
+            f"{name} holds a model that differs from {shown_ours}",
             keys=(INIT_FROM_KEY, *(f"model.{name}" for name in different)),
             remedy=" ".join(f"model.{name}={shown(_meaning(theirs, name))}" for name in different),
         )

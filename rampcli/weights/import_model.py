@@ -5,21 +5,25 @@ from typing import Any
 
 import yaml
 
+from rampcli import hub
 from rampcli.errors import UsageError, visible
 from rampcli.models.huggingface_config import as_settings, has_weights, read_config
 from rampcli.own_folder import replace_file
 
+REMEDY = "a model that save_pretrained wrote, with config.json and *.safetensors"
 
-def import_model(folder: Path, file: Path) -> dict[str, Any]:
+
+def import_model(model: str, file: Path) -> dict[str, Any]:
     """Writes the settings of a Hugging Face model, with `init_from`, and returns them.
 
     Args:
-        folder: holds `config.json` and `*.safetensors`, as `save_pretrained` writes them.
+        model: folder with `config.json` and `*.safetensors`, as `save_pretrained` writes them, or
+            a model of the hub. Its weights are not downloaded.
         file: new file `CONF/model/NAME.yaml`; its folder is created if needed.
 
     Raises:
-        UsageError: the decoder cannot compute the model, its weights are not safetensors, or
-            `file` exists or is not in a folder `model`.
+        RampcliError: the decoder cannot compute the model, its weights are not safetensors, or it
+            cannot be downloaded; or `file` exists or is not in a folder `model`.
     """
     if file.suffix != ".yaml" or file.parent.name != "model":
         raise UsageError(
@@ -28,13 +32,26 @@ def import_model(folder: Path, file: Path) -> dict[str, Any]:
         )
     if file.exists():
         raise UsageError(f"{file} exists already", remedy="another name")
-    settings = as_settings(read_config(folder))
-    if not has_weights(folder):
-        raise UsageError(
-            f"{folder} holds no *.safetensors", remedy="a folder that save_pretrained wrote"
-        )
-    settings["init_from"] = str(folder.resolve())
+    name, settings = _read_hub(model) if hub.is_hub_name(model) else _read_folder(model)
     file.parent.mkdir(parents=True, exist_ok=True)
-    comment = f"# {visible(folder.name)}, with its weights to start from.\n"
+    comment = f"# {visible(name)}, with its weights to start from.\n"
     replace_file(file, comment + yaml.safe_dump(settings, sort_keys=False))
     return settings
+
+
+def _read_hub(model: str) -> tuple[str, dict[str, Any]]:
+    """Returns NAME@COMMIT and the settings of a model of the hub."""
+    snapshot = hub.open_snapshot(model, hub.CONFIG_FILE, remedy=REMEDY)
+    settings = as_settings(read_config(snapshot.folder))
+    if hub.find_weights(snapshot) is None:
+        raise UsageError(f"{snapshot.name} has no weights in safetensors", remedy=REMEDY)
+    return snapshot.name, settings | {"init_from": snapshot.name}
+
+
+def _read_folder(model: str) -> tuple[str, dict[str, Any]]:
+    """Returns the name and the settings of a folder's model."""
+    folder = Path(model).expanduser()
+    settings = as_settings(read_config(folder))
+    if not has_weights(folder):
+        raise UsageError(f"{folder} holds no *.safetensors", remedy=REMEDY)
+    return folder.name, settings | {"init_from": str(folder.resolve())}

@@ -277,9 +277,9 @@ def starting_step(config: Config, run: RunDirectory) -> int | None:
         step: int | None = saved[-1].manifest.get("started_from")
         return step
     folder = config.model.init_from
-    if folder is None or not is_run(Path(folder)):
+    if folder is None or not is_run(Path(folder).expanduser()):
         return None
-    return open_run(Path(folder), step=None)[1].step
+    return open_run(Path(folder).expanduser(), step=None)[1].step
 
 
 def build_initial_model(
@@ -297,10 +297,9 @@ def build_initial_model(
         UsageError: `model.init_from` holds another model.
         NoCheckpointError: it is a run without a checkpoint that is whole.
     """
-    if config.model.init_from is None:
+    folder = check_starting_weights(config)
+    if folder is None:
         return build_parts(config, meshes, device)
-    check_starting_weights(config)
-    folder = Path(config.model.init_from)
     if not is_run(folder):
         weights = WeightFolder(folder, config.model, sequence_length=config.data.sequence_length)
         return build_parts(config, meshes, device, weights.rows_of)

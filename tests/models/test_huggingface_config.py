@@ -178,7 +178,7 @@ def test_keys_that_are_left_out_mean_what_transformers_takes_them_for(folder, ki
     for told in files:
         read = read_config(folder({"model_type": kind, **told}))
         written = read_config(folder(written_out(kind, told)))
-        check_same_model(read, written, folder=Path())
+        check_same_model(read, written, name="theirs")
         assert read.init_std == written.init_std
 
 
@@ -235,7 +235,7 @@ def test_an_exported_config_is_accepted_by_its_class_and_read_back_as_the_same(
     assert told["model_type"] == kind
     for content in (told, written_out(kind, told)):
         read = read_config(folder(content | {"model_type": kind}))
-        check_same_model(read, settings, folder=Path())
+        check_same_model(read, settings, name="theirs")
         assert model_type(read) == kind
 
 
@@ -253,12 +253,12 @@ def test_equivalent_settings_do_not_differ_and_all_differences_are_suggested(fol
             num_query_groups=2, head_size=32, rotary_low_freq_factor=2.0, init_from=str(path)
         )
     )
-    check_init_from(config)
+    check_init_from(config.model, path)
     for name in SHAPE:
         assert hasattr(config.model, name)
     config.model.ffn_hidden_size, config.model.qk_norm = 5, True
     with pytest.raises(
         UsageError, match=r"differs from model\.ffn_hidden_size=5, model\.qk_norm=true"
     ) as refused:
-        check_init_from(config)
+        check_init_from(config.model, path)
     assert refused.value.remedy == "model.ffn_hidden_size=344 model.qk_norm=false"

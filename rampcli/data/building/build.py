@@ -65,7 +65,7 @@ def build(options: BuildOptions, watcher: Watcher | None = None) -> Built:
         KeyboardInterrupt: or another exception from a signal handler; progress is saved first.
     """
     began = time.monotonic()
-    options.check()
+    options = options.located()
     inputs = find_inputs(options.inputs, leave_out=[*options.products, options.partial])
     settings = _settings(options, inputs)
     folder = BuildFolder(options.partial)
@@ -84,7 +84,7 @@ def build(options: BuildOptions, watcher: Watcher | None = None) -> Built:
 
 def _settings(options: BuildOptions, inputs: list[Input]) -> dict[str, Any]:
     """Returns everything that determines the files of a build."""
-    own = options.tokenizer_file
+    own = options.tokenizer_path
     if own is not None:
         tokenizers.open_tokenizer(own)  # raises if it is not a tokenizer
     return {

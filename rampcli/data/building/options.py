@@ -1,11 +1,12 @@
 """Options of `rampcli data build`, and their checks."""
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from rampcli.data import tokenizer as tokenizers
 from rampcli.data.indexed import bin_of, idx_of, manifest_of, tokenizer_of
+from rampcli.data.tokenizer_path import find_tokenizer
 from rampcli.errors import UsageError
 from rampcli.processors import processors
 
@@ -24,7 +25,8 @@ class BuildOptions:
     Attributes:
         inputs: files and folders.
         output: PREFIX.
-        tokenizer: "bytes", "chars" or a file; None with `train_bpe`.
+        tokenizer: "bytes", "chars", a file, a folder or a model of the hub; None with `train_bpe`.
+        tokenizer_path: the tokenizer's file, once `located` has found it.
         train_bpe: vocabulary size of a tokenizer to train; None with `tokenizer`.
         eod: end-of-document token, or "none"; None for the tokenizer's own.
         text_key: key or column of the text in JSON and Parquet.
@@ -35,6 +37,7 @@ class BuildOptions:
     inputs: tuple[Path, ...]
     output: Path
     tokenizer: str | None = None
+    tokenizer_path: Path | None = None
     train_bpe: int | None = None
     eod: str | None = None
     text_key: str = "text"
@@ -50,6 +53,20 @@ class BuildOptions:
         self._check_tokenizer()
         self._check_limits()
         self._check_output()
+
+    def located(self) -> "BuildOptions":
+        """Returns the options with the tokenizer's file, downloading it if necessary.
+
+        The tokenizer of a model of the hub is then named with its commit.
+
+        Raises:
+            RampcliError: the options are wrong as in `check`, or there is no such tokenizer.
+        """
+        self.check()
+        if self.tokenizer in (None, "bytes", "chars") or self.tokenizer_path is not None:
+            return self
+        name, path = find_tokenizer(str(self.tokenizer))
+        return replace(self, tokenizer=name, tokenizer_path=path)
 
     def _check_tokenizer(self) -> None:
         if (self.tokenizer is None) == (self.train_bpe is None):
@@ -112,12 +129,6 @@ class BuildOptions:
     def tokenizer_name(self) -> str:
         """The tokenizer's name in the manifest."""
         return f"bpe {self.train_bpe}" if self.tokenizer is None else self.tokenizer
-
-    @property
-    def tokenizer_file(self) -> Path | None:
-        """The tokenizer's file, or None for "bytes", "chars" and a trained one."""
-        own = self.tokenizer not in (None, "bytes", "chars")
-        return Path(str(self.tokenizer)) if own else None
 
     @property
     def partial(self) -> Path:

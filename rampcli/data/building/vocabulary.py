@@ -88,8 +88,8 @@ def tokenizer_json(inputs: Inputs, *, workers: int) -> str | bytes:
         UsageError: a file cannot be read, or a record is bad.
     """
     options = inputs.options
-    if options.tokenizer_file is not None:
-        return read_file(options.tokenizer_file, most_bytes=tokenizers.MOST_BYTES)
+    if options.tokenizer_path is not None:
+        return read_file(options.tokenizer_path, most_bytes=tokenizers.MOST_BYTES)
     if options.tokenizer == "bytes":
         tokenizer = tokenizers.byte_tokenizer()
     elif options.tokenizer == "chars":

@@ -1,0 +1,53 @@
+"""Finds the file of a tokenizer: a path, a folder that holds one, or a model of the hub."""
+
+from pathlib import Path
+
+from rampcli import hub
+from rampcli.data.chat_template import CONFIG_FILE, TEMPLATE_FILE
+from rampcli.errors import UsageError, naming_setting
+
+KEY = "data.tokenizer"
+REMEDY = "a model with tokenizer.json, which AutoTokenizer.from_pretrained(NAME).save_pretrained(\
+FOLDER) writes"
+
+
+def find_tokenizer(text: str) -> tuple[str, Path]:
+    """Returns a tokenizer's name and its file, downloading it if necessary.
+
+    The name is the word itself, or NAME@COMMIT for a model of the hub.
+
+    Raises:
+        RampcliError: a folder or a model has no `tokenizer.json`, or it cannot be downloaded.
+    """
+    if hub.is_hub_name(text):
+        snapshot = hub.open_snapshot(text, hub.TOKENIZER_FILE, remedy=REMEDY)
+        return snapshot.name, snapshot.folder / hub.TOKENIZER_FILE
+    return text, _file_of(text)
+
+
+def tokenizer_path(text: str, *, with_template: bool = False) -> Path:
+    """Returns the file that `data.tokenizer` names, downloading it if necessary.
+
+    Args:
+        text: value of the setting, and neither `bytes` nor `chars`.
+        with_template: download the files that may hold the model's chat template, too.
+
+    Raises:
+        RampcliError: as `find_tokenizer`, or a model of the hub is named without its commit.
+    """
+    with naming_setting(KEY):
+        if not hub.is_hub_name(text):
+            return _file_of(text)
+        snapshot = hub.open_pinned(text, hub.TOKENIZER_FILE, key=KEY, remedy=REMEDY)
+        for file in (CONFIG_FILE, TEMPLATE_FILE) if with_template else ():
+            snapshot.find(file)
+    return snapshot.folder / hub.TOKENIZER_FILE
+
+
+def _file_of(text: str) -> Path:
+    path = Path(text).expanduser()
+    if not path.is_dir():
+        return path
+    if not (path / hub.TOKENIZER_FILE).exists():
+        raise UsageError(f"{path} has no {hub.TOKENIZER_FILE}", remedy=REMEDY)
+    return path / hub.TOKENIZER_FILE

@@ -1,0 +1,258 @@
+"""Downloads files of models from the Hugging Face hub: NAME, ORG/NAME or either @REVISION.
+
+Each file is asked for by its name, so nothing else is downloaded, and never a pickle. The package
+huggingface_hub keeps files in its cache, and those of a known commit are read without a connection.
+"""
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from rampcli.errors import DamagedFileError, RampcliError, UsageError, reason_of
+from rampcli.extras import requiring
+from rampcli.records import read_json
+
+CONFIG_FILE = "config.json"
+TOKENIZER_FILE = "tokenizer.json"
+WEIGHTS, WEIGHTS_INDEX = "model.safetensors", "model.safetensors.index.json"
+"""Weights in one file, or the list of the files of weights."""
+_NAME = re.compile(
+    r"(?P<name>(?:[A-Za-z0-9][\w.-]{0,95}/)?[A-Za-z0-9][\w.-]{0,95})"
+    r"(?:@(?P<revision>[A-Za-z0-9][\w./-]{0,254}))?",
+    re.ASCII,
+)
+_COMMIT = re.compile(r"[0-9a-f]{40}")
+_FILES = (".json", ".yaml", ".safetensors", ".bin", ".txt", ".model")
+"""Ends of a word that is the path of a file, and not a name on the hub."""
+_SHARD = re.compile(r"\w[\w.-]{0,200}\.safetensors", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """A model of the hub at one commit.
+
+    Attributes:
+        name: NAME@COMMIT, which finds the same files on any day.
+        folder: the files of this commit that were downloaded.
+    """
+
+    name: str
+    folder: Path
+
+    def find(self, file: str) -> Path | None:
+        """Returns a file, downloading it if necessary, or None if the model has no such file.
+
+        Raises:
+            RampcliError: it can be neither found in the cache nor downloaded.
+        """
+        path = self.folder / file
+        return path if path.is_file() else _download(self.name, file)
+
+    def need(self, file: str, *, remedy: str) -> Path:
+        """Returns a file as `find` does.
+
+        Raises:
+            UsageError: the model has no such file.
+        """
+        path = self.find(file)
+        if path is None:
+            raise UsageError(f"{self.name} on the Hugging Face hub has no {file}", remedy=remedy)
+        return path
+
+
+def is_hub_name(text: str) -> bool:
+    """Returns whether a word is a name on the hub, and not a path.
+
+    Paths that exist are paths, as are files in a folder that exists: `runs/mine`. With a revision,
+    such a word is a name on the hub.
+    """
+    matched = _NAME.fullmatch(text)
+    if matched is None or ".." in text or "--" in matched["name"] or text.endswith(_FILES):
+        return False
+    path = Path(text)
+    in_folder = "/" in text and matched["revision"] is None and path.parent.is_dir()
+    return not (in_folder or path.exists())
+
+
+def is_pinned(text: str) -> bool:
+    """Returns whether a word is a name on the hub with a commit: NAME@COMMIT."""
+    return is_hub_name(text) and _COMMIT.fullmatch(text.partition("@")[2]) is not None
+
+
+def open_snapshot(text: str, file: str, *, remedy: str) -> Snapshot:
+    """Returns the newest commit of a model, or that of its revision, with one file of it.
+
+    Args:
+        text: a word for which `is_hub_name` is true.
+        file: file that the model must have.
+        remedy: what to try for a model without the file.
+
+    Raises:
+        RampcliError: the model cannot be downloaded and is not in the cache, or has no such file.
+    """
+    path = _download(text, file)
+    if path is None:
+        raise UsageError(f"{text} on the Hugging Face hub has no {file}", remedy=remedy)
+    # The cache is laid out as snapshots/COMMIT/FILE.
+    return Snapshot(f"{text.partition('@')[0]}@{path.parent.name}", path.parent)
+
+
+def open_pinned(text: str, file: str, *, key: str, remedy: str) -> Snapshot:
+    """Returns the commit that a setting names.
+
+    Raises:
+        UsageError: the setting names none, so that a resume could read another one. The remedy has
+            the present commit.
+        RampcliError: as `open_snapshot`.
+    """
+    snapshot = open_snapshot(text, file, remedy=remedy)
+    if not is_pinned(text):
+        raise UsageError(
+            f"{key}={text} names a model of the Hugging Face hub without its commit, so the same"
+            " command could read another model later",
+            keys=(key,),
+            remedy=f"{key}={snapshot.name}",
+        )
+    return snapshot
+
+
+def find_weights(snapshot: Snapshot) -> str | None:
+    """Returns `WEIGHTS` or `WEIGHTS_INDEX`, whichever the model has, or None if it has neither.
+
+    Weights are not downloaded.
+
+    Raises:
+        RampcliError: the hub cannot be asked.
+    """
+    for file in (WEIGHTS, WEIGHTS_INDEX):
+        if (snapshot.folder / file).is_file():
+            return file
+    if _exists(snapshot.name, WEIGHTS):
+        return WEIGHTS
+    return None if snapshot.find(WEIGHTS_INDEX) is None else WEIGHTS_INDEX
+
+
+def download_weights(snapshot: Snapshot, *, remedy: str) -> None:
+    """Downloads all weights of a model into the folder of its snapshot.
+
+    Raises:
+        RampcliError: there are no weights in safetensors, or they cannot be downloaded.
+    """
+    found = find_weights(snapshot)
+    if found is None:
+        raise UsageError(f"{snapshot.name} has no weights in safetensors", remedy=remedy)
+    path = snapshot.need(found, remedy=remedy)
+    if found == WEIGHTS:
+        return
+    for file in sorted(set(read_json(path, {"weight_map": {...: str}})["weight_map"].values())):
+        if not _SHARD.fullmatch(file):
+            raise DamagedFileError(f"{path} names {file!r}, which is no file of weights")
+        snapshot.need(file, remedy=remedy)
+
+
+def _download(text: str, file: str) -> Path | None:
+    """Returns the path of a file in the cache, or None if the model has no such file."""
+    name, _, revision = text.partition("@")
+    with _explained(text, file):
+        from huggingface_hub import hf_hub_download, try_to_load_from_cache
+        from huggingface_hub.errors import EntryNotFoundError, LocalEntryNotFoundError
+
+        if _COMMIT.fullmatch(revision):
+            cached = try_to_load_from_cache(name, file, revision=revision)
+            if cached is not None:  # a path, or a mark that the hub has answered that there is none
+                return Path(cached) if isinstance(cached, str) else None
+        silence = _why_silent(name, file, revision)
+        only_cache = silence is not None  # without it, hf_hub_download would try for half a minute
+        try:
+            return Path(
+                hf_hub_download(name, file, revision=revision or None, local_files_only=only_cache)
+            )
+        except LocalEntryNotFoundError as error:
+            if silence is None:
+                raise
+            raise error from silence
+        except EntryNotFoundError:
+            return None
+
+
+def _why_silent(name: str, file: str, revision: str) -> Exception | None:
+    """Returns why the hub cannot be reached, or None if it answers, be it with a refusal."""
+    from huggingface_hub import get_hf_file_metadata, hf_hub_url
+    from huggingface_hub.errors import HfHubHTTPError
+
+    try:
+        get_hf_file_metadata(hf_hub_url(name, file, revision=revision or None))
+    except HfHubHTTPError:
+        return None  # hf_hub_download gets the same answer, and notes it in its cache
+    except Exception as error:  # of httpx or requests by version, or offline mode
+        return error
+    return None
+
+
+def _exists(text: str, file: str) -> bool:
+    """Returns whether a model has a file, without downloading it."""
+    name, _, revision = text.partition("@")
+    with _explained(text, file):
+        from huggingface_hub import get_hf_file_metadata, hf_hub_url
+        from huggingface_hub.errors import EntryNotFoundError
+
+        try:
+            get_hf_file_metadata(hf_hub_url(name, file, revision=revision))
+        except EntryNotFoundError:
+            return False
+        return True
+
+
+@contextmanager
+def _explained(text: str, file: str) -> Iterator[None]:
+    """Turns a failure of huggingface_hub into one message.
+
+    A name on the hub may be a mistyped path, so the message speaks of both.
+    """
+    name, _, revision = text.partition("@")
+    no_path = "" if revision else f"{text} is not a path here; "
+    page = f"https://huggingface.co/{name}"
+    with requiring("huggingface_hub", purpose=f"{no_path}reading {text} from the Hugging Face hub"):
+        from huggingface_hub import errors
+    try:
+        yield
+    except errors.GatedRepoError as error:
+        raise UsageError(
+            f"{name} is given only to users who have accepted its terms",
+            remedy=f"accept them on {page}, then `hf auth login`",
+        ) from error
+    except (errors.RepositoryNotFoundError, errors.HFValidationError) as error:
+        raise UsageError(
+            f"{text} is neither a path here nor a model of the Hugging Face hub that you may read",
+            remedy="the path of a folder, or the name of a model as on https://huggingface.co; for"
+            " a private one, `hf auth login` first",
+        ) from error
+    except errors.RevisionNotFoundError as error:
+        raise UsageError(
+            f"{name} on the Hugging Face hub has no revision {revision}",
+            remedy=f"{name}, or a branch, tag or commit of {page}",
+        ) from error
+    except (errors.LocalEntryNotFoundError, errors.OfflineModeIsEnabled) as error:
+        raise UsageError(
+            f"{no_path}{file} of {text} is not in the cache of the Hugging Face hub, and cannot be"
+            f" downloaded: {_why_not(error)}",
+            remedy="the path of a folder, or the same command once the hub can be reached",
+        ) from error
+    except RampcliError:
+        raise
+    except Exception as error:  # of httpx or requests by version, or OSError from a full disk
+        raise RampcliError(
+            f"cannot download {file} of {text} from the Hugging Face hub: {reason_of(error)}",
+            remedy="the same command again",
+        ) from error
+
+
+def _why_not(error: Exception) -> str:
+    from huggingface_hub import constants
+
+    if constants.HF_HUB_OFFLINE:
+        return "HF_HUB_OFFLINE is set"
+    cause = error.__cause__
+    return reason_of(cause if isinstance(cause, Exception) else error)
