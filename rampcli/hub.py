@@ -196,12 +196,20 @@ def _exists(text: str, file: str) -> bool:
     name, _, revision = text.partition("@")
     with _explained(text, file):
         from huggingface_hub import get_hf_file_metadata, hf_hub_url
-        from huggingface_hub.errors import EntryNotFoundError
+        from huggingface_hub.errors import (
+            EntryNotFoundError,
+            HfHubHTTPError,
+            LocalEntryNotFoundError,
+        )
 
         try:
             get_hf_file_metadata(hf_hub_url(name, file, revision=revision))
         except EntryNotFoundError:
             return False
+        except HfHubHTTPError:
+            raise
+        except Exception as error:  # no connection
+            raise LocalEntryNotFoundError(reason_of(error)) from error
         return True
 
 

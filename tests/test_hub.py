@@ -161,13 +161,16 @@ def test_what_the_hub_refuses_is_one_message(hub, words, said):
     assert hub.asked
 
 
-def test_a_hub_that_cannot_be_reached_is_one_message_at_once(hub, monkeypatch, capfd):
+def test_a_hub_that_cannot_be_reached_is_one_message_at_once(hub, cache, monkeypatch, capfd):
     with socket.socket() as closed:
         closed.bind(("127.0.0.1", 0))
         address = f"http://127.0.0.1:{closed.getsockname()[1]}"
     template = f"{address}/{{repo_id}}/resolve/{{revision}}/{{filename}}"
     monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", template)
     assert "cannot be downloaded" in refusal()
+    fill_cache(cache, MODEL, FIRST, {"config.json": b"{}"})
+    with pytest.raises(UsageError, match="cannot be downloaded"):
+        find_weights(opened())
     assert capfd.readouterr().err == ""
     assert hub.asked == []
 

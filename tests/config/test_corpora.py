@@ -282,3 +282,5 @@ def test_files_that_are_not_here_are_named(source, values, here, tmp_path, monke
     assert missing_here(made) == ([] if here else [f"data.{key}=other"])
     made.model.init_from = "nowhere"
     assert missing_here(made)[-1] == "model.init_from=nowhere"
+    made.model.init_from = f"org/name@{'1' * 40}"  # a model of the hub, which every machine can get
+    assert "model.init_from" not in "".join(missing_here(made))

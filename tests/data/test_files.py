@@ -141,6 +141,16 @@ def test_missing_text_is_refused_before_anything_starts(tmp_path):
     assert refused.value.keys == refusal(made).keys == ("data.path",)
 
 
+@pytest.mark.parametrize("tokenizer", ["nowhere.json", "empty"])
+def test_a_missing_tokenizer_of_text_is_refused_before_anything_starts(tmp_path, tokenizer):
+    (tmp_path / "a.txt").write_text("text")
+    (tmp_path / "empty").mkdir()
+    path = str(tmp_path / "a.txt")
+    with pytest.raises(UsageError) as refused:
+        check_files(config("text", path=path, tokenizer=str(tmp_path / tokenizer)))
+    assert refused.value.keys == ("data.tokenizer",)
+
+
 def test_text_that_is_neither_a_file_nor_a_folder_is_refused_without_waiting(tmp_path):
     os.mkfifo(tmp_path / "fifo")
     for path in (tmp_path / "fifo", "/dev/zero"):
