@@ -148,7 +148,7 @@ def download_weights(snapshot: Snapshot, *, remedy: str) -> None:
         return
     for file in sorted(set(read_json(path, {"weight_map": {...: str}})["weight_map"].values())):
         if not _SHARD.fullmatch(file):
-            raise DamagedFileError(f"{path} names {file!r}, which is no file of weights")
+            raise DamagedFileError(f"{path} names {file!r}, which is not a file of weights")
         snapshot.need(file, remedy=remedy)
 
 

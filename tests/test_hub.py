@@ -207,7 +207,7 @@ def test_an_index_that_names_anything_else_than_weights_is_refused(hub, file):
         "model.safetensors.index.json": index(file),
         "x.bin": b"pickle",
     }
-    with pytest.raises(DamagedFileError, match="which is no file of weights"):
+    with pytest.raises(DamagedFileError, match="which is not a file of weights"):
         download_weights(opened(), remedy="")
     assert not any("x.bin" in path for _, path in hub.asked)
 

@@ -38,7 +38,7 @@ def types_of(model: ModelConfig) -> tuple[str, ...]:
         return ()
     if model.qk_norm:
         return () if model.bias or model.sliding_window is not None else ("qwen3",)
-    # Llama's class refuses a width that is no multiple of its heads, whatever their size.
+    # Llama's class refuses a width that is not a multiple of its heads, whatever their size.
     divides = model.hidden_size % model.num_attention_heads == 0
     is_llama = divides and model.sliding_window is None
     return (*(("llama",) if is_llama else ()), *(() if model.bias else ("mistral",)))
@@ -70,7 +70,7 @@ def _rules(model: ModelConfig) -> str:
         return f"model.family={model.family} is an architecture of your own"
     if model.hidden_size % model.num_attention_heads:
         return (
-            f"model.hidden_size={model.hidden_size} is no multiple of model.num_attention_heads="
+            f"model.hidden_size={model.hidden_size} is not a multiple of model.num_attention_heads="
             f"{model.num_attention_heads}, which only Mistral and Qwen3 allow, without biases"
         )
     return (

@@ -96,7 +96,8 @@ def open_text(config: Config) -> Opened:
             }
         )
     else:
-        tokenizer = open_tokenizer(tokenizer_path(config.data.tokenizer))
+        with naming_setting("data.tokenizer"):
+            tokenizer = open_tokenizer(tokenizer_path(config.data.tokenizer))
     # The saved tokenizer also reads prompts, in which special tokens are allowed.
     saved = tokenizer.to_str()
     tokenizer.encode_special_tokens = True

@@ -24,7 +24,7 @@ SHORT = (
 
 
 def save_model(folder):
-    """Saves a Mistral without a window, whose width is no multiple of its heads."""
+    """Saves a Mistral without a window, whose width is not a multiple of its heads."""
     from transformers import MistralConfig, MistralForCausalLM  # imports take seconds
 
     config = MistralConfig(

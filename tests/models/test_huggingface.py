@@ -23,7 +23,7 @@ TOKENS = torch.randint(128, (3, SEQUENCE), generator=torch.Generator().manual_se
 
 
 SHAPES = FAMILIES | {
-    "width that is no multiple of the heads": replace(
+    "width that is not a multiple of the heads": replace(
         FAMILIES["llama3"], hidden_size=50, num_query_groups=1, num_attention_heads=3, head_size=4
     ),
     "mistral without a window": replace(FAMILIES["llama3"], huggingface_type="mistral"),
