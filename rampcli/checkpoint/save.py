@@ -21,9 +21,10 @@ from rampcli.checkpoint.manifest import (
     remove_old_checkpoints,
 )
 from rampcli.checkpoint.shards import HostCopies, Shard, shards_to_save
-from rampcli.checkpoint.state import TOKENIZER, TrainingState, named_tensors
+from rampcli.checkpoint.state import SPECIAL_TOKENS, TOKENIZER, TrainingState, named_tensors
 from rampcli.checkpoint.tensor_files import write_shards
 from rampcli.checksums import page_sums
+from rampcli.data.special_tokens import NONE_KNOWN, SpecialTokens
 from rampcli.errors import RampcliError, reason_of
 from rampcli.models.decoder import Decoder
 from rampcli.parallel.ranks import gather_from_all_ranks
@@ -68,6 +69,7 @@ class Checkpoints:
         facts: what the checkpoints belong to, for their manifests: `settings`, `corpus`,
             `world_size`.
         tokenizer: content of the tokenizer's file, stored in every checkpoint, or None.
+        special_tokens: stored beside the tokenizer.
         in_background: let training continue during a save.
         saved_step: step of the checkpoint that was loaded, which is not saved again.
     """
@@ -81,6 +83,7 @@ class Checkpoints:
         keep_last: int,
         facts: dict[str, Any],
         tokenizer: str | None = None,
+        special_tokens: SpecialTokens = NONE_KNOWN,
         in_background: bool = False,
         saved_step: int | None = None,
     ) -> None:
@@ -89,7 +92,11 @@ class Checkpoints:
         self.optimizers = optimizers
         self.keep_last = keep_last
         self.facts = facts
-        self.tokenizer = tokenizer
+        self.texts = (
+            {}
+            if tokenizer is None
+            else {TOKENIZER: tokenizer, SPECIAL_TOKENS: special_tokens.to_json()}
+        )
         self.stall_s = 0.0
         self._step = saved_step
         self._saving: Future[None] | None = None
@@ -220,10 +227,10 @@ class Checkpoints:
 
     def _complete(self, aside: Path, final: Path, manifest: dict[str, Any]) -> dict[str, Any]:
         """Completes a checkpoint whose tensors are written, and removes those that it replaces."""
-        if self.tokenizer is not None:
-            content = self.tokenizer.encode()
-            self.run.replace(aside / TOKENIZER, content)
-            manifest["files"][TOKENIZER] = {"bytes": len(content), "sums": page_sums(content)}
+        for name, text in self.texts.items():
+            content = text.encode()
+            self.run.replace(aside / name, content)
+            manifest["files"][name] = {"bytes": len(content), "sums": page_sums(content)}
         self.run.write_json(aside / MANIFEST, manifest)
         self.run.flush(aside)
         remove_checkpoints_from(self.run, manifest["step"])

@@ -10,7 +10,7 @@ from rampcli.models.decoder import Decoder
 
 MODEL, OPTIMIZER = "model.", "optimizer.state."
 """Prefixes of the names of tensors."""
-TOKENIZER = "tokenizer.json"
+TOKENIZER, SPECIAL_TOKENS = "tokenizer.json", "special_tokens.json"
 
 
 @dataclass(slots=True)

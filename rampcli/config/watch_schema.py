@@ -31,7 +31,7 @@ class GenerateConfig:
         unit="optimiser steps",
         at_least=1,
     )
-    max_tokens: int = setting(64, "Tokens to add to each prompt.", unit="tokens", at_least=1)
+    max_tokens: int = setting(64, "Most tokens to add to each prompt.", unit="tokens", at_least=1)
     temperature: float = setting(
         0.8,
         "Sampling temperature. `0` always takes the likeliest token.",

@@ -5,6 +5,7 @@ a limited process, instead of once for each prompt. The text around the placehol
 template's own, so special tokens in it are meant; special tokens in a prompt are not.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ from typing import Any
 from rampcli.errors import DamagedFileError, UsageError
 from rampcli.limited_process import CPU_S, LimitError, ask
 from rampcli.own_folder import read_file
-from rampcli.records import ANY, read_json
+from rampcli.records import ANY, check_shape, read_json
 
 TEMPLATE_FILE, CONFIG_FILE = "chat_template.jinja", "tokenizer_config.json"
 MOST_BYTES = 16 << 20
@@ -21,7 +22,7 @@ PLAIN = "placeholder 7f3a9c41 <&> \"'{{ 1 }}"
 PADDED = f" \n{PLAIN}\n "
 """Prompts that show whether a template keeps a prompt as it is, or strips it."""
 _NAMED = {"name": str, "template": str}
-_CONFIG = {"chat_template?": (str, [_NAMED], None), ...: ANY}
+_TEMPLATES = {"chat_template?": (str, [_NAMED], None)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,11 +32,13 @@ class ChatTemplate:
     Attributes:
         before, after: texts around the prompt.
         strips: True if white space around the prompt is removed.
+        source: the template itself.
     """
 
     before: str
     after: str
     strips: bool
+    source: str
 
 
 def read_chat_template(folder: Path) -> ChatTemplate | None:
@@ -45,13 +48,14 @@ def read_chat_template(folder: Path) -> ChatTemplate | None:
         UsageError: a file cannot be read, the template fails or exceeds its limits, or it changes
             prompts in other ways than stripping them.
     """
-    template, path, variables = _read_files(folder)
+    config = read_tokenizer_config(folder)
+    template, path = _read_template(folder, config)
     if template is None:
         return None
     request = {
         "template": template,
         "variables": [
-            variables
+            tokens_of(config)
             | {
                 "messages": [{"role": "user", "content": prompt}],
                 "add_generation_prompt": True,
@@ -71,36 +75,54 @@ def read_chat_template(folder: Path) -> ChatTemplate | None:
     before, *others = plain.split(PLAIN)
     if len(others) != 1 or padded not in (before + PADDED + others[0], plain):
         raise _refused(path, "it does not write the prompt exactly once and unchanged")
-    return ChatTemplate(before, others[0], strips=padded == plain)
+    return ChatTemplate(before, others[0], strips=padded == plain, source=template)
 
 
-def _read_files(folder: Path) -> tuple[str | None, Path, dict[str, Any]]:
-    """Returns the template, the file that holds it, and the tokens that it may name."""
-    path, config = folder / CONFIG_FILE, dict[str, Any]()
+def read_tokenizer_config(folder: Path) -> dict[str, Any]:
+    """Returns the content of the tokenizer_config.json in a folder, empty without one.
+
+    Raises:
+        UsageError: it cannot be read.
+    """
+    path = folder / CONFIG_FILE
     try:
-        config = read_json(path, _CONFIG, most_bytes=MOST_BYTES)
+        return dict(read_json(path, {...: ANY}, most_bytes=MOST_BYTES))
     except FileNotFoundError:
-        pass
+        return {}
     except DamagedFileError as error:
-        raise _with_remedy(error.message) from error
-    template = config.get("chat_template")
-    if isinstance(template, list):
-        named = {one["name"]: one["template"] for one in template}
-        template = named.get("default")
-    try:
-        template = read_file(folder / TEMPLATE_FILE, most_bytes=MOST_TEMPLATE_BYTES).decode()
-        path = folder / TEMPLATE_FILE
-    except FileNotFoundError:
-        pass
-    except (OSError, UnicodeDecodeError) as error:
-        reason = getattr(error, "strerror", None) or error
-        raise _with_remedy(f"cannot read {folder / TEMPLATE_FILE}: {reason}") from error
-    tokens = {
+        raise UsageError(
+            error.message, keys=("data.tokenizer",), remedy=f"a {path} that is whole, or none"
+        ) from error
+
+
+def tokens_of(config: Mapping[str, Any]) -> dict[str, str]:
+    """Returns the special tokens of a tokenizer_config.json by their names, such as `bos_token`."""
+    return {
         name: token["content"] if isinstance(token, dict) else token
         for name, token in config.items()
         if name.endswith("_token") and _is_token(token)
     }
-    return template, path, tokens
+
+
+def _read_template(folder: Path, config: Mapping[str, Any]) -> tuple[str | None, Path]:
+    """Returns the chat template, or None without one, and the file that holds it."""
+    path = folder / TEMPLATE_FILE
+    try:
+        return read_file(path, most_bytes=MOST_TEMPLATE_BYTES).decode(), path
+    except FileNotFoundError:
+        pass
+    except (OSError, UnicodeDecodeError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise _with_remedy(f"cannot read {path}: {reason}") from error
+    path = folder / CONFIG_FILE
+    try:
+        check_shape(config, _TEMPLATES, where=str(path))
+    except DamagedFileError as error:
+        raise _with_remedy(error.message) from error
+    template = config.get("chat_template")
+    if isinstance(template, list):
+        template = {one["name"]: one["template"] for one in template}.get("default")
+    return template, path
 
 
 def _is_token(token: Any) -> bool:

@@ -18,6 +18,7 @@ from rampcli.config.schema import MOST_VOCABULARY, Config
 from rampcli.data.corpus import Corpus, Cut, TokenCorpus
 from rampcli.data.indexed import IndexedFile, bin_of, manifest_of, tokenizer_of
 from rampcli.data.manifest import read_manifest
+from rampcli.data.special_tokens import NONE_KNOWN, SpecialTokens, read_special_tokens
 from rampcli.data.tokenizer import (
     byte_tokenizer,
     character_tokenizer,
@@ -43,12 +44,14 @@ class Opened:
         validation: corpora with their shares, by name; None if they have no name.
         tokenizer: contents of `tokenizer.json`; None if unknown.
         vocab_size: size of its vocabulary; None if unknown.
+        special_tokens: special tokens of the texts, as far as they are known.
     """
 
     training: Sequence[tuple[int, Corpus]]
     validation: Mapping[str | None, Sequence[tuple[int, Corpus]]]
     tokenizer: str | None
     vocab_size: int | None
+    special_tokens: SpecialTokens = NONE_KNOWN
 
 
 def cut_of(config: Config) -> Cut:
@@ -77,6 +80,7 @@ def open_text(config: Config) -> Opened:
     for path, key in paths.items():
         with naming_setting(key):
             texts[path] = read_texts(path)
+    special_tokens = NONE_KNOWN
     for _, path in corpora_of(config):
         if not any(texts[path]):
             raise UsageError(
@@ -96,17 +100,22 @@ def open_text(config: Config) -> Opened:
             }
         )
     else:
+        path = tokenizer_path(config.data.tokenizer)
         with naming_setting("data.tokenizer"):
-            tokenizer = open_tokenizer(tokenizer_path(config.data.tokenizer))
+            tokenizer = open_tokenizer(path)
+        special_tokens = read_special_tokens(path.parent, tokenizer)
     # The saved tokenizer also reads prompts, in which special tokens are allowed.
     saved = tokenizer.to_str()
     tokenizer.encode_special_tokens = True
     encode, cut = encoder_of(tokenizer), cut_of(config)
-    return _open_all(
-        config,
-        lambda path: in_memory(str(path), encode(texts[path]), cut, tokenizer),
-        tokenizer=saved,
-        vocab_size=vocab_size_of(tokenizer),
+    return replace(
+        _open_all(
+            config,
+            lambda path: in_memory(str(path), encode(texts[path]), cut, tokenizer),
+            tokenizer=saved,
+            vocab_size=vocab_size_of(tokenizer),
+        ),
+        special_tokens=special_tokens,
     )
 
 
@@ -222,7 +231,13 @@ def open_indexed(config: Config) -> Opened:
         tokenizer=None if first is None else tokenizers[first],
         vocab_size=None,
     )
-    return replace(opened, vocab_size=max(sizes, default=None))
+    manifests = [read_manifest(path) for path in paths_of(config)]
+    ends = [manifest["eod"] for manifest in manifests if manifest and manifest["eod"] is not None]
+    return replace(
+        opened,
+        vocab_size=max(sizes, default=None),
+        special_tokens=NONE_KNOWN.ending_with(*ends),
+    )
 
 
 def open_prefix(prefix: Path, cut: Cut) -> tuple[TokenCorpus, int | None]:

@@ -1,6 +1,7 @@
 """How prompts and responses become tokens, and how responses become text again."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -8,6 +9,7 @@ from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
 from rampcli.data.chat_template import ChatTemplate
+from rampcli.data.special_tokens import NONE_KNOWN, SpecialTokens
 from rampcli.data.tokenizer import (
     decode,
     encoder_of,
@@ -34,17 +36,26 @@ class PairFormat:
         tokenizer: contents of `tokenizer.json`.
         end: text of the token that ends a response, or None for the usual one.
         template: chat template of prompts, or None.
+        special_tokens: what the files beside the tokenizer say.
 
     Attributes:
         tokenizer: contents of `tokenizer.json`.
         end: the token that ends a response.
+        special_tokens: the same with `end` and the template.
         is_special: True for each special token, [vocabulary of the tokenizer].
 
     Raises:
         UsageError: `end` is not one token, or it is not given and there is no usual one.
     """
 
-    def __init__(self, tokenizer: str, *, end: str | None, template: ChatTemplate | None) -> None:
+    def __init__(
+        self,
+        tokenizer: str,
+        *,
+        end: str | None,
+        template: ChatTemplate | None,
+        special_tokens: SpecialTokens = NONE_KNOWN,
+    ) -> None:
         self.tokenizer = tokenizer
         self._reader = Tokenizer.from_str(tokenizer)
         ordinary = Tokenizer.from_str(tokenizer)
@@ -56,6 +67,10 @@ class PairFormat:
             self.is_special[number] = token.special
         with naming_setting("data.response_end"):
             self.end = self._number_of(end)
+        self.special_tokens = replace(
+            special_tokens.ending_with(self.end),
+            chat_template=None if template is None else template.source,
+        )
         self._chat = None if template is None else _Chat(template, self)
 
     def encode_prompts(self, texts: list[str]) -> list[Tokens]:

@@ -17,6 +17,7 @@ from rampcli.data.corpus import IGNORED, PADDING, Corpus, Samples
 from rampcli.data.examples import Examples, open_examples, open_named_examples
 from rampcli.data.files import Opened, check_vocabulary, cut_of
 from rampcli.data.pair_format import NEW_LINE, PairFormat
+from rampcli.data.special_tokens import NONE_KNOWN, read_special_tokens
 from rampcli.data.tasks import TASK_CHARACTERS
 from rampcli.data.tokenizer import (
     byte_tokenizer,
@@ -335,6 +336,7 @@ def open_pairs(config: Config) -> Opened:
         validation={name: [(1, corpus)] for name, corpus in held_out.items()},
         tokenizer=pair_format.tokenizer,
         vocab_size=len(pair_format.is_special),
+        special_tokens=pair_format.special_tokens,
     )
 
 
@@ -344,20 +346,25 @@ def open_format(config: Config, *examples: Examples) -> PairFormat:
     Raises:
         UsageError: a file cannot be read, or the model's vocabulary is too small.
     """
-    data, template = config.data, None
+    data, template, special_tokens = config.data, None, NONE_KNOWN
     if data.tokenizer == "bytes":
         tokenizer = byte_tokenizer()
     elif data.tokenizer == "chars":
         tokenizer = character_tokenizer(_alphabet(config, examples))
     else:
-        reads_template = data.chat_template == "auto"
-        path = tokenizer_path(data.tokenizer, with_template=reads_template)
+        path = tokenizer_path(data.tokenizer)
         with naming_setting("data.tokenizer"):
             tokenizer = open_tokenizer(path)
-        if reads_template:
+        special_tokens = read_special_tokens(path.parent, tokenizer)
+        if data.chat_template == "auto":
             template = read_chat_template(path.parent)
     check_vocabulary(data.tokenizer, vocab_size_of(tokenizer), cut_of(config))
-    return PairFormat(tokenizer.to_str(), end=data.response_end, template=template)
+    return PairFormat(
+        tokenizer.to_str(),
+        end=data.response_end,
+        template=template,
+        special_tokens=special_tokens,
+    )
 
 
 def _alphabet(config: Config, examples: Sequence[Examples]) -> set[str]:

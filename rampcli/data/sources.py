@@ -27,6 +27,7 @@ from rampcli.data.files import (
 )
 from rampcli.data.pairs import open_pairs
 from rampcli.data.prompts import check_prompts
+from rampcli.data.special_tokens import SpecialTokens
 from rampcli.data.text_prompts import check_text_prompts
 from rampcli.data.tokenizer import byte_tokenizer, vocab_size_of
 from rampcli.data.windows import check_training, check_validation
@@ -47,12 +48,14 @@ class Corpora:
         validation: samples by index, of each corpus by name; None if it has no name.
         tokenizer: contents of `tokenizer.json`; None if unknown.
         vocab_size: size of its vocabulary; None if unknown.
+        special_tokens: special tokens of the texts, as far as they are known.
     """
 
     training: Blend
     validation: Mapping[str | None, Blend]
     tokenizer: str | None
     vocab_size: int | None
+    special_tokens: SpecialTokens
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -87,6 +90,7 @@ def open_corpora(config: Config) -> Corpora:
         validation=validation,
         tokenizer=opened.tokenizer,
         vocab_size=opened.vocab_size,
+        special_tokens=opened.special_tokens,
     )
 
 

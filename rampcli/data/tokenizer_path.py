@@ -4,6 +4,7 @@ from pathlib import Path
 
 from rampcli import hub
 from rampcli.data.chat_template import CONFIG_FILE, TEMPLATE_FILE
+from rampcli.data.special_tokens import GENERATION_FILE
 from rampcli.errors import UsageError, naming_setting
 
 KEY = "data.tokenizer"
@@ -25,12 +26,13 @@ def find_tokenizer(text: str) -> tuple[str, Path]:
     return text, _file_of(text)
 
 
-def tokenizer_path(text: str, *, with_template: bool = False) -> Path:
+def tokenizer_path(text: str) -> Path:
     """Returns the file that `data.tokenizer` names, downloading it if necessary.
+
+    The files of a model that tell its special tokens and its chat template are downloaded, too.
 
     Args:
         text: value of the setting, and neither `bytes` nor `chars`.
-        with_template: download the files that may hold the model's chat template, too.
 
     Raises:
         RampcliError: as `find_tokenizer`, or a model of the hub is named without its commit.
@@ -39,7 +41,7 @@ def tokenizer_path(text: str, *, with_template: bool = False) -> Path:
         if not hub.is_hub_name(text):
             return _file_of(text)
         snapshot = hub.open_pinned(text, hub.TOKENIZER_FILE, key=KEY, remedy=REMEDY)
-        for file in (CONFIG_FILE, TEMPLATE_FILE) if with_template else ():
+        for file in (CONFIG_FILE, TEMPLATE_FILE, GENERATION_FILE):
             snapshot.find(file)
     return snapshot.folder / hub.TOKENIZER_FILE
 

@@ -44,8 +44,8 @@ class Sampling:
             this, above 0 and up to 1 (Holtzman et al., arXiv 1904.09751). `top_k` is applied first,
             and the probabilities it keeps are renormalised. None draws from all.
         max_tokens: length of the longest response, in tokens, the stop token included.
-        stop: token that ends a response and is its last token. None: responses end only at
-            `max_tokens`.
+        stops: tokens that end a response; one of them is its last token. Without any, responses end
+            only at `max_tokens`.
         vocab_size: draw only tokens below this number. None draws from all.
     """
 
@@ -53,7 +53,7 @@ class Sampling:
     top_k: int | None = None
     top_p: float | None = None
     max_tokens: int
-    stop: int | None = None
+    stops: tuple[int, ...] = ()
     vocab_size: int | None = None
 
 
@@ -221,8 +221,9 @@ def _continue(
         yield NextTokens(pairs, tokens, log_probs, has_ended)
         if index == last:
             return
-        if sampling.stop is not None:
-            has_ended = has_ended | (tokens == sampling.stop)
+        if sampling.stops:
+            for stop in sampling.stops:
+                has_ended = has_ended | (tokens == stop)
             if is_due and (rows := _rows_to_keep(has_ended)) is not None:
                 if len(rows) == 0:
                     return

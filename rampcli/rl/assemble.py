@@ -115,6 +115,7 @@ def build_policy_trainer(
         device,
         fingerprint=_fingerprint(prompts),
         tokenizer=prompts.tokenizer,
+        special_tokens=prompts.special_tokens,
     )
     (model,) = loaded.parts
     passes = PolicyPasses(
@@ -134,7 +135,14 @@ def build_policy_trainer(
     )
     reading = build_reading(config, meshes.data_ranks)
     observers = build_observers(
-        resolved, run, passes, loaded, costs, tokenizer=prompts.tokenizer, stop=stop
+        resolved,
+        run,
+        passes,
+        loaded,
+        costs,
+        tokenizer=prompts.tokenizer,
+        special_tokens=prompts.special_tokens,
+        stop=stop,
     )
     return PolicyTrainer(
         config=config,

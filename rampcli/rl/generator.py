@@ -55,7 +55,7 @@ class Generator:
             top_k=config.rl.top_k,
             top_p=config.rl.top_p,
             max_tokens=max_response_tokens(config),
-            stop=data.format.end,
+            stops=(data.format.end,),
             vocab_size=len(data.format.is_special),
         )
 

@@ -20,14 +20,20 @@ from torch import Tensor
 from rampcli.checkpoint.load_weights import open_run, read_weights
 from rampcli.checkpoint.manifest import Checkpoint
 from rampcli.config.schema import Config
+from rampcli.data.special_tokens import GENERATION_FILE
 from rampcli.errors import UsageError, reason_of
 from rampcli.models.decoder import Decoder
 from rampcli.models.families import build_decoder
 from rampcli.models.huggingface import group_by_tensor, places
 from rampcli.models.huggingface_config import to_huggingface
-from rampcli.own_folder import replace_file, write_json
+from rampcli.own_folder import write_json
 from rampcli.weights.program import run_and_exit
-from rampcli.weights.tokenizer import read_tokenizer
+from rampcli.weights.tokenizer import (
+    read_special_tokens,
+    read_tokenizer,
+    token_ids,
+    write_tokenizer,
+)
 
 MAX_FILE_BYTES = 5 * 10**9
 """Largest size of one file of weights; the default of `save_pretrained` in transformers 4."""
@@ -51,7 +57,7 @@ def main() -> None:
 def export(
     run_dir: Path, folder: Path, *, step: int | None = None, dtype: str | None = None
 ) -> dict[str, Any]:
-    """Writes weights, config.json and, if the run has one, the tokenizer.
+    """Writes weights, config.json, generation_config.json and, if the run has one, the tokenizer.
 
     Args:
         run_dir: run directory.
@@ -60,7 +66,8 @@ def export(
         dtype: a key of `DTYPES`. None takes the precision of the run.
 
     Returns:
-        Folder, step, class in transformers, dtype and tokenizer, as `--json` prints them.
+        Folder, step, class in transformers, dtype, tokenizer and the tokens that end a text, as
+        `--json` prints them.
 
     Raises:
         RampcliError: there is nothing to export, transformers has no class for the model, or
@@ -75,26 +82,25 @@ def export(
         sequence_length=config.data.sequence_length,
         dtype=str(chosen).removeprefix("torch."),
     )
+    ids: dict[str, Any] = {"bos_token_id": None, "eos_token_id": None}
     tokenizer = read_tokenizer(config, checkpoint)
+    if tokenizer is not None:
+        special_tokens = read_special_tokens(checkpoint, tokenizer)
+        ids = token_ids(special_tokens, tokenizer)
     with temporary_for(folder) as temporary:
         _write_weights(config, checkpoint, temporary, dtype=chosen)
-        write_json(temporary / "config.json", described)
+        write_json(temporary / "config.json", described | ids)
+        write_json(temporary / GENERATION_FILE, ids)
         if tokenizer is not None:
-            replace_file(temporary / "tokenizer.json", tokenizer.to_str(pretty=True))
-            write_json(
-                temporary / "tokenizer_config.json",
-                {
-                    "tokenizer_class": "PreTrainedTokenizerFast",
-                    "model_max_length": config.data.sequence_length,
-                    "clean_up_tokenization_spaces": False,
-                },
-            )
+            length = config.data.sequence_length
+            write_tokenizer(temporary, tokenizer, special_tokens, sequence_length=length)
     return {
         "folder": str(folder),
         "step": checkpoint.step,
         "class": described["architectures"][0],
         "dtype": described["torch_dtype"],
         "tokenizer": None if tokenizer is None else f"{tokenizer.get_vocab_size()} tokens",
+        "eos_token_id": ids["eos_token_id"],
     }
 
 

@@ -17,7 +17,7 @@ from rampcli.errors import DamagedFileError, UsageError, visible
 from rampcli.models.sampler import Sampling, generate_tokens
 from rampcli.parallel.ranks import device_here
 from rampcli.weights.program import run_and_exit
-from rampcli.weights.tokenizer import read_tokenizer
+from rampcli.weights.tokenizer import read_special_tokens, read_tokenizer
 
 
 def main() -> None:
@@ -31,6 +31,7 @@ def main() -> None:
             f"{checkpoint.path} has no tokenizer, so its tokens cannot be turned into text",
             remedy="a run on text, for example data=stdlib or data=text",
         )
+    special_tokens = read_special_tokens(checkpoint, tokenizer)
     prompt = encoder_of(tokenizer)([options.prompt])[0].tolist()
     max_tokens = count_new_tokens(config, prompt, options.max_tokens)
     model = load_model(
@@ -46,16 +47,18 @@ def main() -> None:
             temperature=options.temperature,
             top_k=options.top_k,
             max_tokens=max_tokens,
+            stops=special_tokens.ends,
             vocab_size=vocab_size_of(tokenizer),
         ),
         seed=options.seed,
     )
     if not options.json:
-        _print_while_generating(options.prompt, generated, tokenizer)
+        in_text = (token for token in generated if token not in special_tokens.ends)
+        _print_while_generating(options.prompt, in_text, tokenizer)
         return
     tokens = list(generated)
     with _decoding():
-        text = tokenizer.decode(tokens)
+        text = tokenizer.decode(special_tokens.before_end(tokens))
     facts = {"step": checkpoint.step, "prompt": options.prompt, "text": text, "tokens": tokens}
     print(json.dumps(facts))  # noqa: T201
 

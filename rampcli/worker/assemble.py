@@ -32,6 +32,7 @@ from rampcli.config.schema import Config
 from rampcli.data.hosts import build_reading
 from rampcli.data.loader import Loader, ValidationLoader
 from rampcli.data.sources import open_corpora
+from rampcli.data.special_tokens import NONE_KNOWN, SpecialTokens
 from rampcli.errors import EXIT_INTERRUPTED, OutOfMemoryError, UsageError, reason_of
 from rampcli.lifeline import SUPERVISOR
 from rampcli.models.decoder import Decoder
@@ -150,13 +151,16 @@ def build_trainer(
     meshes = build_meshes(device, config.parallel)
     reading = build_reading(config, meshes.data_ranks)
     corpora = open_corpora(config) if reading.reads else None
+    tokenizer = corpora.tokenizer if corpora else None
+    special_tokens = corpora.special_tokens if corpora else NONE_KNOWN
     loaded = load_model_and_state(
         config,
         run,
         meshes,
         device,
         fingerprint=corpora.training.fingerprint if corpora else None,
-        tokenizer=corpora.tokenizer if corpora else None,
+        tokenizer=tokenizer,
+        special_tokens=special_tokens,
     )
     state, checkpoints = loaded.state, loaded.checkpoints
     passes = Passes(config, loaded.parts, meshes, device)
@@ -166,7 +170,8 @@ def build_trainer(
         passes,
         loaded,
         costs,
-        tokenizer=corpora.tokenizer if corpora else None,
+        tokenizer=tokenizer,
+        special_tokens=special_tokens,
         stop=stop,
     )
     return Trainer(
@@ -183,9 +188,7 @@ def build_trainer(
             for name in validation_names(config)
         },
         bytes_of_tokens=agreed_bytes_of_tokens(
-            corpora.tokenizer if corpora else None,
-            vocab_size=vocabulary_of(config.model),
-            device=device,
+            tokenizer, vocab_size=vocabulary_of(config.model), device=device
         ),
         checkpoints=checkpoints,
         observers=Observers(observers),
@@ -223,6 +226,7 @@ def load_model_and_state(
     *,
     fingerprint: str | None,
     tokenizer: str | None,
+    special_tokens: SpecialTokens,
 ) -> Loaded:
     """Builds the model and its optimisers, and loads the newest checkpoint. Every rank calls this.
 
@@ -233,6 +237,7 @@ def load_model_and_state(
         device: the device of this rank.
         fingerprint: of the data that this rank reads, or None if another rank reads for it.
         tokenizer: contents of tokenizer.json, for checkpoints.
+        special_tokens: special tokens of the data, for checkpoints.
     """
     parts = build_model(config, run, meshes, device)
     optimizers = build_optimizers(parts, config.optim)
@@ -253,6 +258,7 @@ def load_model_and_state(
             "started_from": starting_step(config, run),
         },
         tokenizer=tokenizer,
+        special_tokens=special_tokens,
         in_background=config.checkpoint.async_,
         saved_step=state.step,
     )
@@ -318,6 +324,7 @@ def build_observers(
     costs: BoundaryCosts,
     *,
     tokenizer: str | None,
+    special_tokens: SpecialTokens,
     stop: StopRequest,
 ) -> list[Observer]:
     """Returns this rank's observers in the order in which they are called.
@@ -331,6 +338,7 @@ def build_observers(
         loaded: the state of the run, and its checkpoints.
         costs: notes the cost of a boundary.
         tokenizer: contents of tokenizer.json, if this rank reads data.
+        special_tokens: special tokens of the data.
         stop: set by stop signals.
     """
     config = resolved.config
@@ -359,6 +367,14 @@ def build_observers(
         observers.append(Profiler(run, steps=steps, ranks=ranks, device=passes.device))
     if config.generate.prompts:
         observers.append(
-            TextSamples(run, resolved.plan, config, passes, tokenizer=tokenizer, stop=stop)
+            TextSamples(
+                run,
+                resolved.plan,
+                config,
+                passes,
+                tokenizer=tokenizer,
+                special_tokens=special_tokens,
+                stop=stop,
+            )
         )
     return observers

@@ -44,7 +44,8 @@ def test_a_trained_model_is_exported_imported_trained_further_and_generates_text
     assert (exported.returncode, exported.stderr) == (0, "")
     assert (
         exported.stdout
-        == "wrote out: step 2, class LlamaForCausalLM, dtype float32, tokenizer 256 tokens\n"
+        == "wrote out: step 2, class LlamaForCausalLM, dtype float32, tokenizer 256 tokens,"
+        " eos_token_id None\n"
     )
     imported = call("import", "out", "mine/model/small.yaml", cwd=tmp_path)
     assert (imported.returncode, imported.stderr) == (0, "")

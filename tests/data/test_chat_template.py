@@ -33,6 +33,16 @@ def refusal(folder):
     return refused.value.message
 
 
+def test_a_damaged_tokenizer_config_is_refused_by_its_name(tmp_path):
+    write_folder(tmp_path, CHATML)
+    path = tmp_path / "tokenizer_config.json"
+    for content in (b"[" * 100_000, b"{", b"\xff", b"[]"):
+        path.write_bytes(content)
+        with pytest.raises(UsageError, match=str(path)) as refused:
+            read_chat_template(tmp_path)
+        assert refused.value.keys == ("data.tokenizer",)
+
+
 @pytest.fixture(scope="module", params=TEMPLATES)
 def chat(request, tmp_path_factory):
     """A format with a chat template, and the same tokenizer and template in transformers."""
@@ -79,7 +89,7 @@ def test_a_file_of_its_own_goes_before_the_configuration(tmp_path):
     write_folder(tmp_path, CHATML)
     in_config = read_chat_template(tmp_path)
     assert in_config == ChatTemplate(
-        "<|im_start|>user\n", "<|im_end|>\n<|im_start|>assistant\n", strips=False
+        "<|im_start|>user\n", "<|im_end|>\n<|im_start|>assistant\n", strips=False, source=CHATML
     )
     write_folder(tmp_path, LLAMA_3, in_config=False)
     assert read_chat_template(tmp_path).strips
@@ -146,11 +156,8 @@ def test_a_template_that_does_not_end_is_stopped(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("name", "content"),
     [
-        ("tokenizer_config.json", b"[" * 100_000),
-        ("tokenizer_config.json", b"{"),
         ("tokenizer_config.json", b'{"chat_template": 5}'),
         ("tokenizer_config.json", json.dumps({"chat_template": [{"name": "default"}]}).encode()),
-        ("tokenizer_config.json", b"\xff"),
         ("chat_template.jinja", b"\xff"),
         ("chat_template.jinja", b"x" * (1 + (1 << 20))),
     ],

@@ -4,10 +4,12 @@ import pytest
 from chat_folders import CHATML, make_tokenizer, write_folder
 from hub_files import FIRST, fill_cache
 from rampcli.data.chat_template import CONFIG_FILE, TEMPLATE_FILE, read_chat_template
+from rampcli.data.special_tokens import GENERATION_FILE
 from rampcli.data.tokenizer_path import find_tokenizer, tokenizer_path
 from rampcli.errors import UsageError
 
 MODEL = "org/tiny"
+BESIDE = (CONFIG_FILE, TEMPLATE_FILE, GENERATION_FILE)
 
 
 @pytest.fixture
@@ -17,7 +19,8 @@ def cached(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path / "work")
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "home" / "hub"))
 
-    def fill(files, *missing):
+    def fill(files, unknown=None):
+        missing = tuple({*BESIDE} - {*files, unknown})
         fill_cache(tmp_path / "home", MODEL, FIRST, files, missing=missing)
 
     return fill
@@ -56,13 +59,14 @@ def test_a_setting_names_a_model_with_its_commit(cached):
 def test_a_chat_template_is_found_beside_a_tokenizer_of_the_hub(cached, tmp_path):
     write_folder(tmp_path / "work", CHATML)
     files = {path.name: path.read_bytes() for path in (tmp_path / "work").iterdir()}
-    cached(files, TEMPLATE_FILE)
-    path = tokenizer_path(f"{MODEL}@{FIRST}", with_template=True)
+    cached(files)
+    path = tokenizer_path(f"{MODEL}@{FIRST}")
     assert read_chat_template(path.parent) == read_chat_template(tmp_path / "work")
     assert read_chat_template(path.parent) is not None
 
 
-def test_a_chat_template_that_may_exist_is_not_left_out_offline(cached):
-    cached({"tokenizer.json": b"{}"}, CONFIG_FILE)
-    with pytest.raises(UsageError, match=TEMPLATE_FILE):
-        tokenizer_path(f"{MODEL}@{FIRST}", with_template=True)
+@pytest.mark.parametrize("file", BESIDE)
+def test_a_file_beside_a_tokenizer_that_may_exist_is_not_left_out_offline(cached, file):
+    cached({"tokenizer.json": b"{}"}, unknown=file)
+    with pytest.raises(UsageError, match=file):
+        tokenizer_path(f"{MODEL}@{FIRST}")

@@ -15,7 +15,7 @@ from rampcli.train.build import fill_weights, initial_weights
 PROMPTS = [[5, 17, 99, 3], [1], [64, 2, 2, 8, 40, 127, 9, 11, 30], [7, 8]]
 GENERATIONS = 3
 STOP = 2
-SAMPLING = Sampling(temperature=1.3, max_tokens=14, stop=STOP, vocab_size=20)
+SAMPLING = Sampling(temperature=1.3, max_tokens=14, stops=(STOP,), vocab_size=20)
 GREEDY = replace(SAMPLING, temperature=0)
 
 
@@ -153,7 +153,7 @@ def test_a_response_ends_with_its_first_stop_token_or_at_the_maximum(llama):
 
 
 def test_without_a_stop_token_all_responses_have_the_maximal_length(llama):
-    responses = respond(llama, sampling=replace(SAMPLING, stop=None))
+    responses = respond(llama, sampling=replace(SAMPLING, stops=()))
     assert responses.lengths.tolist() == [SAMPLING.max_tokens] * 12
     assert STOP in responses.tokens
 

@@ -18,15 +18,18 @@ from rampcli.checkpoint.save import Checkpoints
 from rampcli.checkpoint.state import TrainingState
 from rampcli.config.schema import Config, ModelConfig
 from rampcli.config.snapshot import identity, to_yaml
-from rampcli.data.tokenizer import byte_tokenizer
+from rampcli.data.special_tokens import NONE_KNOWN, SpecialTokens
+from rampcli.data.tokenizer import byte_tokenizer, character_tokenizer
 from rampcli.errors import DamagedFileError, NoCheckpointError, UsageError
 from rampcli.models.decoder import Decoder
 from rampcli.models.huggingface import WeightFolder
 from rampcli.models.huggingface_config import read_config
+from rampcli.models.sampler import Sampling, generate_tokens
 from rampcli.run_directory import RunDirectory
 from rampcli.train.build import fill_weights
 from rampcli.weights.export import export
 
+SMALL = character_tokenizer(map(chr, range(128)))
 TOKENS = torch.randint(128, (2, 16), generator=torch.Generator().manual_seed(0))
 
 
@@ -41,7 +44,10 @@ def trained(build_passes, tmp_path):
     """A run directory with a checkpoint, and the model whose weights it holds."""
 
     def run_of(
-        family: str, tokenizer: str | None = None, model: ModelConfig | None = None
+        family: str,
+        tokenizer: str | None = None,
+        model: ModelConfig | None = None,
+        special_tokens: SpecialTokens = NONE_KNOWN,
     ) -> tuple[Path, Decoder]:
         config = Config(model=model or FAMILIES[family])
         config.data.sequence_length = 16
@@ -49,6 +55,7 @@ def trained(build_passes, tmp_path):
         run.path.mkdir()
         run.config.write_text(to_yaml(config))
         passes = build_passes(config)
+        torch.manual_seed(0)
         for parameter in passes.parts[0].parameters():
             torch.nn.init.normal_(parameter, std=0.2)
         checkpoints = Checkpoints(
@@ -58,6 +65,7 @@ def trained(build_passes, tmp_path):
             keep_last=1,
             facts={"corpus": "corpus", "settings": identity(config)},
             tokenizer=tokenizer,
+            special_tokens=special_tokens,
         )
         checkpoints.save(TrainingState(step=3, consumed_samples=12))
         return run.path, passes.parts[0]
@@ -117,6 +125,27 @@ def test_the_tokenizer_is_exported_with_the_weights(trained, tmp_path):
     text = "def f(é):\n\treturn  '€' # \x00"
     assert tokenizer(text)["input_ids"] == list(text.encode())
     assert tokenizer.decode(list(text.encode())) == text
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("count", [0, 1, 2])
+def test_transformers_stops_where_rampcli_does(trained, tmp_path, count):
+    """The ends are tokens that the model draws after others, the later ones first."""
+    prompt, most = [5, 17, 99], 13
+    sampling = Sampling(temperature=0, max_tokens=most)
+    _, model = trained("llama3")
+    free = list(generate_tokens(model, prompt, sampling=sampling))
+    ends = tuple(list(dict.fromkeys(free))[: -count - 1 : -1])
+    shutil.rmtree(tmp_path / "run")
+    run, model = trained(
+        "llama3", special_tokens=SpecialTokens(ends=ends), tokenizer=SMALL.to_str()
+    )
+    ours = list(generate_tokens(model, prompt, sampling=replace(sampling, stops=ends)))
+    export(run, tmp_path / "out")
+    theirs = load_in_transformers(tmp_path / "out")
+    drawn = theirs.generate(torch.tensor([prompt]), max_new_tokens=most, do_sample=False)
+    assert drawn[0, len(prompt) :].tolist() == ours
+    assert ours == free if not ends else 1 < len(ours) < most
 
 
 def test_a_tokenizer_with_more_tokens_than_the_model_is_refused(trained, tmp_path):

@@ -13,6 +13,7 @@ from rampcli.checkpoint.save import Checkpoints
 from rampcli.checkpoint.state import TrainingState
 from rampcli.config.schema import Config
 from rampcli.config.snapshot import identity, to_yaml
+from rampcli.data.special_tokens import SpecialTokens
 from rampcli.data.tokenizer import byte_tokenizer
 from rampcli.errors import DamagedFileError, NoCheckpointError, UsageError, visible
 from rampcli.models.decoder import Decoder
@@ -81,7 +82,8 @@ def test_the_text_has_the_requested_length_or_fills_the_context():
 def generate(build_passes, tmp_path, monkeypatch, capfd):
     """Runs the program on a tiny model and returns what it printed.
 
-    `tokenizer` replaces the byte tokenizer. `weight` is the value of every weight.
+    `tokenizer` replaces the byte tokenizer. `weight` is the value of every weight. `ends` are the
+    tokens that end a text.
     """
 
     def run_program(
@@ -89,6 +91,7 @@ def generate(build_passes, tmp_path, monkeypatch, capfd):
         tokenizer: Tokenizer | str | None = None,
         prompt: str = "def é",
         weight: float | None = None,
+        ends: tuple[int, ...] = (),
     ) -> str:
         config = Config()
         config.model.hidden_size, config.model.ffn_hidden_size, config.data.sequence_length = (
@@ -112,6 +115,7 @@ def generate(build_passes, tmp_path, monkeypatch, capfd):
                 keep_last=1,
                 facts=facts,
                 tokenizer=written,
+                special_tokens=SpecialTokens(ends=ends),
             )
             checkpoints.save(TrainingState(step=2, consumed_samples=8))
         monkeypatch.setattr(
@@ -171,6 +175,16 @@ def test_a_number_out_of_range_is_refused(generate, word, message):
 )
 def test_numbers_at_their_bounds_are_accepted(generate, word):
     assert generate(word).startswith("def é")
+
+
+def test_a_text_stops_at_its_end_which_is_not_printed(generate):
+    ends = tuple(range(128))
+    told = json.loads(generate("--json", "--temperature=1", ends=ends))
+    *tokens, last = told["tokens"]
+    assert last in ends
+    assert not {*tokens} & {*ends}
+    assert told["text"] == bytes(tokens).decode(errors="replace")
+    assert generate("--temperature=1") == visible(f"def é{told['text']}\n", keeps="\n\t")
 
 
 def test_a_prompt_that_is_not_utf_8_is_refused(generate):

@@ -9,6 +9,7 @@ from tokenizers import Tokenizer
 from rampcli.batch.training_plan import TrainingPlan
 from rampcli.checkpoint.state import TrainingState
 from rampcli.config.schema import Config
+from rampcli.data.special_tokens import SpecialTokens
 from rampcli.data.text_prompts import encode_text_prompts, no_tokenizer
 from rampcli.data.tokenizer import failing_as, vocab_size_of
 from rampcli.errors import DamagedFileError, RampcliError, reason_of
@@ -49,6 +50,7 @@ class TextSamples(Observer):
         config: the configuration.
         passes: the model, and the ranks that it is split over.
         tokenizer: contents of tokenizer.json; other ranks than 0 need not know them.
+        special_tokens: special tokens of the data. A text stops at one of its ends.
         stop: a stop request on rank 0 ends the generation.
 
     Raises:
@@ -63,12 +65,14 @@ class TextSamples(Observer):
         passes: Passes,
         *,
         tokenizer: str | None,
+        special_tokens: SpecialTokens,
         stop: StopRequest,
     ) -> None:
         self.run = run
         self.plan = plan
         self.config = config
         self.passes = passes
+        self.special_tokens = special_tokens
         self.stop = stop
         self.is_split = is_split(passes.parts)
         self.prompts: list[Prompt] = []
@@ -131,6 +135,7 @@ class TextSamples(Observer):
         sampling = Sampling(
             temperature=generate.temperature,
             max_tokens=generate.max_tokens,
+            stops=self.special_tokens.ends,
             vocab_size=vocab_size_of(self.tokenizer),
         )
         try:
@@ -138,7 +143,8 @@ class TextSamples(Observer):
                 generate_tokens(model, prompt.tokens, sampling=sampling, seed=self.config.seed)
             )
             with failing_as("the tokenizer cannot decode its own tokens", kind=DamagedFileError):
-                return str(self.tokenizer.decode(tokens))[:LONGEST_TEXT]
+                text = self.tokenizer.decode(self.special_tokens.before_end(tokens))
+            return str(text)[:LONGEST_TEXT]
         except Exception as error:
             self._record_fault(state, error)
             return None

@@ -8,6 +8,7 @@ from rampcli import llm
 from rampcli.checkpoint.state import TrainingState
 from rampcli.config.compose import apply_overrides
 from rampcli.config.resolve import resolve
+from rampcli.data.special_tokens import SpecialTokens
 from rampcli.data.tokenizer import byte_tokenizer
 from rampcli.errors import UsageError
 from rampcli.run_directory import RunDirectory
@@ -32,13 +33,21 @@ def stop():
 def build(build_passes, stop, tmp_path):
     """Builds the observer of a tiny model, with a run directory of its own."""
 
-    def samples(tokenizer: str | None = byte_tokenizer().to_str()) -> TextSamples:
+    def samples(
+        tokenizer: str | None = byte_tokenizer().to_str(), ends: tuple[int, ...] = ()
+    ) -> TextSamples:
         words = ["generate.prompts=[ROMEO,JULIET]", "generate.max_tokens=5"]
         resolved = resolve(apply_overrides(llm.from_factory("llama3_tiny"), words))
         passes = build_passes(resolved.config)
         run = RunDirectory(tmp_path)
         return TextSamples(
-            run, resolved.plan, resolved.config, passes, tokenizer=tokenizer, stop=stop
+            run,
+            resolved.plan,
+            resolved.config,
+            passes,
+            tokenizer=tokenizer,
+            special_tokens=SpecialTokens(ends=ends),
+            stop=stop,
         )
 
     return samples
@@ -66,6 +75,14 @@ def test_a_copy_that_does_not_fit_into_memory_gives_a_warning_and_no_text(build)
     (fault,) = events_of(samples)
     assert fault["event"] == "fault"
     assert fault["reason"].startswith("no text samples at step 4: ")
+
+
+def test_a_text_stops_before_its_end(build):
+    build().sample(STATE)
+    build(ends=tuple(range(256))).sample(STATE)
+    whole, stopped = ([text["text"] for text in event["texts"]] for event in events_of(build()))
+    assert all(whole)
+    assert stopped == ["", ""]
 
 
 def test_a_run_that_must_stop_does_not_wait_for_texts(build):

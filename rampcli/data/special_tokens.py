@@ -1,0 +1,95 @@
+"""Special tokens of a run's text: those that end it, and those that a chat template names."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+
+from tokenizers import Tokenizer
+
+from rampcli.data.chat_template import read_tokenizer_config, tokens_of
+from rampcli.errors import DamagedFileError, UsageError
+from rampcli.records import COUNT, read_json
+
+ROLES = (
+    "bos_token",
+    "eos_token",
+    "unk_token",
+    "sep_token",
+    "pad_token",
+    "cls_token",
+    "mask_token",
+)
+"""Names of special tokens in transformers."""
+GENERATION_FILE = "generation_config.json"
+_GENERATION = {"eos_token_id?": (COUNT, [COUNT], None)}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SpecialTokens:
+    """Special tokens of a run's text. Checkpoints hold them beside the tokenizer.
+
+    Attributes:
+        ends: tokens that end a text. The one that the run itself trains on comes first.
+        names: special tokens as text, by their names in transformers (`ROLES`).
+        chat_template: chat template that the prompts are written in, or None.
+    """
+
+    ends: tuple[int, ...] = ()
+    names: Mapping[str, str] = field(default_factory=dict)
+    chat_template: str | None = None
+
+    def ending_with(self, *ends: int) -> "SpecialTokens":
+        """Returns the same with the tokens that the run itself trains on as its first ends."""
+        return replace(self, ends=tuple(dict.fromkeys((*ends, *self.ends))))
+
+    def to_json(self) -> str:
+        """Returns the content of the file in a checkpoint."""
+        return json.dumps(asdict(self), indent=2)
+
+    def before_end(self, tokens: Sequence[int]) -> list[int]:
+        """Returns generated tokens without the end, if they have come to one."""
+        return list(tokens[:-1] if tokens and tokens[-1] in self.ends else tokens)
+
+
+NONE_KNOWN = SpecialTokens()
+
+
+def read_special_tokens(folder: Path, tokenizer: Tokenizer) -> SpecialTokens:
+    """Returns what `tokenizer_config.json` and `generation_config.json` beside a tokenizer say.
+
+    A chat model may end a text with several tokens. Tokens that the tokenizer does not have are
+    left out, and so are ends that are not special: an ordinary token, such as a new line, ends
+    the responses of one corpus only.
+
+    Raises:
+        UsageError: a file cannot be read.
+    """
+    vocabulary = tokenizer.get_vocab()
+    names = {
+        name: token
+        for name, token in tokens_of(read_tokenizer_config(folder)).items()
+        if name in ROLES and token in vocabulary
+    }
+    path = folder / GENERATION_FILE
+    try:
+        told = read_json(path, _GENERATION).get("eos_token_id")
+    except FileNotFoundError:
+        told = None
+    except DamagedFileError as error:
+        raise UsageError(
+            error.message, keys=("data.tokenizer",), remedy=f"a {path} that is whole, or none"
+        ) from error
+    ends = [] if told is None else told if isinstance(told, list) else [told]
+    if "eos_token" in names:
+        ends = [vocabulary[names["eos_token"]], *ends]
+    special = special_tokens_of(tokenizer)
+    return SpecialTokens(
+        ends=tuple(dict.fromkeys(end for end in ends if end in special)), names=names
+    )
+
+
+def special_tokens_of(tokenizer: Tokenizer) -> set[int]:
+    """Returns the tokens that stand for no text."""
+    added = tokenizer.get_added_tokens_decoder()
+    return {number for number, token in added.items() if token.special}

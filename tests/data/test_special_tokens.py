@@ -1,0 +1,102 @@
+import json
+
+import pytest
+
+from chat_folders import CHATML, make_tokenizer, write_folder
+from rampcli.config.schema import Config, DataConfig, ModelConfig
+from rampcli.data.building.build import build
+from rampcli.data.building.options import BuildOptions
+from rampcli.data.sources import open_corpora
+from rampcli.data.special_tokens import SpecialTokens, read_special_tokens
+from rampcli.errors import UsageError
+
+CHAT = make_tokenizer()
+EOT, IM_END, TEXT_END = map(CHAT.token_to_id, ("<|eot_id|>", "<|im_end|>", "<|endoftext|>"))
+NAMES = {"bos_token": "<|begin_of_text|>", "eos_token": "<|eot_id|>"}
+
+
+def read(folder):
+    return read_special_tokens(folder, CHAT)
+
+
+def test_the_files_beside_a_tokenizer_name_its_special_tokens(tmp_path):
+    assert read(tmp_path) == SpecialTokens()
+    write_folder(
+        tmp_path, pad_token=None, unk_token="<|none|>", sep_token="\ud800", my_token="<|im_end|>"
+    )
+    assert read(tmp_path) == SpecialTokens(ends=(EOT,), names=NAMES)
+
+
+@pytest.mark.parametrize(
+    ("told", "ends"),
+    [
+        (None, (EOT,)),
+        (IM_END, (EOT, IM_END)),
+        ([TEXT_END, IM_END, EOT], (EOT, TEXT_END, IM_END)),
+        # A token of text, and one that the tokenizer does not have.
+        ([CHAT.token_to_id("Ċ"), 70_000], (EOT,)),
+    ],
+)
+def test_a_chat_model_may_end_a_text_with_several_tokens(tmp_path, told, ends):
+    write_folder(tmp_path)
+    (tmp_path / "generation_config.json").write_text(json.dumps({"eos_token_id": told}))
+    assert read(tmp_path).ends == ends
+
+
+@pytest.mark.parametrize("content", ["{", '{"eos_token_id": "x"}', '{"eos_token_id": [-1]}'])
+def test_a_damaged_generation_config_is_refused_by_its_name(tmp_path, content):
+    path = tmp_path / "generation_config.json"
+    path.write_text(content)
+    with pytest.raises(UsageError, match=str(path)) as refused:
+        read(tmp_path)
+    assert refused.value.keys == ("data.tokenizer",)
+
+
+def opened(**data):
+    """Returns the special tokens that a run on a corpus knows."""
+    config = Config(data=DataConfig(**data), model=ModelConfig(vocab_size=300))
+    config.data.sequence_length, config.data.document_mask = 32, config.data.source == "pairs"
+    return open_corpora(config).special_tokens
+
+
+def test_pairs_end_with_their_own_token_first_and_keep_the_chat_template(tmp_path):
+    tokenizer = write_folder(tmp_path, CHATML)
+    pairs = tmp_path / "pairs.jsonl"
+    pairs.write_text('{"prompt": "the", "response": "user"}\n')
+    data = {
+        "source": "pairs",
+        "path": str(pairs),
+        "split": [1, 0, 0],
+        "tokenizer": str(tokenizer),
+        "response_end": "<|im_end|>",
+    }
+    wanted = SpecialTokens(ends=(IM_END, EOT), names=NAMES, chat_template=CHATML)
+    assert opened(**data) == wanted
+    assert opened(**data, chat_template="none").chat_template is None
+    as_bytes = opened(source="pairs", path=str(pairs), split=[1, 0, 0])
+    assert as_bytes == SpecialTokens(ends=(ord("\n"),))
+
+
+def test_texts_end_as_the_files_beside_their_tokenizer_say(tmp_path):
+    tokenizer = write_folder(tmp_path, CHATML)
+    (tmp_path / "text").write_text("the user and the assistant " * 40)
+    data = {"source": "text", "path": str(tmp_path / "text"), "split": [1, 0, 0]}
+    assert opened(**data, tokenizer=str(tokenizer)) == SpecialTokens(ends=(EOT,), names=NAMES)
+    assert opened(**data) == SpecialTokens()
+    assert opened(source="stdlib") == SpecialTokens()
+
+
+@pytest.mark.parametrize(
+    ("eod", "ends"), [(None, (TEXT_END,)), ("<|im_end|>", (IM_END,)), ("none", ())]
+)
+def test_a_built_corpus_ends_its_documents_with_the_token_in_its_manifest(tmp_path, eod, ends):
+    tokenizer = write_folder(tmp_path)
+    (tmp_path / "text.txt").write_text("the user and the assistant " * 40)
+    output = tmp_path / "corpus"
+    build(
+        BuildOptions(
+            inputs=(tmp_path / "text.txt",), output=output, tokenizer=str(tokenizer), eod=eod
+        )
+    )
+    found = opened(source="indexed", path=str(output), split=[1, 0, 0])
+    assert found == SpecialTokens(ends=ends)
