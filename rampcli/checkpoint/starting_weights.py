@@ -10,9 +10,11 @@ from rampcli.config.schema import Config
 from rampcli.errors import UsageError, naming_setting
 from rampcli.hub import CONFIG_FILE
 from rampcli.models.huggingface_config import (
+    FOLDER,
     INIT_FROM_KEY,
     check_init_from,
     check_same_model,
+    learned_positions,
     read_config,
 )
 from rampcli.run_directory import RunDirectory
@@ -36,16 +38,12 @@ def starting_vocabulary(text: str) -> int | None:
     Raises:
         RampcliError: the folder holds no weights, or the model cannot be downloaded.
     """
-    if hub.is_pinned(text):
-        with naming_setting(INIT_FROM_KEY):
-            return read_config(_open_pinned(text).folder).vocab_size
     folder = Path(text).expanduser()
-    if not os.path.exists(folder):
-        return None
     if is_run(folder):
         return snapshot.read(RunDirectory(folder).config).model.vocab_size
-    _check_is_model(text, folder)
-    return read_config(folder).vocab_size
+    if not (hub.is_pinned(text) or os.path.exists(folder)):
+        return None
+    return read_config(model_folder(text)).vocab_size
 
 
 def check_starting_weights(config: Config) -> Path | None:
@@ -66,23 +64,38 @@ def check_starting_weights(config: Config) -> Path | None:
             return _download(config, text)
     folder = Path(text).expanduser()
     if not is_run(folder):
-        _check_is_model(text, folder)
-        check_init_from(config.model, folder)
+        check_init_from(config.model, model_folder(text))
+        _check_positions(config, str(folder), learned_positions(folder))
     else:
         _check_is_trained(config, folder)
     return folder
 
 
+def model_folder(text: str, *, remedy: str | None = None) -> Path:
+    """Returns the folder with the settings of a model.
+
+    Args:
+        text: value of `model.init_from`. Of a model of the hub, only `config.json` is downloaded.
+        remedy: what to try if the folder has no settings.
+
+    Raises:
+        RampcliError: the folder is not one of a model, or the model cannot be downloaded.
+    """
+    if hub.is_pinned(text):
+        with naming_setting(INIT_FROM_KEY):
+            return hub.open_snapshot(text, CONFIG_FILE, remedy=HUB_REMEDY).folder
+    folder = Path(text).expanduser()
+    _check_is_model(text, folder, remedy=remedy)
+    return folder
+
+
 def _download(config: Config, name: str) -> Path:
     """Downloads a model of the hub, its weights only if it has the configured shape."""
-    model = _open_pinned(name)
+    model = hub.open_snapshot(name, CONFIG_FILE, remedy=HUB_REMEDY)
     check_same_model(config.model, read_config(model.folder), name)
+    _check_positions(config, name, learned_positions(model.folder))
     hub.download_weights(model, remedy=HUB_REMEDY)
     return model.folder
-
-
-def _open_pinned(name: str) -> hub.Snapshot:
-    return hub.open_snapshot(name, CONFIG_FILE, remedy=HUB_REMEDY)
 
 
 def _check_is_trained(config: Config, folder: Path) -> None:
@@ -108,7 +121,22 @@ def _check_is_trained(config: Config, folder: Path) -> None:
         )
 
 
-def _check_is_model(text: str, folder: Path) -> None:
+def _check_positions(config: Config, name: str, positions: int | None) -> None:
+    """Checks that a model has learned all positions of a sample, if its positions are learned.
+
+    Raises:
+        UsageError: it has fewer.
+    """
+    ours = config.data.sequence_length
+    if positions is not None and ours > positions:
+        raise UsageError(
+            f"{name} has learned {positions:,} positions, and {LENGTH_KEY}={ours}",
+            keys=(INIT_FROM_KEY, LENGTH_KEY),
+            remedy=f"{LENGTH_KEY}={positions}",
+        )
+
+
+def _check_is_model(text: str, folder: Path, *, remedy: str | None) -> None:
     """Checks that a folder that is no run directory has the settings of a model.
 
     Raises:
@@ -122,12 +150,12 @@ def _check_is_model(text: str, folder: Path) -> None:
         wrong = f"holds neither a run (config.yaml) nor a model of Hugging Face ({CONFIG_FILE})"
     else:
         wrong = "is a file" if exists else "does not exist"
-    elsewhere = f"a folder with {CONFIG_FILE} and *.safetensors"
+    elsewhere = f"{REMEDY}, or {FOLDER}"
     if hub.is_hub_name(text):
         elsewhere += f", or `rampcli import {text} conf/model/NAME.yaml` for a model of the hub"
     run = next(filter(is_run, folder.parents), None) if exists else None
     raise UsageError(
         f"{INIT_FROM_KEY}={folder} {wrong}",
         keys=(INIT_FROM_KEY,),
-        remedy=f"{INIT_FROM_KEY}={run}, the run directory" if run else f"{REMEDY}, or {elsewhere}",
+        remedy=f"{INIT_FROM_KEY}={run}, the run directory" if run else remedy or elsewhere,
     )

@@ -7,6 +7,7 @@ from rampcli import llm
 from rampcli.batch.dialects.rl import RL_COMMAND, expand_words
 from rampcli.batch.pairs import GENERATIONS_KEY
 from rampcli.checkpoint.manifest import consumed_samples
+from rampcli.checkpoint.starting_model import with_model_of_folder
 from rampcli.config.checks import check_name
 from rampcli.config.compose import apply_overrides
 from rampcli.config.groups import group_names
@@ -128,7 +129,8 @@ def _lay_over(
         config = apply_overrides(
             config, own_words, config_dir=config_dir, place=RL_COMMAND, report=report
         ).config()
-    return with_own_name(apply_overrides(config, joined, config_dir=config_dir, report=report))
+    stack = apply_overrides(config, joined, config_dir=config_dir, report=report)
+    return with_own_name(with_model_of_folder(stack, report=report))
 
 
 def _resolve_from_checkpoint(stack: Stack, report: Report) -> Resolved:

@@ -9,6 +9,7 @@ import typer
 
 from rampcli import llm
 from rampcli.batch.quantities import shorten
+from rampcli.checkpoint.starting_model import takes_model_from_folder
 from rampcli.cli.console import build_console, print_table, say
 from rampcli.config.compose import apply_overrides
 from rampcli.config.corpora import lacks_path
@@ -22,7 +23,7 @@ from rampcli.config.snapshot import canonical_values
 from rampcli.errors import UsageError
 from rampcli.report.tables import build_table
 
-PATH = "data.path=FILE"
+PATH, FOLDER = "data.path=FILE", "model.init_from=FOLDER"
 
 
 def list_recipes(*, as_json: bool) -> None:
@@ -37,7 +38,7 @@ def list_recipes(*, as_json: bool) -> None:
     for fact in facts:
         table.add_row(
             fact["name"],
-            shorten(fact["parameters"]),
+            "any" if fact["parameters"] is None else shorten(fact["parameters"]),
             str(fact["sequence_length"]),
             _batch(fact),
             str(fact["num_nodes"] * fact["gpus_per_node"]),
@@ -77,7 +78,10 @@ def show_recipe(name: str, *, as_json: bool) -> None:
 
 def _required(config: Config) -> list[str]:
     """Returns the words without which the recipe is refused."""
-    return [PATH] if lacks_path(config) else []
+    return [
+        *([FOLDER] if takes_model_from_folder(stack_of(config)) else []),
+        *([PATH] if lacks_path(config) else []),
+    ]
 
 
 def _facts(name: str, config: Config) -> dict[str, Any]:
@@ -90,7 +94,9 @@ def _facts(name: str, config: Config) -> dict[str, Any]:
         "name": name,
         "description": description,
         "source": source or own,
-        "parameters": count_parameters(model, sequence_length=config.data.sequence_length),
+        "parameters": None
+        if takes_model_from_folder(stack_of(config))
+        else count_parameters(model, sequence_length=config.data.sequence_length),
         "vocab_size": vocab_size,
         "sequence_length": config.data.sequence_length,
         "global_batch_size": config.model.global_batch_size,
@@ -103,7 +109,12 @@ def _facts(name: str, config: Config) -> dict[str, Any]:
 def _made_of(config: Config) -> dict[str, Any]:
     """Returns the options of conf/ that a recipe is made of, and the settings that it sets."""
     resolved = resolve(apply_overrides(config, _required(config)))
-    options: dict[str, str] = {}
+    # The values of an option may all be set elsewhere.
+    options = {
+        group: option
+        for group, option in stack_of(config).choices.items()
+        if isinstance(option, str)
+    }
     own: dict[str, Any] = {}
     stack = stack_of(resolved.config)
     for key in canonical_values(resolved.config):
@@ -122,11 +133,17 @@ def _batch(fact: dict[str, Any]) -> str:
     return f"{ramp[0]} to {fact['global_batch_size']}" if ramp else str(fact["global_batch_size"])
 
 
+def _shown_parameters(found: dict[str, Any]) -> str:
+    if found["parameters"] is None:
+        return "those of the model in the folder"
+    of_text = "" if found["vocab_size"] else ", and those of the tokens in the text"
+    return f"{found['parameters']:,}{of_text}"
+
+
 def _to_text(found: dict[str, Any]) -> str:
     nodes, devices = found["num_nodes"], found["gpus_per_node"]
     rows = {
-        "parameters": f"{found['parameters']:,}"
-        + ("" if found["vocab_size"] else ", and those of the tokens in the text"),
+        "parameters": _shown_parameters(found),
         "sequence": f"{found['sequence_length']:,} tokens",
         "batch": f"{_batch(found)} samples",
         "GPUs": f"{nodes * devices}: {nodes} {'node' if nodes == 1 else 'nodes'} of {devices}",

@@ -11,18 +11,19 @@ import typer
 from rich.console import Console
 
 from rampcli.checkpoint.manifest import complete_checkpoints, consumed_samples
+from rampcli.checkpoint.starting_model import with_model_of_folder
 from rampcli.cli.console import build_console, print_table, say
 from rampcli.cli.jobs import print_jobs
 from rampcli.cli.profiles import print_profiles
 from rampcli.cli.progress import Progress
 from rampcli.config import snapshot
 from rampcli.config.corpora import validation_names
-from rampcli.config.layers import stack_of
+from rampcli.config.layers import PYTHON, Precedence, edited_stack, stack_of
 from rampcli.config.resolve import resolve
 from rampcli.config.rl_checks import is_rl
 from rampcli.config.run_plan import Resolved
 from rampcli.config.schema import Config
-from rampcli.errors import EXIT_INTERRUPTED, RampcliError, UsageError, visible
+from rampcli.errors import EXIT_INTERRUPTED, RampcliError, Report, UsageError, visible
 from rampcli.launch import run as launch
 from rampcli.launch.files import read_files
 from rampcli.launch.launchers import launcher_of
@@ -68,8 +69,11 @@ def run(
             failed.
         Exception: an observer raised it.
     """
+    report = Report()
+    stack = edited_stack(config, PYTHON, Precedence.USER, report=report)
     resolved = resolve(
-        config,
+        with_model_of_folder(stack, report=report),
+        report=report,
         consumed_samples_in=lambda path: consumed_samples(RunDirectory(path)),
         read_files=read_files,
     )

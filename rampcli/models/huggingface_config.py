@@ -76,6 +76,8 @@ DEFAULTS: dict[str, dict[str, Any]] = {
 They are the defaults of transformers' classes. An explicit null is not replaced: a Mistral whose
 `sliding_window` is null has no window.
 """
+GPT2_POSITIONS = 1024
+"""Positions of a GPT-2 whose file leaves `n_positions` out."""
 _GPT2_NAMES = {
     "num_hidden_layers": "n_layer",
     "hidden_size": "n_embd",
@@ -239,6 +241,21 @@ def read_config(folder: Path) -> ModelConfig:
             f"{path} has no {error} for its rotary positions", keys=(INIT_FROM_KEY,)
         ) from error
     return _checked(model, path)
+
+
+def learned_positions(folder: Path) -> int | None:
+    """Returns how many positions a Hugging Face folder has learned, or None if they are rotary.
+
+    Raises:
+        OSError, DamagedFileError: `config.json` cannot be read.
+    """
+    content = read_json(
+        folder / "config.json",
+        {"model_type?": str, "n_positions?": POSITIVE},
+        most_bytes=MOST_CONFIG_BYTES,
+    )
+    has_learned = content.get("model_type") == "gpt2"
+    return content.get("n_positions", GPT2_POSITIONS) if has_learned else None
 
 
 def _checked(model: ModelConfig, path: Path) -> ModelConfig:

@@ -7,9 +7,11 @@ import pytest
 from rampcli import llm
 from rampcli.checkpoint.manifest import MANIFEST
 from rampcli.checkpoint.starting_weights import check_starting_weights
+from rampcli.config.compose import compose
 from rampcli.config.resolve import resolve
 from rampcli.errors import UsageError
 from rampcli.launch.run import describe
+from rampcli.models.huggingface_config import to_huggingface
 from rampcli.own_folder import write_json
 from rampcli.run_directory import RunDirectory
 from run_files import manifest
@@ -52,3 +54,18 @@ def test_a_run_of_another_shape_is_refused_with_its_settings(config):
     assert refusal(config).remedy == "model.ffn_hidden_size=344"
     config.model.ffn_hidden_size, config.model.qk_norm = 344, True
     assert refusal(config).remedy == "model.qk_norm=false"
+
+
+@pytest.mark.parametrize("said", [True, False])
+def test_a_sample_longer_than_the_learned_positions_is_refused_with_their_number(tmp_path, said):
+    small = ("model.num_layers=1", "model.hidden_size=32", "model.num_attention_heads=4")
+    config = compose("model=gpt3_126m", *small, f"model.init_from={tmp_path}")
+    content = to_huggingface(config.model, sequence_length=64, dtype="float32")
+    if not said:
+        del content["n_positions"]
+    write_json(tmp_path / "config.json", content)
+    (tmp_path / "model.safetensors").touch()
+    config.data.sequence_length = longest = 64 if said else 1024
+    check_starting_weights(config)
+    config.data.sequence_length += 1
+    assert refusal(config).remedy == f"data.sequence_length={longest}"

@@ -469,7 +469,7 @@ CHARACTERS = (
     BadInput(
         "a name of a recipe with 5000 characters",
         plan(factory="l" * 5000),
-        ("--factory lll", "lll ... lll", "--factory gpt3_126m or", "in all)"),
+        ("--factory lll", "lll ... lll", "--factory fine_tune or", "in all)"),
     ),
     BadInput(
         "an emoji as the name of a recipe",
@@ -2328,6 +2328,17 @@ REINFORCEMENT = (
         starting_from("mine"),
         ("model.init_from=mine holds neither a run (config.yaml) nor a model", "config.json and"),
         {"mine/notes.txt": "x"},
+    ),
+    BadInput(
+        "a model of a folder that is not given",
+        ("plan", "--factory", "fine_tune", "data.path=pairs.jsonl"),
+        ("model=from_folder takes the model from model.init_from", "model.init_from=FOLDER"),
+    ),
+    BadInput(
+        "a model of a run directory",
+        ("plan", "--factory", "fine_tune", "data.path=pairs.jsonl", "model.init_from=runs/new"),
+        ("model.init_from=runs/new is a run", "rampcli export runs/new out"),
+        {"runs/new/config.yaml": "name: new\n"},
     ),
     BadInput(
         "weights of a run without a checkpoint",

@@ -2,6 +2,7 @@ import json
 
 import pytest
 
+from model_folders import write_model
 from rampcli import llm
 from rampcli.cli import console
 from rampcli.config.settings import shown
@@ -71,11 +72,15 @@ def test_a_recipe_that_reads_a_file_is_shown_with_the_setting_for_its_path(succe
 
 @pytest.mark.parametrize("name", llm.recipe_names())
 def test_the_options_and_settings_shown_for_a_recipe_give_its_plan(name, succeed, tmp_path):
-    (tmp_path / "my.txt").write_text("a text" * 1000, encoding="utf-8")
+    pair = json.dumps({"prompt": "4 is ", "response": "even"})
+    text = f"{pair}\n" * 100 if name == "fine_tune" else "a text" * 1000
+    (tmp_path / "my.txt").write_text(text, encoding="utf-8")
     found = json.loads(succeed("recipes", name, "--json"))
     options = [f"{group}={option}" for group, option in found["options"].items()]
     settings = [f"{key}={shown(value)}" for key, value in found["settings"].items()]
     path = ["data.path=my.txt"] if "data.path=FILE" in found["command"] else []
+    if "model.init_from=FOLDER" in found["command"]:
+        path.append(f"model.init_from={write_model(tmp_path / 'model')}")
     again = succeed("plan", "-f", "llama3_tiny", "--json", *options, *settings, *path)
     assert again == succeed("plan", "-f", name, "--json", *path)
 

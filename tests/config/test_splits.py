@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from rampcli import llm
 from rampcli.batch.training_plan import StagePlan
 from rampcli.config.compose import apply_overrides
+from rampcli.config.corpora import lacks_path
 from rampcli.config.resolve import resolve
 from rampcli.config.schema import Config
 from rampcli.config.settings import settings
@@ -136,7 +137,7 @@ def split(**sizes):
 @pytest.mark.parametrize("name", llm.recipe_names())
 def test_every_recipe_passes_the_split_checks(name):
     config = llm.from_factory(name)
-    config.data.path = "my.txt" if config.data.source == "text" else None
+    config.data.path = "my.txt" if lacks_path(config) else None
     assert resolve(config).plan.stages
 
 

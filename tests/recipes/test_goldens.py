@@ -15,7 +15,10 @@ from rampcli.config.schema import Config
 from rampcli.config.snapshot import canonical_values
 
 FILE = Path(__file__).with_name("goldens.json")
-REQUIRED = {"shakespeare_char": ["data.path=my.txt"]}
+REQUIRED = {
+    "shakespeare_char": ["data.path=my.txt"],
+    "fine_tune": ["model.init_from=my_model", "data.path=my.jsonl"],
+}
 """Required words by recipe."""
 
 

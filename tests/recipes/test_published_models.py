@@ -153,7 +153,8 @@ def resolved():
 
 
 def test_every_table_covers_every_recipe_of_a_published_model():
-    published = set(llm.recipe_names()) - {"llama3_tiny", "shakespeare_char", "sort_digits"}
+    own = {"fine_tune", "llama3_tiny", "shakespeare_char", "sort_digits"}
+    published = set(llm.recipe_names()) - own
     assert published == set(PARAMETERS) == set(TRAINING) == set(SPLITS)
     assert set(UNCOUNTED) | set(GPT3_INIT_STD) == published
 
