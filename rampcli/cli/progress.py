@@ -12,7 +12,7 @@ from rampcli.batch.time_left import RECENT_STEPS, Speed, median_of, settled_rows
 from rampcli.batch.training_plan import StageExtent, StagePlan, TrainingPlan
 from rampcli.cli.console import is_notebook
 from rampcli.cli.progress_line import Line, Picture, line_for
-from rampcli.errors import visible
+from rampcli.errors import printable, visible
 from rampcli.launch.elastic import World
 from rampcli.launch.observer import Observer
 from rampcli.report.tables import duration, evaluation_line, figure, share, validation_line
@@ -34,6 +34,7 @@ class Progress(Observer):
         console: where to print.
         rollout_ranks: processes that only generate, besides those of the plan.
         corpora: names of the validation corpora; None is a corpus without a name.
+        data: what the run trains on. It is printed before the first stage, if it is not empty.
         line: line that updates in place, or None if only plain lines are printed.
         stage: stage that is trained.
         waits_for: what the run does while it takes no steps, or None while it does.
@@ -49,6 +50,7 @@ class Progress(Observer):
         *,
         rollout_ranks: int = 0,
         corpora: Iterable[str | None] = (None,),
+        data: str = "",
     ) -> None:
         self.plan = plan
         self.console = console
@@ -60,6 +62,7 @@ class Progress(Observer):
         self.waits_since = time.monotonic()
         self.rows: tuple[dict[str, Any], ...] = ()
         self.output_is_closed = False
+        self.data = data
         self._validated: dict[str | None, dict[str, Any]] = {}
         self._consumed_samples = 0
         self._first_step = 0
@@ -92,8 +95,11 @@ class Progress(Observer):
         self.stage, self.rows, self._has_own_devices = stage, (), gpus > 0
         self._consumed_samples = max(self._consumed_samples, stage.first_sample)
         self._wait_for(STARTING, since=time.monotonic())
+        opening = f"data: {printable(self.data)}\n" if self.data else ""
+        self.data = ""
+        batch = f"batch {stage.global_batch_size}"
         self._print(
-            f"starting {self._name(stage)}: batch {stage.global_batch_size}, {processes}{emulation}"
+            f"{opening}starting {self._name(stage)}: {batch}, {processes}{emulation}", keeps="\n"
         )
 
     def on_row(self, row: dict[str, Any]) -> None:

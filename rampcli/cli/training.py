@@ -17,7 +17,7 @@ from rampcli.cli.jobs import print_jobs
 from rampcli.cli.profiles import print_profiles
 from rampcli.cli.progress import Progress
 from rampcli.config import snapshot
-from rampcli.config.corpora import validation_names
+from rampcli.config.corpora import describe_data, validation_names
 from rampcli.config.layers import PYTHON, Precedence, edited_stack, stack_of
 from rampcli.config.resolve import resolve
 from rampcli.config.rl_checks import is_rl
@@ -107,9 +107,15 @@ def train(
     _load_reward_function(resolved, console)
     for note in (*resolved.plan.notes, *resolved.notes):
         say(console, f"note: {note}")
+    data = describe_data(resolved.config)
     began, rollout_ranks = time.time(), resolved.config.rl.rollout_ranks
-    corpora = validation_names(resolved.config)
-    with Progress(resolved.plan, console, rollout_ranks=rollout_ranks, corpora=corpora) as progress:
+    with Progress(
+        resolved.plan,
+        console,
+        rollout_ranks=rollout_ranks,
+        corpora=validation_names(resolved.config),
+        data=data,
+    ) as progress:
         outcome = launch.run(
             resolved,
             command=command,
@@ -119,7 +125,7 @@ def train(
         )
     if progress.output_is_closed:
         raise _output_closed(outcome)
-    _print_outcome(outcome, console)
+    _print_outcome(outcome, console, data)
     events = read_rows(outcome.run.events)
     print_profiles(outcome.run, profiles(row for row in events if row["time"] >= began), console)
     if outcome.observer_error is not None:
@@ -183,12 +189,12 @@ def _output_closed(outcome: Outcome) -> RampcliError:
     return error
 
 
-def _print_outcome(outcome: Outcome, console: Console) -> None:
+def _print_outcome(outcome: Outcome, console: Console, data: str) -> None:
     if outcome.status == COMPLETE:
         _print_complete(outcome, console)
     elif outcome.status == SUBMITTED:
         print_jobs(outcome.jobs, console)
-        say(console, f"run directory: {outcome.run.path}")
+        say(console, f"data: {data}\nrun directory: {outcome.run.path}")
         status = f"rampcli status {shlex.quote(str(outcome.run.path))}"
         say(console, f"follow its progress with:\n  {status}")
     else:

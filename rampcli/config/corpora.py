@@ -22,6 +22,8 @@ PATH_FORMS = {
     "pairs": "FILE.jsonl, or data.task=sort",
 }
 """The form of `data.path`, for each source that reads the user's files."""
+DESCRIPTIONS = {"mock": "random tokens", "stdlib": "source of Python's standard library, as bytes"}
+"""What the sources without files contain."""
 KEYS_OF_SOURCES = {
     "path": ("text", "indexed", "pairs"),
     "blend": ("indexed", "text"),
@@ -95,6 +97,19 @@ def validation_paths(config: Config) -> dict[str | None, Path]:
 def validation_names(config: Config) -> tuple[str | None, ...]:
     """Returns the names of the validation corpora. A run without named ones has one, None."""
     return tuple(config.data.validation or (None,))
+
+
+def describe_data(config: Config) -> str:
+    """Returns what a run trains on: `mock (random tokens)`, `indexed data/wiki`, ..."""
+    data = config.data
+    if data.source in DESCRIPTIONS:
+        return f"{data.source} ({DESCRIPTIONS[data.source]})"
+    if data.task is not None:
+        return f"{data.source}, data.task={data.task}"
+    if data.blend is not None:
+        weighted = zip(data.blend[::2], data.blend[1::2], strict=True)
+        return f"{data.source} " + " + ".join(f"{weight} x {path}" for weight, path in weighted)
+    return data.source if data.path is None else f"{data.source} {data.path}"
 
 
 def missing_corpora(config: Config) -> list[str]:

@@ -14,6 +14,7 @@ from rampcli.batch.plan import MICRO_KEY
 from rampcli.batch.quantities import as_written, shorten
 from rampcli.batch.throughput import RESTART_KEY
 from rampcli.batch.training_plan import StagePlan, TrainingPlan
+from rampcli.config.corpora import describe_data
 from rampcli.config.layers import DEFAULT, stack_of
 from rampcli.config.rl_checks import is_rl
 from rampcli.config.run_plan import Resolved
@@ -273,7 +274,7 @@ def plan_summary(resolved: Resolved) -> list[str]:
         counted += "" if place == DEFAULT else f" ({place})"
         included = f"; the total counts {counted}" if restarts else ""
         lines.append(f"hours: {plan.clock.throughput.basis}{_bubble_included(plan)}{included}")
-    lines += _describe_reading(resolved)
+    lines += [f"data: {describe_data(config)}", *_describe_reading(resolved)]
     if plan.passed:
         lines.append(
             f"note: stages 0 to {len(plan.passed) - 1} are finished and do not fit today's nodes;"
@@ -347,7 +348,7 @@ def _describe_reading(resolved: Resolved) -> list[str]:
     per_host = float(loaded / stage.num_nodes)
     if len(groups) == stage.num_nodes:
         return [
-            f"data: each of {stage.num_nodes} hosts reads its own {per_host:g} samples of a step"
+            f"reading: each of {stage.num_nodes} hosts reads its own {per_host:g} samples of a step"
             f"{counted}{'; a factor below 1 changes nothing' if factor < 1 else ''}"
         ]
     named = [
@@ -359,7 +360,7 @@ def _describe_reading(resolved: Resolved) -> list[str]:
     shown = named if len(named) <= MOST_READERS else [*named[: MOST_READERS - 1], "...", named[-1]]
     most = max(map(len, groups)) * per_host
     return [
-        f"data: {len(groups)} of {stage.num_nodes} hosts read,"
+        f"reading: {len(groups)} of {stage.num_nodes} hosts read,"
         f" up to {most:g} samples of a step each{counted}: {', '.join(shown)}"
     ]
 

@@ -13,6 +13,7 @@ from rampcli.config.corpora import (
     check_document_mask,
     check_split,
     corpora_of,
+    describe_data,
     missing_here,
     shares_of,
 )
@@ -284,3 +285,18 @@ def test_files_that_are_not_here_are_named(source, values, here, tmp_path, monke
     assert missing_here(made)[-1] == "model.init_from=nowhere"
     made.model.init_from = f"org/name@{'1' * 40}"  # a model of the hub, which every machine can get
     assert "model.init_from" not in "".join(missing_here(made))
+
+
+@pytest.mark.parametrize(
+    ("source", "data", "text"),
+    [
+        ("mock", {}, "mock (random tokens)"),
+        ("stdlib", {}, "stdlib (source of Python's standard library, as bytes)"),
+        ("indexed", {"path": "data/wiki"}, "indexed data/wiki"),
+        ("text", {"blend": BLEND}, "text 0.7 x data/wiki + 0.3 x data/code"),
+        ("pairs", {"task": "sort"}, "pairs, data.task=sort"),
+        ("of_an_extension", {}, "of_an_extension"),
+    ],
+)
+def test_data_are_described_by_their_source_and_their_files(source, data, text):
+    assert describe_data(config(source, **data)) == text

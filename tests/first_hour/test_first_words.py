@@ -39,6 +39,11 @@ def test_several_what_ifs_are_compared_in_every_combination(newcomer):
     ]
 
 
+def test_a_plan_says_that_a_recipe_has_no_data_of_its_own(newcomer):
+    plan = newcomer.succeed("plan", "--factory", "llama3_8b").splitlines()
+    assert "data: mock (random tokens)" in plan
+
+
 def test_a_dry_run_of_one_stage_prints_the_script_that_is_submitted(newcomer):
     words = ("pretrain", "--factory", "gpt3_5b", "launch=slurm", "--dry-run")
     assert newcomer.succeed(*words).count("# ---- ") == 8

@@ -258,7 +258,7 @@ def test_the_line_about_hosts_counts_the_samples_that_the_column_shows(
     )
     (load,) = map(number, cells(plan_table(resolved, width=160))["load"])
     assert load == 64 * max(per_device, 1) * factor * accumulate
-    (line,) = [line for line in plan_summary(resolved) if line.startswith("data: ")]
+    (line,) = [line for line in plan_summary(resolved) if line.startswith("reading: ")]
     largest_group = math.ceil(factor)
     samples = float(re.search(r"([\d.]+) samples of a step", line)[1])
     assert samples == load / factor / 8 * largest_group
@@ -299,6 +299,7 @@ def test_the_summary_has_totals_the_run_directory_and_the_source_of_the_hours(pl
         "133,965,568 samples, 75,000 steps, 274,361,483,264 tokens; run directory runs/first",
         "hours: an estimate from FLOPs, at 40% of 989 TFLOP/s per GPU, as declared;"
         " the total counts 7 restarts of 60 s",
+        "data: mock (random tokens)",
     ]
 
 
