@@ -1,6 +1,6 @@
 """Declares the fields of the schema."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -10,6 +10,7 @@ def setting(
     doc: str,
     *,
     choices: Iterable[str] = (),
+    former: Mapping[str, str] | None = None,
     unit: str | None = None,
     at_least: float | None = None,
     at_most: float | None = None,
@@ -23,6 +24,7 @@ def setting(
         default: value if neither conf/ nor a recipe sets one.
         doc: description for `rampcli explain` and the reference; it says what `null` means.
         choices: accepted values, where a table names them and not the type.
+        former: choices that were renamed, with their names of today; both are accepted.
         unit: unit of the value, in words.
         at_least, at_most, above, below: accepted range.
         extensible: also accept names of extensions (`rampcli.extensions`).
@@ -30,6 +32,7 @@ def setting(
     about = {
         "doc": doc,
         "choices": tuple(choices),
+        "former": former or {},
         "unit": unit,
         "at_least": at_least,
         "at_most": at_most,

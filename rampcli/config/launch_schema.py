@@ -17,10 +17,11 @@ class RampupConfig:
         "System whose rule turns `model.rampup_batch_size` into batch sizes.",
         choices=SEMANTICS,
     )
-    at_boundary: Literal["stop", "continue"] = setting(
-        "stop",
-        "What happens between stages. `stop`: new processes start. `continue`: the same processes"
-        " carry on if their number stays the same.",
+    at_boundary: Literal["restart", "continue"] = setting(
+        "restart",
+        "What happens between stages. `restart`: new processes start. `continue`: the same"
+        " processes carry on if their number stays the same.",
+        former={"stop": "restart"},
     )
     node_policy: str = setting(
         "nemo",

@@ -242,7 +242,7 @@ def _plan_samples(
         ),
         throughput=throughput_of(config),
         restart_s=rampup.restart_s,
-        restarts_always=rampup.at_boundary == "stop",
+        restarts_always=rampup.at_boundary == "restart",
         consumed_samples=consumed_samples,
     )
 

@@ -40,6 +40,8 @@ def typed(key: str, value: Any) -> Any:
     setting = find_setting(key)
     if setting is None:
         raise unknown_key(key)
+    if isinstance(value, str):
+        value = setting.former.get(value, value)
     items = _items(value)
     if any(isinstance(item, str) and ("${" in item or item == "???") for item in items):
         raise UsageError(

@@ -101,7 +101,7 @@ def test_a_word_of_another_system_has_no_default_and_no_documentation():
         ("model.rampup_batch_size", "a list of integers", "", []),
         ("model.bias", "true or false", "", ["true", "false"]),
         ("rampup.node_policy", "one of nemo, best, fixed", "", ["nemo", "best", "fixed"]),
-        ("rampup.at_boundary", "one of stop, continue", "", ["stop", "continue"]),
+        ("rampup.at_boundary", "one of restart, continue", "", ["restart", "continue"]),
     ],
 )
 def test_a_setting_describes_its_type_range_and_choices(key, type_name, range_name, choices):

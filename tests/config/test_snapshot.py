@@ -56,6 +56,15 @@ def test_a_snapshot_has_every_setting_once_and_no_spelling_of_another_system(res
     assert list(flatten(document)) == [key for key in settings() if key not in FOREIGN]
 
 
+def test_a_snapshot_with_the_earlier_name_of_a_choice_is_read_as_the_choice(composed, tmp_path):
+    text = snapshot.to_yaml(resolve(composed).config)
+    earlier = text.replace("at_boundary: restart", "at_boundary: stop")
+    assert earlier != text
+    (tmp_path / "config.yaml").write_text(earlier)
+    (tmp_path / "today.yaml").write_text(text)
+    assert snapshot.read(tmp_path / "config.yaml") == snapshot.read(tmp_path / "today.yaml")
+
+
 def test_any_yaml_reader_reads_the_same_snapshot(resolved):
     config = copy.deepcopy(resolved.config)
     config.optim.lr, config.optim.eps, config.name = 1e-5, 5e-324, "on"

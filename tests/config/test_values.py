@@ -6,7 +6,10 @@ from hypothesis import example, given
 from hypothesis import settings as run
 from hypothesis import strategies as st
 
+from rampcli import llm
+from rampcli.config.compose import apply_overrides
 from rampcli.config.layers import build
+from rampcli.config.resolve import resolve
 from rampcli.config.schema import Config
 from rampcli.config.settings import EXAMPLES, MOST, flatten, leaves, settings
 from rampcli.config.values import typed
@@ -119,6 +122,21 @@ def test_the_value_suggested_for_a_wrong_one_is_accepted():
         report.close()
         assert list(offered) == [key]
         assert built_or_refused(key, offered[key])[1] is None
+
+
+@pytest.mark.parametrize("written", ["stop", "restart"])
+def test_the_earlier_name_of_a_choice_is_understood_everywhere(written, recipe, tmp_path):
+    recipe.rampup.at_boundary = written
+    assert resolve(recipe).config.rampup.at_boundary == "restart"
+    (tmp_path / "hardware").mkdir()
+    (tmp_path / "hardware" / "mine.yaml").write_text(
+        f"# @package _global_\nrampup:\n  at_boundary: {written}\n"
+    )
+    words = [f"rampup.at_boundary={written}"], ["hardware=mine"]
+    for each in words:
+        config = resolve(apply_overrides(llm.gpt3_5b.pretrain_recipe(), each, config_dir=tmp_path))
+        assert config.config.rampup.at_boundary == "restart"
+        assert config.plan.restarts_always
 
 
 def test_every_example_belongs_to_an_existing_setting():
