@@ -5,7 +5,7 @@ from fractions import Fraction
 
 MOST_CHARACTERS = 80
 _COUNT = re.compile(r"(?P<digits>\d[\d_]*(?:\.\d+)?)(?P<unit>[KMBT]?)")
-_UNITS = {"": 1, "K": 10**3, "M": 10**6, "B": 10**9, "T": 10**12}
+UNITS = {"": 1, "K": 10**3, "M": 10**6, "B": 10**9, "T": 10**12}
 
 
 def parse_count(text: str) -> int | None:
@@ -17,7 +17,7 @@ def parse_count(text: str) -> int | None:
     if match is None or len(text) > MOST_CHARACTERS:
         return None
     whole, _, fraction = match["digits"].replace("_", "").partition(".")
-    numerator, denominator = int(whole + fraction) * _UNITS[match["unit"]], 10 ** len(fraction)
+    numerator, denominator = int(whole + fraction) * UNITS[match["unit"]], 10 ** len(fraction)
     return None if numerator % denominator else numerator // denominator
 
 
@@ -30,11 +30,11 @@ def shorten(count: float) -> str:
 def scale(count: float) -> tuple[float, str]:
     """Returns a count in its largest unit: (2.5, "M"), or (count, "") below a thousand."""
     unit = max(
-        (unit for unit, size in _UNITS.items() if count >= size),
-        key=lambda unit: _UNITS[unit],
+        (unit for unit, size in UNITS.items() if count >= size),
+        key=lambda unit: UNITS[unit],
         default="",
     )
-    return count / _UNITS[unit], unit
+    return count / UNITS[unit], unit
 
 
 def as_written(number: float) -> Fraction:

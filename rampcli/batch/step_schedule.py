@@ -1,20 +1,24 @@
 """`model.step_batch_size_schedule`: explicit batch sizes at thresholds, growing or shrinking.
 
 The syntax is that of Megatron-LM's `--step-batch-size-schedule`: `"0:768 250B:1536 500B:3072"`.
-Thresholds are in tokens, or in samples after the prefix `samples:`. A batch size that is not whole,
-such as `1.2345K`, is refused, although Megatron-LM truncates it to 1234.
+Thresholds are in tokens, or in samples after the prefix `samples:`. Numbers are those that Python's
+`float` reads, with a unit of either case: `1_000`, `16.`, `1.6e1`, `250b`. A number that is not
+whole, such as `1.2345K`, is refused, although Megatron-LM truncates it to 1234.
 """
 
+import re
 from collections.abc import Sequence
+from fractions import Fraction
 from itertools import pairwise
 
-from rampcli.batch.quantities import parse_count
+from rampcli.batch.quantities import MOST_CHARACTERS, UNITS
 from rampcli.batch.ramp import MOST_SIZES, RampSchedule, Threshold
 from rampcli.errors import UsageError
 
 SCHEDULE_KEY = "model.step_batch_size_schedule"
 LENGTH_KEY = "data.sequence_length"
 EXAMPLE = f"{SCHEDULE_KEY}='0:768 250B:1536 500B:3072'"
+_NUMBER = re.compile(r"\+?(?P<digits>[\d._]+)(?P<power>e[-+]?\d{1,2})?(?P<unit>[KMBT]?)", re.I)
 
 
 def from_step_schedule(text: str, *, sequence_length: int) -> RampSchedule:
@@ -26,8 +30,8 @@ def from_step_schedule(text: str, *, sequence_length: int) -> RampSchedule:
         sequence_length: tokens per sample. A threshold in tokens is rounded down to whole samples.
 
     Raises:
-        UsageError: an entry has another form, no entry is at 0, a batch size is below one, or two
-            entries are at the same sample.
+        UsageError: an entry has another form, no entry is at the first sample, a batch size is
+            below one, or two entries are at the same sample.
     """
     unit, entries = _parse_entries(text)
     if not entries:
@@ -99,7 +103,7 @@ def _parse_entries(text: str) -> tuple[str, list[tuple[int, int]]]:
 
 def _parse_entry(text: str, word: str) -> tuple[int, int]:
     threshold, _, size = word.partition(":")
-    count, batch = parse_count(threshold), parse_count(size)
+    count, batch = _parse_number(threshold), _parse_number(size)
     if count is None or batch is None:
         raise UsageError(
             f"{SCHEDULE_KEY}={text!r}: {word!r} is not THRESHOLD:BATCH_SIZE,"
@@ -110,10 +114,22 @@ def _parse_entry(text: str, word: str) -> tuple[int, int]:
     return count, batch
 
 
+def _parse_number(text: str) -> int | None:
+    """Returns the integer that `text` stands for, or None if it is not a whole number."""
+    match = _NUMBER.fullmatch(text) if text.isascii() and len(text) <= MOST_CHARACTERS else None
+    if match is None:
+        return None
+    try:
+        number = Fraction(f"{match['digits']}{match['power'] or ''}") * UNITS[match["unit"].upper()]
+    except ValueError:
+        return None
+    return number.numerator if number.denominator == 1 else None
+
+
 def _check_order(
     text: str, unit: str, counts: list[int], thresholds: list[Threshold], *, sequence_length: int
 ) -> None:
-    if counts[0] != 0:
+    if thresholds[0].first_sample != 0:
         raise UsageError(
             f"{SCHEDULE_KEY}={text!r} begins at {counts[0]}:"
             " there is no batch size for the first step",

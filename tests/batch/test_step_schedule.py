@@ -121,7 +121,28 @@ def test_sizes_of_a_step_schedule_are_never_decreased(case):
 
 
 def test_every_case_of_the_oracle_is_tested():
-    assert (len(READ), len(REFUSED), len(WITH_DECREASE)) == (5, 3, 1)
+    assert (len(READ), len(REFUSED), len(WITH_DECREASE)) == (10, 8, 1)
+
+
+def megatrons_number(text):
+    """Megatron's `_parse_numeric_value` before it truncates."""
+    text = text.strip().upper()
+    unit = text[-1:] if text[-1:] in UNITS else ""
+    return float(text.removesuffix(unit)) * UNITS[unit]
+
+
+@given(text=st.text("0123456789._eE+kKmMbBtT", min_size=1, max_size=8))
+def test_a_number_is_read_as_megatron_reads_it_or_is_not_whole(text):
+    try:
+        expected = megatrons_number(text)
+    except ValueError:
+        expected = None
+    try:
+        (_, size), *_ = pairs(from_step_schedule(f"0:{text}", sequence_length=1))
+    except UsageError:
+        assert expected is None or not 1 <= expected < 1e99 or not expected.is_integer()
+    else:
+        assert expected == pytest.approx(size, rel=1e-12)
 
 
 def test_a_batch_that_megatron_would_truncate_is_refused():

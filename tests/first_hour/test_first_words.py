@@ -1,5 +1,7 @@
 """Command lines as a newcomer types them: each gets an answer that says how to go on."""
 
+import json
+
 import pytest
 
 PLAN = ("plan", "--factory", "llama3_tiny")
@@ -37,6 +39,12 @@ def test_several_what_ifs_are_compared_in_every_combination(newcomer):
         for nodes in (1, 2)
         for size in (1, 2)
     ]
+
+
+def test_a_step_schedule_of_megatron_is_understood_as_it_is_written(newcomer):
+    schedule = "model.step_batch_size_schedule='0:512 1m:1.024k 2e6:2048.'"
+    plan = newcomer.succeed("plan", "--factory", "gpt3_5b", schedule, "--json")
+    assert [stage["global_batch_size"] for stage in json.loads(plan)["stages"]] == [512, 1024, 2048]
 
 
 def test_a_plan_says_that_a_recipe_has_no_data_of_its_own(newcomer):
