@@ -6,8 +6,6 @@ Workers read it.
 from pathlib import Path
 from typing import Any
 
-from omegaconf import OmegaConf
-
 from rampcli import plain_yaml
 from rampcli.batch.dialects import maxtext_mesh
 from rampcli.batch.dialects.spellings import SPELLINGS
@@ -79,6 +77,8 @@ def identity(config: Config) -> dict[str, Any]:
 
 def to_yaml(config: Config) -> str:
     """Returns a settled configuration as YAML: its settings, then the places that set them."""
+    from omegaconf import OmegaConf
+
     stack = stack_of(config)
     places = {key: printable(stack.entry(key).place) for key in canonical_values(config)}
     # A reference in a place, such as a folder named ${x}, could not be read back.

@@ -1,11 +1,9 @@
 """Types a value as its setting wants it, and sets it in a configuration."""
 
 import math
+from collections.abc import Mapping, Sequence
 from keyword import iskeyword
 from typing import Any, Literal, get_args, get_origin
-
-from omegaconf import BooleanNode, FloatNode, IntegerNode, StringNode
-from omegaconf.errors import OmegaConfBaseException
 
 from rampcli.batch.quantities import parse_count
 from rampcli.config.fields import Extensible
@@ -13,7 +11,9 @@ from rampcli.config.schema import Config
 from rampcli.config.settings import MOST, Setting, find_setting, shown, unknown_key
 from rampcli.errors import UsageError
 
-NODES: dict[Any, Any] = {int: IntegerNode, float: FloatNode, bool: BooleanNode, str: StringNode}
+SWITCHES = dict.fromkeys(("true", "yes", "on", "y"), True) | dict.fromkeys(
+    ("false", "no", "off", "n"), False
+)
 
 
 def put(config: Config, key: str, value: Any) -> None:
@@ -57,7 +57,7 @@ def typed(key: str, value: Any) -> Any:
         )
     try:
         converted = value if _may_be_extension(setting, value) else _convert(setting.type, value)
-    except (OmegaConfBaseException, ValueError, TypeError) as error:
+    except (ValueError, TypeError, OverflowError) as error:
         raise UsageError(
             f"{key}={shown(value)} is not {setting.type_name()}",
             keys=(key,),
@@ -78,7 +78,7 @@ def typed(key: str, value: Any) -> Any:
 
 def _nearest(setting: Setting, value: Any) -> str | None:
     """Returns the values of the setting's type that are nearest to what was typed, if any."""
-    if setting.type is not int or isinstance(value, bool | list | dict | None):
+    if setting.type is not int or not isinstance(value, float | str):
         return None
     try:
         number = float(value)
@@ -119,7 +119,7 @@ def _convert(kind: Any, value: Any) -> Any:
         if not isinstance(value, list | tuple):
             raise ValueError("not a list")
         return [_convert(get_args(kind)[0], item) for item in value]
-    if value is None or isinstance(value, list | dict):
+    if value is None or (isinstance(value, Mapping | Sequence) and not isinstance(value, str)):
         raise ValueError("not a single value")
     if get_origin(kind) is Literal:
         return get_args(kind)[get_args(kind).index(value)]  # the schema's own string
@@ -128,4 +128,23 @@ def _convert(kind: Any, value: Any) -> Any:
     if kind is int and isinstance(value, str):
         count = parse_count(value)
         value = value if count is None else count
-    return NODES[kind](value=value, is_optional=False)._value()
+    return _scalar(kind, value)
+
+
+def _scalar(kind: type, value: Any) -> Any:
+    """Returns a single value converted to its type by OmegaConf's rules.
+
+    OmegaConf itself is not used, because importing it takes longer than checking all settings.
+
+    Raises:
+        ValueError: the value cannot be converted.
+    """
+    if kind is str or type(value) is kind:
+        return kind(value)
+    if kind is bool and isinstance(value, str) and value.lower() in SWITCHES:
+        return SWITCHES[value.lower()]
+    if kind is bool and isinstance(value, int | str):
+        return int(value) != 0
+    if type(value) is str or (kind is float and type(value) is int):
+        return kind(value)
+    raise ValueError("another type")

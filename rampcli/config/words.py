@@ -6,11 +6,8 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from itertools import islice
 from typing import Any, get_origin
 
-from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.core.override_parser.types import Glob, IntervalSweep, QuotedString, Transformer
-from hydra.errors import HydraException
-
 from rampcli.config.layers import placed
+from rampcli.config.plain_words import is_plain, value_of
 from rampcli.config.settings import find_setting, is_mapping, settings, shown, unknown_key
 from rampcli.errors import Report, UsageError
 
@@ -118,7 +115,9 @@ def read_values(word: str, groups: Collection[str]) -> tuple[str, list[Any]]:
     Raises:
         UsageError: the word cannot be read, or it has no values or too many.
     """
-    key, override = _override(drop_launcher_section(word), groups)
+    word = drop_launcher_section(word)
+    key = _key(word, groups)
+    override = _override(word)
     values = _sweep(override) if override.is_sweep_override() else [shown(override.value())]
     _check_number(word, key, values)
     return key, values
@@ -151,7 +150,13 @@ def sweep_values(
     Raises:
         UsageError: the word cannot be read, or its values cannot be listed.
     """
-    key, override = _override(word, groups)
+    from hydra.core.override_parser.types import Glob, IntervalSweep
+    from hydra.errors import HydraException
+
+    key = _key(word, groups)
+    if is_plain(word):
+        return key, []
+    override = _override(word)
     if not override.is_sweep_override():
         return key, []
     sweep = override.value()
@@ -191,6 +196,9 @@ def _sweep(override: Any) -> list[str]:
 
     Values that cannot be listed, as in `interval(0,1)`, give an empty list.
     """
+    from hydra.core.override_parser.types import QuotedString, Transformer
+    from hydra.errors import HydraException
+
     try:
         values = islice(override.sweep_iterator(transformer=Transformer.identity), MOST_VALUES + 1)
         return [value.text if isinstance(value, QuotedString) else shown(value) for value in values]
@@ -199,12 +207,15 @@ def _sweep(override: Any) -> list[str]:
 
 
 def _read(word: str, groups: Collection[str]) -> tuple[str, Any]:
-    key, override = _override(word, groups)
+    key, text = _key(word, groups), word.partition("=")[2]
+    if is_plain(word):
+        return key, value_of(word)
+    override = _override(word)
     if not override.is_sweep_override():
         if is_mapping(key):
             _check_names(word)
         return key, override.value()
-    text, kind = word.partition("=")[2], _kind(key)
+    kind = _kind(key)
     if kind is str:  # the value may contain commas
         return key, text
     one = next(iter(_sweep(override)), None)
@@ -229,7 +240,12 @@ def _check_names(word: str) -> None:
             )
 
 
-def _override(word: str, groups: Collection[str]) -> tuple[str, Any]:
+def _key(word: str, groups: Collection[str]) -> str:
+    """Returns the key of a `KEY=VALUE` word whose value is short enough to be parsed.
+
+    Raises:
+        UsageError: the word is not KEY=VALUE, or there is no such setting or group.
+    """
     key, equals, text = word.partition("=")
     name = key.lstrip("+~")
     if (not equals or not key) and key == name:
@@ -257,9 +273,22 @@ def _override(word: str, groups: Collection[str]) -> tuple[str, Any]:
             keys=(key,),
             remedy=_example(key),
         )
+    return key
+
+
+def _override(word: str) -> Any:
+    """Returns a `KEY=VALUE` word as Hydra parses it.
+
+    Raises:
+        UsageError: it is not in Hydra's grammar.
+    """
+    from hydra.core.override_parser.overrides_parser import OverridesParser
+    from hydra.errors import HydraException
+
     try:
-        return key, OverridesParser.create().parse_override(word)
+        return OverridesParser.create().parse_override(word)
     except (HydraException, ValueError, RecursionError) as error:
+        key, _, text = word.partition("=")
         raise UsageError(
             f"cannot read the value in {word}", keys=(key,), remedy=_readable(key, text)
         ) from error

@@ -1,12 +1,16 @@
 import dataclasses
 import math
+from pathlib import Path
 
 import pytest
-from hypothesis import example, given
+from hypothesis import assume, example, given
 from hypothesis import settings as run
 from hypothesis import strategies as st
+from omegaconf import BooleanNode, FloatNode, IntegerNode, StringNode
+from omegaconf.errors import OmegaConfBaseException
 
 from rampcli import llm
+from rampcli.batch.quantities import parse_count
 from rampcli.config.compose import apply_overrides
 from rampcli.config.layers import build
 from rampcli.config.resolve import resolve
@@ -194,6 +198,41 @@ def test_any_value_is_accepted_or_refused_with_its_key(key, value):
         assert found == float(value)
     else:
         assert found is None or isinstance(found, bool | int | str | list | dict)
+
+
+NODES = {
+    "name": StringNode,
+    "seed": IntegerNode,
+    "optim.lr": FloatNode,
+    "model.bias": BooleanNode,
+}
+"""Nodes of OmegaConf, by a setting of their type."""
+SWITCHES = ("true", "Yes", "ON", "y", "false", "No", "oFF", "n", "0", "2", " 1 ", "tru", "")
+
+
+@run(max_examples=200)
+@given(
+    key=st.sampled_from(sorted(NODES)),
+    value=st.booleans()
+    | st.integers(-(10**18), 10**18)
+    | st.floats(-1e18, 1e18)
+    | st.sampled_from(SWITCHES)
+    | st.from_regex(r"[-+]?[0-9_]{0,4}\.?[0-9]{0,3}(e[-+]?[0-9])?", fullmatch=True)
+    | st.text("ab1.", max_size=4)
+    | st.binary(max_size=2)
+    | st.tuples(st.integers())
+    | st.just(Path("a")),
+)
+def test_a_value_is_converted_by_the_rules_of_omegaconf(key, value):
+    # Units and whole decimals, as in 50M and 5.0, are an addition.
+    assume(not (key == "seed" and isinstance(value, str) and parse_count(value) is not None))
+    found, refusal = built_or_refused(key, value)
+    try:
+        wanted = NODES[key](value=value, is_optional=False)._value()
+    except OmegaConfBaseException:
+        assert refusal is not None
+    else:
+        assert (found, type(found)) == (wanted, type(wanted))
 
 
 @pytest.mark.parametrize("section", ["model", "trainer", "optim"])
