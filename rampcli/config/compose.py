@@ -10,8 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from hydra import compose as hydra_compose
-from hydra import initialize_config_dir
 from yaml.constructor import SafeConstructor
 
 from rampcli import plain_yaml
@@ -207,47 +205,60 @@ def _chosen_options(
 ) -> dict[str, str]:
     """Returns the option of each group. The file of a later one overrides that of an earlier one.
 
-    Hydra lists the last group of its defaults first.
+    Hydra composes whenever a user's folder is searched. Without one, choices replace the defaults
+    of conf/config.yaml, as Hydra would do; importing Hydra takes longer than the whole plan.
     """
-    known = group_names()  # The root has a default for each of these. Other groups are added.
-    words = [
-        f"{'' if group in known else '+'}{as_option(group, option)}"
-        for group, option in choices.items()
-        if not isinstance(option, Entry)
-    ]
+    options = {group: option for group, option in choices.items() if not isinstance(option, Entry)}
+    if config_dir is None:
+        return _defaults() | options
     chosen = None
     with report.noting():
-        chosen = (
-            _bundled_choices(tuple(words))
-            if config_dir is None
-            else _compose_with_hydra(words, config_dir)
-        )
+        chosen = _compose_with_hydra(options, config_dir)
     if chosen is None:
         report.close()
     assert chosen is not None
-    return {str(group): str(option) for group, option in reversed(list(chosen.items()))}
+    return chosen
 
 
 @cache
-def _bundled_choices(words: tuple[str, ...]) -> Mapping[Any, Any]:
-    """Composes from conf/ alone, which stays the same while the process runs."""
-    return dict(_compose_with_hydra(words, None))
+def _defaults() -> dict[str, str]:
+    """Returns the default option of each group, in the order of conf/config.yaml."""
+    root = yaml.load(bundled("conf").joinpath(f"{ROOT}.yaml").read_text(encoding="utf-8"), _Loader)
+    return {
+        group: option
+        for entry in root["defaults"]
+        if isinstance(entry, dict)
+        for group, option in entry.items()
+        if group.isidentifier()  # and not an override of one of Hydra's own groups
+    }
 
 
-def _compose_with_hydra(words: Sequence[str], config_dir: Path | None) -> Mapping[Any, Any]:
-    search = (
-        []
-        if config_dir is None
-        else [f"hydra.searchpath=[{quoted(f'file://{config_dir.resolve()}')}]"]
-    )
+def _compose_with_hydra(options: Mapping[str, str], config_dir: Path) -> dict[str, str]:
+    """Returns the option of each group, composed from conf/ and a user's folder.
+
+    Raises:
+        UsageError: the files do not compose.
+    """
+    from hydra import compose as hydra_compose
+    from hydra import initialize_config_dir
+
+    known = group_names()  # The root has a default for each of these. Other groups are added.
+    words = [
+        f"hydra.searchpath=[{quoted(f'file://{config_dir.resolve()}')}]",
+        *(
+            f"{'' if group in known else '+'}{as_option(group, option)}"
+            for group, option in options.items()
+        ),
+    ]
     with (
         _HYDRA,
         _cause_shown(),
         initialize_config_dir(str(bundled("conf")), version_base="1.3"),
     ):
-        composed = hydra_compose(ROOT, overrides=[*search, *words], return_hydra_config=True)
-    options: Mapping[Any, Any] = composed.hydra.runtime.choices
-    return options
+        composed = hydra_compose(ROOT, overrides=words, return_hydra_config=True)
+    # Hydra lists the last group of its defaults first.
+    chosen = reversed(list(composed.hydra.runtime.choices.items()))
+    return {str(group): str(option) for group, option in chosen}
 
 
 @contextmanager

@@ -6,17 +6,21 @@ import pytest
 import yaml
 from hydra import compose as hydra_compose
 from hydra import initialize_config_dir
+from hypothesis import HealthCheck, given
+from hypothesis import settings as run
+from hypothesis import strategies as st
 from omegaconf import OmegaConf
 
 from rampcli.bundled import bundled
 from rampcli.config.compose import apply_overrides, compose
-from rampcli.config.groups import option_names, some_of
+from rampcli.config.groups import group_names, option_names, some_of
 from rampcli.config.resolve import resolve
 from rampcli.config.settings import flatten, leaves
 from rampcli.config.settings import settings as settings_by_key
 from rampcli.config.snapshot import canonical_values
 from rampcli.config.values import typed
 from rampcli.errors import Report, UsageError, UsageErrors
+from rampcli.llm import from_factory, recipe_names
 
 
 def snapshot(config):
@@ -329,21 +333,42 @@ def test_every_option_of_conf_composes(root):
         ]
 
 
-@pytest.mark.parametrize(
-    "words",
-    [
-        ("model=llama3_8b", "hardware=h100_bf16", "batch=nemo_llama", "optim=nemo_adam"),
-        ("model=gpt3_5b", "batch=nemo_gpt3", "optim=nemo_gpt3", "data=mock"),
-        ("model=qwen3_8b", "batch=nemo_qwen3", "launch=slurm"),
-    ],
-)
-def test_the_layers_of_files_merge_as_hydra_merges_the_files(words):
+def options_of(name):
+    """The words that choose the options of a recipe."""
+    choices = from_factory(name).stack.choices
+    return [f"{group}={option}" for group, option in choices.items() if group in group_names()]
+
+
+def assert_composed_as_by_hydra(words):
     with initialize_config_dir(str(bundled("conf")), version_base="1.3"):
-        tree = OmegaConf.to_container(hydra_compose("config", overrides=list(words)))
+        tree = OmegaConf.to_container(hydra_compose("config", overrides=words))
     merged = compose(*words).stack.values()
     by_hydra = {key: typed(key, value) for key, value in flatten(tree).items()}
     assert {key: merged[key] for key in by_hydra} == by_hydra
     assert {key for key in merged if merged[key] != settings_by_key()[key].default} <= set(by_hydra)
+
+
+@pytest.mark.parametrize("name", recipe_names())
+def test_the_options_of_a_recipe_are_composed_as_hydra_composes_them(name):
+    assert_composed_as_by_hydra(options_of(name))
+
+
+@run(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    words=st.permutations(sorted(group_names())).flatmap(
+        lambda groups: st.tuples(
+            *(
+                st.sampled_from([f"{group}={option}" for option in option_names(group)])
+                for group in groups
+            )
+        ).flatmap(lambda words: st.integers(0, len(words)).map(lambda count: words[:count]))
+    )
+)
+def test_any_options_are_composed_as_hydra_composes_them(tmp_path, words):
+    assert_composed_as_by_hydra(list(words))
+    # With a folder of the user's own, Hydra composes in the program, too.
+    by_hydra = apply_overrides(compose(), words, config_dir=tmp_path)
+    assert apply_overrides(compose(), words) == by_hydra
 
 
 def test_a_mapping_is_set_in_a_file_on_the_command_line_and_in_python_alike(composed, option):
