@@ -6,9 +6,10 @@ from typing import Annotated
 
 import typer
 
+from rampcli.cli.light_typer import LightTyper
 from rampcli.cli.options import AsJson
 
-data = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
+data = LightTyper()
 
 
 class OnBadRecord(StrEnum):

@@ -26,22 +26,18 @@ from rampcli.cli.commands import (
 )
 from rampcli.cli.completion import candidates
 from rampcli.cli.data_commands import data
+from rampcli.cli.light_typer import LightTyper
 from rampcli.cli.report_command import compare, report
 from rampcli.cli.rl_command import rl
 from rampcli.cli.serve_command import serve
 from rampcli.cli.sweep_command import sweep
 from rampcli.cli.tune_command import tune
-from rampcli.cli.usage import Command, TyperError, as_usage_error
+from rampcli.cli.usage import TyperError, as_usage_error
 from rampcli.errors import EXIT_CTRL_C, RampcliError, UsageError, visible
 from rampcli.interpreter import remove_working_directory_from_path
 
-app = typer.Typer(
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-    rich_markup_mode=None,
-)
-llm = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
+app = LightTyper(add_completion=False, pretty_exceptions_enable=False)
+llm = LightTyper()
 COMMANDS: dict[str, Callable[..., None]] = {
     "pretrain": pretrain,
     "plan": plan,
@@ -62,8 +58,8 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "completion": completion,
 }
 for name, function in COMMANDS.items():
-    app.command(name, cls=Command)(function)
-llm.command("pretrain", cls=Command)(pretrain)
+    app.command(name)(function)
+llm.command("pretrain")(pretrain)
 app.add_typer(data, name="data", help="Build a corpus from text, or inspect one.")
 app.add_typer(llm, name="llm", help="The pretrain command under the name that NeMo uses.")
 

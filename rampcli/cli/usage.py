@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import typer
-from typer.core import TyperCommand
 
 from rampcli.errors import UsageError
 
@@ -16,20 +15,16 @@ TyperError: type[Exception] = next(
 """Base of Typer's errors, which old releases of Typer take from click."""
 
 
-class Command(TyperCommand):
-    """A command that refuses an option with one value that is given twice."""
+def check_repeated(params: Sequence[Any], args: Sequence[str]) -> None:
+    """Checks that no option with one value is given twice.
 
-    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Parses the words of a command line.
+    Args:
+        params: parameters of a command.
+        args: words after the command.
 
-        Raises:
-            UsageError: an option with one value is given twice.
-        """
-        _check_repeated(self.params, args)
-        return super().parse_args(ctx, args)
-
-
-def _check_repeated(params: Sequence[Any], args: Sequence[str]) -> None:
+    Raises:
+        UsageError: an option is given twice.
+    """
     options = {
         name: param
         for param in params

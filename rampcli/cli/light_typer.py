@@ -1,0 +1,66 @@
+"""Typer applications that convert a parameter only if that can change its value.
+
+Typer 0.29 converts every parameter with pydantic, even an option that is not given. Importing
+pydantic takes a fifth of the time of a plan. Commands refuse an option with one value that is given
+twice.
+"""
+
+from collections.abc import Callable
+from functools import cache, partial
+from typing import Any, TypeVar, get_type_hints
+
+import typer
+from typer.core import TyperCommand, TyperGroup
+
+from rampcli.cli.usage import check_repeated
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+STRINGS = (str, str | None, list[str], list[str] | None)
+
+
+class LightTyper(typer.Typer):
+    """An application whose commands get strings and absent options as they are."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(cls=_LightGroup, no_args_is_help=True, rich_markup_mode=None, **settings)
+
+    def command(self, name: str | None = None, **settings: Any) -> Callable[[Command], Command]:
+        """Registers a command, as `typer.Typer.command` does."""
+        return super().command(name, cls=_LightCommand, **settings)
+
+
+class _Light:
+    callback: Callable[..., Any] | None
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        """Returns the parameters and `--help`, which is an absent option of most command lines."""
+        parameters: list[Any] = super().get_params(ctx)  # type: ignore[misc]
+        for one in parameters:
+            is_string = _types(self.callback).get(one.name) in STRINGS
+            one.process_value = partial(_process_value, one, is_string)
+        return parameters
+
+
+class _LightCommand(_Light, TyperCommand):
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        check_repeated(self.params, args)
+        return super().parse_args(ctx, args)
+
+
+class _LightGroup(_Light, TyperGroup):
+    pass
+
+
+def _process_value(parameter: Any, is_string: bool, ctx: Any, value: Any) -> Any:
+    """Returns the same value as the parameter's own `process_value`, and raises the same errors."""
+    is_missing = parameter.required and not value
+    if is_missing or (value is not None and not is_string):
+        return type(parameter).process_value(parameter, ctx, value)
+    if value is None and (parameter.multiple or parameter.nargs == -1):
+        value = ()
+    return value if parameter.callback is None else parameter.callback(ctx, parameter, value)
+
+
+@cache
+def _types(command: Callable[..., Any] | None) -> dict[str, Any]:
+    return get_type_hints(command) if command else {}
