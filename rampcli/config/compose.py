@@ -5,7 +5,7 @@ import threading
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -284,10 +284,7 @@ def _exists(group: str, option: Any, config_dir: Path | None, place: str, report
 def _file_layer(path: Path, group: str, name: str, report: Report) -> Layer:
     """Returns the settings of a file of conf/; each place is `group/option.yaml:line`."""
     text = path.read_text(encoding="utf-8")
-    root = yaml.compose(text, Loader=_Loader)
-    leaves = {
-        key: (line, value) for key, line, value in _leaves(root, "" if is_global(text) else group)
-    }
+    leaves = _leaves_of(text, "" if is_global(text) else group)
     return Layer.of(
         name,
         Precedence.CONF,
@@ -295,6 +292,13 @@ def _file_layer(path: Path, group: str, name: str, report: Report) -> Layer:
         place=lambda key: f"{name}:{leaves[key][0]}",
         report=report,
     )
+
+
+@lru_cache(maxsize=100)
+def _leaves_of(text: str, prefix: str) -> Mapping[str, tuple[int, Any]]:
+    """Returns the line and the value of every leaf of a file. Recipes share most of their files."""
+    root = yaml.compose(text, Loader=_Loader)
+    return {key: (line, value) for key, line, value in _leaves(root, prefix)}
 
 
 def _leaves(node: yaml.Node | None, prefix: str) -> Iterable[tuple[str, int, Any]]:

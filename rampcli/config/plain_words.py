@@ -6,8 +6,8 @@ Importing Hydra's parser takes longer than a plan, and nearly all words have pla
 import re
 from typing import Any
 
-_NUMBER = r"[-+]?(?:0|[1-9][0-9]{0,29})(?:\.[0-9]{1,30})?(?:e[-+]?[0-9]{1,3})?"
-_TEXT = r"(?!(?:inf|nan)(?![\w./-]))[a-z_/][\w./-]*|[1-9][0-9]*[a-z]"
+_NUMBER = r"[-+]?(?:0|[1-9](?:_?[0-9]){0,29})(?:\.[0-9]{1,30})?(?:e[-+]?[0-9]{1,3})?"
+_TEXT = r"(?!(?:inf|nan)(?![\w./-]))[a-z_/][\w./-]*|[1-9](?:_?[0-9])*[a-z]"
 _ITEM = f"(?:{_NUMBER}|{_TEXT})"
 _PLAIN = re.compile(
     rf"[a-z_][\w.]*=(?:{_ITEM}|\[(?:{_ITEM}(?:,{_ITEM})*)?\])", re.ASCII | re.IGNORECASE
@@ -33,5 +33,5 @@ def _item(text: str) -> Any:
     if text.lower() in _CONSTANTS:
         return _CONSTANTS[text.lower()]
     if _IS_NUMBER.fullmatch(text):
-        return int(text) if text.lstrip("+-").isdecimal() else float(text)
+        return float(text) if set(text.lower()) & {".", "e"} else int(text)
     return text

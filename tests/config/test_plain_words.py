@@ -25,7 +25,7 @@ ITEMS = (
     st.integers().map(str)
     | st.floats(allow_nan=False, allow_infinity=False).map(str)
     | st.from_regex(r"[-+]?[0-9]{0,3}\.?[0-9]{0,3}([eE][-+]?[0-9]{1,3})?", fullmatch=True)
-    | st.from_regex(r"[0-9]{1,4}[KMBT_a]?", fullmatch=True)
+    | st.from_regex(r"[0-9]{1,3}[_0]{0,3}[KMBT_a]?", fullmatch=True)
     | st.sampled_from(["null", "True", "FALSE", "inf", "-Inf", "NaN", "nan.1", "infra", "NULLs"])
     | st.text("aeZ_/.-+01 ~@\\é", max_size=6)
 )
@@ -44,9 +44,12 @@ def test_a_plain_word_has_the_value_that_hydra_reads(value):
         assert with_types(value_of(word)) == with_types(read_by_hydra(word))
 
 
-def test_the_words_that_people_type_are_plain():
-    for value in ("512", "3e-4", "50M", "fixed", "true", "null", "runs/my-run.1", "[256,128,50M]"):
-        assert is_plain(f"a.b={value}"), value
+@pytest.mark.parametrize(
+    "value",
+    ["512", "50_000_000", "3e-4", "50M", "fixed", "true", "null", "runs/a-b.1", "[256,128,50M]"],
+)
+def test_the_values_that_people_type_are_plain(value):
+    assert is_plain(f"a.b={value}")
 
 
 def test_every_setting_and_group_may_have_a_plain_value():
