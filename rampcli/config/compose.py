@@ -206,7 +206,7 @@ def _chosen_options(
     """Returns the option of each group. The file of a later one overrides that of an earlier one.
 
     Hydra composes whenever a user's folder is searched. Without one, choices replace the defaults
-    of conf/config.yaml, as Hydra would do; importing Hydra takes longer than the whole plan.
+    of conf/config.yaml, as Hydra would do. Hydra would take longer than all the rest of a plan.
     """
     options = {group: option for group, option in choices.items() if not isinstance(option, Entry)}
     if config_dir is None:
