@@ -223,7 +223,9 @@ def _chosen_options(
 @cache
 def _defaults() -> dict[str, str]:
     """Returns the default option of each group, in the order of conf/config.yaml."""
-    root = yaml.load(bundled("conf").joinpath(f"{ROOT}.yaml").read_text(encoding="utf-8"), _Loader)
+    path = bundled("conf") / f"{ROOT}.yaml"
+    with _cause_shown(f"{path}: "):
+        root = yaml.load(path.read_text(encoding="utf-8"), _Loader)
     return {
         group: option
         for entry in root["defaults"]
@@ -262,7 +264,7 @@ def _compose_with_hydra(options: Mapping[str, str], config_dir: Path) -> dict[st
 
 
 @contextmanager
-def _cause_shown() -> Any:
+def _cause_shown(place: str = "") -> Any:
     """Shows the cause of a failed composition instead of the library's own messages around it."""
     try:
         yield
@@ -271,7 +273,7 @@ def _cause_shown() -> Any:
         while cause.__cause__ is not None:
             cause = cause.__cause__
         reason = " ".join(str(cause).split())
-        raise UsageError(f"the configuration files do not compose: {reason}") from error
+        raise UsageError(f"the configuration files do not compose: {place}{reason}") from error
 
 
 def _exists(group: str, option: Any, config_dir: Path | None, place: str, report: Report) -> bool:
@@ -284,7 +286,8 @@ def _exists(group: str, option: Any, config_dir: Path | None, place: str, report
 def _file_layer(path: Path, group: str, name: str, report: Report) -> Layer:
     """Returns the settings of a file of conf/; each place is `group/option.yaml:line`."""
     text = path.read_text(encoding="utf-8")
-    leaves = _leaves_of(text, "" if is_global(text) else group)
+    with _cause_shown(f"{path}: "):
+        leaves = _leaves_of(text, "" if is_global(text) else group)
     return Layer.of(
         name,
         Precedence.CONF,

@@ -1,4 +1,5 @@
 import copy
+import shutil
 from itertools import pairwise
 from pathlib import Path
 
@@ -369,6 +370,17 @@ def test_any_options_are_composed_as_hydra_composes_them(tmp_path, words):
     # With a folder of the user's own, Hydra composes in the program, too.
     by_hydra = apply_overrides(compose(), words, config_dir=tmp_path)
     assert apply_overrides(compose(), words) == by_hydra
+
+
+def test_a_mistake_in_a_bundled_file_is_reported_with_its_path(tmp_path, monkeypatch):
+    shutil.copytree(bundled("conf"), tmp_path / "conf")
+    path = tmp_path / "conf" / "model" / "llama3_8b.yaml"
+    path.write_text("num_layers: [")
+    for module in ("compose", "groups"):
+        monkeypatch.setattr(f"rampcli.config.{module}.bundled", tmp_path.joinpath)
+    with pytest.raises(UsageError, match="do not compose") as refusal:
+        compose("model=llama3_8b")
+    assert str(path) in refusal.value.message
 
 
 def test_a_mapping_is_set_in_a_file_on_the_command_line_and_in_python_alike(composed, option):
