@@ -4,7 +4,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 PIP := $(BIN)/pip install --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: demo test stress fuzz test-slurm lint docs goldens bench-peers clean
+.PHONY: demo test stress fuzz test-slurm lint docs docs-site goldens bench-peers clean
 
 demo: .venv/installed
 	$(BIN)/rampcli pretrain --factory llama3_tiny
@@ -42,6 +42,11 @@ lint: .venv/installed-dev
 docs: .venv/installed-dev
 	$(BIN)/python -P -m docs.generate
 
+# Build the documentation as a site in site/. A broken link or anchor is an error.
+docs-site: .venv/installed-dev
+	$(BIN)/sphinx-build -q -n -W --keep-going -E -d .venv/doctrees -c docs . site
+	@echo "wrote site/index.html"
+
 .venv/bin/python:
 	$(PYTHON) -m venv .venv
 
@@ -70,4 +75,4 @@ goldens: .venv/installed-dev
 	$(BIN)/python tests/recipes/test_goldens.py
 
 clean:
-	rm -rf .venv dist .mypy_cache .pytest_cache .ruff_cache .hypothesis .fuzz .import_linter_cache
+	rm -rf .venv dist site .mypy_cache .pytest_cache .ruff_cache .hypothesis .fuzz .import_linter_cache

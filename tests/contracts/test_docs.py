@@ -14,16 +14,32 @@ def test_the_page_of_settings_shows_the_schema():
     assert page == generate.config_page(), "run `make docs` and commit what it writes"
 
 
-@pytest.mark.parametrize(
-    "page",
-    [ROOT / "README.md", *sorted(DOCS.rglob("*.md"))],
-    ids=lambda path: str(path.relative_to(ROOT)),
-)
+PAGES = [*sorted(ROOT.glob("*.md")), *sorted(DOCS.rglob("*.md"))]
+LINK = re.compile(r"\]\(([^)#\s]*)(?:#([^)]*))?\)")
+
+
+def prose_of(page):
+    """Returns the text of a page without its blocks in fences."""
+    return re.sub(r"```.*?```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL)
+
+
+def anchors_of(page):
+    """Returns the anchors that GitHub gives to the headings of a page."""
+    anchors = []
+    for heading in re.findall(r"^#+ (.*)$", prose_of(page), flags=re.MULTILINE):
+        anchor = re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
+        again = anchors.count(anchor)
+        anchors.append(f"{anchor}-{again}" if again else anchor)
+    return anchors
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda path: str(path.relative_to(ROOT)))
 def test_every_link_between_pages_has_a_target(page):
-    text = re.sub(r"```.*?```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL)
-    for target in re.findall(r"\]\(([^)#\s]+)(?:#[^)]*)?\)", text):
+    for target, anchor in LINK.findall(prose_of(page)):
         if "://" not in target:
-            assert (page.parent / target).exists(), target
+            linked = page.parent / target if target else page
+            assert linked.exists(), target
+            assert not anchor or anchor in anchors_of(linked), f"{target}#{anchor}"
 
 
 def test_every_page_is_linked():
