@@ -13,6 +13,7 @@ from contextlib import chdir, redirect_stderr, suppress
 from pathlib import Path
 from typing import Any
 
+from docs.python_page import python_page as names_page
 from rampcli import llm
 from rampcli.batch.dialects.meanings import DERIVED, MEANINGS
 from rampcli.cli.main import main as run_command
@@ -127,9 +128,15 @@ def stderr_of(wrong: BadInput) -> str:
     return printed.getvalue()
 
 
+def python_page() -> str:
+    """Returns docs/reference/python.md: the public names with their signatures."""
+    return GENERATED.format(source="docstrings") + names_page()
+
+
 PAGES = {
     HERE / "reference" / "config.md": config_page,
     HERE / "reference" / "bad-input.md": bad_input_page,
+    HERE / "reference" / "python.md": python_page,
 }
 
 

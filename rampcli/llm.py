@@ -43,14 +43,22 @@ class Recipe(ModuleType):
 
     @property
     def pretrain_recipe(self) -> "Callable[..., Config]":
-        """The function that composes the recipe; it takes `num_nodes` and `num_gpus_per_node`."""
+        """Composes the recipe. Each recipe has defaults of its own for both arguments.
+
+        Args:
+            num_nodes: most nodes that a stage of the run uses.
+            num_gpus_per_node: processes per node, each with a GPU or a share of the CPU.
+        """
         family = importlib.import_module(f"{__name__}.{self._family}")
         recipe: Callable[..., Config] = getattr(family, self._name)
         return recipe
 
     @property
     def rl_recipe(self) -> "Callable[..., Config]":
-        """The function that composes the recipe as `rampcli rl` does, with the same arguments."""
+        """Composes the recipe for reinforcement learning, as `rampcli rl` does.
+
+        It takes the arguments of `pretrain_recipe`.
+        """
         from rampcli.config.rl_recipe import with_rl
 
         name, pretrain_recipe = self._name, self.pretrain_recipe

@@ -83,6 +83,11 @@ class BatchPlan:
     ) -> "BatchPlan":
         """Splits a global batch over ranks and micro batches.
 
+        Args:
+            global_batch_size: samples per optimiser step.
+            micro_batch_size: samples per data-parallel rank per forward/backward.
+            data_parallel_size: number of data-parallel ranks.
+
         Raises:
             UsageError: the batch does not divide. The message names the nearest sizes that do.
         """
@@ -114,7 +119,8 @@ class BatchPlan:
     ) -> "BatchPlan":
         """Derives the values that are None from the others.
 
-        Accumulation may be None together with one of the sizes.
+        Accumulation may be None together with one of the sizes. The arguments are the attributes
+        of a plan.
 
         Raises:
             UsageError: too few values are given, or they contradict each other. The message shows

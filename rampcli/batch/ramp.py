@@ -89,7 +89,7 @@ class RampSchedule:
             rampup_batch_size: `[start, increment, samples]`, or None for a constant batch. The
                 start and the increment are in samples per step.
             global_batch_size: the target, in samples per step.
-            semantics: name in `SEMANTICS`; decides where the batch grows.
+            semantics: `"megatron"` or `"maxtext"`; decides where the batch grows.
 
         Raises:
             UsageError: wrong number of values, a value out of range, a start above the target, or

@@ -53,7 +53,7 @@ _Loader.yaml_implicit_resolvers = {
 
 
 def compose(*choices: str) -> Config:
-    """Returns a typed, mutable configuration from conf/ and a recipe's choices.
+    """Returns settings from the files in conf/ and from a recipe's choices.
 
     Args:
         choices: `group=option` (`"model=llama3_8b"`) and `key=value`

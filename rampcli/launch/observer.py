@@ -17,13 +17,28 @@ class Observer:
     """
 
     def on_start(self, stage: StagePlan, world: World, *, gpus: int) -> None:
-        """Called when the processes of a world start to train a stage; `gpus` is 0 on the CPU."""
+        """Called when processes start to train a stage, also after a crash.
+
+        Args:
+            stage: the stage; `stage.stage` is its number, from 0, and `stage.global_batch_size` its
+                samples per step.
+            world: the processes; `world.ranks` is their number.
+            gpus: GPUs that they use; 0 on the CPU.
+        """
 
     def on_row(self, row: dict[str, Any]) -> None:
-        """Called for each new row of metrics.jsonl."""
+        """Called for each new row of metrics.jsonl.
+
+        Args:
+            row: columns of the step by name, such as `step`, `consumed_samples` and `loss`.
+        """
 
     def on_event(self, row: dict[str, Any]) -> None:
-        """Called for each new row of events.jsonl."""
+        """Called for each new row of events.jsonl.
+
+        Args:
+            row: fields of the event by name; `event` is its kind, such as `"validation"`.
+        """
 
 
 class Observers(Observer):

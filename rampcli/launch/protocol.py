@@ -106,8 +106,9 @@ class Outcome:
     """How a launch ended.
 
     Attributes:
-        run: run directory.
-        status: status in state.json, or `SUBMITTED`.
+        run: run directory; `run.path` is its path.
+        status: `"complete"`; `"stage_boundary"` with `one_stage`; `"preempted"` if the run was
+            asked to stop and saved; `"submitted"` if jobs train the run later.
         state: contents of state.json.
         started: False if the run was already complete.
         exit_code: exit code of the command, 0 unless the run was interrupted.

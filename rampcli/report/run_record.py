@@ -25,7 +25,7 @@ class RunRecord:
         name: name of the run.
         unit: what the run counts: samples, or prompts.
         settings: value of each setting by dotted key.
-        plan: the plan, as `rampcli plan --json` prints it. A run without one has no stages.
+        plan: the plan, as `rampcli plan --json` prints it. Without a plan, its `stages` are empty.
         metrics: columns of metrics.jsonl by name, one value per step. Whole numbers have the type
             int64, others float64, with NaN for null. Columns of text are arrays of objects.
         events: rows of events.jsonl.
@@ -50,7 +50,11 @@ class RunRecord:
         return None if times is None or np.isnan(times[-1]) else float(times[-1])
 
     def time_spent(self, *, now: float | None = None) -> TimeSpent:
-        """Returns where the time of the run went; `now` is the time if the run is training."""
+        """Returns where the time of the run went.
+
+        Args:
+            now: the present time in seconds since 1970 if the run is training, else None.
+        """
         return time_spent(self.events, last_step_at=self.last_step_at, now=now)
 
 

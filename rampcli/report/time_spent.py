@@ -51,7 +51,8 @@ class TimeSpent:
     """Where the time of a run went.
 
     Attributes:
-        parts: seconds by the names in `PARTS`. They add up to `elapsed_s`.
+        parts: seconds by name, such as `"training"`, `"validation"` and `"restarts"`. They add up
+            to `elapsed_s`.
     """
 
     parts: dict[str, float]
