@@ -1,16 +1,24 @@
-"""Runs every command of the pages that does not train and compares its output with the page."""
+"""Runs every command of the pages that does not train and compares its output with the page.
+
+The words of the other commands are checked: options and settings must exist.
+"""
 
 import re
-import shlex
-from dataclasses import dataclass
-from itertools import pairwise
 from pathlib import Path
 
 import pytest
+import typer
 
+from doc_examples import ROOT, differs, examples_of
+from rampcli import llm
+from rampcli.batch.dialects.rl import RL_COMMAND, expand_words
 from rampcli.cli import console
+from rampcli.cli.main import app
+from rampcli.config.compose import apply_overrides
+from rampcli.config.rl_recipe import rl_word
+from rampcli.config.words import join_split_lists
+from rampcli.errors import Report
 
-ROOT = Path(__file__).resolve().parents[2]
 PAGES = [
     ROOT / "README.md",
     *(
@@ -21,38 +29,6 @@ PAGES = [
 ]
 WIDTHS = (110, 130)
 """Terminals that the pages show."""
-BLOCK = re.compile(r"(?:^    .*\n|^\n(?=    ))+", flags=re.MULTILINE)
-FILE = re.compile(r"`([\w/]+\.yaml)`[^`]*```yaml\n(.*?)```", flags=re.DOTALL)
-
-
-@dataclass(frozen=True, slots=True)
-class Example:
-    """A command as a page shows it, with the lines below it, and the files of the page."""
-
-    place: str
-    words: tuple[str, ...]
-    shown: tuple[str, ...]
-    files: tuple[tuple[str, str], ...]
-
-
-def examples_of(page):
-    text = page.read_text(encoding="utf-8")
-    files = tuple(FILE.findall(text))
-    without_fences = re.sub(
-        r"```.*?```", lambda fenced: "\n" * fenced[0].count("\n"), text, flags=re.DOTALL
-    )
-    for block in BLOCK.finditer(without_fences):
-        first_line = without_fences.count("\n", 0, block.start()) + 1
-        lines = [line[4:].rstrip().removeprefix("$ ") for line in block[0].splitlines()]
-        starts = [number for number, line in enumerate(lines) if line.startswith("rampcli ")]
-        for start, end in pairwise([*starts, len(lines)]):
-            command, *below = lines[start:end]
-            while command.endswith("\\") or command.count("'") % 2:
-                command = f"{command.removesuffix(chr(92)).rstrip()} {below.pop(0).strip()}"
-            place = f"{page.relative_to(ROOT)}:{first_line + start}"
-            yield Example(
-                place, tuple(shlex.split(command)[1:]), tuple(line for line in below if line), files
-            )
 
 
 def runs_here(example):
@@ -62,44 +38,22 @@ def runs_here(example):
         re.search(r"[A-Z]{4,}|\.\.\.|^(runs/|name=|completion|import|status|serve|data$)", word)
         for word in example.words
     )
-    return not elsewhere and (
-        not trains or any(line.startswith("error: ") for line in example.shown)
+    return (
+        example.is_plain
+        and not elsewhere
+        and (not trains or any(line.startswith("error: ") for line in example.shown))
     )
 
 
-EXAMPLES = [example for page in PAGES for example in examples_of(page) if runs_here(example)]
-
-
-def differs(shown, printed):
-    """Returns the first line that is shown and not printed, or None.
-
-    `...` stands for any lines, and at the end of a line for the rest of it.
-    """
-    left = iter(line.rstrip() for line in printed if line.strip())
-    skips = False
-    for line in shown:
-        if line.strip() == "...":
-            skips = True
-            continue
-        begin = line.removesuffix("...").rstrip()
-        for candidate in left:
-            if candidate == line or (line.endswith("...") and candidate.startswith(begin)):
-                break
-            if not skips:
-                return f"{line!r} is shown and {candidate!r} printed"
-        else:
-            return f"{line!r} is shown and not printed"
-        skips = False
-    return None
+ALL = [example for page in PAGES for example in examples_of(page) if example.words]
+EXAMPLES = [example for example in ALL if runs_here(example)]
 
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda example: example.place)
 def test_the_output_shown_on_a_page_is_what_the_command_prints(
     example, rampcli, tmp_path, monkeypatch
 ):
-    for name, content in example.files:
-        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / name).write_text(content, encoding="utf-8")
+    example.write_files(tmp_path)
     differences = []
     for width in WIDTHS:
         monkeypatch.setattr(console, "PIPE_WIDTH", width)
@@ -111,6 +65,43 @@ def test_the_output_shown_on_a_page_is_what_the_command_prints(
     assert ended.exit_code == (
         2 if any(line.startswith("error: ") for line in example.shown) else 0
     )
+
+
+@pytest.mark.parametrize(
+    "example",
+    [example for example in ALL if not runs_here(example)],
+    ids=lambda example: example.place,
+)
+def test_options_and_settings_of_a_command_that_is_not_run_here_exist(
+    example, tmp_path, monkeypatch
+):
+    """This parses the words as the command does, and lays them over the recipe."""
+    command, words = typer.main.get_command(app), list(example.words)
+    while hasattr(command, "commands"):
+        command = command.commands[words.pop(0)]
+    context = command.context_class(command, **command.context_settings)
+    options, _, _ = command.make_parser(context).parse_args(words)
+    if "factory" in options:
+        monkeypatch.chdir(tmp_path)
+        (tmp_path / "mine" / "model").mkdir(parents=True)
+        (tmp_path / "mine" / "model" / "chat.yaml").write_text("num_layers: 2\n")
+        check_settings(options, is_rl=command.name == "rl")
+
+
+def check_settings(options, *, is_rl):
+    report = Report()
+    factory, config_dir = options["factory"], options.get("config_dir")
+    folder = None if config_dir is None else Path(config_dir)
+    words = join_split_lists(
+        options.get("rl_overrides", options.get("overrides")) or (), report=report
+    )
+    config = llm.from_factory(factory)
+    if is_rl:
+        own = [rl_word(factory, config_dir=folder)]
+        config = apply_overrides(config, own, place=RL_COMMAND).config()
+        words = expand_words(words)
+    apply_overrides(config, words, config_dir=folder, report=report)
+    report.close()
 
 
 def test_enough_commands_of_the_pages_are_run():
