@@ -19,6 +19,7 @@ root_doc = "docs/README"
 nitpicky = True
 myst_heading_anchors = 4
 highlight_language = "none"
+suppress_warnings = ["misc.highlighting_failure"]  # a cell of a notebook may start with !
 
 html_theme = "furo"
 html_title = "rampcli"
