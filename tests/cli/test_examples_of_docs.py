@@ -14,6 +14,7 @@ from rampcli import llm
 from rampcli.batch.dialects.rl import RL_COMMAND, expand_words
 from rampcli.cli import console
 from rampcli.cli.main import app
+from rampcli.cli.new_recipe import write_recipe
 from rampcli.config.compose import apply_overrides
 from rampcli.config.rl_recipe import rl_word
 from rampcli.config.words import join_split_lists
@@ -84,7 +85,13 @@ def test_options_and_settings_of_a_command_that_is_not_run_here_exist(
     if "factory" in options:
         monkeypatch.chdir(tmp_path)
         (tmp_path / "mine" / "model").mkdir(parents=True)
-        (tmp_path / "mine" / "model" / "chat.yaml").write_text("num_layers: 2\n")
+        for model in ("chat", "theirs"):
+            (tmp_path / "mine" / "model" / f"{model}.yaml").write_text("num_layers: 2\n")
+        if options["factory"] == "mine.py":
+            write_recipe("mine")
+            page = (ROOT / example.place.partition(":")[0]).read_text(encoding="utf-8")
+            with Path("mine.py").open("a") as recipe:
+                recipe.writelines(re.findall(r"```python\n(.*?)```", page, re.DOTALL))
         check_settings(options, is_rl=command.name == "rl")
 
 
