@@ -9,7 +9,7 @@ from types import FunctionType
 from typing import Any
 
 import rampcli
-from rampcli import errors, llm
+from rampcli import errors, extend, llm
 from rampcli.batch.ramp import RampStage
 from rampcli.config.schema import Config
 from rampcli.launch.protocol import Outcome
@@ -31,13 +31,19 @@ ORDER = ("llm", "compose", "run", "Observer", "read_run", "BatchPlan", "RampSche
 """The public names, in the order of their use. Others follow."""
 RECIPE_ARGUMENTS = "(num_nodes=..., num_gpus_per_node=...) -> Config"
 CONFIG = """
-## `Config`
+## `rampcli.Config`
 
 The settings of a run, as plain data that you can change: `recipe.trainer.max_samples = 200`.
 [Settings](config.md) explains each of them.
 
 | attribute | class | settings |
 |---|---|---|
+"""
+EXTEND = """
+## `rampcli.extend`
+
+Decorators that register parts of your own under a name: [Add parts of your
+own](../guides/extend.md) shows how to use them.
 """
 ERRORS = """
 ## Errors
@@ -48,7 +54,7 @@ Each error is a `rampcli.errors.RampcliError`. `print(error)` shows the text tha
 |---|---|---|
 """
 SECTION = re.compile(r"^(Args|Attributes|Raises):\n((?:    .*\n?|\n)*)", re.MULTILINE)
-ENTRY = re.compile(r"^    (\w+): (.*(?:\n {5,}.*)*)", re.MULTILINE)
+ENTRY = re.compile(r"^    (\w+(?:, \w+)*): (.*(?:\n {5,}.*)*)", re.MULTILINE)
 LONGEST_SIGNATURE = 96
 NUMPY_ARRAY = "ndarray[tuple[Any, ...], dtype[Any]]"
 
@@ -56,13 +62,13 @@ NUMPY_ARRAY = "ndarray[tuple[Any, ...], dtype[Any]]"
 def python_page() -> str:
     """Returns the page: a section for each public name, the settings and the errors."""
     parts = [INTRODUCTION]
-    for name in (*ORDER, *sorted({*rampcli.__all__} - {*ORDER})):
+    for name in (*ORDER, *sorted({*rampcli.__all__} - {*ORDER, "Config"})):
         parts += _recipes() if name == "llm" else _named(name, getattr(rampcli, name))
         for returned in RETURNED.get(name, ()):
             parts += [f"\n### `{returned.__name__}`\n", *_class(returned)]
         if name == "compose":
             parts += _config()
-    return "".join((*parts, *_errors()))
+    return "".join((*parts, *_extend(), *_errors()))
 
 
 def _recipes() -> Iterator[str]:
@@ -74,6 +80,17 @@ def _recipes() -> Iterator[str]:
         )
     for function in (llm.recipe_names, llm.from_factory):
         yield from _function(f"llm.{function.__name__}", function)
+
+
+def _extend() -> Iterator[str]:
+    yield EXTEND
+    for name in extend.__all__:
+        public = getattr(extend, name)
+        if inspect.isclass(public):
+            yield f"\n### `{name}`\n"
+            yield from _class(public)
+        else:
+            yield from _function(f"extend.{name}", public)
 
 
 def _config() -> Iterator[str]:
@@ -131,7 +148,10 @@ def _function(name: str, function: Callable[..., Any]) -> Iterator[str]:
         line = line.replace(arguments, f"(\n    {inner},\n)")
     yield _signed(line, function)
     types = {one.name: _type(one.annotation) for one in given}
-    rows = [_row(f"`{name}`", types[name], text) for name, text in _entries(function)]
+    rows = [
+        _row(f"`{names.replace(', ', '`, `')}`", types[names.partition(",")[0]], text)
+        for names, text in _entries(function)
+    ]
     yield _table("argument", rows)
     if raised := _entries(function, "Raises"):
         yield "\nRaises:\n\n" + _items(raised)
@@ -165,7 +185,7 @@ def _type(annotation: Any) -> str:
     if annotation in ("", inspect.Parameter.empty):
         return ""
     text = annotation if isinstance(annotation, str) else inspect.formatannotation(annotation)
-    text = re.sub(r"[a-z_]+[.]", "", text).replace(NUMPY_ARRAY, "NDArray")
+    text = re.sub(r"[a-z_]+[.]|~", "", text).replace(NUMPY_ARRAY, "NDArray")
     return f"`{text}`"
 
 
