@@ -150,12 +150,15 @@ def _check_is_model(text: str, folder: Path, *, remedy: str | None) -> None:
         wrong = f"holds neither a run (config.yaml) nor a model of Hugging Face ({CONFIG_FILE})"
     else:
         wrong = "is a file" if exists else "does not exist"
-    elsewhere = f"{REMEDY}, or {FOLDER}"
+    elsewhere = remedy or f"{REMEDY}, or {FOLDER}"
     if hub.is_hub_name(text):
-        elsewhere += f", or `rampcli import {text} conf/model/NAME.yaml` for a model of the hub"
+        elsewhere += (
+            f", or NAME@COMMIT for a model of the hub; `rampcli import {text}"
+            " conf/model/NAME.yaml` finds its commit"
+        )
     run = next(filter(is_run, folder.parents), None) if exists else None
     raise UsageError(
         f"{INIT_FROM_KEY}={folder} {wrong}",
         keys=(INIT_FROM_KEY,),
-        remedy=f"{INIT_FROM_KEY}={run}, the run directory" if run else remedy or elsewhere,
+        remedy=f"{INIT_FROM_KEY}={run}, the run directory" if run else elsewhere,
     )
