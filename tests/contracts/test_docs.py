@@ -2,8 +2,10 @@ import re
 from pathlib import Path
 
 import pytest
+import typer
 
 from docs import generate
+from rampcli.cli.main import app
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
@@ -17,6 +19,7 @@ def test_a_generated_page_shows_the_program(name):
 
 
 PAGES = [*sorted(ROOT.glob("*.md")), *sorted(DOCS.rglob("*.md"))]
+OPTION = re.compile(r"`(--?[a-z][a-z-]*)")
 LINK = re.compile(r"\]\(([^)#\s]*)(?:#([^)]*))?\)")
 
 
@@ -54,3 +57,26 @@ def test_every_page_is_linked():
     assert {page.resolve() for page in DOCS.rglob("*.md")} - linked == {
         (DOCS / "README.md").resolve()
     } - linked
+
+
+def options_of_commands():
+    """Yields each command and its options, such as `--factory` and `-f`."""
+    waiting = [("rampcli", typer.main.get_command(app))]
+    while waiting:
+        name, command = waiting.pop()
+        for part, inner in getattr(command, "commands", {}).items():
+            waiting.append((f"{name} {part}", inner))
+        if not hasattr(command, "commands"):
+            options = [one for one in command.params if one.param_type_name == "option"]
+            yield name, {spelling for one in options for spelling in one.opts}
+
+
+def test_the_page_of_commands_names_every_option_and_its_tables_no_others():
+    page = (DOCS / "reference" / "commands.md").read_text(encoding="utf-8")
+    sections = dict(re.findall(r"^## `(rampcli [a-z ]+)`\n((?:(?!## ).*\n)*)", page, re.MULTILINE))
+    same = {"rampcli llm pretrain": "rampcli pretrain", "rampcli compare": "rampcli report"}
+    for name, options in options_of_commands():
+        section = sections[same.get(name, name)]
+        cells = "".join(re.findall(r"^\| (`-.*?) \|", section, re.MULTILINE))
+        assert options - {*OPTION.findall(section)} == set(), name
+        assert {*OPTION.findall(cells)} - options == set(), name
