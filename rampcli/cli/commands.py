@@ -163,7 +163,8 @@ def explain(
         typer.Argument(metavar="KEY", help="Settings to explain. KEY=VALUE overrides the recipe."),
     ],
     factory: Annotated[
-        str | None, typer.Option("--factory", "-f", help="Recipe.", show_default=False)
+        str | None,
+        typer.Option("--factory", "-f", metavar="NAME", help="Recipe.", show_default=False),
     ] = None,
     config_dir: ConfigDir = None,
     as_json: AsJson = False,
@@ -260,25 +261,37 @@ Step = Annotated[
 def generate(
     run_dir: RunDir,
     prompt: Annotated[
-        str, typer.Option("--prompt", "-p", help="Text to continue.", show_default=False)
+        str,
+        typer.Option(
+            "--prompt", "-p", metavar="TEXT", help="Text to continue.", show_default=False
+        ),
     ],
     max_tokens: Annotated[
         int | None,
         typer.Option(
             min=1,
+            metavar="N",
             help="Maximum number of tokens to generate. Default: as many as fit.",
             show_default=False,
         ),
     ] = None,
     temperature: Annotated[
         float,
-        typer.Option(min=0.0, help="Sampling temperature. 0 always takes the likeliest token."),
+        typer.Option(
+            min=0.0,
+            metavar="T",
+            help="Sampling temperature. 0 always takes the likeliest token.",
+        ),
     ] = 0.8,
     top_k: Annotated[
         int | None,
-        typer.Option(min=1, help="Sample from the K likeliest tokens.", show_default=False),
+        typer.Option(
+            min=1, metavar="K", help="Sample from the K likeliest tokens.", show_default=False
+        ),
     ] = None,
-    seed: Annotated[int, typer.Option(min=0, max=2**62, help="Random seed of sampling.")] = 0,
+    seed: Annotated[
+        int, typer.Option(min=0, max=2**62, metavar="N", help="Random seed of sampling.")
+    ] = 0,
     step: Step = None,
     as_json: AsJson = False,
 ) -> None:
@@ -305,7 +318,9 @@ def export(
     dtype: Annotated[
         str | None,
         typer.Option(
-            help="Type of the weights: fp32 or bf16. Default: the run's.", show_default=False
+            metavar="TYPE",
+            help="Type of the weights: fp32 or bf16. Default: the run's.",
+            show_default=False,
         ),
     ] = None,
     step: Step = None,
@@ -358,7 +373,13 @@ def doctor(
     overrides: Overrides = None,
     factory: Annotated[
         str | None,
-        typer.Option("--factory", "-f", help="Recipe of the run to check.", show_default=False),
+        typer.Option(
+            "--factory",
+            "-f",
+            metavar="NAME",
+            help="Recipe of the run to check.",
+            show_default=False,
+        ),
     ] = None,
     config_dir: ConfigDir = None,
     as_json: AsJson = False,

@@ -65,7 +65,10 @@ def build(
     workers: Annotated[
         int | None,
         typer.Option(
-            min=1, help="Number of processes. Default: at most one per CPU.", show_default=False
+            min=1,
+            metavar="N",
+            help="Number of processes. Default: at most one per CPU.",
+            show_default=False,
         ),
     ] = None,
     on_bad_record: Annotated[

@@ -10,6 +10,7 @@ Factory = Annotated[
     typer.Option(
         "--factory",
         "-f",
+        metavar="NAME",
         help="Recipe: a name such as llama3_8b, your FILE.py, FILE.py:NAME or MODULE:NAME, or a"
         " run's config.yaml. Arguments may follow: 'llama3_8b(num_nodes=2)'.",
         show_default=False,
@@ -24,7 +25,11 @@ Overrides = Annotated[
 ConfigDir = Annotated[
     Path | None,
     typer.Option(
-        "--config-dir", help="Folder with further config groups.", exists=True, file_okay=False
+        "--config-dir",
+        metavar="DIR",
+        help="Folder with further config groups.",
+        exists=True,
+        file_okay=False,
     ),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.")]

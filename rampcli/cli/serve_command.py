@@ -16,7 +16,8 @@ def serve(
     host: Annotated[
         str,
         typer.Option(
-            help="Address to listen on. If other machines can reach it, the page needs a token."
+            metavar="HOST",
+            help="Address to listen on. If other machines can reach it, the page needs a token.",
         ),
     ] = "127.0.0.1",
     port: Annotated[
@@ -24,6 +25,7 @@ def serve(
         typer.Option(
             min=1,
             max=65535,
+            metavar="PORT",
             help="Port to listen on. Default: 7267, or a free one if that is in use.",
             show_default=False,
         ),

@@ -25,7 +25,8 @@ def tune(
         bool, typer.Option("--fresh", help="Measure again what was measured before.")
     ] = False,
     steps: Annotated[
-        int, typer.Option(min=1, max=10_000, help="Most steps to time for each size.")
+        int,
+        typer.Option(min=1, max=10_000, metavar="N", help="Most steps to time for each size."),
     ] = 100,
     timeout: Annotated[
         float, typer.Option(min=1.0, metavar="SECONDS", help="Time limit of each trial.")

@@ -253,11 +253,12 @@ def test_a_failed_job_shows_its_error_and_executes_neither_the_name_nor_files_of
     cluster.run("scancel", blocker)
     (job,) = jobs(run)
     assert cluster.wait_for(job, "FAILED")["ExitCode"] == "2:0"
-    assert "cannot read" in (run.directory.logs / "stage_0.log").read_text()  # the worker's
+    error = f"error: {corpus} does not exist"
+    assert error in (run.directory.logs / "stage_0.log").read_text()  # the worker's
     assert [path for path in tmp_path.rglob("ran.*") if path != run.path] == []
     monkeypatch.chdir("/")
     told = rampcli("status", run)
-    assert "\nstep 0, 0 samples; nothing saved\nerror: cannot read " in told
+    assert f"\nstep 0, 0 samples; nothing saved\n{error}" in told
     assert json.loads(rampcli("status", run, "--json"))["jobs"][0]["state"] == "FAILED"
 
 
