@@ -123,7 +123,7 @@ def _tune_in_job(
             search = job.search_in_queue(search)
         elif search.next() is not None:
             job.raise_failure(resolved)
-            check_corpora(resolved.config)
+            check_corpora(resolved)
             report = _print_nothing if as_json else partial(say, console)
             jobs = job.submit(resolved, effort, fresh=fresh, exhaustive=exhaustive, report=report)
     _print_search(search, console, as_json=as_json)

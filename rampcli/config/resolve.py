@@ -17,7 +17,15 @@ from rampcli.config.rl_checks import rl_notes, unit_of
 from rampcli.config.run_plan import Resolved, run_dir_of, run_plan
 from rampcli.config.schema import Config
 from rampcli.config.settings import settings, shown
-from rampcli.config.settling import BYTES, VOCABULARY_KEY, ReadFiles, padded, settle, without_files
+from rampcli.config.settling import (
+    BYTES,
+    VOCABULARY_KEY,
+    FileFacts,
+    ReadFiles,
+    padded,
+    settle,
+    without_files,
+)
 from rampcli.config.splits import check_tensor
 from rampcli.config.values import put
 from rampcli.errors import Report
@@ -54,7 +62,7 @@ def resolve(
         folded, notes = fold(stack)
     settled = with_extensions(folded or stack, report).config()
     _check(settled, report)
-    settled, notes = _settle(settled, notes, read_files, report)
+    settled, facts, notes = _settle(settled, notes, read_files, report)
     resolved = None
     # If MaxText's words did not fold, the batch is unknown and there is nothing to plan. Without a
     # valid number of generations, it is unknown what a batch holds.
@@ -68,6 +76,7 @@ def resolve(
     assert resolved is not None
     return replace(
         resolved,
+        corpora_opened=facts.opened,
         notes=(
             *notes,
             *rl_notes(resolved.config),
@@ -80,21 +89,23 @@ def resolve(
 
 def _settle(
     config: Config, notes: tuple[str, ...], read_files: ReadFiles, report: Report
-) -> tuple[Config, tuple[str, ...]]:
-    """Returns the configuration with numbers for what its files decide, and the notes so far.
+) -> tuple[Config, FileFacts, tuple[str, ...]]:
+    """Returns the configuration with numbers for what its files decide; those; the notes so far.
 
     If something is wrong, a size that fits all ranks stands for an unknown vocabulary, so that the
     errors of the plan are found too.
     """
+    facts = FileFacts()
     if not report.errors:
         with _new_errors(report, config.stack):
-            stack, own = settle(config, read_files(config))
+            facts = read_files(config)
+            stack, own = settle(config, facts)
             config, notes = stack.config(), (*notes, *own)
             check_tensor(config)
     if report.errors and config.model.vocab_size is None:
         ranks = max(1, config.parallel.tensor_parallel_size)
         put(config, VOCABULARY_KEY, padded(BYTES, tensor=ranks))
-    return config, notes
+    return config, facts, notes
 
 
 def _warmup_notes(resolved: Resolved) -> list[str]:

@@ -38,11 +38,13 @@ class Resolved:
         config: in canonical keys, checked.
         plan: the stages of the run.
         notes: what a user may not expect of the configuration.
+        corpora_opened: whether its corpora were opened and found fit to train on.
     """
 
     config: Config
     plan: TrainingPlan
     notes: tuple[str, ...] = ()
+    corpora_opened: bool = False
 
     @property
     def run_dir(self) -> Path:

@@ -38,6 +38,7 @@ class FileFacts:
         weights: vocabulary of the weights that the run resumes or starts from; None for random
             weights.
         folder: where these weights are.
+        opened: whether the corpora were opened and found fit to train on.
     """
 
     name: str = ""
@@ -46,6 +47,7 @@ class FileFacts:
     remedy: str | None = None
     weights: int | None = None
     folder: Path | None = None
+    opened: bool = False
 
 
 ReadFiles = Callable[[Config], FileFacts]

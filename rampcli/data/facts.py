@@ -24,6 +24,7 @@ def read_facts(config: Config) -> FileFacts:
             name=_name(config),
             tokens=len(prompts.format.is_special),
             val_samples=len(prompts.validation),
+            opened=True,
         )
     corpora = open_corpora(config)
     most = _most_samples(config, corpora)
@@ -32,6 +33,7 @@ def read_facts(config: Config) -> FileFacts:
         tokens=corpora.vocab_size,
         val_samples=most,
         remedy=None if most else larger_share(corpora.training),
+        opened=True,
     )
 
 

@@ -28,7 +28,6 @@ from rampcli.data.files import (
 from rampcli.data.pairs import open_pairs
 from rampcli.data.prompts import check_prompts
 from rampcli.data.special_tokens import SpecialTokens
-from rampcli.data.text_prompts import check_text_prompts
 from rampcli.data.tokenizer import byte_tokenizer, vocab_size_of
 from rampcli.data.windows import check_training, check_validation
 from rampcli.extend import Documents
@@ -99,10 +98,9 @@ def check_files(config: Config) -> None:
 
     Raises:
         UsageError: a file cannot be opened or is too short, or has tokens that the model does not
-            have; or a text of `generate.prompts` cannot be continued.
+            have.
     """
     _source_of(config).check(config)
-    check_text_prompts(config)
 
 
 def _source_of(config: Config) -> Source:

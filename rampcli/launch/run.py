@@ -91,7 +91,7 @@ def check(resolved: Resolved) -> Checkpoint | None:
     """
     directory, launcher = RunDirectory(resolved.run_dir), launcher_of(resolved.config)
     with sources_named(resolved.config):
-        check_corpora(resolved.config)
+        check_corpora(resolved)
         newest = _newest_checkpoint(directory, resolved.config)
         if newest is None:
             check_starting_weights(resolved.config)
@@ -109,18 +109,25 @@ def is_complete(resolved: Resolved, newest: Checkpoint | None) -> bool:
     return state is None or state["status"] == COMPLETE
 
 
-def check_corpora(config: Config) -> None:
+def check_corpora(resolved: Resolved) -> None:
     """Checks that the corpora, if any, can be read, and that prompts can be continued.
+
+    Corpora that were opened to settle the configuration are not read again.
 
     Raises:
         RampcliError: they cannot.
     """
-    quick = config.data.source in SOURCES and config.data.source not in PATH_FORMS
-    if not quick or config.generate.prompts:
-        # This imports numpy and tokenizers, which the other sources do not need here.
+    config = resolved.config
+    built_in = config.data.source in SOURCES and config.data.source not in PATH_FORMS
+    # The imports need numpy and tokenizers, which other runs do not need here.
+    if not (built_in or resolved.corpora_opened):
         from rampcli.data.sources import check_files
 
         check_files(config)
+    if config.generate.prompts:
+        from rampcli.data.text_prompts import check_text_prompts
+
+        check_text_prompts(config)
 
 
 def _refuse_active_jobs(directory: RunDirectory, launcher: Launcher) -> None:

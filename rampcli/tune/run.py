@@ -46,7 +46,7 @@ def trials_here(resolved: Resolved, effort: Effort, *, diagnoses: bool = False) 
     """
     launcher, run = launcher_of(resolved.config), RunDirectory(resolved.run_dir)
     with sources_named(resolved.config):
-        check_corpora(resolved.config)
+        check_corpora(resolved)
         if not launcher.runs_here:
             raise UsageError(
                 "--diagnose measures on this machine, but the run trains elsewhere",

@@ -1,12 +1,14 @@
 """Corpora, checkpoints and starting weights decide the vocabulary of a run."""
 
 import json
+from dataclasses import replace
 
 import pytest
 
 from rampcli.checkpoint.manifest import MANIFEST
 from rampcli.cli.composing import compose_words
 from rampcli.errors import UsageError
+from rampcli.launch.run import check
 from rampcli.run_directory import RunDirectory
 from run_files import manifest
 from small_corpora import numbered, write_files
@@ -87,3 +89,13 @@ def test_a_plan_needs_the_corpora_only_for_the_vocabulary(tmp_path, monkeypatch)
     with pytest.raises(UsageError) as refused:
         compose_words("llama3_tiny", words, config_dir=None)
     assert "data.path" in refused.value.keys
+
+
+def test_a_text_that_was_read_for_its_vocabulary_is_not_read_again_at_the_start(
+    plan_own_text, tmp_path
+):
+    resolved = plan_own_text("trainer.num_nodes=1")
+    (tmp_path / "mine.txt").unlink()
+    check(resolved)
+    with pytest.raises(UsageError, match=r"mine\.txt does not exist"):
+        check(replace(resolved, corpora_opened=False))
