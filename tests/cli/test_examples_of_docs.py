@@ -1,14 +1,18 @@
 """Runs every command of the pages that does not train and compares its output with the page.
 
-The words of the other commands are checked: options and settings must exist.
+The words of the other commands are checked: options and settings must exist. So are the names and
+settings in Python. Tutorials are followed in tests/first_hour.
 """
 
+import ast
+import importlib
 import re
 from pathlib import Path
 
 import pytest
 import typer
 
+import rampcli
 from doc_examples import ROOT, differs, examples_of
 from rampcli import llm
 from rampcli.batch.dialects.rl import RL_COMMAND, expand_words
@@ -17,6 +21,7 @@ from rampcli.cli.main import app
 from rampcli.cli.new_recipe import write_recipe
 from rampcli.config.compose import apply_overrides
 from rampcli.config.rl_recipe import rl_word
+from rampcli.config.settings import find_setting
 from rampcli.config.words import join_split_lists
 from rampcli.errors import Report
 
@@ -113,3 +118,27 @@ def check_settings(options, *, is_rl):
 
 def test_enough_commands_of_the_pages_are_run():
     assert len(EXAMPLES) > 60
+
+
+PYTHON = [
+    pytest.param(block, id=f"{page.relative_to(ROOT)}:{number}")
+    for page in PAGES
+    for number, block in enumerate(
+        re.findall(r"```python\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL)
+    )
+    if page.stem != "python" or page.parent.name != "reference"  # signatures
+]
+
+
+@pytest.mark.parametrize("block", PYTHON)
+def test_python_on_a_page_uses_names_and_settings_that_exist(block):
+    for node in ast.walk(ast.parse(re.sub(r"^!.*", "", block, flags=re.MULTILINE))):
+        if isinstance(node, ast.ImportFrom) and str(node.module).startswith("rampcli"):
+            module = importlib.import_module(str(node.module))
+            assert [one.name for one in node.names if not hasattr(module, one.name)] == []
+        if isinstance(node, ast.Attribute) and ast.unparse(node.value) in ("rampcli", "llm"):
+            owner = llm if ast.unparse(node.value) == "llm" else rampcli
+            assert hasattr(owner, node.attr)
+        if isinstance(node, ast.Assign):
+            name, _, key = ast.unparse(node.targets[0]).partition(".")
+            assert not (name in ("recipe", "config") and key) or find_setting(key), key
