@@ -54,6 +54,18 @@ def check_repeated(params: Sequence[Any], args: Sequence[str]) -> None:
         given[param.name] = value
 
 
+def _settings_like(error: Any) -> list[str]:
+    """Returns the settings that an unknown option names, if the command takes settings."""
+    if not any(str(param.metavar).startswith("KEY=") for param in error.ctx.command.params):
+        return []
+    from rampcli.config.settings import FOREIGN, settings
+
+    name = error.option_name.lstrip("-").replace("-", "_")
+    ours = (key for key in settings() if key not in FOREIGN)
+    found = [key for key in ours if key.rpartition(".")[2] == name]
+    return [f"{key}=VALUE" for key in found[:2]]
+
+
 def as_usage_error(error: Any) -> UsageError:
     """Returns an error of Typer as one of ours."""
     message = error.format_message().rstrip(".")
@@ -74,7 +86,7 @@ def as_usage_error(error: Any) -> UsageError:
         near = difflib.get_close_matches(error.option_name, known, n=2, cutoff=0.6)
         return UsageError(
             f"{command} has no option {error.option_name}",
-            remedy=" or ".join([*near, help_word]),
+            remedy=" or ".join([*_settings_like(error), *near, help_word]),
         )
     if message.startswith("missing option '--factory'"):
         return UsageError(

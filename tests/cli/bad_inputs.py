@@ -610,6 +610,11 @@ UNKNOWN = (
         ("rampcli plan has no option --nodes", "rampcli plan --help"),
     ),
     BadInput(
+        "a setting as an option",
+        plan("--lr", "0.1"),
+        ("rampcli plan has no option --lr", "optim.lr=VALUE or --plot or rampcli plan --help"),
+    ),
+    BadInput(
         "a setting typed as an option",
         plan("--", "--seed=5"),
         ("there is no setting --seed", TYPED),
