@@ -44,5 +44,5 @@ def check_compatible(
     if corpus is not None and checkpoint.manifest["corpus"] != corpus:
         raise ForeignCheckpointError(
             f"{checkpoint.path} was trained on another corpus than the one on this machine",
-            remedy=REMEDY,
+            remedy=f"the corpus that it was trained on, or {REMEDY}",
         )

@@ -76,7 +76,7 @@ def resolve(
     assert resolved is not None
     return replace(
         resolved,
-        corpora_opened=facts.opened,
+        files=facts,
         notes=(
             *notes,
             *rl_notes(resolved.config),

@@ -4,7 +4,7 @@ Commands, workers and Slurm jobs all plan here.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from fractions import Fraction
 from pathlib import Path
 
@@ -24,6 +24,7 @@ from rampcli.config.model_size import flops_per_token
 from rampcli.config.own_settings import own_function
 from rampcli.config.rl_checks import unit_of
 from rampcli.config.schema import Config
+from rampcli.config.settling import FileFacts
 from rampcli.config.splits import check_stages
 from rampcli.errors import Report, UsageError, UsageErrors
 from rampcli.extensions import DECAY_STYLE
@@ -38,13 +39,13 @@ class Resolved:
         config: in canonical keys, checked.
         plan: the stages of the run.
         notes: what a user may not expect of the configuration.
-        corpora_opened: whether its corpora were opened and found fit to train on.
+        files: what its files have decided.
     """
 
     config: Config
     plan: TrainingPlan
     notes: tuple[str, ...] = ()
-    corpora_opened: bool = False
+    files: FileFacts = field(default_factory=FileFacts)
 
     @property
     def run_dir(self) -> Path:

@@ -39,6 +39,7 @@ class FileFacts:
             weights.
         folder: where these weights are.
         opened: whether the corpora were opened and found fit to train on.
+        fingerprint: that of the training corpora; None if they were not opened.
     """
 
     name: str = ""
@@ -48,6 +49,7 @@ class FileFacts:
     weights: int | None = None
     folder: Path | None = None
     opened: bool = False
+    fingerprint: str | None = None
 
 
 ReadFiles = Callable[[Config], FileFacts]

@@ -34,6 +34,7 @@ def read_facts(config: Config) -> FileFacts:
         val_samples=most,
         remedy=None if most else larger_share(corpora.training),
         opened=True,
+        fingerprint=corpora.training.fingerprint,
     )
 
 

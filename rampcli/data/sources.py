@@ -64,11 +64,11 @@ class Source:
     Attributes:
         open: opens training and validation corpora, or raises a `UsageError`.
         check: raises a `UsageError` if the files cannot be trained on. It runs before any process
-            is started.
+            is started. It returns the corpora if it opens them.
     """
 
     open: Callable[[Config], Opened]
-    check: Callable[[Config], object] = lambda _: None
+    check: Callable[[Config], Corpora | None] = lambda _: None
 
 
 def open_corpora(config: Config) -> Corpora:
@@ -93,14 +93,18 @@ def open_corpora(config: Config) -> Corpora:
     )
 
 
-def check_files(config: Config) -> None:
+def check_files(config: Config) -> str | None:
     """Checks, before any process is started, that the corpora can be trained on.
+
+    Returns:
+        The fingerprint of the training corpora, or None if they were not opened.
 
     Raises:
         UsageError: a file cannot be opened or is too short, or has tokens that the model does not
             have.
     """
-    _source_of(config).check(config)
+    corpora = _source_of(config).check(config)
+    return None if corpora is None else corpora.training.fingerprint
 
 
 def _source_of(config: Config) -> Source:
@@ -183,9 +187,12 @@ def _open_mock(config: Config) -> Opened:
     )
 
 
-def _check_pairs(config: Config) -> None:
+def _check_pairs(config: Config) -> Corpora | None:
     """Checks pairs for supervised training, or the prompts of reinforcement learning."""
-    (check_prompts if is_rl(config) else open_corpora)(config)
+    if not is_rl(config):
+        return open_corpora(config)
+    check_prompts(config)
+    return None
 
 
 SOURCES = {

@@ -91,8 +91,8 @@ def check(resolved: Resolved) -> Checkpoint | None:
     """
     directory, launcher = RunDirectory(resolved.run_dir), launcher_of(resolved.config)
     with sources_named(resolved.config):
-        check_corpora(resolved)
-        newest = _newest_checkpoint(directory, resolved.config)
+        corpus = check_corpora(resolved)
+        newest = _newest_checkpoint(directory, resolved.config, corpus)
         if newest is None:
             check_starting_weights(resolved.config)
         launcher.check(resolved)
@@ -109,25 +109,30 @@ def is_complete(resolved: Resolved, newest: Checkpoint | None) -> bool:
     return state is None or state["status"] == COMPLETE
 
 
-def check_corpora(resolved: Resolved) -> None:
+def check_corpora(resolved: Resolved) -> str | None:
     """Checks that the corpora, if any, can be read, and that prompts can be continued.
 
     Corpora that were opened to settle the configuration are not read again.
+
+    Returns:
+        The fingerprint of the training corpora, or None if they were not opened.
 
     Raises:
         RampcliError: they cannot.
     """
     config = resolved.config
     built_in = config.data.source in SOURCES and config.data.source not in PATH_FORMS
+    fingerprint = resolved.files.fingerprint
     # The imports need numpy and tokenizers, which other runs do not need here.
-    if not (built_in or resolved.corpora_opened):
+    if not (built_in or resolved.files.opened):
         from rampcli.data.sources import check_files
 
-        check_files(config)
+        fingerprint = check_files(config)
     if config.generate.prompts:
         from rampcli.data.text_prompts import check_text_prompts
 
         check_text_prompts(config)
+    return fingerprint
 
 
 def _refuse_active_jobs(directory: RunDirectory, launcher: Launcher) -> None:
@@ -144,13 +149,20 @@ def _refuse_active_jobs(directory: RunDirectory, launcher: Launcher) -> None:
             other.refuse_active(directory)
 
 
-def _newest_checkpoint(directory: RunDirectory, config: Config) -> Checkpoint | None:
+def _newest_checkpoint(
+    directory: RunDirectory, config: Config, corpus: str | None
+) -> Checkpoint | None:
     """Returns the checkpoint that the run resumes from, as `resume` allows, or None.
+
+    Args:
+        directory: of the run.
+        config: of the run.
+        corpus: fingerprint of its corpora, or None if it is not known here.
 
     Raises:
         UsageError: `resume=never`, and there is a checkpoint.
         NoCheckpointError: `resume=must`, and there is no checkpoint.
-        ForeignCheckpointError: the checkpoint belongs to another configuration.
+        ForeignCheckpointError: the checkpoint belongs to another configuration or corpus.
     """
     found = complete_checkpoints(directory)
     if not found:
@@ -166,7 +178,7 @@ def _newest_checkpoint(directory: RunDirectory, config: Config) -> Checkpoint | 
             keys=("resume",),
             remedy="another name= or run_dir=, or resume=auto",
         )
-    check_compatible(found[-1], settings=snapshot.identity(config))
+    check_compatible(found[-1], settings=snapshot.identity(config), corpus=corpus)
     return found[-1]
 
 

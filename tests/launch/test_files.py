@@ -7,6 +7,7 @@ import pytest
 
 from rampcli.checkpoint.manifest import MANIFEST
 from rampcli.cli.composing import compose_words
+from rampcli.config.settling import FileFacts
 from rampcli.errors import UsageError
 from rampcli.launch.run import check
 from rampcli.run_directory import RunDirectory
@@ -98,4 +99,4 @@ def test_a_text_that_was_read_for_its_vocabulary_is_not_read_again_at_the_start(
     (tmp_path / "mine.txt").unlink()
     check(resolved)
     with pytest.raises(UsageError, match=r"mine\.txt does not exist"):
-        check(replace(resolved, corpora_opened=False))
+        check(replace(resolved, files=FileFacts()))

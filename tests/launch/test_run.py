@@ -52,6 +52,16 @@ def test_a_complete_run_is_not_started_again(resolved):
     assert sorted(path.name for path in resolved.run_dir.iterdir()) == [".rampcli", "checkpoints"]
 
 
+def test_a_checkpoint_of_another_text_is_refused_before_anything_is_written(tmp_path):
+    (tmp_path / "mine.txt").write_text("0123456789" * 1000)
+    words = ("data=text", f"data.path={tmp_path}/mine.txt", "trainer.val_samples=0")
+    resolved = tiny(tmp_path, *words)
+    leave_checkpoint(resolved, consumed_samples=8)
+    with pytest.raises(ForeignCheckpointError, match="another corpus"):
+        run(resolved)
+    assert sorted(path.name for path in resolved.run_dir.iterdir()) == [".rampcli", "checkpoints"]
+
+
 @pytest.mark.parametrize(
     ("key", "theirs"),
     [
