@@ -1,6 +1,5 @@
 """Corpora from files: text is read into memory, indexed tokens are memory-mapped."""
 
-import errno
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -19,6 +18,7 @@ from rampcli.data.corpus import Corpus, Cut, TokenCorpus
 from rampcli.data.indexed import IndexedFile, bin_of, manifest_of, tokenizer_of
 from rampcli.data.manifest import read_manifest
 from rampcli.data.special_tokens import NONE_KNOWN, SpecialTokens, read_special_tokens
+from rampcli.data.texts import check_text_paths, read_texts
 from rampcli.data.tokenizer import (
     byte_tokenizer,
     character_tokenizer,
@@ -28,11 +28,8 @@ from rampcli.data.tokenizer import (
 )
 from rampcli.data.tokenizer_path import tokenizer_path
 from rampcli.errors import UsageError, naming_setting
-from rampcli.own_folder import read_file
 
 PROBES, PROBE_BYTES = 64, 4096
-MOST_TEXT_BYTES = 4 << 30
-"""Most bytes of text in a corpus, which is held in memory."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -80,12 +77,9 @@ def open_text(config: Config) -> Opened:
     for path, key in paths.items():
         with naming_setting(key):
             texts[path] = read_texts(path)
+            if not any(texts[path]):
+                raise UsageError(f"{path} has no text", remedy="a file or folder with text")
     special_tokens = NONE_KNOWN
-    for _, path in corpora_of(config):
-        if not any(texts[path]):
-            raise UsageError(
-                f"{path} has no text", keys=(paths[path],), remedy="a file or folder with text"
-            )
     if config.data.tokenizer == "bytes":
         tokenizer = byte_tokenizer()
     elif config.data.tokenizer == "chars":
@@ -117,60 +111,6 @@ def open_text(config: Config) -> Opened:
         ),
         special_tokens=special_tokens,
     )
-
-
-def check_text_paths(config: Config) -> None:
-    """Checks that the paths of `data.source=text` are files or folders, without reading them.
-
-    Raises:
-        UsageError: a path does not exist, or is something else.
-    """
-    for path, key in paths_of(config).items():
-        if not (path.is_file() or path.is_dir()):
-            reason = "is not a file or a folder" if path.exists() else "does not exist"
-            raise UsageError(f"{path} {reason}", keys=(key,), remedy="a text file or a folder")
-
-
-def read_texts(path: Path) -> list[str]:
-    """Returns the text of a file, or of all files below a folder, sorted by name.
-
-    Hidden files and folders are left out.
-
-    Raises:
-        UsageError: a file cannot be read or is not text, or the text is too large for memory.
-    """
-    texts, file, left = [], path, MOST_TEXT_BYTES
-    try:
-        files = (
-            [path]
-            if not path.is_dir()
-            else sorted(
-                found for found in path.rglob("*") if found.is_file() and not _hidden(found, path)
-            )
-        )
-        for file in files:
-            content = read_file(file, most_bytes=left)
-            texts.append(content.decode())
-            left -= len(content)
-    except UnicodeDecodeError as error:
-        raise UsageError(
-            f"{file} is not text: byte {error.start:,} is not UTF-8", remedy="text files only"
-        ) from error
-    except OSError as error:
-        if error.errno == errno.EFBIG:
-            raise UsageError(
-                f"{path} has more than {MOST_TEXT_BYTES >> 30} GB of text, which data.source=text"
-                " would hold in memory",
-                remedy="rampcli data build, and data=indexed",
-            ) from error
-        raise UsageError(
-            f"cannot read {file}: {error.strerror}", remedy="a text file or a folder"
-        ) from error
-    return texts
-
-
-def _hidden(file: Path, folder: Path) -> bool:
-    return any(part.startswith(".") for part in file.relative_to(folder).parts)
 
 
 def in_memory(

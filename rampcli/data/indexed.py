@@ -12,7 +12,6 @@ Megatron-LM's `megatron/core/datasets/indexed_dataset.py` reads and writes the s
 """
 
 import os
-import shlex
 import struct
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -23,6 +22,7 @@ from typing import Any, BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 
+from rampcli.data.texts import build_remedy, is_plain_text
 from rampcli.errors import UsageError
 from rampcli.own_folder import OwnFolder, open_to_read
 
@@ -127,11 +127,9 @@ class IndexedFile:
             )
         bin_path, idx_path = bin_of(prefix), idx_of(prefix)
         if prefix.is_file() and not idx_path.exists():
-            output = prefix.with_suffix("")
             raise UsageError(
                 f"{prefix} is a file, and not the PREFIX of an indexed corpus",
-                remedy=f"`rampcli data build {shlex.quote(str(prefix))} --train-bpe 8192 --output"
-                f" {shlex.quote(str(output))}`, and data.path={output}; or data=text",
+                remedy=build_remedy(prefix) + ("; or data=text" if is_plain_text(prefix) else ""),
             )
 
         def refuse(reason: str) -> UsageError:

@@ -5,8 +5,6 @@ import numpy as np
 import pytest
 from tokenizers import Tokenizer
 
-from rampcli.data import files
-from rampcli.data.files import read_texts
 from rampcli.data.indexed import (
     HEADER,
     MAGIC,
@@ -17,6 +15,7 @@ from rampcli.data.indexed import (
     write_index,
 )
 from rampcli.data.sources import check_files, open_corpora
+from rampcli.data.texts import read_texts
 from rampcli.errors import UsageError
 from small_corpora import VOCAB_SIZE, config, numbered, refusal, words, write_files
 
@@ -46,13 +45,6 @@ def test_text_is_read_as_bytes_file_by_file_in_the_order_of_names(tmp_path):
     assert corpus.tokens.tobytes() == "éénzweidrei".encode()
     assert list(corpus.documents) == [0, 5, 9]
     assert Tokenizer.from_str(corpora.tokenizer).decode(list(corpus.tokens)) == "éénzweidrei"
-
-
-def test_files_in_hidden_folders_are_not_read(tmp_path):
-    (tmp_path / ".git").mkdir()
-    (tmp_path / ".git" / "index").write_bytes(b"\xff\xfe")
-    (tmp_path / "a.txt").write_text("text")
-    assert read_texts(tmp_path) == ["text"]
 
 
 def test_characters_of_all_corpora_are_tokens_in_the_order_of_code_points(tmp_path):
@@ -127,13 +119,6 @@ def test_any_changed_token_of_a_small_corpus_changes_its_fingerprint(tmp_path, p
     assert one != other
 
 
-def test_text_that_is_not_utf_8_is_refused(tmp_path):
-    (tmp_path / "binary").write_bytes(b"x" * 5000 + b"\xff")
-    refused = refusal(config("text", path=str(tmp_path)))
-    assert refused.message == f"{tmp_path / 'binary'} is not text: byte 5,000 is not UTF-8"
-    assert (refused.keys, refused.remedy) == (("data.path",), "text files only")
-
-
 def test_missing_text_is_refused_before_anything_starts(tmp_path):
     made = config("text", path=str(tmp_path / "missing"))
     with pytest.raises(UsageError, match=f"{tmp_path / 'missing'} does not exist") as refused:
@@ -157,30 +142,6 @@ def test_text_that_is_neither_a_file_nor_a_folder_is_refused_without_waiting(tmp
         made = config("text", path=str(path))
         with pytest.raises(UsageError, match=f"{path} is not a file or a folder"):
             check_files(made)
-
-
-def test_fifos_devices_and_circular_links_in_a_folder_of_text_are_skipped(tmp_path):
-    (tmp_path / "texts" / "below").mkdir(parents=True)
-    (tmp_path / "texts" / "a.txt").write_text("text")
-    os.mkfifo(tmp_path / "texts" / "fifo.txt")
-    for name, target in {
-        "zero.txt": "/dev/zero",
-        "self.txt": "self.txt",
-        "below/up": "..",
-        "gone.txt": "nowhere",
-    }.items():
-        (tmp_path / "texts" / name).symlink_to(target)
-    assert read_texts(tmp_path / "texts") == ["text"]
-
-
-def test_text_that_is_too_large_is_refused_before_it_is_read(tmp_path, monkeypatch):
-    for name in ("a", "b"):
-        (tmp_path / name).write_bytes(b"x" * 600)
-    monkeypatch.setattr(files, "MOST_TEXT_BYTES", 1000)
-    with pytest.raises(UsageError, match="GB of text") as refused:
-        read_texts(tmp_path)
-    assert refused.value.remedy == "rampcli data build, and data=indexed"
-    assert read_texts(tmp_path / "a") == ["x" * 600]
 
 
 @pytest.mark.parametrize("key", ["path", "blend", "validation_path"])

@@ -10,6 +10,8 @@ from rampcli.data.building.streams import PIECE_BYTES, find_cut
 
 KEYS_SHOWN = 8
 
+IN_UTF_8 = "text in UTF-8 (`iconv -f CP1252 -t UTF-8 OLD.txt > NEW.txt`, for a file from Windows)"
+
 
 @dataclass(frozen=True, slots=True)
 class BadRecord:
@@ -81,7 +83,7 @@ def _texts_in_lines(part: Slice, content: bytes) -> Iterator[Text | BadRecord]:
     for number, line in enumerate(_lines(content), part.first_line):
         found = _decode(line)
         if isinstance(found, str):
-            yield BadRecord(part.input, number, found)
+            yield BadRecord(part.input, number, found, IN_UTF_8)
         else:
             good.append(found)
     yield Text("".join(line.content for line in good), sum(line.bytes for line in good))

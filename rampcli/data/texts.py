@@ -1,0 +1,111 @@
+"""Reads text files, and says what to do with files that are not plain text."""
+
+import errno
+import shlex
+from pathlib import Path
+
+from rampcli.config.corpora import paths_of
+from rampcli.config.schema import Config
+from rampcli.errors import UsageError
+from rampcli.own_folder import read_file
+
+MOST_TEXT_BYTES = 4 << 30
+"""Most bytes of text in a corpus, which is held in memory."""
+JSON_LINES = (".jsonl", ".ndjson")
+PACKED = (".gz", ".zst", ".parquet")
+"""Endings of files that are not text, but that `rampcli data build` reads."""
+BYTE_ORDER_MARKS = (b"\xff\xfe", b"\xfe\xff")
+"""Begin a text in UTF-16."""
+
+
+def check_text_paths(config: Config) -> None:
+    """Checks that the paths of `data.source=text` are files or folders, without reading them.
+
+    Raises:
+        UsageError: a path does not exist, or is something else.
+    """
+    for path, key in paths_of(config).items():
+        if not (path.is_file() or path.is_dir()):
+            reason = "is not a file or a folder" if path.exists() else "does not exist"
+            raise UsageError(f"{path} {reason}", keys=(key,), remedy="a text file or a folder")
+
+
+def read_texts(path: Path) -> list[str]:
+    """Returns the text of a file, or of all files below a folder, sorted by name.
+
+    Hidden files and folders are left out.
+
+    Raises:
+        UsageError: a file cannot be read or is not text, all files are JSON lines, or the text is
+            too large for memory.
+    """
+    texts, file, left = [], path, MOST_TEXT_BYTES
+    try:
+        files = (
+            [path]
+            if not path.is_dir()
+            else sorted(
+                found for found in path.rglob("*") if found.is_file() and not _hidden(found, path)
+            )
+        )
+        if files and all(found.suffix in JSON_LINES for found in files):
+            raise UsageError(
+                f"{path} has JSON lines, and data.source=text would train on their braces and keys",
+                remedy=build_remedy(path),
+            )
+        for file in files:
+            content = read_file(file, most_bytes=left)
+            texts.append(_decode(file, content))
+            left -= len(content)
+    except OSError as error:
+        if error.errno == errno.EFBIG:
+            raise UsageError(
+                f"{path} has more than {MOST_TEXT_BYTES >> 30} GB of text, which data.source=text"
+                " would hold in memory",
+                remedy=build_remedy(path),
+            ) from error
+        raise UsageError(
+            f"cannot read {file}: {error.strerror}", remedy="a text file or a folder"
+        ) from error
+    return texts
+
+
+def is_plain_text(path: Path) -> bool:
+    """Returns False if the name of a file says that only `rampcli data build` can read it."""
+    return path.suffix not in (*JSON_LINES, *PACKED)
+
+
+def build_remedy(path: Path) -> str:
+    """Returns the command that builds a corpus of a file or a folder, and how to train on it."""
+    output = path.parent / (path.name.partition(".")[0] or "corpus")
+    if output.is_dir():
+        output = output.with_name(f"{output.name}-corpus")
+    return (
+        f"`rampcli data build {shlex.quote(str(path))} --train-bpe 8192 --output"
+        f" {shlex.quote(str(output))}`, and data=indexed data.path={output}"
+    )
+
+
+def _hidden(file: Path, folder: Path) -> bool:
+    return any(part.startswith(".") for part in file.relative_to(folder).parts)
+
+
+def _decode(file: Path, content: bytes) -> str:
+    try:
+        return content.decode()
+    except UnicodeDecodeError as error:
+        raise UsageError(
+            f"{file} is not text: byte {error.start:,} is not UTF-8",
+            remedy=_remedy_of(file, content),
+        ) from error
+
+
+def _remedy_of(file: Path, content: bytes) -> str:
+    """Returns what to do with a file that is not UTF-8."""
+    if not is_plain_text(file):
+        return build_remedy(file)
+    is_wide = content.startswith(BYTE_ORDER_MARKS)
+    if b"\0" in content and not is_wide:
+        return "text files only"
+    encoding = "UTF-16" if is_wide else "CP1252"
+    return f"text in UTF-8: `iconv -f {encoding} -t UTF-8 {shlex.quote(str(file))} > NEW.txt`"
