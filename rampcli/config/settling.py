@@ -33,7 +33,7 @@ class FileFacts:
     Attributes:
         name: name of the corpora for messages.
         tokens: size of the tokenizer's vocabulary; None if it is unknown.
-        val_samples: samples that each validation can have; None if unlimited or unknown.
+        val_samples: samples that each validation can have; None if the corpora are not read.
         remedy: setting that gives samples to a validation without any, if one is known.
         weights: vocabulary of the weights that the run resumes or starts from; None for random
             weights.
@@ -73,20 +73,21 @@ def settle(config: Config, facts: FileFacts) -> tuple[Stack, tuple[str, ...]]:
     Raises:
         UsageError: the tokenizer has more tokens than the weights or any model.
     """
-    values: dict[str, int] = {}
+    entries: dict[str, Entry] = {}
     notes: list[str] = []
     place = f"files of {facts.name}"
     if config.model.vocab_size is None and (facts.tokens or facts.weights):
-        values[VOCABULARY_KEY] = size = _vocabulary(config, facts)
-        if facts.val_samples is not None:
+        size = _vocabulary(config, facts)
+        origin = place if facts.weights is None else f"weights in {facts.folder}"
+        entries[VOCABULARY_KEY] = Entry(size, origin, FILES)
+        if facts.val_samples is not None:  # data that rampcli brings along needs no note
             notes.append(_vocabulary_note(facts, size))
     if config.trainer.val_samples is None:
         most = config.trainer.max_val_samples
         found = most if facts.val_samples is None else min(most, facts.val_samples)
-        values[VALIDATION_KEY] = found
+        entries[VALIDATION_KEY] = Entry(found, place, FILES)
         if found < most:
             notes.append(_validation_note(config, facts, found))
-    entries = {key: Entry(value, place, FILES) for key, value in values.items()}
     return stack_of(config).above(Layer(FILES, Precedence.USER, entries)), tuple(notes)
 
 
@@ -123,21 +124,29 @@ def _vocabulary(config: Config, facts: FileFacts) -> int:
 
 
 def _vocabulary_note(facts: FileFacts, size: int) -> str:
-    note = f"vocabulary: {facts.tokens:,} tokens" if facts.tokens else f"vocabulary: {size:,}"
+    if facts.tokens is None:
+        return f"vocabulary: {VOCABULARY_KEY}={size} as in {facts.folder}"
+    note = f"vocabulary: {facts.tokens:,} tokens"
+    if size == facts.tokens:
+        return note
     if facts.weights is not None:
         return f"{note}, and {VOCABULARY_KEY}={size} as in {facts.folder}"
-    return note if size == facts.tokens else f"{note}, padded to {VOCABULARY_KEY}={size}"
+    return f"{note}, padded to {VOCABULARY_KEY}={size}"
 
 
 def _validation_note(config: Config, facts: FileFacts, found: int) -> str:
-    share = facts.name if validation_paths(config) else f"the held-out part of {facts.name}"
+    paths = [*validation_paths(config).values()]
+    if paths:
+        share = str(paths[0]) if len(paths) == 1 else "the smallest corpus of data.validation"
+    else:
+        share = f"the held-out part of {facts.name}"
     if found:
         most = config.trainer.max_val_samples
         return (
             f"validation: {found:,} of {most:,} {unit_of(config)} ({MOST_VALIDATION_KEY}):"
             f" {share} has no more"
         )
-    return (
-        f"no validation: {share} (data.split={shown(config.data.split)}) has no {unit_of(config)}"
-        + (f"; {facts.remedy} gives some" if facts.remedy else "")
+    split = shown([f"{part:g}" for part in config.data.split])
+    return f"no validation: {share} (data.split={split}) has no {unit_of(config)}" + (
+        f"; {facts.remedy} gives some" if facts.remedy else ""
     )

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from rampcli.config.corpora import PATH_FORMS, validation_paths
+from rampcli.config.corpora import NAMED_KEY, PATH_FORMS, validation_paths
 from rampcli.config.schema import Config
 from rampcli.config.settings import shown
 from rampcli.config.splits import sequence_unit
@@ -51,15 +51,15 @@ def check_validation(config: Config, blend: Blend, samples: int, *, training: Bl
     """
     for corpus, needed in zip(blend.corpora, blend.counts(samples), strict=True):
         if corpus.windows < needed:
-            most = blend.most_samples(samples)
+            most, keys = blend.most_samples(samples), [SAMPLES_KEY, LENGTH_KEY]
             remedies = [f"{SAMPLES_KEY}={most}", *_shorter(config, corpus, needed)]
-            if not validation_paths(config) and config.data.source in PATH_FORMS:
+            if validation_paths(config):
+                keys.insert(0, NAMED_KEY if config.data.validation else "data.validation_path")
+            elif config.data.source in PATH_FORMS:
                 split = None if most else larger_share(training)
                 remedies += [f"{split} {SAMPLES_KEY}=null"] if split else []
                 remedies.append("data.validation_path=PATH")
-            raise _too_few(
-                config, "validation", corpus, needed, (SAMPLES_KEY, LENGTH_KEY), remedies
-            )
+            raise _too_few(config, "validation", corpus, needed, tuple(keys), remedies)
 
 
 def larger_share(training: Blend) -> str | None:

@@ -7,9 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rampcli.config import snapshot
+from rampcli.config.layers import stack_of
 from rampcli.config.resolve import resolve
 from rampcli.config.schema import MOST_VOCABULARY, Config
-from rampcli.config.settling import MULTIPLE, PADDED_FROM, FileFacts, padded
+from rampcli.config.settling import MULTIPLE, PADDED_FROM, VOCABULARY_KEY, FileFacts, padded
 from rampcli.errors import UsageError
 
 
@@ -56,6 +57,16 @@ def test_a_validation_takes_what_there_is_up_to_its_limit_and_a_note_says_if_it_
     assert all("validation" in note for note in resolved.notes)
 
 
+def test_notes_of_a_validation_name_its_corpora_and_their_share():
+    config = open_config(vocab_size=256)
+    config.data.source, config.data.path = "text", "my.txt"
+    (without,) = settled(config, tokens=256, val_samples=0).notes
+    assert "the held-out part of my.txt (data.split=[99,1,0])" in without
+    config.data.validation_path = "valid.txt"
+    (few,) = settled(config, tokens=256, val_samples=3).notes
+    assert few.endswith("valid.txt has no more")
+
+
 def test_numbers_that_are_set_stay_as_they_are():
     config = open_config(vocab_size=300)
     config.trainer.val_samples = 7
@@ -68,6 +79,7 @@ def test_weights_decide_the_vocabulary_and_must_have_all_tokens():
     folder = Path("runs/before")
     resolved = settled(open_config(), tokens=103, weights=256, folder=folder)
     assert resolved.config.model.vocab_size == 256
+    assert stack_of(resolved.config).entry(VOCABULARY_KEY).place == "weights in runs/before"
     with pytest.raises(UsageError) as refused:
         settled(open_config(), tokens=257, weights=256, folder=folder)
     assert "model.init_from=null" in refused.value.remedy

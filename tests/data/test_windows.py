@@ -74,6 +74,13 @@ def test_the_numbers_of_a_refused_validation_work_when_typed(tmp_path):
     open_corpora(made)
 
 
+def test_a_short_corpus_for_validation_is_refused_with_the_setting_that_names_it(tmp_path):
+    made = config(path=write_files(tmp_path / "mine", [[1] * 60]), sequence_length=10)
+    made.data.validation_path = write_files(tmp_path / "held_out", [[1] * 5])
+    made.trainer.val_samples = 1
+    assert refusal(made).keys[0] == "data.validation_path"
+
+
 def test_the_length_of_a_refused_training_works_when_typed_on_any_mesh(tmp_path):
     made = config(path=write_files(tmp_path / "mine", [[1] * 52]), split=[1, 0, 0])
     made.data.sequence_length, made.parallel.context_parallel_size = 100, 2
