@@ -35,14 +35,15 @@ def difference(shown, printed, *, in_one_line=False):
 
     `ls` and `head` print other lines than a page, which has no room for the longest.
     """
-    if in_one_line:
+    if in_one_line and shown:
         shown, printed = [" ".join(shown)], [" ".join(printed)]
     return differs(without_figures(shown), without_figures(printed))
 
 
-@pytest.mark.parametrize("name", ["first-run", "two-machines"])
+@pytest.mark.parametrize("name", ["first-run", "own-text", "two-machines"])
 def test_a_tutorial_can_be_followed_from_an_empty_folder(newcomer, name):
     for example in examples_of(TUTORIALS / f"{name}.md"):
+        example.write_files(newcomer.folder)
         program, *words = shlex.split(example.command.removeprefix(".venv/bin/"))
         is_ours = program == "rampcli"
         if words == ["pretrain", "--factory", "llama3_tiny"]:
