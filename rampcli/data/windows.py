@@ -63,7 +63,7 @@ def check_validation(config: Config, blend: Blend, samples: int, *, training: Bl
 
 
 def larger_share(training: Blend) -> str | None:
-    """Returns a `data.split` that leaves samples for validation, or None if none is found.
+    """Returns the word `data.split=...` that leaves samples for validation, or None.
 
     Args:
         training: the training parts of corpora that are split.
