@@ -12,6 +12,7 @@ import rampcli
 from rampcli import errors, extend, llm
 from rampcli.batch.ramp import RampStage
 from rampcli.config.schema import Config
+from rampcli.config.settings import FOREIGN, settings
 from rampcli.launch.protocol import Outcome
 from rampcli.report.run_record import RunRecord
 from rampcli.report.time_spent import TimeSpent
@@ -95,8 +96,9 @@ def _extend() -> Iterator[str]:
 
 def _config() -> Iterator[str]:
     yield CONFIG
+    sections = {key.partition(".")[0] for key in settings() if key not in FOREIGN}
     for part in dataclasses.fields(Config):
-        if dataclasses.is_dataclass(part.type):
+        if dataclasses.is_dataclass(part.type) and part.name in sections:
             link = f"[`{part.name}`](config.md#{part.name})"
             yield _row(link, _type(part.type), _first_paragraph(part.type))
 

@@ -77,7 +77,8 @@ Measured = Annotated[
 ShowDialects = Annotated[
     bool,
     typer.Option(
-        "--dialects", help="Print the same batch as NeMo, Megatron-LM and MaxText settings."
+        "--dialects",
+        help="Print the same batch as NeMo, Megatron Bridge, Megatron-LM and MaxText settings.",
     ),
 ]
 ShowSeesaw = Annotated[

@@ -8,6 +8,12 @@ None in a resolved configuration.
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from rampcli.config.bridge_schema import (
+    DatasetSpellings,
+    OptimizerSpellings,
+    SchedulerSpellings,
+    TrainSpellings,
+)
 from rampcli.config.fields import Extensible, setting, spelling
 from rampcli.config.launch_schema import (
     CheckpointConfig,
@@ -134,6 +140,7 @@ class ModelConfig(Extensible):
     tensor_model_parallel_size: int | None = spelling()
     pipeline_model_parallel_size: int | None = spelling()
     context_parallel_size: int | None = spelling()
+    seq_length: int | None = spelling()
 
 
 @dataclass(kw_only=True, slots=True)
@@ -406,6 +413,10 @@ class Config(Traced):
     generate: GenerateConfig = field(default_factory=GenerateConfig)
     profile: ProfileConfig = field(default_factory=ProfileConfig)
 
+    train: TrainSpellings = field(default_factory=TrainSpellings)
+    dataset: DatasetSpellings = field(default_factory=DatasetSpellings)
+    scheduler: SchedulerSpellings = field(default_factory=SchedulerSpellings)
+    optimizer: OptimizerSpellings = field(default_factory=OptimizerSpellings)
     per_device_batch_size: float | None = spelling()
     gradient_accumulation_steps: int | None = spelling()
     expansion_factor_real_data: float | None = spelling()

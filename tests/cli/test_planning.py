@@ -45,6 +45,8 @@ DIALECTS = [
     ),
     ("NeMo 2", "llama3_8b", ("parallel.tensor_parallel_size=2", "data.micro_batch_size=4")),
     ("NeMo 2", "llama3_tiny", ()),
+    ("Megatron Bridge", "gpt3_5b", ()),
+    ("Megatron Bridge", "llama3_70b", ("trainer.num_nodes=8", "trainer.max_steps=100")),
     ("MaxText", "llama3_8b", ()),
     ("MaxText", "llama3_8b", ("per_device_batch_size=4", "gradient_accumulation_steps=2")),
     ("MaxText", "llama3_8b", ("trainer.num_nodes=8", "data.micro_batch_size=2")),
@@ -124,7 +126,9 @@ def test_pasted_words_of_another_system_give_the_same_stages(
 ):
     dialect = json.loads(succeed("plan", "-f", recipe, *words, "--dialects", "--json"))[system]
     unsaid_by_all = [
-        word for word in words if word.startswith("trainer.num_nodes=") and system == "MaxText"
+        word
+        for word in words
+        if word.startswith("trainer.num_nodes=") and system in {"MaxText", "Megatron Bridge"}
     ]
     back = stages("-f", recipe, *unsaid_by_all, *pasted(dialect["words"]))
     batches = (
@@ -151,7 +155,7 @@ def test_dialects_are_printed_as_lines_to_paste_under_their_names(succeed):
     assert (
         [line[2:] for line in lines if re.match(r"# \S", line)]
         == list(found)
-        == ["NeMo 1", "NeMo 2", "Megatron-LM", "MaxText"]
+        == ["NeMo 1", "NeMo 2", "Megatron Bridge", "Megatron-LM", "MaxText"]
     )
     for name, dialect in found.items():
         assert shlex.split(lines[lines.index(f"# {name}") + 1]) == dialect["words"]

@@ -47,6 +47,14 @@ def test_a_step_schedule_of_megatron_is_understood_as_it_is_written(newcomer):
     assert [stage["global_batch_size"] for stage in json.loads(plan)["stages"]] == [512, 1024, 2048]
 
 
+def test_words_of_megatron_bridge_give_the_plan_of_our_words(newcomer):
+    theirs = ("train.global_batch_size=1024", "train.micro_batch_size=2", "train.train_iters=1000")
+    ours = ("model.global_batch_size=1024", "data.micro_batch_size=2", "trainer.max_steps=1000")
+    plan = newcomer.succeed("plan", "--factory", "llama3_8b", *theirs)
+    assert plan == newcomer.succeed("plan", "--factory", "llama3_8b", *ours)
+    assert plan.splitlines()[1].split()[:6] == ["0", "1024", "1", "8", "4", "2"]
+
+
 def test_a_plan_says_that_a_recipe_has_no_data_of_its_own(newcomer):
     plan = newcomer.succeed("plan", "--factory", "llama3_8b").splitlines()
     assert "data: mock (random tokens)" in plan

@@ -168,11 +168,14 @@ def test_a_word_of_another_system_is_explained_with_its_own_value(explained):
     assert explained("data.global_batch_size")["value"] is None
 
 
+SYSTEMS = r"(NeMo [12]|(NeMo 1 and )?Megatron Bridge|MaxText|`rampcli rl`): "
+
+
 def test_each_word_of_another_system_is_explained_by_a_sentence_of_its_own(explained):
     docs = {word: explained(word)["doc"] for word in FOREIGN}
     assert len(set(docs.values())) == len(docs)
     for word, doc in docs.items():
-        assert re.match("NeMo [12]: |MaxText: |`rampcli rl`: ", doc), word
+        assert re.match(SYSTEMS, doc), word
         named = re.findall(r"`([a-z_.]+)\b[^`]*`", doc)
         known = {key for key in named if key in settings()}
         assert known - FOREIGN, word

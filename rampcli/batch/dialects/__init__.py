@@ -6,7 +6,7 @@ A new system is a module with a `write` function and an entry in `DIALECTS`.
 from collections.abc import Callable
 from dataclasses import replace
 
-from rampcli.batch.dialects import maxtext, megatron, nemo
+from rampcli.batch.dialects import bridge, maxtext, megatron, nemo
 from rampcli.batch.dialects.translation import Source, Translation
 from rampcli.batch.step_schedule import to_entries
 from rampcli.batch.training_plan import StagePlan, TrainingPlan
@@ -14,6 +14,7 @@ from rampcli.batch.training_plan import StagePlan, TrainingPlan
 DIALECTS: dict[str, Callable[[Source], Translation]] = {
     "NeMo 1": nemo.write_nemo_1,
     "NeMo 2": nemo.write_nemo_2,
+    "Megatron Bridge": bridge.write,
     "Megatron-LM": megatron.write,
     "MaxText": maxtext.write,
 }

@@ -1,5 +1,6 @@
 """What each word of another system means there, and what it becomes here."""
 
+from rampcli.batch.dialects import bridge
 from rampcli.batch.dialects.maxtext_mesh import AXES, KEYS
 
 _BATCH = "samples per optimiser step, at the end of a ramp"
@@ -13,6 +14,24 @@ _NEMO_AXES = {
     "context_parallel_size": (
         "ranks that share each sequence. Sets `parallel.context_parallel_size`."
     ),
+}
+_BRIDGE = {
+    "train.micro_batch_size": "samples per data-parallel rank in one forward and backward pass.",
+    "train.global_batch_size": f"{_BATCH}.",
+    "train.rampup_batch_size": "batch-size ramp, `[start, increment, samples]`.",
+    "train.step_batch_size_schedule": "batch sizes from given points on, in tokens.",
+    "train.decrease_batch_size_if_needed": (
+        "decrease batch sizes that do not divide over the ranks."
+    ),
+    "train.train_iters": "optimiser steps of the run.",
+    "train.train_samples": "samples of the run.",
+    "model.seq_length": "length of the model's samples, in tokens; equal to `dataset.seq_length`.",
+    "dataset.seq_length": "length of a sample, in tokens.",
+    "dataset.sequence_length": "`dataset.seq_length` in versions up to 0.5.",
+    "scheduler.lr_warmup_iters": "optimiser steps of the warm-up.",
+    "scheduler.lr_warmup_samples": "samples of the warm-up.",
+    "optimizer.lr": "highest learning rate.",
+    "optimizer.min_lr": "lowest learning rate after the warm-up.",
 }
 _MESH_AXES = {
     "tensor": "devices that share each layer",
@@ -45,8 +64,15 @@ MEANINGS: dict[str, str] = {
         "NeMo 1: samples per data-parallel rank in one forward and backward pass. Sets"
         " `data.micro_batch_size`."
     ),
-    **{f"model.{name}": f"NeMo 1: {meaning}" for name, meaning in _NEMO_AXES.items()},
+    **{
+        f"model.{name}": f"NeMo 1 and Megatron Bridge: {meaning}"
+        for name, meaning in _NEMO_AXES.items()
+    },
     **{f"trainer.strategy.{name}": f"NeMo 2: {meaning}" for name, meaning in _NEMO_AXES.items()},
+    **{
+        word: f"Megatron Bridge: {meaning} Sets `{bridge.SPELLINGS[word]}`."
+        for word, meaning in _BRIDGE.items()
+    },
     "gradient_accumulation_steps": (
         "MaxText: forward and backward passes per optimiser step. Sets"
         " `trainer.accumulate_grad_batches`, and in place of a recipe's `model.global_batch_size`"

@@ -4,6 +4,7 @@ from rampcli.batch.dialects.translation import (
     Source,
     Translation,
     micro_batch_differences,
+    node_differences,
     semantics_differences,
 )
 from rampcli.batch.step_schedule import to_entries
@@ -38,12 +39,8 @@ def _differences(source: Source) -> list[str]:
     differences = [
         *semantics_differences(source, "Megatron-LM", "megatron"),
         *micro_batch_differences(source, "Megatron-LM"),
+        *node_differences(source, "Megatron-LM"),
     ]
-    if plan.ramp.decreased and any(one.num_nodes != plan.fleet.num_nodes for one in plan.stages):
-        differences.append(
-            "Megatron-LM decreases a batch to fit all the GPUs of a job;"
-            " here each stage has its own nodes"
-        )
     if source.ramp is not None and not plan.ramp.decreased:
         differences.append(
             "Megatron core after 0.17 has no --rampup-batch-size;"

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
-from rampcli.batch.dialects import maxtext, nemo, rl
+from rampcli.batch.dialects import bridge, maxtext, nemo, rl
 from rampcli.errors import Report, UsageError
 
-SPELLINGS: dict[str, str] = nemo.SPELLINGS | maxtext.SPELLINGS | rl.SPELLINGS
+SPELLINGS: dict[str, str] = nemo.SPELLINGS | bridge.SPELLINGS | maxtext.SPELLINGS | rl.SPELLINGS
 """Canonical key by spelling."""
 
 

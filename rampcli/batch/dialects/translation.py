@@ -87,3 +87,16 @@ def decrease_differences(source: Source, system: str) -> list[str]:
     if not source.plan.ramp.decreased:
         return []
     return [f"{system} cannot decrease batches that do not fit"]
+
+
+def node_differences(source: Source, system: str) -> list[str]:
+    """Returns the difference for a system that decreases batches to fit one number of nodes."""
+    plan = source.plan
+    if not plan.ramp.decreased:
+        return []
+    if all(stage.num_nodes == plan.fleet.num_nodes for stage in plan.stages):
+        return []
+    return [
+        f"{system} decreases a batch to fit all the GPUs of a job;"
+        " here each stage has its own nodes"
+    ]

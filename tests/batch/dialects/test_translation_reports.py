@@ -5,11 +5,20 @@ from hypothesis import example, given
 from fleets import fleet_of
 from rampcli.batch.dialects import DIALECTS, translate_plan
 from rampcli.batch.step_schedule import from_step_schedule
-from tests.batch.dialects.translating import SEQUENCE_LENGTH, flags, plan, ramp_of, runs, said
+from tests.batch.dialects.translating import (
+    SEQUENCE_LENGTH,
+    assignments,
+    flags,
+    plan,
+    ramp_of,
+    runs,
+    said,
+)
 
 RULES = {
     "NeMo 1": "megatron",
     "NeMo 2": "megatron",
+    "Megatron Bridge": "megatron",
     "Megatron-LM": "megatron",
     "MaxText": "maxtext",
 }
@@ -52,6 +61,16 @@ def test_a_ramp_is_also_written_as_a_step_schedule_for_newer_megatron(run):
 
 
 @given(run=runs())
+def test_a_ramp_is_reported_to_be_ignored_by_newer_versions_of_megatron_bridge(run):
+    found = [note for note in said(run, "Megatron Bridge").unsaid if "ignores" in note]
+    ignored = (
+        "Megatron Bridge after 0.4 ignores train.rampup_batch_size:"
+        f" every step has {run['target']} samples"
+    )
+    assert found == ([ignored] if run["rampup"] else [])
+
+
+@given(run=runs())
 def test_a_ramp_with_accumulation_is_reported_to_take_one_pass_in_maxtext(run):
     accumulate = plan(**run).stages[-1].accumulate_grad_batches
     found = [note for note in said(run, "MaxText").unsaid if "in one pass" in note]
@@ -79,12 +98,13 @@ def test_a_step_schedule_is_written_in_tokens_for_megatron_and_reported_for_the_
     assert "global-batch-size" not in words
     assert words["train-samples"] == [str(plan(**run).end_sample)]
     assert said(run, "Megatron-LM").unsaid == ()
-    for system, name in (("NeMo 1", "NeMo"), ("NeMo 2", "NeMo"), ("MaxText", "MaxText")):
+    for system in ("NeMo 1", "NeMo 2", "Megatron Bridge", "MaxText"):
+        name = system.rstrip(" 12")
         assert said(run, system).unsaid == (f"{name} {NO_STEP_SCHEDULE} 0:4 60:16 100:8",)
         assert not any("ramp" in word or "schedule" in word for word in said(run, system).words)
 
 
-def test_megatron_gets_the_flag_to_decrease_only_if_a_batch_is_decreased():
+def test_megatron_gets_the_word_to_decrease_only_if_a_batch_is_decreased():
     run = {
         "rampup": [4, 2, 60],
         "target": 12,
@@ -94,10 +114,13 @@ def test_megatron_gets_the_flag_to_decrease_only_if_a_batch_is_decreased():
     }
     words = flags(said(run, "Megatron-LM"))
     assert words["decrease-batch-size-if-needed"] == []
+    bridge = assignments(said(run, "Megatron Bridge"))
+    assert bridge["train.decrease_batch_size_if_needed"] == "true"
+    assert bridge["train.rampup_batch_size"] == "[4,2,60]"
     assert (words["rampup-batch-size"], words["global-batch-size"]) == (["4", "2", "60"], ["12"])
-    assert "decrease-batch-size-if-needed" not in flags(
-        said(run | {"micro": 1, "fleet": fleet_of(1, 1)}, "Megatron-LM")
-    )
+    fits = run | {"micro": 1, "fleet": fleet_of(1, 1)}
+    assert "decrease-batch-size-if-needed" not in flags(said(fits, "Megatron-LM"))
+    assert "train.decrease_batch_size_if_needed" not in assignments(said(fits, "Megatron Bridge"))
 
 
 def test_a_decrease_is_reported_for_nemo_and_for_megatron_if_stages_have_their_own_nodes():
@@ -112,13 +135,14 @@ def test_a_decrease_is_reported_for_nemo_and_for_megatron_if_stages_have_their_o
     }
     for system in ("NeMo 1", "NeMo 2"):
         assert "NeMo cannot decrease batches that do not fit" in said(run, system).unsaid
-    assert any(
-        "to fit all the GPUs of a job" in reason for reason in said(run, "Megatron-LM").unsaid
-    )
     one_node = run | {"rampup": [4, 2, 60], "target": 12, "fleet": fleet_of(1, 2)}
-    assert not any(
-        "to fit all the GPUs of a job" in reason for reason in said(one_node, "Megatron-LM").unsaid
-    )
+    for system in ("Megatron Bridge", "Megatron-LM"):
+        reason = (
+            f"{system} decreases a batch to fit all the GPUs of a job;"
+            " here each stage has its own nodes"
+        )
+        assert reason in said(run, system).unsaid
+        assert reason not in said(one_node, system).unsaid
 
 
 def test_maxtexts_pipeline_words_are_written_and_a_batch_that_maxtext_refuses_is_reported():

@@ -59,6 +59,44 @@ def test_a_batch_in_nemos_words_is_read_back_as_the_same_run(system, run):
 
 
 @given(run=runs())
+def test_a_batch_in_the_words_of_megatron_bridge_is_read_back_as_the_same_run(run):
+    """Its words name no nodes: the launcher starts the processes."""
+    words = assignments(said(run, "Megatron Bridge"))
+    assert (
+        int(words.pop("model.seq_length"))
+        == int(words.pop("dataset.seq_length"))
+        == SEQUENCE_LENGTH
+    )
+    ours = {SPELLINGS[key]: json.loads(value) for key, value in words.items()}
+    fleet = fleet_of(
+        run["fleet"].num_nodes,
+        run["fleet"].devices,
+        **{
+            axis: ours.pop(f"parallel.{axis}_parallel_size")
+            for axis in ("tensor", "pipeline", "context")
+        },
+    )
+    back = run | {
+        "rampup": ours.pop("model.rampup_batch_size", None),
+        "target": ours.pop("model.global_batch_size"),
+        "micro": ours.pop("data.micro_batch_size"),
+        "fleet": fleet,
+    }
+    assert ours == ({"trainer.max_steps": run["max_steps"]} if "max_steps" in run else {})
+    assert back == run
+    assert plan(**back).stages == plan(**run).stages
+
+
+def test_a_ramp_in_the_words_of_megatron_bridge_ends_with_a_step():
+    """It refuses a ramp together with a number of samples."""
+    run = {"rampup": [4, 4, 24], "target": 16, "fleet": fleet_of(1, 1), "micro": 1}
+    run |= {"max_samples": 100}
+    words = assignments(said(run, "Megatron Bridge"))
+    assert words["train.train_iters"] == str(plan(**run).end_step)
+    assert "train.train_samples" not in words
+
+
+@given(run=runs())
 def test_a_batch_in_the_words_of_megatron_has_the_numbers_of_the_run(run):
     planned, words = plan(**run), flags(said(run, "Megatron-LM"))
     parallel = run["fleet"].parallel
@@ -133,7 +171,7 @@ def test_a_batch_in_maxtexts_words_is_read_back_as_the_same_run_or_has_no_exact_
         assert meant["data.micro_batch_size"] % run["micro"] == 0
 
 
-def test_a_batch_is_written_in_the_words_of_four_systems():
+def test_a_batch_is_written_in_the_words_of_five_systems():
     run = {
         "rampup": None,
         "target": 64,
@@ -151,6 +189,10 @@ def test_a_batch_is_written_in_the_words_of_four_systems():
         " trainer.strategy.pipeline_model_parallel_size=1"
         " trainer.strategy.context_parallel_size=1 trainer.num_nodes=2 trainer.devices=4"
         " trainer.max_steps=100",
+        "Megatron Bridge": "train.micro_batch_size=2 train.global_batch_size=64"
+        " train.train_iters=100 model.seq_length=10 dataset.seq_length=10"
+        " model.tensor_model_parallel_size=2 model.pipeline_model_parallel_size=1"
+        " model.context_parallel_size=1",
         "Megatron-LM": "--micro-batch-size 2 --global-batch-size 64 --seq-length 10"
         " --tensor-model-parallel-size 2 --pipeline-model-parallel-size 1"
         " --context-parallel-size 1 --train-iters 100",
@@ -200,6 +242,7 @@ def test_systems_with_one_micro_batch_get_one_that_divides_those_of_all_stages()
         assert "NeMo has one micro batch, here 2; these stages have 4 to 8" in (
             said(run, system).unsaid
         )
+    assert assignments(said(run, "Megatron Bridge"))["train.micro_batch_size"] == "2"
     assert flags(said(run, "Megatron-LM"))["micro-batch-size"] == ["2"]
     assert said(run, "MaxText").unsaid == ()
 
