@@ -10,9 +10,10 @@ from rampcli.checkpoint.manifest import Checkpoint, complete_checkpoints
 from rampcli.checkpoint.starting_weights import check_starting_weights
 from rampcli.config import snapshot
 from rampcli.config.corpora import PATH_FORMS
+from rampcli.config.data_schema import SOURCES
 from rampcli.config.layers import sources_named
 from rampcli.config.run_plan import Resolved
-from rampcli.config.schema import SOURCES, Config
+from rampcli.config.schema import Config
 from rampcli.errors import NoCheckpointError, UsageError
 from rampcli.launch.launchers import LAUNCHERS, launcher_of
 from rampcli.launch.observer import Observer, Observers
