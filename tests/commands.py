@@ -18,6 +18,7 @@ from multiprocessing.connection import wait
 from pathlib import Path
 from typing import Any
 
+from rampcli import run_directory
 from ranks import redirect_output, start_process
 
 PROGRAMS = (
@@ -128,7 +129,8 @@ class ForkingPopen(subprocess.Popen[Any]):
             super()._execute_child(args, *facts)  # type: ignore[misc]
             return
         pipes = facts[9:15]
-        self.pid = os.fork()
+        with run_directory._APPEND_LOCK:  # another thread's lock would stay locked in the child
+            self.pid = os.fork()
         if self.pid == 0:
             stdin, _, _, stdout, _, stderr = pipes
             _run_program(
