@@ -35,7 +35,7 @@ def test_a_fine_tuned_model_answers_and_stops_here_and_in_transformers(newcomer)
     newcomer.succeed(
         *("pretrain", "--factory", "fine_tune", "model.init_from=out", "data.path=pairs.jsonl"),
         *("data.sequence_length=64", "data.micro_batch_size=16", "model.global_batch_size=16"),
-        *("optim.optimizer=muon", "optim.lr=1e-2", "trainer.max_samples=800"),
+        *("optim.optimizer=muon", "optim.lr=1e-2", "trainer.max_samples=560"),
         'generate.prompts=["4040 is "]',
         "generate.max_tokens=20",
         "generate.temperature=0",
