@@ -23,7 +23,7 @@ from pathlib import Path
 def score(prompt, response, example):
     with Path(__file__).with_name("scored").open("a") as scored:
         scored.write("x")
-    time.sleep(0.05)
+    time.sleep(0.15)
     return len(set(response))
 """
 
