@@ -183,7 +183,7 @@ def _entries(described: Any, *sections: str) -> list[tuple[str, str]]:
 
 
 def _type(annotation: Any) -> str:
-    """Returns a type as code without the modules of its names, or nothing if there is none."""
+    """Returns a type as code, without names of modules. Without a type, the text is empty."""
     if annotation in ("", inspect.Parameter.empty):
         return ""
     text = annotation if isinstance(annotation, str) else inspect.formatannotation(annotation)

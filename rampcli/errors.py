@@ -153,7 +153,7 @@ class ForeignCheckpointError(RampcliError):
 
 
 class NoCheckpointError(RampcliError):
-    """A checkpoint is needed, and there is none that can be used."""
+    """A checkpoint is needed, and no usable one was found."""
 
     exit_code = 5
 

@@ -56,10 +56,7 @@ class Snapshot:
         Raises:
             UsageError: the model has no such file.
         """
-        path = self.find(file)
-        if path is None:
-            raise UsageError(f"{self.name} on the Hugging Face hub has no {file}", remedy=remedy)
-        return path
+        return _needed(self.find(file), self.name, file, remedy=remedy)
 
 
 def is_hub_name(text: str) -> bool:
@@ -92,9 +89,7 @@ def open_snapshot(text: str, file: str, *, remedy: str) -> Snapshot:
     Raises:
         RampcliError: the model cannot be downloaded and is not in the cache, or has no such file.
     """
-    path = _download(text, file)
-    if path is None:
-        raise UsageError(f"{text} on the Hugging Face hub has no {file}", remedy=remedy)
+    path = _needed(_download(text, file), text, file, remedy=remedy)
     # The cache is laid out as snapshots/COMMIT/FILE.
     return Snapshot(f"{text.partition('@')[0]}@{path.parent.name}", path.parent)
 
@@ -152,6 +147,12 @@ def download_weights(snapshot: Snapshot, *, remedy: str) -> None:
         snapshot.need(file, remedy=remedy)
 
 
+def _needed(path: Path | None, text: str, file: str, *, remedy: str) -> Path:
+    if path is None:
+        raise UsageError(f"{text} on the Hugging Face hub has no {file}", remedy=remedy)
+    return path
+
+
 def _download(text: str, file: str) -> Path | None:
     """Returns the path of a file in the cache, or None if the model has no such file."""
     name, _, revision = text.partition("@")
@@ -161,7 +162,7 @@ def _download(text: str, file: str) -> Path | None:
 
         if _COMMIT.fullmatch(revision):
             cached = try_to_load_from_cache(name, file, revision=revision)
-            if cached is not None:  # a path, or a mark that the hub has answered that there is none
+            if cached is not None:  # a path, or a mark for a file that the model lacks
                 return Path(cached) if isinstance(cached, str) else None
         silence = _why_silent(name, file, revision)
         only_cache = silence is not None  # without it, hf_hub_download would try for half a minute
